@@ -1,0 +1,307 @@
+// Package pod is the middle arrow of the kubelet: desired pods and what the engine has of them go in, steps and a status come out.
+//
+//	Source -> Manager -> one worker per UID: Plan(spec, observed, now) []Step -> Runtime, Volumes, Network
+//	                                         Status(spec, observed)           -> StatusWriter
+//
+// Plan and Status are pure. The worker owns all that is known about its pod; others read Manager.Snapshot. This file holds the
+// nouns of that flow and the interfaces that the package needs; package docker, volume, network and kubeclient implement them.
+package pod
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Platform is what Plan and the engine's Convert must know of the host. It is a value so that every platform is tested everywhere.
+type Platform struct {
+	OS   string // "linux" or "windows", as in runtime.GOOS and the label kubernetes.io/os
+	Arch string // as in runtime.GOARCH
+	// Build is the Windows build number (14393 is Server 2016, 17763 is 2019, 20348 is 2022, 26100 is 2025); 0 on Linux.
+	Build int
+	// SharedNetwork says that a container can join the network of another. False on Windows before 1709 (build 16299): a pod there
+	// has one container, no sandbox, and that container's address.
+	SharedNetwork bool
+}
+
+// Phase is a worker's whole life. It only ever moves forward.
+type Phase int
+
+const (
+	Syncing     Phase = iota // make the pod run
+	Terminating              // stop what runs; the pod still has an API object that waits for us, or none at all
+	Terminated               // nothing runs; status is final, volumes and engine leftovers are being removed
+)
+
+// Kind is the list of the PodSpec in which a container stands.
+type Kind string
+
+const (
+	Init      Kind = "init"
+	App       Kind = "app"
+	Ephemeral Kind = "ephemeral"
+)
+
+// State is what the engine says of a container.
+type State string
+
+const (
+	Created State = "created" // exists, was never started: a leftover of a start that was cut short
+	Running State = "running"
+	Exited  State = "exited" // also: dead, or being removed
+)
+
+// Observed is everything that the engine has of one pod. The zero value is "nothing".
+type Observed struct {
+	UID             types.UID
+	Namespace, Name string      // from the engine's labels: all that is known of a pod whose API object is gone
+	Grace           int64       // seconds, spec.terminationGracePeriodSeconds at creation, from the labels
+	Sandboxes       []Sandbox   // newest first
+	Containers      []Container // newest first
+}
+
+// Sandbox is an infra container, the owner of the pod's network.
+type Sandbox struct {
+	ID        string
+	Attempt   int
+	Running   bool
+	CreatedAt time.Time
+	Addresses []netip.Addr // empty with hostNetwork
+}
+
+// Container is one attempt to run a container of the spec.
+type Container struct {
+	ID        string
+	Name      string // as in the spec
+	Kind      Kind
+	Attempt   int    // 0, 1, ...: the restart count
+	SandboxID string // "" where there is no sandbox
+	Hash      string // Hash of the spec it was made from
+	State     State
+
+	CreatedAt, StartedAt, FinishedAt time.Time
+	ExitCode                         int
+	OOMKilled                        bool
+	Error                            string // why the engine could not start it
+
+	Image     string       // as in the spec at creation
+	ImageID   string       // as shown in containerStatuses.imageID, e.g. docker-pullable://repo@sha256:... or docker://sha256:...
+	Message   string       // termination message, at most 4096 bytes; only when Exited
+	Addresses []netip.Addr // only where the container has a network of its own
+	HostPID   int          // pid on the host while Running, 0 where unknown
+}
+
+// Action is the verb of a Step.
+type Action string
+
+const (
+	CreateSandbox   Action = "create-sandbox"
+	StopSandbox     Action = "stop-sandbox" // at once: it has nothing to lose
+	RemoveSandbox   Action = "remove-sandbox"
+	StartContainer  Action = "start-container" // create and start
+	StopContainer   Action = "stop-container"  // stop signal, Grace, kill
+	RemoveContainer Action = "remove-container"
+)
+
+// Step is one thing for the Runtime to do. Steps of one Plan stand in the order in which they may begin.
+type Step struct {
+	Action    Action
+	Container string        // name in the spec; "" for a sandbox
+	Kind      Kind          // of Container
+	ID        string        // engine's id, for stop and remove
+	Attempt   int           // for create and start
+	Grace     time.Duration // for stop-container; 0: kill at once
+	Reason    string        // why, in words for logs, events and `kubelet plan`
+
+	Sandbox *SandboxInputs `json:",omitempty"` // create-sandbox: filled by Resolve just before the step runs
+	Inputs  *Inputs        `json:",omitempty"` // start-container: likewise
+}
+
+// SandboxInputs is what creating a sandbox needs beside the pod itself.
+type SandboxInputs struct {
+	Network  string // engine network to join; "host" with hostNetwork
+	Hostname string // at most 63 bytes
+	DNS      DNS
+	Files    []File // hosts and resolv.conf
+}
+
+// DNS is a pod's resolver configuration after dnsPolicy and dnsConfig.
+type DNS struct {
+	Servers  []string
+	Searches []string
+	Options  []string
+}
+
+// Inputs is what starting one container needs beside the pod itself. Runtime looks nothing up.
+type Inputs struct {
+	Image      Image
+	Entrypoint []string // spec.command, expanded; nil: the image's
+	Args       []string // spec.args, expanded; nil: the image's, unless Entrypoint is set
+	Env        []Env    // in order; a later name wins
+	Mounts     []Mount
+	Files      []File // single files: bind mounts on Linux; Windows cannot mount files
+	SandboxID  string // "" where there is no sandbox; then Sandbox is set
+	Sandbox    *SandboxInputs
+	// TerminationLog is the host file behind terminationMessagePath; "" where single files cannot be mounted.
+	TerminationLog string
+	// OOMScoreAdj as upstream reckons it from QoS and requests; the engine clamps it to what the host allows.
+	OOMScoreAdj int
+}
+
+// Env is one environment variable.
+type Env struct{ Name, Value string }
+
+// Mount is a host directory (or, for subPath and hostPath, file) or Windows named pipe in a container.
+type Mount struct {
+	Name          string // of the volume, for messages
+	HostPath      string
+	ContainerPath string
+	ReadOnly      bool
+	Propagation   v1.MountPropagationMode // "" is None
+}
+
+// File is one managed file in a container.
+type File struct {
+	HostPath      string
+	ContainerPath string
+	ReadOnly      bool
+}
+
+// Image is an image that is present on this host.
+type Image struct {
+	ID        string // engine's id: sha256:...
+	Ref       string // as for Container.ImageID
+	User      string // of its config: "", "1000", "app:app"
+	OS        string
+	OSVersion string // Windows: 10.0.14393.x
+	Size      int64  // bytes
+}
+
+// Credential is one registry login that may be tried for a pull.
+type Credential struct {
+	Username, Password, Auth, Email, ServerAddress, IdentityToken, RegistryToken string
+}
+
+// Runtime is the engine as workers see it. All methods may be called concurrently; each ends by itself when ctx ends or the
+// engine hangs (per-call deadlines are the implementation's).
+type Runtime interface {
+	// ObserveAll returns every pod of which the engine has anything. An error means "unknown", never "nothing".
+	ObserveAll(ctx context.Context) (map[types.UID]Observed, error)
+	// Observe returns one pod, at a cost that does not grow with the number of other pods. Nothing there is no error.
+	Observe(ctx context.Context, uid types.UID) (Observed, error)
+	// Apply does one step. Repeating a done step is no error: an existing sandbox or container of the same attempt is adopted or, when
+	// it was left half-made, replaced; stopping or removing what is gone succeeds.
+	Apply(ctx context.Context, pod *v1.Pod, step Step) error
+	// Changes delivers the UID of a pod whose containers changed: a hint only, Observe is the truth. After a gap in the engine's
+	// event stream it delivers "" which means "anything". Closed when ctx ends.
+	Changes(ctx context.Context) <-chan types.UID
+}
+
+// Images is the engine's image store.
+type Images interface {
+	// Lookup finds a present image by the name of a spec. found false with err nil: not present.
+	Lookup(ctx context.Context, name string) (img Image, found bool, err error)
+	// Pull fetches name, trying creds in order (none: anonymous), and returns what Lookup would.
+	Pull(ctx context.Context, name string, creds []Credential) (Image, error)
+}
+
+// Executor runs commands in running containers for probes and hooks.
+type Executor interface {
+	// ExecSync runs argv and returns its exit code and its output (both streams, at most limit bytes kept). When ctx ends the command is
+	// ended as well where the engine allows it and err is ctx's. A command that could not be started is an error, not an exit code.
+	ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error)
+}
+
+// Volumes owns the pod's directory on this host and everything in it.
+type Volumes interface {
+	// Prepare makes every volume of pod and returns the host path by volume name. Idempotent: called before each container start and
+	// again when a Secret or ConfigMap changed, it brings contents up to date. An error names the volume (upstream's FailedMount).
+	Prepare(ctx context.Context, pod *v1.Pod) (map[string]string, error)
+	// Mounts resolves the volumeMounts of one container; env expands subPathExpr. Host paths are safe to hand to the engine: a subPath never leads out of its volume.
+	Mounts(ctx context.Context, pod *v1.Pod, container *v1.Container, env []Env) ([]Mount, error)
+	// WriteFile keeps a managed file (hosts, resolv.conf, a termination log) in the pod's directory and returns its path. The file is
+	// rewritten in place when data differs, so that a running container's bind mount sees it. nil data: create empty, keep what is there.
+	WriteFile(uid types.UID, name string, data []byte, mode uint32) (path string, err error)
+	// Clean removes the pod's directory with all that is in it: unmounts, deletes. Idempotent; an error means "try again later".
+	Clean(ctx context.Context, uid types.UID) error
+	// Leftovers lists the pods that have a directory here.
+	Leftovers() ([]types.UID, error)
+}
+
+// Network is this node's pod network.
+type Network interface {
+	// Join names the engine network for pods that do not use the host's; the error says why pods cannot start yet (upstream's NetworkNotReady).
+	Join(pod *v1.Pod) (engineNetwork string, err error)
+}
+
+// StatusWriter brings statuses to the API server. Calls block until done or ctx ends; retries are the caller's.
+type StatusWriter interface {
+	// Write patches the status of the pod with pod's UID. NotFound (also: another UID has the name) is returned as the API's error.
+	Write(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error
+	// Delete removes the API object of a pod that has terminated: grace period 0, UID as precondition. Gone already is no error.
+	Delete(ctx context.Context, pod *v1.Pod) error
+	// CreateMirror makes the mirror pod of a static pod; existing with the same hash is no error.
+	CreateMirror(ctx context.Context, mirror *v1.Pod) error
+}
+
+// Objects reads the API objects that pods refer to. NotFound and Forbidden come back as the API's errors.
+type Objects interface {
+	// Register says that pod runs here: its Secrets and ConfigMaps are watched from now on (immutable ones are not). Idempotent; a new
+	// version of the pod replaces the former references.
+	Register(pod *v1.Pod)
+	// Unregister ends the watches that no other pod needs.
+	Unregister(uid types.UID)
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+	// Token requests a bound service account token.
+	Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	// Services lists the services of a namespace; the error tells that the list is not yet complete.
+	Services(namespace string) ([]*v1.Service, error)
+	// Node returns this node's own object, nil before it is known.
+	Node() *v1.Node
+	// Changed delivers the UID of a registered pod one of whose Secrets or ConfigMaps changed.
+	Changed() <-chan types.UID
+}
+
+// Rejection says why a pod may not start here. It ends on the pod: phase Failed, Reason and Message as upstream has them.
+type Rejection struct{ Reason, Message string }
+
+// Admitter decides what may start here. It is called by the Manager's goroutine only, in order of arrival.
+type Admitter interface {
+	// Admit takes pod in, given all that was admitted before and not released. Nil: admitted. Admitting a pod again replaces it.
+	Admit(pod *v1.Pod) *Rejection
+	// Adopt takes in a pod that already ran when this agent started; never refused.
+	Adopt(pod *v1.Pod)
+	// Release gives back what pod held.
+	Release(uid types.UID)
+}
+
+// Prober runs one probe once. It keeps no state.
+type Prober interface {
+	// Probe runs handler against target. ok false with err nil: the probe ran and failed; detail is what events show. An error means that
+	// it could not run at all, which counts as a failure too.
+	Probe(ctx context.Context, handler v1.ProbeHandler, target ProbeTarget) (ok bool, detail string, err error)
+}
+
+// ProbeTarget is where a probe goes.
+type ProbeTarget struct {
+	ContainerID string
+	PodIP       netip.Addr
+	Ports       []v1.ContainerPort // to resolve named ports
+	Env         []Env
+}
+
+// EngineNetwork is a network of the engine on which sandboxes are made. Package network decides it, package docker keeps it.
+type EngineNetwork struct {
+	Name     string
+	ID       string // set by the engine
+	Driver   string // bridge; transparent, l2bridge, nat, overlay on Windows
+	Subnets  []netip.Prefix
+	Gateways []netip.Addr // one per subnet, same order
+	Options  map[string]string
+	Labels   map[string]string
+}

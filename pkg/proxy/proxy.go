@@ -1,0 +1,84 @@
+// Package proxy is the first arrow of the service proxy: Services and EndpointSlices go in, a Table comes out, and a Backend makes
+// the host forward traffic as the Table says.
+//
+//	Services, EndpointSlices --watch, batched--> Build(...) Table --> Backend.Sync(ctx, Table, changed)
+//
+// Build is pure. This file holds the nouns and the one interface; relay (and later portproxy and hnslb) implement it.
+package proxy
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ServiceName names a Service.
+type ServiceName = types.NamespacedName
+
+// ServicePortName names one port of a Service.
+type ServicePortName struct {
+	ServiceName
+	Port string // "" for the single unnamed port
+}
+
+// Kind is the field of a Service from which a Route's Front comes.
+type Kind string
+
+const (
+	ClusterIP    Kind = "ClusterIP"
+	NodePort     Kind = "NodePort"
+	ExternalIP   Kind = "ExternalIP"
+	LoadBalancer Kind = "LoadBalancer"
+)
+
+// Endpoint is one place to which traffic may go.
+type Endpoint struct {
+	Addr        netip.AddrPort
+	Local       bool // on this node
+	Terminating bool // chosen although terminating: serves what it has, and new traffic when nothing else is left
+}
+
+// Route says that traffic to Front goes to one of Backends.
+type Route struct {
+	Service  ServicePortName
+	Kind     Kind
+	Protocol v1.Protocol
+	Front    netip.AddrPort // NodePort: the unspecified address of the family, all of NodeInfo.NodePortAddresses is meant
+	Affinity time.Duration  // 0: none
+	Sources  []netip.Prefix // loadBalancerSourceRanges; empty: anyone
+	Backends []Endpoint     // already chosen by readiness, traffic policy and topology; sorted; may be empty: reject at once
+	Drop     bool           // with no Backends: drop instead of reject (externalTrafficPolicy Local without a local endpoint)
+}
+
+// Table is every Route this node should serve, sorted by service, port, kind, protocol and front.
+type Table struct {
+	Routes []Route
+	// HealthChecks are the health check node ports of Services with externalTrafficPolicy Local.
+	HealthChecks []HealthCheck
+}
+
+// HealthCheck is one health check node port.
+type HealthCheck struct {
+	Service        ServiceName
+	Port           uint16
+	LocalEndpoints int
+}
+
+// NodeInfo is what Build must know of the node.
+type NodeInfo struct {
+	Name string
+	Zone string
+	// Families that are served; empty: both.
+	IPv4, IPv6 bool
+}
+
+// Backend makes the host forward traffic as a Table says.
+type Backend interface {
+	// Sync makes the host match want and nothing more. changed names the services that differ from the last call (nil: unknown, compare
+	// all), so that the cost of a change does not grow with the number of services. The same Table twice changes nothing; an empty
+	// Table removes every trace. Errors of single Routes are joined, the rest is applied.
+	Sync(ctx context.Context, want *Table, changed []ServiceName) error
+}
