@@ -1,0 +1,61 @@
+# winkube: kubelet and proxy for hosts with Docker. `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := all
+
+## all: build kubelet and proxy; WHAT=cmd/kubelet picks one, KUBE_BUILD_PLATFORMS="windows/amd64 linux/arm64" other platforms
+.PHONY: all
+all:
+	@hack/build.sh $(WHAT)
+
+## up: a two-node cluster on this machine with the samples served (installs what is missing)
+.PHONY: up
+up:
+	@hack/ensure-packages.sh cluster
+	@go run ./hack/cluster up
+
+## down: remove every trace of the cluster
+.PHONY: down
+down:
+	@go run ./hack/cluster down
+
+## check: format, vet and lint for both systems, layout rules, unit tests, smoke under Wine; the inner loop
+.PHONY: check
+check:
+	@hack/check.sh
+
+## test: check, unit tests with the race detector, then the end-to-end run on the two-node cluster
+.PHONY: test
+test: check
+	@hack/test.sh
+
+## bench: pods at once and one at a time, latency, CPU and memory, beside the bare engine
+.PHONY: bench
+bench:
+	@hack/ensure-packages.sh cluster
+	@go run ./hack/cluster bench
+
+## golden: rewrite every golden file from what the code prints now
+.PHONY: golden
+golden:
+	@hack/golden.sh
+
+## stress: run one package's tests many times under the race detector: make stress PKG=./pkg/pod
+.PHONY: stress
+stress:
+	go test -race -count=200 -failfast $(PKG)
+
+## sizes: sizes of the four binaries
+.PHONY: sizes
+sizes:
+	@KUBE_BUILD_PLATFORMS="linux/amd64 windows/amd64" hack/build.sh
+	@ls -l _output/bin/linux/amd64/* _output/bin/windows/amd64/* | awk '{printf "%-44s %6.1f MB\n", $$NF, $$5/1e6}'
+
+## clean: remove what the build made
+.PHONY: clean
+clean:
+	rm -rf _output/bin
+
+## help: list the targets
+.PHONY: help
+help:
+	@sed -n 's/^## \([a-z]*\): \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a purpose needs and that are missing: ensure-packages.sh cluster|wine ...
+set -euo pipefail
+
+packages=()
+for purpose in "$@"; do
+	case $purpose in
+	cluster) packages+=(docker.io iproute2 iptables nftables conntrack procps util-linux ca-certificates) ;;
+	wine) packages+=(wine64 gcc-mingw-w64-x86-64) ;;
+	*)
+		echo "ensure-packages: $purpose: know cluster and wine" >&2
+		exit 1 ;;
+	esac
+done
+
+missing=()
+for package in "${packages[@]}"; do
+	dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q ' installed$' || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+if [ "$(id -u)" != 0 ]; then
+	echo "ensure-packages: run as root, or install first: apt-get install ${missing[*]}" >&2
+	exit 1
+fi
+
+# The machine's own engine is not ours to start: services of freshly installed packages stay down.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+	printf '#!/bin/sh\nexit 101\n' >$policy
+	chmod +x $policy
+	trap 'rm -f $policy' EXIT
+fi
+log=$(mktemp)
+echo "install: ${missing[*]}"
+start=$SECONDS
+if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+	tail -20 "$log" >&2
+	echo "install failed; the whole log: $log" >&2
+	exit 1
+fi
+rm -f "$log"
+echo "install: done, $((SECONDS - start)) s"

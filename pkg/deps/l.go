@@ -1,8 +1,0 @@
-//go:build linux
-
-package deps
-
-import (
-	_ "github.com/vishvananda/netlink"
-	_ "github.com/vishvananda/netns"
-)
