@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The inner loop: everything that can be said about the code without a cluster, for both systems.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source hack/steps.sh
+
+format() {
+	local files
+	files=$(gofmt -l cmd pkg test hack build)
+	[ -z "$files" ] || { echo "not formatted, run gofmt -w: $files"; return 1; }
+}
+vet() { GOOS=$1 go vet ./...; }
+lint() {
+	go build -C hack/tools/lint -o ../../../_output/tools/staticcheck honnef.co/go/tools/cmd/staticcheck
+	GOOS=$1 _output/tools/staticcheck ./...
+}
+modules() { go mod tidy -diff && go mod verify >/dev/null; }
+plain() { # the seeds' own way to build, on either system
+	for os in linux windows; do
+		GOOS=$os go build -o /dev/null cmd/kubelet/kubelet.go
+		GOOS=$os go build -o /dev/null cmd/kube-proxy/proxy.go
+	done
+}
+binaries() { KUBE_BUILD_PLATFORMS="linux/amd64 windows/amd64" hack/build.sh; }
+versions() {
+	for name in kubelet proxy; do
+		got=$(_output/bin/linux/amd64/$name --version)
+		[ "$got" = "Kubernetes v1.36.3" ] || { echo "$name --version printed: $got"; return 1; }
+	done
+}
+smoke() {
+	hack/ensure-packages.sh wine
+	WINKUBE_WINE=1 go test -count=1 -timeout 3m ./test/windows
+}
+
+mkdir -p _output/tools
+step "format" format
+step "modules" modules
+step "vet linux" vet linux
+step "vet windows" vet windows
+step "lint linux" lint linux
+step "lint windows" lint windows
+step "unit tests" go test ./...
+step "plain go build" plain
+step "binaries" binaries
+step "versions" versions
+step "smoke under Wine" smoke
+echo "check: all passed in $SECONDS s"

@@ -1,0 +1,18 @@
+# Sourced: step NAME COMMAND... runs a command, prints one line with its time, and on failure the end of its log and where the rest is.
+logs=_output/logs/$(basename "$0" .sh)
+mkdir -p "$logs"
+
+step() {
+	local name=$1 start=$SECONDS log
+	log=$logs/${1// /-}.log
+	shift
+	printf '[%4d s] %-34s ' "$SECONDS" "$name"
+	if ("$@") >"$log" 2>&1; then
+		printf 'ok    %4d s\n' $((SECONDS - start))
+		return
+	fi
+	printf 'FAIL  %4d s\n' $((SECONDS - start))
+	tail -40 "$log"
+	echo "the whole log: $log"
+	exit 1
+}
