@@ -7,7 +7,12 @@ step() {
 	log=$logs/${1// /-}.log
 	shift
 	printf '[%4d s] %-34s ' "$SECONDS" "$name"
-	if ("$@") >"$log" 2>&1; then
+	local code=0
+	set +e # a command in a condition would not stop at its first failing line
+	(set -e; "$@") >"$log" 2>&1
+	code=$?
+	set -e
+	if [ $code = 0 ]; then
 		printf 'ok    %4d s\n' $((SECONDS - start))
 		return
 	fi
