@@ -1,0 +1,12 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/spf13/pflag"
+)
+
+// addServiceFlag adds nothing: init systems speak with signals.
+func addServiceFlag(*pflag.FlagSet) {}
+
+func serve(_ string, _ *pflag.FlagSet, run func(context.Context) error) error { return console(run) }

@@ -1,0 +1,151 @@
+package daemon
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+)
+
+// Kubernetes is the version whose behaviour we have, in --version and on the Node.
+const Kubernetes = "v1.36.3"
+
+// Version and Commit are our own; the build sets them with -ldflags -X. An empty Commit means what the Go build recorded.
+var (
+	Version = "0.1.0-dev"
+	Commit  = ""
+)
+
+// AddFlags adds the flags that both binaries share: those of klog, --log-flush-frequency, --logging-format, --version and, on Windows,
+// --windows-service. From then on fs takes "_" in the name of any flag for "-", as users of old command lines write it.
+func AddFlags(fs *pflag.FlagSet) {
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+	})
+	logs := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(logs)
+	fs.AddGoFlagSet(logs)
+	fs.Duration("log-flush-frequency", 5*time.Second, "longest time between two writes of buffered log lines to a log file")
+	fs.String("logging-format", "text", "format of the log: text")
+	fs.Var(new(versionValue), "version", "print the version and end; raw: also our own version, commit and build")
+	fs.Lookup("version").NoOptDefVal = "true"
+	addServiceFlag(fs)
+}
+
+// PrintVersion prints what --version asks for and says whether it did; then the caller ends with success.
+func PrintVersion(w io.Writer, fs *pflag.FlagSet) bool {
+	f := fs.Lookup("version")
+	if f == nil || f.Value.String() == "false" {
+		return false
+	}
+	fmt.Fprintln(w, "Kubernetes", Kubernetes)
+	if f.Value.String() == "raw" {
+		fmt.Fprintf(w, "winkube %s\ncommit %s\n%s %s\n", Version, commit(), runtime.Version(), platform())
+	}
+	return true
+}
+
+// UserAgent is what the program calls itself in requests to the API server, as upstream's binaries do.
+func UserAgent(component string) string {
+	return fmt.Sprintf("%s/%s (%s) winkube/%s", component, Kubernetes, platform(), Version)
+}
+
+// startLogging makes klog follow the flags: a log file or directory is meant to be written to even where --logtostderr, whose default
+// would keep it empty, is not given.
+func startLogging(fs *pflag.FlagSet) error {
+	if f := fs.Lookup("logging-format"); f != nil && f.Value.String() != "text" {
+		return fmt.Errorf("--logging-format: %q: the one format is text", f.Value)
+	}
+	if (fs.Changed("log-file") || fs.Changed("log-dir")) && !fs.Changed("logtostderr") {
+		if err := fs.Set("logtostderr", "false"); err != nil {
+			return fmt.Errorf("cannot log to a file: %w", err)
+		}
+	}
+	if every, err := fs.GetDuration("log-flush-frequency"); err == nil {
+		if every <= 0 {
+			return fmt.Errorf("--log-flush-frequency: %s: must be longer than 0", every)
+		}
+		klog.StartFlushDaemon(every)
+	}
+	for _, name := range []string{"log-dir", "log-file"} {
+		if err := checkLogPath(fs, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLogPath finds out now what klog would end the program for later: it cannot create its file.
+func checkLogPath(fs *pflag.FlagSet, name string) error {
+	f := fs.Lookup(name)
+	if f == nil || f.Value.String() == "" {
+		return nil
+	}
+	dir := f.Value.String()
+	if name == "log-file" {
+		dir = filepath.Dir(dir)
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return fmt.Errorf("--%s: %q: %w", name, f.Value, err)
+	}
+	return nil
+}
+
+// platform is the operating system and processor as upstream prints them. The binary's own build record knows them, so that no
+// decision anywhere else can hang on it.
+func platform() string {
+	os, arch := setting("GOOS"), setting("GOARCH")
+	return os + "/" + arch
+}
+
+func commit() string {
+	if Commit != "" {
+		return Commit
+	}
+	revision := setting("vcs.revision")
+	if setting("vcs.modified") == "true" {
+		revision += "-dirty"
+	}
+	return revision
+}
+
+// setting is one entry of the build record, "unknown" without one.
+func setting(key string) string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == key {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
+}
+
+// versionValue is the value of --version: false, true or raw.
+type versionValue string
+
+func (v *versionValue) Set(s string) error {
+	switch s {
+	case "true", "false", "raw":
+		*v = versionValue(s)
+		return nil
+	}
+	return fmt.Errorf("must be true, false or raw")
+}
+
+func (v *versionValue) String() string {
+	if *v == "" {
+		return "false"
+	}
+	return string(*v)
+}
+
+func (v *versionValue) Type() string { return "version" }

@@ -1,0 +1,152 @@
+package host
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// iface is what choose needs of a network interface that is up.
+type iface struct {
+	Name     string
+	Index    int
+	Loopback bool
+	Default4 bool // has the IPv4 default route
+	Default6 bool
+	Addrs    []netip.Addr
+}
+
+// Addresses lists the unicast addresses of all interfaces that are up, loopback and link-local ones included, without zones.
+func Addresses() ([]netip.Addr, error) {
+	ifaces, err := interfaces()
+	var all []netip.Addr
+	for _, i := range ifaces {
+		all = append(all, i.Addrs...)
+	}
+	return all, err
+}
+
+// NodeAddress chooses the address under which others reach this node, as upstream does: that of the interface with the default route,
+// or else of the first interface that looks like a way to other machines; IPv4 before IPv6. override (the flag --node-ip) may be
+// "0.0.0.0" or "::", which say what family is preferred, or one or two addresses of this host, joined by a comma, one per family.
+func NodeAddress(override string) ([]netip.Addr, error) {
+	ifaces, err := interfaces()
+	if err != nil {
+		return nil, err
+	}
+	return choose(ifaces, override)
+}
+
+// interfaces lists the interfaces that are up, in order of their index.
+func interfaces() ([]iface, error) {
+	list, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("cannot list network interfaces: %w", err)
+	}
+	default4, default6, err := defaultRoutes()
+	if err != nil {
+		return nil, fmt.Errorf("cannot list default routes: %w", err)
+	}
+	var out []iface
+	for _, i := range list {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it went away meanwhile
+		}
+		next := iface{Name: i.Name, Index: i.Index, Loopback: i.Flags&net.FlagLoopback != 0,
+			Default4: i.Index == default4, Default6: i.Index == default6}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok {
+				if addr, ok := netip.AddrFromSlice(n.IP); ok {
+					next.Addrs = append(next.Addrs, addr.Unmap())
+				}
+			}
+		}
+		out = append(out, next)
+	}
+	slices.SortStableFunc(out, func(a, b iface) int { return cmp.Compare(a.Index, b.Index) })
+	return out, nil
+}
+
+// choose is NodeAddress over given interfaces.
+func choose(ifaces []iface, override string) ([]netip.Addr, error) {
+	switch override {
+	case "", "0.0.0.0":
+		return chooseDefault(ifaces, netip.Addr.Is4, netip.Addr.Is6)
+	case "::":
+		return chooseDefault(ifaces, netip.Addr.Is6, netip.Addr.Is4)
+	}
+	var out []netip.Addr
+	for part := range strings.SplitSeq(override, ",") {
+		addr, err := netip.ParseAddr(strings.TrimSpace(part))
+		if err != nil {
+			return nil, fmt.Errorf("node address %q: must be an IP address of this host, 0.0.0.0 or ::", part)
+		}
+		if err := usable(ifaces, addr.Unmap()); err != nil {
+			return nil, err
+		}
+		out = append(out, addr.Unmap())
+	}
+	if len(out) > 2 || len(out) == 2 && out[0].Is4() == out[1].Is4() {
+		return nil, fmt.Errorf("node address %q: must be one address, or one of IPv4 and one of IPv6", override)
+	}
+	return out, nil
+}
+
+// usable says what is wrong with an address that someone chose for the node.
+func usable(ifaces []iface, addr netip.Addr) error {
+	switch {
+	case addr.IsLoopback(), addr.IsMulticast(), addr.IsLinkLocalUnicast(), addr.IsUnspecified():
+		return fmt.Errorf("node address %s: other machines cannot reach it; must be a unicast address of an interface of this host", addr)
+	}
+	var have []string
+	for _, i := range ifaces {
+		if slices.Contains(i.Addrs, addr) {
+			return nil
+		}
+		for _, a := range i.Addrs {
+			if a.IsGlobalUnicast() {
+				have = append(have, a.String())
+			}
+		}
+	}
+	return fmt.Errorf("node address %s: no interface of this host has it; it has %s", addr, strings.Join(have, ", "))
+}
+
+// chooseDefault takes an address of the first family that has one which others can reach. A family with a default route goes before
+// one without: an address without a route leads to neighbours only.
+func chooseDefault(ifaces []iface, families ...func(netip.Addr) bool) ([]netip.Addr, error) {
+	tests := []func(iface, netip.Addr) bool{
+		func(i iface, a netip.Addr) bool { return a.Is4() && i.Default4 || a.Is6() && i.Default6 },
+		func(i iface, _ netip.Addr) bool { return !i.Loopback && !ofContainers(i.Name) },
+	}
+	for _, test := range tests {
+		for _, family := range families {
+			for _, i := range ifaces {
+				for _, a := range i.Addrs {
+					if family(a) && a.IsGlobalUnicast() && test(i, a) {
+						return []netip.Addr{a}, nil
+					}
+				}
+			}
+		}
+	}
+	return nil, fmt.Errorf("cannot choose the node's address: no interface that is up has an address that other machines can reach; --node-ip names one")
+}
+
+// ofContainers knows by its name an interface that leads to containers of this host only: Docker's bridges and ours, the interface
+// of service addresses, and Windows' NAT switches.
+func ofContainers(name string) bool {
+	for _, prefix := range []string{"docker", "br-", "veth", "cni", "cbr", "kube", "winkube", "virbr", "vEthernet (nat", "vEthernet (HNS", "vEthernet (Default Switch"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}

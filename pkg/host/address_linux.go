@@ -1,0 +1,36 @@
+package host
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// defaultRoutes returns the indexes of the interfaces of the best IPv4 and IPv6 default routes, 0 where there is none.
+func defaultRoutes() (four, six int, err error) {
+	if four, err = defaultRoute(netlink.FAMILY_V4); err != nil {
+		return 0, 0, err
+	}
+	six, err = defaultRoute(netlink.FAMILY_V6)
+	return four, six, err
+}
+
+func defaultRoute(family int) (int, error) {
+	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST, Dst: nil}
+	routes, err := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_DST)
+	if err != nil {
+		return 0, fmt.Errorf("cannot list routes: %w", err)
+	}
+	index, metric := 0, 0
+	for _, r := range routes {
+		link := r.LinkIndex
+		if link == 0 && len(r.MultiPath) > 0 {
+			link = r.MultiPath[0].LinkIndex
+		}
+		if link != 0 && (index == 0 || r.Priority < metric) {
+			index, metric = link, r.Priority
+		}
+	}
+	return index, nil
+}

@@ -1,0 +1,43 @@
+package host
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/windows"
+	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
+)
+
+// defaultRoutes returns the indexes of the interfaces of the best IPv4 and IPv6 default routes, 0 where there is none. The interface's
+// own metric counts beside the route's.
+func defaultRoutes() (four, six int, err error) {
+	adapters, err := winipcfg.GetAdaptersAddresses(windows.AF_UNSPEC, winipcfg.GAAFlagDefault)
+	if err != nil {
+		return 0, 0, fmt.Errorf("cannot list adapters: %w", err)
+	}
+	metrics4, metrics6 := map[uint32]uint32{}, map[uint32]uint32{}
+	for _, a := range adapters {
+		metrics4[a.IfIndex], metrics6[a.IPv6IfIndex] = a.Ipv4Metric, a.Ipv6Metric
+	}
+	if four, err = defaultRoute(windows.AF_INET, metrics4); err != nil {
+		return 0, 0, err
+	}
+	six, err = defaultRoute(windows.AF_INET6, metrics6)
+	return four, six, err
+}
+
+func defaultRoute(family winipcfg.AddressFamily, metrics map[uint32]uint32) (int, error) {
+	routes, err := winipcfg.GetIPForwardTable2(family)
+	if err != nil {
+		return 0, fmt.Errorf("cannot list routes: %w", err)
+	}
+	index, best := 0, uint64(0)
+	for _, r := range routes {
+		if r.DestinationPrefix.PrefixLength != 0 || r.Loopback {
+			continue
+		}
+		if metric := uint64(r.Metric) + uint64(metrics[r.InterfaceIndex]); index == 0 || metric < best {
+			index, best = int(r.InterfaceIndex), metric
+		}
+	}
+	return index, nil
+}

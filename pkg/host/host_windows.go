@@ -1,0 +1,96 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/registry"
+)
+
+// allGroups asks for the processors of all groups: a group holds at most 64.
+const allGroups = 0xffff
+
+// read takes the version from RtlGetVersion, which no compatibility setting changes, and the names that Windows keeps nowhere else
+// from the registry. As upstream has it the machine id is the host name.
+func read(f *Facts) error {
+	name, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("cannot read the host name: %w", err)
+	}
+	f.Hostname, f.MachineID = strings.ToLower(name), name
+	v := windows.RtlGetVersion()
+	f.WindowsMajor, f.WindowsMinor, f.WindowsBuild = int(v.MajorVersion), int(v.MinorVersion), int(v.BuildNumber)
+	f.WindowsUBR = int(registryNumber(`SOFTWARE\Microsoft\Windows NT\CurrentVersion`, "UBR"))
+	f.KernelVersion = fmt.Sprintf("%d.%d.%d.%d", f.WindowsMajor, f.WindowsMinor, f.WindowsBuild, f.WindowsUBR)
+	f.OSImage = registryString(`SOFTWARE\Microsoft\Windows NT\CurrentVersion`, "ProductName")
+	f.SystemUUID = strings.ToUpper(strings.Trim(registryString(`SYSTEM\HardwareConfig`, "LastConfig"), "{}"))
+	f.BootID = bootID()
+	f.CPUs = int(windows.GetActiveProcessorCount(allGroups))
+	f.Memory, err = totalMemory()
+	return err
+}
+
+// bootID is the boot counter of the prefetcher, as upstream has it; without one the minute of the boot serves.
+func bootID() string {
+	if id := registryNumber(`SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters`, "BootId"); id > 0 {
+		return strconv.FormatUint(id, 10)
+	}
+	started, _ := bootTime()
+	return started.UTC().Round(time.Minute).Format("20060102T1504Z")
+}
+
+func registryString(path, name string) string {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, path, registry.QUERY_VALUE)
+	if err != nil {
+		return ""
+	}
+	defer key.Close()
+	value, _, _ := key.GetStringValue(name)
+	return value
+}
+
+func registryNumber(path, name string) uint64 {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, path, registry.QUERY_VALUE)
+	if err != nil {
+		return 0
+	}
+	defer key.Close()
+	value, _, _ := key.GetIntegerValue(name)
+	return value
+}
+
+// memoryStatus is MEMORYSTATUSEX.
+type memoryStatus struct {
+	length, load                                                               uint32
+	totalPhys, availPhys, totalPage, availPage, totalVirt, availVirt, availExt uint64
+}
+
+func totalMemory() (uint64, error) {
+	status := memoryStatus{length: uint32(unsafe.Sizeof(memoryStatus{}))}
+	proc := windows.NewLazySystemDLL("kernel32.dll").NewProc("GlobalMemoryStatusEx")
+	if ok, _, err := proc.Call(uintptr(unsafe.Pointer(&status))); ok == 0 {
+		return 0, fmt.Errorf("cannot read the memory size: %w", err)
+	}
+	return status.totalPhys, nil
+}
+
+func diskUsage(path string) (Disk, error) {
+	name, err := windows.UTF16PtrFromString(path)
+	if err != nil {
+		return Disk{}, fmt.Errorf("cannot read the volume of %s: %w", path, err)
+	}
+	var available, total, free uint64
+	if err := windows.GetDiskFreeSpaceEx(name, &available, &total, &free); err != nil {
+		return Disk{}, fmt.Errorf("cannot read the volume of %s: %w", path, err)
+	}
+	return Disk{Capacity: total, Available: available, Used: total - free}, nil
+}
+
+func bootTime() (time.Time, error) { return time.Now().Add(-windows.DurationSinceBoot()), nil }
+
+func elevated() (bool, error) { return windows.GetCurrentProcessToken().IsElevated(), nil }

@@ -1,0 +1,77 @@
+package host
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// parseMeminfo takes total memory and swap, in bytes, out of /proc/meminfo.
+func parseMeminfo(text string) (memory, swap uint64, err error) {
+	for line := range strings.Lines(text) {
+		key, rest, _ := strings.Cut(line, ":")
+		fields := strings.Fields(rest)
+		if key != "MemTotal" && key != "SwapTotal" || len(fields) == 0 {
+			continue
+		}
+		kilobytes, err := strconv.ParseUint(fields[0], 10, 54)
+		if err != nil {
+			return 0, 0, fmt.Errorf("%s: %w", key, err)
+		}
+		if key == "MemTotal" {
+			memory = kilobytes << 10
+		} else {
+			swap = kilobytes << 10
+		}
+	}
+	if memory == 0 {
+		return 0, 0, fmt.Errorf("no MemTotal")
+	}
+	return memory, swap, nil
+}
+
+// parseOSRelease takes the name for people out of os-release(5), "Linux" without one.
+func parseOSRelease(text string) string {
+	for line := range strings.Lines(text) {
+		value, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME=")
+		if value = strings.Trim(value, `"'`); ok && value != "" {
+			return value
+		}
+	}
+	return "Linux"
+}
+
+// parseCPUList counts the members of a list like 0-3,5; 0 where it is not one.
+func parseCPUList(text string) int {
+	total := 0
+	for part := range strings.SplitSeq(strings.TrimSpace(text), ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err1 := strconv.ParseUint(from, 10, 16)
+		last, err2 := strconv.ParseUint(to, 10, 16)
+		if err1 != nil || err2 != nil || last < first {
+			return 0
+		}
+		total += int(last-first) + 1
+	}
+	return total
+}
+
+// parseBootTime takes the line btime out of /proc/stat.
+func parseBootTime(text string) (time.Time, error) {
+	for line := range strings.Lines(text) {
+		value, ok := strings.CutPrefix(line, "btime ")
+		if !ok {
+			continue
+		}
+		seconds, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("cannot read the boot time: /proc/stat: %w", err)
+		}
+		return time.Unix(seconds, 0), nil
+	}
+	return time.Time{}, fmt.Errorf("cannot read the boot time: /proc/stat has no line btime")
+}
