@@ -1,0 +1,116 @@
+// Package kubeclient is the agent's end of the API server: it turns a kubeconfig into a client, watches the objects that this node's
+// pods refer to, and brings statuses and events back.
+//
+//	API server --watches filtered to this node--> Objects --> pod
+//	pod.Status --> StatusWriter --patch--> API server
+//
+// Everything here asks only for what upstream's Node authorizer and NodeRestriction allow a node.
+package kubeclient
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+)
+
+// Options says how to reach the API server. Exactly one of Kubeconfig and Server is set.
+type Options struct {
+	Kubeconfig  string  // path of a kubeconfig file
+	Server      string  // "https://host:port", "http://host:port" or "host:port" (plain); several joined by commas: the first
+	UserAgent   string  // "" keeps client-go's
+	QPS         float32 // requests per second; 0: client-go's 5, negative: no limit
+	Burst       int     // 0: client-go's 10
+	ContentType string  // "": application/vnd.kubernetes.protobuf
+}
+
+// timeout bounds the time until the API server's answer begins for everything but watches, so that a half-open connection is noticed.
+const dialTimeout = 30 * time.Second
+
+// Config makes a client configuration. An error names the file, or the value, and what is wrong with it, in one line.
+func Config(o Options) (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	switch {
+	case o.Kubeconfig != "" && o.Server != "":
+		return nil, fmt.Errorf("API server %q and kubeconfig %q: only one of them may be given", o.Server, o.Kubeconfig)
+	case o.Kubeconfig != "":
+		config, err = fromFile(o.Kubeconfig)
+	case o.Server != "":
+		config, err = fromServer(o.Server)
+	default:
+		return nil, fmt.Errorf("no API server: a kubeconfig file or the URL of the API server must be given")
+	}
+	if err != nil {
+		return nil, err
+	}
+	config.UserAgent, config.QPS, config.Burst = o.UserAgent, o.QPS, o.Burst
+	config.ContentType = o.ContentType
+	if config.ContentType == "" {
+		config.ContentType = "application/vnd.kubernetes.protobuf"
+	}
+	config.AcceptContentTypes = config.ContentType + ",application/json"
+	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	return config, nil
+}
+
+func fromFile(path string) (*rest.Config, error) {
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("cannot read kubeconfig: %w", err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use kubeconfig %s: %s", path, oneLine(err))
+	}
+	// Checks at once what clientcmd leaves to the first connection: that certificates can be read and fit their keys.
+	if _, err := rest.TransportFor(config); err != nil {
+		return nil, fmt.Errorf("cannot use kubeconfig %s: %s", path, oneLine(err))
+	}
+	if strings.HasPrefix(config.Host, "http://") {
+		klog.InfoS("Warning: the connection to the API server is not encrypted", "kubeconfig", path, "server", config.Host)
+	}
+	return config, nil
+}
+
+func fromServer(server string) (*rest.Config, error) {
+	first, _, more := strings.Cut(server, ",")
+	first = strings.TrimSpace(first)
+	full := first
+	if !strings.Contains(first, "://") {
+		full = "http://" + first
+	}
+	u, err := url.Parse(full)
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("API server %q: must be https://host:port, http://host:port or host:port", first)
+	}
+	if more {
+		klog.InfoS("Several API servers given; the first is used", "server", full)
+	}
+	if u.Scheme == "http" {
+		klog.InfoS("Warning: the connection to the API server is neither encrypted nor authenticated", "server", full)
+	}
+	return &rest.Config{Host: full}, nil
+}
+
+// Events makes a recorder of core/v1 events whose source is component on nodeName. Events are aggregated and limited in number by
+// client-go's correlator; recording never blocks. stop ends it after the events in hand.
+func Events(client kubernetes.Interface, component, nodeName string) (recorder record.EventRecorder, stop func()) {
+	broadcaster := record.NewBroadcaster(record.WithContext(context.Background()))
+	broadcaster.StartRecordingToSink(&typedv1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	broadcaster.StartStructuredLogging(3)
+	return broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: component, Host: nodeName}), broadcaster.Shutdown
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
