@@ -1,0 +1,152 @@
+// Package command stands below every arrow: it runs a program of the host and is the only one of ours that starts processes directly.
+//
+//	Run(ctx, stdin, "iptables-save", "-t", "nat") -> its output, or an error that says what was run and what it answered
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrNotFound says that the host has no such program.
+var ErrNotFound = errors.New("program not found")
+
+// ExitError says that a program ran and ended with a code other than 0.
+type ExitError struct {
+	Code   int    // -1: ended by a signal
+	State  string // "exit status 1", "signal: killed"
+	Output string // end of stderr, or of stdout where that is empty; at most maxShown bytes
+}
+
+// Error implements error.
+func (e *ExitError) Error() string {
+	if e.Output == "" {
+		return e.State
+	}
+	return e.State + ": " + e.Output
+}
+
+// Runner runs programs of the host.
+type Runner interface {
+	// Run runs name (found as New says) with args, hands it stdin (nil: empty) and returns what it wrote to stdout. It blocks until the
+	// program ended; when ctx ends the program is killed and the error wraps ctx's. Errors read
+	// `cannot run "iptables-save -t nat": exit status 1: <stderr>` and wrap ErrNotFound or an *ExitError where that is the cause.
+	// Nothing secret may stand in args. Safe for concurrent use.
+	Run(ctx context.Context, stdin []byte, name string, args ...string) (stdout []byte, err error)
+}
+
+const (
+	maxShown = 2048
+	// A grandchild may hold our pipes open after the program has gone; it gets so long.
+	waitDelay = 2 * time.Second
+)
+
+type runner struct {
+	dirs  []string
+	env   []string
+	mu    sync.Mutex
+	paths map[string]string
+}
+
+// New returns the Runner of this host. A name with a path in it is run as it is. Others are looked for once: on Windows only in the
+// system directory, so that nothing in the working directory or PATH can stand in for a system tool; on Linux in PATH and then in the
+// usual sbin and bin directories, which a service's PATH often lacks. Programs run in the C locale, so that their output can be parsed.
+func New() Runner {
+	return &runner{dirs: searchDirs(), env: cLocale(os.Environ()), paths: map[string]string{}}
+}
+
+// cLocale returns env without the variables that choose a language, and with the C locale chosen.
+func cLocale(env []string) []string {
+	out := make([]string, 0, len(env)+2)
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		if name == "LANG" || name == "LANGUAGE" || strings.HasPrefix(name, "LC_") {
+			continue
+		}
+		out = append(out, kv)
+	}
+	return append(out, "LC_ALL=C", "LANG=C")
+}
+
+func (r *runner) look(name string) (string, error) {
+	if filepath.Base(name) != name {
+		if !filepath.IsAbs(name) {
+			return "", fmt.Errorf("%q is a relative path; want an absolute one or a bare name", name)
+		}
+		return name, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p, ok := r.paths[name]; ok {
+		return p, nil
+	}
+	for _, dir := range r.dirs {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		// LookPath of an absolute name asks whether it can be run and, on Windows, adds .exe.
+		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			r.paths[name] = p
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%w in %s", ErrNotFound, strings.Join(r.dirs, string(filepath.ListSeparator)))
+}
+
+// Run implements Runner.
+func (r *runner) Run(ctx context.Context, stdin []byte, name string, args ...string) ([]byte, error) {
+	path, err := r.look(name)
+	if err != nil {
+		return nil, failed(name, args, err)
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = r.env
+	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = waitDelay
+	err = cmd.Run()
+	if err == nil {
+		return stdout.Bytes(), nil
+	}
+	if ctx.Err() != nil {
+		return stdout.Bytes(), failed(name, args, fmt.Errorf("%w: %v", context.Cause(ctx), err))
+	}
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		err = &ExitError{Code: exit.ExitCode(), State: exit.String(), Output: shown(stderr.Bytes(), stdout.Bytes())}
+	case errors.Is(err, os.ErrNotExist):
+		err = fmt.Errorf("%w: %v", ErrNotFound, err)
+	}
+	return stdout.Bytes(), failed(name, args, err)
+}
+
+// shown is the part of a program's output that an error carries.
+func shown(stderr, stdout []byte) string {
+	b := bytes.TrimSpace(stderr)
+	if len(b) == 0 {
+		b = bytes.TrimSpace(stdout) // netsh complains on stdout
+	}
+	if len(b) > maxShown {
+		b = append([]byte("... "), b[len(b)-maxShown:]...)
+	}
+	return string(b)
+}
+
+func failed(name string, args []string, err error) error {
+	return fmt.Errorf("cannot run %q: %w", line(name, args), err)
+}
+
+// line is argv for people.
+func line(name string, args []string) string {
+	return strings.Join(append([]string{name}, args...), " ")
+}

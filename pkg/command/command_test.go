@@ -1,0 +1,159 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The test program is its own child: with childVar set it does what its arguments say.
+const childVar = "WINKUBE_COMMAND_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVar) == "" {
+		os.Exit(m.Run())
+	}
+	switch os.Args[1] {
+	case "cat":
+		io.Copy(os.Stdout, os.Stdin)
+	case "env":
+		fmt.Print(strings.Join(os.Environ(), "\n"))
+	case "fail":
+		fmt.Println("on stdout")
+		fmt.Fprintln(os.Stderr, "no chain by that name")
+		os.Exit(3)
+	case "complain":
+		fmt.Println("The filename is incorrect.")
+		os.Exit(1)
+	case "long":
+		fmt.Fprint(os.Stderr, strings.Repeat("x", 10*maxShown), "the end")
+		os.Exit(1)
+	case "hang":
+		fmt.Println("started")
+		select {}
+	}
+	os.Exit(0)
+}
+
+func child(t *testing.T) (Runner, string) {
+	t.Helper()
+	t.Setenv(childVar, "1")
+	t.Setenv("LC_MESSAGES", "de_DE.UTF-8")
+	t.Setenv("LANG", "de_DE.UTF-8")
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(), exe
+}
+
+func TestRun(t *testing.T) {
+	r, exe := child(t)
+	out, err := r.Run(t.Context(), []byte("a\x00b"), exe, "cat")
+	if err != nil || string(out) != "a\x00b" {
+		t.Errorf("cat: %q, %v", out, err)
+	}
+	out, err = r.Run(t.Context(), nil, exe, "env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := "\n" + string(out) + "\n"
+	if !strings.Contains(env, "\nLC_ALL=C\n") || !strings.Contains(env, "\nLANG=C\n") || strings.Contains(env, "de_DE") {
+		t.Errorf("not the C locale:%s", env)
+	}
+}
+
+func TestRunFails(t *testing.T) {
+	r, exe := child(t)
+	for args, want := range map[string]string{
+		"fail x":   `cannot run ` + fmt.Sprintf("%q", exe+" fail x") + `: exit status 3: no chain by that name`,
+		"complain": `cannot run ` + fmt.Sprintf("%q", exe+" complain") + `: exit status 1: The filename is incorrect.`,
+	} {
+		_, err := r.Run(t.Context(), nil, exe, strings.Fields(args)...)
+		if err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+		if exit := (*ExitError)(nil); !errors.As(err, &exit) || exit.Code == 0 {
+			t.Errorf("%s: no ExitError in %v", args, err)
+		}
+	}
+	_, err := r.Run(t.Context(), nil, exe, "long")
+	if err == nil || len(err.Error()) > maxShown+len(exe)+100 || !strings.HasSuffix(err.Error(), "the end") {
+		t.Errorf("long output: error of %d bytes", len(err.Error()))
+	}
+	for _, name := range []string{"winkube-no-such-program", filepath.Join(t.TempDir(), "absent")} {
+		if _, err := r.Run(t.Context(), nil, name, "-x"); !errors.Is(err, ErrNotFound) || !strings.HasPrefix(err.Error(), "cannot run ") {
+			t.Errorf("%s: %v, want ErrNotFound", name, err)
+		}
+	}
+	if _, err := r.Run(t.Context(), nil, filepath.Join("bin", "x")); err == nil || !strings.Contains(err.Error(), "relative path") {
+		t.Errorf("relative path: %v", err)
+	}
+}
+
+func TestRunCtx(t *testing.T) {
+	r, exe := child(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := r.Run(ctx, nil, exe, "hang"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the deadline", err)
+	}
+}
+
+func TestLookup(t *testing.T) {
+	dirs := searchDirs()
+	if len(dirs) == 0 {
+		t.Fatal("nowhere to look for programs")
+	}
+	r := New().(*runner)
+	name := "sort" // both systems have one
+	path, err := r.look(name)
+	if err != nil || !filepath.IsAbs(path) {
+		t.Fatalf("%q, %v", path, err)
+	}
+	r.dirs = nil // a second look must not search again
+	if again, err := r.look(name); err != nil || again != path {
+		t.Errorf("second look: %q, %v", again, err)
+	}
+}
+
+func TestFake(t *testing.T) {
+	f := NewFake()
+	lines := []string{}
+	f.Install("list", func(stdin []byte, args []string) ([]byte, error) { return []byte(strings.Join(lines, ",")), nil })
+	f.Install("add", func(stdin []byte, args []string) ([]byte, error) {
+		if len(args) != 1 {
+			return nil, Exit(2, "usage: add NAME")
+		}
+		lines = append(lines, args[0]+string(stdin))
+		return nil, nil
+	})
+	f.Script("list", Answer{Err: Exit(4, "locked")}, Answer{Stdout: "scripted"})
+	ctx := t.Context()
+	if _, err := f.Run(ctx, nil, "list"); err == nil || err.Error() != `cannot run "list": exit status 4: locked` {
+		t.Errorf("%v", err)
+	}
+	if out, err := f.Run(ctx, nil, "list"); err != nil || string(out) != "scripted" {
+		t.Errorf("%q, %v", out, err)
+	}
+	f.Run(ctx, []byte("1\n2\n"), "add", "x")
+	if _, err := f.Run(ctx, nil, "add"); err == nil {
+		t.Error("model accepted bad arguments")
+	}
+	if _, err := f.Run(ctx, nil, "del"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+	want := "$ list\n! exit status 4: locked\n$ list\n$ add x\n< 1\n< 2\n$ add\n! exit status 2: usage: add NAME\n$ del\n! program not found\n"
+	if got := f.Transcript(); got != want {
+		t.Errorf("transcript:\n%s", got)
+	}
+	if len(lines) != 1 || f.Transcript() != "" {
+		t.Errorf("state: %q", lines)
+	}
+}
