@@ -32,7 +32,7 @@ test: check
 .PHONY: bench
 bench:
 	@hack/ensure-packages.sh cluster
-	@go run ./hack/cluster bench
+	@go run ./test/bench
 
 ## golden: rewrite every golden file from what the code prints now
 .PHONY: golden
