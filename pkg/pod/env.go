@@ -1,0 +1,211 @@
+package pod
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// envSources is all that an environment is made from beside the container's spec. Objects that are absent do not exist.
+type envSources struct {
+	pod         *v1.Pod
+	configMaps  map[string]*v1.ConfigMap
+	secrets     map[string]*v1.Secret
+	services    []Env
+	addresses   Addresses
+	allocatable v1.ResourceList
+	// file reads a file of a volume, for fileKeyRef.
+	file func(volume, path string) (text string, found bool, err error)
+}
+
+// environment is an ordered set of variables: the first time a name is set decides its place, the last time its value.
+type environment struct {
+	list  []Env
+	index map[string]int
+}
+
+func (e *environment) get(name string) (string, bool) {
+	i, ok := e.index[name]
+	if !ok {
+		return "", false
+	}
+	return e.list[i].Value, true
+}
+
+func (e *environment) set(name, value string) {
+	if i, ok := e.index[name]; ok {
+		e.list[i].Value = value
+		return
+	}
+	e.index[name] = len(e.list)
+	e.list = append(e.list, Env{name, value})
+}
+
+// buildEnv makes the environment of one container: envFrom in order, then env in order, each seeing those before it and the services'
+// variables, then those services' variables that nothing else has set. skipped are names from envFrom that no environment can hold.
+func buildEnv(container *v1.Container, from envSources) (env []Env, skipped []string, err error) {
+	vars := &environment{index: map[string]int{}}
+	if skipped, err = addEnvFrom(vars, container.EnvFrom, from); err != nil {
+		return nil, nil, err
+	}
+	services := &environment{index: map[string]int{}}
+	for _, s := range from.services {
+		services.set(s.Name, s.Value)
+	}
+	lookup := func(name string) (string, bool) {
+		if value, ok := vars.get(name); ok {
+			return value, true
+		}
+		return services.get(name)
+	}
+	for i := range container.Env {
+		v := &container.Env[i]
+		value, set := expandVars(v.Value, lookup), true
+		if v.Value == "" && v.ValueFrom != nil {
+			if value, set, err = envValue(container, v.ValueFrom, from); err != nil {
+				return nil, nil, err
+			}
+		}
+		if set {
+			vars.set(v.Name, value)
+		}
+	}
+	for _, s := range services.list {
+		if _, ok := vars.get(s.Name); !ok {
+			vars.set(s.Name, s.Value)
+		}
+	}
+	return vars.list, skipped, nil
+}
+
+func addEnvFrom(vars *environment, list []v1.EnvFromSource, from envSources) (skipped []string, err error) {
+	for _, source := range list {
+		data := map[string]string{}
+		switch {
+		case source.ConfigMapRef != nil:
+			object, found := from.configMaps[source.ConfigMapRef.Name]
+			if !found && !isTrue(source.ConfigMapRef.Optional) {
+				return nil, missing("configmap", source.ConfigMapRef.Name)
+			}
+			if found {
+				data = object.Data
+			}
+		case source.SecretRef != nil:
+			object, found := from.secrets[source.SecretRef.Name]
+			if !found && !isTrue(source.SecretRef.Optional) {
+				return nil, missing("secret", source.SecretRef.Name)
+			}
+			if found {
+				for key, value := range object.Data {
+					data[key] = string(value)
+				}
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(data)) {
+			name := source.Prefix + key
+			if name == "" || strings.ContainsAny(name, "=\x00") {
+				skipped = append(skipped, name)
+				continue
+			}
+			vars.set(name, data[key])
+		}
+	}
+	return skipped, nil
+}
+
+// envValue resolves one valueFrom. set false: an optional source is not there, the variable is not set.
+func envValue(container *v1.Container, source *v1.EnvVarSource, from envSources) (value string, set bool, err error) {
+	switch {
+	case source.FieldRef != nil:
+		value, err = FieldValue(from.pod, source.FieldRef.FieldPath, from.addresses)
+		return value, err == nil, err
+	case source.ResourceFieldRef != nil:
+		value, err = ResourceValue(from.pod, container, source.ResourceFieldRef, from.allocatable)
+		return value, err == nil, err
+	case source.ConfigMapKeyRef != nil:
+		ref := source.ConfigMapKeyRef
+		object, found := from.configMaps[ref.Name]
+		if found {
+			value, set = object.Data[ref.Key]
+		}
+		if set || isTrue(ref.Optional) {
+			return value, set, nil
+		}
+		if !found {
+			return "", false, missing("configmap", ref.Name)
+		}
+		return "", false, fmt.Errorf("couldn't find key %s in ConfigMap %s/%s", ref.Key, from.pod.Namespace, ref.Name)
+	case source.SecretKeyRef != nil:
+		ref := source.SecretKeyRef
+		object, found := from.secrets[ref.Name]
+		if found {
+			var data []byte
+			data, set = object.Data[ref.Key]
+			value = string(data)
+		}
+		if set || isTrue(ref.Optional) {
+			return value, set, nil
+		}
+		if !found {
+			return "", false, missing("secret", ref.Name)
+		}
+		return "", false, fmt.Errorf("couldn't find key %s in Secret %s/%s", ref.Key, from.pod.Namespace, ref.Name)
+	case source.FileKeyRef != nil:
+		return envFileValue(source.FileKeyRef, from)
+	}
+	return "", true, nil
+}
+
+func envFileValue(ref *v1.FileKeySelector, from envSources) (value string, set bool, err error) {
+	text, found, err := from.file(ref.VolumeName, ref.Path)
+	if err != nil {
+		return "", false, err
+	}
+	if found {
+		value, set, err = parseEnvFile(text, ref.Key)
+		if err != nil {
+			return "", false, fmt.Errorf("cannot parse environment file %s of volume %s: %w", ref.Path, ref.VolumeName, err)
+		}
+	}
+	if set && value != "" {
+		return value, true, nil
+	}
+	if isTrue(ref.Optional) {
+		return "", false, nil
+	}
+	return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
+}
+
+// envReferences names the objects that a container's environment needs.
+func envReferences(container *v1.Container) (configMaps, secrets []string) {
+	for _, source := range container.EnvFrom {
+		if source.ConfigMapRef != nil {
+			configMaps = append(configMaps, source.ConfigMapRef.Name)
+		}
+		if source.SecretRef != nil {
+			secrets = append(secrets, source.SecretRef.Name)
+		}
+	}
+	for _, v := range container.Env {
+		if v.ValueFrom == nil || v.Value != "" {
+			continue
+		}
+		if v.ValueFrom.ConfigMapKeyRef != nil {
+			configMaps = append(configMaps, v.ValueFrom.ConfigMapKeyRef.Name)
+		}
+		if v.ValueFrom.SecretKeyRef != nil {
+			secrets = append(secrets, v.ValueFrom.SecretKeyRef.Name)
+		}
+	}
+	slices.Sort(configMaps)
+	slices.Sort(secrets)
+	return slices.Compact(configMaps), slices.Compact(secrets)
+}
+
+// missing is worded as users know it from upstream; tools look for it.
+func missing(kind, name string) error { return fmt.Errorf("%s %q not found", kind, name) }
+
+func isTrue(b *bool) bool { return b != nil && *b }

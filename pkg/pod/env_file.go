@@ -1,0 +1,54 @@
+package pod
+
+import (
+	"fmt"
+	"strings"
+)
+
+// parseEnvFile finds key in an environment file (API field EnvVarSource.fileKeyRef, KEP-3721): lines NAME='value', where the value may
+// run over several lines and nothing in it is special; a comment may follow; empty lines and lines that begin with # are skipped.
+// Whatever follows a blank after the equals sign is not a value: the variable is empty. Lines after the first hit are not looked at.
+func parseEnvFile(text, key string) (value string, found bool, err error) {
+	rest := strings.ReplaceAll(text, "\r\n", "\n")
+	for line := 1; rest != ""; {
+		head, tail, _ := strings.Cut(rest, "\n")
+		entry := strings.TrimLeft(head, " \t")
+		if entry == "" || entry[0] == '#' {
+			rest, line = tail, line+1
+			continue
+		}
+		name, raw, ok := strings.Cut(entry, "=")
+		if !ok {
+			return "", false, fmt.Errorf("line %d has no '='; want NAME='value'", line)
+		}
+		if name == "" || strings.TrimRight(name, " \t") != name {
+			return "", false, fmt.Errorf("line %d: want a name directly before '='", line)
+		}
+		if raw != "" && (raw[0] == ' ' || raw[0] == '\t') {
+			if name == key {
+				return "", true, nil
+			}
+			rest, line = tail, line+1
+			continue
+		}
+		if raw == "" || raw[0] != '\'' {
+			return "", false, fmt.Errorf("line %d: the value must stand in single quotes", line)
+		}
+		// The value starts in rest, behind the quote.
+		rest = rest[len(head)-len(raw)+1:]
+		value, after, closed := strings.Cut(rest, "'")
+		if !closed {
+			return "", false, fmt.Errorf("line %d: the single quote is never closed", line)
+		}
+		line += strings.Count(value, "\n") + 1
+		comment, next, _ := strings.Cut(after, "\n")
+		if comment = strings.TrimLeft(comment, " \t"); comment != "" && comment[0] != '#' {
+			return "", false, fmt.Errorf("line %d: only a comment may follow the closing quote", line-1)
+		}
+		if name == key {
+			return value, true, nil
+		}
+		rest = next
+	}
+	return "", false, nil
+}

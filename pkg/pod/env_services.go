@@ -1,0 +1,65 @@
+package pod
+
+import (
+	"cmp"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// linkedServices chooses the services that a pod's environment tells of: those of its own namespace unless links are off, and always
+// kubernetes in the namespace default, which in-cluster clients read. A service of the own namespace hides that one.
+func linkedServices(own, defaults []*v1.Service, links bool) []*v1.Service {
+	var out []*v1.Service
+	hidden := false
+	add := func(s *v1.Service) {
+		if ip := s.Spec.ClusterIP; ip != "" && ip != v1.ClusterIPNone && len(s.Spec.Ports) > 0 {
+			out = append(out, s)
+			hidden = hidden || s.Name == "kubernetes"
+		}
+	}
+	if links {
+		for _, s := range own {
+			add(s)
+		}
+	}
+	for _, s := range defaults {
+		if s.Name == "kubernetes" && !hidden {
+			add(s)
+		}
+	}
+	slices.SortFunc(out, func(a, b *v1.Service) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// serviceEnv is the environment by which a container finds services: NAME_SERVICE_HOST and NAME_SERVICE_PORT, and the names of
+// Docker's container links. (Documented for Services as "environment variables".)
+func serviceEnv(services []*v1.Service) []Env {
+	var out []Env
+	for _, s := range services {
+		name, ip := envName(s.Name), s.Spec.ClusterIP
+		port := func(i int) string { return strconv.Itoa(int(s.Spec.Ports[i].Port)) }
+		out = append(out, Env{name + "_SERVICE_HOST", ip}, Env{name + "_SERVICE_PORT", port(0)})
+		for i := range s.Spec.Ports {
+			if n := s.Spec.Ports[i].Name; n != "" {
+				out = append(out, Env{name + "_SERVICE_PORT_" + envName(n), port(i)})
+			}
+		}
+		for i := range s.Spec.Ports {
+			protocol := cmp.Or(s.Spec.Ports[i].Protocol, v1.ProtocolTCP)
+			lower := strings.ToLower(string(protocol))
+			url := lower + "://" + net.JoinHostPort(ip, port(i))
+			if i == 0 {
+				out = append(out, Env{name + "_PORT", url})
+			}
+			link := name + "_PORT_" + port(i) + "_" + strings.ToUpper(string(protocol))
+			out = append(out, Env{link, url}, Env{link + "_PROTO", lower}, Env{link + "_PORT", port(i)}, Env{link + "_ADDR", ip})
+		}
+	}
+	return out
+}
+
+func envName(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }

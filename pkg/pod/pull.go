@@ -1,0 +1,310 @@
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// ErrRegistryUnavailable may be wrapped by an Images whose registry does not answer: the reason that users see is then
+// RegistryUnavailable in place of ErrImagePull.
+var ErrRegistryUnavailable = errors.New("RegistryUnavailable")
+
+// Back-off of pulls, per pod and image, as upstream has it.
+const (
+	pullBackOffMin = 10 * time.Second
+	pullBackOffMax = 300 * time.Second
+	// pullErrorShown is how long a failed pull's own reason stands before ImagePullBackOff takes its place.
+	pullErrorShown = time.Second
+)
+
+// imageName is what a spec's image means: parsed, and as the engine is asked for it (with a tag or digest).
+type imageName struct {
+	named reference.Named
+	full  string
+}
+
+// parseImageName adds the tag latest where image has neither tag nor digest. The name is otherwise left as written.
+func parseImageName(image string) (imageName, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return imageName{}, fmt.Errorf("couldn't parse image name %q: %w", image, err)
+	}
+	if reference.IsNameOnly(named) {
+		image += ":latest"
+		named = reference.TagNameOnly(named)
+	}
+	return imageName{named: named, full: image}, nil
+}
+
+// pullPolicy is the container's, or what the API server would have put there.
+func pullPolicy(container *v1.Container, name imageName) v1.PullPolicy {
+	if container.ImagePullPolicy != "" {
+		return container.ImagePullPolicy
+	}
+	if tagged, ok := name.named.(reference.Tagged); ok && tagged.Tag() == "latest" {
+		return v1.PullAlways
+	}
+	return v1.PullIfNotPresent
+}
+
+// puller pulls images: one pull of an image with the same credentials at a time, whoever waits for it, and no more pulls at once
+// than configured. It also keeps the back-off of pods whose pulls fail.
+type puller struct {
+	images  Images
+	clock   clock.PassiveClock
+	slots   chan struct{}           // nil: no limit
+	limiter flowcontrol.RateLimiter // nil: no limit
+
+	mu       sync.Mutex
+	flights  map[string]*flight
+	failures map[pullKey]*pullFailure
+}
+
+type pullKey struct {
+	uid   types.UID
+	image string
+}
+
+type pullFailure struct {
+	delay   time.Duration
+	since   time.Time
+	message string
+}
+
+// flight is one pull under way. It ends when its last waiter leaves.
+type flight struct {
+	done    chan struct{}
+	cancel  context.CancelFunc
+	waiters int // guarded by puller.mu
+	image   Image
+	took    time.Duration
+	err     error
+}
+
+func newPuller(cfg ResolverConfig, images Images, clk clock.PassiveClock) *puller {
+	p := &puller{images: images, clock: clk, flights: map[string]*flight{}, failures: map[pullKey]*pullFailure{}}
+	switch {
+	case cfg.SerializePulls:
+		p.slots = make(chan struct{}, 1)
+	case cfg.MaxParallelPulls > 0:
+		p.slots = make(chan struct{}, cfg.MaxParallelPulls)
+	}
+	if cfg.PullQPS > 0 {
+		p.limiter = flowcontrol.NewTokenBucketRateLimiter(cfg.PullQPS, max(cfg.PullBurst, 1))
+	}
+	return p
+}
+
+// pull fetches an image. took is the pull's own time, without the wait for other pulls.
+func (p *puller) pull(ctx context.Context, name string, creds []Credential) (image Image, took time.Duration, err error) {
+	f, key := p.join(name, creds)
+	defer p.leave(f, key)
+	select {
+	case <-f.done:
+		return f.image, f.took, f.err
+	case <-ctx.Done():
+		return Image{}, 0, context.Cause(ctx)
+	}
+}
+
+func (p *puller) join(name string, creds []Credential) (*flight, string) {
+	secret, _ := json.Marshal(creds) // a struct of strings cannot fail; the key lives as long as the pull
+	key := name + "\x00" + string(secret)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.flights[key]
+	if f == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		f = &flight{done: make(chan struct{}), cancel: cancel}
+		p.flights[key] = f
+		go p.fly(ctx, f, key, name, creds)
+	}
+	f.waiters++
+	return f, key
+}
+
+func (p *puller) leave(f *flight, key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f.waiters--; f.waiters == 0 {
+		f.cancel()
+		if p.flights[key] == f { // who comes now wants a pull that is not being cancelled
+			delete(p.flights, key)
+		}
+	}
+}
+
+func (p *puller) fly(ctx context.Context, f *flight, key, name string, creds []Credential) {
+	defer close(f.done)
+	f.image, f.took, f.err = p.fetch(ctx, name, creds)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.flights[key] == f { // a later request is a new pull
+		delete(p.flights, key)
+	}
+}
+
+func (p *puller) fetch(ctx context.Context, name string, creds []Credential) (Image, time.Duration, error) {
+	if p.slots != nil {
+		select {
+		case p.slots <- struct{}{}:
+			defer func() { <-p.slots }()
+		case <-ctx.Done():
+			return Image{}, 0, ctx.Err()
+		}
+	}
+	if p.limiter != nil {
+		if err := p.limiter.Wait(ctx); err != nil {
+			return Image{}, 0, err
+		}
+	}
+	start := p.clock.Now()
+	image, err := p.images.Pull(ctx, name, creds)
+	return image, p.clock.Since(start), err
+}
+
+// backedOff says for how long the next pull has to wait and why; 0: not at all.
+func (p *puller) backedOff(key pullKey) (wait time.Duration, message string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.failures[key]
+	if f == nil {
+		return 0, ""
+	}
+	return max(0, f.delay-p.clock.Since(f.since)), f.message
+}
+
+// failed lengthens the back-off. Failures that nobody has repeated for long are forgotten, so that pods that are gone leave nothing.
+func (p *puller) failed(key pullKey, message string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k, f := range p.failures {
+		if p.clock.Since(f.since) > 2*pullBackOffMax {
+			delete(p.failures, k)
+		}
+	}
+	f := p.failures[key]
+	if f == nil {
+		f = &pullFailure{}
+		p.failures[key] = f
+	}
+	f.delay = min(max(2*f.delay, pullBackOffMin), pullBackOffMax)
+	f.since, f.message = p.clock.Now(), message
+}
+
+func (p *puller) succeeded(key pullKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.failures, key)
+}
+
+// image makes the container's image present, as its pull policy says.
+func (r *Resolver) image(ctx context.Context, pod *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (Image, error) {
+	name, err := parseImageName(container.Image)
+	if err != nil {
+		return Image{}, r.fail(ref, "InspectFailed", &StartError{Reason: "InvalidImageName", Message: "Failed to apply default image tag: " + err.Error(), Err: err})
+	}
+	policy := pullPolicy(container, name)
+	if policy != v1.PullAlways {
+		image, found, err := r.parts.Images.Lookup(ctx, name.full)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return Image{}, context.Cause(ctx)
+		case err != nil:
+			return Image{}, r.fail(ref, "InspectFailed", &StartError{Reason: "ImageInspectError", Message: fmt.Sprintf("Failed to inspect image %q: %v", container.Image, err), Err: err})
+		case found:
+			r.pulls.succeeded(pullKey{pod.UID, name.full})
+			r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulled", "Container image %q already present on machine", container.Image)
+			return image, nil
+		case policy == v1.PullNever:
+			return Image{}, r.fail(ref, "ErrImageNeverPull", &StartError{Reason: "ErrImageNeverPull",
+				Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", container.Image)})
+		}
+	}
+	return r.pullImage(ctx, pod, name, container.Image, ref)
+}
+
+func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name imageName, image string, ref *v1.ObjectReference) (Image, error) {
+	key := pullKey{pod.UID, name.full}
+	if wait, last := r.pulls.backedOff(key); wait > 0 {
+		message := fmt.Sprintf("Back-off pulling image %q", image)
+		r.parts.Recorder.Event(ref, v1.EventTypeNormal, "BackOff", message)
+		err := &StartError{Reason: "ImagePullBackOff", Message: message + ": " + last, RetryAfter: wait}
+		return Image{}, r.fail(ref, "", err)
+	}
+	creds := r.credentials(ctx, pod, name)
+	r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulling", "Pulling image %q", image)
+	start := r.parts.Clock.Now()
+	pulled, took, err := r.pulls.pull(ctx, name.full, creds)
+	if err != nil {
+		if ctx.Err() != nil { // the pod is going, or the agent: nobody's fault
+			return Image{}, context.Cause(ctx)
+		}
+		failure := pullError(image, err)
+		r.parts.Recorder.Eventf(ref, v1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", image, failure.Message)
+		r.pulls.failed(key, failure.Error())
+		return Image{}, r.fail(ref, "", failure)
+	}
+	r.pulls.succeeded(key)
+	total := r.parts.Clock.Since(start)
+	r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v (%v with the wait for other pulls); its size is %d bytes",
+		image, took.Truncate(time.Millisecond), max(total, took).Truncate(time.Millisecond), pulled.Size)
+	return pulled, nil
+}
+
+// pullError words a failed pull. Engines hand through whatever a broken registry or proxy answered, whole HTML pages included.
+func pullError(image string, err error) *StartError {
+	text := err.Error()
+	unavailable := errors.Is(err, ErrRegistryUnavailable)
+	for _, code := range []string{"502", "503", "504"} {
+		unavailable = unavailable || strings.Contains(text, "HTTP response body") && strings.Contains(text, " "+code+" ") ||
+			strings.Contains(text, "error parsing HTTP "+code)
+	}
+	if page := strings.Index(strings.ToLower(text), "<html"); page >= 0 {
+		text = text[:page] + "(an HTML page)"
+	}
+	if unavailable {
+		return &StartError{Reason: "RegistryUnavailable", RetryAfter: pullErrorShown, Err: err,
+			Message: fmt.Sprintf("image pull failed for %s because the registry is unavailable: %s", image, text)}
+	}
+	return &StartError{Reason: "ErrImagePull", Message: text, RetryAfter: pullErrorShown, Err: err}
+}
+
+// credentials collects the logins of the pod's imagePullSecrets for an image. A secret that is not there or cannot be read does not
+// stop the pull: the image may be public.
+func (r *Resolver) credentials(ctx context.Context, pod *v1.Pod, name imageName) []Credential {
+	var logins []registryLogin
+	var unusable []string
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		if ref.Name == "" {
+			continue
+		}
+		secret, err := r.parts.Objects.Secret(ctx, pod.Namespace, ref.Name)
+		if err == nil {
+			var some []registryLogin
+			some, err = secretLogins(secret)
+			logins = append(logins, some...)
+		}
+		if err != nil {
+			klog.InfoS("Cannot use an image pull secret", "pod", klog.KObj(pod), "secret", ref.Name, "err", err)
+			unusable = append(unusable, ref.Name)
+		}
+	}
+	if len(unusable) > 0 {
+		r.parts.Recorder.Eventf(pod, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
+			"Unable to use some image pull secrets (%s): they are missing or hold no Docker config; pulling the image may fail", strings.Join(unusable, ", "))
+	}
+	return credentialsFor(name.named, logins)
+}

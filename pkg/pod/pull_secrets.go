@@ -1,0 +1,172 @@
+package pod
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	v1 "k8s.io/api/core/v1"
+)
+
+// String hides everything but the server, so that a credential that is printed by accident gives nothing away.
+func (c Credential) String() string {
+	return "credential for " + cmp.Or(c.ServerAddress, "any registry")
+}
+
+// GoString is String, for %#v.
+func (c Credential) GoString() string { return c.String() }
+
+// registryLogin is one entry of a Docker config: a login and the images that it is for.
+type registryLogin struct {
+	host string // may hold * and ? within labels; Docker Hub's many names are docker.io
+	path string // "" or what the repository's path begins with, without a leading slash
+	cred Credential
+}
+
+// dockerHub is the name under which image references and logins of Docker Hub meet.
+const dockerHub = "docker.io"
+
+// hubAddress is the name that engines want to see in a login for Docker Hub.
+const hubAddress = "https://index.docker.io/v1/"
+
+// dockerConfigEntry is the JSON of one login in .dockercfg and .docker/config.json.
+type dockerConfigEntry struct {
+	Username      string `json:"username"`
+	Password      string `json:"password"`
+	Email         string `json:"email"`
+	Auth          string `json:"auth"` // base64 of username:password; wins
+	IdentityToken string `json:"identitytoken"`
+	RegistryToken string `json:"registrytoken"`
+}
+
+// secretLogins takes the logins out of an image pull secret (types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg).
+// Entries that cannot be read are left out and named in the error, never with their contents.
+func secretLogins(secret *v1.Secret) ([]registryLogin, error) {
+	var entries map[string]json.RawMessage
+	switch secret.Type {
+	case v1.SecretTypeDockerConfigJson:
+		var file struct {
+			Auths map[string]json.RawMessage `json:"auths"`
+		}
+		if json.Unmarshal(secret.Data[v1.DockerConfigJsonKey], &file) != nil {
+			return nil, fmt.Errorf("key %s is no Docker config in JSON", v1.DockerConfigJsonKey)
+		}
+		entries = file.Auths
+	case v1.SecretTypeDockercfg:
+		if json.Unmarshal(secret.Data[v1.DockerConfigKey], &entries) != nil {
+			return nil, fmt.Errorf("key %s is no Docker config in JSON", v1.DockerConfigKey)
+		}
+	default:
+		return nil, fmt.Errorf("type is %q; want %q or %q", secret.Type, v1.SecretTypeDockerConfigJson, v1.SecretTypeDockercfg)
+	}
+	var logins []registryLogin
+	var errs []error
+	for _, server := range slices.Sorted(maps.Keys(entries)) {
+		cred, err := parseLogin(entries[server])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("entry %q: %w", server, err))
+			continue
+		}
+		host, prefix := splitServer(server)
+		logins = append(logins, registryLogin{host: host, path: prefix, cred: cred})
+	}
+	return logins, errors.Join(errs...)
+}
+
+func parseLogin(raw json.RawMessage) (Credential, error) {
+	var e dockerConfigEntry
+	if json.Unmarshal(raw, &e) != nil {
+		return Credential{}, errors.New("want an object with username and password, or auth")
+	}
+	cred := Credential{Username: e.Username, Password: e.Password, Email: e.Email, IdentityToken: e.IdentityToken, RegistryToken: e.RegistryToken}
+	if e.Auth == "" {
+		return cred, nil
+	}
+	data, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(e.Auth), "="))
+	user, password, ok := strings.Cut(string(data), ":")
+	if err != nil || !ok {
+		return Credential{}, errors.New("auth must be base64 of username:password")
+	}
+	cred.Username, cred.Password = user, password
+	return cred, nil
+}
+
+// splitServer takes apart the key of a login: a host, a URL, or either with the beginning of a path.
+func splitServer(server string) (host, prefix string) {
+	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
+	host, prefix, _ = strings.Cut(server, "/")
+	for _, api := range []string{"v1", "v2"} { // the registry API's own paths mean the whole host
+		if prefix == api {
+			prefix = ""
+		}
+		prefix = strings.TrimPrefix(prefix, api+"/")
+	}
+	return hubName(host), prefix
+}
+
+func hubName(host string) string {
+	switch host {
+	case "index.docker.io", "registry-1.docker.io":
+		return dockerHub
+	}
+	return host
+}
+
+// credentialsFor chooses the logins for an image, the most specific first. name must be normalized (docker.io/library/busybox).
+func credentialsFor(name reference.Named, logins []registryLogin) []Credential {
+	host, repository := hubName(reference.Domain(name)), reference.Path(name)
+	fitting := slices.DeleteFunc(slices.Clone(logins), func(l registryLogin) bool {
+		return !strings.HasPrefix(repository, l.path) || !hostMatches(l.host, host)
+	})
+	slices.SortStableFunc(fitting, func(a, b registryLogin) int {
+		return cmp.Or(cmp.Compare(len(b.path), len(a.path)), cmp.Compare(b.path, a.path),
+			cmp.Compare(strings.Count(a.host, "*"), strings.Count(b.host, "*")), cmp.Compare(b.host, a.host))
+	})
+	address := host
+	if host == dockerHub {
+		address = hubAddress
+	}
+	var out []Credential
+	for _, l := range fitting {
+		l.cred.ServerAddress = address
+		if !slices.Contains(out, l.cred) {
+			out = append(out, l.cred)
+		}
+	}
+	return out
+}
+
+// hostMatches compares hosts label by label; a label of pattern may hold wildcards, which never reach over a dot. Ports must be equal.
+func hostMatches(pattern, host string) bool {
+	patternName, patternPort := splitPort(pattern)
+	name, port := splitPort(host)
+	if patternPort != port {
+		return false
+	}
+	want, have := strings.Split(patternName, "."), strings.Split(name, ".")
+	if len(want) != len(have) {
+		return false
+	}
+	for i := range want {
+		if ok, err := path.Match(want[i], have[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func splitPort(host string) (name, port string) {
+	name, port, err := net.SplitHostPort(host)
+	if err != nil {
+		return host, ""
+	}
+	return name, port
+}

@@ -1,0 +1,299 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+)
+
+// ResolverConfig is what the node says about starting pods. Functions are called at each start and must not block.
+type ResolverConfig struct {
+	NodeName      string
+	Platform      Platform
+	ClusterDNS    []netip.Addr // kubelet field clusterDNS
+	ClusterDomain string       // kubelet field clusterDomain, e.g. cluster.local
+	// ResolvConf is the path of the resolver configuration that pods inherit (kubelet field resolvConf). "": none; on Windows the
+	// engine then hands the host's servers to pods with dnsPolicy Default.
+	ResolvConf       string
+	HostIPs          func() []netip.Addr // this node's addresses, primary first
+	SerializePulls   bool                // kubelet field serializeImagePulls
+	MaxParallelPulls int                 // kubelet field maxParallelImagePulls; 0: no limit
+	PullQPS          float32             // kubelet field registryPullQPS; 0: no limit
+	PullBurst        int                 // kubelet field registryBurst
+	// Capacity is the node's allocatable: what resourceFieldRef shows for a limit that is not set.
+	Capacity func() v1.ResourceList
+}
+
+// ResolverParts are the parts that a Resolver asks. All are needed.
+type ResolverParts struct {
+	Images   Images
+	Volumes  Volumes
+	Network  Network
+	Objects  Objects
+	Recorder record.EventRecorder
+	Clock    clock.PassiveClock
+}
+
+// Resolver gathers what starting needs, just before a start: image, environment, mounts, files, addresses, identity. It keeps nothing
+// of a pod but the back-off of its pulls. Its methods may be called concurrently; they block as long as its parts do and end with ctx.
+//
+// Errors that the user has to see are *StartError, and the events that go with them have been sent. Any other error means that ctx
+// ended.
+type Resolver struct {
+	cfg       ResolverConfig
+	parts     ResolverParts
+	pulls     *puller
+	hostsPath string // the host's own hosts file, for hostNetwork
+}
+
+// Attempt is the start for which Container is asked.
+type Attempt struct {
+	Kind      Kind
+	Number    int          // the container's restart count
+	SandboxID string       // "" where there is no sandbox
+	Addresses []netip.Addr // the sandbox's; empty with hostNetwork and where there is no sandbox
+}
+
+// StartError says why a pod or container cannot start now. Nothing of it is final: the start is tried again.
+type StartError struct {
+	// Reason is upstream's: of the container's waiting state (ErrImagePull, CreateContainerConfigError, ...), or for what is wrong
+	// before any container, of the event (FailedMount, NetworkNotReady, FailedCreatePodSandBox).
+	Reason, Message string
+	RetryAfter      time.Duration // 0: the worker's own back-off
+	Err             error         // the cause; nil where the pod's own fields are
+}
+
+// Error is the reason and the message.
+func (e *StartError) Error() string { return e.Reason + ": " + e.Message }
+
+// Unwrap is the cause.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// Waiting is the container's state.waiting: before there is a sandbox and volumes, upstream shows ContainerCreating and no message.
+func (e *StartError) Waiting() (reason, message string) {
+	switch e.Reason {
+	case reasonMount, reasonNetwork, reasonSandbox:
+		return "ContainerCreating", ""
+	}
+	return e.Reason, e.Message
+}
+
+const (
+	reasonMount   = "FailedMount"
+	reasonNetwork = "NetworkNotReady"
+	reasonSandbox = "FailedCreatePodSandBox"
+	reasonConfig  = "CreateContainerConfigError"
+)
+
+// NewResolver makes a Resolver.
+func NewResolver(cfg ResolverConfig, parts ResolverParts) *Resolver {
+	return &Resolver{cfg: cfg, parts: parts, pulls: newPuller(cfg, parts.Images, parts.Clock), hostsPath: "/etc/hosts"}
+}
+
+// fail sends what goes with err as an event: under reason, or when that is "" as upstream's "Failed" with the reason alone in it,
+// because the message was told already.
+func (r *Resolver) fail(ref *v1.ObjectReference, reason string, err *StartError) error {
+	if reason == "" {
+		r.parts.Recorder.Event(ref, v1.EventTypeWarning, "Failed", "Error: "+err.Reason)
+	} else {
+		r.parts.Recorder.Event(ref, v1.EventTypeWarning, reason, err.Message)
+	}
+	return err
+}
+
+// Sandbox gathers what creating the pod's sandbox needs. It also prepares the pod's volumes: a pod whose volumes cannot be made gets
+// no network.
+func (r *Resolver) Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, error) {
+	if _, err := r.prepare(ctx, pod); err != nil {
+		return nil, err
+	}
+	in, err := r.sandbox(pod)
+	if err != nil || r.cfg.Platform.OS == "windows" {
+		return in, err
+	}
+	file, err := r.writeFile(pod, "resolv.conf", "/etc/resolv.conf", resolvConf(in.DNS))
+	if err != nil {
+		return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: err.Error(), Err: err})
+	}
+	in.Files = []File{file}
+	return in, nil
+}
+
+// prepare refuses what cannot run here and makes the pod's volumes.
+func (r *Resolver) prepare(ctx context.Context, pod *v1.Pod) (map[string]string, error) {
+	if refusal := refusePod(pod, r.cfg.Platform); refusal != "" {
+		return nil, r.fail(podRef(pod), "Failed", &StartError{Reason: reasonConfig, Message: refusal})
+	}
+	paths, err := r.parts.Volumes.Prepare(ctx, pod)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, r.fail(podRef(pod), reasonMount, &StartError{Reason: reasonMount, Message: err.Error(), Err: err})
+	}
+	return paths, nil
+}
+
+// sandbox decides network, host name and resolver configuration and tells the pod what had to be cut from the last.
+func (r *Resolver) sandbox(pod *v1.Pod) (*SandboxInputs, error) {
+	in := &SandboxInputs{Network: "host"}
+	if !pod.Spec.HostNetwork {
+		network, err := r.parts.Network.Join(pod)
+		if err != nil {
+			return nil, r.fail(podRef(pod), reasonNetwork, &StartError{Reason: reasonNetwork, Message: fmt.Sprintf("network is not ready: %v", err), Err: err})
+		}
+		in.Network = network
+		name, domain, err := podHostname(pod, r.cfg.ClusterDomain)
+		if err == nil {
+			in.Hostname, err = kernelHostname(pod, name, domain)
+		}
+		if err != nil {
+			return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
+		}
+	}
+	dns, warnings, err := r.dns(pod)
+	if err != nil {
+		return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
+	}
+	for _, w := range warnings {
+		r.parts.Recorder.Event(podRef(pod), v1.EventTypeWarning, w.reason, w.message)
+	}
+	in.DNS = dns
+	return in, nil
+}
+
+// Container gathers what starting one container needs: makes its image present, its volumes, its files. container is the one of the
+// spec; an ephemeral container's common part is converted by the caller.
+func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt) (*Inputs, error) {
+	ref := containerRef(pod, container.Name, at.Kind)
+	config := func(err error) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		start := &StartError{Reason: reasonConfig, Message: err.Error(), Err: err}
+		r.parts.Recorder.Event(ref, v1.EventTypeWarning, "Failed", "Error: "+start.Message)
+		return start
+	}
+	if refusal := refuseContainer(pod, container); refusal != "" {
+		return nil, config(errors.New(refusal))
+	}
+	paths, err := r.prepare(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	in := &Inputs{SandboxID: at.SandboxID}
+	if at.SandboxID == "" {
+		if in.Sandbox, err = r.sandbox(pod); err != nil {
+			return nil, err
+		}
+	}
+	if in.Image, err = r.image(ctx, pod, container, ref); err != nil {
+		return nil, err
+	}
+	if err := checkNonRoot(pod, container, in.Image.User, r.cfg.Platform.OS); err != nil {
+		return nil, config(err)
+	}
+	if in.Env, err = r.env(ctx, pod, container, at, paths); err != nil {
+		return nil, config(err)
+	}
+	if in.Mounts, err = r.parts.Volumes.Mounts(ctx, pod, container, in.Env); err != nil {
+		return nil, config(err)
+	}
+	in.Entrypoint, in.Args = expandAll(container.Command, in.Env), expandAll(container.Args, in.Env)
+	in.OOMScoreAdj = oomScoreAdj(pod, container, r.memory())
+	if r.cfg.Platform.OS != "windows" {
+		if err := r.files(pod, container, at, in); err != nil {
+			return nil, config(err)
+		}
+	}
+	return in, nil
+}
+
+// memory is the node's, in bytes; 0 where it is not known.
+func (r *Resolver) memory() int64 {
+	if node := r.parts.Objects.Node(); node != nil && !node.Status.Capacity.Memory().IsZero() {
+		return node.Status.Capacity.Memory().Value()
+	}
+	allocatable := r.cfg.Capacity()
+	return allocatable.Memory().Value()
+}
+
+// env fetches what the environment refers to and builds it.
+func (r *Resolver) env(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt, paths map[string]string) ([]Env, error) {
+	from := envSources{
+		pod:         pod,
+		addresses:   Addresses{Pod: at.Addresses, Host: r.cfg.HostIPs()},
+		allocatable: r.cfg.Capacity(),
+		configMaps:  map[string]*v1.ConfigMap{},
+		secrets:     map[string]*v1.Secret{},
+		file:        func(volume, path string) (string, bool, error) { return readVolumeFile(paths, volume, path) },
+	}
+	configMaps, secrets := envReferences(container)
+	for _, name := range configMaps {
+		object, err := r.parts.Objects.ConfigMap(ctx, pod.Namespace, name)
+		if err == nil {
+			from.configMaps[name] = object
+		} else if !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	for _, name := range secrets {
+		object, err := r.parts.Objects.Secret(ctx, pod.Namespace, name)
+		if err == nil {
+			from.secrets[name] = object
+		} else if !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	services, err := r.services(pod)
+	if err != nil {
+		return nil, err
+	}
+	from.services = serviceEnv(services)
+	env, skipped, err := buildEnv(container, from)
+	if len(skipped) > 0 {
+		r.parts.Recorder.Eventf(containerRef(pod, container.Name, at.Kind), v1.EventTypeWarning, "InvalidEnvironmentVariableNames",
+			"Keys %q from envFrom were skipped: they are no names of environment variables", skipped)
+	}
+	return env, err
+}
+
+// services lists the services that the pod's environment tells of. A pod of the API server waits for the list; a static pod cannot, it
+// may be the API server.
+func (r *Resolver) services(pod *v1.Pod) ([]*v1.Service, error) {
+	links := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
+	defaults, err := r.parts.Objects.Services(v1.NamespaceDefault)
+	own := defaults
+	if err == nil && links && pod.Namespace != v1.NamespaceDefault {
+		own, err = r.parts.Objects.Services(pod.Namespace)
+	}
+	if err != nil && !fromFile(pod) {
+		return nil, fmt.Errorf("services have not yet been read at least once, cannot construct envvars: %w", err)
+	}
+	return linkedServices(own, defaults, links), nil
+}
+
+// podRef is what events of a pod are about.
+func podRef(pod *v1.Pod) *v1.ObjectReference {
+	return &v1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+	}
+}
+
+// containerRef is what events of a container are about: its pod, and in fieldPath where it stands.
+func containerRef(pod *v1.Pod, name string, kind Kind) *v1.ObjectReference {
+	list := map[Kind]string{Init: "initContainers", Ephemeral: "ephemeralContainers"}[kind]
+	if list == "" {
+		list = "containers"
+	}
+	ref := podRef(pod)
+	ref.FieldPath = fmt.Sprintf("spec.%s{%s}", list, name)
+	return ref
+}

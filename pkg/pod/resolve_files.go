@@ -1,0 +1,158 @@
+package pod
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"syscall"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Limits for files of the host and of pods that are read whole.
+const (
+	maxConfigFile = 1 << 20
+	// resolvedConf is where systemd-resolved keeps the servers behind its loopback stub.
+	resolvedConf = "/run/systemd/resolve/resolv.conf"
+)
+
+// dns decides the pod's resolver configuration from the host's file as it is now.
+func (r *Resolver) dns(pod *v1.Pod) (DNS, []dnsWarning, error) {
+	in := dnsInputs{
+		windows: r.cfg.Platform.OS == "windows", servers: r.cfg.ClusterDNS, domain: r.cfg.ClusterDomain, hostShared: pod.Spec.HostNetwork,
+	}
+	for _, ip := range r.cfg.HostIPs() {
+		in.hostIPv4 = in.hostIPv4 || ip.Is4()
+		in.hostIPv6 = in.hostIPv6 || ip.Is6()
+	}
+	if r.cfg.ResolvConf != "" {
+		text, err := readHead(os.Open(r.cfg.ResolvConf))
+		if err != nil {
+			return DNS{}, nil, fmt.Errorf("cannot read resolver configuration (resolvConf): %w", err)
+		}
+		host := parseResolvConf(text)
+		if len(host.Servers) > 0 && len(usableServers(host.Servers, in.hostShared)) == 0 {
+			if text, err := readHead(os.Open(resolvedConf)); err == nil {
+				host = parseResolvConf(text)
+			}
+		}
+		in.host = &host
+	}
+	dns, warnings := podDNS(pod, in)
+	return dns, warnings, nil
+}
+
+// readHead reads a file that has just been opened, at most maxConfigFile bytes of it.
+func readHead(file *os.File, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxConfigFile))
+	return string(data), err
+}
+
+// files writes the files that the container gets unless it mounts something of its own there: hosts, resolv.conf, termination log.
+func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at Attempt, in *Inputs) error {
+	own := map[string]bool{}
+	for _, m := range container.VolumeMounts {
+		own[path.Clean(m.MountPath)] = true
+	}
+	if !own["/etc/hosts"] {
+		hosts, err := r.hosts(pod, at)
+		if err != nil {
+			return err
+		}
+		file, err := r.writeFile(pod, "etc-hosts", "/etc/hosts", hosts)
+		if err != nil {
+			return err
+		}
+		in.Files = append(in.Files, file)
+	}
+	if !own["/etc/resolv.conf"] {
+		dns, _, err := r.dns(pod)
+		if err != nil {
+			return err
+		}
+		file, err := r.writeFile(pod, "resolv.conf", "/etc/resolv.conf", resolvConf(dns))
+		if err != nil {
+			return err
+		}
+		in.Files = append(in.Files, file)
+	}
+	target := container.TerminationMessagePath
+	if target == "" {
+		target = v1.TerminationMessagePathDefault
+	}
+	if !own[path.Clean(target)] {
+		name := fmt.Sprintf("termination-%s-%d", container.Name, at.Number)
+		log, err := r.parts.Volumes.WriteFile(pod.UID, name, nil, 0o666)
+		if err != nil {
+			return fmt.Errorf("cannot create termination log: %w", err)
+		}
+		in.TerminationLog = log
+	}
+	return nil
+}
+
+func (r *Resolver) hosts(pod *v1.Pod, at Attempt) ([]byte, error) {
+	if pod.Spec.HostNetwork {
+		host, err := os.ReadFile(r.hostsPath)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("cannot read the host's hosts file: %w", err)
+		}
+		return hostNetworkHostsFile(host, pod.Spec.HostAliases), nil
+	}
+	name, domain, err := podHostname(pod, r.cfg.ClusterDomain)
+	if err != nil {
+		return nil, err
+	}
+	return hostsFile(at.Addresses, name, domain, pod.Spec.HostAliases), nil
+}
+
+func (r *Resolver) writeFile(pod *v1.Pod, name, target string, data []byte) (File, error) {
+	host, err := r.parts.Volumes.WriteFile(pod.UID, name, data, 0o644)
+	if err != nil {
+		return File{}, fmt.Errorf("cannot write %s of the pod: %w", target, err)
+	}
+	return File{HostPath: host, ContainerPath: target}, nil
+}
+
+// readVolumeFile reads a file of a volume for fileKeyRef. Links that lead out of the volume are not followed.
+func readVolumeFile(paths map[string]string, volume, name string) (text string, found bool, err error) {
+	dir, ok := paths[volume]
+	if !ok {
+		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", volume)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", false, fmt.Errorf("cannot open volume %q: %w", volume, errors.Unwrap(err))
+	}
+	defer root.Close()
+	// Whoever wrote the file may have made it a named pipe: opening must not wait for a writer.
+	file, err := root.OpenFile(filepath.FromSlash(name), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("cannot open environment file %q of volume %q: %w", name, volume, errors.Unwrap(err))
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return "", false, fmt.Errorf("cannot read environment file %q of volume %q: it is no regular file", name, volume)
+	}
+	var data bytes.Buffer
+	if _, err := io.Copy(&data, io.LimitReader(file, maxConfigFile+1)); err != nil {
+		return "", false, fmt.Errorf("cannot read environment file %q of volume %q: %w", name, volume, errors.Unwrap(err))
+	}
+	if data.Len() > maxConfigFile {
+		return "", false, fmt.Errorf("environment file %q of volume %q has more than %d bytes", name, volume, maxConfigFile)
+	}
+	return data.String(), true, nil
+}

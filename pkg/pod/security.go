@@ -1,0 +1,253 @@
+package pod
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
+)
+
+// The scores of upstream's QoS policy: guaranteed pods are killed last, best-effort pods first.
+const (
+	oomGuaranteed = -997
+	oomBestEffort = 1000
+)
+
+// What upstream names a pod that a node cannot do without.
+const systemNodeCritical = "system-node-critical"
+
+// windowsRoot is the account that runAsNonRoot forbids on Windows.
+const windowsRoot = "ContainerAdministrator"
+
+// refusePod says why pod cannot run on platform at all, for fields that the engine cannot honour; "" if it can.
+func refusePod(pod *v1.Pod, platform Platform) string {
+	spec := &pod.Spec
+	windows := platform.OS == "windows"
+	switch {
+	case spec.HostUsers != nil && !*spec.HostUsers:
+		return "spec.hostUsers: false is not possible here: Docker cannot give a pod a user namespace of its own; remove the field, or run the daemon with userns-remap"
+	case len(spec.ResourceClaims) > 0:
+		return "spec.resourceClaims is not supported by this node agent; use another node (dynamic resource allocation needs a CRI runtime)"
+	case windows && spec.HostNetwork:
+		return "spec.hostNetwork: true is not possible here: Windows containers cannot use the host's network; remove the field and publish hostPorts or a Service instead"
+	}
+	if !platform.SharedNetwork {
+		if n := concurrentContainers(spec); n > 1 {
+			return fmt.Sprintf("the pod has %d containers that run at the same time, but on this host (%s build %d) containers cannot share a network, so that a pod has one; "+
+				"split the pod, or use a node with Windows Server version 1709 or later", n, platform.OS, platform.Build)
+		}
+	}
+	return ""
+}
+
+// concurrentContainers counts the containers that run side by side once the pod is up: apps and restartable init containers.
+func concurrentContainers(spec *v1.PodSpec) int {
+	n := len(spec.Containers)
+	for i := range spec.InitContainers {
+		if restartable(&spec.InitContainers[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+func restartable(container *v1.Container) bool {
+	return container.RestartPolicy != nil && *container.RestartPolicy == v1.ContainerRestartPolicyAlways
+}
+
+// refuseContainer is refusePod for the fields of one container.
+func refuseContainer(pod *v1.Pod, container *v1.Container) string {
+	if len(container.VolumeDevices) > 0 {
+		return fmt.Sprintf("volumeDevices (%s) are not supported by this node agent; use volumeMounts", container.VolumeDevices[0].Name)
+	}
+	if w := windowsOptions(pod, container); w.HostProcess != nil && *w.HostProcess {
+		return "windowsOptions.hostProcess: true is not possible here: Docker has no HostProcess containers; run the program as a service of the host"
+	}
+	return ""
+}
+
+// windowsOptions merges the pod's and the container's; the container's win, field by field.
+func windowsOptions(pod *v1.Pod, container *v1.Container) v1.WindowsSecurityContextOptions {
+	var out v1.WindowsSecurityContextOptions
+	merge := func(o *v1.WindowsSecurityContextOptions) {
+		if o == nil {
+			return
+		}
+		if o.RunAsUserName != nil {
+			out.RunAsUserName = o.RunAsUserName
+		}
+		if o.HostProcess != nil {
+			out.HostProcess = o.HostProcess
+		}
+	}
+	if pod.Spec.SecurityContext != nil {
+		merge(pod.Spec.SecurityContext.WindowsOptions)
+	}
+	if container.SecurityContext != nil {
+		merge(container.SecurityContext.WindowsOptions)
+	}
+	return out
+}
+
+// checkNonRoot enforces runAsNonRoot: what would run as root, or as a user of whom nobody can tell, does not start. The messages are
+// those that users look up.
+func checkNonRoot(pod *v1.Pod, container *v1.Container, imageUser, os string) error {
+	var nonRoot *bool
+	var uid *int64
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		nonRoot, uid = sc.RunAsNonRoot, sc.RunAsUser
+	}
+	if sc := container.SecurityContext; sc != nil {
+		if sc.RunAsNonRoot != nil {
+			nonRoot = sc.RunAsNonRoot
+		}
+		if sc.RunAsUser != nil {
+			uid = sc.RunAsUser
+		}
+	}
+	if !isTrue(nonRoot) {
+		return nil
+	}
+	where := fmt.Sprintf("(pod: %q, container: %s)", podLabel(pod), container.Name)
+	if os == "windows" {
+		return checkNonRootWindows(windowsOptions(pod, container), imageUser, where)
+	}
+	if uid != nil {
+		if *uid == 0 {
+			return fmt.Errorf("container's runAsUser breaks non-root policy %s", where)
+		}
+		return nil
+	}
+	id, name := parseImageUser(imageUser)
+	switch {
+	case name != "":
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root %s", name, where)
+	case id == 0:
+		return fmt.Errorf("container has runAsNonRoot and image will run as root %s", where)
+	case id < 0 || id > math.MaxInt32:
+		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-%d) %s", id, math.MaxInt32, where)
+	}
+	return nil
+}
+
+func checkNonRootWindows(options v1.WindowsSecurityContextOptions, imageUser, where string) error {
+	if options.RunAsUserName != nil {
+		if strings.EqualFold(*options.RunAsUserName, windowsRoot) {
+			return fmt.Errorf("container's runAsUserName (%s) which will be regarded as root identity and will break non-root policy %s", *options.RunAsUserName, where)
+		}
+		return nil
+	}
+	if strings.EqualFold(imageUser, windowsRoot) {
+		return fmt.Errorf("container's runAsUser (%s) which will be regarded as root identity and will break non-root policy %s", imageUser, where)
+	}
+	return nil
+}
+
+// parseImageUser splits an image's USER, "user[:group]". An empty one is root; name is set where the user is no number.
+func parseImageUser(user string) (uid int64, name string) {
+	user, _, _ = strings.Cut(user, ":")
+	if user == "" {
+		return 0, ""
+	}
+	uid, err := strconv.ParseInt(user, 10, 64)
+	if err != nil {
+		return 0, user
+	}
+	return uid, ""
+}
+
+// podLabel names a pod in messages as upstream does.
+func podLabel(pod *v1.Pod) string {
+	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
+}
+
+// oomScoreAdj is what a container's processes get in /proc/PID/oom_score_adj. A burstable container is the safer the larger its share
+// of the node's memory that it requests; sidecars count at least as much as the smallest of the containers that they serve.
+func oomScoreAdj(pod *v1.Pod, container *v1.Container, memory int64) int {
+	critical := pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCriticalPriority || fromFile(pod)
+	if critical && pod.Spec.PriorityClassName == systemNodeCritical {
+		return oomGuaranteed
+	}
+	switch qosOf(pod) {
+	case v1.PodQOSGuaranteed:
+		return oomGuaranteed
+	case v1.PodQOSBestEffort:
+		return oomBestEffort
+	}
+	if memory <= 0 {
+		return oomBestEffort - 1
+	}
+	request := container.Resources.Requests.Memory().Value()
+	if restartable(container) {
+		least := int64(math.MaxInt64)
+		for i := range pod.Spec.Containers {
+			least = min(least, pod.Spec.Containers[i].Resources.Requests.Memory().Value())
+		}
+		if len(pod.Spec.Containers) > 0 {
+			request = max(request, least)
+		}
+	}
+	request += spareRequest(pod)
+	score := oomBestEffort - int(math.Floor(float64(request)*1000/float64(memory)))
+	return min(max(score, 1000+oomGuaranteed), oomBestEffort-1)
+}
+
+// spareRequest is each container's part of what the pod as a whole requests of memory beyond its containers (KEP-2837).
+func spareRequest(pod *v1.Pod) int64 {
+	if pod.Spec.Resources == nil || pod.Spec.Resources.Requests.Memory().IsZero() {
+		return 0
+	}
+	sum := resource.AggregateContainerRequests(pod, resource.PodResourcesOptions{})
+	n := int64(len(pod.Spec.Containers) + len(pod.Spec.InitContainers))
+	return max(0, pod.Spec.Resources.Requests.Memory().Value()-sum.Memory().Value()) / max(n, 1)
+}
+
+// systemCriticalPriority is the priority from which on pods are critical to the cluster.
+const systemCriticalPriority = 2_000_000_000
+
+// fromFile says that pod is static: it came from a file or URL and not from the API server.
+func fromFile(pod *v1.Pod) bool {
+	source := pod.Annotations["kubernetes.io/config.source"]
+	return source != "" && source != "api"
+}
+
+// qosOf is the pod's QoS class: the API server's word, or for static pods what it would say.
+func qosOf(pod *v1.Pod) v1.PodQOSClass {
+	if pod.Status.QOSClass != "" {
+		return pod.Status.QOSClass
+	}
+	if r := pod.Spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
+		return qosClass([]v1.ResourceRequirements{*r})
+	}
+	var all []v1.ResourceRequirements
+	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			all = append(all, list[i].Resources)
+		}
+	}
+	return qosClass(all)
+}
+
+func qosClass(all []v1.ResourceRequirements) v1.PodQOSClass {
+	any, guaranteed := false, true
+	for _, r := range all {
+		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+			limit, request := r.Limits[name], r.Requests[name]
+			any = any || limit.Sign() > 0 || request.Sign() > 0
+			// No request beside a limit means the same amount.
+			if limit.Sign() <= 0 || (request.Sign() > 0 && limit.Cmp(request) != 0) {
+				guaranteed = false
+			}
+		}
+	}
+	switch {
+	case !any:
+		return v1.PodQOSBestEffort
+	case guaranteed:
+		return v1.PodQOSGuaranteed
+	}
+	return v1.PodQOSBurstable
+}

@@ -1,0 +1,141 @@
+// Package probe hangs on the worker of package pod: it runs one HTTP, TCP, gRPC or exec probe (or HTTP lifecycle hook) once.
+//
+//	worker: v1.Probe, container's address -> Probe -> ok, detail -> worker: counters, status, events
+//
+// It keeps no state: no counters, no connections. When to probe and what a result means is the worker's. It imports nothing of ours;
+// Target and Executor mirror pod.ProbeTarget and pod.Executor, and whoever builds the agent puts the one into the other.
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// maxOutput is how much of a body or of a command's output is read, in bytes.
+const maxOutput = 10 << 10
+
+// Executor runs a command in a running container. When ctx ends, so does the call, with ctx's error. (Same method as pod.Executor.)
+type Executor interface {
+	ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error)
+}
+
+// Target is where a probe goes.
+type Target struct {
+	ContainerID string
+	PodIP       netip.Addr         // the host's address for pods in its network; invalid: the pod has none yet
+	Ports       []v1.ContainerPort // to resolve named ports
+	Env         []string           // the container's literal variables, NAME=value: $(NAME) in exec commands is expanded from them
+}
+
+// Outcome is what a probe says.
+type Outcome int
+
+const (
+	Failure Outcome = iota
+	Success
+	Warning // counts as success; Detail says what is odd (upstream's event ProbeWarning)
+)
+
+// Result is the end of one probe.
+type Result struct {
+	Outcome Outcome
+	Detail  string // for events; never a response body of a failed HTTP probe, which may hold secrets
+}
+
+// Prober runs probes. It may be used concurrently.
+type Prober struct {
+	exec      Executor
+	transport *http.Transport
+}
+
+// New makes a Prober; exec runs the commands of exec probes.
+func New(exec Executor) *Prober { return &Prober{exec: exec, transport: newTransport()} }
+
+// Probe runs handler against target until ctx ends, which is the probe's timeout. ok false with err nil: the probe ran, or timed out,
+// and failed. err: it could not run at all (no such port name, no such container), which counts as a failure too.
+func (p *Prober) Probe(ctx context.Context, handler v1.ProbeHandler, target Target) (ok bool, detail string, err error) {
+	result, err := p.Run(ctx, handler, target)
+	return err == nil && result.Outcome != Failure, result.Detail, err
+}
+
+// Run is Probe for callers that tell warnings from successes.
+func (p *Prober) Run(ctx context.Context, handler v1.ProbeHandler, target Target) (Result, error) {
+	switch {
+	case handler.Exec != nil:
+		return p.command(ctx, handler.Exec, target)
+	case handler.HTTPGet != nil:
+		return p.HTTP(ctx, handler.HTTPGet, target)
+	case handler.TCPSocket != nil:
+		return p.tcp(ctx, handler.TCPSocket, target)
+	case handler.GRPC != nil:
+		return p.grpc(ctx, handler.GRPC, target)
+	}
+	return Result{}, errors.New("the probe names no handler; want one of exec, httpGet, tcpSocket, grpc")
+}
+
+func (p *Prober) command(ctx context.Context, action *v1.ExecAction, target Target) (Result, error) {
+	code, output, err := p.exec.ExecSync(ctx, target.ContainerID, expand(action.Command, target.Env), maxOutput)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return Result{Detail: fmt.Sprintf("command %q timed out", action.Command)}, nil
+	case err != nil:
+		return Result{}, err
+	case code != 0:
+		return Result{Detail: string(output)}, nil
+	}
+	return Result{Success, string(output)}, nil
+}
+
+func (p *Prober) tcp(ctx context.Context, action *v1.TCPSocketAction, target Target) (Result, error) {
+	address, err := target.address(action.Host, action.Port)
+	if err != nil {
+		return Result{}, err
+	}
+	conn, err := dialer().DialContext(ctx, "tcp", address)
+	if err != nil {
+		return Result{Detail: err.Error()}, nil
+	}
+	conn.Close()
+	return Result{Outcome: Success}, nil
+}
+
+// address is where to dial: host, or without one the pod's address, and port, a number or the name of one of the container's ports.
+func (t Target) address(host string, port intstr.IntOrString) (string, error) {
+	if host == "" {
+		if !t.PodIP.IsValid() {
+			return "", errors.New("the pod has no address yet")
+		}
+		host = t.PodIP.String()
+	}
+	number, err := t.port(port)
+	if err != nil {
+		return "", err
+	}
+	return net.JoinHostPort(host, strconv.Itoa(number)), nil
+}
+
+func (t Target) port(port intstr.IntOrString) (int, error) {
+	number := port.IntValue() // 0 for a name
+	if port.Type == intstr.String && number == 0 {
+		for _, p := range t.Ports {
+			if p.Name == port.StrVal {
+				number = int(p.ContainerPort)
+			}
+		}
+		if number == 0 {
+			return 0, fmt.Errorf("no port of the container is named %q", port.StrVal)
+		}
+	}
+	if number < 1 || number > 65535 {
+		return 0, fmt.Errorf("port %s: want 1 to 65535", port.String())
+	}
+	return number, nil
+}
