@@ -1,0 +1,161 @@
+package routes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Fake is a Table for tests: a host with connected networks, whose routing table validates as a kernel's does.
+type Fake struct {
+	mu       sync.Mutex
+	links    []netip.Prefix // an address of the host and its network
+	ours     []Route
+	foreign  []Route
+	watchers []chan struct{}
+	fail     error
+	writes   int
+}
+
+// NewFake returns a host with interfaces that have the addresses links (192.168.0.5/24).
+func NewFake(links ...netip.Prefix) *Fake { return &Fake{links: links} }
+
+// List implements Table.
+func (f *Fake) List(context.Context) (Host, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return Host{}, f.fail
+	}
+	h := Host{Ours: slices.Clone(f.ours), Foreign: slices.Clone(f.foreign)}
+	for i := range h.Ours {
+		h.Ours[i].Node, h.Ours[i].Peer = "", netip.Addr{}
+	}
+	for _, l := range f.links {
+		h.Addrs = append(h.Addrs, l.Addr())
+		h.Foreign = append(h.Foreign, Route{Dst: l.Masked()})
+	}
+	return h, nil
+}
+
+// Change implements Table.
+func (f *Fake) Change(_ context.Context, d Diff) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for _, r := range d.Remove {
+		f.writes++
+		if i := f.find(r.Dst); i >= 0 {
+			f.ours = slices.Delete(f.ours, i, i+1)
+		}
+	}
+	for _, r := range d.Replace {
+		i := f.find(r.Old.Dst)
+		if i < 0 || r.Old.Dst != r.New.Dst {
+			errs = append(errs, fmt.Errorf("cannot replace route %s by %s: no such route", r.Old, r.New))
+			continue
+		}
+		if err := f.valid(r.New); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		f.writes++
+		f.ours[i] = r.New
+	}
+	for _, r := range d.Add {
+		err := f.valid(r)
+		if f.find(r.Dst) >= 0 || slices.ContainsFunc(f.foreign, func(o Route) bool { return o.Dst == r.Dst }) {
+			err = fmt.Errorf("cannot add route %s: file exists", r)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		f.writes++
+		f.ours = append(f.ours, r)
+	}
+	slices.SortFunc(f.ours, func(a, b Route) int { return comparePrefixes(a.Dst, b.Dst) })
+	return errors.Join(errs...)
+}
+
+func (f *Fake) find(dst netip.Prefix) int {
+	return slices.IndexFunc(f.ours, func(r Route) bool { return r.Dst == dst })
+}
+
+func (f *Fake) valid(r Route) error {
+	if r.Dst != r.Dst.Masked() || !r.Dst.IsValid() {
+		return fmt.Errorf("cannot add route %s: invalid prefix", r)
+	}
+	if r.Src.IsValid() && !slices.ContainsFunc(f.links, func(l netip.Prefix) bool { return l.Addr() == r.Src }) {
+		return fmt.Errorf("cannot add route %s: invalid source", r)
+	}
+	for _, l := range f.links {
+		if l.Masked().Contains(r.Peer) && l.Addr() != r.Via {
+			return nil
+		}
+	}
+	return fmt.Errorf("cannot add route %s: network is unreachable", r)
+}
+
+// Changes implements Table.
+func (f *Fake) Changes(ctx context.Context) (<-chan struct{}, error) {
+	c := make(chan struct{}, 1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.watchers = append(f.watchers, c)
+	return c, nil
+}
+
+// Lose deletes the route to dst as somebody else would; the watchers are told when told is set.
+func (f *Fake) Lose(dst netip.Prefix, told bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ours = slices.DeleteFunc(f.ours, func(r Route) bool { return r.Dst == dst })
+	for _, c := range f.watchers {
+		if told {
+			select {
+			case c <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// Plant puts a route of somebody else.
+func (f *Fake) Plant(r Route) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.foreign = append(f.foreign, r)
+}
+
+// Break makes List fail with err until it is called with nil.
+func (f *Fake) Break(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = err
+}
+
+// Writes is the number of changes made so far.
+func (f *Fake) Writes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.writes
+}
+
+// String prints the table as `ip route` does, our routes with our mark.
+func (f *Fake) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var b strings.Builder
+	for _, r := range f.ours {
+		fmt.Fprintf(&b, "%s proto %d\n", r, Protocol)
+	}
+	for _, r := range f.foreign {
+		fmt.Fprintf(&b, "%s via %s proto boot\n", r.Dst, r.Via)
+	}
+	return b.String()
+}

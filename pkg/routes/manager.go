@@ -1,0 +1,174 @@
+package routes
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// Config says what a Manager is for.
+type Config struct {
+	Mode    Mode
+	Node    string // this node's name
+	Options Options
+	// Compare is how often the table is compared with what it should be although nobody said that it changed; 0: 10 s.
+	Compare time.Duration
+}
+
+// Parts are what a Manager works with.
+type Parts struct {
+	Table Table
+	Clock clock.Clock
+	// Problem is called once for each Problem that has lasted until a comparison, and again after it had gone; nil: logged only. It
+	// must not block.
+	Problem func(Problem)
+}
+
+// Manager keeps this host's routes as the Nodes say. All its state belongs to the goroutine of Run.
+type Manager struct {
+	cfg      Config
+	parts    Parts
+	reported map[Problem]bool
+	failures int
+}
+
+const (
+	defaultCompare = 10 * time.Second
+	firstRetry     = time.Second
+)
+
+// New returns a Manager that has not touched anything yet.
+func New(cfg Config, parts Parts) *Manager {
+	if cfg.Compare == 0 {
+		cfg.Compare = defaultCompare
+	}
+	if parts.Problem == nil {
+		parts.Problem = func(Problem) {}
+	}
+	return &Manager{cfg: cfg, parts: parts, reported: map[Problem]bool{}}
+}
+
+// Run keeps the routes until ctx ends, and leaves them in place then: pods go on talking while the proxy restarts. nodes is an
+// informer of all Nodes which the caller starts. Before its first list is complete nothing is changed. In the modes that leave routes
+// to others it removes what an earlier run wrote, and goes on watching so that nothing of ours comes back.
+func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) error {
+	dirty := make(chan struct{}, 1)
+	reg, err := nodes.AddEventHandler(handler(dirty))
+	if err != nil {
+		return fmt.Errorf("cannot watch nodes: %w", err)
+	}
+	defer nodes.RemoveEventHandler(reg)
+	if !cache.WaitForCacheSync(ctx.Done(), reg.HasSynced) {
+		return ctx.Err()
+	}
+	changes, err := m.parts.Table.Changes(ctx)
+	if err != nil {
+		klog.ErrorS(err, "Routes are repaired by comparison only", "every", m.cfg.Compare)
+	}
+	timer := m.parts.Clock.NewTimer(m.cfg.Compare)
+	defer timer.Stop()
+	compared := false
+	for {
+		state, problems := Plan(m.cfg.Mode, m.cfg.Node, list(nodes), m.cfg.Options)
+		m.report(problems, compared)
+		wait := m.apply(ctx, state)
+		if !timer.Stop() {
+			select {
+			case <-timer.C():
+			default:
+			}
+		}
+		timer.Reset(wait)
+		compared = false
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-dirty:
+		case _, ok := <-changes:
+			if !ok {
+				changes = nil
+			}
+		case <-timer.C():
+			compared = true
+		}
+	}
+}
+
+// apply brings the host to state and returns when to look again.
+func (m *Manager) apply(ctx context.Context, state State) time.Duration {
+	d, err := Apply(ctx, m.parts.Table, state)
+	if !d.Empty() {
+		klog.InfoS("Changed routes to other nodes", "removed", len(d.Remove), "replaced", len(d.Replace), "added", len(d.Add), "total", len(state.Routes))
+	}
+	if err == nil {
+		m.failures = 0
+		return m.cfg.Compare
+	}
+	if ctx.Err() != nil {
+		return m.cfg.Compare
+	}
+	wait := min(firstRetry<<min(m.failures, 10), m.cfg.Compare)
+	m.failures++
+	klog.ErrorS(err, "Routes to other nodes are incomplete", "retryIn", wait)
+	return wait
+}
+
+// report passes on new problems. A node is often seen without its pod CIDR for a moment after it was registered, so that a problem
+// counts only when it is still there at a comparison.
+func (m *Manager) report(problems []Problem, compared bool) {
+	now := make(map[Problem]bool, len(problems))
+	for _, p := range problems {
+		now[p] = m.reported[p]
+		if compared && !now[p] {
+			now[p] = true
+			klog.InfoS("No route to a node's pods", "node", klog.KRef("", p.Node), "reason", p.Reason, "message", p.Message)
+			m.parts.Problem(p)
+		}
+	}
+	m.reported = now
+}
+
+// Cleanup removes all routes of ours. Idempotent.
+func Cleanup(ctx context.Context, t Table) error {
+	_, err := Apply(ctx, t, State{})
+	return err
+}
+
+// handler marks dirty when something that Plan reads has changed; status heartbeats do not.
+func handler(dirty chan<- struct{}) cache.ResourceEventHandler {
+	mark := func() {
+		select {
+		case dirty <- struct{}{}:
+		default:
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { mark() },
+		DeleteFunc: func(any) { mark() },
+		UpdateFunc: func(was, is any) {
+			a, ok1 := was.(*v1.Node)
+			b, ok2 := is.(*v1.Node)
+			if !ok1 || !ok2 || a.UID != b.UID || a.Spec.PodCIDR != b.Spec.PodCIDR ||
+				!reflect.DeepEqual(a.Spec.PodCIDRs, b.Spec.PodCIDRs) || !reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) {
+				mark()
+			}
+		},
+	}
+}
+
+func list(nodes cache.SharedIndexInformer) []*v1.Node {
+	objs := nodes.GetStore().List()
+	out := make([]*v1.Node, 0, len(objs))
+	for _, o := range objs {
+		if n, ok := o.(*v1.Node); ok {
+			out = append(out, n)
+		}
+	}
+	return out
+}

@@ -1,0 +1,254 @@
+// Package routes is the arrow from the watch of Nodes to the host's routing table (proxy): the way to the pods of the other nodes.
+//
+//	Nodes --watch--> Plan(mode, self, nodes, options) State --> Apply(ctx, table, State): list once, diff, change
+//
+// Plan is pure. Manager watches, plans, applies, and repairs what others take away; Table is the last hop, one per OS.
+package routes
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Mode says whose business the way to other nodes' pods is.
+type Mode string
+
+const (
+	HostGateway Mode = "host-gateway" // a route on every host, written here
+	Upstream    Mode = "upstream"     // the routers know the pod CIDRs; nothing is written here
+	External    Mode = "external"     // somebody else's network; nothing is written here
+)
+
+// NextHop is the address that stands in a route to another node's pods.
+type NextHop string
+
+const (
+	NodeIP     NextHop = "nodeIP"      // the other node's InternalIP: what works in every LAN
+	PodGateway NextHop = "pod-gateway" // the first address of the other node's pod CIDR, on the interface that leads to that node
+)
+
+// Options are what a cluster's administrator may choose.
+type Options struct {
+	NextHop NextHop // "" is NodeIP
+}
+
+// Route is the way to the pods of one other node, in one address family.
+type Route struct {
+	Dst  netip.Prefix // that node's pod CIDR, masked
+	Via  netip.Addr   // next hop
+	Peer netip.Addr   // that node's InternalIP; the interface that leads there carries the route. Not compared.
+	Src  netip.Addr   // source address for what this host itself sends; the zero Addr leaves the choice to the host
+	Node string       // for people. Not compared.
+}
+
+// String is the route as `ip route` writes it.
+func (r Route) String() string {
+	s := fmt.Sprintf("%s via %s", r.Dst, r.Via)
+	if r.Via != r.Peer && r.Peer.IsValid() {
+		s += fmt.Sprintf(" towards %s", r.Peer)
+	}
+	if r.Src.IsValid() {
+		s += fmt.Sprintf(" src %s", r.Src)
+	}
+	return s
+}
+
+// State is every route of ours that this host should have, sorted by destination. The zero State is "none".
+type State struct{ Routes []Route }
+
+// String prints one route per line, with the node to which it leads.
+func (s State) String() string {
+	if len(s.Routes) == 0 {
+		return "no routes\n"
+	}
+	var b strings.Builder
+	for _, r := range s.Routes {
+		fmt.Fprintf(&b, "%s # %s\n", r, r.Node)
+	}
+	return b.String()
+}
+
+// Reasons of Problems, as they stand on Events.
+const (
+	NoPodCIDR     = "PodCIDRMissing"
+	BadPodCIDR    = "PodCIDRInvalid"
+	PodCIDRTaken  = "PodCIDROverlaps"
+	NoNodeAddress = "NodeAddressMissing"
+)
+
+// Problem says why there is no route to a node's pods.
+type Problem struct {
+	Node    string
+	Reason  string
+	Message string
+}
+
+// String is the problem for logs.
+func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Node, p.Reason, p.Message) }
+
+// ParseMode reads a mode as typed by a user.
+func ParseMode(s string) (Mode, error) {
+	switch m := Mode(s); m {
+	case HostGateway, Upstream, External:
+		return m, nil
+	}
+	return "", fmt.Errorf("network mode %q is not known; want %s, %s or %s", s, HostGateway, Upstream, External)
+}
+
+// ParseNextHop reads a next hop as typed by a user; "" is NodeIP.
+func ParseNextHop(s string) (NextHop, error) {
+	switch h := NextHop(s); h {
+	case "":
+		return NodeIP, nil
+	case NodeIP, PodGateway:
+		return h, nil
+	}
+	return "", fmt.Errorf("next hop %q is not known; want %s or %s", s, NodeIP, PodGateway)
+}
+
+// Plan decides the routes of the node self. It is pure: the order of nodes does not matter. A node to which no route can be planned is
+// a Problem and does not disturb the others; of two nodes that claim the same addresses the older one gets the route. self need not be
+// among nodes (a control plane host, a node that is not registered yet).
+func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Problem) {
+	if mode != HostGateway {
+		return State{}, nil
+	}
+	p := planner{self: self, opts: opts, taken: map[netip.Prefix]string{}, within: map[netip.Prefix]string{}}
+	nodes = slices.Clone(nodes)
+	slices.SortFunc(nodes, p.order)
+	for _, n := range nodes {
+		p.add(n)
+	}
+	slices.SortFunc(p.state.Routes, func(a, b Route) int { return comparePrefixes(a.Dst, b.Dst) })
+	slices.SortFunc(p.problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Message, b.Message))
+	})
+	return p.state, p.problems
+}
+
+type planner struct {
+	self     string
+	opts     Options
+	own      []netip.Addr // this node's InternalIPs
+	state    State
+	problems []Problem
+	taken    map[netip.Prefix]string // pod CIDR -> node
+	within   map[netip.Prefix]string // every prefix that holds a taken one -> that node
+}
+
+// order puts this node first, then the older before the younger.
+func (p *planner) order(a, b *v1.Node) int {
+	if (a.Name == p.self) != (b.Name == p.self) {
+		if a.Name == p.self {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+}
+
+func (p *planner) add(n *v1.Node) {
+	addrs := internalIPs(n)
+	if n.Name == p.self {
+		p.own = addrs
+	}
+	cidrs := n.Spec.PodCIDRs
+	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+		cidrs = []string{n.Spec.PodCIDR}
+	}
+	if len(cidrs) == 0 && n.Name != p.self {
+		p.problem(n, NoPodCIDR, "the Node has no spec.podCIDRs; does the controller manager run with --allocate-node-cidrs?")
+	}
+	for _, s := range cidrs {
+		dst, err := netip.ParsePrefix(s)
+		if err != nil {
+			p.problem(n, BadPodCIDR, fmt.Sprintf("spec.podCIDRs has %q; want an address range like 10.244.1.0/24", s))
+			continue
+		}
+		if dst = dst.Masked(); p.claim(n, dst) && n.Name != p.self {
+			p.route(n, dst, addrs)
+		}
+	}
+}
+
+// claim takes dst for n unless it overlaps with what another node has.
+func (p *planner) claim(n *v1.Node, dst netip.Prefix) bool {
+	other, overlap := p.within[dst], netip.Prefix{}
+	for bits := 0; bits <= dst.Bits() && other == ""; bits++ {
+		overlap = netip.PrefixFrom(dst.Addr(), bits).Masked()
+		other = p.taken[overlap]
+	}
+	switch {
+	case other == "":
+	case other == p.self:
+		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with that of this node %s", dst, other))
+		return false
+	case other != n.Name:
+		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with that of node %s, which is older and keeps its route", dst, other))
+		return false
+	default:
+		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with another of the same Node", dst))
+		return false
+	}
+	p.taken[dst] = n.Name
+	for bits := 0; bits <= dst.Bits(); bits++ {
+		p.within[netip.PrefixFrom(dst.Addr(), bits).Masked()] = n.Name
+	}
+	return true
+}
+
+func (p *planner) route(n *v1.Node, dst netip.Prefix, addrs []netip.Addr) {
+	peer, ok := ofFamily(addrs, dst.Addr())
+	if !ok {
+		p.problem(n, NoNodeAddress, fmt.Sprintf("pod CIDR %s needs an InternalIP of its address family in status.addresses; there is none", dst))
+		return
+	}
+	src, _ := ofFamily(p.own, dst.Addr())
+	for _, a := range []netip.Addr{peer, src} {
+		if dst.Contains(a) {
+			p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s holds the node address %s; a route to it would cut that node off", dst, a))
+			return
+		}
+	}
+	r := Route{Dst: dst, Via: peer, Peer: peer, Src: src, Node: n.Name}
+	if p.opts.NextHop == PodGateway {
+		r.Via = dst.Addr().Next()
+	}
+	p.state.Routes = append(p.state.Routes, r)
+}
+
+func (p *planner) problem(n *v1.Node, reason, message string) {
+	p.problems = append(p.problems, Problem{Node: n.Name, Reason: reason, Message: message})
+}
+
+// internalIPs returns a node's addresses of type InternalIP, in order; what is no address is passed over.
+func internalIPs(n *v1.Node) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if a.Type != v1.NodeInternalIP {
+			continue
+		}
+		if ip, err := netip.ParseAddr(a.Address); err == nil {
+			out = append(out, ip.Unmap())
+		}
+	}
+	return out
+}
+
+func ofFamily(addrs []netip.Addr, like netip.Addr) (netip.Addr, bool) {
+	for _, a := range addrs {
+		if a.Is4() == like.Is4() {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}

@@ -1,0 +1,152 @@
+package routes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/windows"
+	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
+)
+
+// table is the host's routing table, by IP helper. Its routes are not persistent: they go with a reboot and come back with the proxy.
+type table struct{}
+
+// NewTable returns the host's routing table.
+func NewTable() (Table, error) {
+	dll := windows.NewLazySystemDLL("iphlpapi.dll")
+	for _, name := range []string{"GetIpForwardTable2", "CreateIpForwardEntry2", "DeleteIpForwardEntry2", "InitializeIpForwardEntry", "GetUnicastIpAddressTable", "FreeMibTable"} {
+		if err := dll.NewProc(name).Find(); err != nil {
+			return nil, fmt.Errorf("cannot use the routing table: %w", err)
+		}
+	}
+	return table{}, nil
+}
+
+// ours says whether row carries our mark: made by hand or program, with our metric.
+func ours(row *winipcfg.MibIPforwardRow2) bool {
+	return row.Protocol == winipcfg.RouteProtocolNetMgmt && row.Metric == Protocol
+}
+
+// List implements Table.
+func (table) List(context.Context) (Host, error) {
+	rows, err := winipcfg.GetIPForwardTable2(windows.AF_UNSPEC)
+	if err != nil {
+		return Host{}, fmt.Errorf("cannot read the routing table: %w", err)
+	}
+	var host Host
+	for i := range rows {
+		row := &rows[i]
+		r := Route{Dst: row.DestinationPrefix.Prefix(), Via: row.NextHop.Addr()}
+		switch {
+		case !r.Dst.IsValid():
+		case ours(row):
+			host.Ours = append(host.Ours, r)
+		default:
+			if r.Via.IsUnspecified() {
+				r.Via = netip.Addr{}
+			}
+			host.Foreign = append(host.Foreign, r)
+		}
+	}
+	return host, nil
+}
+
+// Change implements Table.
+func (t table) Change(ctx context.Context, d Diff) error {
+	rows, err := winipcfg.GetIPForwardTable2(windows.AF_UNSPEC)
+	if err != nil {
+		return fmt.Errorf("cannot read the routing table: %w", err)
+	}
+	addrs, err := winipcfg.GetUnicastIPAddressTable(windows.AF_UNSPEC)
+	if err != nil {
+		return fmt.Errorf("cannot read the host's addresses: %w", err)
+	}
+	var errs []error
+	for _, r := range d.Remove {
+		errs = append(errs, remove(rows, r))
+	}
+	for _, r := range d.Replace {
+		// Routes that differ in the next hop stand side by side, so that there is no gap.
+		if err := add(addrs, r.New); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, remove(rows, r.Old))
+	}
+	for _, r := range d.Add {
+		if ctx.Err() != nil {
+			return errors.Join(append(errs, ctx.Err())...)
+		}
+		errs = append(errs, add(addrs, r))
+	}
+	return errors.Join(errs...)
+}
+
+func remove(rows []winipcfg.MibIPforwardRow2, r Route) error {
+	for i := range rows {
+		row := &rows[i]
+		if !ours(row) || row.DestinationPrefix.Prefix() != r.Dst || row.NextHop.Addr() != r.Via {
+			continue
+		}
+		if err := row.Delete(); err != nil && !errors.Is(err, windows.ERROR_NOT_FOUND) {
+			return fmt.Errorf("cannot remove route %s: %w", r, err)
+		}
+	}
+	return nil
+}
+
+func add(addrs []winipcfg.MibUnicastIPAddressRow, r Route) error {
+	luid, ok := towards(addrs, r.Peer)
+	if !ok {
+		return fmt.Errorf("cannot add route %s to node %s: no interface of this host is in the network of %s", r, r.Node, r.Peer)
+	}
+	var row winipcfg.MibIPforwardRow2
+	row.Init()
+	row.InterfaceLUID, row.Metric, row.Protocol = luid, Protocol, winipcfg.RouteProtocolNetMgmt
+	if err := errors.Join(row.DestinationPrefix.SetPrefix(r.Dst), row.NextHop.SetAddr(r.Via)); err != nil {
+		return fmt.Errorf("cannot write route %s: %w", r, err)
+	}
+	if err := row.Create(); err != nil && !errors.Is(err, windows.ERROR_OBJECT_ALREADY_EXISTS) {
+		return fmt.Errorf("cannot add route %s to node %s: %w", r, r.Node, err)
+	}
+	return nil
+}
+
+// towards finds the interface in whose network peer is.
+func towards(addrs []winipcfg.MibUnicastIPAddressRow, peer netip.Addr) (winipcfg.LUID, bool) {
+	for i := range addrs {
+		own := addrs[i].Address.Addr()
+		p, err := own.Prefix(int(addrs[i].OnLinkPrefixLength))
+		if err == nil && p.Bits() < own.BitLen() && p.Contains(peer) {
+			return addrs[i].InterfaceLUID, true
+		}
+	}
+	return 0, false
+}
+
+// Changes implements Table.
+func (table) Changes(ctx context.Context) (<-chan struct{}, error) {
+	for _, name := range []string{"NotifyRouteChange2", "CancelMibChangeNotify2"} {
+		if err := windows.NewLazySystemDLL("iphlpapi.dll").NewProc(name).Find(); err != nil {
+			return nil, fmt.Errorf("cannot subscribe to route changes: %w", err)
+		}
+	}
+	hints := make(chan struct{}, 1)
+	callback, err := winipcfg.RegisterRouteChangeCallback(func(kind winipcfg.MibNotificationType, _ *winipcfg.MibIPforwardRow2) {
+		if kind != winipcfg.MibDeleteInstance {
+			return
+		}
+		select {
+		case hints <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot subscribe to route changes: %w", err)
+	}
+	// A callback may still be running when it is unregistered, so hints is left open; ctx ends its reader.
+	context.AfterFunc(ctx, func() { _ = callback.Unregister() })
+	return hints, nil
+}
