@@ -10,11 +10,9 @@ package kubeclient
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -35,9 +33,6 @@ type Options struct {
 	Burst       int     // 0: client-go's 10
 	ContentType string  // "": application/vnd.kubernetes.protobuf
 }
-
-// timeout bounds the time until the API server's answer begins for everything but watches, so that a half-open connection is noticed.
-const dialTimeout = 30 * time.Second
 
 // Config makes a client configuration. An error names the file, or the value, and what is wrong with it, in one line.
 func Config(o Options) (*rest.Config, error) {
@@ -62,7 +57,6 @@ func Config(o Options) (*rest.Config, error) {
 		config.ContentType = "application/vnd.kubernetes.protobuf"
 	}
 	config.AcceptContentTypes = config.ContentType + ",application/json"
-	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
 	return config, nil
 }
 
@@ -105,7 +99,7 @@ func fromServer(server string) (*rest.Config, error) {
 }
 
 // Events makes a recorder of core/v1 events whose source is component on nodeName. Events are aggregated and limited in number by
-// client-go's correlator; recording never blocks. stop ends it after the events in hand.
+// client-go's correlator; recording never blocks. stop ends it; what has not been sent by then is lost.
 func Events(client kubernetes.Interface, component, nodeName string) (recorder record.EventRecorder, stop func()) {
 	broadcaster := record.NewBroadcaster(record.WithContext(context.Background()))
 	broadcaster.StartRecordingToSink(&typedv1.EventSinkImpl{Interface: client.CoreV1().Events("")})

@@ -2,48 +2,246 @@ package kubeclient
 
 import (
 	"context"
+	"fmt"
+	"sync"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 )
 
-// Objects reads the API objects that this node's pods refer to; it implements pod.Objects.
+// Objects reads the API objects that this node's pods refer to; it implements pod.Objects. What it returns is shared: not to be
+// changed by callers.
 type Objects struct {
+	client   kubernetes.Interface
+	nodeName string
+	clock    clock.Clock
+	changed  *changes
+	services cache.SharedIndexInformer
+	node     cache.SharedIndexInformer
+	watches  sync.WaitGroup
+
+	mu    sync.Mutex
+	ctx   context.Context // of Run; nil before it
+	pods  map[types.UID]map[key]struct{}
+	items map[key]*item
 }
 
-// NewObjects makes an Objects for the node of that name. Nothing is asked for before Run.
-func NewObjects(client kubernetes.Interface, nodeName string) *Objects { return &Objects{} }
+// NewObjects makes an Objects for the node of that name. It asks for nothing before Run.
+func NewObjects(client kubernetes.Interface, nodeName string) *Objects {
+	byNamespace := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+	o := &Objects{
+		client: client, nodeName: nodeName, clock: clock.RealClock{}, changed: newChanges(),
+		services: coreinformers.NewServiceInformer(client, metav1.NamespaceAll, 0, byNamespace),
+		node: coreinformers.NewFilteredNodeInformer(client, 0, cache.Indexers{}, func(options *metav1.ListOptions) {
+			options.FieldSelector = only(nodeName).FieldSelector
+		}),
+		pods: map[types.UID]map[key]struct{}{}, items: map[key]*item{},
+	}
+	// Only a started informer refuses a transform.
+	_ = o.services.SetTransform(withoutManagedFields)
+	_ = o.node.SetTransform(withoutManagedFields)
+	return o
+}
 
-// OnNode has handler called with each new state of our Node, in order and never twice at a time; it must not block. nil: the Node was
-// deleted. Only before Run.
-func (o *Objects) OnNode(handler func(*v1.Node)) {}
+// withoutManagedFields drops what no reader here wants and what is often half of an object.
+func withoutManagedFields(obj any) (any, error) {
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return obj, nil
+}
 
-// Run keeps the watches until ctx ends. It is called once.
-func (o *Objects) Run(ctx context.Context) error { return nil }
+// OnNode has handler called with each new state of our Node, in order and never twice at a time; nil means that it was deleted. Only
+// before Run.
+func (o *Objects) OnNode(handler func(*v1.Node)) error {
+	deliver := func(obj any) {
+		if n, ok := obj.(*v1.Node); ok && n.Name == o.nodeName {
+			handler(n)
+		}
+	}
+	_, err := o.node.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    deliver,
+		UpdateFunc: func(_, obj any) { deliver(obj) },
+		DeleteFunc: func(any) { handler(nil) },
+	})
+	if err != nil {
+		return fmt.Errorf("cannot watch node %s: %w", o.nodeName, err)
+	}
+	return nil
+}
 
-func (o *Objects) Register(pod *v1.Pod)     {}
-func (o *Objects) Unregister(uid types.UID) {}
+// Run keeps the watches until ctx ends and returns when all of them have ended. It is called once.
+func (o *Objects) Run(ctx context.Context) error {
+	o.mu.Lock()
+	if o.ctx != nil {
+		o.mu.Unlock()
+		return fmt.Errorf("cannot run the object watches twice")
+	}
+	o.ctx = ctx
+	for _, it := range o.items {
+		o.begin(it)
+	}
+	o.mu.Unlock()
+	for _, run := range []func(){
+		func() { o.services.RunWithContext(ctx) }, func() { o.node.RunWithContext(ctx) }, func() { o.changed.run(ctx) },
+	} {
+		o.watches.Go(run)
+	}
+	<-ctx.Done()
+	o.mu.Lock() // from here on no watch begins: begin looks at ctx under the lock
+	for _, it := range o.items {
+		it.stop()
+	}
+	o.mu.Unlock()
+	o.watches.Wait()
+	return nil
+}
+
+// begin starts the watch of it; o.mu is held and Run was called.
+func (o *Objects) begin(it *item) {
+	if o.ctx.Err() == nil {
+		o.watches.Go(func() { o.follow(it.ended, it) })
+	}
+}
+
+// Register implements pod.Objects.
+func (o *Objects) Register(pod *v1.Pod) {
+	want := references(pod)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := o.pods[pod.UID]
+	for k := range want {
+		it := o.items[k]
+		if it == nil {
+			it = &item{key: k, users: map[types.UID]struct{}{}, known: make(chan struct{})}
+			it.ended, it.stop = context.WithCancel(context.Background())
+			o.items[k] = it
+			if o.ctx != nil {
+				o.begin(it)
+			}
+		}
+		it.users[pod.UID] = struct{}{}
+	}
+	o.pods[pod.UID] = want
+	for k := range before {
+		if _, still := want[k]; !still {
+			o.release(pod.UID, k)
+		}
+	}
+}
+
+// Unregister implements pod.Objects.
+func (o *Objects) Unregister(uid types.UID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for k := range o.pods[uid] {
+		o.release(uid, k)
+	}
+	delete(o.pods, uid)
+}
+
+func (o *Objects) release(uid types.UID, k key) {
+	it := o.items[k]
+	delete(it.users, uid)
+	if len(it.users) == 0 {
+		it.stop()
+		delete(o.items, k)
+	}
+}
+
+// Secret implements pod.Objects. It answers from the watch and waits, until ctx ends, for a watch that has just begun. One that no
+// registered pod refers to is asked for.
 func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return nil, nil
+	obj, watched, err := o.cached(ctx, key{secrets, namespace, name})
+	if err != nil {
+		return nil, err
+	}
+	if watched {
+		return obj.(*v1.Secret), nil
+	}
+	return o.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 }
+
+// ConfigMap implements pod.Objects, as Secret does.
 func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
-	return nil, nil
+	obj, watched, err := o.cached(ctx, key{configMaps, namespace, name})
+	if err != nil {
+		return nil, err
+	}
+	if watched {
+		return obj.(*v1.ConfigMap), nil
+	}
+	return o.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 }
+
+// cached reads a watched object.
+func (o *Objects) cached(ctx context.Context, k key) (obj object, watched bool, err error) {
+	o.mu.Lock()
+	it := o.items[k]
+	o.mu.Unlock()
+	if it == nil {
+		return nil, false, nil
+	}
+	select {
+	case <-it.known:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-it.ended.Done():
+		err = it.ended.Err()
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil {
+		it.missed = true
+		if it.last != nil {
+			err = it.last
+		}
+		return nil, true, fmt.Errorf("cannot read %s %s/%s: the API server has not answered yet: %w", k.kind, k.namespace, k.name, err)
+	}
+	if it.object == nil {
+		it.missed = true
+		return nil, true, it.err
+	}
+	return it.object, true, nil
+}
+
+// Token implements pod.Objects. It tries for a moment where the API server may not know of the pod yet.
 func (o *Objects) Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
-	return nil, nil
+	for started := o.clock.Now(); ; o.pause(ctx, 4*soon) {
+		token, err := o.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, serviceAccount, request, metav1.CreateOptions{})
+		late := apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
+		if err == nil || !late || ctx.Err() != nil || o.clock.Since(started) >= grace {
+			return token, err
+		}
+	}
 }
-func (o *Objects) Services(namespace string) ([]*v1.Service, error) { return nil, nil }
-func (o *Objects) Node() *v1.Node                                   { return nil }
-func (o *Objects) Changed() <-chan types.UID                        { return nil }
 
-// StatusWriter brings pod statuses to the API server; it implements pod.StatusWriter.
-type StatusWriter struct{}
+// Services implements pod.Objects.
+func (o *Objects) Services(namespace string) ([]*v1.Service, error) {
+	if !o.services.HasSynced() {
+		return nil, fmt.Errorf("services have not been read from the API server yet")
+	}
+	return corelisters.NewServiceLister(o.services.GetIndexer()).Services(namespace).List(labels.Everything())
+}
 
-// NewStatusWriter makes a StatusWriter.
-func NewStatusWriter(client kubernetes.Interface) *StatusWriter { return &StatusWriter{} }
+// Node implements pod.Objects.
+func (o *Objects) Node() *v1.Node {
+	obj, ok, err := o.node.GetStore().GetByKey(o.nodeName)
+	if err != nil || !ok {
+		return nil
+	}
+	return obj.(*v1.Node)
+}
 
-func (w *StatusWriter) Write(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error { return nil }
-func (w *StatusWriter) Delete(ctx context.Context, pod *v1.Pod) error                     { return nil }
-func (w *StatusWriter) CreateMirror(ctx context.Context, mirror *v1.Pod) error            { return nil }
+// Changed implements pod.Objects. The channel stays open when Run ends.
+func (o *Objects) Changed() <-chan types.UID { return o.changed.out }

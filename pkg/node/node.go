@@ -8,38 +8,23 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/host"
 )
-
-// Config is what the user decides about the Node. Zero values of the last group mean upstream's defaults.
-type Config struct {
-	Name         string            // of the Node
-	Hostname     string            // for the address of type Hostname and the label kubernetes.io/hostname; "": Name
-	Labels       map[string]string // --node-labels; New refuses those that NodeRestriction would
-	Taints       []v1.Taint        // --register-with-taints; only a node that is new gets them, for NodeRestriction refuses later changes
-	ProviderID   string
-	Unregistered bool // do not create the Node: --register-node=false
-
-	MaxPods        int // --max-pods
-	PodsPerCore    int // 0: no such limit
-	SystemReserved v1.ResourceList
-	KubeReserved   v1.ResourceList
-	EvictionHard   map[string]string // signal -> quantity or percentage; nil: memory.available<100Mi and upstream's others
-
-	Port            int32         // of the kubelet's HTTPS API
-	MaxImages       int           // 0: 50; negative: all
-	UpdateFrequency time.Duration // between two comparisons; 0: 10 s
-	ReportFrequency time.Duration // of heartbeats in the status; 0: 5 min
-	LeaseDuration   time.Duration // 0: 40 s; renewed each quarter of it
-}
 
 // Parts is where a Manager gets its facts and puts its results. Functions may block for as long as their ctx, or a few seconds.
 type Parts struct {
@@ -52,26 +37,318 @@ type Parts struct {
 	Images       func(ctx context.Context) ([]v1.ContainerImage, error)
 	NetworkReady func() error                 // nil: ready
 	Pressure     func() Pressure              // nil: none
-	VolumesInUse func() []v1.UniqueVolumeName // nil: the field is left alone
-	Events       record.EventRecorder
-	Clock        clock.WithTicker // nil: the real one
+	VolumesInUse func() []v1.UniqueVolumeName // nil, or nil from it: the field is left alone
+	Events       record.EventRecorder         // nil: none
+	Clock        clock.WithTicker             // nil: the real one
 }
 
 // Pressure says which resource of the node runs out.
 type Pressure struct{ Memory, Disk, PID bool }
 
-// Manager keeps the Node object and the Lease.
+// Times of a Manager that nobody needs to change.
+const (
+	imagesEvery    = 30 * time.Second // listing images costs the engine more than anything else here
+	attempts       = 5                // to send one status
+	firstAttempt   = 100 * time.Millisecond
+	longestPause   = 7 * time.Second // between attempts to register, as upstream
+	requestTimeout = 10 * time.Second
+)
+
+// Manager keeps the Node object and the Lease. All its state belongs to the goroutine of Run.
 type Manager struct {
+	config     Config
+	parts      Parts
+	kicked     chan struct{}
+	registered chan struct{}
+
+	last     *v1.Node  // as the API server answered to our last request
+	reported time.Time // when it took our last status; zero: never
+	due      time.Time // of the next status that is sent although nothing changed
+
+	images   []v1.ContainerImage
+	imagesAt time.Time
+
+	unschedulable bool
 }
 
 // New makes a Manager. The error names what of config is wrong.
-func New(config Config, parts Parts) (*Manager, error) { return &Manager{}, nil }
-
-// Run registers the node, trying until it succeeds, and keeps status and Lease until ctx ends, which is no error.
-func (m *Manager) Run(ctx context.Context) error { return nil }
+func New(config Config, parts Parts) (*Manager, error) {
+	config, err := config.complete()
+	if err != nil {
+		return nil, err
+	}
+	if parts.Clock == nil {
+		parts.Clock = clock.RealClock{}
+	}
+	return &Manager{config: config, parts: parts, kicked: make(chan struct{}, 1), registered: make(chan struct{})}, nil
+}
 
 // Kick has the status compared and, if it differs, sent now instead of at the next tick. It never blocks.
-func (m *Manager) Kick() {}
+func (m *Manager) Kick() {
+	select {
+	case m.kicked <- struct{}{}:
+	default:
+	}
+}
 
 // Registered is closed when the Node is known to exist.
-func (m *Manager) Registered() <-chan struct{} { return nil }
+func (m *Manager) Registered() <-chan struct{} { return m.registered }
+
+// Run registers the node, trying until it succeeds, and keeps status and Lease until ctx ends, which is no error. A Node that someone
+// deletes while we run is registered again.
+func (m *Manager) Run(ctx context.Context) error {
+	m.event(v1.EventTypeNormal, "Starting", "Starting kubelet.")
+	if !m.register(ctx) {
+		return nil
+	}
+	close(m.registered)
+	leaseDone := m.startLease(ctx)
+	ticker := m.parts.Clock.NewTicker(m.config.UpdateFrequency)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		if err := m.sync(ctx); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot keep the node's status up to date", "node", m.config.Name)
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C():
+		case <-m.kicked:
+		}
+	}
+	<-leaseDone
+	return nil
+}
+
+// register tries until our Node exists and has our labels. It says whether it does; not so when ctx ended.
+func (m *Manager) register(ctx context.Context) bool {
+	for pause := firstAttempt; ; pause = min(2*pause, longestPause) {
+		err := m.tryRegister(ctx)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot register the node yet, trying again", "node", m.config.Name, "in", pause)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-m.parts.Clock.After(pause):
+		}
+	}
+}
+
+func (m *Manager) tryRegister(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	nodes := m.parts.Client.CoreV1().Nodes()
+	in, err := m.gather(ctx, v1.NodeStatus{})
+	if err != nil {
+		return err
+	}
+	if !m.config.Unregistered {
+		node := newNode(in)
+		created, err := nodes.Create(ctx, node, metav1.CreateOptions{})
+		if err == nil {
+			klog.InfoS("Registered the node", "node", m.config.Name)
+			m.emit(v1.NodeStatus{}, created.Status)
+			m.sent(created)
+			return nil
+		}
+		// A node that may not create its Node may still have one that an administrator made.
+		if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
+			return err
+		}
+		if apierrors.IsForbidden(err) {
+			if _, getErr := nodes.Get(ctx, m.config.Name, metav1.GetOptions{}); getErr != nil {
+				return err
+			}
+		}
+	}
+	existing, err := nodes.Get(ctx, m.config.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	klog.InfoS("Found the node registered", "node", m.config.Name)
+	m.last, m.unschedulable = existing, existing.Spec.Unschedulable
+	warnOfTaints(m.config.Taints, existing)
+	return m.update(ctx, existing, desiredLabels(m.config, in.Facts), true)
+}
+
+// sync compares and sends what differs, asking the API server itself from the second attempt on.
+func (m *Manager) sync(ctx context.Context) error {
+	var err error
+	for attempt := range attempts {
+		if err = m.trySync(ctx, attempt > 0); err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if apierrors.IsNotFound(err) {
+			klog.InfoS("The node is gone from the API server, registering it again", "node", m.config.Name)
+			m.last = nil
+			m.register(ctx)
+			return nil
+		}
+	}
+	return err
+}
+
+func (m *Manager) trySync(ctx context.Context, ask bool) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	known, err := m.known(ctx, ask)
+	if err != nil {
+		return err
+	}
+	if known.Spec.Unschedulable != m.unschedulable {
+		m.unschedulable = known.Spec.Unschedulable
+		reason := "NodeSchedulable"
+		if m.unschedulable {
+			reason = "NodeNotSchedulable"
+		}
+		m.event(v1.EventTypeNormal, reason, "Node "+m.config.Name+" status is now: "+reason)
+	}
+	return m.update(ctx, known, nil, false)
+}
+
+// known is the newest state of our Node that we have seen: the watch's, or, until the watch has brought it, the answer to our last
+// request.
+func (m *Manager) known(ctx context.Context, ask bool) (*v1.Node, error) {
+	var node *v1.Node
+	if m.parts.Node != nil && !ask {
+		node = m.parts.Node()
+	}
+	if node == nil && (ask || m.last == nil || m.parts.Node != nil && m.reported.IsZero()) {
+		return m.parts.Client.CoreV1().Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
+	}
+	if node == nil {
+		return m.last, nil
+	}
+	if m.last != nil && node.UID == m.last.UID {
+		if order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.last.ResourceVersion); err == nil && order < 0 {
+			return m.last, nil
+		}
+	}
+	return node, nil
+}
+
+// update makes known what it should be: its status, the labels that the scheduler depends on, and labels (nil: none) beside them. It
+// sends nothing when nothing differs and no heartbeat is due; always has it sent anyway.
+func (m *Manager) update(ctx context.Context, known *v1.Node, labels map[string]string, always bool) error {
+	in, err := m.gather(ctx, known.Status)
+	if err != nil {
+		return err
+	}
+	want := known.DeepCopy()
+	want.Status = Status(in)
+	relabelled := label(want, required(in.Facts)) || label(want, labels)
+	changed := relabelled || !same(known.Status, want.Status)
+	if !changed && !always && m.parts.Clock.Now().Before(m.due) {
+		return nil
+	}
+	patch, err := statusPatch(known, want)
+	if err != nil {
+		return err
+	}
+	updated, err := m.parts.Client.CoreV1().Nodes().Patch(ctx, m.config.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return err
+	}
+	m.emit(known.Status, want.Status)
+	m.spread(changed)
+	m.sent(updated)
+	return nil
+}
+
+// spread sets the time of the next heartbeat. After a change it is moved by up to half a period, so that nodes that changed together
+// do not go on to report together.
+func (m *Manager) spread(changed bool) {
+	period := m.config.ReportFrequency
+	if changed || m.reported.IsZero() {
+		period += time.Duration((rand.Float64() - 0.5) * float64(period))
+	}
+	m.due = m.parts.Clock.Now().Add(period)
+}
+
+func (m *Manager) sent(node *v1.Node) {
+	if m.reported.IsZero() && m.due.IsZero() {
+		m.spread(true)
+	}
+	m.last, m.reported = node, m.parts.Clock.Now()
+}
+
+// gather reads everything that Status looks at.
+func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, error) {
+	in := Inputs{Config: m.config, Now: m.parts.Clock.Now(), Known: known}
+	var err error
+	if in.Facts, err = m.parts.Facts(); err != nil {
+		return in, err
+	}
+	if in.Disk, err = m.parts.Disk(); err != nil {
+		return in, err
+	}
+	if in.Addresses, err = m.parts.Addresses(); err != nil {
+		return in, err
+	}
+	in.Engine, in.EngineErr = m.parts.RuntimeInfo(ctx)
+	if m.parts.NetworkReady != nil {
+		in.NetworkErr = m.parts.NetworkReady()
+	}
+	if m.parts.Pressure != nil {
+		in.Pressure = m.parts.Pressure()
+	}
+	if m.parts.VolumesInUse != nil {
+		in.VolumesInUse = m.parts.VolumesInUse()
+	}
+	if in.EngineErr == nil {
+		m.listImages(ctx)
+	}
+	in.Images = m.images
+	return in, nil
+}
+
+func (m *Manager) listImages(ctx context.Context) {
+	if m.parts.Images == nil || m.images != nil && m.parts.Clock.Since(m.imagesAt) < imagesEvery {
+		return
+	}
+	list, err := m.parts.Images(ctx)
+	if err != nil {
+		klog.ErrorS(err, "Cannot list images for the node's status")
+		return
+	}
+	if list == nil {
+		list = []v1.ContainerImage{}
+	}
+	m.images, m.imagesAt = list, m.parts.Clock.Now()
+}
+
+// emit records the events for a change of status that the API server has taken.
+func (m *Manager) emit(before, after v1.NodeStatus) {
+	for _, t := range transitions(m.config.Name, before, after) {
+		klog.InfoS("Node changed", "node", m.config.Name, "reason", t.reason)
+		m.event(t.kind, t.reason, t.message)
+	}
+}
+
+func (m *Manager) event(kind, reason, message string) {
+	if m.parts.Events == nil {
+		return
+	}
+	ref := &v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: m.config.Name}
+	if m.last != nil {
+		ref.UID = m.last.UID
+	}
+	m.parts.Events.Event(ref, kind, reason, message)
+}
+
+// warnOfTaints tells of taints that an existing Node lacks: a node must not change its own taints, so an administrator has to.
+func warnOfTaints(want []v1.Taint, node *v1.Node) {
+	for _, t := range want {
+		found := false
+		for _, have := range node.Spec.Taints {
+			found = found || have.Key == t.Key && have.Effect == t.Effect && have.Value == t.Value
+		}
+		if !found {
+			klog.InfoS("Warning: the Node exists without a taint of --register-with-taints, which applies to new Nodes only",
+				"node", node.Name, "taint", fmt.Sprintf("%s=%s:%s", t.Key, t.Value, t.Effect))
+		}
+	}
+}

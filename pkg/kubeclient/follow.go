@@ -1,0 +1,244 @@
+package kubeclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+// grace is how long a refusal of the API server is taken for its own delay: its authorizer and its admission learn of a pod bound to
+// this node from a watch of theirs, which may lag behind ours.
+const grace = 2 * time.Second
+
+// Times between attempts: short while a refusal may be such a delay, else growing.
+const (
+	soon       = 25 * time.Millisecond
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// object is a *v1.Secret or a *v1.ConfigMap.
+type object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// item is one Secret or ConfigMap that some registered pod refers to. Objects.mu guards what changes.
+type item struct {
+	key
+	users map[types.UID]struct{}
+	ended context.Context // of the watch
+	stop  context.CancelFunc
+	known chan struct{} // closed when object or err is set for the first time
+
+	object object // nil: err says why
+	err    error
+	last   error // of the last attempt to reach the API server, for messages
+	missed bool  // someone was given an error in place of the object
+}
+
+// follow keeps it up to date by one watch of that object alone, until ctx ends or the object can change no more.
+func (o *Objects) follow(ctx context.Context, it *item) {
+	started, delay := o.clock.Now(), firstRetry
+	for ctx.Err() == nil {
+		obj, version, err := list(ctx, o.client, it.key)
+		if err != nil {
+			young := apierrors.IsForbidden(err) && o.clock.Since(started) < grace
+			o.failed(it, err, young)
+			if young {
+				o.pause(ctx, soon)
+			} else {
+				o.pause(ctx, delay)
+				delay = min(2*delay, lastRetry)
+			}
+			continue
+		}
+		delay = firstRetry
+		if o.publish(it, obj) {
+			return
+		}
+		for err == nil && ctx.Err() == nil {
+			begun := o.clock.Now()
+			version, err = o.watch(ctx, it, version)
+			if err == nil && o.clock.Since(begun) < time.Second {
+				o.pause(ctx, firstRetry) // a server that ends watches at once is not asked in a loop
+			}
+		}
+		if errors.Is(err, errSettled) {
+			return
+		}
+		if ctx.Err() == nil {
+			klog.V(4).InfoS("Watch ended, listing again", "resource", it.kind, "object", klog.KRef(it.namespace, it.name), "reason", err)
+			o.pause(ctx, soon)
+		}
+	}
+}
+
+// errSettled ends a watch whose object is immutable from now on.
+var errSettled = errors.New("immutable")
+
+// watch follows one watch from version until it ends and returns the version from which the next may go on. An error means that the
+// object must be listed again.
+func (o *Objects) watch(ctx context.Context, it *item, version string) (string, error) {
+	options := only(it.name)
+	options.ResourceVersion, options.AllowWatchBookmarks = version, true
+	var w watch.Interface
+	var err error
+	if it.kind == secrets {
+		w, err = o.client.CoreV1().Secrets(it.namespace).Watch(ctx, options)
+	} else {
+		w, err = o.client.CoreV1().ConfigMaps(it.namespace).Watch(ctx, options)
+	}
+	if err != nil {
+		return version, err
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return version, nil
+		case event, ok := <-w.ResultChan():
+			if !ok {
+				return version, nil
+			}
+			if event.Type == watch.Error {
+				return version, apierrors.FromObject(event.Object)
+			}
+			obj, ok := event.Object.(object)
+			if !ok {
+				return version, fmt.Errorf("a watch of %s delivered a %T", it.kind, event.Object)
+			}
+			version = obj.GetResourceVersion()
+			switch {
+			case event.Type == watch.Bookmark || obj.GetName() != it.name:
+			case event.Type == watch.Deleted:
+				o.publish(it, nil)
+			default:
+				if o.publish(it, obj) {
+					return version, errSettled
+				}
+			}
+		}
+	}
+}
+
+// pause waits for d, give or take a fifth so that many watches do not return together, or until ctx ends.
+func (o *Objects) pause(ctx context.Context, d time.Duration) {
+	d += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(d))
+	select {
+	case <-ctx.Done():
+	case <-o.clock.After(d):
+	}
+}
+
+// publish sets a new state of it, nil for "does not exist", tells the pods that use it and says whether this is the last state.
+func (o *Objects) publish(it *item, obj object) (settled bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	first, before := o.isFirst(it), it.object
+	it.last = nil
+	if obj == nil {
+		it.object, it.err = nil, notFound(it.key)
+	} else {
+		obj.SetManagedFields(nil)
+		it.object, it.err = obj, nil
+	}
+	same := before == nil && obj == nil ||
+		before != nil && obj != nil && before.GetResourceVersion() == obj.GetResourceVersion() && obj.GetResourceVersion() != ""
+	switch {
+	case first:
+		close(it.known)
+		if !it.missed || obj == nil {
+			break
+		}
+		fallthrough
+	case !same || it.missed && obj != nil:
+		for uid := range it.users {
+			o.changed.add(uid)
+		}
+	}
+	it.missed = it.missed && obj == nil
+	return obj != nil && immutable(obj)
+}
+
+// failed notes why the state of it is not known. A lasting refusal becomes its state, unless there is a better one from before.
+func (o *Objects) failed(it *item, err error, young bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	it.last = err
+	if !apierrors.IsForbidden(err) || young || it.object != nil {
+		return
+	}
+	first := o.isFirst(it)
+	it.err = err
+	if first {
+		close(it.known)
+	}
+}
+
+func (o *Objects) isFirst(it *item) bool {
+	select {
+	case <-it.known:
+		return false
+	default:
+		return true
+	}
+}
+
+func immutable(obj object) bool {
+	switch obj := obj.(type) {
+	case *v1.Secret:
+		return obj.Immutable != nil && *obj.Immutable
+	case *v1.ConfigMap:
+		return obj.Immutable != nil && *obj.Immutable
+	}
+	return false
+}
+
+func notFound(k key) error {
+	return apierrors.NewNotFound(schema.GroupResource{Resource: string(k.kind)}, k.name)
+}
+
+// only selects one object by its name; with it list and watch are authorized as reads of that object.
+func only(name string) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
+}
+
+// list reads the object of k by a list, whose version a watch can go on from even where the object does not exist (nil).
+func list(ctx context.Context, client kubernetes.Interface, k key) (object, string, error) {
+	if k.kind == secrets {
+		l, err := client.CoreV1().Secrets(k.namespace).List(ctx, only(k.name))
+		if err != nil {
+			return nil, "", err
+		}
+		for i := range l.Items {
+			if l.Items[i].Name == k.name {
+				return &l.Items[i], l.ResourceVersion, nil
+			}
+		}
+		return nil, l.ResourceVersion, nil
+	}
+	l, err := client.CoreV1().ConfigMaps(k.namespace).List(ctx, only(k.name))
+	if err != nil {
+		return nil, "", err
+	}
+	for i := range l.Items {
+		if l.Items[i].Name == k.name {
+			return &l.Items[i], l.ResourceVersion, nil
+		}
+	}
+	return nil, l.ResourceVersion, nil
+}

@@ -1,0 +1,207 @@
+package kubeclient
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+)
+
+// StatusWriter brings pod statuses to the API server; it implements pod.StatusWriter.
+type StatusWriter struct {
+	client kubernetes.Interface
+	clock  clock.PassiveClock
+
+	mu sync.Mutex
+	// written is what the API server answered to our last write. Until the watch has brought it, a pod's own status is older.
+	written map[types.UID]written
+}
+
+type written struct {
+	version string
+	status  v1.PodStatus
+	at      time.Time
+}
+
+// keepWritten is how long an answer is kept for a pod that nobody writes to any more; the watch has long brought it by then.
+const keepWritten = 10 * time.Minute
+
+// NewStatusWriter makes a StatusWriter.
+func NewStatusWriter(client kubernetes.Interface) *StatusWriter {
+	return &StatusWriter{client: client, clock: clock.RealClock{}, written: map[types.UID]written{}}
+}
+
+// Write implements pod.StatusWriter. Only what differs from the newest known status is sent, nothing if nothing does. Conditions that
+// others own and fields that the control plane fills stay as they are.
+func (w *StatusWriter) Write(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	known := w.known(pod)
+	patch, err := statusPatch(pod.UID, known, merge(known, status))
+	if err != nil || patch == nil {
+		return err
+	}
+	updated, err := w.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if apierrors.IsConflict(err) {
+		err = w.replaced(ctx, pod, err)
+	}
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			w.forget(pod.UID)
+		}
+		return err
+	}
+	w.remember(updated)
+	return nil
+}
+
+// Delete implements pod.StatusWriter. A conflict is the UID's: the object of that name is another pod, ours is gone.
+func (w *StatusWriter) Delete(ctx context.Context, pod *v1.Pod) error {
+	now := int64(0)
+	err := w.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &now,
+		Preconditions:      &metav1.Preconditions{UID: &pod.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	w.forget(pod.UID)
+	return nil
+}
+
+// CreateMirror implements pod.StatusWriter. mirror carries the annotations kubernetes.io/config.mirror and .hash and our Node as its
+// controller, or the API server refuses it. An older mirror of the same name is the API's AlreadyExists: it must be deleted first.
+func (w *StatusWriter) CreateMirror(ctx context.Context, mirror *v1.Pod) error {
+	_, err := w.client.CoreV1().Pods(mirror.Namespace).Create(ctx, mirror, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	existing, getErr := w.client.CoreV1().Pods(mirror.Namespace).Get(ctx, mirror.Name, metav1.GetOptions{})
+	if getErr != nil {
+		return fmt.Errorf("cannot compare mirror pod %s/%s with the one that exists: %w", mirror.Namespace, mirror.Name, getErr)
+	}
+	if hash := mirror.Annotations[v1.MirrorPodAnnotationKey]; hash != existing.Annotations[v1.MirrorPodAnnotationKey] || existing.DeletionTimestamp != nil {
+		return err
+	}
+	return nil
+}
+
+// replaced finds out whether a conflict means that another pod has taken the name.
+func (w *StatusWriter) replaced(ctx context.Context, pod *v1.Pod, conflict error) error {
+	existing, err := w.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if err == nil && existing.UID != pod.UID {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, pod.Name)
+	}
+	if apierrors.IsNotFound(err) {
+		return err
+	}
+	return conflict
+}
+
+// known is the newest status that we have seen of pod.
+func (w *StatusWriter) known(pod *v1.Pod) v1.PodStatus {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, ok := w.written[pod.UID]
+	if !ok {
+		return pod.Status
+	}
+	if order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, last.version); err == nil && order >= 0 {
+		delete(w.written, pod.UID)
+		return pod.Status
+	}
+	return last.status
+}
+
+func (w *StatusWriter) remember(updated *v1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.clock.Now()
+	for uid, old := range w.written {
+		if now.Sub(old.at) > keepWritten {
+			delete(w.written, uid)
+		}
+	}
+	w.written[updated.UID] = written{updated.ResourceVersion, updated.Status, now}
+}
+
+func (w *StatusWriter) forget(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.written, uid)
+}
+
+// ours are the pod conditions that a kubelet owns; shared are those that it may set and never takes away.
+var (
+	ours = []v1.PodConditionType{
+		v1.PodReady, v1.PodInitialized, v1.ContainersReady, v1.PodReadyToStartContainers,
+		v1.PodResizeInProgress, v1.PodResizePending, v1.AllContainersRestarting,
+	}
+	shared = []v1.PodConditionType{v1.PodScheduled, v1.DisruptionTarget}
+)
+
+// merge is status with what others own taken from known.
+func merge(known, status v1.PodStatus) v1.PodStatus {
+	out := *status.DeepCopy()
+	out.Conditions = nil
+	for _, c := range known.Conditions {
+		if !slices.Contains(ours, c.Type) && !(slices.Contains(shared, c.Type) && has(status.Conditions, c.Type)) {
+			out.Conditions = append(out.Conditions, c)
+		}
+	}
+	for _, c := range status.Conditions {
+		if slices.Contains(ours, c.Type) || slices.Contains(shared, c.Type) {
+			out.Conditions = append(out.Conditions, c)
+		}
+	}
+	out.ResourceClaimStatuses = known.ResourceClaimStatuses
+	out.ExtendedResourceClaimStatus = known.ExtendedResourceClaimStatus
+	out.NodeAllocatableResourceClaimStatuses = known.NodeAllocatableResourceClaimStatuses
+	out.NominatedNodeName = known.NominatedNodeName
+	if out.QOSClass == "" {
+		out.QOSClass = known.QOSClass
+	}
+	if out.StartTime == nil {
+		out.StartTime = known.StartTime
+	}
+	return out
+}
+
+func has(conditions []v1.PodCondition, kind v1.PodConditionType) bool {
+	return slices.ContainsFunc(conditions, func(c v1.PodCondition) bool { return c.Type == kind })
+}
+
+// statusPatch is the strategic merge patch from known to want, with the UID as a precondition; nil where they are the same.
+func statusPatch(uid types.UID, known, want v1.PodStatus) ([]byte, error) {
+	before, err := json.Marshal(v1.Pod{Status: known})
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the known status: %w", err)
+	}
+	after, err := json.Marshal(v1.Pod{Status: want})
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the new status: %w", err)
+	}
+	diff, err := strategicpatch.CreateTwoWayMergePatch(before, after, v1.Pod{})
+	if err != nil {
+		return nil, fmt.Errorf("cannot compare statuses: %w", err)
+	}
+	var patch map[string]any
+	if err := json.Unmarshal(diff, &patch); err != nil {
+		return nil, fmt.Errorf("cannot read the difference of statuses: %w", err)
+	}
+	if len(patch) == 0 {
+		return nil, nil
+	}
+	patch["metadata"] = map[string]any{"uid": uid}
+	return json.Marshal(patch)
+}

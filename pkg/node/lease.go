@@ -1,0 +1,38 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/apimachinery/lease"
+)
+
+// startLease renews the Lease by which the control plane knows that this node is alive, until ctx ends; then the channel is closed. It
+// runs beside the status, so that a slow engine never makes the node look dead.
+func (m *Manager) startLease(ctx context.Context) <-chan struct{} {
+	seconds := int32(m.config.LeaseDuration.Seconds())
+	controller := lease.NewController(m.parts.Clock, m.parts.Client, m.config.Name, seconds, nil,
+		m.config.LeaseDuration/4, m.config.Name, v1.NamespaceNodeLease, func(l *coordinationv1.Lease) error { return m.own(ctx, l) })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		controller.Run(ctx)
+	}()
+	return done
+}
+
+// own makes our Node the owner of a Lease, so that it goes when the Node goes. A Lease that has an owner keeps it.
+func (m *Manager) own(ctx context.Context, l *coordinationv1.Lease) error {
+	if len(l.OwnerReferences) > 0 {
+		return nil
+	}
+	node, err := m.parts.Client.CoreV1().Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot find the owner of lease %s: %w", l.Name, err)
+	}
+	l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
+	return nil
+}

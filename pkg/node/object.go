@@ -1,0 +1,101 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	kubeletapis "k8s.io/kubelet/pkg/apis"
+
+	"github.com/winkube/winkube/pkg/host"
+)
+
+// attachAnnotation tells the control plane to attach and detach this node's volumes; upstream's kubelet sets it on every node.
+const attachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
+
+// newNode is the object with which a node registers.
+func newNode(in Inputs) *v1.Node {
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        in.Config.Name,
+			Labels:      desiredLabels(in.Config, in.Facts),
+			Annotations: map[string]string{attachAnnotation: "true"},
+		},
+		Spec:   v1.NodeSpec{Taints: in.Config.Taints, ProviderID: in.Config.ProviderID},
+		Status: Status(in),
+	}
+}
+
+// required are the labels without which the scheduler would send pods for another platform.
+func required(f host.Facts) map[string]string {
+	return map[string]string{v1.LabelOSStable: f.OS, v1.LabelArchStable: f.Arch}
+}
+
+// desiredLabels are all labels of a node that registers; the user's win.
+func desiredLabels(c Config, f host.Facts) map[string]string {
+	labels := required(f)
+	labels[v1.LabelHostname] = c.Hostname
+	labels[kubeletapis.LabelOS] = f.OS
+	labels[kubeletapis.LabelArch] = f.Arch
+	if f.WindowsBuild != 0 {
+		labels[v1.LabelWindowsBuild] = fmt.Sprintf("%d.%d.%d", f.WindowsMajor, f.WindowsMinor, f.WindowsBuild)
+	}
+	for name, value := range c.Labels {
+		labels[name] = value
+	}
+	return labels
+}
+
+// label sets labels on node and says whether any was missing or different.
+func label(node *v1.Node, labels map[string]string) (changed bool) {
+	for name, value := range labels {
+		if have, ok := node.Labels[name]; ok && have == value {
+			continue
+		}
+		if node.Labels == nil {
+			node.Labels = map[string]string{}
+		}
+		node.Labels[name], changed = value, true
+	}
+	return changed
+}
+
+// statusPatch is the strategic merge patch from known to want for the status subresource, which takes labels and annotations as well.
+// The list of addresses is replaced as a whole: its merge key, the type, is not unique.
+func statusPatch(known, want *v1.Node) ([]byte, error) {
+	before, after := v1.Node{ObjectMeta: known.ObjectMeta, Status: known.Status}, v1.Node{ObjectMeta: want.ObjectMeta, Status: want.Status}
+	before.Status.Addresses, after.Status.Addresses = nil, nil
+	oldJSON, err := json.Marshal(before)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the known node: %w", err)
+	}
+	newJSON, err := json.Marshal(after)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the new node: %w", err)
+	}
+	diff, err := strategicpatch.CreateTwoWayMergePatch(oldJSON, newJSON, v1.Node{})
+	if err != nil {
+		return nil, fmt.Errorf("cannot compare nodes: %w", err)
+	}
+	if equality.Semantic.DeepEqual(known.Status.Addresses, want.Status.Addresses) {
+		return diff, nil
+	}
+	patch := map[string]any{}
+	if err := json.Unmarshal(diff, &patch); err != nil {
+		return nil, fmt.Errorf("cannot read the difference of nodes: %w", err)
+	}
+	status, _ := patch["status"].(map[string]any)
+	if status == nil {
+		status = map[string]any{}
+		patch["status"] = status
+	}
+	list := []any{}
+	for _, a := range want.Status.Addresses {
+		list = append(list, a)
+	}
+	status["addresses"] = append(list, map[string]any{"$patch": "replace"})
+	return json.Marshal(patch)
+}

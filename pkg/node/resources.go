@@ -1,0 +1,108 @@
+package node
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// capacity is what the machine has, beside resources that others (device plugins, an administrator) put into the status.
+func capacity(in Inputs) v1.ResourceList {
+	out := v1.ResourceList{}
+	for name, q := range in.Known.Capacity {
+		if !isHugePages(name) {
+			out[name] = q.DeepCopy()
+		}
+	}
+	pods := in.Config.MaxPods
+	if in.Config.PodsPerCore > 0 {
+		pods = min(pods, in.Config.PodsPerCore*in.Facts.CPUs)
+	}
+	out[v1.ResourceCPU] = *resource.NewMilliQuantity(int64(in.Facts.CPUs)*1000, resource.DecimalSI)
+	out[v1.ResourceMemory] = *resource.NewQuantity(int64(in.Facts.Memory), resource.BinarySI)
+	out[v1.ResourcePods] = *resource.NewQuantity(int64(pods), resource.DecimalSI)
+	if in.Disk.Capacity > 0 {
+		out[v1.ResourceEphemeralStorage] = *resource.NewQuantity(int64(in.Disk.Capacity), resource.BinarySI)
+	}
+	for page, bytes := range in.Facts.HugePages {
+		size := resource.NewQuantity(int64(page), resource.BinarySI)
+		out[v1.ResourceName(v1.ResourceHugePagesPrefix+size.String())] = *resource.NewQuantity(int64(bytes), resource.BinarySI)
+	}
+	return out
+}
+
+// allocatable is capacity without the reservations, the memory and disk that are kept free by eviction, and, of memory, huge pages.
+func allocatable(in Inputs, capacity v1.ResourceList) v1.ResourceList {
+	out := v1.ResourceList{}
+	eviction := evictionReserve(in, capacity)
+	for name, q := range capacity {
+		q = q.DeepCopy()
+		for _, reserved := range []v1.ResourceList{in.Config.SystemReserved, in.Config.KubeReserved, eviction} {
+			if r, ok := reserved[name]; ok {
+				q.Sub(r)
+			}
+		}
+		out[name] = q
+	}
+	memory := out[v1.ResourceMemory]
+	for name, q := range capacity {
+		if isHugePages(name) {
+			memory.Sub(q)
+		}
+	}
+	out[v1.ResourceMemory] = memory
+	for name, q := range out {
+		if q.Sign() < 0 {
+			q.Set(0)
+			out[name] = q
+		}
+	}
+	return out
+}
+
+func isHugePages(name v1.ResourceName) bool {
+	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
+}
+
+// evictionDefaults are upstream's hard thresholds for the two signals that reduce allocatable.
+func evictionDefaults(os string) map[string]string {
+	memory := "100Mi"
+	if os == "windows" {
+		memory = "500Mi" // Windows' own processes need more before they suffer
+	}
+	return map[string]string{"memory.available": memory, "nodefs.available": "10%"}
+}
+
+func evictionReserve(in Inputs, capacity v1.ResourceList) v1.ResourceList {
+	thresholds := in.Config.EvictionHard
+	if thresholds == nil {
+		thresholds = evictionDefaults(in.Facts.OS)
+	}
+	out := v1.ResourceList{}
+	for signal, name := range map[string]v1.ResourceName{"memory.available": v1.ResourceMemory, "nodefs.available": v1.ResourceEphemeralStorage} {
+		if value, ok := thresholds[signal]; ok {
+			total := capacity[name]
+			if q, err := threshold(value, total.Value()); err == nil { // New has checked them
+				out[name] = q
+			}
+		}
+	}
+	return out
+}
+
+// threshold reads a quantity or a percentage of total.
+func threshold(value string, total int64) (resource.Quantity, error) {
+	percent, ok := strings.CutSuffix(value, "%")
+	if !ok {
+		return resource.ParseQuantity(value)
+	}
+	// In upstream's precision, so that both agents report the same number.
+	p, err := strconv.ParseFloat(percent, 32)
+	if err != nil || p < 0 || p > 100 {
+		return resource.Quantity{}, fmt.Errorf("must be a percentage between 0%% and 100%%")
+	}
+	return *resource.NewQuantity(int64(float64(total)*float64(float32(p)/100)), resource.BinarySI), nil
+}
