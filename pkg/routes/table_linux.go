@@ -55,7 +55,9 @@ func (t *table) List(context.Context) (Host, error) {
 		return Host{}, fmt.Errorf("cannot list addresses: %w", err)
 	}
 	for _, a := range addrs {
-		host.Addrs = append(host.Addrs, addr(a.IP))
+		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 { // until then the kernel refuses it as a source
+			host.Addrs = append(host.Addrs, addr(a.IP))
+		}
 	}
 	return host, nil
 }

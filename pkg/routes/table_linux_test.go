@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -43,6 +44,7 @@ func namespace(t testing.TB, addr string) *table {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.Flags = unix.IFA_F_NODAD // do not wait for others to object
 	for _, err := range []error{netlink.LinkAdd(link), netlink.AddrAdd(link, a), netlink.LinkSetUp(link), netlink.LinkSetUp(peer)} {
 		if err != nil {
 			t.Fatal(err)
@@ -125,11 +127,17 @@ func TestKernel(t *testing.T) {
 }
 
 func TestKernelIPv6(t *testing.T) {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		t.Skipf("this kernel has no IPv6: %v", err)
+	}
 	tab := namespace(t, "fd00:1::11/64")
 	nodes := []*v1.Node{node("Lin01", "fd00:1::11", "fd00:244::/64"), node("b", "fd00:1::12", "fd00:244:1::/64")}
 	state, _ := Plan(HostGateway, "Lin01", nodes, Options{})
 	if _, err := Apply(t.Context(), tab, state); err != nil {
-		t.Skipf("the kernel of this machine has no IPv6 for new namespaces: %v", err)
+		t.Fatal(err)
+	}
+	if got := shown(t, tab); got != "fd00:244:1::/64 via fd00:1::12 src fd00:1::11\n" {
+		t.Errorf("table:\n%s", got)
 	}
 	if d, err := Apply(t.Context(), tab, state); err != nil || !d.Empty() {
 		t.Errorf("second Apply: %+v, %v", d, err)
