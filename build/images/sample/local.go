@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func env([]string) error {
+	for _, v := range os.Environ() {
+		fmt.Println(v)
+	}
+	return nil
+}
+
+func cat(args []string) error {
+	for _, path := range args {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stdout.Write(data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func list(args []string) error {
+	if len(args) == 0 {
+		args = []string{"."}
+	}
+	for _, dir := range args {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			info, err := entry.Info()
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%s %8d %s\n", info.Mode(), info.Size(), entry.Name())
+		}
+	}
+	return nil
+}
+
+func write(args []string) error {
+	if len(args) < 2 {
+		return fmt.Errorf("write: want a file and a text")
+	}
+	return os.WriteFile(args[0], []byte(strings.Join(args[1:], " ")+"\n"), 0o644)
+}
+
+func echoArgs(args []string) error {
+	fmt.Println(strings.Join(args, " "))
+	return nil
+}
+
+func hostname([]string) error {
+	name, err := os.Hostname()
+	fmt.Println(name)
+	return err
+}
+
+// told returns a channel that closes when the program is asked to end.
+func told() <-chan struct{} {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() { <-signals; close(done) }()
+	return done
+}
+
+func sleep(args []string) error {
+	var over <-chan time.Time
+	if len(args) > 0 {
+		d, err := duration(args[0])
+		if err != nil {
+			return err
+		}
+		over = time.After(d)
+	}
+	select {
+	case <-over:
+	case <-told():
+	}
+	return nil
+}
+
+// duration reads 1m30s, and 90 as seconds.
+func duration(text string) (time.Duration, error) {
+	if seconds, err := strconv.Atoi(text); err == nil {
+		return time.Duration(seconds) * time.Second, nil
+	}
+	return time.ParseDuration(text)
+}
+
+func fail(args []string) error {
+	code := 1
+	if len(args) > 0 {
+		var err error
+		if code, err = strconv.Atoi(args[0]); err != nil {
+			return err
+		}
+	}
+	return exitCode(code)
+}
+
+// shell runs the commands of this program, one per line. With -c it runs its argument, commands separated by semicolons.
+func shell(args []string) error {
+	if len(args) > 1 && args[0] == "-c" {
+		var err error
+		for line := range strings.SplitSeq(args[1], ";") {
+			err = runLine(line)
+		}
+		return err
+	}
+	prompt := ""
+	if info, err := os.Stdin.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+		prompt = "# "
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	for fmt.Print(prompt); lines.Scan(); fmt.Print(prompt) {
+		if strings.TrimSpace(lines.Text()) == "exit" {
+			return nil
+		}
+		if err := runLine(lines.Text()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+	return lines.Err()
+}
+
+func runLine(line string) error {
+	words := strings.Fields(line)
+	switch {
+	case len(words) == 0:
+		return nil
+	case words[0] == "echo":
+		words[0] = "echoargs"
+	case words[0] == "exit":
+		return fail(words[1:])
+	case words[0] == "/sample" && len(words) > 1:
+		words = words[1:]
+	}
+	return dispatch(words)
+}

@@ -1,0 +1,168 @@
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// tool is a set of programs of one module that are built together.
+type tool struct {
+	module   string // directory below hack/tools; "" is our own module
+	packages []string
+	names    []string // of the programs, one per package
+	ldflags  string
+	cold     time.Duration // what it takes with empty caches, for the user's patience
+}
+
+const kubernetesVersion = "1.36.3"
+
+func tools() []tool {
+	version := "k8s.io/component-base/version."
+	return []tool{
+		{
+			module: "kubernetes",
+			packages: []string{
+				"k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager",
+				"k8s.io/kubernetes/cmd/kube-scheduler", "k8s.io/kubernetes/cmd/kubectl",
+			},
+			names: []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"},
+			ldflags: "-s -w -X " + version + "gitVersion=v" + kubernetesVersion + " -X " + version + "gitMajor=1 -X " + version +
+				"gitMinor=36 -X " + version + "gitTreeState=clean",
+			cold: 5 * time.Minute,
+		},
+		{module: "etcd", packages: []string{"go.etcd.io/etcd/server/v3"}, names: []string{"etcd"}, ldflags: "-s -w", cold: time.Minute},
+		{module: "coredns", packages: []string{"github.com/coredns/coredns"}, names: []string{"coredns"}, ldflags: "-s -w", cold: 2 * time.Minute},
+	}
+}
+
+// own are our programs that run on hosts or in images; go build itself sees whether they are up to date.
+var own = tool{
+	packages: []string{"./hack/cluster", "./build/images/sample", "./build/images/pause"},
+	names:    []string{"cluster", "sample", "pause"},
+	ldflags:  "-s -w",
+}
+
+// Build builds what is missing or outdated: the control plane, etcd, CoreDNS, the images' programs, and kubelet and proxy.
+func (c *Cluster) Build(ctx context.Context) error {
+	if err := c.buildTools(ctx); err != nil {
+		return err
+	}
+	return c.BuildAgents(ctx)
+}
+
+// BuildAgents builds kubelet and proxy as `make` does.
+func (c *Cluster) BuildAgents(ctx context.Context) error {
+	return c.logged(ctx, "agents", c.Root, nil, "hack/build.sh")
+}
+
+// Binary is the path of a program that `make` builds: kubelet or proxy.
+func (c *Cluster) Binary(name string) string {
+	return filepath.Join(c.Root, "_output/bin/linux", runtime.GOARCH, name)
+}
+
+func (c *Cluster) buildTools(ctx context.Context) error {
+	if err := os.MkdirAll(c.Tools, 0o755); err != nil {
+		return err
+	}
+	var group errgroup.Group
+	group.SetLimit(2)
+	for _, t := range tools() {
+		group.Go(func() error { return c.buildTool(ctx, t) })
+	}
+	group.Go(func() error { return c.buildTool(ctx, own) })
+	return group.Wait()
+}
+
+// buildTool builds a set unless its stamp says that the same inputs made what is there.
+func (c *Cluster) buildTool(ctx context.Context, t tool) error {
+	dir := filepath.Join(c.Root, "hack/tools", t.module)
+	if t.module == "" {
+		dir = c.Root
+	}
+	stamp := filepath.Join(c.Tools, "."+t.names[0]+".stamp")
+	want, err := t.stamp(dir)
+	if err != nil {
+		return err
+	}
+	if t.module != "" && c.present(t) {
+		if have, err := os.ReadFile(stamp); err == nil && string(have) == want {
+			return nil
+		}
+	}
+	out := c.Tools + "/"
+	if len(t.names) == 1 {
+		out += t.names[0] // etcd's package has another name
+	}
+	argv := append([]string{"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", t.ldflags, "-o", out}, t.packages...)
+	begin := time.Now()
+	if err := c.logged(ctx, "build-"+t.names[0], dir, []string{"CGO_ENABLED=0"}, argv...); err != nil {
+		return err
+	}
+	if took := time.Since(begin); took > 2*time.Second {
+		c.steps.note("%s: %.1f s (about %s with empty caches)", strings.Join(t.names, ", "), took.Seconds(), t.cold)
+	}
+	return os.WriteFile(stamp, []byte(want), 0o644)
+}
+
+func (c *Cluster) present(t tool) bool {
+	for _, name := range t.names {
+		if _, err := os.Stat(filepath.Join(c.Tools, name)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// stamp is a digest of what decides the result: module versions, flags, the Go release and the platform.
+func (t tool) stamp(dir string) (string, error) {
+	hash := sha256.New()
+	fmt.Fprintln(hash, t.packages, t.ldflags, runtime.Version(), runtime.GOARCH)
+	for _, name := range []string{"go.mod", "go.sum"} {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return "", fmt.Errorf("cannot build %s: %w", strings.Join(t.names, ", "), err)
+		}
+		hash.Write(data)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// logged runs a program with its output in a log of that name below the cluster's state.
+func (c *Cluster) logged(ctx context.Context, name, dir string, env []string, argv ...string) error {
+	path := filepath.Join(c.State, "logs", name+".log")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	log, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, append(os.Environ(), env...), log, log
+	if err := cmd.Run(); err != nil {
+		return &LogError{Err: fmt.Errorf("%s: %w", name, err), Log: path}
+	}
+	return nil
+}
+
+// ensurePackages installs the Debian packages that hosts need, when one of their programs is missing.
+func (c *Cluster) ensurePackages(ctx context.Context) error {
+	for _, name := range []string{"dockerd", "containerd", "runc", "ip", "iptables", "nft", "conntrack", "nsenter", "setsid", "script", "sysctl"} {
+		if _, err := exec.LookPath(name); err != nil {
+			c.steps.note("%s was missing: installed by hack/ensure-packages.sh", name)
+			return c.logged(ctx, "packages", c.Root, nil, "hack/ensure-packages.sh", "cluster")
+		}
+	}
+	return nil
+}

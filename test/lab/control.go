@@ -1,0 +1,260 @@
+package lab
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// manifests are the objects that the cluster itself needs, applied before the nodes come.
+//
+//go:embed manifests/*.yaml
+var manifests embed.FS
+
+func (c *Cluster) controlProcesses() []*Process {
+	control := c.Control
+	process := func(name string, argv func() []string) *Process {
+		return &Process{Name: name, host: control, argv: argv}
+	}
+	gateway := process("gateway", func() []string {
+		return []string{filepath.Join(c.Tools, "cluster"), "gateway", "--kubeconfig=" + control.PKI("admin.kubeconfig"), "--to=" + c.apiAddress()}
+	})
+	gateway.files = c.listen
+	return []*Process{
+		process("etcd", c.etcdArgv),
+		process("kube-apiserver", c.apiserverArgv),
+		process("kube-controller-manager", c.controllerManagerArgv),
+		process("kube-scheduler", c.schedulerArgv),
+		gateway,
+	}
+}
+
+func (c *Cluster) apiAddress() string { return net.JoinHostPort(c.Control.Addr.String(), apiPort) }
+
+func (c *Cluster) etcdArgv() []string {
+	return []string{
+		filepath.Join(c.Tools, "etcd"),
+		"--name=control",
+		"--data-dir=" + c.Control.Dir("etcd"),
+		"--listen-client-urls=http://127.0.0.1:2379",
+		"--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-peer-urls=http://127.0.0.1:2380",
+		"--initial-advertise-peer-urls=http://127.0.0.1:2380",
+		"--initial-cluster=control=http://127.0.0.1:2380",
+		"--unsafe-no-fsync", // its data does not outlive the cluster
+		"--log-level=warn",
+	}
+}
+
+func (c *Cluster) apiserverArgv() []string {
+	pki := c.Control.PKI
+	return []string{
+		filepath.Join(c.Tools, "kube-apiserver"),
+		"--etcd-servers=http://127.0.0.1:2379",
+		"--advertise-address=" + c.Control.Addr.String(),
+		"--secure-port=" + apiPort,
+		"--tls-cert-file=" + pki("apiserver.crt"),
+		"--tls-private-key-file=" + pki("apiserver.key"),
+		"--client-ca-file=" + pki("ca.crt"),
+		"--kubelet-certificate-authority=" + pki("ca.crt"),
+		"--kubelet-client-certificate=" + pki("apiserver-kubelet-client.crt"),
+		"--kubelet-client-key=" + pki("apiserver-kubelet-client.key"),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--requestheader-client-ca-file=" + pki("ca.crt"),
+		"--requestheader-allowed-names=front-proxy-client", // the same authority signs clients that are no proxies
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + pki("front-proxy-client.crt"),
+		"--proxy-client-key-file=" + pki("front-proxy-client.key"),
+		"--service-account-issuer=https://kubernetes.default.svc." + DNSDomain,
+		"--service-account-key-file=" + pki("sa.pub"),
+		"--service-account-signing-key-file=" + pki("sa.key"),
+		"--service-cluster-ip-range=" + ServiceCIDR,
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged",
+		"--enable-aggregator-routing",
+		"--event-ttl=1h",
+		"--shutdown-delay-duration=0s",
+		"--v=1",
+	}
+}
+
+func (c *Cluster) controllerManagerArgv() []string {
+	pki := c.Control.PKI
+	return []string{
+		filepath.Join(c.Tools, "kube-controller-manager"),
+		"--kubeconfig=" + pki("controller-manager.kubeconfig"),
+		"--authentication-kubeconfig=" + pki("controller-manager.kubeconfig"),
+		"--authorization-kubeconfig=" + pki("controller-manager.kubeconfig"),
+		"--bind-address=127.0.0.1",
+		"--leader-elect=false",
+		"--use-service-account-credentials",
+		"--service-account-private-key-file=" + pki("sa.key"),
+		"--root-ca-file=" + pki("ca.crt"),
+		"--cluster-signing-cert-file=" + pki("ca.crt"),
+		"--cluster-signing-key-file=" + pki("ca.key"),
+		"--allocate-node-cidrs",
+		"--cluster-cidr=" + PodCIDR,
+		"--node-cidr-mask-size=24",
+		"--service-cluster-ip-range=" + ServiceCIDR,
+		"--node-monitor-grace-period=24s", // upstream 50s: a test need not wait so long for a node that left
+		"--node-monitor-period=2s",
+		"--concurrent-gc-syncs=5",
+		"--v=1",
+	}
+}
+
+func (c *Cluster) schedulerArgv() []string {
+	pki := c.Control.PKI
+	return []string{
+		filepath.Join(c.Tools, "kube-scheduler"),
+		"--kubeconfig=" + pki("scheduler.kubeconfig"),
+		"--authentication-kubeconfig=" + pki("scheduler.kubeconfig"),
+		"--authorization-kubeconfig=" + pki("scheduler.kubeconfig"),
+		"--bind-address=127.0.0.1",
+		"--leader-elect=false",
+		"--v=1",
+	}
+}
+
+// listen opens the port on the machine's loopback by which its users reach the API server. The gateway gets the socket and runs in
+// the control plane's network: a socket stays in the network in which it was opened. The kubeconfig names the port.
+func (c *Cluster) listen() ([]*os.File, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:16443")
+	if err != nil {
+		if listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return nil, err
+		}
+	}
+	defer listener.Close()
+	file, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.LoadFromFile(c.Control.PKI("admin.kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	config.Clusters["winkube"].Server = "https://" + listener.Addr().String()
+	return []*os.File{file}, clientcmd.WriteToFile(*config, c.Kubeconfig())
+}
+
+// upControl starts the control plane and waits until the API server is ready and knows the cluster's own objects.
+func (c *Cluster) upControl(ctx context.Context) error {
+	for _, process := range c.Control.processes {
+		if err := process.Ensure(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.WaitAPIServer(ctx); err != nil {
+		return err
+	}
+	return c.applyManifests(ctx)
+}
+
+// WaitAPIServer waits until the API server is ready.
+func (c *Cluster) WaitAPIServer(ctx context.Context) error {
+	return c.Control.Process("kube-apiserver").await(ctx, time.Minute, func(ctx context.Context) error {
+		client, err := c.Client()
+		if err != nil {
+			return err
+		}
+		return client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+}
+
+func (c *Cluster) applyManifests(ctx context.Context) error {
+	entries, err := manifests.ReadDir("manifests")
+	if err != nil {
+		return err
+	}
+	dir := c.Control.Dir("objects")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		data, err := manifests.ReadFile("manifests/" + entry.Name())
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, entry.Name()), data, 0o644); err != nil {
+			return err
+		}
+	}
+	_, err = c.Kubectl(ctx, "apply", "-f", dir)
+	return err
+}
+
+// Config is the administrator's client configuration.
+func (c *Cluster) Config() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 200, 400
+	return config, nil
+}
+
+// Client is a client with the administrator's rights.
+func (c *Cluster) Client() (*kubernetes.Clientset, error) {
+	config, err := c.Config()
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// KubectlPath is the built kubectl.
+func (c *Cluster) KubectlPath() string { return filepath.Join(c.Tools, "kubectl") }
+
+// Kubectl runs kubectl as the administrator and returns what it printed.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return run(ctx, append([]string{c.KubectlPath(), "--kubeconfig=" + c.Kubeconfig()}, args...)...)
+}
+
+// waitNodesReady waits until every node has a pod CIDR and is Ready.
+func (c *Cluster) waitNodesReady(ctx context.Context) error {
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	for _, host := range c.Nodes {
+		err := host.Process("kubelet").await(ctx, time.Minute, func(ctx context.Context) error {
+			node, err := client.CoreV1().Nodes().Get(ctx, host.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if node.Spec.PodCIDR == "" {
+				return fmt.Errorf("node %s has no pod CIDR yet", host.Name)
+			}
+			return nodeReady(node)
+		})
+		if err != nil {
+			return err
+		}
+		if err := host.Process("proxy").await(ctx, 20*time.Second, func(ctx context.Context) error {
+			_, err := host.Exec(ctx, filepath.Join(c.Tools, "sample"), "get", "http://127.0.0.1:10256/healthz")
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ShellLine is what makes kubectl work in the user's shell.
+func (c *Cluster) ShellLine() string {
+	return strings.Join([]string{"export", "KUBECONFIG=" + c.Kubeconfig(), "PATH=" + c.Tools + ":$PATH"}, " ")
+}

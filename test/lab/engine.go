@@ -1,0 +1,141 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+)
+
+// Engine is a host's Docker engine, seen from beside our kubelet: a handful of calls of its HTTP interface.
+type Engine struct{ client *http.Client }
+
+// Engine returns the host's engine.
+func (h *Host) Engine() *Engine {
+	socket := h.EngineSocket()
+	return &Engine{&http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}}
+}
+
+// call does one request. in and out are what JSON is made from and read into, or nil.
+func (e *Engine) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(data)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, body)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := e.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode >= 400 {
+		return fmt.Errorf("%s %s: %s: %s", method, path, response.Status, strings.TrimSpace(string(data)))
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(data, out)
+}
+
+// Ping is nil when the engine answers.
+func (e *Engine) Ping(ctx context.Context) error {
+	return e.call(ctx, http.MethodGet, "/_ping", nil, nil)
+}
+
+// HasImage says whether the engine has the image of that id under that name.
+func (e *Engine) HasImage(ctx context.Context, name, id string) bool {
+	var image struct {
+		ID string `json:"Id"`
+	}
+	return e.call(ctx, http.MethodGet, "/images/"+url.PathEscape(name)+"/json", nil, &image) == nil && image.ID == id
+}
+
+// Load reads a tar file in the form of `docker save`. The engine reports failures inside a successful answer.
+func (e *Engine) Load(ctx context.Context, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	var answer json.RawMessage
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://engine/images/load?quiet=1", file)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/x-tar")
+	response, err := e.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	decoder := json.NewDecoder(response.Body)
+	for decoder.Decode(&answer) == nil {
+		if bytes.Contains(answer, []byte(`"errorDetail"`)) {
+			return fmt.Errorf("cannot load %s: %s", path, answer)
+		}
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("cannot load %s: %s", path, response.Status)
+	}
+	return nil
+}
+
+// Container is one container of an engine.
+type Container struct {
+	ID     string `json:"Id"`
+	Names  []string
+	Image  string
+	State  string
+	Labels map[string]string
+}
+
+// Containers lists all containers, running or not.
+func (e *Engine) Containers(ctx context.Context) ([]Container, error) {
+	var list []Container
+	err := e.call(ctx, http.MethodGet, "/containers/json?all=1", nil, &list)
+	return list, err
+}
+
+// Run creates and starts a container, without any agent, and returns its id.
+func (e *Engine) Run(ctx context.Context, name, image string) (string, error) {
+	var created struct {
+		ID string `json:"Id"`
+	}
+	if err := e.call(ctx, http.MethodPost, "/containers/create?name="+url.QueryEscape(name), map[string]any{"Image": image}, &created); err != nil {
+		return "", err
+	}
+	return created.ID, e.call(ctx, http.MethodPost, "/containers/"+created.ID+"/start", nil, nil)
+}
+
+// Remove kills and removes a container.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	return e.call(ctx, http.MethodDelete, "/containers/"+url.PathEscape(id)+"?force=1", nil, nil)
+}
+
+// RemoveImage removes an image by name.
+func (e *Engine) RemoveImage(ctx context.Context, name string) error {
+	return e.call(ctx, http.MethodDelete, "/images/"+url.PathEscape(name), nil, nil)
+}

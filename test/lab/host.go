@@ -1,0 +1,176 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// switchNamespace holds the bridge to which every host's veth leads.
+const switchNamespace = "wk-switch"
+
+// Host is a network namespace that plays a machine.
+type Host struct {
+	Name string     // of the Node: node1
+	Addr netip.Addr // of eth0
+	// LiveRestore starts the engine such that containers outlive it. It acts on the next start of dockerd.
+	LiveRestore bool
+	// ExtraArgs are appended to the command line of the process of that name at its next start.
+	ExtraArgs map[string][]string
+
+	cluster   *Cluster
+	number    int // 1, 2, ... for nodes
+	processes []*Process
+}
+
+func (c *Cluster) newHost(name string, addr netip.Addr) *Host {
+	return &Host{Name: name, Addr: addr, LiveRestore: true, ExtraArgs: map[string][]string{}, cluster: c}
+}
+
+// Namespace is the name of the host's network namespace, as `ip netns` knows it.
+func (h *Host) Namespace() string { return "wk-" + h.Name }
+
+// Dir is the host's directory below the cluster's state.
+func (h *Host) Dir(elem ...string) string {
+	return filepath.Join(append([]string{h.cluster.State, h.Name}, elem...)...)
+}
+
+// RunDir is where the host's sockets are.
+func (h *Host) RunDir(elem ...string) string {
+	return filepath.Join(append([]string{runDir, h.Name}, elem...)...)
+}
+
+// Process returns the host's process of that name; it panics on a name that does not exist, since names are constants of the caller.
+func (h *Host) Process(name string) *Process {
+	for _, process := range h.processes {
+		if process.Name == name {
+			return process
+		}
+	}
+	panic(fmt.Sprintf("lab: host %s has no process %q", h.Name, name))
+}
+
+// ProcessNames lists the host's processes in the order in which they start.
+func (h *Host) ProcessNames() []string {
+	var names []string
+	for _, process := range h.processes {
+		names = append(names, process.Name)
+	}
+	return names
+}
+
+// Command prepares a program in the host's network.
+func (h *Host) Command(ctx context.Context, argv ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "nsenter", append(h.enter(), argv...)...)
+}
+
+func (h *Host) enter() []string { return []string{"--net=/run/netns/" + h.Namespace(), "--"} }
+
+// Exec runs a program in the host's network and returns what it printed to both streams; the error repeats it.
+func (h *Host) Exec(ctx context.Context, argv ...string) (string, error) {
+	return output(h.Command(ctx, argv...), argv)
+}
+
+// run runs a program on the machine itself.
+func run(ctx context.Context, argv ...string) (string, error) {
+	return output(exec.CommandContext(ctx, argv[0], argv[1:]...), argv)
+}
+
+func output(cmd *exec.Cmd, argv []string) (string, error) {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(out.String()))
+	}
+	return out.String(), nil
+}
+
+// upHosts makes the namespaces, the bridge and the veths, and keeps those that are there.
+func (c *Cluster) upHosts(ctx context.Context) error {
+	if err := c.upNamespace(ctx, switchNamespace); err != nil {
+		return err
+	}
+	if _, err := run(ctx, "ip", "-n", switchNamespace, "link", "show", "br0"); err != nil {
+		if err := ip(ctx, switchNamespace, "link add br0 type bridge"); err != nil {
+			return err
+		}
+	}
+	if err := ip(ctx, switchNamespace, "link set br0 up"); err != nil {
+		return err
+	}
+	for _, host := range c.Hosts() {
+		if err := c.upNamespace(ctx, host.Namespace()); err != nil {
+			return err
+		}
+		if err := host.upLink(ctx); err != nil {
+			return err
+		}
+		if err := host.upDirectories(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) upNamespace(ctx context.Context, name string) error {
+	if _, err := os.Stat("/run/netns/" + name); err != nil {
+		if _, err := run(ctx, "ip", "netns", "add", name); err != nil {
+			return err
+		}
+	}
+	return ip(ctx, name, "link set lo up")
+}
+
+// upLink gives the host its eth0. Pods' and services' ranges end in the host when no better route leads to them: nothing may leave
+// the machine, and there is no default route either.
+func (h *Host) upLink(ctx context.Context) error {
+	namespace := h.Namespace()
+	if _, err := run(ctx, "ip", "-n", namespace, "link", "show", "eth0"); err != nil {
+		if err := ip(ctx, switchNamespace, "link add "+h.Name+" type veth peer name eth0 netns "+namespace); err != nil {
+			return err
+		}
+	}
+	if err := ip(ctx, switchNamespace, "link set "+h.Name+" master br0 up"); err != nil {
+		return err
+	}
+	for _, args := range []string{
+		"addr replace " + h.Addr.String() + "/24 dev eth0",
+		"link set eth0 up",
+		"route replace unreachable " + PodCIDR + " metric 1000000",
+		"route replace unreachable " + ServiceCIDR + " metric 1000000",
+	} {
+		if err := ip(ctx, namespace, args); err != nil {
+			return err
+		}
+	}
+	_, err := h.Exec(ctx, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	return err
+}
+
+func (h *Host) upDirectories() error {
+	for _, dir := range []string{h.Dir(), h.Dir("pki"), h.Dir("manifests"), h.RunDir()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if h == h.cluster.Control {
+		return nil
+	}
+	// What a pod with dnsPolicy Default sees. No such server exists: there is no way out of the cluster.
+	resolv := "search lab.test\nnameserver " + h.cluster.Control.Addr.String() + "\n"
+	if err := os.WriteFile(h.Dir("resolv.conf"), []byte(resolv), 0o644); err != nil {
+		return err
+	}
+	return makeCgroups(h.cgroup())
+}
+
+// ip runs the ip tool on a namespace with arguments that hold no spaces.
+func ip(ctx context.Context, namespace, args string) error {
+	_, err := run(ctx, append([]string{"ip", "-n", namespace}, strings.Fields(args)...)...)
+	return err
+}

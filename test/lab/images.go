@@ -1,0 +1,172 @@
+package lab
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// The images that the repository makes. There is no registry: they are loaded into every engine.
+const (
+	PauseImage   = "winkube/pause:1"
+	SampleImage  = "winkube/sample:1"
+	CoreDNSImage = "winkube/coredns:1.14.7"
+)
+
+// image is a program on an otherwise nearly empty file system.
+type image struct {
+	name       string
+	program    string // below Tools; stands at the root of the image
+	links      []string
+	entrypoint []string
+	cmd        []string
+}
+
+func images() []image {
+	return []image{
+		{name: PauseImage, program: "pause", entrypoint: []string{"/pause"}},
+		{name: SampleImage, program: "sample", links: []string{"bin/sh"}, entrypoint: []string{"/sample"}, cmd: []string{"serve"}},
+		{name: CoreDNSImage, program: "coredns", entrypoint: []string{"/coredns"}},
+	}
+}
+
+// upImages makes every image that some node's engine does not have and loads it there.
+func (c *Cluster) upImages(ctx context.Context) error {
+	for _, img := range images() {
+		if err := c.upImage(ctx, img); err != nil {
+			return fmt.Errorf("image %s: %w", img.name, err)
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) upImage(ctx context.Context, img image) error {
+	program, err := os.ReadFile(filepath.Join(c.Tools, img.program))
+	if err != nil {
+		return err
+	}
+	layer, err := img.layer(program)
+	if err != nil {
+		return err
+	}
+	config, err := img.config(layer)
+	if err != nil {
+		return err
+	}
+	var group errgroup.Group
+	archive := c.Control.Dir(img.program + ".tar")
+	written := false
+	for _, node := range c.Nodes {
+		engine := node.Engine()
+		if engine.HasImage(ctx, img.name, "sha256:"+digest(config)) {
+			continue
+		}
+		if !written {
+			if err := img.write(archive, layer, config); err != nil {
+				return err
+			}
+			defer os.Remove(archive)
+			written = true
+		}
+		group.Go(func() error { return engine.Load(ctx, archive) })
+	}
+	return group.Wait()
+}
+
+// layer is the image's file system as a tar, the same bytes for the same program.
+func (img image) layer(program []byte) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	passwd := "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
+	group := "root:x:0:\nnobody:x:65534:\n"
+	add := func(header tar.Header, data string) error {
+		header.Size = int64(len(data))
+		header.Format = tar.FormatUSTAR
+		if err := w.WriteHeader(&header); err != nil {
+			return err
+		}
+		_, err := w.Write([]byte(data))
+		return err
+	}
+	for _, entry := range []struct {
+		header tar.Header
+		data   string
+	}{
+		{tar.Header{Typeflag: tar.TypeDir, Name: "bin/", Mode: 0o755}, ""},
+		{tar.Header{Typeflag: tar.TypeDir, Name: "etc/", Mode: 0o755}, ""},
+		{tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}, ""},
+		{tar.Header{Typeflag: tar.TypeReg, Name: "etc/passwd", Mode: 0o644}, passwd},
+		{tar.Header{Typeflag: tar.TypeReg, Name: "etc/group", Mode: 0o644}, group},
+		{tar.Header{Typeflag: tar.TypeReg, Name: img.program, Mode: 0o755}, string(program)},
+	} {
+		if err := add(entry.header, entry.data); err != nil {
+			return nil, err
+		}
+	}
+	for _, link := range img.links {
+		if err := add(tar.Header{Typeflag: tar.TypeLink, Name: link, Linkname: img.program, Mode: 0o755}, ""); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// config is the image's configuration; its digest is the image's id.
+func (img image) config(layer []byte) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"architecture": runtime.GOARCH,
+		"os":           "linux",
+		"created":      "1970-01-01T00:00:00Z",
+		"config": map[string]any{
+			"Env":        []string{"PATH=/bin:/"},
+			"Entrypoint": img.entrypoint,
+			"Cmd":        img.cmd,
+			"WorkingDir": "/",
+		},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
+	})
+}
+
+// write makes the file that an engine loads, in the form of `docker save`.
+func (img image) write(path string, layer, config []byte) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	configName, layerName := digest(config)+".json", digest(layer)+"/layer.tar"
+	manifest, err := json.Marshal([]map[string]any{{"Config": configName, "RepoTags": []string{img.name}, "Layers": []string{layerName}}})
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(file)
+	for _, entry := range []struct {
+		name string
+		data []byte
+	}{{configName, config}, {layerName, layer}, {"manifest.json", manifest}} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: entry.name, Mode: 0o644, Size: int64(len(entry.data)), Format: tar.FormatUSTAR}); err != nil {
+			return err
+		}
+		if _, err := w.Write(entry.data); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}

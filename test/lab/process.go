@@ -1,0 +1,219 @@
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// Process is a program that runs on a host until it is stopped, longer than the program that started it.
+type Process struct {
+	Name string
+
+	host *Host
+	// argv is asked at each start: the first is the program's path.
+	argv func() []string
+	// files are handed to the program as descriptors 3, 4, ...; asked at each start, closed after it.
+	files func() ([]*os.File, error)
+
+	mu sync.Mutex
+}
+
+// record is what is kept of a started process.
+type record struct {
+	PID   int
+	Start uint64 // of the process, in clock ticks since boot: tells it from a later one with the same PID
+	Key   string // of the command line and the program file
+}
+
+// Log is the path of the process's log. A start after Down begins it anew, other starts append.
+func (p *Process) Log() string { return p.host.Dir(p.Name + ".log") }
+
+func (p *Process) recordPath() string { return p.host.Dir(p.Name + ".process") }
+
+// Argv is the command line that the next start uses.
+func (p *Process) Argv() []string { return append(p.argv(), p.host.ExtraArgs[p.Name]...) }
+
+// Running says whether the process runs.
+func (p *Process) Running() bool { _, ok := p.PID(); return ok }
+
+// PID returns the process id, false when it does not run.
+func (p *Process) PID() (int, bool) {
+	r, ok := p.load()
+	return r.PID, ok
+}
+
+// Since returns when the process was started, or the zero time.
+func (p *Process) Since() time.Time {
+	info, err := os.Stat(p.recordPath())
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+func (p *Process) load() (record, bool) {
+	var r record
+	data, err := os.ReadFile(p.recordPath())
+	if err != nil || json.Unmarshal(data, &r) != nil {
+		return r, false
+	}
+	start, alive := startTime(r.PID)
+	return r, alive && start == r.Start
+}
+
+// startTime reads when a process started; false when there is none, or only its zombie.
+func startTime(pid int) (uint64, bool) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	_, rest, _ := strings.Cut(string(data), ") ") // the name before it may hold anything
+	fields := strings.Fields(rest)
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return 0, false
+	}
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	return start, err == nil
+}
+
+// key tells two programs or command lines apart.
+func (p *Process) key() string {
+	argv := p.Argv()
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%q", argv)
+	if info, err := os.Stat(argv[0]); err == nil {
+		fmt.Fprintf(hash, "%d %d", info.Size(), info.ModTime().UnixNano())
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:8])
+}
+
+// Ensure starts the process if it does not run, and restarts it if its program or command line changed.
+func (p *Process) Ensure(ctx context.Context) error {
+	r, running := p.load()
+	if running && r.Key == p.key() {
+		return nil
+	}
+	if running {
+		if err := p.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	return p.Start(ctx)
+}
+
+// Start starts the process; a running one is left alone. It does not wait until the program is ready.
+func (p *Process) Start(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.Running() {
+		return nil
+	}
+	mode := os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	if _, err := os.Stat(p.recordPath()); err != nil {
+		mode |= os.O_TRUNC
+	}
+	log, err := os.OpenFile(p.Log(), mode, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+
+	key := p.key()
+	// setsid and nsenter both become the program: no process of theirs remains, and its PID is the one that we started.
+	cmd := exec.Command("setsid", append(append([]string{"nsenter"}, p.host.enter()...), p.Argv()...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = p.host.Dir()
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + p.host.Dir()}
+	if p.files != nil {
+		if cmd.ExtraFiles, err = p.files(); err != nil {
+			return fmt.Errorf("cannot start %s on %s: %w", p.Name, p.host.Name, err)
+		}
+		for _, file := range cmd.ExtraFiles {
+			defer file.Close()
+		}
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("cannot start %s on %s: %w", p.Name, p.host.Name, err)
+	}
+	r := record{PID: cmd.Process.Pid, Key: key}
+	r.Start, _ = startTime(r.PID)
+	go func() { _ = cmd.Wait() }() // reaps it if it ends before we do
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(p.recordPath(), data, 0o644)
+}
+
+// Stop asks the process to end and waits; after 30 s it kills it.
+func (p *Process) Stop(ctx context.Context) error {
+	if err := p.signal(ctx, syscall.SIGTERM, 30*time.Second); err == nil || ctx.Err() != nil {
+		return err
+	}
+	return p.Kill9(ctx)
+}
+
+// Kill9 ends the process without letting it do anything any more, and returns when it is gone.
+func (p *Process) Kill9(ctx context.Context) error {
+	return p.signal(ctx, syscall.SIGKILL, 10*time.Second)
+}
+
+// Restart stops and starts the process.
+func (p *Process) Restart(ctx context.Context) error {
+	if err := p.Stop(ctx); err != nil {
+		return err
+	}
+	return p.Start(ctx)
+}
+
+func (p *Process) signal(ctx context.Context, signal syscall.Signal, patience time.Duration) error {
+	pid, running := p.PID()
+	if !running {
+		return nil
+	}
+	process, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	if err := process.Signal(signal); err != nil && p.Running() {
+		return fmt.Errorf("cannot send %s to %s on %s: %w", signal, p.Name, p.host.Name, err)
+	}
+	err = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, patience, true, func(context.Context) (bool, error) { return !p.Running(), nil })
+	if err != nil {
+		return fmt.Errorf("%s on %s (pid %d) does not end on %s: %w", p.Name, p.host.Name, pid, signal, err)
+	}
+	return nil
+}
+
+// await polls ready until it is nil. It gives up when the process ends, ctx does or patience is over, and then points to its log.
+func (p *Process) await(ctx context.Context, patience time.Duration, ready func(context.Context) error) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		if last = ready(ctx); last == nil {
+			return true, nil
+		}
+		if !p.Running() {
+			return false, fmt.Errorf("%s on %s ended", p.Name, p.host.Name)
+		}
+		return false, nil
+	})
+	if err == nil {
+		return nil
+	}
+	if wait.Interrupted(err) {
+		err = fmt.Errorf("%s on %s is not ready after %s: %w", p.Name, p.host.Name, patience, last)
+	}
+	return &LogError{Err: err, Log: p.Log()}
+}
