@@ -21,7 +21,7 @@ func (p *Prober) grpc(ctx context.Context, action *v1.GRPCAction, target Target)
 		return Result{}, err
 	}
 	// The connection is made by hand first: the library would retry one that is refused until ctx ends.
-	raw, err := dialer().DialContext(ctx, "tcp", address)
+	raw, err := dial(ctx, "tcp", address)
 	if err != nil {
 		return Result{Detail: fmt.Sprintf("cannot connect to %s: %v", address, err)}, nil
 	}

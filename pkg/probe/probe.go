@@ -99,7 +99,7 @@ func (p *Prober) tcp(ctx context.Context, action *v1.TCPSocketAction, target Tar
 	if err != nil {
 		return Result{}, err
 	}
-	conn, err := dialer().DialContext(ctx, "tcp", address)
+	conn, err := dial(ctx, "tcp", address)
 	if err != nil {
 		return Result{Detail: err.Error()}, nil
 	}

@@ -1,0 +1,320 @@
+// Package admit stands between a pod's arrival and its worker: it decides what may start on this node.
+//
+//	pod.Manager: a new pod -> Admitter.Admit(pod) -> nil: worker starts; pod.Rejection: status Failed with its reason
+//
+// It is the one place where pods are weighed against each other: resources, ports, the number of pods. It belongs to the Manager's
+// goroutine, which calls it in order of arrival; a refused pod is never looked at again. Reasons and messages are upstream's, since users
+// and controllers look for them. It takes pod's types and nothing else from package pod, which never imports this package.
+package admit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	helper "k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Reasons of rejections, as upstream has them. Of resources it is OutOf and the resource's name.
+const (
+	ReasonOSLabel         = "PodOSSelectorNodeLabelDoesNotMatch"
+	ReasonOS              = "PodOSNotSupported"
+	ReasonGroupsPolicy    = "SupplementalGroupsPolicyNotSupported"
+	ReasonPodResources    = "PodLevelResourcesNotSupported"
+	ReasonOutOf           = "OutOf"
+	ReasonNodeAffinity    = "NodeAffinity"
+	ReasonNodeName        = "NodeName"
+	ReasonNodePorts       = "NodePorts"
+	ReasonTaintToleration = "TaintToleration"
+	ReasonUnexpected      = "UnexpectedAdmissionError"
+)
+
+// Config is what the node offers. The functions are called at each Admit; all but FreshNode and Preempt must not block.
+type Config struct {
+	NodeName string
+	OS, Arch string // as in pod.Platform
+	MaxPods  int    // kubelet field maxPods
+	// Allocatable is what pods may request in all. A resource with a domain (vendor.com/device) that is not in it is not counted:
+	// it may be the cluster's business and not this node's.
+	Allocatable func() v1.ResourceList
+	// Node is this node's object as last seen, for labels, taints and features; nil before it is known, and then those are not checked.
+	Node func() *v1.Node
+	// FreshNode asks the API server. It is called when nothing but labels keep a pod out, since they may be newer than what Node saw
+	// and the pod would be lost. May be nil; may return nil.
+	FreshNode func() *v1.Node
+	// Preempt makes room for a critical pod for which nothing but resources lack: it ends others, whose Release comes before it returns.
+	// An error refuses the pod. May be nil: critical pods are then refused as others are.
+	Preempt func(pod *v1.Pod, missing []Shortage) error
+}
+
+// Shortage is a resource of which too little is left for a pod. CPU is in thousandths, memory and storage in bytes, all else in pieces.
+type Shortage struct {
+	Resource                  v1.ResourceName
+	Requested, Used, Capacity int64
+}
+
+// Missing is how much would have to be given back.
+func (s Shortage) Missing() int64 { return s.Requested - (s.Capacity - s.Used) }
+
+func (s Shortage) message() string {
+	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", s.Resource, s.Requested, s.Used, s.Capacity)
+}
+
+// Admitter implements pod.Admitter. Admit, Adopt and Release belong to one goroutine; Allocated may be called by any.
+type Admitter struct {
+	cfg    Config
+	pods   map[types.UID]holding
+	used   amounts
+	shared atomic.Pointer[v1.ResourceList] // what Allocated shows
+}
+
+var _ pod.Admitter = (*Admitter)(nil)
+
+// holding is what an admitted pod holds.
+type holding struct {
+	name     string // namespace/name, for messages
+	requests amounts
+	ports    []hostPort
+}
+
+// amounts are requests in the units of Shortage.
+type amounts map[v1.ResourceName]int64
+
+// New makes an Admitter that holds nothing.
+func New(cfg Config) *Admitter {
+	a := &Admitter{cfg: cfg, pods: map[types.UID]holding{}, used: amounts{}}
+	a.publish()
+	return a
+}
+
+// Admit takes p in or says why not. A pod that is in already is weighed anew, without what it holds; refused, it keeps that.
+func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
+	if r := a.checkHost(p); r != nil {
+		return r
+	}
+	want := holdingOf(p)
+	missing := a.shortages(p.UID, want.requests)
+	misfit := a.misfit(p, want, a.cfg.Node())
+	if misfit != nil && misfit.Reason == ReasonNodeAffinity && len(missing) == 0 && a.cfg.FreshNode != nil {
+		if node := a.cfg.FreshNode(); node != nil {
+			misfit = a.misfit(p, want, node)
+		}
+	}
+	if len(missing) > 0 && critical(p) && a.cfg.Preempt != nil {
+		if misfit != nil { // no use in ending others
+			return misfit
+		}
+		if err := a.cfg.Preempt(p, missing); err != nil {
+			return &pod.Rejection{Reason: ReasonUnexpected, Message: fmt.Sprintf("Unexpected error while attempting to recover from admission failure: %v", err)}
+		}
+		missing = a.shortages(p.UID, want.requests)
+	}
+	if len(missing) > 0 {
+		return &pod.Rejection{Reason: ReasonOutOf + string(missing[0].Resource), Message: missing[0].message()}
+	}
+	if misfit != nil {
+		return misfit
+	}
+	a.hold(p.UID, want)
+	return nil
+}
+
+// Adopt takes p in whatever it asks for: it runs already.
+func (a *Admitter) Adopt(p *v1.Pod) { a.hold(p.UID, holdingOf(p)) }
+
+// Release gives back what a pod held. One that holds nothing is no error.
+func (a *Admitter) Release(uid types.UID) {
+	held, ok := a.pods[uid]
+	if !ok {
+		return
+	}
+	delete(a.pods, uid)
+	a.add(held.requests, -1)
+	a.publish()
+}
+
+// Allocated is the sum of what all admitted pods request, pods themselves included. It may be called by any goroutine and shows the
+// state after the last Admit, Adopt or Release that ended. The list is the caller's.
+func (a *Admitter) Allocated() v1.ResourceList { return a.shared.Load().DeepCopy() }
+
+func (a *Admitter) hold(uid types.UID, h holding) {
+	a.add(a.pods[uid].requests, -1)
+	a.pods[uid] = h
+	a.add(h.requests, +1)
+	a.publish()
+}
+
+func (a *Admitter) add(requests amounts, sign int64) {
+	for name, n := range requests {
+		if a.used[name] += sign * n; a.used[name] == 0 {
+			delete(a.used, name)
+		}
+	}
+}
+
+func (a *Admitter) publish() {
+	list := v1.ResourceList{v1.ResourcePods: *resource.NewQuantity(int64(len(a.pods)), resource.DecimalSI)}
+	for name, n := range a.used {
+		switch name {
+		case v1.ResourceCPU:
+			list[name] = *resource.NewMilliQuantity(n, resource.DecimalSI)
+		case v1.ResourceMemory, v1.ResourceEphemeralStorage:
+			list[name] = *resource.NewQuantity(n, resource.BinarySI)
+		default:
+			list[name] = *resource.NewQuantity(n, resource.DecimalSI)
+		}
+	}
+	a.shared.Store(&list)
+}
+
+// checkHost checks what no other pod and no label can change.
+func (a *Admitter) checkHost(p *v1.Pod) *pod.Rejection {
+	if os, ok := p.Labels[v1.LabelOSStable]; ok && os != a.cfg.OS {
+		return &pod.Rejection{Reason: ReasonOSLabel, Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
+	}
+	if p.Spec.OS != nil && string(p.Spec.OS.Name) != a.cfg.OS {
+		return &pod.Rejection{Reason: ReasonOS, Message: "Failed to admit pod as the OS field doesn't match node OS"}
+	}
+	if a.cfg.OS == "windows" && helper.IsPodLevelResourcesSet(p) {
+		return &pod.Rejection{Reason: ReasonPodResources, Message: "pod-level resources are not supported on Windows"}
+	}
+	if sc := p.Spec.SecurityContext; sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict {
+		node := a.cfg.Node()
+		if node == nil || node.Status.Features == nil || node.Status.Features.SupplementalGroupsPolicy == nil || !*node.Status.Features.SupplementalGroupsPolicy {
+			return &pod.Rejection{Reason: ReasonGroupsPolicy, Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
+		}
+	}
+	return nil
+}
+
+// shortages lists what lacks for requests if the pod uid holds nothing: pods first, then CPU, memory, storage, the rest by name.
+func (a *Admitter) shortages(uid types.UID, requests amounts) []Shortage {
+	var out []Shortage
+	held, again := a.pods[uid]
+	count := len(a.pods)
+	if again {
+		count--
+	}
+	if count+1 > a.cfg.MaxPods {
+		out = append(out, Shortage{Resource: v1.ResourcePods, Requested: 1, Used: int64(count), Capacity: int64(a.cfg.MaxPods)})
+	}
+	allocatable := a.cfg.Allocatable()
+	for _, name := range sorted(requests) {
+		capacity, known := allocatable[name]
+		if requests[name] == 0 || (!known && extended(name)) {
+			continue
+		}
+		s := Shortage{Resource: name, Requested: requests[name], Used: a.used[name] - held.requests[name], Capacity: amount(name, capacity)}
+		if s.Missing() > 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// misfit checks p against the node's object and other pods' ports.
+func (a *Admitter) misfit(p *v1.Pod, want holding, node *v1.Node) *pod.Rejection {
+	predicate := func(reason, message string) *pod.Rejection {
+		return &pod.Rejection{Reason: reason, Message: fmt.Sprintf("Predicate %s failed: %s", reason, message)}
+	}
+	if node != nil {
+		if fits, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node); err != nil || !fits {
+			return predicate(ReasonNodeAffinity, "node(s) didn't match Pod's node affinity/selector")
+		}
+	}
+	if p.Spec.NodeName != "" && p.Spec.NodeName != a.cfg.NodeName {
+		return predicate(ReasonNodeName, "node(s) didn't match the requested node name")
+	}
+	if port, holder := a.portConflict(p.UID, want.ports); holder != "" {
+		return predicate(ReasonNodePorts, fmt.Sprintf("node(s) didn't have free ports for the requested pod ports: %s is held by pod %s", port, holder))
+	}
+	if node != nil && !static(p) {
+		taint, untolerated := corev1.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, p.Spec.Tolerations,
+			func(t *v1.Taint) bool { return t.Effect == v1.TaintEffectNoExecute }, false)
+		if untolerated {
+			return predicate(ReasonTaintToleration, "node(s) had taints that the pod didn't tolerate: "+taint.ToString())
+		}
+	}
+	return nil
+}
+
+// portConflict finds a port of ports that another pod than uid holds; the first pod by name, so that messages are stable.
+func (a *Admitter) portConflict(uid types.UID, ports []hostPort) (port hostPort, holder string) {
+	if len(ports) == 0 {
+		return hostPort{}, ""
+	}
+	for other, held := range a.pods {
+		if other == uid || (holder != "" && held.name > holder) {
+			continue
+		}
+		for _, p := range ports {
+			if slices.ContainsFunc(held.ports, p.conflicts) {
+				port, holder = p, held.name
+				break
+			}
+		}
+	}
+	return port, holder
+}
+
+func holdingOf(p *v1.Pod) holding {
+	h := holding{name: p.Namespace + "/" + p.Name, requests: amounts{}, ports: hostPorts(p)}
+	for name, quantity := range helper.PodRequests(p, helper.PodResourcesOptions{}) {
+		h.requests[name] = amount(name, quantity)
+	}
+	return h
+}
+
+func amount(name v1.ResourceName, q resource.Quantity) int64 {
+	if name == v1.ResourceCPU {
+		return q.MilliValue()
+	}
+	return q.Value()
+}
+
+// sorted lists the resources in the order in which shortages are told.
+func sorted(requests amounts) []v1.ResourceName {
+	first := []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
+	rank := func(name v1.ResourceName) int {
+		if i := slices.Index(first, name); i >= 0 {
+			return i
+		}
+		return len(first)
+	}
+	names := make([]v1.ResourceName, 0, len(requests))
+	for name := range requests {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b v1.ResourceName) int {
+		if d := rank(a) - rank(b); d != 0 {
+			return d
+		}
+		return strings.Compare(string(a), string(b))
+	})
+	return names
+}
+
+// extended says that a resource is none of Kubernetes' own: its name has a domain, and not kubernetes.io.
+func extended(name v1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
+}
+
+// static says that p came from a file or URL.
+func static(p *v1.Pod) bool {
+	source := p.Annotations["kubernetes.io/config.source"]
+	return source != "" && source != "api"
+}
+
+// critical pods may take the place of others: static ones, and those of the system's priority classes.
+func critical(p *v1.Pod) bool {
+	return static(p) || (p.Spec.Priority != nil && *p.Spec.Priority >= 2_000_000_000)
+}
