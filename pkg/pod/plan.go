@@ -1,0 +1,329 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// The hooks are steps as well, but the worker runs them itself: the Runtime never sees these actions.
+const (
+	PostStart Action = "post-start" // run the container's postStart hook
+	PreStop   Action = "pre-stop"   // run the container's preStop hook, for Grace at most
+)
+
+// Decision is what Plan found: what to do now, what is waited for, and when to look again if nothing happens before.
+type Decision struct {
+	Steps []Step
+	Waits []Wait
+	// Next is when to plan again; zero: when something changes.
+	Next time.Time
+	// Done says that this phase has reached its end: Syncing, nothing runs and nothing is to be started again; Terminating, nothing runs;
+	// Terminated, nothing is left to remove.
+	Done bool
+	// End says that the pod may not go on, and why. Phase Syncing only.
+	End *Rejection
+	// Replace are the ids of containers that are being stopped in order to be started again whatever the restart policy says.
+	Replace []string
+}
+
+// Wait is a container, or with Container "" the sandbox, that is not started yet.
+type Wait struct {
+	Container string
+	ID        string // the attempt that has ended, for back-off
+	Reason    string
+	Message   string
+}
+
+// Reasons and messages that users know from upstream.
+const (
+	reasonDeadline      = "DeadlineExceeded"
+	messageDeadline     = "Pod was active on the node longer than the specified deadline"
+	reasonUnsupported   = "PodFeatureUnsupported"
+	reasonCrashLoop     = "CrashLoopBackOff"
+	reasonRestartingAll = "RestartingAllContainers"
+)
+
+// Plan decides what to do next for pod. It is pure: same input, same Decision; nothing in flight is planned again. observed must have
+// been taken after the last step that is not in know.Busy any more.
+func Plan(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) Decision {
+	p := &planner{pod: pod, observed: observed, know: &know, now: now}
+	switch know.Phase {
+	case Syncing:
+		p.sync()
+	case Terminating:
+		p.terminate()
+	default:
+		p.sweep()
+	}
+	return p.out
+}
+
+type planner struct {
+	pod      *v1.Pod
+	observed Observed
+	know     *Knowledge
+	now      time.Time
+	out      Decision
+}
+
+func (p *planner) sync() {
+	if p.out.End = p.mustEnd(); p.out.End != nil {
+		return
+	}
+	p.dropOld(2)
+	box, ok := p.sandbox()
+	if !ok || p.restartAll() {
+		return
+	}
+	if NeedsSandbox(p.pod, p.know.Platform) {
+		p.ephemeral(box)
+	}
+	if p.initialize(box) {
+		p.apps(box)
+	}
+	if p.out.Done {
+		p.out.Steps = slices.DeleteFunc(p.out.Steps, func(s Step) bool { return s.Action == StartContainer })
+	}
+}
+
+// mustEnd says why the pod may not go on.
+func (p *planner) mustEnd() *Rejection {
+	if seconds := p.pod.Spec.ActiveDeadlineSeconds; seconds != nil && !p.know.Last.StartTime.IsZero() {
+		deadline := p.know.Last.StartTime.Add(time.Duration(*seconds) * time.Second)
+		if !p.now.Before(deadline) {
+			return &Rejection{Reason: reasonDeadline, Message: messageDeadline}
+		}
+		p.lookAt(deadline)
+	}
+	if n := concurrentContainers(&p.pod.Spec); n > 1 && !NeedsSandbox(p.pod, p.know.Platform) {
+		return &Rejection{Reason: reasonUnsupported, Message: fmt.Sprintf(
+			"the pod has %d containers that run at the same time, but on this host its containers cannot share a network, so that a pod has one: "+
+				"split the pod, or use a node with Windows Server version 1709 or later and no Hyper-V isolation", n)}
+	}
+	return nil
+}
+
+// lookAt asks for another look at t.
+func (p *planner) lookAt(t time.Time) {
+	if p.out.Next.IsZero() || t.Before(p.out.Next) {
+		p.out.Next = t
+	}
+}
+
+func (p *planner) attempts(kind Kind, container *v1.Container) []past {
+	return attempts(p.observed, &p.know.Last, kind, container)
+}
+
+// onContainer finds a step in flight that makes, runs hooks in, or stops the named container.
+func (p *planner) onContainer(name string) *Step {
+	return p.know.busy(func(s Step) bool { return s.Container == name && s.Action != RemoveContainer })
+}
+
+func (p *planner) running(match func(Container) bool) []Container {
+	var list []Container
+	for _, c := range p.observed.Containers {
+		if c.State == Running && (match == nil || match(c)) {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// sandbox brings the pod's sandbox about. ok: it is there, and box is its id; on hosts without sandboxes "".
+func (p *planner) sandbox() (box string, ok bool) {
+	if !NeedsSandbox(p.pod, p.know.Platform) {
+		return "", true
+	}
+	current := newestSandbox(p.observed)
+	if current != nil && p.usable(*current) {
+		p.dropSandboxes(current.ID)
+		return current.ID, true
+	}
+	for _, c := range p.running(nil) {
+		_, spec, _ := FindContainer(p.pod, c.Name)
+		p.stop(c, spec, "Pod sandbox changed, it will be killed and re-created", stopGrace(p.pod), true)
+	}
+	if len(p.running(nil)) > 0 || p.know.busy(func(s Step) bool { return s.Action == StartContainer || s.Action == StopContainer }) != nil {
+		return "", false
+	}
+	if !p.wantsSandbox() {
+		p.out.Done = true
+		return "", false
+	}
+	p.dropSandboxes("")
+	if p.know.busy(func(s Step) bool { return s.Action == CreateSandbox }) != nil {
+		return "", false
+	}
+	if f := p.know.Failures[""]; f.Until.After(p.now) {
+		p.wait("", "", f.Reason, f.Message, f.Until)
+		return "", false
+	}
+	step := Step{Action: CreateSandbox, Reason: "the pod has no sandbox"}
+	for _, s := range p.observed.Sandboxes {
+		step.Attempt = max(step.Attempt, s.Attempt+1)
+		step.Reason = "Pod sandbox changed, it will be killed and re-created."
+	}
+	p.out.Steps = append(p.out.Steps, step)
+	return "", false
+}
+
+// usable says whether a sandbox can hold containers. One without an address cannot, but while something runs in it that is the
+// engine's momentary silence rather than a reason to stop a pod.
+func (p *planner) usable(box Sandbox) bool {
+	if !box.Running {
+		return false
+	}
+	return p.pod.Spec.HostNetwork || len(box.Addresses) > 0 || len(p.running(func(c Container) bool { return c.SandboxID == box.ID })) > 0
+}
+
+// dropSandboxes stops and removes all sandboxes but keep in which nothing runs.
+func (p *planner) dropSandboxes(keep string) {
+	for _, s := range p.observed.Sandboxes {
+		if s.ID == keep || len(p.running(func(c Container) bool { return c.SandboxID == s.ID })) > 0 {
+			continue
+		}
+		if s.Running {
+			p.onSandbox(StopSandbox, s, "an older sandbox of the pod")
+		} else if keep != "" {
+			p.onSandbox(RemoveSandbox, s, "an older sandbox of the pod")
+		}
+	}
+}
+
+func (p *planner) onSandbox(action Action, s Sandbox, reason string) {
+	if p.know.busy(func(b Step) bool { return b.ID == s.ID }) != nil || p.held(s.ID) {
+		return
+	}
+	p.out.Steps = append(p.out.Steps, Step{Action: action, ID: s.ID, Attempt: s.Attempt, Reason: reason})
+}
+
+// held says that an earlier try on this engine id failed and that it is too early for the next one.
+func (p *planner) held(id string) bool {
+	f, ok := p.know.Failures[id]
+	if !ok || !f.Until.After(p.now) {
+		return false
+	}
+	p.lookAt(f.Until)
+	return true
+}
+
+// wantsSandbox says whether anything would run in a new sandbox, when there is none or it is dead. A pod that is never restarted
+// gets a second one only while none of its containers was ever started.
+func (p *planner) wantsSandbox() bool {
+	ran := false
+	for kind, c := range Containers(p.pod) {
+		ran = ran || kind != Ephemeral && len(p.attempts(kind, c)) > 0
+	}
+	for i := range p.pod.Spec.Containers {
+		c := &p.pod.Spec.Containers[i]
+		list := p.attempts(App, c)
+		switch {
+		case len(list) == 0:
+			if !ran || p.pod.Spec.RestartPolicy != v1.RestartPolicyNever {
+				return true
+			}
+		case list[0].State != Exited || p.comesBack(App, c, list[0]):
+			return true
+		}
+	}
+	return false
+}
+
+// comesBack says whether an attempt that has ended is to be followed by another.
+func (p *planner) comesBack(kind Kind, c *v1.Container, ended past) bool {
+	switch {
+	case kind == Ephemeral:
+		return false
+	case p.know.Replace[ended.ID], kind == Init && restartable(c):
+		return true
+	case kind == Init && ended.ExitCode == 0:
+		return false
+	}
+	return shouldRestart(p.pod, c, ended.ExitCode)
+}
+
+// start plans the next attempt of a container unless back-off or a failure holds it up.
+func (p *planner) start(kind Kind, c *v1.Container, list []past, reason string) {
+	if p.onContainer(c.Name) != nil {
+		return
+	}
+	if f, ok := p.know.Failures[c.Name]; ok && f.Until.After(p.now) {
+		p.wait(c.Name, "", f.Reason, f.Message, f.Until)
+		return
+	}
+	if until, delay := backOff(p.know, c, list); until.After(p.now) {
+		p.wait(c.Name, list[0].ID, reasonCrashLoop, crashMessage(p.pod, c.Name, delay), until)
+		return
+	}
+	p.out.Steps = append(p.out.Steps, Step{
+		Action: StartContainer, Container: c.Name, Kind: kind, Attempt: nextAttempt(p.observed, &p.know.Last, kind, c.Name), Reason: reason,
+	})
+}
+
+// backOff is until when a container that has exited waits for its next start.
+func backOff(know *Knowledge, c *v1.Container, list []past) (until time.Time, delay time.Duration) {
+	if len(list) == 0 {
+		return time.Time{}, 0
+	}
+	var applied *time.Duration
+	if d, ok := know.Delays[c.Name]; ok {
+		applied = &d
+	}
+	delay = crashDelay(list, Hash(c), applied)
+	ended := list[0].FinishedAt
+	if ended.IsZero() {
+		ended = list[0].CreatedAt
+	}
+	return ended.Add(delay), delay
+}
+
+func crashMessage(pod *v1.Pod, name string, delay time.Duration) string {
+	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", delay, name, podLabel(pod))
+}
+
+func (p *planner) wait(container, id, reason, message string, until time.Time) {
+	p.out.Waits = append(p.out.Waits, Wait{Container: container, ID: id, Reason: reason, Message: message})
+	p.lookAt(until)
+}
+
+// stop plans the end of a running container: first its preStop hook, then, with what is left of its grace, the stop. turn false: the
+// hook alone, until its grace is over. A stop in flight that would take longer than is left now is planned again.
+func (p *planner) stop(c Container, spec *v1.Container, reason string, grace time.Duration, turn bool) {
+	deadline, begun := p.know.Stops[c.ID]
+	if !begun {
+		deadline = p.now.Add(grace)
+	}
+	if d := p.know.Deadline; p.know.Phase != Syncing && d.Before(deadline) {
+		deadline = d
+	}
+	if p.held(c.ID) {
+		return
+	}
+	left := deadline.Sub(p.now)
+	inFlight := func(action Action) bool {
+		return p.know.busy(func(s Step) bool { return s.Container == c.Name && s.Action == action }) != nil
+	}
+	switch {
+	case inFlight(StopContainer):
+		if !deadline.Before(p.know.Stops[c.ID]) {
+			return
+		}
+	case inFlight(PreStop) && left > 0:
+		p.lookAt(deadline)
+		return
+	case inFlight(StartContainer):
+		return
+	}
+	step := Step{Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason, Action: StopContainer, Grace: max(left, minGrace)}
+	switch {
+	case spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil && !p.know.Hooks[c.ID].PreStop && left > 0:
+		step.Action, step.Grace = PreStop, left
+	case !turn && left > 0:
+		p.lookAt(deadline)
+		return
+	}
+	p.out.Steps = append(p.out.Steps, step)
+}

@@ -1,0 +1,238 @@
+package pod
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// failedPostStart is why a container is stopped whose postStart hook failed.
+const failedPostStart = "FailedPostStartHook"
+
+// keep looks after a running container: finishes its start, and stops it when it may not go on as it is. in says whether it runs in
+// the pod's present sandbox.
+func (p *planner) keep(kind Kind, spec *v1.Container, c Container, in bool) {
+	_, begun := p.know.Stops[c.ID]
+	verdict, hooks := p.know.Probes[c.ID], p.know.Hooks[c.ID]
+	title := "Container"
+	if kind == Init {
+		title = "Init container"
+	}
+	kill := func(why string, probe *v1.Probe, back bool) {
+		why = fmt.Sprintf("%s %s %s", title, spec.Name, why)
+		if back {
+			why += ", will be restarted"
+			p.out.Replace = append(p.out.Replace, c.ID)
+		}
+		p.stop(c, spec, why, probeGrace(p.pod, probe), true)
+	}
+	switch {
+	case !in:
+		p.stop(c, spec, "Stopping container "+spec.Name, stopGrace(p.pod), true)
+	case kind != Ephemeral && c.Hash != Hash(spec):
+		kill("definition changed", nil, true)
+	case hooks.PostStart == Failed:
+		p.stop(c, spec, failedPostStart, stopGrace(p.pod), true)
+	case verdict.Liveness == Failed:
+		kill("failed liveness probe", spec.LivenessProbe, restartsAfterKill(p.pod, spec))
+	case verdict.Startup == Failed:
+		kill("failed startup probe", spec.StartupProbe, restartsAfterKill(p.pod, spec))
+	case begun:
+		p.stop(c, spec, "Stopping container "+spec.Name, stopGrace(p.pod), true)
+	case !p.know.postStarted(spec, c.ID) && p.onContainer(c.Name) == nil:
+		p.out.Steps = append(p.out.Steps, Step{Action: PostStart, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Reason: "the container was started"})
+	}
+}
+
+func inSandbox(box string, c Container) bool { return box == "" || c.SandboxID == box }
+
+func (p *planner) ephemeral(box string) {
+	for i := range p.pod.Spec.EphemeralContainers {
+		c := (*v1.Container)(&p.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		list := p.attempts(Ephemeral, c)
+		switch {
+		case len(list) == 0:
+			p.start(Ephemeral, c, nil, "the container was never started")
+		case list[0].State == Running:
+			p.keep(Ephemeral, c, list[0].Container, inSandbox(box, list[0].Container))
+		}
+	}
+}
+
+// initialize runs the init containers in order and keeps the restartable ones running. True: app containers may start.
+func (p *planner) initialize(box string) bool {
+	inits := p.pod.Spec.InitContainers
+	ready := false
+	for i := range p.pod.Spec.Containers {
+		c := &p.pod.Spec.Containers[i]
+		list := p.attempts(App, c)
+		ready = ready || len(list) > 0 && inSandbox(box, list[0].Container) ||
+			p.know.busy(func(s Step) bool { return s.Action == StartContainer && s.Container == c.Name }) != nil
+	}
+	// All before the last that was begun in this sandbox have had their turn, also where the engine has nothing of them any more.
+	reached := -1
+	for i := range inits {
+		if list := p.attempts(Init, &inits[i]); len(list) > 0 && inSandbox(box, list[0].Container) {
+			reached = i
+		}
+	}
+	if ready {
+		reached = len(inits)
+	}
+	for i := range inits {
+		c := &inits[i]
+		list := p.attempts(Init, c)
+		here := len(list) > 0 && inSandbox(box, list[0].Container)
+		switch {
+		case restartable(c):
+			if !p.sidecar(c, list, here) && i >= reached {
+				return false
+			}
+		case i < reached:
+			continue
+		default:
+			if !p.initOnce(c, list, here) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// sidecar keeps a restartable init container running. True: it is started, what comes after it may start.
+func (p *planner) sidecar(c *v1.Container, list []past, here bool) bool {
+	if len(list) > 0 && list[0].State == Running {
+		p.keep(Init, c, list[0].Container, here)
+		return here && p.know.hasStarted(c, list[0].ID)
+	}
+	reason := "the container was never started"
+	if len(list) > 0 {
+		reason = exitReason(list[0])
+	}
+	p.start(Init, c, list, reason)
+	return false
+}
+
+// initOnce runs an init container to its successful end. True: it has reached it.
+func (p *planner) initOnce(c *v1.Container, list []past, here bool) bool {
+	switch {
+	case len(list) == 0:
+		p.start(Init, c, nil, "the container was never started")
+	case list[0].State == Running:
+		p.keep(Init, c, list[0].Container, here)
+	case here && list[0].ExitCode == 0 && !p.know.Replace[list[0].ID]:
+		return true
+	case here && !p.comesBack(Init, c, list[0]):
+		p.out.Done = true // the pod has failed
+	case here:
+		p.start(Init, c, list, exitReason(list[0]))
+	default:
+		p.start(Init, c, list, "the pod has a new sandbox")
+	}
+	return false
+}
+
+func exitReason(ended past) string {
+	if ended.remembered != nil && ended.remembered.Reason == reasonUnknown {
+		return "the container disappeared"
+	}
+	return fmt.Sprintf("the container exited with code %d", ended.ExitCode)
+}
+
+// apps starts and keeps the app containers. When none of them runs or will run again the pod is done.
+func (p *planner) apps(box string) {
+	alive := false
+	for i := range p.pod.Spec.Containers {
+		c := &p.pod.Spec.Containers[i]
+		list := p.attempts(App, c)
+		switch {
+		case len(list) > 0 && list[0].State == Running:
+			alive = true
+			p.keep(App, c, list[0].Container, inSandbox(box, list[0].Container))
+		case len(list) == 0:
+			alive = true
+			p.start(App, c, nil, "the container was never started")
+		case p.comesBack(App, c, list[0]):
+			alive = true
+			p.start(App, c, list, exitReason(list[0]))
+		default:
+			alive = alive || p.onContainer(c.Name) != nil
+		}
+	}
+	p.out.Done = !alive
+}
+
+// restartAll starts the pod over in its sandbox when a container's rule asks for it: everything is stopped, then removed, that which
+// asked last; with nothing left, the pod begins again. True: that is under way.
+func (p *planner) restartAll() bool {
+	var source string
+	if !couldRestartAll(p.pod) {
+		return false
+	}
+	for kind, c := range Containers(p.pod) {
+		if kind == Ephemeral {
+			continue
+		}
+		if list := p.attempts(kind, c); len(list) > 0 && list[0].remembered == nil && list[0].State == Exited && restartsAll(c, list[0].ExitCode) {
+			source = list[0].ID
+			break
+		}
+	}
+	if source == "" {
+		return false
+	}
+	for _, c := range p.running(func(c Container) bool { return c.Kind != Ephemeral }) {
+		_, spec, _ := FindContainer(p.pod, c.Name)
+		p.stop(c, spec, "Stopping container "+c.Name, stopGrace(p.pod), true)
+	}
+	if len(p.running(func(c Container) bool { return c.Kind != Ephemeral })) > 0 || len(p.know.Busy) > 0 {
+		return true
+	}
+	rest := slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c Container) bool { return c.Kind == Ephemeral || c.ID == source })
+	if len(rest) == 0 {
+		rest = slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c Container) bool { return c.ID != source })
+	}
+	p.out.Steps = nil // dropOld may have wanted some of the same
+	for _, c := range rest {
+		p.remove(c, reasonRestartingAll)
+	}
+	return true
+}
+
+// dropOld removes attempts that nobody asks for any more: all but the latest keep of each container (`kubectl logs --previous` reads the
+// last dead one), what was made and never started and is not the next attempt, and containers that the spec does not have.
+func (p *planner) dropOld(keep int) {
+	all := slices.Clone(p.observed.Containers)
+	slices.SortStableFunc(all, func(a, b Container) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(b.Attempt, a.Attempt))
+	})
+	seen := map[string]int{}
+	for _, c := range all {
+		_, spec, known := FindContainer(p.pod, c.Name)
+		seen[c.Name]++
+		switch {
+		case c.State == Running:
+			if !known || seen[c.Name] > 1 {
+				p.stop(c, spec, "Stopping container "+c.Name, stopGrace(p.pod), true)
+			}
+		case !known:
+			p.remove(c, "the pod has no such container any more")
+		case !started(c) && (seen[c.Name] > 1 || p.know.Phase != Syncing):
+			p.remove(c, "a leftover that was never started")
+		case seen[c.Name] > keep:
+			p.remove(c, "an old attempt")
+		}
+	}
+}
+
+func (p *planner) remove(c Container, reason string) {
+	if p.know.busy(func(s Step) bool { return s.ID == c.ID }) != nil || p.held(c.ID) {
+		return
+	}
+	if s := p.onContainer(c.Name); s != nil && s.Action == StartContainer && !started(c) {
+		return // that start may be about to adopt it
+	}
+	p.out.Steps = append(p.out.Steps, Step{Action: RemoveContainer, Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason})
+}

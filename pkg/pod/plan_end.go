@@ -1,0 +1,71 @@
+package pod
+
+import (
+	"slices"
+)
+
+// terminate stops what runs: all at once, but the restartable init containers after the others and in reverse order, and the sandbox
+// last. Their preStop hooks do not wait for their turn, as upstream.
+func (p *planner) terminate() {
+	running := p.running(nil)
+	starting := p.know.busy(func(s Step) bool { return s.Action == StartContainer || s.Action == CreateSandbox }) != nil
+	mainRuns := starting
+	last := -1 // the sidecar whose turn it is
+	for _, c := range running {
+		if at := p.sidecarIndex(c); at < 0 {
+			mainRuns = true
+		} else {
+			last = max(last, at)
+		}
+	}
+	for _, c := range running {
+		_, spec, _ := FindContainer(p.pod, c.Name)
+		at := p.sidecarIndex(c)
+		turn := at < 0 || !mainRuns && at == last
+		p.stop(c, spec, "Stopping container "+c.Name, stopGrace(p.pod), turn)
+	}
+	if len(running) > 0 || starting || p.know.busy(func(s Step) bool { return s.Action == StopContainer }) != nil {
+		return
+	}
+	live := false
+	for _, s := range p.observed.Sandboxes {
+		if s.Running {
+			live = true
+			p.onSandbox(StopSandbox, s, "the pod has ended")
+		}
+	}
+	p.out.Done = !live
+}
+
+// sidecarIndex is where c stands among the init containers if it is a restartable one, else -1.
+func (p *planner) sidecarIndex(c Container) int {
+	for i := range p.pod.Spec.InitContainers {
+		if p.pod.Spec.InitContainers[i].Name == c.Name && restartable(&p.pod.Spec.InitContainers[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// sweep removes what a terminated pod has left: everything when the pod is gone, else what nobody can ask for.
+func (p *planner) sweep() {
+	for _, c := range p.running(nil) { // a start that came through after its cancellation
+		p.stop(c, nil, "Stopping container "+c.Name, 0, true)
+	}
+	if !p.know.Remove {
+		p.dropOld(2)
+		p.out.Done = len(p.out.Steps) == 0 && len(p.know.Busy) == 0 && len(p.running(nil)) == 0
+		return
+	}
+	for _, c := range p.observed.Containers {
+		if c.State != Running {
+			p.remove(c, "the pod is gone")
+		}
+	}
+	for _, s := range p.observed.Sandboxes {
+		if !slices.ContainsFunc(p.observed.Containers, func(c Container) bool { return c.SandboxID == s.ID && c.State == Running }) {
+			p.onSandbox(RemoveSandbox, s, "the pod is gone")
+		}
+	}
+	p.out.Done = len(p.observed.Containers) == 0 && len(p.observed.Sandboxes) == 0 && len(p.know.Busy) == 0
+}

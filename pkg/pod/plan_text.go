@@ -1,0 +1,153 @@
+package pod
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// String is the decision as aligned text: a row per step and per wait, then how it ends. It ends in a newline.
+func (d Decision) String() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, s := range d.Steps {
+		name, attempt, id, grace := s.Container, fmt.Sprint(s.Attempt), s.ID, ""
+		if name == "" {
+			name = "(sandbox)"
+		} else if s.Kind != App {
+			name += " (" + string(s.Kind) + ")"
+		}
+		if id == "" {
+			id = "-"
+		}
+		if s.Action == StopContainer || s.Action == PreStop {
+			grace = fmt.Sprintf("grace %s: ", s.Grace)
+		}
+		fmt.Fprintf(w, "%s\t%s\tattempt %s\t%s\t%s%s\n", s.Action, name, attempt, id, grace, s.Reason)
+	}
+	for _, wait := range d.Waits {
+		name := wait.Container
+		if name == "" {
+			name = "(sandbox)"
+		}
+		fmt.Fprintf(w, "wait\t%s\t\t\t%s: %s\n", name, wait.Reason, wait.Message)
+	}
+	w.Flush()
+	var lines []string
+	for line := range strings.Lines(b.String()) {
+		lines = append(lines, strings.TrimRight(line, " \n")+"\n")
+	}
+	switch {
+	case d.End != nil:
+		lines = append(lines, fmt.Sprintf("the pod ends: %s: %s\n", d.End.Reason, d.End.Message))
+	case d.Done:
+		lines = append(lines, "done\n")
+	case len(d.Steps) == 0 && len(d.Waits) == 0:
+		lines = append(lines, "nothing to do\n")
+	}
+	if !d.Next.IsZero() {
+		lines = append(lines, "look again at "+d.Next.UTC().Format(time.RFC3339)+"\n")
+	}
+	return strings.Join(lines, "")
+}
+
+// Explain tells what would be done for pod, step by step until it runs, on a host of such a platform that has observed: each plan is
+// followed by what the engine would have after it. Nothing is touched. It serves `kubelet plan`.
+func Explain(pod *v1.Pod, observed Observed, platform Platform, now time.Time) string {
+	var b strings.Builder
+	know := Knowledge{Platform: platform, Last: pod.Status, Hooks: map[string]Hooks{}, Probes: map[string]Verdict{}}
+	know.recall(pod)
+	observed.Containers, observed.Sandboxes = slices.Clone(observed.Containers), slices.Clone(observed.Sandboxes)
+	for round := 1; round <= 100; round++ {
+		d := Plan(pod, observed, know, now)
+		if len(d.Steps) == 0 || d.End != nil {
+			b.WriteString(d.String())
+			break
+		}
+		fmt.Fprintf(&b, "%d.\n%s", round, d)
+		for _, s := range d.Steps {
+			imagine(&observed, &know, s, now)
+		}
+		know.settle(pod, &observed, now)
+	}
+	return b.String()
+}
+
+// exampleAddress stands for the address that a sandbox would get.
+var exampleAddress = netip.AddrFrom4([4]byte{192, 0, 2, 1})
+
+// imagine does one step on paper.
+func imagine(observed *Observed, know *Knowledge, s Step, now time.Time) {
+	drop := func(all []Container) (out []Container) {
+		for _, c := range all {
+			if c.ID != s.ID {
+				out = append(out, c)
+			}
+		}
+		return out
+	}
+	box := newestSandbox(*observed)
+	switch s.Action {
+	case CreateSandbox:
+		observed.Sandboxes = append([]Sandbox{{ID: fmt.Sprintf("sandbox-%d", s.Attempt), Attempt: s.Attempt, Running: true, CreatedAt: now, Addresses: []netip.Addr{exampleAddress}}}, observed.Sandboxes...)
+	case StopSandbox:
+		for i := range observed.Sandboxes {
+			observed.Sandboxes[i].Running = observed.Sandboxes[i].Running && observed.Sandboxes[i].ID != s.ID
+		}
+	case RemoveSandbox:
+		var rest []Sandbox
+		for _, x := range observed.Sandboxes {
+			if x.ID != s.ID {
+				rest = append(rest, x)
+			}
+		}
+		observed.Sandboxes = rest
+	case StartContainer:
+		c := Container{ID: fmt.Sprintf("%s-%d", s.Container, s.Attempt), Name: s.Container, Kind: s.Kind, Attempt: s.Attempt, State: Running, CreatedAt: now, StartedAt: now}
+		if box != nil {
+			c.SandboxID = box.ID
+		}
+		observed.Containers = append([]Container{c}, observed.Containers...)
+	case StopContainer:
+		for i := range observed.Containers {
+			if observed.Containers[i].ID == s.ID {
+				observed.Containers[i].State, observed.Containers[i].FinishedAt = Exited, now
+			}
+		}
+	case RemoveContainer:
+		observed.Containers = drop(observed.Containers)
+	case PostStart:
+		h := know.Hooks[s.ID]
+		h.PostStart = Passed
+		know.Hooks[s.ID] = h
+	case PreStop:
+		h := know.Hooks[s.ID]
+		h.PreStop = true
+		know.Hooks[s.ID] = h
+	}
+}
+
+// settle supposes that all goes well: startup probes pass and init containers succeed.
+func (k *Knowledge) settle(pod *v1.Pod, observed *Observed, now time.Time) {
+	for i := range observed.Containers {
+		c := &observed.Containers[i]
+		kind, spec, ok := FindContainer(pod, c.Name)
+		if !ok || c.State != Running {
+			continue
+		}
+		if c.Hash == "" {
+			c.Hash = Hash(spec)
+		}
+		v := k.Probes[c.ID]
+		v.Startup = Passed
+		k.Probes[c.ID] = v
+		if kind == Init && !restartable(spec) && k.postStarted(spec, c.ID) {
+			c.State, c.FinishedAt = Exited, now
+		}
+	}
+}

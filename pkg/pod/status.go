@@ -1,0 +1,299 @@
+package pod
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// maxMessages is how many bytes of termination messages one pod's status may hold; each container gets its part.
+const maxMessages = 12 * 1024
+
+// Status is what the API server is told of pod. It is pure. It keeps from know.Last what must not go back: start time, transition times,
+// restart counts, a terminal phase, addresses of a pod that has ended.
+func Status(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) v1.PodStatus {
+	s := &statuser{pod: pod, observed: observed, know: &know, now: now}
+	last := &know.Last
+	out := v1.PodStatus{ObservedGeneration: max(pod.Generation, last.ObservedGeneration), QOSClass: qosOf(pod), StartTime: last.StartTime}
+	if out.StartTime.IsZero() {
+		out.StartTime = s.time(now)
+	}
+	out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = s.list(Init), s.list(App), s.list(Ephemeral)
+	s.restarting(&out)
+	if know.Phase == Terminated {
+		s.settle(&out)
+	}
+	s.phase(&out)
+	s.addresses(&out)
+	s.trim(&out)
+	out.Conditions = s.conditions(&out)
+	return out
+}
+
+type statuser struct {
+	pod      *v1.Pod
+	observed Observed
+	know     *Knowledge
+	now      time.Time
+}
+
+// time is t as the API server keeps it.
+func (s *statuser) time(t time.Time) *metav1.Time {
+	out := metav1.NewTime(t).Rfc3339Copy()
+	return &out
+}
+
+// phase sets phase, reason and message. A terminal phase is shown when nothing runs any more, and never left.
+func (s *statuser) phase(out *v1.PodStatus) {
+	last := &s.know.Last
+	phase := s.reckonPhase(out)
+	if ended := s.know.Ended; ended != nil {
+		phase = v1.PodFailed
+	} else if s.know.Phase == Terminated && !isTerminal(phase) && !fromFile(s.pod) {
+		phase = v1.PodFailed
+	}
+	for _, known := range []v1.PodPhase{last.Phase, s.pod.Status.Phase} {
+		if isTerminal(known) && !fromFile(s.pod) {
+			phase = known
+		}
+	}
+	if isTerminal(phase) && !isTerminal(last.Phase) && s.know.Phase != Terminated {
+		phase = last.Phase
+		if phase == "" {
+			phase = v1.PodPending
+		}
+	}
+	out.Phase = phase
+	switch {
+	case s.know.Ended != nil && isTerminal(phase):
+		out.Reason, out.Message = s.know.Ended.Reason, s.know.Ended.Message
+	case phase == last.Phase:
+		out.Reason, out.Message = last.Reason, last.Message
+	}
+}
+
+func isTerminal(phase v1.PodPhase) bool { return phase == v1.PodFailed || phase == v1.PodSucceeded }
+
+// counts are the containers of a pod by what they do.
+type counts struct {
+	running, waiting, stopped, succeeded, final int
+	initPending, initFailed, sidecarsPending    int
+	unknown                                     int
+}
+
+// reckonPhase is the phase that the container statuses alone amount to.
+func (s *statuser) reckonPhase(out *v1.PodStatus) v1.PodPhase {
+	var n counts
+	for kind, c := range Containers(s.pod) {
+		st := findStatus(out, kind, c.Name)
+		switch {
+		case kind == Ephemeral:
+		case st == nil:
+			n.unknown++
+		case kind == App:
+			s.countApp(&n, c, st)
+		case restartable(c):
+			countSidecar(&n, st)
+		default:
+			s.countInit(&n, c, st)
+		}
+	}
+	switch {
+	case n.initFailed > 0:
+		return v1.PodFailed
+	case n.initPending > 0, n.sidecarsPending > 0 && !s.appRan(), n.waiting > 0:
+		return v1.PodPending
+	case n.running > 0 && n.unknown == 0:
+		return v1.PodRunning
+	case n.running == 0 && n.stopped > 0 && n.unknown == 0:
+		switch {
+		case n.stopped != n.final && (s.know.Phase != Terminated || fromFile(s.pod)):
+			return v1.PodRunning
+		case n.stopped == n.succeeded:
+			return v1.PodSucceeded
+		}
+		return v1.PodFailed
+	}
+	return v1.PodPending
+}
+
+// ending is how the container last ended, nil if it never did.
+func ending(st *v1.ContainerStatus) *v1.ContainerStateTerminated {
+	if st.State.Terminated != nil {
+		return st.State.Terminated
+	}
+	if st.State.Waiting != nil {
+		return st.LastTerminationState.Terminated
+	}
+	return nil
+}
+
+func (s *statuser) countApp(n *counts, c *v1.Container, st *v1.ContainerStatus) {
+	if st.State.Running != nil {
+		n.running++
+		return
+	}
+	end := ending(st)
+	if end == nil {
+		n.waiting++
+		return
+	}
+	n.stopped++
+	if end.Reason != reasonRestartingAll && !shouldRestart(s.pod, c, int(end.ExitCode)) {
+		n.final++
+	}
+	if st.State.Terminated != nil && end.ExitCode == 0 {
+		n.succeeded++
+	}
+}
+
+func countSidecar(n *counts, st *v1.ContainerStatus) {
+	switch {
+	case st.State.Running != nil:
+		n.running++
+		if !isTrue(st.Started) {
+			n.sidecarsPending++
+		}
+	case st.State.Waiting != nil && st.LastTerminationState.Terminated == nil:
+		n.waiting++
+		n.sidecarsPending++
+	}
+}
+
+func (s *statuser) countInit(n *counts, c *v1.Container, st *v1.ContainerStatus) {
+	end := ending(st)
+	switch {
+	case end == nil:
+		n.initPending++
+	case end.ExitCode != 0 && end.Reason != reasonRestartingAll && !shouldRestart(s.pod, c, int(end.ExitCode)):
+		n.initFailed++
+	}
+}
+
+// appRan says whether an app container was started in the present sandbox.
+func (s *statuser) appRan() bool {
+	box := newestSandbox(s.observed)
+	return slices.ContainsFunc(s.observed.Containers, func(c Container) bool {
+		return c.Kind == App && started(c) && (box == nil || c.SandboxID == box.ID)
+	})
+}
+
+// settle gives every container that was begun an end: nothing runs any more, and what is not known to have ended well has not.
+func (s *statuser) settle(out *v1.PodStatus) {
+	end := func(list []v1.ContainerStatus) {
+		for i := range list {
+			st := &list[i]
+			if st.State.Terminated == nil {
+				if last := st.LastTerminationState.Terminated; st.State.Waiting != nil && last != nil && last.ContainerID == st.ContainerID && last.ContainerID != "" {
+					st.State, st.LastTerminationState = v1.ContainerState{Terminated: last}, v1.ContainerState{}
+				} else {
+					st.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: reasonUnknown, Message: messageUnknown, ExitCode: 137}}
+				}
+			}
+			st.Ready, st.Started = st.Ready && st.State.Terminated.ExitCode == 0, new(false)
+		}
+	}
+	begun := func(st v1.ContainerStatus) bool {
+		return st.State.Waiting == nil || st.LastTerminationState.Terminated != nil
+	}
+	if s.know.Ended != nil && !slices.ContainsFunc(out.ContainerStatuses, begun) && !slices.ContainsFunc(out.InitContainerStatuses, begun) {
+		return // it was never let in: nothing has been tried
+	}
+	if s.initialized(out) {
+		end(out.ContainerStatuses)
+	}
+	tried := 0
+	for i, st := range out.InitContainerStatuses {
+		if begun(st) || i == 0 {
+			tried = i + 1
+		}
+	}
+	end(out.InitContainerStatuses[:tried])
+}
+
+// initialized says whether the app containers have had their turn.
+func (s *statuser) initialized(out *v1.PodStatus) bool {
+	n := len(s.pod.Spec.InitContainers)
+	if n == 0 {
+		return true
+	}
+	for _, st := range out.ContainerStatuses {
+		if st.State.Waiting == nil || st.LastTerminationState.Terminated != nil {
+			return true
+		}
+	}
+	st := findStatus(out, Init, s.pod.Spec.InitContainers[n-1].Name)
+	if restartable(&s.pod.Spec.InitContainers[n-1]) {
+		return st != nil && st.State.Running != nil && isTrue(st.Started)
+	}
+	return st != nil && st.State.Terminated != nil && st.State.Terminated.ExitCode == 0
+}
+
+// addresses sets host and pod addresses. A pod that has ended, or whose sandbox is being made anew, keeps the last ones.
+func (s *statuser) addresses(out *v1.PodStatus) {
+	for i, ip := range s.know.HostIPs {
+		if i == 0 {
+			out.HostIP = ip.String()
+		}
+		out.HostIPs = append(out.HostIPs, v1.HostIP{IP: ip.String()})
+	}
+	addrs := PodAddresses(s.pod, s.observed, s.know.HostIPs)
+	for _, a := range addrs {
+		out.PodIPs = append(out.PodIPs, v1.PodIP{IP: a.String()})
+	}
+	if len(out.PodIPs) == 0 || s.pod.Spec.HostNetwork && len(s.know.Last.PodIPs) > 0 {
+		out.PodIPs = slices.Clone(s.know.Last.PodIPs)
+	}
+	if len(out.PodIPs) > 0 {
+		out.PodIP = out.PodIPs[0].IP
+	}
+}
+
+// PodAddresses are the pod's addresses as its status shows them: one of each family, that of the node's first address first. Empty
+// while there is none.
+func PodAddresses(pod *v1.Pod, observed Observed, hostIPs []netip.Addr) []netip.Addr {
+	if pod.Spec.HostNetwork {
+		return hostIPs
+	}
+	var all []netip.Addr
+	if box := newestSandbox(observed); box != nil && box.Running {
+		all = box.Addresses
+	} else if box == nil {
+		for _, c := range observed.Containers {
+			if c.State == Running && len(c.Addresses) > 0 {
+				all = c.Addresses
+				break
+			}
+		}
+	}
+	v6First := len(hostIPs) > 0 && hostIPs[0].Is6() && !hostIPs[0].Is4In6()
+	var out []netip.Addr
+	for _, v6 := range []bool{v6First, !v6First} {
+		for _, a := range all {
+			if a = a.Unmap(); a.Is6() == v6 {
+				out = append(out, a)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// trim cuts the termination messages to their part of maxMessages.
+func (s *statuser) trim(out *v1.PodStatus) {
+	n := len(out.InitContainerStatuses) + len(out.ContainerStatuses) + len(out.EphemeralContainerStatuses)
+	for _, list := range [][]v1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses} {
+		for i := range list {
+			for _, end := range []**v1.ContainerStateTerminated{&list[i].State.Terminated, &list[i].LastTerminationState.Terminated} {
+				if *end != nil && len((*end).Message) > maxMessages/n {
+					short := (*end).DeepCopy()
+					short.Message = short.Message[:maxMessages/n]
+					*end = short
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// ownConditions are those that a kubelet alone writes; whatever else stands in a pod's status is left as the API server has it.
+var ownConditions = []v1.PodConditionType{
+	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
+	v1.PodResizePending, v1.PodResizeInProgress,
+}
+
+// conditions makes all conditions; those of others first.
+func (s *statuser) conditions(out *v1.PodStatus) []v1.PodCondition {
+	var list []v1.PodCondition
+	for _, c := range s.pod.Status.Conditions {
+		if !slices.Contains(ownConditions, c.Type) {
+			list = append(list, c)
+		}
+	}
+	foreign := len(list)
+	list = append(list, s.condition(v1.PodReadyToStartContainers, s.canStart(), "", ""))
+	list = append(list, s.initializedCondition(out))
+	ready, reason, message := s.containersReady(out)
+	containersReady := s.condition(v1.ContainersReady, ready, reason, message)
+	if ready {
+		if message = s.closedGates(list[:foreign]); message != "" {
+			ready, reason = false, "ReadinessGatesNotReady"
+		}
+	}
+	list = append(list, s.condition(v1.PodReady, ready, reason, message), containersReady, s.condition(v1.PodScheduled, true, "", ""))
+	if couldRestartAll(s.pod) {
+		list = append(list, s.restartingCondition(out))
+	}
+	for i := foreign; i < len(list); i++ {
+		list[i].LastTransitionTime = *s.time(s.now)
+		if _, old := findCondition(s.know.Last.Conditions, list[i].Type); old != nil && old.Status == list[i].Status && !old.LastTransitionTime.IsZero() {
+			list[i].LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return list
+}
+
+func (s *statuser) condition(kind v1.PodConditionType, ok bool, reason, message string) v1.PodCondition {
+	c := v1.PodCondition{Type: kind, Status: v1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: s.pod.Generation}
+	if ok {
+		c.Status = v1.ConditionTrue
+	}
+	return c
+}
+
+// canStart says whether there is a place for containers to run in.
+func (s *statuser) canStart() bool {
+	if !NeedsSandbox(s.pod, s.know.Platform) {
+		return slices.ContainsFunc(s.observed.Containers, func(c Container) bool { return c.State == Running })
+	}
+	box := newestSandbox(s.observed)
+	p := &planner{pod: s.pod, observed: s.observed, know: s.know}
+	return box != nil && p.usable(*box)
+}
+
+func names(title string, list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("containers with %s status: %s", title, list)
+}
+
+func (s *statuser) initializedCondition(out *v1.PodStatus) v1.PodCondition {
+	var unknown, incomplete []string
+	for i := range s.pod.Spec.InitContainers {
+		c := &s.pod.Spec.InitContainers[i]
+		st := findStatus(out, Init, c.Name)
+		switch {
+		case st == nil:
+			unknown = append(unknown, c.Name)
+		case restartable(c) && !isTrue(st.Started), !restartable(c) && !st.Ready:
+			incomplete = append(incomplete, c.Name)
+		}
+	}
+	ok := func(reason string) v1.PodCondition { return s.condition(v1.PodInitialized, true, reason, "") }
+	if out.Phase == v1.PodSucceeded && len(unknown) == 0 {
+		return ok("PodCompleted")
+	}
+	for _, st := range out.ContainerStatuses {
+		if st.State.Running != nil || st.State.Terminated != nil || isTrue(st.Started) {
+			return ok("")
+		}
+	}
+	var parts []string
+	for _, part := range []string{names("unknown", unknown), names("incomplete", incomplete)} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	if len(parts) == 0 {
+		return ok("")
+	}
+	if _, old := findCondition(s.know.Last.Conditions, v1.PodInitialized); old != nil && old.Status == v1.ConditionTrue {
+		return ok("")
+	}
+	return s.condition(v1.PodInitialized, false, "ContainersNotInitialized", strings.Join(parts, ", "))
+}
+
+func (s *statuser) containersReady(out *v1.PodStatus) (ready bool, reason, message string) {
+	var unknown, unready []string
+	for kind, c := range Containers(s.pod) {
+		if kind == Ephemeral || kind == Init && !restartable(c) {
+			continue
+		}
+		switch st := findStatus(out, kind, c.Name); {
+		case st == nil:
+			unknown = append(unknown, c.Name)
+		case !st.Ready:
+			unready = append(unready, c.Name)
+		}
+	}
+	switch {
+	case out.Phase == v1.PodSucceeded && len(unknown) == 0:
+		return false, "PodCompleted", ""
+	case out.Phase == v1.PodFailed:
+		return false, "PodFailed", ""
+	}
+	var parts []string
+	for _, part := range []string{names("unknown", unknown), names("unready", unready)} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	if len(parts) > 0 {
+		return false, "ContainersNotReady", strings.Join(parts, ", ")
+	}
+	return true, "", ""
+}
+
+// closedGates tells which readiness gates of the spec are not open.
+func (s *statuser) closedGates(conditions []v1.PodCondition) string {
+	var closed []string
+	for _, gate := range s.pod.Spec.ReadinessGates {
+		switch _, c := findCondition(conditions, gate.ConditionType); {
+		case c == nil:
+			closed = append(closed, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
+		case c.Status != v1.ConditionTrue:
+			closed = append(closed, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", gate.ConditionType, c.Status))
+		}
+	}
+	return strings.Join(closed, ", ")
+}
+
+func (s *statuser) restartingCondition(out *v1.PodStatus) v1.PodCondition {
+	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionFalse}
+	switch {
+	case out.Phase == v1.PodSucceeded:
+		c.Reason = "PodCompleted"
+	case out.Phase == v1.PodFailed:
+		c.Reason = "PodFailed"
+	case s.restartingAll() && len(s.observed.Containers) > 0:
+		c.Status, c.Reason = v1.ConditionTrue, "RestartAllContainersStarted"
+	}
+	return c
+}
+
+func findCondition(list []v1.PodCondition, kind v1.PodConditionType) (int, *v1.PodCondition) {
+	for i := range list {
+		if list[i].Type == kind {
+			return i, &list[i]
+		}
+	}
+	return -1, nil
+}

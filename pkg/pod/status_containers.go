@@ -1,0 +1,227 @@
+package pod
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// list makes the statuses of one kind of container: init containers in the order of the spec, the others by name.
+func (s *statuser) list(want Kind) []v1.ContainerStatus {
+	var out []v1.ContainerStatus
+	for kind, c := range Containers(s.pod) {
+		if kind == want {
+			out = append(out, s.container(kind, c))
+		}
+	}
+	if want != Init {
+		slices.SortFunc(out, func(a, b v1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return out
+}
+
+func (s *statuser) container(kind Kind, c *v1.Container) v1.ContainerStatus {
+	old := findStatus(&s.know.Last, kind, c.Name)
+	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, Started: new(false), VolumeMounts: mountStatuses(c)}
+	st.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
+	if len(s.pod.Spec.InitContainers) > 0 {
+		st.State.Waiting.Reason = "PodInitializing"
+	}
+	if old != nil {
+		st.RestartCount, st.LastTerminationState = old.RestartCount, old.LastTerminationState
+	}
+	if kind == Ephemeral {
+		st.Started = nil // neither probes nor restarts
+	}
+	list := attempts(s.observed, &s.know.Last, kind, c)
+	// An attempt is shown when its start is complete: with a postStart hook, after that.
+	if len(list) > 0 && list[0].State == Running && s.starting(c, list[0].ID) {
+		list = list[1:]
+	}
+	if len(list) > 0 {
+		s.fill(&st, kind, c, list, old)
+	} else if kind == Init && !restartable(c) && s.appRan() {
+		st.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+			Reason: "Completed", Message: "The engine has forgotten this init container; the pod's containers were started, so it has succeeded"}}
+		st.Ready = true
+	}
+	s.waiting(&st, kind, c, list)
+	return st
+}
+
+// starting says whether a running container's start is not complete. A container that is being stopped is past that.
+func (s *statuser) starting(c *v1.Container, id string) bool {
+	_, stopping := s.know.Stops[id]
+	return !stopping && !s.know.postStarted(c, id) && s.know.Hooks[id].PostStart != Failed && s.know.Phase == Syncing
+}
+
+// fill sets what the latest attempt says, and lastState from the one before.
+func (s *statuser) fill(st *v1.ContainerStatus, kind Kind, c *v1.Container, list []past, old *v1.ContainerStatus) {
+	latest := list[0]
+	st.RestartCount = max(st.RestartCount, int32(latest.Attempt))
+	st.Image, st.ImageID, st.ContainerID = latest.Image, latest.ImageID, ContainerIDPrefix+latest.ID
+	if st.Image == "" {
+		st.Image = c.Image
+	}
+	st.Resources = c.Resources.DeepCopy()
+	st.AllocatedResources = c.Resources.Requests.DeepCopy()
+	switch {
+	case len(list) > 1:
+		st.LastTerminationState = v1.ContainerState{Terminated: s.terminated(list[1], old)}
+	case old != nil && old.ContainerID != st.ContainerID && old.State.Terminated != nil:
+		st.LastTerminationState = v1.ContainerState{Terminated: old.State.Terminated}
+	}
+	if latest.State != Running {
+		st.State = v1.ContainerState{Terminated: s.terminated(latest, old)}
+		st.Ready = kind == Init && !restartable(c) && st.State.Terminated.ExitCode == 0
+		return
+	}
+	st.State = v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: *s.time(latest.StartedAt)}}
+	switch {
+	case kind == Ephemeral:
+		return
+	case kind == Init && !restartable(c):
+		st.Started = new(true)
+		return
+	}
+	startedUp := c.StartupProbe == nil || s.know.Probes[latest.ID].Startup == Passed
+	st.Started = &startedUp
+	st.Ready = startedUp && (c.ReadinessProbe == nil || s.know.Probes[latest.ID].Readiness == Passed)
+}
+
+// terminated is the end of an attempt. What the engine cannot tell any more (the message of a pod whose directory is gone) is taken
+// from the old status.
+func (s *statuser) terminated(end past, old *v1.ContainerStatus) *v1.ContainerStateTerminated {
+	if end.remembered != nil {
+		return end.remembered
+	}
+	out := &v1.ContainerStateTerminated{
+		ExitCode: int32(end.ExitCode), Reason: endReason(end.Container), Message: end.Message, ContainerID: ContainerIDPrefix + end.ID,
+		StartedAt: apiTime(end.StartedAt), FinishedAt: apiTime(end.FinishedAt),
+	}
+	if out.Message == "" && end.Error != "" {
+		out.Message = end.Error
+	}
+	if old != nil && out.Message == "" {
+		for _, known := range []*v1.ContainerStateTerminated{old.State.Terminated, old.LastTerminationState.Terminated} {
+			if known != nil && known.ContainerID == out.ContainerID {
+				out.Message = known.Message
+			}
+		}
+	}
+	return out
+}
+
+func apiTime(t time.Time) metav1.Time {
+	if t.IsZero() {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(t).Rfc3339Copy()
+}
+
+func endReason(c Container) string {
+	switch {
+	case c.OOMKilled:
+		return "OOMKilled"
+	case c.Error != "":
+		return "ContainerCannotRun"
+	case c.ExitCode == 0:
+		return "Completed"
+	}
+	return "Error"
+}
+
+// waiting shows why a container that is to be started is not, where there is a reason to show; without one the last state stands.
+func (s *statuser) waiting(st *v1.ContainerStatus, kind Kind, c *v1.Container, list []past) {
+	if s.know.Phase != Syncing || st.State.Running != nil {
+		return
+	}
+	var show *v1.ContainerStateWaiting
+	ended := len(list) > 0
+	if ended && !s.comesBack(kind, c, list[0]) {
+		return
+	}
+	if f, ok := s.know.Failures[c.Name]; ok && f.Reason != "" {
+		show = &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
+	} else if until, delay := backOff(s.know, c, list); ended && until.After(s.now) {
+		show = &v1.ContainerStateWaiting{Reason: reasonCrashLoop, Message: crashMessage(s.pod, c.Name, delay)}
+	} else if ended && list[0].remembered != nil && list[0].remembered.Reason == reasonUnknown {
+		show = st.State.Waiting
+		if show == nil {
+			show = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
+		}
+	}
+	if show == nil {
+		return
+	}
+	if st.State.Terminated != nil {
+		st.LastTerminationState = v1.ContainerState{Terminated: st.State.Terminated}
+	}
+	st.State = v1.ContainerState{Waiting: show}
+	st.Ready = false
+}
+
+// comesBack is the planner's answer for an attempt that has ended.
+func (s *statuser) comesBack(kind Kind, c *v1.Container, ended past) bool {
+	p := &planner{pod: s.pod, know: s.know}
+	return p.comesBack(kind, c, ended)
+}
+
+// restarting shows the containers of a pod that is being restarted in place and are already removed.
+func (s *statuser) restarting(out *v1.PodStatus) {
+	if !s.restartingAll() {
+		return
+	}
+	const message = "The container is removed because RestartAllContainers in place"
+	for _, list := range [][]v1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses} {
+		for i := range list {
+			st := &list[i]
+			if st.ContainerID == "" || slices.ContainsFunc(s.observed.Containers, func(c Container) bool { return ContainerIDPrefix+c.ID == st.ContainerID }) {
+				continue
+			}
+			st.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reasonRestartingAll, Message: message}}
+			st.LastTerminationState = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: reasonRestartingAll, Message: message, ExitCode: 137}}
+			st.RestartCount++
+			st.ContainerID, st.ImageID = "", ""
+			st.Ready, st.Started = false, new(false)
+		}
+	}
+}
+
+// restartingAll says whether the pod is on its way through a restart of all its containers.
+func (s *statuser) restartingAll() bool {
+	if !couldRestartAll(s.pod) || s.know.Phase != Syncing {
+		return false
+	}
+	present := 0
+	for kind, c := range Containers(s.pod) {
+		if kind == Ephemeral {
+			continue
+		}
+		list := attempts(s.observed, &s.know.Last, kind, c)
+		if len(list) > 0 && list[0].State == Exited && restartsAll(c, list[0].ExitCode) {
+			return true
+		}
+		if len(list) > 0 && list[0].remembered == nil {
+			present++
+		}
+	}
+	_, was := findCondition(s.know.Last.Conditions, v1.AllContainersRestarting)
+	return present == 0 && was != nil && was.Status == v1.ConditionTrue
+}
+
+// mountStatuses are the mounts of the spec; recursive read-only mounts are not to be had from every engine and never promised.
+func mountStatuses(c *v1.Container) []v1.VolumeMountStatus {
+	var out []v1.VolumeMountStatus
+	for _, m := range c.VolumeMounts {
+		st := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			st.RecursiveReadOnly = new(v1.RecursiveReadOnlyDisabled)
+		}
+		out = append(out, st)
+	}
+	return out
+}
