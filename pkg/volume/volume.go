@@ -1,0 +1,315 @@
+// Package volume is the arrow from a pod's spec to directories on this host (kubelet): it implements pod.Volumes.
+//
+//	pod.Prepare -> Secrets, ConfigMaps, tokens, pod fields -> payload -> writer -> RootDir/pods/<uid>/volumes/...
+//	pod.Mounts  -> one container's mounts, subPaths made safe
+//	pod.Clean   -> unmounts and deletes RootDir/pods/<uid>, never what lies behind a hostPath
+//
+// What goes into a file is decided purely (payload.go, downward.go); one writer brings it to disk, in one of two layouts. Mount calls
+// stand behind the interface mounter.
+package volume
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Config says where and for what platform volumes are made.
+type Config struct {
+	// Root is the agent's root directory (--root-dir); volumes are below Root/pods/<uid>. It is made when missing.
+	Root     string
+	Platform pod.Platform
+}
+
+// Objects is what volumes read from the API server; pod.Objects has it.
+type Objects interface {
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+	Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	Node() *v1.Node
+}
+
+// Parts are what a Manager works with.
+type Parts struct {
+	Objects Objects
+	Clock   clock.PassiveClock
+}
+
+// Manager owns the pods' directories. Calls for different pods run at the same time, those for one pod after each other.
+type Manager struct {
+	cfg     Config
+	objects Objects
+	clock   clock.PassiveClock
+	mounts  mounter // nil: this system has no mounts (Windows); everything is a plain directory
+	writer  writer
+
+	mu   sync.Mutex
+	pods map[types.UID]*podState
+}
+
+// podState is what is remembered of one pod between calls. All of it can be lost.
+type podState struct {
+	sync.Mutex
+	tokens map[tokenKey]token
+}
+
+var _ pod.Volumes = (*Manager)(nil)
+
+// Modes of our own directories: others of the host have no business there. Containers are not stopped by them, since the engine mounts
+// the directories below.
+const dirMode = 0o750
+
+// New makes cfg.Root/pods and returns its Manager.
+func New(cfg Config, parts Parts) (*Manager, error) {
+	return newManager(cfg, parts, newMounter())
+}
+
+func newManager(cfg Config, parts Parts, mounts mounter) (*Manager, error) {
+	if err := os.MkdirAll(cfg.Root, dirMode); err != nil {
+		return nil, fmt.Errorf("cannot make the root directory: %w", err)
+	}
+	// The kernel lists mounts by their real paths.
+	root, err := filepath.EvalSymlinks(cfg.Root)
+	if err == nil {
+		root, err = filepath.Abs(root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot resolve the root directory: %w", err)
+	}
+	cfg.Root = root
+	if err := makeDir(filepath.Join(root, "pods"), dirMode); err != nil {
+		return nil, fmt.Errorf("cannot make the pods' directory: %w", err)
+	}
+	if cfg.Platform.OS == "windows" {
+		mounts = nil
+	}
+	m := &Manager{cfg: cfg, objects: parts.Objects, clock: parts.Clock, mounts: mounts, pods: map[types.UID]*podState{}}
+	m.writer = writer{layout: layoutFor(cfg.Platform), clock: parts.Clock}
+	return m, nil
+}
+
+// lock locks what is kept of pod uid; the caller unlocks it.
+func (m *Manager) lock(uid types.UID) *podState {
+	m.mu.Lock()
+	s := m.pods[uid]
+	if s == nil {
+		s = &podState{tokens: map[tokenKey]token{}}
+		m.pods[uid] = s
+	}
+	m.mu.Unlock()
+	s.Lock()
+	return s
+}
+
+// podDir is the directory of one pod.
+func (m *Manager) podDir(uid types.UID) (string, error) {
+	if err := checkElement(m.cfg.Platform, string(uid)); err != nil {
+		return "", fmt.Errorf("metadata.uid: %w", err)
+	}
+	return filepath.Join(m.cfg.Root, "pods", string(uid)), nil
+}
+
+// Prepare implements pod.Volumes. The error reads as upstream's FailedMount does, one line per volume. A volume that already has its
+// content keeps it when new content cannot be had (API server away, Secret deleted): a running pod goes on with what it knows.
+func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (map[string]string, error) {
+	dir, err := m.podDir(p.UID)
+	if err != nil {
+		return nil, fmt.Errorf("cannot prepare volumes: %w", err)
+	}
+	s := m.lock(p.UID)
+	defer s.Unlock()
+	if err := makeDir(dir, dirMode); err != nil {
+		return nil, fmt.Errorf("cannot make the pod's directory: %w", err)
+	}
+	paths := make(map[string]string, len(p.Spec.Volumes))
+	var errs []error
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		path, err := m.prepareOne(ctx, s, p, v)
+		if err != nil {
+			// The words before the colon are those that users and tools look for in Events.
+			errs = append(errs, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err))
+			continue
+		}
+		paths[v.Name] = path
+	}
+	return paths, errors.Join(errs...)
+}
+
+func (m *Manager) prepareOne(ctx context.Context, s *podState, p *v1.Pod, v *v1.Volume) (string, error) {
+	path, err := m.path(p, v)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case v.HostPath != nil:
+		return path, m.prepareHostPath(v.HostPath, path)
+	case v.EmptyDir != nil:
+		return path, m.prepareEmptyDir(p, v, path)
+	default:
+		return path, m.prepareContent(ctx, s, p, v, path)
+	}
+}
+
+// Directory names of the kinds of volume below pods/<uid>/volumes, as upstream has them: tools look there.
+const (
+	emptyDirName    = "kubernetes.io~empty-dir"
+	secretName      = "kubernetes.io~secret"
+	configMapName   = "kubernetes.io~configmap"
+	projectedName   = "kubernetes.io~projected"
+	downwardAPIName = "kubernetes.io~downward-api"
+)
+
+// path is where volume v of p lies, or an error that says why there is no such place.
+func (m *Manager) path(p *v1.Pod, v *v1.Volume) (string, error) {
+	var kind string
+	switch s := v.VolumeSource; {
+	case s.HostPath != nil:
+		return hostPath(m.cfg.Platform, s.HostPath.Path)
+	case s.EmptyDir != nil:
+		kind = emptyDirName
+	case s.Secret != nil:
+		kind = secretName
+	case s.ConfigMap != nil:
+		kind = configMapName
+	case s.Projected != nil:
+		kind = projectedName
+	case s.DownwardAPI != nil:
+		kind = downwardAPIName
+	default:
+		return "", unsupported(v)
+	}
+	if err := checkElement(m.cfg.Platform, v.Name); err != nil {
+		return "", fmt.Errorf("volume name: %w", err)
+	}
+	dir, err := m.podDir(p.UID)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "volumes", kind, v.Name), nil
+}
+
+// unsupported is the error for a volume of a kind that this agent has not.
+func unsupported(v *v1.Volume) error {
+	const right = "use emptyDir, hostPath, configMap, secret, projected or downwardAPI"
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return fmt.Errorf("volume kind persistentVolumeClaim (claim %q) is not supported by this node agent yet; %s", v.PersistentVolumeClaim.ClaimName, right)
+	case v.Ephemeral != nil:
+		return fmt.Errorf("volume kind ephemeral needs a persistentVolumeClaim, which is not supported by this node agent yet; %s", right)
+	}
+	kind := "none"
+	if b, err := json.Marshal(v.VolumeSource); err == nil {
+		fields := map[string]json.RawMessage{}
+		if json.Unmarshal(b, &fields) == nil && len(fields) > 0 {
+			kind = strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+		}
+	}
+	return fmt.Errorf("volume kind %s is not supported by this node agent; %s", kind, right)
+}
+
+// Due returns when Prepare should be called again for pod uid because a token of it wants renewal; the zero Time: never.
+func (m *Manager) Due(uid types.UID) time.Time {
+	m.mu.Lock()
+	s := m.pods[uid]
+	m.mu.Unlock()
+	if s == nil {
+		return time.Time{}
+	}
+	s.Lock()
+	defer s.Unlock()
+	var due time.Time
+	for _, t := range s.tokens {
+		if due.IsZero() || t.renew.Before(due) {
+			due = t.renew
+		}
+	}
+	return due
+}
+
+// Leftovers implements pod.Volumes.
+func (m *Manager) Leftovers() ([]types.UID, error) {
+	entries, err := os.ReadDir(filepath.Join(m.cfg.Root, "pods"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the pods' directories: %w", err)
+	}
+	var uids []types.UID
+	for _, e := range entries {
+		if e.IsDir() {
+			uids = append(uids, types.UID(e.Name()))
+		}
+	}
+	return uids, nil
+}
+
+// WriteFile implements pod.Volumes. name may have directories in it ("containers/web/0123abcd"), with forward slashes.
+func (m *Manager) WriteFile(uid types.UID, name string, data []byte, mode uint32) (string, error) {
+	dir, err := m.podDir(uid)
+	if err == nil {
+		err = checkRelative(m.cfg.Platform, name)
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot write file %q: %w", name, err)
+	}
+	s := m.lock(uid)
+	defer s.Unlock()
+	path := filepath.Join(dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
+		return "", fmt.Errorf("cannot make the directory of file %q: %w", name, err)
+	}
+	if err := m.rewrite(path, data, os.FileMode(mode)); err != nil {
+		return "", fmt.Errorf("cannot write file %q: %w", name, err)
+	}
+	return path, nil
+}
+
+// rewrite brings data into the file without exchanging the file: a bind mount shows one inode, not a name.
+func (m *Manager) rewrite(path string, data []byte, mode os.FileMode) error {
+	if fi, err := os.Lstat(path); err == nil && !fi.Mode().IsRegular() {
+		return fmt.Errorf("%s is in the way: want a regular file, have %s", path, fi.Mode())
+	}
+	if old, err := os.ReadFile(path); err == nil && (data == nil || string(old) == string(data)) {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, mode)
+	if err != nil {
+		return err
+	}
+	if _, err = f.WriteAt(data, 0); err == nil {
+		err = f.Truncate(int64(len(data)))
+	}
+	if err == nil && m.cfg.Platform.OS != "windows" {
+		err = f.Chmod(mode)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// makeDir makes dir with parents and gives it mode whatever the umask. An existing one is left as it is.
+func makeDir(dir string, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(dir), dirMode); err != nil {
+		return err
+	}
+	err := os.Mkdir(dir, mode.Perm())
+	if err == nil {
+		return os.Chmod(dir, mode)
+	}
+	if fi, statErr := os.Lstat(dir); statErr == nil && fi.IsDir() {
+		return nil
+	}
+	return err
+}

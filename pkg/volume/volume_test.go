@@ -1,0 +1,532 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+var (
+	linux   = pod.Platform{OS: "linux", SharedNetwork: true}
+	windows = pod.Platform{OS: "windows", Build: 14393}
+)
+
+// objects is an API server in a map. "Kind/name" -> what it holds.
+type objects struct {
+	secrets    map[string]map[string][]byte
+	configMaps map[string]map[string]string
+	node       *v1.Node
+	clock      *testclock.FakePassiveClock
+	tokens     int
+	down       error
+}
+
+func (o *objects) Secret(_ context.Context, _, name string) (*v1.Secret, error) {
+	d, ok := o.secrets[name]
+	if o.down != nil {
+		return nil, o.down
+	}
+	if !ok {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
+	}
+	return &v1.Secret{Data: d}, nil
+}
+
+func (o *objects) ConfigMap(_ context.Context, _, name string) (*v1.ConfigMap, error) {
+	d, ok := o.configMaps[name]
+	if o.down != nil {
+		return nil, o.down
+	}
+	if !ok {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, name)
+	}
+	return &v1.ConfigMap{Data: d, BinaryData: map[string][]byte{}}, nil
+}
+
+func (o *objects) Token(_ context.Context, ns, account string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	if o.down != nil {
+		return nil, o.down
+	}
+	o.tokens++
+	r = r.DeepCopy()
+	r.Status.Token = fmt.Sprintf("%s/%s %v for %s #%d", ns, account, r.Spec.Audiences, r.Spec.BoundObjectRef.UID, o.tokens)
+	r.Status.ExpirationTimestamp = metav1.NewTime(o.clock.Now().Add(time.Duration(*r.Spec.ExpirationSeconds) * time.Second))
+	return r, nil
+}
+
+func (o *objects) Node() *v1.Node { return o.node }
+
+// fakeKernel is a mounter in memory: what is below a mount point is what was there before.
+type fakeKernel struct {
+	points []string
+	opts   map[string]string
+	stuck  string
+}
+
+func (k *fakeKernel) tmpfs(dir, options string) error {
+	if _, err := os.Stat(dir); err != nil {
+		return err
+	}
+	k.points = append(k.points, dir)
+	k.opts[dir] = options
+	return nil
+}
+
+func (k *fakeKernel) bind(source *os.File, target string) error {
+	s, err := source.Stat()
+	if err != nil {
+		return err
+	}
+	t, err := os.Stat(target)
+	if err != nil || s.IsDir() != t.IsDir() {
+		return fmt.Errorf("cannot bind: target %s: %v", target, err)
+	}
+	k.points = append(k.points, target)
+	k.opts[target] = "bind " + source.Name()
+	return nil
+}
+
+func (k *fakeKernel) unmount(target string) error {
+	if target == k.stuck {
+		return errors.New("cannot unmount: busy")
+	}
+	for i := len(k.points) - 1; i >= 0; i-- {
+		if k.points[i] == target {
+			k.points = append(k.points[:i], k.points[i+1:]...)
+			return nil
+		}
+	}
+	return nil
+}
+
+func (k *fakeKernel) isMount(path string) (bool, error) {
+	for _, p := range k.points {
+		if p == path {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (k *fakeKernel) below(dir string) ([]string, error) {
+	var out []string
+	for _, p := range k.points {
+		if p == dir || strings.HasPrefix(p, dir+"/") {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
+type rig struct {
+	*Manager
+	t      *testing.T
+	api    *objects
+	clock  *testclock.FakePassiveClock
+	kernel *fakeKernel
+}
+
+func newRig(t *testing.T, platform pod.Platform) *rig {
+	t.Helper()
+	if platform.OS == "linux" && filepath.Separator != '/' {
+		t.Skip("modes and links of volumes for Linux need a Linux file system")
+	}
+	c := testclock.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	api := &objects{secrets: map[string]map[string][]byte{}, configMaps: map[string]map[string]string{}, clock: c}
+	k := &fakeKernel{opts: map[string]string{}}
+	m, err := newManager(Config{Root: filepath.Join(t.TempDir(), "root"), Platform: platform}, Parts{Objects: api, Clock: c}, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{Manager: m, t: t, api: api, clock: c, kernel: k}
+}
+
+func makePod(volumes ...v1.Volume) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "uid-1", Labels: map[string]string{"app": "web", "a": `quo"te`}},
+		Spec:       v1.PodSpec{Volumes: volumes, Containers: []v1.Container{{Name: "c"}}},
+	}
+}
+
+func vol(name string, s v1.VolumeSource) v1.Volume { return v1.Volume{Name: name, VolumeSource: s} }
+
+func configMapVol(name, cm string) v1.Volume {
+	return vol(name, v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: cm}}})
+}
+
+func (r *rig) prepare(p *v1.Pod) map[string]string {
+	r.t.Helper()
+	paths, err := r.Prepare(r.t.Context(), p)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return paths
+}
+
+// tree prints the files that a container sees in dir: path, mode, content.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	var out []string
+	var walk func(rel string)
+	walk = func(rel string) {
+		entries, err := os.ReadDir(filepath.Join(dir, rel))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			p := filepath.Join(rel, e.Name())
+			if strings.HasPrefix(e.Name(), "..") {
+				continue
+			}
+			fi, err := os.Stat(filepath.Join(dir, p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fi.IsDir() {
+				walk(p)
+				continue
+			}
+			b, err := os.ReadFile(filepath.Join(dir, p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, fmt.Sprintf("%s %o %s\n", filepath.ToSlash(p), fi.Mode().Perm(), b))
+		}
+	}
+	walk("")
+	sort.Strings(out)
+	return strings.Join(out, "")
+}
+
+// inodes maps every name below dir, links and hidden ones too, to its identity.
+func inodes(t *testing.T, dir string) map[string]fs.FileInfo {
+	t.Helper()
+	out := map[string]fs.FileInfo{}
+	err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		out[p], err = os.Lstat(p)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func sameInodes(a, b map[string]fs.FileInfo) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for p, fi := range a {
+		if b[p] == nil || !os.SameFile(fi, b[p]) || !fi.ModTime().Equal(b[p].ModTime()) {
+			return false
+		}
+	}
+	return true
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestContent(t *testing.T) {
+	for _, platform := range []pod.Platform{linux, windows} {
+		t.Run(platform.OS, func(t *testing.T) {
+			r := newRig(t, platform)
+			r.api.configMaps["conf"] = map[string]string{"a.conf": "one", "b.conf": "two"}
+			r.api.secrets["login"] = map[string][]byte{"password": []byte("s3cret"), "user": []byte("me")}
+			p := makePod(configMapVol("all", "conf"),
+				vol("some", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "login", DefaultMode: ptr(int32(0o400)), Items: []v1.KeyToPath{
+					{Key: "password", Path: "deep/er/pw"}, {Key: "user", Path: "user", Mode: ptr(int32(0o440))}}}}))
+			paths := r.prepare(p)
+			if want := filepath.Join(r.cfg.Root, "pods/uid-1/volumes/kubernetes.io~secret/some"); paths["some"] != want {
+				t.Errorf("path %s, want %s", paths["some"], want)
+			}
+			all, some := "a.conf 644 one\nb.conf 644 two\n", "deep/er/pw 400 s3cret\nuser 440 me\n"
+			if platform.OS == "windows" {
+				some = "deep/er/pw 644 s3cret\nuser 644 me\n"
+			}
+			if got := tree(t, paths["all"]); got != all {
+				t.Errorf("configMap:\n%s", got)
+			}
+			if got := tree(t, paths["some"]); got != some {
+				t.Errorf("secret:\n%s", got)
+			}
+			before := inodes(t, paths["all"])
+			r.clock.SetTime(r.clock.Now().Add(time.Hour))
+			r.prepare(p)
+			if !sameInodes(before, inodes(t, paths["all"])) {
+				t.Error("unchanged content was written again")
+			}
+			r.api.configMaps["conf"] = map[string]string{"b.conf": "2", "c.conf": "3"}
+			r.prepare(p)
+			if got := tree(t, paths["all"]); got != "b.conf 644 2\nc.conf 644 3\n" {
+				t.Errorf("after the change:\n%s", got)
+			}
+			entries, err := os.ReadDir(paths["all"])
+			if err != nil || len(entries) != map[string]int{"linux": 4, "windows": 2}[platform.OS] { // links, ..data, its directory
+				t.Errorf("left behind: %v, %v", entries, err)
+			}
+			mounted, _ := r.kernel.isMount(paths["some"])
+			if conf, _ := r.kernel.isMount(paths["all"]); conf || mounted != (platform.OS == "linux") {
+				t.Errorf("in memory: %q", r.kernel.points)
+			}
+			fi, err := os.Stat(filepath.Join(r.cfg.Root, "pods"))
+			if err != nil || filepath.Separator == '/' && fi.Mode().Perm() != 0o750 {
+				t.Errorf("root has mode %v, %v", fi.Mode(), err)
+			}
+			// A running pod goes on with what it has.
+			r.api.down = errors.New("connection refused")
+			r.prepare(p)
+			if got := tree(t, paths["all"]); got != "b.conf 644 2\nc.conf 644 3\n" {
+				t.Errorf("after an outage:\n%s", got)
+			}
+			p2 := makePod(configMapVol("all", "conf"))
+			p2.UID = "uid-2"
+			if _, err := r.Prepare(t.Context(), p2); err == nil || !strings.Contains(err.Error(), `MountVolume.SetUp failed for volume "all" : cannot read configmap "conf": connection refused`) {
+				t.Errorf("new pod: %v", err)
+			}
+		})
+	}
+}
+
+// Half-made states that a killed agent leaves are repaired.
+func TestContentAfterCrash(t *testing.T) {
+	r := newRig(t, linux)
+	r.api.configMaps["conf"] = map[string]string{"a": "1"}
+	p := makePod(configMapVol("v", "conf"))
+	dir := r.prepare(p)["v"]
+	for _, damage := range []func() error{
+		func() error { return os.MkdirAll(filepath.Join(dir, "..2020_01_01_00_00_00.1/x"), 0o755) },
+		func() error { return os.Symlink("nowhere", filepath.Join(dir, "..data_tmp")) },
+		func() error { return os.Remove(filepath.Join(dir, "a")) },
+		func() error { return os.Remove(filepath.Join(dir, "..data")) },
+		func() error {
+			return errors.Join(os.Remove(filepath.Join(dir, "..data")), os.Symlink("../../../../../etc", filepath.Join(dir, "..data")))
+		},
+		func() error { return os.WriteFile(filepath.Join(dir, "..data", "a"), []byte("half"), 0o644) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		r.prepare(p)
+		entries, err := os.ReadDir(dir)
+		if got := tree(t, dir); got != "a 644 1\n" || err != nil || len(entries) != 3 {
+			t.Errorf("not repaired: %s, %v, %v", got, entries, err)
+		}
+	}
+}
+
+func TestOptionalAndMissing(t *testing.T) {
+	r := newRig(t, linux)
+	r.api.configMaps["conf"] = map[string]string{"a": "1"}
+	r.api.secrets["s"] = map[string][]byte{"k": []byte("v")}
+	yes := ptr(true)
+	for _, c := range []struct {
+		name string
+		v    v1.VolumeSource
+		want string // part of the error; "": none
+	}{
+		{"optional configMap", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "no"}, Optional: yes}}, ""},
+		{"optional secret", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "no", Optional: yes}}, ""},
+		{"optional key", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", Optional: yes, Items: []v1.KeyToPath{{Key: "no", Path: "p"}}}}, ""},
+		{"missing secret", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "no"}}, `cannot read secret "no": secrets "no" not found`},
+		{"missing key", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", Items: []v1.KeyToPath{{Key: "no", Path: "p"}}}}, "references non-existent secret key: no"},
+		{"missing config key", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "conf"}, Items: []v1.KeyToPath{{Key: "no", Path: "p"}}}}, "references non-existent config key: no"},
+		{"claim", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}, `persistentVolumeClaim (claim "data") is not supported`},
+		{"nfs", v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}, "volume kind nfs is not supported by this node agent; use emptyDir"},
+		{"none", v1.VolumeSource{}, "volume kind none is not supported"},
+		{"trust bundle", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}}}}, "clusterTrustBundle is not supported"},
+		{"huge pages", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}}, `emptyDir.medium "HugePages-2Mi" is not supported`},
+		{"relative hostPath", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "etc"}}, `hostPath.path "etc" is relative`},
+		{"file and directory", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", Items: []v1.KeyToPath{{Key: "k", Path: "x"}, {Key: "k", Path: "x/y"}}}}, `cannot be a file and the directory`},
+	} {
+		_, err := r.Prepare(t.Context(), makePod(vol("v", c.v)))
+		if (c.want == "") != (err == nil) || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "v" : `)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if err := r.Clean(t.Context(), "uid-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPathTricks(t *testing.T) {
+	for _, c := range []struct {
+		platform pod.Platform
+		path     string
+		ok       bool
+	}{
+		{linux, "a/b", true}, {linux, "../x", false}, {linux, "a/../../x", false}, {linux, "/etc/passwd", false}, {linux, "..data", false}, {linux, "..", false},
+		{linux, "", false}, {linux, "a//b", false}, {linux, "./a", false}, {linux, "a\x00b", false}, {linux, "con", true}, {linux, `c:\x`, true}, {linux, strings.Repeat("x", 256), false},
+		{windows, "a/b", true}, {windows, `..\x`, false}, {windows, `C:\x`, false}, {windows, "c:x", false}, {windows, "a:stream", false}, {windows, "NUL", false},
+		{windows, "nul.txt", false}, {windows, "dir/com1", false}, {windows, "COM1 .x", false}, {windows, "lpt¹", false}, {windows, "conin$", false}, {windows, "nulls", true},
+		{windows, "trailing.", false}, {windows, "trailing ", false}, {windows, `\\server\share`, false}, {windows, "a?b", false}, {windows, "a\nb", false},
+	} {
+		r := newRig(t, c.platform)
+		r.api.secrets["s"] = map[string][]byte{"k": []byte("v")}
+		_, err := r.Prepare(t.Context(), makePod(vol("v", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", Items: []v1.KeyToPath{{Key: "k", Path: c.path}}}})))
+		if (err == nil) != c.ok {
+			t.Errorf("%s items path %q: %v", c.platform.OS, c.path, err)
+		}
+	}
+	r := newRig(t, windows)
+	r.api.configMaps["c"] = map[string]string{"Key": "1", "key": "2"}
+	if _, err := r.Prepare(t.Context(), makePod(configMapVol("v", "c"))); err == nil || !strings.Contains(err.Error(), "differ only in case") {
+		t.Errorf("keys that differ in case: %v", err)
+	}
+	if _, err := r.Prepare(t.Context(), makePod(vol("aux", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}))); err == nil || !strings.Contains(err.Error(), "name of a device") {
+		t.Errorf("volume aux: %v", err)
+	}
+	for _, uid := range []string{"", ".", "..", "../../etc", "a/b"} {
+		p := makePod()
+		p.UID = ""
+		if _, err := r.Prepare(t.Context(), p); err == nil {
+			t.Errorf("uid %q was accepted by Prepare", uid)
+		}
+		if err := r.Clean(t.Context(), p.UID); err == nil {
+			t.Errorf("uid %q was accepted by Clean", uid)
+		}
+		if _, err := r.WriteFile(p.UID, "x", nil, 0o644); err == nil {
+			t.Errorf("uid %q was accepted by WriteFile", uid)
+		}
+	}
+	if _, err := r.WriteFile("uid-1", "../../x", nil, 0o644); err == nil {
+		t.Error("WriteFile left the pod's directory")
+	}
+}
+
+func TestToken(t *testing.T) {
+	r := newRig(t, linux)
+	p := makePod(vol("v", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{DefaultMode: ptr(int32(0o644)), Sources: []v1.VolumeProjection{
+		{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr(int64(1000))}},
+		{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "vault", Audience: "vault"}},
+		{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{{Path: "namespace", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
+	}}}))
+	dir := r.prepare(p)["v"]
+	first := "namespace 644 shop\ntoken 644 shop/default [] for uid-1 #1\nvault 644 shop/default [vault] for uid-1 #2\n"
+	if got := tree(t, dir); got != first {
+		t.Errorf("first:\n%s", got)
+	}
+	if due := r.Due(p.UID).Sub(r.clock.Now()); due != 800*time.Second {
+		t.Errorf("due in %v", due)
+	}
+	r.clock.SetTime(r.clock.Now().Add(799 * time.Second))
+	r.prepare(p)
+	if got := tree(t, dir); got != first || r.api.tokens != 2 {
+		t.Errorf("before its time:\n%s", got)
+	}
+	r.clock.SetTime(r.clock.Now().Add(time.Second))
+	r.api.down = errors.New("connection refused")
+	r.prepare(p)
+	if got := tree(t, dir); got != first {
+		t.Errorf("API away:\n%s", got)
+	}
+	r.api.down = nil
+	r.prepare(p)
+	if got := tree(t, dir); got != strings.Replace(first, "#1", "#3", 1) {
+		t.Errorf("renewed:\n%s", got)
+	}
+	if r.Due("unknown") != (time.Time{}) {
+		t.Error("an unknown pod is due")
+	}
+	// One user for all containers: the token is only theirs.
+	if os.Geteuid() == 0 {
+		p.UID, p.Spec.SecurityContext = "uid-3", &v1.PodSecurityContext{RunAsUser: ptr(int64(1234))}
+		if got := tree(t, r.prepare(p)["v"]); !strings.Contains(got, "token 600 ") || !strings.Contains(got, "namespace 644 ") {
+			t.Errorf("one user:\n%s", got)
+		}
+		p.UID, p.Spec.SecurityContext = "uid-4", &v1.PodSecurityContext{FSGroup: ptr(int64(555))}
+		if got := tree(t, r.prepare(p)["v"]); !strings.Contains(got, "token 640 ") || !strings.Contains(got, "namespace 644 ") {
+			t.Errorf("group:\n%s", got)
+		}
+	}
+}
+
+func TestDownward(t *testing.T) {
+	r := newRig(t, linux)
+	r.api.node = &v1.Node{Status: v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("3"), v1.ResourceMemory: resource.MustParse("4Gi")}}}
+	p := makePod()
+	p.Spec.Containers[0].Resources = v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1250m")}, Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse("33Mi")}}
+	p.Annotations = map[string]string{"example.com/x": "line1\nline2"}
+	for in, want := range map[string]string{
+		"metadata.name": "web", "metadata.uid": "uid-1", "metadata.labels": "a=\"quo\\\"te\"\napp=\"web\"", "metadata.labels['app']": "web", "metadata.labels['none']": "",
+		"metadata.annotations['example.com/x']": "line1\nline2", "metadata.annotations": `example.com/x="line1\nline2"`,
+		"limits.cpu": "2", "limits.cpu/1m": "1250", "limits.memory": "4294967296", "limits.memory/1Mi": "4096", "requests.memory/1Mi": "33", "requests.memory/1Gi": "1", "requests.cpu": "0",
+		"status.podIP": "!fieldPath", "limits.gpu": "!resource", "max.cpu": "!resource",
+	} {
+		item := v1.DownwardAPIVolumeFile{Path: "f"}
+		if strings.HasPrefix(in, "metadata") || strings.HasPrefix(in, "status") {
+			item.FieldRef = &v1.ObjectFieldSelector{FieldPath: in}
+		} else {
+			name, divisor, _ := strings.Cut(in, "/")
+			item.ResourceFieldRef = &v1.ResourceFieldSelector{ContainerName: "c", Resource: name}
+			if divisor != "" {
+				item.ResourceFieldRef.Divisor = resource.MustParse(divisor)
+			}
+		}
+		got, err := r.downward(p, []v1.DownwardAPIVolumeFile{item}, nil)
+		if part, bad := strings.CutPrefix(want, "!"); bad {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v", in, err)
+			}
+			continue
+		}
+		if err != nil || string(got["f"].data) != want {
+			t.Errorf("%s: %q, %v, want %q", in, got["f"].data, err, want)
+		}
+	}
+}
+
+func TestWriteFile(t *testing.T) {
+	r := newRig(t, linux)
+	path, err := r.WriteFile("uid-1", "containers/web/log", nil, 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("from the container"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.WriteFile("uid-1", "containers/web/log", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := os.ReadFile(path); string(b) != "from the container" {
+		t.Errorf("nil data overwrote: %q", b)
+	}
+	before, _ := os.Stat(path)
+	for _, data := range []string{"a longer text than before, much longer", "short", ""} {
+		if _, err := r.WriteFile("uid-1", "containers/web/log", []byte(data), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		after, err := os.Stat(path)
+		if b, _ := os.ReadFile(path); err != nil || string(b) != data || !os.SameFile(before, after) {
+			t.Errorf("%q: %q, same file: %v", data, b, os.SameFile(before, after))
+		}
+	}
+	if filepath.Separator == '/' && before.Mode().Perm() != 0o666 {
+		t.Errorf("mode %v", before.Mode())
+	}
+	if err := os.MkdirAll(filepath.Join(filepath.Dir(path), "dir"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.WriteFile("uid-1", "containers/web/dir", []byte("x"), 0o644); err == nil {
+		t.Error("wrote to a directory")
+	}
+}
