@@ -151,17 +151,33 @@ func (c *Cluster) listen() ([]*os.File, error) {
 	return []*os.File{file}, clientcmd.WriteToFile(*config, c.Kubeconfig())
 }
 
-// upControl starts the control plane and waits until the API server is ready and knows the cluster's own objects.
+// upControl starts the control plane and waits until the API server knows the cluster's own objects and the controllers work. These
+// two start last: they give up when the API server has not yet made the roles that it begins with.
 func (c *Cluster) upControl(ctx context.Context) error {
-	for _, process := range c.Control.processes {
-		if err := process.Ensure(ctx); err != nil {
+	for _, name := range []string{"etcd", "kube-apiserver", "gateway"} {
+		if err := c.Control.Process(name).Ensure(ctx); err != nil {
 			return err
 		}
 	}
 	if err := c.WaitAPIServer(ctx); err != nil {
 		return err
 	}
-	return c.applyManifests(ctx)
+	for _, name := range []string{"kube-controller-manager", "kube-scheduler"} {
+		if err := c.Control.Process(name).Ensure(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.applyManifests(ctx); err != nil {
+		return err
+	}
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	return c.Control.Process("kube-controller-manager").await(ctx, time.Minute, func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
 }
 
 // WaitAPIServer waits until the API server is ready.

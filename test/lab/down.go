@@ -189,6 +189,9 @@ func (c *Cluster) removeAll(ctx context.Context) error {
 		errs = append(errs, removeButLogs(host.Dir()))
 	}
 	errs = append(errs, os.RemoveAll(c.Kubeconfig()), os.RemoveAll(runDir))
+	for _, dir := range []string{"/run/containerd/s", "/run/containerd", "/run/docker/plugins", "/run/docker"} {
+		_ = os.Remove(dir) // the engines make them whatever their configuration says; those in use are not empty and stay
+	}
 	errs = append(errs, removeNetnsDir(ctx))
 	return errors.Join(errs...)
 }

@@ -80,7 +80,7 @@ func (h *Host) dockerdArgv() []string {
 
 // writeEngineFiles writes the configuration of containerd and dockerd. Everything that either would look for or leave elsewhere on
 // the machine is named.
-func (h *Host) writeEngineFiles() error {
+func (h *Host) writeEngineFiles(ctx context.Context) error {
 	containerd := fmt.Sprintf(`version = 2
 root = %q
 state = %q
@@ -92,7 +92,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.a
 	if err := os.WriteFile(h.Dir("containerd.toml"), []byte(containerd), 0o644); err != nil {
 		return err
 	}
-	dockerd, err := json.MarshalIndent(map[string]any{
+	settings := map[string]any{
 		"data-root":        h.Dir("docker"),
 		"exec-root":        h.RunDir("docker"),
 		"pidfile":          h.RunDir("docker.pid"),
@@ -102,7 +102,11 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.a
 		"exec-opts":        []string{"native.cgroupdriver=cgroupfs"}, // also where systemd runs: it would want slices
 		"bip":              fmt.Sprintf("192.168.%d.1/24", 100+h.number),
 		"shutdown-timeout": 15,
-	}, "", "  ")
+	}
+	if version, err := run(ctx, "/usr/sbin/dockerd", "--version"); err == nil && strings.HasPrefix(version, "Docker version 20.") {
+		settings["deprecated-key-path"] = h.Dir("docker-key.json") // else in /etc/docker; later engines have no such key
+	}
+	dockerd, err := json.MarshalIndent(settings, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -112,7 +116,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.a
 // upEngines starts containerd and dockerd on every node.
 func (c *Cluster) upEngines(ctx context.Context) error {
 	for _, node := range c.Nodes {
-		if err := node.writeEngineFiles(); err != nil {
+		if err := node.writeEngineFiles(ctx); err != nil {
 			return err
 		}
 		if err := node.Process("containerd").Ensure(ctx); err != nil {

@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// restartEngine restarts dockerd and waits until it answers.
+func (s *space) restartEngine(host *lab.Host) {
+	s.Helper()
+	ctx := context.Background()
+	s.must(host.Process("dockerd").Restart(ctx))
+	s.must(host.WaitEngine(ctx))
+}
+
+// TestEngineRestartLive restarts an engine whose containers outlive it.
+func TestEngineRestartLive(t *testing.T) {
+	tr := startTraffic(t)
+	node := cluster.Nodes[0]
+	before := tr.snapshot()
+	var gone time.Duration
+	longest, seen := tr.during(15*time.Second, func() {
+		begin := time.Now()
+		tr.restartEngine(node)
+		gone = time.Since(begin)
+	})
+	if longest > 0 {
+		t.Errorf("the service was silent for %s:\n%s", longest, seen)
+	}
+	if diff := difference(before, tr.snapshot()); diff != "" {
+		t.Errorf("containers or restart counts changed:\n%s", diff)
+	}
+	stream := tr.unbroken()
+	begin := time.Now()
+	tr.create(tr.pod("after", node, "sleep"))
+	tr.ready("after")
+	t.Logf("engine away for %.1f s, live-restore: no container restarted, service never silent, pod-to-pod %s; a new pod Ready after %.1f s",
+		gone.Seconds(), stream, time.Since(begin).Seconds())
+}
+
+// TestEngineRestart restarts an engine that takes its containers with it: each pod begins again, once.
+func TestEngineRestart(t *testing.T) {
+	s := newSpace(t)
+	node := cluster.Nodes[1]
+	s.create(s.pod("own", node, "sleep"))
+	s.ready("own")
+	s.allReady(90 * time.Second)
+	node.LiveRestore = false
+	t.Cleanup(func() {
+		node.LiveRestore = true
+		s.restartEngine(node)
+		s.allReady(120 * time.Second)
+	})
+	s.restartEngine(node) // from here on its containers die with it
+	s.settled(node)
+
+	before := s.counts(node)
+	begin := time.Now()
+	s.restartEngine(node)
+	gone := time.Since(begin)
+	s.eventually(120*time.Second, "every container restarted", func(context.Context) error {
+		for key, count := range before {
+			if now := s.counts(node); now[key] <= count {
+				return fmt.Errorf("%v has restart count %d, had %d", key, now[key], count)
+			}
+		}
+		return nil
+	})
+	s.settled(node)
+	took := time.Since(begin)
+	after := s.counts(node)
+	for key, count := range before {
+		if after[key] != count+1 {
+			t.Errorf("%v: restart count %d, want %d", key, after[key], count+1)
+		}
+	}
+	if len(after) != len(before) {
+		t.Errorf("%d containers in the API before, %d after", len(before), len(after))
+	}
+	t.Logf("engine away for %.1f s, no live-restore: %d containers restarted exactly once, pods kept their UIDs, all Ready %.1f s after the stop",
+		gone.Seconds(), len(before), took.Seconds())
+}
+
+// key is one container of one pod object.
+type key struct {
+	uid            types.UID
+	pod, container string
+}
+
+// counts returns the restart counts of a node's pods.
+func (s *space) counts(node *lab.Host) map[key]int32 {
+	s.Helper()
+	pods, err := client.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
+	s.must(err)
+	counts := map[key]int32{}
+	for _, pod := range pods.Items {
+		for _, status := range pod.Status.ContainerStatuses {
+			counts[key{pod.UID, pod.Namespace + "/" + pod.Name, status.Name}] = status.RestartCount
+		}
+	}
+	return counts
+}
+
+// settled waits until what the API says of a node's containers is what runs there, and all pods are Ready.
+func (s *space) settled(node *lab.Host) {
+	s.Helper()
+	s.eventually(120*time.Second, "the API agrees with the engine of "+node.Name, func(ctx context.Context) error {
+		running := map[string]bool{}
+		for _, id := range s.running(node) {
+			running["docker://"+id] = true
+		}
+		pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			pod := &pods.Items[i]
+			if pod.Status.Phase != v1.PodRunning {
+				return fmt.Errorf("pod %s is %s", pod.Name, pod.Status.Phase)
+			}
+			for _, status := range pod.Status.ContainerStatuses {
+				if !running[status.ContainerID] {
+					return fmt.Errorf("container %s of pod %s does not run", status.ContainerID, pod.Name)
+				}
+			}
+			if err := isReady(pod); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,278 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// space is one test's namespace.
+type space struct {
+	*testing.T
+	name string
+}
+
+// newSpace makes a namespace and removes it with all its pods when the test ends. What the pods looked like is shown after a failure.
+func newSpace(t *testing.T) *space {
+	t.Helper()
+	ctx := t.Context()
+	made, err := client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &space{t, made.Name}
+	t.Cleanup(func() {
+		if t.Failed() {
+			diagnose(t, s.name)
+		}
+		ctx := context.Background()
+		if err := client.CoreV1().Namespaces().Delete(ctx, s.name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		s.eventually(90*time.Second, "namespace "+s.name+" gone", func(ctx context.Context) error {
+			_, err := client.CoreV1().Namespaces().Get(ctx, s.name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("still there (%v)", err)
+		})
+	})
+	s.eventually(20*time.Second, "service account default", func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts(s.name).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	return s
+}
+
+// eventually asks until ok is nil and returns how long it took; it ends the test when patience is over.
+func (s *space) eventually(patience time.Duration, what string, ok func(context.Context) error) time.Duration {
+	s.Helper()
+	begin := time.Now()
+	var last error
+	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		last = ok(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		s.Fatalf("%s: not after %s: %v", what, patience, last)
+	}
+	return time.Since(begin)
+}
+
+// pod describes a pod of the sample image on a node.
+func (s *space) pod(name string, node *lab.Host, args ...string) *v1.Pod {
+	grace := int64(2)
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.name, Labels: map[string]string{"app": name}},
+		Spec: v1.PodSpec{
+			NodeSelector:                  map[string]string{v1.LabelHostname: node.Name},
+			TerminationGracePeriodSeconds: &grace,
+			Containers:                    []v1.Container{{Name: "main", Image: lab.SampleImage, Args: args}},
+		},
+	}
+}
+
+func (s *space) create(pod *v1.Pod) *v1.Pod {
+	s.Helper()
+	made, err := client.CoreV1().Pods(s.name).Create(s.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return made
+}
+
+func (s *space) get(name string) *v1.Pod {
+	s.Helper()
+	pod, err := client.CoreV1().Pods(s.name).Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return pod
+}
+
+// ready waits until a pod is Ready and returns it.
+func (s *space) ready(name string) *v1.Pod {
+	s.Helper()
+	var pod *v1.Pod
+	s.eventually(60*time.Second, "pod "+name+" Ready", func(ctx context.Context) (err error) {
+		if pod, err = client.CoreV1().Pods(s.name).Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		return isReady(pod)
+	})
+	return pod
+}
+
+func isReady(pod *v1.Pod) error {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == v1.PodReady && condition.Status == v1.ConditionTrue {
+			return nil
+		}
+	}
+	return fmt.Errorf("pod %s: %s %s %v", pod.Name, pod.Status.Phase, pod.Status.Reason, pod.Status.ContainerStatuses)
+}
+
+// service makes a ClusterIP service in front of the pods with the label app=name and returns its address.
+func (s *space) service(name string, port int) string {
+	s.Helper()
+	made, err := client.CoreV1().Services(s.name).Create(s.Context(), &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.ServiceSpec{
+			Selector: map[string]string{"app": name},
+			Ports:    []v1.ServicePort{{Port: 80, TargetPort: intstr.FromInt(port)}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return made.Spec.ClusterIP
+}
+
+// get asks a URL from a host's network.
+func ask(ctx context.Context, host *lab.Host, url string) (string, error) {
+	return host.Exec(ctx, filepath.Join(cluster.Tools, "sample"), "get", url)
+}
+
+func (s *space) logs(pod string) string {
+	s.Helper()
+	data, err := client.CoreV1().Pods(s.name).GetLogs(pod, &v1.PodLogOptions{}).DoRaw(context.Background())
+	if err != nil {
+		s.Fatalf("logs of %s: %v", pod, err)
+	}
+	return string(data)
+}
+
+// running lists the ids of all running containers of a host's engine.
+func (s *space) running(host *lab.Host) []string {
+	s.Helper()
+	list, err := host.Engine().Containers(context.Background())
+	if err != nil {
+		s.Fatal(err)
+	}
+	var ids []string
+	for _, container := range list {
+		if container.State == "running" {
+			ids = append(ids, container.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// snapshot is what must not change while nothing should restart: every running container of both engines, every restart count.
+func (s *space) snapshot() string {
+	s.Helper()
+	var out strings.Builder
+	for _, node := range cluster.Nodes {
+		fmt.Fprintln(&out, node.Name, strings.Join(s.running(node), "\n  "))
+	}
+	pods, err := client.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		for _, status := range pod.Status.ContainerStatuses {
+			fmt.Fprintln(&out, pod.Namespace, pod.Name, pod.UID, status.Name, status.ContainerID, status.RestartCount)
+		}
+	}
+	return out.String()
+}
+
+// difference shows the lines that only one of two texts has.
+func difference(before, after string) string {
+	var out []string
+	b, a := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for _, line := range b {
+		if !slices.Contains(a, line) {
+			out = append(out, "- "+line)
+		}
+	}
+	for _, line := range a {
+		if !slices.Contains(b, line) {
+			out = append(out, "+ "+line)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// allReady waits until every pod of the cluster is Ready.
+func (s *space) allReady(patience time.Duration) time.Duration {
+	s.Helper()
+	return s.eventually(patience, "every pod Ready", func(ctx context.Context) error {
+		pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			if pods.Items[i].Status.Phase == v1.PodSucceeded || pods.Items[i].Status.Phase == v1.PodFailed {
+				continue
+			}
+			if err := isReady(&pods.Items[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func nodeIsReady(ctx context.Context, name string) (bool, error) {
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == v1.NodeReady {
+			return condition.Status == v1.ConditionTrue, nil
+		}
+	}
+	return false, nil
+}
+
+func (s *space) nodeReady(name string, want bool, patience time.Duration) time.Duration {
+	s.Helper()
+	return s.eventually(patience, fmt.Sprintf("node %s Ready=%t", name, want), func(ctx context.Context) error {
+		ready, err := nodeIsReady(ctx, name)
+		if err == nil && ready != want {
+			err = fmt.Errorf("it is %t", ready)
+		}
+		return err
+	})
+}
+
+// must ends the test on an error.
+func (s *space) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// diagnose prints what one looks at first after a failure.
+func diagnose(t *testing.T, namespace string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for _, args := range [][]string{
+		{"get", "nodes,pods", "-A", "-o", "wide"},
+		{"get", "events", "-n", namespace, "--sort-by=.lastTimestamp"},
+	} {
+		out, err := cluster.Kubectl(ctx, args...)
+		t.Logf("kubectl %s (%v)\n%s", strings.Join(args, " "), err, out)
+	}
+	for _, node := range cluster.Nodes {
+		for _, name := range []string{"kubelet", "proxy"} {
+			t.Logf("log: %s", node.Process(name).Log())
+		}
+	}
+}

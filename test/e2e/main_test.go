@@ -1,0 +1,74 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/lab/check"
+)
+
+// The cluster is the machine's and there is one, so that all tests share it; each works in a namespace of its own and leaves the
+// cluster as it found it.
+var (
+	cluster *lab.Cluster
+	client  kubernetes.Interface
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("WINKUBE_E2E") == "" {
+		fmt.Println("end-to-end tests: only with WINKUBE_E2E=1, as make test has it")
+		os.Exit(0)
+	}
+	os.Exit(withCluster(m))
+}
+
+func withCluster(m *testing.M) int {
+	ctx := context.Background()
+	root, err := lab.FindRoot()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	cluster = lab.New(root, os.Stdout)
+	keep := cluster.Running() || os.Getenv("WINKUBE_KEEP") != ""
+	if err := cluster.Up(ctx); err != nil {
+		return 1
+	}
+	typed, err := cluster.Client()
+	if err == nil {
+		client = typed
+		err = check.Apply(ctx, cluster)
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	code := m.Run()
+	if keep {
+		return code
+	}
+	begin := time.Now()
+	if err := cluster.Down(ctx); err != nil { // it fails when something is left behind
+		return 1
+	}
+	fmt.Printf("the cluster is gone without a trace after %.1f s\n", time.Since(begin).Seconds())
+	return code
+}
+
+// TestSamples asks of the samples what `make up` promises.
+func TestSamples(t *testing.T) {
+	results, err := check.Results(t.Context(), cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := check.Print(os.Stdout, results); err != nil {
+		diagnose(t, "default")
+		t.Fatal(err)
+	}
+}
