@@ -1,0 +1,229 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// badPod is a pod that cannot run, and what its user must see.
+type badPod struct {
+	name string
+	make func(*v1.Pod)
+	// waiting: reasons of the container's waiting state, one of which must be seen; reason: of a Failed pod.
+	waiting []string
+	reason  string
+	// event and says: an event of that reason with that text must come; "": the state says it all.
+	event, says string
+}
+
+func badPods(node string) []badPod {
+	main := func(pod *v1.Pod) *v1.Container { return &pod.Spec.Containers[0] }
+	mount := func(pod *v1.Pod, path string, source v1.VolumeSource) {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: "v", VolumeSource: source})
+		main(pod).VolumeMounts = append(main(pod).VolumeMounts, v1.VolumeMount{Name: "v", MountPath: path})
+	}
+	directory := v1.HostPathDirectory
+	no := false
+	start := []string{"RunContainerError", "CreateContainerError", "StartError", "CrashLoopBackOff"}
+	return []badPod{
+		{"image-missing", func(pod *v1.Pod) { main(pod).Image = "winkube/none:1" },
+			[]string{"ErrImagePull", "ImagePullBackOff"}, "", "Failed", "winkube/none:1"},
+		{"image-never", func(pod *v1.Pod) { main(pod).Image, main(pod).ImagePullPolicy = "winkube/none:1", v1.PullNever },
+			[]string{"ErrImageNeverPull"}, "", "ErrImageNeverPull", "winkube/none:1"},
+		{"image-name", func(pod *v1.Pod) { main(pod).Image = "Not A/Name" },
+			[]string{"InvalidImageName"}, "", "InspectFailed", "Not A/Name"},
+		{"env-secret-missing", func(pod *v1.Pod) {
+			main(pod).Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{
+				LocalObjectReference: v1.LocalObjectReference{Name: "nope"}, Key: "k"}}}}
+		}, []string{"CreateContainerConfigError"}, "", "Failed", `secret "nope" not found`},
+		{"volume-secret-missing", func(pod *v1.Pod) {
+			mount(pod, "/v", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "nope"}})
+		}, []string{"ContainerCreating"}, "", "FailedMount", `secret "nope" not found`},
+		{"volume-configmap-missing", func(pod *v1.Pod) {
+			mount(pod, "/v", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "nope"}}})
+		}, []string{"ContainerCreating"}, "", "FailedMount", `configmap "nope" not found`},
+		{"hostpath-missing", func(pod *v1.Pod) {
+			mount(pod, "/v", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/no/such/directory", Type: &directory}})
+		}, []string{"ContainerCreating"}, "", "FailedMount", "hostPath type check failed"},
+		{"mount-path-is-a-file", func(pod *v1.Pod) {
+			mount(pod, "/sample", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})
+		}, start, "", "Failed", "/sample"},
+		{"volume-kind", func(pod *v1.Pod) {
+			mount(pod, "/v", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "10.96.255.254", Path: "/"}})
+		}, []string{"ContainerCreating"}, "", "FailedMount", "nfs"},
+		{"host-users", func(pod *v1.Pod) { pod.Spec.HostUsers = &no },
+			[]string{"ContainerCreating"}, "", "FailedCreatePodSandBox", "hostUsers"},
+		{"no-such-command", func(pod *v1.Pod) { main(pod).Command = []string{"/nope"} },
+			start, "", "Failed", "/nope"},
+		{"other-system", func(pod *v1.Pod) { pod.Spec.NodeName, pod.Spec.OS = node, &v1.PodOS{Name: v1.Windows} },
+			nil, "PodOSNotSupported", "", ""},
+		{"too-big", func(pod *v1.Pod) {
+			pod.Spec.NodeName = node
+			main(pod).Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1000")}
+		}, nil, "OutOfcpu", "", ""},
+		{"other-node", func(pod *v1.Pod) {
+			pod.Spec.NodeName, pod.Spec.NodeSelector = node, map[string]string{"no": "such"}
+		}, nil, "NodeAffinity", "", ""},
+	}
+}
+
+// TestBadPods starts pods that cannot run. Each must show upstream's state, reason and event; others must not notice.
+func TestBadPods(t *testing.T) {
+	s := newSpace(t)
+	node := cluster.Nodes[0]
+	s.create(s.pod("good", node, "serve", "8080"))
+	before := s.ready("good").Status.ContainerStatuses
+	kubelet, _ := node.Process("kubelet").PID()
+
+	bad := badPods(node.Name)
+	for _, b := range bad {
+		pod := s.pod(b.name, node, "sleep")
+		b.make(pod)
+		s.create(pod)
+	}
+	begin := time.Now()
+	s.create(s.pod("good-after", node, "sleep"))
+	s.ready("good-after")
+	t.Logf("beside %d pods that cannot run a good one is Ready after %.1f s", len(bad), time.Since(begin).Seconds())
+
+	for _, b := range bad {
+		t.Run(b.name, func(t *testing.T) {
+			sub := &space{t, s.name}
+			var state string
+			sub.eventually(45*time.Second, "state", func(context.Context) error {
+				var ok bool
+				if state, ok = b.stateOf(sub.get(b.name)); !ok {
+					return fmt.Errorf("got %s, want %v %s", state, b.waiting, b.reason)
+				}
+				return nil
+			})
+			var message string
+			if b.event != "" {
+				sub.eventually(30*time.Second, "event", func(ctx context.Context) (err error) {
+					message, err = sub.event(ctx, b.name, b.event, b.says)
+					return err
+				})
+			}
+			t.Logf("%s; event %s: %s", state, b.event, message)
+		})
+	}
+	if now, _ := node.Process("kubelet").PID(); now != kubelet {
+		t.Errorf("the kubelet died: pid %d, was %d", now, kubelet)
+	}
+	after := s.ready("good").Status.ContainerStatuses
+	if after[0].ContainerID != before[0].ContainerID {
+		t.Errorf("the good pod was restarted: %v, was %v", after, before)
+	}
+}
+
+func (b badPod) stateOf(pod *v1.Pod) (string, bool) {
+	if b.reason != "" {
+		return fmt.Sprintf("%s %s: %s", pod.Status.Phase, pod.Status.Reason, pod.Status.Message),
+			pod.Status.Phase == v1.PodFailed && pod.Status.Reason == b.reason
+	}
+	state := string(pod.Status.Phase)
+	for _, status := range pod.Status.ContainerStatuses {
+		if waiting := status.State.Waiting; waiting != nil {
+			return fmt.Sprintf("%s, waiting %s: %s", state, waiting.Reason, waiting.Message), slices.Contains(b.waiting, waiting.Reason)
+		}
+		state += fmt.Sprintf(" %+v", status.State)
+	}
+	return state, false
+}
+
+// event finds an event of a pod by reason and a part of its message.
+func (s *space) event(ctx context.Context, pod, reason, says string) (string, error) {
+	list, err := client.CoreV1().Events(s.name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
+	if err != nil {
+		return "", err
+	}
+	var seen []string
+	for _, event := range list.Items {
+		if event.Reason == reason && strings.Contains(event.Message, says) {
+			return event.Message, nil
+		}
+		seen = append(seen, event.Reason+": "+event.Message)
+	}
+	return "", fmt.Errorf("no event %s with %q, only:\n  %s", reason, says, strings.Join(seen, "\n  "))
+}
+
+// TestWrongFlags starts both programs with arguments that are wrong: one line, exit code 1, nothing changed on the host.
+func TestWrongFlags(t *testing.T) {
+	node := cluster.Nodes[0]
+	for _, test := range []struct {
+		program string
+		env     string
+		replace string // this flag of the node's own command line ...
+		with    string // ... becomes this
+	}{
+		{program: "kubelet", with: "--no-such-flag"},
+		{program: "kubelet", replace: "--kubeconfig=", with: "--kubeconfig=/no/such/file"},
+		{program: "kubelet", replace: "--cluster-cidr=", with: "--cluster-cidr=banana"},
+		{program: "kubelet", replace: "--node-ip=", with: "--node-ip=300.0.0.1"},
+		{program: "kubelet", replace: "--cluster-dns=", with: "--cluster-dns=banana"},
+		{program: "kubelet", replace: "--docker-endpoint=", with: "--docker-endpoint=banana"},
+		{program: "kubelet", replace: "--client-ca-file=", with: "--client-ca-file=/no/such/file"},
+		{program: "kubelet", replace: "--network-mode=", with: "--network-mode=banana"},
+		{program: "kubelet", with: "banana"},
+		{program: "proxy", with: "--no-such-flag"},
+		{program: "proxy", replace: "--kubeconfig=", with: "--kubeconfig=/no/such/file"},
+		{program: "proxy", replace: "--cluster-cidr=", with: "--cluster-cidr=banana"},
+		{program: "proxy", replace: "--bind-address=", with: "--bind-address=banana"},
+		{program: "proxy", replace: "--healthz-bind-address=", with: "--healthz-bind-address=banana"},
+		{program: "proxy", with: "--proxy-mode=banana"},
+		{program: "proxy", env: "INTERFACE_TO_ADD_SERVICE_IP=banana"},
+		{program: "proxy", with: "banana"},
+	} {
+		t.Run(strings.TrimSpace(test.program+" "+test.env+test.with), func(t *testing.T) {
+			argv := node.Process(test.program).Argv()
+			if test.replace != "" {
+				argv = slices.DeleteFunc(argv, func(arg string) bool { return strings.HasPrefix(arg, test.replace) })
+			}
+			if test.with != "" {
+				argv = append(argv, test.with)
+			}
+			if test.env != "" {
+				argv = append([]string{"env", test.env}, argv...)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			before := network(t)
+			out, err := node.Command(ctx, argv...).CombinedOutput()
+			code := -1
+			if exit, ok := err.(*exec.ExitError); ok {
+				code = exit.ExitCode()
+			}
+			if text := strings.TrimSpace(string(out)); code != 1 || text == "" || strings.Contains(text, "\n") {
+				t.Errorf("exit code %d (%v), want 1; want one line, got:\n%s", code, err, out)
+			} else {
+				t.Log(text)
+			}
+			if diff := difference(before, network(t)); diff != "" {
+				t.Errorf("the host's network changed:\n%s", diff)
+			}
+		})
+	}
+}
+
+// network is what a wrongly started program must leave alone.
+func network(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, argv := range [][]string{{"ip", "-br", "addr"}, {"ip", "route"}, {"iptables", "-S"}, {"iptables", "-t", "nat", "-S"}} {
+		out, err := cluster.Nodes[0].Exec(t.Context(), argv...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.WriteString(out)
+	}
+	return all.String()
+}

@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// TestAPIServerGone takes the API server away for a minute: nodes go on by themselves and report afterwards.
+func TestAPIServerGone(t *testing.T) {
+	tr := startTraffic(t)
+	ctx := context.Background()
+	first := cluster.Nodes[0]
+	// Ends once the API server is away, and must begin again without it.
+	short := tr.create(tr.pod("short", first, "sleep", "15"))
+	tr.ready("short")
+	api := cluster.Control.Process("kube-apiserver")
+	t.Cleanup(func() {
+		tr.must(api.Start(ctx))
+		tr.must(cluster.WaitAPIServer(ctx))
+	})
+
+	var attempts int
+	longest, seen := tr.during(60*time.Second, func() {
+		tr.must(api.Stop(ctx))
+		tr.eventually(50*time.Second, "pod short restarted without the API server", func(ctx context.Context) error {
+			list, err := first.Engine().Containers(ctx)
+			if err != nil {
+				return err
+			}
+			attempts = 0
+			for _, container := range list {
+				if container.Image == lab.SampleImage && slices.ContainsFunc(labelValues(container), func(v string) bool { return v == string(short.UID) }) {
+					attempts++
+				}
+			}
+			if attempts < 2 {
+				return fmt.Errorf("%d containers of it", attempts)
+			}
+			return nil
+		})
+	})
+	begin := time.Now()
+	tr.must(api.Start(ctx))
+	tr.must(cluster.WaitAPIServer(ctx))
+	started := time.Since(begin)
+	for _, node := range cluster.Nodes {
+		tr.nodeReady(node.Name, true, 30*time.Second)
+	}
+	tr.eventually(60*time.Second, "the restart reported", func(ctx context.Context) error {
+		pod, err := client.CoreV1().Pods(tr.name).Get(ctx, "short", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].RestartCount == 0 {
+			return fmt.Errorf("restart count is still 0")
+		}
+		return nil
+	})
+	reported := time.Since(begin)
+	if longest > 0 {
+		t.Errorf("the service was silent for %s:\n%s", longest, seen)
+	}
+	stream := tr.unbroken()
+	tr.create(tr.pod("after", first, "sleep"))
+	tr.ready("after")
+	t.Logf("API server away for 60 s: service never silent, pod-to-pod %s, a pod restarted meanwhile; back after %.1f s, restart reported after %.1f s",
+		stream, started.Seconds(), reported.Seconds())
+}
+
+func labelValues(container lab.Container) []string {
+	var values []string
+	for _, value := range container.Labels {
+		values = append(values, value)
+	}
+	return values
+}
+
+// TestDeletedRoute deletes a node's route to the other's pods.
+func TestDeletedRoute(t *testing.T) {
+	s := newSpace(t)
+	ctx := t.Context()
+	first, second := cluster.Nodes[0], cluster.Nodes[1]
+	node, err := client.CoreV1().Nodes().Get(ctx, second.Name, metav1.GetOptions{})
+	s.must(err)
+	cidr := node.Spec.PodCIDR
+	route := func(ctx context.Context) (string, error) {
+		out, err := first.Exec(ctx, "ip", "-4", "route", "show", cidr)
+		return strings.TrimSpace(out), err
+	}
+	before, err := route(ctx)
+	s.must(err)
+	if !strings.Contains(before, "via "+second.Addr.String()) {
+		t.Fatalf("%s has no route to %s: %q", first.Name, cidr, before)
+	}
+	_, err = first.Exec(ctx, "ip", "route", "del", cidr)
+	s.must(err)
+	took := s.eventually(10*time.Second, "route to "+cidr+" repaired", func(ctx context.Context) error {
+		after, err := route(ctx)
+		if err == nil && after != before {
+			err = fmt.Errorf("got %q, want %q", after, before)
+		}
+		return err
+	})
+	t.Logf("deleted route %q repaired after %.3f s", before, took.Seconds())
+}
+
+// soon lets a pod be evicted a few seconds after its node is gone; upstream's default is five minutes.
+func soon(pod *v1.PodSpec) {
+	seconds := int64(3)
+	for _, taint := range []string{v1.TaintNodeNotReady, v1.TaintNodeUnreachable} {
+		pod.Tolerations = append(pod.Tolerations, v1.Toleration{
+			Key: taint, Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute, TolerationSeconds: &seconds,
+		})
+	}
+}
+
+// TestNodeLeaves lets a node go silent until its pods are evicted, then come back: what was evicted must end there.
+func TestNodeLeaves(t *testing.T) {
+	s := newSpace(t)
+	ctx := context.Background()
+	node := cluster.Nodes[1]
+	pod := s.pod("moves", node, "serve", "8080")
+	soon(&pod.Spec)
+	uid := s.create(pod).UID
+	s.ready("moves")
+	stays := s.create(s.pod("stays", node, "sleep"))
+	stays = s.ready(stays.Name)
+
+	begin := time.Now()
+	s.must(node.Process("kubelet").Stop(ctx))
+	t.Cleanup(func() {
+		s.must(node.Process("kubelet").Start(ctx))
+		s.nodeReady(node.Name, true, 60*time.Second)
+	})
+	silent := s.nodeReady(node.Name, false, 60*time.Second)
+	s.eventually(60*time.Second, "pod moves being evicted", func(ctx context.Context) error {
+		pod, err := client.CoreV1().Pods(s.name).Get(ctx, "moves", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if pod.DeletionTimestamp == nil {
+			return fmt.Errorf("not yet deleted")
+		}
+		return nil
+	})
+	evicted := time.Since(begin)
+	s.must(node.Process("kubelet").Start(ctx))
+	back := s.nodeReady(node.Name, true, 60*time.Second)
+	gone := s.eventually(60*time.Second, "the evicted pod ended", func(ctx context.Context) error {
+		if _, err := client.CoreV1().Pods(s.name).Get(ctx, "moves", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the pod is still in the API (%v)", err)
+		}
+		return s.nothingOf(ctx, node, string(uid))
+	})
+	if now := s.get("stays"); now.UID != stays.UID || now.Status.ContainerStatuses[0].ContainerID != stays.Status.ContainerStatuses[0].ContainerID {
+		t.Errorf("pod stays was restarted: %v, was %v", now.Status.ContainerStatuses, stays.Status.ContainerStatuses)
+	}
+	s.ready("stays")
+	t.Logf("kubelet silent: NotReady after %.1f s, pod evicted after %.1f s; back: Ready after %.1f s, evicted pod ended %.1f s later, the other pod went on",
+		silent.Seconds(), evicted.Seconds(), back.Seconds(), gone.Seconds())
+}
+
+// nothingOf is nil when the engine has no container of a pod.
+func (s *space) nothingOf(ctx context.Context, node *lab.Host, uid string) error {
+	list, err := node.Engine().Containers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, container := range list {
+		if slices.Contains(labelValues(container), uid) {
+			return fmt.Errorf("%s has container %v of it, %s", node.Name, container.Names, container.State)
+		}
+	}
+	return nil
+}
+
+// TestNodeDeleted removes the Node object of a stopped node; started again it registers anew and works.
+func TestNodeDeleted(t *testing.T) {
+	s := newSpace(t)
+	ctx := context.Background()
+	first, node := cluster.Nodes[0], cluster.Nodes[1]
+	old, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
+	s.must(err)
+	s.must(node.Process("kubelet").Stop(ctx))
+	t.Cleanup(func() { s.must(node.Process("kubelet").Start(ctx)) })
+	s.must(client.CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{}))
+	s.must(node.Process("kubelet").Start(ctx))
+	took := s.nodeReady(node.Name, true, 60*time.Second)
+	now, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
+	s.must(err)
+	if now.UID == old.UID {
+		t.Error("the Node object is the old one")
+	}
+	begin := time.Now()
+	s.create(s.pod("web", node, "serve", "8080"))
+	web := s.ready("web")
+	reached := s.eventually(20*time.Second, "pod on the new node reached from the other host", func(ctx context.Context) error {
+		_, err := ask(ctx, first, "http://"+web.Status.PodIP+":8080/")
+		return err
+	})
+	s.allReady(180 * time.Second)
+	t.Logf("Node deleted: registered again and Ready after %.1f s (pod range %s, was %s); a pod Ready and reached after %.1f s; all pods Ready after %.1f s",
+		took.Seconds(), now.Spec.PodCIDR, old.Spec.PodCIDR, (time.Since(begin) - reached).Seconds(), time.Since(begin).Seconds())
+}
