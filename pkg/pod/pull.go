@@ -85,6 +85,7 @@ type pullFailure struct {
 
 // flight is one pull under way. It ends when its last waiter leaves.
 type flight struct {
+	key     string
 	done    chan struct{}
 	cancel  context.CancelFunc
 	waiters int // guarded by puller.mu
@@ -109,8 +110,13 @@ func newPuller(cfg ResolverConfig, images Images, clk clock.PassiveClock) *pulle
 
 // pull fetches an image. took is the pull's own time, without the wait for other pulls.
 func (p *puller) pull(ctx context.Context, name string, creds []Credential) (image Image, took time.Duration, err error) {
-	f, key := p.join(name, creds)
-	defer p.leave(f, key)
+	f := p.join(name, creds)
+	return p.wait(ctx, f)
+}
+
+// wait ends with the flight or with ctx, and leaves.
+func (p *puller) wait(ctx context.Context, f *flight) (image Image, took time.Duration, err error) {
+	defer p.leave(f)
 	select {
 	case <-f.done:
 		return f.image, f.took, f.err
@@ -119,7 +125,8 @@ func (p *puller) pull(ctx context.Context, name string, creds []Credential) (ima
 	}
 }
 
-func (p *puller) join(name string, creds []Credential) (*flight, string) {
+// join returns the flight of an image, and makes it where there is none. Who joins must wait.
+func (p *puller) join(name string, creds []Credential) *flight {
 	secret, _ := json.Marshal(creds) // a struct of strings cannot fail; the key lives as long as the pull
 	key := name + "\x00" + string(secret)
 	p.mu.Lock()
@@ -127,32 +134,35 @@ func (p *puller) join(name string, creds []Credential) (*flight, string) {
 	f := p.flights[key]
 	if f == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		f = &flight{done: make(chan struct{}), cancel: cancel}
+		f = &flight{key: key, done: make(chan struct{}), cancel: cancel}
 		p.flights[key] = f
-		go p.fly(ctx, f, key, name, creds)
+		go p.fly(ctx, f, name, creds)
 	}
 	f.waiters++
-	return f, key
+	return f
 }
 
-func (p *puller) leave(f *flight, key string) {
+func (p *puller) leave(f *flight) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f.waiters--; f.waiters == 0 {
 		f.cancel()
-		if p.flights[key] == f { // who comes now wants a pull that is not being cancelled
-			delete(p.flights, key)
-		}
+		p.forget(f) // who comes now wants a pull that is not being cancelled
 	}
 }
 
-func (p *puller) fly(ctx context.Context, f *flight, key, name string, creds []Credential) {
+func (p *puller) fly(ctx context.Context, f *flight, name string, creds []Credential) {
 	defer close(f.done)
 	f.image, f.took, f.err = p.fetch(ctx, name, creds)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.flights[key] == f { // a later request is a new pull
-		delete(p.flights, key)
+	p.forget(f) // a later request is a new pull
+}
+
+// forget wants p.mu held.
+func (p *puller) forget(f *flight) {
+	if p.flights[f.key] == f {
+		delete(p.flights, f.key)
 	}
 }
 
@@ -269,8 +279,7 @@ func pullError(image string, err error) *StartError {
 	text := err.Error()
 	unavailable := errors.Is(err, ErrRegistryUnavailable)
 	for _, code := range []string{"502", "503", "504"} {
-		unavailable = unavailable || strings.Contains(text, "HTTP response body") && strings.Contains(text, " "+code+" ") ||
-			strings.Contains(text, "error parsing HTTP "+code)
+		unavailable = unavailable || strings.Contains(text, "error parsing HTTP "+code)
 	}
 	if page := strings.Index(strings.ToLower(text), "<html"); page >= 0 {
 		text = text[:page] + "(an HTML page)"
