@@ -21,7 +21,6 @@ type tool struct {
 	packages []string
 	names    []string // of the programs, one per package
 	ldflags  string
-	cold     time.Duration // what it takes with empty caches, for the user's patience
 }
 
 const kubernetesVersion = "1.36.3"
@@ -38,10 +37,9 @@ func tools() []tool {
 			names: []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"},
 			ldflags: "-s -w -X " + version + "gitVersion=v" + kubernetesVersion + " -X " + version + "gitMajor=1 -X " + version +
 				"gitMinor=36 -X " + version + "gitTreeState=clean",
-			cold: 5 * time.Minute,
 		},
-		{module: "etcd", packages: []string{"go.etcd.io/etcd/server/v3"}, names: []string{"etcd"}, ldflags: "-s -w", cold: time.Minute},
-		{module: "coredns", packages: []string{"github.com/coredns/coredns"}, names: []string{"coredns"}, ldflags: "-s -w", cold: 2 * time.Minute},
+		{module: "etcd", packages: []string{"go.etcd.io/etcd/server/v3"}, names: []string{"etcd"}, ldflags: "-s -w"},
+		{module: "coredns", packages: []string{"github.com/coredns/coredns"}, names: []string{"coredns"}, ldflags: "-s -w"},
 	}
 }
 
@@ -109,7 +107,7 @@ func (c *Cluster) buildTool(ctx context.Context, t tool) error {
 		return err
 	}
 	if took := time.Since(begin); took > 2*time.Second {
-		c.steps.note("%s: %.1f s (about %s with empty caches)", strings.Join(t.names, ", "), took.Seconds(), t.cold)
+		c.steps.note("%s: %.1f s", strings.Join(t.names, ", "), took.Seconds())
 	}
 	return os.WriteFile(stamp, []byte(want), 0o644)
 }

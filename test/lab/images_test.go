@@ -1,0 +1,103 @@
+package lab
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestImageIsReproducible makes an image twice: engines keep what they have when the id is the same.
+func TestImageIsReproducible(t *testing.T) {
+	img := image{name: "winkube/x:1", program: "x", links: []string{"bin/sh"}, entrypoint: []string{"/x"}}
+	var ids [2]string
+	for i := range ids {
+		layer, err := img.layer([]byte("program"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := img.config(layer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[i] = digest(config)
+	}
+	if ids[0] != ids[1] {
+		t.Errorf("two ids of one image: %s, %s", ids[0], ids[1])
+	}
+}
+
+// TestImageArchive reads an archive as an engine does: the manifest names the configuration, that names the layer by its digest.
+func TestImageArchive(t *testing.T) {
+	img := image{name: "winkube/x:1", program: "x", links: []string{"bin/sh"}, entrypoint: []string{"/x"}}
+	layer, err := img.layer([]byte("program"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.config(layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "x.tar")
+	if err := img.write(path, layer, config); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := entries(t, data)
+	var manifest []struct {
+		Config           string
+		RepoTags, Layers []string
+	}
+	if err := json.Unmarshal([]byte(files["manifest.json"]), &manifest); err != nil {
+		t.Fatal(err)
+	}
+	if len(manifest) != 1 || len(manifest[0].Layers) != 1 || manifest[0].RepoTags[0] != img.name {
+		t.Fatalf("manifest: %+v", manifest)
+	}
+	var read struct {
+		RootFS struct {
+			DiffIDs []string `json:"diff_ids"`
+		} `json:"rootfs"`
+	}
+	if err := json.Unmarshal([]byte(files[manifest[0].Config]), &read); err != nil {
+		t.Fatal(err)
+	}
+	if got := "sha256:" + digest([]byte(files[manifest[0].Layers[0]])); len(read.RootFS.DiffIDs) != 1 || read.RootFS.DiffIDs[0] != got {
+		t.Errorf("configuration names layers %v, the layer is %s", read.RootFS.DiffIDs, got)
+	}
+	inside := entries(t, []byte(files[manifest[0].Layers[0]]))
+	if inside["x"] != "program" || inside["bin/sh"] != "-> x" {
+		t.Errorf("layer holds %q", inside)
+	}
+}
+
+// entries reads a tar; a link's content is its target.
+func entries(t *testing.T, data []byte) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	r := tar.NewReader(bytes.NewReader(data))
+	for {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[header.Name] = string(content)
+		if header.Typeflag == tar.TypeLink {
+			files[header.Name] = "-> " + header.Linkname
+		}
+	}
+}
