@@ -23,6 +23,7 @@ const usage = `cluster up            build what is missing, start or repair the 
 cluster down          remove every trace of it
 cluster status        list its processes
 cluster check         print the table of checks again
+cluster bench         measure the kubelet beside the bare engine
 cluster kubeconfig    print the line that makes kubectl work in a shell
 cluster exec HOST COMMAND...   run a command in a host's network: control, node1, node2
 cluster restart HOST PROCESS   stop and start a process: kubelet, proxy, dockerd, kube-apiserver, ...
@@ -71,6 +72,10 @@ func run(ctx context.Context, args []string) error {
 		return nil
 	case "check":
 		return check.Run(ctx, c, os.Stdout)
+	case "bench":
+		cmd := exec.CommandContext(ctx, "go", "run", "./test/bench")
+		cmd.Dir, cmd.Stdout, cmd.Stderr = root, os.Stdout, os.Stderr
+		return cmd.Run()
 	case "kubeconfig":
 		fmt.Println(c.ShellLine())
 		return nil

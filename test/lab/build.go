@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,9 +155,28 @@ func (c *Cluster) logged(ctx context.Context, name, dir string, env []string, ar
 	return nil
 }
 
+// addSystemDirs lets programs be found that only administrators call: root's PATH lacks their directories after a plain su.
+func addSystemDirs() {
+	path := filepath.SplitList(os.Getenv("PATH"))
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
+		if !slices.Contains(path, dir) {
+			path = append(path, dir)
+		}
+	}
+	_ = os.Setenv("PATH", strings.Join(path, string(filepath.ListSeparator)))
+}
+
+// system is the path of a program of the machine.
+func system(name string) string {
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	return name
+}
+
 // ensurePackages installs the Debian packages that hosts need, when one of their programs is missing.
 func (c *Cluster) ensurePackages(ctx context.Context) error {
-	for _, name := range []string{"dockerd", "containerd", "runc", "ip", "iptables", "nft", "conntrack", "nsenter", "setsid", "script", "sysctl"} {
+	for _, name := range []string{"dockerd", "containerd", "runc", "ip", "iptables", "nft", "conntrack", "nsenter", "setsid", "script"} {
 		if _, err := exec.LookPath(name); err != nil {
 			c.steps.note("%s was missing: installed by hack/ensure-packages.sh", name)
 			return c.logged(ctx, "packages", c.Root, nil, "hack/ensure-packages.sh", "cluster")

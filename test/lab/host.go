@@ -148,8 +148,7 @@ func (h *Host) upLink(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := h.Exec(ctx, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-	return err
+	return nil
 }
 
 func (h *Host) upDirectories() error {

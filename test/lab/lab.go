@@ -47,6 +47,7 @@ type Cluster struct {
 
 // New describes the cluster that belongs to the repository root; nothing is done to the machine. Steps are printed to out.
 func New(root string, out io.Writer) *Cluster {
+	addSystemDirs()
 	c := &Cluster{
 		Root:  root,
 		State: filepath.Join(root, "_output/cluster"),

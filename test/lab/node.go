@@ -71,11 +71,11 @@ func (h *Host) containerdSocket() string { return h.RunDir("containerd.sock") }
 
 // containerdArgv starts a containerd of the host's own: an engine that finds none of its own would use the machine's.
 func (h *Host) containerdArgv() []string {
-	return []string{"/usr/bin/containerd", "--config", h.Dir("containerd.toml")}
+	return []string{system("containerd"), "--config", h.Dir("containerd.toml")}
 }
 
 func (h *Host) dockerdArgv() []string {
-	return []string{"/usr/sbin/dockerd", "--config-file=" + h.Dir("dockerd.json"), "--live-restore=" + strconv.FormatBool(h.LiveRestore)}
+	return []string{system("dockerd"), "--config-file=" + h.Dir("dockerd.json"), "--live-restore=" + strconv.FormatBool(h.LiveRestore)}
 }
 
 // writeEngineFiles writes the configuration of containerd and dockerd. Everything that either would look for or leave elsewhere on
@@ -103,7 +103,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.a
 		"bip":              fmt.Sprintf("192.168.%d.1/24", 100+h.number),
 		"shutdown-timeout": 15,
 	}
-	if version, err := run(ctx, "/usr/sbin/dockerd", "--version"); err == nil && strings.HasPrefix(version, "Docker version 20.") {
+	if version, err := run(ctx, "dockerd", "--version"); err == nil && strings.HasPrefix(version, "Docker version 20.") {
 		settings["deprecated-key-path"] = h.Dir("docker-key.json") // else in /etc/docker; later engines have no such key
 	}
 	dockerd, err := json.MarshalIndent(settings, "", "  ")
