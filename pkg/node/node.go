@@ -49,9 +49,10 @@ type Pressure struct{ Memory, Disk, PID bool }
 const (
 	imagesEvery    = 30 * time.Second // listing images costs the engine more than anything else here
 	attempts       = 5                // to send one status
-	firstAttempt   = 100 * time.Millisecond
+	firstPause     = 100 * time.Millisecond
 	longestPause   = 7 * time.Second // between attempts to register, as upstream
 	requestTimeout = 10 * time.Second
+	engineTimeout  = 5 * time.Second // after which the engine is taken for dead
 )
 
 // Manager keeps the Node object and the Lease. All its state belongs to the goroutine of Run.
@@ -97,11 +98,11 @@ func (m *Manager) Registered() <-chan struct{} { return m.registered }
 // Run registers the node, trying until it succeeds, and keeps status and Lease until ctx ends, which is no error. A Node that someone
 // deletes while we run is registered again.
 func (m *Manager) Run(ctx context.Context) error {
-	m.event(v1.EventTypeNormal, "Starting", "Starting kubelet.")
 	if !m.register(ctx) {
 		return nil
 	}
 	close(m.registered)
+	m.event(v1.EventTypeNormal, "Starting", "Starting kubelet.")
 	leaseDone := m.startLease(ctx)
 	ticker := m.parts.Clock.NewTicker(m.config.UpdateFrequency)
 	defer ticker.Stop()
@@ -121,7 +122,7 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // register tries until our Node exists and has our labels. It says whether it does; not so when ctx ended.
 func (m *Manager) register(ctx context.Context) bool {
-	for pause := firstAttempt; ; pause = min(2*pause, longestPause) {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := m.tryRegister(ctx)
 		if err == nil {
 			return true
@@ -138,33 +139,29 @@ func (m *Manager) register(ctx context.Context) bool {
 }
 
 func (m *Manager) tryRegister(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	nodes := m.parts.Client.CoreV1().Nodes()
 	in, err := m.gather(ctx, v1.NodeStatus{})
 	if err != nil {
 		return err
 	}
 	if !m.config.Unregistered {
-		node := newNode(in)
-		created, err := nodes.Create(ctx, node, metav1.CreateOptions{})
+		created, err := m.create(ctx, newNode(in))
 		if err == nil {
 			klog.InfoS("Registered the node", "node", m.config.Name)
-			m.emit(v1.NodeStatus{}, created.Status)
+			m.spread(true)
 			m.sent(created)
+			m.emit(v1.NodeStatus{}, created.Status)
 			return nil
 		}
 		// A node that may not create its Node may still have one that an administrator made.
-		if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
-			return err
-		}
 		if apierrors.IsForbidden(err) {
-			if _, getErr := nodes.Get(ctx, m.config.Name, metav1.GetOptions{}); getErr != nil {
+			if _, getErr := m.get(ctx); getErr != nil {
 				return err
 			}
+		} else if !apierrors.IsAlreadyExists(err) {
+			return err
 		}
 	}
-	existing, err := nodes.Get(ctx, m.config.Name, metav1.GetOptions{})
+	existing, err := m.get(ctx)
 	if err != nil {
 		return err
 	}
@@ -172,6 +169,24 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 	m.last, m.unschedulable = existing, existing.Spec.Unschedulable
 	warnOfTaints(m.config.Taints, existing)
 	return m.update(ctx, existing, desiredLabels(m.config, in.Facts), true)
+}
+
+func (m *Manager) create(ctx context.Context, node *v1.Node) (*v1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return m.parts.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+}
+
+func (m *Manager) get(ctx context.Context) (*v1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return m.parts.Client.CoreV1().Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
+}
+
+func (m *Manager) patch(ctx context.Context, patch []byte) (*v1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return m.parts.Client.CoreV1().Nodes().Patch(ctx, m.config.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
 // sync compares and sends what differs, asking the API server itself from the second attempt on.
@@ -192,8 +207,6 @@ func (m *Manager) sync(ctx context.Context) error {
 }
 
 func (m *Manager) trySync(ctx context.Context, ask bool) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	known, err := m.known(ctx, ask)
 	if err != nil {
 		return err
@@ -210,17 +223,14 @@ func (m *Manager) trySync(ctx context.Context, ask bool) error {
 }
 
 // known is the newest state of our Node that we have seen: the watch's, or, until the watch has brought it, the answer to our last
-// request.
+// request. Where the watch has none the API server is asked, for the Node may be gone.
 func (m *Manager) known(ctx context.Context, ask bool) (*v1.Node, error) {
-	var node *v1.Node
-	if m.parts.Node != nil && !ask {
-		node = m.parts.Node()
+	if ask || m.parts.Node == nil {
+		return m.get(ctx)
 	}
-	if node == nil && (ask || m.last == nil || m.parts.Node != nil && m.reported.IsZero()) {
-		return m.parts.Client.CoreV1().Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
-	}
+	node := m.parts.Node()
 	if node == nil {
-		return m.last, nil
+		return m.get(ctx)
 	}
 	if m.last != nil && node.UID == m.last.UID {
 		if order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.last.ResourceVersion); err == nil && order < 0 {
@@ -239,7 +249,8 @@ func (m *Manager) update(ctx context.Context, known *v1.Node, labels map[string]
 	}
 	want := known.DeepCopy()
 	want.Status = Status(in)
-	relabelled := label(want, required(in.Facts)) || label(want, labels)
+	relabelled := label(want, required(in.Facts))
+	relabelled = label(want, labels) || relabelled
 	changed := relabelled || !same(known.Status, want.Status)
 	if !changed && !always && m.parts.Clock.Now().Before(m.due) {
 		return nil
@@ -248,13 +259,13 @@ func (m *Manager) update(ctx context.Context, known *v1.Node, labels map[string]
 	if err != nil {
 		return err
 	}
-	updated, err := m.parts.Client.CoreV1().Nodes().Patch(ctx, m.config.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	updated, err := m.patch(ctx, patch)
 	if err != nil {
 		return err
 	}
-	m.emit(known.Status, want.Status)
 	m.spread(changed)
 	m.sent(updated)
+	m.emit(known.Status, want.Status)
 	return nil
 }
 
@@ -269,15 +280,14 @@ func (m *Manager) spread(changed bool) {
 }
 
 func (m *Manager) sent(node *v1.Node) {
-	if m.reported.IsZero() && m.due.IsZero() {
-		m.spread(true)
-	}
 	m.last, m.reported = node, m.parts.Clock.Now()
 }
 
 // gather reads everything that Status looks at.
 func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, error) {
-	in := Inputs{Config: m.config, Now: m.parts.Clock.Now(), Known: known}
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	in := Inputs{Config: m.config, Known: known}
 	var err error
 	if in.Facts, err = m.parts.Facts(); err != nil {
 		return in, err
@@ -301,7 +311,7 @@ func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, erro
 	if in.EngineErr == nil {
 		m.listImages(ctx)
 	}
-	in.Images = m.images
+	in.Images, in.Now = m.images, m.parts.Clock.Now()
 	return in, nil
 }
 

@@ -101,7 +101,7 @@ func threshold(value string, total int64) (resource.Quantity, error) {
 	}
 	// In upstream's precision, so that both agents report the same number.
 	p, err := strconv.ParseFloat(percent, 32)
-	if err != nil || p < 0 || p > 100 {
+	if err != nil || !(p >= 0 && p <= 100) { // NaN is neither
 		return resource.Quantity{}, fmt.Errorf("must be a percentage between 0%% and 100%%")
 	}
 	return *resource.NewQuantity(int64(float64(total)*float64(float32(p)/100)), resource.BinarySI), nil

@@ -1,0 +1,299 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/host"
+)
+
+// rig is a Manager with parts that a test can change while it runs.
+type rig struct {
+	*testing.T
+	api     *api
+	clock   *clocktesting.FakeClock
+	events  *record.FakeRecorder
+	manager *Manager
+
+	mu     sync.Mutex
+	facts  host.Facts
+	engine error
+	addrs  []netip.Addr
+}
+
+func newRig(t *testing.T, config Config) *rig {
+	api, client := newAPI(t, "n1")
+	r := &rig{T: t, api: api, clock: clocktesting.NewFakeClock(start), events: record.NewFakeRecorder(100), facts: linuxFacts(),
+		addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
+	config.Name = "n1"
+	manager, err := New(config, Parts{
+		Client: client, Events: r.events, Clock: r.clock,
+		Node:  api.current,
+		Facts: func() (host.Facts, error) { r.mu.Lock(); defer r.mu.Unlock(); return r.facts, nil },
+		Disk:  func() (host.Disk, error) { return host.Disk{Capacity: 100 << 30}, nil },
+		Addresses: func() ([]netip.Addr, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.addrs, nil
+		},
+		RuntimeInfo: func(context.Context) (string, error) { r.mu.Lock(); defer r.mu.Unlock(); return "20.10.24", r.engine },
+		Images: func(context.Context) ([]v1.ContainerImage, error) {
+			return []v1.ContainerImage{{Names: []string{"pause:1"}, SizeBytes: 1}}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.manager = manager
+	return r
+}
+
+// start runs the manager until the test ends.
+func (r *rig) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.manager.Run(ctx) }()
+	r.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func (r *rig) registered() {
+	r.Helper()
+	select {
+	case <-r.manager.Registered():
+	case <-time.After(10 * time.Second):
+		r.Fatalf("not registered; requests:\n%s", r.api.requests())
+	}
+}
+
+// expect waits for the next successful request of that kind, letting others pass.
+func (r *rig) expect(what string) {
+	r.Helper()
+	timeout := time.After(10 * time.Second)
+	for {
+		select {
+		case got := <-r.api.told:
+			if strings.HasPrefix(got, what) {
+				return
+			}
+		case <-timeout:
+			r.Fatalf("no %s; requests:\n%s", what, r.api.requests())
+		}
+	}
+}
+
+// quiet has the manager look once more and fails if that sends a status.
+func (r *rig) quiet() {
+	r.Helper()
+	before := len(r.patches())
+	for range 2 { // the second kick is taken only after the first was dealt with
+		r.manager.Kick()
+		for len(r.manager.kicked) > 0 {
+			r.clock.Step(0)
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if after := r.patches(); len(after) != before {
+		r.Fatalf("sent although nothing changed: %s", after[before:])
+	}
+}
+
+func (r *rig) patches() []string {
+	r.api.mu.Lock()
+	defer r.api.mu.Unlock()
+	return append([]string(nil), r.api.patches...)
+}
+
+func (r *rig) set(change func()) { r.mu.Lock(); defer r.mu.Unlock(); change() }
+
+// wait lets time pass once someone waits for it.
+func (r *rig) wait(d time.Duration) {
+	r.Helper()
+	for i := 0; !r.clock.HasWaiters(); i++ {
+		if i > 10_000 {
+			r.Fatal("nobody waits for time to pass")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r.clock.Step(d)
+}
+
+func TestRegistersReportsAndRests(t *testing.T) {
+	r := newRig(t, Config{Labels: map[string]string{"pool": "a"}, Taints: []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoSchedule}}})
+	r.start()
+	r.registered()
+	r.expect("POST /api/v1/nodes")
+	r.expect("POST /apis/coordination")
+	r.quiet()
+	n := r.api.current()
+	for name, want := range map[string]string{"kubernetes.io/os": "linux", "beta.kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+		"beta.kubernetes.io/arch": "amd64", "kubernetes.io/hostname": "n1", "pool": "a"} {
+		if n.Labels[name] != want {
+			t.Errorf("label %s is %q, want %q", name, n.Labels[name], want)
+		}
+	}
+	if len(n.Spec.Taints) != 1 || n.Annotations[attachAnnotation] != "true" || n.Status.NodeInfo.ContainerRuntimeVersion != "docker://20.10.24" {
+		t.Errorf("registered as %+v", n)
+	}
+	r.api.mu.Lock()
+	l := r.api.lease
+	r.api.mu.Unlock()
+	if *l.Spec.HolderIdentity != "n1" || *l.Spec.LeaseDurationSeconds != 40 || len(l.OwnerReferences) != 1 || l.OwnerReferences[0].UID != n.UID {
+		t.Errorf("lease is %+v", l)
+	}
+
+	// A heartbeat comes after the report frequency, give or take half of it, and not before.
+	r.clock.Step(2 * time.Minute)
+	r.quiet()
+	r.clock.Step(6 * time.Minute)
+	r.expect("PATCH")
+	ready := find(r.api.current().Status.Conditions, v1.NodeReady)
+	if !ready.LastTransitionTime.Time.Equal(start) || !ready.LastHeartbeatTime.After(start) {
+		t.Errorf("after a heartbeat: %+v", ready)
+	}
+	if p := r.patches()[0]; strings.Contains(p, "images") || strings.Contains(p, "capacity") {
+		t.Errorf("a heartbeat carries more than times: %s", p)
+	}
+}
+
+func TestEngineDeathIsSentAtOnce(t *testing.T) {
+	r := newRig(t, Config{})
+	r.start()
+	r.registered()
+	r.quiet()
+	r.set(func() { r.engine = errors.New("connection refused") })
+	r.manager.Kick()
+	r.expect("PATCH")
+	ready := find(r.api.current().Status.Conditions, v1.NodeReady)
+	if ready.Status != v1.ConditionFalse || !strings.Contains(ready.Message, "container runtime is down: connection refused") {
+		t.Errorf("engine dead: %+v", ready)
+	}
+	r.set(func() { r.engine = nil })
+	r.manager.Kick()
+	r.expect("PATCH")
+	r.quiet()
+	var events []string
+	for len(r.events.Events) > 0 {
+		events = append(events, <-r.events.Events)
+	}
+	got := strings.Join(events, "\n")
+	for _, want := range []string{"Normal Starting Starting kubelet.", "NodeNotReady", "Normal NodeReady Node n1 status is now: NodeReady"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no event %q in:\n%s", want, got)
+		}
+	}
+}
+
+func TestAdoptsAnExistingNode(t *testing.T) {
+	r := newRig(t, Config{Labels: map[string]string{"pool": "new"}})
+	r.api.put(&v1.Node{})
+	r.api.edit(func(n *v1.Node) {
+		n.Name, n.UID = "n1", "old"
+		n.Labels = map[string]string{"pool": "old", "theirs": "x", "node-role.kubernetes.io/worker": ""}
+		n.Annotations = map[string]string{"theirs": "y"}
+		n.Spec.PodCIDR = "10.244.1.0/24"
+		n.Spec.Taints = []v1.Taint{{Key: "theirs", Effect: v1.TaintEffectNoSchedule}}
+		n.Status.Capacity = v1.ResourceList{"example.com/dongle": resource.MustParse("2")}
+		n.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.9.9.9"}, {Type: v1.NodeInternalIP, Address: "fd00::9"}}
+		n.Status.Conditions = []v1.NodeCondition{{Type: "TheirProblem", Status: v1.ConditionFalse}}
+	})
+	r.start()
+	r.expect("PATCH")
+	r.registered()
+	r.quiet()
+	n := r.api.current()
+	if n.Labels["pool"] != "new" || n.Labels["theirs"] != "x" || n.Annotations["theirs"] != "y" || n.Labels["kubernetes.io/os"] != "linux" {
+		t.Errorf("labels %v, annotations %v", n.Labels, n.Annotations)
+	}
+	if len(n.Status.Addresses) != 2 || n.Status.Addresses[0].Address != "10.0.0.1" || n.Status.Addresses[1].Type != v1.NodeHostName {
+		t.Errorf("addresses %v", n.Status.Addresses)
+	}
+	if q := n.Status.Allocatable["example.com/dongle"]; q.Value() != 2 || find(n.Status.Conditions, "TheirProblem") == nil {
+		t.Errorf("foreign parts of the status are lost: %+v", n.Status)
+	}
+
+	// What others change later: a label that we need is put back, one of the user's is theirs now; two addresses of one type survive.
+	r.api.edit(func(n *v1.Node) { delete(n.Labels, "kubernetes.io/os"); n.Labels["pool"] = "admin" })
+	r.set(func() { r.addrs = append(r.addrs, netip.MustParseAddr("fd00::1")) })
+	r.manager.Kick()
+	r.expect("PATCH")
+	n = r.api.current()
+	if n.Labels["kubernetes.io/os"] != "linux" || n.Labels["pool"] != "admin" || len(n.Status.Addresses) != 3 {
+		t.Errorf("labels %v, addresses %v", n.Labels, n.Status.Addresses)
+	}
+}
+
+func TestComesBackAfterTrouble(t *testing.T) {
+	r := newRig(t, Config{})
+	r.api.fail = []int{500, 503}
+	r.start()
+	r.wait(time.Minute)
+	r.wait(time.Minute)
+	r.expect("POST /api/v1/nodes")
+	r.registered()
+	r.quiet()
+
+	// One failed request does not wait for the next tick.
+	r.api.mu.Lock()
+	r.api.fail = []int{500}
+	r.api.mu.Unlock()
+	r.set(func() { r.engine = errors.New("x") })
+	r.manager.Kick()
+	r.expect("PATCH")
+
+	// A Node that was deleted is registered again.
+	r.api.mu.Lock()
+	r.api.node = nil
+	r.api.mu.Unlock()
+	r.manager.Kick()
+	r.expect("POST /api/v1/nodes")
+}
+
+func TestUnregistered(t *testing.T) {
+	r := newRig(t, Config{Unregistered: true})
+	r.start()
+	r.wait(time.Second) // it waits for a Node that nobody has made
+	r.api.mu.Lock()
+	r.api.put(&v1.Node{})
+	r.api.node.Name = "n1"
+	r.api.mu.Unlock()
+	r.wait(time.Minute)
+	r.expect("PATCH")
+	r.registered()
+	if log := r.api.requests(); strings.Contains(log, "POST /api/v1/nodes") {
+		t.Errorf("created its Node:\n%s", log)
+	}
+}
+
+func TestUnschedulableEvents(t *testing.T) {
+	r := newRig(t, Config{})
+	r.start()
+	r.registered()
+	r.quiet()
+	r.api.edit(func(n *v1.Node) { n.Spec.Unschedulable = true })
+	r.quiet()
+	for {
+		select {
+		case e := <-r.events.Events:
+			if strings.Contains(e, "NodeNotSchedulable") {
+				return
+			}
+		default:
+			t.Fatal("no event for a cordoned node")
+		}
+	}
+}
