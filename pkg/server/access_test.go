@@ -1,0 +1,135 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// paths is every path that upstream's kubelet knows, and some that nobody knows.
+var paths = []string{
+	"/", "/unknown", "/podsandmore", "/healthzz",
+	"/attach/default/web/main", "/attach/default/web/uid-web/main",
+	"/checkpoint/default/web/main",
+	"/configz", "/flagz", "/statusz",
+	"/containerLogs/default/web/main",
+	"/debug/flags/v", "/debug/pods", "/debug/pprof/cmdline",
+	"/exec/default/web/main", "/exec/default/web/uid-web/main",
+	"/healthz", "/healthz/log", "/healthz/ping", "/healthz/syncloop",
+	"/logs/", "/logs/some/file",
+	"/metrics", "/metrics/slis", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource",
+	"/pods", "/pods/",
+	"/portForward/default/web", "/portForward/default/web/uid-web",
+	"/run/default/web/main", "/run/default/web/uid-web/main",
+	"/runningpods", "/runningpods/",
+	"/stats/", "/stats/summary",
+}
+
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+func TestAttributes(t *testing.T) {
+	var text strings.Builder
+	for _, path := range paths {
+		for _, method := range methods {
+			verb, subs := attributes(method, path)
+			fmt.Fprintf(&text, "%-8s %-40s verb=%q nodes/%s\n", method, path, verb, strings.Join(subs, " or nodes/"))
+		}
+	}
+	golden(t, "attributes", text.String())
+}
+
+// TestAccess sends every method to every path with every kind of credential. The golden file shows the statuses; what must hold for
+// each credential is checked apart, so that a careless -update cannot open a door.
+func TestAccess(t *testing.T) {
+	r := newRig(t, nil)
+	stranger := newAuthority(t, "another CA")
+	foreign := r.as("")
+	foreign.CertData, foreign.KeyData = stranger.client("root", "system:masters")
+	both := rest.CopyConfig(foreign)
+	both.BearerToken = "root-token"
+	credentials := []struct {
+		name   string
+		config *rest.Config
+		check  func(status int) bool
+	}{
+		{"none", r.as(""), unauthorized},
+		{"bad-cert", foreign, unauthorized},
+		{"cert-allowed", r.as("root"), served},
+		{"cert-denied", r.as("nobody"), forbidden},
+		{"cert-sar-error", r.as("broken"), func(status int) bool { return status == http.StatusInternalServerError }},
+		{"bad-token", r.as("token:guess"), unauthorized},
+		{"token-allowed", r.as("token:root-token"), served},
+		{"token-denied", r.as("token:nobody-token"), forbidden},
+		{"bad-cert+good-token", both, served},
+		{"reader", r.as("token:good-token"), func(status int) bool { return status != http.StatusUnauthorized }},
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%-8s %-40s", "", "")
+	clients := make([]*http.Client, len(credentials))
+	for i, credential := range credentials {
+		clients[i] = r.http(credential.config)
+		fmt.Fprintf(&text, " %s", credential.name)
+	}
+	text.WriteString("\n")
+	for _, path := range paths {
+		for _, method := range methods {
+			fmt.Fprintf(&text, "%-8s %-40s", method, path)
+			for i, credential := range credentials {
+				status, body := r.do(clients[i], method, path, "")
+				if !credential.check(status) {
+					t.Errorf("%s %s with %s: %d %s", method, path, credential.name, status, body)
+				}
+				fmt.Fprintf(&text, " %-*d", len(credential.name), status)
+			}
+			text.WriteString("\n")
+		}
+	}
+	golden(t, "access", trimLines(text.String()))
+}
+
+func unauthorized(status int) bool { return status == http.StatusUnauthorized }
+func forbidden(status int) bool    { return status == http.StatusForbidden }
+func served(status int) bool       { return !unauthorized(status) && !forbidden(status) }
+
+func trimLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// FuzzPath holds that what is authorized is what is served: the pattern that serves a path begins with the segment that was authorized.
+func FuzzPath(f *testing.F) {
+	for _, path := range paths {
+		f.Add(path)
+	}
+	for _, path := range []string{"/metrics/../exec/a/b/c", "/%65xec/a/b/c", "/metrics%2F..%2Fexec/a/b/c", "//exec/a/b/c", "/stats/%2e%2e/run/a/b/c", "/./pods"} {
+		f.Add(path)
+	}
+	s := &Server{config: Config{Debugging: true, Profiling: true, DebugFlags: true}, checks: checks{pingCheck}}
+	handler := http.NotFoundHandler()
+	s.parts = Parts{Metrics: handler, MetricsCadvisor: handler, MetricsProbes: handler, MetricsResource: handler, StatsSummary: handler, DebugPods: handler, Configz: 1}
+	mux := s.routes().(*http.ServeMux)
+	f.Fuzz(func(t *testing.T, target string) {
+		for _, method := range methods {
+			request, err := http.NewRequest(method, "https://node"+target, nil)
+			if err != nil || !strings.HasPrefix(target, "/") {
+				return
+			}
+			_, pattern := mux.Handler(request)
+			if pattern == "" {
+				continue // 404, 405 or a redirect to a clean path, which is authorized anew
+			}
+			_, pattern, _ = strings.Cut(pattern, "/")
+			wanted, _, _ := strings.Cut(pattern, "/")
+			authorized, _, _ := strings.Cut(strings.TrimPrefix(request.URL.Path, "/"), "/")
+			if clean := strings.Contains(target, "//") || strings.Contains(target, "/."); wanted != authorized && !clean {
+				t.Errorf("%s %q is authorized as %q and served by %q", method, target, authorized, pattern)
+			}
+		}
+	})
+}

@@ -1,0 +1,194 @@
+package server
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/apis/asn1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+)
+
+const (
+	anonymousUser        = "system:anonymous"
+	authenticatedGroup   = "system:authenticated"
+	unauthenticatedGroup = "system:unauthenticated"
+	credentialID         = "authentication.kubernetes.io/credential-id"
+
+	defaultTokenTTL = 2 * time.Minute
+	badTokenTTL     = 30 * time.Second // long enough against floods, short enough for a token that is not known everywhere yet
+)
+
+// identity is who sent a request, as RBAC knows them.
+type identity struct {
+	Name, UID string
+	Groups    []string
+	Extra     map[string][]string
+}
+
+// authenticator tells who sent a request: client certificate first, then bearer token, then, if allowed, nobody.
+type authenticator struct {
+	clientCA  *reloader[*x509.CertPool] // nil: no client certificates
+	reviews   TokenReviewer             // nil: no tokens
+	anonymous bool
+	ttl       time.Duration
+	key       []byte // of this process; the tokens themselves are not kept
+	tokens    *memo[*identity]
+	clock     clock.PassiveClock
+}
+
+func newAuthenticator(config Authentication, reviews TokenReviewer, clock clock.PassiveClock) (*authenticator, error) {
+	a := &authenticator{anonymous: config.Anonymous, ttl: config.CacheTTL, key: make([]byte, sha256.Size), tokens: newMemo[*identity](clock), clock: clock}
+	if a.ttl == 0 {
+		a.ttl = defaultTokenTTL
+	}
+	_, _ = rand.Read(a.key) // never fails
+	if config.Webhook {
+		if reviews == nil {
+			return nil, errors.New("cannot use authentication.webhook.enabled: no API server is configured; set --kubeconfig or turn it off")
+		}
+		a.reviews = reviews
+	}
+	if config.ClientCAFile != "" {
+		var err error
+		if a.clientCA, err = newReloader(parsePool, config.ClientCAFile); err != nil {
+			return nil, fmt.Errorf("cannot use authentication.x509.clientCAFile: %w", err)
+		}
+	}
+	if a.clientCA == nil && a.reviews == nil && !a.anonymous {
+		return nil, errors.New("no way to authenticate anybody: set authentication.x509.clientCAFile, authentication.webhook.enabled or authentication.anonymous.enabled")
+	}
+	return a, nil
+}
+
+// authenticate returns who sent r, or nil for nobody known. A credential that is shown and wrong is an error even where the anonymous are
+// let in. A token that was good is removed from r, so that nothing later can show or keep it.
+func (a *authenticator) authenticate(r *http.Request) (*identity, error) {
+	who, certErr := a.byCertificate(r)
+	var tokenErr error
+	if who == nil {
+		who, tokenErr = a.byToken(r)
+	}
+	switch {
+	case who != nil:
+		if who.Name != anonymousUser && !slices.Contains(who.Groups, authenticatedGroup) && !slices.Contains(who.Groups, unauthenticatedGroup) {
+			known := *who // who may be shared by the cache
+			known.Groups = append(slices.Clone(who.Groups), authenticatedGroup)
+			who = &known
+		}
+		return who, nil
+	case certErr != nil || tokenErr != nil:
+		return nil, errors.Join(certErr, tokenErr)
+	case a.anonymous:
+		return &identity{Name: anonymousUser, Groups: []string{unauthenticatedGroup}}, nil
+	}
+	return nil, nil
+}
+
+// byCertificate verifies the client's certificate against today's client CA: a handshake of yesterday proves nothing.
+func (a *authenticator) byCertificate(r *http.Request) (*identity, error) {
+	if a.clientCA == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return nil, nil
+	}
+	options := x509.VerifyOptions{
+		Roots:         a.clientCA.get(),
+		Intermediates: x509.NewCertPool(),
+		CurrentTime:   a.clock.Now(),
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, cert := range r.TLS.PeerCertificates[1:] {
+		options.Intermediates.AddCert(cert)
+	}
+	leaf := r.TLS.PeerCertificates[0]
+	if _, err := leaf.Verify(options); err != nil {
+		return nil, fmt.Errorf("cannot verify client certificate %q, serial %d: %w", leaf.Subject, leaf.SerialNumber, err)
+	}
+	if leaf.Subject.CommonName == "" {
+		return nil, nil
+	}
+	uid, err := certificateUID(leaf)
+	if err != nil {
+		return nil, err
+	}
+	print := sha256.Sum256(leaf.Raw)
+	return &identity{
+		Name:   leaf.Subject.CommonName,
+		UID:    uid,
+		Groups: leaf.Subject.Organization,
+		Extra:  map[string][]string{credentialID: {"X509SHA256=" + hex.EncodeToString(print[:])}},
+	}, nil
+}
+
+// certificateUID reads Kubernetes' own attribute of a subject, which is there at most once.
+func certificateUID(cert *x509.Certificate) (string, error) {
+	uid, found := "", false
+	for _, name := range cert.Subject.Names {
+		if !name.Type.Equal(asn1.X509UID()) {
+			continue
+		}
+		value, ok := name.Value.(string)
+		if !ok || value == "" || found {
+			return "", fmt.Errorf("client certificate %q has a bad UID attribute: want one non-empty string", cert.Subject)
+		}
+		uid, found = value, true
+	}
+	return uid, nil
+}
+
+func (a *authenticator) byToken(r *http.Request) (*identity, error) {
+	token := bearerToken(r.Header.Get("Authorization"))
+	if a.reviews == nil || token == "" {
+		return nil, nil
+	}
+	sum := hmac.New(sha256.New, a.key)
+	sum.Write([]byte(token))
+	who, err := a.tokens.get(r.Context(), string(sum.Sum(nil)), func(ctx context.Context) (*identity, time.Duration, error) {
+		return a.review(ctx, token)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot review a bearer token: %w", err)
+	}
+	if who == nil {
+		return nil, errors.New("invalid bearer token")
+	}
+	r.Header.Del("Authorization")
+	return who, nil
+}
+
+// review asks the API server whose token it is; nil: nobody's.
+func (a *authenticator) review(ctx context.Context, token string) (*identity, time.Duration, error) {
+	review, err := a.reviews.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, 0, err
+	}
+	if !review.Status.Authenticated {
+		return nil, min(badTokenTTL, a.ttl), nil
+	}
+	user := review.Status.User
+	who := &identity{Name: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string][]string{}}
+	for key, values := range user.Extra {
+		who.Extra[key] = values
+	}
+	return who, a.ttl, nil
+}
+
+// bearerToken is the token of an Authorization header, "" when there is none (RFC 6750).
+func bearerToken(header string) string {
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(header), " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	token, _, _ := strings.Cut(rest, " ")
+	return token
+}

@@ -1,0 +1,156 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+const (
+	defaultAuthorizedTTL   = 5 * time.Minute
+	defaultUnauthorizedTTL = 30 * time.Second
+)
+
+// verbs are the API verbs of HTTP methods. Any other method has the verb "", which only a role with "*" allows.
+var verbs = map[string]string{
+	http.MethodPost:   "create",
+	http.MethodGet:    "get",
+	http.MethodPut:    "update",
+	http.MethodPatch:  "patch",
+	http.MethodDelete: "delete",
+}
+
+// subresources are the subresources of nodes that give access to a path, by its first segment; one of them is enough. Every other path
+// needs nodes/proxy. (KEP-2862; the spelling "log" matches pods/log.)
+var subresources = map[string][]string{
+	"checkpoint":  {"checkpoint"},
+	"configz":     {"configz", "proxy"},
+	"flagz":       {"configz"},
+	"healthz":     {"healthz", "proxy"},
+	"logs":        {"log"},
+	"metrics":     {"metrics"},
+	"pods":        {"pods", "proxy"},
+	"runningpods": {"pods", "proxy"},
+	"stats":       {"stats"},
+	"statusz":     {"statusz"},
+}
+
+// attributes maps a request to what a client must be allowed on this node: verb, and one of subs. It is pure.
+func attributes(method, path string) (verb string, subs []string) {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if subs = subresources[first]; subs == nil || !strings.HasPrefix(path, "/") {
+		subs = []string{"proxy"}
+	}
+	return verbs[method], subs
+}
+
+// authorizer tells whether an identity may do something on this node.
+type authorizer struct {
+	reviews         AccessReviewer // nil: everything is allowed
+	node            string
+	allowed, denied time.Duration
+	answers         *memo[bool]
+}
+
+func newAuthorizer(config Authorization, node string, reviews AccessReviewer, clock clock.PassiveClock) (*authorizer, error) {
+	a := &authorizer{node: node, allowed: config.AuthorizedTTL, denied: config.UnauthorizedTTL, answers: newMemo[bool](clock)}
+	if a.allowed == 0 {
+		a.allowed = defaultAuthorizedTTL
+	}
+	if a.denied == 0 {
+		a.denied = defaultUnauthorizedTTL
+	}
+	switch config.Mode {
+	case AlwaysAllow:
+		return a, nil
+	case Webhook, "":
+		if reviews == nil {
+			return nil, errors.New("cannot use authorization.mode Webhook: no API server is configured; set --kubeconfig or authorization.mode AlwaysAllow")
+		}
+		if node == "" {
+			return nil, errors.New("cannot use authorization.mode Webhook: the node has no name")
+		}
+		a.reviews = reviews
+		return a, nil
+	}
+	return nil, fmt.Errorf("authorization.mode is %q, want Webhook or AlwaysAllow", config.Mode)
+}
+
+// authorize asks the API server, or remembers, whether who may do verb on a subresource of this node. An error means no.
+func (a *authorizer) authorize(ctx context.Context, who *identity, verb, subresource string) (bool, error) {
+	if a.reviews == nil {
+		return true, nil
+	}
+	spec := authorizationv1.SubjectAccessReviewSpec{
+		User:   who.Name,
+		UID:    who.UID,
+		Groups: who.Groups,
+		Extra:  map[string]authorizationv1.ExtraValue{},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: a.node,
+		},
+	}
+	for key, values := range who.Extra {
+		spec.Extra[key] = values
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return false, err
+	}
+	key := sha256.Sum256(text)
+	return a.answers.get(ctx, string(key[:]), func(ctx context.Context) (bool, time.Duration, error) {
+		review, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+		switch {
+		case err != nil:
+			return false, 0, err
+		case review.Status.Allowed && review.Status.Denied:
+			return false, 0, errors.New("the API server both allowed and denied it")
+		case review.Status.Allowed:
+			return true, a.allowed, nil
+		}
+		return false, a.denied, nil
+	})
+}
+
+// guard lets through to next what is authenticated and authorized. The path that is authorized is the path that is served: both go by the
+// first segment of the decoded path.
+func (s *Server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength == 0 {
+			// ReadTimeout is for bodies that trickle. Without a body it would only end long answers.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		}
+		who, err := s.authn.authenticate(r)
+		if who == nil {
+			klog.V(2).InfoS("Unauthorized", "remote", r.RemoteAddr, "path", r.URL.Path, "err", err)
+			plain(w, http.StatusUnauthorized, "Unauthorized")
+			return
+		}
+		verb, subs := attributes(r.Method, r.URL.Path)
+		for _, sub := range subs {
+			allowed, err := s.authz.authorize(r.Context(), who, verb, sub)
+			if err != nil {
+				klog.ErrorS(err, "Cannot authorize a request", "user", who.Name, "verb", verb, "resource", "nodes", "subresource", sub)
+				plain(w, http.StatusInternalServerError, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", who.Name, verb, sub))
+				return
+			}
+			if allowed {
+				klog.V(4).InfoS("Request", "method", r.Method, "path", r.URL.Path, "user", who.Name)
+				next.ServeHTTP(w, r)
+				return
+			}
+		}
+		klog.V(2).InfoS("Forbidden", "user", who.Name, "verb", verb, "resource", "nodes", "subresources", subs)
+		plain(w, http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)\n", who.Name, verb, subs))
+	})
+}
