@@ -22,6 +22,8 @@ type Host struct {
 	LiveRestore bool
 	// ExtraArgs are appended to the command line of the process of that name at its next start.
 	ExtraArgs map[string][]string
+	// ExtraEnv is the same for its environment, as NAME=value.
+	ExtraEnv map[string][]string
 
 	cluster   *Cluster
 	number    int // 1, 2, ... for nodes
@@ -29,7 +31,7 @@ type Host struct {
 }
 
 func (c *Cluster) newHost(name string, addr netip.Addr) *Host {
-	return &Host{Name: name, Addr: addr, LiveRestore: true, ExtraArgs: map[string][]string{}, cluster: c}
+	return &Host{Name: name, Addr: addr, LiveRestore: true, ExtraArgs: map[string][]string{}, ExtraEnv: map[string][]string{}, cluster: c}
 }
 
 // Namespace is the name of the host's network namespace, as `ip netns` knows it.

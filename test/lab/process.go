@@ -92,7 +92,7 @@ func startTime(pid int) (uint64, bool) {
 func (p *Process) key() string {
 	argv := p.Argv()
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%q", argv)
+	fmt.Fprintf(hash, "%q %q", argv, p.host.ExtraEnv[p.Name])
 	if info, err := os.Stat(argv[0]); err == nil {
 		fmt.Fprintf(hash, "%d %d", info.Size(), info.ModTime().UnixNano())
 	}
@@ -135,7 +135,7 @@ func (p *Process) Start(context.Context) error {
 	cmd := exec.Command("setsid", append(append([]string{"nsenter"}, p.host.enter()...), p.Argv()...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = p.host.Dir()
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + p.host.Dir()}
+	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + p.host.Dir()}, p.host.ExtraEnv[p.Name]...)
 	if p.files != nil {
 		if cmd.ExtraFiles, err = p.files(); err != nil {
 			return fmt.Errorf("cannot start %s on %s: %w", p.Name, p.host.Name, err)
