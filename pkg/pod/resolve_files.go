@@ -90,7 +90,7 @@ func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at Attempt, in *I
 		target = v1.TerminationMessagePathDefault
 	}
 	if !own[path.Clean(target)] {
-		name := fmt.Sprintf("termination-%s-%d", container.Name, at.Number)
+		name := fmt.Sprintf("containers/%s/termination-%d", container.Name, at.Number)
 		log, err := r.parts.Volumes.WriteFile(pod.UID, name, nil, 0o666)
 		if err != nil {
 			return fmt.Errorf("cannot create termination log: %w", err)

@@ -1,0 +1,19 @@
+package pod
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestNamedPipeDoesNotBlock: a container may leave a pipe where an environment file is read; nobody writes to it.
+func TestNamedPipeDoesNotBlock(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "env"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := readVolumeFile(map[string]string{"v": dir}, "v", "env"); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,669 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	testingclock "k8s.io/utils/clock/testing"
+)
+
+// stage is all that a Resolver asks, in memory: image store, volumes, network, API objects, events. It writes down what was done.
+type stage struct {
+	t        *testing.T
+	mu       sync.Mutex
+	log      []string // events and pulls, in order
+	present  map[string]Image
+	registry map[string]error // by image; absent: no such image
+	files    map[string]string
+	volumes  map[string]string // host paths
+	broken   map[string]error  // by verb: prepare, mounts, write, join, services, lookup, object
+	secrets  map[string]*v1.Secret
+	maps     map[string]*v1.ConfigMap
+	services map[string][]*v1.Service
+	node     *v1.Node
+	clock    *testingclock.FakePassiveClock
+	cfg      ResolverConfig
+}
+
+func newStage(t *testing.T) *stage {
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "resolv.conf")
+	if err := os.WriteFile(conf, []byte("nameserver 192.168.0.53\nnameserver 127.0.0.11\nsearch corp.example\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &stage{
+		t:        t,
+		present:  map[string]Image{"app:1": {ID: "sha256:1", Ref: "docker://sha256:1", User: "1000", Size: 42}},
+		registry: map[string]error{"new:1": nil, "app:latest": nil, "down:1": ErrRegistryUnavailable},
+		files:    map[string]string{}, volumes: map[string]string{}, broken: map[string]error{},
+		secrets: map[string]*v1.Secret{"pull": {Type: v1.SecretTypeDockercfg, Data: map[string][]byte{v1.DockerConfigKey: []byte(`{"docker.io":{"username":"u","password":"hunter2"}}`)}},
+			"s": {Data: map[string][]byte{"k": []byte("hunter2")}}},
+		maps: map[string]*v1.ConfigMap{"cm": {Data: map[string]string{"a": "1"}}},
+		services: map[string][]*v1.Service{
+			"default": {service("default", "kubernetes", "10.96.0.1", v1.ServicePort{Port: 443})},
+			"shop":    {service("shop", "db", "10.96.0.2", v1.ServicePort{Port: 5432})},
+		},
+		clock: testingclock.NewFakePassiveClock(time.Unix(0, 0)),
+		cfg: ResolverConfig{
+			NodeName: "node-a", Platform: Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}, ClusterDNS: addrs("10.96.0.10"),
+			ClusterDomain: "cluster.local", ResolvConf: conf, HostIPs: func() []netip.Addr { return addrs("192.168.0.1") },
+			Capacity: func() v1.ResourceList {
+				return v1.ResourceList{"memory": resource.MustParse("10Gi"), "cpu": resource.MustParse("4")}
+			},
+		},
+	}
+}
+
+func (s *stage) resolver() *Resolver {
+	r := NewResolver(s.cfg, ResolverParts{Images: s, Volumes: stageVolumes{s}, Network: s, Objects: s, Recorder: s, Clock: s.clock})
+	r.hostsPath = filepath.Join(filepath.Dir(s.cfg.ResolvConf), "hosts")
+	return r
+}
+
+func (s *stage) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log = append(s.log, fmt.Sprintf(format, args...))
+}
+
+// told returns what happened since the last call.
+func (s *stage) told() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := strings.Join(s.log, "\n")
+	s.log = nil
+	return out
+}
+
+func (s *stage) Lookup(_ context.Context, name string) (Image, bool, error) {
+	image, found := s.present[name]
+	return image, found, s.broken["lookup"]
+}
+
+func (s *stage) Pull(ctx context.Context, name string, creds []Credential) (Image, error) {
+	s.note("pull %s %v", name, creds)
+	s.clock.SetTime(s.clock.Now().Add(1500 * time.Millisecond))
+	if ctx.Err() != nil {
+		return Image{}, ctx.Err()
+	}
+	err, known := s.registry[name]
+	if !known {
+		err = errors.New("manifest unknown")
+	}
+	if err != nil {
+		return Image{}, err
+	}
+	s.present[name] = Image{ID: "sha256:" + name, Size: 7, User: "5"}
+	return s.present[name], nil
+}
+
+func (s *stage) Join(*v1.Pod) (string, error) { return "winkube", s.broken["join"] }
+
+func (s *stage) Register(*v1.Pod)          { s.t.Error("a Resolver registers no pods") }
+func (s *stage) Unregister(types.UID)      { s.t.Error("a Resolver unregisters no pods") }
+func (s *stage) Changed() <-chan types.UID { return nil }
+func (s *stage) Node() *v1.Node            { return s.node }
+func (s *stage) Services(ns string) ([]*v1.Service, error) {
+	return s.services[ns], s.broken["services"]
+}
+
+func (s *stage) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
+	if object, ok := s.secrets[name]; ok && namespace == "shop" {
+		return object, s.broken["object"]
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
+}
+
+func (s *stage) ConfigMap(_ context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	if object, ok := s.maps[name]; ok && namespace == "shop" {
+		return object, s.broken["object"]
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, name)
+}
+
+func (s *stage) Token(context.Context, string, string, *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	return nil, errors.New("a Resolver asks for no tokens")
+}
+
+func (s *stage) Event(object kruntime.Object, kind, reason, message string) {
+	where := "pod"
+	if ref, ok := object.(*v1.ObjectReference); ok {
+		if ref.Name != "web" || ref.UID != "u1" || ref.Kind != "Pod" || ref.APIVersion != "v1" {
+			s.t.Errorf("event about %+v", ref)
+		}
+		if ref.FieldPath != "" {
+			where = ref.FieldPath
+		}
+	}
+	s.note("%s %s %s: %s", kind, reason, where, message)
+}
+
+func (s *stage) Eventf(object kruntime.Object, kind, reason, format string, args ...any) {
+	s.Event(object, kind, reason, fmt.Sprintf(format, args...))
+}
+
+func (s *stage) AnnotatedEventf(object kruntime.Object, _ map[string]string, kind, reason, format string, args ...any) {
+	s.Eventf(object, kind, reason, format, args...)
+}
+
+// stageVolumes has Volumes' methods apart: two of its names mean something else too.
+type stageVolumes struct{ *stage }
+
+func (s stageVolumes) Prepare(context.Context, *v1.Pod) (map[string]string, error) {
+	return s.volumes, s.broken["prepare"]
+}
+
+func (s stageVolumes) Mounts(_ context.Context, _ *v1.Pod, container *v1.Container, env []Env) ([]Mount, error) {
+	var out []Mount
+	for _, m := range container.VolumeMounts {
+		out = append(out, Mount{Name: m.Name, HostPath: fmt.Sprintf("/vol/%s/%d", m.Name, len(env)), ContainerPath: m.MountPath})
+	}
+	return out, s.broken["mounts"]
+}
+
+func (s stageVolumes) WriteFile(uid types.UID, name string, data []byte, mode uint32) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if data != nil || s.files[name] == "" {
+		s.files[name] = fmt.Sprintf("%o %s", mode, data)
+	}
+	return "/pods/" + string(uid) + "/" + name, s.broken["write"]
+}
+
+func (s stageVolumes) Clean(context.Context, types.UID) error {
+	return errors.New("a Resolver cleans nothing")
+}
+func (s stageVolumes) Leftovers() ([]types.UID, error) { return nil, nil }
+
+func stagePod(change ...func(*v1.Pod)) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "u1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "app", Image: "app:1"}}}}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+var inSandbox1 = Attempt{Kind: App, Number: 2, SandboxID: "box", Addresses: addrs("10.1.0.5")}
+
+func container(change func(*v1.Container)) func(*v1.Pod) {
+	return func(p *v1.Pod) { change(&p.Spec.Containers[0]) }
+}
+
+func TestSandbox(t *testing.T) {
+	fqdn := func(p *v1.Pod) {
+		p.Spec.Subdomain, p.Spec.Hostname, p.Spec.SetHostnameAsFQDN = "s", strings.Repeat("h", 50), ptr(true)
+	}
+	for _, test := range []struct {
+		name   string
+		pod    *v1.Pod
+		change func(*stage)
+		want   string
+		err    string // and the waiting state
+		told   string
+	}{
+		{
+			name: "common", pod: stagePod(),
+			want: "&{winkube web {[10.96.0.10] [shop.svc.cluster.local svc.cluster.local cluster.local corp.example] [ndots:5]} [{/pods/u1/resolv.conf /etc/resolv.conf false}]}",
+		},
+		{
+			name: "host network", pod: stagePod(func(p *v1.Pod) { p.Spec.HostNetwork = true; p.Spec.DNSPolicy = v1.DNSClusterFirst }), change: func(s *stage) { s.broken["join"] = errors.New("not asked") },
+			want: "&{host  {[192.168.0.53] [corp.example] []} [{/pods/u1/resolv.conf /etc/resolv.conf false}]}",
+		},
+		{
+			name: "Windows", pod: stagePod(func(p *v1.Pod) { p.Spec.DNSPolicy = v1.DNSDefault }), change: func(s *stage) { s.cfg.Platform.OS = "windows"; s.cfg.ResolvConf = "" },
+			want: "&{winkube web {[] [] []} []}",
+		},
+		{
+			name: "warning", pod: stagePod(func(p *v1.Pod) { p.Spec.DNSPolicy = v1.DNSClusterFirst }), change: func(s *stage) { s.cfg.ClusterDNS = nil },
+			want: "&{winkube web {[192.168.0.53] [corp.example] []} [{/pods/u1/resolv.conf /etc/resolv.conf false}]}",
+			told: `Warning MissingClusterDNS pod: this node has no cluster DNS address (clusterDNS), so the policy "ClusterFirst" cannot be kept; the pod gets "Default" instead`,
+		},
+		{
+			name: "no network", pod: stagePod(), change: func(s *stage) { s.broken["join"] = errors.New("no pod CIDR yet") },
+			err: "NetworkNotReady: network is not ready: no pod CIDR yet -> ContainerCreating ", told: "Warning NetworkNotReady pod: network is not ready: no pod CIDR yet",
+		},
+		{
+			name: "no volume", pod: stagePod(), change: func(s *stage) { s.broken["prepare"] = errors.New(`volume "v": secret "x" not found`) },
+			err: `FailedMount: volume "v": secret "x" not found -> ContainerCreating `, told: `Warning FailedMount pod: volume "v": secret "x" not found`,
+		},
+		{
+			name: "name too long", pod: stagePod(fqdn), err: "FailedCreatePodSandBox: Failed to create pod sandbox: failed to construct FQDN", told: "Warning FailedCreatePodSandBox pod: Failed to create pod sandbox: failed to construct FQDN",
+		},
+		{
+			name: "no resolver file", pod: stagePod(), change: func(s *stage) { s.cfg.ResolvConf += ".gone" },
+			err: "FailedCreatePodSandBox: Failed to create pod sandbox: cannot read resolver configuration (resolvConf): open ", told: "Warning FailedCreatePodSandBox pod: Failed",
+		},
+		{
+			name: "disk full", pod: stagePod(), change: func(s *stage) { s.broken["write"] = errors.New("disk full") },
+			err: "FailedCreatePodSandBox: cannot write /etc/resolv.conf of the pod: disk full -> ContainerCreating ", told: "Warning FailedCreatePodSandBox pod: cannot write",
+		},
+		{
+			name: "refused", pod: stagePod(func(p *v1.Pod) { p.Spec.HostUsers = ptr(false) }),
+			err:  "CreateContainerConfigError: spec.hostUsers: false is not possible here: Docker cannot give a pod a user namespace of its own; remove the field, or run the daemon with userns-remap -> CreateContainerConfigError spec.hostUsers",
+			told: "Warning Failed pod: spec.hostUsers: false",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStage(t)
+			if test.change != nil {
+				test.change(s)
+			}
+			in, err := s.resolver().Sandbox(t.Context(), test.pod)
+			if got := failure(t, err); !strings.HasPrefix(got, test.err) || (test.err == "") != (got == "") {
+				t.Errorf("got  %s\nwant %s", got, test.err)
+			}
+			if err == nil && fmt.Sprint(in) != test.want {
+				t.Errorf("got  %v\nwant %s", in, test.want)
+			}
+			if got := s.told(); !strings.HasPrefix(got, test.told) || (got == "") != (test.told == "") {
+				t.Errorf("told %s\nwant %s", got, test.told)
+			}
+		})
+	}
+}
+
+// failure prints a StartError and the waiting state that it makes.
+func failure(t *testing.T, err error) string {
+	t.Helper()
+	if err == nil {
+		return ""
+	}
+	var start *StartError
+	if !errors.As(err, &start) {
+		t.Errorf("%v is no StartError", err)
+		return err.Error()
+	}
+	reason, message := start.Waiting()
+	return fmt.Sprintf("%v -> %s %s", err, reason, message)
+}
+
+func TestContainer(t *testing.T) {
+	s := newStage(t)
+	p := stagePod(container(func(c *v1.Container) {
+		c.Command, c.Args = []string{"/app", "$(A)"}, []string{"$(DB_SERVICE_HOST)", "$$(A)", "$(NONE)"}
+		c.Env = []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "IP", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
+		c.VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data"}}
+		c.Resources.Requests = v1.ResourceList{"memory": resource.MustParse("1Gi")}
+	}))
+	in, err := s.resolver().Container(t.Context(), p, &p.Spec.Containers[0], inSandbox1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `image {sha256:1 docker://sha256:1 1000   42}
+entrypoint [/app 1]
+args [10.96.0.2 $(A) $(NONE)]
+env A=1 IP=10.1.0.5 (14 more)
+mount {data /vol/data/16 /data false }
+file {/pods/u1/etc-hosts /etc/hosts false}
+file {/pods/u1/resolv.conf /etc/resolv.conf false}
+sandbox box <nil>
+termination /pods/u1/containers/app/termination-2
+oom 900`
+	if got := printInputs(in); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if got, want := s.files["resolv.conf"], "644 search shop.svc.cluster.local svc.cluster.local cluster.local corp.example\nnameserver 10.96.0.10\noptions ndots:5\n"; got != want {
+		t.Errorf("resolv.conf is\n%s\nwant\n%s", got, want)
+	}
+	if got := s.files["etc-hosts"]; !strings.HasSuffix(got, "\n10.1.0.5\tweb\n") {
+		t.Errorf("hosts is\n%s", got)
+	}
+	if got, want := slices.Sorted(maps.Keys(s.files)), []string{"containers/app/termination-2", "etc-hosts", "resolv.conf"}; !slices.Equal(got, want) {
+		t.Errorf("files %q, want %q", got, want)
+	}
+	if got, want := s.told(), `Normal Pulled spec.containers{app}: Container image "app:1" already present on machine`; got != want {
+		t.Errorf("told\n%s\nwant\n%s", got, want)
+	}
+	s.node = &v1.Node{Status: v1.NodeStatus{Capacity: v1.ResourceList{"memory": resource.MustParse("2Gi")}}}
+	if in, err := s.resolver().Container(t.Context(), p, &p.Spec.Containers[0], inSandbox1); err != nil || in.OOMScoreAdj != 500 {
+		t.Errorf("of the node's capacity: %v %v", in, err)
+	}
+}
+
+func printInputs(in *Inputs) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "image %v\nentrypoint %v\nargs %v\nenv", in.Image, in.Entrypoint, in.Args)
+	for _, e := range in.Env[:min(len(in.Env), 2)] {
+		fmt.Fprintf(&b, " %s=%s", e.Name, e.Value)
+	}
+	fmt.Fprintf(&b, " (%d more)\n", max(0, len(in.Env)-2))
+	for _, m := range in.Mounts {
+		fmt.Fprintf(&b, "mount %v\n", m)
+	}
+	for _, f := range in.Files {
+		fmt.Fprintf(&b, "file %v\n", f)
+	}
+	fmt.Fprintf(&b, "sandbox %s %v\ntermination %s\noom %d", in.SandboxID, in.Sandbox, in.TerminationLog, in.OOMScoreAdj)
+	return b.String()
+}
+
+func TestContainerFiles(t *testing.T) {
+	mounts := func(paths ...string) func(*v1.Pod) {
+		return container(func(c *v1.Container) {
+			for _, p := range paths {
+				c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: "v", MountPath: p})
+			}
+		})
+	}
+	const hosts, conf = "{/pods/u1/etc-hosts /etc/hosts false}", "{/pods/u1/resolv.conf /etc/resolv.conf false}"
+	for _, test := range []struct {
+		name  string
+		pod   *v1.Pod
+		at    Attempt
+		os    string
+		files string
+		log   string
+	}{
+		{name: "common", pod: stagePod(), at: inSandbox1, files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-2"},
+		{name: "own hosts", pod: stagePod(mounts("/etc/hosts")), at: inSandbox1, files: "[" + conf + "]", log: "/pods/u1/containers/app/termination-2"},
+		{name: "own resolv.conf and log", pod: stagePod(mounts("/etc/resolv.conf/", "/dev//termination-log")), at: inSandbox1, files: "[" + hosts + "]"},
+		{name: "own log at another path", pod: stagePod(mounts("/dev/termination-log"), container(func(c *v1.Container) { c.TerminationMessagePath = "/log" })), at: inSandbox1,
+			files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-2"},
+		{name: "no sandbox", pod: stagePod(), at: Attempt{Kind: App}, files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-0"},
+		{name: "Windows", pod: stagePod(), at: inSandbox1, os: "windows", files: "[]"},
+	} {
+		s := newStage(t)
+		if test.os != "" {
+			s.cfg.Platform.OS = test.os
+		}
+		in, err := s.resolver().Container(t.Context(), test.pod, &test.pod.Spec.Containers[0], test.at)
+		if err != nil {
+			t.Errorf("%s: %v", test.name, err)
+			continue
+		}
+		if got := fmt.Sprint(in.Files); got != test.files || in.TerminationLog != test.log {
+			t.Errorf("%s: got %s %s, want %s %s", test.name, got, in.TerminationLog, test.files, test.log)
+		}
+		if (test.at.SandboxID == "") != (in.Sandbox != nil) {
+			t.Errorf("%s: sandbox inputs %v", test.name, in.Sandbox)
+		}
+		if in.Sandbox != nil && (in.Sandbox.Network != "winkube" || in.Sandbox.Hostname != "web" || len(in.Sandbox.Files) > 0) {
+			t.Errorf("%s: sandbox inputs %v", test.name, in.Sandbox)
+		}
+	}
+}
+
+func TestHostNetworkHostsFile(t *testing.T) {
+	s := newStage(t)
+	r := s.resolver()
+	p := stagePod(func(p *v1.Pod) {
+		p.Spec.HostNetwork = true
+		p.Spec.HostAliases = []v1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"x"}}}
+	})
+	at := Attempt{Kind: App, SandboxID: "box"}
+	if _, err := r.Container(t.Context(), p, &p.Spec.Containers[0], at); err != nil {
+		t.Fatalf("a host without hosts file: %v", err)
+	}
+	if err := os.WriteFile(r.hostsPath, []byte("127.0.0.1 localhost\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Container(t.Context(), p, &p.Spec.Containers[0], at); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.files["etc-hosts"], "644 # Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n\n# Entries added by HostAliases.\n1.2.3.4\tx\n"; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestContainerImages(t *testing.T) {
+	image := func(name string, policy v1.PullPolicy) func(*v1.Pod) {
+		return container(func(c *v1.Container) { c.Image, c.ImagePullPolicy = name, policy })
+	}
+	secrets := func(names ...string) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			for _, n := range names {
+				p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, configMap(n))
+			}
+		}
+	}
+	const at = " spec.containers{app}: "
+	for _, test := range []struct {
+		name   string
+		pod    *v1.Pod
+		change func(*stage)
+		err    string
+		told   []string
+	}{
+		{name: "present", pod: stagePod(image("app:1", v1.PullIfNotPresent)), told: []string{"Normal Pulled" + at + `Container image "app:1" already present on machine`}},
+		{name: "present, never", pod: stagePod(image("app:1", v1.PullNever)), told: []string{"Normal Pulled" + at + `Container image "app:1" already present on machine`}},
+		{name: "absent", pod: stagePod(image("new:1", v1.PullIfNotPresent)), told: []string{"Normal Pulling" + at + `Pulling image "new:1"`, "pull new:1 []",
+			"Normal Pulled" + at + `Successfully pulled image "new:1" in 1.5s (1.5s with the wait for other pulls); its size is 7 bytes`}},
+		{name: "absent, never", pod: stagePod(image("new:1", v1.PullNever)), err: `ErrImageNeverPull: Container image "new:1" is not present with pull policy of Never -> ErrImageNeverPull`,
+			told: []string{"Warning ErrImageNeverPull" + at + `Container image "new:1" is not present with pull policy of Never`}},
+		{name: "always by tag", pod: stagePod(image("app", "")), told: []string{"Normal Pulling" + at + `Pulling image "app"`, "pull app:latest []", "Normal Pulled" + at}},
+		{name: "unknown", pod: stagePod(image("none:1", "")), err: "ErrImagePull: manifest unknown -> ErrImagePull manifest unknown",
+			told: []string{"Normal Pulling", "pull none:1 []", "Warning Failed" + at + `Failed to pull image "none:1": manifest unknown`, "Warning Failed" + at + "Error: ErrImagePull"}},
+		{name: "registry down", pod: stagePod(image("down:1", "")), err: "RegistryUnavailable: image pull failed for down:1 because the registry is unavailable",
+			told: []string{"Normal Pulling", "pull down:1 []", "Warning Failed", "Warning Failed" + at + "Error: RegistryUnavailable"}},
+		{name: "no name", pod: stagePod(image("Bad Name", "")), err: `InvalidImageName: Failed to apply default image tag: couldn't parse image name "Bad Name"`, told: []string{"Warning InspectFailed" + at}},
+		{name: "store broken", pod: stagePod(image("app:1", "")), change: func(s *stage) { s.broken["lookup"] = errors.New("engine hangs") },
+			err: `ImageInspectError: Failed to inspect image "app:1": engine hangs -> ImageInspectError`, told: []string{"Warning InspectFailed" + at}},
+		{name: "with a secret", pod: stagePod(image("new:1", ""), secrets("pull", "")), told: []string{"Normal Pulling", "pull new:1 [credential for https://index.docker.io/v1/]", "Normal Pulled"}},
+		{name: "with bad secrets", pod: stagePod(image("new:1", ""), secrets("none", "s", "pull")), told: []string{
+			"Warning FailedToRetrieveImagePullSecret pod: Unable to use some image pull secrets (none, s)", "Normal Pulling", "pull new:1 [credential for https://index.docker.io/v1/]", "Normal Pulled"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStage(t)
+			if test.change != nil {
+				test.change(s)
+			}
+			_, err := s.resolver().Container(t.Context(), test.pod, &test.pod.Spec.Containers[0], inSandbox1)
+			if got := failure(t, err); !strings.HasPrefix(got, test.err) || (got == "") != (test.err == "") {
+				t.Errorf("got  %s\nwant %s", got, test.err)
+			}
+			got := strings.Split(s.told(), "\n")
+			if !slices.EqualFunc(got, test.told, strings.HasPrefix) {
+				t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.told, "\n"))
+			}
+		})
+	}
+}
+
+// TestImageBackOff follows one container whose image cannot be pulled, then can.
+func TestImageBackOff(t *testing.T) {
+	s := newStage(t)
+	r := s.resolver()
+	p := stagePod(container(func(c *v1.Container) { c.Image = "late:1" }))
+	try := func() (string, time.Duration) {
+		_, err := r.Container(t.Context(), p, &p.Spec.Containers[0], inSandbox1)
+		var start *StartError
+		if !errors.As(err, &start) {
+			return fmt.Sprint(err), 0
+		}
+		return start.Error(), start.RetryAfter
+	}
+	check := func(wantError string, wantRetry time.Duration, wantTold string) {
+		t.Helper()
+		got, retry := try()
+		if got != wantError || retry != wantRetry {
+			t.Errorf("got %s, again after %v; want %s, %v", got, retry, wantError, wantRetry)
+		}
+		var reasons []string
+		for _, line := range strings.Split(s.told(), "\n") {
+			reasons = append(reasons, strings.Join(strings.Fields(line)[:2], " "))
+		}
+		if told := strings.Join(reasons, ", "); told != wantTold {
+			t.Errorf("told %s, want %s", told, wantTold)
+		}
+	}
+	const backOff = `ImagePullBackOff: Back-off pulling image "late:1": ErrImagePull: manifest unknown`
+	failed := func() {
+		t.Helper()
+		check("ErrImagePull: manifest unknown", time.Second, "Normal Pulling, pull late:1, Warning Failed, Warning Failed")
+	}
+	step := func(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
+	failed()
+	step(time.Second)
+	check(backOff, 9*time.Second, "Normal BackOff, Warning Failed")
+	step(9 * time.Second)
+	failed()
+	check(backOff, 20*time.Second, "Normal BackOff, Warning Failed")
+	step(20 * time.Second)
+	s.registry["late:1"] = nil
+	check("<nil>", 0, "Normal Pulling, pull late:1, Normal Pulled")
+	check("<nil>", 0, "Normal Pulled")
+	delete(s.present, "late:1")
+	delete(s.registry, "late:1")
+	failed()
+	check(backOff, 10*time.Second, "Normal BackOff, Warning Failed")
+	s.present["late:1"] = Image{} // someone loaded it meanwhile
+	check("<nil>", 0, "Normal Pulled")
+}
+
+func TestContainerConfigErrors(t *testing.T) {
+	env := func(source *v1.EnvVarSource) func(*v1.Pod) {
+		return container(func(c *v1.Container) { c.Env = []v1.EnvVar{{Name: "X", ValueFrom: source}} })
+	}
+	secret := func(name, key string) func(*v1.Pod) {
+		return env(&v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: configMap(name), Key: key}})
+	}
+	breaks := func(verb string) func(*stage) {
+		return func(s *stage) { s.broken[verb] = errors.New("it broke") }
+	}
+	for _, test := range []struct {
+		name   string
+		pod    *v1.Pod
+		change func(*stage)
+		want   string
+	}{
+		{name: "secret", pod: stagePod(secret("none", "k")), want: `secret "none" not found`},
+		{name: "config map", pod: stagePod(env(&v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: configMap("none"), Key: "k"}})), want: `configmap "none" not found`},
+		{name: "key", pod: stagePod(secret("s", "none")), want: "couldn't find key none in Secret shop/s"},
+		{name: "forbidden", pod: stagePod(secret("s", "k")), change: breaks("object"), want: "it broke"},
+		{name: "services", pod: stagePod(), change: breaks("services"), want: "services have not yet been read at least once, cannot construct envvars: it broke"},
+		{name: "mounts", pod: stagePod(), change: breaks("mounts"), want: "it broke"},
+		{name: "root", pod: stagePod(func(p *v1.Pod) {
+			p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsNonRoot: ptr(true), RunAsUser: ptr[int64](0)}
+		}),
+			want: `container's runAsUser breaks non-root policy (pod: "web_shop(u1)", container: app)`},
+		{name: "devices", pod: stagePod(container(func(c *v1.Container) { c.VolumeDevices = []v1.VolumeDevice{{Name: "d"}} })), want: "volumeDevices (d) are not supported by this node agent; use volumeMounts"},
+		{name: "disk full", pod: stagePod(), change: breaks("write"), want: "cannot write /etc/hosts of the pod: it broke"},
+	} {
+		s := newStage(t)
+		if test.change != nil {
+			test.change(s)
+		}
+		_, err := s.resolver().Container(t.Context(), test.pod, &test.pod.Spec.Containers[0], inSandbox1)
+		if got, want := failure(t, err), "CreateContainerConfigError: "+test.want+" -> CreateContainerConfigError "+test.want; got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", test.name, got, want)
+		}
+		if told := s.told(); !strings.HasSuffix(told, "Warning Failed spec.containers{app}: Error: "+test.want) {
+			t.Errorf("%s: told %s", test.name, told)
+		}
+	}
+}
+
+func TestStaticPodsDoNotWaitForServices(t *testing.T) {
+	s := newStage(t)
+	s.broken["services"] = errors.New("not yet")
+	p := stagePod(func(p *v1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} })
+	if _, err := s.resolver().Container(t.Context(), p, &p.Spec.Containers[0], inSandbox1); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSkippedNamesAreTold(t *testing.T) {
+	s := newStage(t)
+	p := stagePod(container(func(c *v1.Container) {
+		c.EnvFrom = []v1.EnvFromSource{{Prefix: "x=", ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: configMap("cm")}}}
+	}))
+	if _, err := s.resolver().Container(t.Context(), p, &p.Spec.Containers[0], inSandbox1); err != nil {
+		t.Error(err)
+	}
+	if told := s.told(); !strings.Contains(told, `Warning InvalidEnvironmentVariableNames spec.containers{app}: Keys ["x=a"] from envFrom were skipped`) {
+		t.Error(told)
+	}
+}
+
+// TestEndedContext: what ends because the pod goes is no failure of the pod, and nobody is told.
+func TestEndedContext(t *testing.T) {
+	gone := errors.New("the pod is going")
+	for _, verb := range []string{"prepare", "lookup", "object", "mounts", "pull"} {
+		s := newStage(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(gone)
+		if verb != "pull" {
+			s.broken[verb] = ctx.Err()
+		}
+		p := stagePod(container(func(c *v1.Container) {
+			c.EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: configMap("cm")}}}
+			if verb == "pull" {
+				c.Image = "new:1"
+			}
+		}))
+		_, err := s.resolver().Container(ctx, p, &p.Spec.Containers[0], inSandbox1)
+		if !errors.Is(err, gone) {
+			t.Errorf("%s: got %v", verb, err)
+		}
+		if told := s.told(); strings.Contains(told, "Warning") {
+			t.Errorf("%s: told %s", verb, told)
+		}
+	}
+}
+
+func TestContainerRef(t *testing.T) {
+	for kind, want := range map[Kind]string{App: "spec.containers{x}", Init: "spec.initContainers{x}", Ephemeral: "spec.ephemeralContainers{x}"} {
+		if got := containerRef(stagePod(), "x", kind).FieldPath; got != want {
+			t.Errorf("%s: %s, want %s", kind, got, want)
+		}
+	}
+}
+
+func TestReadVolumeFile(t *testing.T) {
+	dir := t.TempDir()
+	volume := filepath.Join(dir, "vol")
+	for name, data := range map[string]string{"vol/sub/env": "A='1'", "outside": "SECRET='1'", "vol/big": strings.Repeat("x", maxConfigFile+1)} {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	paths := map[string]string{"v": volume, "gone": filepath.Join(dir, "none")}
+	type row struct{ volume, path, want, err string }
+	tests := []row{
+		{"v", "sub/env", "A='1'", ""},
+		{"v", "sub/none", "", ""},
+		{"v", "sub", "", "is no regular file"},
+		{"v", "../outside", "", "cannot open environment file"},
+		{"v", "big", "", "more than 1048576 bytes"},
+		{"x", "env", "", `cannot find the volume "x"`},
+		{"gone", "env", "", `cannot open volume "gone"`},
+	}
+	// Windows lets only the privileged make links; where there are none, none need be refused.
+	if os.Symlink("../outside", filepath.Join(volume, "link")) == nil {
+		if err := os.Symlink("sub/env", filepath.Join(volume, "inner")); err != nil {
+			t.Fatal(err)
+		}
+		tests = append(tests, row{"v", "link", "", "cannot open environment file"}, row{"v", "inner", "A='1'", ""})
+	}
+	for _, test := range tests {
+		text, found, err := readVolumeFile(paths, test.volume, test.path)
+		if text != test.want || found != (test.want != "") || (err == nil) != (test.err == "") || (err != nil && !strings.Contains(err.Error(), test.err)) {
+			t.Errorf("%s %s: got %.20q %v %v, want %q %s", test.volume, test.path, text, found, err, test.want, test.err)
+		}
+		if err != nil && strings.Contains(err.Error(), dir) {
+			t.Errorf("the error tells a path of the host: %v", err)
+		}
+	}
+}
