@@ -1,0 +1,134 @@
+// Package app is the proxy's command line: flags in, one kubeproxy.Config out, and the proxy run with it. `proxy table` prints what would
+// be served for a manifest, without a host.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/kubeproxy"
+	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/routes"
+)
+
+// Main runs the proxy with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
+func Main(args []string) int {
+	code := 0
+	command := newCommand(&code)
+	command.SetArgs(args)
+	if err := command.Execute(); err != nil {
+		fmt.Fprintf(os.Stderr, "proxy: %v (proxy --help lists the flags)\n", err)
+		return 1
+	}
+	return code
+}
+
+func newCommand(code *int) *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:           "proxy",
+		Short:         "Serves Kubernetes Services on a node, on Windows Server 2016 to 2025 and on Linux",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	fs := root.Flags()
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	root.RunE = func(*cobra.Command, []string) error {
+		if daemon.PrintVersion(os.Stdout, fs) {
+			return nil
+		}
+		var err error
+		*code, err = o.run(fs)
+		return err
+	}
+	root.AddCommand(newTableCommand(os.Stdin, os.Stdout))
+	return root
+}
+
+// run checks everything that can be checked without changing the host, then runs the proxy.
+func (o *options) run(fs *pflag.FlagSet) (int, error) {
+	facts, err := host.Read()
+	if err != nil {
+		return 1, err
+	}
+	s, err := o.settings(facts)
+	if err != nil {
+		return 1, err
+	}
+	addresses, err := relay.NewAddresses(s.serviceInterface)
+	if err != nil {
+		return 1, fmt.Errorf("%s: %w", envInterface, err)
+	}
+	table, err := routes.NewTable()
+	if err != nil {
+		return 1, err
+	}
+	if o.cleanup {
+		return daemon.Run("kube-proxy", fs, func(ctx context.Context) error { return cleanup(ctx, addresses, table) }), nil
+	}
+	config, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
+		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst, ContentType: o.kubeAPIContentType})
+	if err != nil {
+		return 1, err
+	}
+	if o.kubeconfig != "" && o.master != "" {
+		config.Host = o.master // as upstream has it, the flag wins over the file
+	}
+	return daemon.Run("kube-proxy", fs, func(ctx context.Context) error {
+		for _, note := range o.notes(fs) {
+			klog.InfoS(note)
+		}
+		return s.serve(ctx, config, addresses, table)
+	}), nil
+}
+
+// serve wires the parts and runs them.
+func (s *settings) serve(ctx context.Context, config *rest.Config, addresses relay.Addresses, table routes.Table) error {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make a client of the API server: %w", err)
+	}
+	events, stop := kubeclient.Events(client, "kube-proxy", s.config.Node.Name)
+	defer stop()
+	hints, err := addresses.Changes(ctx)
+	if err != nil {
+		klog.InfoS("Changes of the host's addresses are seen only when everything is compared", "every", s.config.Resync, "reason", err.Error())
+	}
+	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
+		Client: client,
+		Backend: func(h kubeproxy.Host) proxy.Backend {
+			return relay.New(relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, Clock: clock.RealClock{}})
+		},
+		Routes: routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop}},
+			routes.Parts{Table: table, Clock: clock.RealClock{}}),
+		Hints:  hints,
+		Events: events,
+		Clock:  clock.RealClock{},
+	})
+	if err != nil {
+		return err
+	}
+	// From here on the host is changed.
+	return p.Run(ctx)
+}
+
+// cleanup removes what proxies before us left on this host.
+func cleanup(ctx context.Context, addresses relay.Addresses, table routes.Table) error {
+	return errors.Join(addresses.Set(ctx, nil), routes.Cleanup(ctx, table))
+}

@@ -1,0 +1,96 @@
+package app
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// envInterface names the interface that is to hold the addresses of services, as in the first releases for Windows.
+const envInterface = "INTERFACE_TO_ADD_SERVICE_IP"
+
+// options are the flags as typed; settings (settings.go) are what they mean.
+type options struct {
+	kubeconfig, master   string
+	kubeAPIQPS           float32
+	kubeAPIBurst         int
+	kubeAPIContentType   string
+	configSync           time.Duration
+	hostnameOverride     string
+	bindAddress          string
+	proxyMode            string
+	nodePortAddresses    []string
+	clusterCIDR          string
+	networkMode, nextHop string
+	udpTimeout, resync   time.Duration
+	healthz, metrics     string
+	healthzPort          int
+	metricsPort          int
+	profiling, cleanup   bool
+
+	networkName, sourceVIP string
+	enableDSR              bool
+	featureGates           map[string]string
+}
+
+// addFlags declares the flags that act. Names, defaults and meanings are upstream's where upstream has (or had) the flag.
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the API server's address and the proxy's credentials")
+	fs.StringVar(&o.master, "master", "", "API server's `address`: host:port, http://... or https://...; overrides that of --kubeconfig")
+	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 5, "requests per second to the API server")
+	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 10, "requests to the API server that may come at once")
+	fs.StringVar(&o.kubeAPIContentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", "content `type` of requests to the API server")
+	fs.DurationVar(&o.configSync, "config-sync-period", 15*time.Minute, "how often cached objects of the API server are looked at again")
+	fs.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the Node (default: the host's name in lower case)")
+	fs.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "`address` of this node; 0.0.0.0 and :: leave both families to the cluster")
+
+	fs.StringVar(&o.proxyMode, "proxy-mode", "userspace", "userspace: connections are relayed by this program, on every system; kernelspace is taken for it")
+	fs.StringSliceVar(&o.nodePortAddresses, "nodeport-addresses", nil, "`ranges` of this host's addresses that serve node ports; primary: those of the Node (default: all)")
+	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods, or two of both families with a comma between")
+	fs.DurationVar(&o.udpTimeout, "udp-timeout", 2*time.Minute, "how long a UDP session may be silent; single questions and answers live 10s at most")
+	fs.DurationVar(&o.resync, "iptables-sync-period", 30*time.Second, "how often the whole host is compared with what it should be")
+	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "host-gateway: keep routes to the other nodes' pods; upstream: a router has them")
+	fs.StringVar(&o.nextHop, "route-next-hop", "node", "next hop of those routes. node: the other node's address; pod-gateway: the first address of its pods' range")
+
+	fs.StringVar(&o.healthz, "healthz-bind-address", "0.0.0.0:10256", "`address` and port of /healthz and /livez; empty: none")
+	fs.StringVar(&o.metrics, "metrics-bind-address", "127.0.0.1:10249", "`address` and port of /metrics and /debug/table; empty: none")
+	fs.IntVar(&o.healthzPort, "healthz-port", 10256, "port of /healthz where --healthz-bind-address names none; 0: not served")
+	fs.IntVar(&o.metricsPort, "metrics-port", 10249, "port of /metrics where --metrics-bind-address names none; 0: not served")
+	fs.BoolVar(&o.profiling, "profiling", false, "serve /debug/pprof beside /metrics")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface and routes that a proxy left on this host, and end")
+
+	fs.StringVar(&o.networkName, "network-name", "", "HNS network of the pods ($KUBE_NETWORK); noted, needed by kernelspace only")
+	fs.StringVar(&o.sourceVIP, "source-vip", "", "`address` for traffic to other nodes in overlay networks; noted, needed by kernelspace only")
+	fs.BoolVar(&o.enableDSR, "enable-dsr", false, "direct server return; noted, needed by kernelspace only")
+	fs.StringToStringVar(&o.featureGates, "feature-gates", nil, "`name=true,...`; noted and ignored")
+}
+
+// server is the API server for the client's configuration, which takes exactly one of it and a kubeconfig.
+func (o *options) server() string {
+	if o.kubeconfig != "" {
+		return ""
+	}
+	return o.master
+}
+
+// notes says in one line each what was asked for and is not done, and why.
+func (o *options) notes(fs *pflag.FlagSet) []string {
+	var out []string
+	if o.proxyMode == "kernelspace" {
+		out = append(out, "Using --proxy-mode=userspace instead of kernelspace: HNS load balancers are not built in; the same Services are served")
+	}
+	if network := os.Getenv("KUBE_NETWORK"); network != "" {
+		out = append(out, fmt.Sprintf("Noted KUBE_NETWORK=%s: relaying in userspace does without it", network))
+	}
+	for _, name := range []string{"network-name", "source-vip", "enable-dsr"} {
+		if f := fs.Lookup(name); f.Changed {
+			out = append(out, fmt.Sprintf("Noted --%s=%s: relaying in userspace does without it", name, f.Value))
+		}
+	}
+	for name, value := range o.featureGates {
+		out = append(out, fmt.Sprintf("Ignored --feature-gates %s=%s: this proxy has no such gate", name, value))
+	}
+	return out
+}

@@ -1,0 +1,157 @@
+package app
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeproxy"
+	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/routes"
+)
+
+// settings are what the command line means on this host.
+type settings struct {
+	config           kubeproxy.Config
+	serviceInterface string // "": a dummy interface of our own (Linux)
+	nodePorts        []netip.Prefix
+	udpIdle          time.Duration
+	mode             routes.Mode
+	nextHop          routes.NextHop
+}
+
+// settings checks every flag. The first mistake is the error; nothing is touched.
+func (o *options) settings(facts host.Facts) (*settings, error) {
+	s := &settings{udpIdle: o.udpTimeout, serviceInterface: os.Getenv(envInterface)}
+	name := strings.ToLower(strings.TrimSpace(cmp.Or(o.hostnameOverride, facts.Hostname)))
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return nil, fmt.Errorf("--hostname-override=%s: want a node name such as node1.example.com", name)
+	}
+	s.config = kubeproxy.Config{Node: proxy.NodeInfo{Name: name}, Mode: o.proxyMode, Profiling: o.profiling, ConfigSync: o.configSync, Resync: o.resync}
+	if facts.OS == "windows" && s.serviceInterface == "" {
+		return nil, fmt.Errorf("%s: want the name of the interface for service addresses, such as \"vEthernet (HNS Internal NIC)\"", envInterface)
+	}
+	for _, check := range []func(*settings) error{o.setModes, o.setTimes, o.setRanges, o.setServers} {
+		if err := check(s); err != nil {
+			return nil, err
+		}
+	}
+	if o.kubeconfig == "" && o.master == "" && !o.cleanup {
+		return nil, fmt.Errorf("want --kubeconfig or --master")
+	}
+	return s, nil
+}
+
+func (o *options) setModes(s *settings) error {
+	switch o.proxyMode {
+	case "", "userspace", "kernelspace": // kernelspace: see notes
+		s.config.Mode = "userspace"
+	default:
+		return fmt.Errorf("--proxy-mode=%s: want userspace", o.proxyMode)
+	}
+	var err error
+	if s.mode, err = routes.ParseMode(o.networkMode); err != nil {
+		return fmt.Errorf("--network-mode: %w", err)
+	}
+	switch o.nextHop {
+	case "node":
+		s.nextHop = routes.NodeIP
+	case "pod-gateway":
+		s.nextHop = routes.PodGateway
+	default:
+		return fmt.Errorf("--route-next-hop=%s: want node or pod-gateway", o.nextHop)
+	}
+	return nil
+}
+
+func (o *options) setTimes(*settings) error {
+	for flag, value := range map[string]time.Duration{"config-sync-period": o.configSync, "udp-timeout": o.udpTimeout, "iptables-sync-period": o.resync} {
+		if value <= 0 {
+			return fmt.Errorf("--%s=%s: must be longer than 0", flag, value)
+		}
+	}
+	return nil
+}
+
+func (o *options) setRanges(s *settings) error {
+	if _, err := netip.ParseAddr(o.bindAddress); err != nil {
+		return fmt.Errorf("--bind-address=%s: want an IP address", o.bindAddress)
+	}
+	if o.sourceVIP != "" {
+		if _, err := netip.ParseAddr(o.sourceVIP); err != nil {
+			return fmt.Errorf("--source-vip=%s: want an IP address", o.sourceVIP)
+		}
+	}
+	if o.clusterCIDR != "" {
+		for text := range strings.SplitSeq(o.clusterCIDR, ",") {
+			if _, err := netip.ParsePrefix(text); err != nil {
+				return fmt.Errorf("--cluster-cidr=%s: want a range such as 10.244.0.0/16", text)
+			}
+		}
+	}
+	for _, text := range o.nodePortAddresses {
+		if text == "primary" && len(o.nodePortAddresses) == 1 {
+			addrs, err := host.NodeAddress(o.bindAddress)
+			if err != nil {
+				return fmt.Errorf("--nodeport-addresses=primary: %w", err)
+			}
+			for _, addr := range addrs {
+				s.nodePorts = append(s.nodePorts, netip.PrefixFrom(addr, addr.BitLen()))
+			}
+			continue
+		}
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("--nodeport-addresses=%s: want ranges such as 192.168.0.0/16, or primary", text)
+		}
+		s.nodePorts = append(s.nodePorts, prefix.Masked())
+	}
+	return nil
+}
+
+func (o *options) setServers(s *settings) error {
+	for _, server := range []struct {
+		flag, value string
+		port        int
+		to          *netip.AddrPort
+	}{{"healthz", o.healthz, o.healthzPort, &s.config.Healthz}, {"metrics", o.metrics, o.metricsPort, &s.config.Metrics}} {
+		if server.port < 0 || server.port > 65535 {
+			return fmt.Errorf("--%s-port=%d: want a port from 0 to 65535", server.flag, server.port)
+		}
+		if server.value == "" || server.port == 0 {
+			continue
+		}
+		addr, err := parseListen(server.value, server.port)
+		if err != nil {
+			return fmt.Errorf("--%s-bind-address=%s: want an address and port such as 127.0.0.1:%d", server.flag, server.value, server.port)
+		}
+		*server.to = addr
+	}
+	return nil
+}
+
+// parseListen takes an address with or without a port.
+func parseListen(text string, port int) (netip.AddrPort, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.AddrPortFrom(addr, uint16(port)), nil
+	}
+	hostText, portText, err := net.SplitHostPort(text)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if _, err := strconv.ParseUint(portText, 10, 16); err != nil {
+		return netip.AddrPort{}, err
+	}
+	if hostText == "" {
+		hostText = "::"
+	}
+	return netip.ParseAddrPort(net.JoinHostPort(hostText, portText))
+}

@@ -1,0 +1,163 @@
+// Package kubeproxy is the whole proxy put together: the watch of Services, EndpointSlices and Nodes feeds the loop and the routes, the
+// loop drives a back end, and two small servers say how it goes.
+//
+//	API server --> proxy.Loop --> Backend       Nodes --> Routes        /healthz :10256       /metrics, /debug/table :10249
+package kubeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// Config is what the proxy was told.
+type Config struct {
+	Node       proxy.NodeInfo
+	Healthz    netip.AddrPort // the zero value: not served
+	Metrics    netip.AddrPort // the zero value: not served
+	Mode       string         // for /proxyMode
+	Profiling  bool           // serve /debug/pprof
+	ConfigSync time.Duration  // how often the caches of the API server's objects are handed over again
+	Resync     time.Duration  // how often the whole host is compared
+}
+
+// Routes keeps the way to the other nodes' pods until ctx ends; nodes is run by the caller.
+type Routes interface {
+	Run(ctx context.Context, nodes cache.SharedIndexInformer) error
+}
+
+// Parts are what the proxy works with.
+type Parts struct {
+	Client  kubernetes.Interface
+	Backend func(Host) proxy.Backend
+	Routes  Routes          // nil: none
+	Hints   <-chan struct{} // the host changed; may be nil
+	Events  record.EventRecorder
+	Clock   clock.WithTicker
+}
+
+// Host is what a back end may ask of the rest of the proxy.
+type Host struct {
+	Healthy func() bool // whether the proxy keeps up
+}
+
+// Proxy is the assembled proxy.
+type Proxy struct {
+	cfg      Config
+	parts    Parts
+	registry *prometheus.Registry
+	health   *proxy.Health
+	backend  proxy.Backend
+	loop     *proxy.Loop
+	nodes    cache.SharedIndexInformer
+}
+
+// othersSetter is the ability of a back end to be told the addresses of the other nodes.
+type othersSetter interface{ SetOthers([]netip.Addr) }
+
+// New puts the parts together. Nothing runs and nothing is touched yet.
+func New(cfg Config, parts Parts) (*Proxy, error) {
+	p := &Proxy{cfg: cfg, parts: parts, registry: prometheus.NewRegistry()}
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics := proxy.NewMetrics(p.registry, cfg.Node)
+	p.health = proxy.NewHealth(parts.Clock, cfg.Node, metrics)
+	p.backend = parts.Backend(Host{Healthy: p.health.Healthy})
+	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints,
+		Events: parts.Events, Clock: parts.Clock}
+	if b, ok := p.backend.(othersSetter); ok {
+		loop.Others = b.SetOthers
+	}
+	p.loop = proxy.NewLoop(loop)
+	var err error
+	p.nodes, err = proxy.NodeInformer(parts.Client, cfg.ConfigSync)
+	return p, err
+}
+
+// Run serves until ctx ends or a part fails. What is on the host then stays there: connections between others go on, and the next proxy
+// takes over.
+func (p *Proxy) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	// The servers first: an address that is taken ends the proxy before it has changed anything.
+	if err := p.serve(ctx, group, "healthz", p.cfg.Healthz, p.health.Handler()); err != nil {
+		return err
+	}
+	if err := p.serve(ctx, group, "metrics", p.cfg.Metrics, p.debug()); err != nil {
+		return errors.Join(err, group.Wait())
+	}
+	synced, err := p.loop.Watch(ctx, p.parts.Client, p.nodes, p.cfg.ConfigSync)
+	if err != nil {
+		return err
+	}
+	group.Go(func() error { p.nodes.RunWithContext(ctx); return nil })
+	group.Go(func() error { return p.loop.Run(ctx, synced) })
+	if p.parts.Routes != nil {
+		group.Go(func() error { return p.parts.Routes.Run(ctx, p.nodes) })
+	}
+	err = group.Wait()
+	if b, ok := p.backend.(interface{ Close() }); ok {
+		b.Close()
+	}
+	return err
+}
+
+// serve opens an address now and serves it until ctx ends.
+func (p *Proxy) serve(ctx context.Context, group *errgroup.Group, name string, addr netip.AddrPort, handler http.Handler) error {
+	if !addr.IsValid() {
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr.String())
+	if err != nil {
+		return fmt.Errorf("cannot serve --%s-bind-address: %w", name, err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	klog.InfoS("Serving", "what", name, "address", listener.Addr())
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("cannot serve %s: %w", name, err)
+		}
+		return nil
+	})
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	return nil
+}
+
+// debug is the metrics port: for the host's own eyes, as it is bound to loopback unless told otherwise.
+func (p *Proxy) debug() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
+	mux.Handle("/healthz", p.health.Handler())
+	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = fmt.Fprint(w, p.cfg.Mode)
+	})
+	mux.HandleFunc("/debug/table", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if err := p.loop.WriteTable(w); err != nil {
+			klog.V(2).InfoS("Cannot answer /debug/table", "err", err)
+		}
+	})
+	if p.cfg.Profiling {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	return mux
+}

@@ -1,0 +1,120 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	v1 "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "rewrite the tables in testdata")
+
+// TestBuild runs testdata/*.txtar: services.yaml and slices.yaml go in, table comes out. The comment's lines "node NAME", "zone ZONE" and
+// "family IPv4" say what the node is.
+func TestBuild(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			services, slices, node := parseScript(t, archive)
+			table, problems := BuildWithProblems(services, slices, node)
+			got := table.String()
+			for _, p := range problems {
+				got += "left out: " + p.String() + "\n"
+			}
+			golden(t, file, archive, got)
+			for range 20 { // the order of the arguments does not matter
+				rand.Shuffle(len(services), func(i, j int) { services[i], services[j] = services[j], services[i] })
+				rand.Shuffle(len(slices), func(i, j int) { slices[i], slices[j] = slices[j], slices[i] })
+				if again := Build(services, slices, node).String(); again != table.String() {
+					t.Fatalf("another order gives another table:\n%s\nwas:\n%s", again, table)
+				}
+			}
+		})
+	}
+}
+
+func golden(t *testing.T, file string, archive *txtar.Archive, got string) {
+	t.Helper()
+	for i := range archive.Files {
+		f := &archive.Files[i]
+		if f.Name != "table" {
+			continue
+		}
+		if string(f.Data) == got {
+			return
+		}
+		if !*update {
+			t.Fatalf("%s: table is\n%s\nwant\n%s", file, got, f.Data)
+		}
+		f.Data = []byte(got)
+		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("%s has no table", file)
+}
+
+func parseScript(t *testing.T, archive *txtar.Archive) (services []*v1.Service, slices []*discovery.EndpointSlice, node NodeInfo) {
+	t.Helper()
+	for line := range strings.Lines(string(archive.Comment)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch key {
+		case "node":
+			node.Name = value
+		case "zone":
+			node.Zone = value
+		case "family":
+			node.IPv4, node.IPv6 = value == "IPv4", value == "IPv6"
+		}
+	}
+	for _, f := range archive.Files {
+		switch f.Name {
+		case "services.yaml":
+			services = parse[v1.Service](t, f.Data)
+		case "slices.yaml":
+			slices = parse[discovery.EndpointSlice](t, f.Data)
+		}
+	}
+	return services, slices, node
+}
+
+func parse[T any](t *testing.T, data []byte) (out []*T) {
+	t.Helper()
+	decoder := utilyaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(data)))
+	defer decoder.Close()
+	buffer := make([]byte, 1<<20)
+	for {
+		n, err := decoder.Read(buffer)
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		object := new(T)
+		if err := yaml.UnmarshalStrict(buffer[:n], object); err != nil {
+			t.Fatal(fmt.Errorf("%w in %s", err, buffer[:n]))
+		}
+		out = append(out, object)
+	}
+}

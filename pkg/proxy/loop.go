@@ -1,0 +1,340 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// batchWindow is how long the loop waits for more after a first change: a rollout comes as many small ones.
+	batchWindow = 3 * time.Millisecond
+	// defaultResync is how often everything is compared although nothing changed.
+	defaultResync = 30 * time.Second
+	// Failed routes are tried again after retryFirst, then each time after twice as long, at most retryMax.
+	retryFirst = 200 * time.Millisecond
+	retryMax   = 30 * time.Second
+)
+
+// LoopConfig is what a Loop needs.
+type LoopConfig struct {
+	Node    NodeInfo // Zone is filled in from the Node object
+	Backend Backend
+	Health  *Health
+	Metrics *Metrics
+	// Resync is how often everything is compared although nothing changed; 0: 30 s.
+	Resync time.Duration
+	// Hints tells that the host changed and everything should be compared; may be nil.
+	Hints <-chan struct{}
+	// Others is told the addresses of all other nodes when they change, before the Sync that should know; may be nil.
+	Others func([]netip.Addr)
+	// Events takes Events on Services; may be nil.
+	Events record.EventRecorder
+	Clock  clock.WithTicker
+}
+
+// Loop brings the host to what the cluster's Services say: it gathers changes for a few milliseconds, brings the Table up to date and
+// calls the Backend. Whatever failed is tried again with back-off, and everything is compared from time to time.
+//
+//	inbox (informers) --batch--> Tracker --changed--> Backend.Sync --errors--> retry
+//
+// One goroutine, Run's, owns the Tracker and calls the Backend.
+type Loop struct {
+	cfg   LoopConfig
+	inbox inbox
+	start time.Time
+
+	mu      sync.RWMutex // the goroutine of Run writes under it; it reads, and others do, under RLock
+	tracker *Tracker
+
+	// Of the goroutine of Run only.
+	failing  map[ServiceName]string // services to try again, with what was last said of them
+	whole    bool                   // the last Sync failed as a whole: try again with everything
+	delay    time.Duration          // before the next retry; 0: nothing failed
+	problems map[ServiceName][]Problem
+	nodes    map[string]*v1.Node
+}
+
+// NewLoop returns a Loop that has seen nothing.
+func NewLoop(cfg LoopConfig) *Loop {
+	if cfg.Resync <= 0 {
+		cfg.Resync = defaultResync
+	}
+	return &Loop{cfg: cfg, inbox: newInbox(), start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node), failing: map[ServiceName]string{},
+		problems: map[ServiceName][]Problem{}, nodes: map[string]*v1.Node{}}
+}
+
+// WriteTable prints the Table as it is now, and below it what was left out and what the back end could not serve.
+func (l *Loop) WriteTable(w io.Writer) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if err := l.tracker.Table().Fprint(w); err != nil {
+		return err
+	}
+	for _, p := range l.tracker.AllProblems() {
+		fmt.Fprintf(w, "left out: %s\n", p)
+	}
+	names := make([]ServiceName, 0, len(l.failing))
+	for name := range l.failing {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, compareService)
+	for _, name := range names {
+		fmt.Fprintf(w, "failing: %s: %s\n", name, l.failing[name])
+	}
+	return nil
+}
+
+// Run works until ctx ends. synced is closed when the inbox has had every object that existed at start: nothing is synced before, for
+// a Table of half the cluster would take the other half down.
+func (l *Loop) Run(ctx context.Context, synced <-chan struct{}) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-synced:
+	}
+	l.step(ctx, nil, true)
+	resync := l.cfg.Clock.NewTicker(l.cfg.Resync)
+	defer resync.Stop()
+	for {
+		var retry <-chan time.Time
+		var retryTimer clock.Timer
+		if l.delay > 0 {
+			retryTimer = l.cfg.Clock.NewTimer(l.delay)
+			retry = retryTimer.C()
+		}
+		var again []ServiceName
+		whole := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.inbox.ready:
+			l.gather(ctx)
+		case <-retry:
+			whole = l.whole
+			for name := range l.failing {
+				again = append(again, name)
+			}
+		case <-l.cfg.Hints:
+			whole = true
+		case <-resync.C():
+			whole = true
+		}
+		if retryTimer != nil {
+			retryTimer.Stop()
+		}
+		l.step(ctx, again, whole)
+	}
+}
+
+// gather waits a moment for changes that come together.
+func (l *Loop) gather(ctx context.Context) {
+	timer := l.cfg.Clock.NewTimer(batchWindow)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-ctx.Done():
+	}
+}
+
+// step takes what is in the inbox and syncs it together with again, or with everything.
+func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
+	batch := l.inbox.take()
+	l.mu.Lock()
+	whole = l.apply(batch) || whole
+	changed, touched := l.tracker.Update()
+	l.mu.Unlock()
+	for _, name := range touched {
+		l.reportProblems(name)
+	}
+	if !whole && len(changed) == 0 && len(again) == 0 {
+		l.cfg.Health.Updated()
+		l.count(batch)
+		return
+	}
+	var names []ServiceName
+	if !whole {
+		names = append(changed, again...)
+		slices.SortFunc(names, compareService)
+		names = slices.Compact(names)
+	}
+	before := l.cfg.Clock.Now()
+	err := l.cfg.Backend.Sync(ctx, l.tracker.Table(), names)
+	if ctx.Err() != nil {
+		return
+	}
+	now := l.cfg.Clock.Now()
+	l.cfg.Metrics.synced(now.Sub(before), whole)
+	klog.V(3).InfoS("Synced", "changed", len(changed), "retried", len(again), "whole", whole, "took", now.Sub(before))
+	l.settle(err, names, whole)
+	if !l.whole {
+		l.cfg.Health.Updated()
+		l.cfg.Metrics.good(now)
+		l.programmed(batch, now)
+	}
+	l.count(batch)
+}
+
+// apply hands a batch to the Tracker and says whether everything must be compared because the nodes changed.
+func (l *Loop) apply(batch batch) (whole bool) {
+	for name, service := range batch.services {
+		if service == nil {
+			l.tracker.DeleteService(name)
+		} else {
+			l.tracker.SetService(service)
+		}
+	}
+	for key, slice := range batch.slices {
+		if slice == nil {
+			l.tracker.DeleteSlice(key)
+		} else {
+			l.tracker.SetSlice(slice)
+		}
+	}
+	if len(batch.nodes) == 0 {
+		return false
+	}
+	others := otherAddresses(l.nodes, l.cfg.Node.Name)
+	for name, node := range batch.nodes {
+		if node == nil {
+			delete(l.nodes, name)
+		} else {
+			l.nodes[name] = node
+		}
+	}
+	own := l.nodes[l.cfg.Node.Name]
+	l.cfg.Health.SetNode(own)
+	info := l.cfg.Node
+	if own != nil {
+		info.Zone = own.Labels[v1.LabelTopologyZone]
+	}
+	l.tracker.SetNode(info)
+	now := otherAddresses(l.nodes, l.cfg.Node.Name)
+	if l.cfg.Others == nil || slices.Equal(others, now) {
+		return false
+	}
+	l.cfg.Others(now)
+	return true
+}
+
+// otherAddresses are the addresses of all nodes but own, sorted.
+func otherAddresses(nodes map[string]*v1.Node, own string) []netip.Addr {
+	var out []netip.Addr
+	for name, node := range nodes {
+		if name == own {
+			continue
+		}
+		for _, a := range node.Status.Addresses {
+			if addr, ok := parseIP(a.Address); ok {
+				out = append(out, addr)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+// settle notes what is to be tried again after a Sync of names, or of everything, and reports what is new.
+func (l *Loop) settle(err error, names []ServiceName, whole bool) {
+	routes, rest := RouteErrors(err)
+	said := map[ServiceName]string{}
+	for _, r := range routes {
+		name := r.Route.Service.ServiceName
+		if said[name] == "" {
+			said[name] = r.Error()
+		}
+	}
+	l.mu.Lock()
+	before := maps.Clone(l.failing)
+	if whole {
+		l.failing = map[ServiceName]string{}
+	}
+	for _, name := range names {
+		delete(l.failing, name)
+	}
+	for _, r := range routes {
+		name := r.Route.Service.ServiceName
+		l.failing[name] = said[name]
+	}
+	l.mu.Unlock()
+	for name, text := range said {
+		if before[name] == text {
+			continue // said already
+		}
+		klog.ErrorS(nil, "Route fails", "reason", text)
+		l.event(name, "FailedToServe", text)
+	}
+	if whole || len(rest) > 0 {
+		l.whole = len(rest) > 0
+	}
+	for _, e := range rest {
+		klog.ErrorS(e, "Sync failed")
+	}
+	l.cfg.Metrics.routesFailing.Set(float64(len(l.failing)))
+	l.cfg.Metrics.backEndFail.Set(map[bool]float64{true: 1}[l.whole])
+	l.cfg.Metrics.routes.Set(float64(len(l.tracker.Table().Routes)))
+	if whole {
+		l.cfg.Metrics.setNoLocal(l.tracker.Table())
+	}
+	switch {
+	case len(l.failing) == 0 && !l.whole:
+		l.delay = 0
+	case l.delay == 0:
+		l.delay = retryFirst
+	default:
+		l.delay = min(2*l.delay, retryMax)
+	}
+}
+
+// reportProblems says once what of a Service is left out.
+func (l *Loop) reportProblems(name ServiceName) {
+	now := l.tracker.Problems(name)
+	before := l.problems[name]
+	if delete(l.problems, name); len(now) > 0 {
+		l.problems[name] = now
+	}
+	for _, p := range now {
+		if !slices.Contains(before, p) {
+			klog.ErrorS(nil, "Left out", "problem", p.String())
+			l.event(name, "InvalidService", fmt.Sprintf("%s: %s", p.Field, p.Message))
+		}
+	}
+}
+
+// event records a warning on a Service that still exists.
+func (l *Loop) event(name ServiceName, reason, text string) {
+	if service := l.tracker.Service(name); service != nil && l.cfg.Events != nil {
+		l.cfg.Events.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: service.UID,
+			ResourceVersion: service.ResourceVersion}, v1.EventTypeWarning, reason, text)
+	}
+}
+
+func (l *Loop) count(b batch) {
+	l.cfg.Metrics.servicesPending.Sub(float64(b.serviceEvents))
+	l.cfg.Metrics.endpointsPending.Sub(float64(b.sliceEvents))
+}
+
+// programmed records how long the changes of a batch took from the pod or service that caused them to the host.
+func (l *Loop) programmed(b batch, now time.Time) {
+	for _, slice := range b.slices {
+		if slice == nil {
+			continue
+		}
+		text := slice.Annotations[v1.EndpointsLastChangeTriggerTime]
+		trigger, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil || trigger.Before(l.start) {
+			continue // not set, or from before we watched
+		}
+		l.cfg.Metrics.programmed(v1.IPFamily(slice.AddressType), now.Sub(trigger))
+	}
+}

@@ -1,0 +1,256 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/winkube/winkube/pkg/host"
+)
+
+// ownProtocol marks our addresses on an interface that is not ours (IFA_PROTO, Linux 5.18), so that a proxy that was killed leaves what
+// the next one knows again. On the dummy interface of ours no mark is needed.
+const (
+	ownProtocol = 0x77
+	ifaProto    = 11 // IFA_PROTO of linux/if_addr.h
+)
+
+// netlinkAddresses holds service addresses on one interface by netlink.
+type netlinkAddresses struct {
+	name string
+	own  bool // the interface is ours
+
+	mu      sync.Mutex
+	ours    map[netip.Addr]bool
+	leaving map[netip.Addr]bool // removed by us, not yet seen to go
+}
+
+// NewAddresses returns the Addresses of an interface, which must exist; "" is a dummy interface of our own, OwnInterface.
+func NewAddresses(name string) (Addresses, error) {
+	a := &netlinkAddresses{name: name, ours: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}}
+	if name == "" || name == OwnInterface {
+		a.name, a.own = OwnInterface, true
+		return a, nil
+	}
+	if _, err := netlink.LinkByName(name); err != nil {
+		return nil, fmt.Errorf("cannot find interface %s: %w", name, err)
+	}
+	return a, nil
+}
+
+// Set implements Addresses.
+func (a *netlinkAddresses) Set(_ context.Context, want []netip.Addr) error {
+	link, err := a.link(len(want) > 0)
+	if err != nil || link == nil {
+		return err
+	}
+	if a.own && len(want) == 0 {
+		if err := netlink.LinkDel(link); err != nil {
+			return fmt.Errorf("cannot remove interface %s: %w", a.name, err)
+		}
+		a.note(nil, nil)
+		return nil
+	}
+	index := link.Attrs().Index
+	have, err := listAddresses(index)
+	if err != nil {
+		return err
+	}
+	known := map[netip.Addr]bool{}
+	for addr, protocol := range have {
+		known[addr] = a.own && !addr.IsLinkLocalUnicast() || protocol == ownProtocol
+	}
+	add, remove := plan(known, want)
+	a.note(want, remove)
+	var errs []error
+	for _, addr := range remove {
+		if err := changeAddress(unix.RTM_DELADDR, index, addr); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			errs = append(errs, &AddressError{addr, err})
+		}
+	}
+	for _, addr := range add {
+		if err := changeAddress(unix.RTM_NEWADDR, index, addr); err != nil && !errors.Is(err, unix.EEXIST) {
+			errs = append(errs, &AddressError{addr, err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// note remembers which changes of addresses are our own.
+func (a *netlinkAddresses) note(want, remove []netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, addr := range remove {
+		a.leaving[addr] = true
+	}
+	if len(want) == 0 {
+		for addr := range a.ours {
+			a.leaving[addr] = true
+		}
+	}
+	a.ours = make(map[netip.Addr]bool, len(want))
+	for _, addr := range want {
+		a.ours[addr] = true
+		delete(a.leaving, addr)
+	}
+}
+
+// link finds the interface; ours is made when it is needed, and nil when it is neither there nor needed.
+func (a *netlinkAddresses) link(needed bool) (netlink.Link, error) {
+	link, err := netlink.LinkByName(a.name)
+	var missing netlink.LinkNotFoundError
+	if a.own && errors.As(err, &missing) {
+		if !needed {
+			return nil, nil
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = a.name
+		if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("cannot make interface %s: %w", a.name, err)
+		}
+		link, err = netlink.LinkByName(a.name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot find interface %s: %w", a.name, err)
+	}
+	if a.own && link.Attrs().RawFlags&unix.IFF_UP == 0 {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return nil, fmt.Errorf("cannot bring interface %s up: %w", a.name, err)
+		}
+	}
+	return link, nil
+}
+
+// Host implements Addresses.
+func (a *netlinkAddresses) Host() ([]netip.Addr, error) {
+	all, err := host.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	ours := map[netip.Addr]bool{}
+	if link, err := netlink.LinkByName(a.name); err == nil {
+		have, err := listAddresses(link.Attrs().Index)
+		if err != nil {
+			return nil, err
+		}
+		for addr, protocol := range have {
+			ours[addr] = a.own || protocol == ownProtocol
+		}
+	}
+	var out []netip.Addr
+	for _, addr := range all {
+		if !ours[addr] {
+			out = append(out, addr)
+		}
+	}
+	return out, nil
+}
+
+// Changes implements Addresses.
+func (a *netlinkAddresses) Changes(ctx context.Context) (<-chan struct{}, error) {
+	updates := make(chan netlink.AddrUpdate, 1024)
+	if err := netlink.AddrSubscribe(updates, ctx.Done()); err != nil {
+		return nil, fmt.Errorf("cannot watch the host's addresses: %w", err)
+	}
+	hints := make(chan struct{}, 1)
+	go func() {
+		for update := range updates {
+			addr, ok := netip.AddrFromSlice(update.LinkAddress.IP)
+			if !ok || a.expected(addr.Unmap(), update.NewAddr) {
+				continue
+			}
+			select {
+			case hints <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return hints, nil
+}
+
+// expected says whether a change of the host's addresses is our own doing.
+func (a *netlinkAddresses) expected(addr netip.Addr, added bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if added {
+		return a.ours[addr]
+	}
+	expected := a.leaving[addr]
+	delete(a.leaving, addr)
+	return expected
+}
+
+// listAddresses are the addresses of an interface with who made them (IFA_PROTO; 0 where the kernel does not say).
+func listAddresses(index int) (map[netip.Addr]byte, error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	request.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list addresses: %w", err)
+	}
+	out := map[netip.Addr]byte{}
+	for _, message := range messages {
+		header := nl.DeserializeIfAddrmsg(message)
+		if int(header.Index) != index {
+			continue
+		}
+		attributes, err := nl.ParseRouteAttr(message[header.Len():])
+		if err != nil {
+			return nil, fmt.Errorf("cannot list addresses: %w", err)
+		}
+		addr, protocol := parseAddress(attributes)
+		out[addr] = protocol
+	}
+	return out, nil
+}
+
+func parseAddress(attributes []syscall.NetlinkRouteAttr) (addr netip.Addr, protocol byte) {
+	for _, attribute := range attributes {
+		switch attribute.Attr.Type {
+		case unix.IFA_LOCAL: // IPv4, where IFA_ADDRESS is the peer
+			addr, _ = netip.AddrFromSlice(attribute.Value)
+		case unix.IFA_ADDRESS:
+			if !addr.IsValid() {
+				addr, _ = netip.AddrFromSlice(attribute.Value)
+			}
+		case ifaProto:
+			protocol = attribute.Value[0]
+		}
+	}
+	return addr, protocol
+}
+
+// changeAddress adds or removes one address as a host route of its own, never to be chosen as the source of this host's connections:
+// scope host (IPv4), deprecated (IPv6).
+func changeAddress(operation, index int, addr netip.Addr) error {
+	flags := unix.NLM_F_ACK
+	if operation == unix.RTM_NEWADDR {
+		flags |= unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	}
+	request := nl.NewNetlinkRequest(operation, flags)
+	message := nl.NewIfAddrmsg(unix.AF_INET6)
+	if addr.Is4() {
+		message.Family = unix.AF_INET
+	}
+	message.Index = uint32(index)
+	message.Prefixlen = uint8(addr.BitLen())
+	message.Scope = unix.RT_SCOPE_HOST
+	message.IfAddrmsg.Flags = unix.IFA_F_NODAD
+	request.AddData(message)
+	request.AddData(nl.NewRtAttr(unix.IFA_LOCAL, addr.AsSlice()))
+	request.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, addr.AsSlice()))
+	request.AddData(nl.NewRtAttr(ifaProto, []byte{ownProtocol}))
+	if operation == unix.RTM_NEWADDR && addr.Is6() {
+		const forever = ^uint32(0)
+		request.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, (&nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Valid: forever}}).Serialize()))
+	}
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}

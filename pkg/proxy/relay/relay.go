@@ -1,0 +1,296 @@
+// Package relay is the back end of the service proxy that works everywhere: it listens on every front of the Table and passes what
+// comes to a backend, in this process, with sockets only.
+//
+//	Table --claims--> front: addresses made local, one socket each --> balancer --> connection or UDP session --> endpoint
+//
+// Relay.Sync owns the fronts; each socket, connection and session has goroutines of its own that only read what a front publishes.
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// Config is what a Relay needs.
+type Config struct {
+	Addresses Addresses
+	// NodePorts limits the host's addresses on which node ports are served; empty: all of them, loopback included.
+	NodePorts []netip.Prefix
+	// Healthy is what health check node ports say of the proxy itself.
+	Healthy func() bool
+	// UDPIdle is how long a UDP session lives after its last packet; 0: 2 minutes. Short exchanges, such as DNS, live 10 s at most.
+	UDPIdle time.Duration
+	Clock   clock.PassiveClock
+}
+
+const (
+	defaultUDPIdle = 2 * time.Minute
+	shortUDPIdle   = 10 * time.Second
+)
+
+// frontKey is one front whoever claims it.
+type frontKey struct {
+	protocol v1.Protocol
+	addr     netip.AddrPort // unspecified address: all of the host's (node port)
+}
+
+func keyOf(r *proxy.Route) frontKey { return frontKey{r.Protocol, r.Front} }
+
+// Relay implements proxy.Backend.
+type Relay struct {
+	cfg Config
+
+	mu        sync.Mutex
+	closed    bool
+	claims    map[frontKey][]proxy.Route // sorted: the first is served
+	byService map[proxy.ServiceName][]frontKey
+	fronts    map[frontKey]*front
+	refs      map[netip.Addr]int // how many claims use an address
+	addrErrs  map[netip.Addr]error
+	host      []netip.Addr // the host's own addresses as last listed
+	others    map[netip.Addr]bool
+	health    *healthChecks
+}
+
+// New returns a Relay that serves nothing yet and has not touched the host.
+func New(cfg Config) *Relay {
+	cfg.UDPIdle = cmp.Or(cfg.UDPIdle, defaultUDPIdle)
+	return &Relay{cfg: cfg, claims: map[frontKey][]proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
+		refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
+}
+
+// SetOthers names the addresses of other nodes. They are never made local, whatever a Service says: an external IP that is another
+// node's address is served there, and holding it here would cut this node off from that one. It takes effect with the next Sync of all.
+func (r *Relay) SetOthers(addrs []netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.others = map[netip.Addr]bool{}
+	for _, a := range addrs {
+		r.others[a] = true
+	}
+}
+
+// Sync implements proxy.Backend. Established TCP connections outlive any change but the end of their front; see front.set.
+func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errors.New("cannot sync relay: it is closed")
+	}
+	var errs []error
+	whole := changed == nil
+	if whole {
+		host, err := r.cfg.Addresses.Host()
+		if err == nil {
+			r.host = host
+		} else {
+			errs = append(errs, err)
+		}
+		changed = r.names(want)
+	}
+	dirty, moved := r.claim(want, changed)
+	if whole {
+		for key := range r.fronts {
+			dirty[key] = struct{}{}
+		}
+	}
+	for key := range dirty {
+		if _, ok := r.winner(key); !ok && r.fronts[key] != nil {
+			r.fronts[key].close() // before its address goes, so that clients are told
+			delete(r.fronts, key)
+		}
+	}
+	if whole || moved || len(r.addrErrs) > 0 {
+		errs = append(errs, r.setAddresses(ctx)...)
+	}
+	errs = append(errs, r.serve(dirty, changed)...)
+	errs = append(errs, r.health.sync(want, changed)...)
+	return errors.Join(errs...)
+}
+
+// names are the Services of the Table and those that are served now.
+func (r *Relay) names(want *proxy.Table) []proxy.ServiceName {
+	names := map[proxy.ServiceName]struct{}{}
+	for i := range want.Routes {
+		names[want.Routes[i].Service.ServiceName] = struct{}{}
+	}
+	for _, h := range want.HealthChecks {
+		names[h.Service] = struct{}{}
+	}
+	for name := range r.byService {
+		names[name] = struct{}{}
+	}
+	for name := range r.health.servers {
+		names[name] = struct{}{}
+	}
+	return slices.Collect(maps.Keys(names))
+}
+
+// claim takes the Routes of the changed Services. It returns the fronts to look at and whether an address came or went.
+func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map[frontKey]struct{}, moved bool) {
+	dirty = map[frontKey]struct{}{}
+	for _, name := range changed {
+		for _, key := range r.byService[name] {
+			dirty[key] = struct{}{}
+			r.claims[key] = slices.DeleteFunc(r.claims[key], func(c proxy.Route) bool { return c.Service.ServiceName == name })
+			if len(r.claims[key]) == 0 {
+				delete(r.claims, key)
+			}
+			moved = r.refer(key, -1) || moved
+		}
+		delete(r.byService, name)
+		routes := want.Of(name)
+		for i := range routes {
+			key := keyOf(&routes[i])
+			dirty[key] = struct{}{}
+			r.claims[key] = append(r.claims[key], routes[i])
+			slices.SortStableFunc(r.claims[key], compareClaim)
+			r.byService[name] = append(r.byService[name], key)
+			moved = r.refer(key, 1) || moved
+		}
+	}
+	return dirty, moved
+}
+
+func compareClaim(a, b proxy.Route) int {
+	return cmp.Or(cmp.Compare(a.Service.Namespace, b.Service.Namespace), cmp.Compare(a.Service.Name, b.Service.Name),
+		cmp.Compare(a.Service.Port, b.Service.Port), cmp.Compare(a.Kind, b.Kind))
+}
+
+// refer counts the users of an address and says whether it got its first or may have lost its last.
+func (r *Relay) refer(key frontKey, by int) bool {
+	addr := key.addr.Addr()
+	if addr.IsUnspecified() || addr.IsLoopback() {
+		return false
+	}
+	before := r.refs[addr]
+	if r.refs[addr] += by; r.refs[addr] == 0 {
+		delete(r.refs, addr)
+	}
+	return before == 0 || before+by == 0
+}
+
+// winner is the Route that is served on a front: of several that claim it, the first by name.
+func (r *Relay) winner(key frontKey) (*proxy.Route, bool) {
+	if len(r.claims[key]) == 0 || r.others[key.addr.Addr()] {
+		return nil, false
+	}
+	return &r.claims[key][0], true
+}
+
+// setAddresses makes the fronts' addresses local, but those that are so anyway.
+func (r *Relay) setAddresses(ctx context.Context) []error {
+	want := make([]netip.Addr, 0, len(r.refs))
+	for addr := range r.refs {
+		if !r.others[addr] && !slices.Contains(r.host, addr) {
+			want = append(want, addr)
+		}
+	}
+	slices.SortFunc(want, netip.Addr.Compare)
+	err := r.cfg.Addresses.Set(ctx, want)
+	r.addrErrs = map[netip.Addr]error{}
+	return r.sortAddressErrors(err)
+}
+
+// sortAddressErrors keeps the errors of single addresses for their Routes and returns the others.
+func (r *Relay) sortAddressErrors(err error) []error {
+	var one *AddressError
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case interface{ Unwrap() []error }:
+		var rest []error
+		for _, part := range e.Unwrap() {
+			rest = append(rest, r.sortAddressErrors(part)...)
+		}
+		return rest
+	case *AddressError:
+		one = e
+	default:
+		return []error{err}
+	}
+	r.addrErrs[one.Addr] = one
+	return nil
+}
+
+// serve brings the fronts to their winners and returns a RouteError for each Route of the changed Services that is not served.
+func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) []error {
+	failed := map[frontKey]error{}
+	for key := range dirty {
+		route, ok := r.winner(key)
+		if !ok {
+			continue
+		}
+		if key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP {
+			failed[key] = fmt.Errorf("protocol %s cannot be relayed: want TCP or UDP", key.protocol)
+			continue
+		}
+		f := r.fronts[key]
+		if f == nil {
+			f = newFront(&r.cfg, key.protocol)
+			r.fronts[key] = f
+		}
+		if err := f.set(*route, r.listenAddrs(key)); err != nil {
+			failed[key] = cmp.Or(r.addrErrs[key.addr.Addr()], err)
+		}
+	}
+	// A front may have passed to a Service that is not among the changed ones: its fault counts too.
+	asked := make(map[proxy.ServiceName]bool, len(changed))
+	for _, name := range changed {
+		asked[name] = true
+	}
+	var errs []error
+	for key := range dirty {
+		claims := r.claims[key]
+		for i := range claims {
+			if err := failed[key]; i == 0 && err != nil {
+				errs = append(errs, &proxy.RouteError{Route: claims[0], Err: err})
+			} else if i > 0 && !r.others[key.addr.Addr()] && asked[claims[i].Service.ServiceName] {
+				errs = append(errs, &proxy.RouteError{Route: claims[i], Err: fmt.Errorf("%s serves this address and port already", claims[0].Service.ServiceName)})
+			}
+		}
+	}
+	return errs
+}
+
+// listenAddrs are the addresses on which a front listens: its own, or for a node port all of the host's that --nodeport-addresses allows.
+// Link-local ones are left out: they mean nothing without an interface.
+func (r *Relay) listenAddrs(key frontKey) []netip.AddrPort {
+	if !key.addr.Addr().IsUnspecified() {
+		return []netip.AddrPort{key.addr}
+	}
+	var out []netip.AddrPort
+	for _, addr := range r.host {
+		if addr.Is4() != key.addr.Addr().Is4() || addr.IsLinkLocalUnicast() {
+			continue
+		}
+		if len(r.cfg.NodePorts) == 0 || slices.ContainsFunc(r.cfg.NodePorts, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			out = append(out, netip.AddrPortFrom(addr, key.addr.Port()))
+		}
+	}
+	return out
+}
+
+// Close stops serving and ends every connection. The addresses stay on the host, for the next proxy to find.
+func (r *Relay) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for key, f := range r.fronts {
+		f.close()
+		delete(r.fronts, key)
+	}
+	r.health.close()
+}

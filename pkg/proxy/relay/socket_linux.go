@@ -1,0 +1,36 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// setKeepAlive has the kernel ask a silent peer whether it is still there, as net does by default.
+func setKeepAlive(fd uintptr) error {
+	for _, option := range []struct{ level, name, value int }{
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9},
+	} {
+		if err := unix.SetsockoptInt(int(fd), option.level, option.name, option.value); err != nil {
+			return fmt.Errorf("cannot set keep-alive: %w", err)
+		}
+	}
+	return nil
+}
+
+// giveUpAfter ends a connection whose data nobody acknowledges for so long.
+func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return control(func(fd uintptr) error {
+		return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+	})("", "", raw)
+}
+
+// refused says that the other host told us that nobody listens.
+func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }

@@ -1,0 +1,228 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+const (
+	// dialTimeout is the patience with one endpoint while others are left to try, lastDialTimeout with the last.
+	dialTimeout     = time.Second
+	lastDialTimeout = 10 * time.Second
+	maxDials        = 5
+	// A connection to a front that drops is held for holdTime in case an endpoint comes, as the retransmitted SYN of a dropped one
+	// would find it; at most maxHeld of a front.
+	holdTime = 30 * time.Second
+	maxHeld  = 256
+)
+
+// probeRemoved is how a connection to an endpoint that left the Route is watched: alive it may go on (the pod may only be unready, or
+// drain), dead it ends within seconds.
+var probeRemoved = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 5}
+
+const probeTimeout = 6 * time.Second
+
+type tcpSocket struct {
+	front    *front
+	listener *net.TCPListener
+}
+
+func openTCP(f *front, addr netip.AddrPort) (socket, error) {
+	// Accepted sockets inherit keep-alive from the listener, so it need not be set on each.
+	config := net.ListenConfig{KeepAlive: -1, Control: control(setKeepAlive)}
+	listener, err := config.Listen(f.ctx, network("tcp", addr), addr.String())
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen: %w", err)
+	}
+	s := &tcpSocket{f, listener.(*net.TCPListener)}
+	f.work.Go(s.accept)
+	return s, nil
+}
+
+func network(protocol string, addr netip.AddrPort) string {
+	if addr.Addr().Is4() {
+		return protocol + "4"
+	}
+	return protocol + "6"
+}
+
+// control wraps a socket option as net.ListenConfig wants it.
+func control(set func(fd uintptr) error) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, raw syscall.RawConn) error {
+		var inner error
+		return errors.Join(raw.Control(func(fd uintptr) { inner = set(fd) }), inner)
+	}
+}
+
+func (s *tcpSocket) close() { _ = s.listener.Close() } // it fails only when closed already
+
+func (s *tcpSocket) accept() {
+	for {
+		client, err := s.listener.AcceptTCP()
+		if err == nil {
+			s.front.work.Go(func() { s.front.serveTCP(client) })
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		klog.ErrorS(err, "Cannot accept a connection", "front", s.listener.Addr()) // out of files or memory: let some end first
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-s.front.ctx.Done():
+			return
+		}
+	}
+}
+
+// connection joins a client and an endpoint.
+type connection struct {
+	client, server *net.TCPConn
+	endpoint       netip.AddrPort
+}
+
+func (c *connection) target() netip.AddrPort { return c.endpoint }
+
+// abort sends a reset to both sides.
+func (c *connection) abort() {
+	reset(c.client)
+	reset(c.server)
+}
+
+func (c *connection) removed() {
+	err := errors.Join(c.server.SetKeepAliveConfig(probeRemoved), giveUpAfter(c.server, probeTimeout))
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		klog.V(2).InfoS("Cannot watch a connection to a removed endpoint", "endpoint", c.endpoint, "err", err)
+	}
+}
+
+// reset closes a connection with a reset instead of an orderly end, which a client would take for an empty answer.
+func reset(conn *net.TCPConn) {
+	_ = conn.SetLinger(0)
+	_ = conn.Close()
+}
+
+// waiting is a client that has no endpoint yet.
+type waiting struct{ client *net.TCPConn }
+
+func (w *waiting) target() netip.AddrPort { return netip.AddrPort{} }
+func (w *waiting) abort()                 { reset(w.client) }
+func (w *waiting) removed()               {}
+
+// serveTCP carries one connection from accept to its end.
+func (f *front) serveTCP(client *net.TCPConn) {
+	from := client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	if !f.route.Load().Allows(from) {
+		reset(client)
+		return
+	}
+	w := &waiting{client}
+	if !f.add(w) {
+		reset(client)
+		return
+	}
+	server, endpoint, err := f.connect(from)
+	if err != nil {
+		f.remove(w)
+		klog.V(2).InfoS("Connection refused: no endpoint answers", "client", from, "front", client.LocalAddr(), "err", err)
+		reset(client)
+		return
+	}
+	c := &connection{client, server, endpoint}
+	ok := f.add(c)
+	f.remove(w)
+	if !ok {
+		c.abort()
+		return
+	}
+	if !hasBackend(f.route.Load(), endpoint) {
+		c.removed() // the change came between connecting and adding
+	}
+	c.run()
+	f.remove(c)
+}
+
+// run copies both ways until both sides have ended, or one has failed, which is passed on as a reset.
+func (c *connection) run() {
+	var back sync.WaitGroup
+	back.Go(func() { c.pump(c.client, c.server) })
+	c.pump(c.server, c.client)
+	back.Wait()
+	_ = c.client.Close()
+	_ = c.server.Close()
+}
+
+// pump copies one way; the end of from is passed on as a half-close.
+func (c *connection) pump(to, from *net.TCPConn) {
+	if err := pump(to, from); err != nil || to.CloseWrite() != nil {
+		c.abort()
+	}
+}
+
+// connect dials endpoints until one answers. No byte of the client has been passed on before, so any of them will do.
+func (f *front) connect(client netip.Addr) (*net.TCPConn, netip.AddrPort, error) {
+	var tried []netip.AddrPort
+	var last error
+	for len(tried) < maxDials {
+		target, ok := f.balancer.pick(client, tried)
+		if !ok {
+			if len(tried) > 0 || !f.hold() {
+				break
+			}
+			continue
+		}
+		timeout := dialTimeout
+		if route := f.route.Load(); len(tried)+1 >= min(maxDials, len(route.Backends)) {
+			timeout = lastDialTimeout
+		}
+		conn, err := dial(f.ctx, target, timeout)
+		if err == nil {
+			return conn, target, nil
+		}
+		if f.ctx.Err() != nil {
+			return nil, target, f.ctx.Err()
+		}
+		f.balancer.fail(target)
+		tried, last = append(tried, target), err
+	}
+	if last == nil {
+		last = errors.New("there is no endpoint")
+	}
+	return nil, netip.AddrPort{}, last
+}
+
+func dial(ctx context.Context, target netip.AddrPort, timeout time.Duration) (*net.TCPConn, error) {
+	dialer := net.Dialer{Timeout: timeout}
+	conn, err := dialer.DialTCP(ctx, network("tcp", target), netip.AddrPort{}, target)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to endpoint: %w", err)
+	}
+	return conn, nil
+}
+
+// hold waits for a front that drops to get an endpoint; false: it did not.
+func (f *front) hold() bool {
+	news := f.changed()
+	if route := f.route.Load(); !route.Drop || f.held.Load() >= maxHeld {
+		return len(route.Backends) > 0
+	}
+	f.held.Add(1)
+	defer f.held.Add(-1)
+	timer := time.NewTimer(holdTime)
+	defer timer.Stop()
+	select {
+	case <-news:
+		return true
+	case <-timer.C:
+	case <-f.ctx.Done():
+	}
+	return false
+}

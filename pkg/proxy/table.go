@@ -1,0 +1,202 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"sort"
+	"strings"
+	"text/tabwriter"
+)
+
+func compareService(a, b ServiceName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+func compareRoute(a, b Route) int {
+	return cmp.Or(compareService(a.Service.ServiceName, b.Service.ServiceName), cmp.Compare(a.Service.Port, b.Service.Port),
+		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Protocol, b.Protocol), a.Front.Compare(b.Front))
+}
+
+func sortRoutes(routes []Route) { slices.SortStableFunc(routes, compareRoute) }
+
+func (t *Table) sort() {
+	sortRoutes(t.Routes)
+	slices.SortFunc(t.HealthChecks, func(a, b HealthCheck) int { return compareService(a.Service, b.Service) })
+}
+
+// Equal says whether two Routes mean the same.
+func (r *Route) Equal(o *Route) bool {
+	return r.Service == o.Service && r.Kind == o.Kind && r.Protocol == o.Protocol && r.Front == o.Front && r.Affinity == o.Affinity &&
+		r.Drop == o.Drop && slices.Equal(r.Sources, o.Sources) && slices.Equal(r.Backends, o.Backends)
+}
+
+func routesEqual(a, b []Route) bool {
+	return slices.EqualFunc(a, b, func(x, y Route) bool { return x.Equal(&y) })
+}
+
+// Targets are the backends for new traffic: those that do not terminate, or all when nothing else is left. The result is not to be
+// written to.
+func (r *Route) Targets() []Endpoint {
+	terminating := func(e Endpoint) bool { return e.Terminating }
+	if !slices.ContainsFunc(r.Backends, terminating) {
+		return r.Backends
+	}
+	var out []Endpoint
+	for _, e := range r.Backends {
+		if !e.Terminating {
+			out = append(out, e)
+		}
+	}
+	if len(out) == 0 {
+		return r.Backends
+	}
+	return out
+}
+
+// Allows says whether a client may use the Route (spec.loadBalancerSourceRanges). This host's own connections to an address that it
+// holds itself come from that very address and are let through, as upstream does.
+func (r *Route) Allows(client netip.Addr) bool {
+	if len(r.Sources) == 0 || client == r.Front.Addr() {
+		return true
+	}
+	return slices.ContainsFunc(r.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
+// Of returns the Routes of one Service, a part of t.Routes found by binary search.
+func (t *Table) Of(name ServiceName) []Route {
+	from, to := t.span(name)
+	return t.Routes[from:to]
+}
+
+func (t *Table) span(name ServiceName) (from, to int) {
+	from = sort.Search(len(t.Routes), func(i int) bool { return compareService(t.Routes[i].Service.ServiceName, name) >= 0 })
+	to = from
+	for to < len(t.Routes) && t.Routes[to].Service.ServiceName == name {
+		to++
+	}
+	return from, to
+}
+
+// HealthCheckOf returns the health check node port of one Service.
+func (t *Table) HealthCheckOf(name ServiceName) (HealthCheck, bool) {
+	i, ok := t.healthIndex(name)
+	if !ok {
+		return HealthCheck{}, false
+	}
+	return t.HealthChecks[i], true
+}
+
+func (t *Table) healthIndex(name ServiceName) (int, bool) {
+	return slices.BinarySearchFunc(t.HealthChecks, name, func(h HealthCheck, n ServiceName) int { return compareService(h.Service, n) })
+}
+
+// Fprint writes the Table as aligned text, one Route per line: what `proxy table` and /debug/table show.
+func (t *Table) Fprint(w io.Writer) error {
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tab, "SERVICE\tPORT\tKIND\tPROTOCOL\tFRONT\tAFFINITY\tSOURCES\tBACKENDS")
+	for i := range t.Routes {
+		r := &t.Routes[i]
+		front := r.Front.String()
+		if r.Front.Addr().IsUnspecified() {
+			front = fmt.Sprintf("node IPv%s:%d", map[bool]string{true: "4", false: "6"}[r.Front.Addr().Is4()], r.Front.Port())
+		}
+		affinity := "-"
+		if r.Affinity > 0 {
+			affinity = r.Affinity.String()
+		}
+		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Service.ServiceName, orDash(r.Service.Port), r.Kind, r.Protocol, front, affinity,
+			orDash(join(r.Sources)), r.backendsText())
+	}
+	if err := tab.Flush(); err != nil {
+		return fmt.Errorf("cannot print table: %w", err)
+	}
+	if len(t.HealthChecks) == 0 {
+		return nil
+	}
+	fmt.Fprintln(tab, "\nHEALTH CHECK\tPORT\tLOCAL ENDPOINTS")
+	for _, h := range t.HealthChecks {
+		fmt.Fprintf(tab, "%s\t%d\t%d\n", h.Service, h.Port, h.LocalEndpoints)
+	}
+	if err := tab.Flush(); err != nil {
+		return fmt.Errorf("cannot print table: %w", err)
+	}
+	return nil
+}
+
+// String is what Fprint writes.
+func (t *Table) String() string {
+	var b strings.Builder
+	_ = t.Fprint(&b) // a Builder takes everything
+	return b.String()
+}
+
+func (r *Route) backendsText() string {
+	if len(r.Backends) == 0 && r.Drop {
+		return "drop"
+	}
+	if len(r.Backends) == 0 {
+		return "reject"
+	}
+	parts := make([]string, len(r.Backends))
+	for i, e := range r.Backends {
+		parts[i] = e.Addr.String()
+		if e.Local {
+			parts[i] += " local"
+		}
+		if e.Terminating {
+			parts[i] += " terminating"
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func join[T fmt.Stringer](list []T) string {
+	parts := make([]string, len(list))
+	for i, e := range list {
+		parts[i] = e.String()
+	}
+	return strings.Join(parts, ",")
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// RouteError says why one Route is not served. Sync joins RouteErrors; the loop retries their Services.
+type RouteError struct {
+	Route Route
+	Err   error
+}
+
+func (e *RouteError) Error() string {
+	port := ""
+	if e.Route.Service.Port != "" {
+		port = ":" + e.Route.Service.Port
+	}
+	return fmt.Sprintf("cannot serve %s%s at %s %s %s: %v", e.Route.Service.ServiceName, port, e.Route.Kind, e.Route.Protocol, e.Route.Front, e.Err)
+}
+
+func (e *RouteError) Unwrap() error { return e.Err }
+
+// RouteErrors takes joined errors apart: those of single Routes, and the rest.
+func RouteErrors(err error) (routes []*RouteError, rest []error) {
+	switch e := err.(type) {
+	case nil:
+	case *RouteError:
+		routes = append(routes, e)
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			r, o := RouteErrors(one)
+			routes, rest = append(routes, r...), append(rest, o...)
+		}
+	default:
+		rest = append(rest, err)
+	}
+	return routes, rest
+}

@@ -1,0 +1,210 @@
+package proxy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// world is a small cluster that changes at random.
+type world struct {
+	rand     *rand.Rand
+	services map[ServiceName]*v1.Service
+	slices   map[types.NamespacedName]*discovery.EndpointSlice
+	node     NodeInfo
+}
+
+func newWorld(seed uint64) *world {
+	return &world{rand: rand.New(rand.NewPCG(seed, 1)), services: map[ServiceName]*v1.Service{}, slices: map[types.NamespacedName]*discovery.EndpointSlice{},
+		node: NodeInfo{Name: "n1"}}
+}
+
+func (w *world) maybe(one int) bool { return w.rand.IntN(one) == 0 }
+
+func (w *world) service(name ServiceName) *v1.Service {
+	i := w.rand.IntN(5)
+	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	s.Spec.ClusterIP = fmt.Sprintf("10.96.0.%d", 1+w.rand.IntN(9))
+	s.Spec.Ports = []v1.ServicePort{{Name: "a", Port: 80, NodePort: int32(30000 + i)}, {Name: "b", Port: int32(w.rand.IntN(3)), Protocol: v1.ProtocolUDP}}
+	s.Spec.Type = []v1.ServiceType{v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeExternalName}[w.rand.IntN(4)]
+	if w.maybe(2) {
+		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
+		s.Spec.HealthCheckNodePort = int32(32000 + i)
+	}
+	if w.maybe(5) {
+		s.Labels = map[string]string{labelProxyName: "x"}
+	}
+	if w.maybe(5) {
+		s.Spec.ExternalIPs = []string{"203.0.113.1", "bad"}
+	}
+	return s
+}
+
+func (w *world) slice(key types.NamespacedName) *discovery.EndpointSlice {
+	s := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name,
+		Labels: map[string]string{discovery.LabelServiceName: fmt.Sprintf("s%d", w.rand.IntN(50))}}, AddressType: discovery.AddressTypeIPv4}
+	if w.maybe(10) {
+		s.Labels[labelHeadless] = ""
+	}
+	s.Ports = []discovery.EndpointPort{{Name: ptr.To("a"), Port: ptr.To[int32](8080)}}
+	for range w.rand.IntN(4) {
+		s.Endpoints = append(s.Endpoints, discovery.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", w.rand.IntN(8))},
+			NodeName: ptr.To(fmt.Sprintf("n%d", 1+w.rand.IntN(2))), Hints: &discovery.EndpointHints{ForZones: []discovery.ForZone{{Name: "z1"}}},
+			Conditions: discovery.EndpointConditions{Ready: ptr.To(w.maybe(2)), Serving: ptr.To(w.maybe(2)), Terminating: ptr.To(w.maybe(2))}})
+	}
+	return s
+}
+
+// event changes the world and tells the Tracker.
+func (w *world) event(t *Tracker) {
+	namespace := fmt.Sprintf("ns%d", w.rand.IntN(2))
+	name := ServiceName{Namespace: namespace, Name: fmt.Sprintf("s%d", w.rand.IntN(50))}
+	key := types.NamespacedName{Namespace: namespace, Name: fmt.Sprintf("e%d", w.rand.IntN(50))}
+	switch w.rand.IntN(12) {
+	case 0:
+		delete(w.services, name)
+		t.DeleteService(name)
+	case 1, 2:
+		delete(w.slices, key)
+		t.DeleteSlice(key)
+	case 3:
+		w.node.Zone = fmt.Sprintf("z%d", w.rand.IntN(3))
+		t.SetNode(w.node)
+	case 4, 5, 6, 7:
+		w.services[name] = w.service(name)
+		t.SetService(w.services[name])
+	default:
+		w.slices[key] = w.slice(key)
+		t.SetSlice(w.slices[key])
+	}
+}
+
+// check holds the Tracker against Build, and changed against what changed.
+func (w *world) check(t *testing.T, tracker *Tracker, before *Table, changed []ServiceName) {
+	t.Helper()
+	var services []*v1.Service
+	for _, s := range w.services {
+		services = append(services, s)
+	}
+	var list []*discovery.EndpointSlice
+	for _, s := range w.slices {
+		list = append(list, s)
+	}
+	want, problems := BuildWithProblems(services, list, w.node)
+	if got := tracker.Table(); got.String() != want.String() {
+		t.Fatalf("the Tracker has\n%s\nBuild makes\n%s", got, want)
+	}
+	if got := tracker.AllProblems(); len(got)+len(problems) > 0 && !reflect.DeepEqual(got, problems) {
+		t.Fatalf("the Tracker has problems %v, Build %v", got, problems)
+	}
+	for name := range w.services {
+		healthBefore, _ := before.HealthCheckOf(name)
+		health, _ := want.HealthCheckOf(name)
+		differs := !routesEqual(before.Of(name), want.Of(name)) || healthBefore != health
+		if slices.Contains(changed, name) != differs {
+			t.Fatalf("%s differs: %v, but changed is %v", name, differs, changed)
+		}
+	}
+}
+
+func TestTrackerIsBuild(t *testing.T) {
+	for seed := range uint64(40) {
+		w := newWorld(seed)
+		tracker := NewTracker(w.node)
+		for range 60 {
+			before := &Table{Routes: slices.Clone(tracker.Table().Routes), HealthChecks: slices.Clone(tracker.Table().HealthChecks)}
+			for range w.rand.IntN([]int{3, 120}[w.rand.IntN(2)]) { // single changes, and more than spliceLimit
+				w.event(tracker)
+			}
+			changed, _ := tracker.Update()
+			w.check(t, tracker, before, changed)
+		}
+	}
+}
+
+// FuzzTracker feeds events as bytes choose; the seed corpus is a random walk.
+func FuzzTracker(f *testing.F) {
+	f.Add(uint64(1), uint8(10))
+	f.Add(uint64(7), uint8(200))
+	f.Fuzz(func(t *testing.T, seed uint64, events uint8) {
+		w := newWorld(seed)
+		tracker := NewTracker(w.node)
+		for range events {
+			before := &Table{Routes: slices.Clone(tracker.Table().Routes), HealthChecks: slices.Clone(tracker.Table().HealthChecks)}
+			w.event(tracker)
+			changed, _ := tracker.Update()
+			w.check(t, tracker, before, changed)
+		}
+	})
+}
+
+// FuzzBuild holds Build to what every back end relies on, whatever a Service says.
+func FuzzBuild(f *testing.F) {
+	f.Add("10.96.0.1", "fd00::1", "203.0.113.1", "10.0.0.0/8", "10.244.0.1", int32(80), int32(30080), int32(8080), "IPv4")
+	f.Add("x", "::", "127.0.0.1", "/", "0.0.0.0", int32(-1), int32(70000), int32(0), "FQDN")
+	f.Add("::ffff:10.0.0.1", "010.0.0.1", "fe80::1%eth0", "::ffff:10.0.0.0/104", "::ffff:1.2.3.4", int32(1), int32(0), int32(65535), "IPv6")
+	f.Fuzz(func(t *testing.T, ip, ip2, external, source, endpoint string, port, nodePort, target int32, family string) {
+		service := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}, Spec: v1.ServiceSpec{ClusterIP: ip, ClusterIPs: []string{ip, ip2},
+			Type: v1.ServiceTypeLoadBalancer, ExternalIPs: []string{external}, LoadBalancerSourceRanges: []string{source},
+			Ports: []v1.ServicePort{{Port: port, NodePort: nodePort}}}}
+		service.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: external}}
+		slice := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c", Labels: map[string]string{discovery.LabelServiceName: "b"}},
+			AddressType: discovery.AddressType(family), Ports: []discovery.EndpointPort{{Port: &target}}, Endpoints: []discovery.Endpoint{{Addresses: []string{endpoint}}}}
+		for _, r := range Build([]*v1.Service{service}, []*discovery.EndpointSlice{slice}, NodeInfo{Name: "n"}).Routes {
+			if !r.Front.IsValid() || r.Front.Port() == 0 || r.Front.Addr().Is4In6() || r.Front.Addr().Zone() != "" || r.Front.Addr().IsMulticast() {
+				t.Errorf("bad front: %+v", r)
+			}
+			if r.Front.Addr().IsUnspecified() != (r.Kind == NodePort) {
+				t.Errorf("unspecified front: %+v", r)
+			}
+			for _, e := range r.Backends {
+				if !e.Addr.IsValid() || e.Addr.Port() == 0 || e.Addr.Addr().Is4() != r.Front.Addr().Is4() {
+					t.Errorf("bad backend: %+v", r)
+				}
+			}
+			for _, p := range r.Sources {
+				if !p.IsValid() || p.Masked() != p {
+					t.Errorf("bad source range: %+v", r)
+				}
+			}
+		}
+	})
+}
+
+// BenchmarkOneEndpoint is one endpoint's change among many services.
+func BenchmarkOneEndpoint(b *testing.B) {
+	for _, n := range []int{100, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			tracker := NewTracker(NodeInfo{Name: "n1"})
+			slice := func(i, last int) *discovery.EndpointSlice {
+				s := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprintf("e%d", i), Labels: map[string]string{discovery.LabelServiceName: fmt.Sprintf("s%d", i)}},
+					AddressType: discovery.AddressTypeIPv4, Ports: []discovery.EndpointPort{{Port: ptr.To[int32](8080)}}}
+				for j := range 5 {
+					s.Endpoints = append(s.Endpoints, discovery.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", last, i/250, j+1)}})
+				}
+				return s
+			}
+			for i := range n {
+				tracker.SetService(&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprintf("s%d", i)},
+					Spec: v1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.%d.%d", i/250, i%250+1), Ports: []v1.ServicePort{{Port: 80}}}})
+				tracker.SetSlice(slice(i, 1))
+			}
+			tracker.Update()
+			b.ResetTimer()
+			for i := range b.N {
+				tracker.SetSlice(slice(7, 2+i%2))
+				if changed, _ := tracker.Update(); len(changed) != 1 {
+					b.Fatal(changed)
+				}
+			}
+		})
+	}
+}
