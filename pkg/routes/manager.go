@@ -56,7 +56,7 @@ func New(cfg Config, parts Parts) *Manager {
 
 // Run keeps the routes until ctx ends, and leaves them in place then: pods go on talking while the proxy restarts. nodes is an
 // informer of all Nodes which the caller starts. Before its first list is complete nothing is changed. In the modes that leave routes
-// to others it removes what an earlier run wrote, and goes on watching so that nothing of ours comes back.
+// to others it removes what an earlier run wrote, and goes on watching so that nothing of ours comes back. Returns nil when ctx ended.
 func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) error {
 	dirty := make(chan struct{}, 1)
 	reg, err := nodes.AddEventHandler(handler(dirty))
@@ -65,7 +65,7 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	}
 	defer nodes.RemoveEventHandler(reg)
 	if !cache.WaitForCacheSync(ctx.Done(), reg.HasSynced) {
-		return ctx.Err()
+		return nil
 	}
 	changes, err := m.parts.Table.Changes(ctx)
 	if err != nil {
@@ -88,7 +88,7 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 		compared = false
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		case <-dirty:
 		case _, ok := <-changes:
 			if !ok {

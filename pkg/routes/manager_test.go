@@ -98,7 +98,7 @@ func start(t *testing.T, mode Mode, table *Fake, nodes ...*v1.Node) *rig {
 	go func() { done <- m.Run(ctx, informer) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
+		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
 		factory.Shutdown()

@@ -1,0 +1,204 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/command"
+)
+
+// Firewall keeps our rules in iptables and switches forwarding on. One goroutine at a time may call Apply.
+type Firewall struct {
+	run    command.Runner
+	sysctl string // directory of sysctls: /proc/sys
+	sixOff bool   // nothing of ours is in ip6tables
+}
+
+// NewFirewall returns a Firewall that runs iptables by run and finds sysctls below the directory sysctl.
+func NewFirewall(run command.Runner, sysctl string) *Firewall {
+	return &Firewall{run: run, sysctl: sysctl}
+}
+
+const (
+	forwardChain = "WINKUBE-FORWARD"
+	masqChain    = "WINKUBE-MASQ"
+)
+
+// chain is one chain of ours and the jump that leads to it.
+type chain struct {
+	table, base, name string
+	jump              string   // "" and nil rules: must not exist
+	rules             []string // as iptables-save prints them, without "-A chain"
+	beforeDocker      bool
+}
+
+// Apply makes the rules of ours those of want (empty: none) and switches forwarding on for their families. Each table is listed once and
+// written, at once, only where it differs. Forwarding is never switched off again: others may want it.
+func (f *Firewall) Apply(ctx context.Context, want []Rules) error {
+	var four, six []Rules
+	for _, r := range want {
+		if r.PodCIDR.Addr().Is4() {
+			four = append(four, r)
+		} else {
+			six = append(six, r)
+		}
+	}
+	errs := []error{f.family(ctx, "iptables", four, "net/ipv4/ip_forward")}
+	if len(six) > 0 || !f.sixOff {
+		err := f.family(ctx, "ip6tables", six, "net/ipv6/conf/all/forwarding")
+		if len(six) == 0 {
+			f.sixOff, err = true, nil // a host without IPv6 needs no clean-up of it
+		} else {
+			f.sixOff = false
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Firewall) family(ctx context.Context, tool string, want []Rules, forwarding string) error {
+	if len(want) > 0 {
+		if err := f.set(forwarding, "1"); err != nil {
+			return err
+		}
+	}
+	var script strings.Builder
+	for _, c := range chains(want) {
+		saved, err := f.run.Run(ctx, nil, tool+"-save", "-t", c.table)
+		if errors.Is(err, command.ErrNotFound) {
+			if len(want) == 0 {
+				return nil
+			}
+			return fmt.Errorf("cannot open the pod network to other nodes: %s is missing on this host; install the package iptables: %w", tool, err)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot list packet filter rules: %w", err)
+		}
+		if lines := c.diff(string(saved)); len(lines) > 0 {
+			fmt.Fprintf(&script, "*%s\n%s\nCOMMIT\n", c.table, strings.Join(lines, "\n"))
+		}
+	}
+	if script.Len() == 0 {
+		return nil
+	}
+	if _, err := f.run.Run(ctx, []byte(script.String()), tool+"-restore", "--noflush", "-w", "5"); err != nil {
+		return fmt.Errorf("cannot write packet filter rules: %w", err)
+	}
+	klog.InfoS("Wrote packet filter rules for pods", "tool", tool, "rules", len(want) > 0)
+	return nil
+}
+
+// chains are our two chains with the rules for want.
+func chains(want []Rules) []chain {
+	forward := chain{table: "filter", base: "FORWARD", name: forwardChain, beforeDocker: true}
+	masq := chain{table: "nat", base: "POSTROUTING", name: masqChain}
+	for _, r := range want {
+		forward.jump = "-j " + forwardChain
+		forward.rules = append(forward.rules, fmt.Sprintf("-s %s -j ACCEPT", r.PodCIDR), fmt.Sprintf("-d %s -j ACCEPT", r.PodCIDR))
+		masq.jump = fmt.Sprintf("-s %s -j %s", r.PodCIDR, masqChain)
+		for _, p := range r.NonMasquerade {
+			masq.rules = append(masq.rules, fmt.Sprintf("-d %s -j RETURN", p))
+		}
+		masq.rules = append(masq.rules, "-j MASQUERADE")
+	}
+	return []chain{forward, masq}
+}
+
+// diff returns the lines for iptables-restore --noflush that make the table printed by iptables-save right; none when it is.
+func (c chain) diff(saved string) []string {
+	exists, rules, base := c.read(saved)
+	var jumps []string // every jump to us
+	at := -1           // where the right one stands
+	docker := -1       // where Docker's rules begin, our jumps not counted
+	others := 0
+	for i, r := range base {
+		switch target := targetOf(r); {
+		case target == c.name:
+			jumps = append(jumps, r)
+			if r == c.jump {
+				at = i
+			}
+		default:
+			if docker < 0 && strings.HasPrefix(target, "DOCKER") && target != "DOCKER-USER" {
+				docker = others
+			}
+			others++
+		}
+	}
+	if c.jump == "" && !exists && len(jumps) == 0 {
+		return nil
+	}
+	jumpRight := c.jump != "" && len(jumps) == 1 && at >= 0 && (!c.beforeDocker || docker < 0 || at <= docker)
+	if jumpRight && slices.Equal(rules, c.rules) {
+		return nil
+	}
+	// Naming a chain of ours makes it, or empties it.
+	lines := []string{":" + c.name + " - [0:0]"}
+	for _, r := range c.rules {
+		lines = append(lines, "-A "+c.name+" "+r)
+	}
+	if !jumpRight {
+		for _, j := range jumps {
+			lines = append(lines, "-D "+c.base+" "+j)
+		}
+	}
+	switch {
+	case c.jump == "":
+		lines = append(lines, "-X "+c.name)
+	case !jumpRight:
+		// Directly before Docker's rules: those of the administrator, in DOCKER-USER and before, keep their say.
+		lines = append(lines, fmt.Sprintf("-I %s %d %s", c.base, max(docker, 0)+1, c.jump))
+	}
+	return lines
+}
+
+// read finds in what iptables-save printed our chain and the rules of the base chain.
+func (c chain) read(saved string) (exists bool, rules, base []string) {
+	for _, line := range strings.Split(saved, "\n") {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, ":"+c.name+" ") {
+			exists = true
+		}
+		if r, ok := strings.CutPrefix(line, "-A "+c.name+" "); ok {
+			rules = append(rules, r)
+		}
+		if r, ok := strings.CutPrefix(line, "-A "+c.base+" "); ok {
+			base = append(base, r)
+		}
+	}
+	return exists, rules, base
+}
+
+// targetOf is the target of a rule as iptables-save prints it.
+func targetOf(rule string) string {
+	fields := strings.Fields(rule)
+	for i, f := range fields[:max(len(fields)-1, 0)] {
+		if f == "-j" || f == "-g" {
+			return fields[i+1]
+		}
+	}
+	return ""
+}
+
+// set writes a sysctl unless it has the value.
+func (f *Firewall) set(name, value string) error {
+	p := filepath.Join(f.sysctl, filepath.FromSlash(name))
+	have, err := os.ReadFile(p)
+	if err == nil && strings.TrimSpace(string(have)) == value {
+		return nil
+	}
+	if err == nil {
+		err = os.WriteFile(p, []byte(value), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot switch on forwarding (sysctl %s): %w", strings.ReplaceAll(name, "/", "."), err)
+	}
+	return nil
+}

@@ -1,0 +1,343 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Engine is what the pod network asks of the container engine.
+type Engine interface {
+	Networks(ctx context.Context) ([]pod.EngineNetwork, error)
+	// EnsureNetwork makes want exist. One that is there and differs is an error.
+	EnsureNetwork(ctx context.Context, want pod.EngineNetwork) error
+	// RemoveNetwork fails while containers use the network; gone is no error.
+	RemoveNetwork(ctx context.Context, name string) error
+}
+
+// Host is what the pod network asks of the system beside the engine.
+type Host interface {
+	// Apply makes Rules and Gateways of s hold. The same State twice changes nothing; an empty one removes every trace of ours.
+	Apply(ctx context.Context, s State) error
+	// Changes hints that something may have been changed by others. nil: this host does not tell.
+	Changes(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Parts are what a Manager works with.
+type Parts struct {
+	Engine Engine
+	// EngineVersion asks the engine; nil: it is taken for an old one.
+	EngineVersion func(context.Context) (string, error)
+	Host          Host        // nil: this host
+	Clock         clock.Clock // nil: the real one
+}
+
+// Manager holds this host to the Plan of its pod network. It implements pod.Network.
+type Manager struct {
+	cfg   Config
+	parts Parts
+	wake  chan struct{}
+
+	mu    sync.Mutex
+	known bool     // a Node was seen
+	cidrs []string // of the Node
+	state State    // as applied
+	err   error    // why pods cannot start; nil: ready
+}
+
+var _ pod.Network = (*Manager)(nil)
+
+const (
+	recheck    = 30 * time.Second
+	firstRetry = time.Second
+	// atMostEvery keeps a chatty host from costing more than this much.
+	atMostEvery = time.Second
+)
+
+// New checks cfg and returns a Manager that has not touched anything.
+func New(cfg Config, parts Parts) (*Manager, error) {
+	if _, err := Plan(cfg, Facts{}); err != nil {
+		return nil, err
+	}
+	if parts.Host == nil {
+		parts.Host = NewHost()
+	}
+	if parts.Clock == nil {
+		parts.Clock = clock.RealClock{}
+	}
+	return &Manager{cfg: cfg, parts: parts, wake: make(chan struct{}, 1), err: errors.New("the Node object is not known yet")}, nil
+}
+
+// SetNode tells which pod CIDRs this node has. It does not block; nil is ignored.
+func (m *Manager) SetNode(n *v1.Node) {
+	if n == nil {
+		return
+	}
+	cidrs := n.Spec.PodCIDRs
+	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+		cidrs = []string{n.Spec.PodCIDR}
+	}
+	m.mu.Lock()
+	news := !m.known || !slices.Equal(cidrs, m.cidrs)
+	m.known, m.cidrs = true, slices.Clone(cidrs)
+	m.mu.Unlock()
+	if news {
+		m.Kick()
+	}
+}
+
+// Kick has everything compared soon: to be called after the engine came back. It does not block.
+func (m *Manager) Kick() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Join implements pod.Network.
+func (m *Manager) Join(p *v1.Pod) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return "", fmt.Errorf("network is not ready: %w", m.err)
+	}
+	return m.state.Join, nil
+}
+
+// Ready says why the pod network is not ready, for the Node's conditions; nil: it is.
+func (m *Manager) Ready() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}
+
+// State returns what was last applied.
+func (m *Manager) State() State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state
+}
+
+// Run holds the host to the plan until ctx ends, and leaves everything in place then: pods go on. Returns nil when ctx ended.
+func (m *Manager) Run(ctx context.Context) error {
+	changes, err := m.parts.Host.Changes(ctx)
+	if err != nil {
+		klog.ErrorS(err, "The pod network is repaired by comparison only", "every", recheck)
+	}
+	timer := m.parts.Clock.NewTimer(recheck)
+	defer timer.Stop()
+	for failures := 0; ; {
+		err := m.sync(ctx)
+		wait := recheck
+		if err != nil && ctx.Err() == nil {
+			wait = min(firstRetry<<min(failures, 10), recheck)
+			failures++
+			klog.ErrorS(err, "The pod network is not as it should be", "retryIn", wait)
+		} else {
+			failures = 0
+		}
+		if err := m.wait(ctx, timer, changes, wait); err != nil {
+			return nil
+		}
+	}
+}
+
+// wait returns when it is time to compare again; an error when ctx ended.
+func (m *Manager) wait(ctx context.Context, timer clock.Timer, changes <-chan struct{}, wait time.Duration) error {
+	restart(timer, wait)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.wake:
+		return nil
+	case <-timer.C():
+		return nil
+	case <-changes:
+	}
+	restart(timer, min(atMostEvery, wait))
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.wake:
+	case <-timer.C():
+	}
+	return nil
+}
+
+func restart(timer clock.Timer, d time.Duration) {
+	if !timer.Stop() {
+		select {
+		case <-timer.C():
+		default:
+		}
+	}
+	timer.Reset(d)
+}
+
+// sync compares and repairs everything once.
+func (m *Manager) sync(ctx context.Context) error {
+	m.mu.Lock()
+	known, cidrs := m.known, m.cidrs
+	m.mu.Unlock()
+	if !known && m.cfg.Mode != External {
+		return nil
+	}
+	facts := Facts{PodCIDRs: cidrs}
+	var err error
+	if m.parts.EngineVersion != nil && m.cfg.Mode != External {
+		if facts.EngineVersion, err = m.parts.EngineVersion(ctx); err != nil {
+			return m.failed(err)
+		}
+	}
+	state, err := Plan(m.cfg, facts)
+	if err != nil {
+		return m.refused(err)
+	}
+	if !state.Ready.Ready {
+		return m.refused(errors.New(state.Ready.Message))
+	}
+	if m.cfg.Mode == External {
+		return m.external(ctx, state)
+	}
+	have, err := m.existing(ctx, state.Network)
+	if err != nil {
+		return m.failed(err)
+	}
+	if have != nil && !sameSubnets(have.Subnets, state.Network.Subnets) {
+		return m.keep(ctx, facts, *have, state)
+	}
+	if have == nil {
+		if err := m.parts.Engine.EnsureNetwork(ctx, *state.Network); err != nil {
+			return m.failed(err)
+		}
+	}
+	if err := m.parts.Host.Apply(ctx, state); err != nil {
+		return m.failed(err)
+	}
+	m.done(state, nil)
+	return nil
+}
+
+func (m *Manager) external(ctx context.Context, state State) error {
+	all, err := m.parts.Engine.Networks(ctx)
+	if err != nil {
+		return m.failed(err)
+	}
+	if !slices.ContainsFunc(all, func(n pod.EngineNetwork) bool { return n.Name == state.Join }) {
+		return m.refused(fmt.Errorf("the engine has no network %q (CONTAINER_NETWORK)", state.Join))
+	}
+	m.done(state, nil)
+	return nil
+}
+
+// existing returns the engine network of want's name where it can or must be used; nil: want is to be made. One of ours that differs
+// is removed first, which the engine does only when no container is connected to it.
+func (m *Manager) existing(ctx context.Context, want *pod.EngineNetwork) (*pod.EngineNetwork, error) {
+	all, err := m.parts.Engine.Networks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(n pod.EngineNetwork) bool { return n.Name == want.Name })
+	if i < 0 {
+		return nil, nil
+	}
+	have := all[i]
+	subnets := sameSubnets(have.Subnets, want.Subnets)
+	options := true
+	for k, v := range want.Options {
+		options = options && have.Options[k] == v
+	}
+	if subnets && options && have.Driver == want.Driver {
+		return &have, nil
+	}
+	if have.Labels[LabelPods] == "" {
+		return nil, fmt.Errorf("the engine has a network %q that this program did not make; remove it or choose another name", have.Name)
+	}
+	if err := m.parts.Engine.RemoveNetwork(ctx, have.Name); err != nil {
+		if have.Driver != want.Driver {
+			return nil, fmt.Errorf("the engine's network %q has driver %s, wanted is %s; drain this node, then it is made anew: %w", have.Name, have.Driver, want.Driver, err)
+		}
+		if subnets {
+			klog.ErrorS(err, "The pod network was made with other options and stays so while pods use it", "network", have.Name)
+		}
+		return &have, nil
+	}
+	return nil, nil
+}
+
+// keep goes on serving the pods of an engine network whose range is no longer the Node's, and refuses new ones: a network is never
+// rebuilt under running pods.
+func (m *Manager) keep(ctx context.Context, facts Facts, have pod.EngineNetwork, want State) error {
+	refusal := fmt.Errorf("the Node's pod CIDR is %s, but pods run on the engine's network %q with %s; drain this node, then it is made anew",
+		join(want.Network.Subnets), have.Name, join(have.Subnets))
+	facts.PodCIDRs = nil
+	for _, s := range have.Subnets {
+		facts.PodCIDRs = append(facts.PodCIDRs, s.String())
+	}
+	old, err := Plan(m.cfg, facts)
+	if err == nil && old.Ready.Ready {
+		if err = m.parts.Host.Apply(ctx, old); err == nil {
+			old.Ready = Condition{Reason: "PodCIDRChanged", Message: refusal.Error()}
+			m.done(old, refusal)
+		}
+	}
+	return m.refused(errors.Join(refusal, err))
+}
+
+func (m *Manager) done(s State, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil && err == nil {
+		klog.InfoS("The pod network is ready", "network", s.Join, "detail", s.Ready.Message)
+	}
+	m.state, m.err = s, err
+}
+
+// failed notes an error that may pass. A network that once was ready stays so: its pods and new ones most likely work.
+func (m *Manager) failed(err error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		m.err = err
+	}
+	return err
+}
+
+// refused notes an error that stands until somebody acts.
+func (m *Manager) refused(err error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+	return err
+}
+
+// Cleanup removes every trace: rules and the engine network. It fails while containers use the network.
+func (m *Manager) Cleanup(ctx context.Context) error {
+	name := m.cfg.Name
+	if name == "" {
+		name = defaultName
+	}
+	errs := []error{m.parts.Host.Apply(ctx, State{})}
+	all, err := m.parts.Engine.Networks(ctx)
+	errs = append(errs, err)
+	for _, n := range all {
+		if n.Name == name && n.Labels[LabelPods] != "" {
+			errs = append(errs, m.parts.Engine.RemoveNetwork(ctx, name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func sameSubnets(a, b []netip.Prefix) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(p netip.Prefix) bool { return !slices.Contains(b, p) })
+}

@@ -1,0 +1,239 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// engine is a container engine in memory.
+type engine struct {
+	mu       sync.Mutex
+	networks map[string]pod.EngineNetwork
+	used     bool // containers are connected
+	down     error
+	made     int
+	version  string
+}
+
+func (e *engine) Networks(context.Context) ([]pod.EngineNetwork, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out []pod.EngineNetwork
+	for _, n := range e.networks {
+		out = append(out, n)
+	}
+	return out, e.down
+}
+
+func (e *engine) EnsureNetwork(_ context.Context, want pod.EngineNetwork) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.down != nil {
+		return e.down
+	}
+	if _, ok := e.networks[want.Name]; ok {
+		return errors.New("network exists")
+	}
+	e.made++
+	e.networks[want.Name] = want
+	return nil
+}
+
+func (e *engine) RemoveNetwork(_ context.Context, name string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.used {
+		return errors.New("network has active endpoints")
+	}
+	delete(e.networks, name)
+	return nil
+}
+
+func (e *engine) Version(context.Context) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.version, e.down
+}
+
+// system is a Host in memory.
+type system struct {
+	mu      sync.Mutex
+	state   State
+	applied int
+	fail    error
+	hints   chan struct{}
+}
+
+func (s *system) Apply(_ context.Context, want State) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail != nil {
+		return s.fail
+	}
+	s.state, s.applied = want, s.applied+1
+	return nil
+}
+
+func (s *system) Changes(context.Context) (<-chan struct{}, error) { return s.hints, nil }
+
+func nodeWith(cidrs ...string) *v1.Node { return &v1.Node{Spec: v1.NodeSpec{PodCIDRs: cidrs}} }
+
+func newRig(t *testing.T, cfg Config) (*Manager, *engine, *system) {
+	t.Helper()
+	e := &engine{networks: map[string]pod.EngineNetwork{}, version: "20.10.24"}
+	s := &system{hints: make(chan struct{}, 1)}
+	m, err := New(cfg, Parts{Engine: e, EngineVersion: e.Version, Host: s, Clock: testclock.NewFakeClock(time.Unix(0, 0))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, e, s
+}
+
+func wantErr(t *testing.T, m *Manager, part string) {
+	t.Helper()
+	_, err := m.Join(&v1.Pod{})
+	if part == "" {
+		if err != nil || m.Ready() != nil {
+			t.Errorf("not ready: %v", err)
+		}
+		return
+	}
+	if err == nil || !strings.Contains(err.Error(), part) || m.Ready() == nil {
+		t.Errorf("Join: %v, Ready: %v, want %q", err, m.Ready(), part)
+	}
+}
+
+func TestManager(t *testing.T) {
+	ctx := t.Context()
+	m, e, s := newRig(t, Config{Mode: HostGateway, Platform: onLinux})
+	wantErr(t, m, "network is not ready: the Node object is not known yet")
+	m.SetNode(nodeWith())
+	if err := m.sync(ctx); err == nil {
+		t.Error("no error without pod CIDR")
+	}
+	wantErr(t, m, "no spec.podCIDRs yet")
+	m.SetNode(nodeWith("10.244.1.0/24"))
+	e.down = errors.New("engine is away")
+	m.sync(ctx)
+	wantErr(t, m, "engine is away")
+	e.down = nil
+	s.fail = errors.New("no iptables")
+	m.sync(ctx)
+	wantErr(t, m, "no iptables")
+	s.fail = nil
+	for range 3 {
+		if err := m.sync(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantErr(t, m, "")
+	if name, err := m.Join(&v1.Pod{}); name != "winkube" || err != nil || e.made != 1 || len(s.state.Rules) != 1 {
+		t.Errorf("%q, %v, made %d times, %+v", name, err, e.made, s.state)
+	}
+	// Once ready, what may pass does not stop pods.
+	e.down, s.fail = errors.New("engine is away"), errors.New("locked")
+	if err := m.sync(ctx); err == nil {
+		t.Error("the error was lost")
+	}
+	wantErr(t, m, "")
+	e.down, s.fail = nil, nil
+
+	// Another range under running pods: refused, the old one served.
+	e.used = true
+	m.SetNode(nodeWith("10.244.7.0/24"))
+	m.sync(ctx)
+	wantErr(t, m, "the Node's pod CIDR is 10.244.7.0/24, but pods run on the engine's network \"winkube\" with 10.244.1.0/24")
+	if e.made != 1 || s.state.Rules[0].PodCIDR.String() != "10.244.1.0/24" {
+		t.Errorf("made %d times, %+v", e.made, s.state)
+	}
+	// Drained: made anew.
+	e.used = false
+	if err := m.sync(ctx); err != nil || e.made != 2 || e.networks["winkube"].Subnets[0].String() != "10.244.7.0/24" {
+		t.Errorf("%v, %+v", err, e.networks)
+	}
+	wantErr(t, m, "")
+	// An engine that was upgraded wants another option; in use it stays as it is.
+	e.version, e.used = "28.1.0", true
+	if err := m.sync(ctx); err != nil || e.made != 2 {
+		t.Errorf("%v, made %d times", err, e.made)
+	}
+	e.used = false
+	if err := m.sync(ctx); err != nil || e.networks["winkube"].Options["com.docker.network.bridge.gateway_mode_ipv4"] != "nat-unprotected" {
+		t.Errorf("%v, %+v", err, e.networks)
+	}
+	if err := m.Cleanup(ctx); err != nil || len(e.networks) != 0 || len(s.state.Rules) != 0 {
+		t.Errorf("%v, %+v, %+v", err, e.networks, s.state)
+	}
+	// Somebody else's network of our name is not touched.
+	e.networks["winkube"] = pod.EngineNetwork{Name: "winkube", Driver: "bridge", Subnets: prefixes("172.30.0.0/24")}
+	m.sync(ctx)
+	if err := m.Cleanup(ctx); err != nil || len(e.networks) != 1 {
+		t.Errorf("%v, %+v", err, e.networks)
+	}
+}
+
+func TestManagerExternal(t *testing.T) {
+	m, e, s := newRig(t, Config{Mode: External, Platform: onWindows, External: "mynet"})
+	m.sync(t.Context())
+	wantErr(t, m, `the engine has no network "mynet"`)
+	e.networks["mynet"] = pod.EngineNetwork{Name: "mynet"}
+	m.sync(t.Context())
+	wantErr(t, m, "")
+	if name, _ := m.Join(&v1.Pod{}); name != "mynet" || e.made != 0 || s.applied != 0 {
+		t.Errorf("joins %q, made %d, applied %d", name, e.made, s.applied)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(Config{Mode: "bogus"}, Parts{}); err == nil {
+		t.Error("an unknown mode was accepted")
+	}
+}
+
+func TestRun(t *testing.T) {
+	m, _, s := newRig(t, Config{Mode: HostGateway, Platform: onLinux})
+	clock := m.parts.Clock.(*testclock.FakeClock)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	applied := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.applied
+	}
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.After(10 * time.Second); !ok(); {
+			select {
+			case <-tick.C:
+			case <-deadline:
+				t.Fatalf("%s: not within 10 s", what)
+			}
+		}
+	}
+	m.SetNode(nodeWith("10.244.1.0/24"))
+	eventually("node", func() bool { return m.Ready() == nil })
+	n := applied()
+	m.Kick()
+	eventually("kick", func() bool { return applied() > n })
+	n = applied()
+	s.hints <- struct{}{}
+	eventually("hint", func() bool { clock.Step(atMostEvery); return applied() > n })
+	n = applied()
+	eventually("recheck", func() bool { clock.Step(recheck); return applied() > n })
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}

@@ -1,0 +1,121 @@
+package network
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/*.golden")
+
+var (
+	onLinux   = pod.Platform{OS: "linux", SharedNetwork: true}
+	onWindows = pod.Platform{OS: "windows", Build: 14393}
+)
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := strings.ReplaceAll(string(want), "\r\n", "\n"); got != w {
+		t.Errorf("%s differs (run with -update to accept):\n--- got\n%s--- want\n%s", path, got, w)
+	}
+}
+
+func printed(s State, err error) string {
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	return s.String()
+}
+
+func prefixes(list ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// The example of the Windows pages: Lin01, Win01 and Win02 in the cluster CIDR 192.168.0.0/16.
+func TestPlanSeeds(t *testing.T) {
+	var b strings.Builder
+	for _, host := range []struct {
+		name, cidr string
+		platform   pod.Platform
+	}{{"Lin01", "192.168.0.0/24", onLinux}, {"Win01", "192.168.1.0/24", onWindows}, {"Win02", "192.168.2.0/24", onWindows}} {
+		cfg := Config{Mode: HostGateway, Platform: host.platform, NonMasquerade: prefixes("192.168.0.0/16")}
+		fmt.Fprintf(&b, "## %s\n%s", host.name, printed(Plan(cfg, Facts{PodCIDRs: []string{host.cidr}, EngineVersion: "1.12.2-cs2-ws-beta"})))
+	}
+	fmt.Fprintf(&b, "## Win01, CONTAINER_NETWORK=mynet\n%s", printed(Plan(Config{Mode: External, Platform: onWindows, External: "mynet"}, Facts{PodCIDRs: []string{"192.168.1.0/24"}})))
+	golden(t, "seeds", b.String())
+}
+
+func TestPlan(t *testing.T) {
+	one := []string{"10.244.1.0/24"}
+	var b strings.Builder
+	for _, c := range []struct {
+		name  string
+		cfg   Config
+		facts Facts
+	}{
+		{"engine 20.10", Config{Mode: HostGateway, Platform: onLinux}, Facts{one, "20.10.24+dfsg1"}},
+		{"engine 28", Config{Mode: HostGateway, Platform: onLinux}, Facts{one, "28.0.1"}},
+		{"engine unknown, mode upstream", Config{Mode: Upstream, Platform: onLinux}, Facts{one, ""}},
+		{"dual stack", Config{Mode: HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.0.0.0/8", "10.244.0.0/16")}, Facts{[]string{"fd00:244:1::/64", "10.244.1.0/24"}, "29.1.0"}},
+		{"public range", Config{Mode: HostGateway, Platform: onLinux}, Facts{[]string{"203.0.113.0/26"}, "24.0.0"}},
+		{"other name", Config{Mode: HostGateway, Platform: onLinux, Name: "pods"}, Facts{[]string{"10.244.1.7/24"}, "24.0.0"}},
+		{"Windows l2bridge", Config{Mode: HostGateway, Platform: onWindows, Driver: "l2bridge", Adapter: "Ethernet 2"}, Facts{one, "20.10.9"}},
+		{"no pod CIDR", Config{Mode: HostGateway, Platform: onLinux}, Facts{}},
+		{"external without name", Config{Mode: External}, Facts{}},
+		{"unknown mode", Config{Mode: "overlay"}, Facts{}},
+		{"unknown driver", Config{Mode: Upstream, Platform: onWindows, Driver: "nat"}, Facts{one, ""}},
+		{"bad CIDR", Config{Mode: HostGateway}, Facts{[]string{"10.244.1.0"}, ""}},
+		{"too small", Config{Mode: HostGateway}, Facts{[]string{"10.244.1.0/31"}, ""}},
+		{"two of a family", Config{Mode: HostGateway}, Facts{[]string{"10.244.1.0/24", "10.244.2.0/24"}, ""}},
+	} {
+		fmt.Fprintf(&b, "## %s\n%s", c.name, printed(Plan(c.cfg, c.facts)))
+	}
+	golden(t, "plan", b.String())
+}
+
+func FuzzPlan(f *testing.F) {
+	f.Add("10.244.1.0/24", "20.10", "10.0.0.0/8")
+	f.Add("::ffff:10.0.0.0/120", "28", "::/0")
+	f.Fuzz(func(t *testing.T, cidr, version, other string) {
+		cfg := Config{Mode: HostGateway, Platform: onLinux}
+		if p, err := netip.ParsePrefix(other); err == nil {
+			cfg.NonMasquerade = []netip.Prefix{p}
+		}
+		s, err := Plan(cfg, Facts{[]string{cidr}, version})
+		if err != nil {
+			return
+		}
+		for i, c := range s.Network.Subnets {
+			if !c.Contains(s.Network.Gateways[i]) || c != c.Masked() {
+				t.Fatalf("gateway %s of %s", s.Network.Gateways[i], c)
+			}
+			inside := false
+			for _, p := range s.Rules[i].NonMasquerade {
+				inside = inside || p.Contains(c.Addr()) && p.Bits() <= c.Bits()
+			}
+			if !inside {
+				t.Fatalf("traffic in %s would be masqueraded: %v", c, s.Rules[i].NonMasquerade)
+			}
+		}
+	})
+}
