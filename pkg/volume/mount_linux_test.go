@@ -1,0 +1,117 @@
+package volume
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// inNamespace runs test on a thread with a mount namespace of its own, which ends with the thread.
+func inNamespace(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread is not used again
+		err := unix.Unshare(unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err != nil {
+			t.Errorf("cannot make a mount namespace: %v", err)
+			return
+		}
+		test(t)
+	}()
+	<-done
+}
+
+func TestKernel(t *testing.T) {
+	real := newRig(t, linux)
+	outside := t.TempDir()
+	inNamespace(t, func(t *testing.T) {
+		r := &rig{Manager: real.Manager, t: t, api: real.api}
+		r.mounts = kernel{}
+		r.api.secrets["s"] = map[string][]byte{"k": []byte("v")}
+		sock, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err == nil {
+			err = unix.Bind(sock, &unix.SockaddrUnix{Name: outside + "/sock"})
+		}
+		if err = errors.Join(err, unix.Close(sock), unix.Mkfifo(outside+"/fifo", 0o600), os.Mkdir(outside+"/dir", 0o755), os.WriteFile(outside+"/dir/keep", []byte("x"), 0o644)); err != nil {
+			t.Error(err)
+			return
+		}
+		p := makePod(vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}), vol("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: ptr(resource.MustParse("1Mi"))}}),
+			hostVol("host", outside, ""))
+		paths, err := r.Prepare(t.Context(), p)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for name, mode := range map[string]os.FileMode{"s": 0o755, "mem": 0o777} {
+			var st unix.Statfs_t
+			fi, err := os.Stat(paths[name])
+			if errors.Join(err, unix.Statfs(paths[name], &st)) != nil || st.Type != unix.TMPFS_MAGIC || fi.Mode().Perm() != mode {
+				t.Errorf("%s: type %x, mode %v, %v", name, st.Type, fi.Mode(), err)
+			}
+			if name == "mem" && st.Blocks*uint64(st.Bsize) != 1<<20 {
+				t.Errorf("size %d", st.Blocks*uint64(st.Bsize))
+			}
+		}
+		var first, again []string
+		for _, sub := range []string{"dir", "dir/keep", "sock", "fifo", "new"} {
+			m, err := mounts(r, p, v1.VolumeMount{Name: "host", MountPath: "/x", SubPath: sub})
+			if err != nil {
+				t.Errorf("%s: %v", sub, err)
+				continue
+			}
+			a, err1 := os.Stat(m.HostPath)
+			b, err2 := os.Stat(filepath.Join(outside, sub))
+			if errors.Join(err1, err2) != nil || !os.SameFile(a, b) {
+				t.Errorf("%s is not what is mounted at %s: %v %v", sub, m.HostPath, err1, err2)
+			}
+			first, _ = r.mounts.below(r.cfg.Root)
+			if _, err := mounts(r, p, v1.VolumeMount{Name: "host", MountPath: "/x", SubPath: sub}); err != nil {
+				t.Error(err)
+			}
+			if again, _ = r.mounts.below(r.cfg.Root); len(first) != 3 || len(again) != 3 {
+				t.Errorf("%s: mounted %d and then %d", sub, len(first), len(again))
+			}
+		}
+		// Killed between mounting and noting, and something mounted by the pod itself.
+		if err := errors.Join(os.Mkdir(paths["mem"]+"/m", 0o755), kernel{}.tmpfs(paths["mem"]+"/m", "mode=0755"), kernel{}.tmpfs(paths["s"], "mode=0755")); err != nil {
+			t.Error(err)
+		}
+		busy, err := os.Open(paths["mem"])
+		if err != nil {
+			t.Error(err)
+		}
+		if err := r.Clean(t.Context(), "uid-1"); err != nil {
+			t.Error(err)
+		}
+		busy.Close()
+		if left, err := r.mounts.below(r.cfg.Root); err != nil || len(left) != 0 {
+			t.Errorf("left mounted: %q, %v", left, err)
+		}
+		if b, err := os.ReadFile(outside + "/dir/keep"); err != nil || string(b) != "x" {
+			t.Errorf("the host's file is gone: %v", err)
+		}
+		if left, err := r.Leftovers(); err != nil || len(left) != 0 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+		info, err := os.ReadFile("/proc/thread-self/mountinfo")
+		if err != nil || strings.Contains(string(info), r.cfg.Root) {
+			t.Errorf("mountinfo: %v", err)
+		}
+	})
+}
