@@ -21,7 +21,8 @@ import (
 type rig struct {
 	*testing.T
 	api     *api
-	clock   *clocktesting.FakeClock
+	clock   *fakeClock
+	looked  chan struct{} // each time the manager compares
 	events  *record.FakeRecorder
 	manager *Manager
 
@@ -31,9 +32,22 @@ type rig struct {
 	addrs  []netip.Addr
 }
 
+// fakeClock tells when someone begins to wait.
+type fakeClock struct {
+	*clocktesting.FakeClock
+	waiting chan struct{}
+}
+
+func (c *fakeClock) After(d time.Duration) <-chan time.Time {
+	timer := c.FakeClock.After(d)
+	c.waiting <- struct{}{}
+	return timer
+}
+
 func newRig(t *testing.T, config Config) *rig {
 	api, client := newAPI(t, "n1")
-	r := &rig{T: t, api: api, clock: clocktesting.NewFakeClock(start), events: record.NewFakeRecorder(100), facts: linuxFacts(),
+	r := &rig{T: t, api: api, looked: make(chan struct{}, 1000),
+		clock: &fakeClock{clocktesting.NewFakeClock(start), make(chan struct{}, 1000)}, events: record.NewFakeRecorder(100), facts: linuxFacts(),
 		addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	config.Name = "n1"
 	manager, err := New(config, Parts{
@@ -46,7 +60,12 @@ func newRig(t *testing.T, config Config) *rig {
 			defer r.mu.Unlock()
 			return r.addrs, nil
 		},
-		RuntimeInfo: func(context.Context) (string, error) { r.mu.Lock(); defer r.mu.Unlock(); return "20.10.24", r.engine },
+		RuntimeInfo: func(context.Context) (string, error) {
+			r.looked <- struct{}{}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return "20.10.24", r.engine
+		},
 		Images: func(context.Context) ([]v1.ContainerImage, error) {
 			return []v1.ContainerImage{{Names: []string{"pause:1"}, SizeBytes: 1}}, nil
 		},
@@ -73,11 +92,7 @@ func (r *rig) start() {
 
 func (r *rig) registered() {
 	r.Helper()
-	select {
-	case <-r.manager.Registered():
-	case <-time.After(10 * time.Second):
-		r.Fatalf("not registered; requests:\n%s", r.api.requests())
-	}
+	r.soon(r.manager.Registered(), "not registered")
 }
 
 // expect waits for the next successful request of that kind, letting others pass.
@@ -100,15 +115,25 @@ func (r *rig) expect(what string) {
 func (r *rig) quiet() {
 	r.Helper()
 	before := len(r.patches())
-	for range 2 { // the second kick is taken only after the first was dealt with
+	for len(r.looked) > 0 {
+		<-r.looked
+	}
+	for range 3 { // the first may be the end of a look that had begun; when the third begins the second is over
 		r.manager.Kick()
-		for len(r.manager.kicked) > 0 {
-			r.clock.Step(0)
-			time.Sleep(time.Millisecond)
-		}
+		r.soon(r.looked, "the manager does not look")
 	}
 	if after := r.patches(); len(after) != before {
 		r.Fatalf("sent although nothing changed: %s", after[before:])
+	}
+}
+
+// soon waits for c, but not for ever.
+func (r *rig) soon(c <-chan struct{}, otherwise string) {
+	r.Helper()
+	select {
+	case <-c:
+	case <-time.After(10 * time.Second):
+		r.Fatalf("%s; requests:\n%s", otherwise, r.api.requests())
 	}
 }
 
@@ -123,12 +148,7 @@ func (r *rig) set(change func()) { r.mu.Lock(); defer r.mu.Unlock(); change() }
 // wait lets time pass once someone waits for it.
 func (r *rig) wait(d time.Duration) {
 	r.Helper()
-	for i := 0; !r.clock.HasWaiters(); i++ {
-		if i > 10_000 {
-			r.Fatal("nobody waits for time to pass")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	r.soon(r.clock.waiting, "nobody waits for time to pass")
 	r.clock.Step(d)
 }
 
@@ -266,12 +286,12 @@ func TestComesBackAfterTrouble(t *testing.T) {
 func TestUnregistered(t *testing.T) {
 	r := newRig(t, Config{Unregistered: true})
 	r.start()
-	r.wait(time.Second) // it waits for a Node that nobody has made
+	r.soon(r.clock.waiting, "it does not wait for a Node that nobody has made")
 	r.api.mu.Lock()
 	r.api.put(&v1.Node{})
 	r.api.node.Name = "n1"
 	r.api.mu.Unlock()
-	r.wait(time.Minute)
+	r.clock.Step(time.Minute)
 	r.expect("PATCH")
 	r.registered()
 	if log := r.api.requests(); strings.Contains(log, "POST /api/v1/nodes") {
