@@ -1,0 +1,280 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+func TestPaths(t *testing.T) {
+	syncs := true
+	r := newRig(t, func(_ *Config, parts *Parts) {
+		parts.Checks = []Check{{Name: "syncloop", Check: func(context.Context) error {
+			if syncs {
+				return nil
+			}
+			return errors.New("no event for 10 m")
+		}}}
+		parts.Observer = fakeObserver{
+			"b": {Namespace: "default", Name: "b", Containers: []pod.Container{{Name: "new", Image: "i:2", State: pod.Running}, {Name: "old", State: pod.Exited}}},
+			"a": {Namespace: "default", Name: "a", Sandboxes: []pod.Sandbox{{ID: "1", Running: true}}},
+			"c": {Namespace: "default", Name: "c", Containers: []pod.Container{{Name: "old", State: pod.Exited}}},
+		}
+	})
+	for _, test := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"GET", "/healthz", "", 200, "ok"},
+		{"GET", "/healthz/ping", "", 200, "ok"},
+		{"GET", "/healthz/log", "", 200, "ok"},
+		{"GET", "/healthz/syncloop", "", 200, "ok"},
+		{"GET", "/healthz/nothing", "", 404, "404 page not found\n"},
+		{"GET", "/healthz?verbose", "", 200, "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n"},
+		{"GET", "/metrics", "", 200, "metrics\n"},
+		{"GET", "/metrics/resource", "", 200, "resource\n"},
+		{"GET", "/metrics/cadvisor", "", 200, "cadvisor\n"},
+		{"GET", "/metrics/probes", "", 200, "probes\n"},
+		{"GET", "/stats/summary", "", 200, "summary\n"},
+		{"GET", "/debug/pods", "", 200, "pods\n"},
+		{"GET", "/configz", "", 200, `{"kubeletconfig":{"kind":"KubeletConfiguration"}}`},
+		{"GET", "/logs/", "", 404, "404 page not found\n"},
+		{"GET", "/debug/flags/v", "", 406, "unsupported http method\n"},
+		{"PUT", "/debug/flags/v", "loud", 400, "failed set klog.logging.verbosity \"loud\", want a number: strconv.ParseInt: parsing \"loud\": invalid syntax\n"},
+		{"PUT", "/debug/flags/v", "7", 200, "successfully set klog.logging.verbosity to 7\n"},
+		{"GET", "/runningpods/", "", 200, `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[` +
+			`{"metadata":{"name":"a","namespace":"default","uid":"a"},"spec":{"containers":null},"status":{}},` +
+			`{"metadata":{"name":"b","namespace":"default","uid":"b"},"spec":{"containers":[{"name":"new","image":"i:2","resources":{}}]},"status":{}}]}`},
+	} {
+		if status, body := r.get(test.method, test.path, test.body); status != test.status || body != test.want {
+			t.Errorf("%s %s: got %d %q, want %d %q", test.method, test.path, status, body, test.status, test.want)
+		}
+	}
+	if !klog.V(7).Enabled() {
+		t.Error("the verbosity was not set")
+	}
+	if status, body := r.get("GET", "/pods", ""); status != 200 || !strings.Contains(body, `"name":"web"`) || !strings.HasPrefix(body, `{"kind":"PodList"`) {
+		t.Errorf("/pods: got %d %s", status, body)
+	}
+	if status, body := r.get("GET", "/debug/pprof/goroutine?debug=1", ""); status != 200 || !strings.Contains(body, "goroutine profile") {
+		t.Errorf("/debug/pprof: got %d %s", status, body)
+	}
+	syncs = false
+	for path, want := range map[string]string{
+		"/healthz":                  "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n",
+		"/healthz/syncloop":         "internal server error: no event for 10 m\n",
+		"/healthz?exclude=syncloop": "ok",
+	} {
+		if _, body := r.get("GET", path, ""); body != want {
+			t.Errorf("%s: got %q, want %q", path, body, want)
+		}
+	}
+}
+
+func TestDisabled(t *testing.T) {
+	r := newRig(t, func(config *Config, parts *Parts) {
+		config.Debugging = false
+		parts.Metrics, parts.StatsSummary = nil, nil
+	})
+	for path, want := range map[string]int{
+		"/exec/default/web/main?command=ls&output=1": 405, "/containerLogs/default/web/main": 405, "/run/default/web/main": 405, "/portForward/default/web": 405,
+		"/runningpods/": 405, "/debug/pprof/": 405, "/logs/": 405,
+		"/configz": 404, "/debug/flags/v": 404, "/debug/pods": 404, "/metrics": 404, "/stats/summary": 404,
+		"/pods": 200, "/healthz": 200, "/metrics/resource": 200,
+	} {
+		if status, body := r.get("GET", path, ""); status != want || want == 405 && body != "Debug endpoints are disabled.\n" {
+			t.Errorf("%s: got %d %q, want %d", path, status, body, want)
+		}
+	}
+	r = newRig(t, func(config *Config, _ *Parts) { config.Profiling, config.DebugFlags = false, false })
+	for _, path := range []string{"/debug/pprof/", "/debug/flags/v"} {
+		if status, _ := r.get("GET", path, ""); status != 405 {
+			t.Errorf("%s: got %d, want 405", path, status)
+		}
+	}
+}
+
+func TestAnonymousAndAlwaysAllow(t *testing.T) {
+	r := newRig(t, func(config *Config, parts *Parts) {
+		config.Authentication = Authentication{Anonymous: true}
+		config.Authorization.Mode = AlwaysAllow
+		parts.TokenReviews, parts.AccessReviews = nil, nil
+	})
+	if status, body := r.do(r.http(r.as("")), "GET", "/healthz", ""); status != 200 {
+		t.Errorf("got %d %s", status, body)
+	}
+}
+
+// dial returns the certificate that the server shows.
+func dial(t *testing.T, address string, version uint16) (*x509.Certificate, error) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MaxVersion: version})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0], nil
+}
+
+func TestSelfSigned(t *testing.T) {
+	var dir string
+	r := newRig(t, func(config *Config, _ *Parts) { dir = config.TLS.CertDir })
+	first, err := dial(t, r.server.Addr().String(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.VerifyHostname("node-1"); err != nil {
+		t.Error(err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "kubelet.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); runtime.GOOS != "windows" && mode != 0o600 { // Windows has no modes
+		t.Errorf("the key has mode %o", mode)
+	}
+	if _, err := dial(t, r.server.Addr().String(), tls.VersionTLS11); err == nil {
+		t.Error("TLS 1.1 was accepted")
+	}
+	again := newRig(t, func(config *Config, _ *Parts) { config.TLS.CertDir = dir })
+	if second, err := dial(t, again.server.Addr().String(), 0); err != nil || !second.Equal(first) {
+		t.Errorf("the next start shows another certificate (%v)", err)
+	}
+	_, _, err = selfSigned(dir, "node-1", time.Now().Add(360*24*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if third, err := dial(t, again.server.Addr().String(), 0); err != nil || third.Equal(first) {
+		t.Errorf("a certificate that is about to expire was not replaced (%v)", err)
+	}
+}
+
+func TestServingCertificateReload(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	ca := newAuthority(t, "serving CA")
+	write := func(name string) {
+		cert, key := ca.issue(&x509.Certificate{Subject: pkix.Name{CommonName: name}})
+		for file, data := range map[string][]byte{certFile: cert, keyFile: key} {
+			if err := replaceFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write("first")
+	r := newRig(t, func(config *Config, _ *Parts) { config.TLS = TLS{CertFile: certFile, KeyFile: keyFile} })
+	for _, name := range []string{"first", "second", "broken"} {
+		want := name
+		switch name {
+		case "second":
+			write(name)
+		case "broken":
+			want = "second"
+			if err := os.WriteFile(certFile, []byte("broken"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if cert, err := dial(t, r.server.Addr().String(), 0); err != nil || cert.Subject.CommonName != want {
+			t.Errorf("%s: got %v, %v", name, cert, err)
+		}
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		"authentication.x509.clientCAFile": func(c *Config) { c.Authentication.ClientCAFile = filepath.Join(t.TempDir(), "none") },
+		"tlsPrivateKeyFile":                func(c *Config) { c.TLS.CertFile = "x.crt" },
+		"--cert-dir":                       func(c *Config) { c.TLS.CertDir = "" },
+		"authorization.mode":               func(c *Config) { c.Authorization.Mode = "ABAC" },
+		"cannot listen on":                 func(c *Config) { c.Address = "300.0.0.1:1" },
+	} {
+		config := Config{Address: "127.0.0.1:0", NodeName: "node-1", TLS: TLS{CertDir: t.TempDir()}, Authentication: Authentication{Anonymous: true}, Authorization: Authorization{Mode: AlwaysAllow}}
+		change(&config)
+		if _, err := New(config, Parts{Pods: newFakePods(), Engine: newFakeEngine()}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v", want, err)
+		}
+	}
+}
+
+func TestHTTP2(t *testing.T) {
+	r := newRig(t, nil)
+	config := r.as("root")
+	pair, err := tls.X509KeyPair(config.CertData, config.KeyData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}}}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Get("https://" + r.server.Addr().String() + "/containerLogs/default/web/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, _ := io.ReadAll(response.Body); response.ProtoMajor != 2 || string(body) != "to stdout\nto stderr\n" {
+		t.Errorf("got %s %s: %q", response.Proto, response.Status, body)
+	}
+}
+
+func TestHealthz(t *testing.T) {
+	health, err := NewHealthz("127.0.0.1:0", Check{Name: "more", Check: func(context.Context) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- health.Run(ctx) }()
+	for path, want := range map[string]string{"/healthz": "ok", "/healthz?verbose": "[+]ping ok\n[+]more ok\nhealthz check passed\n", "/pods": "404 page not found\n"} {
+		response, err := http.Get("http://" + health.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		if string(body) != want {
+			t.Errorf("%s: got %q, want %q", path, body, want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if conn, err := net.Dial("tcp", health.Addr().String()); err == nil {
+		conn.Close()
+		t.Error("still listening after the end")
+	}
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}
+
+func TestUpgradeAnswersShowNoSecret(t *testing.T) {
+	r := newRig(t, nil)
+	request, err := http.NewRequest("POST", "https://"+r.server.Addr().String()+"/exec/default/web/main?command=ls&output=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"nonsense"}, "X-Stream-Protocol-Version": {"v4.channel.k8s.io"}}
+	response, err := r.http(r.as("token:root-token")).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	if response.StatusCode != 400 || strings.Contains(string(body), "root-token") {
+		t.Errorf("got %d %s", response.StatusCode, body)
+	}
+}
