@@ -1,0 +1,196 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+)
+
+// chore is a slow thing beside the steps, at most one of a name at a time: writing the status, the mirror, volumes, the API object.
+type chore struct {
+	running bool
+	cancel  context.CancelFunc
+	again   bool // asked for once more while running
+	until   time.Time
+	count   int
+}
+
+// held says that the chore failed and that it is too early for the next try.
+func (w *worker) held(name string) bool {
+	c := w.chores[name]
+	if c == nil || !c.until.After(w.parts.Clock.Now()) {
+		return false
+	}
+	w.lookAt(c.until)
+	return true
+}
+
+// retry notes a failure: the next try is after a doubling back-off.
+func (w *worker) retry(name string, most time.Duration) {
+	c := w.chores[name]
+	if c == nil {
+		c = &chore{}
+		w.chores[name] = c
+	}
+	c.until = w.parts.Clock.Now().Add(min(time.Second<<min(c.count, 10), most))
+	c.count++
+	w.lookAt(c.until)
+}
+
+func (w *worker) succeeded(name string) {
+	if c := w.chores[name]; c != nil && !c.running {
+		delete(w.chores, name)
+	}
+}
+
+// dropChore forgets a back-off, so that the next try is now.
+func (w *worker) dropChore(name string) {
+	if c := w.chores[name]; c != nil {
+		c.until = time.Time{}
+	}
+}
+
+// chore runs do unless it runs already or is held by back-off; then gets its result, in the loop. An error is logged and retried.
+func (w *worker) chore(name string, do func(ctx context.Context) error, then func(err error)) {
+	c := w.chores[name]
+	if c != nil && c.running || w.held(name) {
+		return
+	}
+	if c == nil {
+		c = &chore{}
+		w.chores[name] = c
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	c.running, c.cancel = true, cancel
+	w.crew.do(ctx, do, func(err error) {
+		cancel()
+		w.inbox.put(func() {
+			c.running = false
+			if err == nil {
+				w.succeeded(name)
+			} else if w.ctx.Err() == nil {
+				klog.V(1).InfoS("Will try again", "pod", klog.KObj(w.pod), "what", name, "err", err)
+				w.retry(name, stepBackOffMax)
+			}
+			then(err)
+		})
+	})
+}
+
+var errNoNode = errors.New("cannot make a mirror pod: this node's own object is not known yet")
+
+// report reckons the status and sees to it that the API server has it. The newest wins; one write at a time.
+func (w *worker) report() {
+	if w.taken < 0 {
+		return // the engine has told nothing yet: unknown, not nothing
+	}
+	if w.taken == w.finished && !w.final {
+		w.know.Busy = w.busy()
+		// A pod that had ended before this agent began, and of which the engine has nothing, keeps the status that it has.
+		if !isTerminal(w.pod.Status.Phase) || fromFile(w.pod) || len(w.observed.Containers) > 0 {
+			w.know.Last = Status(w.pod, w.observed, w.know, w.parts.Clock.Now())
+		}
+		w.final = w.know.Phase == Terminated
+	}
+	if w.parts.Status == nil || w.gone || w.deleted || w.sent != nil && reflect.DeepEqual(*w.sent, w.know.Last) {
+		return
+	}
+	target := w.pod
+	if fromFile(w.pod) {
+		if target = w.mirror; !w.mirrored() {
+			return
+		}
+	}
+	status := *w.know.Last.DeepCopy()
+	w.chore("status", func(ctx context.Context) error {
+		err := w.parts.Status.Write(ctx, target, status)
+		if apierrors.IsNotFound(err) {
+			klog.V(2).InfoS("No pod to write a status to", "pod", klog.KObj(target))
+			return nil // its removal is on the way to us
+		}
+		return err
+	}, func(err error) {
+		if err == nil {
+			w.sent = &status
+		}
+	})
+}
+
+// mirrored says that a static pod's mirror is there and its own; else it is seen to.
+func (w *worker) mirrored() bool {
+	if m := w.mirror; m != nil {
+		if m.DeletionTimestamp == nil && m.Annotations[v1.MirrorPodAnnotationKey] == mirrorHash(w.pod) {
+			return true
+		}
+		w.chore("mirror", func(ctx context.Context) error { return w.parts.Status.Delete(ctx, m) }, func(err error) {
+			if err == nil && w.mirror == m {
+				w.mirror = nil
+			}
+		})
+		return false
+	}
+	pod := w.pod
+	w.chore("mirror", func(ctx context.Context) error {
+		node := w.parts.Objects.Node()
+		if node == nil {
+			return errNoNode
+		}
+		return w.parts.Status.CreateMirror(ctx, mirrorOf(pod, node))
+	}, func(err error) {
+		if err == nil {
+			w.retry("mirror", stepBackOffMax) // by then the watch should have brought it
+		}
+	})
+	return false
+}
+
+// refreshVolumes brings the volumes of a running pod up to date.
+func (w *worker) refreshVolumes() {
+	if w.know.Phase != Syncing || len(w.observed.Containers) == 0 {
+		return
+	}
+	if c := w.chores["volumes"]; c != nil && c.running {
+		c.again = true
+		return
+	}
+	pod := w.pod
+	w.chore("volumes", func(ctx context.Context) error {
+		_, err := w.parts.Volumes.Prepare(ctx, pod)
+		return err
+	}, func(err error) {
+		if err != nil && w.ctx.Err() == nil && w.know.Phase == Syncing {
+			w.sayOnce("volumes", err.Error(), podRef(w.pod), v1.EventTypeWarning, reasonMount, err.Error())
+		}
+		if c := w.chores["volumes"]; err != nil || c != nil && c.again {
+			if c != nil {
+				c.again = false
+			}
+			w.refreshVolumes()
+		}
+	})
+}
+
+// chase does what is left of a terminated pod: volumes, then the API object, then nothing but waiting for its last traces to go. What
+// the engine cannot remove yet does not hold up the API.
+func (w *worker) chase() {
+	if w.know.Phase != Terminated || w.taken < 0 {
+		return
+	}
+	if !w.cleaned {
+		w.chore("clean", func(ctx context.Context) error { return w.parts.Volumes.Clean(ctx, w.uid) }, func(err error) { w.cleaned = err == nil })
+		return
+	}
+	statusThere := w.parts.Status == nil || w.sent != nil && reflect.DeepEqual(*w.sent, w.know.Last)
+	if w.pod.DeletionTimestamp != nil && !w.gone && !w.deleted && statusThere && w.parts.Status != nil && !fromFile(w.pod) {
+		pod := w.pod
+		w.chore("delete", func(ctx context.Context) error { return w.parts.Status.Delete(ctx, pod) }, func(err error) { w.deleted = err == nil })
+	}
+	if w.gone && w.taken == w.finished && w.decision.Done && len(w.ops) == 0 {
+		w.over = true
+	}
+}

@@ -1,0 +1,64 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+
+	"k8s.io/klog/v2"
+)
+
+// inbox hands work to the goroutine that owns something. Any goroutine may put, at any time, and never waits.
+type inbox struct {
+	wake chan struct{}
+
+	mu    sync.Mutex
+	items []func()
+}
+
+func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
+
+// put has the owner call f.
+func (b *inbox) put(f func()) {
+	b.mu.Lock()
+	b.items = append(b.items, f)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drain calls everything that was put. Only the owner calls it.
+func (b *inbox) drain() {
+	b.mu.Lock()
+	items := b.items
+	b.items = nil
+	b.mu.Unlock()
+	for _, f := range items {
+		f()
+	}
+}
+
+// crew is a set of goroutines that end with a context.
+type crew struct{ sync.WaitGroup }
+
+// do calls f in a goroutine; what f panics with comes back as an error, for one pod must not end the others.
+func (c *crew) do(ctx context.Context, f func(ctx context.Context) error, done func(error)) {
+	c.Add(1)
+	go func() {
+		defer c.Done()
+		done(guarded(func() error { return f(ctx) }))
+	}()
+}
+
+func guarded(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			klog.ErrorS(nil, "Recovered from a panic", "panic", r, "stack", string(debug.Stack()))
+			err = fmt.Errorf("internal error: %v", r)
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,446 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// Config is what the node says about its pods.
+type Config struct {
+	Platform Platform
+	// HostIPs are this node's addresses, primary first. Called often; must not block.
+	HostIPs func() []netip.Addr
+	// Resync is how often everything is compared without a reason; 0: 60 s.
+	Resync time.Duration
+}
+
+// inputs gathers what starting needs; *Resolver does.
+type inputs interface {
+	Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, error)
+	Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt) (*Inputs, error)
+}
+
+// Desired is one pod that should be here.
+type Desired struct {
+	Pod *v1.Pod // not to be changed
+	// Mirror is a static pod's mirror as the API server has it; nil: not there, or not known yet.
+	Mirror *v1.Pod
+}
+
+// Update is a change of what should be here.
+type Update struct {
+	Set    []Desired // new or changed
+	Gone   []*v1.Pod // no source wants them any more; in their last version
+	Strays []*v1.Pod // mirror pods whose static pod is not wanted any more
+	// Synced says that every source has delivered its first list: from now on what is not wanted is an orphan. It stays so.
+	Synced bool
+}
+
+// Feed delivers what should be here until ctx ends. *Source does.
+type Feed interface {
+	Run(ctx context.Context, out chan<- Update) error
+}
+
+// Parts are what a Manager works with. All are needed but Status.
+type Parts struct {
+	Source   Feed
+	Runtime  Runtime
+	Resolver inputs // a *Resolver
+	Volumes  Volumes
+	Objects  Objects
+	Status   StatusWriter // nil: there is no API server
+	Admitter Admitter
+	Prober   Prober
+	Executor Executor
+	Events   record.EventRecorder
+	Clock    clock.WithTicker
+}
+
+// Manager runs the node's pods, a worker for each.
+type Manager struct {
+	cfg   Config
+	parts Parts
+	inbox *inbox
+	crew  crew
+	start time.Time
+	beat  atomic.Int64 // when the loop last went round, Unix nanoseconds; 0: not running
+
+	mu      sync.RWMutex
+	workers map[types.UID]*worker // written by the loop alone
+
+	// What follows belongs to the loop.
+	ctx       context.Context
+	held      map[types.UID]Desired // pods that wait for a predecessor of the same name, or their former self, to end
+	strays    map[types.UID]*v1.Pod
+	synced    bool
+	observing bool
+}
+
+// New makes a Manager.
+func New(cfg Config, parts Parts) *Manager {
+	if cfg.Resync == 0 {
+		cfg.Resync = 60 * time.Second
+	}
+	return &Manager{cfg: cfg, parts: parts, inbox: newInbox(), workers: map[types.UID]*worker{}, held: map[types.UID]Desired{}, strays: map[types.UID]*v1.Pod{}}
+}
+
+// Run runs pods until ctx ends, which is no error; what runs then goes on running. Nothing is started before the engine has told once
+// what it has.
+func (m *Manager) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer m.crew.Wait()
+	defer cancel()
+	m.ctx, m.start = ctx, m.parts.Clock.Now()
+	changes := m.parts.Runtime.Changes(ctx)
+	updates := make(chan Update)
+	sourceEnded := make(chan error, 1)
+	m.crew.do(ctx, func(ctx context.Context) error { return m.parts.Source.Run(ctx, updates) }, func(err error) { sourceEnded <- err })
+	first, err := m.observeFirst(changes)
+	if err != nil {
+		return nil //nolint:nilerr // ctx has ended
+	}
+	resync := m.parts.Clock.NewTicker(m.cfg.Resync)
+	defer resync.Stop()
+	beat := m.parts.Clock.NewTicker(beatPeriod)
+	defer beat.Stop()
+	objects := m.parts.Objects.Changed()
+	for {
+		m.beat.Store(m.parts.Clock.Now().UnixNano())
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-sourceEnded:
+			if ctx.Err() == nil {
+				return fmt.Errorf("cannot follow the pods of this node: %w", cmp.Or(err, errors.New("their source ended")))
+			}
+		case u := <-updates:
+			m.update(u, first)
+		case uid, ok := <-changes:
+			if !ok {
+				changes = nil
+				break
+			}
+			m.changed(uid)
+		case uid := <-objects:
+			if w := m.workers[uid]; w != nil {
+				w.inbox.put(w.objectsChanged)
+			}
+		case <-m.inbox.wake:
+			m.inbox.drain()
+		case <-beat.C():
+		case <-resync.C():
+			m.resync()
+		}
+	}
+}
+
+const beatPeriod = 10 * time.Second
+
+// observeFirst asks the engine until it answers: after a failure again with back-off, or at once when it shows a sign of life.
+func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]Observed, error) {
+	for delay := time.Second; ; delay = min(2*delay, 10*time.Second) {
+		all, err := m.parts.Runtime.ObserveAll(m.ctx)
+		if err == nil {
+			return all, nil
+		}
+		if m.ctx.Err() != nil {
+			return nil, m.ctx.Err()
+		}
+		klog.ErrorS(err, "The engine does not tell what it runs; nothing is started before it does")
+		timer := m.parts.Clock.NewTimer(delay)
+		select {
+		case <-m.ctx.Done():
+			timer.Stop()
+			return nil, m.ctx.Err()
+		case _, ok := <-changes:
+			if !ok {
+				changes = nil
+			}
+		case <-timer.C():
+		}
+		timer.Stop()
+	}
+}
+
+// update takes in what a source says. first is what the engine had when this agent began.
+func (m *Manager) update(u Update, first map[types.UID]Observed) {
+	for _, gone := range u.Gone {
+		delete(m.held, gone.UID)
+		if w := m.workers[gone.UID]; w != nil {
+			w.leaving = true
+			w.inbox.put(func() { w.remove(gone) })
+		}
+	}
+	set := slices.Clone(u.Set)
+	ran := func(d Desired) bool {
+		return slices.ContainsFunc(first[d.Pod.UID].Containers, func(c Container) bool { return c.State == Running })
+	}
+	// What already runs here keeps its place; then the oldest comes first.
+	slices.SortStableFunc(set, func(a, b Desired) int {
+		if x, y := ran(a), ran(b); x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time)
+	})
+	for _, d := range set {
+		_, known := first[d.Pod.UID]
+		m.want(d, ran(d), known)
+	}
+	for _, mirror := range u.Strays {
+		m.strays[mirror.UID] = mirror
+	}
+	m.dropStrays()
+	if u.Synced && !m.synced {
+		m.synced = true
+		m.orphans(first)
+		m.leftovers()
+		clear(first) // from now on what runs was let in by this agent
+	}
+}
+
+// want takes in one pod. known: the engine has something of it from before this agent began; ran: also a running container.
+func (m *Manager) want(d Desired, ran, known bool) {
+	uid := d.Pod.UID
+	if w := m.workers[uid]; w != nil {
+		if w.leaving {
+			m.held[uid] = d // it was removed and is wanted again: as a new one
+			return
+		}
+		w.inbox.put(func() { w.desire(d) })
+		return
+	}
+	if m.predecessor(d.Pod) {
+		m.held[uid] = d
+		return
+	}
+	w := newWorker(&m.cfg, &m.parts, d)
+	if !known {
+		w.taken, w.stale = 0, false // who has no worker has nothing in the engine: no need to ask
+	}
+	if w.know.Phase == Syncing {
+		if ran {
+			m.parts.Admitter.Adopt(d.Pod)
+		} else if no := m.parts.Admitter.Admit(d.Pod); no != nil {
+			klog.V(1).InfoS("Pod is not admitted", "pod", klog.KObj(d.Pod), "reason", no.Reason, "message", no.Message)
+			w.end(*no)
+		}
+	}
+	w.register()
+	m.begin(w)
+}
+
+// predecessor says whether a static pod has to wait for another of its name to end. Names of other pods are the API server's business.
+func (m *Manager) predecessor(pod *v1.Pod) bool {
+	if !fromFile(pod) {
+		return false
+	}
+	for uid, w := range m.workers {
+		view := w.view.Load()
+		if uid != pod.UID && view.Pod.Name == pod.Name && view.Pod.Namespace == pod.Namespace && view.Phase != Terminated {
+			return true
+		}
+	}
+	return false
+}
+
+// begin runs a worker.
+func (m *Manager) begin(w *worker) {
+	w.agentStart = m.start
+	w.released = func(w *worker) {
+		uid := w.uid
+		m.inbox.put(func() { m.parts.Admitter.Release(uid); m.release() })
+	}
+	w.ended = func(w *worker) { m.inbox.put(func() { m.ended(w) }) }
+	m.mu.Lock()
+	m.workers[w.uid] = w
+	m.mu.Unlock()
+	m.crew.Add(1)
+	go func() {
+		defer m.crew.Done()
+		w.run(m.ctx)
+	}()
+}
+
+// ended takes a worker out that has nothing left to do.
+func (m *Manager) ended(w *worker) {
+	m.mu.Lock()
+	delete(m.workers, w.uid)
+	m.mu.Unlock()
+	m.release()
+}
+
+// release lets in what waited.
+func (m *Manager) release() {
+	if m.ctx.Err() != nil {
+		return
+	}
+	waiting := slices.SortedFunc(maps.Values(m.held), func(a, b Desired) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
+	for _, d := range waiting {
+		if m.workers[d.Pod.UID] == nil && !m.predecessor(d.Pod) {
+			delete(m.held, d.Pod.UID)
+			m.want(d, false, false)
+		}
+	}
+	m.dropStrays()
+}
+
+// dropStrays deletes mirror pods whose static pod has ended here.
+func (m *Manager) dropStrays() {
+	for uid, mirror := range m.strays {
+		busy := false
+		for _, w := range m.workers {
+			view := w.view.Load()
+			busy = busy || fromFile(view.Pod) && view.Pod.Name == mirror.Name && view.Pod.Namespace == mirror.Namespace && view.Phase != Terminated
+		}
+		if busy || m.parts.Status == nil {
+			continue
+		}
+		delete(m.strays, uid)
+		m.crew.do(m.ctx, func(ctx context.Context) error { return m.parts.Status.Delete(ctx, mirror) }, func(err error) {
+			if err != nil && m.ctx.Err() == nil {
+				klog.V(1).InfoS("Cannot delete the mirror of a static pod that is gone", "pod", klog.KObj(mirror), "err", err)
+				m.inbox.put(func() { m.strays[uid] = mirror }) // the resync tries again
+			}
+		})
+	}
+}
+
+// changed passes on a hint of the engine.
+func (m *Manager) changed(uid types.UID) {
+	if uid == "" {
+		m.resync()
+		return
+	}
+	if w := m.workers[uid]; w != nil {
+		w.inbox.put(w.hint)
+		return
+	}
+	if !m.synced {
+		return
+	}
+	var seen Observed
+	m.crew.do(m.ctx, func(ctx context.Context) (err error) {
+		seen, err = m.parts.Runtime.Observe(ctx, uid)
+		return err
+	}, func(err error) {
+		if err == nil {
+			m.inbox.put(func() { m.orphans(map[types.UID]Observed{uid: seen}) })
+		}
+	})
+}
+
+// resync looks at everything the engine has in one go.
+func (m *Manager) resync() {
+	if m.observing {
+		return
+	}
+	m.observing = true
+	began := m.parts.Clock.Now()
+	var all map[types.UID]Observed
+	m.crew.do(m.ctx, func(ctx context.Context) (err error) {
+		all, err = m.parts.Runtime.ObserveAll(ctx)
+		return err
+	}, func(err error) {
+		m.inbox.put(func() {
+			m.observing = false
+			if err != nil {
+				klog.V(1).InfoS("The engine does not tell what it runs", "err", err)
+				return
+			}
+			for uid, w := range m.workers {
+				w.inbox.put(func() { w.seen(all[uid], began); w.resync() })
+			}
+			m.orphans(all)
+			m.leftovers()
+			m.dropStrays()
+		})
+	})
+}
+
+// orphans ends what the engine has and no source wants.
+func (m *Manager) orphans(all map[types.UID]Observed) {
+	if !m.synced || m.ctx.Err() != nil {
+		return
+	}
+	for uid, seen := range all {
+		if m.workers[uid] != nil || m.held[uid].Pod != nil || len(seen.Containers)+len(seen.Sandboxes) == 0 {
+			continue
+		}
+		klog.V(1).InfoS("Ending a pod that nobody wants", "namespace", seen.Namespace, "name", seen.Name, "uid", uid)
+		w := newWorker(&m.cfg, &m.parts, Desired{Pod: orphanPod(uid, seen)})
+		w.leaving = true
+		w.remove(nil)
+		m.begin(w)
+	}
+}
+
+// orphanPod is the pod as far as the engine's labels tell.
+func orphanPod(uid types.UID, seen Observed) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: seen.Namespace, Name: seen.Name}}
+	pod.Spec.TerminationGracePeriodSeconds = &seen.Grace
+	known := map[string]bool{}
+	for _, c := range seen.Containers {
+		if known[c.Name] {
+			continue
+		}
+		known[c.Name] = true
+		spec := v1.Container{Name: c.Name, Image: c.Image}
+		switch c.Kind {
+		case Init:
+			pod.Spec.InitContainers = append(pod.Spec.InitContainers, spec)
+		case Ephemeral:
+			pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon(spec)})
+		default:
+			pod.Spec.Containers = append(pod.Spec.Containers, spec)
+		}
+	}
+	return pod
+}
+
+// leftovers cleans the directories of pods that are no more.
+func (m *Manager) leftovers() {
+	if !m.synced {
+		return
+	}
+	m.crew.do(m.ctx, func(ctx context.Context) error {
+		uids, err := m.parts.Volumes.Leftovers()
+		if err != nil {
+			return err
+		}
+		m.inbox.put(func() {
+			for _, uid := range uids {
+				if m.workers[uid] != nil || m.held[uid].Pod != nil {
+					continue
+				}
+				pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
+				w := newWorker(&m.cfg, &m.parts, Desired{Pod: pod}) // finds nothing to stop, cleans, and is done
+				w.leaving = true
+				w.remove(nil)
+				m.begin(w)
+			}
+		})
+		return nil
+	}, func(err error) {
+		if err != nil && m.ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot list the directories of pods")
+		}
+	})
+}

@@ -1,0 +1,224 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+)
+
+// Back-off of steps that failed.
+const (
+	stepBackOffMin = time.Second
+	stepBackOffMax = 10 * time.Second
+)
+
+// launch sets a step off. What it does to a container ends the other steps on it.
+func (w *worker) launch(step Step, now time.Time) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	op := &operation{step: step, cancel: cancel, since: now}
+	w.announce(step, now)
+	if step.Action == StopContainer || step.Action == PreStop {
+		for other := range w.ops {
+			if other.step.Container == step.Container && other.step.Action != RemoveContainer {
+				other.drop()
+			}
+		}
+	}
+	klog.V(2).InfoS("Step", "pod", klog.KObj(w.pod), "action", step.Action, "container", step.Container, "attempt", step.Attempt, "id", step.ID, "reason", step.Reason)
+	w.ops[op] = struct{}{}
+	do := w.doing(step)
+	w.crew.do(ctx, do, func(err error) {
+		cancel()
+		w.inbox.put(func() {
+			delete(w.ops, op)
+			w.finished++
+			w.lastEnd = w.parts.Clock.Now()
+			w.settled(op, err)
+		})
+	})
+}
+
+// announce sends the event that goes before a step, and notes when a stop becomes a kill.
+func (w *worker) announce(step Step, now time.Time) {
+	switch step.Action {
+	case CreateSandbox:
+		if step.Attempt > 0 {
+			w.sayOnce("sandbox", fmt.Sprint(step.Attempt), podRef(w.pod), v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+		}
+	case StopContainer, PreStop:
+		deadline, begun := w.know.Stops[step.ID]
+		if !begun {
+			deadline = now.Add(step.Grace)
+			w.parts.Events.Event(containerRef(w.pod, step.Container, step.Kind), v1.EventTypeNormal, "Killing", step.Reason)
+		}
+		if w.know.Phase != Syncing && w.know.Deadline.Before(deadline) {
+			deadline = w.know.Deadline
+		}
+		w.know.Stops[step.ID] = deadline
+	}
+}
+
+// doing is the slow part of a step. It runs outside the loop and reads nothing of the worker that changes.
+func (w *worker) doing(step Step) func(context.Context) error {
+	pod, parts := w.pod, w.parts
+	ips := PodAddresses(pod, w.observed, w.know.HostIPs)
+	kind, spec, _ := FindContainer(pod, step.Container)
+	switch step.Action {
+	case CreateSandbox:
+		return func(ctx context.Context) (err error) {
+			if step.Sandbox, err = parts.Resolver.Sandbox(ctx, pod); err != nil {
+				return err
+			}
+			return parts.Runtime.Apply(ctx, pod, step)
+		}
+	case StartContainer:
+		at := Attempt{Kind: kind, Number: step.Attempt}
+		if box := newestSandbox(w.observed); box != nil && NeedsSandbox(pod, w.cfg.Platform) {
+			at.SandboxID, at.Addresses = box.ID, box.Addresses
+		}
+		return func(ctx context.Context) (err error) {
+			if step.Inputs, err = parts.Resolver.Container(ctx, pod, spec, at); err != nil {
+				return err
+			}
+			return parts.Runtime.Apply(ctx, pod, step)
+		}
+	case PostStart:
+		hook := hookRun{pod: pod, container: spec, id: step.ID, ips: ips, parts: parts}
+		return func(ctx context.Context) error { return hook.run(ctx, spec.Lifecycle.PostStart) }
+	case PreStop:
+		hook := hookRun{pod: pod, container: spec, id: step.ID, ips: ips, parts: parts}
+		return func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, step.Grace)
+			defer cancel()
+			return hook.run(ctx, spec.Lifecycle.PreStop)
+		}
+	}
+	return func(ctx context.Context) error { return parts.Runtime.Apply(ctx, pod, step) }
+}
+
+// settled takes in how a step ended.
+func (w *worker) settled(op *operation, err error) {
+	if op.dropped || w.ctx.Err() != nil {
+		return
+	}
+	step := op.step
+	if err != nil {
+		klog.V(1).InfoS("Step failed", "pod", klog.KObj(w.pod), "action", step.Action, "container", step.Container, "id", step.ID, "err", err)
+	}
+	switch step.Action {
+	case CreateSandbox:
+		w.sandboxSettled(err)
+	case StartContainer:
+		w.startSettled(step, err)
+	case PostStart:
+		w.postStarted(step, err)
+	case PreStop:
+		hooks := w.know.Hooks[step.ID]
+		hooks.PreStop = true
+		w.know.Hooks[step.ID] = hooks
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			w.event(step, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
+		}
+	default:
+		if err == nil {
+			delete(w.know.Failures, step.ID)
+			return
+		}
+		if step.Action == StopContainer || step.Action == StopSandbox {
+			w.parts.Events.Eventf(podRef(w.pod), v1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
+		}
+		w.failed(step.ID, "", err.Error(), 0)
+	}
+}
+
+func (w *worker) sandboxSettled(err error) {
+	if err == nil {
+		delete(w.know.Failures, "")
+		return
+	}
+	var start *StartError
+	if errors.As(err, &start) {
+		w.failed("", start.Reason, start.Message, start.RetryAfter)
+		return
+	}
+	w.parts.Events.Eventf(podRef(w.pod), v1.EventTypeWarning, reasonSandbox, "Failed to create pod sandbox: %v", err)
+	w.failed("", reasonSandbox, err.Error(), 0)
+}
+
+func (w *worker) startSettled(step Step, err error) {
+	if err == nil {
+		delete(w.know.Failures, step.Container)
+		w.event(step, v1.EventTypeNormal, "Created", "Container created")
+		w.event(step, v1.EventTypeNormal, "Started", "Container started")
+	}
+	if kind, spec, ok := FindContainer(w.pod, step.Container); ok {
+		// Attempt n was started after the back-off that the attempts before it called for.
+		list := attempts(w.observed, &w.know.Last, kind, spec)
+		if len(list) > 0 && list[0].Attempt < step.Attempt {
+			_, delay := backOff(&w.know, spec, list)
+			w.know.Delays[step.Container] = delay
+		}
+	}
+	if err == nil {
+		return
+	}
+	var start *StartError
+	if errors.As(err, &start) {
+		reason, message := start.Waiting()
+		w.failed(step.Container, reason, message, start.RetryAfter)
+		return
+	}
+	w.event(step, v1.EventTypeWarning, "Failed", "Error: "+err.Error())
+	w.failed(step.Container, "RunContainerError", err.Error(), 0)
+}
+
+func (w *worker) postStarted(step Step, err error) {
+	hooks := w.know.Hooks[step.ID]
+	hooks.PostStart = Passed
+	if err != nil {
+		hooks.PostStart = Failed
+		// The event does not repeat what the hook said: that may hold secrets.
+		w.event(step, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
+		w.know.Failures[step.Container] = Failure{Reason: "PostStartHookError", Message: err.Error()}
+	}
+	w.know.Hooks[step.ID] = hooks
+}
+
+// failed notes a failure under key and when to try again: after hint, or else after a doubling back-off.
+func (w *worker) failed(key, reason, message string, hint time.Duration) {
+	f := w.know.Failures[key]
+	delay := hint
+	if delay <= 0 {
+		delay = min(stepBackOffMin<<min(f.Count, 10), stepBackOffMax)
+	}
+	w.know.Failures[key] = Failure{Reason: reason, Message: message, Until: w.parts.Clock.Now().Add(delay), Count: f.Count + 1}
+}
+
+func (w *worker) event(step Step, kind, reason, message string) {
+	w.parts.Events.Event(containerRef(w.pod, step.Container, step.Kind), kind, reason, message)
+}
+
+// sayOnce sends an event unless it was the last that was said under key.
+func (w *worker) sayOnce(key, what string, ref *v1.ObjectReference, kind, reason, message string) {
+	if w.said[key] == what {
+		return
+	}
+	w.said[key] = what
+	w.parts.Events.Event(ref, kind, reason, message)
+}
+
+// tellBackOff sends an event for each container that has come into back-off.
+func (w *worker) tellBackOff(waits []Wait) {
+	for _, wait := range waits {
+		if wait.Reason != reasonCrashLoop {
+			continue
+		}
+		kind, _, _ := FindContainer(w.pod, wait.Container)
+		w.sayOnce("back-off "+wait.Container, wait.ID, containerRef(w.pod, wait.Container, kind), v1.EventTypeWarning, "BackOff",
+			fmt.Sprintf("Back-off restarting failed container %s in pod %s", wait.Container, podLabel(w.pod)))
+	}
+}

@@ -1,0 +1,173 @@
+package pod
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+type probeKind string
+
+const (
+	startupProbe   probeKind = "Startup"
+	livenessProbe  probeKind = "Liveness"
+	readinessProbe probeKind = "Readiness"
+)
+
+type probeKey struct {
+	id   string // of the container
+	kind probeKind
+}
+
+// probeRun is one probe of one container: a goroutine that probes until it is stopped, and tells the worker when the verdict changes.
+type probeRun struct{ cancel context.CancelFunc }
+
+// watchProbes starts the probes that are due and ends the others: startup first, the other two when the container counts as started.
+// Once the pod terminates only readiness is still asked for. A startup or liveness probe that has failed stays silent until the
+// container is another one.
+func (w *worker) watchProbes(now time.Time) {
+	due := map[probeKey]bool{}
+	for _, c := range w.observed.Containers {
+		kind, spec, ok := FindContainer(w.pod, c.Name)
+		if c.State != Running || !ok || kind == Ephemeral || kind == Init && !restartable(spec) || !w.know.postStarted(spec, c.ID) || w.know.Phase == Terminated {
+			continue
+		}
+		verdict := w.know.Probes[c.ID]
+		_, stopping := w.know.Stops[c.ID]
+		want := func(kind probeKind, probe *v1.Probe, when bool) {
+			if probe == nil || !when {
+				return
+			}
+			key := probeKey{c.ID, kind}
+			due[key] = true
+			if w.probes[key] == nil {
+				w.startProbe(key, probe, spec, c, now)
+			}
+		}
+		syncing := w.know.Phase == Syncing && !stopping
+		started := w.know.hasStarted(spec, c.ID)
+		want(startupProbe, spec.StartupProbe, syncing && !started && verdict.Startup != Failed)
+		want(livenessProbe, spec.LivenessProbe, syncing && started && verdict.Liveness != Failed)
+		want(readinessProbe, spec.ReadinessProbe, started)
+	}
+	for key, run := range w.probes {
+		if !due[key] {
+			run.cancel()
+			delete(w.probes, key)
+		}
+	}
+}
+
+func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c Container, now time.Time) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	w.probes[key] = &probeRun{cancel: cancel}
+	target := ProbeTarget{ContainerID: c.ID, Ports: spec.Ports}
+	if ips := PodAddresses(w.pod, w.observed, w.know.HostIPs); len(ips) > 0 {
+		target.PodIP = ips[0]
+	}
+	for _, e := range spec.Env {
+		if e.ValueFrom == nil {
+			target.Env = append(target.Env, Env{Name: e.Name, Value: e.Value})
+		}
+	}
+	first := c.StartedAt.Add(time.Duration(probe.InitialDelaySeconds) * time.Second)
+	period := seconds(probe.PeriodSeconds, 10)
+	if c.StartedAt.Before(w.agentStart) {
+		// This agent is new and may have many containers to probe: spread the first probes over a period.
+		first = now.Add(time.Duration(rand.Float64() * float64(period)))
+	}
+	run := probing{worker: w, key: key, probe: probe, container: spec, target: target, period: period, kind: c.Kind, pod: w.pod}
+	w.crew.do(ctx, func(ctx context.Context) error { run.loop(ctx, first.Sub(now)); return nil }, func(error) {})
+}
+
+func seconds(n int32, otherwise int) time.Duration {
+	if n <= 0 {
+		n = int32(otherwise)
+	}
+	return time.Duration(n) * time.Second
+}
+
+// probing is one probe while it runs. Nothing in it belongs to the worker's loop.
+type probing struct {
+	worker    *worker
+	key       probeKey
+	probe     *v1.Probe
+	pod       *v1.Pod
+	container *v1.Container
+	kind      Kind
+	target    ProbeTarget
+	period    time.Duration
+}
+
+func (p *probing) loop(ctx context.Context, first time.Duration) {
+	timer := p.worker.parts.Clock.NewTimer(max(0, first))
+	defer timer.Stop()
+	verdict, last, run := Unknown, Unknown, 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C():
+		}
+		timer.Reset(p.period)
+		result := p.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if result != last {
+			last, run = result, 0
+		}
+		run++
+		threshold := int(max(p.probe.SuccessThreshold, 1))
+		if result == Failed {
+			threshold = 3
+			if p.probe.FailureThreshold > 0 {
+				threshold = int(p.probe.FailureThreshold)
+			}
+		}
+		if run < threshold || result == verdict {
+			continue
+		}
+		verdict = result
+		p.worker.inbox.put(func() { p.worker.probed(p.key, result) })
+	}
+}
+
+// once runs the probe. One that could not run at all has failed as well: otherwise a container that cannot be reached stays ready.
+func (p *probing) once(ctx context.Context) Result {
+	within, cancel := context.WithTimeout(ctx, seconds(p.probe.TimeoutSeconds, 1))
+	defer cancel()
+	ok, detail, err := p.worker.parts.Prober.Probe(within, p.probe.ProbeHandler, p.target)
+	if ok && err == nil {
+		return Passed
+	}
+	if ctx.Err() != nil {
+		return Unknown
+	}
+	ref := containerRef(p.pod, p.container.Name, p.kind)
+	if err != nil {
+		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe errored and resulted in unknown state: %v", p.key.kind, err)
+	} else {
+		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", p.key.kind, detail)
+	}
+	return Failed
+}
+
+// probed takes in a new verdict.
+func (w *worker) probed(key probeKey, result Result) {
+	if w.probes[key] == nil {
+		return // the probe was ended meanwhile
+	}
+	v := w.know.Probes[key.id]
+	switch key.kind {
+	case startupProbe:
+		v.Startup = result
+	case livenessProbe:
+		v.Liveness = result
+	case readinessProbe:
+		v.Readiness = result
+	}
+	w.know.Probes[key.id] = v
+}

@@ -1,0 +1,294 @@
+package pod
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
+)
+
+// settle is how long a directory has to be quiet before it is read: editors write in several steps.
+const settle = 200 * time.Millisecond
+
+// maxManifest is how large a manifest may be, in bytes.
+const maxManifest = 10 << 20
+
+// manifests is what was read last of one static source. A manifest that cannot be used does not take away the pods that its last good
+// version gave.
+type manifests struct {
+	source string // "file" or "http"
+	node   string
+	good   map[string][]*v1.Pod // by file path or URL
+	sums   map[string][sha256.Size]byte
+}
+
+func newManifests(source, node string) *manifests {
+	return &manifests{source: source, node: node, good: map[string][]*v1.Pod{}, sums: map[string][sha256.Size]byte{}}
+}
+
+// read takes in one manifest's bytes; seen is when.
+func (m *manifests) read(origin string, data []byte, seen time.Time) {
+	sum := sha256.Sum256(data)
+	if m.sums[origin] == sum {
+		return
+	}
+	m.sums[origin] = sum // also of a bad one: it is told of once
+	pods, err := staticPods(data, m.source, origin, m.node, seen)
+	if err != nil {
+		klog.ErrorS(err, "Cannot use a manifest of static pods; its last good version stays", "origin", origin)
+		return
+	}
+	m.good[origin] = pods
+}
+
+// keep forgets all origins but those given.
+func (m *manifests) keep(origins []string) {
+	for origin := range m.sums {
+		if !slices.Contains(origins, origin) {
+			delete(m.sums, origin)
+			delete(m.good, origin)
+		}
+	}
+}
+
+// pods lists everything; of two manifests for one pod that which comes first by its origin counts.
+func (m *manifests) pods() []*v1.Pod {
+	var origins []string
+	for origin := range m.good {
+		origins = append(origins, origin)
+	}
+	slices.Sort(origins)
+	var all []*v1.Pod
+	for _, origin := range origins {
+		for _, pod := range m.good[origin] {
+			if i := slices.IndexFunc(all, func(p *v1.Pod) bool { return nameOf(p) == nameOf(pod) }); i >= 0 {
+				klog.ErrorS(nil, "Two manifests are for the same pod; the second is left out", "pod", klog.KObj(pod), "origin", origin)
+				continue
+			}
+			all = append(all, pod)
+		}
+	}
+	return all
+}
+
+// followPath reads a file or directory of manifests now, when something in it changes, and on a slow timer.
+func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
+	m := newManifests("file", s.cfg.NodeName)
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		klog.ErrorS(err, "Cannot watch the static pods; they are read on a timer", "path", s.cfg.Path)
+		watcher = &fsnotify.Watcher{}
+	} else {
+		defer watcher.Close()
+	}
+	period := s.cfg.Clock.NewTicker(s.cfg.PathPeriod)
+	defer period.Stop()
+	var quiet <-chan time.Time
+	watched := false
+	for {
+		if !watched && err == nil {
+			watched = watcher.Add(s.cfg.Path) == nil // it may not be there yet
+		}
+		if quiet == nil {
+			if readErr := readManifests(s.cfg.Path, m, s.cfg.Clock.Now()); readErr != nil {
+				klog.ErrorS(readErr, "Cannot read the static pods; those known stay", "path", s.cfg.Path)
+			} else {
+				select {
+				case out <- batch{source: "file", full: true, set: m.pods()}:
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case event := <-watcher.Events:
+			quiet = s.cfg.Clock.After(settle)
+			if event.Has(fsnotify.Remove|fsnotify.Rename) && event.Name == filepath.Clean(s.cfg.Path) {
+				watched = false
+			}
+		case watchErr := <-watcher.Errors:
+			klog.ErrorS(watchErr, "Events of the static pods' directory were lost", "path", s.cfg.Path)
+			quiet = s.cfg.Clock.After(settle)
+		case <-quiet:
+			quiet = nil
+		case <-period.C():
+			quiet = nil
+		}
+	}
+}
+
+// readManifests reads a manifest, or all of a directory, but hidden files and directories. A path that does not exist holds nothing.
+func readManifests(path string, m *manifests, now time.Time) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		m.keep(nil)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read manifests: %w", err)
+	}
+	files := []string{path}
+	if info.IsDir() {
+		files = nil
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return fmt.Errorf("cannot list manifests: %w", err)
+		}
+		for _, e := range entries {
+			if !strings.HasPrefix(e.Name(), ".") {
+				files = append(files, filepath.Join(path, e.Name()))
+			}
+		}
+	}
+	var present []string
+	for _, file := range files {
+		data, err := readManifest(file)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNoFile):
+			continue
+		case err != nil:
+			klog.ErrorS(err, "Cannot read a manifest of static pods; its last good version stays", "file", file)
+		default:
+			m.read(file, data, now)
+		}
+		present = append(present, file)
+	}
+	m.keep(present)
+	return nil
+}
+
+var errNoFile = errors.New("not a regular file")
+
+func readManifest(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errNoFile
+	}
+	if info.Size() > maxManifest {
+		return nil, fmt.Errorf("cannot use %s: it is larger than %d bytes", file, maxManifest)
+	}
+	return os.ReadFile(file)
+}
+
+// followURL asks a URL for manifests. What has not changed is not sent again by servers that know how.
+func (s *Source) followURL(ctx context.Context, out chan<- batch) error {
+	m := newManifests("http", s.cfg.NodeName)
+	client := &http.Client{Timeout: 10 * time.Second}
+	period := s.cfg.Clock.NewTicker(s.cfg.URLPeriod)
+	defer period.Stop()
+	var etag, modified string
+	for failures := 0; ; {
+		data, response, err := s.fetch(ctx, client, etag, modified)
+		switch {
+		case err != nil:
+			if failures++; failures <= 3 {
+				klog.ErrorS(err, "Cannot fetch static pods; those known stay", "url", s.cfg.URL)
+			}
+		case response.StatusCode == http.StatusNotModified:
+			failures = 0
+		default:
+			failures = 0
+			etag, modified = response.Header.Get("ETag"), response.Header.Get("Last-Modified")
+			m.read(s.cfg.URL, data, s.cfg.Clock.Now())
+			select {
+			case out <- batch{source: "http", full: true, set: m.pods()}:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-period.C():
+		}
+	}
+}
+
+func (s *Source) fetch(ctx context.Context, client *http.Client, etag, modified string) ([]byte, *http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.cfg.URL, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot use the static pod URL %q: %w", s.cfg.URL, err)
+	}
+	for name, values := range s.cfg.URLHeader {
+		request.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	if etag != "" {
+		request.Header.Set("If-None-Match", etag)
+	}
+	if modified != "" {
+		request.Header.Set("If-Modified-Since", modified)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxManifest))
+	switch {
+	case err != nil:
+		return nil, nil, fmt.Errorf("cannot read %s: %w", s.cfg.URL, err)
+	case response.StatusCode == http.StatusNotModified:
+		return nil, response, nil
+	case response.StatusCode != http.StatusOK:
+		return nil, nil, fmt.Errorf("%s answers %s; want 200", s.cfg.URL, response.Status)
+	case len(bytes.TrimSpace(data)) == 0:
+		return nil, nil, fmt.Errorf("%s answers nothing; want a Pod or a PodList", s.cfg.URL)
+	}
+	return data, response, nil
+}
+
+// staticPods makes the static pods of a manifest: a Pod, or from a URL also a PodList, in YAML or JSON. All or none.
+func staticPods(data []byte, source, origin, node string, seen time.Time) ([]*v1.Pod, error) {
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	if err := yaml.Unmarshal(data, &head); err != nil {
+		return nil, fmt.Errorf("cannot parse %s: %w", origin, err)
+	}
+	if head.APIVersion != "v1" {
+		return nil, fmt.Errorf("cannot use %s: apiVersion is %q; want v1", origin, head.APIVersion)
+	}
+	var list v1.PodList
+	switch head.Kind {
+	case "Pod":
+		list.Items = make([]v1.Pod, 1)
+		if err := yaml.UnmarshalStrict(data, &list.Items[0]); err != nil {
+			return nil, fmt.Errorf("cannot parse %s: %w", origin, err)
+		}
+	case "PodList", "List":
+		if err := yaml.UnmarshalStrict(data, &list); err != nil {
+			return nil, fmt.Errorf("cannot parse %s: %w", origin, err)
+		}
+	default:
+		return nil, fmt.Errorf("cannot use %s: kind is %q; want Pod or PodList", origin, head.Kind)
+	}
+	var pods []*v1.Pod
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if err := makeStatic(pod, source, origin, node, seen); err != nil {
+			return nil, fmt.Errorf("cannot use %s: %w", origin, err)
+		}
+		pods = append(pods, pod)
+	}
+	return pods, nil
+}

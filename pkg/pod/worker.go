@@ -1,0 +1,351 @@
+package pod
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// worker owns one pod from its first sight to its last trace. Its loop never blocks: whatever may be slow runs as an operation and
+// comes back through the inbox. All fields below inbox belong to the loop.
+type worker struct {
+	cfg   *Config
+	parts *Parts
+	uid   types.UID
+	// released is called once, from the loop, when nothing of the pod runs any more; ended when the loop has ended.
+	released, ended func(*worker)
+	// agentStart is when this agent began: probes of containers that are older start with a random delay.
+	agentStart time.Time
+	view       atomic.Pointer[View]
+	inbox      *inbox
+	crew       crew
+	leaving    bool // the Manager's: it has told the worker that no source wants the pod
+
+	ctx    context.Context
+	pod    *v1.Pod
+	mirror *v1.Pod // of a static pod, as the API server has it; nil: not there
+	gone   bool    // no source wants the pod any more
+	know   Knowledge
+
+	observed  Observed
+	observing bool
+	stale     bool      // observed is older than something that happened
+	taken     int       // finished when observed was taken; -1: never
+	finished  int       // steps that have ended
+	lastEnd   time.Time // when the last of them did
+
+	ops      map[*operation]struct{}
+	probes   map[probeKey]*probeRun
+	chores   map[string]*chore
+	sent     *v1.PodStatus // what the API server has of us; nil: to be written
+	said     map[string]string
+	next     time.Time
+	decision Decision
+	final    bool // know.Last is the status that stays
+	cleaned  bool
+	deleted  bool // the API object is gone at our request
+	over     bool
+}
+
+// operation is a step in flight.
+type operation struct {
+	step   Step
+	cancel context.CancelFunc
+	since  time.Time
+	// dropped says that we cancelled it ourselves: its failure means nothing.
+	dropped bool
+}
+
+func newWorker(cfg *Config, parts *Parts, d Desired) *worker {
+	w := &worker{
+		cfg: cfg, parts: parts, uid: d.Pod.UID, pod: d.Pod, mirror: d.Mirror, inbox: newInbox(), stale: true, taken: -1,
+		ops: map[*operation]struct{}{}, probes: map[probeKey]*probeRun{}, chores: map[string]*chore{}, said: map[string]string{},
+	}
+	w.know = Knowledge{
+		Platform: cfg.Platform, Last: *d.Pod.Status.DeepCopy(), Stops: map[string]time.Time{}, Replace: map[string]bool{},
+		Delays: map[string]time.Duration{}, Failures: map[string]Failure{},
+	}
+	if d.Mirror != nil {
+		w.know.Last = *d.Mirror.Status.DeepCopy()
+	}
+	w.know.recall(d.Pod)
+	if isTerminal(w.know.Last.Phase) && !fromFile(d.Pod) {
+		w.terminate("the pod has ended")
+	}
+	if d.Pod.DeletionTimestamp != nil {
+		w.terminate("the pod is deleted")
+	}
+	w.publish()
+	return w
+}
+
+// run is the loop. It returns when nothing is left to do for the pod, or with ctx, and then waits for its operations.
+func (w *worker) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	w.ctx = ctx
+	defer w.ended(w)
+	defer w.crew.Wait()
+	defer cancel()
+	timer := w.parts.Clock.NewTimer(0)
+	defer timer.Stop()
+	for !w.over {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.inbox.wake:
+		case <-timer.C():
+		}
+		w.next = time.Time{}
+		if err := guarded(func() error { w.inbox.drain(); w.turn(); return nil }); err != nil {
+			w.lookAt(w.parts.Clock.Now().Add(10 * time.Second))
+		}
+		timer.Stop()
+		select {
+		case <-timer.C():
+		default:
+		}
+		wait := time.Duration(1<<62 - 1)
+		if !w.next.IsZero() {
+			wait = max(0, w.next.Sub(w.parts.Clock.Now()))
+		}
+		timer.Reset(wait)
+	}
+}
+
+func (w *worker) lookAt(t time.Time) {
+	if w.next.IsZero() || t.Before(w.next) {
+		w.next = t
+	}
+}
+
+// turn looks at everything once and sets off what is to be done.
+func (w *worker) turn() {
+	w.observe()
+	if w.taken == w.finished {
+		w.act()
+	}
+	w.report()
+	w.chase()
+	w.publish()
+}
+
+// observe asks the engine when what we have of it may be out of date. No plan is made before the answer is there.
+func (w *worker) observe() {
+	if w.observing || !w.stale && w.taken == w.finished || w.held("observe") {
+		return
+	}
+	w.observing, w.stale = true, false
+	at := w.finished
+	var observed Observed
+	w.crew.do(w.ctx, func(ctx context.Context) (err error) {
+		observed, err = w.parts.Runtime.Observe(ctx, w.uid)
+		return err
+	}, func(err error) {
+		w.inbox.put(func() {
+			w.observing = false
+			if err != nil {
+				w.stale = true
+				klog.V(1).InfoS("The engine does not tell the state of a pod", "pod", klog.KObj(w.pod), "err", err)
+				w.retry("observe", 10*time.Second)
+				return
+			}
+			w.succeeded("observe")
+			w.observed, w.taken = observed, at
+		})
+	})
+}
+
+// hint says that the engine's containers may have changed.
+func (w *worker) hint() {
+	w.stale = true
+	w.dropChore("observe")
+}
+
+// seen takes in an observation that was begun at began for all pods at once. It counts only if no step was in flight or has ended since.
+func (w *worker) seen(observed Observed, began time.Time) {
+	if len(w.ops) > 0 || w.observing || !w.lastEnd.Before(began) {
+		return
+	}
+	w.observed, w.taken, w.stale = observed, w.finished, false
+}
+
+// desire takes in a new version of the pod or of its mirror.
+func (w *worker) desire(d Desired) {
+	before := w.pod
+	w.pod, w.mirror = d.Pod, d.Mirror
+	w.sent = nil
+	w.dropChore("status")
+	w.dropChore("mirror")
+	switch {
+	case w.pod.DeletionTimestamp != nil:
+		w.terminate("the pod is deleted")
+		w.shorten()
+	case isTerminal(w.pod.Status.Phase) && !fromFile(w.pod):
+		w.terminate("the pod has ended")
+	case w.know.Phase == Syncing && !sameWorkload(before, w.pod):
+		w.retryStarts()
+		w.register()
+		w.refreshVolumes()
+	}
+}
+
+// sameWorkload says whether nothing changed that containers or volumes can see.
+func sameWorkload(a, b *v1.Pod) bool {
+	return a.Generation == b.Generation && reflect.DeepEqual(a.Spec, b.Spec) && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
+}
+
+// remove says that no source wants the pod any more; last is its last version, nil if that is what we have.
+func (w *worker) remove(last *v1.Pod) {
+	if last != nil {
+		w.pod = last
+	}
+	w.gone, w.know.Remove = true, true
+	w.terminate("the pod is gone")
+	w.shorten()
+}
+
+// terminate moves on from Syncing: what is being started is given up.
+func (w *worker) terminate(why string) {
+	w.know.Remove = w.know.Remove || w.pod.DeletionTimestamp != nil
+	if w.know.Phase != Syncing {
+		return
+	}
+	klog.V(2).InfoS("Terminating pod", "pod", klog.KObj(w.pod), "why", why)
+	w.know.Phase = Terminating
+	w.know.Deadline = w.parts.Clock.Now().Add(stopGrace(w.pod))
+	for op := range w.ops {
+		if op.step.Action == StartContainer || op.step.Action == CreateSandbox {
+			op.drop()
+		}
+	}
+}
+
+// shorten cuts the time until the kill to what the pod says now. It never gets longer.
+func (w *worker) shorten() {
+	if deadline := w.parts.Clock.Now().Add(stopGrace(w.pod)); deadline.Before(w.know.Deadline) {
+		w.know.Deadline = deadline
+	}
+}
+
+func (op *operation) drop() {
+	op.dropped = true
+	op.cancel()
+}
+
+// act plans and sets off the steps, and moves on to the next phase.
+func (w *worker) act() {
+	now := w.parts.Clock.Now()
+	w.know.HostIPs = w.cfg.HostIPs()
+	for {
+		w.know.Busy = w.busy()
+		w.forget()
+		w.decision = Plan(w.pod, w.observed, w.know, now)
+		d := w.decision
+		if !d.Next.IsZero() {
+			w.lookAt(d.Next)
+		}
+		for _, id := range d.Replace {
+			w.know.Replace[id] = true
+		}
+		w.tellBackOff(d.Waits)
+		for _, step := range d.Steps {
+			w.launch(step, now)
+		}
+		switch {
+		case d.End != nil:
+			w.end(*d.End)
+		case w.know.Phase == Syncing && d.Done:
+			w.terminate("all containers have ended")
+		case w.know.Phase == Terminating && d.Done:
+			w.terminated()
+		default:
+			w.watchProbes(now)
+			return
+		}
+	}
+}
+
+// end stops the pod against its will.
+func (w *worker) end(why Rejection) {
+	kind := v1.EventTypeWarning
+	if why.Reason == reasonDeadline {
+		kind = v1.EventTypeNormal
+	}
+	w.parts.Events.Event(podRef(w.pod), kind, why.Reason, why.Message)
+	w.know.Ended = &why
+	w.terminate(why.Reason)
+}
+
+// terminated moves on from Terminating: nothing runs any more.
+func (w *worker) terminated() {
+	klog.V(2).InfoS("Pod has terminated", "pod", klog.KObj(w.pod))
+	w.know.Phase = Terminated
+	for op := range w.ops {
+		op.drop()
+	}
+	w.parts.Objects.Unregister(w.uid)
+	w.released(w)
+}
+
+// busy lists the steps in flight, those first that began first.
+func (w *worker) busy() []Step {
+	ops := slices.SortedFunc(maps.Keys(w.ops), func(a, b *operation) int { return a.since.Compare(b.since) })
+	var steps []Step
+	for _, op := range ops {
+		steps = append(steps, op.step)
+	}
+	return steps
+}
+
+// forget drops what is known of containers that do not exist any more.
+func (w *worker) forget() {
+	live := map[string]bool{"": true}
+	for _, c := range w.observed.Containers {
+		live[c.ID] = true
+	}
+	for _, s := range w.observed.Sandboxes {
+		live[s.ID] = true
+	}
+	for _, c := range Containers(w.pod) {
+		live[c.Name] = true
+	}
+	dead := func(id string) bool { return !live[id] }
+	maps.DeleteFunc(w.know.Hooks, func(id string, _ Hooks) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Probes, func(id string, _ Verdict) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Stops, func(id string, _ time.Time) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Replace, func(id string, _ bool) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Failures, func(id string, _ Failure) bool { return dead(id) })
+}
+
+// register has the objects watched that the pod refers to.
+func (w *worker) register() {
+	if w.know.Phase == Syncing {
+		w.parts.Objects.Register(w.pod)
+	}
+}
+
+// retryStarts has starts that failed tried again now, but for those that wait for a registry.
+func (w *worker) retryStarts() {
+	for name, f := range w.know.Failures {
+		if f.Reason != "ImagePullBackOff" && f.Reason != "ErrImagePull" {
+			f.Until = time.Time{}
+			w.know.Failures[name] = f
+		}
+	}
+}
+
+// objectsChanged says that a Secret or ConfigMap of the pod changed.
+func (w *worker) objectsChanged() {
+	w.retryStarts()
+	w.refreshVolumes()
+}
+
+// resync is the slow timer: volumes are brought up to date (tokens are renewed) where nothing else asked for it.
+func (w *worker) resync() { w.refreshVolumes() }
