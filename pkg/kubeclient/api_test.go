@@ -184,7 +184,7 @@ func (a *api) handle(verb, path string, body []byte) (any, int) {
 		_ = json.Unmarshal(body, &o)
 		path += "/" + o["metadata"].(map[string]any)["name"].(string)
 		if a.objects[path] != nil {
-			return nil, 409
+			return nil, exists
 		}
 		a.objects[path] = o
 		return o, 201
@@ -273,11 +273,15 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, path string) {
 	}
 }
 
+// exists is the status code by which the handler says AlreadyExists; on the wire it is 409 like Conflict.
+const exists = 1409
+
 func fail(w http.ResponseWriter, code int) {
-	reasons := map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound, 409: metav1.StatusReasonConflict}
+	reasons := map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound, 409: metav1.StatusReasonConflict,
+		exists: metav1.StatusReasonAlreadyExists}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: reasons[code]})
+	w.WriteHeader(code % 1000)
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code % 1000), Reason: reasons[code]})
 }
 
 func secret(name, value string) *v1.Secret {

@@ -20,6 +20,7 @@ import (
 	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 )
@@ -64,6 +65,13 @@ func fromFile(path string) (*rest.Config, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("cannot read kubeconfig: %w", err)
 	}
+	file, err := clientcmd.LoadFromFile(path)
+	if err == nil {
+		err = checkUser(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot use kubeconfig %s: %s", path, oneLine(err))
+	}
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use kubeconfig %s: %s", path, oneLine(err))
@@ -76,6 +84,15 @@ func fromFile(path string) (*rest.Config, error) {
 		klog.InfoS("Warning: the connection to the API server is not encrypted", "kubeconfig", path, "server", config.Host)
 	}
 	return config, nil
+}
+
+// checkUser finds a user that the current context names and the file lacks: clientcmd would go on without credentials.
+func checkUser(file *clientcmdapi.Config) error {
+	current := file.Contexts[file.CurrentContext]
+	if current == nil || current.AuthInfo == "" || file.AuthInfos[current.AuthInfo] != nil {
+		return nil
+	}
+	return fmt.Errorf("context %q names user %q, which the file does not have", file.CurrentContext, current.AuthInfo)
 }
 
 func fromServer(server string) (*rest.Config, error) {

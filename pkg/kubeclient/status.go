@@ -154,13 +154,18 @@ var (
 func merge(known, status v1.PodStatus) v1.PodStatus {
 	out := *status.DeepCopy()
 	out.Conditions = nil
+	// In the order of known: a difference of order alone would be a patch.
 	for _, c := range known.Conditions {
-		if !slices.Contains(ours, c.Type) && !(slices.Contains(shared, c.Type) && has(status.Conditions, c.Type)) {
+		next := find(status.Conditions, c.Type)
+		switch {
+		case next != nil && (slices.Contains(ours, c.Type) || slices.Contains(shared, c.Type)):
+			out.Conditions = append(out.Conditions, *next)
+		case !slices.Contains(ours, c.Type):
 			out.Conditions = append(out.Conditions, c)
 		}
 	}
 	for _, c := range status.Conditions {
-		if slices.Contains(ours, c.Type) || slices.Contains(shared, c.Type) {
+		if find(out.Conditions, c.Type) == nil && (slices.Contains(ours, c.Type) || slices.Contains(shared, c.Type)) {
 			out.Conditions = append(out.Conditions, c)
 		}
 	}
@@ -177,8 +182,13 @@ func merge(known, status v1.PodStatus) v1.PodStatus {
 	return out
 }
 
-func has(conditions []v1.PodCondition, kind v1.PodConditionType) bool {
-	return slices.ContainsFunc(conditions, func(c v1.PodCondition) bool { return c.Type == kind })
+func find(conditions []v1.PodCondition, kind v1.PodConditionType) *v1.PodCondition {
+	for i := range conditions {
+		if conditions[i].Type == kind {
+			return &conditions[i]
+		}
+	}
+	return nil
 }
 
 // statusPatch is the strategic merge patch from known to want, with the UID as a precondition; nil where they are the same.

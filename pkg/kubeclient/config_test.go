@@ -1,0 +1,133 @@
+package kubeclient
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
+)
+
+func TestConfig(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const good = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: SERVER}}]
+users: [{name: u, user: {token: secret-token}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`
+	https := strings.Replace(good, "SERVER", "https://10.0.0.1:6443", 1)
+	for name, c := range map[string]struct {
+		options Options
+		host    string
+		problem string // parts of the error, separated by |
+	}{
+		"kubeconfig":     {Options{Kubeconfig: file("good", https)}, "https://10.0.0.1:6443", ""},
+		"plain":          {Options{Kubeconfig: file("plain", strings.Replace(good, "SERVER", "http://10.0.0.1:8080", 1))}, "http://10.0.0.1:8080", ""},
+		"host and port":  {Options{Server: "10.0.0.1:8080"}, "http://10.0.0.1:8080", ""},
+		"url":            {Options{Server: "https://api.example:6443"}, "https://api.example:6443", ""},
+		"several":        {Options{Server: "http://a:8080, http://b:8080"}, "http://a:8080", ""},
+		"both":           {Options{Server: "a:1", Kubeconfig: "b"}, "", "a:1|only one"},
+		"none":           {Options{}, "", "no API server"},
+		"missing file":   {Options{Kubeconfig: filepath.Join(dir, "none")}, "", "none|cannot read kubeconfig"},
+		"empty file":     {Options{Kubeconfig: file("empty", "")}, "", "empty"},
+		"not yaml":       {Options{Kubeconfig: file("bad", ":\n\t- x")}, "", "bad"},
+		"no such user":   {Options{Kubeconfig: file("user", strings.Replace(https, "user: u}", "user: w}", 1))}, "", "w|user"},
+		"no certificate": {Options{Kubeconfig: file("cert", strings.Replace(https, "token: secret-token", "client-certificate: /none.crt, client-key: /none.key", 1))}, "", "cert|none.crt"},
+		"bad certificate": {Options{Kubeconfig: file("ca", strings.Replace(https, "server:", "certificate-authority: "+filepath.ToSlash(file("ca.crt", "x"))+", server:", 1))},
+			"", "kubeconfig|certificate"},
+		"bad server": {Options{Server: "ftp://x"}, "", `"ftp://x"|must be`},
+		"bad port":   {Options{Server: "http://x:y"}, "", `"http://x:y"|must be`},
+		"directory":  {Options{Kubeconfig: dir}, "", "kubeconfig"},
+	} {
+		config, err := Config(c.options)
+		if c.problem == "" {
+			if err != nil || config.Host != c.host {
+				t.Errorf("%s: got %v, %v", name, config, err)
+			}
+			continue
+		}
+		if err == nil {
+			t.Errorf("%s: no error", name)
+			continue
+		}
+		for part := range strings.SplitSeq(c.problem, "|") {
+			if !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "secret-token") {
+				t.Errorf("%s: %v; want %q in one line", name, err, part)
+			}
+		}
+	}
+}
+
+func TestConfigReachesAServer(t *testing.T) {
+	agents := make(chan string, 1)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		agents <- r.UserAgent()
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"gitVersion":"v1.36.3"}`))
+	}))
+	defer server.Close()
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "config")
+	text := "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: '" + server.URL + "', certificate-authority: '" + filepath.ToSlash(ca) +
+		"'}}], contexts: [{name: x, context: {cluster: c}}], current-context: x}"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config, err := Config(Options{Kubeconfig: path, UserAgent: "kubelet/v1.36.3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := client.Discovery().ServerVersion()
+	if err != nil || version.GitVersion != "v1.36.3" {
+		t.Errorf("got %v, %v", version, err)
+	}
+	if agent := <-agents; agent != "kubelet/v1.36.3" {
+		t.Errorf("user agent %q", agent)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	client := fake.NewClientset()
+	sent := make(chan *v1.Event, 1)
+	client.PrependReactor("create", "events", func(a kubetesting.Action) (bool, runtime.Object, error) {
+		e := a.(kubetesting.CreateAction).GetObject().(*v1.Event)
+		sent <- e
+		return true, e, nil
+	})
+	recorder, stop := Events(client, "kubelet", "n1")
+	defer stop()
+	recorder.Eventf(testPod("1", v1.PodStatus{}), v1.EventTypeWarning, "Failed", "cannot pull %s", "x")
+	select {
+	case e := <-sent:
+		if e.Source.Component != "kubelet" || e.Source.Host != "n1" || e.Reason != "Failed" || e.InvolvedObject.UID != "uid-1" || e.Namespace != "ns" {
+			t.Errorf("sent %+v", e)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no event")
+	}
+}
