@@ -408,13 +408,13 @@ func (f *fakeEngine) Dial(ctx context.Context, id string, port int) (net.Conn, e
 	return f.dial(ctx, id, port)
 }
 
-// pattern is an endless text whose every byte depends on nothing but the bytes before it in a chunk of 251.
+// pattern is an endless text that repeats every 251 bytes, as long as it is read in large pieces.
 type pattern struct{}
 
 func (pattern) Read(p []byte) (int, error) {
-	n := min(len(p), 251)
+	n := min(len(p), 251*100)
 	for i := range n {
-		p[i] = byte(i)
+		p[i] = byte(i % 251)
 	}
 	return n, nil
 }

@@ -208,7 +208,6 @@ type comparing struct {
 
 func (c *comparing) Write(p []byte) (int, error) {
 	for _, b := range p {
-		// io.Copy reads pattern in chunks of 251, so that the text repeats with that length.
 		c.wrong = c.wrong || b != byte(c.n%251)
 		c.n++
 	}
