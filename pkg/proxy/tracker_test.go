@@ -116,7 +116,7 @@ func (w *world) check(t *testing.T, tracker *Tracker, before *Table, changed []S
 }
 
 func TestTrackerIsBuild(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(15) {
 		w := newWorld(seed)
 		tracker := NewTracker(w.node)
 		for range 60 {

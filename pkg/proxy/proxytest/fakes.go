@@ -1,0 +1,204 @@
+package proxytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// Backend is a back end whose host is a map. It holds its caller to the contract of Sync: what differs from the last Table must be named
+// in changed, unless changed is nil. It is safe for concurrent use.
+type Backend struct {
+	mu     sync.Mutex
+	routes map[string]proxy.Route
+	calls  []string
+	broken map[proxy.ServiceName]error
+	fails  error
+	synced chan struct{}
+}
+
+// NewBackend returns a Backend that serves nothing.
+func NewBackend() *Backend {
+	return &Backend{routes: map[string]proxy.Route{}, broken: map[proxy.ServiceName]error{}, synced: make(chan struct{}, 1000)}
+}
+
+// Break makes the Routes of a Service fail; nil mends them.
+func (b *Backend) Break(name proxy.ServiceName, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if delete(b.broken, name); err != nil {
+		b.broken[name] = err
+	}
+}
+
+// Fail makes Sync fail as a whole; nil mends it.
+func (b *Backend) Fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fails = err
+}
+
+// Synced has an element for each Sync that has ended.
+func (b *Backend) Synced() <-chan struct{} { return b.synced }
+
+// Sync implements proxy.Backend.
+func (b *Backend) Sync(_ context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer func() {
+		select {
+		case b.synced <- struct{}{}:
+		default:
+		}
+	}()
+	names := "everything"
+	if changed != nil {
+		names = fmt.Sprint(changed)
+	}
+	b.calls = append(b.calls, names)
+	if b.fails != nil {
+		return b.fails
+	}
+	asked := func(name proxy.ServiceName) bool { return changed == nil || slices.Contains(changed, name) }
+	var errs []error
+	next := map[string]proxy.Route{}
+	for _, r := range want.Routes {
+		key := fmt.Sprint(r.Service, r.Kind, r.Protocol, r.Front)
+		have, ok := b.routes[key]
+		if (!ok || !have.Equal(&r)) && !asked(r.Service.ServiceName) && b.broken[r.Service.ServiceName] == nil {
+			panic(fmt.Sprintf("%s changed but is not among %v", r.Service, changed))
+		}
+		if err := b.broken[r.Service.ServiceName]; err != nil {
+			if asked(r.Service.ServiceName) {
+				errs = append(errs, &proxy.RouteError{Route: r, Err: err})
+			}
+			continue
+		}
+		next[key] = r
+	}
+	for key, r := range b.routes {
+		if _, ok := next[key]; !ok && !asked(r.Service.ServiceName) && b.broken[r.Service.ServiceName] == nil {
+			panic(fmt.Sprintf("%s is gone but is not among %v", r.Service, changed))
+		}
+	}
+	b.routes = next
+	return errors.Join(errs...)
+}
+
+// Calls lists what each Sync was told to have changed.
+func (b *Backend) Calls() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.calls)
+}
+
+// String prints what is served, as a Table.
+func (b *Backend) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var lines []string
+	for _, r := range b.routes {
+		table := proxy.Table{Routes: []proxy.Route{r}}
+		lines = append(lines, strings.Join(strings.Fields(strings.SplitN(table.String(), "\n", 2)[1]), " "))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// Addresses is a host's addresses for the relay. It refuses what the real one would, and remembers who added what. It is safe for
+// concurrent use.
+type Addresses struct {
+	mu     sync.Mutex
+	host   []netip.Addr
+	ours   map[netip.Addr]bool
+	broken map[netip.Addr]error
+	hints  chan struct{}
+	writes int
+}
+
+// NewAddresses returns the Addresses of a host that has addrs.
+func NewAddresses(addrs ...netip.Addr) *Addresses {
+	return &Addresses{host: addrs, ours: map[netip.Addr]bool{}, broken: map[netip.Addr]error{}, hints: make(chan struct{}, 1)}
+}
+
+// Break makes an address fail to be added; nil mends it.
+func (a *Addresses) Break(addr netip.Addr, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if delete(a.broken, addr); err != nil {
+		a.broken[addr] = err
+	}
+}
+
+// SetHost changes the host's own addresses, and hints.
+func (a *Addresses) SetHost(addrs ...netip.Addr) {
+	a.mu.Lock()
+	a.host = addrs
+	a.mu.Unlock()
+	a.hints <- struct{}{}
+}
+
+// Set brings our addresses to want. want must be sorted, without repetition, loopback addresses and those of the host.
+func (a *Addresses) Set(_ context.Context, want []netip.Addr) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, addr := range want {
+		if i > 0 && want[i-1].Compare(addr) >= 0 || addr.IsLoopback() || addr.IsUnspecified() || slices.Contains(a.host, addr) {
+			panic(fmt.Sprintf("address %s must not be asked for in %v", addr, want))
+		}
+	}
+	var errs []error
+	next := map[netip.Addr]bool{}
+	for _, addr := range want {
+		if err := a.broken[addr]; err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		next[addr] = true
+		if !a.ours[addr] {
+			a.writes++
+		}
+	}
+	for addr := range a.ours {
+		if !next[addr] {
+			a.writes++
+		}
+	}
+	a.ours = next
+	return errors.Join(errs...)
+}
+
+// Host lists the addresses that are not ours.
+func (a *Addresses) Host() ([]netip.Addr, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.host), nil
+}
+
+// Changes hints after SetHost.
+func (a *Addresses) Changes(context.Context) (<-chan struct{}, error) { return a.hints, nil }
+
+// Writes counts the changes made so far.
+func (a *Addresses) Writes() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.writes
+}
+
+// String prints our addresses, sorted, one a line.
+func (a *Addresses) String() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var lines []string
+	for addr := range a.ours {
+		lines = append(lines, addr.String())
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,241 @@
+// Package proxytest holds what the tests of the service proxy share: the suite that every back end passes, and stateful fakes.
+//
+//	suite: Table after Table --> proxy.Backend --> Host.Observe --> as the Table says?
+package proxytest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// Host is the host that a back end under test changes, as the suite sees it from outside. It may be simulated.
+type Host interface {
+	// Endpoint is the address of the n-th endpoint (n from 0 to 3) of a protocol; it answers with who it is.
+	Endpoint(n int, protocol v1.Protocol) netip.AddrPort
+	// Front is the n-th address (n from 0 to 7) that may be the front of a Route.
+	Front(n int) netip.AddrPort
+	// Observe says which endpoints traffic to a Route's front reaches, sorted; none when it is refused or dropped.
+	Observe(t *testing.T, route proxy.Route) []netip.AddrPort
+	// Occupy takes a front as another program would, until the function it returns is called; nil: nothing can be in the way here.
+	Occupy(t *testing.T, protocol v1.Protocol, front netip.AddrPort) (free func())
+	// Traces lists what of the back end is left on the host.
+	Traces(t *testing.T) []string
+	// Writes counts the changes that the back end has made to the host so far.
+	Writes() int
+}
+
+// Run is the suite. start returns a new back end on a clean host; it is called for each test.
+func Run(t *testing.T, start func(t *testing.T) (proxy.Backend, Host)) {
+	t.Run("states in order", func(t *testing.T) {
+		r := newRun(t, start)
+		for i := range states {
+			r.to(i, false)
+			r.to(i, true)
+		}
+	})
+	t.Run("states in random order", func(t *testing.T) {
+		r := newRun(t, start)
+		for range 25 {
+			r.to(rand.IntN(len(states)), rand.IntN(3) == 0)
+		}
+	})
+	t.Run("same table changes nothing", func(t *testing.T) {
+		r := newRun(t, start)
+		for i := range states {
+			r.to(i, true)
+			writes := r.host.Writes()
+			r.sync(r.table, nil)
+			r.sync(r.table, []proxy.ServiceName{service(0), service(1), service(2)})
+			if now := r.host.Writes(); now != writes {
+				t.Errorf("state %q again made %d changes", states[i].name, now-writes)
+			}
+		}
+	})
+	t.Run("empty removes every trace", func(t *testing.T) {
+		r := newRun(t, start)
+		for i := range states {
+			r.to(i, true)
+			r.to(0, i%2 == 0)
+			if traces := r.host.Traces(t); len(traces) > 0 {
+				t.Errorf("after state %q the empty table left %v", states[i].name, traces)
+			}
+		}
+	})
+	t.Run("one route fails, the others go on", testOccupied(start))
+}
+
+func testOccupied(start func(t *testing.T) (proxy.Backend, Host)) func(t *testing.T) {
+	return func(t *testing.T) {
+		r := newRun(t, start)
+		table := states[len(states)-1].table(r.host)
+		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+			i := slices.IndexFunc(table.Routes, func(r proxy.Route) bool {
+				return r.Protocol == protocol && len(r.Backends) > 0 && r.Kind == proxy.ClusterIP
+			})
+			taken := table.Routes[i]
+			free := r.host.Occupy(t, protocol, taken.Front)
+			if free == nil {
+				continue
+			}
+			err := r.backend.Sync(t.Context(), table, nil)
+			failed, rest := proxy.RouteErrors(err)
+			if len(rest) > 0 || len(failed) != 1 || failed[0].Route.Front != taken.Front || failed[0].Route.Service != taken.Service {
+				t.Errorf("Sync with %s taken by another program: %v", taken.Front, err)
+			}
+			for _, route := range table.Routes {
+				if route.Front != taken.Front || route.Protocol != protocol {
+					r.check(route)
+				}
+			}
+			free()
+			r.sync(table, []proxy.ServiceName{taken.Service.ServiceName}) // what the loop does after a while
+			r.check(taken)
+			r.sync(&proxy.Table{}, nil)
+		}
+	}
+}
+
+// run is one back end with the Table it was given last.
+type run struct {
+	t       *testing.T
+	backend proxy.Backend
+	host    Host
+	table   *proxy.Table
+}
+
+func newRun(t *testing.T, start func(t *testing.T) (proxy.Backend, Host)) *run {
+	backend, host := start(t)
+	r := &run{t: t, backend: backend, host: host, table: &proxy.Table{}}
+	r.sync(r.table, nil)
+	return r
+}
+
+// to brings the back end to a state, telling what changed or not, and looks.
+func (r *run) to(state int, whole bool) {
+	r.t.Helper()
+	next := states[state].table(r.host)
+	changed := difference(r.table, next)
+	if whole {
+		changed = nil
+	}
+	gone := slices.DeleteFunc(slices.Clone(r.table.Routes), func(old proxy.Route) bool {
+		return slices.ContainsFunc(next.Routes, func(n proxy.Route) bool { return n.Front == old.Front && n.Protocol == old.Protocol })
+	})
+	r.t.Logf("state %q, changed %v", states[state].name, changed)
+	r.sync(next, changed)
+	for _, route := range next.Routes {
+		r.check(route)
+	}
+	for _, route := range gone {
+		if got := r.host.Observe(r.t, route); len(got) > 0 {
+			r.t.Errorf("state %q: %s %s is gone but reaches %v", states[state].name, route.Protocol, route.Front, got)
+		}
+	}
+}
+
+func (r *run) sync(table *proxy.Table, changed []proxy.ServiceName) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	defer cancel()
+	if err := r.backend.Sync(ctx, table, changed); err != nil {
+		r.t.Errorf("Sync: %v\n%s", err, table)
+	}
+	r.table = table
+}
+
+func (r *run) check(route proxy.Route) {
+	r.t.Helper()
+	var want []netip.AddrPort
+	for _, e := range route.Targets() {
+		want = append(want, e.Addr)
+	}
+	slices.SortFunc(want, netip.AddrPort.Compare)
+	if got := r.host.Observe(r.t, route); !slices.Equal(got, want) {
+		r.t.Errorf("%s %s reaches %v, want %v", route.Protocol, route.Front, got, want)
+	}
+}
+
+// difference names the Services whose Routes differ; never nil, for nil would mean "unknown".
+func difference(a, b *proxy.Table) []proxy.ServiceName {
+	changed := []proxy.ServiceName{}
+	for n := range 3 {
+		if fmt.Sprint(a.Of(service(n))) != fmt.Sprint(b.Of(service(n))) {
+			changed = append(changed, service(n))
+		}
+	}
+	return changed
+}
+
+func service(n int) proxy.ServiceName {
+	return proxy.ServiceName{Namespace: "suite", Name: fmt.Sprintf("s%d", n)}
+}
+
+// state is one Table of the suite.
+type state struct {
+	name string
+	rows string
+}
+
+// states: each row is "service kind protocol front endpoints", endpoints by number, "t" after a terminating one. The first state is
+// empty, the last has everything.
+var states = []state{
+	{"empty", ``},
+	{"one endpoint", `0 ClusterIP TCP 0 0`},
+	{"another endpoint", `0 ClusterIP TCP 0 1`},
+	{"three endpoints", `0 ClusterIP TCP 0 0,1,2`},
+	{"two endpoints and one terminating", `0 ClusterIP TCP 0 0,1t,2`},
+	{"only terminating", `0 ClusterIP TCP 0 1t`},
+	{"no endpoint", `0 ClusterIP TCP 0 -`},
+	{"another front", `0 ClusterIP TCP 1 0,1`},
+	{"udp", `0 ClusterIP UDP 0 0,1`},
+	{"udp without endpoint", `0 ClusterIP UDP 0 -`},
+	{"both protocols on one front", `0 ClusterIP TCP 0 0
+		0 ClusterIP UDP 0 1`},
+	{"the front passes to another service", `1 ClusterIP TCP 0 3`},
+	{"three services", `0 ClusterIP TCP 0 0,1
+		1 ClusterIP TCP 1 1
+		2 ClusterIP UDP 2 2`},
+	{"every kind", `0 ClusterIP TCP 0 0,1
+		0 ExternalIP TCP 3 0,1
+		0 LoadBalancer TCP 4 1
+		1 ClusterIP UDP 2 2,3
+		1 ExternalIP UDP 5 2
+		2 ClusterIP TCP 6 -`},
+}
+
+func (s state) table(host Host) *proxy.Table {
+	table := &proxy.Table{}
+	for line := range strings.Lines(s.rows) {
+		f := strings.Fields(line)
+		if len(f) != 5 {
+			continue
+		}
+		number := func(text string) (n int) {
+			if _, err := fmt.Sscan(text, &n); err != nil {
+				panic("bad row: " + line)
+			}
+			return n
+		}
+		route := proxy.Route{Service: proxy.ServicePortName{ServiceName: service(number(f[0])), Port: f[2] + f[3]}, Kind: proxy.Kind(f[1]),
+			Protocol: v1.Protocol(f[2]), Front: host.Front(number(f[3]))}
+		for text := range strings.SplitSeq(f[4], ",") {
+			if text != "-" {
+				name, terminating := strings.CutSuffix(text, "t")
+				route.Backends = append(route.Backends, proxy.Endpoint{Addr: host.Endpoint(number(name), route.Protocol), Terminating: terminating})
+			}
+		}
+		slices.SortFunc(route.Backends, func(a, b proxy.Endpoint) int { return a.Addr.Compare(b.Addr) })
+		table.Routes = append(table.Routes, route)
+	}
+	return table
+}
