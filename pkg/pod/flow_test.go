@@ -1,0 +1,272 @@
+package pod_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/tools/txtar"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/yaml"
+
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/podtest"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected parts of testdata")
+
+var linux = pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}
+
+// world is a node with everything around a Manager. The Manager can be stopped and made anew; the rest stays.
+type world struct {
+	log      *podtest.Log
+	engine   *podtest.Engine
+	api      *podtest.API
+	disk     *podtest.Disk
+	admitter *podtest.Admitter
+	platform pod.Platform
+
+	manager *pod.Manager
+	cancel  context.CancelFunc
+	ended   chan error
+}
+
+func newWorld(platform pod.Platform) *world {
+	log := podtest.NewLog()
+	return &world{
+		log: log, engine: podtest.NewEngine(log, platform), api: podtest.NewAPI(log), disk: podtest.NewDisk(log),
+		admitter: &podtest.Admitter{Log: log}, platform: platform,
+	}
+}
+
+func hostIPs() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.168.1.1")} }
+
+// begin runs a new Manager.
+func (w *world) begin() {
+	events := &podtest.Events{Log: w.log}
+	resolver := pod.NewResolver(pod.ResolverConfig{
+		NodeName: "node1", Platform: w.platform, ClusterDomain: "cluster.local", HostIPs: hostIPs,
+		Capacity: func() v1.ResourceList { return v1.ResourceList{} },
+	}, pod.ResolverParts{Images: podtest.Images{}, Volumes: w.disk, Network: podtest.Network{}, Objects: w.api, Recorder: events, Clock: clock.RealClock{}})
+	w.admitter = &podtest.Admitter{Log: w.log, Max: w.admitter.Max}
+	w.manager = pod.New(pod.Config{Platform: w.platform, HostIPs: hostIPs}, pod.Parts{
+		Source: w.api, Runtime: w.engine, Resolver: resolver, Volumes: w.disk, Objects: w.api, Status: w.api, Admitter: w.admitter,
+		Prober: w.engine, Executor: w.engine, Events: events, Clock: clock.RealClock{},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel, w.ended = cancel, make(chan error, 1)
+	manager, ended := w.manager, w.ended
+	go func() { ended <- manager.Run(ctx) }()
+}
+
+// kill stops the Manager where it is.
+func (w *world) kill() {
+	if w.cancel != nil {
+		w.cancel()
+		<-w.ended
+		w.cancel = nil
+	}
+}
+
+// check fails the test for what may never happen.
+func (w *world) check(t *testing.T) {
+	t.Helper()
+	for _, v := range append(w.engine.Violations, w.api.Violations...) {
+		t.Errorf("violation: %s", v)
+	}
+	for id, n := range w.engine.Starts() {
+		if n > 1 {
+			t.Errorf("%s was started %d times", id, n)
+		}
+	}
+}
+
+func parsePod(t *testing.T, data []byte) *v1.Pod {
+	t.Helper()
+	var p v1.Pod
+	if err := yaml.UnmarshalStrict(data, &p); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range p.Spec.Containers {
+		_ = c
+	}
+	return &p
+}
+
+// TestFlows runs the scripts of testdata/flows. A script is a list of lines: a command and its words; what it prints is compared with
+// the file's part "want".
+func TestFlows(t *testing.T) {
+	files, err := filepath.Glob("testdata/flows/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			parts := map[string][]byte{}
+			for _, f := range archive.Files {
+				parts[f.Name] = f.Data
+			}
+			var got bytes.Buffer
+			synctest.Test(t, func(t *testing.T) { runScript(t, string(archive.Comment), parts, &got) })
+			if *update {
+				for i := range archive.Files {
+					if archive.Files[i].Name == "want" {
+						archive.Files[i].Data = got.Bytes()
+					}
+				}
+				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if want := string(parts["want"]); got.String() != want {
+				t.Errorf("got:\n%s\nwant:\n%s", got.String(), want)
+			}
+		})
+	}
+}
+
+func runScript(t *testing.T, script string, parts map[string][]byte, out *bytes.Buffer) {
+	platform := linux
+	if data, ok := parts["platform"]; ok {
+		platform = pod.Platform{}
+		if err := yaml.Unmarshal(data, &platform); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(platform)
+	w.begin()
+	defer w.kill()
+	synctest.Wait()
+	for line := range strings.Lines(script) {
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		fmt.Fprintf(out, "> %s\n", strings.Join(words, " "))
+		if err := w.command(t, words, parts, out); err != nil {
+			t.Fatalf("%s: %v", strings.TrimSpace(line), err)
+		}
+		synctest.Wait()
+	}
+	w.check(t)
+}
+
+func (w *world) command(t *testing.T, words []string, parts map[string][]byte, out *bytes.Buffer) error {
+	arg := func(i int) string {
+		if i < len(words) {
+			return words[i]
+		}
+		return ""
+	}
+	number := func(i int) int {
+		n, err := strconv.Atoi(arg(i))
+		if err != nil {
+			t.Fatalf("%v: word %d is no number", words, i)
+		}
+		return n
+	}
+	switch words[0] {
+	case "create":
+		w.api.Create(parsePod(t, parts[arg(1)]))
+	case "static":
+		p := parsePod(t, parts[arg(1)])
+		w.api.CreateStatic(p)
+	case "unstatic":
+		w.api.RemoveStatic(parsePod(t, parts[arg(1)]).UID)
+	case "image":
+		return w.api.Update(arg(1), func(p *v1.Pod) { p.Spec.Containers[0].Image = arg(2) })
+	case "debug":
+		return w.api.Update(arg(1), func(p *v1.Pod) {
+			p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: arg(2), Image: "busybox"}})
+		})
+	case "delete":
+		return w.api.Remove(arg(1), int64(number(2)))
+	case "gate":
+		return w.api.Update(arg(1), func(p *v1.Pod) {
+			p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: v1.PodConditionType(arg(2)), Status: v1.ConditionTrue})
+		})
+	case "secret":
+		w.api.SetSecret(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: arg(1)}, Data: map[string][]byte{"key": []byte("value")}})
+	case "wait":
+		d, err := time.ParseDuration(arg(1))
+		if err != nil {
+			return err
+		}
+		time.Sleep(d)
+	case "exit":
+		return w.engine.Exit(arg(1), number(2), strings.Join(words[3:], " "))
+	case "lose":
+		w.engine.Lose(arg(1))
+	case "probe":
+		w.engine.SetProbe(strings.TrimPrefix(arg(1), "*"), arg(2), arg(3) == "pass")
+	case "hang":
+		d, err := time.ParseDuration(arg(2))
+		if err != nil {
+			return err
+		}
+		w.engine.Hang(arg(1), d)
+	case "stubborn":
+		w.engine.Stubborn(arg(1))
+	case "fail":
+		w.engine.Fail(arg(1), arg(2), number(3), errors.New(strings.Join(words[4:], " ")))
+	case "disk-fail":
+		w.disk.Fail(number(1))
+	case "disk-put":
+		w.disk.Put("uid-old")
+	case "max-pods":
+		w.admitter.Max = number(1)
+	case "engine":
+		switch arg(1) {
+		case "restart":
+			w.engine.Restart()
+		default:
+			w.engine.SetDown(arg(1) == "down")
+		}
+	case "api":
+		w.api.SetDown(arg(1) == "down")
+	case "kill":
+		w.kill()
+	case "begin":
+		w.begin()
+	case "log":
+		out.WriteString(w.log.Take())
+	case "pods":
+		out.WriteString(w.api.String())
+	case "containers":
+		out.WriteString(w.engine.String())
+	case "disk":
+		out.WriteString(w.disk.String())
+	case "table":
+		w.manager.DebugText(out)
+	case "status":
+		p := w.api.Pod(arg(1))
+		if p == nil {
+			return fmt.Errorf("no pod %s", arg(1))
+		}
+		data, err := yaml.Marshal(p.Status)
+		if err != nil {
+			return err
+		}
+		out.Write(data)
+	default:
+		return errors.New("unknown command")
+	}
+	return nil
+}

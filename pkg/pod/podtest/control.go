@@ -1,0 +1,197 @@
+package podtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Exit ends a running container by itself.
+func (e *Engine) Exit(id string, code int, message string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for uid, p := range e.pods {
+		for i := range p.Containers {
+			if c := &p.Containers[i]; c.ID == id && c.State == pod.Running {
+				c.State, c.FinishedAt, c.ExitCode, c.Message, c.Addresses = pod.Exited, time.Now(), code, message, nil
+				c.OOMKilled = message == "OOM"
+				e.Log.Printf("engine: %s exits with %d", id, code)
+				e.tell(uid)
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("%s does not run", id)
+}
+
+// Lose removes a container or sandbox behind the agent's back.
+func (e *Engine) Lose(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for uid, p := range e.pods {
+		p.Containers = slices.DeleteFunc(p.Containers, func(c pod.Container) bool { return c.ID == id })
+		p.Sandboxes = slices.DeleteFunc(p.Sandboxes, func(s pod.Sandbox) bool { return s.ID == id })
+		e.tell(uid)
+	}
+	e.Log.Printf("engine: %s disappears", id)
+}
+
+// Restart ends everything that runs, as an engine without live-restore does.
+func (e *Engine) Restart() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.Log.Printf("engine: restarts")
+	for uid, p := range e.pods {
+		for i := range p.Sandboxes {
+			p.Sandboxes[i].Running, p.Sandboxes[i].Addresses = false, nil
+		}
+		for i := range p.Containers {
+			if c := &p.Containers[i]; c.State == pod.Running {
+				c.State, c.FinishedAt, c.ExitCode = pod.Exited, time.Now(), 137
+			}
+		}
+		e.tell(uid)
+	}
+	e.tell("")
+}
+
+// SetDown makes the engine answer nothing but errors, or answer again.
+func (e *Engine) SetDown(down bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.down = down
+	if !down {
+		e.tell("")
+	}
+}
+
+// Fail lets the next times steps of action on container ("": any) fail with err.
+func (e *Engine) Fail(action, container string, times int, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.failures = append(e.failures, &failure{action, container, times, err})
+}
+
+// Stubborn lets a container ignore the stop signal.
+func (e *Engine) Stubborn(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stubborn[id] = true
+}
+
+// Hang lets commands in a container take that long.
+func (e *Engine) Hang(id string, d time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hangs[id] = d
+}
+
+// SetProbe says how probes end that go to target: a container id, or "" for all, and the first word of an exec command as the probe's name.
+func (e *Engine) SetProbe(id, name string, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.results[id+" "+name] = ok
+}
+
+// Probe implements pod.Prober for exec handlers: a probe passes when SetProbe said so.
+func (e *Engine) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.ProbeTarget) (ok bool, detail string, err error) {
+	if handler.Exec == nil || len(handler.Exec.Command) == 0 {
+		return false, "", errors.New("podtest probes by exec alone")
+	}
+	name := handler.Exec.Command[0]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c := e.find(target.ContainerID); c == nil || c.State != pod.Running {
+		return false, "", fmt.Errorf("container %s does not run", target.ContainerID)
+	}
+	ok = e.results[target.ContainerID+" "+name] || e.results[" "+name]
+	return ok, name + " says no", ctx.Err()
+}
+
+// ExecSync implements pod.Executor: "false" exits with 1, "exit" ends the container, all else succeeds, after the time that Hang set.
+func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (int, []byte, error) {
+	e.Log.Printf("exec: %s %s", containerID, strings.Join(argv, " "))
+	e.mu.Lock()
+	c, hang := e.find(containerID), e.hangs[containerID]
+	runs := c != nil && c.State == pod.Running
+	e.mu.Unlock()
+	if !runs {
+		return 0, nil, fmt.Errorf("container %s does not run", containerID)
+	}
+	if err := sleep(ctx, max(hang, time.Millisecond)); err != nil {
+		e.Log.Printf("exec: %s %s is cut short", containerID, strings.Join(argv, " "))
+		return 0, nil, err
+	}
+	if argv[0] == "false" {
+		return 1, []byte("no"), nil
+	}
+	return 0, nil, nil
+}
+
+// Starts tells how often each container attempt was started; more than once is wrong.
+func (e *Engine) Starts() map[string]int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.starts)
+}
+
+// Running lists the ids that run, sorted.
+func (e *Engine) Running() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var ids []string
+	for _, p := range e.pods {
+		for _, s := range p.Sandboxes {
+			if s.Running {
+				ids = append(ids, s.ID)
+			}
+		}
+		for _, c := range p.Containers {
+			if c.State == pod.Running {
+				ids = append(ids, c.ID)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// String prints all that the engine has.
+func (e *Engine) String() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var rows []string
+	for _, p := range e.pods {
+		for _, s := range p.Sandboxes {
+			state := "exited"
+			if s.Running {
+				state = "running"
+			}
+			rows = append(rows, fmt.Sprintf("%s\t%s\n", s.ID, state))
+		}
+		for _, c := range p.Containers {
+			state := string(c.State)
+			if c.State == pod.Exited {
+				state = fmt.Sprintf("exited (%d)", c.ExitCode)
+			}
+			rows = append(rows, fmt.Sprintf("%s\t%s\n", c.ID, state))
+		}
+	}
+	slices.Sort(rows)
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprint(w, row)
+	}
+	w.Flush()
+	return b.String()
+}

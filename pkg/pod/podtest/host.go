@@ -1,0 +1,179 @@
+package podtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Disk is pod.Volumes: directories of pods by UID.
+type Disk struct {
+	Log *Log
+
+	mu       sync.Mutex
+	dirs     map[types.UID]bool
+	failures int
+}
+
+// NewDisk makes a Disk with nothing on it.
+func NewDisk(log *Log) *Disk { return &Disk{Log: log, dirs: map[types.UID]bool{}} }
+
+// Prepare implements pod.Volumes.
+func (d *Disk) Prepare(ctx context.Context, p *v1.Pod) (map[string]string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failures > 0 {
+		d.failures--
+		return nil, errors.New(`MountVolume.SetUp failed for volume "data" : no`)
+	}
+	d.dirs[p.UID] = true
+	paths := map[string]string{}
+	for _, v := range p.Spec.Volumes {
+		paths[v.Name] = "/pods/" + string(p.UID) + "/" + v.Name
+	}
+	return paths, ctx.Err()
+}
+
+// Mounts implements pod.Volumes.
+func (d *Disk) Mounts(context.Context, *v1.Pod, *v1.Container, []pod.Env) ([]pod.Mount, error) {
+	return nil, nil
+}
+
+// WriteFile implements pod.Volumes.
+func (d *Disk) WriteFile(uid types.UID, name string, data []byte, mode uint32) (string, error) {
+	return "/pods/" + string(uid) + "/" + name, nil
+}
+
+// Clean implements pod.Volumes.
+func (d *Disk) Clean(ctx context.Context, uid types.UID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failures > 0 {
+		d.failures--
+		return errors.New("cannot remove the pod's directory: busy")
+	}
+	if d.dirs[uid] {
+		d.Log.Printf("disk: clean %s", uid)
+	}
+	delete(d.dirs, uid)
+	return nil
+}
+
+// Leftovers implements pod.Volumes.
+func (d *Disk) Leftovers() ([]types.UID, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var uids []types.UID
+	for uid := range d.dirs {
+		uids = append(uids, uid)
+	}
+	slices.Sort(uids)
+	return uids, nil
+}
+
+// Put makes a directory, as an agent before us may have left it.
+func (d *Disk) Put(uid types.UID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dirs[uid] = true
+}
+
+// Fail lets the next n calls fail.
+func (d *Disk) Fail(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failures = n
+}
+
+// String lists the directories.
+func (d *Disk) String() string {
+	uids, _ := d.Leftovers()
+	return fmt.Sprintln("directories:", uids)
+}
+
+// Network is pod.Network with one network.
+type Network struct{}
+
+// Join implements pod.Network.
+func (Network) Join(*v1.Pod) (string, error) { return "pods", nil }
+
+// Images is pod.Images: everything is there but images that begin with "missing".
+type Images struct{}
+
+// Lookup implements pod.Images.
+func (Images) Lookup(ctx context.Context, name string) (pod.Image, bool, error) {
+	if strings.HasPrefix(name, "missing") {
+		return pod.Image{}, false, nil
+	}
+	return pod.Image{ID: "sha256:" + name, Ref: "docker://sha256:" + name}, true, ctx.Err()
+}
+
+// Pull implements pod.Images; it always fails.
+func (Images) Pull(ctx context.Context, name string, creds []pod.Credential) (pod.Image, error) {
+	return pod.Image{}, fmt.Errorf("manifest for %s not found", name)
+}
+
+// Admitter is pod.Admitter: it lets in at most Max pods (0: any number) and logs who comes and goes.
+type Admitter struct {
+	Log *Log
+	Max int
+	in  map[types.UID]bool
+}
+
+// Admit implements pod.Admitter.
+func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
+	if a.in == nil {
+		a.in = map[types.UID]bool{}
+	}
+	if a.Max > 0 && len(a.in) >= a.Max && !a.in[p.UID] {
+		return &pod.Rejection{Reason: "OutOfpods", Message: "Node didn't have enough resource: pods"}
+	}
+	a.in[p.UID] = true
+	return nil
+}
+
+// Adopt implements pod.Admitter.
+func (a *Admitter) Adopt(p *v1.Pod) {
+	a.Log.Printf("admit: adopt %s", p.Name)
+	if a.in == nil {
+		a.in = map[types.UID]bool{}
+	}
+	a.in[p.UID] = true
+}
+
+// Release implements pod.Admitter.
+func (a *Admitter) Release(uid types.UID) { delete(a.in, uid) }
+
+// Events is a record.EventRecorder that writes into a Log.
+type Events struct{ Log *Log }
+
+// Event implements record.EventRecorder.
+func (e *Events) Event(object runtime.Object, kind, reason, message string) {
+	where := ""
+	if ref, ok := object.(*v1.ObjectReference); ok {
+		where = ref.Name
+		if _, container, ok := strings.Cut(ref.FieldPath, "{"); ok {
+			where += "/" + strings.TrimSuffix(container, "}")
+		}
+	}
+	e.Log.Printf("event: %s %s %s: %s", where, kind, reason, message)
+}
+
+// Eventf implements record.EventRecorder.
+func (e *Events) Eventf(object runtime.Object, kind, reason, format string, args ...any) {
+	e.Event(object, kind, reason, fmt.Sprintf(format, args...))
+}
+
+// AnnotatedEventf implements record.EventRecorder.
+func (e *Events) AnnotatedEventf(object runtime.Object, _ map[string]string, kind, reason, format string, args ...any) {
+	e.Event(object, kind, reason, fmt.Sprintf(format, args...))
+}
