@@ -1,0 +1,213 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Apply does one step. Errors of the engine are of type *ApplyError.
+func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
+	switch step.Action {
+	case pod.CreateSandbox:
+		return failed(ReasonSandbox, e.createSandbox(ctx, p, step))
+	case pod.StartContainer:
+		return e.startContainer(ctx, p, step)
+	case pod.StopSandbox:
+		return failed(ReasonKill, e.stop(ctx, step.ID, 0))
+	case pod.StopContainer:
+		return failed(ReasonKill, e.stop(ctx, step.ID, step.Grace))
+	case pod.RemoveSandbox, pod.RemoveContainer:
+		return failed(ReasonRemove, e.remove(ctx, step.ID))
+	}
+	return fmt.Errorf("step %q: must be one of pod's Actions", step.Action)
+}
+
+// target gathers what Convert needs of this engine.
+func (e *Engine) target(ctx context.Context) (Target, error) {
+	t := Target{
+		Platform: e.cfg.Platform, Node: e.cfg.Node, CPUs: int(e.cpus.Load()), LogMaxSize: e.cfg.LogMaxSize, LogMaxFiles: e.cfg.LogMaxFiles,
+		CgroupParent: e.cfg.CgroupParent, MinOOMScoreAdj: int(e.minOOM.Load()), SeccompDefault: e.cfg.SeccompDefault,
+	}
+	err := e.call(ctx, e.cfg.CallTimeout, "connect to the engine", func(_ context.Context, c *client.Client) error {
+		t.API = c.ClientVersion()
+		return nil
+	})
+	if err == nil && t.CPUs == 0 {
+		var info Info
+		info, err = e.Info(ctx)
+		t.CPUs = info.CPUs
+	}
+	return t, err
+}
+
+func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) error {
+	t, err := e.target(ctx)
+	if err != nil {
+		return err
+	}
+	if step.Sandbox == nil {
+		return errors.New("cannot create a sandbox: step has no Sandbox")
+	}
+	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) {
+		return ConvertSandbox(p, step, e.cfg.InfraImage, t)
+	})
+}
+
+func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) error {
+	t, err := e.target(ctx)
+	if err != nil {
+		return failed(ReasonCreate, err)
+	}
+	c := find(p, step)
+	if c == nil || step.Inputs == nil {
+		return failed(ReasonConfig, fmt.Errorf("cannot start %s container %q: the pod has none of that name, or step has no Inputs", step.Kind, step.Container))
+	}
+	if e.cfg.Hash != nil {
+		t.Hash = e.cfg.Hash(c)
+	}
+	if name := localhostProfile(p, c); name != "" && t.Platform.OS == "linux" {
+		if !filepath.IsLocal(name) {
+			return failed(ReasonConfig, fmt.Errorf("container %s: localhostProfile %q: must be a path below the seccomp directory", c.Name, name))
+		}
+		data, err := os.ReadFile(filepath.Join(e.cfg.SeccompRoot, name))
+		if err != nil {
+			return failed(ReasonConfig, fmt.Errorf("cannot read seccomp profile of container %s: %w", c.Name, err))
+		}
+		t.SeccompProfile = string(data)
+	}
+	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) { return Convert(p, step, t) })
+}
+
+// createAndStart makes a container run. When the host does not let it have its OOM score, it is made again with 0, and all later
+// ones begin so.
+func (e *Engine) createAndStart(ctx context.Context, p *v1.Pod, t Target, convert func(Target) (Creation, error)) error {
+	creation, err := convert(t)
+	if err != nil {
+		return failed(ReasonConfig, err)
+	}
+	id, done, err := e.create(ctx, p, creation)
+	if err != nil || done {
+		return failed(ReasonCreate, err)
+	}
+	err = e.start(ctx, id, creation.Name)
+	if err == nil || creation.HostConfig.OomScoreAdj >= 0 || !deniedOOM(err) {
+		return failed(ReasonRun, err)
+	}
+	t.MinOOMScoreAdj = 0
+	if creation, err = convert(t); err != nil {
+		return failed(ReasonConfig, err)
+	}
+	if id, done, err = e.create(ctx, p, creation); err != nil || done {
+		return failed(ReasonCreate, err)
+	}
+	if err = e.start(ctx, id, creation.Name); err == nil {
+		e.minOOM.Store(0)
+		e.warnOOM.Do(func() {
+			klog.InfoS("Warning: this host does not let containers have an OOM score below 0 (the engine lacks CAP_SYS_RESOURCE); "+
+				"under memory pressure the kernel chooses among them without regard to their QoS", "host", e.host)
+		})
+	}
+	return failed(ReasonRun, err)
+}
+
+// create makes a container that is ready to be started. done: one of this attempt has run already. A leftover that was never started
+// is replaced.
+func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id string, done bool, err error) {
+	what := "create container " + creation.Name
+	for range 3 {
+		id, err = e.requestCreate(ctx, what, creation)
+		switch {
+		case err == nil:
+			return id, false, nil
+		case gone(err) && creation.Config.Labels[LabelType] == typeSandbox && creation.Config.Image == e.cfg.InfraImage:
+			if _, pullErr := e.Pull(ctx, e.cfg.InfraImage, nil); pullErr != nil {
+				return "", false, fmt.Errorf("cannot get the image of the sandbox: %w", pullErr)
+			}
+			continue
+		case !nameTaken(err):
+			return "", false, err
+		}
+		holder, inspectErr := e.inspect(ctx, creation.Name)
+		switch {
+		case gone(inspectErr): // removed just now; some engines also leave a name behind, see below
+			continue
+		case inspectErr != nil:
+			return "", false, inspectErr
+		}
+		if uid, ours := e.owner(holder.Config.Labels); !ours || uid != p.UID {
+			return "", false, fmt.Errorf("cannot %s: container %s, which is not this agent's, has that name; remove it: %w", what, short(holder.ID), err)
+		}
+		if holder.State.Status != container.StateCreated {
+			return holder.ID, true, nil
+		}
+		if err := e.remove(ctx, holder.ID); err != nil {
+			return "", false, err
+		}
+	}
+	if nameTaken(err) { // by nobody that can be seen: a fault of the engine that only its restart heals
+		creation.Name = fmt.Sprintf("%s_%x", creation.Name, e.clock.Now().UnixNano())
+		id, err = e.requestCreate(ctx, what, creation)
+	}
+	return id, false, err
+}
+
+func (e *Engine) start(ctx context.Context, id, name string) error {
+	return e.call(ctx, e.cfg.CallTimeout, "start container "+name, func(ctx context.Context, c *client.Client) error {
+		return c.ContainerStart(ctx, id, container.StartOptions{})
+	})
+}
+
+// stop ends a container: its stop signal, grace (rounded up to seconds), kill. An engine that does not manage it within the grace period
+// and some slack is asked once more, to kill.
+func (e *Engine) stop(ctx context.Context, id string, grace time.Duration) error {
+	seconds := int((max(grace, 0) + time.Second - 1) / time.Second)
+	what := "stop container " + short(id)
+	err := e.call(ctx, time.Duration(seconds)*time.Second+e.cfg.StopSlack, what, func(ctx context.Context, c *client.Client) error {
+		return c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds})
+	})
+	if err == nil || gone(err) {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	klog.V(2).InfoS("Killing a container that the engine could not stop", "container", short(id), "reason", err)
+	killErr := e.call(ctx, e.cfg.StopSlack, "kill container "+short(id), func(ctx context.Context, c *client.Client) error {
+		return c.ContainerKill(ctx, id, "KILL")
+	})
+	if gone(killErr) {
+		return nil
+	}
+	answer, inspectErr := e.inspect(ctx, id)
+	switch {
+	case gone(inspectErr), inspectErr == nil && !answer.State.Running:
+		return nil
+	case killErr != nil:
+		return errors.Join(err, killErr)
+	case inspectErr != nil:
+		return inspectErr
+	}
+	return err
+}
+
+// remove deletes a container and its anonymous volumes; one that is gone, or going, is no error.
+func (e *Engine) remove(ctx context.Context, id string) error {
+	err := e.call(ctx, e.cfg.CallTimeout, "remove container "+short(id), func(ctx context.Context, c *client.Client) error {
+		return c.ContainerRemove(ctx, id, container.RemoveOptions{RemoveVolumes: true, Force: true})
+	})
+	if gone(err) || err != nil && beingRemoved(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,64 @@
+package docker
+
+import "sync"
+
+// cache keeps what inspect said of containers, so that observing a pod costs one list. An exited container does not change any more;
+// a running one is kept only while the event stream is up, which would tell of its end.
+type cache struct {
+	mu        sync.Mutex
+	entries   map[string]cached
+	streaming bool
+	changes   uint64 // events so far: an answer that was asked for before an event may be older than it
+}
+
+type cached struct {
+	state string // as the list says it
+	seen  seen
+}
+
+func (c *cache) init() { c.entries = map[string]cached{} }
+
+// get returns what is known of id while it is in state. mark goes to put.
+func (c *cache) get(id, state string) (s seen, mark uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	entry, ok := c.entries[id]
+	return entry.seen, c.changes, ok && entry.state == state
+}
+
+// put keeps what inspect said. settled: it cannot change without an event that names it as started.
+func (c *cache) put(id, state string, s seen, mark uint64, settled bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if mark == c.changes && (settled || c.streaming) {
+		c.entries[id] = cached{state: state, seen: s}
+	}
+}
+
+// drop forgets a container of which an event told.
+func (c *cache) drop(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changes++
+	delete(c.entries, id)
+}
+
+// stream says whether events arrive from now on. Both ways everything is forgotten: what happened in the gap is unknown.
+func (c *cache) stream(up bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changes++
+	c.streaming = up
+	clear(c.entries)
+}
+
+// retain forgets all containers but those that exist.
+func (c *cache) retain(exists map[string]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.entries {
+		if !exists[id] {
+			delete(c.entries, id)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package docker
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/versions"
+	"github.com/docker/go-connections/nat"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Target is what Convert must know of the engine and its host.
+type Target struct {
+	Platform       pod.Platform
+	Node           string // value of LabelNode
+	API            string // negotiated version; "": newest
+	CPUs           int    // of the host: Windows engines refuse a limit above it; 0: unknown
+	LogMaxSize     int64
+	LogMaxFiles    int
+	CgroupParent   string
+	MinOOMScoreAdj int  // lower scores are raised to this
+	SeccompDefault bool // pods that name no profile get the engine's, not none
+	// SeccompProfile is the content of the container's localhost profile; see localhostProfile.
+	SeccompProfile string
+	Hash           string // of the container's spec
+}
+
+// Creation is everything that the engine is told about a new container.
+type Creation struct {
+	Name       string
+	Config     *container.Config
+	HostConfig *container.HostConfig
+}
+
+// The annotation and its value that ask for Hyper-V isolation, as kubelets with the feature HyperVContainer knew them.
+const (
+	isolationAnnotation = "experimental.windows.kubernetes.io/isolation-type"
+	isolationHyperV     = "hyperv"
+)
+
+// minOOMScoreAdj is the lowest score there is. The sandbox gets upstream's -998: it goes last, for the whole pod goes with it.
+const (
+	minOOMScoreAdj     = -1000
+	sandboxOOMScoreAdj = -998
+)
+
+// ConvertSandbox decides how the pod's sandbox is created from image by step, whose Sandbox is set. It is pure.
+func ConvertSandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation, error) {
+	out := creation(containerName(p, sandboxName, step.Attempt), podLabels(p, t), t)
+	out.Config.Labels[LabelRestartCount] = strconv.Itoa(step.Attempt)
+	out.Config.Image = image
+	if err := joinNetwork(&out, p, step.Sandbox, t); err != nil {
+		return Creation{}, err
+	}
+	h := out.HostConfig
+	if t.Platform.OS == "windows" {
+		h.Isolation = isolation(p)
+		return out, nil
+	}
+	h.CgroupParent = t.CgroupParent
+	h.OomScoreAdj = max(sandboxOOMScoreAdj, t.MinOOMScoreAdj)
+	h.CPUShares = minShares
+	if !versions.LessThan(t.api(), "1.32") {
+		h.IpcMode = container.IPCModeShareable // older engines know no other
+	}
+	hostNamespaces(h, p)
+	if sc := p.Spec.SecurityContext; sc != nil {
+		for _, s := range sc.Sysctls {
+			if h.Sysctls == nil {
+				h.Sysctls = map[string]string{}
+			}
+			h.Sysctls[strings.ReplaceAll(s.Name, "/", ".")] = s.Value
+		}
+		h.SecurityOpt = append(h.SecurityOpt, selinux(sc.SELinuxOptions)...)
+	}
+	return out, bindFiles(h, step.Sandbox.Files)
+}
+
+// Convert decides how the container that step names is created. step.Inputs is set. It is pure. An error means that the engine
+// cannot do what the spec asks for, and says what would be right.
+func Convert(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
+	c, in := find(p, step), step.Inputs
+	if c == nil {
+		return Creation{}, fmt.Errorf("pod has no %s container %q", step.Kind, step.Container)
+	}
+	labels := podLabels(p, t)
+	maps.Copy(labels, map[string]string{
+		LabelType:          typeContainer,
+		LabelContainerName: c.Name,
+		LabelKind:          string(step.Kind),
+		LabelRestartCount:  strconv.Itoa(step.Attempt),
+		LabelHash:          t.Hash,
+		LabelImage:         c.Image,
+		LabelImageRef:      in.Image.Ref,
+		LabelMessage:       in.TerminationLog,
+		LabelMessagePath:   c.TerminationMessagePath,
+		LabelMessagePolicy: string(c.TerminationMessagePolicy),
+	})
+	if in.SandboxID != "" {
+		labels[LabelSandboxID] = in.SandboxID
+	}
+	out := creation(containerName(p, c.Name, step.Attempt), labels, t)
+	config, h := out.Config, out.HostConfig
+	config.Image = in.Image.ID
+	config.Entrypoint, config.Cmd = in.Entrypoint, in.Args
+	config.Env = environment(in.Env)
+	config.WorkingDir = c.WorkingDir
+	config.OpenStdin, config.StdinOnce, config.Tty = c.Stdin, c.StdinOnce, c.TTY
+	if in.SandboxID != "" {
+		h.NetworkMode = container.NetworkMode("container:" + in.SandboxID)
+	} else if err := joinNetwork(&out, p, in.Sandbox, t); err != nil {
+		return Creation{}, err
+	}
+	if t.Platform.OS == "windows" {
+		return out, convertWindows(&out, p, c, in, t)
+	}
+	return out, convertLinux(&out, p, c, in, t)
+}
+
+// creation is what sandboxes and containers have in common.
+func creation(name string, labels map[string]string, t Target) Creation {
+	out := Creation{
+		Name:   name,
+		Config: &container.Config{Labels: labels},
+		// The agent restarts containers, the engine never. A health check of the image is not Kubernetes' and would cost an exec each time.
+		HostConfig: &container.HostConfig{RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled}},
+	}
+	out.Config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
+	out.HostConfig.LogConfig.Type = "json-file"
+	if t.LogMaxSize > 0 {
+		out.HostConfig.LogConfig.Config = map[string]string{"max-size": strconv.FormatInt(t.LogMaxSize, 10)}
+		if t.LogMaxFiles > 0 {
+			out.HostConfig.LogConfig.Config["max-file"] = strconv.Itoa(t.LogMaxFiles)
+		}
+	}
+	return out
+}
+
+func (t Target) api() string {
+	if t.API == "" {
+		return "1.51"
+	}
+	return t.API
+}
+
+// find returns the container of the spec that step names; nil if there is none.
+func find(p *v1.Pod, step pod.Step) *v1.Container {
+	switch step.Kind {
+	case pod.Init:
+		return named(p.Spec.InitContainers, step.Container)
+	case pod.Ephemeral:
+		for i := range p.Spec.EphemeralContainers {
+			if c := &p.Spec.EphemeralContainers[i]; c.Name == step.Container {
+				return (*v1.Container)(&c.EphemeralContainerCommon)
+			}
+		}
+		return nil
+	}
+	return named(p.Spec.Containers, step.Container)
+}
+
+func named(list []v1.Container, name string) *v1.Container {
+	i := slices.IndexFunc(list, func(c v1.Container) bool { return c.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &list[i]
+}
+
+// environment keeps the last of several values of one name, at the place of the first.
+func environment(env []pod.Env) []string {
+	var out []string
+	at := map[string]int{}
+	for _, e := range env {
+		line := e.Name + "=" + e.Value
+		if i, ok := at[e.Name]; ok {
+			out[i] = line
+			continue
+		}
+		at[e.Name] = len(out)
+		out = append(out, line)
+	}
+	return out
+}
+
+// joinNetwork makes out the owner of the pod's network: its hostname, resolver and published ports.
+func joinNetwork(out *Creation, p *v1.Pod, in *pod.SandboxInputs, t Target) error {
+	h := out.HostConfig
+	h.NetworkMode = container.NetworkMode(in.Network)
+	if h.NetworkMode.IsHost() {
+		h.UTSMode = "host" // the host's name comes with its network
+		return nil
+	}
+	out.Config.Hostname = in.Hostname
+	if t.Platform.OS == "windows" { // Linux has resolv.conf among the Files
+		h.DNS, h.DNSSearch, h.DNSOptions = in.DNS.Servers, in.DNS.Searches, in.DNS.Options
+	}
+	return publish(out, p)
+}
+
+// publish makes the engine forward the pod's hostPorts. Init containers that go on running have ports as well.
+func publish(out *Creation, p *v1.Pod) error {
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		for _, port := range c.Ports {
+			if port.HostPort == 0 {
+				continue
+			}
+			protocol := strings.ToLower(string(port.Protocol))
+			if protocol == "" {
+				protocol = "tcp"
+			}
+			inner, err := nat.NewPort(protocol, strconv.Itoa(int(port.ContainerPort)))
+			if err != nil {
+				return fmt.Errorf("container %s: port %d/%s: %w", c.Name, port.ContainerPort, port.Protocol, err)
+			}
+			if out.HostConfig.PortBindings == nil {
+				out.HostConfig.PortBindings, out.Config.ExposedPorts = nat.PortMap{}, nat.PortSet{}
+			}
+			binding := nat.PortBinding{HostIP: port.HostIP, HostPort: strconv.Itoa(int(port.HostPort))}
+			if !slices.Contains(out.HostConfig.PortBindings[inner], binding) {
+				out.HostConfig.PortBindings[inner] = append(out.HostConfig.PortBindings[inner], binding)
+			}
+			out.Config.ExposedPorts[inner] = struct{}{}
+		}
+	}
+	return nil
+}
+
+// isolation is what the pod asks for; "" leaves it to the engine.
+func isolation(p *v1.Pod) container.Isolation {
+	switch value := strings.ToLower(p.Annotations[isolationAnnotation]); value {
+	case isolationHyperV, string(container.IsolationProcess):
+		return container.Isolation(value)
+	}
+	return container.IsolationEmpty
+}

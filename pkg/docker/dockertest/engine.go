@@ -1,0 +1,319 @@
+// Package dockertest is a Docker engine for tests, with nothing behind it: a stateful model of the part of the Docker API that package
+// docker uses, served over HTTP on any listener. It validates as the engine does, fails and hangs on request, and prints its state.
+//
+//	docker client --HTTP--> Engine: containers run Programs, Go functions in this process
+package dockertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// Options say what engine it is. The zero value is Docker 20.10 on Linux.
+type Options struct {
+	Version       string // of the engine; "": 20.10.24
+	APIVersion    string // newest that it speaks; "": 1.41
+	MinAPIVersion string // oldest; "": 1.12
+	OS            string // linux or windows; "": linux
+	Build         int    // Windows build; below 16299 containers cannot share a network
+	CPUs          int    // 0: 4
+	Memory        int64  // bytes; 0: 8 GiB
+	LiveRestore   bool
+	// NoSysResource makes starts with an OOM score below 0 fail, as on a host whose engine lacks CAP_SYS_RESOURCE.
+	NoSysResource bool
+	// Program finds what runs as argv; nil: no such executable. Without it every command waits to be stopped.
+	Program func(argv []string) Program
+	// IsFile says which host paths are files, for Windows, which cannot mount them; nil: the machine's own files are asked.
+	IsFile func(hostPath string) bool
+	Clock  clock.Clock
+}
+
+// Engine is the fake. It is an http.Handler; all methods may be called concurrently.
+type Engine struct {
+	opts  Options
+	clock clock.Clock
+
+	mu         sync.Mutex
+	serial     int
+	containers map[string]*box
+	execs      map[string]*command
+	images     map[string]*Image
+	remotes    map[string]Remote
+	networks   map[string]*segment
+	events     []event
+	changed    chan struct{} // closed and replaced at each event
+	down       chan struct{} // closed and replaced at each Restart
+	faults     []*fault
+	requests   []string
+}
+
+// New makes an engine without containers and images, with the networks that every engine has.
+func New(opts Options) *Engine {
+	setDefault(&opts.Version, "20.10.24")
+	setDefault(&opts.APIVersion, "1.41")
+	setDefault(&opts.MinAPIVersion, "1.12")
+	setDefault(&opts.OS, "linux")
+	if opts.CPUs == 0 {
+		opts.CPUs = 4
+	}
+	if opts.Memory == 0 {
+		opts.Memory = 8 << 30
+	}
+	if opts.IsFile == nil {
+		opts.IsFile = func(name string) bool {
+			info, err := os.Stat(name)
+			return err == nil && !info.IsDir()
+		}
+	}
+	if opts.Program == nil {
+		opts.Program = func([]string) Program { return Pause }
+	}
+	e := &Engine{
+		opts: opts, clock: opts.Clock, containers: map[string]*box{}, execs: map[string]*command{}, images: map[string]*Image{},
+		remotes: map[string]Remote{}, networks: map[string]*segment{}, changed: make(chan struct{}), down: make(chan struct{}),
+	}
+	if e.clock == nil {
+		e.clock = clock.RealClock{}
+	}
+	e.addDefaultNetworks()
+	return e
+}
+
+func setDefault(s *string, value string) {
+	if *s == "" {
+		*s = value
+	}
+}
+
+// fault is one injected misbehaviour.
+type fault struct {
+	method, pattern string
+	times           int // left; below 0: for ever
+	status          int
+	message         string
+	release         chan struct{} // of a hang
+}
+
+// Fail makes the next times requests (below 0: all) that match "METHOD /path" fail with status and message. The path has no version
+// and may hold * for one segment: "POST /containers/*/start".
+func (e *Engine) Fail(match string, times, status int, message string) {
+	method, pattern, _ := strings.Cut(match, " ")
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.faults = append(e.faults, &fault{method: method, pattern: pattern, times: times, status: status, message: message})
+}
+
+// Hang makes all requests that match wait until release is called or the client goes away.
+func (e *Engine) Hang(match string) (release func()) {
+	method, pattern, _ := strings.Cut(match, " ")
+	f := &fault{method: method, pattern: pattern, times: -1, release: make(chan struct{})}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.faults = append(e.faults, f)
+	return sync.OnceFunc(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		f.times = 0
+		close(f.release)
+	})
+}
+
+// Requests lists all requests so far as "METHOD /path", without version and query. Reset forgets them.
+func (e *Engine) Requests(reset bool) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := e.requests
+	if reset {
+		e.requests = nil
+	}
+	return out
+}
+
+// Restart ends all event and log streams and attached sessions, as a restart of the engine does. Without LiveRestore all containers
+// end as well, with exit code 255.
+func (e *Engine) Restart() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	close(e.down)
+	e.down = make(chan struct{})
+	if !e.opts.LiveRestore {
+		for _, b := range e.containers {
+			if b.running {
+				e.ended(b, 255)
+			}
+		}
+	}
+}
+
+// Upgrade makes it an engine of another version, as an update of the host's packages does.
+func (e *Engine) Upgrade(version, apiVersion, minAPIVersion string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.opts.Version, e.opts.APIVersion, e.opts.MinAPIVersion = version, apiVersion, minAPIVersion
+}
+
+var versioned = regexp.MustCompile(`^/v(\d+\.\d+)(/.*)$`)
+
+// ServeHTTP answers one request.
+func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	where := r.URL.Path
+	var version string
+	if m := versioned.FindStringSubmatch(where); m != nil {
+		version, where = m[1], m[2]
+	}
+	e.mu.Lock()
+	e.requests = append(e.requests, r.Method+" "+where)
+	apiVersion, minVersion := e.opts.APIVersion, e.opts.MinAPIVersion
+	f := e.faultFor(r.Method, where)
+	e.mu.Unlock()
+	w.Header().Set("Api-Version", apiVersion)
+	w.Header().Set("Ostype", e.opts.OS)
+	w.Header().Set("Server", "Docker/"+e.opts.Version+" ("+e.opts.OS+")")
+	if f != nil && f.release != nil {
+		select {
+		case <-f.release:
+		case <-r.Context().Done():
+			return
+		}
+	} else if f != nil {
+		refuse(w, f.status, "%s", f.message)
+		return
+	}
+	switch {
+	case version == "":
+	case older(version, minVersion):
+		refuse(w, http.StatusBadRequest, "client version %s is too old. Minimum supported API version is %s, please upgrade your client to a newer version", version, minVersion)
+		return
+	case older(apiVersion, version):
+		refuse(w, http.StatusBadRequest, "client version %s is too new. Maximum supported API version is %s", version, apiVersion)
+		return
+	}
+	e.route(w, r, where)
+}
+
+// faultFor finds the first fault that matches and counts it.
+func (e *Engine) faultFor(method, where string) *fault {
+	for _, f := range e.faults {
+		if ok, _ := path.Match(f.pattern, where); ok && f.method == method && f.times != 0 {
+			if f.times > 0 {
+				f.times--
+			}
+			return f
+		}
+	}
+	return nil
+}
+
+func older(a, b string) bool {
+	number := func(v string) int {
+		major, minor, _ := strings.Cut(v, ".")
+		x, _ := strconv.Atoi(major)
+		y, _ := strconv.Atoi(minor)
+		return x*1000 + y
+	}
+	return number(a) < number(b)
+}
+
+// route finds the handler. Image names contain slashes, so that patterns are cut by hand.
+func (e *Engine) route(w http.ResponseWriter, r *http.Request, where string) {
+	parts := strings.Split(strings.Trim(where, "/"), "/")
+	kind, id, verb := parts[0], "", ""
+	if len(parts) > 1 {
+		id, verb = strings.Join(parts[1:len(parts)-1], "/"), parts[len(parts)-1]
+		if id == "" {
+			id, verb = verb, ""
+		}
+	}
+	switch key := r.Method + " " + kind; {
+	case kind == "_ping":
+		_, _ = w.Write([]byte("OK"))
+	case kind == "version":
+		e.version(w)
+	case kind == "info":
+		e.info(w)
+	case kind == "events":
+		e.streamEvents(w, r)
+	case kind == "containers" && id == "json":
+		e.listContainers(w, r)
+	case kind == "containers" && id == "create":
+		e.createContainer(w, r)
+	case kind == "containers":
+		e.container(w, r, id, verb)
+	case kind == "exec":
+		e.exec(w, r, id, verb)
+	case key == "GET images" && id == "json" && verb == "":
+		e.listImages(w)
+	case key == "POST images" && id == "create":
+		e.pullImage(w, r)
+	case key == "GET images" && verb == "json":
+		e.inspectImage(w, id)
+	case key == "DELETE images":
+		e.removeImage(w, strings.Join(parts[1:], "/"))
+	case kind == "networks":
+		e.network(w, r, id)
+	default:
+		refuse(w, http.StatusNotFound, "page not found")
+	}
+}
+
+func (e *Engine) version(w http.ResponseWriter) {
+	answer(w, http.StatusOK, map[string]any{
+		"Version": e.opts.Version, "ApiVersion": e.opts.APIVersion, "MinAPIVersion": e.opts.MinAPIVersion, "Os": e.opts.OS, "Arch": "amd64",
+	})
+}
+
+func (e *Engine) info(w http.ResponseWriter) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	info := map[string]any{
+		"ServerVersion": e.opts.Version, "OSType": e.opts.OS, "OperatingSystem": "dockertest", "KernelVersion": "6.1.0", "Architecture": "x86_64",
+		"NCPU": e.opts.CPUs, "MemTotal": e.opts.Memory, "LiveRestoreEnabled": e.opts.LiveRestore, "LoggingDriver": "json-file",
+		"DockerRootDir": "/var/lib/docker", "Driver": "overlay2", "CgroupDriver": "cgroupfs", "CgroupVersion": "2",
+		"Containers": len(e.containers), "Images": len(e.images),
+	}
+	if e.windows() {
+		info["DockerRootDir"], info["Driver"], info["Isolation"] = `C:\ProgramData\docker`, "windowsfilter", "process"
+		info["KernelVersion"] = fmt.Sprintf("10.0 %d", e.opts.Build)
+		delete(info, "CgroupDriver")
+		delete(info, "CgroupVersion")
+	}
+	answer(w, http.StatusOK, info)
+}
+
+func (e *Engine) windows() bool { return e.opts.OS == "windows" }
+
+func answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if body != nil {
+		_ = json.NewEncoder(w).Encode(body)
+	}
+}
+
+// refuse answers with an error as the engine words it.
+func refuse(w http.ResponseWriter, status int, format string, args ...any) {
+	answer(w, status, map[string]string{"message": fmt.Sprintf(format, args...)})
+}
+
+// nextID makes up an id of 64 hex digits. Ids differ from their first digit on, so that short ones are told apart.
+func (e *Engine) nextID() string {
+	e.serial++
+	return fmt.Sprintf("%04x%060x", e.serial*0x1003&0xffff, e.serial)
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "0001-01-01T00:00:00Z"
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}

@@ -1,0 +1,72 @@
+package dockertest
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/api/types/filters"
+)
+
+type event = events.Message
+
+// emit tells of what happened to a container. The caller holds the lock.
+func (e *Engine) emit(b *box, action events.Action) {
+	attributes := map[string]string{"name": b.name, "image": b.config.Image}
+	for key, value := range b.config.Labels {
+		attributes[key] = value
+	}
+	now := e.clock.Now()
+	e.events = append(e.events, event{
+		Status: string(action), ID: b.id, Type: events.ContainerEventType, Action: action, Actor: events.Actor{ID: b.id, Attributes: attributes},
+		Scope: "local", Time: now.Unix(), TimeNano: now.UnixNano(),
+	})
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func (e *Engine) streamEvents(w http.ResponseWriter, r *http.Request) {
+	args, err := filters.FromJSON(r.URL.Query().Get("filters"))
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "invalid filter: %v", err)
+		return
+	}
+	e.mu.Lock()
+	at, down := len(e.events), e.down
+	e.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush()
+	encoder := json.NewEncoder(w)
+	for {
+		e.mu.Lock()
+		news, changed := e.events[at:], e.changed
+		at = len(e.events)
+		e.mu.Unlock()
+		for _, event := range news {
+			if matches(args, event) && encoder.Encode(event) != nil {
+				return
+			}
+		}
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-changed:
+		case <-down:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func matches(args filters.Args, event event) bool {
+	action, _, _ := strings.Cut(string(event.Action), ":")
+	if wanted := args.Get("event"); len(wanted) > 0 && !slices.Contains(wanted, action) {
+		return false
+	}
+	return (!args.Contains("type") || args.ExactMatch("type", string(event.Type))) &&
+		(!args.Contains("container") || args.ExactMatch("container", event.Actor.ID)) &&
+		args.MatchKVList("label", event.Actor.Attributes)
+}

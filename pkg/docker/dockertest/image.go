@@ -1,0 +1,187 @@
+package dockertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/registry"
+)
+
+// Image is one image of the engine. Names are as in a pod's spec; the engine fills in registry and tag.
+type Image struct {
+	ID         string // "": made up
+	Names      []string
+	Digests    []string // repository@sha256:...
+	Size       int64
+	User       string
+	OSVersion  string
+	Entrypoint []string
+	Cmd        []string
+	Env        []string
+}
+
+// Remote is an image that can be pulled.
+type Remote struct {
+	Image              Image
+	Username, Password string   // "": everyone may pull it
+	Messages           []string // JSON of the progress that is reported before it is there
+	Stall              bool     // after the Messages nothing comes any more
+}
+
+// AddImage puts an image into the store and returns its id.
+func (e *Engine) AddImage(img Image) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.addImage(img)
+}
+
+func (e *Engine) addImage(img Image) string {
+	if img.ID == "" {
+		img.ID = "sha256:" + e.nextID()
+	}
+	for i, name := range img.Names {
+		img.Names[i] = familiar(name)
+	}
+	for _, other := range e.images {
+		other.Names = slices.DeleteFunc(other.Names, func(name string) bool { return slices.Contains(img.Names, name) })
+	}
+	e.images[img.ID] = &img
+	return img.ID
+}
+
+// AddRemote makes an image known to the registry under name.
+func (e *Engine) AddRemote(name string, remote Remote) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.remotes[familiar(name)] = remote
+}
+
+// familiar is the form in which the engine shows names: without docker.io/library, with a tag.
+func familiar(name string) string {
+	ref, err := reference.ParseDockerRef(name)
+	if err != nil {
+		return name
+	}
+	return reference.FamiliarString(ref)
+}
+
+func (e *Engine) findImage(name string) *Image {
+	if img := e.images[name]; img != nil {
+		return img
+	}
+	full := familiar(name)
+	for id, img := range e.images {
+		short := strings.TrimPrefix(id, "sha256:")
+		if slices.Contains(img.Names, full) || slices.Contains(img.Digests, full) || len(name) >= 4 && strings.HasPrefix(short, strings.TrimPrefix(name, "sha256:")) {
+			return img
+		}
+	}
+	return nil
+}
+
+func (e *Engine) listImages(w http.ResponseWriter) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := []image.Summary{}
+	for _, img := range e.images {
+		list = append(list, image.Summary{ID: img.ID, RepoTags: orNone(img.Names), RepoDigests: img.Digests, Size: img.Size})
+	}
+	slices.SortFunc(list, func(a, b image.Summary) int { return strings.Compare(a.ID, b.ID) })
+	answer(w, http.StatusOK, list)
+}
+
+func orNone(names []string) []string {
+	if len(names) == 0 {
+		return []string{"<none>:<none>"}
+	}
+	return names
+}
+
+func (e *Engine) inspectImage(w http.ResponseWriter, name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	img := e.findImage(name)
+	if img == nil {
+		refuse(w, http.StatusNotFound, "No such image: %s", name)
+		return
+	}
+	answer(w, http.StatusOK, map[string]any{
+		"Id": img.ID, "RepoTags": img.Names, "RepoDigests": img.Digests, "Size": img.Size, "Os": e.opts.OS, "OsVersion": img.OSVersion,
+		"Architecture": "amd64", "Config": map[string]any{"User": img.User, "Entrypoint": img.Entrypoint, "Cmd": img.Cmd, "Env": img.Env},
+	})
+}
+
+func (e *Engine) removeImage(w http.ResponseWriter, name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	img := e.findImage(name)
+	if img == nil {
+		refuse(w, http.StatusNotFound, "No such image: %s", name)
+		return
+	}
+	for _, b := range e.containers {
+		if b.image == img {
+			refuse(w, http.StatusConflict, "conflict: unable to remove repository reference %q (must force) - container %s is using its referenced image %s", name, b.id[:12], img.ID)
+			return
+		}
+	}
+	delete(e.images, img.ID)
+	answer(w, http.StatusOK, []map[string]string{{"Deleted": img.ID}})
+}
+
+func (e *Engine) pullImage(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Query().Get("fromImage")
+	if tag := r.URL.Query().Get("tag"); strings.HasPrefix(tag, "sha256:") {
+		name += "@" + tag
+	} else if tag != "" {
+		name += ":" + tag
+	}
+	auth, err := registry.DecodeAuthConfig(r.Header.Get(registry.AuthHeader))
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "%v", err)
+		return
+	}
+	e.mu.Lock()
+	remote, ok := e.remotes[familiar(name)]
+	down := e.down
+	e.mu.Unlock()
+	repository, _, _ := strings.Cut(familiar(name), ":")
+	switch {
+	case !ok:
+		refuse(w, http.StatusNotFound, "pull access denied for %s, repository does not exist or may require 'docker login': denied: requested access to the resource is denied", repository)
+		return
+	case remote.Username != "" && (auth.Username != remote.Username || auth.Password != remote.Password):
+		refuse(w, http.StatusInternalServerError, "Head \"https://registry/v2/%s/manifests/latest\": unauthorized: authentication required", repository)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	for _, message := range append([]string{fmt.Sprintf(`{"status":"Pulling from %s","id":"latest"}`, repository)}, remote.Messages...) {
+		_, _ = fmt.Fprintln(w, message)
+		_ = http.NewResponseController(w).Flush()
+		var read struct{ Error string }
+		if json.Unmarshal([]byte(message), &read) == nil && read.Error != "" {
+			return
+		}
+	}
+	if remote.Stall {
+		select {
+		case <-r.Context().Done():
+		case <-down:
+		}
+		return
+	}
+	img := remote.Image
+	if !strings.Contains(name, "@") {
+		img.Names = append(slices.Clone(img.Names), name)
+	}
+	e.mu.Lock()
+	e.addImage(img)
+	e.mu.Unlock()
+	_, _ = fmt.Fprintf(w, "{\"status\":\"Status: Downloaded newer image for %s\"}\n", name)
+}

@@ -1,0 +1,179 @@
+package dockertest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/docker/docker/api/types/network"
+)
+
+// nowhere is the context of a session whose connection was taken over: nothing ends its request any more but the connection.
+var nowhere = context.Background()
+
+// segment is one network.
+type segment struct {
+	network.Inspect
+	used map[netip.Addr]string // container by address
+}
+
+func (e *Engine) addDefaultNetworks() {
+	if e.windows() {
+		e.addNetwork(network.Inspect{Name: "nat", Driver: "nat"}, "172.20.0.0/16")
+		e.addNetwork(network.Inspect{Name: "none", Driver: "null"}, "")
+		return
+	}
+	e.addNetwork(network.Inspect{Name: "bridge", Driver: "bridge"}, "172.17.0.0/16")
+	e.addNetwork(network.Inspect{Name: "host", Driver: "host"}, "")
+	e.addNetwork(network.Inspect{Name: "none", Driver: "null"}, "")
+}
+
+func (e *Engine) addNetwork(n network.Inspect, subnet string) *segment {
+	n.ID, n.Scope, n.Created = e.nextID(), "local", e.clock.Now()
+	if subnet != "" {
+		n.IPAM.Config = []network.IPAMConfig{{Subnet: subnet}}
+	}
+	for i := range n.IPAM.Config {
+		if config := &n.IPAM.Config[i]; config.Gateway == "" {
+			if prefix, err := netip.ParsePrefix(config.Subnet); err == nil {
+				config.Gateway = prefix.Masked().Addr().Next().String()
+			}
+		}
+	}
+	s := &segment{Inspect: n, used: map[netip.Addr]string{}}
+	e.networks[n.ID] = s
+	return s
+}
+
+func (e *Engine) findNetwork(key string) *segment {
+	if s := e.networks[key]; s != nil {
+		return s
+	}
+	for _, s := range e.networks {
+		if s.Name == key {
+			return s
+		}
+	}
+	return nil
+}
+
+func (e *Engine) network(w http.ResponseWriter, r *http.Request, id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.Method == http.MethodGet && id == "" {
+		list := []network.Inspect{}
+		for _, s := range e.networks {
+			list = append(list, s.Inspect)
+		}
+		slices.SortFunc(list, func(a, b network.Inspect) int { return strings.Compare(a.ID, b.ID) })
+		answer(w, http.StatusOK, list)
+		return
+	}
+	if r.Method == http.MethodPost && id == "create" {
+		e.createNetwork(w, r)
+		return
+	}
+	s := e.findNetwork(id)
+	switch {
+	case s == nil:
+		refuse(w, http.StatusNotFound, "network %s not found", id)
+	case r.Method == http.MethodGet:
+		answer(w, http.StatusOK, s.Inspect)
+	case r.Method == http.MethodDelete && slices.Contains([]string{"bridge", "host", "none", "nat"}, s.Name):
+		refuse(w, http.StatusForbidden, "%s is a pre-defined network and cannot be removed", s.Name)
+	case r.Method == http.MethodDelete && len(s.used) > 0:
+		refuse(w, http.StatusForbidden, "error while removing network: network %s id %s has active endpoints", s.Name, s.ID)
+	case r.Method == http.MethodDelete:
+		delete(e.networks, s.ID)
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		refuse(w, http.StatusNotFound, "page not found")
+	}
+}
+
+func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request) {
+	var body network.CreateRequest
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Name == "" {
+		refuse(w, http.StatusBadRequest, "invalid network request")
+		return
+	}
+	if s := e.findNetwork(body.Name); s != nil {
+		refuse(w, http.StatusConflict, "network with name %s already exists", body.Name)
+		return
+	}
+	drivers := []string{"bridge", "overlay", "macvlan", "ipvlan"}
+	if e.windows() {
+		drivers = []string{"nat", "transparent", "l2bridge", "l2tunnel", "overlay"}
+	}
+	if !slices.Contains(drivers, body.Driver) {
+		refuse(w, http.StatusNotFound, "plugin %q not found", body.Driver)
+		return
+	}
+	n := network.Inspect{Name: body.Name, Driver: body.Driver, Options: body.Options, Labels: body.Labels}
+	if body.IPAM != nil {
+		n.IPAM = *body.IPAM
+	}
+	n.EnableIPv6 = body.EnableIPv6 != nil && *body.EnableIPv6
+	for _, config := range n.IPAM.Config {
+		prefix, err := netip.ParsePrefix(config.Subnet)
+		if err != nil {
+			refuse(w, http.StatusBadRequest, "invalid subnet %s", config.Subnet)
+			return
+		}
+		for _, other := range e.networks {
+			for _, theirs := range other.IPAM.Config {
+				if p, err := netip.ParsePrefix(theirs.Subnet); err == nil && p.Overlaps(prefix) {
+					refuse(w, http.StatusForbidden, "Pool overlaps with other one on this address space")
+					return
+				}
+			}
+		}
+	}
+	if len(n.IPAM.Config) == 0 {
+		e.serial++
+		n.IPAM.Config = []network.IPAMConfig{{Subnet: fmt.Sprintf("172.%d.%d.0/24", 30+e.serial%100, e.serial%256)}}
+	}
+	answer(w, http.StatusCreated, network.CreateResponse{ID: e.addNetwork(n, "").ID})
+}
+
+// connect gives a starting container its address; the message is the engine's refusal.
+func (e *Engine) connect(b *box) string {
+	mode := b.host.NetworkMode
+	if mode.IsContainer() || mode.IsHost() || mode.IsNone() {
+		return ""
+	}
+	s := e.findNetwork(string(mode))
+	if s == nil {
+		return fmt.Sprintf("network %s not found", mode)
+	}
+	b.endpoint = s
+	for _, config := range s.IPAM.Config {
+		prefix, err := netip.ParsePrefix(config.Subnet)
+		if err != nil || !prefix.Addr().Is4() {
+			continue
+		}
+		for addr := prefix.Masked().Addr().Next(); prefix.Contains(addr) && prefix.Contains(addr.Next()); addr = addr.Next() {
+			if _, taken := s.used[addr]; !taken && addr.String() != config.Gateway {
+				s.used[addr], b.address = b.id, addr.String()
+				return ""
+			}
+		}
+		return "no available IPv4 addresses on this network's address pools: " + s.Name
+	}
+	return ""
+}
+
+// disconnect gives the address back.
+func (e *Engine) disconnect(b *box) {
+	if b.endpoint == nil {
+		return
+	}
+	if addr, err := netip.ParseAddr(b.address); err == nil {
+		delete(b.endpoint.used, addr)
+	}
+	b.endpoint, b.address = nil, ""
+}

@@ -1,0 +1,150 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/docker/docker/api/types/events"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// How long Changes waits before it connects again; doubled after each failure.
+const (
+	reconnectMin = 100 * time.Millisecond
+	reconnectMax = 5 * time.Second
+)
+
+// changes are the events that can alter an Observed. exec events, which probes cause all the time, are not among them.
+var changes = []events.Action{
+	events.ActionStart, events.ActionDie, events.ActionOOM, events.ActionDestroy, events.ActionPause, events.ActionUnPause,
+}
+
+// Changes delivers the UIDs of pods whose containers changed, each once however often it changed since it was last taken, so that a
+// slow reader holds up nothing. After each (re)connection to the engine it delivers "". The channel is closed when ctx ends. Observe is
+// cheaper while one Changes runs; there should be no second one.
+func (e *Engine) Changes(ctx context.Context) <-chan types.UID {
+	pending := &pending{ready: make(chan struct{}, 1), has: map[types.UID]bool{}}
+	out := make(chan types.UID)
+	go func() {
+		defer close(out)
+		for {
+			uid, ok := pending.next(ctx)
+			if !ok {
+				return
+			}
+			select {
+			case out <- uid:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	go func() {
+		wait := reconnectMin
+		for {
+			connected, err := e.watch(ctx, pending)
+			e.cache.stream(false)
+			if ctx.Err() != nil {
+				return
+			}
+			if connected {
+				wait = reconnectMin
+			}
+			klog.V(2).InfoS("Docker's event stream ended; connecting again", "host", e.host, "after", wait, "reason", err)
+			select {
+			case <-e.clock.After(wait):
+			case <-ctx.Done():
+				return
+			}
+			wait = min(2*wait, reconnectMax)
+		}
+	}()
+	return out
+}
+
+// watch reads one event stream to its end. The version is negotiated anew: after a restart it may be another engine.
+func (e *Engine) watch(ctx context.Context, pending *pending) (connected bool, err error) {
+	inner, stop, cancel := e.within(ctx, e.cfg.CallTimeout)
+	defer cancel()
+	c, err := e.negotiate(inner)
+	if err != nil {
+		return false, e.explain(ctx, inner, "connect to the engine", err)
+	}
+	args := e.ours("")
+	args.Add("type", string(events.ContainerEventType))
+	for _, action := range changes {
+		args.Add("event", string(action))
+	}
+	messages, errs := c.Events(inner, events.ListOptions{Filters: args}) // returns when the engine has answered
+	stop()
+	select {
+	case err := <-errs:
+		return false, e.explain(ctx, inner, "watch the engine's events", err)
+	default:
+	}
+	e.cache.stream(true)
+	pending.add("")
+	for {
+		select {
+		case message := <-messages:
+			e.cache.drop(message.Actor.ID)
+			if uid, ok := e.owner(message.Actor.Attributes); ok {
+				pending.add(uid)
+			}
+		case err := <-errs:
+			if err == nil {
+				err = errors.New("closed by the engine")
+			}
+			return true, err
+		}
+	}
+}
+
+// pending is a set of UIDs that remembers the order in which they came. "" stands for all of them.
+type pending struct {
+	mu    sync.Mutex
+	queue []types.UID
+	has   map[types.UID]bool
+	ready chan struct{} // holds a token while the queue is not empty
+}
+
+func (p *pending) add(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.has[uid] || p.has[""] {
+		return
+	}
+	if uid == "" {
+		clear(p.has)
+		p.queue = nil
+	}
+	p.has[uid] = true
+	p.queue = append(p.queue, uid)
+	select {
+	case p.ready <- struct{}{}:
+	default:
+	}
+}
+
+// next takes the oldest; false when ctx ended first.
+func (p *pending) next(ctx context.Context) (types.UID, bool) {
+	for {
+		p.mu.Lock()
+		if len(p.queue) > 0 {
+			uid := p.queue[0]
+			p.queue = p.queue[1:]
+			delete(p.has, uid)
+			p.mu.Unlock()
+			return uid, true
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.ready:
+		case <-ctx.Done():
+			return "", false
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/api/types"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/client-go/util/exec"
+)
+
+// Exec runs cmd in a running container. in, out and errOut are nil when not wanted; with tty, errOut stays silent. The end of in is
+// passed on to the command, whose output goes on. It blocks until the command has ended and its output is delivered, ctx ends or
+// out can no longer be written. Exit code 0 is nil, another one a k8s.io/client-go/util/exec.CodeExitError. The caller closes in when
+// Exec has returned, and resize when it likes. When ctx ends, the command loses its streams but is not ended.
+func (e *Engine) Exec(ctx context.Context, containerID string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+	s := streams{in: in, tty: tty, resize: resize}
+	if out != nil {
+		s.out = out
+	}
+	if errOut != nil && !tty {
+		s.err = errOut
+	}
+	inspect, err := e.exec(ctx, containerID, cmd, s, func(string) {})
+	if err != nil {
+		return err
+	}
+	if inspect.ExitCode != 0 {
+		return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", inspect.ExitCode), Code: inspect.ExitCode}
+	}
+	return nil
+}
+
+// ExecSync runs argv and keeps at most limit bytes of its output, both streams as they come. When ctx ends, err is ctx's, and the
+// command is killed where the engine runs in the same Linux as the agent. On Windows the engine has no way to end a command; it
+// runs on until it ends by itself or its container does.
+func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error) {
+	kept := &head{limit: limit}
+	var execID string
+	inspect, err := e.exec(ctx, containerID, argv, streams{out: kept, err: kept}, func(id string) { execID = id })
+	switch {
+	case ctx.Err() != nil:
+		if execID != "" && e.cfg.Platform.OS == "linux" {
+			e.killExec(context.WithoutCancel(ctx), containerID, execID)
+		}
+		return -1, kept.data, ctx.Err()
+	case err != nil:
+		return -1, kept.data, err
+	case inspect.Pid == 0 && inspect.ExitCode != 0:
+		return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %s", argv, short(containerID), notStarted(kept.data))
+	}
+	return inspect.ExitCode, kept.data, nil
+}
+
+// notStarted is what the engine wrote to the output of a command that it could not start.
+func notStarted(output []byte) string {
+	if text := strings.TrimSpace(string(output)); text != "" {
+		return text
+	}
+	return "the engine could not start it"
+}
+
+// exec runs one command to its end. created is told the engine's id of it before it starts.
+func (e *Engine) exec(ctx context.Context, containerID string, cmd []string, s streams, created func(id string)) (container.ExecInspect, error) {
+	if len(cmd) == 0 {
+		return container.ExecInspect{}, errors.New("cannot run a command: it is empty")
+	}
+	what := "run a command in container " + short(containerID)
+	options := container.ExecOptions{
+		Cmd: cmd, Tty: s.tty, AttachStdin: s.in != nil, AttachStdout: true, AttachStderr: !s.tty,
+	}
+	var id string
+	err := e.call(ctx, e.cfg.CallTimeout, what, func(ctx context.Context, c *client.Client) error {
+		answer, err := c.ContainerExecCreate(ctx, containerID, options)
+		id = answer.ID
+		return err
+	})
+	if err != nil {
+		return container.ExecInspect{}, err
+	}
+	created(id)
+	err = e.run(ctx, session{
+		what: what,
+		open: func(ctx context.Context, c *client.Client) (types.HijackedResponse, error) {
+			return c.ContainerExecAttach(ctx, id, container.ExecAttachOptions{Tty: s.tty})
+		},
+		resize: func(ctx context.Context, height, width uint) error {
+			return e.call(ctx, e.cfg.CallTimeout, "resize a terminal", func(ctx context.Context, c *client.Client) error {
+				return c.ContainerExecResize(ctx, id, container.ResizeOptions{Height: height, Width: width})
+			})
+		},
+	}, s)
+	if err != nil {
+		return container.ExecInspect{}, err
+	}
+	return e.execEnded(ctx, id, what)
+}
+
+// How long and how often execEnded asks again.
+const (
+	execEndPatience = 10 * time.Second
+	execEndMin      = 5 * time.Millisecond
+	execEndMax      = 500 * time.Millisecond
+)
+
+// execEnded returns the exit code. The engine closes the output a moment before it notes the end, for which it has no event that one
+// could wait for without hearing those of every probe; so this asks again.
+func (e *Engine) execEnded(ctx context.Context, id, what string) (container.ExecInspect, error) {
+	inner, _, cancel := e.within(ctx, execEndPatience)
+	defer cancel()
+	for wait := execEndMin; ; wait = min(2*wait, execEndMax) {
+		var answer container.ExecInspect
+		err := e.call(inner, e.cfg.CallTimeout, what, func(ctx context.Context, c *client.Client) (err error) {
+			answer, err = c.ContainerExecInspect(ctx, id)
+			return err
+		})
+		if err == nil && !answer.Running {
+			return answer, nil
+		}
+		if ctx.Err() != nil {
+			return answer, fmt.Errorf("cannot %s: %w", what, ctx.Err())
+		}
+		if err != nil {
+			return answer, err
+		}
+		select {
+		case <-e.clock.After(wait):
+		case <-inner.Done():
+			return answer, fmt.Errorf("cannot %s: its output has ended but it has not, after %v", what, execEndPatience)
+		}
+	}
+}
+
+// killExec ends a command on this host by its process id. The id is the engine's view: that it means the same here is shown by the
+// process's cgroup, which names the container.
+func (e *Engine) killExec(ctx context.Context, containerID, execID string) {
+	var answer container.ExecInspect
+	err := e.call(ctx, e.cfg.CallTimeout, "inspect a command", func(ctx context.Context, c *client.Client) (err error) {
+		answer, err = c.ContainerExecInspect(ctx, execID)
+		return err
+	})
+	if err != nil || !answer.Running || answer.Pid == 0 {
+		return
+	}
+	if answer.ContainerID != "" {
+		containerID = answer.ContainerID
+	}
+	process, err := os.FindProcess(answer.Pid) // holds on to this process, so that the id cannot come to mean another
+	if err != nil {
+		return
+	}
+	defer func() { _ = process.Release() }()
+	if cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", answer.Pid)); err == nil && strings.Contains(string(cgroup), containerID) {
+		_ = process.Kill()
+	}
+}
+
+// Attach connects to the main process of a running container, as Exec does to a command. It returns nil when that process ends. Engines
+// accept an attach to a container that does not run, and then keep silent for ever; so its state is asked for before and after.
+func (e *Engine) Attach(ctx context.Context, containerID string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+	s := streams{in: in, tty: tty, resize: resize}
+	if out != nil {
+		s.out = out
+	}
+	if errOut != nil && !tty {
+		s.err = errOut
+	}
+	what := "attach to container " + short(containerID)
+	running := func(ctx context.Context) error {
+		answer, err := e.inspect(ctx, containerID)
+		if err == nil && !answer.State.Running {
+			err = errors.New("it does not run")
+		}
+		return err
+	}
+	if err := running(ctx); err != nil {
+		return fmt.Errorf("cannot %s: %w", what, err)
+	}
+	return e.run(ctx, session{
+		what: what,
+		open: func(ctx context.Context, c *client.Client) (types.HijackedResponse, error) {
+			conn, err := c.ContainerAttach(ctx, containerID, container.AttachOptions{
+				Stream: true, Stdin: in != nil, Stdout: out != nil || tty, Stderr: errOut != nil && !tty,
+			})
+			if err != nil {
+				return conn, err
+			}
+			if err := running(ctx); err != nil {
+				conn.Close()
+				return conn, err
+			}
+			return conn, nil
+		},
+		resize: func(ctx context.Context, height, width uint) error {
+			return e.call(ctx, e.cfg.CallTimeout, "resize a terminal", func(ctx context.Context, c *client.Client) error {
+				return c.ContainerResize(ctx, containerID, container.ResizeOptions{Height: height, Width: width})
+			})
+		},
+	}, s)
+}

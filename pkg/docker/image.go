@@ -1,0 +1,267 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/registry"
+	"github.com/docker/docker/client"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Prefixes of containerStatuses.imageID: an image that a registry knows by a digest, and one that only this engine knows.
+const (
+	pullablePrefix = "docker-pullable://"
+	imageIDPrefix  = "docker://"
+)
+
+var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]{64}$`)
+
+// normal is the full name by which the engine is asked: short names belong to docker.io, and with a digest a tag means nothing. In full,
+// a name is never taken for the beginning of an image's id.
+func normal(name string) (string, error) {
+	if imageID.MatchString(name) {
+		return name, nil
+	}
+	ref, err := reference.ParseDockerRef(name)
+	if err != nil {
+		err = fmt.Errorf("couldn't parse image name %q: %w", name, err)
+		return "", &ApplyError{Reason: ReasonBadImage, Message: err.Error(), Err: err}
+	}
+	return ref.String(), nil
+}
+
+// Lookup finds a present image by the name of a spec, or by id.
+func (e *Engine) Lookup(ctx context.Context, name string) (pod.Image, bool, error) {
+	full, err := normal(name)
+	if err != nil {
+		return pod.Image{}, false, err
+	}
+	var answer image.InspectResponse
+	err = e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("inspect image %q", name), func(ctx context.Context, c *client.Client) (err error) {
+		answer, err = c.ImageInspect(ctx, full)
+		return err
+	})
+	if gone(err) {
+		return pod.Image{}, false, nil
+	}
+	if err != nil {
+		return pod.Image{}, false, err
+	}
+	out := pod.Image{ID: answer.ID, Ref: imageRef(full, answer.ID, answer.RepoDigests), OS: answer.Os, OSVersion: answer.OsVersion, Size: answer.Size}
+	if answer.Config != nil {
+		out.User = answer.Config.User
+	}
+	return out, true, nil
+}
+
+// imageRef chooses the digest of the repository that was asked for, or else the first.
+func imageRef(name, id string, digests []string) string {
+	var chosen string
+	for _, digest := range digests {
+		repository, _, ok := strings.Cut(digest, "@")
+		if !ok || repository == "<none>" {
+			continue
+		}
+		if chosen == "" {
+			chosen = digest
+		}
+		have, err1 := reference.ParseNormalizedNamed(repository)
+		want, err2 := reference.ParseNormalizedNamed(name)
+		if err1 == nil && err2 == nil && have.Name() == want.Name() {
+			chosen = digest
+			break
+		}
+	}
+	if chosen == "" {
+		return imageIDPrefix + id
+	}
+	return pullablePrefix + chosen
+}
+
+// ListImages lists the present images, largest first, as Node.status.images shows them: digests before tags.
+func (e *Engine) ListImages(ctx context.Context) ([]v1.ContainerImage, error) {
+	var list []image.Summary
+	err := e.call(ctx, e.cfg.CallTimeout, "list images", func(ctx context.Context, c *client.Client) (err error) {
+		list, err = c.ImageList(ctx, image.ListOptions{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []v1.ContainerImage
+	for _, summary := range list {
+		var names []string
+		for _, name := range slices.Concat(summary.RepoDigests, summary.RepoTags) {
+			if !strings.HasPrefix(name, "<none>") {
+				names = append(names, name)
+			}
+		}
+		if len(names) > 0 {
+			out = append(out, v1.ContainerImage{Names: names, SizeBytes: summary.Size})
+		}
+	}
+	slices.SortFunc(out, func(a, b v1.ContainerImage) int {
+		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), slices.Compare(a.Names, b.Names))
+	})
+	return out, nil
+}
+
+// Pull fetches name, trying creds in order (none: anonymous), and returns what Lookup would. It fails when the engine reports no
+// progress for Config.PullProgressDeadline. A registry that does not answer is pod.ErrRegistryUnavailable, and ends the trying.
+func (e *Engine) Pull(ctx context.Context, name string, creds []pod.Credential) (pod.Image, error) {
+	full, err := normal(name)
+	if err != nil {
+		return pod.Image{}, err
+	}
+	if len(creds) == 0 {
+		creds = []pod.Credential{{}}
+	}
+	var failures []error
+	for _, cred := range creds {
+		err := e.pull(ctx, full, cred)
+		if err == nil {
+			found, ok, err := e.Lookup(ctx, name)
+			if err == nil && !ok {
+				err = fmt.Errorf("cannot find image %q after its pull: the image is for another platform, or was removed", name)
+			}
+			return found, err
+		}
+		if !slices.ContainsFunc(failures, func(f error) bool { return f.Error() == err.Error() }) {
+			failures = append(failures, err)
+		}
+		if errors.Is(err, pod.ErrRegistryUnavailable) || ctx.Err() != nil || errors.As(err, new(silence)) {
+			break
+		}
+	}
+	return pod.Image{}, fmt.Errorf("cannot pull image %q: %w", name, errors.Join(failures...))
+}
+
+// pull makes one attempt.
+func (e *Engine) pull(ctx context.Context, full string, cred pod.Credential) error {
+	auth, err := authHeader(cred)
+	if err != nil {
+		return err
+	}
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limit := e.cfg.PullProgressDeadline
+	timer := e.clock.AfterFunc(limit, func() { cancel(noProgress{silence{limit}}) })
+	defer timer.Stop()
+	err = func() error {
+		c, err := e.api(inner)
+		if err != nil {
+			return err
+		}
+		body, err := c.ImagePull(inner, full, image.PullOptions{RegistryAuth: auth})
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		return follows(body, func() { timer.Reset(limit) })
+	}()
+	var stuck noProgress
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(context.Cause(inner), &stuck):
+		return stuck
+	}
+	return registryError(err)
+}
+
+// noProgress is the cause of a pull's end when nothing moved any more.
+type noProgress struct{ silence }
+
+func (n noProgress) Error() string { return fmt.Sprintf("no progress for %v", n.limit) }
+
+func (n noProgress) Unwrap() error { return n.silence }
+
+// progress is one message of a pull.
+type progress struct {
+	ID       string          `json:"id"`
+	Status   string          `json:"status"`
+	Progress json.RawMessage `json:"progressDetail"`
+	Error    string          `json:"error"`
+	Detail   *struct {
+		Message string `json:"message"`
+	} `json:"errorDetail"`
+}
+
+// follows reads the messages of a pull to their end. moved is called for each that differs from the former one of its layer: the engine
+// repeats itself while nothing happens.
+func follows(body io.Reader, moved func()) error {
+	last := map[string]string{}
+	decoder := json.NewDecoder(body)
+	for {
+		var message progress
+		err := decoder.Decode(&message)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("the engine broke off: %w", err)
+		}
+		if message.Detail != nil && message.Detail.Message != "" {
+			return errors.New(message.Detail.Message)
+		}
+		if message.Error != "" {
+			return errors.New(message.Error)
+		}
+		if text := message.Status + string(message.Progress); last[message.ID] != text {
+			last[message.ID] = text
+			moved()
+		}
+	}
+}
+
+// authHeader encodes a login for the engine; "" is anonymous.
+func authHeader(cred pod.Credential) (string, error) {
+	if cred == (pod.Credential{}) {
+		return "", nil
+	}
+	return registry.EncodeAuthConfig(registry.AuthConfig{
+		Username: cred.Username, Password: cred.Password, Auth: cred.Auth, ServerAddress: cred.ServerAddress,
+		IdentityToken: cred.IdentityToken, RegistryToken: cred.RegistryToken,
+	})
+}
+
+// unreachable are the words of Go's network and TLS errors, which the engine hands through as text.
+var unreachable = []string{
+	"dial tcp", "no such host", "connection refused", "connection reset", "i/o timeout", "TLS handshake timeout", "network is unreachable",
+	"no route to host", "Client.Timeout exceeded", "server misbehaving", "Service Unavailable", "Bad Gateway", "Gateway Timeout",
+}
+
+// registryError makes the engine's account of a failed pull readable.
+func registryError(err error) error {
+	if client.IsErrConnectionFailed(err) {
+		return err // the engine, not the registry
+	}
+	text := strings.TrimPrefix(err.Error(), "Error response from daemon: ")
+	for _, words := range unreachable {
+		if strings.Contains(text, words) {
+			return fmt.Errorf("%w: %s", pod.ErrRegistryUnavailable, text)
+		}
+	}
+	switch {
+	case cerrdefs.IsUnauthorized(err), strings.Contains(text, "unauthorized"), strings.Contains(text, "access denied"), strings.Contains(text, "no basic auth"):
+		return fmt.Errorf("%s (the registry refuses this login; is the image's name right, and does an imagePullSecret of the pod cover it?)", text)
+	case strings.Contains(text, "toomanyrequests"):
+		return fmt.Errorf("%s (the registry limits pulls; log in by an imagePullSecret, or use a mirror)", text)
+	}
+	return errors.New(text)
+}

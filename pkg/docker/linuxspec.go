@@ -1,0 +1,303 @@
+package docker
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Figures of upstream's CPU policy, in the kernel's units.
+const (
+	quotaPeriod = 100_000 // microseconds, the kernel's default
+	minQuota    = 1_000   // microseconds, the kernel's minimum
+	minShares   = 2
+	maxShares   = 262_144
+)
+
+// convertLinux adds what only a Linux engine knows.
+func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
+	h := out.HostConfig
+	h.CgroupParent = t.CgroupParent
+	h.OomScoreAdj = max(in.OOMScoreAdj, t.MinOOMScoreAdj)
+	linuxResources(&h.Resources, p, c)
+	if h.NetworkMode.IsContainer() {
+		sandbox := "container:" + in.SandboxID
+		h.IpcMode = container.IpcMode(sandbox)
+		if share := p.Spec.ShareProcessNamespace; share != nil && *share {
+			h.PidMode = container.PidMode(sandbox)
+		}
+		if p.Spec.HostNetwork {
+			h.UTSMode = "host"
+		}
+	}
+	hostNamespaces(h, p)
+	out.Config.User = user(p, c, in.Image.User)
+	if err := confine(h, p, c, t); err != nil {
+		return err
+	}
+	if sc := p.Spec.SecurityContext; sc != nil {
+		groups := sc.SupplementalGroups
+		if sc.FSGroup != nil {
+			groups = append([]int64{*sc.FSGroup}, groups...)
+		}
+		for _, gid := range groups {
+			if text := strconv.FormatInt(gid, 10); !slices.Contains(h.GroupAdd, text) {
+				h.GroupAdd = append(h.GroupAdd, text)
+			}
+		}
+	}
+	for _, m := range in.Mounts {
+		if err := bind(h, m); err != nil {
+			return err
+		}
+	}
+	files := in.Files
+	if in.TerminationLog != "" {
+		target := c.TerminationMessagePath
+		if target == "" {
+			target = v1.TerminationMessagePathDefault
+		}
+		files = append(slices.Clone(files), pod.File{HostPath: in.TerminationLog, ContainerPath: target})
+	}
+	return bindFiles(h, files)
+}
+
+// hostNamespaces gives the pod those of the host's namespaces that it asks for beside the network.
+func hostNamespaces(h *container.HostConfig, p *v1.Pod) {
+	if p.Spec.HostPID {
+		h.PidMode = "host"
+	}
+	if p.Spec.HostIPC {
+		h.IpcMode = container.IPCModeHost
+	}
+}
+
+// linuxResources sets quota and shares, not NanoCPUs, and the swap limit beside the memory limit: only so can the engine change them
+// while the container runs. A container without a limit of its own has the pod's (spec.resources), as upstream.
+func linuxResources(r *container.Resources, p *v1.Pod, c *v1.Container) {
+	request, limit := c.Resources.Requests.Cpu(), c.Resources.Limits.Cpu()
+	memory := c.Resources.Limits.Memory()
+	if all := p.Spec.Resources; all != nil {
+		if limit.IsZero() {
+			limit = all.Limits.Cpu()
+		}
+		if memory.IsZero() {
+			memory = all.Limits.Memory()
+		}
+	}
+	weight := request.MilliValue()
+	if _, set := c.Resources.Requests[v1.ResourceCPU]; !set {
+		weight = limit.MilliValue()
+	}
+	r.CPUShares = min(max(weight*1024/1000, minShares), maxShares)
+	if milli := limit.MilliValue(); milli > 0 {
+		r.CPUPeriod = quotaPeriod
+		r.CPUQuota = max(milli*quotaPeriod/1000, minQuota)
+	}
+	if bytes := memory.Value(); bytes > 0 {
+		r.Memory, r.MemorySwap = bytes, bytes // no swap
+	}
+}
+
+// user is uid[:gid] of the container; "" leaves it to the image. A group without a user goes with the image's user, who is root
+// when the image has none.
+func user(p *v1.Pod, c *v1.Container, image string) string {
+	var uid, gid *int64
+	if sc := p.Spec.SecurityContext; sc != nil {
+		uid, gid = sc.RunAsUser, sc.RunAsGroup
+	}
+	if sc := c.SecurityContext; sc != nil {
+		if sc.RunAsUser != nil {
+			uid = sc.RunAsUser
+		}
+		if sc.RunAsGroup != nil {
+			gid = sc.RunAsGroup
+		}
+	}
+	var name string
+	switch {
+	case uid != nil:
+		name = strconv.FormatInt(*uid, 10)
+	case gid == nil:
+		return ""
+	default:
+		name, _, _ = strings.Cut(image, ":")
+		if name == "" {
+			name = "0"
+		}
+	}
+	if gid != nil {
+		name += ":" + strconv.FormatInt(*gid, 10)
+	}
+	return name
+}
+
+// confine sets capabilities, profiles and what else keeps the container in its place.
+func confine(h *container.HostConfig, p *v1.Pod, c *v1.Container, t Target) error {
+	sc := c.SecurityContext
+	if sc == nil {
+		sc = &v1.SecurityContext{}
+	}
+	h.Privileged = sc.Privileged != nil && *sc.Privileged
+	h.ReadonlyRootfs = sc.ReadOnlyRootFilesystem != nil && *sc.ReadOnlyRootFilesystem
+	if caps := sc.Capabilities; caps != nil {
+		h.CapAdd, h.CapDrop = capabilities(caps.Add), capabilities(caps.Drop)
+	}
+	if sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation {
+		h.SecurityOpt = append(h.SecurityOpt, "no-new-privileges")
+	}
+	options := sc.SELinuxOptions
+	if options == nil && p.Spec.SecurityContext != nil {
+		options = p.Spec.SecurityContext.SELinuxOptions
+	}
+	h.SecurityOpt = append(h.SecurityOpt, selinux(options)...)
+	if sc.ProcMount != nil && *sc.ProcMount == v1.UnmaskedProcMount {
+		h.MaskedPaths, h.ReadonlyPaths = []string{}, []string{} // nil would mean the engine's default
+	}
+	if h.Privileged {
+		return nil // the engine confines a privileged container by nothing, and refuses nothing
+	}
+	profile, err := seccomp(p, c, t)
+	if err != nil {
+		return err
+	}
+	h.SecurityOpt = append(h.SecurityOpt, profile...)
+	profile, err = apparmor(p, c)
+	h.SecurityOpt = append(h.SecurityOpt, profile...)
+	return err
+}
+
+func capabilities(list []v1.Capability) []string {
+	var out []string
+	for _, c := range list {
+		out = append(out, strings.TrimPrefix(strings.ToUpper(string(c)), "CAP_"))
+	}
+	return out
+}
+
+func selinux(o *v1.SELinuxOptions) []string {
+	if o == nil {
+		return nil
+	}
+	var out []string
+	for _, part := range [][2]string{{"user", o.User}, {"role", o.Role}, {"type", o.Type}, {"level", o.Level}} {
+		if part[1] != "" {
+			out = append(out, "label="+part[0]+":"+part[1])
+		}
+	}
+	return out
+}
+
+// seccompProfile is the container's profile, or the pod's; nil: none is named.
+func seccompProfile(p *v1.Pod, c *v1.Container) *v1.SeccompProfile {
+	if c.SecurityContext != nil && c.SecurityContext.SeccompProfile != nil {
+		return c.SecurityContext.SeccompProfile
+	}
+	if p.Spec.SecurityContext != nil {
+		return p.Spec.SecurityContext.SeccompProfile
+	}
+	return nil
+}
+
+// localhostProfile names the file under Config.SeccompRoot whose content Convert needs as Target.SeccompProfile; "": none.
+func localhostProfile(p *v1.Pod, c *v1.Container) string {
+	profile := seccompProfile(p, c)
+	if profile == nil || profile.Type != v1.SeccompProfileTypeLocalhost || profile.LocalhostProfile == nil {
+		return ""
+	}
+	return *profile.LocalhostProfile
+}
+
+func seccomp(p *v1.Pod, c *v1.Container, t Target) ([]string, error) {
+	profile := seccompProfile(p, c)
+	switch {
+	case profile == nil && t.SeccompDefault:
+		return nil, nil
+	case profile == nil, profile.Type == v1.SeccompProfileTypeUnconfined:
+		return []string{"seccomp=unconfined"}, nil
+	case profile.Type == v1.SeccompProfileTypeRuntimeDefault:
+		return nil, nil
+	case profile.Type == v1.SeccompProfileTypeLocalhost && localhostProfile(p, c) != "":
+		return []string{"seccomp=" + t.SeccompProfile}, nil
+	}
+	return nil, fmt.Errorf("container %s: seccompProfile %q: must be Unconfined, RuntimeDefault, or Localhost with a localhostProfile", c.Name, profile.Type)
+}
+
+// apparmor leaves RuntimeDefault to the engine, which has a profile of its own only where the kernel has AppArmor.
+func apparmor(p *v1.Pod, c *v1.Container) ([]string, error) {
+	var profile *v1.AppArmorProfile
+	if sc := p.Spec.SecurityContext; sc != nil {
+		profile = sc.AppArmorProfile
+	}
+	if value, ok := p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]; ok {
+		switch name, local := strings.CutPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix); {
+		case local:
+			profile = &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+		case value == v1.DeprecatedAppArmorBetaProfileNameUnconfined:
+			profile = &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined}
+		default:
+			profile = nil
+		}
+	}
+	if sc := c.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
+		profile = sc.AppArmorProfile
+	}
+	switch {
+	case profile == nil, profile.Type == v1.AppArmorProfileTypeRuntimeDefault:
+		return nil, nil
+	case profile.Type == v1.AppArmorProfileTypeUnconfined:
+		return []string{"apparmor=unconfined"}, nil
+	case profile.Type == v1.AppArmorProfileTypeLocalhost && profile.LocalhostProfile != nil:
+		return []string{"apparmor=" + *profile.LocalhostProfile}, nil
+	}
+	return nil, fmt.Errorf("container %s: appArmorProfile %q: must be Unconfined, RuntimeDefault, or Localhost with a localhostProfile", c.Name, profile.Type)
+}
+
+// bind adds a bind mount. The short form is used where it can be, since engines before 1.13 know no other; it has no room for paths
+// with a colon.
+func bind(h *container.HostConfig, m pod.Mount) error {
+	propagation := map[v1.MountPropagationMode]string{
+		"": "", v1.MountPropagationNone: "", v1.MountPropagationHostToContainer: "rslave", v1.MountPropagationBidirectional: "rshared",
+	}
+	mode, ok := propagation[m.Propagation]
+	if !ok {
+		return fmt.Errorf("volume %s: mountPropagation %q: must be None, HostToContainer or Bidirectional", m.Name, m.Propagation)
+	}
+	if strings.Contains(m.HostPath+m.ContainerPath, ":") {
+		long := mount.Mount{Type: mount.TypeBind, Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly}
+		if mode != "" {
+			long.BindOptions = &mount.BindOptions{Propagation: mount.Propagation(mode)}
+		}
+		h.Mounts = append(h.Mounts, long)
+		return nil
+	}
+	var options []string
+	if m.ReadOnly {
+		options = append(options, "ro")
+	}
+	if mode != "" {
+		options = append(options, mode)
+	}
+	text := m.HostPath + ":" + m.ContainerPath
+	if len(options) > 0 {
+		text += ":" + strings.Join(options, ",")
+	}
+	h.Binds = append(h.Binds, text)
+	return nil
+}
+
+func bindFiles(h *container.HostConfig, files []pod.File) error {
+	for _, f := range files {
+		if err := bind(h, pod.Mount{Name: f.ContainerPath, HostPath: f.HostPath, ContainerPath: f.ContainerPath, ReadOnly: f.ReadOnly}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

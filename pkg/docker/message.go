@@ -1,0 +1,53 @@
+package docker
+
+import (
+	"io"
+	"os"
+	"strings"
+)
+
+// readHead reads the start of a file; "" when there is none.
+func readHead(path string, limit int64) string {
+	if path == "" {
+		return ""
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, limit))
+	if err != nil {
+		return ""
+	}
+	return strings.ToValidUTF8(string(data), "\uFFFD")
+}
+
+// tail keeps the last limit bytes of what is written to it.
+type tail struct {
+	limit int
+	data  []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.data = append(t.data, p...)
+	if over := len(t.data) - t.limit; over > 0 {
+		t.data = append(t.data[:0], t.data[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string { return strings.ToValidUTF8(string(t.data), "\uFFFD") }
+
+// head keeps the first limit bytes of what is written to it and swallows the rest: a command whose output is not read would hang.
+type head struct {
+	limit int
+	data  []byte
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	if room := h.limit - len(h.data); room > 0 {
+		h.data = append(h.data, p[:min(room, len(p))]...)
+	}
+	return len(p), nil
+}

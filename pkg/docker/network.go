@@ -1,0 +1,146 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/client"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// NetworkConflict says that the engine has a network of the wanted name that is not the wanted one. It is never rebuilt: containers may
+// be using it.
+type NetworkConflict struct {
+	Name       string
+	Difference string // what it has and what is wanted
+}
+
+// Error names the difference and what to do.
+func (c *NetworkConflict) Error() string {
+	return fmt.Sprintf("cannot use network %q of the engine: %s; stop the containers on it and remove it, or choose another name", c.Name, c.Difference)
+}
+
+// Networks lists the engine's networks, sorted by name.
+func (e *Engine) Networks(ctx context.Context) ([]pod.EngineNetwork, error) {
+	var list []network.Summary
+	err := e.call(ctx, e.cfg.CallTimeout, "list networks", func(ctx context.Context, c *client.Client) (err error) {
+		list, err = c.NetworkList(ctx, network.ListOptions{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []pod.EngineNetwork
+	for _, n := range list {
+		out = append(out, engineNetwork(n))
+	}
+	slices.SortFunc(out, func(a, b pod.EngineNetwork) int { return strings.Compare(a.Name+"\x00"+a.ID, b.Name+"\x00"+b.ID) })
+	return out, nil
+}
+
+func engineNetwork(n network.Summary) pod.EngineNetwork {
+	out := pod.EngineNetwork{Name: n.Name, ID: n.ID, Driver: n.Driver, Options: n.Options, Labels: n.Labels}
+	for _, config := range n.IPAM.Config {
+		subnet, err := netip.ParsePrefix(config.Subnet)
+		if err != nil {
+			continue
+		}
+		gateway, _ := netip.ParseAddr(config.Gateway) // may be missing
+		out.Subnets, out.Gateways = append(out.Subnets, subnet), append(out.Gateways, gateway)
+	}
+	return out
+}
+
+// EnsureNetwork makes the network exist. One that has the same name, driver, subnets and gateways, and want's options among its own, is
+// adopted; any other is left alone and makes a *NetworkConflict. Labels are set at creation only.
+func (e *Engine) EnsureNetwork(ctx context.Context, want pod.EngineNetwork) error {
+	for range 2 {
+		all, err := e.Networks(ctx)
+		if err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(all, func(n pod.EngineNetwork) bool { return n.Name == want.Name }); i >= 0 {
+			if difference := differs(all[i], want); difference != "" {
+				return &NetworkConflict{Name: want.Name, Difference: difference}
+			}
+			return nil
+		}
+		if err = e.createNetwork(ctx, want); !cerrdefs.IsConflict(err) {
+			return err
+		}
+	}
+	return fmt.Errorf("cannot create network %q: the engine says both that it exists and that it does not", want.Name)
+}
+
+func (e *Engine) createNetwork(ctx context.Context, want pod.EngineNetwork) error {
+	options := network.CreateOptions{Driver: want.Driver, Options: want.Options, Labels: map[string]string{LabelNode: e.cfg.Node}}
+	maps.Copy(options.Labels, want.Labels)
+	if len(want.Subnets) > 0 {
+		options.IPAM = &network.IPAM{Driver: "default"}
+		if e.cfg.Platform.OS == "windows" {
+			options.IPAM.Driver = "windows"
+		}
+	}
+	for i, subnet := range want.Subnets {
+		config := network.IPAMConfig{Subnet: subnet.String()}
+		if i < len(want.Gateways) && want.Gateways[i].IsValid() {
+			config.Gateway = want.Gateways[i].String()
+		}
+		options.IPAM.Config = append(options.IPAM.Config, config)
+		if subnet.Addr().Is6() {
+			enabled := true
+			options.EnableIPv6 = &enabled
+		}
+	}
+	return e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("create network %q", want.Name), func(ctx context.Context, c *client.Client) error {
+		_, err := c.NetworkCreate(ctx, want.Name, options)
+		return err
+	})
+}
+
+// differs says in words what have lacks of want; "": nothing. Options and labels that the engine adds do not matter.
+func differs(have, want pod.EngineNetwork) string {
+	if have.Driver != want.Driver {
+		return fmt.Sprintf("its driver is %s, wanted is %s", have.Driver, want.Driver)
+	}
+	if len(want.Subnets) > 0 && !sameSet(have.Subnets, want.Subnets) {
+		return fmt.Sprintf("its subnets are %v, wanted are %v", have.Subnets, want.Subnets)
+	}
+	for i, gateway := range want.Gateways {
+		if i >= len(want.Subnets) || !gateway.IsValid() {
+			continue
+		}
+		if at := slices.Index(have.Subnets, want.Subnets[i]); have.Gateways[at] != gateway {
+			return fmt.Sprintf("the gateway of its subnet %s is %s, wanted is %s", want.Subnets[i], have.Gateways[at], gateway)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(want.Options)) {
+		if value, ok := have.Options[key]; !ok || value != want.Options[key] {
+			return fmt.Sprintf("its option %s is %q, wanted is %q", key, value, want.Options[key])
+		}
+	}
+	return ""
+}
+
+func sameSet(a, b []netip.Prefix) bool {
+	order := func(x, y netip.Prefix) int { return strings.Compare(x.String(), y.String()) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
+}
+
+// RemoveNetwork deletes a network; one that is gone is no error. It fails while containers use it.
+func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
+	err := e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("remove network %q", name), func(ctx context.Context, c *client.Client) error {
+		return c.NetworkRemove(ctx, name)
+	})
+	if gone(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package docker
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/winkube/winkube/pkg/docker/dockertest"
+)
+
+// programPath is where the test binary stands in the image for real engines. Started under that name, it is the program.
+const programPath = "/program"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 0 && os.Args[0] == programPath {
+		signals := make(chan os.Signal, 16)
+		signal.Notify(signals, syscall.SIGTERM)
+		names := make(chan string, 16)
+		go func() {
+			for range signals {
+				names <- "TERM"
+			}
+		}()
+		os.Exit(program(&dockertest.Process{Args: os.Args, Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Signals: names}))
+	}
+	os.Exit(m.Run())
+}
+
+// find is what the fake runs for argv.
+func findProgram(argv []string) dockertest.Program {
+	if argv[0] != programPath {
+		return nil
+	}
+	return program
+}
+
+// program is what containers of these tests run, in the fake and for real: its first argument says what it does.
+func program(p *dockertest.Process) int {
+	verb, args := "pause", []string(nil)
+	if len(p.Args) > 1 {
+		verb, args = p.Args[1], p.Args[2:]
+	}
+	switch verb {
+	case "pause": // prints args and waits for TERM, at which it says good-bye
+		for _, arg := range args {
+			_, _ = fmt.Fprintln(p.Stdout, arg)
+		}
+		code := dockertest.Pause(p)
+		_, _ = fmt.Fprintln(p.Stdout, "bye")
+		return code
+	case "stubborn": // ends by KILL only
+		for {
+			select {
+			case <-p.Signals:
+			case <-p.Killed:
+				return 137
+			}
+		}
+	case "exit": // prints the rest of args, on stderr, and exits
+		for _, arg := range args[1:] {
+			_, _ = fmt.Fprintln(p.Stderr, arg)
+		}
+		code, _ := strconv.Atoi(args[0])
+		return code
+	case "both": // one line on each stream
+		_, _ = fmt.Fprintln(p.Stdout, "to stdout")
+		_, _ = fmt.Fprintln(p.Stderr, "to stderr")
+	case "cat": // until the end of its input, then says so
+		_, _ = io.Copy(p.Stdout, p.Stdin)
+		_, _ = fmt.Fprintln(p.Stdout, "end of input")
+	case "env":
+		for _, line := range p.Env {
+			if name, value, _ := strings.Cut(line, "="); name == args[0] {
+				_, _ = fmt.Fprintln(p.Stdout, value)
+			}
+		}
+	case "flood": // so many bytes
+		n, _ := strconv.Atoi(args[0])
+		_, _ = io.WriteString(p.Stdout, strings.Repeat("x", n))
+	case "serve": // answers "hello" on a port of the loopback address
+		l, err := net.Listen("tcp", "127.0.0.1:"+args[0])
+		if err != nil {
+			_, _ = fmt.Fprintln(p.Stderr, err)
+			return 1
+		}
+		_, _ = fmt.Fprintln(p.Stdout, "serving")
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return 1
+			}
+			_, _ = io.WriteString(conn, "hello")
+			conn.Close()
+		}
+	case "sizes": // prints the size of its terminal whenever it changes, fake only
+		for {
+			select {
+			case size := <-p.Resized:
+				_, _ = fmt.Fprintf(p.Stdout, "%dx%d\n", size[1], size[0])
+			case <-p.Killed:
+				return 137
+			case <-p.Signals:
+				return 0
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,325 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"debug/elf"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// realHost is the engine for which the suite runs beside the fake.
+const realHost = "WINKUBE_TEST_DOCKER"
+
+var (
+	linux       = pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}
+	windows2016 = pod.Platform{OS: "windows", Arch: "amd64", Build: 14393}
+	windows2019 = pod.Platform{OS: "windows", Arch: "amd64", Build: 17763, SharedNetwork: true}
+)
+
+// rig is an Engine with one image, on a fake or on a real engine.
+type rig struct {
+	*Engine
+	t     *testing.T
+	fake  *dockertest.Engine // nil: real
+	image pod.Image
+	net   string
+	dir   string
+}
+
+const testImage = "winkube.test/program:1"
+
+// fakeRig serves a fake with opts and makes an Engine that tweak may change.
+func fakeRig(t *testing.T, opts dockertest.Options, tweak func(*Config)) *rig {
+	t.Helper()
+	if opts.Program == nil {
+		opts.Program = findProgram
+	}
+	fake := dockertest.New(opts)
+	server := httptest.NewServer(fake)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	fake.AddImage(dockertest.Image{Names: []string{testImage}, Entrypoint: []string{programPath}, Size: 1000})
+	platform := linux
+	if opts.OS == "windows" {
+		platform = pod.Platform{OS: "windows", Arch: "amd64", Build: opts.Build, SharedNetwork: opts.Build >= 16299}
+	}
+	return newRig(t, Config{Host: "tcp://" + server.Listener.Addr().String(), Platform: platform}, fake, tweak)
+}
+
+// realRig uses the engine that the environment names.
+func realRig(t *testing.T, tweak func(*Config)) *rig {
+	t.Helper()
+	host := os.Getenv(realHost)
+	if host == "" {
+		t.Skipf("needs a Docker engine on Linux: set %s to its host (unix:///path)", realHost)
+	}
+	importProgram(t, host)
+	return newRig(t, Config{Host: host, Platform: pod.Platform{OS: runtime.GOOS, Arch: runtime.GOARCH, SharedNetwork: true}}, nil, tweak)
+}
+
+func newRig(t *testing.T, cfg Config, fake *dockertest.Engine, tweak func(*Config)) *rig {
+	cfg.Node = fmt.Sprintf("test-%d-%s", os.Getpid(), strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")))
+	cfg.InfraImage = testImage
+	cfg.Hash = func(*v1.Container) string { return "5eed" }
+	if tweak != nil {
+		tweak(&cfg)
+	}
+	e, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{Engine: e, t: t, fake: fake, net: fmt.Sprintf("wk%d", os.Getpid()), dir: t.TempDir()}
+	t.Cleanup(r.clean)
+	var found bool
+	if r.image, found, err = e.Lookup(t.Context(), testImage); err != nil || !found {
+		t.Fatalf("image of the tests: found %v, %v", found, err)
+	}
+	network := pod.EngineNetwork{Name: r.net, Driver: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.231.7.0/24")}}
+	if cfg.Platform.OS == "windows" {
+		network.Driver = "transparent"
+	}
+	if err := e.EnsureNetwork(t.Context(), network); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// clean removes what the test left on a real engine.
+func (r *rig) clean() {
+	if r.fake != nil {
+		return
+	}
+	ctx := context.Background()
+	c, err := r.api(ctx)
+	if err != nil {
+		return
+	}
+	list, err := c.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", LabelNode+"="+r.cfg.Node))})
+	if err != nil {
+		r.t.Error(err)
+	}
+	for _, found := range list {
+		_ = c.ContainerRemove(ctx, found.ID, container.RemoveOptions{Force: true, RemoveVolumes: true})
+	}
+	_ = r.RemoveNetwork(ctx, r.net)
+}
+
+var importOnce sync.Once
+
+// importProgram makes an image of this test binary, which must be static.
+func importProgram(t *testing.T, host string) {
+	importOnce.Do(func() {
+		self, err := os.ReadFile("/proc/self/exe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if binary, err := elf.NewFile(bytes.NewReader(self)); err != nil || binary.Section(".interp") != nil {
+			t.Fatalf("the test binary runs inside the containers and must be static: run with CGO_ENABLED=0 and without -race (%v)", err)
+		}
+		var archive bytes.Buffer
+		w := tar.NewWriter(&archive)
+		for _, file := range []struct {
+			name string
+			data []byte
+		}{{programPath[1:], self}, {"tmp/keep", nil}} {
+			if err := w.WriteHeader(&tar.Header{Name: file.name, Mode: 0o755, Size: int64(len(file.data))}); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = w.Write(file.data)
+		}
+		w.Close()
+		c, err := client.NewClientWithOpts(client.WithHost(host), client.WithAPIVersionNegotiation())
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := c.ImageImport(t.Context(), image.ImportSource{Source: &archive, SourceName: "-"}, testImage,
+			image.ImportOptions{Changes: []string{`ENTRYPOINT ["` + programPath + `"]`}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, answer)
+		answer.Close()
+	})
+}
+
+// pod makes a pod with one container per command.
+func (r *rig) pod(name string, commands ...[]string) *v1.Pod {
+	grace := int64(7)
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name)}}
+	p.Spec.TerminationGracePeriodSeconds = &grace
+	for i, command := range commands {
+		p.Spec.Containers = append(p.Spec.Containers, v1.Container{
+			Name: fmt.Sprintf("c%d", i), Image: testImage, Command: []string{programPath}, Args: command, TerminationMessagePath: v1.TerminationMessagePathDefault,
+		})
+	}
+	return p
+}
+
+// apply does a step and fails the test if it cannot be done.
+func (r *rig) apply(p *v1.Pod, step pod.Step) {
+	r.t.Helper()
+	if err := r.Apply(r.t.Context(), p, step); err != nil {
+		r.t.Fatalf("%s %s: %v", step.Action, step.Container, err)
+	}
+}
+
+// sandbox makes the pod's sandbox run and returns its id.
+func (r *rig) sandbox(p *v1.Pod) string {
+	r.t.Helper()
+	r.apply(p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}})
+	return r.observed(p).Sandboxes[0].ID
+}
+
+// step is the one that starts container i of p.
+func (r *rig) step(p *v1.Pod, i int, sandbox string) pod.Step {
+	c := p.Spec.Containers[i]
+	in := &pod.Inputs{Image: r.image, Entrypoint: c.Command, Args: c.Args, SandboxID: sandbox}
+	if sandbox == "" {
+		in.Sandbox = &pod.SandboxInputs{Network: r.net, Hostname: p.Name}
+	}
+	return pod.Step{Action: pod.StartContainer, Container: c.Name, Kind: pod.App, Inputs: in}
+}
+
+// run starts a pod with sandbox and containers and returns the containers' ids in their order.
+func (r *rig) run(p *v1.Pod) []string {
+	r.t.Helper()
+	var sandbox string
+	if r.cfg.Platform.SharedNetwork {
+		sandbox = r.sandbox(p)
+	}
+	var ids []string
+	for i := range p.Spec.Containers {
+		r.apply(p, r.step(p, i, sandbox))
+	}
+	o := r.observed(p)
+	for _, c := range p.Spec.Containers {
+		for _, have := range o.Containers {
+			if have.Name == c.Name {
+				ids = append(ids, have.ID)
+			}
+		}
+	}
+	if len(ids) != len(p.Spec.Containers) {
+		r.t.Fatalf("want %d containers, have %+v", len(p.Spec.Containers), o)
+	}
+	return ids
+}
+
+func (r *rig) observed(p *v1.Pod) pod.Observed {
+	r.t.Helper()
+	o, err := r.Observe(r.t.Context(), p.UID)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return o
+}
+
+// container is the newest attempt of the only or named container.
+func (r *rig) container(p *v1.Pod, name string) pod.Container {
+	r.t.Helper()
+	for _, c := range r.observed(p).Containers {
+		if c.Name == name {
+			return c
+		}
+	}
+	r.t.Fatalf("pod %s has no container %s", p.Name, name)
+	return pod.Container{}
+}
+
+// exited waits, by the engine's events, until the container has ended.
+func (r *rig) exited(p *v1.Pod, name string) pod.Container {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	defer cancel()
+	changes := r.Changes(ctx)
+	for {
+		if c := r.container(p, name); c.State == pod.Exited {
+			return c
+		}
+		if _, ok := <-changes; !ok {
+			r.t.Fatalf("container %s did not end", name)
+		}
+	}
+}
+
+func (r *rig) file(name, content string) string {
+	path := filepath.Join(r.dir, name)
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+// buffer is an output that others may look at while it grows.
+type buffer struct {
+	mu    sync.Mutex
+	data  bytes.Buffer
+	grown chan struct{}
+}
+
+func newBuffer() *buffer { return &buffer{grown: make(chan struct{}, 1)} }
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer func() {
+		select {
+		case b.grown <- struct{}{}:
+		default:
+		}
+	}()
+	return b.data.Write(p)
+}
+
+func (b *buffer) Close() error { return nil }
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.data.String()
+}
+
+// await blocks until the output contains text.
+func (b *buffer) await(t *testing.T, text string) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for !strings.Contains(b.String(), text) {
+		select {
+		case <-b.grown:
+		case <-deadline:
+			t.Fatalf("output %q: want %q in it", b.String(), text)
+		}
+	}
+}
+
+// deadEnd is an address where nobody listens.
+func deadEnd(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return "tcp://" + l.Addr().String()
+}

@@ -1,0 +1,586 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilexec "k8s.io/client-go/util/exec"
+
+	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// suite holds for every engine.
+var suite = []struct {
+	name string
+	run  func(*testing.T, *rig)
+}{
+	{"life of a pod", testLife},
+	{"steps may be repeated", testRepeat},
+	{"leftovers of a crash", testLeftovers},
+	{"exit codes and messages", testExits},
+	{"a start that fails", testFailedStart},
+	{"stop", testStop},
+	{"changes", testChanges},
+	{"restart of the agent", testAgentRestart},
+	{"logs", testLogs},
+	{"follow", testFollow},
+	{"exec sync", testExecSync},
+	{"exec", testExec},
+	{"attach", testAttach},
+	{"networks", testNetworks},
+	{"images", testImages},
+	{"foreign containers", testForeign},
+	{"limits", testLimits},
+}
+
+func TestSuiteFake(t *testing.T) {
+	for _, test := range suite {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, fakeRig(t, dockertest.Options{}, nil))
+		})
+	}
+}
+
+func TestSuiteFakeOldest(t *testing.T) {
+	for _, test := range suite {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, fakeRig(t, dockertest.Options{Version: "1.12.6", APIVersion: "1.24"}, nil))
+		})
+	}
+}
+
+func TestSuiteFakeNewest(t *testing.T) {
+	for _, test := range suite {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, fakeRig(t, dockertest.Options{Version: "29.1.0", APIVersion: "1.52", MinAPIVersion: "1.44"}, nil))
+		})
+	}
+}
+
+func TestSuiteReal(t *testing.T) {
+	for _, test := range suite {
+		t.Run(test.name, func(t *testing.T) { test.run(t, realRig(t, nil)) })
+	}
+}
+
+func testLife(t *testing.T, r *rig) {
+	p := r.pod("life", []string{"pause"}, []string{"pause"})
+	if o := r.observed(p); o.UID != "" || len(o.Containers)+len(o.Sandboxes) > 0 {
+		t.Fatalf("before anything was made: %+v", o)
+	}
+	ids := r.run(p)
+	o := r.observed(p)
+	if o.UID != p.UID || o.Name != "life" || o.Namespace != "ns" || o.Grace != 7 {
+		t.Errorf("pod: %+v", o)
+	}
+	box := o.Sandboxes[0]
+	if len(o.Sandboxes) != 1 || !box.Running || box.Attempt != 0 || box.CreatedAt.IsZero() {
+		t.Errorf("sandbox: %+v", o.Sandboxes)
+	}
+	if len(box.Addresses) != 1 || !netip.MustParsePrefix("10.231.7.0/24").Contains(box.Addresses[0]) {
+		t.Errorf("sandbox's addresses: %v", box.Addresses)
+	}
+	c := r.container(p, "c1")
+	if c.ID != ids[1] || c.State != pod.Running || c.Kind != pod.App || c.SandboxID != box.ID || c.Hash != "5eed" ||
+		c.Image != testImage || c.ImageID != "docker://"+r.image.ID || c.StartedAt.IsZero() || c.HostPID == 0 || len(c.Addresses) != 0 {
+		t.Errorf("container: %+v", c)
+	}
+	all, err := r.ObserveAll(t.Context())
+	if err != nil || len(all) != 1 || len(all[p.UID].Containers) != 2 {
+		t.Errorf("all: %+v, %v", all, err)
+	}
+
+	for _, id := range ids {
+		r.apply(p, pod.Step{Action: pod.StopContainer, ID: id, Grace: 5 * time.Second})
+	}
+	if c := r.container(p, "c0"); c.State != pod.Exited || c.ExitCode != 0 || c.FinishedAt.Before(c.StartedAt) || c.HostPID != 0 {
+		t.Errorf("stopped: %+v", c)
+	}
+	r.apply(p, pod.Step{Action: pod.StopSandbox, ID: box.ID})
+	if o := r.observed(p); o.Sandboxes[0].Running || len(o.Sandboxes[0].Addresses) != 0 {
+		t.Errorf("stopped sandbox: %+v", o.Sandboxes[0])
+	}
+	for _, id := range ids {
+		r.apply(p, pod.Step{Action: pod.RemoveContainer, ID: id})
+	}
+	r.apply(p, pod.Step{Action: pod.RemoveSandbox, ID: box.ID})
+	if o := r.observed(p); o.UID != "" {
+		t.Errorf("after removal: %+v", o)
+	}
+}
+
+func testRepeat(t *testing.T, r *rig) {
+	p := r.pod("repeat", []string{"pause"})
+	ids := r.run(p)
+	sandbox := r.observed(p).Sandboxes[0].ID
+	r.apply(p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: "x"}})
+	r.apply(p, r.step(p, 0, sandbox))
+	if o := r.observed(p); len(o.Sandboxes) != 1 || o.Sandboxes[0].ID != sandbox || len(o.Containers) != 1 || o.Containers[0].ID != ids[0] {
+		t.Fatalf("adopted: %+v", o)
+	}
+	for range 2 {
+		r.apply(p, pod.Step{Action: pod.StopContainer, ID: ids[0]})
+	}
+	r.apply(p, r.step(p, 0, sandbox)) // it has run: nothing to do
+	if c := r.container(p, "c0"); c.State != pod.Exited || c.ID != ids[0] {
+		t.Errorf("an attempt that has run: %+v", c)
+	}
+	next := r.step(p, 0, sandbox)
+	next.Attempt = 1
+	r.apply(p, next)
+	if o := r.observed(p); len(o.Containers) != 2 || o.Containers[0].Attempt != 1 || o.Containers[0].State != pod.Running || o.Containers[1].ID != ids[0] {
+		t.Errorf("next attempt, newest first: %+v", o.Containers)
+	}
+	for range 2 {
+		r.apply(p, pod.Step{Action: pod.RemoveContainer, ID: ids[0]})
+		r.apply(p, pod.Step{Action: pod.StopSandbox, ID: sandbox})
+		r.apply(p, pod.Step{Action: pod.RemoveSandbox, ID: sandbox})
+	}
+	r.apply(p, pod.Step{Action: pod.StopContainer, ID: ids[0]})
+}
+
+func testLeftovers(t *testing.T, r *rig) {
+	p := r.pod("leftover", []string{"pause"})
+	sandbox := r.sandbox(p)
+	step := r.step(p, 0, sandbox)
+	target, err := r.target(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	creation, err := Convert(p, step, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := r.requestCreate(t.Context(), "create", creation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := r.container(p, "c0"); c.State != pod.Created || c.ID != id {
+		t.Errorf("half made: %+v", c)
+	}
+	r.apply(p, step)
+	if o := r.observed(p); len(o.Containers) != 1 || o.Containers[0].State != pod.Running || o.Containers[0].ID == id {
+		t.Errorf("replaced: %+v", o.Containers)
+	}
+}
+
+func testExits(t *testing.T, r *rig) {
+	p := r.pod("exits", []string{"exit", "3"}, []string{"exit", "0"}, []string{"exit", "4", "it was", "the log"})
+	p.Spec.Containers[2].TerminationMessagePolicy = v1.TerminationMessageFallbackToLogsOnError
+	sandbox := r.sandbox(p)
+	for i := range p.Spec.Containers {
+		step := r.step(p, i, sandbox)
+		step.Inputs.TerminationLog = r.file(fmt.Sprintf("log%d", i), []string{strings.Repeat("m", 5000), "", ""}[i])
+		r.apply(p, step)
+	}
+	if c := r.exited(p, "c0"); c.ExitCode != 3 || c.Message != strings.Repeat("m", 4096) || c.Error != "" {
+		t.Errorf("c0: %+v", c)
+	}
+	if c := r.exited(p, "c1"); c.ExitCode != 0 || c.Message != "" {
+		t.Errorf("c1: %+v", c)
+	}
+	if c := r.exited(p, "c2"); c.ExitCode != 4 || c.Message != "it was\nthe log\n" {
+		t.Errorf("c2: %+v", c)
+	}
+}
+
+func testFailedStart(t *testing.T, r *rig) {
+	p := r.pod("failed", []string{"pause"})
+	p.Spec.Containers[0].Command = []string{"/nonsense"}
+	step := r.step(p, 0, r.sandbox(p))
+	err := r.Apply(t.Context(), p, step)
+	var apply *ApplyError
+	if !errors.As(err, &apply) || apply.Reason != ReasonRun || !strings.Contains(apply.Message, "/nonsense") || strings.HasPrefix(apply.Message, "cannot") {
+		t.Fatalf("error: %+v", err)
+	}
+	c := r.container(p, "c0")
+	if c.State != pod.Exited || c.ExitCode != 127 || !strings.Contains(c.Error, "/nonsense") || c.StartedAt.IsZero() || c.FinishedAt.IsZero() {
+		t.Errorf("what is left: %+v", c)
+	}
+	step.Inputs.Image.ID = "sha256:" + strings.Repeat("0", 64)
+	step.Attempt = 1
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonCreate {
+		t.Errorf("no such image: %+v", err)
+	}
+	step.Container = "other"
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonConfig {
+		t.Errorf("no such container: %+v", err)
+	}
+}
+
+func testStop(t *testing.T, r *rig) {
+	p := r.pod("stop", []string{"stubborn"}, []string{"pause"})
+	ids := r.run(p)
+	start := time.Now()
+	r.apply(p, pod.Step{Action: pod.StopContainer, ID: ids[0], Grace: 200 * time.Millisecond})
+	if took := time.Since(start); took < 900*time.Millisecond || took > 10*time.Second {
+		t.Errorf("grace of 200 ms, rounded up to 1 s: took %v", took)
+	}
+	if c := r.container(p, "c0"); c.State != pod.Exited || c.ExitCode != 137 {
+		t.Errorf("killed: %+v", c)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Apply(ctx, p, pod.Step{Action: pod.StopContainer, ID: ids[1], Grace: time.Minute}); !errors.Is(err, context.Canceled) {
+		t.Errorf("stop with an ended context: %v", err)
+	}
+	r.apply(p, pod.Step{Action: pod.StopContainer, ID: ids[1]})
+	if c := r.container(p, "c1"); c.State != pod.Exited {
+		t.Errorf("grace 0: %+v", c)
+	}
+}
+
+func testChanges(t *testing.T, r *rig) {
+	ctx, cancel := context.WithCancel(t.Context())
+	changes := r.Changes(ctx)
+	if uid := <-changes; uid != "" {
+		t.Fatalf("first after connecting: %q", uid)
+	}
+	p, other := r.pod("changes", []string{"pause"}), r.pod("other", []string{"pause"})
+	r.run(p)
+	r.run(other)
+	r.apply(p, pod.Step{Action: pod.StopContainer, ID: r.container(p, "c0").ID})
+	seen := map[types.UID]int{}
+	for len(seen) < 2 {
+		if seen[<-changes]++; seen["uid-changes"] > 2 {
+			t.Fatalf("%v: what changes while nobody reads must come once", seen)
+		}
+	}
+	if seen["uid-changes"]+seen["uid-other"] > 3 || seen["uid-other"] == 0 {
+		t.Errorf("changes: %v", seen)
+	}
+	if c := r.container(p, "c0"); c.State != pod.Exited {
+		t.Errorf("%+v", c)
+	}
+	cancel()
+	for range changes { // closed when ctx ends
+	}
+}
+
+func testAgentRestart(t *testing.T, r *rig) {
+	p := r.pod("again", []string{"pause"}, []string{"exit", "5"})
+	r.run(p)
+	r.exited(p, "c1")
+	before := r.observed(p)
+	next, err := New(r.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := next.ObserveAll(t.Context())
+	if err != nil || fmt.Sprint(after[p.UID]) != fmt.Sprint(before) {
+		t.Errorf("after:  %+v\nbefore: %+v\n%v", after[p.UID], before, err)
+	}
+}
+
+func testLogs(t *testing.T, r *rig) {
+	p := r.pod("logs", []string{"both"}, []string{"both"})
+	p.Spec.Containers[1].TTY = true
+	ids := r.run(p)
+	r.exited(p, "c0")
+	r.exited(p, "c1")
+	read := func(id string, options v1.PodLogOptions) (string, string) {
+		out, errOut := newBuffer(), newBuffer()
+		if err := r.Logs(t.Context(), id, &options, out, errOut); err != nil {
+			t.Errorf("%+v: %v", options, err)
+		}
+		return out.String(), errOut.String()
+	}
+	n := func(n int64) *int64 { return &n }
+	stream := func(s string) *string { return &s }
+	hence, long := metav1.NewTime(time.Now().Add(time.Hour)), metav1.NewTime(time.Now().Add(-time.Hour))
+	for _, test := range []struct {
+		options     v1.PodLogOptions
+		out, errOut string
+	}{
+		{v1.PodLogOptions{}, "to stdout\n", "to stderr\n"},
+		{v1.PodLogOptions{Follow: true}, "to stdout\n", "to stderr\n"},
+		{v1.PodLogOptions{Stream: stream(v1.LogStreamStdout)}, "to stdout\n", ""},
+		{v1.PodLogOptions{Stream: stream(v1.LogStreamStderr)}, "", "to stderr\n"},
+		{v1.PodLogOptions{Stream: stream(v1.LogStreamAll)}, "to stdout\n", "to stderr\n"},
+		{v1.PodLogOptions{TailLines: n(0)}, "", ""},
+		{v1.PodLogOptions{SinceTime: &hence}, "", ""},
+		{v1.PodLogOptions{SinceTime: &long}, "to stdout\n", "to stderr\n"},
+		{v1.PodLogOptions{SinceSeconds: n(600)}, "to stdout\n", "to stderr\n"},
+		{v1.PodLogOptions{LimitBytes: n(4), Stream: stream(v1.LogStreamStdout)}, "to s", ""},
+	} {
+		if out, errOut := read(ids[0], test.options); out != test.out || errOut != test.errOut {
+			t.Errorf("%+v: %q, %q", test.options, out, errOut)
+		}
+	}
+	if out, errOut := read(ids[0], v1.PodLogOptions{TailLines: n(1)}); len(out)+len(errOut) != len("to stdout\n") {
+		t.Errorf("last line: %q, %q", out, errOut)
+	}
+	if out, errOut := read(ids[1], v1.PodLogOptions{}); strings.ReplaceAll(out, "\r", "") != "to stdout\nto stderr\n" || errOut != "" {
+		t.Errorf("terminal: %q, %q", out, errOut)
+	}
+	out, _ := read(ids[0], v1.PodLogOptions{Timestamps: true})
+	at, rest, _ := strings.Cut(out, " ")
+	if when, err := time.Parse(time.RFC3339Nano, at); err != nil || time.Since(when) > time.Hour || rest != "to stdout\n" {
+		t.Errorf("with time: %q, %v", out, err)
+	}
+}
+
+func testFollow(t *testing.T, r *rig) {
+	p := r.pod("follow", []string{"pause", "one", "two"})
+	id := r.run(p)[0]
+	out := newBuffer()
+	done := make(chan error, 1)
+	go func() { done <- r.Logs(t.Context(), id, &v1.PodLogOptions{Follow: true}, out, nil) }()
+	out.await(t, "one\ntwo\n")
+	r.apply(p, pod.Step{Action: pod.StopContainer, ID: id, Grace: 5 * time.Second})
+	if err := <-done; err != nil || out.String() != "one\ntwo\nbye\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	p = r.pod("abandoned", []string{"pause", "one"})
+	id = r.run(p)[0]
+	ctx, cancel := context.WithCancel(t.Context())
+	out = newBuffer()
+	go func() { done <- r.Logs(ctx, id, &v1.PodLogOptions{Follow: true}, out, nil) }()
+	out.await(t, "one\n")
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("abandoned: %v", err)
+	}
+}
+
+func testExecSync(t *testing.T, r *rig) {
+	p := r.pod("execsync", []string{"pause"})
+	id := r.run(p)[0]
+	for _, test := range []struct {
+		argv   []string
+		code   int
+		output string
+	}{
+		{[]string{programPath, "exit", "0"}, 0, ""},
+		{[]string{programPath, "exit", "9", "oops"}, 9, "oops\n"},
+		{[]string{programPath, "flood", "100000"}, 0, strings.Repeat("x", 64)},
+	} {
+		code, output, err := r.ExecSync(t.Context(), id, test.argv, 64)
+		if err != nil || code != test.code || string(output) != test.output {
+			t.Errorf("%q: %d, %q, %v", test.argv, code, output, err)
+		}
+	}
+	if _, _, err := r.ExecSync(t.Context(), id, []string{"/nonsense"}, 1000); err == nil || !strings.Contains(err.Error(), "executable file not found") &&
+		!strings.Contains(err.Error(), "no such file") {
+		t.Errorf("no such executable: %v", err)
+	}
+	if _, _, err := r.ExecSync(t.Context(), id, nil, 10); err == nil {
+		t.Error("no command: no error")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, output, err := r.ExecSync(ctx, id, []string{programPath, "stubborn"}, 10); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("timeout: %q, %v", output, err)
+	}
+	r.apply(p, pod.Step{Action: pod.StopContainer, ID: id})
+	if _, _, err := r.ExecSync(t.Context(), id, []string{programPath, "exit", "0"}, 10); err == nil || !strings.Contains(err.Error(), "not running") {
+		t.Errorf("in a container that does not run: %v", err)
+	}
+}
+
+func testExec(t *testing.T, r *rig) {
+	p := r.pod("exec", []string{"pause"})
+	id := r.run(p)[0]
+	in, type_ := io.Pipe()
+	out := newBuffer()
+	done := make(chan error, 1)
+	go func() {
+		done <- r.Exec(t.Context(), id, []string{programPath, "cat"}, in, out, newBuffer(), false, nil)
+	}()
+	_, _ = io.WriteString(type_, "hello\n")
+	out.await(t, "hello\n")
+	type_.Close()
+	if err := <-done; err != nil || out.String() != "hello\nend of input\n" {
+		t.Errorf("input closed: %q, %v", out.String(), err)
+	}
+	var exit utilexec.ExitError
+	out = newBuffer()
+	if err := r.Exec(t.Context(), id, []string{programPath, "exit", "6", "x"}, nil, nil, out, false, nil); !errors.As(err, &exit) || exit.ExitStatus() != 6 || out.String() != "x\n" {
+		t.Errorf("exit code: %v, %q", err, out.String())
+	}
+	out = newBuffer()
+	if err := r.Exec(t.Context(), id, []string{programPath, "both"}, nil, out, nil, true, nil); err != nil || strings.ReplaceAll(out.String(), "\r", "") != "to stdout\nto stderr\n" {
+		t.Errorf("terminal: %q, %v", out.String(), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	in, type_ = io.Pipe()
+	defer type_.Close()
+	out = newBuffer()
+	go func() { done <- r.Exec(ctx, id, []string{programPath, "pause", "ready"}, in, out, nil, false, nil) }()
+	out.await(t, "ready")
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client went away: %v", err)
+	}
+	out = newBuffer()
+	go func() { done <- r.Exec(t.Context(), id, []string{programPath, "stubborn"}, nil, out, nil, false, nil) }()
+	r.apply(p, pod.Step{Action: pod.StopContainer, ID: id})
+	if err := <-done; err == nil {
+		t.Error("the container went away: no error")
+	}
+}
+
+func testAttach(t *testing.T, r *rig) {
+	p := r.pod("attach", []string{"cat"})
+	p.Spec.Containers[0].Stdin, p.Spec.Containers[0].StdinOnce = true, true
+	id := r.run(p)[0]
+	in, type_ := io.Pipe()
+	out := newBuffer()
+	done := make(chan error, 1)
+	go func() { done <- r.Attach(t.Context(), id, in, out, nil, false, nil) }()
+	_, _ = io.WriteString(type_, "hello\n")
+	out.await(t, "hello\n")
+	type_.Close()
+	if err := <-done; err != nil || out.String() != "hello\nend of input\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	if c := r.exited(p, "c0"); c.ExitCode != 0 {
+		t.Errorf("%+v", c)
+	}
+	if err := r.Attach(t.Context(), id, nil, out, nil, false, nil); err == nil {
+		t.Error("attached to a container that does not run")
+	}
+}
+
+func testNetworks(t *testing.T, r *rig) {
+	want := pod.EngineNetwork{
+		Name: "wk-suite", Driver: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.232.9.0/24")}, Gateways: []netip.Addr{netip.MustParseAddr("10.232.9.1")},
+		Options: map[string]string{"com.docker.network.bridge.name": "wk-suite0"},
+	}
+	t.Cleanup(func() { _ = r.RemoveNetwork(context.Background(), want.Name) })
+	for range 2 {
+		if err := r.EnsureNetwork(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := r.Networks(t.Context())
+	i := slices.IndexFunc(all, func(n pod.EngineNetwork) bool { return n.Name == want.Name })
+	if err != nil || i < 0 || all[i].ID == "" || all[i].Driver != "bridge" || all[i].Subnets[0] != want.Subnets[0] || all[i].Gateways[0] != want.Gateways[0] {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, change := range []func(*pod.EngineNetwork){
+		func(n *pod.EngineNetwork) { n.Driver = "macvlan" },
+		func(n *pod.EngineNetwork) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.232.10.0/24")} },
+		func(n *pod.EngineNetwork) { n.Gateways = []netip.Addr{netip.MustParseAddr("10.232.9.2")} },
+		func(n *pod.EngineNetwork) { n.Options = map[string]string{"com.docker.network.driver.mtu": "1300"} },
+	} {
+		other := want
+		change(&other)
+		var conflict *NetworkConflict
+		if err := r.EnsureNetwork(t.Context(), other); !errors.As(err, &conflict) || conflict.Difference == "" {
+			t.Errorf("%+v: %v", other, err)
+		}
+	}
+	for range 2 {
+		if err := r.RemoveNetwork(t.Context(), want.Name); err != nil {
+			t.Error(err)
+		}
+	}
+	r.run(r.pod("onnet", []string{"pause"}))
+	if err := r.RemoveNetwork(t.Context(), r.net); err == nil || !strings.Contains(err.Error(), "active endpoints") {
+		t.Errorf("a network in use: %v", err)
+	}
+}
+
+func testImages(t *testing.T, r *rig) {
+	for _, name := range []string{testImage, r.image.ID, strings.TrimPrefix(r.image.ID, "sha256:")} {
+		if img, found, err := r.Lookup(t.Context(), name); err != nil || !found || img.ID != r.image.ID || img.Ref != "docker://"+r.image.ID || img.OS != "linux" {
+			t.Errorf("%s: %+v, %v, %v", name, img, found, err)
+		}
+	}
+	for _, name := range []string{"winkube.test/other", r.image.ID[len("sha256:"):][:8], "sha256:" + strings.Repeat("0", 64)} {
+		if _, found, err := r.Lookup(t.Context(), name); err != nil || found {
+			t.Errorf("%s: found %v, %v", name, found, err)
+		}
+	}
+	var apply *ApplyError
+	if _, _, err := r.Lookup(t.Context(), "No Such:Name:"); !errors.As(err, &apply) || apply.Reason != ReasonBadImage {
+		t.Errorf("bad name: %v", err)
+	}
+	list, err := r.ListImages(t.Context())
+	if err != nil || !slices.ContainsFunc(list, func(i v1.ContainerImage) bool { return slices.Contains(i.Names, testImage) && i.SizeBytes > 0 }) {
+		t.Errorf("list: %+v, %v", list, err)
+	}
+	info, err := r.Info(t.Context())
+	if err != nil || info.OS != "linux" || info.CPUs < 1 || info.MemoryTotal < 1 || info.APIVersion == "" || info.Version == "" || info.Root == "" {
+		t.Errorf("info: %+v, %v", info, err)
+	}
+}
+
+func testForeign(t *testing.T, r *rig) {
+	p := r.pod("foreign", []string{"pause"})
+	sandbox := r.sandbox(p)
+	target, err := r.target(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	creation, err := Convert(p, r.step(p, 0, sandbox), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(creation.Config.Labels, LabelNode) // as another agent's
+	id, err := r.requestCreate(t.Context(), "create", creation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.remove(context.Background(), id) })
+	if o := r.observed(p); len(o.Containers) != 0 {
+		t.Errorf("observed: %+v", o.Containers)
+	}
+	var apply *ApplyError
+	if err := r.Apply(t.Context(), p, r.step(p, 0, sandbox)); !errors.As(err, &apply) || !strings.Contains(err.Error(), "not this agent's") {
+		t.Errorf("its name is taken: %v", err)
+	}
+	if _, err := r.inspect(t.Context(), id); err != nil {
+		t.Errorf("it was touched: %v", err)
+	}
+}
+
+func testLimits(t *testing.T, r *rig) {
+	r.cfg.LogMaxSize, r.cfg.LogMaxFiles = 10<<20, 3
+	p := r.pod("limits", []string{"env", "GREETING"})
+	no := false
+	p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{
+		AllowPrivilegeEscalation: &no, Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}, Add: []v1.Capability{"NET_BIND_SERVICE"}},
+	}
+	p.Spec.Containers[0].Resources = resources("250m", "100Mi")
+	step := r.step(p, 0, r.sandbox(p))
+	step.Inputs.Env = []pod.Env{{Name: "GREETING", Value: "first"}, {Name: "GREETING", Value: "last"}}
+	step.Inputs.OOMScoreAdj = 999
+	step.Inputs.Mounts = []pod.Mount{{HostPath: r.dir, ContainerPath: "/data", ReadOnly: true}}
+	step.Inputs.Files = []pod.File{{HostPath: r.file("hosts", "127.0.0.1 localhost\n"), ContainerPath: "/etc/hosts"}}
+	r.apply(p, step)
+	c := r.exited(p, "c0")
+	if c.ExitCode != 0 {
+		t.Errorf("%+v", c)
+	}
+	out := newBuffer()
+	if err := r.Logs(t.Context(), c.ID, &v1.PodLogOptions{}, out, nil); err != nil || out.String() != "last\n" {
+		t.Errorf("environment: %q, %v", out.String(), err)
+	}
+	in, err := r.inspect(t.Context(), c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h := in.HostConfig; h.CPUQuota != 25000 || h.Memory != 100<<20 || h.OomScoreAdj != 999 || h.LogConfig.Config["max-file"] != "3" {
+		t.Errorf("host config: %+v", h)
+	}
+	if _, err := os.Stat(r.dir); err != nil {
+		t.Error(err)
+	}
+}
