@@ -91,6 +91,6 @@ func diskUsage(path string) (Disk, error) {
 	return Disk{Capacity: total, Available: available, Used: total - free}, nil
 }
 
-func bootTime() (time.Time, error) { return time.Now().Add(-windows.DurationSinceBoot()), nil }
+func bootTime() (time.Time, error) { return time.Now().Round(0).Add(-windows.DurationSinceBoot()), nil }
 
 func elevated() (bool, error) { return windows.GetCurrentProcessToken().IsElevated(), nil }
