@@ -84,22 +84,28 @@ func TestBadLoggingFlags(t *testing.T) {
 }
 
 func TestLogFileImpliesNotStderr(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "logs", "kubelet.log")
-	fs, err := flags(t, "--log-file="+path)
-	if err != nil {
-		t.Fatal(err)
+	dir := filepath.Join(t.TempDir(), "logs")
+	for args, want := range map[string]string{"": "true", "--log-file=" + dir + "/x.log": "false", "--logtostderr=true --log_dir=" + dir: "true"} {
+		fs, err := flags(t, strings.Fields(args)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = startLogging(fs)
+		got := fs.Lookup("logtostderr").Value.String()
+		// The flags are klog's own, of the whole process.
+		for name, value := range map[string]string{"logtostderr": "true", "log-file": "", "log-dir": ""} {
+			if err := fs.Set(name, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		klog.StopFlushDaemon()
+		if err != nil || got != want {
+			t.Errorf("%q: logtostderr is %s, %v; want %s", args, got, err, want)
+		}
 	}
-	code := Run("test", fs, func(context.Context) error { klog.InfoS("a line for the file"); return nil })
-	klog.Flush()
-	data, err := os.ReadFile(path)
-	if code != 0 || err != nil || !strings.Contains(string(data), "a line for the file") {
-		t.Errorf("exit code %d, log file %q, %v", code, data, err)
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		t.Errorf("the directory of the log file was not made: %v", err)
 	}
-	klog.StopFlushDaemon()
-	if _, err := flags(t, "--log-file=", "--logtostderr=true"); err != nil { // back to what the other tests expect
-		t.Fatal(err)
-	}
-	klog.SetOutput(os.Stderr) // lets go of the file, which Windows could not remove otherwise
 }
 
 func TestUntil(t *testing.T) {
