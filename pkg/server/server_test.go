@@ -133,8 +133,8 @@ func dial(t *testing.T, address string, version uint16) (*x509.Certificate, erro
 }
 
 func TestSelfSigned(t *testing.T) {
-	var dir string
-	r := newRig(t, func(config *Config, _ *Parts) { dir = config.TLS.CertDir })
+	dir := filepath.Join(t.TempDir(), "pki")
+	r := newRig(t, func(config *Config, _ *Parts) { config.TLS = TLS{CertDir: dir} })
 	first, err := dial(t, r.server.Addr().String(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestSelfSigned(t *testing.T) {
 	if _, err := dial(t, r.server.Addr().String(), tls.VersionTLS11); err == nil {
 		t.Error("TLS 1.1 was accepted")
 	}
-	again := newRig(t, func(config *Config, _ *Parts) { config.TLS.CertDir = dir })
+	again := newRig(t, func(config *Config, _ *Parts) { config.TLS = TLS{CertDir: dir} })
 	if second, err := dial(t, again.server.Addr().String(), 0); err != nil || !second.Equal(first) {
 		t.Errorf("the next start shows another certificate (%v)", err)
 	}
