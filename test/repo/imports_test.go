@@ -1,0 +1,171 @@
+package repo_test
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// lines is the tree of the architecture: imports run to lower lines only.
+var lines = map[string]int{
+	"command": 0, "host": 0, "daemon": 0,
+	"hns": 1, "hcs": 1, "cgroup": 1, "netsh": 1,
+	"kubeclient": 2, "pod": 2, "admit": 2, "probe": 2, "proxy": 2,
+	"docker": 3, "volume": 3, "network": 3, "routes": 3, "proxy/relay": 3, "proxy/portproxy": 3, "proxy/hnslb": 3,
+	"node": 4, "stats": 4, "guard": 4, "cri": 4, "server": 4,
+	"kubelet": 5, "kubeproxy": 5,
+}
+
+// peers are imports within one line. Line 3 has none and gets none.
+var peers = map[string]string{
+	"admit -> pod": "it implements pod.Admitter",
+}
+
+// line finds where a package of ours stands. Test doubles (dockertest, podtest) stand with their owner.
+func line(dir string) (name string, n int, ok bool) {
+	name = strings.TrimPrefix(dir, "pkg/")
+	if double(dir) {
+		name = path.Dir(name)
+	}
+	for ; name != "."; name = path.Dir(name) {
+		if n, ok = lines[name]; ok {
+			return name, n, true
+		}
+	}
+	return "", 0, false
+}
+
+// double tells whether dir is a package of fakes: only tests may import it.
+func double(dir string) bool {
+	return under(dir, "pkg") && strings.HasSuffix(path.Base(dir), "test")
+}
+
+// misdirected says what is wrong with from importing to, "" when nothing is.
+func misdirected(from, to string, fromTest bool) string {
+	switch {
+	case from == to:
+		return ""
+	case under(to, "cmd", "hack", "build") && !under(from, to, path.Dir(to)):
+		return "nobody imports programs"
+	case under(to, "test") && !under(from, "test", "hack"):
+		return "only test/ and hack/ import test/"
+	case double(to) && !fromTest && !double(from) && !under(from, "test", "hack"):
+		return "only tests import test doubles"
+	case !under(from, "pkg") || !under(to, "pkg"):
+		return ""
+	}
+	fromName, fromLine, ok := line(from)
+	if !ok {
+		return "" // TestEveryPackageHasALine says so
+	}
+	toName, toLine, ok := line(to)
+	switch {
+	case !ok, fromName == toName, toLine < fromLine:
+		return ""
+	case fromLine == toLine && fromLine == 3:
+		return "packages of line 3 never import each other"
+	case fromLine == toLine && peers[fromName+" -> "+toName] != "":
+		return ""
+	}
+	return "imports run to lower lines only"
+}
+
+func TestImportDirection(t *testing.T) {
+	for _, s := range load(t) {
+		for _, imported := range s.imports {
+			to, ours := strings.CutPrefix(imported, module)
+			if !ours {
+				continue
+			}
+			if why := misdirected(s.dir, to, s.test); why != "" {
+				t.Errorf("%s imports %s: %s", s.path, to, why)
+			}
+		}
+	}
+}
+
+func TestMisdirected(t *testing.T) {
+	for _, test := range []struct {
+		from, to string
+		test     bool
+		want     string
+	}{
+		{"pkg/server", "pkg/pod", false, ""},
+		{"pkg/admit", "pkg/pod", false, ""},
+		{"pkg/probe", "pkg/pod", false, "imports run to lower lines only"},
+		{"pkg/kubeclient", "pkg/pod", false, "imports run to lower lines only"},
+		{"pkg/pod", "pkg/admit", false, "imports run to lower lines only"},
+		{"pkg/pod", "pkg/docker", false, "imports run to lower lines only"},
+		{"pkg/docker", "pkg/volume", false, "packages of line 3 never import each other"},
+		{"pkg/proxy/relay", "pkg/routes", false, "packages of line 3 never import each other"},
+		{"pkg/proxy/relay", "pkg/proxy", false, ""},
+		{"pkg/proxy", "pkg/proxy/relay", false, "imports run to lower lines only"},
+		{"pkg/hns/hnstest", "pkg/hns", false, ""},
+		{"pkg/pod", "pkg/pod/podtest", true, ""},
+		{"pkg/pod", "pkg/pod/podtest", false, "only tests import test doubles"},
+		{"pkg/kubelet", "pkg/server", false, ""},
+		{"pkg/server", "pkg/kubelet", false, "imports run to lower lines only"},
+		{"cmd/kubelet", "cmd/kubelet/app", false, ""},
+		{"cmd/kubelet/app", "cmd/kube-proxy/app", false, "nobody imports programs"},
+		{"pkg/kubelet", "cmd/kubelet/app", false, "nobody imports programs"},
+		{"pkg/kubelet", "test/lab", true, "only test/ and hack/ import test/"},
+		{"test/e2e", "test/lab", true, ""},
+	} {
+		if got := misdirected(test.from, test.to, test.test); got != test.want {
+			t.Errorf("%s -> %s: got %q, want %q", test.from, test.to, got, test.want)
+		}
+	}
+}
+
+func TestEveryPackageHasALine(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range load(t) {
+		if _, _, ok := line(s.dir); under(s.dir, "pkg") && !ok && !seen[s.dir] {
+			seen[s.dir] = true
+			t.Errorf("%s stands on no line of the architecture: give it one in this file and in docs/architecture.md", s.dir)
+		}
+	}
+}
+
+// confined are imports that belong to one place.
+var confined = []struct {
+	prefix string
+	roots  []string
+	suffix string // of the files there
+	tests  bool   // test files elsewhere may use it too
+}{
+	{prefix: "github.com/docker/docker/", roots: []string{"pkg/docker", "test", "hack"}},
+	{prefix: "github.com/docker/go-connections/", roots: []string{"pkg/docker", "test", "hack"}},
+	{prefix: "github.com/Microsoft/hcsshim", roots: []string{"pkg/hns", "pkg/hcs"}, suffix: "windows"},
+	{prefix: "os/exec", roots: []string{"pkg/command", "hack", "test"}},
+	{prefix: "github.com/vishvananda/", roots: []string{"pkg", "test", "hack"}, suffix: "linux", tests: true},
+	{prefix: "golang.zx2c4.com/wireguard/windows", roots: []string{"pkg"}, suffix: "windows"},
+	{prefix: "golang.org/x/sys/windows", roots: []string{"pkg", "cmd"}, suffix: "windows"},
+	{prefix: "golang.org/x/sys/unix", roots: []string{"pkg", "cmd", "test", "hack"}, suffix: "linux", tests: true},
+	{prefix: "testing", roots: []string{"test"}, tests: true},
+	{prefix: "io/ioutil"},
+	{prefix: "k8s.io/kubernetes/"},
+	{prefix: "k8s.io/apiserver/"},
+}
+
+func TestConfinedImports(t *testing.T) {
+	for _, s := range load(t) {
+		for _, imported := range s.imports {
+			for _, rule := range confined {
+				if imported != rule.prefix && !strings.HasPrefix(imported, strings.TrimSuffix(rule.prefix, "/")+"/") {
+					continue
+				}
+				// Outside pkg and cmd nothing is built for Windows, so that no suffix is needed.
+				suffixed := rule.suffix == "" || !slices.ContainsFunc(s.systems, func(system string) bool { return system != rule.suffix }) || under(s.dir, "test", "hack")
+				switch {
+				case rule.tests && s.test, double(s.dir) && rule.tests:
+				case !under(s.dir, rule.roots...):
+					t.Errorf("%s imports %s, which belongs to %q only", s.path, imported, rule.roots)
+				case !suffixed:
+					t.Errorf("%s imports %s, which belongs to files *_%s.go", s.path, imported, rule.suffix)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package repo_test
+
+import (
+	"fmt"
+	"go/ast"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// paired are the packages in which a system may have files of its own, in pairs.
+var paired = []string{"pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "cmd/kubelet/app", "cmd/kube-proxy/app"}
+
+// lonely are files of one system whose pair would be empty.
+var lonely = map[string]string{}
+
+func TestSystemFiles(t *testing.T) {
+	all := load(t)
+	exists := map[string]bool{}
+	for _, s := range all {
+		exists[s.path] = true
+	}
+	excuse := exceptions(lonely)
+	for _, s := range all {
+		stem := strings.TrimSuffix(strings.TrimSuffix(s.base, ".go"), "_test")
+		for _, bad := range []string{"_other", "_others", "_unsupported", "_stub", "_stubs", "_unix", "_posix", "_fallback", "_notlinux", "_nonwindows"} {
+			if strings.HasSuffix(stem, bad) {
+				t.Errorf("%s: there are two systems, linux and windows, and no %q", s.path, bad)
+			}
+		}
+		switch {
+		case len(s.systems) == 0:
+			t.Errorf("%s is built for no system", s.path)
+		case len(s.systems) == 1 && s.suffix == "" && !under(s.dir, "test", "hack"):
+			t.Errorf("%s is built for %s only: say so in its name, not by a build tag", s.path, s.systems[0])
+		case s.suffix == "" || s.test:
+		case !under(s.dir, paired...):
+			t.Errorf("%s: %s has no files of one system; make the system a value", s.path, s.dir)
+		default:
+			other := systems[1-slices.Index(systems, s.suffix)]
+			if twin := strings.TrimSuffix(s.path, s.suffix+".go") + other + ".go"; !exists[twin] && !excuse.has(s.path) {
+				t.Errorf("%s has no twin %s", s.path, twin)
+			}
+		}
+	}
+	excuse.done(t)
+}
+
+func TestRuntimeGOOS(t *testing.T) {
+	for _, s := range load(t) {
+		if s.test || under(s.dir, "pkg/host", "cmd/kubelet/app", "cmd/kube-proxy/app", "hack", "test") {
+			continue
+		}
+		for _, position := range uses(s, "runtime", "GOOS") {
+			t.Errorf("%s: runtime.GOOS is known to pkg/host and cmd/*/app; others get a value", position)
+		}
+	}
+}
+
+// sleepers may sleep.
+var sleepers = map[string]string{
+	"build/images/sample/net.go": "a sample for users, not part of the programs",
+}
+
+func TestSleep(t *testing.T) {
+	excuse := exceptions(sleepers)
+	for _, s := range load(t) {
+		if s.test || under(s.dir, "test", "hack") {
+			continue
+		}
+		if found := uses(s, "time", "Sleep"); len(found) > 0 && !excuse.has(s.path) {
+			t.Errorf("%s: no time.Sleep where an event will do", strings.Join(found, ", "))
+		}
+	}
+	excuse.done(t)
+}
+
+// uses finds pkg.name in the code of s.
+func uses(s *source, pkg, name string) (positions []string) {
+	ast.Inspect(s.syntax, func(node ast.Node) bool {
+		if selector, ok := node.(*ast.SelectorExpr); ok && selector.Sel.Name == name {
+			if x, ok := selector.X.(*ast.Ident); ok && x.Name == pkg {
+				positions = append(positions, s.positions.Position(node.Pos()).String())
+			}
+		}
+		return true
+	})
+	return positions
+}
+
+func TestPackageComments(t *testing.T) {
+	comments := map[string][]string{}
+	for _, s := range load(t) {
+		if s.test {
+			continue
+		}
+		found := comments[s.dir]
+		if s.syntax.Doc != nil {
+			found = append(found, s.path)
+			first := strings.TrimPrefix(s.syntax.Doc.Text(), "\n")
+			if name := s.syntax.Name.Name; name != "main" && !strings.HasPrefix(first, "Package "+name+" ") {
+				t.Errorf("%s: the package comment begins with %q, want \"Package %s ...\"", s.path, strings.SplitN(first, "\n", 2)[0], name)
+			}
+		}
+		comments[s.dir] = found
+	}
+	for dir, found := range comments {
+		if len(found) != 1 {
+			t.Errorf("%s has %d package comments %v, want exactly one", dir, len(found), found)
+		}
+	}
+}
+
+// longFiles may have more than 500 lines.
+var longFiles = map[string]string{}
+
+// longFunctions may have more than 80 lines.
+var longFunctions = map[string]string{}
+
+func TestLengths(t *testing.T) {
+	files, functions := exceptions(longFiles), exceptions(longFunctions)
+	for _, s := range load(t) {
+		if s.lines > 500 && !files.has(s.path) {
+			t.Errorf("%s has %d lines, want at most 500", s.path, s.lines)
+		}
+		if s.dir == "cmd/kubelet" || s.dir == "cmd/kube-proxy" {
+			if s.lines > 40 {
+				t.Errorf("%s has %d lines, want at most 40 in a main file", s.path, s.lines)
+			}
+			if s.suffix != "" {
+				t.Errorf("%s: a main file is for both systems", s.path)
+			}
+		}
+		if s.test { // a test's table is data
+			continue
+		}
+		for _, declaration := range s.syntax.Decls {
+			function, ok := declaration.(*ast.FuncDecl)
+			if !ok || function.Body == nil {
+				continue
+			}
+			length := s.positions.Position(function.End()).Line - s.positions.Position(function.Pos()).Line + 1
+			if name := s.path + " " + function.Name.Name; length > 80 && !functions.has(name) {
+				t.Errorf("%s has %d lines, want at most 80", name, length)
+			}
+		}
+	}
+	files.done(t)
+	functions.done(t)
+}
+
+func TestMainFilesStandAlone(t *testing.T) {
+	mains := map[string]int{}
+	for _, s := range load(t) {
+		if (s.dir == "cmd/kubelet" || s.dir == "cmd/kube-proxy") && !s.test {
+			mains[s.dir]++
+		}
+	}
+	for _, dir := range []string{"cmd/kubelet", "cmd/kube-proxy"} {
+		if mains[dir] != 1 {
+			t.Errorf("%s has %d files, want one: \"go build FILE\" compiles only that file", dir, mains[dir])
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range load(t) {
+		for _, name := range []string{s.syntax.Name.Name, path.Base(s.dir)} {
+			if slices.Contains([]string{"util", "utils", "common", "types", "helper", "helpers", "misc", "shared", "base"}, name) && !seen[s.dir] {
+				seen[s.dir] = true
+				t.Errorf("%s: a package is named for what it is, not %q", s.dir, name)
+			}
+		}
+		for _, declaration := range s.syntax.Decls {
+			if function, ok := declaration.(*ast.FuncDecl); ok && function.Recv == nil && function.Name.Name == "init" && under(s.dir, "pkg", "cmd") {
+				t.Errorf("%s: no init functions", s.positions.Position(function.Pos()))
+			}
+		}
+	}
+}
+
+func TestUnfinished(t *testing.T) {
+	mark := regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X|HA` + `CK)\b`)
+	for _, s := range load(t) {
+		for _, group := range s.syntax.Comments {
+			for _, comment := range group.List {
+				if found := mark.FindString(comment.Text); found != "" {
+					t.Errorf("%s: %s: do it, or put it into an issue", s.positions.Position(comment.Pos()), found)
+				}
+			}
+		}
+	}
+}
+
+func TestDocsNameEveryPackage(t *testing.T) {
+	text := read(t, "docs/architecture.md")
+	seen := map[string]bool{}
+	for _, s := range load(t) {
+		name, ok := strings.CutPrefix(s.dir, "pkg/")
+		if !ok || s.test || seen[name] {
+			continue
+		}
+		seen[name] = true
+		row := fmt.Sprintf(`\|\s*%s\s*\|`, regexp.QuoteMeta(name))
+		if double(s.dir) {
+			row = "`" + regexp.QuoteMeta(name) + "`"
+		}
+		if !regexp.MustCompile(row).MatchString(text) {
+			t.Errorf("docs/architecture.md does not say which arrow package %s is", name)
+		}
+	}
+}
+
+func TestDocsNameEveryModule(t *testing.T) {
+	text := read(t, "docs/dependencies.md")
+	seen := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^(?:require)?\s+(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(read(t, "go.mod"), -1) {
+		seen[match[1]] = true // an indirect one has a comment behind its version
+		if !strings.Contains(text, "| "+match[1]+" |") {
+			t.Errorf("docs/dependencies.md does not say what %s is for", match[1])
+		}
+	}
+	if len(seen) < 10 {
+		t.Errorf("found only %d direct modules in go.mod: this test does not read it right", len(seen))
+	}
+}
