@@ -90,7 +90,7 @@ func newRig(t *testing.T, cfg Config, fake *dockertest.Engine, tweak func(*Confi
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Engine: e, t: t, fake: fake, net: fmt.Sprintf("wk%d", os.Getpid()), dir: t.TempDir()}
+	r := &rig{Engine: e, t: t, fake: fake, net: "winkube-test", dir: t.TempDir()}
 	t.Cleanup(r.clean)
 	var found bool
 	if r.image, found, err = e.Lookup(t.Context(), testImage); err != nil || !found {
