@@ -18,7 +18,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
-	"github.com/winkube/winkube/pkg/pod"
 )
 
 const server2022 = "20348"
@@ -26,7 +25,7 @@ const server2022 = "20348"
 // TestKubeletRegisters starts kubelet.exe with the command line of the seeds' page and waits for its Node to be Ready.
 func TestKubeletRegisters(t *testing.T) {
 	p := newPrefix(t, server2022)
-	engine := dockertest.New(dockertest.Options{Platform: pod.Platform{OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true}})
+	engine := dockertest.New(dockertest.Options{OS: "windows", Build: 20348})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,110 @@
+// Package app is the kubelet's command line: flags in, one kubelet.Config out, and the agent run with it. `kubelet plan` prints what
+// would be done for a manifest, without a host.
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/kubelet"
+)
+
+// Main runs the kubelet with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
+func Main(args []string) int {
+	code := 0
+	command := newCommand(&code)
+	command.SetArgs(args)
+	if err := command.Execute(); err != nil {
+		fmt.Fprintf(os.Stderr, "kubelet: %v (kubelet --help lists the flags)\n", err)
+		return 1
+	}
+	return code
+}
+
+func newCommand(code *int) *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:           "kubelet",
+		Short:         "Runs the pods of a Kubernetes node with Docker, on Windows Server 2016 to 2025 and on Linux",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	fs := root.Flags()
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	root.RunE = func(*cobra.Command, []string) error {
+		if daemon.PrintVersion(os.Stdout, fs) {
+			return nil
+		}
+		var err error
+		*code, err = o.run(fs)
+		return err
+	}
+	if err := addRetiredFlags(fs); err != nil {
+		root.RunE = func(*cobra.Command, []string) error { return err }
+	}
+	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdout))
+	return root
+}
+
+// run checks everything that can be checked without changing the host, then runs the agent.
+func (o *options) run(fs *pflag.FlagSet) (int, error) {
+	facts, err := host.Read()
+	if err != nil {
+		return 1, err
+	}
+	cfg, err := o.settings(facts)
+	if err != nil {
+		return 1, err
+	}
+	rest, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.apiServers, UserAgent: daemon.UserAgent("kubelet"),
+		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst})
+	if err != nil {
+		return 1, err
+	}
+	client, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return 1, fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
+	}
+	// From here on the host is changed.
+	return daemon.Run("kubelet", fs, func(ctx context.Context) error {
+		o.logStart(cfg)
+		k, err := kubelet.New(cfg, client)
+		if err != nil {
+			return err
+		}
+		return k.Run(ctx)
+	}), nil
+}
+
+func (o *options) logStart(cfg kubelet.Config) {
+	klog.InfoS("Starting kubelet", "version", daemon.Version, "kubernetes", daemon.Kubernetes, "node", cfg.NodeName, "os", cfg.Facts.OSImage)
+	for name, value := range o.featureGates {
+		if name != "HyperVContainer" {
+			klog.InfoS("This feature gate decides nothing here", "gate", name, "value", value)
+		}
+	}
+	if elevated, err := host.Elevated(); err == nil && !elevated {
+		klog.InfoS("Not running as administrator (root): mounts, networks and addresses will fail")
+	}
+}
+
+// readInput reads a file, or standard input for "-".
+func readInput(path string, stdin io.Reader) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(stdin)
+	}
+	return os.ReadFile(path)
+}

@@ -1,0 +1,188 @@
+package app
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubelet"
+	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/server"
+)
+
+// settings checks every flag and says what they mean together. It reads the host and changes nothing on it.
+func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
+	cfg := kubelet.Config{Facts: facts, Platform: platformOf(facts), RootDir: o.rootDir, EventQPS: o.eventQPS,
+		NodeName: strings.ToLower(strings.TrimSpace(o.hostnameOverride))}
+	if cfg.NodeName == "" {
+		cfg.NodeName = facts.Hostname
+	}
+	if problems := validation.IsDNS1123Subdomain(cfg.NodeName); len(problems) > 0 {
+		return cfg, fmt.Errorf("--hostname-override=%s: want a DNS name in lower case, as in node1 or node1.example.com", cfg.NodeName)
+	}
+	if (o.kubeconfig == "") == (o.apiServers == "") {
+		return cfg, fmt.Errorf("want exactly one of --kubeconfig and --api-servers")
+	}
+	for _, set := range []func(*kubelet.Config) error{o.setFiles, o.setNode, o.setEngine, o.setNetwork, o.setPods, o.setServer} {
+		if err := set(&cfg); err != nil {
+			return cfg, err
+		}
+	}
+	return cfg, nil
+}
+
+func (o *options) setFiles(cfg *kubelet.Config) error {
+	for flag, path := range map[string]string{"kubeconfig": o.kubeconfig, "client-ca-file": o.clientCAFile, "tls-cert-file": o.tlsCertFile,
+		"tls-private-key-file": o.tlsKeyFile, "pod-manifest-path": o.manifestPath, "resolv-conf": o.resolvConf} {
+		if err := checkFile(flag, path); err != nil {
+			return err
+		}
+	}
+	if o.rootDir == "" {
+		return fmt.Errorf("--root-dir: want a directory")
+	}
+	if (o.tlsCertFile == "") != (o.tlsKeyFile == "") {
+		return fmt.Errorf("want both or neither of --tls-cert-file and --tls-private-key-file")
+	}
+	return nil
+}
+
+func (o *options) setNode(cfg *kubelet.Config) error {
+	cfg.Node.Name, cfg.Node.Hostname = cfg.NodeName, cfg.NodeName
+	cfg.Node.Labels, cfg.Node.Unregistered, cfg.Node.MaxPods = o.nodeLabels, !o.registerNode, o.maxPods
+	cfg.Node.UpdateFrequency, cfg.Node.ReportFrequency = o.nodeStatusFrequency, o.statusReportFrequency
+	cfg.Node.Port = int32(o.port)
+	if o.maxPods < 1 {
+		return fmt.Errorf("--max-pods=%d: want at least 1", o.maxPods)
+	}
+	var err error
+	if cfg.Node.KubeReserved, err = parseResources("kube-reserved", o.kubeReserved); err != nil {
+		return err
+	}
+	if cfg.Node.SystemReserved, err = parseResources("system-reserved", o.systemReserved); err != nil {
+		return err
+	}
+	if cfg.Node.Taints, err = parseTaints(o.taints); err != nil {
+		return err
+	}
+	overrides := []string{""}
+	if o.nodeIP != "" {
+		overrides = strings.Split(o.nodeIP, ",")
+	}
+	for _, override := range overrides {
+		found, err := host.NodeAddress(override)
+		if err != nil {
+			return fmt.Errorf("--node-ip=%s: %w", o.nodeIP, err)
+		}
+		cfg.NodeIPs = append(cfg.NodeIPs, found...)
+	}
+	return nil
+}
+
+func (o *options) setEngine(cfg *kubelet.Config) error {
+	size, err := resource.ParseQuantity(o.logMaxSize)
+	if err != nil || size.Value() <= 0 {
+		return fmt.Errorf("--container-log-max-size=%s: want a size such as 10Mi", o.logMaxSize)
+	}
+	if o.logMaxFiles < 2 {
+		return fmt.Errorf("--container-log-max-files=%d: want at least 2", o.logMaxFiles)
+	}
+	if o.infraImage == "" && cfg.Platform.SharedNetwork {
+		return fmt.Errorf("--pod-infra-container-image: want an image name: pods here share a network that its container holds")
+	}
+	cfg.Engine = docker.Config{
+		Host: o.dockerEndpoint, Node: cfg.NodeName, Platform: cfg.Platform, InfraImage: o.infraImage, Hash: pod.Hash,
+		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, CgroupParent: o.cgroupRoot,
+		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"),
+	}
+	return nil
+}
+
+func (o *options) setNetwork(cfg *kubelet.Config) error {
+	cfg.Network = network.Config{Mode: network.Mode(o.networkMode), Platform: cfg.Platform, External: os.Getenv("CONTAINER_NETWORK")}
+	if cfg.Network.External != "" {
+		cfg.Network.Mode = network.External
+	}
+	var err error
+	if cfg.PodCIDRs, err = parsePrefixes("pod-cidr", split(o.podCIDR)); err != nil {
+		return err
+	}
+	if cfg.Network.NonMasquerade, err = parsePrefixes("cluster-cidr", split(o.clusterCIDR)); err != nil {
+		return err
+	}
+	more, err := parsePrefixes("non-masquerade-cidrs", o.nonMasquerade)
+	if err != nil {
+		return err
+	}
+	cfg.Network.NonMasquerade = append(cfg.Network.NonMasquerade, more...)
+	if _, err := network.Plan(cfg.Network, network.Facts{}); err != nil {
+		return fmt.Errorf("--network-mode=%s: %w", o.networkMode, err)
+	}
+	return nil
+}
+
+func (o *options) setPods(cfg *kubelet.Config) error {
+	var servers []netip.Addr
+	for _, value := range o.clusterDNS {
+		addr, err := parseAddr("cluster-dns", value)
+		if err != nil {
+			return err
+		}
+		servers = append(servers, addr)
+	}
+	cfg.Resolver = pod.ResolverConfig{
+		NodeName: cfg.NodeName, Platform: cfg.Platform, ClusterDNS: servers, ClusterDomain: strings.Trim(o.clusterDomain, "."), ResolvConf: o.resolvConf,
+		SerializePulls: o.serializePulls, MaxParallelPulls: o.maxParallelPulls, PullQPS: o.registryQPS, PullBurst: o.registryBurst,
+	}
+	cfg.Source = pod.SourceConfig{NodeName: cfg.NodeName, Path: o.manifestPath, URL: o.manifestURL, URLPeriod: o.manifestURLFrequency}
+	cfg.Pods = pod.Config{Platform: cfg.Platform, Resync: o.syncFrequency}
+	return nil
+}
+
+func (o *options) setServer(cfg *kubelet.Config) error {
+	if o.readOnlyPort != 0 {
+		return fmt.Errorf("--read-only-port=%d: want 0: there is no port without authentication", o.readOnlyPort)
+	}
+	for flag, port := range map[string]int{"port": o.port, "healthz-port": o.healthzPort} {
+		if port < 0 || port > 65535 {
+			return fmt.Errorf("--%s=%d: want a port from 0 to 65535", flag, port)
+		}
+	}
+	address, err := parseAddr("address", o.address)
+	if err != nil {
+		return err
+	}
+	healthz, err := parseAddr("healthz-bind-address", o.healthzAddress)
+	if err != nil {
+		return err
+	}
+	if o.authorizationMode != string(server.Webhook) && o.authorizationMode != string(server.AlwaysAllow) {
+		return fmt.Errorf("--authorization-mode=%s: want Webhook or AlwaysAllow", o.authorizationMode)
+	}
+	if o.healthzPort != 0 {
+		cfg.Healthz = netip.AddrPortFrom(healthz, uint16(o.healthzPort)).String()
+	}
+	cfg.Server = server.Config{
+		Address: netip.AddrPortFrom(address, uint16(o.port)).String(), NodeName: cfg.NodeName,
+		TLS:               server.TLS{CertFile: o.tlsCertFile, KeyFile: o.tlsKeyFile, CertDir: o.certDirectory()},
+		Authentication:    server.Authentication{ClientCAFile: o.clientCAFile, Webhook: o.tokenWebhook, CacheTTL: o.authnTTL, Anonymous: o.anonymousAuth},
+		Authorization:     server.Authorization{Mode: server.Mode(o.authorizationMode), AuthorizedTTL: o.authorizedTTL, UnauthorizedTTL: o.unauthorizedTTL},
+		StreamIdleTimeout: o.streamingTimeout, Debugging: o.debuggingHandlers, Profiling: o.profiling, DebugFlags: o.debuggingHandlers,
+	}
+	return nil
+}
+
+func split(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
+}

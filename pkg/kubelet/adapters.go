@@ -1,0 +1,69 @@
+package kubelet
+
+import (
+	"context"
+	"net/http"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/probe"
+	"github.com/winkube/winkube/pkg/server"
+)
+
+// prober is probe.Prober in the words of package pod, which stands beside it and not above it.
+type prober struct{ *probe.Prober }
+
+func (p prober) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.ProbeTarget) (bool, string, error) {
+	env := make([]string, len(target.Env))
+	for i, variable := range target.Env {
+		env[i] = variable.Name + "=" + variable.Value
+	}
+	return p.Prober.Probe(ctx, handler, probe.Target{ContainerID: target.ContainerID, PodIP: target.PodIP, Ports: target.Ports, Env: env})
+}
+
+// lookup is pod.Manager in the words of package server.
+type lookup struct{ pods *pod.Manager }
+
+func (l lookup) Pods() []*v1.Pod {
+	views := l.pods.Snapshot()
+	pods := make([]*v1.Pod, len(views))
+	for i, view := range views {
+		pods[i] = view.Pod
+	}
+	return pods
+}
+
+func (l lookup) Lookup(namespace, name string, uid types.UID, container string) (server.Ref, bool) {
+	ref, err := l.pods.Lookup(namespace, name, uid, container)
+	if err != nil {
+		// The container may be one that has not started: the pod itself tells the server what to answer.
+		if ref, err = l.pods.Lookup(namespace, name, uid, ""); err != nil {
+			return server.Ref{}, false
+		}
+	}
+	found := server.Ref{Pod: ref.Pod, NetworkID: ref.NetworkID}
+	if ref.Running {
+		found.ContainerID = ref.ID
+	}
+	return found, true
+}
+
+func debugHandler(pods *pod.Manager) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		pods.DebugText(w)
+	})
+}
+
+// metricsHandler serves what the process itself costs. The registry is ours, so that no library adds to it behind our back.
+func metricsHandler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}

@@ -1,0 +1,220 @@
+// Package kubelet is the assembly of the node agent: every part of the kubelet's flow is made and joined here, in one function that is
+// read from top to bottom, and run until the context ends.
+//
+//	Config --New--> parts, each given to those that need it --Run--> one goroutine per part
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/admit"
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/node"
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/probe"
+	"github.com/winkube/winkube/pkg/server"
+	"github.com/winkube/winkube/pkg/volume"
+)
+
+// Config is what the parts are made of. Each part's own Config stands in it; New fills in what follows from other fields.
+type Config struct {
+	NodeName string
+	Platform pod.Platform
+	Facts    host.Facts
+	NodeIPs  []netip.Addr // primary first; at least one
+	RootDir  string
+	// PodCIDRs is taken when the Node object has none (--pod-cidr).
+	PodCIDRs []netip.Prefix
+
+	EventQPS float32 // 0: no limit
+
+	Node     node.Config
+	Engine   docker.Config
+	Network  network.Config
+	Resolver pod.ResolverConfig
+	Pods     pod.Config
+	Source   pod.SourceConfig
+	Server   server.Config
+	Healthz  string // address:port of the plain /healthz; "": none
+}
+
+// Kubelet is a node agent that has not yet begun, or runs.
+type Kubelet struct {
+	cfg     Config
+	objects *kubeclient.Objects
+	engine  *docker.Engine
+	network *network.Manager
+	pods    *pod.Manager
+	node    *node.Manager
+	server  *server.Server
+	healthz *server.Healthz
+	recorder
+}
+
+type recorder struct {
+	record.EventRecorder
+	stop func()
+}
+
+// New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
+func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
+	k := &Kubelet{cfg: cfg}
+	events, stop := kubeclient.Events(client, "kubelet", cfg.NodeName)
+	k.recorder = recorder{events, stop}
+	k.objects = kubeclient.NewObjects(client, cfg.NodeName)
+
+	var err error
+	if k.engine, err = docker.New(cfg.Engine); err != nil {
+		return nil, err
+	}
+	volumes, err := volume.New(volume.Config{Root: cfg.RootDir, Platform: cfg.Platform}, volume.Parts{Objects: k.objects, Clock: clock.RealClock{}})
+	if err != nil {
+		return nil, err
+	}
+	if k.network, err = network.New(cfg.Network, network.Parts{Engine: k.engine, EngineVersion: k.engineVersion}); err != nil {
+		return nil, err
+	}
+
+	admitter := admit.New(admit.Config{
+		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.MaxPods,
+		Allocatable: k.allocatable,
+		Node:        k.objects.Node,
+		FreshNode: func() *v1.Node {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			fresh, err := client.CoreV1().Nodes().Get(ctx, cfg.NodeName, metav1.GetOptions{})
+			if err != nil {
+				return nil
+			}
+			return fresh
+		},
+	})
+	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
+	cfg.Resolver.Capacity = k.allocatable
+	resolver := pod.NewResolver(cfg.Resolver, pod.ResolverParts{
+		Images: k.engine, Volumes: volumes, Network: k.network, Objects: k.objects, Recorder: events, Clock: clock.RealClock{},
+	})
+	cfg.Source.Client = client
+	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
+	k.pods = pod.New(cfg.Pods, pod.Parts{
+		Source: pod.NewSource(cfg.Source), Runtime: k.engine, Resolver: resolver, Volumes: volumes, Objects: k.objects,
+		Status: kubeclient.NewStatusWriter(client), Admitter: admitter, Prober: prober{probe.New(k.engine)}, Executor: k.engine,
+		Events: events, Clock: clock.RealClock{},
+	})
+
+	if err := k.objects.OnNode(func(n *v1.Node) { k.network.SetNode(k.withPodCIDRs(n)) }); err != nil {
+		return nil, err
+	}
+	if k.node, err = node.New(cfg.Node, node.Parts{
+		Client: client, Node: k.objects.Node, Facts: host.Read,
+		Addresses:    func() ([]netip.Addr, error) { return cfg.NodeIPs, nil },
+		Disk:         func() (host.Disk, error) { return host.DiskUsage(cfg.RootDir) },
+		RuntimeInfo:  k.engineVersion,
+		Images:       k.engine.ListImages,
+		NetworkReady: k.network.Ready,
+		Events:       events,
+	}); err != nil {
+		return nil, err
+	}
+	return k, k.openPorts(client)
+}
+
+func (k *Kubelet) openPorts(client kubernetes.Interface) error {
+	check := server.Check{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}
+	var err error
+	if k.cfg.Healthz != "" {
+		if k.healthz, err = server.NewHealthz(k.cfg.Healthz, check); err != nil {
+			return err
+		}
+	}
+	k.server, err = server.New(k.cfg.Server, server.Parts{
+		Pods: lookup{k.pods}, Engine: k.engine, Observer: k.engine,
+		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
+		Checks:    []server.Check{check},
+		Metrics:   metricsHandler(),
+		DebugPods: debugHandler(k.pods),
+	})
+	return err
+}
+
+// allocatable is what the scheduler believes that we have: the Node's status.
+func (k *Kubelet) allocatable() v1.ResourceList {
+	if n := k.objects.Node(); n != nil {
+		return n.Status.Allocatable
+	}
+	return nil
+}
+
+// withPodCIDRs gives a Node without a range the one of --pod-cidr.
+func (k *Kubelet) withPodCIDRs(n *v1.Node) *v1.Node {
+	if n == nil || len(n.Spec.PodCIDRs) > 0 || len(k.cfg.PodCIDRs) == 0 {
+		return n
+	}
+	n = n.DeepCopy()
+	for _, prefix := range k.cfg.PodCIDRs {
+		n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, prefix.String())
+	}
+	n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
+	return n
+}
+
+func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
+	info, err := k.engine.Info(ctx)
+	if err != nil {
+		return "", err
+	}
+	return info.Version, nil
+}
+
+// Run runs every part until ctx ends, or until one of them cannot go on. Pods are left as they are.
+func (k *Kubelet) Run(ctx context.Context) error {
+	defer k.recorder.stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	parts := map[string]func(context.Context) error{
+		"objects": k.objects.Run, "network": k.network.Run, "node": k.node.Run, "pods": k.runPods, "server": k.server.Run,
+	}
+	if k.healthz != nil {
+		parts["healthz"] = k.healthz.Run
+	}
+	ended := make(chan error, len(parts))
+	for name, run := range parts {
+		go func() {
+			if err := run(ctx); err != nil {
+				ended <- fmt.Errorf("%s: %w", name, err)
+				return
+			}
+			ended <- nil
+		}()
+	}
+	var first error
+	for range parts {
+		if err := <-ended; err != nil && first == nil && ctx.Err() == nil {
+			first = err
+			cancel()
+		}
+	}
+	return first
+}
+
+// runPods starts no pod before the Node exists: its labels and its allocatable resources decide what may run here.
+func (k *Kubelet) runPods(ctx context.Context) error {
+	select {
+	case <-k.node.Registered():
+	case <-ctx.Done():
+		return nil
+	}
+	return k.pods.Run(ctx)
+}
