@@ -17,6 +17,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -210,6 +211,9 @@ func New(config Config, parts Parts) (*Server, error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return s.life },
 		ErrorLog:          log.New(logWriter{}, "", 0),
+	}
+	if !slices.Contains(tlsConfig.NextProtos, "h2") {
+		s.http.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
 	}
 	return s, nil
 }

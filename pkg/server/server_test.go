@@ -212,22 +212,28 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-func TestHTTP2(t *testing.T) {
-	r := newRig(t, nil)
-	config := r.as("root")
-	pair, err := tls.X509KeyPair(config.CertData, config.KeyData)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}}}
-	defer transport.CloseIdleConnections()
-	response, err := (&http.Client{Transport: transport}).Get("https://" + r.server.Addr().String() + "/containerLogs/default/web/main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	if body, _ := io.ReadAll(response.Body); response.ProtoMajor != 2 || string(body) != "to stdout\nto stderr\n" {
-		t.Errorf("got %s %s: %q", response.Proto, response.Status, body)
+func TestProtocols(t *testing.T) {
+	for want, suites := range map[int][]uint16{
+		2: nil,
+		1: {tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384}, // without those that HTTP/2 asks for
+	} {
+		r := newRig(t, func(config *Config, _ *Parts) { config.TLS.CipherSuites = suites })
+		config := r.as("root")
+		pair, err := tls.X509KeyPair(config.CertData, config.KeyData)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}}}
+		response, err := (&http.Client{Transport: transport}).Get("https://" + r.server.Addr().String() + "/containerLogs/default/web/main")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		transport.CloseIdleConnections()
+		if response.ProtoMajor != want || string(body) != "to stdout\nto stderr\n" {
+			t.Errorf("got %s %s: %q, want HTTP/%d", response.Proto, response.Status, body, want)
+		}
 	}
 }
 

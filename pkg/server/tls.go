@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -134,6 +135,10 @@ func newTLSConfig(config TLS, node string, get getCertificate, clientCA *reloade
 		CipherSuites:   config.CipherSuites,
 		GetCertificate: get,
 		NextProtos:     []string{"h2", "http/1.1"},
+	}
+	if suites := config.CipherSuites; suites != nil && base.MinVersion < tls.VersionTLS13 &&
+		!slices.Contains(suites, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) && !slices.Contains(suites, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256) {
+		base.NextProtos = []string{"http/1.1"} // net/http refuses to start HTTP/2 without these (RFC 9113, 9.2.2)
 	}
 	if clientCA != nil {
 		base.ClientAuth = tls.RequestClientCert
