@@ -69,14 +69,29 @@ func (a *netlinkAddresses) Set(_ context.Context, want []netip.Addr) error {
 	}
 	add, remove := plan(known, want)
 	a.note(want, remove)
+	if len(add)+len(remove) == 0 {
+		return nil
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE) // one for all: there may be thousands
+	if err != nil {
+		return fmt.Errorf("cannot change addresses: %w", err)
+	}
+	defer socket.Close()
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
+	change := func(operation int, addr netip.Addr) error {
+		request := addressRequest(operation, index, addr)
+		request.Sockets = sockets
+		_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+		return err
+	}
 	var errs []error
 	for _, addr := range remove {
-		if err := changeAddress(unix.RTM_DELADDR, index, addr); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := change(unix.RTM_DELADDR, addr); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			errs = append(errs, &AddressError{addr, err})
 		}
 	}
 	for _, addr := range add {
-		if err := changeAddress(unix.RTM_NEWADDR, index, addr); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := change(unix.RTM_NEWADDR, addr); err != nil && !errors.Is(err, unix.EEXIST) {
 			errs = append(errs, &AddressError{addr, err})
 		}
 	}
@@ -110,10 +125,8 @@ func (a *netlinkAddresses) link(needed bool) (netlink.Link, error) {
 		if !needed {
 			return nil, nil
 		}
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = a.name
-		if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
-			return nil, fmt.Errorf("cannot make interface %s: %w", a.name, err)
+		if err := makeInterface(a.name); err != nil {
+			return nil, err
 		}
 		link, err = netlink.LinkByName(a.name)
 	}
@@ -126,6 +139,23 @@ func (a *netlinkAddresses) link(needed bool) (netlink.Link, error) {
 		}
 	}
 	return link, nil
+}
+
+// makeInterface makes a dummy interface, or on a kernel without that driver an ifb, which is one too as long as nobody mirrors traffic to it.
+func makeInterface(name string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = netlink.LinkAdd(&netlink.Ifb{LinkAttrs: attrs})
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("cannot make interface %s: this kernel has neither dummy nor ifb; set INTERFACE_TO_ADD_SERVICE_IP to an interface such as lo", name)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("cannot make interface %s: %w", name, err)
+	}
+	return nil
 }
 
 // Host implements Addresses.
@@ -163,8 +193,8 @@ func (a *netlinkAddresses) Changes(ctx context.Context) (<-chan struct{}, error)
 	go func() {
 		for update := range updates {
 			addr, ok := netip.AddrFromSlice(update.LinkAddress.IP)
-			if !ok || a.expected(addr.Unmap(), update.NewAddr) {
-				continue
+			if !ok || addr.IsLinkLocalUnicast() || a.expected(addr.Unmap(), update.NewAddr) {
+				continue // nothing listens on link-local addresses, and the kernel makes them by itself
 			}
 			select {
 			case hints <- struct{}{}:
@@ -227,9 +257,9 @@ func parseAddress(attributes []syscall.NetlinkRouteAttr) (addr netip.Addr, proto
 	return addr, protocol
 }
 
-// changeAddress adds or removes one address as a host route of its own, never to be chosen as the source of this host's connections:
+// addressRequest adds or removes one address as a host route of its own, never to be chosen as the source of this host's connections:
 // scope host (IPv4), deprecated (IPv6).
-func changeAddress(operation, index int, addr netip.Addr) error {
+func addressRequest(operation, index int, addr netip.Addr) *nl.NetlinkRequest {
 	flags := unix.NLM_F_ACK
 	if operation == unix.RTM_NEWADDR {
 		flags |= unix.NLM_F_CREATE | unix.NLM_F_EXCL
@@ -251,6 +281,5 @@ func changeAddress(operation, index int, addr netip.Addr) error {
 		const forever = ^uint32(0)
 		request.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, (&nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Valid: forever}}).Serialize()))
 	}
-	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return request
 }

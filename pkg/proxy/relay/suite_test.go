@@ -62,11 +62,15 @@ func newTestHost(t *testing.T) *testHost {
 	return h
 }
 
-func (h *testHost) addr(last byte) netip.Addr { return netip.AddrFrom4([4]byte{127, h.net[0], h.net[1], last}) }
+func (h *testHost) addr(last byte) netip.Addr {
+	return netip.AddrFrom4([4]byte{127, h.net[0], h.net[1], last})
+}
 
 func (h *testHost) Front(n int) netip.AddrPort { return netip.AddrPortFrom(h.addr(byte(n+1)), h.port) }
 
-func (h *testHost) Endpoint(n int, protocol v1.Protocol) netip.AddrPort { return h.endpoints[protocol][n] }
+func (h *testHost) Endpoint(n int, protocol v1.Protocol) netip.AddrPort {
+	return h.endpoints[protocol][n]
+}
 
 func (h *testHost) Observe(t *testing.T, route proxy.Route) []netip.AddrPort {
 	t.Helper()

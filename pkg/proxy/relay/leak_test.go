@@ -1,0 +1,74 @@
+package relay
+
+import (
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/proxytest"
+)
+
+// newHostWith gives h a Relay on a host that has the given addresses.
+func newHostWith(t *testing.T, h *testHost, host ...string) *proxytest.Addresses {
+	t.Helper()
+	var addrs []netip.Addr
+	for _, a := range host {
+		addrs = append(addrs, netip.MustParseAddr(a))
+	}
+	fake := proxytest.NewAddresses(addrs...)
+	h.relay.Close()
+	h.addresses = fake
+	h.relay = New(Config{Addresses: fake, Clock: clock.RealClock{}})
+	t.Cleanup(h.relay.Close)
+	return fake
+}
+
+// TestNoLeak: after connections in every state, and the end of their front, goroutines and files are as before.
+func TestNoLeak(t *testing.T) {
+	h := newTestHost(t)
+	dead := closedPort(t)
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	for range 5 {
+		drop := route("drop", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1))
+		drop.Drop = true
+		h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.endpoints[v1.ProtocolTCP]...), drop,
+			route("y", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), h.endpoints[v1.ProtocolUDP]...), route("z", proxy.ClusterIP, v1.ProtocolTCP, h.Front(2), dead))
+		for range 10 {
+			_ = meet(t, v1.ProtocolTCP, h.Front(2), false) // is reset
+			for n := range 2 {
+				conn := dialFront(t, h.Front(n))
+				if n == 0 {
+					if _, err := conn.Write([]byte("hello\n")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				defer conn.Close()
+			}
+			if _, err := ask(v1.ProtocolTCP, h.Front(0)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ask(v1.ProtocolUDP, h.Front(0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.mustSync(t)
+	}
+	// What is left are the clients' own sockets, 20 in each round, whose servers' ends go by themselves.
+	eventually(t, "goroutines and files go", func() bool {
+		return runtime.NumGoroutine() <= goroutines+1 && openFiles(t) <= files+5*20
+	})
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0 // no such thing on Windows; goroutines are counted there too
+	}
+	return len(entries)
+}

@@ -1,0 +1,581 @@
+package relay
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// route is a Route of service a/NAME.
+func route(name string, kind proxy.Kind, protocol v1.Protocol, front netip.AddrPort, backends ...netip.AddrPort) proxy.Route {
+	r := proxy.Route{Service: proxy.ServicePortName{ServiceName: proxy.ServiceName{Namespace: "a", Name: name}}, Kind: kind, Protocol: protocol, Front: front}
+	for _, b := range backends {
+		r.Backends = append(r.Backends, proxy.Endpoint{Addr: b})
+	}
+	slices.SortFunc(r.Backends, func(a, b proxy.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	return r
+}
+
+func (h *testHost) sync(t *testing.T, routes ...proxy.Route) error {
+	t.Helper()
+	slices.SortFunc(routes, compareClaim)
+	return h.relay.Sync(t.Context(), &proxy.Table{Routes: routes}, nil)
+}
+
+func (h *testHost) mustSync(t *testing.T, routes ...proxy.Route) {
+	t.Helper()
+	if err := h.sync(t, routes...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func dialFront(t *testing.T, front netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(front))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	return conn
+}
+
+// closedPort is an address at which nobody listens.
+func closedPort(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func TestHalfClose(t *testing.T) {
+	h := newTestHost(t)
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18) // 4 MiB: through buffers and by the kernel
+	upload := tcpServer(t, func(c *net.TCPConn) {          // answers only once the client has ended
+		data, err := io.ReadAll(c)
+		if err == nil {
+			_, _ = fmt.Fprintf(c, "%v", bytes.Equal(data, big))
+		}
+	})
+	ended := make(chan error, 1)
+	download := tcpServer(t, func(c *net.TCPConn) { // ends first, and then hears the client
+		_, _ = c.Write(big)
+		_ = c.CloseWrite()
+		data, err := io.ReadAll(c)
+		if err == nil && string(data) != "late" {
+			err = fmt.Errorf("heard %q", data)
+		}
+		ended <- err
+	})
+	h.mustSync(t, route("up", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), upload), route("down", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), download))
+
+	conn := dialFront(t, h.Front(0))
+	if _, err := conn.Write(big); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.CloseWrite()
+	if answer, err := io.ReadAll(conn); err != nil || string(answer) != "true" {
+		t.Errorf("upload: %q, %v", answer, err)
+	}
+	conn = dialFront(t, h.Front(1))
+	if data, err := io.ReadAll(conn); err != nil || !bytes.Equal(data, big) {
+		t.Errorf("download: %d bytes, %v", len(data), err)
+	}
+	if _, err := conn.Write([]byte("late")); err != nil {
+		t.Error(err)
+	}
+	_ = conn.CloseWrite()
+	if err := <-ended; err != nil {
+		t.Errorf("after its end the server heard: %v", err)
+	}
+}
+
+func TestResetPassesThrough(t *testing.T) {
+	h := newTestHost(t)
+	heard := make(chan error, 1)
+	server := tcpServer(t, func(c *net.TCPConn) {
+		_, err := io.ReadAll(c)
+		heard <- err
+	})
+	rude := tcpServer(t, func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, 1))
+		_ = c.SetLinger(0)
+	})
+	h.mustSync(t, route("server", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), server), route("rude", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), rude))
+	conn := dialFront(t, h.Front(0))
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetLinger(0)
+	_ = conn.Close()
+	if err := <-heard; !isReset(err) {
+		t.Errorf("the server heard %v, want a reset", err)
+	}
+	conn = dialFront(t, h.Front(1))
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(conn); !isReset(err) {
+		t.Errorf("the client heard %v, want a reset", err)
+	}
+}
+
+func isReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || err != nil && strings.Contains(err.Error(), "forcibly closed")
+}
+
+// TestPackets says for each case of a Route what a client meets.
+func TestPackets(t *testing.T) {
+	h := newTestHost(t)
+	dead := closedPort(t)
+	tcp, udp := h.endpoints[v1.ProtocolTCP], h.endpoints[v1.ProtocolUDP]
+	nobody := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	us := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8")}
+	with := func(r proxy.Route, change func(*proxy.Route)) proxy.Route { change(&r); return r }
+	for _, c := range []struct {
+		name  string
+		route proxy.Route
+		want  string // endpoint, refused (by the kernel), reset or silence
+	}{
+		{"tcp", route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), tcp[0]), tcp[0].String()},
+		{"tcp without endpoint", route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0)), "refused"},
+		{"tcp on an endpoint that is not there", route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), dead), "reset"},
+		{"tcp retried on another endpoint", route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), dead, tcp[1]), tcp[1].String()},
+		{"tcp dropped", with(route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0)), func(r *proxy.Route) { r.Drop = true }), "silence"},
+		{"tcp from a source that may", with(route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = us }), tcp[0].String()},
+		{"tcp from a source that may not", with(route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = nobody }), "reset"},
+		{"udp", route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), udp[0]), udp[0].String()},
+		{"udp without endpoint", route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0)), "refused"},
+		{"udp dropped", with(route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0)), func(r *proxy.Route) { r.Drop = true }), "silence"},
+		{"udp from a source that may not", with(route("x", proxy.LoadBalancer, v1.ProtocolUDP, h.Front(0), udp[0]), func(r *proxy.Route) { r.Sources = nobody }), "silence"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h.mustSync(t, c.route)
+			if got := meet(t, c.route.Protocol, h.Front(0), c.want == "silence"); got != c.want {
+				t.Errorf("a client meets %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// meet says what a client from 127.0.0.1 meets at a front.
+func meet(t *testing.T, protocol v1.Protocol, front netip.AddrPort, silence bool) string {
+	t.Helper()
+	patience := 10 * time.Second
+	if silence {
+		patience = 300 * time.Millisecond
+	}
+	dialer := net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}
+	network := "tcp4"
+	if protocol == v1.ProtocolUDP {
+		network, dialer.LocalAddr = "udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}
+	}
+	conn, err := dialer.Dial(network, front.String())
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return "refused"
+	}
+	if isReset(err) {
+		return "reset" // quicker than connect saw itself connected
+	}
+	if err != nil {
+		return err.Error()
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	_, _ = conn.Write([]byte("who\n"))
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	var timeout net.Error
+	switch {
+	case err == nil:
+		return strings.TrimSpace(line)
+	case isReset(err):
+		return "reset"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "silence"
+	}
+	return err.Error()
+}
+
+// TestHeldUntilEndpointComes: a connection to a front that drops finds the endpoint that comes later, as retransmitted SYNs would.
+func TestHeldUntilEndpointComes(t *testing.T) {
+	h := newTestHost(t)
+	r := route("x", proxy.NodePort, v1.ProtocolTCP, h.Front(0))
+	r.Drop = true
+	h.mustSync(t, r)
+	conn := dialFront(t, h.Front(0))
+	h.mustSync(t, route("x", proxy.NodePort, v1.ProtocolTCP, h.Front(0), h.Endpoint(2, v1.ProtocolTCP)))
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || strings.TrimSpace(line) != h.Endpoint(2, v1.ProtocolTCP).String() {
+		t.Errorf("the held connection got %q, %v", line, err)
+	}
+}
+
+func TestEstablishedSurvivesChanges(t *testing.T) {
+	h := newTestHost(t)
+	tcp := h.endpoints[v1.ProtocolTCP]
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), tcp[0]))
+	conn := dialFront(t, h.Front(0))
+	r := bufio.NewReader(conn)
+	echo := func(after string) {
+		t.Helper()
+		if _, err := fmt.Fprintln(conn, after); err != nil {
+			t.Fatalf("after %s: %v", after, err)
+		}
+		if line, err := r.ReadString('\n'); err != nil || strings.TrimSpace(line) != after {
+			t.Fatalf("after %s: %q, %v", after, line, err)
+		}
+	}
+	if _, err := r.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	echo("connecting")
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), tcp[1]))
+	echo("its endpoint left the route")
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0)))
+	echo("the last endpoint left")
+	h.mustSync(t, route("y", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), tcp[2]))
+	echo("the front passed to another service")
+	h.mustSync(t)
+	if _, err := r.ReadString('\n'); !isReset(err) {
+		t.Errorf("after the front is gone: %v, want a reset", err)
+	}
+}
+
+func TestAffinity(t *testing.T) {
+	h := newTestHost(t)
+	clock := clocktesting.NewFakeClock(time.Now())
+	h.relay.cfg.Clock = clock
+	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+		r := route("x", proxy.ClusterIP, protocol, h.Front(0), h.endpoints[protocol]...)
+		r.Affinity = time.Minute
+		h.mustSync(t, r)
+		who := func() netip.AddrPort {
+			addr, err := ask(protocol, h.Front(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return addr
+		}
+		first := who()
+		for range 10 {
+			clock.Step(50 * time.Second) // each connection renews it
+			if again := who(); again != first {
+				t.Fatalf("%s: went to %s and then to %s", protocol, first, again)
+			}
+		}
+		clock.Step(time.Minute)
+		if again := who(); again == first { // the turn goes on to the next
+			t.Errorf("%s: after its time the client still went to %s", protocol, first)
+		}
+		first = who()
+		left := slices.DeleteFunc(slices.Clone(h.endpoints[protocol]), func(a netip.AddrPort) bool { return a == first })
+		r2 := route("x", proxy.ClusterIP, protocol, h.Front(0), left...)
+		r2.Affinity = time.Minute
+		h.mustSync(t, r2)
+		second := who()
+		if second == first {
+			t.Errorf("%s: went to %s that is gone", protocol, first)
+		}
+		h.mustSync(t, r) // others come: the client stays
+		for range 5 {
+			if again := who(); again != second {
+				t.Errorf("%s: moved from %s to %s", protocol, second, again)
+			}
+		}
+		h.mustSync(t)
+	}
+}
+
+func TestUDPSession(t *testing.T) {
+	h := newTestHost(t)
+	udp := h.endpoints[v1.ProtocolUDP]
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), udp...))
+	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(h.Front(0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	who := func() string {
+		t.Helper()
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err := conn.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		buffer := make([]byte, 100)
+		n, err := conn.Read(buffer) // connected: only an answer from the front itself arrives
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(buffer[:n]))
+	}
+	first := who()
+	for range 8 {
+		if again := who(); again != first {
+			t.Fatalf("one client went to %s and then to %s", first, again)
+		}
+	}
+	var left []netip.AddrPort
+	for _, a := range udp {
+		if a.String() != first {
+			left = append(left, a)
+		}
+	}
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), left...))
+	if again := who(); again == first {
+		t.Errorf("went on to %s that is gone", first)
+	}
+	// An endpoint at which nobody listens any more is given up with the first answer of its kernel.
+	dead := closedPort(t)
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), dead))
+	_, _ = conn.Write([]byte("lost"))
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), dead, left[0]))
+	for range 3 {
+		if got := who(); got == left[0].String() {
+			return
+		}
+	}
+	t.Errorf("never reached %s", left[0])
+}
+
+func TestUDPSessionsEnd(t *testing.T) {
+	h := newTestHost(t)
+	h.relay.cfg.UDPIdle = 100 * time.Millisecond
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), h.endpoints[v1.ProtocolUDP]...))
+	for range 50 {
+		if _, err := ask(v1.ProtocolUDP, h.Front(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := h.relay.fronts[frontKey{v1.ProtocolUDP, h.Front(0)}]
+	s := f.sockets[h.Front(0)].(*udpSocket)
+	eventually(t, "sessions end", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(s.sessions) == 0 && len(f.links) == 0
+	})
+}
+
+// eventually asks until ok, at most 10 s.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(10 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			t.Fatalf("%s: never", what)
+		}
+	}
+}
+
+func TestNodePort(t *testing.T) {
+	h := newTestHost(t)
+	any4 := netip.AddrPortFrom(netip.IPv4Unspecified(), h.port)
+	at := func(last byte) netip.AddrPort { return netip.AddrPortFrom(h.addr(last), h.port) }
+	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+		np := route("x", proxy.NodePort, protocol, any4, h.Endpoint(0, protocol))
+		same := route("y", proxy.ClusterIP, protocol, h.Front(0), h.Endpoint(1, protocol)) // the same port elsewhere
+		h.mustSync(t, np, same)
+		expect := func(what string, addr netip.AddrPort, want string) {
+			t.Helper()
+			if got := meet(t, protocol, addr, false); got != want {
+				t.Errorf("%s %s: %s meets %s, want %s", protocol, what, addr, got, want)
+			}
+		}
+		expect("all", at(200), h.Endpoint(0, protocol).String())
+		expect("all", at(201), h.Endpoint(0, protocol).String())
+		expect("another's front of that port", h.Front(0), h.Endpoint(1, protocol).String())
+		expect("an address that is not the host's", at(202), "refused")
+		h.relay.cfg.NodePorts = []netip.Prefix{netip.PrefixFrom(h.addr(201), 32)}
+		h.mustSync(t, np, same)
+		expect("limited", at(200), "refused")
+		expect("limited", at(201), h.Endpoint(0, protocol).String())
+		h.relay.cfg.NodePorts = nil
+		go h.addresses.SetHost(h.addr(201), h.addr(202))
+		hints, _ := h.addresses.Changes(t.Context())
+		<-hints
+		h.mustSync(t, np, same)
+		expect("moved", at(200), "refused")
+		expect("moved", at(202), h.Endpoint(0, protocol).String())
+		go h.addresses.SetHost(h.addr(200), h.addr(201))
+		<-hints
+		h.mustSync(t)
+	}
+}
+
+// TestClaims: of two services that claim one front the first by name is served, and the other when it goes.
+func TestClaims(t *testing.T) {
+	h := newTestHost(t)
+	tcp := h.endpoints[v1.ProtocolTCP]
+	b := route("b", proxy.ExternalIP, v1.ProtocolTCP, h.Front(0), tcp[1])
+	a := route("a", proxy.ExternalIP, v1.ProtocolTCP, h.Front(0), tcp[0])
+	h.mustSync(t, b)
+	err := h.sync(t, a, b)
+	failed, rest := proxy.RouteErrors(err)
+	if len(failed) != 1 || len(rest) > 0 || failed[0].Route.Service != b.Service || !strings.Contains(err.Error(), "a/a") {
+		t.Errorf("both: %v", err)
+	}
+	if got := meet(t, v1.ProtocolTCP, h.Front(0), false); got != tcp[0].String() {
+		t.Errorf("both: meets %s", got)
+	}
+	if err := h.relay.Sync(t.Context(), &proxy.Table{Routes: []proxy.Route{b}}, []proxy.ServiceName{a.Service.ServiceName}); err != nil {
+		t.Error(err)
+	}
+	if got := meet(t, v1.ProtocolTCP, h.Front(0), false); got != tcp[1].String() {
+		t.Errorf("the first gone: meets %s", got)
+	}
+}
+
+// TestAddresses: service addresses are made local, but the host's own, loopback and other nodes' are left alone.
+func TestAddresses(t *testing.T) {
+	h := newTestHost(t)
+	ext := func(text string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(text), h.port) }
+	h.addresses = nil
+	fake := newHostWith(t, h, "192.0.2.1")
+	tcp := h.endpoints[v1.ProtocolTCP][0]
+	routes := []proxy.Route{
+		route("a", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), tcp),
+		route("b", proxy.ClusterIP, v1.ProtocolTCP, ext("10.96.0.1"), tcp),
+		route("c", proxy.ExternalIP, v1.ProtocolTCP, ext("192.0.2.1"), tcp),
+		route("d", proxy.ExternalIP, v1.ProtocolTCP, ext("192.0.2.2"), tcp),
+		route("e", proxy.ClusterIP, v1.ProtocolUDP, ext("10.96.0.1"), tcp),
+	}
+	h.relay.SetOthers([]netip.Addr{netip.MustParseAddr("192.0.2.2")})
+	err := h.sync(t, routes...)
+	if got := fake.String(); got != "10.96.0.1" {
+		t.Errorf("addresses are %q, want only 10.96.0.1", got)
+	}
+	failed, rest := proxy.RouteErrors(err) // nothing can listen on what is not really there
+	if len(failed) != 3 || len(rest) > 0 {
+		t.Errorf("%v", err)
+	}
+	if got := meet(t, v1.ProtocolTCP, h.Front(0), false); got != tcp.String() {
+		t.Errorf("the others go on: meets %s", got)
+	}
+	fake.Break(netip.MustParseAddr("10.96.0.1"), &AddressError{netip.MustParseAddr("10.96.0.1"), errors.New("no such luck")})
+	if err := h.sync(t, routes[:2]...); err == nil || !strings.Contains(err.Error(), "no such luck") || strings.Contains(err.Error(), "192.0.2") {
+		t.Errorf("an address that fails: %v", err)
+	}
+	h.mustSync(t)
+	if got := fake.String(); got != "" {
+		t.Errorf("left over: %s", got)
+	}
+}
+
+func TestSCTPIsNamed(t *testing.T) {
+	h := newTestHost(t)
+	err := h.sync(t, route("x", proxy.ClusterIP, v1.ProtocolSCTP, h.Front(0), h.Endpoint(0, v1.ProtocolTCP)))
+	if failed, rest := proxy.RouteErrors(err); len(failed) != 1 || len(rest) > 0 || !strings.Contains(err.Error(), "SCTP") {
+		t.Error(err)
+	}
+}
+
+func TestHealthCheckNodePort(t *testing.T) {
+	h := newTestHost(t)
+	healthy := true
+	h.relay.health.healthy = func() bool { return healthy }
+	port := closedPort(t).Port()
+	name := proxy.ServiceName{Namespace: "a", Name: "x"}
+	get := func() (int, string, string) {
+		t.Helper()
+		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+		if err != nil {
+			return 0, "", ""
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return response.StatusCode, string(body), response.Header.Get("X-Load-Balancing-Endpoint-Weight")
+	}
+	table := func(local int) *proxy.Table {
+		return &proxy.Table{HealthChecks: []proxy.HealthCheck{{Service: name, Port: port, LocalEndpoints: local}}}
+	}
+	for _, step := range []struct {
+		local   int
+		healthy bool
+		code    int
+	}{{2, true, 200}, {0, true, 503}, {1, false, 503}, {1, true, 200}} {
+		healthy = step.healthy
+		if err := h.relay.Sync(t.Context(), table(step.local), []proxy.ServiceName{name}); err != nil {
+			t.Fatal(err)
+		}
+		code, body, weight := get()
+		want := fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"a\",\n\t\t\"name\": \"x\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %v\n}", step.local, step.healthy)
+		if code != step.code || body != want || weight != fmt.Sprint(step.local) {
+			t.Errorf("%+v: %d, weight %s, %s", step, code, weight, body)
+		}
+	}
+	h.mustSync(t)
+	if code, _, _ := get(); code != 0 {
+		t.Errorf("still answers %d", code)
+	}
+}
+
+// TestChurn changes endpoints and fronts under traffic; no request to a front that stays may fail.
+func TestChurn(t *testing.T) {
+	h := newTestHost(t)
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	steady := func(protocol v1.Protocol, n ...int) proxy.Route {
+		r := route("steady"+string(protocol), proxy.ClusterIP, protocol, h.Front(0))
+		for _, i := range n {
+			r.Backends = append(r.Backends, proxy.Endpoint{Addr: h.Endpoint(i, protocol)})
+		}
+		return r
+	}
+	h.mustSync(t, steady(v1.ProtocolTCP, 0), steady(v1.ProtocolUDP, 0))
+	var count [2]int
+	for i, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := ask(protocol, h.Front(0)); err != nil && protocol == v1.ProtocolTCP { // a packet may meet the end of its session
+					t.Errorf("%s: %v", protocol, err)
+					return
+				}
+				count[i]++
+			}
+		})
+	}
+	for i := range 300 {
+		j := i % 4
+		table := []proxy.Route{steady(v1.ProtocolTCP, min(j, 3-j), max(j, 3-j)), steady(v1.ProtocolUDP, j)}
+		if i%3 > 0 {
+			table = append(table, route("comes", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1+i%3), h.Endpoint(j, v1.ProtocolTCP)))
+		}
+		h.mustSync(t, table...)
+	}
+	close(stop)
+	clients.Wait()
+	t.Logf("%d connections, %d packets", count[0], count[1])
+	if count[0] == 0 || count[1] == 0 {
+		t.Error("no traffic passed")
+	}
+}
