@@ -14,14 +14,17 @@ import (
 type table struct{}
 
 // NewTable returns the host's routing table.
-func NewTable() (Table, error) {
+func NewTable() (Table, error) { return table{}, nil }
+
+// available says whether this Windows has the procedures: winipcfg would panic on one that is missing.
+func available(names ...string) error {
 	dll := windows.NewLazySystemDLL("iphlpapi.dll")
-	for _, name := range []string{"GetIpForwardTable2", "CreateIpForwardEntry2", "DeleteIpForwardEntry2", "InitializeIpForwardEntry", "GetUnicastIpAddressTable", "FreeMibTable"} {
+	for _, name := range names {
 		if err := dll.NewProc(name).Find(); err != nil {
-			return nil, fmt.Errorf("cannot use the routing table: %w", err)
+			return fmt.Errorf("cannot use the routing table: %w", err)
 		}
 	}
-	return table{}, nil
+	return nil
 }
 
 // ours says whether row carries our mark: made by hand or program, with our metric.
@@ -31,6 +34,9 @@ func ours(row *winipcfg.MibIPforwardRow2) bool {
 
 // List implements Table.
 func (table) List(context.Context) (Host, error) {
+	if err := available("GetIpForwardTable2", "FreeMibTable"); err != nil {
+		return Host{}, err
+	}
 	rows, err := winipcfg.GetIPForwardTable2(windows.AF_UNSPEC)
 	if err != nil {
 		return Host{}, fmt.Errorf("cannot read the routing table: %w", err)
@@ -55,6 +61,9 @@ func (table) List(context.Context) (Host, error) {
 
 // Change implements Table.
 func (t table) Change(ctx context.Context, d Diff) error {
+	if err := available("CreateIpForwardEntry2", "DeleteIpForwardEntry2", "InitializeIpForwardEntry", "GetUnicastIpAddressTable"); err != nil {
+		return err
+	}
 	rows, err := winipcfg.GetIPForwardTable2(windows.AF_UNSPEC)
 	if err != nil {
 		return fmt.Errorf("cannot read the routing table: %w", err)
