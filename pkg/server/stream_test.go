@@ -429,7 +429,11 @@ func talk(port uint16, text string) (string, error) {
 
 func TestPortForwardRefused(t *testing.T) {
 	r := newRig(t, nil)
-	r.engine.dial = func(context.Context, string, int) (net.Conn, error) { return nil, errors.New("connection refused") }
+	opened := make(chan struct{}) // a faster failure may reach the client before the answer to its second stream
+	r.engine.dial = func(context.Context, string, int) (net.Conn, error) {
+		<-opened
+		return nil, errors.New("connection refused")
+	}
 	transport, upgrader, err := spdy.RoundTripperFor(r.as("root"))
 	if err != nil {
 		t.Fatal(err)
@@ -450,6 +454,7 @@ func TestPortForwardRefused(t *testing.T) {
 	if _, err := conn.CreateStream(header); err != nil {
 		t.Fatal(err)
 	}
+	close(opened)
 	message, err := io.ReadAll(errorStream)
 	if want := "error forwarding port 80 to pod web, uid uid-web: connection refused"; string(message) != want {
 		t.Errorf("got %q (%v), want %q", message, err, want)
