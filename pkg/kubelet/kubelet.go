@@ -71,11 +71,16 @@ type recorder struct {
 // New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
 func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	k := &Kubelet{cfg: cfg}
+	var err error
+	if cfg.Healthz != "" { // before all else: installers ask it while the rest is still being made
+		if k.healthz, err = server.NewHealthz(cfg.Healthz); err != nil {
+			return nil, err
+		}
+	}
 	events, stop := kubeclient.Events(client, "kubelet", cfg.NodeName)
 	k.recorder = recorder{events, stop}
 	k.objects = kubeclient.NewObjects(client, cfg.NodeName)
 
-	var err error
 	if k.engine, err = docker.New(cfg.Engine); err != nil {
 		return nil, err
 	}
@@ -128,25 +133,14 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	}); err != nil {
 		return nil, err
 	}
-	return k, k.openPorts(client)
-}
-
-func (k *Kubelet) openPorts(client kubernetes.Interface) error {
-	check := server.Check{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}
-	var err error
-	if k.cfg.Healthz != "" {
-		if k.healthz, err = server.NewHealthz(k.cfg.Healthz, check); err != nil {
-			return err
-		}
-	}
-	k.server, err = server.New(k.cfg.Server, server.Parts{
+	k.server, err = server.New(cfg.Server, server.Parts{
 		Pods: lookup{k.pods}, Engine: k.engine, Observer: k.engine,
 		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
-		Checks:    []server.Check{check},
+		Checks:    []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
 		Metrics:   metricsHandler(),
 		DebugPods: debugHandler(k.pods),
 	})
-	return err
+	return k, err
 }
 
 // allocatable is what the scheduler believes that we have: the Node's status.
