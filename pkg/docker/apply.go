@@ -20,7 +20,12 @@ import (
 func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	switch step.Action {
 	case pod.CreateSandbox:
-		return failed(ReasonSandbox, e.createSandbox(ctx, p, step))
+		err := failed(ReasonSandbox, e.createSandbox(ctx, p, step))
+		var apply *ApplyError
+		if errors.As(err, &apply) { // to users it is one thing, whichever part of it failed
+			return &ApplyError{Reason: ReasonSandbox, Message: apply.Message, Err: apply.Err}
+		}
+		return err
 	case pod.StartContainer:
 		return e.startContainer(ctx, p, step)
 	case pod.StopSandbox:

@@ -5,10 +5,10 @@ import "sync"
 // cache keeps what inspect said of containers, so that observing a pod costs one list. An exited container does not change any more;
 // a running one is kept only while the event stream is up, which would tell of its end.
 type cache struct {
-	mu        sync.Mutex
-	entries   map[string]cached
-	streaming bool
-	changes   uint64 // events so far: an answer that was asked for before an event may be older than it
+	mu      sync.Mutex
+	entries map[string]cached
+	streams int    // that are up
+	changes uint64 // events so far: an answer that was asked for before an event may be older than it
 }
 
 type cached struct {
@@ -30,7 +30,7 @@ func (c *cache) get(id, state string) (s seen, mark uint64, ok bool) {
 func (c *cache) put(id, state string, s seen, mark uint64, settled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if mark == c.changes && (settled || c.streaming) {
+	if mark == c.changes && (settled || c.streams > 0) {
 		c.entries[id] = cached{state: state, seen: s}
 	}
 }
@@ -43,12 +43,13 @@ func (c *cache) drop(id string) {
 	delete(c.entries, id)
 }
 
-// stream says whether events arrive from now on. Both ways everything is forgotten: what happened in the gap is unknown.
-func (c *cache) stream(up bool) {
+// stream says that a stream of events has come up (1) or gone (-1). Both ways everything is forgotten: what happened in the gap is
+// unknown.
+func (c *cache) stream(change int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.changes++
-	c.streaming = up
+	c.streams += change
 	clear(c.entries)
 }
 

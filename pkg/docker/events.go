@@ -24,7 +24,7 @@ var changes = []events.Action{
 
 // Changes delivers the UIDs of pods whose containers changed, each once however often it changed since it was last taken, so that a
 // slow reader holds up nothing. After each (re)connection to the engine it delivers "". The channel is closed when ctx ends. Observe is
-// cheaper while one Changes runs; there should be no second one.
+// cheaper while a Changes runs.
 func (e *Engine) Changes(ctx context.Context) <-chan types.UID {
 	pending := &pending{ready: make(chan struct{}, 1), has: map[types.UID]bool{}}
 	out := make(chan types.UID)
@@ -46,7 +46,6 @@ func (e *Engine) Changes(ctx context.Context) <-chan types.UID {
 		wait := reconnectMin
 		for {
 			connected, err := e.watch(ctx, pending)
-			e.cache.stream(false)
 			if ctx.Err() != nil {
 				return
 			}
@@ -85,7 +84,8 @@ func (e *Engine) watch(ctx context.Context, pending *pending) (connected bool, e
 		return false, e.explain(ctx, inner, "watch the engine's events", err)
 	default:
 	}
-	e.cache.stream(true)
+	e.cache.stream(1)
+	defer e.cache.stream(-1)
 	pending.add("")
 	for {
 		select {

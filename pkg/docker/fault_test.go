@@ -1,0 +1,474 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// TestHang: an engine that does not answer one request makes that one fail in time, and no other.
+func TestHang(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.CallTimeout = 150 * time.Millisecond; c.StopSlack = 150 * time.Millisecond })
+	p := r.pod("hang", []string{"pause"})
+	id := r.run(p)[0]
+	for _, test := range []struct {
+		match string
+		call  func(context.Context) error
+	}{
+		{"GET /containers/json", func(ctx context.Context) error { _, err := r.Observe(ctx, p.UID); return err }},
+		{"GET /images/*/*/json", func(ctx context.Context) error { _, _, err := r.Lookup(ctx, testImage); return err }},
+		{"POST /containers/*/exec", func(ctx context.Context) error { _, _, err := r.ExecSync(ctx, id, []string{"x"}, 1); return err }},
+		{"POST /exec/*/start", func(ctx context.Context) error {
+			_, _, err := r.ExecSync(ctx, id, []string{programPath}, 1)
+			return err
+		}},
+		{"POST /containers/*/attach", func(ctx context.Context) error { return r.Attach(ctx, id, nil, newBuffer(), nil, false, nil) }},
+		{"GET /containers/*/logs", func(ctx context.Context) error { return r.Logs(ctx, id, &v1.PodLogOptions{}, newBuffer(), nil) }},
+	} {
+		release := r.fake.Hang(test.match)
+		err := test.call(t.Context())
+		var timeout interface{ Timeout() bool }
+		if !errors.As(err, &timeout) || !strings.HasPrefix(err.Error(), "cannot ") || !strings.Contains(err.Error(), "did not answer within 150ms") {
+			t.Errorf("%s hangs: %v", test.match, err)
+		}
+		if _, err := r.Info(t.Context()); err != nil {
+			t.Errorf("%s hangs, and so does another call: %v", test.match, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := test.call(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s hangs, and the caller's context ended: %v", test.match, err)
+		}
+		release()
+		if test.match[:3] == "GET" {
+			if err := test.call(t.Context()); err != nil {
+				t.Errorf("%s answers again: %v", test.match, err)
+			}
+		}
+	}
+	// A stop that hangs ends in a kill.
+	defer r.fake.Hang("POST /containers/*/stop")()
+	r.apply(p, pod.Step{Action: pod.StopContainer, ID: id, Grace: time.Millisecond})
+	if c := r.container(p, "c0"); c.State != pod.Exited || c.ExitCode != 137 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestOOMScore: where the host refuses scores below 0, containers start with 0, after one warning and one vain attempt.
+func TestOOMScore(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{NoSysResource: true}, nil)
+	p := r.pod("oom", []string{"pause"})
+	sandbox := r.sandbox(p)
+	step := r.step(p, 0, sandbox)
+	step.Inputs.OOMScoreAdj = -997
+	r.fake.Requests(true)
+	r.apply(p, step)
+	starts := slices.DeleteFunc(r.fake.Requests(false), func(s string) bool { return !strings.HasSuffix(s, "/start") })
+	if len(starts) != 1 {
+		t.Errorf("the sandbox's start has taught it: %q", starts)
+	}
+	in, err := r.inspect(t.Context(), r.container(p, "c0").ID)
+	if err != nil || in.HostConfig.OomScoreAdj != 0 {
+		t.Errorf("%+v, %v", in.HostConfig, err)
+	}
+	// The same message for another reason proves nothing.
+	r = fakeRig(t, dockertest.Options{}, nil)
+	r.fake.Fail("POST /containers/*/start", 2, http.StatusInternalServerError, "can't get final child's PID from pipe: EOF")
+	if err := r.Apply(t.Context(), p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net}}); err == nil {
+		t.Error("no error")
+	}
+	if r.minOOM.Load() != minOOMScoreAdj {
+		t.Error("learnt from a start that failed either way")
+	}
+}
+
+// TestObserveCost: with the event stream up, observing costs one list however many containers run or have ended.
+func TestObserveCost(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	changes := r.Changes(t.Context())
+	<-changes
+	for i := range 5 {
+		r.run(r.pod(fmt.Sprintf("p%d", i), []string{"pause"}, []string{"exit", "1"}))
+	}
+	p := r.pod("p3", []string{"pause"}, []string{"exit", "1"})
+	r.exited(p, "c1") // has a stream of its own, whose end forgets
+	<-changes
+	settle := func() {
+		for {
+			if _, err := r.ObserveAll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.fake.Requests(true)
+			if _, err := r.ObserveAll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if len(r.fake.Requests(false)) == 1 {
+				return
+			}
+		}
+	}
+	settle()
+	id := r.container(p, "c0").ID
+	r.fake.Requests(true)
+	r.observed(p)
+	if requests := r.fake.Requests(true); len(requests) != 1 {
+		t.Errorf("nothing changed: %q", requests)
+	}
+	r.fake.Kill(id, 3, true)
+	if c := r.container(p, "c0"); c.ExitCode != 3 || !c.OOMKilled {
+		t.Errorf("%+v", c)
+	}
+	if requests := r.fake.Requests(true); len(requests) != 2 {
+		t.Errorf("one container changed: %q", requests)
+	}
+}
+
+// TestReconnect: after a gap "" is delivered, what was known is asked for again, and another version of the engine is no obstacle.
+func TestReconnect(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{LiveRestore: true}, nil)
+	p := r.pod("gap", []string{"pause"})
+	id := r.run(p)[0]
+	changes := r.Changes(t.Context())
+	if uid := <-changes; uid != "" {
+		t.Errorf("first: %q", uid)
+	}
+	r.observed(p)
+	r.fake.Fail("GET /events", 2, http.StatusInternalServerError, "starting")
+	r.fake.Upgrade("29.1.0", "1.52", "1.44")
+	r.fake.Restart()
+	r.fake.Kill(id, 9, false)
+	if uid := <-changes; uid != "" {
+		t.Errorf("after the gap: %q", uid)
+	}
+	if c := r.container(p, "c0"); c.State != pod.Exited || c.ExitCode != 9 {
+		t.Errorf("%+v", c)
+	}
+	r.fake.Upgrade("20.10.24", "1.41", "1.12") // without a restart that the agent could notice
+	if _, err := r.Observe(t.Context(), p.UID); err == nil {
+		t.Error("a version that the engine refuses: no error")
+	}
+	if _, err := r.Observe(t.Context(), p.UID); err != nil {
+		t.Errorf("negotiated again: %v", err)
+	}
+}
+
+// TestUnreachable: no engine is an error of each call, never "nothing runs".
+func TestUnreachable(t *testing.T) {
+	e, err := New(Config{Host: deadEnd(t), Platform: linux})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := e.ObserveAll(t.Context()); err == nil || all != nil || !strings.HasPrefix(err.Error(), "cannot list containers: ") {
+		t.Errorf("%v, %v", all, err)
+	}
+	if _, found, err := e.Lookup(t.Context(), "x"); err == nil || found {
+		t.Errorf("found %v, %v", found, err)
+	}
+	for _, host := range []string{"nonsense", "unix://", "unix://" + strings.Repeat("x", 300)} {
+		if _, err := New(Config{Host: host}); err == nil || !strings.Contains(err.Error(), "unix:///path") {
+			t.Errorf("host %q: %v", host, err)
+		}
+	}
+}
+
+// TestOldCapabilities: engines before 19.03 take capabilities without CAP_, which today's client does not send.
+func TestOldCapabilities(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{Version: "17.06.2", APIVersion: "1.30"}, nil)
+	p := r.pod("caps", []string{"pause"})
+	p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Capabilities: &v1.Capabilities{Add: []v1.Capability{"NET_ADMIN"}}}
+	step := r.step(p, 0, r.sandbox(p))
+	r.apply(p, step)
+	r.apply(p, step) // the conflict is recognised
+	step.Attempt, step.Inputs.Image.ID = 1, "sha256:0000"
+	if err := r.Apply(t.Context(), p, step); !gone(err) {
+		t.Errorf("no such image: %v", err)
+	}
+}
+
+// TestWindows: a host without shared networks has no sandbox; the container is the pod's network.
+func TestWindows(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{OS: "windows", Build: 14393, APIVersion: "1.30", CPUs: 2}, nil)
+	p := r.pod("alone", []string{"pause"})
+	p.Spec.Containers[0].Resources = resources("8", "64Mi")
+	id := r.run(p)[0]
+	o := r.observed(p)
+	if len(o.Sandboxes) != 0 || len(o.Containers) != 1 || len(o.Containers[0].Addresses) != 1 || o.Containers[0].SandboxID != "" {
+		t.Errorf("%+v", o)
+	}
+	in, err := r.inspect(t.Context(), id)
+	if err != nil || in.HostConfig.NanoCPUs != 2e9 {
+		t.Errorf("limit above the host's processors: %+v, %v", in.HostConfig, err)
+	}
+	if info, err := r.Info(t.Context()); err != nil || info.OS != "windows" || info.Isolation != "process" || info.CgroupDriver != "" {
+		t.Errorf("%+v, %v", info, err)
+	}
+	var apply *ApplyError
+	step := r.step(p, 0, id)
+	step.Attempt = 1
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonCreate {
+		t.Errorf("a shared network: %v", err)
+	}
+	step = r.step(p, 0, "")
+	step.Attempt, step.Inputs.Mounts = 2, []pod.Mount{{Name: "file", HostPath: `C:\k\hosts`, ContainerPath: `C:\hosts`}}
+	if err := r.Apply(t.Context(), p, step); err != nil {
+		t.Errorf("a directory: %v", err)
+	}
+	r = fakeRig(t, dockertest.Options{OS: "windows", Build: 17763, IsFile: func(path string) bool { return path == `C:\k\hosts` }}, nil)
+	r.run(p)
+	step.Inputs.Sandbox, step.Inputs.SandboxID, step.Inputs.Image = nil, r.observed(p).Sandboxes[0].ID, r.image
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || !strings.Contains(apply.Message, "source path must be a directory") {
+		t.Errorf("a file: %v", err)
+	}
+}
+
+func TestInfraImagePulled(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.InfraImage = "registry.test/pause:1" })
+	p := r.pod("infra", []string{"pause"})
+	create := pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net}}
+	var apply *ApplyError
+	if err := r.Apply(t.Context(), p, create); !errors.As(err, &apply) || apply.Reason != ReasonSandbox || !strings.Contains(apply.Message, "pull access denied") {
+		t.Errorf("not to be had: %v", err)
+	}
+	r.fake.AddRemote("registry.test/pause:1", dockertest.Remote{Image: dockertest.Image{Entrypoint: []string{programPath}}})
+	r.apply(p, create)
+	if want := "container k8s_POD_infra_ns_uid-infra_0 running net=winkube-test ip=10.231.7.2\n"; !strings.HasSuffix(r.fake.Dump(), want) {
+		t.Errorf("dump:\n%swant:\n%s", r.fake.Dump(), want)
+	}
+}
+
+func TestPull(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.PullProgressDeadline = 200 * time.Millisecond })
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	r.fake.AddRemote("docker.io/library/web:1", dockertest.Remote{
+		Image: dockertest.Image{Digests: []string{"other@" + digest, "web@" + digest}, User: "www", Size: 42}, Username: "joe", Password: "right",
+	})
+	wrong, right := pod.Credential{Username: "joe", Password: "wrong-secret"}, pod.Credential{Username: "joe", Password: "right"}
+	_, err := r.Pull(t.Context(), "web:1", []pod.Credential{wrong})
+	if err == nil || !strings.Contains(err.Error(), "unauthorized") || !strings.Contains(err.Error(), "imagePullSecret") || strings.Contains(err.Error(), "wrong-secret") {
+		t.Errorf("wrong password: %v", err)
+	}
+	img, err := r.Pull(t.Context(), "web:1", []pod.Credential{wrong, right})
+	if err != nil || img.Ref != "docker-pullable://web@"+digest || img.User != "www" || img.Size != 42 {
+		t.Errorf("%+v, %v", img, err)
+	}
+	if again, found, err := r.Lookup(t.Context(), "docker.io/library/web:1@"+digest); err != nil || !found || again.ID != img.ID {
+		t.Errorf("by digest: %+v, %v, %v", again, found, err)
+	}
+	r.fake.AddRemote("slow:latest", dockertest.Remote{Stall: true, Messages: []string{`{"id":"a","status":"Downloading","progressDetail":{"current":1}}`}})
+	if _, err := r.Pull(t.Context(), "slow", nil); err == nil || !strings.Contains(err.Error(), "no progress for 200ms") {
+		t.Errorf("stalled: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := r.Pull(ctx, "slow", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("given up: %v", err)
+	}
+	r.fake.AddRemote("broken:latest", dockertest.Remote{Messages: []string{`{"error":"x","errorDetail":{"message":"layer is corrupt"}}`}})
+	if _, err := r.Pull(t.Context(), "broken", nil); err == nil || err.Error() != `cannot pull image "broken": layer is corrupt` {
+		t.Errorf("broken: %v", err)
+	}
+	r.fake.Fail("POST /images/create", 1, http.StatusInternalServerError, `Get "https://registry.test/v2/": dial tcp: lookup registry.test: no such host`)
+	if _, err := r.Pull(t.Context(), "registry.test/x", []pod.Credential{wrong, right}); !errors.Is(err, pod.ErrRegistryUnavailable) {
+		t.Errorf("no registry: %v", err)
+	}
+}
+
+func TestResize(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	id := r.run(r.pod("tty", []string{"pause"}))[0]
+	sizes := make(chan remotecommand.TerminalSize, 2)
+	sizes <- remotecommand.TerminalSize{Width: 80, Height: 24}
+	sizes <- remotecommand.TerminalSize{}
+	out := newBuffer()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Exec(ctx, id, []string{programPath, "sizes"}, nil, out, nil, true, sizes) }()
+	out.await(t, "80x24\n")
+	close(sizes)
+	cancel()
+	<-done
+}
+
+// TestNoLeak: sessions whose client or container goes away leave no goroutine behind.
+func TestNoLeak(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	p := r.pod("leak", []string{"pause"})
+	id := r.run(p)[0]
+	before := runtime.NumGoroutine()
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		in, type_ := io.Pipe()
+		out := newBuffer()
+		done := make(chan error)
+		go func() { done <- r.Exec(ctx, id, []string{programPath, "cat"}, in, out, nil, true, nil) }()
+		_, _ = io.WriteString(type_, "x\n")
+		out.await(t, "x")
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		type_.Close()
+		if err := r.Exec(t.Context(), id, []string{programPath, "flood", "1000"}, nil, refusing{}, nil, false, nil); err == nil {
+			t.Error("an output that cannot be written: no error")
+		}
+	}
+	deadline := time.After(10 * time.Second)
+	for runtime.NumGoroutine() > before+8 { // idle connections
+		select {
+		case <-deadline:
+			buf := make([]byte, 1<<18)
+			t.Fatalf("%d goroutines, before %d:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+		default:
+			runtime.Gosched()
+		}
+	}
+}
+
+type refusing struct{}
+
+func (refusing) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+func (refusing) Close() error              { return nil }
+
+// TestRealExecKilled: when a probe's time is over, its command does not live on.
+func TestRealExecKilled(t *testing.T) {
+	r := realRig(t, nil)
+	id := r.run(r.pod("killed", []string{"pause"}))[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, _, err := r.ExecSync(ctx, id, []string{programPath, "stubborn"}, 10); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		var left []string
+		found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, file := range found {
+			if data, err := os.ReadFile(file); err == nil && bytes.HasPrefix(data, []byte(programPath+"\x00stubborn")) {
+				left = append(left, file)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still there: %q", left)
+		}
+	}
+}
+
+// TestRealDial: a server on the loopback address inside the pod is reached.
+func TestRealDial(t *testing.T) {
+	r := realRig(t, nil)
+	p := r.pod("dial", []string{"serve", "8080"})
+	id := r.run(p)[0]
+	out := newBuffer()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = r.Logs(ctx, id, &v1.PodLogOptions{Follow: true}, out, nil) }()
+	out.await(t, "serving")
+	for _, target := range []string{id, r.observed(p).Sandboxes[0].ID} {
+		conn, err := r.Dial(t.Context(), target, 8080)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(conn)
+		conn.Close()
+		if err != nil || string(data) != "hello" {
+			t.Errorf("%q, %v", data, err)
+		}
+	}
+	if _, err := r.Dial(t.Context(), id, 8081); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("nobody listens: %v", err)
+	}
+}
+
+// TestRealFigures prints what the steps of one pod take.
+func TestRealFigures(t *testing.T) {
+	r := realRig(t, nil)
+	const rounds = 10
+	took := map[string][]time.Duration{}
+	measure := func(what string, do func()) {
+		start := time.Now()
+		do()
+		took[what] = append(took[what], time.Since(start))
+	}
+	<-r.Changes(t.Context())
+	r.sandbox(r.pod("warm-up", []string{"pause"}))
+	for i := range rounds {
+		p := r.pod("figure"+strconv.Itoa(i), []string{"pause"})
+		create := pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: "x"}}
+		measure("1 sandbox create+start", func() { r.apply(p, create) })
+		step := r.step(p, 0, r.observed(p).Sandboxes[0].ID)
+		measure("2 container create+start", func() { r.apply(p, step) })
+		measure("3 observe, one changed", func() { r.observed(p) })
+		measure("4 observe, none changed", func() { r.observed(p) })
+		measure("5 observe all, none changed", func() { _, _ = r.ObserveAll(t.Context()) })
+		id := r.container(p, "c0").ID
+		measure("6 exec", func() { _, _, _ = r.ExecSync(t.Context(), id, []string{programPath, "exit", "0"}, 10) })
+		measure("7 stop container", func() { r.apply(p, pod.Step{Action: pod.StopContainer, ID: id, Grace: 5 * time.Second}) })
+		measure("8 remove container", func() { r.apply(p, pod.Step{Action: pod.RemoveContainer, ID: id}) })
+	}
+	for _, what := range slices.Sorted(maps.Keys(took)) {
+		slices.Sort(took[what])
+		t.Logf("%-30s p50 %v, max %v", what, took[what][rounds/2].Truncate(10*time.Microsecond), took[what][rounds-1].Truncate(10*time.Microsecond))
+	}
+}
+
+func TestEvents(t *testing.T) {
+	set := &pending{ready: make(chan struct{}, 1), has: map[types.UID]bool{}}
+	for _, uid := range []types.UID{"a", "b", "a", "b", "c"} {
+		set.add(uid)
+	}
+	var got []types.UID
+	for range 3 {
+		uid, _ := set.next(t.Context())
+		got = append(got, uid)
+	}
+	set.add("d")
+	set.add("")
+	set.add("e")
+	uid, _ := set.next(t.Context())
+	if got = append(got, uid); fmt.Sprint(got) != "[a b c ]" {
+		t.Errorf("%q", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if uid, ok := set.next(ctx); ok {
+		t.Errorf("%q", uid)
+	}
+}
+
+// FuzzFollows: whatever the engine sends, the reading of a pull ends, and an error in it is not lost.
+func FuzzFollows(f *testing.F) {
+	f.Add(`{"id":"a","status":"x"}`)
+	f.Add(`{"errorDetail":{"message":"m"}}`)
+	f.Add(`{`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if err := follows(strings.NewReader(`{"status":"x"}`+text), func() {}); err == nil && !strings.HasPrefix(strings.TrimSpace(text), "{") && strings.Trim(text, " \t\r\n") != "" &&
+			!json.Valid([]byte(text)) {
+			t.Errorf("%q: no error", text)
+		}
+		if err := follows(strings.NewReader(`{"error":"no"}`+text), func() {}); err == nil || err.Error() != "no" {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}
