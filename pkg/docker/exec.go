@@ -138,11 +138,14 @@ func (e *Engine) execEnded(ctx context.Context, id, what string) (container.Exec
 	}
 }
 
+// killPatience is how long a caller whose time is over already waits for an engine that does not answer.
+const killPatience = 2 * time.Second
+
 // killExec ends a command on this host by its process id. The id is the engine's view: that it means the same here is shown by the
 // process's cgroup, which names the container.
 func (e *Engine) killExec(ctx context.Context, containerID, execID string) {
 	var answer container.ExecInspect
-	err := e.call(ctx, e.cfg.CallTimeout, "inspect a command", func(ctx context.Context, c *client.Client) (err error) {
+	err := e.call(ctx, killPatience, "inspect a command", func(ctx context.Context, c *client.Client) (err error) {
 		answer, err = c.ContainerExecInspect(ctx, execID)
 		return err
 	})
