@@ -84,18 +84,23 @@ func (w *worker) chore(name string, do func(ctx context.Context) error, then fun
 
 var errNoNode = errors.New("cannot make a mirror pod: this node's own object is not known yet")
 
-// report reckons the status and sees to it that the API server has it. The newest wins; one write at a time.
+// reckon brings the status up to date with what is known.
+func (w *worker) reckon() {
+	if w.final {
+		return
+	}
+	w.know.Busy = w.busy()
+	// A pod that had ended before this agent began, and of which the engine has nothing, keeps the status that it has.
+	if !isTerminal(w.pod.Status.Phase) || fromFile(w.pod) || len(w.observed.Containers) > 0 {
+		w.know.Last = Status(w.pod, w.observed, w.know, w.parts.Clock.Now())
+	}
+	w.final = w.know.Phase == Terminated
+}
+
+// report sees to it that the API server has the status. The newest wins; one write at a time.
 func (w *worker) report() {
 	if w.taken < 0 {
 		return // the engine has told nothing yet: unknown, not nothing
-	}
-	if w.taken == w.finished && !w.final {
-		w.know.Busy = w.busy()
-		// A pod that had ended before this agent began, and of which the engine has nothing, keeps the status that it has.
-		if !isTerminal(w.pod.Status.Phase) || fromFile(w.pod) || len(w.observed.Containers) > 0 {
-			w.know.Last = Status(w.pod, w.observed, w.know, w.parts.Clock.Now())
-		}
-		w.final = w.know.Phase == Terminated
 	}
 	if w.parts.Status == nil || w.gone || w.deleted || w.sent != nil && reflect.DeepEqual(*w.sent, w.know.Last) {
 		return

@@ -57,7 +57,7 @@ func hostIPs() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.168.1
 func (w *world) begin() {
 	events := &podtest.Events{Log: w.log}
 	resolver := pod.NewResolver(pod.ResolverConfig{
-		NodeName: "node1", Platform: w.platform, ClusterDomain: "cluster.local", HostIPs: hostIPs,
+		NodeName: "node1", Platform: w.platform, ClusterDomain: "cluster.local", ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, HostIPs: hostIPs,
 		Capacity: func() v1.ResourceList { return v1.ResourceList{} },
 	}, pod.ResolverParts{Images: podtest.Images{}, Volumes: w.disk, Network: podtest.Network{}, Objects: w.api, Recorder: events, Clock: clock.RealClock{}})
 	w.admitter = &podtest.Admitter{Log: w.log, Max: w.admitter.Max}
@@ -98,9 +98,6 @@ func parsePod(t *testing.T, data []byte) *v1.Pod {
 	var p v1.Pod
 	if err := yaml.UnmarshalStrict(data, &p); err != nil {
 		t.Fatal(err)
-	}
-	for _, c := range p.Spec.Containers {
-		_ = c
 	}
 	return &p
 }
@@ -161,7 +158,7 @@ func runScript(t *testing.T, script string, parts map[string][]byte, out *bytes.
 		}
 		fmt.Fprintf(out, "> %s\n", strings.Join(words, " "))
 		if err := w.command(t, words, parts, out); err != nil {
-			t.Fatalf("%s: %v", strings.TrimSpace(line), err)
+			t.Fatalf("%s: %v\n%s\n%s", strings.TrimSpace(line), err, out.String(), w.log.Take())
 		}
 		synctest.Wait()
 	}
@@ -194,7 +191,7 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 		return w.api.Update(arg(1), func(p *v1.Pod) { p.Spec.Containers[0].Image = arg(2) })
 	case "debug":
 		return w.api.Update(arg(1), func(p *v1.Pod) {
-			p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: arg(2), Image: "busybox"}})
+			p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: arg(2), Image: "busybox:1"}})
 		})
 	case "delete":
 		return w.api.Remove(arg(1), int64(number(2)))

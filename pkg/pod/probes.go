@@ -2,7 +2,7 @@ package pod
 
 import (
 	"context"
-	"math/rand/v2"
+	"hash/fnv"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -76,10 +76,17 @@ func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c
 	period := seconds(probe.PeriodSeconds, 10)
 	if c.StartedAt.Before(w.agentStart) {
 		// This agent is new and may have many containers to probe: spread the first probes over a period.
-		first = now.Add(time.Duration(rand.Float64() * float64(period)))
+		first = now.Add(spread(key, period))
 	}
 	run := probing{worker: w, key: key, probe: probe, container: spec, target: target, period: period, kind: c.Kind, pod: w.pod}
 	w.crew.do(ctx, func(ctx context.Context) error { run.loop(ctx, first.Sub(now)); return nil }, func(error) {})
+}
+
+// spread is a part of period that differs from container to container but is always the same for one.
+func spread(key probeKey, period time.Duration) time.Duration {
+	h := fnv.New32a()
+	h.Write([]byte(string(key.kind) + key.id))
+	return time.Duration(uint64(period) * uint64(h.Sum32()) >> 32)
 }
 
 func seconds(n int32, otherwise int) time.Duration {

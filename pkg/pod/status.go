@@ -22,6 +22,9 @@ func Status(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) v1.Po
 		out.StartTime = s.time(now)
 	}
 	out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = s.list(Init), s.list(App), s.list(Ephemeral)
+	if s.neverLetIn() {
+		out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = nil, nil, nil
+	}
 	s.restarting(&out)
 	if know.Phase == Terminated {
 		s.settle(&out)
@@ -181,6 +184,11 @@ func (s *statuser) appRan() bool {
 	})
 }
 
+// neverLetIn says that the pod was refused before anything of it was tried: it has no containers to tell of.
+func (s *statuser) neverLetIn() bool {
+	return s.know.Ended != nil && len(s.observed.Containers)+len(s.observed.Sandboxes) == 0 && len(s.know.Last.ContainerStatuses) == 0
+}
+
 // settle gives every container that was begun an end: nothing runs any more, and what is not known to have ended well has not.
 func (s *statuser) settle(out *v1.PodStatus) {
 	end := func(list []v1.ContainerStatus) {
@@ -198,9 +206,6 @@ func (s *statuser) settle(out *v1.PodStatus) {
 	}
 	begun := func(st v1.ContainerStatus) bool {
 		return st.State.Waiting == nil || st.LastTerminationState.Terminated != nil
-	}
-	if s.know.Ended != nil && !slices.ContainsFunc(out.ContainerStatuses, begun) && !slices.ContainsFunc(out.InitContainerStatuses, begun) {
-		return // it was never let in: nothing has been tried
 	}
 	if s.initialized(out) {
 		end(out.ContainerStatuses)

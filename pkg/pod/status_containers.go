@@ -144,15 +144,16 @@ func (s *statuser) waiting(st *v1.ContainerStatus, kind Kind, c *v1.Container, l
 	if ended && !s.comesBack(kind, c, list[0]) {
 		return
 	}
-	if f, ok := s.know.Failures[c.Name]; ok && f.Reason != "" {
+	f, failed := s.know.Failures[c.Name]
+	failed = failed && f.Reason != ""
+	until, delay := backOff(s.know, c, list)
+	switch {
+	case failed && (f.Until.After(s.now) || !ended || !until.After(s.now)):
 		show = &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
-	} else if until, delay := backOff(s.know, c, list); ended && until.After(s.now) {
+	case ended && until.After(s.now):
 		show = &v1.ContainerStateWaiting{Reason: reasonCrashLoop, Message: crashMessage(s.pod, c.Name, delay)}
-	} else if ended && list[0].remembered != nil && list[0].remembered.Reason == reasonUnknown {
-		show = st.State.Waiting
-		if show == nil {
-			show = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
-		}
+	case ended && list[0].remembered != nil && list[0].remembered.Reason == reasonUnknown:
+		show = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	}
 	if show == nil {
 		return

@@ -129,7 +129,11 @@ func (w *worker) lookAt(t time.Time) {
 func (w *worker) turn() {
 	w.observe()
 	if w.taken == w.finished {
-		w.act()
+		w.know.HostIPs = w.cfg.HostIPs()
+		w.reckon()
+		if phase := w.know.Phase; w.act() != phase {
+			w.reckon()
+		}
 	}
 	w.report()
 	w.chase()
@@ -239,10 +243,9 @@ func (op *operation) drop() {
 	op.cancel()
 }
 
-// act plans and sets off the steps, and moves on to the next phase.
-func (w *worker) act() {
+// act plans and sets off the steps, and moves on to the next phase, which it returns.
+func (w *worker) act() Phase {
 	now := w.parts.Clock.Now()
-	w.know.HostIPs = w.cfg.HostIPs()
 	for {
 		w.know.Busy = w.busy()
 		w.forget()
@@ -267,7 +270,7 @@ func (w *worker) act() {
 			w.terminated()
 		default:
 			w.watchProbes(now)
-			return
+			return w.know.Phase
 		}
 	}
 }

@@ -117,8 +117,11 @@ func (Images) Lookup(ctx context.Context, name string) (pod.Image, bool, error) 
 	return pod.Image{ID: "sha256:" + name, Ref: "docker://sha256:" + name}, true, ctx.Err()
 }
 
-// Pull implements pod.Images; it always fails.
-func (Images) Pull(ctx context.Context, name string, creds []pod.Credential) (pod.Image, error) {
+// Pull implements pod.Images.
+func (i Images) Pull(ctx context.Context, name string, creds []pod.Credential) (pod.Image, error) {
+	if img, ok, err := i.Lookup(ctx, name); ok || err != nil {
+		return img, err
+	}
 	return pod.Image{}, fmt.Errorf("manifest for %s not found", name)
 }
 
