@@ -60,15 +60,3 @@ func withCluster(m *testing.M) int {
 	fmt.Printf("the cluster is gone without a trace after %.1f s\n", time.Since(begin).Seconds())
 	return code
 }
-
-// TestSamples asks of the samples what `make up` promises.
-func TestSamples(t *testing.T) {
-	results, err := check.Results(t.Context(), cluster)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := check.Print(os.Stdout, results); err != nil {
-		diagnose(t, "default")
-		t.Fatal(err)
-	}
-}
