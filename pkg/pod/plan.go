@@ -144,7 +144,7 @@ func (p *planner) sandbox() (box string, ok bool) {
 	}
 	for _, c := range p.running(nil) {
 		_, spec, _ := FindContainer(p.pod, c.Name)
-		p.stop(c, spec, "Pod sandbox changed, it will be killed and re-created", stopGrace(p.pod), true)
+		p.stop(c, spec, "Stopping container "+c.Name, stopGrace(p.pod), true)
 	}
 	if len(p.running(nil)) > 0 || p.know.busy(func(s Step) bool { return s.Action == StartContainer || s.Action == StopContainer }) != nil {
 		return "", false

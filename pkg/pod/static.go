@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -322,12 +323,17 @@ func checkContainer(c *v1.Container, volumes map[string]bool) []error {
 			bad("volumeMounts: mountPath of %q is empty", mount.Name)
 		}
 	}
-	for name, request := range c.Resources.Requests {
+	for _, name := range slices.Sorted(maps.Keys(c.Resources.Requests)) {
+		request := c.Resources.Requests[name]
 		if limit, ok := c.Resources.Limits[name]; ok && request.Cmp(limit) > 0 {
 			bad("resources: the request of %s (%s) is above its limit (%s)", name, request.String(), limit.String())
 		}
 	}
-	for kind, probe := range map[probeKind]*v1.Probe{startupProbe: c.StartupProbe, livenessProbe: c.LivenessProbe, readinessProbe: c.ReadinessProbe} {
+	for _, p := range []struct {
+		kind  probeKind
+		probe *v1.Probe
+	}{{startupProbe, c.StartupProbe}, {livenessProbe, c.LivenessProbe}, {readinessProbe, c.ReadinessProbe}} {
+		kind, probe := p.kind, p.probe
 		if probe == nil {
 			continue
 		}

@@ -1,0 +1,315 @@
+package pod
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+	v1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// situation is what a case of testdata/plan describes; it becomes Plan's and Status's input. Times are seconds before now, which is
+// noon on the first of January 2026.
+type situation struct {
+	Platform   string `json:"platform"` // linux (the default), windows-2016, windows-2022
+	Phase      Phase  `json:"phase"`
+	Remove     bool   `json:"remove"`
+	Deadline   int    `json:"deadline"` // seconds from now
+	Ended      *Rejection
+	Sandboxes  []string           `json:"sandboxes"`  // "ID attempt running|dead", newest first
+	Containers []string           `json:"containers"` // "NAME attempt state [code] [created/started/finished seconds ago]"
+	Box        string             `json:"box"`        // sandbox of the containers that do not say
+	Probes     map[string]Verdict `json:"probes"`
+	Hooks      map[string]Hooks   `json:"hooks"`
+	Stops      map[string]int     `json:"stops"`
+	Failures   map[string]string  `json:"failures"`
+	Busy       []Step             `json:"busy"`
+	Last       *v1.PodStatus      `json:"last"`
+}
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+var platforms = map[string]Platform{
+	"":             {OS: "linux", Arch: "amd64", SharedNetwork: true},
+	"linux":        {OS: "linux", Arch: "amd64", SharedNetwork: true},
+	"windows-2016": {OS: "windows", Arch: "amd64", Build: 14393},
+	"windows-2022": {OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true},
+}
+
+func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
+	t.Helper()
+	know := Knowledge{
+		Platform: platforms[s.Platform], Phase: s.Phase, Remove: s.Remove, Ended: s.Ended, Probes: s.Probes, Hooks: s.Hooks, Busy: s.Busy,
+		Stops: map[string]time.Time{}, Failures: map[string]Failure{}, HostIPs: []netip.Addr{netip.MustParseAddr("192.168.1.1")},
+		Deadline: noon.Add(time.Duration(s.Deadline) * time.Second),
+	}
+	if s.Last != nil {
+		know.Last = *s.Last
+	}
+	for id, left := range s.Stops {
+		know.Stops[id] = noon.Add(time.Duration(left) * time.Second)
+	}
+	for name, reason := range s.Failures {
+		know.Failures[name] = Failure{Reason: reason, Message: "why", Until: noon.Add(5 * time.Second), Count: 1}
+	}
+	var o Observed
+	for _, line := range s.Sandboxes {
+		box := Sandbox{CreatedAt: noon.Add(-time.Hour)}
+		var state string
+		if _, err := fmt.Sscan(line, &box.ID, &box.Attempt, &state); err != nil {
+			t.Fatalf("sandbox %q: %v", line, err)
+		}
+		if box.Running = state == "running"; box.Running {
+			box.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
+		}
+		o.Sandboxes = append(o.Sandboxes, box)
+	}
+	for _, line := range s.Containers {
+		c := Container{SandboxID: s.Box}
+		var created, started, finished int
+		if n, err := fmt.Sscan(line, &c.Name, &c.Attempt, &c.State, &c.ExitCode, &created, &started, &finished); n < 3 {
+			t.Fatalf("container %q: %v", line, err)
+		}
+		if name, box, ok := strings.Cut(c.Name, "@"); ok {
+			c.Name, c.SandboxID = name, box
+		}
+		if name, ok := strings.CutSuffix(c.Name, "!"); ok {
+			c.Name, c.Hash = name, "another"
+		}
+		kind, spec, ok := FindContainer(pod, c.Name)
+		if ok {
+			c.Kind, c.Image = kind, spec.Image
+			if c.Hash == "" {
+				c.Hash = Hash(spec)
+			}
+		}
+		c.ID = fmt.Sprintf("%s-%d", c.Name, c.Attempt)
+		c.ImageID = "docker://sha256:1"
+		ago := func(n int) time.Time { return noon.Add(-time.Duration(n) * time.Second) }
+		c.CreatedAt = ago(created)
+		if c.State != Created {
+			c.StartedAt = ago(started)
+		}
+		if c.State == Exited {
+			c.FinishedAt = ago(finished)
+		}
+		o.Containers = append(o.Containers, c)
+	}
+	return o, know
+}
+
+// TestPlanAndStatus runs the cases of testdata/plan: a pod, and situations in which Plan and Status are asked.
+func TestPlanAndStatus(t *testing.T) {
+	files, err := filepath.Glob("testdata/plan/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var pod v1.Pod
+			var out []txtar.File
+			var got, want strings.Builder
+			for _, f := range archive.Files {
+				switch {
+				case f.Name == "pod":
+					pod = v1.Pod{}
+					if err := yaml.UnmarshalStrict(f.Data, &pod); err != nil {
+						t.Fatal(err)
+					}
+					pod.UID, pod.Namespace, pod.Generation = "uid", "default", 3
+				case strings.HasPrefix(f.Name, "plan:"):
+					want.WriteString(f.Name + "\n" + string(f.Data))
+					continue
+				default:
+					var s situation
+					if err := yaml.UnmarshalStrict(f.Data, &s); err != nil {
+						t.Fatalf("%s: %v", f.Name, err)
+					}
+					observed, know := s.build(t, &pod)
+					text := Plan(&pod, observed, know, noon).String() + statusText(Status(&pod, observed, know, noon))
+					out = append(out, f, txtar.File{Name: "plan: " + f.Name, Data: []byte(text)})
+					got.WriteString("plan: " + f.Name + "\n" + text)
+					continue
+				}
+				out = append(out, f)
+			}
+			if flag.Lookup("update").Value.String() == "true" {
+				archive.Files = out
+				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got.String() != want.String() {
+				t.Errorf("got:\n%s\nwant:\n%s", got.String(), want.String())
+			}
+		})
+	}
+}
+
+// statusText is a status with what the flow scripts do not show: messages and false conditions.
+func statusText(s v1.PodStatus) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "phase %s", s.Phase)
+	if s.Reason != "" {
+		fmt.Fprintf(&b, " %s: %s", s.Reason, s.Message)
+	}
+	b.WriteString("\n")
+	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+		for _, c := range list {
+			fmt.Fprintf(&b, "  %s restarts %d ready %t started %t: %s; last %s\n", c.Name, c.RestartCount, c.Ready, isTrue(c.Started), stateText(c.State), stateText(c.LastTerminationState))
+		}
+	}
+	for _, c := range s.Conditions {
+		fmt.Fprintf(&b, "  %s %s", c.Type, c.Status)
+		if c.Reason != "" {
+			fmt.Fprintf(&b, " %s", c.Reason)
+		}
+		if c.Message != "" {
+			fmt.Fprintf(&b, ": %s", c.Message)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func stateText(s v1.ContainerState) string {
+	switch {
+	case s.Running != nil:
+		return "running since " + s.Running.StartedAt.UTC().Format(time.TimeOnly)
+	case s.Waiting != nil:
+		return strings.TrimSpace("waiting " + s.Waiting.Reason + " " + s.Waiting.Message)
+	case s.Terminated != nil:
+		return strings.TrimSpace(fmt.Sprintf("terminated %s %d %s", s.Terminated.Reason, s.Terminated.ExitCode, s.Terminated.Message))
+	}
+	return "-"
+}
+
+// TestPlanIsIdempotent plans each situation again with everything in flight: nothing may be planned twice.
+func TestPlanIsIdempotent(t *testing.T) {
+	files, _ := filepath.Glob("testdata/plan/*.txtar")
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pod v1.Pod
+		for _, f := range archive.Files {
+			if strings.HasPrefix(f.Name, "plan:") {
+				continue
+			}
+			if f.Name == "pod" {
+				pod = v1.Pod{}
+				if err := yaml.Unmarshal(f.Data, &pod); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			var s situation
+			if err := yaml.Unmarshal(f.Data, &s); err != nil {
+				t.Fatal(err)
+			}
+			observed, know := s.build(t, &pod)
+			steps := Plan(&pod, observed, know, noon).Steps
+			know.Busy = append(know.Busy, steps...)
+			for _, step := range steps {
+				if step.Action == StopContainer || step.Action == PreStop {
+					if _, ok := know.Stops[step.ID]; !ok {
+						know.Stops[step.ID] = noon.Add(step.Grace)
+					}
+					if know.Phase != Syncing && know.Deadline.Before(know.Stops[step.ID]) {
+						know.Stops[step.ID] = know.Deadline
+					}
+				}
+			}
+			if again := Plan(&pod, observed, know, noon).Steps; len(again) > 0 {
+				t.Errorf("%s %s: planned again: %v", file, f.Name, again)
+			}
+		}
+	}
+}
+
+func TestCrashDelay(t *testing.T) {
+	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
+	attempt := func(n, created, finished int) past {
+		return past{Container: Container{Attempt: n, Hash: "h", State: Exited, CreatedAt: at(created), StartedAt: at(created), FinishedAt: at(finished)}}
+	}
+	ten := 10 * time.Second
+	for _, c := range []struct {
+		name    string
+		list    []past
+		applied *time.Duration
+		want    time.Duration
+	}{
+		{"never ran", nil, nil, 0},
+		{"first end", []past{attempt(0, 0, 5)}, nil, 0},
+		{"second end, started at once", []past{attempt(1, 5, 6), attempt(0, 0, 5)}, nil, 10 * time.Second},
+		{"after 10 s", []past{attempt(2, 16, 17), attempt(1, 5, 6)}, nil, 20 * time.Second},
+		{"after 10 s and a slow pull", []past{attempt(2, 45, 47), attempt(1, 5, 6)}, &ten, 20 * time.Second},
+		{"after 300 s", []past{attempt(9, 310, 311), attempt(8, 5, 6)}, nil, 300 * time.Second},
+		{"nothing before is known", []past{attempt(7, 310, 311)}, nil, 10 * time.Second},
+		{"ran long", []past{attempt(5, 0, 601), attempt(4, -300, -200)}, nil, 0},
+		{"other image", []past{{Container: Container{Attempt: 3, Hash: "old"}}}, nil, 0},
+	} {
+		if got := crashDelay(c.list, "h", c.applied); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestShouldRestart(t *testing.T) {
+	rule := func(action v1.ContainerRestartRuleAction, op v1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) v1.ContainerRestartRule {
+		return v1.ContainerRestartRule{Action: action, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: op, Values: codes}}
+	}
+	never, onFailure := v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure
+	for _, c := range []struct {
+		name      string
+		pod       v1.RestartPolicy
+		container v1.Container
+		code      int
+		want      bool
+	}{
+		{"Always", v1.RestartPolicyAlways, v1.Container{}, 0, true},
+		{"default", "", v1.Container{}, 0, true},
+		{"OnFailure, success", v1.RestartPolicyOnFailure, v1.Container{}, 0, false},
+		{"OnFailure, failure", v1.RestartPolicyOnFailure, v1.Container{}, 1, true},
+		{"Never", v1.RestartPolicyNever, v1.Container{}, 1, false},
+		{"container's own", v1.RestartPolicyNever, v1.Container{RestartPolicy: &onFailure}, 1, true},
+		{"container's own, other way", v1.RestartPolicyAlways, v1.Container{RestartPolicy: &never}, 1, false},
+		{"rule In", v1.RestartPolicyNever, v1.Container{RestartPolicy: &never, RestartPolicyRules: []v1.ContainerRestartRule{rule("Restart", "In", 42)}}, 42, true},
+		{"rule In, other code", v1.RestartPolicyNever, v1.Container{RestartPolicy: &never, RestartPolicyRules: []v1.ContainerRestartRule{rule("Restart", "In", 42)}}, 41, false},
+		{"rule NotIn", v1.RestartPolicyNever, v1.Container{RestartPolicy: &never, RestartPolicyRules: []v1.ContainerRestartRule{rule("Restart", "NotIn", 0)}}, 7, true},
+	} {
+		if got := shouldRestart(&v1.Pod{Spec: v1.PodSpec{RestartPolicy: c.pod}}, &c.container, c.code); got != c.want {
+			t.Errorf("%s: got %t", c.name, got)
+		}
+	}
+}
+
+func TestHashIsStable(t *testing.T) {
+	c := v1.Container{Name: "web", Image: "nginx:1"}
+	const want = "28f15340"
+	got := Hash(&c)
+	c.Env, c.TerminationMessagePath = []v1.EnvVar{{Name: "A"}}, "/dev/termination-log"
+	if again := Hash(&c); again != got {
+		t.Errorf("the hash depends on more than name and image")
+	}
+	if got != want {
+		t.Errorf("got %s, want %s: running containers would be restarted by an update of the agent", got, want)
+	}
+	c.Image = "nginx:2"
+	if Hash(&c) == got {
+		t.Error("the hash does not depend on the image")
+	}
+}
