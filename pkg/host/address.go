@@ -86,7 +86,7 @@ func choose(ifaces []iface, override string) ([]netip.Addr, error) {
 	for part := range strings.SplitSeq(override, ",") {
 		addr, err := netip.ParseAddr(strings.TrimSpace(part))
 		if err != nil {
-			return nil, fmt.Errorf("node address %q: must be an IP address of this host, 0.0.0.0 or ::", part)
+			return nil, fmt.Errorf("node address %q: must be an IP address of this host, 0.0.0.0 or :: for a family", part)
 		}
 		if err := usable(ifaces, addr.Unmap()); err != nil {
 			return nil, err

@@ -14,12 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
 	utilexec "k8s.io/client-go/util/exec"
+	//lint:ignore SA1019 the dialers of client-go are still of this package
+	"k8s.io/apimachinery/pkg/util/httpstream"
 )
 
 // dialects are the protocols by which real clients run commands.
