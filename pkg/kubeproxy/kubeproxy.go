@@ -93,13 +93,27 @@ func New(cfg Config, parts Parts) (*Proxy, error) {
 // Run serves until ctx ends or a part fails. What is on the host then stays there: connections between others go on, and the next proxy
 // takes over.
 func (p *Proxy) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
-	// The servers first: an address that is taken ends the proxy before it has changed anything.
+	if err := p.start(ctx, group); err != nil {
+		stop()
+		return errors.Join(err, group.Wait())
+	}
+	err := group.Wait()
+	if b, ok := p.backend.(interface{ Close() }); ok {
+		b.Close()
+	}
+	return err
+}
+
+// start starts everything. The servers come first: an address that is taken ends the proxy before it has changed anything.
+func (p *Proxy) start(ctx context.Context, group *errgroup.Group) error {
 	if err := p.serve(ctx, group, "healthz", p.cfg.Healthz, p.health.Handler()); err != nil {
 		return err
 	}
 	if err := p.serve(ctx, group, "metrics", p.cfg.Metrics, p.debug()); err != nil {
-		return errors.Join(err, group.Wait())
+		return err
 	}
 	synced, err := p.loop.Watch(ctx, p.parts.Client, p.nodes, p.cfg.ConfigSync)
 	if err != nil {
@@ -110,11 +124,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	if p.parts.Routes != nil {
 		group.Go(func() error { return p.parts.Routes.Run(ctx, p.nodes) })
 	}
-	err = group.Wait()
-	if b, ok := p.backend.(interface{ Close() }); ok {
-		b.Close()
-	}
-	return err
+	return nil
 }
 
 // serve opens an address now and serves it until ctx ends.

@@ -1,0 +1,163 @@
+package app
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/routes"
+)
+
+func parse(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
+	t.Helper()
+	o := &options{}
+	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return o, fs
+}
+
+var linux, windows = host.Facts{Hostname: "host1", OS: "linux"}, host.Facts{Hostname: "host1", OS: "windows"}
+
+// TestOldCommandLines: the seeds' own command lines work as written, and those of the SDN scripts.
+func TestOldCommandLines(t *testing.T) {
+	t.Setenv(envInterface, "vEthernet (HNS Internal NIC)")
+	o, fs := parse(t, "--v=3", "--proxy-mode=userspace", "--hostname-override=Win1", "--master=192.0.2.1:8080", "--bind-address=192.0.2.7")
+	s, err := o.settings(windows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.serviceInterface != "vEthernet (HNS Internal NIC)" || s.config.Node.Name != "win1" || o.server() != "192.0.2.1:8080" || len(o.notes(fs)) > 0 {
+		t.Errorf("settings are %+v", s)
+	}
+	if s.config.Healthz != netip.MustParseAddrPort("0.0.0.0:10256") || s.config.Metrics != netip.MustParseAddrPort("127.0.0.1:10249") {
+		t.Errorf("serves %v and %v", s.config.Healthz, s.config.Metrics)
+	}
+	t.Setenv("KUBE_NETWORK", "l2bridge")
+	o, fs = parse(t, "--v=4", "--proxy-mode=kernelspace", "--hostname-override=win1", `--kubeconfig=c:\k\config`, "--network-name=vxlan0", "--source-vip=10.244.1.2",
+		"--enable-dsr=false", "--log-dir="+t.TempDir(), "--logtostderr=false", "--feature-gates=WinOverlay=true", "--cluster-cidr=10.244.0.0/16")
+	if s, err = o.settings(windows); err != nil {
+		t.Fatal(err)
+	}
+	notes := strings.Join(o.notes(fs), "\n")
+	for _, want := range []string{"kernelspace", "KUBE_NETWORK=l2bridge", "--network-name=vxlan0", "--source-vip=10.244.1.2", "--enable-dsr=false", "WinOverlay"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("no note of %s in\n%s", want, notes)
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	t.Setenv(envInterface, "")
+	o, _ := parse(t, "--master=x", "--nodeport-addresses=192.0.2.7/24,fd00::/64", "--healthz-bind-address=[::]:1", "--metrics-bind-address=127.0.0.1", "--metrics_port=2",
+		"--network-mode=upstream", "--route-next-hop=pod-gateway", "--udp-timeout=250ms")
+	s, err := o.settings(linux)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.config.Node.Name != "host1" || s.config.Healthz.String() != "[::]:1" || s.config.Metrics.String() != "127.0.0.1:2" || s.mode != routes.Upstream ||
+		s.nextHop != routes.PodGateway || s.udpIdle != 250*time.Millisecond || len(s.nodePorts) != 2 || s.nodePorts[0].String() != "192.0.2.0/24" {
+		t.Errorf("settings are %+v", s)
+	}
+	o, _ = parse(t, "--master=x", "--healthz-bind-address=", "--metrics-port=0")
+	if s, err = o.settings(linux); err != nil || s.config.Healthz.IsValid() || s.config.Metrics.IsValid() {
+		t.Errorf("turned off: %+v, %v", s, err)
+	}
+}
+
+// TestMistakes: each is one line that names the flag and the value, and says what is right.
+func TestMistakes(t *testing.T) {
+	t.Setenv(envInterface, "")
+	for _, c := range []struct{ args, want string }{
+		{"", "want --kubeconfig or --master"},
+		{"--master=x --hostname-override=a_b", "--hostname-override=a_b"},
+		{"--master=x --proxy-mode=iptables", "--proxy-mode=iptables: want userspace"},
+		{"--master=x --cluster-cidr=10.0.0.0", "--cluster-cidr=10.0.0.0: want a range"},
+		{"--master=x --nodeport-addresses=10.0.0.0/33", "--nodeport-addresses=10.0.0.0/33"},
+		{"--master=x --nodeport-addresses=primary,10.0.0.0/8", "--nodeport-addresses=primary"},
+		{"--master=x --bind-address=me", "--bind-address=me: want an IP address"},
+		{"--master=x --source-vip=me", "--source-vip=me"},
+		{"--master=x --healthz-bind-address=me:1", "--healthz-bind-address=me:1"},
+		{"--master=x --metrics-bind-address=1.2.3.4:99999", "--metrics-bind-address=1.2.3.4:99999"},
+		{"--master=x --healthz-port=70000", "--healthz-port=70000"},
+		{"--master=x --network-mode=overlay", "--network-mode"},
+		{"--master=x --route-next-hop=north", "--route-next-hop=north: want node or pod-gateway"},
+		{"--master=x --config-sync-period=0s", "--config-sync-period=0s"},
+	} {
+		o, _ := parse(t, strings.Fields(c.args)...)
+		_, err := o.settings(linux)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", c.args, err)
+		}
+	}
+	o, _ := parse(t, "--master=x")
+	if _, err := o.settings(windows); err == nil || !strings.Contains(err.Error(), envInterface) {
+		t.Errorf("no interface on Windows: %v", err)
+	}
+}
+
+// TestMainFails: what only the whole command line shows.
+func TestMainFails(t *testing.T) {
+	t.Setenv(envInterface, "")
+	for _, args := range []string{"--no-such-flag", "--master=x argument", "--kubeconfig=/no/such/file", "--v=x", "table", "table -f /no/such/file"} {
+		if code := Main(strings.Fields(args)); code != 1 {
+			t.Errorf("%s: exit code %d", args, code)
+		}
+	}
+	t.Setenv(envInterface, "no-such-interface")
+	if code := Main([]string{"--master=x"}); code != 1 {
+		t.Errorf("an interface that does not exist: exit code %d", code)
+	}
+}
+
+func TestTable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "services.yaml")
+	manifest := `
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Service
+  metadata: {name: web, namespace: default}
+  spec: {clusterIP: 10.96.0.1, internalTrafficPolicy: Local, ports: [{port: 80}]}
+- apiVersion: apps/v1
+  kind: Deployment
+  metadata: {name: web, namespace: default}
+---
+# nothing here
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints:
+- {addresses: [10.244.1.1], nodeName: n1}
+- {addresses: [10.244.2.1], nodeName: n2}
+`
+	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const want = `SERVICE      PORT  KIND       PROTOCOL  FRONT         AFFINITY  SOURCES  BACKENDS
+default/web  -     ClusterIP  TCP       10.96.0.1:80  -         -        10.244.2.1:8080 local
+`
+	for _, args := range [][]string{{"-f", file, "--node", "n2"}, {"-f", "-", "--node=n2"}} {
+		var out bytes.Buffer
+		command := newTableCommand(strings.NewReader(manifest), &out)
+		command.SetArgs(args)
+		if err := command.Execute(); err != nil || out.String() != want {
+			t.Errorf("%v: %v\n%s", args, err, &out)
+		}
+	}
+}
