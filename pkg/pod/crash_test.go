@@ -50,7 +50,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 		w.begin()
 		synctest.Wait()
 		w.api.Create(parsePod(t, []byte(crashPod)))
-		live(12 * time.Second)
+		live(20 * time.Second)
 		alive = w.api.String() + w.engine.String()
 		if err := w.api.Remove("web", 30); err != nil {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 		t.Fatalf("%d steps; want at least 10", steps)
 	}
 	for at := 1; at <= steps; at++ {
-		for _, after := range []time.Duration{0, 30 * time.Millisecond, 51 * time.Millisecond} {
+		for _, after := range []time.Duration{0, 5 * time.Millisecond, 30 * time.Millisecond, 51 * time.Millisecond, 700 * time.Millisecond} {
 			t.Run(fmt.Sprintf("step %d after %s", at, after), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					if got, _ := life(t, at, after); got != want {

@@ -118,6 +118,7 @@ func (s *Source) Run(ctx context.Context, out chan<- Update) error {
 // merge takes in a batch.
 func (s *Source) merge(b batch) Update {
 	var u Update
+	waited := len(s.pending) > 0
 	if b.source == "api" {
 		s.mergeAPI(b, &u)
 	} else {
@@ -125,7 +126,7 @@ func (s *Source) merge(b batch) Update {
 	}
 	delete(s.pending, b.source)
 	u.Synced = len(s.pending) == 0
-	if b.full && u.Synced {
+	if waited && u.Synced { // only now is it known which mirrors nobody owns
 		for _, m := range s.mirrors {
 			if s.staticOf(m) == nil {
 				u.Strays = append(u.Strays, m)
@@ -231,7 +232,7 @@ func (s *Source) mergeStatic(b batch, u *Update) {
 		delete(s.static, uid)
 		delete(s.owner, uid)
 		u.Gone = append(u.Gone, pod)
-		if m := s.mirrors[nameOf(pod)]; m != nil && s.staticOf(m) == nil {
+		if m := s.mirrors[nameOf(pod)]; m != nil && len(s.pending) == 0 && s.staticOf(m) == nil {
 			u.Strays = append(u.Strays, m)
 		}
 	}

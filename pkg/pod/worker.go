@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
@@ -184,7 +185,13 @@ func (w *worker) seen(observed Observed, began time.Time) {
 func (w *worker) desire(d Desired) {
 	before := w.pod
 	w.pod, w.mirror = d.Pod, d.Mirror
-	w.sent = nil
+	known := &w.pod.Status
+	if w.mirror != nil {
+		known = &w.mirror.Status
+	}
+	if w.sent != nil && (fromFile(w.pod) && w.mirror == nil || !equality.Semantic.DeepEqual(w.sent, known)) {
+		w.sent = nil // an echo of an older write, or somebody else's: StatusWriter knows which, and sends only what differs
+	}
 	w.dropChore("status")
 	w.dropChore("mirror")
 	switch {
@@ -294,6 +301,7 @@ func (w *worker) terminated() {
 		op.drop()
 	}
 	w.parts.Objects.Unregister(w.uid)
+	w.publish() // who is told looks
 	w.released(w)
 }
 

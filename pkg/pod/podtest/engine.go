@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"slices"
 	"strings"
@@ -74,7 +75,6 @@ type Engine struct {
 	hangs    map[string]time.Duration
 	results  map[string]bool // of probes: "id kind"
 	starts   map[string]int  // by pod/container/attempt
-	next     int
 	watchers []chan types.UID
 	Platform pod.Platform
 	// OnApply is called at the beginning of every step, if set.
@@ -268,6 +268,14 @@ func (e *Engine) pod(p *v1.Pod) *pod.Observed {
 	return mine
 }
 
+// address differs from name to name and from attempt to attempt, and is the same in every run.
+func address(name string, attempt int) netip.Addr {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	sum := h.Sum32()
+	return netip.AddrFrom4([4]byte{10, byte(sum >> 8), byte(sum), byte(attempt + 1)})
+}
+
 func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	if step.Sandbox == nil {
 		return e.violate("create-sandbox of %s without inputs", p.Name)
@@ -284,10 +292,9 @@ func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) er
 			return e.violate("second sandbox for %s while %s runs", p.Name, s.ID)
 		}
 	}
-	e.next++
 	s := pod.Sandbox{ID: fmt.Sprintf("%s.sandbox.%d", p.Name, step.Attempt), Attempt: step.Attempt, Running: true, CreatedAt: time.Now()}
 	if step.Sandbox.Network != "host" {
-		s.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(e.next)})}
+		s.Addresses = []netip.Addr{address(p.Name, step.Attempt)}
 	}
 	mine.Sandboxes = slices.Insert(mine.Sandboxes, 0, s)
 	return nil
@@ -321,8 +328,7 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 		Image: spec.Image, ImageID: step.Inputs.Image.Ref,
 	}
 	if made.SandboxID == "" {
-		e.next++
-		made.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(e.next)})}
+		made.Addresses = []netip.Addr{address(id, step.Attempt)}
 	}
 	mine.Containers = slices.DeleteFunc(mine.Containers, func(c pod.Container) bool { return c.ID == id })
 	mine.Containers = slices.Insert(mine.Containers, 0, made)
