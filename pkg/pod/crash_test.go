@@ -2,6 +2,7 @@ package pod_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,9 +30,9 @@ func TestCrashAtEveryStep(t *testing.T) {
 		w.engine.SetProbe("", "up", true)
 		w.engine.SetProbe("", "ready", true)
 		crashes := make(chan struct{}, 2)
+		var count atomic.Int32
 		w.engine.OnApply = func(pod.Step) {
-			steps++
-			if steps == crashAt || steps == crashAt+2 {
+			if n := int(count.Add(1)); n == crashAt || n == crashAt+2 {
 				crashes <- struct{}{}
 			}
 		}
@@ -61,7 +62,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 			t.Errorf("left over:\n%s%s", rest, w.log.Take())
 		}
 		w.kill()
-		return alive, steps
+		return alive, int(count.Load())
 	}
 	var want string
 	var steps int

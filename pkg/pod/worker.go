@@ -73,7 +73,7 @@ func newWorker(cfg *Config, parts *Parts, d Desired) *worker {
 		Platform: cfg.Platform, Last: *d.Pod.Status.DeepCopy(), Stops: map[string]time.Time{}, Replace: map[string]bool{},
 		Delays: map[string]time.Duration{}, Failures: map[string]Failure{},
 	}
-	if d.Mirror != nil {
+	if d.Mirror != nil && d.Mirror.Annotations[v1.MirrorPodAnnotationKey] == mirrorHash(d.Pod) {
 		w.know.Last = *d.Mirror.Status.DeepCopy()
 	}
 	w.know.recall(d.Pod)

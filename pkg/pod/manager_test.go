@@ -1,0 +1,95 @@
+package pod_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+const lookupPod = `
+metadata: {name: web}
+spec:
+  restartPolicy: Always
+  containers: [{name: a, image: "a:1"}, {name: m, image: "missing:1", imagePullPolicy: Never}]
+`
+
+func TestLookup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(linux)
+		w.begin()
+		defer w.kill()
+		w.api.Create(parsePod(t, []byte(lookupPod)))
+		time.Sleep(time.Second)
+		if err := w.engine.Exit("web.a.0", 1, ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := w.manager.Ready(); err != nil {
+			t.Error(err)
+		}
+		ref, err := w.manager.Lookup("default", "web", "uid-web", "a")
+		if err != nil || ref.ID != "web.a.1" || !ref.Running || ref.Previous != "web.a.0" || ref.NetworkID != "web.sandbox.0" || len(ref.PodIPs) != 1 {
+			t.Errorf("a: %+v %v", ref, err)
+		}
+		if _, err := w.manager.Lookup("default", "web", "", "m"); !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "waiting to start: ErrImageNeverPull") {
+			t.Errorf("m: %v", err)
+		}
+		for _, c := range [][3]string{{"default", "web", "other-uid"}, {"other", "web", ""}, {"default", "none", ""}} {
+			if _, err := w.manager.Lookup(c[0], c[1], "", "none"); !apierrors.IsNotFound(err) {
+				t.Errorf("%v: %v", c, err)
+			}
+		}
+		if ref, err := w.manager.Lookup("default", "web", "", ""); err != nil || ref.ID != "" || ref.Pod.Status.PodIP == "" {
+			t.Errorf("the pod alone: %+v %v", ref, err)
+		}
+		w.check(t)
+	})
+}
+
+// TestEngineDownAtStart: before the engine has told what it has, nothing is started and nothing is written.
+func TestEngineDownAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(linux)
+		w.engine.SetDown(true)
+		w.begin()
+		defer w.kill()
+		w.api.Create(parsePod(t, []byte(lookupPod)))
+		time.Sleep(time.Minute)
+		if log := w.log.Take(); log != "" {
+			t.Errorf("something was done: %s", log)
+		}
+		if err := w.manager.Ready(); err == nil {
+			t.Error("ready without an engine")
+		}
+		w.engine.SetDown(false)
+		time.Sleep(10 * time.Second)
+		if got := strings.Join(w.engine.Running(), " "); got != "web.a.0 web.sandbox.0" {
+			t.Errorf("runs: %s", got)
+		}
+		w.check(t)
+	})
+}
+
+func TestExplain(t *testing.T) {
+	p := parsePod(t, []byte(crashPod))
+	got := pod.Explain(p, pod.Observed{}, linux, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	const want = `1.
+create-sandbox  (sandbox)  attempt 0  -  the pod has no sandbox
+2.
+start-container  side (init)  attempt 0  -  the container was never started
+3.
+start-container  a  attempt 0  -  the container was never started
+start-container  b  attempt 0  -  the container was never started
+4.
+post-start  b  attempt 0  b-0  the container was started
+nothing to do
+`
+	if got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}
