@@ -168,8 +168,8 @@ func (w *worker) refreshVolumes() {
 		_, err := w.parts.Volumes.Prepare(ctx, pod)
 		return err
 	}, func(err error) {
-		if err != nil && w.ctx.Err() == nil && w.know.Phase == Syncing {
-			w.sayOnce("volumes", err.Error(), podRef(w.pod), v1.EventTypeWarning, reasonMount, err.Error())
+		if err != nil && w.ctx.Err() == nil && w.know.Phase == Syncing && w.isNews("volumes", err.Error()) {
+			w.parts.Events.Event(podRef(w.pod), v1.EventTypeWarning, reasonMount, err.Error())
 		}
 		if c := w.chores["volumes"]; err != nil || c != nil && c.again {
 			if c != nil {

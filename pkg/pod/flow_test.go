@@ -242,6 +242,15 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 		w.kill()
 	case "begin":
 		w.begin()
+	default:
+		return w.show(arg, out)
+	}
+	return nil
+}
+
+// show runs the commands that print.
+func (w *world) show(arg func(int) string, out *bytes.Buffer) error {
+	switch arg(0) {
 	case "log":
 		out.WriteString(w.log.Take())
 	case "pods":

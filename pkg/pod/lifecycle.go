@@ -41,7 +41,7 @@ func (h hookRun) run(ctx context.Context, handler *v1.LifecycleHandler) error {
 			err = fmt.Errorf("command exited with code %d", code)
 		}
 		if err != nil {
-			return fmt.Errorf("Exec lifecycle hook (%v) %s - error: %w, message: %q", handler.Exec.Command, name, err, output)
+			return fmt.Errorf("exec lifecycle hook (%v) %s - error: %w, message: %q", handler.Exec.Command, name, err, output)
 		}
 	case handler.HTTPGet != nil:
 		if err := h.get(ctx, handler.HTTPGet); err != nil {
@@ -53,7 +53,7 @@ func (h hookRun) run(ctx context.Context, handler *v1.LifecycleHandler) error {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			return fmt.Errorf("Sleep lifecycle hook (%d) %s - error: %w", handler.Sleep.Seconds, name, ctx.Err())
+			return fmt.Errorf("sleep lifecycle hook (%d) %s - error: %w", handler.Sleep.Seconds, name, ctx.Err())
 		}
 	default:
 		return fmt.Errorf("cannot run hook of container %s: want one of exec, httpGet, sleep", h.container.Name)

@@ -46,8 +46,8 @@ func (w *worker) launch(step Step, now time.Time) {
 func (w *worker) announce(step Step, now time.Time) {
 	switch step.Action {
 	case CreateSandbox:
-		if step.Attempt > 0 {
-			w.sayOnce("sandbox", fmt.Sprint(step.Attempt), podRef(w.pod), v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+		if step.Attempt > 0 && w.isNews("sandbox", fmt.Sprint(step.Attempt)) {
+			w.parts.Events.Event(podRef(w.pod), v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 		}
 	case StopContainer, PreStop:
 		deadline, begun := w.know.Stops[step.ID]
@@ -202,13 +202,11 @@ func (w *worker) event(step Step, kind, reason, message string) {
 	w.parts.Events.Event(containerRef(w.pod, step.Container, step.Kind), kind, reason, message)
 }
 
-// sayOnce sends an event unless it was the last that was said under key.
-func (w *worker) sayOnce(key, what string, ref *v1.ObjectReference, kind, reason, message string) {
-	if w.said[key] == what {
-		return
-	}
+// isNews says whether what differs from the last that was said under key, and notes it.
+func (w *worker) isNews(key, what string) bool {
+	known := w.said[key] == what
 	w.said[key] = what
-	w.parts.Events.Event(ref, kind, reason, message)
+	return !known
 }
 
 // tellBackOff sends an event for each container that has come into back-off.
@@ -217,8 +215,9 @@ func (w *worker) tellBackOff(waits []Wait) {
 		if wait.Reason != reasonCrashLoop {
 			continue
 		}
-		kind, _, _ := FindContainer(w.pod, wait.Container)
-		w.sayOnce("back-off "+wait.Container, wait.ID, containerRef(w.pod, wait.Container, kind), v1.EventTypeWarning, "BackOff",
-			fmt.Sprintf("Back-off restarting failed container %s in pod %s", wait.Container, podLabel(w.pod)))
+		if kind, _, _ := FindContainer(w.pod, wait.Container); w.isNews("back-off "+wait.Container, wait.ID) {
+			w.parts.Events.Eventf(containerRef(w.pod, wait.Container, kind), v1.EventTypeWarning, "BackOff",
+				"Back-off restarting failed container %s in pod %s", wait.Container, podLabel(w.pod))
+		}
 	}
 }
