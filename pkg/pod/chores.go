@@ -15,7 +15,6 @@ import (
 type chore struct {
 	running bool
 	cancel  context.CancelFunc
-	again   bool // asked for once more while running
 	until   time.Time
 	count   int
 }
@@ -154,28 +153,23 @@ func (w *worker) mirrored() bool {
 	return false
 }
 
-// refreshVolumes brings the volumes of a running pod up to date.
+// refreshVolumes brings the volumes of a running pod up to date, if that is due.
 func (w *worker) refreshVolumes() {
-	if w.know.Phase != Syncing || len(w.observed.Containers) == 0 {
+	if c := w.chores["volumes"]; !w.volumesDue || w.know.Phase != Syncing || len(w.observed.Containers) == 0 || c != nil && c.running || w.held("volumes") {
 		return
 	}
-	if c := w.chores["volumes"]; c != nil && c.running {
-		c.again = true
-		return
-	}
+	w.volumesDue = false
 	pod := w.pod
 	w.chore("volumes", func(ctx context.Context) error {
 		_, err := w.parts.Volumes.Prepare(ctx, pod)
 		return err
 	}, func(err error) {
-		if err != nil && w.ctx.Err() == nil && w.know.Phase == Syncing && w.isNews("volumes", err.Error()) {
-			w.parts.Events.Event(podRef(w.pod), v1.EventTypeWarning, reasonMount, err.Error())
+		if err == nil || w.ctx.Err() != nil || w.know.Phase != Syncing {
+			return
 		}
-		if c := w.chores["volumes"]; err != nil || c != nil && c.again {
-			if c != nil {
-				c.again = false
-			}
-			w.refreshVolumes()
+		w.volumesDue = true
+		if w.isNews("volumes", err.Error()) {
+			w.parts.Events.Event(podRef(w.pod), v1.EventTypeWarning, reasonMount, err.Error())
 		}
 	})
 }

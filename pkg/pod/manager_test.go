@@ -6,7 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
 )
@@ -70,6 +72,28 @@ func TestEngineDownAtStart(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if got := strings.Join(w.engine.Running(), " "); got != "web.a.0 web.sandbox.0" {
 			t.Errorf("runs: %s", got)
+		}
+		w.check(t)
+	})
+}
+
+// TestVolumesFollowTheirObjects: a changed Secret reaches the volumes of a running pod, also after a failure.
+func TestVolumesFollowTheirObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(linux)
+		w.begin()
+		defer w.kill()
+		w.api.Create(parsePod(t, []byte(crashPod)))
+		time.Sleep(3 * time.Second)
+		before := w.disk.Prepared("uid-web")
+		w.disk.Fail(2)
+		w.api.SetSecret(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}})
+		time.Sleep(10 * time.Second)
+		if got := w.disk.Prepared("uid-web"); got != before+1 {
+			t.Errorf("prepared %d times after %d; want once more", got, before)
+		}
+		if log := w.log.Take(); !strings.Contains(log, "FailedMount") {
+			t.Errorf("no event: %s", log)
 		}
 		w.check(t)
 	})

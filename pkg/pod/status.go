@@ -186,7 +186,9 @@ func (s *statuser) appRan() bool {
 
 // neverLetIn says that the pod was refused before anything of it was tried: it has no containers to tell of.
 func (s *statuser) neverLetIn() bool {
-	begun := func(st v1.ContainerStatus) bool { return st.State.Waiting == nil || st.LastTerminationState.Terminated != nil }
+	begun := func(st v1.ContainerStatus) bool {
+		return st.State.Waiting == nil || st.LastTerminationState.Terminated != nil
+	}
 	return s.know.Ended != nil && len(s.observed.Containers)+len(s.observed.Sandboxes) == 0 &&
 		!slices.ContainsFunc(s.know.Last.ContainerStatuses, begun) && !slices.ContainsFunc(s.know.Last.InitContainerStatuses, begun)
 }

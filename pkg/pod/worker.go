@@ -49,10 +49,12 @@ type worker struct {
 	said     map[string]string
 	next     time.Time
 	decision Decision
-	final    bool // know.Last is the status that stays
-	cleaned  bool
-	deleted  bool // the API object is gone at our request
-	over     bool
+	// volumesDue says that the volumes' contents may be out of date.
+	volumesDue bool
+	final      bool // know.Last is the status that stays
+	cleaned    bool
+	deleted    bool // the API object is gone at our request
+	over       bool
 }
 
 // operation is a step in flight.
@@ -136,6 +138,7 @@ func (w *worker) turn() {
 			w.reckon()
 		}
 	}
+	w.refreshVolumes()
 	w.report()
 	w.chase()
 	w.publish()
@@ -203,7 +206,7 @@ func (w *worker) desire(d Desired) {
 	case w.know.Phase == Syncing && !sameWorkload(before, w.pod):
 		w.retryStarts()
 		w.register()
-		w.refreshVolumes()
+		w.volumesDue = true
 	}
 }
 
@@ -355,8 +358,8 @@ func (w *worker) retryStarts() {
 // objectsChanged says that a Secret or ConfigMap of the pod changed.
 func (w *worker) objectsChanged() {
 	w.retryStarts()
-	w.refreshVolumes()
+	w.volumesDue = true
 }
 
 // resync is the slow timer: volumes are brought up to date (tokens are renewed) where nothing else asked for it.
-func (w *worker) resync() { w.refreshVolumes() }
+func (w *worker) resync() { w.volumesDue = true }

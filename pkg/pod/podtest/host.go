@@ -21,11 +21,14 @@ type Disk struct {
 
 	mu       sync.Mutex
 	dirs     map[types.UID]bool
+	prepared map[types.UID]int
 	failures int
 }
 
 // NewDisk makes a Disk with nothing on it.
-func NewDisk(log *Log) *Disk { return &Disk{Log: log, dirs: map[types.UID]bool{}} }
+func NewDisk(log *Log) *Disk {
+	return &Disk{Log: log, dirs: map[types.UID]bool{}, prepared: map[types.UID]int{}}
+}
 
 // Prepare implements pod.Volumes.
 func (d *Disk) Prepare(ctx context.Context, p *v1.Pod) (map[string]string, error) {
@@ -36,6 +39,7 @@ func (d *Disk) Prepare(ctx context.Context, p *v1.Pod) (map[string]string, error
 		return nil, errors.New(`MountVolume.SetUp failed for volume "data" : no`)
 	}
 	d.dirs[p.UID] = true
+	d.prepared[p.UID]++
 	paths := map[string]string{}
 	for _, v := range p.Spec.Volumes {
 		paths[v.Name] = "/pods/" + string(p.UID) + "/" + v.Name
@@ -78,6 +82,13 @@ func (d *Disk) Leftovers() ([]types.UID, error) {
 	}
 	slices.Sort(uids)
 	return uids, nil
+}
+
+// Prepared tells how often a pod's volumes were prepared.
+func (d *Disk) Prepared(uid types.UID) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.prepared[uid]
 }
 
 // Put makes a directory, as an agent before us may have left it.
