@@ -172,8 +172,13 @@ func (w *worker) startSettled(step Step, err error) {
 		w.failed(step.Container, reason, message, start.RetryAfter)
 		return
 	}
-	w.event(step, v1.EventTypeWarning, "Failed", "Error: "+err.Error())
-	w.failed(step.Container, "RunContainerError", err.Error(), 0)
+	reason, message := "RunContainerError", err.Error()
+	var told interface{ Waiting() (reason, message string) } // an engine's error that knows its reason
+	if errors.As(err, &told) {
+		reason, message = told.Waiting()
+	}
+	w.event(step, v1.EventTypeWarning, "Failed", "Error: "+message)
+	w.failed(step.Container, reason, message, 0)
 }
 
 func (w *worker) postStarted(step Step, err error) {

@@ -19,8 +19,8 @@ func (e *Engine) emit(b *box, action events.Action) {
 		attributes[key] = value
 	}
 	now := e.clock.Now()
-	//lint:ignore SA1019 engines still send the deprecated fields, and old clients read them
 	e.events = append(e.events, event{
+		//lint:ignore SA1019 engines still send the deprecated fields, and old clients read them
 		Status: string(action), ID: b.id, Type: events.ContainerEventType, Action: action, Actor: events.Actor{ID: b.id, Attributes: attributes},
 		Scope: "local", Time: now.Unix(), TimeNano: now.UnixNano(),
 	})
