@@ -47,7 +47,7 @@ func TestOldCommandLines(t *testing.T) {
 	t.Setenv("KUBE_NETWORK", "l2bridge")
 	o, fs = parse(t, "--v=4", "--proxy-mode=kernelspace", "--hostname-override=win1", `--kubeconfig=c:\k\config`, "--network-name=vxlan0", "--source-vip=10.244.1.2",
 		"--enable-dsr=false", "--log-dir="+t.TempDir(), "--logtostderr=false", "--feature-gates=WinOverlay=true", "--cluster-cidr=10.244.0.0/16")
-	if s, err = o.settings(windows); err != nil {
+	if _, err = o.settings(windows); err != nil {
 		t.Fatal(err)
 	}
 	notes := strings.Join(o.notes(fs), "\n")

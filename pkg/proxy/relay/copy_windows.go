@@ -16,11 +16,10 @@ func (r *receiver) read() error {
 	if err := r.wait(); err != nil {
 		return err
 	}
-	var err error
-	if r.n, err = r.conn.Read(r.buffer[:]); errors.Is(err, io.EOF) {
+	if r.n, r.err = r.conn.Read(r.buffer[:]); errors.Is(r.err, io.EOF) {
 		return nil
 	}
-	return err
+	return r.err
 }
 
 // readPacket is read for a socket of many peers.
@@ -28,14 +27,16 @@ func (r *receiver) readPacket() error {
 	if err := r.wait(); err != nil {
 		return err
 	}
-	var err error
-	r.n, r.from, err = r.packets.ReadFromUDPAddrPort(r.buffer[:])
-	return err
+	r.n, r.from, r.err = r.packets.ReadFromUDPAddrPort(r.buffer[:])
+	return r.err
 }
 
 func (r *receiver) wait() error {
-	ready := false
-	if err := r.raw.Read(func(uintptr) bool { ready = !ready; return !ready }); err != nil {
+	if r.try == nil {
+		ready := false
+		r.try = func(uintptr) bool { ready = !ready; return !ready } // asked before the wait and after it
+	}
+	if err := r.raw.Read(r.try); err != nil {
 		return err
 	}
 	r.take()
