@@ -173,7 +173,9 @@ func (w *worker) startSettled(step Step, err error) {
 		return
 	}
 	reason, message := "RunContainerError", err.Error()
-	var told interface{ Waiting() (reason, message string) } // an engine's error that knows its reason
+	var told interface {
+		Waiting() (reason, message string)
+	} // an engine's error that knows its reason
 	if errors.As(err, &told) {
 		reason, message = told.Waiting()
 	}

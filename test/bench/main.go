@@ -64,7 +64,7 @@ func run(ctx context.Context) error {
 	}
 	node := cluster.Nodes[0]
 	b := &bench{
-		engine: newEngine(node.RunDir("docker.sock"), lab.PauseImage, lab.SampleImage),
+		engine: newEngine(node.EngineSocket(), lab.PauseImage, lab.SampleImage),
 		pods:   &pods{client: client, node: node.Name, image: lab.SampleImage},
 		pid:    func() (int, bool) { return node.Process("kubelet").PID() },
 	}
