@@ -21,6 +21,7 @@ import (
 // Relay.Sync calls set and close; accept loops, connections and sessions read route and balancer.
 type front struct {
 	cfg      *Config
+	own      *ownSockets
 	protocol v1.Protocol
 	balancer *balancer
 	route    atomic.Pointer[proxy.Route]
@@ -48,9 +49,20 @@ type link interface {
 	removed() // its endpoint is no longer one of the Route's
 }
 
-func newFront(cfg *Config, protocol v1.Protocol) *front {
+// ownSockets are all sockets on which the relay listens, by frontKey. An endpoint that is one of them would have the relay talk to itself
+// without end.
+type ownSockets struct{ sync.Map }
+
+func (o *ownSockets) has(protocol v1.Protocol, addr netip.AddrPort) bool {
+	_, ok := o.Load(frontKey{protocol, addr})
+	return ok
+}
+
+var errOwnFront = errors.New("the endpoint is a front of a Service on this node")
+
+func newFront(cfg *Config, own *ownSockets, protocol v1.Protocol) *front {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &front{cfg: cfg, protocol: protocol, balancer: newBalancer(cfg.Clock), sockets: map[netip.AddrPort]socket{}, ctx: ctx, cancel: cancel,
+	return &front{cfg: cfg, own: own, protocol: protocol, balancer: newBalancer(cfg.Clock), sockets: map[netip.AddrPort]socket{}, ctx: ctx, cancel: cancel,
 		news: make(chan struct{}), links: map[link]struct{}{}}
 }
 
@@ -69,8 +81,7 @@ func (f *front) set(route proxy.Route, addrs []netip.AddrPort) error {
 	}
 	for _, addr := range slices.Collect(maps.Keys(f.sockets)) {
 		if !slices.Contains(addrs, addr) {
-			f.sockets[addr].close()
-			delete(f.sockets, addr)
+			f.shut(addr)
 		}
 	}
 	var errs []error
@@ -84,6 +95,7 @@ func (f *front) set(route proxy.Route, addrs []netip.AddrPort) error {
 			continue
 		}
 		f.sockets[addr] = s
+		f.own.Store(frontKey{f.protocol, addr}, nil)
 	}
 	return errors.Join(errs...)
 }
@@ -93,6 +105,12 @@ func (f *front) open(addr netip.AddrPort) (socket, error) {
 		return openUDP(f, addr)
 	}
 	return openTCP(f, addr)
+}
+
+func (f *front) shut(addr netip.AddrPort) {
+	f.own.Delete(frontKey{f.protocol, addr})
+	f.sockets[addr].close()
+	delete(f.sockets, addr)
 }
 
 // publish wakes who waits for an endpoint and tells links that theirs is gone.
@@ -144,8 +162,8 @@ func (f *front) remove(l link) {
 // close ends the front and everything that came in through it, and waits for its goroutines.
 func (f *front) close() {
 	f.cancel()
-	for _, s := range f.sockets {
-		s.close()
+	for addr := range f.sockets {
+		f.shut(addr)
 	}
 	f.mu.Lock()
 	f.closed = true

@@ -72,3 +72,20 @@ func openFiles(t *testing.T) int {
 	}
 	return len(entries)
 }
+
+// TestEndpointIsFront: endpoints that lead back to the relay end at once instead of filling it with connections to itself.
+func TestEndpointIsFront(t *testing.T) {
+	h := newTestHost(t)
+	h.mustSync(t, route("a", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Front(1)), route("b", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), h.Front(0)),
+		route("c", proxy.ClusterIP, v1.ProtocolUDP, h.Front(2), h.Front(2)))
+	files := openFiles(t)
+	for n := range 2 {
+		if got := meet(t, v1.ProtocolTCP, h.Front(n), false); got != "reset" {
+			t.Errorf("front %d: meets %s", n, got)
+		}
+	}
+	if got := meet(t, v1.ProtocolUDP, h.Front(2), true); got != "silence" {
+		t.Errorf("packets: meets %s", got)
+	}
+	eventually(t, "files go", func() bool { return openFiles(t) <= files })
+}

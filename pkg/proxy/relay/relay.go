@@ -57,6 +57,7 @@ type Relay struct {
 	claims    map[frontKey][]proxy.Route // sorted: the first is served
 	byService map[proxy.ServiceName][]frontKey
 	fronts    map[frontKey]*front
+	own       ownSockets
 	refs      map[netip.Addr]int // how many claims use an address
 	addrErrs  map[netip.Addr]error
 	host      []netip.Addr // the host's own addresses as last listed
@@ -239,7 +240,7 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 		}
 		f := r.fronts[key]
 		if f == nil {
-			f = newFront(&r.cfg, key.protocol)
+			f = newFront(&r.cfg, &r.own, key.protocol)
 			r.fronts[key] = f
 		}
 		if err := f.set(*route, r.listenAddrs(key)); err != nil {

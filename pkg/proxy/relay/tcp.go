@@ -183,7 +183,11 @@ func (f *front) connect(client netip.Addr) (*net.TCPConn, netip.AddrPort, error)
 		if route := f.route.Load(); len(tried)+1 >= min(maxDials, len(route.Backends)) {
 			timeout = lastDialTimeout
 		}
-		conn, err := dial(f.ctx, target, timeout)
+		var conn *net.TCPConn
+		err := errOwnFront
+		if !f.own.has(f.protocol, target) {
+			conn, err = dial(f.ctx, target, timeout)
+		}
 		if err == nil {
 			return conn, target, nil
 		}

@@ -104,6 +104,10 @@ func (s *udpSocket) session(client netip.AddrPort) *session {
 	if !ok {
 		return nil
 	}
+	if s.front.own.has(s.front.protocol, target) {
+		klog.V(2).InfoS("Cannot reach an endpoint", "endpoint", target, "err", errOwnFront)
+		return nil
+	}
 	server, err := net.DialUDP(network("udp", target), nil, net.UDPAddrFromAddrPort(target))
 	if err != nil {
 		klog.V(2).InfoS("Cannot reach an endpoint", "endpoint", target, "err", err)
