@@ -27,7 +27,7 @@ func TestEngineRestartLive(t *testing.T) {
 	node := cluster.Nodes[0]
 	before := tr.snapshot()
 	var gone time.Duration
-	longest, seen := tr.during(15*time.Second, func() {
+	longest, seen := tr.during(10*time.Second, func() {
 		begin := time.Now()
 		tr.restartEngine(node)
 		gone = time.Since(begin)

@@ -61,7 +61,9 @@ func (s *space) eventually(patience time.Duration, what string, ok func(context.
 	s.Helper()
 	begin := time.Now()
 	var last error
-	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(context.Background(), 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // not what is left of patience: its end says nothing
+		defer cancel()
 		last = ok(ctx)
 		return last == nil, nil
 	})

@@ -104,7 +104,7 @@ func TestKill(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			tr := startTraffic(t)
 			before := tr.snapshot()
-			longest, seen := tr.during(15*time.Second, func() { tr.killAll(cluster.Nodes, test.processes) })
+			longest, seen := tr.during(8*time.Second, func() { tr.killAll(cluster.Nodes, test.processes) })
 			if longest > test.outage {
 				t.Errorf("the service was silent for %s, at most %s are allowed:\n%s", longest, test.outage, seen)
 			}
