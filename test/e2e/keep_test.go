@@ -27,16 +27,11 @@ func TestUpAgain(t *testing.T) {
 	t.Logf("up on a running cluster: %.1f s, nothing restarted", took.Seconds())
 }
 
-// TestStaticPod puts a manifest into a node's directory, changes it and takes it away.
-func TestStaticPod(t *testing.T) {
-	s := newSpace(t)
-	node := cluster.Nodes[1]
-	path := node.Dir("manifests", "e2e-static.yaml")
-	manifest := `apiVersion: v1
+const staticManifest = `apiVersion: v1
 kind: Pod
 metadata:
   name: fixed
-  namespace: ` + s.name + `
+  namespace: %s
 spec:
   terminationGracePeriodSeconds: 1
   containers:
@@ -47,6 +42,13 @@ spec:
     - name: VALUE
       value: first
 `
+
+// TestStaticPod puts a manifest into a node's directory, changes it and takes it away.
+func TestStaticPod(t *testing.T) {
+	s := newSpace(t)
+	node := cluster.Nodes[1]
+	path := node.Dir("manifests", "e2e-static.yaml")
+	manifest := fmt.Sprintf(staticManifest, s.name)
 	t.Cleanup(func() { os.Remove(path) })
 	s.must(os.WriteFile(path, []byte(manifest), 0o644))
 	name := "fixed-" + node.Name
