@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	case "hang":
 		fmt.Println("started")
-		select {}
+		<-time.After(time.Hour)
 	}
 	os.Exit(0)
 }
