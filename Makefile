@@ -10,7 +10,6 @@ all:
 ## up: a two-node cluster on this machine with the samples served (installs what is missing)
 .PHONY: up
 up:
-	@hack/ensure-packages.sh cluster
 	@go run ./hack/cluster up
 
 ## down: remove every trace of the cluster
@@ -31,7 +30,6 @@ test: check
 ## bench: pods at once and one at a time, latency, CPU and memory, beside the bare engine
 .PHONY: bench
 bench:
-	@hack/ensure-packages.sh cluster
 	@go run ./test/bench
 
 ## golden: rewrite every golden file from what the code prints now
@@ -49,6 +47,11 @@ stress:
 sizes:
 	@KUBE_BUILD_PLATFORMS="linux/amd64 windows/amd64" hack/build.sh
 	@ls -l _output/bin/linux/amd64/* _output/bin/windows/amd64/* | awk '{printf "%-44s %6.1f MB\n", $$NF, $$5/1e6}'
+
+## conformance: upstream's own end-to-end suite on the two nodes; FOCUS= SKIP= PROCS= NODES=1|2
+.PHONY: conformance
+conformance:
+	@go run ./test/conformance
 
 ## clean: remove what the build made
 .PHONY: clean

@@ -4,6 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/steps.sh
 
-hack/ensure-packages.sh cluster
 step "unit tests, race detector" go test -race -timeout 8m ./...
 WINKUBE_E2E=1 go test -count=1 -v -timeout 60m ./test/e2e
