@@ -36,18 +36,13 @@ func main() {
 		code := 1
 		if exit := new(exec.ExitError); errors.As(err, &exit) {
 			code = exit.ExitCode()
-		} else if !printed(err) {
+		} else if step := new(lab.StepError); !errors.As(err, &step) {
 			fmt.Fprintln(os.Stderr, "cluster:", err)
 		}
 		stop()
 		os.Exit(code)
 	}
 }
-
-// stepError is an error that a step has printed already.
-type stepError struct{ error }
-
-func printed(err error) bool { return errors.As(err, new(stepError)) }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 || args[0] == "help" {
@@ -63,10 +58,7 @@ func run(ctx context.Context, args []string) error {
 	case "up":
 		return up(ctx, c, args[1:])
 	case "down":
-		if err := c.Down(ctx); err != nil {
-			return stepError{err}
-		}
-		return nil
+		return c.Down(ctx)
 	case "status":
 		c.Status(os.Stdout)
 		return nil
@@ -97,16 +89,16 @@ func up(ctx context.Context, c *lab.Cluster, args []string) error {
 	}
 	if !*agents {
 		if err := c.UpWithoutAgents(ctx); err != nil {
-			return stepError{err}
+			return err
 		}
 		fmt.Printf("\n%s\n", c.ShellLine())
 		return nil
 	}
 	if err := c.Up(ctx); err != nil {
-		return stepError{err}
+		return err
 	}
 	if err := c.Step(ctx, "samples", func(ctx context.Context) error { return check.Apply(ctx, c) }); err != nil {
-		return stepError{err}
+		return err
 	}
 	if err := check.Run(ctx, c, os.Stdout); err != nil {
 		return err

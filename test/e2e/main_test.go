@@ -36,8 +36,15 @@ func withCluster(m *testing.M) int {
 		return 1
 	}
 	cluster = lab.New(root, os.Stdout)
+	unlock, err := cluster.Lock()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer unlock()
 	keep := cluster.Running() || os.Getenv("WINKUBE_KEEP") != ""
 	if err := cluster.Up(ctx); err != nil {
+		fmt.Println(err)
 		return 1
 	}
 	typed, err := cluster.Client()

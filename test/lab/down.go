@@ -19,9 +19,11 @@ import (
 // Down removes every trace of the cluster, whatever state it is in, and fails if it finds something left. Logs stay below State until
 // the next Up. It trusts no record: processes are found by their namespace and cgroup, mounts by their path.
 func (c *Cluster) Down(ctx context.Context) error {
-	if err := c.checkOwner(); err != nil {
+	unlock, err := c.claim()
+	if err != nil {
 		return err
 	}
+	defer unlock()
 	return c.run(ctx, []step{
 		{"end processes and containers", c.endProcesses},
 		{"unmount", c.unmountAll},

@@ -99,9 +99,11 @@ func (c *Cluster) Node(name string) *Host {
 // Up brings the cluster to life: what runs and is up to date is kept, what is missing, dead or outdated is built and started.
 // It returns when both nodes are Ready.
 func (c *Cluster) Up(ctx context.Context) error {
-	if err := c.claim(); err != nil {
+	unlock, err := c.claim()
+	if err != nil {
 		return err
 	}
+	defer unlock()
 	return c.run(ctx, []step{
 		{"packages", c.ensurePackages},
 		{"build", c.Build},
@@ -117,9 +119,11 @@ func (c *Cluster) Up(ctx context.Context) error {
 
 // UpWithoutAgents does what Up does, short of our own binaries: for work on the lab itself.
 func (c *Cluster) UpWithoutAgents(ctx context.Context) error {
-	if err := c.claim(); err != nil {
+	unlock, err := c.claim()
+	if err != nil {
 		return err
 	}
+	defer unlock()
 	return c.run(ctx, []step{
 		{"packages", c.ensurePackages},
 		{"build", c.buildTools},
@@ -151,17 +155,21 @@ func (c *Cluster) Step(ctx context.Context, name string, do func(context.Context
 }
 
 // claim takes the machine for this repository: names of namespaces are the machine's, so that it can carry one cluster at a time.
-func (c *Cluster) claim() error {
+func (c *Cluster) claim() (unlock func(), err error) {
 	if os.Geteuid() != 0 {
-		return errors.New("cannot make network namespaces: run as root")
+		return nil, errors.New("cannot make network namespaces: run as root")
 	}
 	if err := c.checkOwner(); err != nil {
-		return err
+		return nil, err
 	}
-	if err := os.MkdirAll(runDir, 0o755); err != nil {
-		return err
+	if unlock, err = c.Lock(); err != nil {
+		return nil, err
 	}
-	return os.WriteFile(filepath.Join(runDir, "owner"), []byte(c.Root+"\n"), 0o644)
+	if err := os.WriteFile(filepath.Join(runDir, "owner"), []byte(c.Root+"\n"), 0o644); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
 }
 
 func (c *Cluster) checkOwner() error {

@@ -20,6 +20,12 @@ type LogError struct {
 func (e *LogError) Error() string { return e.Err.Error() }
 func (e *LogError) Unwrap() error { return e.Err }
 
+// StepError is an error that has been printed with its step.
+type StepError struct{ Err error }
+
+func (e *StepError) Error() string { return e.Err.Error() }
+func (e *StepError) Unwrap() error { return e.Err }
+
 // Steps prints what is being done and how long it takes.
 type Steps struct {
 	out   io.Writer
@@ -32,7 +38,7 @@ type Steps struct {
 func newSteps(out io.Writer) *Steps { return &Steps{out: out, start: time.Now()} }
 
 // Run prints one line for do: the time since the start, the name, ok or what failed, and the time it took when over 2 s. Of a
-// failure with a log the log's last lines follow.
+// failure with a log the log's last lines follow. The error it returns is a StepError.
 func (s *Steps) Run(ctx context.Context, name string, do func(context.Context) error) error {
 	begin := time.Now()
 	fmt.Fprintf(s.out, "[%6.1fs] %s ... ", begin.Sub(s.start).Seconds(), name)
@@ -55,7 +61,10 @@ func (s *Steps) Run(ctx context.Context, name string, do func(context.Context) e
 	if logged := new(LogError); errors.As(err, &logged) {
 		fmt.Fprintf(s.out, "last lines of the log:\n%s\nthe whole log: %s\n", tail(logged.Log, 20), logged.Log)
 	}
-	return err
+	if err != nil {
+		return &StepError{err}
+	}
+	return nil
 }
 
 // note adds a line below the running step.
