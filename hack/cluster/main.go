@@ -34,7 +34,7 @@ func main() {
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
 		code := 1
-		if exit := new(exec.ExitError); errors.As(err, &exit) {
+		if exit, ok := err.(*exec.ExitError); ok { // of a program that printed for itself
 			code = exit.ExitCode()
 		} else if step := new(lab.StepError); !errors.As(err, &step) {
 			fmt.Fprintln(os.Stderr, "cluster:", err)
