@@ -61,4 +61,4 @@ clean:
 ## help: list the targets
 .PHONY: help
 help:
-	@sed -n 's/^## \([a-z]*\): \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@sed -n 's/^## \([a-z]*\): \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
