@@ -29,6 +29,9 @@ func (m *Manager) Clean(ctx context.Context, uid types.UID) error {
 		if err := removeMountPoints(filepath.Join(dir, subPathsName), 3); err != nil {
 			return fmt.Errorf("cannot remove mount points: %w", err)
 		}
+		if err := m.images.release(uid); err != nil {
+			return fmt.Errorf("cannot release images: %w", err)
+		}
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("cannot remove the pod's directory: %w", err)
 		}

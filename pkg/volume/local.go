@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/resource"
 	"k8s.io/klog/v2"
 )
@@ -70,20 +71,17 @@ func (m *Manager) prepareHostPath(s *v1.HostPathVolumeSource, path string) error
 // prepareEmptyDir makes an emptyDir once. Afterwards it belongs to the pod: neither its mode nor its owner is touched again, which is
 // what the mark beside it is for.
 func (m *Manager) prepareEmptyDir(p *v1.Pod, v *v1.Volume, path string) error {
-	podDir, err := m.podDir(p.UID)
+	mark, err := m.mark(p.UID, emptyDirName, v.Name)
 	if err != nil {
 		return err
 	}
-	mark := filepath.Join(podDir, "plugins", emptyDirName, v.Name, "ready")
-	_, markErr := os.Stat(mark)
-	_, dirErr := os.Stat(path)
-	ready := markErr == nil && dirErr == nil
+	ready := exists(mark) && exists(path)
 	memory := false
 	switch v.EmptyDir.Medium {
 	case v1.StorageMediumDefault:
 	case v1.StorageMediumMemory:
 		memory = m.mounts != nil
-	default:
+	default: // also HugePages: they need a mount with the page size, and limits that engines cannot set
 		return fmt.Errorf("emptyDir.medium %q is not supported by this node agent; want \"\" or \"Memory\"", v.EmptyDir.Medium)
 	}
 	if memory && ready { // a reboot takes the memory away
@@ -109,6 +107,27 @@ func (m *Manager) prepareEmptyDir(p *v1.Pod, v *v1.Volume, path string) error {
 	if err := m.setGroup(path, p.Spec.SecurityContext, false); err != nil {
 		return err
 	}
+	return setMark(mark)
+}
+
+// mark is the file that says that a volume belongs to the pod: its mode and owner are not touched any more.
+func (m *Manager) mark(uid types.UID, kind, name string) (string, error) {
+	podDir, err := m.podDir(uid)
+	if err == nil {
+		err = checkElement(m.cfg.Platform, name)
+	}
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(podDir, "plugins", kind, name, "ready"), nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func setMark(mark string) error {
 	if err := os.MkdirAll(filepath.Dir(mark), dirMode); err != nil {
 		return fmt.Errorf("cannot make directory: %w", err)
 	}

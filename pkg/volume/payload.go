@@ -90,6 +90,8 @@ func (m *Manager) configMap(ctx context.Context, p *v1.Pod, s v1.ConfigMapVolume
 	switch {
 	case apierrors.IsNotFound(err) && optional:
 		return payload{}, nil
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("configmap %q not found", s.Name)
 	case err != nil:
 		return nil, fmt.Errorf("cannot read configmap %q: %w", s.Name, err)
 	}
@@ -109,6 +111,8 @@ func (m *Manager) secret(ctx context.Context, p *v1.Pod, s v1.SecretVolumeSource
 	switch {
 	case apierrors.IsNotFound(err) && optional:
 		return payload{}, nil
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("secret %q not found", s.SecretName)
 	case err != nil:
 		return nil, fmt.Errorf("cannot read secret %q: %w", s.SecretName, err)
 	}
@@ -177,9 +181,9 @@ func (m *Manager) projectedSource(ctx context.Context, s *podState, p *v1.Pod, s
 	case src.ServiceAccountToken != nil:
 		return m.tokenFile(ctx, s, p, src.ServiceAccountToken, mode)
 	case src.ClusterTrustBundle != nil:
-		return nil, errors.New("projected source clusterTrustBundle is not supported by this node agent yet; put the certificates into a configMap")
+		return m.trustBundle(ctx, src.ClusterTrustBundle, mode)
 	case src.PodCertificate != nil:
 		return nil, errors.New("projected source podCertificate is not supported by this node agent; use a secret")
 	}
-	return nil, errors.New("projected source has none of configMap, secret, downwardAPI and serviceAccountToken")
+	return nil, errors.New("projected source has none of configMap, secret, downwardAPI, serviceAccountToken and clusterTrustBundle")
 }

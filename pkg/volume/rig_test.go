@@ -13,6 +13,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,8 +34,35 @@ type objects struct {
 	configMaps map[string]map[string]string
 	node       *v1.Node
 	clock      *testclock.FakePassiveClock
+	claims     map[string]*v1.PersistentVolumeClaim
+	pvs        map[string]*v1.PersistentVolume
+	bundles    []certificatesv1beta1.ClusterTrustBundle
+	noBundles  error
+	asked      int // for claims
 	tokens     int
 	down       error
+}
+
+func (o *objects) Claim(_ context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	o.asked++
+	if o.down != nil {
+		return nil, o.down
+	}
+	if c := o.claims[namespace+"/"+name]; c != nil {
+		return c, nil
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaims"}, name)
+}
+
+func (o *objects) PersistentVolume(_ context.Context, name string) (*v1.PersistentVolume, error) {
+	if pv := o.pvs[name]; pv != nil && o.down == nil {
+		return pv, nil
+	}
+	return nil, errors.Join(o.down, apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumes"}, name))
+}
+
+func (o *objects) TrustBundles(_ context.Context, name, signer, _ string) ([]certificatesv1beta1.ClusterTrustBundle, error) {
+	return o.bundles, o.noBundles
 }
 
 func (o *objects) Secret(_ context.Context, _, name string) (*v1.Secret, error) {

@@ -31,7 +31,7 @@ func (m *Manager) Mounts(ctx context.Context, p *v1.Pod, c *v1.Container, env []
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		mount, err := m.mount(p, c, i, env)
+		mount, err := m.mount(ctx, p, mountOf{c, i}, env)
 		if err != nil {
 			return nil, fmt.Errorf("cannot mount volume %q into container %q: %w", c.VolumeMounts[i].Name, c.Name, err)
 		}
@@ -40,8 +40,14 @@ func (m *Manager) Mounts(ctx context.Context, p *v1.Pod, c *v1.Container, env []
 	return out, nil
 }
 
-func (m *Manager) mount(p *v1.Pod, c *v1.Container, index int, env []pod.Env) (pod.Mount, error) {
-	vm := &c.VolumeMounts[index]
+// mountOf is one volumeMount of a container.
+type mountOf struct {
+	container *v1.Container
+	index     int
+}
+
+func (m *Manager) mount(ctx context.Context, p *v1.Pod, of mountOf, env []pod.Env) (pod.Mount, error) {
+	vm := &of.container.VolumeMounts[of.index]
 	var v *v1.Volume
 	for i := range p.Spec.Volumes {
 		if p.Spec.Volumes[i].Name == vm.Name {
@@ -65,8 +71,20 @@ func (m *Manager) mount(p *v1.Pod, c *v1.Container, index int, env []pod.Env) (p
 			return pod.Mount{}, fmt.Errorf("subPathExpr %q: %w", vm.SubPathExpr, err)
 		}
 	}
+	if v.Image != nil {
+		if host, err = m.prepareImage(ctx, p, v); err != nil {
+			return pod.Mount{}, err
+		}
+		if sub != "" { // nothing is made in an image
+			if clean, cleanErr := cleanSubPath(m.cfg.Platform, sub); cleanErr == nil {
+				if err := inImage(host, clean); err != nil {
+					return pod.Mount{}, fmt.Errorf("failed to prepare subPath %q: %w", sub, err)
+				}
+			}
+		}
+	}
 	if sub != "" {
-		if host, err = m.subPath(p, c, index, host, sub); err != nil {
+		if host, err = m.subPath(p, of.container, of.index, host, sub); err != nil {
 			return pod.Mount{}, err
 		}
 	}
@@ -75,7 +93,10 @@ func (m *Manager) mount(p *v1.Pod, c *v1.Container, index int, env []pod.Env) (p
 	}
 	mount := pod.Mount{Name: vm.Name, HostPath: host, ContainerPath: inside, ReadOnly: vm.ReadOnly}
 	// What the agent keeps up to date no container may write to.
-	if v.Secret != nil || v.ConfigMap != nil || v.Projected != nil || v.DownwardAPI != nil {
+	if v.Secret != nil || v.ConfigMap != nil || v.Projected != nil || v.DownwardAPI != nil || v.Image != nil {
+		mount.ReadOnly = true
+	}
+	if _, readOnly := claimOf(p, v); readOnly {
 		mount.ReadOnly = true
 	}
 	if vm.MountPropagation != nil && *vm.MountPropagation != v1.MountPropagationNone {

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -42,11 +44,24 @@ type Objects interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 	Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 	Node() *v1.Node
+	Claim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error)
+	PersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error)
+	// TrustBundles lists the ClusterTrustBundle called name, or when name is "" those of signer that selector chooses.
+	TrustBundles(ctx context.Context, name, signer, selector string) ([]certificatesv1beta1.ClusterTrustBundle, error)
+}
+
+// Images is what image volumes are made from; nil Parts.Images: there are none.
+type Images interface {
+	// Ensure makes the image of v present, as its pull policy says, and tells the pod of it by events.
+	Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.Image, error)
+	// Export returns the file system of the image with that id as a tar archive.
+	Export(ctx context.Context, id string) (io.ReadCloser, error)
 }
 
 // Parts are what a Manager works with.
 type Parts struct {
 	Objects Objects
+	Images  Images
 	Clock   clock.PassiveClock
 }
 
@@ -54,6 +69,7 @@ type Parts struct {
 type Manager struct {
 	cfg     Config
 	objects Objects
+	images  images
 	clock   clock.PassiveClock
 	mounts  mounter // nil: this system has no mounts (Windows); everything is a plain directory
 	writer  writer
@@ -66,6 +82,7 @@ type Manager struct {
 type podState struct {
 	sync.Mutex
 	tokens map[tokenKey]token
+	claims map[string]backing // by name of the volume; Manager.mu guards it
 }
 
 var _ pod.Volumes = (*Manager)(nil)
@@ -99,6 +116,7 @@ func newManager(cfg Config, parts Parts, mounts mounter) (*Manager, error) {
 		mounts = nil
 	}
 	m := &Manager{cfg: cfg, objects: parts.Objects, clock: parts.Clock, mounts: mounts, pods: map[types.UID]*podState{}}
+	m.images = images{source: parts.Images, dir: filepath.Join(root, imagesName)}
 	m.writer = writer{layout: layoutFor(cfg.Platform), clock: parts.Clock}
 	return m, nil
 }
@@ -108,7 +126,7 @@ func (m *Manager) lock(uid types.UID) *podState {
 	m.mu.Lock()
 	s := m.pods[uid]
 	if s == nil {
-		s = &podState{tokens: map[tokenKey]token{}}
+		s = &podState{tokens: map[tokenKey]token{}, claims: map[string]backing{}}
 		m.pods[uid] = s
 	}
 	m.mu.Unlock()
@@ -152,11 +170,16 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (map[string]string, er
 }
 
 func (m *Manager) prepareOne(ctx context.Context, s *podState, p *v1.Pod, v *v1.Volume) (string, error) {
+	if claim, _ := claimOf(p, v); claim != "" {
+		return m.prepareClaim(ctx, p, v)
+	}
 	path, err := m.path(p, v)
 	if err != nil {
 		return "", err
 	}
 	switch {
+	case v.Image != nil: // made when a container wants it: only a container can wait for an image
+		return path, nil
 	case v.HostPath != nil:
 		return path, m.prepareHostPath(v.HostPath, path)
 	case v.EmptyDir != nil:
@@ -173,12 +196,26 @@ const (
 	configMapName   = "kubernetes.io~configmap"
 	projectedName   = "kubernetes.io~projected"
 	downwardAPIName = "kubernetes.io~downward-api"
+	localName       = "kubernetes.io~local-volume" // only for marks: a local volume lies where it is
 )
 
-// path is where volume v of p lies, or an error that says why there is no such place.
+// path is where volume v of p lies, or an error that says why there is no such place. That of an image volume is "": each container's
+// start finds out. A claim must have been prepared.
 func (m *Manager) path(p *v1.Pod, v *v1.Volume) (string, error) {
 	var kind string
+	if claim, _ := claimOf(p, v); claim != "" {
+		b, known := m.backingFor(p.UID, v.Name)
+		if !known {
+			return "", fmt.Errorf("claim %q has not been prepared", claim)
+		}
+		return b.path, nil
+	}
 	switch s := v.VolumeSource; {
+	case s.Image != nil:
+		if m.mounts == nil || m.images.source == nil {
+			return "", unsupported(v)
+		}
+		return "", nil
 	case s.HostPath != nil:
 		return hostPath(m.cfg.Platform, s.HostPath.Path)
 	case s.EmptyDir != nil:
@@ -206,21 +243,17 @@ func (m *Manager) path(p *v1.Pod, v *v1.Volume) (string, error) {
 
 // unsupported is the error for a volume of a kind that this agent has not.
 func unsupported(v *v1.Volume) error {
-	const right = "use emptyDir, hostPath, configMap, secret, projected or downwardAPI"
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return fmt.Errorf("volume kind persistentVolumeClaim (claim %q) is not supported by this node agent yet; %s", v.PersistentVolumeClaim.ClaimName, right)
-	case v.Ephemeral != nil:
-		return fmt.Errorf("volume kind ephemeral needs a persistentVolumeClaim, which is not supported by this node agent yet; %s", right)
+	return fmt.Errorf("volume kind %s is not supported by this node agent; "+
+		"use emptyDir, hostPath, configMap, secret, projected, downwardAPI or persistentVolumeClaim", kindOf(v.VolumeSource))
+}
+
+// kindOf names the field that is set in a volume source.
+func kindOf(source any) string {
+	fields := map[string]json.RawMessage{}
+	if b, err := json.Marshal(source); err != nil || json.Unmarshal(b, &fields) != nil || len(fields) == 0 {
+		return "none"
 	}
-	kind := "none"
-	if b, err := json.Marshal(v.VolumeSource); err == nil {
-		fields := map[string]json.RawMessage{}
-		if json.Unmarshal(b, &fields) == nil && len(fields) > 0 {
-			kind = strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
-		}
-	}
-	return fmt.Errorf("volume kind %s is not supported by this node agent; %s", kind, right)
+	return strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 }
 
 // Due returns when Prepare should be called again for pod uid because a token of it wants renewal; the zero Time: never.

@@ -1,0 +1,55 @@
+package kubeclient
+
+import (
+	"context"
+	"fmt"
+
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+)
+
+// Claim asks for a PersistentVolumeClaim. The Node authorizer grants this to the node of a pod that names it; a refusal is taken for the
+// authorizer's delay for a moment.
+func (o *Objects) Claim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	return patient(ctx, o, func() (*v1.PersistentVolumeClaim, error) {
+		return o.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// PersistentVolume asks for a PersistentVolume, as Claim does for a claim that is bound to it.
+func (o *Objects) PersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
+	return patient(ctx, o, func() (*v1.PersistentVolume, error) {
+		return o.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// patient repeats a read while the API server refuses it and may not know of the pod yet.
+func patient[T any](ctx context.Context, o *Objects, read func() (T, error)) (T, error) {
+	for started := o.clock.Now(); ; o.pause(ctx, 4*soon) {
+		obj, err := read()
+		if !apierrors.IsForbidden(err) || ctx.Err() != nil || o.clock.Since(started) >= grace {
+			return obj, err
+		}
+	}
+}
+
+// TrustBundles lists ClusterTrustBundles: the one called name, or when name is "" those of signer that selector (as in a query) chooses.
+func (o *Objects) TrustBundles(ctx context.Context, name, signer, selector string) ([]certificatesv1beta1.ClusterTrustBundle, error) {
+	options := metav1.ListOptions{LabelSelector: selector}
+	if name != "" {
+		options.FieldSelector = only(name).FieldSelector
+	} else {
+		options.FieldSelector = fields.OneTermEqualSelector("spec.signerName", signer).String()
+	}
+	list, err := o.client.CertificatesV1beta1().ClusterTrustBundles().List(ctx, options)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("the API server does not serve ClusterTrustBundles (certificates.k8s.io/v1beta1): %w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
