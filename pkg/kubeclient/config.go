@@ -10,9 +10,11 @@ package kubeclient
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -58,6 +60,7 @@ func Config(o Options) (*rest.Config, error) {
 		config.ContentType = "application/vnd.kubernetes.protobuf"
 	}
 	config.AcceptContentTypes = config.ContentType + ",application/json"
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return reconnect{next: next, after: time.After} })
 	return config, nil
 }
 

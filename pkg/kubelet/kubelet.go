@@ -6,8 +6,10 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -50,6 +52,8 @@ type Config struct {
 	Healthz  string // address:port of the plain /healthz; "": none
 }
 
+const networkPatience = time.Second
+
 // Kubelet is a node agent that has not yet begun, or runs.
 type Kubelet struct {
 	cfg     Config
@@ -59,6 +63,8 @@ type Kubelet struct {
 	pods    *pod.Manager
 	node    *node.Manager
 	server  *server.Server
+	// settled is closed when it is known for the first time whether the pod network can be used.
+	settled chan struct{}
 	healthz *server.Healthz
 	recorder
 }
@@ -70,7 +76,7 @@ type recorder struct {
 
 // New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
 func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
-	k := &Kubelet{cfg: cfg}
+	k := &Kubelet{cfg: cfg, settled: make(chan struct{})}
 	var err error
 	if cfg.Healthz != "" { // before all else: installers ask it while the rest is still being made
 		if k.healthz, err = server.NewHealthz(cfg.Healthz); err != nil {
@@ -88,7 +94,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.network, err = network.New(cfg.Network, network.Parts{Engine: k.engine, EngineVersion: k.engineVersion}); err != nil {
+	if k.network, err = network.New(cfg.Network, network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged()}); err != nil {
 		return nil, err
 	}
 
@@ -119,7 +125,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		Events: events, Clock: clock.RealClock{},
 	})
 
-	if err := k.objects.OnNode(func(n *v1.Node) { k.network.SetNode(k.withPodCIDRs(n)) }); err != nil {
+	if err := k.objects.OnNode(k.nodeChanged); err != nil {
 		return nil, err
 	}
 	if k.node, err = node.New(cfg.Node, node.Parts{
@@ -141,6 +147,44 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		DebugPods: debugHandler(k.pods),
 	})
 	return k, err
+}
+
+// networkChanged makes the handler of the network's readiness: the Node says so at once.
+func (k *Kubelet) networkChanged() func(error) {
+	var once sync.Once
+	last := errors.New("not known yet")
+	return func(ready error) {
+		once.Do(func() { close(k.settled) })
+		if (last == nil) != (ready == nil) && k.node != nil {
+			k.node.Kick()
+		}
+		last = ready
+	}
+}
+
+// nodeChanged takes in a new state of our Node: the pod network follows its ranges. When somebody else says that we are not ready, as
+// the control plane does after an outage, we have our status compared at once.
+func (k *Kubelet) nodeChanged(n *v1.Node) {
+	k.network.SetNode(k.withPodCIDRs(n))
+	if n == nil {
+		return
+	}
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == v1.NodeReady && condition.Status == v1.ConditionUnknown {
+			k.node.Kick()
+		}
+	}
+}
+
+// runNode waits a moment for the network, so that an agent that comes back does not tell the cluster that its node is not ready only
+// because nobody has looked yet. A Node that is new has no range before it exists, and then the wait is for nothing.
+func (k *Kubelet) runNode(ctx context.Context) error {
+	select {
+	case <-k.settled:
+	case <-time.After(networkPatience):
+	case <-ctx.Done():
+	}
+	return k.node.Run(ctx)
 }
 
 // allocatable is what the scheduler believes that we have: the Node's status.
@@ -178,7 +222,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	parts := map[string]func(context.Context) error{
-		"objects": k.objects.Run, "network": k.network.Run, "node": k.node.Run, "pods": k.runPods, "server": k.server.Run,
+		"objects": k.objects.Run, "network": k.network.Run, "node": k.runNode, "pods": k.runPods, "server": k.server.Run,
 	}
 	if k.healthz != nil {
 		parts["healthz"] = k.healthz.Run

@@ -40,6 +40,8 @@ type Parts struct {
 	EngineVersion func(context.Context) (string, error)
 	Host          Host        // nil: this host
 	Clock         clock.Clock // nil: the real one
+	// Changed is called after each attempt to bring about a State, with what Ready says from now on. It must not block. May be nil.
+	Changed func(ready error)
 }
 
 // Manager holds this host to the Plan of its pod network. It implements pod.Network.
@@ -301,6 +303,14 @@ func (m *Manager) done(s State, err error) {
 		klog.InfoS("The pod network is ready", "network", s.Join, "detail", s.Ready.Message)
 	}
 	m.state, m.err = s, err
+	m.tell()
+}
+
+// tell says what Ready says. The caller holds the lock.
+func (m *Manager) tell() {
+	if m.parts.Changed != nil {
+		m.parts.Changed(m.err)
+	}
 }
 
 // failed notes an error that may pass. A network that once was ready stays so: its pods and new ones most likely work.
@@ -310,6 +320,7 @@ func (m *Manager) failed(err error) error {
 	if m.err != nil {
 		m.err = err
 	}
+	m.tell()
 	return err
 }
 
@@ -318,6 +329,7 @@ func (m *Manager) refused(err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.err = err
+	m.tell()
 	return err
 }
 

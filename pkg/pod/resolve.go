@@ -111,6 +111,9 @@ func (r *Resolver) fail(ref *v1.ObjectReference, reason string, err *StartError)
 // Sandbox gathers what creating the pod's sandbox needs. It also prepares the pod's volumes: a pod whose volumes cannot be made gets
 // no network.
 func (r *Resolver) Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, error) {
+	if refusal := refusePod(pod, r.cfg.Platform); refusal != "" {
+		return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: refusal})
+	}
 	if _, err := r.prepare(ctx, pod); err != nil {
 		return nil, err
 	}

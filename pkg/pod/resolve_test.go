@@ -66,8 +66,8 @@ func TestSandbox(t *testing.T) {
 		},
 		{
 			name: "refused", pod: stagePod(func(p *v1.Pod) { p.Spec.HostUsers = ptr(false) }),
-			err:  "CreateContainerConfigError: spec.hostUsers: false is not possible here: Docker cannot give a pod a user namespace of its own; remove the field, or run the daemon with userns-remap -> CreateContainerConfigError spec.hostUsers",
-			told: "Warning Failed pod: spec.hostUsers: false",
+			err:  "FailedCreatePodSandBox: spec.hostUsers: false is not possible here: Docker cannot give a pod a user namespace of its own; remove the field, or run the daemon with userns-remap -> ContainerCreating ",
+			told: "Warning FailedCreatePodSandBox pod: spec.hostUsers: false",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

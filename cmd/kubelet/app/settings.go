@@ -103,6 +103,9 @@ func (o *options) setEngine(cfg *kubelet.Config) error {
 		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, CgroupParent: o.cgroupRoot,
 		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"),
 	}
+	if _, err := docker.New(cfg.Engine); err != nil {
+		return fmt.Errorf("--docker-endpoint=%s: %w", o.dockerEndpoint, err)
+	}
 	return nil
 }
 
