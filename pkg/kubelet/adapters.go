@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/server"
@@ -52,6 +53,16 @@ func (l lookup) Lookup(namespace, name string, uid types.UID, container string) 
 		found.ContainerID = ref.ID
 	}
 	return found, true
+}
+
+// imageVolumes is the engine and the resolver in the words of package volume. The resolver needs the volumes, so that it comes later.
+type imageVolumes struct {
+	*docker.Engine
+	resolver *pod.Resolver
+}
+
+func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.Image, error) {
+	return i.resolver.EnsureImage(ctx, p, v)
 }
 
 func debugHandler(pods *pod.Manager) http.Handler {

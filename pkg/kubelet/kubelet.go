@@ -90,7 +90,9 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	if k.engine, err = docker.New(cfg.Engine); err != nil {
 		return nil, err
 	}
-	volumes, err := volume.New(volume.Config{Root: cfg.RootDir, Platform: cfg.Platform}, volume.Parts{Objects: k.objects, Clock: clock.RealClock{}})
+	imageVolumes := &imageVolumes{Engine: k.engine}
+	volumes, err := volume.New(volume.Config{Root: cfg.RootDir, Platform: cfg.Platform},
+		volume.Parts{Objects: k.objects, Images: imageVolumes, Clock: clock.RealClock{}})
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +119,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	resolver := pod.NewResolver(cfg.Resolver, pod.ResolverParts{
 		Images: k.engine, Volumes: volumes, Network: k.network, Objects: k.objects, Recorder: events, Clock: clock.RealClock{},
 	})
+	imageVolumes.resolver = resolver
 	cfg.Source.Client = client
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.pods = pod.New(cfg.Pods, pod.Parts{

@@ -207,6 +207,9 @@ func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Con
 		return nil, config(err)
 	}
 	if in.Mounts, err = r.parts.Volumes.Mounts(ctx, pod, container, in.Env); err != nil {
+		if image := new(StartError); errors.As(err, &image) { // of an image volume, and told already
+			return nil, image
+		}
 		return nil, config(err)
 	}
 	in.Entrypoint, in.Args = expandAll(container.Command, in.Env), expandAll(container.Args, in.Env)

@@ -1,0 +1,87 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+	"k8s.io/klog/v2"
+)
+
+// Export returns the file system of a present image as a tar archive, in which the engine may have put files of its own. It is that
+// of a container which never starts and goes when the archive is closed. The archive breaks off when the engine sends nothing for
+// Config.PullProgressDeadline. Windows engines cannot do it.
+func (e *Engine) Export(ctx context.Context, id string) (io.ReadCloser, error) {
+	creation := Creation{
+		Name:       "k8s_image_" + e.cfg.Node + "_" + short(strings.TrimPrefix(id, "sha256:")),
+		Config:     &container.Config{Image: id, Entrypoint: []string{"/never-started"}, Labels: map[string]string{LabelNode: e.cfg.Node}},
+		HostConfig: &container.HostConfig{NetworkMode: "none"},
+	}
+	what := "create a container to read image " + short(strings.TrimPrefix(id, "sha256:"))
+	holder, err := e.requestCreate(ctx, what, creation)
+	if nameTaken(err) { // left by an agent that was killed
+		if err = e.remove(ctx, creation.Name); err == nil {
+			holder, err = e.requestCreate(ctx, what, creation)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	inner, end := context.WithCancelCause(ctx)
+	a := &archive{engine: e, ctx: ctx, holder: holder, inner: inner, end: end}
+	a.timer = e.clock.AfterFunc(e.cfg.PullProgressDeadline, func() { end(noProgress{silence{e.cfg.PullProgressDeadline}}) })
+	var c *client.Client
+	if c, err = e.api(inner); err == nil {
+		a.body, err = c.ContainerExport(inner, holder)
+	}
+	if err != nil {
+		err = e.explain(ctx, inner, "read image "+short(strings.TrimPrefix(id, "sha256:")), err)
+		_ = a.Close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// archive is the export of the container holder, which it removes.
+type archive struct {
+	engine *Engine
+	holder string
+	ctx    context.Context
+	inner  context.Context
+	end    context.CancelCauseFunc
+	timer  interface {
+		Reset(d time.Duration) bool
+		Stop() bool
+	}
+	body io.ReadCloser
+}
+
+func (a *archive) Read(p []byte) (int, error) {
+	n, err := a.body.Read(p)
+	a.timer.Reset(a.engine.cfg.PullProgressDeadline)
+	if err != nil && err != io.EOF {
+		err = a.engine.explain(a.ctx, a.inner, "read an image", err)
+	}
+	return n, err
+}
+
+func (a *archive) Close() error {
+	a.timer.Stop()
+	a.end(context.Canceled)
+	var err error
+	if a.body != nil {
+		err = a.body.Close()
+	}
+	// Also when the pod is going: the container would stay.
+	if removeErr := a.engine.remove(context.WithoutCancel(a.ctx), a.holder); removeErr != nil {
+		klog.ErrorS(removeErr, "Cannot remove the container by which an image was read", "container", short(a.holder))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot close the archive of an image: %w", err)
+	}
+	return nil
+}
