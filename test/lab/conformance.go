@@ -60,9 +60,6 @@ func (c *Cluster) BuildSuite(ctx context.Context) error {
 	return os.WriteFile(stamp, []byte(want), 0o644)
 }
 
-// BuildPrograms builds what BuildSuite does not: the programs of our own images, of which the suite's need some too.
-func (c *Cluster) BuildPrograms(ctx context.Context) error { return c.buildTools(ctx) }
-
 // SuiteSource returns the directory of upstream's module, which holds files of the suite's images.
 func (c *Cluster) SuiteSource(ctx context.Context) (string, error) {
 	out, err := run(ctx, "go", "-C", filepath.Join(c.Root, "hack/tools", suite.module), "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")

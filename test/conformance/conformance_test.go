@@ -1,0 +1,264 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	for _, test := range []struct {
+		env  map[string]string
+		want string // of describe, or the error
+	}{
+		{nil, "conformance tests of sig-node, sig-storage, sig-network, sig-apps, sig-cli, sig-auth, sig-scheduling, sig-instrumentation, not Serial; 8 processes, 2 nodes"},
+		{map[string]string{"SIGS": "sig-node", "SERIAL": "1", "PROCS": "3", "NODES": "1"}, "conformance tests of sig-node, Serial; 3 processes, 1 nodes"},
+		{map[string]string{"SIGS": "sig-node", "ALL": "1", "FOCUS": "Resize", "SKIP": "Slow"}, "all tests of sig-node, not Serial, FOCUS=Resize, SKIP=Slow; 8 processes, 2 nodes"},
+		{map[string]string{"SIGS": "sig-node", "SUBSET": "1"}, "conformance tests of sig-node, the subset for everyday, not Serial; 8 processes, 2 nodes"},
+		{map[string]string{"PROCS": "many"}, `PROCS: got "many", want a number from 1 to 64`},
+		{map[string]string{"NODES": "3"}, `NODES: got "3", want a number from 1 to 2`},
+		{map[string]string{"SERIAL": "yes"}, `SERIAL: got "yes", want 1 or nothing`},
+		{map[string]string{"FOCUS": "("}, "FOCUS: \"(\" is no regular expression: error parsing regexp: missing closing ): `(`"},
+		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},
+	} {
+		o, err := parse(func(name string) string { return test.env[name] })
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			got = o.describe()
+		}
+		if got != test.want {
+			t.Errorf("%v:\ngot  %s\nwant %s", test.env, got, test.want)
+		}
+	}
+}
+
+func TestPick(t *testing.T) {
+	names := listed(`The following spec names can be used with 'ginkgo run --focus/skip':
+    k8s.io/kubernetes@v1.36.3/test/e2e/node/a.go:1: [sig-node] A should work [Conformance]
+    k8s.io/kubernetes@v1.36.3/test/e2e/node/a.go:2: [sig-node] A should also work [NodeConformance]
+    k8s.io/kubernetes@v1.36.3/test/e2e/node/a.go:3: [sig-node] B should work alone [Serial] [Conformance]
+    k8s.io/kubernetes@v1.36.3/test/e2e/node/a.go:4: [sig-node] C: [sig-x] wants what is not here [Conformance]
+    k8s.io/kubernetes@v1.36.3/test/e2e/apps/b.go:5: [sig-apps] D should work [Conformance]
+
+`)
+	if len(names) != 5 {
+		t.Fatalf("read %q", names)
+	}
+	limits := []limit{{name: regexp.MustCompile("what is not here"), reason: "it is not here", proof: "look"}}
+	for _, test := range []struct {
+		o            options
+		want, cannot string
+	}{
+		{options{sigs: []string{"sig-node"}}, "[sig-node] A should work [Conformance]", "[sig-node] C: [sig-x] wants what is not here [Conformance]"},
+		{options{sigs: []string{"sig-node"}, serial: true}, "[sig-node] B should work alone [Serial] [Conformance]", ""},
+		{options{sigs: []string{"sig-node"}, all: true, focus: regexp.MustCompile("also")}, "[sig-node] A should also work [NodeConformance]", ""},
+		{options{sigs: []string{"sig-apps", "sig-node"}, skip: regexp.MustCompile(" [AC]")}, "[sig-apps] D should work [Conformance]", ""},
+	} {
+		p := pick(names, test.o, limits)
+		cannot := ""
+		for _, s := range p.Cannot {
+			cannot += s.Name
+		}
+		if got := strings.Join(p.Tests, "\n"); got != test.want || cannot != test.cannot {
+			t.Errorf("%s:\ngot  %s\nnot  %s\nwant %s\nnot  %s", test.o.describe(), got, cannot, test.want, test.cannot)
+		}
+	}
+}
+
+func TestBoundingSet(t *testing.T) {
+	got, err := boundingSet("Name:\tx\nCapEff:\t0000000000000000\nCapBnd:\t000001fffeffffff\n")
+	if err != nil || got>>24&1 != 0 || got>>21&1 != 1 {
+		t.Errorf("got %x, %v; want no CAP_SYS_RESOURCE, but CAP_SYS_ADMIN", got, err)
+	}
+	if _, err := boundingSet("Name:\tx\n"); err == nil {
+		t.Error("a status without capabilities was read")
+	}
+}
+
+func TestConfigure(t *testing.T) {
+	got := configure([]byte("# CONFIG_STATIC is not set\nCONFIG_TC=y\n\nCONFIG_TCPSVD=y\n"), []string{"CONFIG_STATIC=y", "# CONFIG_TC is not set"})
+	if want := "CONFIG_STATIC=y\n# CONFIG_TC is not set\n\nCONFIG_TCPSVD=y\n"; string(got) != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// ginkgoOutput is what ginkgo prints of tests side by side: two that passed, one that failed, one that skipped itself, and what is no test.
+const ginkgoOutput = `Running Suite: Kubernetes e2e suite
+SSSS
+------------------------------
+[SynchronizedBeforeSuite] PASSED [10.1 seconds]
+[SynchronizedBeforeSuite]
+------------------------------
+• [5.213 seconds]
+[sig-node] A should work [Conformance] [sig-node, Conformance]
+  Timeline >>
+  << Timeline
+------------------------------
+S [SKIPPED] [0.001 seconds]
+[sig-node] B [It] should work elsewhere [Conformance] [sig-node, Conformance]
+------------------------------
+S
+------------------------------
+• [FAILED] [7.000 seconds]
+[sig-node] C [It] should work [Conformance] [sig-node, Conformance]
+  [FAILED] it did not
+------------------------------
+• [6.000 seconds]
+[sig-node] D should work [Conformance] [sig-node, Conformance]
+Ran 3 of 7581 Specs
+`
+
+func TestProgress(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newProgress(file, 4)
+	for piece := range slices.Chunk([]byte(ginkgoOutput), 7) {
+		if _, err := p.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.close()
+	got, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "[0s] failed [sig-node] C should work [Conformance]\n4/4, 1 failed, 0s\n"; string(got) != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if p.last != "[sig-node] D should work [Conformance]" {
+		t.Errorf("the last test is %q", p.last)
+	}
+}
+
+const planJSON = `{"Selection": "some", "Tests": ["[sig-node] A works", "[sig-node] B works", "[sig-apps] C works", "[sig-apps] D works"],
+"Cannot": [{"Name": "[sig-apps] E works", "Reason": "no E", "Proof": "look"}]}`
+
+const reportJSON = `[{"StartTime": "2026-01-02T03:04:05Z", "RunTime": 60000000000, "SpecReports": [
+{"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"},
+{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] A"], "LeafNodeText": "works", "State": "passed", "RunTime": 2000000000},
+{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] B"], "LeafNodeText": "works", "State": "timedout", "RunTime": 3000000000,
+ "CapturedGinkgoWriterOutput": "all that it said", "Failure": {"Message": "it did\n\nnot work", "Location": {"FileName": "b.go", "LineNumber": 7}}},
+{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] C"], "LeafNodeText": "works", "State": "skipped", "Failure": {"Message": "wants three nodes"}},
+{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] D"], "LeafNodeText": "works", "State": "skipped", "Failure": {}},
+{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] F"], "LeafNodeText": "was not planned", "State": "skipped"}
+]}]`
+
+func TestReport(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{planFile: planJSON, reportFile: reportJSON} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := loadReport(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.failed() {
+		t.Error("a run with a failure counts as good")
+	}
+	var out bytes.Buffer
+	r.print(&out)
+	want := `
+FAIL [sig-node] B works (3.0 s)
+    it did
+    not work
+    DIR/failures/sig-node-B-works.log
+
+skipped by the suite itself:
+  [sig-apps] C works
+    wants three nodes
+
+not run on this machine:
+  [sig-apps] E works
+    no E
+
+not reached:
+  [sig-apps] D works
+
+            passed  failed  skipped  cannot run here  not reached  seconds
+  sig-apps       0       0        1                1            1        0
+  sig-node       1       1        0                0            0        5
+       all       1       1        1                1            1        5
+
+some
+took 1m0s
+`
+	if got := strings.ReplaceAll(out.String(), dir, "DIR"); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	log, err := os.ReadFile(filepath.Join(dir, failureDir, "sig-node-B-works.log"))
+	if err != nil || !strings.Contains(string(log), "all that it said") {
+		t.Errorf("the failure's log holds %q, %v", log, err)
+	}
+	page := filepath.Join(dir, "page.md")
+	if err := writeDocs(page, r); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"2026-01-02, 1m0s: some.", "| sig-node | 1 | 1 | 0 | 0 | 0 | 5 |", "- [sig-node] B works: it did", "- [sig-apps] C works: wants three nodes", limits[0].reason} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the page lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+// TestArchive holds two images that share a layer to the form of docker save: each layer once, ids that are digests.
+func TestArchive(t *testing.T) {
+	dir := t.TempDir()
+	base, err := writeLayer(filepath.Join(dir, "base.tar"), []entry{{name: "bin/", mode: 0o755}, {name: "bin/sh", mode: 0o755, data: []byte("x")}, {name: "bin/ash", link: "sh"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := writeLayer(filepath.Join(dir, "again.tar"), []entry{{name: "bin/", mode: 0o755}, {name: "bin/sh", mode: 0o755, data: []byte("x")}, {name: "bin/ash", link: "sh"}})
+	if err != nil || again.digest != base.digest {
+		t.Errorf("the same entries give %v and %v, %v", base, again, err)
+	}
+	images := []image{{name: "a:1", layers: []layer{base}}, {name: "b:1", layers: []layer{base}, user: "7"}, {name: "c:1", layers: []layer{base}, user: "7"}}
+	archive := filepath.Join(dir, "archive.tar")
+	list, err := writeArchive(archive, images)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list[1].ID == list[2].ID {
+		t.Error("images with different names have one id: an engine could report either name")
+	}
+	file, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var names []string
+	for r := tar.NewReader(file); ; {
+		header, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, header.Name)
+		if id, ok := strings.CutSuffix(header.Name, ".json"); ok && id != "manifest" {
+			data, err := io.ReadAll(r)
+			if err != nil || sum(data) != id {
+				t.Errorf("%s is not named for its digest %s, %v", header.Name, sum(data), err)
+			}
+		}
+	}
+	if len(names) != 5 { // three configurations, one layer, the manifest
+		t.Errorf("the archive holds %q", names)
+	}
+}

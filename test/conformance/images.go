@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// image is one image of the suite.
+type image struct {
+	name       string
+	layers     []layer
+	entrypoint []string
+	cmd        []string
+	user       string
+}
+
+// maker makes the suite's images in dir (_output/images) and keeps them there.
+type maker struct {
+	cluster  *lab.Cluster
+	dir      string
+	upstream string            // the directory of upstream's module
+	tags     map[string]string // of upstream's images by name without registry: agnhost:2.63.0 -> registry.k8s.io/e2e-test-images/agnhost:2.63.0
+}
+
+// upImages makes what is missing and loads it into every engine that does not have it.
+func upImages(ctx context.Context, cluster *lab.Cluster) error {
+	m := &maker{cluster: cluster, dir: filepath.Join(cluster.Root, "_output/images")}
+	if err := os.MkdirAll(m.dir, 0o755); err != nil {
+		return err
+	}
+	var err error
+	if m.upstream, err = cluster.SuiteSource(ctx); err != nil {
+		return err
+	}
+	if m.tags, err = listImages(ctx, filepath.Join(cluster.Tools, "e2e.test")); err != nil {
+		return err
+	}
+	for _, set := range []struct {
+		name string
+		make func(context.Context) ([]image, error)
+	}{{"debian", m.debianImages}, {"busybox", m.busyboxImages}, {"static", m.staticImages}} {
+		images, err := set.make(ctx)
+		if err != nil {
+			return fmt.Errorf("images %s: %w", set.name, err)
+		}
+		if err := m.load(ctx, set.name, images); err != nil {
+			return fmt.Errorf("images %s: %w", set.name, err)
+		}
+	}
+	return nil
+}
+
+// listImages asks the suite which images it wants.
+func listImages(ctx context.Context, suite string) (map[string]string, error) {
+	out, err := exec.CommandContext(ctx, suite, "--list-images").Output()
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the suite's images: %w", err)
+	}
+	tags := map[string]string{}
+	for _, name := range strings.Fields(string(out)) {
+		tags[path.Base(name)] = name
+	}
+	return tags, nil
+}
+
+// named returns upstream's images of that short name, in every version that the suite wants.
+func (m *maker) named(short string) ([]string, error) {
+	var names []string
+	for base, name := range m.tags {
+		// The private one is there for pulls that need a secret: it must be missing.
+		if before, _, _ := strings.Cut(base, ":"); before == short && strings.HasPrefix(name, "registry.k8s.io/") {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("the suite wants no image %s", short)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// family adds every version of an image to images.
+func (m *maker) family(images []image, short string, img image) ([]image, error) {
+	names, err := m.named(short)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		img.name = name
+		images = append(images, img)
+	}
+	return images, nil
+}
+
+// layer makes a layer of entries under a name.
+func (m *maker) layer(name string, entries []entry) (layer, error) {
+	return writeLayer(filepath.Join(m.dir, "layer-"+name+".tar"), entries)
+}
+
+// read makes an entry of a file.
+func read(name string, mode int64, file string) (entry, error) {
+	data, err := os.ReadFile(file)
+	return entry{name: name, mode: mode, data: data}, err
+}
+
+// debianImages are agnhost and all that is agnhost or its file system with something beside it.
+func (m *maker) debianImages(ctx context.Context) ([]image, error) {
+	root, err := m.debianRoot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	entries := []entry{{name: "uploads/", mode: 0o777}, {name: "agnhost-2", link: "agnhost"}}
+	for _, file := range []struct {
+		name string
+		mode int64
+		from string
+	}{
+		{"agnhost", 0o755, filepath.Join(m.cluster.Tools, "agnhost")},
+		{"coredns", 0o755, filepath.Join(m.cluster.Tools, "coredns")},
+		{"localhost.crt", 0o644, filepath.Join(m.upstream, "test/images/agnhost/porter/localhost.crt")},
+		{"localhost.key", 0o644, filepath.Join(m.upstream, "test/images/agnhost/porter/localhost.key")},
+	} {
+		e, err := read(file.name, file.mode, file.from)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	program, err := m.layer("agnhost", entries)
+	if err != nil {
+		return nil, err
+	}
+	agnhost := image{layers: []layer{root, program}, entrypoint: []string{"/agnhost"}, cmd: []string{"pause"}}
+	images, err := m.family(nil, "agnhost", agnhost)
+	if err != nil {
+		return nil, err
+	}
+	// No test looks at more of it than a web server on port 80.
+	web := agnhost
+	web.entrypoint, web.cmd = nil, []string{"/agnhost", "netexec", "--http-port=80"}
+	if images, err = m.family(images, "nginx", web); err != nil {
+		return nil, err
+	}
+	if images, err = m.family(images, "glibc-dns-testing", image{layers: []layer{root}, cmd: []string{"/bin/bash"}}); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"kitten", "nautilus"} {
+		pages, err := m.pages(name)
+		if err != nil {
+			return nil, err
+		}
+		img := agnhost
+		img.layers, img.cmd = []layer{root, program, pages}, []string{"test-webserver"}
+		if images, err = m.family(images, name, img); err != nil {
+			return nil, err
+		}
+	}
+	return images, nil
+}
+
+// pages are the files that kitten and nautilus serve.
+func (m *maker) pages(name string) (layer, error) {
+	var entries []entry
+	for _, file := range []string{name + ".jpg", "data.json"} {
+		e, err := read(file, 0o644, filepath.Join(m.upstream, "test/images", name, "html", file))
+		if err != nil {
+			return layer{}, err
+		}
+		entries = append(entries, e)
+	}
+	return m.layer(name, entries)
+}
+
+func (m *maker) busyboxImages(ctx context.Context) ([]image, error) {
+	program, links, err := m.busyboxProgram(ctx)
+	if err != nil {
+		return nil, err
+	}
+	entries := []entry{
+		{name: "bin/", mode: 0o755}, {name: "etc/", mode: 0o755}, {name: "home/", mode: 0o755}, {name: "root/", mode: 0o700},
+		{name: "tmp/", mode: 0o1777}, {name: "usr/", mode: 0o755}, {name: "usr/bin/", mode: 0o755}, {name: "usr/sbin/", mode: 0o755},
+		{name: "usr/bin/env", link: "/bin/env"}, {name: "var/", mode: 0o755}, {name: "var/spool/", mode: 0o755}, {name: "var/www/", mode: 0o755},
+		{name: "etc/passwd", mode: 0o644, data: []byte("root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/bin/false\nbin:x:2:2:bin:/bin:/bin/false\nwww-data:x:33:33:www-data:/var/www:/bin/false\nnobody:x:65534:65534:nobody:/home:/bin/false\n")},
+		{name: "etc/group", mode: 0o644, data: []byte("root:x:0:\ndaemon:x:1:\nbin:x:2:\nwheel:x:10:root\nwww-data:x:33:\nnobody:x:65534:\n")},
+		{name: "etc/os-release", mode: 0o644, data: []byte("NAME=BusyBox\n")},
+		{name: "bin/busybox", mode: 0o755, data: program},
+	}
+	for _, link := range links {
+		if link != "busybox" {
+			entries = append(entries, entry{name: "bin/" + link, link: "busybox"})
+		}
+	}
+	root, err := m.layer("busybox", entries)
+	if err != nil {
+		return nil, err
+	}
+	img := image{layers: []layer{root}, cmd: []string{"sh"}}
+	images, err := m.family(nil, "busybox", img)
+	if err != nil {
+		return nil, err
+	}
+	img.user = "1234"
+	return m.family(images, "nonroot", img)
+}
+
+// staticImages hold one program each.
+func (m *maker) staticImages(context.Context) ([]image, error) {
+	var images []image
+	for _, one := range []struct {
+		short, program, at string
+		mode               int64
+		entrypoint         bool
+	}{
+		{"pause", "pause", "pause", 0o755, true},
+		{"nonewprivs", "nonewprivs", "usr/local/bin/nnp", 0o6755, false},
+		{"regression-issue-74839", "regression-issue-74839", "regression-issue-74839", 0o755, true},
+	} {
+		program, err := read(one.at, one.mode, filepath.Join(m.cluster.Tools, one.program))
+		if err != nil {
+			return nil, err
+		}
+		var entries []entry
+		for dir := path.Dir(one.at); dir != "."; dir = path.Dir(dir) {
+			entries = append([]entry{{name: dir + "/", mode: 0o755}}, entries...)
+		}
+		l, err := m.layer(one.short, append(entries, entry{name: "etc/", mode: 0o755}, program))
+		if err != nil {
+			return nil, err
+		}
+		img := image{layers: []layer{l}, cmd: []string{"/" + one.at}}
+		if one.entrypoint {
+			img.entrypoint, img.cmd = img.cmd, nil
+		}
+		if images, err = m.family(images, one.short, img); err != nil {
+			return nil, err
+		}
+	}
+	return images, nil
+}
+
+// load loads a set of images into each engine that lacks one of them, from an archive that is written when it is not there.
+func (m *maker) load(ctx context.Context, name string, images []image) error {
+	var list []built
+	for _, img := range images {
+		config, err := img.config()
+		if err != nil {
+			return err
+		}
+		list = append(list, built{Name: img.name, ID: "sha256:" + sum(config)})
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	archive := filepath.Join(m.dir, name+"-"+sum(text)[:12]+".tar")
+	var group errgroup.Group
+	for _, node := range m.cluster.Nodes {
+		engine, missing := node.Engine(), ""
+		for _, img := range list {
+			if missing == "" && !engine.HasImage(ctx, img.Name, img.ID) {
+				missing = img.Name
+			}
+		}
+		if missing == "" {
+			continue
+		}
+		if _, err := os.Stat(archive); err != nil {
+			if err := removeAll(filepath.Join(m.dir, name+"-*.tar")); err != nil {
+				return err
+			}
+			if _, err := writeArchive(archive, images); err != nil {
+				return err
+			}
+		}
+		group.Go(func() error { return engine.Load(ctx, archive) })
+	}
+	return group.Wait()
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// limit is a reason for which tests cannot run on some machine.
+type limit struct {
+	name   *regexp.Regexp
+	reason string
+	proof  string // what anyone can look at, the same on every machine
+	holds  func(machine) bool
+}
+
+// machine is what limits depend on.
+type machine struct {
+	sysResource bool // CAP_SYS_RESOURCE can be had
+}
+
+// limits is the one table of tests that do not run, each with its reason. A test that fails for a fault of ours has no place here.
+var limits = []limit{
+	{
+		name:   regexp.MustCompile(`\[sig-node\] ImageVolume `),
+		reason: "pulls its image anew (pull policy Always), and no registry can be reached from the lab",
+		proof:  "test/e2e/common/node/image_volume.go of the suite: PullPolicy: v1.PullAlways; the lab's hosts have no route out of the machine",
+		holds:  func(machine) bool { return true },
+	},
+	{
+		name:   regexp.MustCompile(`\[sig-node\] .*(run the container as privileged when true|PrivilegedPod)`),
+		reason: "a privileged container wants all capabilities, and this machine may not give CAP_SYS_RESOURCE",
+		proof:  "bit 24 of CapBnd in /proc/self/status is 0; docker run --privileged: unable to apply caps",
+		holds:  func(m machine) bool { return !m.sysResource },
+	},
+}
+
+// limitsHere are the limits that hold on this machine.
+func limitsHere() ([]limit, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return nil, err
+	}
+	bounding, err := boundingSet(string(status))
+	if err != nil {
+		return nil, err
+	}
+	const capSysResource = 24
+	m := machine{sysResource: bounding>>capSysResource&1 == 1}
+	var here []limit
+	for _, l := range limits {
+		if l.holds(m) {
+			here = append(here, l)
+		}
+	}
+	return here, nil
+}
+
+// boundingSet reads the capabilities that a process and its children can have at most.
+func boundingSet(status string) (uint64, error) {
+	for line := range strings.Lines(status) {
+		if value, ok := strings.CutPrefix(line, "CapBnd:"); ok {
+			return strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		}
+	}
+	return 0, fmt.Errorf("cannot find CapBnd in /proc/self/status")
+}

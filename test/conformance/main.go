@@ -1,0 +1,186 @@
+// Command conformance runs upstream's end-to-end suite against our kubelet and proxy on the lab cluster: `make conformance`.
+//
+//	lab cluster, suite, images (built here) -> selection of tests -> ginkgo -> report -> table, logs, docs/conformance.md
+//
+// What to run comes from the environment, see usage. The exit code is 1 when a test failed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+const usage = `conformance [-report] [-update-docs]
+
+From the environment:
+  SIGS    names with commas (` + defaultSIGs + `)
+  FOCUS   regular expression that a test's name must match
+  SKIP    regular expression that it must not match
+  PROCS   tests at once (8)
+  NODES   1 or 2: schedulable nodes (2)
+  SERIAL  1: the Serial tests instead of the others; they run one by one
+  ALL     1: also tests that are not [Conformance]; give a FOCUS with it
+  SUBSET  1: a selection that takes a few minutes
+`
+
+const defaultSIGs = "sig-node,sig-storage,sig-network,sig-apps,sig-cli,sig-auth,sig-scheduling,sig-instrumentation"
+
+// options say what to run.
+type options struct {
+	sigs        []string
+	focus, skip *regexp.Regexp // nil: no such limit
+	procs       int
+	nodes       int
+	serial      bool
+	all         bool
+	subset      bool
+}
+
+// parse reads options from an environment.
+func parse(getenv func(string) string) (options, error) {
+	o := options{procs: 8, nodes: 2}
+	sigs := getenv("SIGS")
+	if sigs == "" {
+		sigs = defaultSIGs
+	}
+	o.sigs = strings.FieldsFunc(sigs, func(r rune) bool { return r == ',' || r == ' ' })
+	for name, to := range map[string]**regexp.Regexp{"FOCUS": &o.focus, "SKIP": &o.skip} {
+		if value := getenv(name); value != "" {
+			pattern, err := regexp.Compile(value)
+			if err != nil {
+				return o, fmt.Errorf("%s: %q is no regular expression: %w", name, value, err)
+			}
+			*to = pattern
+		}
+	}
+	for _, number := range []struct {
+		name     string
+		to       *int
+		min, max int
+	}{{"PROCS", &o.procs, 1, 64}, {"NODES", &o.nodes, 1, 2}} {
+		value := getenv(number.name)
+		if value == "" {
+			continue
+		}
+		n, err := strconv.Atoi(value)
+		if err != nil || n < number.min || n > number.max {
+			return o, fmt.Errorf("%s: got %q, want a number from %d to %d", number.name, value, number.min, number.max)
+		}
+		*number.to = n
+	}
+	for name, to := range map[string]*bool{"SERIAL": &o.serial, "ALL": &o.all, "SUBSET": &o.subset} {
+		switch value := getenv(name); value {
+		case "", "0":
+		case "1":
+			*to = true
+		default:
+			return o, fmt.Errorf("%s: got %q, want 1 or nothing", name, value)
+		}
+	}
+	if o.all && o.focus == nil {
+		return o, errors.New("ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems")
+	}
+	return o, nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	report := flag.Bool("report", false, "print the report of the last run, run nothing")
+	updateDocs := flag.Bool("update-docs", false, "write docs/conformance.md from this run, or with -report from the last")
+	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage) }
+	flag.Parse()
+	failed, err := run(ctx, *report, *updateDocs)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+	}
+	if failed || err != nil {
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err error) {
+	root, err := lab.FindRoot()
+	if err != nil {
+		return false, err
+	}
+	dir := filepath.Join(root, "_output/conformance")
+	if !reportOnly {
+		o, err := parse(os.Getenv)
+		if err != nil {
+			return false, err
+		}
+		if err := runSuite(ctx, root, dir, o); err != nil {
+			return false, err
+		}
+	}
+	r, err := loadReport(dir)
+	if err != nil {
+		return false, err
+	}
+	r.print(os.Stdout)
+	if updateDocs {
+		if err := writeDocs(filepath.Join(root, "docs/conformance.md"), r); err != nil {
+			return r.failed(), err
+		}
+	}
+	return r.failed(), nil
+}
+
+// runSuite brings everything up and runs the selected tests. That tests fail is no error.
+func runSuite(ctx context.Context, root, dir string, o options) error {
+	cluster := lab.New(root, os.Stdout)
+	if err := cluster.Up(ctx); err != nil {
+		return err
+	}
+	var p plan
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"suite", cluster.BuildSuite},
+		{"suite's images", func(ctx context.Context) error { return upImages(ctx, cluster) }},
+		{"cluster DNS", func(ctx context.Context) error { return upDNS(ctx, cluster) }},
+		{"selection", func(ctx context.Context) (err error) {
+			p, err = choose(ctx, cluster, o)
+			return err
+		}},
+	} {
+		if err := cluster.Step(ctx, step.name, step.do); err != nil {
+			return err
+		}
+	}
+	if len(p.Tests) == 0 {
+		return errors.New("no test is selected")
+	}
+	if o.nodes == 1 {
+		last := cluster.Nodes[len(cluster.Nodes)-1].Name
+		if _, err := cluster.Kubectl(ctx, "cordon", last); err != nil {
+			return err
+		}
+		defer func() { _, _ = cluster.Kubectl(context.WithoutCancel(ctx), "uncordon", last) }()
+	}
+	s := &session{cluster: cluster, dir: dir, plan: p, options: o, out: os.Stdout}
+	return s.run(ctx)
+}
+
+// upDNS starts the cluster's DNS, which tests of services ask, and waits for it.
+func upDNS(ctx context.Context, cluster *lab.Cluster) error {
+	if _, err := cluster.Kubectl(ctx, "apply", "-f", filepath.Join(cluster.Root, "build/samples/coredns.yaml")); err != nil {
+		return err
+	}
+	_, err := cluster.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=90s")
+	return err
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+const (
+	debianRelease = "bookworm"
+	debianMirror  = "http://deb.debian.org/debian"
+	debianKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+)
+
+// debianPackages are what tests call inside agnhost, beside the program itself.
+var debianPackages = []string{"curl", "dnsutils", "ethtool", "iperf", "iproute2", "netcat-openbsd", "procps"}
+
+// debianUsers are what the test of groups that an image defines looks for.
+const (
+	debianUsers  = "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"
+	debianGroups = "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
+)
+
+// debianRoot makes the file system under agnhost and its like, once for these packages.
+func (m *maker) debianRoot(ctx context.Context) (layer, error) {
+	key := sum([]byte(strings.Join(debianPackages, " ") + debianUsers + debianGroups))[:12]
+	file := filepath.Join(m.dir, "root-debian-"+debianRelease+"-"+key+".tar")
+	if _, err := os.Stat(file); err == nil {
+		return layerOf(file)
+	}
+	if err := m.ensure(ctx, map[string]string{"debootstrap": "debootstrap"}); err != nil {
+		return layer{}, err
+	}
+	root := filepath.Join(m.dir, "debian.root")
+	if err := os.RemoveAll(root); err != nil {
+		return layer{}, err
+	}
+	defer os.RemoveAll(root)
+	if err := m.cluster.Logged(ctx, "image-debian", m.dir, nil, "debootstrap", "--variant=minbase",
+		"--include="+strings.Join(debianPackages, ","), debianRelease, root, debianMirror); err != nil {
+		return layer{}, err
+	}
+	for name, text := range map[string]string{"etc/passwd": debianUsers, "etc/group": debianGroups} {
+		if err := appendTo(filepath.Join(root, name), text); err != nil {
+			return layer{}, err
+		}
+	}
+	// What no test reads; names of the machine that made the image among it.
+	for _, pattern := range []string{
+		"etc/hostname", "etc/resolv.conf", "var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*", "usr/share/doc/*", "usr/share/man/*",
+		"usr/share/locale/*", "usr/share/info/*", "usr/share/perl/*", "dev/*",
+	} {
+		if err := removeAll(filepath.Join(root, pattern)); err != nil {
+			return layer{}, err
+		}
+	}
+	return m.pack(ctx, root, file)
+}
+
+// pack makes a layer of a directory: sorted, without times.
+func (m *maker) pack(ctx context.Context, root, file string) (layer, error) {
+	partial := file + ".partial"
+	defer os.Remove(partial)
+	if err := m.cluster.Logged(ctx, "image-pack", m.dir, nil, "tar", "--sort=name", "--mtime=@0", "--numeric-owner", "--format=pax",
+		"--pax-option=delete=atime,delete=ctime", "-C", root, "-cf", partial, "."); err != nil {
+		return layer{}, err
+	}
+	if err := os.Rename(partial, file); err != nil {
+		return layer{}, err
+	}
+	return layerOf(file)
+}
+
+// busyboxSettings differ from busybox's defaults. DI_ENV_HACK makes the shell keep variables whose names hold other characters than
+// its own language allows; the shell of upstream's image does, Debian's binary and the defaults do not.
+var busyboxSettings = []string{"CONFIG_STATIC=y", "CONFIG_FEATURE_DI_ENV_HACK=y", "# CONFIG_TC is not set"}
+
+// busyboxProgram builds busybox of Debian's source package, once for these settings. Its links are asked from it.
+func (m *maker) busyboxProgram(ctx context.Context) (program []byte, links []string, err error) {
+	file := filepath.Join(m.dir, "busybox-"+sum([]byte(strings.Join(busyboxSettings, "\n")))[:12])
+	if _, err := os.Stat(file); err != nil {
+		if err := m.buildBusybox(ctx, file); err != nil {
+			return nil, nil, err
+		}
+	}
+	if program, err = os.ReadFile(file); err != nil {
+		return nil, nil, err
+	}
+	out, err := exec.CommandContext(ctx, file, "--list").Output()
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list the programs in busybox: %w", err)
+	}
+	return program, strings.Fields(string(out)), nil
+}
+
+func (m *maker) buildBusybox(ctx context.Context, file string) error {
+	if err := m.ensure(ctx, map[string]string{"gcc": "gcc", "make": "make", "dpkg-source": "dpkg-dev", "bzip2": "bzip2"}); err != nil {
+		return err
+	}
+	work := filepath.Join(m.dir, "busybox.build")
+	if err := os.RemoveAll(work); err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if err := m.source(ctx, work, "busybox"); err != nil {
+		return err
+	}
+	trees, err := filepath.Glob(filepath.Join(work, "busybox-*"))
+	if err != nil || len(trees) != 1 {
+		return fmt.Errorf("want one source tree of busybox in %s, got %q: %w", work, trees, err)
+	}
+	tree := trees[0]
+	if err := m.cluster.Logged(ctx, "image-busybox-config", tree, nil, "make", "defconfig"); err != nil {
+		return err
+	}
+	config, err := os.ReadFile(filepath.Join(tree, ".config"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(tree, ".config"), configure(config, busyboxSettings), 0o644); err != nil {
+		return err
+	}
+	// Settings that depend on changed ones are asked for; an empty answer takes the default.
+	if err := m.cluster.Logged(ctx, "image-busybox", tree, nil, "sh", "-c", fmt.Sprintf("yes '' | make oldconfig >/dev/null && make -j%d", runtime.NumCPU())); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(tree, "busybox"), file)
+}
+
+// configure replaces the lines of settings in a busybox configuration.
+func configure(config []byte, settings []string) []byte {
+	name := func(line string) string {
+		line = strings.TrimSuffix(strings.TrimPrefix(line, "# "), " is not set")
+		line, _, _ = strings.Cut(line, "=")
+		return line
+	}
+	var out bytes.Buffer
+	for line := range strings.Lines(string(config)) {
+		line = strings.TrimSuffix(line, "\n")
+		if i := slices.IndexFunc(settings, func(s string) bool { return name(s) == name(line) }); i >= 0 && line != "" {
+			line = settings[i]
+		}
+		out.WriteString(line + "\n")
+	}
+	return out.Bytes()
+}
+
+// source unpacks a Debian source package below work. apt gets its list of sources and all its state there, so that the machine's stay
+// as they are.
+func (m *maker) source(ctx context.Context, work, name string) error {
+	for _, dir := range []string{"lists/partial", "archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(work, "apt", dir), 0o755); err != nil {
+			return err
+		}
+	}
+	apt := filepath.Join(work, "apt")
+	sources := fmt.Sprintf("deb-src [signed-by=%s] %s %s main\n", debianKeyring, debianMirror, debianRelease)
+	settings := fmt.Sprintf("Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"-\";\nDir::State::lists %q;\nDir::Cache %q;\nAPT::Sandbox::User \"root\";\n",
+		filepath.Join(apt, "sources.list"), filepath.Join(apt, "lists"), apt)
+	for file, text := range map[string]string{"sources.list": sources, "apt.conf": settings} {
+		if err := os.WriteFile(filepath.Join(apt, file), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	env := []string{"APT_CONFIG=" + filepath.Join(apt, "apt.conf")}
+	if err := m.cluster.Logged(ctx, "image-apt", work, env, "apt-get", "update", "-qq"); err != nil {
+		return err
+	}
+	return m.cluster.Logged(ctx, "image-source-"+name, work, env, "apt-get", "source", "-qq", "--only-source", name)
+}
+
+// ensure installs the Debian packages of programs that are missing.
+func (m *maker) ensure(ctx context.Context, packages map[string]string) error {
+	var missing []string
+	for program, pkg := range packages {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, pkg)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	m.cluster.Note("installed: %s", strings.Join(missing, " "))
+	if err := m.cluster.Logged(ctx, "image-packages", m.dir, nil, "apt-get", "update", "-qq"); err != nil {
+		return err
+	}
+	return m.cluster.Logged(ctx, "image-packages", m.dir, []string{"DEBIAN_FRONTEND=noninteractive"},
+		append([]string{"apt-get", "install", "-y", "-qq", "--no-install-recommends"}, missing...)...)
+}
+
+func appendTo(file, text string) error {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+func removeAll(pattern string) error {
+	found, err := filepath.Glob(pattern)
+	if err != nil {
+		return err
+	}
+	for _, name := range found {
+		if err := os.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

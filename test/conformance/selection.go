@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// plan is what a run consists of.
+type plan struct {
+	Selection string    // in words
+	Tests     []string  // names of the tests to run
+	Cannot    []skipped // selected, but not for this machine
+}
+
+// skipped is a test that does not run.
+type skipped struct{ Name, Reason, Proof string }
+
+// subset are the tests for everyday: of each of a node's subjects one or two that are quick.
+var subset = regexp.MustCompile(strings.Join([]string{
+	`Probing container should (be restarted with a exec "cat /tmp/health"|\*not\* be restarted with a /healthz http|be restarted with a GRPC)`,
+	`Container Lifecycle Hook when create a pod with lifecycle hook should execute (poststart|prestop) (exec|http) hook`,
+	`Container Runtime blackbox test (on terminated container should report termination message (from file|as empty|from log)|when starting a container)`,
+	`InitContainer \[NodeConformance\] should`,
+	`Downward API should provide`,
+	`Variable Expansion should (allow composing env|allow substituting values in a volume subpath|verify that a failing)`,
+	`Secrets should be consumable (from pods in env|via the environment)`,
+	`ConfigMap should be consumable`,
+	`Security Context (when|should)`, `Security Context When`,
+	`Kubelet when scheduling`,
+	`KubeletManagedEtcHosts`,
+	`Pods should (be submitted and removed|support remote command|support retrieving logs|be updated|contain environment|get a host IP)`,
+	`Ephemeral Containers`, `RuntimeClass should`, `Sysctls`, `Containers should`, `PreStop should`, `Lease`,
+	`EmptyDir volumes (should support \(root,0644|should support \(non-root,0777|pod should share)`, `EmptyDir wrapper`,
+	`ConfigMap (optional updates|updates should|should be consumable from pods in volume as non-root)`,
+	`Secrets (optional updates|should be consumable from pods in volume with mappings)`,
+	`Projected (downwardAPI should|configMap updates|secret optional|combined)`,
+	`Subpath Atomic writer volumes should support subpaths with (configmap|downward|projected) pod`,
+	`Services should (serve a basic|be able to change the type from ClusterIP|have session affinity work for NodePort|provide secure)`,
+	`DNS should provide (/etc/hosts|DNS for the cluster|DNS for services)`,
+	`HostPort`, `Networking Granular Checks: Pods`,
+	`Deployment RollingUpdateDeployment`, `Job should run a job to completion`, `ReplicaSet should serve`, `StatefulSet .* should perform rolling updates`,
+	`Kubectl client Kubectl (logs|run pod|expose|api-versions)`, `Update Demo should scale`,
+	`ServiceAccounts should (mount an API token|mount projected|guarantee)`,
+}, "|"))
+
+// choose asks the suite for its tests and picks from them.
+func choose(ctx context.Context, cluster *lab.Cluster, o options) (plan, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Tools, "e2e.test"), "--list-tests")
+	var errors bytes.Buffer
+	cmd.Stderr = &errors
+	out, err := cmd.Output()
+	if err != nil {
+		return plan{}, fmt.Errorf("cannot list the suite's tests: %w: %s", err, errors.String())
+	}
+	limits, err := limitsHere()
+	if err != nil {
+		return plan{}, err
+	}
+	return pick(listed(string(out)), o, limits), nil
+}
+
+// listed reads the names of tests from the suite's list.
+func listed(out string) []string {
+	var names []string
+	for line := range strings.Lines(out) {
+		if name := strings.TrimSpace(line); strings.HasPrefix(name, "[sig-") {
+			// Behind a colon stands where the test is: .../pods.go:123: [sig-node] ...
+			names = append(names, name)
+			continue
+		}
+		if _, name, ok := strings.Cut(line, ": [sig-"); ok {
+			names = append(names, "[sig-"+strings.TrimSpace(name))
+		}
+	}
+	return names
+}
+
+// pick is the selection from names.
+func pick(names []string, o options, limits []limit) plan {
+	p := plan{Selection: o.describe()}
+	for _, name := range names {
+		if !o.matches(name) {
+			continue
+		}
+		if i := slices.IndexFunc(limits, func(l limit) bool { return l.name.MatchString(name) }); i >= 0 {
+			p.Cannot = append(p.Cannot, skipped{name, limits[i].reason, limits[i].proof})
+			continue
+		}
+		p.Tests = append(p.Tests, name)
+	}
+	return p
+}
+
+func (o options) matches(name string) bool {
+	return slices.Contains(o.sigs, sigOf(name)) &&
+		(o.all || strings.Contains(name, "[Conformance]")) &&
+		strings.Contains(name, "[Serial]") == o.serial &&
+		(o.focus == nil || o.focus.MatchString(name)) &&
+		(o.skip == nil || !o.skip.MatchString(name)) &&
+		(!o.subset || subset.MatchString(name))
+}
+
+// describe says in words what is selected.
+func (o options) describe() string {
+	words := []string{"conformance tests of " + strings.Join(o.sigs, ", ")}
+	if o.all {
+		words[0] = "all tests of " + strings.Join(o.sigs, ", ")
+	}
+	if o.subset {
+		words = append(words, "the subset for everyday")
+	}
+	if o.serial {
+		words = append(words, "Serial")
+	} else {
+		words = append(words, "not Serial")
+	}
+	if o.focus != nil {
+		words = append(words, "FOCUS="+o.focus.String())
+	}
+	if o.skip != nil {
+		words = append(words, "SKIP="+o.skip.String())
+	}
+	return fmt.Sprintf("%s; %d processes, %d nodes", strings.Join(words, ", "), o.procs, o.nodes)
+}
+
+// sigOf is the group to which a test belongs: sig-node.
+func sigOf(name string) string {
+	group, _, ok := strings.Cut(strings.TrimPrefix(name, "["), "]")
+	if !ok || !strings.HasPrefix(name, "[sig-") {
+		return "none"
+	}
+	return group
+}

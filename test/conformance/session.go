@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// Files of a run, below _output/conformance.
+const (
+	planFile   = "plan.json"   // what was to run
+	reportFile = "report.json" // ginkgo's own
+	junitFile  = "junit.xml"
+	outputFile = "output.log" // all that the suite printed
+	failureDir = "failures"   // a log per failed test
+)
+
+// session is one run of the suite.
+type session struct {
+	cluster *lab.Cluster
+	dir     string
+	plan    plan
+	options options
+	out     *os.File
+}
+
+// run runs the planned tests. It fails when the suite could not run; that tests fail is no error.
+func (s *session) run(ctx context.Context) error {
+	if err := s.clear(); err != nil {
+		return err
+	}
+	output, err := os.Create(filepath.Join(s.dir, outputFile))
+	if err != nil {
+		return err
+	}
+	defer output.Close()
+	fmt.Fprintf(s.out, "%d tests: %s\n", len(s.plan.Tests), s.plan.Selection)
+
+	view := newProgress(s.out, len(s.plan.Tests))
+	argv := s.argv()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, io.MultiWriter(output, view), output
+	// The first interrupt lets running tests clean up, which takes a while; namespaces would be left over else.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = 3 * time.Minute
+	err = cmd.Run()
+	view.close()
+	if exit := new(exec.ExitError); errors.As(err, &exit) && ctx.Err() == nil {
+		if _, missing := os.Stat(filepath.Join(s.dir, reportFile)); missing == nil {
+			return nil // the report says which tests failed
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot run the suite: %w; what it printed is in %s", err, output.Name())
+	}
+	return nil
+}
+
+// clear removes the last run's files and writes the plan.
+func (s *session) clear() error {
+	for _, name := range []string{reportFile, junitFile, outputFile, failureDir} {
+		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(s.plan, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.dir, planFile), data, 0o644)
+}
+
+// argv is the command line: ginkgo in a session of its own, so that a key on the terminal reaches it once, through us.
+func (s *session) argv() []string {
+	argv := []string{
+		"setsid", filepath.Join(s.cluster.Tools, "ginkgo"), "run",
+		"--procs=" + strconv.Itoa(s.options.procs), "--timeout=6h", "--no-color", "--v",
+		"--output-dir=" + s.dir, "--json-report=" + reportFile, "--junit-report=" + junitFile,
+	}
+	for _, name := range s.plan.Tests {
+		argv = append(argv, "--focus= "+regexp.QuoteMeta(name)+"$")
+	}
+	argv = append(argv, filepath.Join(s.cluster.Tools, "e2e.test"), "--",
+		"--kubeconfig="+s.cluster.Kubeconfig(),
+		"--kubectl-path="+s.cluster.KubectlPath(),
+		"--provider=local",
+		"--node-os-distro=debian",
+	)
+	if s.options.nodes == 1 {
+		argv = append(argv, "--allowed-not-ready-nodes=1") // the cordoned one
+	}
+	return argv
+}
