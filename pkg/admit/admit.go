@@ -131,6 +131,34 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 // Adopt takes p in whatever it asks for: it runs already.
 func (a *Admitter) Adopt(p *v1.Pod) { a.hold(p.UID, holdingOf(p)) }
 
+// Resize weighs what a pod that is in asks for now (KEP-1287): Infeasible where this node could never give it, Deferred where others hold
+// too much of it now. Only CPU and memory can be resized; what does not grow is always granted, also on a node that has too little.
+func (a *Admitter) Resize(p *v1.Pod) *pod.Rejection {
+	if a.cfg.OS == "windows" {
+		return &pod.Rejection{Reason: v1.PodReasonInfeasible, Message: "In-place pod resize is not supported on this node"}
+	}
+	if static(p) {
+		return &pod.Rejection{Reason: v1.PodReasonInfeasible, Message: "In-place resize of static-pods is not supported"}
+	}
+	want := holdingOf(p)
+	held := a.pods[p.UID]
+	allocatable := a.cfg.Allocatable()
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		capacity := amount(name, allocatable[name])
+		if want.requests[name] > held.requests[name] && want.requests[name] > capacity {
+			return &pod.Rejection{Reason: v1.PodReasonInfeasible, Message: fmt.Sprintf(
+				"Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, want.requests[name], capacity)}
+		}
+	}
+	for _, s := range a.shortages(p.UID, want.requests) {
+		if (s.Resource == v1.ResourceCPU || s.Resource == v1.ResourceMemory) && s.Requested > held.requests[s.Resource] {
+			return &pod.Rejection{Reason: v1.PodReasonDeferred, Message: s.message()}
+		}
+	}
+	a.hold(p.UID, want)
+	return nil
+}
+
 // Release gives back what a pod held. One that holds nothing is no error.
 func (a *Admitter) Release(uid types.UID) {
 	held, ok := a.pods[uid]

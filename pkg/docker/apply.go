@@ -32,6 +32,8 @@ func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 		return failed(ReasonKill, e.stop(ctx, step.ID, 0))
 	case pod.StopContainer:
 		return failed(ReasonKill, e.stop(ctx, step.ID, step.Grace))
+	case pod.UpdateContainer:
+		return e.update(ctx, step)
 	case pod.RemoveSandbox, pod.RemoveContainer:
 		return failed(ReasonRemove, e.remove(ctx, step.ID))
 	}

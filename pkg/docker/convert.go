@@ -65,7 +65,7 @@ func ConvertSandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation,
 	}
 	h.CgroupParent = t.CgroupParent
 	h.OomScoreAdj = max(sandboxOOMScoreAdj, t.MinOOMScoreAdj)
-	h.CPUShares = minShares
+	h.CPUShares = pod.SharesOf(0)
 	if !versions.LessThan(t.api(), "1.32") {
 		h.IpcMode = container.IPCModeShareable // older engines know no other
 	}

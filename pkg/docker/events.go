@@ -20,6 +20,7 @@ const (
 // changes are the events that can alter an Observed. exec events, which probes cause all the time, are not among them.
 var changes = []events.Action{
 	events.ActionStart, events.ActionDie, events.ActionOOM, events.ActionDestroy, events.ActionPause, events.ActionUnPause,
+	events.ActionUpdate,
 }
 
 // Changes delivers the UIDs of pods whose containers changed, each once however often it changed since it was last taken, so that a

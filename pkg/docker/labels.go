@@ -32,6 +32,8 @@ const (
 	LabelImage    = "io.winkube.image"     // as in the spec
 	LabelImageRef = "io.winkube.image-ref" // containerStatuses.imageID
 	LabelMessage  = "io.winkube.message"   // host file behind the termination message path
+
+	LabelResources = "io.winkube.resources" // pod.Resources at creation; only on Linux
 )
 
 const (

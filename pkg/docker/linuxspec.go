@@ -13,20 +13,14 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Figures of upstream's CPU policy, in the kernel's units.
-const (
-	quotaPeriod = 100_000 // microseconds, the kernel's default
-	minQuota    = 1_000   // microseconds, the kernel's minimum
-	minShares   = 2
-	maxShares   = 262_144
-)
-
 // convertLinux adds what only a Linux engine knows.
 func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
 	h := out.HostConfig
 	h.CgroupParent = t.CgroupParent
 	h.OomScoreAdj = max(in.OOMScoreAdj, t.MinOOMScoreAdj)
-	linuxResources(&h.Resources, p, c)
+	want := pod.ResourcesOf(p, c)
+	linuxResources(&h.Resources, want)
+	out.Config.Labels[LabelResources] = want.String()
 	if h.NetworkMode.IsContainer() {
 		sandbox := "container:" + in.SandboxID
 		h.IpcMode = container.IpcMode(sandbox)
@@ -80,30 +74,10 @@ func hostNamespaces(h *container.HostConfig, p *v1.Pod) {
 }
 
 // linuxResources sets quota and shares, not NanoCPUs, and the swap limit beside the memory limit: only so can the engine change them
-// while the container runs. A container without a limit of its own has the pod's (spec.resources), as upstream.
-func linuxResources(r *container.Resources, p *v1.Pod, c *v1.Container) {
-	request, limit := c.Resources.Requests.Cpu(), c.Resources.Limits.Cpu()
-	memory := c.Resources.Limits.Memory()
-	if all := p.Spec.Resources; all != nil {
-		if limit.IsZero() {
-			limit = all.Limits.Cpu()
-		}
-		if memory.IsZero() {
-			memory = all.Limits.Memory()
-		}
-	}
-	weight := request.MilliValue()
-	if _, set := c.Resources.Requests[v1.ResourceCPU]; !set {
-		weight = limit.MilliValue()
-	}
-	r.CPUShares = min(max(weight*1024/1000, minShares), maxShares)
-	if milli := limit.MilliValue(); milli > 0 {
-		r.CPUPeriod = quotaPeriod
-		r.CPUQuota = max(milli*quotaPeriod/1000, minQuota)
-	}
-	if bytes := memory.Value(); bytes > 0 {
-		r.Memory, r.MemorySwap = bytes, bytes // no swap
-	}
+// while the container runs.
+func linuxResources(r *container.Resources, want pod.Resources) {
+	r.CPUShares, r.CPUQuota, r.CPUPeriod = want.Shares, want.Quota, want.Period
+	r.Memory, r.MemorySwap = want.Memory, want.Memory // no swap
 }
 
 // user is uid[:gid] of the container; "" leaves it to the image. A group without a user goes with the image's user, who is root

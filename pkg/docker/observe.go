@@ -149,6 +149,7 @@ func view(in container.InspectResponse) seen {
 	switch state := in.State; {
 	case state.Running: // also while paused or restarting
 		c.State, c.StartedAt, c.HostPID = pod.Running, stamp(state.StartedAt), state.Pid
+		c.Resources = resourcesOf(in)
 	case state.Status == container.StateCreated && state.ExitCode == 0 && state.Error == "":
 		c.State = pod.Created
 	default:

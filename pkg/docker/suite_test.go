@@ -40,6 +40,7 @@ var suite = []struct {
 	{"images", testImages},
 	{"foreign containers", testForeign},
 	{"limits", testLimits},
+	{"resize", testResize},
 }
 
 func TestSuiteFake(t *testing.T) {

@@ -91,7 +91,9 @@ func (w *worker) reckon() {
 	w.know.Busy = w.busy()
 	// A pod that had ended before this agent began, and of which the engine has nothing, keeps the status that it has.
 	if !isTerminal(w.pod.Status.Phase) || fromFile(w.pod) || len(w.observed.Containers) > 0 {
+		before := w.know.Last
 		w.know.Last = Status(w.pod, w.observed, w.know, w.parts.Clock.Now())
+		w.tellResize(&before, &w.know.Last)
 	}
 	w.final = w.know.Phase == Terminated
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
@@ -60,7 +61,7 @@ func (w *world) begin() {
 		NodeName: "node1", Platform: w.platform, ClusterDomain: "cluster.local", ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, HostIPs: hostIPs,
 		Capacity: func() v1.ResourceList { return v1.ResourceList{} },
 	}, pod.ResolverParts{Images: podtest.Images{}, Volumes: w.disk, Network: podtest.Network{}, Objects: w.api, Recorder: events, Clock: clock.RealClock{}})
-	w.admitter = &podtest.Admitter{Log: w.log, Max: w.admitter.Max}
+	w.admitter = &podtest.Admitter{Log: w.log, Max: w.admitter.Max, MaxCPU: w.admitter.MaxCPU}
 	w.manager = pod.New(pod.Config{Platform: w.platform, HostIPs: hostIPs}, pod.Parts{
 		Source: w.api, Runtime: w.engine, Resolver: resolver, Volumes: w.disk, Objects: w.api, Status: w.api, Admitter: w.admitter,
 		Prober: w.engine, Executor: w.engine, Events: events, Clock: clock.RealClock{},
@@ -193,6 +194,12 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 		return w.api.Update(arg(1), func(p *v1.Pod) {
 			p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: arg(2), Image: "busybox:1"}})
 		})
+	case "resize":
+		return w.api.Update(arg(1), func(p *v1.Pod) {
+			_, c, _ := pod.FindContainer(p, arg(2))
+			name, amount := v1.ResourceName(arg(3)), resource.MustParse(arg(4))
+			c.Resources.Requests[name], c.Resources.Limits[name] = amount, amount
+		})
 	case "delete":
 		return w.api.Remove(arg(1), int64(number(2)))
 	case "gate":
@@ -229,6 +236,8 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 		w.disk.Put("uid-old")
 	case "max-pods":
 		w.admitter.Max = number(1)
+	case "max-cpu":
+		w.admitter.MaxCPU = int64(number(1))
 	case "engine":
 		switch arg(1) {
 		case "restart":
@@ -259,6 +268,21 @@ func (w *world) show(arg func(int) string, out *bytes.Buffer) error {
 		out.WriteString(w.engine.String())
 	case "disk":
 		out.WriteString(w.disk.String())
+	case "resources":
+		p := w.api.Pod(arg(1))
+		if p == nil {
+			return fmt.Errorf("no pod %s", arg(1))
+		}
+		for _, c := range p.Status.ContainerStatuses {
+			amounts := func(list v1.ResourceList) string { return list.Cpu().String() + "/" + list.Memory().String() }
+			fmt.Fprintf(out, "%s restarts=%d allocated %s requests %s limits %s\n", c.Name, c.RestartCount, amounts(c.AllocatedResources),
+				amounts(c.Resources.Requests), amounts(c.Resources.Limits))
+		}
+		for _, c := range p.Status.Conditions {
+			if c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress {
+				fmt.Fprintf(out, "%s %s of %d: %s\n", c.Type, c.Reason, c.ObservedGeneration, c.Message)
+			}
+		}
 	case "table":
 		w.manager.DebugText(out)
 	case "status":

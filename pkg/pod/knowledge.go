@@ -29,6 +29,11 @@ type Knowledge struct {
 	Replace  map[string]bool          // by container id: comes back after its end whatever the restart policy says
 	Delays   map[string]time.Duration // by container name: the back-off after which its latest attempt was started
 	Failures map[string]Failure       // by container name for starts ("": the sandbox), by engine id for stops and removals
+	// Resize is why the pod's newest resources are not granted; nil where they are.
+	Resize *Rejection
+	// Granted is the generation of the spec whose resources were granted last; 0: none since this agent began.
+	Granted int64
+	Updates map[string]Resources // by container id: what the engine was last told to hold it to
 	// Busy are the steps in flight.
 	Busy []Step
 }

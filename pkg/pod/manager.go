@@ -40,6 +40,8 @@ type Desired struct {
 	Pod *v1.Pod // not to be changed
 	// Mirror is a static pod's mirror as the API server has it; nil: not there, or not known yet.
 	Mirror *v1.Pod
+	// Resize is why Pod does not have the resources that its source asks for; nil where it has. The Manager's.
+	Resize *Rejection
 }
 
 // Update is a change of what should be here.
@@ -87,6 +89,8 @@ type Manager struct {
 	ctx       context.Context
 	held      map[types.UID]Desired // pods that wait for a predecessor of the same name, or their former self, to end
 	strays    map[types.UID]*v1.Pod
+	granted   map[types.UID]allocation // of all pods with a worker that were let in
+	resizes   map[types.UID]resizing
 	synced    bool
 	observing bool
 }
@@ -96,7 +100,8 @@ func New(cfg Config, parts Parts) *Manager {
 	if cfg.Resync == 0 {
 		cfg.Resync = 60 * time.Second
 	}
-	return &Manager{cfg: cfg, parts: parts, inbox: newInbox(), workers: map[types.UID]*worker{}, held: map[types.UID]Desired{}, strays: map[types.UID]*v1.Pod{}}
+	return &Manager{cfg: cfg, parts: parts, inbox: newInbox(), workers: map[types.UID]*worker{}, held: map[types.UID]Desired{}, strays: map[types.UID]*v1.Pod{},
+		granted: map[types.UID]allocation{}, resizes: map[types.UID]resizing{}}
 }
 
 // Run runs pods until ctx ends, which is no error; what runs then goes on running. Nothing is started before the engine has told once
@@ -224,6 +229,7 @@ func (m *Manager) want(d Desired, ran, known bool) {
 			m.held[uid] = d // it was removed and is wanted again: as a new one
 			return
 		}
+		d = m.allocate(d)
 		w.inbox.put(func() { w.desire(d) })
 		return
 	}
@@ -231,6 +237,7 @@ func (m *Manager) want(d Desired, ran, known bool) {
 		m.held[uid] = d
 		return
 	}
+	d = m.recallAllocation(d)
 	w := newWorker(&m.cfg, &m.parts, d)
 	if !known {
 		w.taken, w.stale = 0, false // who has no worker has nothing in the engine: no need to ask
@@ -266,7 +273,7 @@ func (m *Manager) begin(w *worker) {
 	w.agentStart = m.start
 	w.released = func(w *worker) {
 		uid := w.uid
-		m.inbox.put(func() { m.parts.Admitter.Release(uid); m.release() })
+		m.inbox.put(func() { m.parts.Admitter.Release(uid); m.forgetAllocation(uid); m.release() })
 	}
 	w.ended = func(w *worker) { m.inbox.put(func() { m.ended(w) }) }
 	m.mu.Lock()
@@ -299,6 +306,7 @@ func (m *Manager) release() {
 			m.want(d, false, false)
 		}
 	}
+	m.retryResizes()
 	m.dropStrays()
 }
 
@@ -371,6 +379,7 @@ func (m *Manager) resync() {
 			m.orphans(all)
 			m.leftovers()
 			m.dropStrays()
+			m.retryResizes()
 		})
 	})
 }

@@ -116,6 +116,8 @@ func (w *worker) settled(op *operation, err error) {
 		w.startSettled(step, err)
 	case PostStart:
 		w.postStarted(step, err)
+	case UpdateContainer:
+		w.updateSettled(step, err)
 	case PreStop:
 		hooks := w.know.Hooks[step.ID]
 		hooks.PreStop = true

@@ -43,6 +43,8 @@ func (p *planner) keep(kind Kind, spec *v1.Container, c Container, in bool) {
 		p.stop(c, spec, "Stopping container "+spec.Name, stopGrace(p.pod), true)
 	case !p.know.postStarted(spec, c.ID) && p.onContainer(c.Name) == nil:
 		p.out.Steps = append(p.out.Steps, Step{Action: PostStart, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Reason: "the container was started"})
+	default:
+		p.resize(kind, spec, c)
 	}
 }
 

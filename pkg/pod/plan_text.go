@@ -121,6 +121,12 @@ func imagine(observed *Observed, know *Knowledge, s Step, now time.Time) {
 		}
 	case RemoveContainer:
 		observed.Containers = drop(observed.Containers)
+	case UpdateContainer:
+		for i := range observed.Containers {
+			if observed.Containers[i].ID == s.ID {
+				observed.Containers[i].Resources = s.Resources
+			}
+		}
 	case PostStart:
 		h := know.Hooks[s.ID]
 		h.PostStart = Passed

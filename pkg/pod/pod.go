@@ -93,6 +93,8 @@ type Container struct {
 	Message   string       // termination message, at most 4096 bytes; only when Exited
 	Addresses []netip.Addr // only where the container has a network of its own
 	HostPID   int          // pid on the host while Running, 0 where unknown
+	// Resources are what the engine holds it to; nil where it cannot be changed while it runs.
+	Resources *Resources
 }
 
 // Action is the verb of a Step.
@@ -105,6 +107,7 @@ const (
 	StartContainer  Action = "start-container" // create and start
 	StopContainer   Action = "stop-container"  // stop signal, Grace, kill
 	RemoveContainer Action = "remove-container"
+	UpdateContainer Action = "update-container" // hold it to other Resources while it runs
 )
 
 // Step is one thing for the Runtime to do. Steps of one Plan stand in the order in which they may begin.
@@ -119,6 +122,8 @@ type Step struct {
 
 	Sandbox *SandboxInputs `json:",omitempty"` // create-sandbox: filled by Resolve just before the step runs
 	Inputs  *Inputs        `json:",omitempty"` // start-container: likewise
+
+	Resources *Resources `json:",omitempty"` // update-container
 }
 
 // SandboxInputs is what creating a sandbox needs beside the pod itself.
@@ -276,6 +281,9 @@ type Admitter interface {
 	Admit(pod *v1.Pod) *Rejection
 	// Adopt takes in a pod that already ran when this agent started; never refused.
 	Adopt(pod *v1.Pod)
+	// Resize weighs the new requests of a pod that is in. Nil: it holds them from now on. Else Reason is v1.PodReasonDeferred, it may be
+	// tried again when something was given back, or v1.PodReasonInfeasible; it goes on holding what it held.
+	Resize(pod *v1.Pod) *Rejection
 	// Release gives back what pod held.
 	Release(uid types.UID)
 }

@@ -21,6 +21,9 @@ func Status(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) v1.Po
 	if out.StartTime.IsZero() {
 		out.StartTime = s.time(now)
 	}
+	if all := pod.Spec.Resources; all != nil {
+		out.Resources, out.AllocatedResources = all.DeepCopy(), all.Requests.DeepCopy()
+	}
 	out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = s.list(Init), s.list(App), s.list(Ephemeral)
 	if s.neverLetIn() {
 		out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = nil, nil, nil

@@ -36,6 +36,7 @@ func (s *statuser) conditions(out *v1.PodStatus) []v1.PodCondition {
 	if couldRestartAll(s.pod) {
 		list = append(list, s.restartingCondition(out))
 	}
+	list = append(list, s.resizeConditions()...)
 	for i := foreign; i < len(list); i++ {
 		list[i].LastTransitionTime = *s.time(s.now)
 		if _, old := findCondition(s.know.Last.Conditions, list[i].Type); old != nil && old.Status == list[i].Status && !old.LastTransitionTime.IsZero() {

@@ -66,7 +66,7 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind Kind, c *v1.Container, list
 	if st.Image == "" {
 		st.Image = c.Image
 	}
-	st.Resources = c.Resources.DeepCopy()
+	st.Resources = s.resources(kind, c, latest)
 	st.AllocatedResources = c.Resources.Requests.DeepCopy()
 	switch {
 	case len(list) > 1:

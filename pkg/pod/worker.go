@@ -73,8 +73,9 @@ func newWorker(cfg *Config, parts *Parts, d Desired) *worker {
 	}
 	w.know = Knowledge{
 		Platform: cfg.Platform, Last: *d.Pod.Status.DeepCopy(), Stops: map[string]time.Time{}, Replace: map[string]bool{},
-		Delays: map[string]time.Duration{}, Failures: map[string]Failure{},
+		Delays: map[string]time.Duration{}, Failures: map[string]Failure{}, Updates: map[string]Resources{},
 	}
+	w.know.Resize = d.Resize
 	if d.Mirror != nil && d.Mirror.Annotations[v1.MirrorPodAnnotationKey] == mirrorHash(d.Pod) {
 		w.know.Last = *d.Mirror.Status.DeepCopy()
 	}
@@ -188,6 +189,7 @@ func (w *worker) seen(observed Observed, began time.Time) {
 func (w *worker) desire(d Desired) {
 	before := w.pod
 	w.pod, w.mirror = d.Pod, d.Mirror
+	w.resized(before, d)
 	known := &w.pod.Status
 	if w.mirror != nil {
 		known = &w.mirror.Status
@@ -322,7 +324,7 @@ func (w *worker) busy() []Step {
 func (w *worker) forget() {
 	live := map[string]bool{"": true}
 	for _, c := range w.observed.Containers {
-		live[c.ID] = true
+		live[c.ID], live[resizeKey(c.ID)] = true, true
 	}
 	for _, s := range w.observed.Sandboxes {
 		live[s.ID] = true
@@ -335,6 +337,7 @@ func (w *worker) forget() {
 	maps.DeleteFunc(w.know.Probes, func(id string, _ Verdict) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Stops, func(id string, _ time.Time) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Replace, func(id string, _ bool) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Updates, func(id string, _ Resources) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Failures, func(id string, _ Failure) bool { return dead(id) })
 }
 

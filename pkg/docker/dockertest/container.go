@@ -165,6 +165,8 @@ func (e *Engine) container(w http.ResponseWriter, r *http.Request, id, verb stri
 		e.killContainer(w, r, b)
 	case "POST wait":
 		e.waitContainer(w, r, b)
+	case "POST update":
+		e.updateContainer(w, r, b)
 	case "POST resize":
 		e.resize(w, r, b)
 	case "DELETE ":

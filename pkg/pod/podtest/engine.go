@@ -217,6 +217,12 @@ func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 		return nil
 	}
 	switch step.Action {
+	case pod.UpdateContainer:
+		if c := e.find(step.ID); c == nil || step.Resources == nil || c.State != pod.Running {
+			return e.violate("update of %s, which does not run or without resources", step.ID)
+		} else {
+			c.Resources = step.Resources
+		}
 	case pod.StopSandbox:
 		for i := range mine.Sandboxes {
 			if mine.Sandboxes[i].ID == step.ID {
@@ -326,6 +332,10 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 	made := pod.Container{
 		ID: id, Name: step.Container, Kind: step.Kind, Attempt: step.Attempt, SandboxID: step.Inputs.SandboxID, Hash: pod.Hash(spec), State: pod.Created, CreatedAt: now,
 		Image: spec.Image, ImageID: step.Inputs.Image.Ref,
+	}
+	if e.Platform.OS == "linux" {
+		r := pod.ResourcesOf(p, spec)
+		made.Resources = &r
 	}
 	if made.SandboxID == "" {
 		made.Addresses = []netip.Addr{address(id, step.Attempt)}

@@ -140,7 +140,9 @@ func (i Images) Pull(ctx context.Context, name string, creds []pod.Credential) (
 type Admitter struct {
 	Log *Log
 	Max int
-	in  map[types.UID]bool
+	// MaxCPU is read by the Manager's goroutine; change it while that is quiet.
+	MaxCPU int64
+	in     map[types.UID]bool
 }
 
 // Admit implements pod.Admitter.
@@ -162,6 +164,16 @@ func (a *Admitter) Adopt(p *v1.Pod) {
 		a.in = map[types.UID]bool{}
 	}
 	a.in[p.UID] = true
+}
+
+// Resize implements pod.Admitter: it defers what asks for more CPU than MaxCPU thousandths in all containers (0: any), each by itself.
+func (a *Admitter) Resize(p *v1.Pod) *pod.Rejection {
+	for _, c := range p.Spec.Containers {
+		if milli := c.Resources.Requests.Cpu().MilliValue(); a.MaxCPU > 0 && milli > a.MaxCPU {
+			return &pod.Rejection{Reason: v1.PodReasonDeferred, Message: "Node didn't have enough resource: cpu"}
+		}
+	}
+	return nil
 }
 
 // Release implements pod.Admitter.

@@ -1,0 +1,306 @@
+package pod
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	helper "k8s.io/component-helpers/resource"
+	"k8s.io/klog/v2"
+)
+
+// In-place resize (KEP-1287). What the spec asks for is desired; what this node has granted is allocated; what the engine holds
+// containers to is actual. The Manager keeps what is allocated and gives workers the pod as allocated, so that plans, limits, the
+// downward API and QoS follow it by themselves. It survives the agent in the pod's status at the API server, which Status writes from
+// it: allocatedResources are the requests, resources the limits.
+
+// allocation is the resources that this node has granted a pod.
+type allocation struct {
+	pod        *v1.ResourceRequirements
+	containers map[string]v1.ResourceRequirements
+}
+
+// allocationOf is all that pod asks for.
+func allocationOf(pod *v1.Pod) allocation {
+	a := allocation{pod: pod.Spec.Resources.DeepCopy(), containers: map[string]v1.ResourceRequirements{}}
+	for kind, c := range Containers(pod) {
+		if kind != Ephemeral {
+			a.containers[c.Name] = *c.Resources.DeepCopy()
+		}
+	}
+	return a
+}
+
+// recallAllocation is what pod's status says was granted; where it says nothing, what the spec asks for.
+func recallAllocation(pod *v1.Pod) allocation {
+	a := allocationOf(pod)
+	if s := pod.Status.Resources; a.pod != nil && s != nil {
+		a.pod.Requests, a.pod.Limits = s.Requests.DeepCopy(), s.Limits.DeepCopy()
+	}
+	for kind, c := range Containers(pod) {
+		st := findStatus(&pod.Status, kind, c.Name)
+		if kind == Ephemeral || st == nil || st.Resources == nil || st.ContainerID == "" {
+			continue
+		}
+		granted := *c.Resources.DeepCopy()
+		granted.Requests, granted.Limits = st.AllocatedResources.DeepCopy(), st.Resources.Limits.DeepCopy()
+		a.containers[c.Name] = granted
+	}
+	return a
+}
+
+// on is pod as allocated: pod itself where that is what it asks for.
+func (a allocation) on(pod *v1.Pod) *v1.Pod {
+	same := equality.Semantic.DeepEqual(a.pod, pod.Spec.Resources)
+	for kind, c := range Containers(pod) {
+		granted, known := a.containers[c.Name]
+		same = same && (kind == Ephemeral || !known || equality.Semantic.DeepEqual(granted, c.Resources))
+	}
+	if same {
+		return pod
+	}
+	out := *pod
+	out.Spec = *pod.Spec.DeepCopy()
+	out.Spec.Resources = a.pod.DeepCopy()
+	for kind, c := range Containers(&out) {
+		if granted, known := a.containers[c.Name]; known && kind != Ephemeral {
+			c.Resources = *granted.DeepCopy()
+		}
+	}
+	return &out
+}
+
+// resizing is a pod whose newest resources are not granted.
+type resizing struct {
+	Desired // as the source wants it
+	since   time.Time
+}
+
+// allocate makes d's pod the pod as allocated, granting a resize if the node has room for it.
+func (m *Manager) allocate(d Desired) Desired {
+	uid := d.Pod.UID
+	granted, known := m.granted[uid]
+	allocated := d.Pod
+	if known {
+		allocated = granted.on(d.Pod)
+	}
+	if allocated == d.Pod {
+		delete(m.resizes, uid)
+		return d
+	}
+	pending, waits := m.resizes[uid]
+	if !waits {
+		pending.since = m.parts.Clock.Now()
+	}
+	pending.Desired = d
+	pending.Resize = nil
+	if d.Pod.DeletionTimestamp == nil && !isTerminal(d.Pod.Status.Phase) {
+		if pending.Resize = m.parts.Admitter.Resize(d.Pod); pending.Resize == nil {
+			m.granted[uid] = allocationOf(d.Pod)
+			delete(m.resizes, uid)
+			m.inbox.put(m.retryResizes) // it may have given something back
+			return d
+		}
+	}
+	m.resizes[uid] = pending
+	return Desired{Pod: allocated, Mirror: d.Mirror, Resize: pending.Resize}
+}
+
+// retryResizes tries again what waits: first what takes nothing more, then by priority, QoS and age, as upstream.
+func (m *Manager) retryResizes() {
+	if m.ctx.Err() != nil || len(m.resizes) == 0 {
+		return
+	}
+	waiting := slices.Collect(maps.Values(m.resizes))
+	rank := func(r resizing) int {
+		switch {
+		case !m.grows(r.Pod):
+			return 0
+		case qosOf(r.Pod) == v1.PodQOSGuaranteed:
+			return 1
+		}
+		return 2
+	}
+	priority := func(r resizing) int32 {
+		if r.Pod.Spec.Priority == nil {
+			return 0
+		}
+		return *r.Pod.Spec.Priority
+	}
+	slices.SortFunc(waiting, func(a, b resizing) int {
+		return cmp.Or(cmp.Compare(min(rank(a), 1), min(rank(b), 1)), cmp.Compare(priority(b), priority(a)), cmp.Compare(rank(a), rank(b)),
+			a.since.Compare(b.since), cmp.Compare(a.Pod.UID, b.Pod.UID))
+	})
+	for _, r := range waiting {
+		w := m.workers[r.Pod.UID]
+		if w == nil || w.leaving {
+			continue
+		}
+		before := r.Resize
+		d := m.allocate(r.Desired)
+		if d.Resize == nil || before == nil || *d.Resize != *before {
+			w.inbox.put(func() { w.desire(d) })
+		}
+	}
+}
+
+// grows says whether pod asks for more CPU or memory than it has.
+func (m *Manager) grows(pod *v1.Pod) bool {
+	had, wants := helper.PodRequests(m.granted[pod.UID].on(pod), helper.PodResourcesOptions{}), helper.PodRequests(pod, helper.PodResourcesOptions{})
+	return wants.Cpu().Cmp(*had.Cpu()) > 0 || wants.Memory().Cmp(*had.Memory()) > 0
+}
+
+// recallAllocation takes in what a pod that is new to this agent was granted before. What it asks for beyond that is tried once the
+// worker runs.
+func (m *Manager) recallAllocation(d Desired) (allocated Desired) {
+	granted := recallAllocation(d.Pod)
+	m.granted[d.Pod.UID] = granted
+	if allocated := granted.on(d.Pod); allocated != d.Pod {
+		m.resizes[d.Pod.UID] = resizing{Desired: d, since: m.parts.Clock.Now()}
+		m.inbox.put(m.retryResizes)
+		out := Desired{Pod: allocated, Mirror: d.Mirror}
+		if _, c := findCondition(d.Pod.Status.Conditions, v1.PodResizePending); c != nil {
+			out.Resize = &Rejection{Reason: c.Reason, Message: c.Message}
+		}
+		return out
+	}
+	return d
+}
+
+// forgetAllocation is for a pod that holds nothing any more.
+func (m *Manager) forgetAllocation(uid types.UID) {
+	delete(m.granted, uid)
+	delete(m.resizes, uid)
+}
+
+// resized takes note of a resize that was granted or has to wait, and tells of it.
+func (w *worker) resized(before *v1.Pod, d Desired) {
+	old := w.know.Resize
+	w.know.Resize = d.Resize
+	if w.know.Phase != Syncing {
+		return
+	}
+	if d.Resize != nil && (old == nil || *old != *d.Resize || before.Generation != w.pod.Generation) {
+		w.parts.Events.Event(podRef(w.pod), v1.EventTypeWarning, "Resize"+d.Resize.Reason,
+			resizeMessage("Pod resize "+d.Resize.Reason, w.pod, d.Resize.Message))
+	}
+	if allocationOf(before).on(w.pod) != w.pod {
+		klog.V(2).InfoS("Resizing pod", "pod", klog.KObj(w.pod), "generation", w.pod.Generation)
+		w.know.Granted = w.pod.Generation
+		for id := range w.know.Updates {
+			delete(w.know.Failures, resizeKey(id))
+		}
+		clear(w.know.Updates)
+		w.parts.Events.Event(podRef(w.pod), v1.EventTypeNormal, "ResizeStarted", resizeMessage("Pod resize started", w.pod, ""))
+	}
+}
+
+// resizeKey is the key of a failed update among Knowledge.Failures: it must not hold up a stop.
+func resizeKey(id string) string { return "resize " + id }
+
+// updateSettled takes in how an update of a container ended.
+func (w *worker) updateSettled(step Step, err error) {
+	if err == nil {
+		delete(w.know.Failures, resizeKey(step.ID))
+		w.know.Updates[step.ID] = *step.Resources
+		return
+	}
+	w.know.Updates[step.ID] = Resources{}
+	w.failed(resizeKey(step.ID), v1.PodReasonError, err.Error(), 0)
+	if w.isNews("resize "+step.ID, err.Error()) {
+		w.parts.Events.Event(podRef(w.pod), v1.EventTypeWarning, "ResizeError", resizeMessage("Pod resize error", w.pod, err.Error()))
+	}
+}
+
+// tellResize says when a resize has come to its end.
+func (w *worker) tellResize(before, after *v1.PodStatus) {
+	_, was := findCondition(before.Conditions, v1.PodResizeInProgress)
+	_, is := findCondition(after.Conditions, v1.PodResizeInProgress)
+	if was != nil && is == nil && w.know.Phase == Syncing {
+		w.parts.Events.Event(podRef(w.pod), v1.EventTypeNormal, "ResizeCompleted", resizeMessage("Pod resize completed", w.pod, ""))
+	}
+}
+
+// resizeMessage is an event's text: what it is about and the resources of all containers as JSON, the form that upstream's has.
+func resizeMessage(what string, pod *v1.Pod, problem string) string {
+	type row struct {
+		Name      string                  `json:"name"`
+		Resources v1.ResourceRequirements `json:"resources"`
+	}
+	var summary struct {
+		InitContainers []row  `json:"initContainers,omitempty"`
+		Containers     []row  `json:"containers,omitempty"`
+		Generation     int64  `json:"generation"`
+		Error          string `json:"error,omitempty"`
+	}
+	summary.Generation, summary.Error = pod.Generation, problem
+	for _, c := range pod.Spec.InitContainers {
+		summary.InitContainers = append(summary.InitContainers, row{c.Name, c.Resources})
+	}
+	for _, c := range pod.Spec.Containers {
+		summary.Containers = append(summary.Containers, row{c.Name, c.Resources})
+	}
+	data, err := json.Marshal(summary)
+	if err != nil {
+		return what
+	}
+	return fmt.Sprintf("%s: %s", what, data)
+}
+
+// policyOf is what a change of a resource asks of the container (spec.containers[].resizePolicy).
+func policyOf(c *v1.Container, name v1.ResourceName) v1.ResourceResizeRestartPolicy {
+	for _, p := range c.ResizePolicy {
+		if p.ResourceName == name {
+			return p.RestartPolicy
+		}
+	}
+	return v1.NotRequired
+}
+
+// change is what lacks for a running container to have what it was granted.
+type change struct {
+	want    Resources
+	update  bool // the engine holds it to something else
+	restart bool // and its policy asks for a new start
+}
+
+// changeOf compares a running container with what pod grants it. last is its status as last told: the memory request is known to nobody
+// else.
+func changeOf(pod *v1.Pod, kind Kind, c *v1.Container, have Container, last *v1.PodStatus) change {
+	if have.Resources == nil || kind == Ephemeral || have.State != Running {
+		return change{}
+	}
+	out := change{want: ResourcesOf(pod, c)}
+	cpu := !out.want.sameCPU(*have.Resources)
+	memory := !out.want.sameMemory(*have.Resources)
+	out.update = cpu || memory
+	request := lastRequest(kind, c, have, last)
+	out.restart = cpu && policyOf(c, v1.ResourceCPU) == v1.RestartContainer ||
+		policyOf(c, v1.ResourceMemory) == v1.RestartContainer && (memory || request != nil && request.Cmp(*c.Resources.Requests.Memory()) != 0)
+	return out
+}
+
+// resize brings a running container to what it was granted.
+func (p *planner) resize(kind Kind, spec *v1.Container, c Container) {
+	need := changeOf(p.pod, kind, spec, c, &p.know.Last)
+	switch f := p.know.Failures[resizeKey(c.ID)]; {
+	case need.restart:
+		p.out.Replace = append(p.out.Replace, c.ID)
+		p.stop(c, spec, fmt.Sprintf("Container %s resize requires restart", spec.Name), stopGrace(p.pod), true)
+	case !need.update || p.know.Updates[c.ID] == need.want:
+		// An engine that said yes and did nothing is not asked again.
+	case p.know.busy(func(s Step) bool { return s.Action == UpdateContainer && s.ID == c.ID }) != nil:
+	case f.Until.After(p.now):
+		p.lookAt(f.Until)
+	default:
+		p.out.Steps = append(p.out.Steps, Step{
+			Action: UpdateContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Resources: &need.want, Reason: "the pod was resized",
+		})
+	}
+}

@@ -1,0 +1,86 @@
+package pod
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Figures of upstream's CPU policy, in the kernel's units.
+const (
+	cpuPeriod = 100_000 // microseconds, the kernel's default
+	minQuota  = 1_000   // microseconds, the kernel's minimum
+	minShares = 2
+	maxShares = 262_144
+)
+
+// Resources are what an engine on Linux holds a container to, in the kernel's units.
+type Resources struct {
+	Shares int64 // CPU weight as cgroup v1 has it: 2 to 262144
+	Quota  int64 // microseconds of CPU in each Period; 0: no limit
+	Period int64 // microseconds; 0 where there is no Quota
+	Memory int64 // bytes, and as many for memory and swap together; 0: no limit
+}
+
+// String is the form that ParseResources reads.
+func (r Resources) String() string {
+	return fmt.Sprintf("%d/%d/%d/%d", r.Shares, r.Quota, r.Period, r.Memory)
+}
+
+// ParseResources reads what String wrote; the zero value where text is something else.
+func ParseResources(text string) Resources {
+	var r Resources
+	if n, err := fmt.Sscanf(text, "%d/%d/%d/%d", &r.Shares, &r.Quota, &r.Period, &r.Memory); err != nil || n != 4 {
+		return Resources{}
+	}
+	return r
+}
+
+// ResourcesOf is what pod's container is to be held to. A container without a limit of its own has the pod's (spec.resources), and one
+// without a CPU request is weighed by its limit, both as upstream. It is the one reckoning for creating, updating and comparing.
+func ResourcesOf(pod *v1.Pod, container *v1.Container) Resources {
+	request, limit := container.Resources.Requests.Cpu(), container.Resources.Limits.Cpu()
+	memory := container.Resources.Limits.Memory()
+	if all := pod.Spec.Resources; all != nil {
+		if limit.IsZero() {
+			limit = all.Limits.Cpu()
+		}
+		if memory.IsZero() {
+			memory = all.Limits.Memory()
+		}
+	}
+	weight := request.MilliValue()
+	if _, set := container.Resources.Requests[v1.ResourceCPU]; !set {
+		weight = limit.MilliValue()
+	}
+	r := Resources{Shares: SharesOf(weight), Memory: memory.Value()}
+	r.Quota, r.Period = QuotaOf(limit.MilliValue())
+	return r
+}
+
+// SharesOf is the CPU weight of so many thousandths of a CPU.
+func SharesOf(milli int64) int64 { return min(max(milli*1024/1000, minShares), maxShares) }
+
+// QuotaOf is the CPU limit of so many thousandths of a CPU; zeros: no limit.
+func QuotaOf(milli int64) (quota, period int64) {
+	if milli <= 0 {
+		return 0, 0
+	}
+	return max(milli*cpuPeriod/1000, minQuota), cpuPeriod
+}
+
+// milliShares is SharesOf backwards, and milliQuota QuotaOf.
+func milliShares(shares int64) int64 { return (shares*1000 + 1023) / 1024 }
+
+func (r Resources) milliQuota() int64 {
+	if r.Quota <= 0 || r.Period <= 0 {
+		return 0
+	}
+	return r.Quota * 1000 / r.Period
+}
+
+// sameCPU and sameMemory compare what the two resize policies are about.
+func (r Resources) sameCPU(o Resources) bool {
+	return r.Shares == o.Shares && r.milliQuota() == o.milliQuota()
+}
+func (r Resources) sameMemory(o Resources) bool { return r.Memory == o.Memory }

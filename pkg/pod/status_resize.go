@@ -1,0 +1,88 @@
+package pod
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// lastRequest is the memory request under which a running container was last told of, nil where that is not known.
+func lastRequest(kind Kind, c *v1.Container, have Container, last *v1.PodStatus) *resource.Quantity {
+	old := findStatus(last, kind, c.Name)
+	if old == nil || old.ContainerID != ContainerIDPrefix+have.ID || old.Resources == nil {
+		return nil
+	}
+	request, ok := old.Resources.Requests[v1.ResourceMemory]
+	if !ok {
+		return nil
+	}
+	return &request
+}
+
+// resources is what a container has: as allocated, but of a running one what the engine holds it to.
+func (s *statuser) resources(kind Kind, c *v1.Container, have past) *v1.ResourceRequirements {
+	out := c.Resources.DeepCopy()
+	if have.Resources == nil || have.State != Running || kind == Ephemeral {
+		return out
+	}
+	want := ResourcesOf(s.pod, c)
+	set := func(list v1.ResourceList, name v1.ResourceName, same bool, actual *resource.Quantity) {
+		if _, asked := list[name]; !asked || same {
+			return
+		}
+		if delete(list, name); actual.Sign() > 0 {
+			list[name] = *actual
+		}
+	}
+	set(out.Limits, v1.ResourceCPU, have.Resources.milliQuota() == want.milliQuota(), resource.NewMilliQuantity(have.Resources.milliQuota(), resource.DecimalSI))
+	set(out.Limits, v1.ResourceMemory, have.Resources.Memory == want.Memory, resource.NewQuantity(have.Resources.Memory, resource.BinarySI))
+	set(out.Requests, v1.ResourceCPU, have.Resources.Shares == want.Shares, resource.NewMilliQuantity(milliShares(have.Resources.Shares), resource.DecimalSI))
+	if old := lastRequest(kind, c, have.Container, &s.know.Last); old != nil && policyOf(c, v1.ResourceMemory) == v1.RestartContainer {
+		set(out.Requests, v1.ResourceMemory, old.Cmp(*c.Resources.Requests.Memory()) == 0, old)
+	}
+	return out
+}
+
+// resizeConditions are there while a resize waits for room or is being carried out (KEP-1287).
+func (s *statuser) resizeConditions() []v1.PodCondition {
+	if s.know.Phase != Syncing {
+		return nil
+	}
+	var out []v1.PodCondition
+	if why := s.know.Resize; why != nil {
+		out = append(out, s.condition(v1.PodResizePending, true, why.Reason, why.Message))
+	}
+	running, message := s.resizeInProgress()
+	if !running {
+		return out
+	}
+	c := s.condition(v1.PodResizeInProgress, true, "", message)
+	if message != "" {
+		c.Reason = v1.PodReasonError
+	}
+	if s.know.Granted > 0 {
+		c.ObservedGeneration = s.know.Granted
+	} else if _, old := findCondition(s.know.Last.Conditions, v1.PodResizeInProgress); old != nil {
+		c.ObservedGeneration = old.ObservedGeneration
+	}
+	return append(out, c)
+}
+
+// resizeInProgress says whether a container does not have yet what it was granted, and what went wrong.
+func (s *statuser) resizeInProgress() (yes bool, message string) {
+	_, before := findCondition(s.know.Last.Conditions, v1.PodResizeInProgress)
+	for kind, c := range Containers(s.pod) {
+		list := attempts(s.observed, &s.know.Last, kind, c)
+		if len(list) == 0 {
+			continue
+		}
+		restarts := before != nil && list[0].State == Exited && s.know.Replace[list[0].ID]
+		need := changeOf(s.pod, kind, c, list[0].Container, &s.know.Last)
+		if need.update || need.restart || restarts {
+			yes = true
+			if f := s.know.Failures[resizeKey(list[0].ID)]; f.Reason == v1.PodReasonError && message == "" {
+				message = f.Message
+			}
+		}
+	}
+	return yes, message
+}
