@@ -147,7 +147,7 @@ const reportJSON = `[{"StartTime": "2026-01-02T03:04:05Z", "RunTime": 6000000000
 {"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"},
 {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] A"], "LeafNodeText": "works", "State": "passed", "RunTime": 2000000000},
 {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] B"], "LeafNodeText": "works", "State": "timedout", "RunTime": 3000000000,
- "CapturedGinkgoWriterOutput": "all that it said", "Failure": {"Message": "it did\n\nnot work", "Location": {"FileName": "b.go", "LineNumber": 7}}},
+ "CapturedGinkgoWriterOutput": "all that it said", "Failure": {"Message": "it did: {\n  \"kind\": \"Pod\"\n}\n\nnot work", "Location": {"FileName": "b.go", "LineNumber": 7}}},
 {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] C"], "LeafNodeText": "works", "State": "skipped", "Failure": {"Message": "wants three nodes"}},
 {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] D"], "LeafNodeText": "works", "State": "skipped", "Failure": {}},
 {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] F"], "LeafNodeText": "was not planned", "State": "skipped"}
@@ -171,7 +171,7 @@ func TestReport(t *testing.T) {
 	r.print(&out)
 	want := `
 FAIL [sig-node] B works (3.0 s)
-    it did
+    it did: {
     not work
     DIR/failures/sig-node-B-works.log
 
@@ -209,7 +209,7 @@ took 1m0s
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"2026-01-02, 1m0s: some.", "| sig-node | 1 | 1 | 0 | 0 | 0 | 5 |", "- [sig-node] B works: it did", "- [sig-apps] C works: wants three nodes", limits[0].reason} {
+	for _, want := range []string{"2026-01-02, 1m0s: some.", "| sig-node | 1 | 1 | 0 | 0 | 0 | 5 |", "- [sig-node] B works: it did: {", "- [sig-apps] C works: wants three nodes", limits[0].reason} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}

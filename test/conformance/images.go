@@ -30,12 +30,12 @@ type maker struct {
 	cluster  *lab.Cluster
 	dir      string
 	upstream string            // the directory of upstream's module
-	tags     map[string]string // of upstream's images by name without registry: agnhost:2.63.0 -> registry.k8s.io/e2e-test-images/agnhost:2.63.0
+	tags     map[string]string // of upstream's images by name without registry: agnhost:2.63.0 -> 127.0.0.1:5999/e2e-test-images/agnhost:2.63.0
 }
 
 // upImages makes what is missing and loads it into every engine that does not have it.
 func upImages(ctx context.Context, cluster *lab.Cluster) error {
-	m := &maker{cluster: cluster, dir: filepath.Join(cluster.Root, "_output/images")}
+	m := &maker{cluster: cluster, dir: imagesDir(cluster)}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
 		return err
 	}
@@ -43,9 +43,13 @@ func upImages(ctx context.Context, cluster *lab.Cluster) error {
 	if m.upstream, err = cluster.SuiteSource(ctx); err != nil {
 		return err
 	}
-	if m.tags, err = listImages(ctx, filepath.Join(cluster.Tools, "e2e.test")); err != nil {
+	if err := writeRegistryList(cluster); err != nil {
 		return err
 	}
+	if m.tags, err = listImages(ctx, cluster); err != nil {
+		return err
+	}
+	var all []image
 	for _, set := range []struct {
 		name string
 		make func(context.Context) ([]image, error)
@@ -57,13 +61,16 @@ func upImages(ctx context.Context, cluster *lab.Cluster) error {
 		if err := m.load(ctx, set.name, images); err != nil {
 			return fmt.Errorf("images %s: %w", set.name, err)
 		}
+		all = append(all, images...)
 	}
-	return nil
+	return writeIndex(cluster, all)
 }
 
 // listImages asks the suite which images it wants.
-func listImages(ctx context.Context, suite string) (map[string]string, error) {
-	out, err := exec.CommandContext(ctx, suite, "--list-images").Output()
+func listImages(ctx context.Context, cluster *lab.Cluster) (map[string]string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Tools, "e2e.test"), "--list-images")
+	cmd.Env = suiteEnv(cluster)
+	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the suite's images: %w", err)
 	}
@@ -79,7 +86,7 @@ func (m *maker) named(short string) ([]string, error) {
 	var names []string
 	for base, name := range m.tags {
 		// The private one is there for pulls that need a secret: it must be missing.
-		if before, _, _ := strings.Cut(base, ":"); before == short && strings.HasPrefix(name, "registry.k8s.io/") {
+		if before, _, _ := strings.Cut(base, ":"); before == short && strings.HasPrefix(name, registryAddress+"/") {
 			names = append(names, name)
 		}
 	}

@@ -24,12 +24,6 @@ type machine struct {
 // limits is the one table of tests that do not run, each with its reason. A test that fails for a fault of ours has no place here.
 var limits = []limit{
 	{
-		name:   regexp.MustCompile(`\[sig-node\] ImageVolume `),
-		reason: "pulls its image anew (pull policy Always), and no registry can be reached from the lab",
-		proof:  "test/e2e/common/node/image_volume.go of the suite: PullPolicy: v1.PullAlways; the lab's hosts have no route out of the machine",
-		holds:  func(machine) bool { return true },
-	},
-	{
 		name:   regexp.MustCompile(`\[sig-node\] .*(run the container as privileged when true|PrivilegedPod)`),
 		reason: "a privileged container wants all capabilities, and this machine may not give CAP_SYS_RESOURCE",
 		proof:  "bit 24 of CapBnd in /proc/self/status is 0; docker run --privileged: unable to apply caps",

@@ -99,8 +99,14 @@ func main() {
 	defer stop()
 	report := flag.Bool("report", false, "print the report of the last run, run nothing")
 	updateDocs := flag.Bool("update-docs", false, "write docs/conformance.md from this run, or with -report from the last")
+	serve := flag.String("serve-images", "", "serve the images in this directory, on a node; for itself")
 	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage) }
 	flag.Parse()
+	if *serve != "" {
+		fmt.Fprintln(os.Stderr, "conformance: registry:", serveRegistry(*serve))
+		stop()
+		os.Exit(1)
+	}
 	failed, err := run(ctx, *report, *updateDocs)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)

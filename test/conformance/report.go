@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
 // spec is what is read of one entry of ginkgo's report: a test, or something around all tests.
@@ -220,11 +221,19 @@ func (r *report) table() [][]string {
 	return rows
 }
 
-// firstLines are the first n lines of text that say something, indented and not too long.
+// firstLines are the first n lines of text that say something, indented and not too long. Objects that the suite prints in the middle
+// of its messages are left out: they would be all that one sees.
 func firstLines(text string, n int) string {
 	var lines []string
+	inside := false
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line == "" {
+		line = strings.TrimRight(line, " \n")
+		if inside {
+			inside = line != "}"
+			continue
+		}
+		inside = strings.HasSuffix(line, ": {")
+		if line = strings.TrimSpace(line); !strings.ContainsFunc(line, unicode.IsLetter) {
 			continue
 		}
 		if len(line) > 300 {

@@ -47,10 +47,15 @@ func (s *session) run(ctx context.Context) error {
 	defer output.Close()
 	fmt.Fprintf(s.out, "%d tests: %s\n", len(s.plan.Tests), s.plan.Selection)
 
+	stop, err := startRegistries(ctx, s.cluster)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	view := newProgress(s.out, len(s.plan.Tests))
 	argv := s.argv()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, io.MultiWriter(output, view), output
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, suiteEnv(s.cluster), io.MultiWriter(output, view), output
 	// The first interrupt lets running tests clean up, which takes a while; namespaces would be left over else.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 3 * time.Minute

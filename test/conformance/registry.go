@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// registryAddress is where each node finds the suite's images, on its own loopback: engines speak plain HTTP to a registry there, with
+// no setting. Tests with pull policy Always need one; there is no way to any other.
+const registryAddress = "127.0.0.1:5999"
+
+const (
+	registryList  = "registries.yaml" // tells the suite where its images are
+	registryIndex = "registry.json"   // what there is to serve
+)
+
+// stored is one image as the registry serves it.
+type stored struct {
+	Name   string // without the registry's address
+	Config []byte
+	Layers []storedLayer
+}
+
+type storedLayer struct {
+	Path, Digest string
+	Size         int64
+}
+
+// registry is the smallest one that an engine can pull from.
+type registry struct {
+	manifests map[string][]byte // by name:tag, and by name@digest
+	blobs     map[string]func(http.ResponseWriter, *http.Request)
+}
+
+func newRegistry(images []stored) (*registry, error) {
+	r := &registry{map[string][]byte{}, map[string]func(http.ResponseWriter, *http.Request){}}
+	descriptor := func(mediaType string, size int64, digest string) map[string]any {
+		return map[string]any{"mediaType": "application/vnd.docker." + mediaType, "size": size, "digest": "sha256:" + digest}
+	}
+	for _, img := range images {
+		layers := []any{}
+		for _, l := range img.Layers {
+			layers = append(layers, descriptor("image.rootfs.diff.tar", l.Size, l.Digest))
+			r.blobs["sha256:"+l.Digest] = func(w http.ResponseWriter, q *http.Request) { http.ServeFile(w, q, l.Path) }
+		}
+		config := img.Config
+		r.blobs["sha256:"+sum(config)] = func(w http.ResponseWriter, q *http.Request) {
+			http.ServeContent(w, q, "", time.Time{}, bytes.NewReader(config))
+		}
+		manifest, err := json.Marshal(map[string]any{
+			"schemaVersion": 2, "mediaType": manifestType,
+			"config": descriptor("container.image.v1+json", int64(len(config)), sum(config)),
+			"layers": layers,
+		})
+		if err != nil {
+			return nil, err
+		}
+		repository, _, _ := strings.Cut(img.Name, ":")
+		r.manifests[img.Name] = manifest
+		r.manifests[repository+"@sha256:"+sum(manifest)] = manifest
+	}
+	return r, nil
+}
+
+const manifestType = "application/vnd.docker.distribution.manifest.v2+json"
+
+// ServeHTTP answers /v2/, /v2/NAME/manifests/REFERENCE and /v2/NAME/blobs/DIGEST.
+func (r *registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+	path := strings.TrimPrefix(q.URL.Path, "/v2/")
+	if path == "" {
+		return
+	}
+	if name, reference, ok := strings.Cut(path, "/manifests/"); ok {
+		separator := ":"
+		if strings.HasPrefix(reference, "sha256:") {
+			separator = "@"
+		}
+		if manifest := r.manifests[name+separator+reference]; manifest != nil {
+			w.Header().Set("Content-Type", manifestType)
+			w.Header().Set("Docker-Content-Digest", "sha256:"+sum(manifest))
+			w.Header().Set("Content-Length", strconv.Itoa(len(manifest)))
+			if q.Method != http.MethodHead {
+				_, _ = w.Write(manifest)
+			}
+			return
+		}
+	}
+	if _, digest, ok := strings.Cut(path, "/blobs/"); ok && r.blobs[digest] != nil {
+		w.Header().Set("Docker-Content-Digest", digest)
+		w.Header().Set("Content-Type", "application/octet-stream")
+		r.blobs[digest](w, q)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNotFound)
+	fmt.Fprint(w, `{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}`)
+}
+
+// serveRegistry is the program that runs in a node's network until it is killed.
+func serveRegistry(dir string) error {
+	var images []stored
+	if err := readJSON(filepath.Join(dir, registryIndex), &images); err != nil {
+		return err
+	}
+	r, err := newRegistry(images)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Addr: registryAddress, Handler: r, ReadHeaderTimeout: 10 * time.Second}
+	return server.ListenAndServe()
+}
+
+// startRegistries runs a registry on every node until stop is called.
+func startRegistries(ctx context.Context, cluster *lab.Cluster) (stop func(), err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running []*exec.Cmd
+	stop = func() {
+		cancel()
+		for _, cmd := range running {
+			_ = cmd.Wait()
+		}
+	}
+	for _, node := range cluster.Nodes {
+		// nsenter becomes the program: to kill the one is to kill the other.
+		cmd := node.Command(ctx, self, "-serve-images", imagesDir(cluster))
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			stop()
+			return nil, fmt.Errorf("cannot start a registry on %s: %w", node.Name, err)
+		}
+		running = append(running, cmd)
+		if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+			_, err := node.Exec(ctx, filepath.Join(cluster.Tools, "sample"), "get", "http://"+registryAddress+"/v2/")
+			return err == nil, nil
+		}); err != nil {
+			stop()
+			return nil, fmt.Errorf("the registry on %s does not answer: %w", node.Name, err)
+		}
+	}
+	return stop, nil
+}
+
+// writeRegistryList names our registry instead of upstream's for the images that we make.
+func writeRegistryList(cluster *lab.Cluster) error {
+	text := "promoterE2eRegistry: " + registryAddress + "/e2e-test-images\ngcRegistry: " + registryAddress + "\n"
+	return os.WriteFile(filepath.Join(imagesDir(cluster), registryList), []byte(text), 0o644)
+}
+
+// suiteEnv is the environment of the suite: it makes its images' names of the list.
+func suiteEnv(cluster *lab.Cluster) []string {
+	return append(os.Environ(), "KUBE_TEST_REPO_LIST="+filepath.Join(imagesDir(cluster), registryList))
+}
+
+func imagesDir(cluster *lab.Cluster) string { return filepath.Join(cluster.Root, "_output/images") }
+
+// writeIndex writes what the registries serve.
+func writeIndex(cluster *lab.Cluster, images []image) error {
+	var index []stored
+	for _, img := range images {
+		config, err := img.config()
+		if err != nil {
+			return err
+		}
+		name, ours := strings.CutPrefix(img.name, registryAddress+"/")
+		if !ours {
+			return errors.New("an image has no place in the registry: " + img.name)
+		}
+		one := stored{Name: name, Config: config}
+		for _, l := range img.layers {
+			one.Layers = append(one.Layers, storedLayer{l.path, l.digest, l.size})
+		}
+		index = append(index, one)
+	}
+	data, err := json.Marshal(index)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(imagesDir(cluster), registryIndex), data, 0o644)
+}
