@@ -32,6 +32,9 @@ type situation struct {
 	Failures   map[string]string  `json:"failures"`
 	Busy       []Step             `json:"busy"`
 	Last       *v1.PodStatus      `json:"last"`
+	Resources  map[string]string  `json:"resources"` // by container id, as Resources.String has them
+	Updates    map[string]string  `json:"updates"`   // likewise
+	Resize     *Rejection         `json:"resize"`
 }
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -58,6 +61,10 @@ func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 	}
 	for name, reason := range s.Failures {
 		know.Failures[name] = Failure{Reason: reason, Message: "why", Until: noon.Add(5 * time.Second), Count: 1}
+	}
+	know.Resize, know.Updates = s.Resize, map[string]Resources{}
+	for id, text := range s.Updates {
+		know.Updates[id] = ParseResources(text)
 	}
 	var o Observed
 	for _, line := range s.Sandboxes {
@@ -92,6 +99,10 @@ func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 		}
 		c.ID = fmt.Sprintf("%s-%d", c.Name, c.Attempt)
 		c.ImageID = "docker://sha256:1"
+		if text, ok := s.Resources[c.ID]; ok {
+			r := ParseResources(text)
+			c.Resources = &r
+		}
 		ago := func(n int) time.Time { return noon.Add(-time.Duration(n) * time.Second) }
 		c.CreatedAt = ago(created)
 		if c.State != Created {

@@ -85,6 +85,7 @@ type resizing struct {
 // allocate makes d's pod the pod as allocated, granting a resize if the node has room for it.
 func (m *Manager) allocate(d Desired) Desired {
 	uid := d.Pod.UID
+	d.Resize = nil
 	granted, known := m.granted[uid]
 	allocated := d.Pod
 	if known {
@@ -99,7 +100,6 @@ func (m *Manager) allocate(d Desired) Desired {
 		pending.since = m.parts.Clock.Now()
 	}
 	pending.Desired = d
-	pending.Resize = nil
 	if d.Pod.DeletionTimestamp == nil && !isTerminal(d.Pod.Status.Phase) {
 		if pending.Resize = m.parts.Admitter.Resize(d.Pod); pending.Resize == nil {
 			m.granted[uid] = allocationOf(d.Pod)
