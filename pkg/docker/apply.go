@@ -35,7 +35,11 @@ func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	case pod.UpdateContainer:
 		return e.update(ctx, step)
 	case pod.RemoveSandbox, pod.RemoveContainer:
-		return failed(ReasonRemove, e.remove(ctx, step.ID))
+		err := e.remove(ctx, step.ID)
+		if err == nil {
+			e.unlinkLog(p, step.ID)
+		}
+		return failed(ReasonRemove, err)
 	}
 	return fmt.Errorf("step %q: must be one of pod's Actions", step.Action)
 }
@@ -104,6 +108,9 @@ func (e *Engine) createAndStart(ctx context.Context, p *v1.Pod, t Target, conver
 		return failed(ReasonConfig, err)
 	}
 	id, done, err := e.create(ctx, p, creation)
+	if err == nil {
+		e.linkLog(p, creation.Config.Labels, id)
+	}
 	if err != nil || done {
 		return failed(ReasonCreate, err)
 	}
@@ -118,6 +125,7 @@ func (e *Engine) createAndStart(ctx context.Context, p *v1.Pod, t Target, conver
 	if id, done, err = e.create(ctx, p, creation); err != nil || done {
 		return failed(ReasonCreate, err)
 	}
+	e.linkLog(p, creation.Config.Labels, id)
 	if err = e.start(ctx, id, creation.Name); err == nil {
 		e.minOOM.Store(0)
 		e.warnOOM.Do(func() {

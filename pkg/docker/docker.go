@@ -35,11 +35,13 @@ type Config struct {
 	Host string // unix:///path, npipe:////./pipe/name, tcp://host:port; "": DOCKER_HOST, or else the platform's default
 	// Node is the value of the label LabelNode on all that this agent makes. Containers with another value, or none, are never touched,
 	// so that agents with different names can share an engine.
-	Node         string
-	Platform     pod.Platform
-	InfraImage   string // of the sandbox; pulled when it is not present
-	LogMaxSize   int64  // bytes of one log file (containerLogMaxSize); 0: no limit
-	LogMaxFiles  int    // log files per container (containerLogMaxFiles); 0: the engine's default
+	Node        string
+	Platform    pod.Platform
+	InfraImage  string // of the sandbox; pulled when it is not present
+	LogMaxSize  int64  // bytes of one log file (containerLogMaxSize); 0: no limit
+	LogMaxFiles int    // log files per container (containerLogMaxFiles); 0: the engine's default
+	// LogsDir is where tools look for pods' logs (upstream's podLogsDir), with containers beside it; "": logs get no names there.
+	LogsDir      string
 	CgroupParent string // Linux; "": the engine's default
 	// SeccompRoot is the directory of localhostProfiles; SeccompDefault makes RuntimeDefault the profile of pods that name none.
 	SeccompRoot    string
@@ -62,6 +64,8 @@ type Engine struct {
 
 	client    atomic.Pointer[client.Client] // negotiated; nil: not yet, or no longer
 	cpus      atomic.Int64                  // of the engine's host; 0: not asked yet
+	root      atomic.Value                  // string: the engine's data directory; nothing: not asked yet
+	swept     sync.Once                     // of names of logs that are gone
 	minOOM    atomic.Int64                  // the lowest oom_score_adj that the host allows, as far as known
 	cache     cache
 	warnOOM   sync.Once
@@ -239,6 +243,7 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 		if out.OS == "windows" {
 			out.CgroupDriver, out.CgroupVersion = "", ""
 		}
+		e.root.Store(info.DockerRootDir)
 		e.cpus.Store(int64(info.NCPU))
 		return nil
 	})

@@ -25,6 +25,7 @@ type seen struct {
 
 // ObserveAll returns every pod of which the engine has anything: one list, and an inspect for each container that is not known yet.
 func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
+	e.sweepLogs() // before anything starts: a link made for a start leads nowhere for a moment
 	return e.observe(ctx, "")
 }
 

@@ -29,6 +29,7 @@ type options struct {
 	statusReportFrequency              time.Duration
 
 	rootDir, certDir          string
+	podLogsDir                string
 	dockerEndpoint            string
 	infraImage                string
 	cgroupRoot                string
@@ -96,6 +97,7 @@ func (o *options) addNodeFlags(fs *pflag.FlagSet) {
 
 func (o *options) addRuntimeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "`directory` for pods' volumes and files")
+	fs.StringVar(&o.podLogsDir, "pod-logs-dir", defaultPodLogsDir(), "`directory` with links to containers' logs by pod, and beside it containers; empty: none")
 	fs.StringVar(&o.certDir, "cert-dir", "", "`directory` for certificates (default: pki below --root-dir)")
 	fs.StringVar(&o.dockerEndpoint, "docker-endpoint", "", "Docker Engine's `address`: unix://, npipe:// or tcp:// (default: $DOCKER_HOST or the platform's)")
 	fs.StringVar(&o.infraImage, "pod-infra-container-image", "registry.k8s.io/pause:3.10", "`image` whose container holds each pod's network")

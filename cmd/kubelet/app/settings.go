@@ -100,7 +100,7 @@ func (o *options) setEngine(cfg *kubelet.Config) error {
 	}
 	cfg.Engine = docker.Config{
 		Host: o.dockerEndpoint, Node: cfg.NodeName, Platform: cfg.Platform, InfraImage: o.infraImage, Hash: pod.Hash,
-		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, CgroupParent: o.cgroupRoot,
+		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, LogsDir: o.podLogsDir, CgroupParent: o.cgroupRoot,
 		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"),
 	}
 	if _, err := docker.New(cfg.Engine); err != nil {

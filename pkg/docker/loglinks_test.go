@@ -1,0 +1,73 @@
+package docker
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestLogLinks(t *testing.T) {
+	top, root := t.TempDir(), t.TempDir()
+	l := logLinks{filepath.Join(top, "pods")}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}}
+	write := func(id string) string {
+		file := logFile(root, id)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(id), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	names := func() string {
+		var out []string
+		err := filepath.WalkDir(top, func(name string, e os.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				data, _ := os.ReadFile(name)
+				rel, _ := filepath.Rel(top, name)
+				out = append(out, filepath.ToSlash(rel)+"="+string(data))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(out, " ")
+	}
+	for range 2 {
+		for attempt, id := range []string{"aaa", "bbb"} {
+			if err := l.add(p, "c", attempt, write(id)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got, want := names(), "containers/web_shop_c-aaa.log=aaa containers/web_shop_c-bbb.log=bbb pods/shop_web_u1/c/0.log=aaa pods/shop_web_u1/c/1.log=bbb"; got != want {
+		t.Errorf("have %s\nwant %s", got, want)
+	}
+	if err := l.remove(l.pod("shop", "web", "u1"), func(target string) bool { return idOf(target) == "aaa" }); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := names(), "containers/web_shop_c-bbb.log=bbb pods/shop_web_u1/c/1.log=bbb"; got != want {
+		t.Errorf("have %s\nwant %s", got, want)
+	}
+	if err := l.sweep(); err != nil || names() == "" {
+		t.Errorf("sweep took what is in use: %v", err)
+	}
+	if err := os.RemoveAll(root); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.sweep(); err != nil || names() != "" || present(l.pod("shop", "web", "u1")) {
+		t.Errorf("left: %s, %v", names(), err)
+	}
+	if err := l.remove(l.pod("shop", "web", "u1"), func(string) bool { return true }); err != nil {
+		t.Errorf("removing nothing: %v", err)
+	}
+	if name := filepath.Base(l.second("shop", strings.Repeat("w", 253), "c", "aaa")); len(name) != 255 {
+		t.Errorf("name of %d bytes", len(name))
+	}
+}
