@@ -27,6 +27,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/server"
+	"github.com/winkube/winkube/pkg/stats"
 	"github.com/winkube/winkube/pkg/volume"
 )
 
@@ -142,11 +143,16 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	}); err != nil {
 		return nil, err
 	}
+	figures, err := k.figures(volumes)
+	if err != nil {
+		return nil, err
+	}
 	k.server, err = server.New(cfg.Server, server.Parts{
 		Pods: lookup{k.pods}, Engine: k.engine, Observer: k.engine,
 		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
-		Checks:    []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
-		Metrics:   metricsHandler(),
+		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
+		Metrics:      metricsHandler(),
+		StatsSummary: figures.SummaryHandler(), MetricsResource: figures.ResourceHandler(),
 		DebugPods: debugHandler(k.pods),
 	})
 	return k, err
@@ -217,6 +223,19 @@ func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return info.Version, nil
+}
+
+// figures measures what the pods use.
+func (k *Kubelet) figures(volumes *volume.Manager) (*stats.Collector, error) {
+	return stats.New(stats.Config{NodeName: k.cfg.NodeName, OS: k.cfg.Platform.OS, Root: k.cfg.RootDir}, stats.Parts{
+		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: host.DiskUsage, Volumes: volumes.Usage,
+		ImageRoot: k.imageRoot, Usage: k.engine.Usage, Clock: clock.RealClock{},
+	})
+}
+
+func (k *Kubelet) imageRoot(ctx context.Context) (string, error) {
+	info, err := k.engine.Info(ctx)
+	return info.Root, err
 }
 
 // Run runs every part until ctx ends, or until one of them cannot go on. Pods are left as they are.

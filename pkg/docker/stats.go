@@ -1,0 +1,53 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+)
+
+// Usage is what a running container has used, as its engine measured just now.
+type Usage struct {
+	CPU                time.Duration // since it started
+	Memory, WorkingSet uint64        // bytes
+}
+
+// usageTimeout is short: whoever asks for figures wants them now or not at all.
+const usageTimeout = 5 * time.Second
+
+// Usage asks the engine once. For systems whose containers cannot be measured without it: on Linux their cgroups are much cheaper.
+func (e *Engine) Usage(ctx context.Context, id string) (Usage, error) {
+	var out Usage
+	err := e.call(ctx, usageTimeout, "measure container "+short(id), func(ctx context.Context, c *client.Client) error {
+		answer, err := c.ContainerStatsOneShot(ctx, id)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		var stats container.StatsResponse
+		if err := json.NewDecoder(answer.Body).Decode(&stats); err != nil {
+			return err
+		}
+		out = usageOf(stats)
+		return nil
+	})
+	return out, err
+}
+
+// usageOf knows an answer from Windows by its count of processors: there, times are in units of 100 ns, and memory is what the
+// container's processes hold alone.
+func usageOf(stats container.StatsResponse) Usage {
+	if stats.NumProcs > 0 {
+		memory := stats.MemoryStats
+		return Usage{CPU: time.Duration(stats.CPUStats.CPUUsage.TotalUsage) * 100, Memory: memory.Commit, WorkingSet: memory.PrivateWorkingSet}
+	}
+	memory := stats.MemoryStats
+	inactive, v1 := memory.Stats["total_inactive_file"]
+	if !v1 {
+		inactive = memory.Stats["inactive_file"]
+	}
+	return Usage{CPU: time.Duration(stats.CPUStats.CPUUsage.TotalUsage), Memory: memory.Usage, WorkingSet: memory.Usage - min(memory.Usage, inactive)}
+}

@@ -1,0 +1,69 @@
+package stats
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Interface is what passed one network interface since it is there.
+type Interface struct {
+	Name                                 string
+	RxBytes, RxErrors, TxBytes, TxErrors uint64
+}
+
+// parseNetDev reads /proc/PID/net/dev (proc(5)): two lines of headings, then one per interface. Loopback and the hosts' ends of
+// containers' links are left out: what passes there is counted at the other end.
+func parseNetDev(text string) (all []Interface) {
+	for line := range strings.Lines(text) {
+		name, rest, ok := strings.Cut(line, ":")
+		name = strings.TrimSpace(name)
+		fields := strings.Fields(rest)
+		if !ok || len(fields) < 11 || name == "" || name == "lo" || strings.HasPrefix(name, "veth") || strings.HasPrefix(name, "docker") {
+			continue
+		}
+		var n [11]uint64
+		var err error
+		for i := range n {
+			if n[i], err = strconv.ParseUint(fields[i], 10, 64); err != nil {
+				break
+			}
+		}
+		if err == nil {
+			all = append(all, Interface{name, n[0], n[2], n[8], n[10]})
+		}
+	}
+	return all
+}
+
+// parseRoute finds the interface of the default route in /proc/net/route; "" when there is none.
+func parseRoute(text string) string {
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); len(fields) > 7 && fields[1] == "00000000" && fields[7] == "00000000" {
+			return fields[0]
+		}
+	}
+	return ""
+}
+
+// network reads the interfaces that a process sees, that of the default route first.
+func (p *proc) network(process string) ([]Interface, error) {
+	dir := p.root + "/" + process + "/net/"
+	text, err := os.ReadFile(dir + "dev")
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the network's counters: %w", err)
+	}
+	all := parseNetDev(string(text))
+	route, err := os.ReadFile(dir + "route")
+	if err != nil {
+		return all, nil // a kernel without IPv4 routes: the order says nothing then
+	}
+	name := parseRoute(string(route))
+	for i := range all {
+		if all[i].Name == name {
+			all[0], all[i] = all[i], all[0]
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,244 @@
+// Package stats tells what the node and its pods use, when somebody asks and only then.
+//
+//	pod.Manager's Snapshot --> cgroups and /proc (Linux), the engine (Windows) --> collection, kept for a moment --> Summary, text --> server
+//
+// Askers at the same moment share one collection. What must walk directories is kept longer than what is read from the kernel.
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/volume"
+)
+
+// How old an answer may be.
+const (
+	usageAge = time.Second
+	diskAge  = 10 * time.Second
+)
+
+// Config says whose figures these are.
+type Config struct {
+	NodeName string
+	OS       string // "linux" or "windows"
+	Root     string // directory whose file system is the node's
+	Proc     string // of Linux; "": /proc
+}
+
+// Parts are where the figures come from.
+type Parts struct {
+	Pods    func() []pod.View
+	Load    func() (host.Load, error)
+	Boot    func() (time.Time, error)
+	Disk    func(path string) (host.Disk, error)
+	Volumes func(*v1.Pod) ([]volume.Usage, error)
+	// ImageRoot is the directory in which the engine keeps images and containers.
+	ImageRoot func(context.Context) (string, error)
+	// Usage measures a container where there are no cgroups.
+	Usage func(ctx context.Context, id string) (docker.Usage, error)
+	Clock clock.PassiveClock
+}
+
+// meter measures containers on one system.
+type meter interface {
+	container(ctx context.Context, c *pod.Container) (Sample, error)
+	// interfaces is what a container's pod sees, or for nil the host; the main one first.
+	interfaces(c *pod.Container) ([]Interface, error)
+}
+
+// Collector owns the last figures.
+type Collector struct {
+	cfg   Config
+	parts Parts
+	meter meter
+
+	mu    sync.Mutex // held while collecting, so that those who come meanwhile find what they want
+	taken time.Time
+	usage usage
+	rates map[string]rate // by container id, and "" for the node
+
+	diskMu    sync.Mutex
+	diskTaken time.Time
+	disks     disks
+}
+
+// usage is one collection of what the kernel tells at once.
+type usage struct {
+	at     time.Time
+	load   host.Load
+	boot   time.Time
+	net    []Interface
+	cores  *uint64 // nanocores of the whole machine
+	pods   []podUsage
+	failed int // containers, or the node itself, that could not be measured
+}
+
+type podUsage struct {
+	pod        *v1.Pod
+	net        []Interface
+	containers []containerUsage
+}
+
+type containerUsage struct {
+	name    string
+	started time.Time
+	sample  Sample
+	cores   *uint64
+}
+
+// rate is the sample before, from which the use of the moment follows.
+type rate struct {
+	at  time.Time
+	cpu time.Duration
+}
+
+// New makes a Collector, which does nothing until it is asked. An error means that this system cannot be measured.
+func New(cfg Config, parts Parts) (*Collector, error) {
+	c := &Collector{cfg: cfg, parts: parts, meter: engine{parts.Usage}, rates: map[string]rate{}}
+	if cfg.OS == "linux" {
+		if cfg.Proc == "" {
+			cfg.Proc = "/proc"
+		}
+		p, err := newProc(cfg.Proc)
+		if err != nil {
+			return nil, err
+		}
+		c.meter = cgroups{p}
+	}
+	return c, nil
+}
+
+// collect gives figures that are at most usageAge old.
+func (c *Collector) collect(ctx context.Context) usage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.parts.Clock.Now()
+	if age := now.Sub(c.taken); c.taken.IsZero() || age < 0 || age >= usageAge {
+		c.usage = c.measure(ctx, now)
+		c.taken = now
+	}
+	return c.usage
+}
+
+// measure asks for everything. What cannot be measured is left out and counted; a container that ends meanwhile is neither.
+func (c *Collector) measure(ctx context.Context, now time.Time) usage {
+	u := usage{at: now}
+	fail := func(err error, what ...any) {
+		u.failed++
+		klog.V(3).InfoS("Cannot measure", append(what, "err", err)...)
+	}
+	var err error
+	if u.load, err = c.parts.Load(); err != nil {
+		fail(err, "node", c.cfg.NodeName)
+	}
+	if u.boot, err = c.parts.Boot(); err != nil {
+		fail(err, "node", c.cfg.NodeName)
+	}
+	if u.net, err = c.meter.interfaces(nil); err != nil {
+		fail(err, "node", c.cfg.NodeName)
+	}
+	rates := map[string]rate{"": {now, u.load.CPU}}
+	u.cores = cores(c.rates[""], rates[""])
+	for _, view := range c.parts.Pods() {
+		p := podUsage{pod: view.Pod}
+		seen := map[string]bool{}
+		for i := range view.Observed.Containers {
+			box := &view.Observed.Containers[i]
+			if box.State != pod.Running || seen[box.Name] { // newest first
+				continue
+			}
+			seen[box.Name] = true
+			sample, err := c.meter.container(ctx, box)
+			if err != nil {
+				if !ended(err) {
+					fail(err, "pod", klog.KObj(view.Pod), "container", box.Name)
+				}
+				continue
+			}
+			rates[box.ID] = rate{now, sample.CPU}
+			p.containers = append(p.containers, containerUsage{box.Name, box.StartedAt, sample, cores(c.rates[box.ID], rates[box.ID])})
+			if p.net == nil && !view.Pod.Spec.HostNetwork {
+				if p.net, err = c.meter.interfaces(box); err != nil && !ended(err) {
+					fail(err, "pod", klog.KObj(view.Pod))
+				}
+			}
+		}
+		if len(p.containers) > 0 {
+			u.pods = append(u.pods, p)
+		}
+	}
+	c.rates = rates
+	return u
+}
+
+// cores is the use between two samples in nanocores; nil when there are not two of the same counter.
+func cores(before, after rate) *uint64 {
+	span := after.at.Sub(before.at)
+	if before.at.IsZero() || span <= 0 || after.cpu < before.cpu {
+		return nil
+	}
+	n := uint64(float64(after.cpu-before.cpu) / span.Seconds())
+	return &n
+}
+
+// SummaryHandler serves /stats/summary; with only_cpu_and_memory=true without disks and networks.
+func (c *Collector) SummaryHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serveJSON(w, c.Summary(r.Context(), r.FormValue("only_cpu_and_memory") == "true"))
+	})
+}
+
+// Summary is the state of the node in upstream's shape (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
+func (c *Collector) Summary(ctx context.Context, onlyUsage bool) *summary.Summary {
+	ctx = context.WithoutCancel(ctx) // others share the answer of whoever came first
+	u := c.collect(ctx)
+	if onlyUsage {
+		return c.summarize(u, nil)
+	}
+	d := c.measureDisks(ctx, u)
+	return c.summarize(u, &d)
+}
+
+// engine measures by the engine's own figures.
+type engine struct {
+	usage func(ctx context.Context, id string) (docker.Usage, error)
+}
+
+func (e engine) container(ctx context.Context, c *pod.Container) (Sample, error) {
+	u, err := e.usage(ctx, c.ID)
+	return Sample{CPU: u.CPU, Memory: u.Memory, WorkingSet: u.WorkingSet}, err
+}
+
+func (engine) interfaces(*pod.Container) ([]Interface, error) { return nil, nil }
+
+// cgroups measures by the kernel's files.
+type cgroups struct{ *proc }
+
+func (c cgroups) container(_ context.Context, box *pod.Container) (Sample, error) {
+	if box.HostPID == 0 {
+		return Sample{}, errNoPID
+	}
+	return c.measure(box.HostPID)
+}
+
+func (c cgroups) interfaces(box *pod.Container) ([]Interface, error) {
+	if box == nil {
+		return c.network("self")
+	}
+	return c.network(fmt.Sprint(box.HostPID))
+}
+
+var errNoPID = errors.New("cannot measure a container whose process is unknown")

@@ -1,0 +1,229 @@
+package stats
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/volume"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// machine is a root directory with the kernel's files of one container, pid 7.
+func machine(t testing.TB, v2 bool) string {
+	t.Helper()
+	root := t.TempDir()
+	files := map[string]string{
+		"proc/self/net/dev":   "Inter-|   Receive\n face |bytes\n    lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n  eth1: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n  eth0: 3 1 4 0 0 0 0 0 5 1 6 0 0 0 0 0\nveth12: 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n",
+		"proc/self/net/route": "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\neth1\t0000000A\t0\t1\t0\t0\t0\t000000FF\neth0\t00000000\t01\t3\t0\t0\t0\t00000000\n",
+		"proc/7/net/dev":      "  eth0: 30 1 0 0 0 0 0 0 50 1 0 0 0 0 0 0\n",
+	}
+	if v2 {
+		files["proc/self/mountinfo"] = "31 23 0:28 / " + root + "/cg rw,relatime shared:4 - cgroup2 cgroup2 rw\n"
+		files["proc/7/cgroup"] = "0::/pods/a\n"
+		files["cg/pods/a/cpu.stat"] = "usage_usec 2500000\nuser_usec 1\n"
+		files["cg/pods/a/cpu.pressure"] = "some avg10=1.50 avg60=0.25 avg300=0.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+		files["cg/pods/a/memory.current"] = "1000\n"
+		files["cg/pods/a/memory.stat"] = "anon 400\ninactive_file 300\npgfault 11\npgmajfault 2\n"
+		files["cg/pods/a/memory.max"] = "2000\n"
+		files["cg/pods/a/memory.swap.current"] = "5\n"
+		files["cg/pods/a/memory.swap.max"] = "max\n"
+		files["cg/pods/a/pids.current"] = "3\n"
+	} else {
+		files["proc/self/mountinfo"] = fmt.Sprintf("1 0 0:1 / %[1]s/cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n2 0 0:2 /outer %[1]s/cg/memory rw - cgroup cgroup rw,memory\n3 0 0:3 / %[1]s/cg/unified rw - cgroup2 cgroup2 rw\n", root)
+		files["proc/7/cgroup"] = "5:name=systemd:/x\n4:memory:/outer/pods/a\n2:cpu,cpuacct:/pods/a\n0::/pods/a\n"
+		files["cg/cpu/pods/a/cpuacct.usage"] = "2500000000\n"
+		files["cg/memory/pods/a/memory.usage_in_bytes"] = "1000\n"
+		files["cg/memory/pods/a/memory.stat"] = "cache 1\ntotal_inactive_file 300\ntotal_rss 400\ntotal_pgfault 11\ntotal_pgmajfault 2\ntotal_swap 5\nhierarchical_memory_limit 2000\nhierarchical_memsw_limit 2500\n"
+	}
+	for name, text := range files {
+		name = filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// rig is a Collector of a node with one pod, and what was asked of its parts.
+type rig struct {
+	*Collector
+	clock        *clocktesting.FakePassiveClock
+	loads, walks int
+	cpu          time.Duration
+}
+
+func newRig(t testing.TB, os, root string) *rig {
+	t.Helper()
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	r := &rig{clock: clocktesting.NewFakePassiveClock(start), cpu: 10 * time.Second}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: types.UID("u1"), CreationTimestamp: metav1.NewTime(start)}}
+	containers := []pod.Container{
+		{ID: "c1", Name: "app", State: pod.Running, HostPID: 7, StartedAt: start},
+		{ID: "c0", Name: "app", State: pod.Exited},
+	}
+	views := []pod.View{{Pod: p, Observed: pod.Observed{Containers: containers}}, {Pod: p.DeepCopy()}}
+	disk := func(string) (host.Disk, error) {
+		return host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}, nil
+	}
+	var err error
+	r.Collector, err = New(Config{NodeName: "n1", OS: os, Root: "/root", Proc: filepath.Join(root, "proc")}, Parts{
+		Pods: func() []pod.View { return views },
+		Load: func() (host.Load, error) {
+			r.loads++
+			return host.Load{CPU: r.cpu, Memory: 500, WorkingSet: 400, Capacity: 900, SwapFree: 9, Tasks: 12, MaxTasks: 99}, nil
+		},
+		Boot: func() (time.Time, error) { return start.Add(-time.Hour), nil },
+		Disk: disk,
+		Volumes: func(*v1.Pod) ([]volume.Usage, error) {
+			r.walks++
+			return []volume.Usage{{Volume: "data", EmptyDir: true, Disk: host.Disk{Capacity: 100, Available: 60, Used: 8}}, {Volume: "claim", Claim: "pvc"}}, nil
+		},
+		ImageRoot: func(context.Context) (string, error) { return "/images", nil },
+		Usage: func(_ context.Context, id string) (docker.Usage, error) {
+			if id != "c1" {
+				return docker.Usage{}, fmt.Errorf("asked for %q", id)
+			}
+			return docker.Usage{CPU: 2500 * time.Millisecond, Memory: 1000, WorkingSet: 700}, nil
+		},
+		Clock: r.clock,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestGolden shows all that is served, after two collections.
+func TestGolden(t *testing.T) {
+	for name, test := range map[string]struct {
+		os string
+		v2 bool
+	}{"v1": {"linux", false}, "v2": {"linux", true}, "windows": {"windows", false}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, test.os, machine(t, test.v2))
+			r.collect(t.Context())
+			r.clock.SetTime(r.clock.Now().Add(2 * time.Second))
+			r.cpu += 3 * time.Second
+			answer := httptest.NewRecorder()
+			r.SummaryHandler().ServeHTTP(answer, httptest.NewRequest("GET", "/stats/summary", nil))
+			r.ResourceHandler().ServeHTTP(answer, httptest.NewRequest("GET", "/metrics/resource", nil))
+			path := filepath.Join("testdata", name+".golden")
+			if *update {
+				if err := os.WriteFile(path, answer.Body.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := answer.Body.String(); got != string(want) {
+				t.Errorf("%s: got\n%s", path, got)
+			}
+		})
+	}
+}
+
+// TestShared: askers at one moment share a collection, and nothing is measured anew before its age.
+func TestShared(t *testing.T) {
+	r := newRig(t, "linux", machine(t, true))
+	var group sync.WaitGroup
+	for range 20 {
+		group.Go(func() { r.Summary(context.Background(), false) })
+	}
+	group.Wait()
+	if r.loads != 1 || r.walks != 1 {
+		t.Errorf("20 askers: %d collections, %d walks, want 1 each", r.loads, r.walks)
+	}
+	r.clock.SetTime(r.clock.Now().Add(usageAge))
+	r.Summary(t.Context(), false)
+	if r.loads != 2 || r.walks != 1 {
+		t.Errorf("after %s: %d collections, %d walks, want 2 and 1", usageAge, r.loads, r.walks)
+	}
+	r.clock.SetTime(r.clock.Now().Add(diskAge))
+	if r.Summary(t.Context(), true); r.walks != 1 {
+		t.Error("asked for CPU and memory only, and directories were walked")
+	}
+	if r.Summary(t.Context(), false); r.walks != 2 {
+		t.Errorf("after %s: %d walks, want 2", diskAge, r.walks)
+	}
+}
+
+// TestVanished: a container that ends while it is measured is no error; one that cannot be measured is.
+func TestVanished(t *testing.T) {
+	root := machine(t, true)
+	r := newRig(t, "linux", root)
+	if err := os.Remove(filepath.Join(root, "cg/pods/a/memory.current")); err != nil {
+		t.Fatal(err)
+	}
+	if u := r.collect(t.Context()); u.failed != 0 || len(u.pods) != 0 {
+		t.Errorf("vanished: %d failures and %d pods, want none", u.failed, len(u.pods))
+	}
+	if err := os.WriteFile(filepath.Join(root, "cg/pods/a/memory.current"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.clock.SetTime(r.clock.Now().Add(time.Minute))
+	answer := httptest.NewRecorder()
+	r.ResourceHandler().ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
+	if !strings.Contains(answer.Body.String(), "\nresource_scrape_error 1\n") {
+		t.Errorf("an unreadable figure is not told:\n%s", answer.Body)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("1 0 0:1 / /cg rw - cgroup cgroup rw,cpu\n2:cpu:/a\n0::/b\neth0: 1 2 3 4 5 6 7 8 9 10 11\nsome avg10=1 avg60=1 avg300=1 total=1")
+	f.Fuzz(func(t *testing.T, text string) {
+		p := proc{mounts: parseMountinfo(text)}
+		for _, m := range p.mounts {
+			dir, _, err := p.dir(text, "memory")
+			if err == nil && len(p.mounts) == 1 && filepath.Clean(m.dir) != filepath.Clean(dir) && !strings.HasPrefix(filepath.Clean(dir), strings.TrimSuffix(filepath.Clean(m.dir), "/")+"/") {
+				t.Errorf("%q lies outside %q", dir, m.dir)
+			}
+		}
+		parseTable(text)
+		parsePressure(text)
+		parseRoute(text)
+		for _, n := range parseNetDev(text) {
+			if n.Name == "" {
+				t.Error("an interface without a name")
+			}
+		}
+	})
+}
+
+// BenchmarkCollect measures 100 containers by the kernel's files.
+func BenchmarkCollect(b *testing.B) {
+	r := newRig(b, "linux", machine(b, true))
+	one := r.parts.Pods()[0]
+	r.parts.Pods = func() (all []pod.View) {
+		for i := range 100 {
+			p := *one.Pod
+			p.Name = fmt.Sprint("p", i)
+			all = append(all, pod.View{Pod: &p, Observed: one.Observed})
+		}
+		return all
+	}
+	for b.Loop() {
+		r.measure(b.Context(), r.clock.Now())
+	}
+}

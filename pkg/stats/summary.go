@@ -1,0 +1,217 @@
+package stats
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/winkube/winkube/pkg/host"
+)
+
+// summarize brings the figures into upstream's shape; d nil: without disks and networks.
+func (c *Collector) summarize(u usage, d *disks) *summary.Summary {
+	at := metav1.NewTime(u.at)
+	load := u.load
+	out := &summary.Summary{Pods: []summary.PodStats{}, Node: summary.NodeStats{NodeName: c.cfg.NodeName, StartTime: metav1.NewTime(u.boot)}}
+	if load.Capacity > 0 {
+		out.Node.CPU = &summary.CPUStats{Time: at, UsageNanoCores: u.cores, UsageCoreNanoSeconds: count(load.CPU)}
+		out.Node.Memory = &summary.MemoryStats{
+			Time: at, AvailableBytes: new(less(load.Capacity, load.WorkingSet)), UsageBytes: &load.Memory, WorkingSetBytes: &load.WorkingSet,
+			RSSBytes: known(load.Resident), PageFaults: known(load.Faults), MajorPageFaults: known(load.MajorFaults),
+		}
+		if c.cfg.OS != "windows" {
+			out.Node.Swap = &summary.SwapStats{Time: at, SwapAvailableBytes: &load.SwapFree, SwapUsageBytes: &load.Swap}
+		}
+	}
+	if d != nil {
+		out.Node.Network = network(at, u.net)
+		out.Node.Fs = filesystem(d.at, d.node)
+		if d.images != nil {
+			out.Node.Runtime = &summary.RuntimeStats{ImageFs: filesystem(d.at, d.images), ContainerFs: filesystem(d.at, d.images)}
+		}
+		if load.MaxTasks > 0 {
+			out.Node.Rlimit = &summary.RlimitStats{Time: at, MaxPID: &load.MaxTasks, NumOfRunningProcesses: &load.Tasks}
+		}
+	}
+	for i := range u.pods {
+		out.Pods = append(out.Pods, podStats(at, &u.pods[i], d))
+	}
+	return out
+}
+
+// podStats is the sum of a pod's containers. The infra container, which only waits, is not counted.
+func podStats(at metav1.Time, p *podUsage, d *disks) summary.PodStats {
+	out := summary.PodStats{
+		PodRef:     summary.PodReference{Name: p.pod.Name, Namespace: p.pod.Namespace, UID: string(p.pod.UID)},
+		StartTime:  p.pod.CreationTimestamp,
+		Containers: []summary.ContainerStats{},
+	}
+	if p.pod.Status.StartTime != nil {
+		out.StartTime = *p.pod.Status.StartTime
+	}
+	var all Sample
+	var nanocores uint64
+	rated := true
+	for i := range p.containers {
+		c := &p.containers[i]
+		stats := containerStats(at, c)
+		if d != nil && d.images != nil {
+			stats.Rootfs = filesystem(d.at, d.images)
+			stats.Rootfs.UsedBytes, stats.Rootfs.InodesUsed = nil, nil // those of the whole disk are not the container's
+		}
+		out.Containers = append(out.Containers, stats)
+		all.add(&c.sample)
+		if c.cores == nil {
+			rated = false
+		} else {
+			nanocores += *c.cores
+		}
+	}
+	out.CPU = cpu(at, &all, nil)
+	if rated {
+		out.CPU.UsageNanoCores = &nanocores
+	}
+	out.CPU.PSI = nil // shares of time cannot be added up
+	out.Memory, out.Swap = memory(at, &all), swap(at, &all)
+	if all.Tasks != nil {
+		out.ProcessStats = &summary.ProcessStats{ProcessCount: all.Tasks}
+	}
+	if d != nil {
+		out.Network = network(at, p.net)
+		volumes(&out, p, d)
+	}
+	return out
+}
+
+// volumes fills in the pod's volumes, and what of them counts against its ephemeral storage.
+func volumes(out *summary.PodStats, p *podUsage, d *disks) {
+	var used, inodes uint64
+	for _, u := range d.volumes[p.pod.UID] {
+		stats := summary.VolumeStats{FsStats: *filesystem(d.at, &u.Disk), Name: u.Volume}
+		if u.Claim != "" {
+			stats.PVCRef = &summary.PVCReference{Name: u.Claim, Namespace: p.pod.Namespace}
+		} else if !u.Memory {
+			used += u.Used
+			inodes += u.InodesUsed
+		}
+		out.VolumeStats = append(out.VolumeStats, stats)
+	}
+	if d.node != nil {
+		out.EphemeralStorage = filesystem(d.at, d.node)
+		out.EphemeralStorage.UsedBytes, out.EphemeralStorage.InodesUsed = &used, &inodes
+	}
+}
+
+func containerStats(at metav1.Time, c *containerUsage) summary.ContainerStats {
+	return summary.ContainerStats{
+		Name: c.name, StartTime: metav1.NewTime(c.started), CPU: cpu(at, &c.sample, c.cores), Memory: memory(at, &c.sample),
+		Swap: swap(at, &c.sample), IO: diskIO(at, &c.sample),
+	}
+}
+
+func cpu(at metav1.Time, s *Sample, cores *uint64) *summary.CPUStats {
+	return &summary.CPUStats{Time: at, UsageNanoCores: cores, UsageCoreNanoSeconds: count(s.CPU), PSI: pressure(s, "cpu")}
+}
+
+func memory(at metav1.Time, s *Sample) *summary.MemoryStats {
+	m := &summary.MemoryStats{
+		Time: at, UsageBytes: &s.Memory, WorkingSetBytes: &s.WorkingSet, RSSBytes: s.Resident, PageFaults: s.Faults, MajorPageFaults: s.MajFaults,
+		PSI: pressure(s, "memory"),
+	}
+	if s.Limit > 0 {
+		m.AvailableBytes = new(less(s.Limit, s.WorkingSet))
+	}
+	return m
+}
+
+func swap(at metav1.Time, s *Sample) *summary.SwapStats {
+	if s.Swap == nil {
+		return nil
+	}
+	out := &summary.SwapStats{Time: at, SwapUsageBytes: s.Swap}
+	if s.SwapLimit != nil {
+		out.SwapAvailableBytes = new(less(*s.SwapLimit, *s.Swap))
+	}
+	return out
+}
+
+func diskIO(at metav1.Time, s *Sample) *summary.IOStats {
+	psi := pressure(s, "io")
+	if psi == nil {
+		return nil
+	}
+	return &summary.IOStats{Time: at, PSI: psi}
+}
+
+func pressure(s *Sample, resource string) *summary.PSIStats {
+	p, ok := s.Pressure[resource]
+	if !ok {
+		return nil
+	}
+	data := func(s Stall) summary.PSIData {
+		return summary.PSIData{Total: s.Total, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
+	}
+	return &summary.PSIStats{Full: data(p.Full), Some: data(p.Some)}
+}
+
+// add makes s the sum of containers: without a limit as soon as one has none.
+func (s *Sample) add(other *Sample) {
+	first := s.CPU == 0 && s.Memory == 0
+	s.CPU += other.CPU
+	s.Memory += other.Memory
+	s.WorkingSet += other.WorkingSet
+	if first || s.Limit > 0 && other.Limit > 0 {
+		s.Limit += other.Limit
+	} else {
+		s.Limit = 0
+	}
+	for _, pair := range [][2]**uint64{
+		{&s.Resident, &other.Resident}, {&s.Faults, &other.Faults}, {&s.MajFaults, &other.MajFaults}, {&s.Swap, &other.Swap}, {&s.Tasks, &other.Tasks},
+	} {
+		switch sum, n := *pair[0], *pair[1]; {
+		case n == nil:
+		case sum == nil:
+			*pair[0] = new(*n)
+		default:
+			*pair[0] = new(*sum + *n)
+		}
+	}
+}
+
+func network(at metav1.Time, all []Interface) *summary.NetworkStats {
+	if len(all) == 0 {
+		return nil
+	}
+	out := &summary.NetworkStats{Time: at}
+	for i := range all {
+		n := &all[i]
+		out.Interfaces = append(out.Interfaces, summary.InterfaceStats{
+			Name: n.Name, RxBytes: &n.RxBytes, RxErrors: &n.RxErrors, TxBytes: &n.TxBytes, TxErrors: &n.TxErrors,
+		})
+	}
+	out.InterfaceStats = out.Interfaces[0]
+	return out
+}
+
+func filesystem(at time.Time, d *host.Disk) *summary.FsStats {
+	if d == nil {
+		return nil
+	}
+	disk := *d
+	out := &summary.FsStats{Time: metav1.NewTime(at), AvailableBytes: &disk.Available, CapacityBytes: &disk.Capacity, UsedBytes: &disk.Used}
+	if disk.Inodes > 0 {
+		out.InodesFree, out.Inodes, out.InodesUsed = &disk.InodesFree, &disk.Inodes, &disk.InodesUsed
+	}
+	return out
+}
+
+func count(d time.Duration) *uint64 { return new(uint64(max(d, 0))) }
+
+// known leaves out what the system does not tell.
+func known(n uint64) *uint64 {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
