@@ -150,9 +150,8 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	k.server, err = server.New(cfg.Server, server.Parts{
 		Pods: lookup{k.pods}, Engine: k.engine, Observer: k.engine,
 		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
-		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
-		Metrics:      metricsHandler(),
-		StatsSummary: figures.SummaryHandler(), MetricsResource: figures.ResourceHandler(),
+		Checks:  []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
+		Metrics: metricsHandler(), StatsSummary: figures.SummaryHandler(), MetricsResource: figures.ResourceHandler(),
 		DebugPods: debugHandler(k.pods),
 	})
 	return k, err
