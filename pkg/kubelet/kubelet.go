@@ -92,8 +92,8 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		return nil, err
 	}
 	imageVolumes := &imageVolumes{Engine: k.engine}
-	volumes, err := volume.New(volume.Config{Root: cfg.RootDir, Platform: cfg.Platform},
-		volume.Parts{Objects: k.objects, Images: imageVolumes, Clock: clock.RealClock{}})
+	parts := volume.Parts{Objects: k.objects, Images: imageVolumes, Clock: clock.RealClock{}}
+	volumes, err := volume.New(volume.Config{Root: cfg.RootDir, Platform: cfg.Platform}, parts)
 	if err != nil {
 		return nil, err
 	}
@@ -120,8 +120,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	resolver := pod.NewResolver(cfg.Resolver, pod.ResolverParts{
 		Images: k.engine, Volumes: volumes, Network: k.network, Objects: k.objects, Recorder: events, Clock: clock.RealClock{},
 	})
-	imageVolumes.resolver = resolver
-	cfg.Source.Client = client
+	imageVolumes.resolver, cfg.Source.Client = resolver, client
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.pods = pod.New(cfg.Pods, pod.Parts{
 		Source: pod.NewSource(cfg.Source), Runtime: k.engine, Resolver: resolver, Volumes: volumes, Objects: k.objects,
