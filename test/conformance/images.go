@@ -176,9 +176,9 @@ func (m *maker) debianImages(ctx context.Context) ([]image, error) {
 	return images, nil
 }
 
-// pages are the files that kitten and nautilus serve.
+// pages are the files that kitten and nautilus serve. The test of image volumes wants to read on which system upstream's are built.
 func (m *maker) pages(name string) (layer, error) {
-	var entries []entry
+	entries := []entry{{name: "etc/os-release", mode: 0o644, data: []byte("NAME=\"Alpine Linux\"\nID=alpine\n")}}
 	for _, file := range []string{name + ".jpg", "data.json"} {
 		e, err := read(file, 0o644, filepath.Join(m.upstream, "test/images", name, "html", file))
 		if err != nil {

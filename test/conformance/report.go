@@ -205,7 +205,7 @@ func (r *report) print(out io.Writer) {
 
 // table is the tally per group, with a head and a sum.
 func (r *report) table() [][]string {
-	rows := [][]string{{"", "passed", "failed", "skipped", "cannot run here", "not reached", "seconds"}}
+	rows := [][]string{{"", "passed", "failed", "skipped", "cannot run here", "not reached", "busy seconds"}}
 	all := tally{sig: "all"}
 	for _, t := range r.tallies {
 		all.passed, all.failed, all.skipped = all.passed+t.passed, all.failed+t.failed, all.skipped+t.skipped

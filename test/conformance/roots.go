@@ -102,7 +102,7 @@ func (m *maker) busyboxProgram(ctx context.Context) (program []byte, links []str
 }
 
 func (m *maker) buildBusybox(ctx context.Context, file string) error {
-	if err := m.ensure(ctx, map[string]string{"gcc": "gcc", "make": "make", "dpkg-source": "dpkg-dev", "bzip2": "bzip2"}); err != nil {
+	if err := m.ensure(ctx, map[string]string{"gcc": "gcc libc6-dev", "make": "make", "dpkg-source": "dpkg-dev", "bzip2": "bzip2"}); err != nil {
 		return err
 	}
 	work := filepath.Join(m.dir, "busybox.build")
@@ -177,12 +177,12 @@ func (m *maker) source(ctx context.Context, work, name string) error {
 	return m.cluster.Logged(ctx, "image-source-"+name, work, env, "apt-get", "source", "-qq", "--only-source", name)
 }
 
-// ensure installs the Debian packages of programs that are missing.
+// ensure installs the Debian packages of programs that are missing; a program may need several, with spaces between.
 func (m *maker) ensure(ctx context.Context, packages map[string]string) error {
 	var missing []string
 	for program, pkg := range packages {
 		if _, err := exec.LookPath(program); err != nil {
-			missing = append(missing, pkg)
+			missing = append(missing, strings.Fields(pkg)...)
 		}
 	}
 	if len(missing) == 0 {
