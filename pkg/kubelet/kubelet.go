@@ -232,6 +232,8 @@ func (k *Kubelet) figures(volumes *volume.Manager) (*stats.Collector, error) {
 }
 
 func (k *Kubelet) imageRoot(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // who asks for figures does not wait for an engine that hangs
+	defer cancel()
 	info, err := k.engine.Info(ctx)
 	return info.Root, err
 }
