@@ -186,10 +186,10 @@ not run on this machine:
 not reached:
   [sig-apps] D works
 
-            passed  failed  skipped  cannot run here  not reached  seconds
-  sig-apps       0       0        1                1            1        0
-  sig-node       1       1        0                0            0        5
-       all       1       1        1                1            1        5
+            passed  failed  skipped  cannot run here  not reached  busy seconds
+  sig-apps       0       0        1                1            1             0
+  sig-node       1       1        0                0            0             5
+       all       1       1        1                1            1             5
 
 some
 took 1m0s
