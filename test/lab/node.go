@@ -43,6 +43,7 @@ func (h *Host) KubeletArgv() []string {
 		"--tls-cert-file=" + h.PKI("kubelet-server.crt"),
 		"--tls-private-key-file=" + h.PKI("kubelet-server.key"),
 		"--pod-manifest-path=" + h.Dir("manifests"),
+		"--pod-logs-dir=" + h.Dir("log", "pods"),
 		"--network-mode=host-gateway",
 		"--cluster-cidr=" + PodCIDR,
 		"--v=2",

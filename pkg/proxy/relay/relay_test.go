@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -436,7 +437,7 @@ func TestChurn(t *testing.T) {
 		return r
 	}
 	h.mustSync(t, steady(v1.ProtocolTCP, 0), steady(v1.ProtocolUDP, 0))
-	var count [2]int
+	var count [2]atomic.Int64
 	for i, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 		clients.Go(func() {
 			for {
@@ -449,11 +450,12 @@ func TestChurn(t *testing.T) {
 					t.Errorf("%s: %v", protocol, err)
 					return
 				}
-				count[i]++
+				count[i].Add(1)
 			}
 		})
 	}
-	for i := range 300 {
+	// On a busy machine many tables come and go before the clients get their turn.
+	for i := 0; i < 300 || (count[0].Load() < 20 || count[1].Load() < 1) && !t.Failed(); i++ {
 		j := i % 4
 		table := []proxy.Route{steady(v1.ProtocolTCP, min(j, 3-j), max(j, 3-j)), steady(v1.ProtocolUDP, j)}
 		if i%3 > 0 {
@@ -463,8 +465,5 @@ func TestChurn(t *testing.T) {
 	}
 	close(stop)
 	clients.Wait()
-	t.Logf("%d connections, %d packets", count[0], count[1])
-	if count[0] == 0 || count[1] == 0 {
-		t.Error("no traffic passed")
-	}
+	t.Logf("%d connections, %d packets", count[0].Load(), count[1].Load())
 }
