@@ -16,9 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -172,19 +170,6 @@ func (c *Cluster) claim() (unlock func(), err error) {
 		return nil, err
 	}
 	return unlock, nil
-}
-
-// closeInherited keeps what our caller left open, as a lock, from living on in the cluster's processes.
-func closeInherited() {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return
-	}
-	for _, entry := range entries {
-		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
-			syscall.CloseOnExec(fd)
-		}
-	}
 }
 
 func (c *Cluster) checkOwner() error {
