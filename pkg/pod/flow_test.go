@@ -61,7 +61,9 @@ func (w *world) begin() {
 		NodeName: "node1", Platform: w.platform, ClusterDomain: "cluster.local", ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, HostIPs: hostIPs,
 		Capacity: func() v1.ResourceList { return v1.ResourceList{} },
 	}, pod.ResolverParts{Images: podtest.Images{}, Volumes: w.disk, Network: podtest.Network{}, Objects: w.api, Recorder: events, Clock: clock.RealClock{}})
-	w.admitter = &podtest.Admitter{Log: w.log, Max: w.admitter.Max, MaxCPU: w.admitter.MaxCPU}
+	former := w.admitter
+	w.admitter = &podtest.Admitter{Log: w.log, Max: former.Max}
+	w.admitter.MaxCPU.Store(former.MaxCPU.Load())
 	w.manager = pod.New(pod.Config{Platform: w.platform, HostIPs: hostIPs}, pod.Parts{
 		Source: w.api, Runtime: w.engine, Resolver: resolver, Volumes: w.disk, Objects: w.api, Status: w.api, Admitter: w.admitter,
 		Prober: w.engine, Executor: w.engine, Events: events, Clock: clock.RealClock{},
@@ -237,7 +239,7 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 	case "max-pods":
 		w.admitter.Max = number(1)
 	case "max-cpu":
-		w.admitter.MaxCPU = int64(number(1))
+		w.admitter.MaxCPU.Store(int64(number(1)))
 	case "engine":
 		switch arg(1) {
 		case "restart":

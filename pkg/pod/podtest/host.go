@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -138,10 +139,9 @@ func (i Images) Pull(ctx context.Context, name string, creds []pod.Credential) (
 
 // Admitter is pod.Admitter: it lets in at most Max pods (0: any number) and logs who comes and goes.
 type Admitter struct {
-	Log *Log
-	Max int
-	// MaxCPU is read by the Manager's goroutine; change it while that is quiet.
-	MaxCPU int64
+	Log    *Log
+	Max    int
+	MaxCPU atomic.Int64 // may be changed at any time
 	in     map[types.UID]bool
 }
 
@@ -169,7 +169,7 @@ func (a *Admitter) Adopt(p *v1.Pod) {
 // Resize implements pod.Admitter: it defers what asks for more CPU than MaxCPU thousandths in all containers (0: any), each by itself.
 func (a *Admitter) Resize(p *v1.Pod) *pod.Rejection {
 	for _, c := range p.Spec.Containers {
-		if milli := c.Resources.Requests.Cpu().MilliValue(); a.MaxCPU > 0 && milli > a.MaxCPU {
+		if milli, most := c.Resources.Requests.Cpu().MilliValue(), a.MaxCPU.Load(); most > 0 && milli > most {
 			return &pod.Rejection{Reason: v1.PodReasonDeferred, Message: "Node didn't have enough resource: cpu"}
 		}
 	}
