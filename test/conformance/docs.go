@@ -20,7 +20,7 @@ cluster: a real control plane, and two nodes with a Docker engine each.
     make conformance SIGS=sig-node,sig-storage        of these groups
     make conformance FOCUS='Probing container'        those with such a name; SKIP= leaves out
     make conformance SERIAL=1                         the Serial ones
-    make conformance SUBSET=1                         a few of each subject, in minutes; part of make test
+    make conformance SUBSET=1                         a few of each subject, in minutes
     make conformance PROCS=4 NODES=1                  tests at once (8), schedulable nodes (2)
     make conformance ALL=1 FOCUS='InPlace'            also tests that are not marked Conformance
 
