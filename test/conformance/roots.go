@@ -16,7 +16,6 @@ import (
 
 const (
 	debianRelease = "bookworm"
-	debianMirror  = "http://deb.debian.org/debian"
 	debianKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 )
 
@@ -39,13 +38,17 @@ func (m *maker) debianRoot(ctx context.Context) (layer, error) {
 	if err := m.ensure(ctx, map[string]string{"debootstrap": "debootstrap"}); err != nil {
 		return layer{}, err
 	}
+	mirror, err := debianMirror(ctx)
+	if err != nil {
+		return layer{}, err
+	}
 	root := filepath.Join(m.dir, "debian.root")
 	if err := os.RemoveAll(root); err != nil {
 		return layer{}, err
 	}
 	defer os.RemoveAll(root)
 	if err := m.cluster.Logged(ctx, "image-debian", m.dir, nil, "debootstrap", "--variant=minbase",
-		"--include="+strings.Join(debianPackages, ","), debianRelease, root, debianMirror); err != nil {
+		"--include="+strings.Join(debianPackages, ","), debianRelease, root, mirror); err != nil {
 		return layer{}, err
 	}
 	for name, text := range map[string]string{"etc/passwd": debianUsers, "etc/group": debianGroups} {
@@ -153,6 +156,20 @@ func configure(config []byte, settings []string) []byte {
 	return out.Bytes()
 }
 
+// debianMirror is where this machine's apt takes the release from.
+func debianMirror(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages").Output()
+	if err != nil {
+		return "", fmt.Errorf("cannot list apt's sources: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[1] == debianRelease && fields[2] == "main" {
+			return fields[0], nil
+		}
+	}
+	return "", fmt.Errorf("apt has no source for Debian %s main: add one, then apt-get update", debianRelease)
+}
+
 // source unpacks a Debian source package below work. apt gets its list of sources and all its state there, so that the machine's stay
 // as they are.
 func (m *maker) source(ctx context.Context, work, name string) error {
@@ -162,7 +179,11 @@ func (m *maker) source(ctx context.Context, work, name string) error {
 		}
 	}
 	apt := filepath.Join(work, "apt")
-	sources := fmt.Sprintf("deb-src [signed-by=%s] %s %s main\n", debianKeyring, debianMirror, debianRelease)
+	mirror, err := debianMirror(ctx)
+	if err != nil {
+		return err
+	}
+	sources := fmt.Sprintf("deb-src [signed-by=%s] %s %s main\n", debianKeyring, mirror, debianRelease)
 	settings := fmt.Sprintf("Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"-\";\nDir::State::lists %q;\nDir::Cache %q;\nAPT::Sandbox::User \"root\";\n",
 		filepath.Join(apt, "sources.list"), filepath.Join(apt, "lists"), apt)
 	for file, text := range map[string]string{"sources.list": sources, "apt.conf": settings} {
