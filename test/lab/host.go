@@ -12,7 +12,7 @@ import (
 )
 
 // switchNamespace holds the bridge to which every host's veth leads.
-const switchNamespace = "wk-switch"
+var switchNamespace = prefix + "switch"
 
 // Host is a network namespace that plays a machine.
 type Host struct {
@@ -35,7 +35,7 @@ func (c *Cluster) newHost(name string, addr netip.Addr) *Host {
 }
 
 // Namespace is the name of the host's network namespace, as `ip netns` knows it.
-func (h *Host) Namespace() string { return "wk-" + h.Name }
+func (h *Host) Namespace() string { return prefix + h.Name }
 
 // Dir is the host's directory below the cluster's state.
 func (h *Host) Dir(elem ...string) string {

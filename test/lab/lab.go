@@ -4,7 +4,7 @@
 //	tools, images (built here) -> hosts (network namespaces) -> control plane -> engines -> kubelet and proxy per node
 //
 // hack/cluster is its command line, test/e2e its tests. A host is a network namespace with one veth on a common bridge and no way out
-// of the machine. Everything of a cluster is below State (_output/cluster), Run (/run/winkube) and the namespaces and cgroups named
+// of the machine. Everything of a cluster is below State (_output/cluster), runDir and the namespaces and cgroups named
 // wk-*; Down removes all of it and then looks whether something is left. The machine's own engine, network and /etc stay as they are.
 package lab
 
@@ -30,8 +30,15 @@ const (
 	apiPort     = "6443"
 )
 
-// runDir holds sockets and the engines' state: short, because a socket's path has at most 107 bytes, and on a tmpfs.
-const runDir = "/run/winkube"
+// WINKUBE_CLUSTER names one of several clusters side by side on the machine, each of its own checkout: a few letters, "" for the usual
+// one. Only what the machine shares needs a name; the networks never meet, so that addresses are the same in each.
+var (
+	instance = os.Getenv("WINKUBE_CLUSTER")
+	// prefix begins the names of namespaces and cgroups.
+	prefix = strings.TrimSuffix("wk-"+instance, "-") + "-"
+	// runDir holds sockets and the engines' state: short, because a socket's path has at most 107 bytes, and on a tmpfs.
+	runDir = strings.TrimSuffix("/run/winkube-"+instance, "-")
+)
 
 // Cluster is one control plane and its nodes. Its methods may be called from one goroutine at a time; those of its Processes from any.
 type Cluster struct {
@@ -154,7 +161,8 @@ func (c *Cluster) Step(ctx context.Context, name string, do func(context.Context
 	return c.steps.Run(ctx, name, do)
 }
 
-// claim takes the machine for this repository: names of namespaces are the machine's, so that it can carry one cluster at a time.
+// claim takes the cluster's names for this repository: names of namespaces are the machine's, so that it can carry one cluster of a
+// name at a time.
 func (c *Cluster) claim() (unlock func(), err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("cannot make network namespaces: run as root")
@@ -179,7 +187,7 @@ func (c *Cluster) checkOwner() error {
 	}
 	owner := strings.TrimSpace(string(data))
 	if _, err := os.Stat(owner); owner != c.Root && err == nil {
-		return fmt.Errorf("a cluster of %s runs on this machine; end it first: make -C %s down", owner, owner)
+		return fmt.Errorf("a cluster of %s runs on this machine; end it first (make -C %s down), or name another one by WINKUBE_CLUSTER", owner, owner)
 	}
 	return nil
 }
