@@ -1,0 +1,247 @@
+package hns
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// networkTypes are HNS' kinds of networks and what each needs. "hcn-json-document-schemas" and hcsshim's hcnnetwork.go name them; Internal
+// is known to HNS v1 (Docker's "internal" driver).
+var networkTypes = map[string]struct {
+	external bool // on a network adapter of the host
+	remote   bool // may have endpoints of other hosts
+}{
+	"NAT": {}, "ICS": {}, "Internal": {}, "Private": {},
+	"Transparent": {external: true},
+	"L2Bridge":    {external: true, remote: true},
+	"L2Tunnel":    {external: true, remote: true},
+	"Overlay":     {external: true, remote: true},
+}
+
+// networkFlags: 1 EnableDnsProxy, 2 EnableDhcpServer, 8 EnableNonPersistent, 1024 DisableHostPort, 8192 EnableIov.
+const (
+	networkFlags  = 1 | 2 | 8 | 1024 | 8192
+	nonPersistent = 8
+)
+
+func (h *HNS) createNetwork(n *Network) error {
+	if n.Name == "" {
+		return fail(InvalidNetwork, "Name is empty")
+	}
+	kind, ok := networkTypes[n.Type]
+	if !ok {
+		return fail(InvalidNetworkType, "Type is %q", n.Type)
+	}
+	if n.Flags&^networkFlags != 0 {
+		return unknown(InvalidParameter, "Flags are %d", n.Flags)
+	}
+	for _, other := range h.networks {
+		switch {
+		case strings.EqualFold(other.Name, n.Name): // microsoft/hcsshim#850
+			return fail(NetworkExists, "network %q is there", n.Name)
+		case h.version == nil && n.Type == "NAT" && other.Type == "NAT": // docker/for-win#726: one NAT network on Server 2016
+			return fail(ObjectExists, "NAT network %q is there", other.Name)
+		}
+	}
+	if err := h.v().checkPolicies("network", n.Policies); err != nil {
+		return err
+	}
+	if err := h.checkSubnets(n); err != nil {
+		return err
+	}
+	if err := n.checkNetworkPolicies(n.Policies); err != nil {
+		return err
+	}
+	if kind.external {
+		if err := h.bind(n); err != nil {
+			return err
+		}
+	}
+	if len(n.MacPool.Ranges) == 0 {
+		index := len(h.networks)
+		n.MacPool.Ranges = []MacRange{{fmt.Sprintf("00-15-5D-%02X-00-00", index), fmt.Sprintf("00-15-5D-%02X-0F-FF", index)}}
+	}
+	if err := h.identify(&n.ID, "network"); err != nil {
+		return err
+	}
+	h.networks = append(h.networks, n)
+	h.adapterChanged(n, true)
+	return nil
+}
+
+// checkSubnets: a range needs a gateway (hcsshim's Create refuses it otherwise; HNS answers E_INVALIDARG), and in an overlay network its VSID.
+func (h *HNS) checkSubnets(n *Network) error {
+	for i := range n.Ipams {
+		ipam := &n.Ipams[i]
+		if ipam.Type != "" && !strings.EqualFold(ipam.Type, "Static") && !strings.EqualFold(ipam.Type, "DHCP") {
+			return fail(InvalidParameter, "Ipams[%d].Type is %q", i, ipam.Type)
+		}
+		for _, s := range ipam.Subnets {
+			if s.IpAddressPrefix == "" {
+				continue
+			}
+			prefix, err := netip.ParsePrefix(s.IpAddressPrefix)
+			if err != nil || prefix != prefix.Masked() {
+				return fail(InvalidIP, "IpAddressPrefix is %q", s.IpAddressPrefix)
+			}
+			if prefix.Addr().Is6() && !h.v().supports("IPv6") && n.Type != "NAT" {
+				return fail(Unsupported, "HNS %s has no IPv6 in %s networks", h.v(), n.Type)
+			}
+			gateway, ok := s.gateway()
+			if !ok {
+				return fail(InvalidParameter, "subnet %s has no default route", prefix)
+			}
+			if !prefix.Contains(gateway) {
+				return fail(InvalidIP, "gateway %s is not in %s", gateway, prefix)
+			}
+			if s.Flags&^1 != 0 {
+				return unknown(InvalidParameter, "subnet Flags are %d", s.Flags)
+			}
+			if err := h.v().checkPolicies("subnet", s.Policies); err != nil {
+				return err
+			}
+			vsid, ok := find[isolationPolicy](s.Policies, "VSID")
+			if n.Type == "Overlay" && (!ok || vsid.IsolationId < minVSID || vsid.IsolationId > 1<<24-1) {
+				return fail(InvalidPolicy, "subnet %s of an overlay network has VSID %d, want %d to %d", prefix, vsid.IsolationId, minVSID, 1<<24-1)
+			}
+		}
+	}
+	return nil
+}
+
+// gateway is the next hop of a subnet's default route.
+func (s *Subnet) gateway() (netip.Addr, bool) {
+	for _, r := range s.Routes {
+		if r.DestinationPrefix == "0.0.0.0/0" || r.DestinationPrefix == "::/0" {
+			addr, err := netip.ParseAddr(r.NextHop)
+			return addr, err == nil
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// checkNetworkPolicies: remote subnets, host routes and the VXLAN port are of overlay networks (hcsshim hcnglobals.go).
+func (n *Network) checkNetworkPolicies(list []Policy) error {
+	for _, p := range list {
+		if slices.Contains([]string{"RemoteSubnetRoute", "HostRoute", "VxlanPort"}, p.Type) && n.Type != "Overlay" {
+			return fail(InvalidPolicyType, "policy %s on a network of type %s", p.Type, n.Type)
+		}
+	}
+	return nil
+}
+
+// bind gives an external network its adapter: the named one, or the first that is free. An adapter carries one virtual switch, which
+// networks of one type may share (microsoft/SDN#300: no second type on an adapter, "An adapter was not found").
+func (h *HNS) bind(n *Network) error {
+	policy, named := find[adapterPolicy](n.Policies, "NetAdapterName")
+	want := policy.NetworkAdapterName
+	for _, adapter := range h.adapters {
+		if named && adapter != want {
+			continue
+		}
+		if i := slices.IndexFunc(h.networks, func(o *Network) bool { return h.bound[o.ID] == adapter && o.Type != n.Type }); i >= 0 {
+			if !named {
+				continue
+			}
+			return fail(AdapterNotFound, "adapter %q carries the %s network %q", adapter, h.networks[i].Type, h.networks[i].Name)
+		}
+		h.binding = adapter
+		return nil
+	}
+	return fail(AdapterNotFound, "there is no free adapter %q among %q", want, h.adapters)
+}
+
+// adapterChanged tells the host's IP stack of the adapter that a network brings or takes away.
+func (h *HNS) adapterChanged(n *Network, added bool) {
+	name := "vEthernet (" + n.Name + ")"
+	if networkTypes[n.Type].external {
+		if added {
+			h.bound[n.ID], h.binding = h.binding, ""
+		}
+		adapter := h.bound[n.ID]
+		if !added {
+			delete(h.bound, n.ID)
+		}
+		for _, other := range h.networks {
+			if other.ID != n.ID && h.bound[other.ID] == adapter {
+				return // the switch and its adapter are shared
+			}
+		}
+		name = "vEthernet (" + adapter + ")"
+	}
+	if h.onAdapter != nil && n.Type != "Private" {
+		h.onAdapter(name, added, n.hostAddresses())
+	}
+}
+
+// hostAddresses are the addresses that the host itself has in a network: the gateways of NAT, ICS and internal networks.
+func (n *Network) hostAddresses() []netip.Prefix {
+	var out []netip.Prefix
+	if networkTypes[n.Type].external {
+		return nil
+	}
+	for _, s := range n.subnets() {
+		if gateway, ok := s.gateway(); ok {
+			prefix, err := netip.ParsePrefix(s.IpAddressPrefix)
+			if err == nil {
+				out = append(out, netip.PrefixFrom(gateway, prefix.Bits()))
+			}
+		}
+	}
+	return out
+}
+
+func (n *Network) subnets() []Subnet {
+	var out []Subnet
+	for _, ipam := range n.Ipams {
+		out = append(out, ipam.Subnets...)
+	}
+	return out
+}
+
+// deleteNetwork takes the network's endpoints along. Load balancers on them stay, and cannot be deleted any more
+// (moby/libnetwork#2620: "The network was not found").
+func (h *HNS) deleteNetwork(id string) error {
+	n, err := h.network(id)
+	if err != nil {
+		return err
+	}
+	for _, e := range slices.Clone(h.endpoints) {
+		if e.HostComputeNetwork == n.ID {
+			h.dropEndpoint(e)
+		}
+	}
+	h.networks = slices.DeleteFunc(h.networks, func(o *Network) bool { return o == n })
+	h.adapterChanged(n, false)
+	return nil
+}
+
+func (h *HNS) modifyNetwork(n *Network, m modification) error {
+	switch m.ResourceType {
+	case "Policy":
+		var change struct{ Policies []Policy }
+		if err := decode(string(m.Settings), &change); err != nil {
+			return err
+		}
+		if err := h.v().checkPolicies("network", change.Policies); err != nil {
+			return err
+		}
+		if err := n.checkNetworkPolicies(change.Policies); err != nil {
+			return err
+		}
+		next, err := modify(n.Policies, m.RequestType, change.Policies)
+		if err != nil {
+			return err
+		}
+		n.Policies = next
+		return nil
+	case "DNS":
+		if m.RequestType != "Update" {
+			return unknown(Unsupported, "RequestType %q of DNS is not simulated", m.RequestType)
+		}
+		return decode(string(m.Settings), &n.Dns)
+	}
+	return unknown(Unsupported, "ResourceType %q of a network is not simulated", m.ResourceType)
+}

@@ -1,0 +1,197 @@
+package hns
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+)
+
+// The documents of the HCN schema, version 2, with the fields that Microsoft documents ("HCN JSON document schemas") and those that hcsshim
+// v0.15.0 sends (package hcn). A field that is in neither is refused.
+
+// Route is a route of a subnet or an endpoint.
+type Route struct {
+	NextHop           string `json:",omitempty"`
+	DestinationPrefix string `json:",omitempty"`
+	Metric            uint16 `json:",omitempty"`
+}
+
+// Policy is a policy of a network, a subnet or an endpoint. Its settings are those of its type.
+type Policy struct {
+	Type     string
+	Settings json.RawMessage `json:",omitempty"`
+}
+
+// Subnet is an address range of a network. Flag 1: the gateway's address is not reserved.
+type Subnet struct {
+	IpAddressPrefix string   `json:",omitempty"`
+	Policies        []Policy `json:",omitempty"`
+	Routes          []Route  `json:",omitempty"`
+	Flags           uint32   `json:",omitempty"`
+}
+
+// Ipam is how a network's addresses are given out: Static or DHCP.
+type Ipam struct {
+	Type    string   `json:",omitempty"`
+	Subnets []Subnet `json:",omitempty"`
+}
+
+// MacRange is a range of MAC addresses that endpoints get.
+type MacRange struct {
+	StartMacAddress string `json:",omitempty"`
+	EndMacAddress   string `json:",omitempty"`
+}
+
+// DNS is the name service settings of a network or an endpoint.
+type DNS struct {
+	Domain     string   `json:",omitempty"`
+	Suffix     string   `json:",omitempty"`
+	Search     []string `json:",omitempty"`
+	ServerList []string `json:",omitempty"`
+	Options    []string `json:",omitempty"`
+}
+
+// Network is a HostComputeNetwork.
+type Network struct {
+	ID       string   `json:",omitempty"`
+	Owner    string   `json:",omitempty"`
+	Name     string   `json:",omitempty"`
+	Type     string   `json:",omitempty"`
+	Policies []Policy `json:",omitempty"`
+	MacPool  struct {
+		Ranges []MacRange `json:",omitempty"`
+	}
+	Dns           DNS
+	Ipams         []Ipam          `json:",omitempty"`
+	Flags         uint32          `json:",omitempty"`
+	Health        json.RawMessage `json:",omitempty"`
+	SchemaVersion Version
+}
+
+// IPConfig is one address of an endpoint.
+type IPConfig struct {
+	IpAddress    string `json:",omitempty"`
+	PrefixLength uint8  `json:",omitempty"`
+}
+
+// Endpoint is a HostComputeEndpoint. Flag 1: it is on another host.
+type Endpoint struct {
+	ID                   string     `json:",omitempty"`
+	Owner                string     `json:",omitempty"`
+	Name                 string     `json:",omitempty"`
+	HostComputeNetwork   string     `json:",omitempty"`
+	HostComputeNamespace string     `json:",omitempty"`
+	Policies             []Policy   `json:",omitempty"`
+	IpConfigurations     []IPConfig `json:",omitempty"`
+	Dns                  DNS
+	Routes               []Route         `json:",omitempty"`
+	MacAddress           string          `json:",omitempty"`
+	Flags                uint32          `json:",omitempty"`
+	Health               json.RawMessage `json:",omitempty"`
+	SchemaVersion        Version
+
+	attached []string // containers and "host", HNS v1 attach
+}
+
+// remote says whether the endpoint is on another host.
+func (e *Endpoint) remote() bool { return e.Flags&1 != 0 }
+
+// PortMapping is what a load balancer does with one port.
+type PortMapping struct {
+	Protocol         uint32 `json:",omitempty"` // 6 TCP, 17 UDP, 132 SCTP
+	InternalPort     uint16 `json:",omitempty"`
+	ExternalPort     uint16 `json:",omitempty"`
+	DistributionType uint32 `json:",omitempty"` // 0 connection, 1 client and protocol, 2 client
+	Flags            uint32 `json:",omitempty"` // 1 ILB, 2 local routed VIP, 4 mux, 8 preserve DIP, 16 VIP is an external address
+}
+
+// LoadBalancer is a HostComputeLoadBalancer.
+type LoadBalancer struct {
+	ID                   string        `json:",omitempty"`
+	HostComputeEndpoints []string      `json:",omitempty"`
+	SourceVIP            string        `json:",omitempty"`
+	FrontendVIPs         []string      `json:",omitempty"`
+	PortMappings         []PortMapping `json:",omitempty"`
+	SchemaVersion        Version
+	Flags                uint32 `json:",omitempty"` // 1 DSR, 2 IPv6
+
+	network string
+}
+
+// RouteSetting is one route of an SDNRoute.
+type RouteSetting struct {
+	DestinationPrefix string `json:",omitempty"`
+	NextHop           string `json:",omitempty"`
+	NeedEncap         bool   `json:",omitempty"`
+}
+
+// SDNRoute is a HostComputeRoute.
+type SDNRoute struct {
+	ID                   string         `json:",omitempty"`
+	HostComputeEndpoints []string       `json:",omitempty"`
+	Setting              []RouteSetting `json:",omitempty"`
+	SchemaVersion        Version
+}
+
+// Resource is what is in a namespace: an endpoint or a container.
+type Resource struct {
+	Type string
+	Data struct {
+		ID string `json:"Id"`
+	}
+}
+
+// Namespace is a HostComputeNamespace.
+type Namespace struct {
+	ID            string     `json:",omitempty"`
+	NamespaceId   uint32     `json:",omitempty"`
+	Type          string     `json:",omitempty"`
+	Resources     []Resource `json:",omitempty"`
+	SchemaVersion Version
+}
+
+// query is a HostComputeQuery; Filter is a JSON document in a string.
+type query struct {
+	SchemaVersion Version
+	Flags         uint32 `json:",omitempty"`
+	Filter        string `json:",omitempty"`
+}
+
+// modification is a Modify...SettingRequest.
+type modification struct {
+	ResourceType string
+	RequestType  string
+	Settings     json.RawMessage `json:",omitempty"`
+}
+
+// decode reads one JSON document and refuses fields that the schema does not have.
+func decode(text string, into any) error {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		if strings.Contains(err.Error(), "unknown field") {
+			return unknown(InvalidJSON, "%v", err)
+		}
+		return fail(InvalidJSON, "%v", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fail(InvalidJSON, "more than one document")
+	}
+	return nil
+}
+
+// v2 refuses documents of another schema than 2.x in the HCN calls.
+func (v Version) v2() error {
+	if v.Major != 2 {
+		return fail(InvalidJSON, "SchemaVersion is %s, want 2.0", v)
+	}
+	return nil
+}
+
+func encode(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // only our own types and documents that were decoded before
+	}
+	return string(text)
+}
