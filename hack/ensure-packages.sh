@@ -7,8 +7,9 @@ for purpose in "$@"; do
 	case $purpose in
 	cluster) packages+=(docker.io iproute2 iptables nftables conntrack procps util-linux ca-certificates) ;;
 	wine) packages+=(wine64 gcc-mingw-w64-x86-64) ;;
+	peer) packages+=(containernetworking-plugins) ;;
 	*)
-		echo "ensure-packages: $purpose: know cluster and wine" >&2
+		echo "ensure-packages: $purpose: know cluster, peer and wine" >&2
 		exit 1 ;;
 	esac
 done

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,33 +29,41 @@ func newEngine(socket, pause, sample string) *engine {
 }
 
 func (e *engine) call(ctx context.Context, method, path string, in, out any) error {
+	body, err := e.stream(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	answer, err := io.ReadAll(body)
+	if err != nil || out == nil {
+		return err
+	}
+	return json.Unmarshal(answer, out)
+}
+
+// stream is call with an answer that the caller reads and closes.
+func (e *engine) stream(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var body bytes.Buffer
 	if in != nil {
 		if err := json.NewEncoder(&body).Encode(in); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	request, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, &body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := e.client.Do(request)
 	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	if response.StatusCode >= 400 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, response.Status, bytes.TrimSpace(answer))
+		defer response.Body.Close()
+		answer, _ := io.ReadAll(response.Body)
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, bytes.TrimSpace(answer))
 	}
-	if out != nil {
-		return json.Unmarshal(answer, out)
-	}
-	return nil
+	return response.Body, nil
 }
 
 func (e *engine) container(ctx context.Context, config map[string]any) (id string, err error) {
@@ -65,21 +74,29 @@ func (e *engine) container(ctx context.Context, config map[string]any) (id strin
 	return created.ID, e.call(ctx, http.MethodPost, "/containers/"+created.ID+"/start", nil, nil)
 }
 
-// pod starts the two containers and returns their ids and how long it took.
-func (e *engine) pod(ctx context.Context, network string) (ids []string, took time.Duration, err error) {
+// bare is one pod of the bare engine: its containers and how long they took, in milliseconds.
+type bare struct {
+	ids           []string
+	total, second float64
+}
+
+// pod starts the two containers. What was made before a fault is in the result too.
+func (e *engine) pod(ctx context.Context, network string) (pod bare, err error) {
 	begin := time.Now()
 	first, err := e.container(ctx, map[string]any{"Image": e.pause, "HostConfig": map[string]any{"NetworkMode": network}})
 	if first != "" {
-		ids = append(ids, first)
+		pod.ids = append(pod.ids, first)
 	}
 	if err != nil {
-		return ids, 0, err
+		return pod, err
 	}
+	between := time.Now()
 	second, err := e.container(ctx, map[string]any{"Image": e.sample, "Cmd": []string{"serve", "8080"}, "HostConfig": map[string]any{"NetworkMode": "container:" + first}})
 	if second != "" {
-		ids = append(ids, second)
+		pod.ids = append(pod.ids, second)
 	}
-	return ids, time.Since(begin), err
+	pod.total, pod.second = inMS(time.Since(begin)), inMS(time.Since(between))
+	return pod, err
 }
 
 // remove removes containers, newest first.
@@ -92,22 +109,10 @@ func (e *engine) remove(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// oneByOne measures n pods, each alone.
-func (e *engine) oneByOne(ctx context.Context, network string, n int) (durations, error) {
-	var all durations
-	for range n {
-		ids, took, err := e.pod(ctx, network)
-		if err == nil {
-			all = append(all, took)
-		}
-		if removeErr := e.remove(ctx, ids); err == nil {
-			err = removeErr
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
+// one measures one pod and removes it.
+func (e *engine) one(ctx context.Context, network string) (bare, error) {
+	pod, err := e.pod(ctx, network)
+	return pod, errors.Join(err, e.remove(ctx, pod.ids))
 }
 
 // burst measures n pods begun at once: the durations are counted from the common begin.
@@ -122,11 +127,11 @@ func (e *engine) burst(ctx context.Context, network string, n int) (durations, e
 	)
 	for range n {
 		group.Go(func() {
-			made, _, err := e.pod(ctx, network)
+			made, err := e.pod(ctx, network)
 			mu.Lock()
 			defer mu.Unlock()
-			ids = append(ids, made...)
-			all = append(all, time.Since(begin))
+			ids = append(ids, made.ids...)
+			all = append(all, inMS(time.Since(begin)))
 			if err != nil {
 				fault = err
 			}

@@ -1,6 +1,7 @@
-// Command bench measures the kubelet on the two-node cluster beside the bare engine in the same run, and prints ratios.
+// Command bench measures our kubelet on the cluster beside the bare engine and beside upstream's kubelet with containerd, in one run on
+// one machine, and prints the figures and their ratios.
 //
-//	lab cluster -> bare engine, pods one at a time, pods at once, idle, deletion -> table
+//	lab cluster and peer -> pods one at a time, pods at once, idle, many, exec -> table
 //
 // It is no test: nothing fails because a figure is bad.
 package main
@@ -10,36 +11,34 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/winkube/winkube/test/lab"
 )
 
 const (
 	burstSize = 40
+	manySize  = 100
 	oneByOne  = 20
+	execs     = 40
 	idleTime  = 60 * time.Second
 )
-
-type durations []time.Duration
-
-// at returns the p-th percentile, p from 0 to 1.
-func (d durations) at(p float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(d))
-	return sorted[min(int(p*float64(len(sorted))), len(sorted)-1)]
-}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 40*time.Minute)
 	defer cancel()
-	if err := run(ctx); err != nil {
+	do := run
+	if len(os.Args) > 1 && os.Args[1] == execCommand {
+		do = execMain
+	}
+	if err := do(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -54,6 +53,14 @@ func run(ctx context.Context) error {
 	if err := cluster.Up(ctx); err != nil {
 		return err
 	}
+	if err := cluster.UpPeer(ctx); err != nil {
+		return err
+	}
+	defer func() {
+		if err := cluster.DownPeer(context.WithoutCancel(ctx)); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: the peer was not ended: run make down:", err)
+		}
+	}()
 	client, err := cluster.Client()
 	if err != nil {
 		return err
@@ -64,121 +71,195 @@ func run(ctx context.Context) error {
 	}
 	node := cluster.Nodes[0]
 	b := &bench{
-		engine: newEngine(node.EngineSocket(), lab.PauseImage, lab.SampleImage),
-		pods:   &pods{client: client, node: node.Name, image: lab.SampleImage},
-		pid:    func() (int, bool) { return node.Process("kubelet").PID() },
+		cluster:  cluster,
+		engine:   newEngine(node.EngineSocket(), lab.PauseImage, lab.SampleImage),
+		ours:     newAgent(client, node),
+		upstream: newAgent(client, cluster.Peer),
 	}
-	if _, err := b.pods.remove(ctx); err != nil {
-		return err
+	for _, agent := range b.agents() {
+		if _, err := agent.pods.remove(ctx); err != nil {
+			return err
+		}
 	}
 	return b.run(ctx)
 }
 
-// bench holds the two sides of one run.
-type bench struct {
-	engine *engine
-	pods   *pods
-	pid    func() (int, bool)
+// agent is a kubelet on its host.
+type agent struct {
+	host *lab.Host
+	pods *pods
 }
+
+func newAgent(client kubernetes.Interface, host *lab.Host) *agent {
+	return &agent{host: host, pods: &pods{client: client, node: host.Name, image: lab.SampleImage}}
+}
+
+func (a *agent) pid() (int, error) {
+	pid, ok := a.host.Process("kubelet").PID()
+	if !ok {
+		return 0, fmt.Errorf("the kubelet of %s does not run; its log: %s", a.host.Name, a.host.Process("kubelet").Log())
+	}
+	return pid, nil
+}
+
+// cpu is the time that the kubelet alone has used so far.
+func (a *agent) cpu() (time.Duration, error) {
+	pid, err := a.pid()
+	if err != nil {
+		return 0, err
+	}
+	return cpuOf(pid)
+}
+
+func (a *agent) rss() (int64, error) {
+	pid, err := a.pid()
+	if err != nil {
+		return 0, err
+	}
+	return rssOf(pid)
+}
+
+// bench holds the three sides of one run.
+type bench struct {
+	cluster        *lab.Cluster
+	engine         *engine
+	ours, upstream *agent
+}
+
+func (b *bench) agents() []*agent { return []*agent{b.upstream, b.ours} }
 
 func (b *bench) run(ctx context.Context) error {
-	fmt.Printf("\n%-34s %14s %14s %8s\n", "", "bare engine", "winkube", "ratio")
-	if err := b.one(ctx); err != nil {
-		return err
-	}
-	return b.many(ctx)
-}
-
-// one measures pods that are alone.
-func (b *bench) one(ctx context.Context) error {
-	bare, err := b.engine.oneByOne(ctx, "winkube", oneByOne)
-	if err != nil {
-		return err
-	}
-	var ours, gone durations
-	for i := range oneByOne {
-		ready, err := b.pods.run(ctx, fmt.Sprintf("one-%d", i), 1)
-		if err != nil {
+	header()
+	for _, phase := range []func(context.Context) error{b.one, b.burst, b.probed, b.exec} {
+		if err := phase(ctx); err != nil {
 			return err
 		}
-		took, err := b.pods.remove(ctx)
-		if err != nil {
-			return err
-		}
-		ours, gone = append(ours, ready...), append(gone, took)
 	}
-	row("one at a time, create to Ready p50", bare.at(0.5), ours.at(0.5))
-	row("one at a time, create to Ready p99", bare.at(0.99), ours.at(0.99))
-	row("one at a time, delete to gone p50", 0, gone.at(0.5))
 	return nil
 }
 
-// many measures a burst, the agent's cost for it, and what it costs to keep it.
-func (b *bench) many(ctx context.Context) error {
+// one measures pods that are alone, the three sides in turn, so that a slow minute of the machine meets all of them.
+func (b *bench) one(ctx context.Context) error {
+	var bare, prepared durations
+	ready, gone := map[*agent]durations{}, map[*agent]durations{}
+	for i := range oneByOne {
+		pod, err := b.engine.one(ctx, "winkube")
+		if err != nil {
+			return err
+		}
+		bare, prepared = append(bare, pod.total), append(prepared, pod.second)
+		for _, agent := range b.agents() {
+			took, err := agent.pods.run(ctx, fmt.Sprintf("one-%d", i), 1, false)
+			if err != nil {
+				return err
+			}
+			left, err := agent.pods.remove(ctx)
+			if err != nil {
+				return err
+			}
+			ready[agent], gone[agent] = append(ready[agent], took...), append(gone[agent], left)
+		}
+	}
+	row("one at a time, create to Ready p50", ms, bare.at(0.5), ready[b.upstream].at(0.5), ready[b.ours].at(0.5))
+	row("one at a time, create to Ready p99", ms, bare.at(0.99), ready[b.upstream].at(0.99), ready[b.ours].at(0.99))
+	row("  of it the app container alone, p50", ms, prepared.at(0.5), 0, 0)
+	row("one at a time, delete to gone p50", ms, 0, gone[b.upstream].at(0.5), gone[b.ours].at(0.5))
+	return nil
+}
+
+// burst measures many pods begun at once, the agents' cost for them, and what it costs to keep them.
+func (b *bench) burst(ctx context.Context) error {
 	bare, err := b.engine.burst(ctx, "winkube", burstSize)
 	if err != nil {
 		return err
 	}
-	pid, ok := b.pid()
-	if !ok {
-		return fmt.Errorf("the kubelet does not run")
+	ready, cpu := map[*agent]durations{}, map[*agent]float64{}
+	for _, agent := range b.agents() {
+		before, err := agent.cpu()
+		if err != nil {
+			return err
+		}
+		if ready[agent], err = agent.pods.run(ctx, "burst", burstSize, false); err != nil {
+			return err
+		}
+		after, err := agent.cpu()
+		if err != nil {
+			return err
+		}
+		cpu[agent] = (after - before).Seconds() * 1e3
 	}
-	before, err := cpuOf(pid)
-	if err != nil {
+	for _, p := range []struct {
+		name string
+		at   float64
+	}{{"create to Ready p50", 0.5}, {"create to Ready p99", 0.99}, {"all Ready", 1}} {
+		row(fmt.Sprintf("%d at once, %s", burstSize, p.name), ms, bare.at(p.at), ready[b.upstream].at(p.at), ready[b.ours].at(p.at))
+	}
+	row(fmt.Sprintf("kubelet CPU for %d at once", burstSize), ms, 0, cpu[b.upstream], cpu[b.ours])
+	if err := b.idle(ctx, fmt.Sprintf("%d pods, no probes", burstSize)); err != nil {
 		return err
 	}
-	ours, err := b.pods.run(ctx, "burst", burstSize)
-	if err != nil {
-		return err
+	gone := map[*agent]float64{}
+	for _, agent := range b.agents() {
+		if gone[agent], err = agent.pods.remove(ctx); err != nil {
+			return err
+		}
 	}
-	after, err := cpuOf(pid)
-	if err != nil {
-		return err
-	}
-	row(fmt.Sprintf("%d at once, create to Ready p50", burstSize), bare.at(0.5), ours.at(0.5))
-	row(fmt.Sprintf("%d at once, create to Ready p99", burstSize), bare.at(0.99), ours.at(0.99))
-	row(fmt.Sprintf("%d at once, all Ready", burstSize), bare.at(1), ours.at(1))
-	fmt.Printf("%-34s %14s %12.2f s\n", "kubelet CPU for the burst", "", (after - before).Seconds())
-	if err := b.idle(ctx, pid); err != nil {
-		return err
-	}
-	gone, err := b.pods.remove(ctx)
-	if err != nil {
-		return err
-	}
-	row(fmt.Sprintf("%d at once, all gone (grace 1 s)", burstSize), 0, gone)
+	row(fmt.Sprintf("%d at once, all gone (grace 1 s)", burstSize), ms, 0, gone[b.upstream], gone[b.ours])
 	return nil
 }
 
-// idle measures the kubelet while the burst's pods do nothing.
-func (b *bench) idle(ctx context.Context, pid int) error {
-	before, err := cpuOf(pid)
-	if err != nil {
+// probed measures pods that have a readiness probe each.
+func (b *bench) probed(ctx context.Context) error {
+	for _, agent := range b.agents() {
+		if _, err := agent.pods.run(ctx, "probed", burstSize, true); err != nil {
+			return err
+		}
+	}
+	if err := b.idle(ctx, fmt.Sprintf("%d pods, HTTP probes", burstSize)); err != nil {
 		return err
+	}
+	for _, agent := range b.agents() {
+		if _, err := agent.pods.run(ctx, "many", manySize-burstSize, true); err != nil {
+			return err
+		}
+	}
+	if err := b.idle(ctx, fmt.Sprintf("%d pods, HTTP probes", manySize)); err != nil {
+		return err
+	}
+	for _, agent := range b.agents() {
+		if _, err := agent.pods.remove(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// idle measures both kubelets in the same minute, in which their pods do nothing.
+func (b *bench) idle(ctx context.Context, what string) error {
+	begin, share, rss := map[*agent]time.Duration{}, map[*agent]float64{}, map[*agent]float64{}
+	var err error
+	for _, agent := range b.agents() {
+		if begin[agent], err = agent.cpu(); err != nil {
+			return err
+		}
 	}
 	select {
 	case <-time.After(idleTime):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	after, err := cpuOf(pid)
-	if err != nil {
-		return err
+	for _, agent := range b.agents() {
+		end, err := agent.cpu()
+		if err != nil {
+			return err
+		}
+		bytes, err := agent.rss()
+		if err != nil {
+			return err
+		}
+		share[agent], rss[agent] = 100*(end-begin[agent]).Seconds()/idleTime.Seconds(), float64(bytes)/(1<<20)
 	}
-	rss, err := rssOf(pid)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("%-34s %14s %12.2f %%\n", fmt.Sprintf("kubelet CPU idle, %d pods", burstSize), "", 100*(after-before).Seconds()/idleTime.Seconds())
-	fmt.Printf("%-34s %14s %10.0f MiB\n", fmt.Sprintf("kubelet RSS, %d pods", burstSize), "", float64(rss)/(1<<20))
+	row("kubelet CPU, idle, "+what, percent, 0, share[b.upstream], share[b.ours])
+	row("kubelet RSS, "+what, mib, 0, rss[b.upstream], rss[b.ours])
 	return nil
-}
-
-// row prints a figure beside the bare engine's; 0: there is none.
-func row(name string, bare, ours time.Duration) {
-	if bare == 0 {
-		fmt.Printf("%-34s %14s %11.0f ms\n", name, "", float64(ours.Microseconds())/1000)
-		return
-	}
-	fmt.Printf("%-34s %11.0f ms %11.0f ms %8.2f\n", name, float64(bare.Microseconds())/1000, float64(ours.Microseconds())/1000, float64(ours)/float64(bare))
 }

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
@@ -21,21 +22,26 @@ type pods struct {
 	image  string
 }
 
-func (p *pods) make(name string, grace int64) *v1.Pod {
-	return &v1.Pod{
+// make describes a pod; probed gives it a readiness probe by HTTP with the API's default times.
+func (p *pods) make(name string, probed bool) *v1.Pod {
+	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app": "bench"}},
 		Spec: v1.PodSpec{
 			NodeName:                      p.node,
-			TerminationGracePeriodSeconds: ptr.To(grace),
+			TerminationGracePeriodSeconds: ptr.To(int64(1)),
 			AutomountServiceAccountToken:  ptr.To(true),
 			Containers:                    []v1.Container{{Name: "web", Image: p.image, Args: []string{"serve", "8080"}, ImagePullPolicy: v1.PullNever}},
 		},
 	}
+	if probed {
+		pod.Spec.Containers[0].ReadinessProbe = &v1.Probe{ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
+	}
+	return pod
 }
 
 // run creates the pods at once and waits until all are Ready; the durations are counted from the common begin.
-func (p *pods) run(ctx context.Context, prefix string, n int) (durations, error) {
-	watcher, err := p.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=bench"})
+func (p *pods) run(ctx context.Context, prefix string, n int, probed bool) (durations, error) {
+	watcher, err := p.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node})
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +50,7 @@ func (p *pods) run(ctx context.Context, prefix string, n int) (durations, error)
 	faults := make(chan error, n)
 	for i := range n {
 		go func() {
-			_, err := p.client.CoreV1().Pods(namespace).Create(ctx, p.make(fmt.Sprintf("%s-%d", prefix, i), 1), metav1.CreateOptions{})
+			_, err := p.client.CoreV1().Pods(namespace).Create(ctx, p.make(fmt.Sprintf("%s-%d", prefix, i), probed), metav1.CreateOptions{})
 			faults <- err
 		}()
 	}
@@ -64,7 +70,7 @@ func (p *pods) run(ctx context.Context, prefix string, n int) (durations, error)
 			}
 			if isReady(pod) && !ready[pod.Name] {
 				ready[pod.Name] = true
-				all = append(all, time.Since(begin))
+				all = append(all, inMS(time.Since(begin)))
 			}
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%d of %d pods created, %d Ready: %w", created, n, len(all), ctx.Err())
@@ -73,19 +79,19 @@ func (p *pods) run(ctx context.Context, prefix string, n int) (durations, error)
 	return all, nil
 }
 
-// remove deletes every pod of the bench and waits until the last is gone.
-func (p *pods) remove(ctx context.Context) (time.Duration, error) {
-	list, err := p.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=bench"})
+// remove deletes every pod of the bench on the node, waits until the last is gone and returns the milliseconds that it took.
+func (p *pods) remove(ctx context.Context) (took float64, err error) {
+	list, err := p.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node})
 	if err != nil || len(list.Items) == 0 {
 		return 0, err
 	}
-	watcher, err := p.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=bench", ResourceVersion: list.ResourceVersion})
+	watcher, err := p.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node, ResourceVersion: list.ResourceVersion})
 	if err != nil {
 		return 0, err
 	}
 	defer watcher.Stop()
 	begin := time.Now()
-	if err := p.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=bench"}); err != nil {
+	if err := p.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node}); err != nil {
 		return 0, err
 	}
 	for left := len(list.Items); left > 0; {
@@ -101,7 +107,7 @@ func (p *pods) remove(ctx context.Context) (time.Duration, error) {
 			return 0, fmt.Errorf("%d pods left: %w", left, ctx.Err())
 		}
 	}
-	return time.Since(begin), nil
+	return inMS(time.Since(begin)), nil
 }
 
 func isReady(pod *v1.Pod) bool {

@@ -39,7 +39,7 @@ func (c *Cluster) Down(ctx context.Context) error {
 
 func (c *Cluster) namespaces() []string {
 	names := []string{switchNamespace}
-	for _, host := range c.Hosts() {
+	for _, host := range c.machines() {
 		names = append(names, host.Namespace())
 	}
 	return names
@@ -54,7 +54,7 @@ func (c *Cluster) Processes() []int {
 			pids = append(pids, pid)
 		}
 	}
-	for _, node := range c.Nodes {
+	for _, node := range c.machines() {
 		for _, pid := range cgroupProcesses(node.cgroup()) {
 			add(pid)
 		}
@@ -108,7 +108,7 @@ func inodeOf(path string) (uint64, bool) {
 
 // endProcesses kills until nothing is left: an agent that still lives may start another while its children die.
 func (c *Cluster) endProcesses(ctx context.Context) error {
-	for _, host := range c.Hosts() {
+	for _, host := range c.machines() {
 		for _, process := range slices.Backward(host.processes) {
 			if err := process.Kill9(ctx); err != nil {
 				return err
@@ -117,17 +117,21 @@ func (c *Cluster) endProcesses(ctx context.Context) error {
 	}
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
 		pids := c.Processes()
-		for _, pid := range pids {
-			if process, err := os.FindProcess(pid); err == nil {
-				_ = process.Signal(syscall.SIGKILL)
-			}
-		}
+		killAll(pids)
 		return len(pids) == 0, nil
 	})
 	if err != nil {
 		return fmt.Errorf("processes do not end: %v: %w", c.Processes(), err)
 	}
 	return nil
+}
+
+func killAll(pids []int) {
+	for _, pid := range pids {
+		if process, err := os.FindProcess(pid); err == nil {
+			_ = process.Signal(syscall.SIGKILL)
+		}
+	}
 }
 
 // mount is one line of the machine's mount table.
@@ -175,7 +179,7 @@ func (c *Cluster) unmountAll(ctx context.Context) error {
 
 func (c *Cluster) removeAll(ctx context.Context) error {
 	var errs []error
-	for _, node := range c.Nodes {
+	for _, node := range c.machines() {
 		errs = append(errs, removeShimSockets(node.RunDir("containerd")))
 		errs = append(errs, wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 5*time.Second, true, func(context.Context) (bool, error) {
 			return removeCgroups(node.cgroup()) == nil, nil // a cgroup is busy until its last process is reaped
@@ -187,7 +191,7 @@ func (c *Cluster) removeAll(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	for _, host := range c.Hosts() {
+	for _, host := range c.machines() {
 		errs = append(errs, removeButLogs(host.Dir()))
 	}
 	errs = append(errs, os.RemoveAll(c.Kubeconfig()), os.RemoveAll(runDir))
@@ -266,7 +270,7 @@ func (c *Cluster) Leftovers() []string {
 			left = append(left, "namespace "+name)
 		}
 	}
-	for _, node := range c.Nodes {
+	for _, node := range c.machines() {
 		for _, dir := range cgroupDirs(node.cgroup()) {
 			left = append(left, "cgroup "+dir)
 		}
@@ -274,7 +278,7 @@ func (c *Cluster) Leftovers() []string {
 	if _, err := os.Stat(runDir); err == nil {
 		left = append(left, "directory "+runDir)
 	}
-	for _, host := range c.Hosts() {
+	for _, host := range c.machines() {
 		if links, err := filepath.Glob("/sys/class/net/" + host.Name); err == nil {
 			for _, link := range links {
 				left = append(left, "interface "+link)

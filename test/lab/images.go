@@ -50,15 +50,7 @@ func (c *Cluster) upImages(ctx context.Context) error {
 }
 
 func (c *Cluster) upImage(ctx context.Context, img image) error {
-	program, err := os.ReadFile(filepath.Join(c.Tools, img.program))
-	if err != nil {
-		return err
-	}
-	layer, err := img.layer(program)
-	if err != nil {
-		return err
-	}
-	config, err := img.config(layer)
+	layer, config, err := img.parts(c.Tools)
 	if err != nil {
 		return err
 	}
@@ -80,6 +72,19 @@ func (c *Cluster) upImage(ctx context.Context, img image) error {
 		group.Go(func() error { return engine.Load(ctx, archive) })
 	}
 	return group.Wait()
+}
+
+// parts makes the image's file system and configuration of a program below tools.
+func (img image) parts(tools string) (layer, config []byte, err error) {
+	program, err := os.ReadFile(filepath.Join(tools, img.program))
+	if err != nil {
+		return nil, nil, err
+	}
+	if layer, err = img.layer(program); err != nil {
+		return nil, nil, err
+	}
+	config, err = img.config(layer)
+	return layer, config, err
 }
 
 // layer is the image's file system as a tar, the same bytes for the same program.

@@ -48,6 +48,7 @@ type Cluster struct {
 
 	Control *Host
 	Nodes   []*Host
+	Peer    *Host // of UpPeer
 
 	steps *Steps
 }
@@ -71,6 +72,7 @@ func New(root string, out io.Writer) *Cluster {
 		node.number = i + 1
 		node.processes = c.nodeProcesses(node)
 	}
+	c.Peer = c.newPeer()
 	return c
 }
 

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -44,7 +45,7 @@ func (c *Cluster) identities() []identity {
 		{host: control, file: "controller-manager", common: "system:kube-controller-manager", kubeconfig: true},
 		{host: control, file: "scheduler", common: "system:kube-scheduler", kubeconfig: true},
 	}
-	for _, node := range c.Nodes {
+	for _, node := range slices.Concat(c.Nodes, []*Host{c.Peer}) {
 		list = append(list,
 			identity{host: node, file: "kubelet", common: "system:node:" + node.Name, groups: []string{"system:nodes"}, kubeconfig: true},
 			identity{host: node, file: "kubelet-server", common: node.Name, names: []string{node.Name, node.Addr.String(), "127.0.0.1", "localhost"}},
@@ -71,7 +72,10 @@ func (c *Cluster) upCertificates(context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, host := range c.Hosts() {
+	for _, host := range c.machines() {
+		if err := os.MkdirAll(host.PKI(""), 0o755); err != nil {
+			return err
+		}
 		if err := os.WriteFile(host.PKI("ca.crt"), caPEM, 0o644); err != nil {
 			return err
 		}
