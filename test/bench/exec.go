@@ -34,7 +34,7 @@ func (b *bench) exec(ctx context.Context) error {
 		if _, err := agent.pods.run(ctx, "exec", 1, false); err != nil {
 			return err
 		}
-		if took[agent], err = b.execsAt(ctx, agent, "exec-0"); err != nil {
+		if took[agent], err = b.execsAt(ctx, agent, agent.pods.name("exec", 0)); err != nil {
 			return err
 		}
 		if _, err := agent.pods.remove(ctx); err != nil {

@@ -39,6 +39,9 @@ func (p *pods) make(name string, probed bool) *v1.Pod {
 	return pod
 }
 
+// name is that of the i-th pod of a run.
+func (p *pods) name(prefix string, i int) string { return fmt.Sprintf("%s-%s-%d", prefix, p.node, i) }
+
 // run creates the pods at once and waits until all are Ready; the durations are counted from the common begin.
 func (p *pods) run(ctx context.Context, prefix string, n int, probed bool) (durations, error) {
 	watcher, err := p.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node})
@@ -50,7 +53,7 @@ func (p *pods) run(ctx context.Context, prefix string, n int, probed bool) (dura
 	faults := make(chan error, n)
 	for i := range n {
 		go func() {
-			_, err := p.client.CoreV1().Pods(namespace).Create(ctx, p.make(fmt.Sprintf("%s-%d", prefix, i), probed), metav1.CreateOptions{})
+			_, err := p.client.CoreV1().Pods(namespace).Create(ctx, p.make(p.name(prefix, i), probed), metav1.CreateOptions{})
 			faults <- err
 		}()
 	}

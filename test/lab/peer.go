@@ -217,6 +217,9 @@ func (c *Cluster) upPeerKubelet(ctx context.Context) error {
 		return err
 	}
 	return kubelet.await(ctx, time.Minute, func(ctx context.Context) error {
+		if err := kubelet.Ensure(ctx); err != nil { // it gives up when containerd's CRI is not ready yet
+			return err
+		}
 		node, err := client.CoreV1().Nodes().Get(ctx, c.Peer.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
