@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParse(t *testing.T) {
@@ -21,6 +22,8 @@ func TestParse(t *testing.T) {
 		{map[string]string{"SIGS": "sig-node", "SERIAL": "1", "PROCS": "3", "NODES": "1"}, "conformance tests of sig-node, Serial; 3 processes, 1 nodes"},
 		{map[string]string{"SIGS": "sig-node", "ALL": "1", "FOCUS": "Resize", "SKIP": "Slow"}, "all tests of sig-node, not Serial, FOCUS=Resize, SKIP=Slow; 8 processes, 2 nodes"},
 		{map[string]string{"SIGS": "sig-node", "SUBSET": "1"}, "conformance tests of sig-node, the subset for everyday, not Serial; 8 processes, 2 nodes"},
+		{map[string]string{"SIGS": "sig-node", "ENGINE_API": "1.24"}, "conformance tests of sig-node, not Serial, ENGINE_API=1.24; 8 processes, 2 nodes"},
+		{map[string]string{"ENGINE_API": "1.23"}, `ENGINE_API: got "1.23", want one of 1.24, 1.41, min1.44, or nothing`},
 		{map[string]string{"PROCS": "many"}, `PROCS: got "many", want a number from 1 to 64`},
 		{map[string]string{"NODES": "3"}, `NODES: got "3", want a number from 1 to 2`},
 		{map[string]string{"SERIAL": "yes"}, `SERIAL: got "yes", want 1 or nothing`},
@@ -183,7 +186,7 @@ not run on this machine:
   [sig-apps] E works
     no E
 
-not reached:
+not reached, or interrupted:
   [sig-apps] D works
 
             passed  failed  skipped  cannot run here  not reached  busy seconds
@@ -201,18 +204,87 @@ took 1m0s
 	if err != nil || !strings.Contains(string(log), "all that it said") {
 		t.Errorf("the failure's log holds %q, %v", log, err)
 	}
-	page := filepath.Join(dir, "page.md")
-	if err := writeDocs(page, r); err != nil {
-		t.Fatal(err)
+}
+
+// What a run did not reach keeps its former verdict; the page tells from which runs it is.
+func TestRecord(t *testing.T) {
+	dir := t.TempDir()
+	day := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	run := func(engine, selection string, hour int, outcomes ...outcome) {
+		rec, err := loadRecord(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &report{plan: plan{Selection: selection, Engine: engine, Commit: "abc"}, when: day.Add(time.Duration(hour) * time.Hour), took: time.Minute, outcomes: outcomes}
+		rec.add(r)
+		rec.add(r) // the same run once more changes nothing
+		if err := rec.save(dir); err != nil {
+			t.Fatal(err)
+		}
 	}
-	text, err := os.ReadFile(page)
+	const a, b, c = "[sig-node] A works [Conformance]", "[sig-node] B works [Conformance]", "[sig-apps] C works"
+	run("", "superseded", 0, outcome{Name: b, State: passed})
+	run("", "first", 1, outcome{Name: a, State: passed, Took: 2 * time.Second}, outcome{Name: b, State: failed, Message: "it did not work"}, outcome{Name: c, State: cannot, Message: "no C"})
+	run("", "second", 2, outcome{Name: a, State: unreached}, outcome{Name: b, State: passed})
+	run("1.24", "third", 3, outcome{Name: a, State: failed, Message: "no such | field"})
+	rec, err := loadRecord(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"2026-01-02, 1m0s: some.", "| sig-node | 1 | 1 | 0 | 0 | 0 | 5 |", "- [sig-node] B works: it did: {", "- [sig-apps] C works: wants three nodes", limits[0].reason} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("the page lacks %q:\n%s", want, text)
-		}
+	page := filepath.Join(dir, "page.md")
+	if err := writeDocs(page, rec); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(data), "## Results\n")
+	text, end, _ := strings.Cut(text, "\n## What some machines cannot run\n")
+	want := `
+### The engine as it is
+
+Conformance tests:
+
+|  | passed | failed | skipped | cannot run here | not reached | busy seconds |
+|---|---|---|---|---|---|---|
+| sig-node | 2 | 0 | 0 | 0 | 0 | 2 |
+| all | 2 | 0 | 0 | 0 | 0 | 2 |
+
+Other tests:
+
+|  | passed | failed | skipped | cannot run here | not reached | busy seconds |
+|---|---|---|---|---|---|---|
+| sig-apps | 0 | 0 | 0 | 1 | 0 | 0 |
+| all | 0 | 0 | 0 | 1 | 0 | 0 |
+
+From these runs; the last one that ran a test counts:
+
+- 2026-01-02 04:04, 1m0s, commit abc: first. 1 passed, 1 failed
+- 2026-01-02 05:04, 1m0s, commit abc: second. 1 passed, 0 failed
+
+### An engine that speaks API 1.24 at most
+
+Conformance tests:
+
+|  | passed | failed | skipped | cannot run here | not reached | busy seconds |
+|---|---|---|---|---|---|---|
+| sig-node | 0 | 1 | 0 | 0 | 0 | 0 |
+| all | 0 | 1 | 0 | 0 | 0 | 0 |
+
+Failed:
+
+- [sig-node] A works [Conformance]: no such \| field
+
+From these runs; the last one that ran a test counts:
+
+- 2026-01-02 06:04, 1m0s, commit abc: third. 0 passed, 1 failed
+`
+	if text != want {
+		t.Errorf("got:\n%s\nwant:\n%s", text, want)
+	}
+	if !strings.Contains(end, limits[0].reason) {
+		t.Errorf("the page does not tell what cannot run:\n%s", end)
 	}
 }
 

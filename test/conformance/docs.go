@@ -2,7 +2,10 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +26,7 @@ cluster: a real control plane, and two nodes with a Docker engine each.
     make conformance SUBSET=1                         a few of each subject, in minutes
     make conformance PROCS=4 NODES=1                  tests at once (8), schedulable nodes (2)
     make conformance ALL=1 FOCUS='InPlace'            also tests that are not marked Conformance
+    make conformance ENGINE_API=1.24                  with an engine that speaks API 1.24 at most; also 1.41, and min1.44: 1.44 at least
 
 The suite, ginkgo and the images' programs are built from the module k8s.io/kubernetes (hack/tools/kubernetes), the images here too
 (_output/images): no registry is asked. agnhost stands on a small Debian; busybox is built of Debian's source with the setting
@@ -30,37 +34,83 @@ DI_ENV_HACK, without which its shell drops variables with odd names; nginx is ag
 the suite's report (report.json, junit.xml), all output (output.log) and a log per failure (failures/). ` + "`go run ./test/conformance -report`" + `
 prints the last run's report again.
 
-## Last run
+An engine of another version is played by test/engineproxy, which stands between kubelet and engine: it refuses versions as that engine does,
+takes out of requests what the old ignore, and out of answers what the old did not have yet and the new no longer have.
+
+## Results
 `
 
-// writeDocs writes the page from a report.
-func writeDocs(path string, r *report) error {
+// writeDocs writes the page from all that is on record.
+func writeDocs(path string, rec record) error {
 	var out strings.Builder
 	fmt.Fprintf(&out, docsHead, lab.SuiteVersion)
-	fmt.Fprintf(&out, "%s, %s: %s.\n\n", r.when.UTC().Format(time.DateOnly), r.took.Round(time.Second), r.plan.Selection)
-	for i, row := range r.table() {
-		fmt.Fprintf(&out, "| %s |\n", strings.Join(row, " | "))
-		if i == 0 {
-			fmt.Fprintf(&out, "|%s\n", strings.Repeat("---|", len(row)))
-		}
-	}
-	if len(r.failures) > 0 {
-		out.WriteString("\nFailed:\n\n")
-		for _, one := range r.failures {
-			fmt.Fprintf(&out, "- %s: %s\n", one.Name, cell(strings.TrimSpace(firstLines(one.Message, 1))))
-		}
-	}
-	if len(r.skipped) > 0 {
-		out.WriteString("\nSkipped by the suite itself:\n\n")
-		for _, one := range r.skipped {
-			fmt.Fprintf(&out, "- %s: %s\n", one.Name, cell(strings.TrimSpace(firstLines(one.Message, 1))))
-		}
+	for _, name := range slices.Sorted(maps.Keys(rec)) {
+		writeEngine(&out, name, rec[name])
 	}
 	out.WriteString("\n## What some machines cannot run\n\nThese are left out where the reason holds, and never counted as passed.\n\n| Tests | Reason | Proof |\n|---|---|---|\n")
 	for _, l := range limits {
 		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", cell(l.name.String()), cell(l.reason), cell(l.proof))
 	}
 	return os.WriteFile(path, []byte(out.String()), 0o644)
+}
+
+// writeEngine writes the results with one engine.
+func writeEngine(out io.Writer, name string, results *results) {
+	fmt.Fprintf(out, "\n### %s\n", engineTitle(name))
+	var conformance, others []outcome
+	for _, test := range slices.Sorted(maps.Keys(results.Tests)) {
+		one := results.Tests[test].outcome
+		if strings.Contains(test, "[Conformance]") {
+			conformance = append(conformance, one)
+		} else {
+			others = append(others, one)
+		}
+	}
+	for _, set := range []struct {
+		title    string
+		outcomes []outcome
+	}{{"Conformance tests", conformance}, {"Other tests", others}} {
+		if len(set.outcomes) == 0 {
+			continue
+		}
+		fmt.Fprintf(out, "\n%s:\n\n", set.title)
+		for i, row := range table(set.outcomes) {
+			fmt.Fprintf(out, "| %s |\n", strings.Join(row, " | "))
+			if i == 0 {
+				fmt.Fprintf(out, "|%s\n", strings.Repeat("---|", len(row)))
+			}
+		}
+	}
+	for _, kind := range []struct {
+		state state
+		head  string
+	}{{failed, "Failed"}, {unreached, "Without a verdict"}, {skipped, "Skipped by the suite itself"}} {
+		list := append(having(conformance, kind.state), having(others, kind.state)...)
+		if len(list) == 0 {
+			continue
+		}
+		fmt.Fprintf(out, "\n%s:\n\n", kind.head)
+		for _, one := range list {
+			fmt.Fprintf(out, "- %s: %s\n", one.Name, cell(strings.TrimSpace(firstLines(one.Message, 1))))
+		}
+	}
+	io.WriteString(out, "\nFrom these runs; the last one that ran a test counts:\n\n")
+	for _, run := range results.Runs {
+		if slices.ContainsFunc(slices.Collect(maps.Values(results.Tests)), func(t dated) bool { return t.Run.Equal(run.When) }) {
+			fmt.Fprintf(out, "- %s, %s, commit %s: %s. %s\n", run.When.UTC().Format("2006-01-02 15:04"), run.Took.Round(time.Second), run.Commit, run.Selection, run.Count)
+		}
+	}
+}
+
+// engineTitle names the engine that the kubelet saw.
+func engineTitle(name string) string {
+	switch name {
+	case "":
+		return "The engine as it is"
+	case "min1.44":
+		return "An engine that speaks API 1.44 to 1.52"
+	}
+	return "An engine that speaks API " + name + " at most"
 }
 
 // cell makes text safe inside a table.

@@ -11,9 +11,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,14 +26,15 @@ import (
 const usage = `conformance [-report] [-update-docs]
 
 From the environment:
-  SIGS    names with commas (` + defaultSIGs + `)
-  FOCUS   regular expression that a test's name must match
-  SKIP    regular expression that it must not match
-  PROCS   tests at once (8)
-  NODES   1 or 2: schedulable nodes (2)
-  SERIAL  1: the Serial tests instead of the others; they run one by one
-  ALL     1: also tests that are not [Conformance]; give a FOCUS with it
-  SUBSET  1: a selection that takes a few minutes
+  SIGS        names with commas (` + defaultSIGs + `)
+  FOCUS       regular expression that a test's name must match
+  SKIP        regular expression that it must not match
+  PROCS       tests at once (8)
+  NODES       1 or 2: schedulable nodes (2)
+  SERIAL      1: the Serial tests instead of the others; they run one by one
+  ALL         1: also tests that are not [Conformance]; give a FOCUS with it
+  SUBSET      1: a selection that takes a few minutes
+  ENGINE_API  what the kubelet shall take its engine for: 1.24, 1.41 (at most), min1.44 (at least); nothing: for what it is
 `
 
 const defaultSIGs = "sig-node,sig-storage,sig-network,sig-apps,sig-cli,sig-auth,sig-scheduling,sig-instrumentation"
@@ -45,6 +48,7 @@ type options struct {
 	serial      bool
 	all         bool
 	subset      bool
+	engine      string // API that the kubelet's engine shall speak; "": its own
 }
 
 // parse reads options from an environment.
@@ -88,6 +92,9 @@ func parse(getenv func(string) string) (options, error) {
 			return o, fmt.Errorf("%s: got %q, want 1 or nothing", name, value)
 		}
 	}
+	if o.engine = getenv("ENGINE_API"); o.engine != "" && !slices.Contains(lab.EngineAPIs, o.engine) {
+		return o, fmt.Errorf("ENGINE_API: got %q, want one of %s, or nothing", o.engine, strings.Join(lab.EngineAPIs, ", "))
+	}
 	if o.all && o.focus == nil {
 		return o, errors.New("ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems")
 	}
@@ -98,7 +105,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	report := flag.Bool("report", false, "print the report of the last run, run nothing")
-	updateDocs := flag.Bool("update-docs", false, "write docs/conformance.md from this run, or with -report from the last")
+	updateDocs := flag.Bool("update-docs", false, "write docs/conformance.md from all runs so far")
 	serve := flag.String("serve-images", "", "serve the images in this directory, on a node; for itself")
 	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage) }
 	flag.Parse()
@@ -137,8 +144,16 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 		return false, err
 	}
 	r.print(os.Stdout)
+	rec, err := loadRecord(dir)
+	if err != nil {
+		return r.failed(), err
+	}
+	rec.add(r)
+	if err := rec.save(dir); err != nil {
+		return r.failed(), err
+	}
 	if updateDocs {
-		if err := writeDocs(filepath.Join(root, "docs/conformance.md"), r); err != nil {
+		if err := writeDocs(filepath.Join(root, "docs/conformance.md"), rec); err != nil {
 			return r.failed(), err
 		}
 	}
@@ -148,6 +163,7 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 // runSuite brings everything up and runs the selected tests. That tests fail is no error.
 func runSuite(ctx context.Context, root, dir string, o options) error {
 	cluster := lab.New(root, os.Stdout)
+	cluster.EngineAPI = o.engine
 	if err := cluster.Up(ctx); err != nil {
 		return err
 	}
@@ -168,6 +184,7 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 			return err
 		}
 	}
+	p.Engine, p.Commit = o.engine, commit(ctx, root)
 	if len(p.Tests) == 0 {
 		return errors.New("no test is selected")
 	}
@@ -180,6 +197,15 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 	}
 	s := &session{cluster: cluster, dir: dir, plan: p, options: o, out: os.Stdout}
 	return s.run(ctx)
+}
+
+// commit names what is tested.
+func commit(ctx context.Context, root string) string {
+	out, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--always", "--dirty", "--abbrev=10").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // noSuchName answers for the search domain of the lab's hosts, for which there is no server: without it a program that walks its search

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -38,20 +39,24 @@ func (s spec) name() string {
 	return strings.TrimSpace(strings.Join(append(slices.Clone(s.ContainerHierarchyTexts), s.LeafNodeText), " "))
 }
 
-// result is one test's.
-type result struct {
-	Name    string
-	Took    time.Duration
-	Message string // of a failure, or why the test skipped itself
-	Log     string // of a failure: its path
-}
+// state is what came of a test.
+type state string
 
-// tally is one group's results.
-type tally struct {
-	sig                              string
-	passed, failed, skipped, unknown int
-	cannot                           int
-	took                             time.Duration
+const (
+	passed    state = "passed"
+	failed    state = "failed"
+	skipped   state = "skipped"   // by the suite itself
+	cannot    state = "cannot"    // not run: this machine cannot
+	unreached state = "unreached" // planned, but the run ended without a verdict
+)
+
+// outcome is one test's.
+type outcome struct {
+	Name    string
+	State   state
+	Took    time.Duration
+	Message string `json:",omitempty"` // of a failure, or why the test did not run
+	Log     string `json:"-"`          // of a failure: its path
 }
 
 // report is what came of a run.
@@ -59,15 +64,13 @@ type report struct {
 	plan     plan
 	when     time.Time
 	took     time.Duration
-	tallies  []tally
-	passed   []result
-	failures []result
-	skipped  []result
-	unknown  []string // planned, but without a result: the run ended before
-	around   []result // failures outside tests
+	outcomes []outcome // in the plan's order
+	around   []outcome // failures outside tests
 }
 
-func (r *report) failed() bool { return len(r.failures)+len(r.unknown)+len(r.around) > 0 }
+func (r *report) failed() bool {
+	return len(r.around) > 0 || slices.ContainsFunc(r.outcomes, func(o outcome) bool { return o.State == failed || o.State == unreached })
+}
 
 // loadReport reads a run's files and writes the logs of its failures.
 func loadReport(dir string) (*report, error) {
@@ -91,63 +94,52 @@ func loadReport(dir string) (*report, error) {
 				specs[s.name()] = s
 				continue
 			}
-			if bad(s.State) {
-				r.around = append(r.around, result{Name: s.LeafNodeType, Took: s.RunTime, Message: s.Failure.Message})
+			if verdict(s) == failed {
+				r.around = append(r.around, outcome{Name: s.LeafNodeType, State: failed, Took: s.RunTime, Message: s.Failure.Message})
 			}
 		}
 	}
-	if err := r.fill(dir, specs); err != nil {
-		return nil, err
+	for _, name := range r.plan.Tests {
+		s := specs[name]
+		one := outcome{Name: name, State: verdict(s), Took: s.RunTime, Message: s.Failure.Message}
+		if one.State == failed {
+			var err error
+			if one.Log, err = writeFailure(dir, s); err != nil {
+				return nil, err
+			}
+		}
+		r.outcomes = append(r.outcomes, one)
+	}
+	for _, test := range r.plan.Cannot {
+		r.outcomes = append(r.outcomes, outcome{Name: test.Name, State: cannot, Message: test.Reason})
 	}
 	return r, nil
 }
 
-// bad says whether a state is a failure.
-func bad(state string) bool {
-	return slices.Contains([]string{"failed", "timedout", "panicked", "interrupted", "aborted"}, state)
+// verdict reads ginkgo's state. A test that was skipped without a reason was not reached; one that was interrupted with the run has none.
+func verdict(s spec) state {
+	switch s.State {
+	case "passed":
+		return passed
+	case "failed", "timedout", "panicked", "aborted":
+		return failed
+	case "skipped":
+		if s.Failure.Message != "" {
+			return skipped
+		}
+	}
+	return unreached
 }
 
-// fill sorts the planned tests by their results.
-func (r *report) fill(dir string, specs map[string]spec) error {
-	bySIG := map[string]*tally{}
-	group := func(name string) *tally {
-		sig := sigOf(name)
-		if bySIG[sig] == nil {
-			bySIG[sig] = &tally{sig: sig}
-		}
-		return bySIG[sig]
-	}
-	for _, name := range r.plan.Tests {
-		s, t := specs[name], group(name)
-		t.took += s.RunTime
-		one := result{Name: name, Took: s.RunTime, Message: s.Failure.Message}
-		switch {
-		case s.State == "passed":
-			t.passed++
-			r.passed = append(r.passed, one)
-		case bad(s.State):
-			t.failed++
-			var err error
-			if one.Log, err = writeFailure(dir, s); err != nil {
-				return err
-			}
-			r.failures = append(r.failures, one)
-		case s.State == "skipped" && s.Failure.Message != "": // without a message it was not reached
-			t.skipped++
-			r.skipped = append(r.skipped, one)
-		default:
-			t.unknown++
-			r.unknown = append(r.unknown, name)
+// having are the outcomes with a state.
+func having(outcomes []outcome, s state) []outcome {
+	var out []outcome
+	for _, one := range outcomes {
+		if one.State == s {
+			out = append(out, one)
 		}
 	}
-	for _, test := range r.plan.Cannot {
-		group(test.Name).cannot++
-	}
-	for _, t := range bySIG {
-		r.tallies = append(r.tallies, *t)
-	}
-	slices.SortFunc(r.tallies, func(a, b tally) int { return strings.Compare(a.sig, b.sig) })
-	return nil
+	return out
 }
 
 var notInFileNames = regexp.MustCompile(`[^A-Za-z0-9]+`)
@@ -173,57 +165,75 @@ func (r *report) print(out io.Writer) {
 	for _, one := range r.around {
 		fmt.Fprintf(out, "\nFAIL outside any test: %s\n%s\n", one.Name, firstLines(one.Message, 8))
 	}
-	for _, one := range r.failures {
+	for _, one := range having(r.outcomes, failed) {
 		fmt.Fprintf(out, "\nFAIL %s (%.1f s)\n%s\n    %s\n", one.Name, one.Took.Seconds(), firstLines(one.Message, 5), one.Log)
 	}
-	if len(r.skipped) > 0 {
-		fmt.Fprintln(out, "\nskipped by the suite itself:")
-		for _, one := range r.skipped {
-			fmt.Fprintf(out, "  %s\n%s\n", one.Name, firstLines(one.Message, 1))
+	for _, kind := range []struct {
+		state state
+		head  string
+		lines int // of the message
+	}{{skipped, "skipped by the suite itself:", 1}, {cannot, "not run on this machine:", 1}, {unreached, "not reached, or interrupted:", 0}} {
+		list := having(r.outcomes, kind.state)
+		if len(list) == 0 {
+			continue
 		}
-	}
-	if len(r.plan.Cannot) > 0 {
-		fmt.Fprintln(out, "\nnot run on this machine:")
-		for _, one := range r.plan.Cannot {
-			fmt.Fprintf(out, "  %s\n    %s\n", one.Name, one.Reason)
-		}
-	}
-	if len(r.unknown) > 0 {
-		fmt.Fprintln(out, "\nnot reached:")
-		for _, name := range r.unknown {
-			fmt.Fprintf(out, "  %s\n", name)
+		fmt.Fprintf(out, "\n%s\n", kind.head)
+		for _, one := range list {
+			fmt.Fprintf(out, "  %s\n", one.Name)
+			if text := firstLines(one.Message, kind.lines); text != "" {
+				fmt.Fprintln(out, text)
+			}
 		}
 	}
 	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, row := range r.table() {
+	for _, row := range table(r.outcomes) {
 		fmt.Fprintln(w, strings.Join(row, "\t")+"\t")
 	}
 	w.Flush()
 	fmt.Fprintf(out, "\n%s\ntook %s\n", r.plan.Selection, r.took.Round(time.Second))
 }
 
-// table is the tally per group, with a head and a sum.
-func (r *report) table() [][]string {
-	rows := [][]string{{"", "passed", "failed", "skipped", "cannot run here", "not reached", "busy seconds"}}
-	all := tally{sig: "all"}
-	for _, t := range r.tallies {
-		all.passed, all.failed, all.skipped = all.passed+t.passed, all.failed+t.failed, all.skipped+t.skipped
-		all.cannot, all.unknown, all.took = all.cannot+t.cannot, all.unknown+t.unknown, all.took+t.took
+// table counts outcomes per group, with a head and a sum.
+func table(outcomes []outcome) [][]string {
+	states := []state{passed, failed, skipped, cannot, unreached}
+	type tally struct {
+		count map[state]int
+		took  time.Duration
 	}
-	for _, t := range append(slices.Clone(r.tallies), all) {
-		row := []string{t.sig}
-		for _, n := range []int{t.passed, t.failed, t.skipped, t.cannot, t.unknown} {
-			row = append(row, fmt.Sprint(n))
+	all := &tally{count: map[state]int{}}
+	groups := map[string]*tally{}
+	for _, one := range outcomes {
+		sig := sigOf(one.Name)
+		if groups[sig] == nil {
+			groups[sig] = &tally{count: map[state]int{}}
 		}
-		rows = append(rows, append(row, fmt.Sprintf("%.0f", t.took.Seconds())))
+		for _, t := range []*tally{groups[sig], all} {
+			t.count[one.State]++
+			t.took += one.Took
+		}
 	}
+	rows := [][]string{{"", "passed", "failed", "skipped", "cannot run here", "not reached", "busy seconds"}}
+	row := func(name string, t *tally) {
+		cells := []string{name}
+		for _, s := range states {
+			cells = append(cells, fmt.Sprint(t.count[s]))
+		}
+		rows = append(rows, append(cells, fmt.Sprintf("%.0f", t.took.Seconds())))
+	}
+	for _, sig := range slices.Sorted(maps.Keys(groups)) {
+		row(sig, groups[sig])
+	}
+	row("all", all)
 	return rows
 }
 
 // firstLines are the first n lines of text that say something, indented and not too long. Objects that the suite prints in the middle
 // of its messages are left out: they would be all that one sees.
 func firstLines(text string, n int) string {
+	if n == 0 {
+		return ""
+	}
 	var lines []string
 	inside := false
 	for line := range strings.Lines(text) {

@@ -15,13 +15,15 @@ import (
 
 // plan is what a run consists of.
 type plan struct {
-	Selection string    // in words
-	Tests     []string  // names of the tests to run
-	Cannot    []skipped // selected, but not for this machine
+	Selection string   // in words
+	Tests     []string // names of the tests to run
+	Cannot    []left   // selected, but not for this machine
+	Engine    string   // what the kubelet took its engine for, see lab.EngineAPIs; "": for what it is
+	Commit    string   // of the repository
 }
 
-// skipped is a test that does not run.
-type skipped struct{ Name, Reason, Proof string }
+// left is a test that does not run.
+type left struct{ Name, Reason, Proof string }
 
 // subset are the tests for everyday: of each of a node's subjects one or two that are quick.
 var subset = regexp.MustCompile(strings.Join([]string{
@@ -91,7 +93,7 @@ func pick(names []string, o options, limits []limit) plan {
 			continue
 		}
 		if i := slices.IndexFunc(limits, func(l limit) bool { return l.name.MatchString(name) }); i >= 0 {
-			p.Cannot = append(p.Cannot, skipped{name, limits[i].reason, limits[i].proof})
+			p.Cannot = append(p.Cannot, left{name, limits[i].reason, limits[i].proof})
 			continue
 		}
 		p.Tests = append(p.Tests, name)
@@ -127,6 +129,9 @@ func (o options) describe() string {
 	}
 	if o.skip != nil {
 		words = append(words, "SKIP="+o.skip.String())
+	}
+	if o.engine != "" {
+		words = append(words, "ENGINE_API="+o.engine)
 	}
 	return fmt.Sprintf("%s; %d processes, %d nodes", strings.Join(words, ", "), o.procs, o.nodes)
 }

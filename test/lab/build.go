@@ -46,8 +46,8 @@ func tools() []tool {
 
 // own are our programs that run on hosts or in images; go build itself sees whether they are up to date.
 var own = tool{
-	packages: []string{"./hack/cluster", "./build/images/sample", "./build/images/pause"},
-	names:    []string{"cluster", "sample", "pause"},
+	packages: []string{"./hack/cluster", "./build/images/sample", "./build/images/pause", "./test/engineproxy"},
+	names:    []string{"cluster", "sample", "pause", "engineproxy"},
 	ldflags:  "-s -w",
 }
 

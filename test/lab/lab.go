@@ -40,6 +40,9 @@ var (
 	runDir = strings.TrimSuffix("/run/winkube-"+instance, "-")
 )
 
+// EngineAPIs are the engines that test/engineproxy can play.
+var EngineAPIs = []string{"1.24", "1.41", "min1.44"}
+
 // Cluster is one control plane and its nodes. Its methods may be called from one goroutine at a time; those of its Processes from any.
 type Cluster struct {
 	Root  string // the repository
@@ -49,6 +52,10 @@ type Cluster struct {
 	Control *Host
 	Nodes   []*Host
 	Peer    *Host // of UpPeer
+
+	// EngineAPI is the engine that kubelets shall see, one of EngineAPIs; "": their own engine as it is. It acts on
+	// the next Up. New takes it from ENGINE_API in the environment.
+	EngineAPI string
 
 	steps *Steps
 }
@@ -61,6 +68,8 @@ func New(root string, out io.Writer) *Cluster {
 		State: filepath.Join(root, "_output/cluster"),
 		Tools: filepath.Join(root, "_output/tools"),
 		steps: newSteps(out),
+
+		EngineAPI: os.Getenv("ENGINE_API"),
 	}
 	c.Control = c.newHost("control", netip.MustParseAddr("172.30.0.10"))
 	c.Nodes = []*Host{
@@ -201,7 +210,7 @@ func (c *Cluster) Running() bool {
 	}
 	for _, host := range c.Hosts() {
 		for _, process := range host.processes {
-			if !process.Running() {
+			if process.wanted() && !process.Running() {
 				return false
 			}
 		}

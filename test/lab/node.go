@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ func (c *Cluster) nodeProcesses(node *Host) []*Process {
 	return []*Process{
 		process("containerd", node.containerdArgv),
 		process("dockerd", node.dockerdArgv),
+		{Name: "engineproxy", host: node, argv: node.engineProxyArgv, unwanted: func() bool { return c.EngineAPI == "" }},
 		process("kubelet", node.KubeletArgv),
 		process("proxy", node.ProxyArgv),
 	}
@@ -33,7 +35,7 @@ func (h *Host) KubeletArgv() []string {
 		"--node-ip=" + h.Addr.String(),
 		"--root-dir=" + h.Dir("kubelet"),
 		"--cert-dir=" + h.PKI(""),
-		"--docker-endpoint=unix://" + h.EngineSocket(),
+		"--docker-endpoint=unix://" + h.kubeletSocket(),
 		"--pod-infra-container-image=" + PauseImage,
 		"--cgroup-root=/" + h.cgroup(),
 		"--cluster-dns=" + DNSAddress,
@@ -67,6 +69,19 @@ func (h *Host) ProxyArgv() []string {
 
 // EngineSocket is where the host's Docker engine listens.
 func (h *Host) EngineSocket() string { return h.RunDir("docker.sock") }
+
+// kubeletSocket is where the kubelet finds an engine: the host's own, or what EngineAPI makes of it.
+func (h *Host) kubeletSocket() string {
+	if h.cluster.EngineAPI == "" {
+		return h.EngineSocket()
+	}
+	return h.RunDir("engineproxy.sock")
+}
+
+func (h *Host) engineProxyArgv() []string {
+	return []string{filepath.Join(h.cluster.Tools, "engineproxy"), "-api=" + h.cluster.EngineAPI,
+		"-engine=unix://" + h.EngineSocket(), "-listen=unix://" + h.kubeletSocket()}
+}
 
 func (h *Host) containerdSocket() string { return h.RunDir("containerd.sock") }
 
@@ -151,7 +166,7 @@ func (h *Host) WaitEngine(ctx context.Context) error {
 // upAgents starts kubelet and proxy on every node; static pods' manifests are in place before the kubelet looks.
 func (c *Cluster) upAgents(ctx context.Context) error {
 	for _, node := range c.Nodes {
-		for _, name := range []string{"kubelet", "proxy"} {
+		for _, name := range []string{"engineproxy", "kubelet", "proxy"} {
 			if err := node.Process(name).Ensure(ctx); err != nil {
 				return err
 			}

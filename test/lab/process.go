@@ -24,6 +24,8 @@ type Process struct {
 	host *Host
 	// argv is asked at each start: the first is the program's path.
 	argv func() []string
+	// unwanted says that the process shall not run now; nil: it always shall.
+	unwanted func() bool
 	// files are handed to the program as descriptors 3, 4, ...; asked at each start, closed after it.
 	files func() ([]*os.File, error)
 
@@ -99,8 +101,13 @@ func (p *Process) key() string {
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
-// Ensure starts the process if it does not run, and restarts it if its program or command line changed.
+func (p *Process) wanted() bool { return p.unwanted == nil || !p.unwanted() }
+
+// Ensure starts the process if it does not run, and restarts it if its program or command line changed. One that is not wanted is stopped.
 func (p *Process) Ensure(ctx context.Context) error {
+	if !p.wanted() {
+		return p.Stop(ctx)
+	}
 	r, running := p.load()
 	if running && r.Key == p.key() {
 		return nil

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// proxy passes requests on to an engine and answers as the engine of a face would. It is safe for concurrent use.
+type proxy struct {
+	face   face
+	engine *http.Client
+	pass   *httputil.ReverseProxy
+
+	mu     sync.Mutex
+	newest version // that the engine behind speaks; 0: not asked yet
+	oldest version
+}
+
+// newProxy makes a proxy to the engine at socket.
+func newProxy(f face, socket string) *proxy {
+	transport := &http.Transport{
+		DisableCompression: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}
+	p := &proxy{face: f, engine: &http.Client{Transport: transport}}
+	p.pass = &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine"
+			r.Out.Host = r.In.Host
+		},
+		FlushInterval:  -1, // events and logs are wanted as they come
+		ModifyResponse: p.shape,
+		ErrorLog:       log.New(os.Stderr, "", log.LstdFlags),
+		// An engine that is not there breaks connections; it does not answer.
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	return p
+}
+
+// spoken is what a request is about; it travels in its context.
+type spoken struct {
+	call    string
+	version version // that the request asked for
+}
+
+type spokenKey struct{}
+
+var versioned = regexp.MustCompile(`^/v([0-9.]+)(/.*)$`)
+
+// ServeHTTP answers one request.
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	asked, where := p.face.max, r.URL.Path
+	if m := versioned.FindStringSubmatch(where); m != nil {
+		where = m[2]
+		v, ok := parseVersion(m[1])
+		switch {
+		case !ok:
+			p.refuse(w, http.StatusBadRequest, "%s is no API version", m[1])
+			return
+		case v < p.face.min:
+			p.refuse(w, http.StatusBadRequest, "client version %s is too old. Minimum supported API version is %s, please upgrade your client to a newer version", v, p.face.min)
+			return
+		case v > p.face.max:
+			p.refuse(w, http.StatusBadRequest, "client version %s is too new. Maximum supported API version is %s", v, p.face.max)
+			return
+		}
+		asked = v
+	}
+	s := spoken{call: r.Method + " " + strings.TrimSuffix(where, "/"), version: asked}
+	if slices.ContainsFunc(calls, func(c change) bool { return !c.in(asked) && matches(c.call, s.call) }) {
+		p.refuse(w, http.StatusNotFound, "page not found")
+		return
+	}
+	oldest, newest, err := p.behind(r.Context())
+	if err != nil {
+		panic(http.ErrAbortHandler) // as the engine's own absence would look
+	}
+	status, err := p.shapeRequest(r, s, newest)
+	if err != nil {
+		p.refuse(w, status, "%v", err)
+		return
+	}
+	r.URL.Path = fmt.Sprintf("/v%s%s", min(max(asked, oldest), newest), where)
+	r.URL.RawPath = ""
+	p.pass.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), spokenKey{}, s)))
+}
+
+// refuse answers with an error as the engine words it.
+func (p *proxy) refuse(w http.ResponseWriter, status int, format string, args ...any) {
+	p.setHeaders(w.Header())
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"message": fmt.Sprintf(format, args...)})
+}
+
+// behind asks the engine, once, which versions it speaks. An engine before 1.25 does not say what the oldest is.
+func (p *proxy) behind(ctx context.Context) (oldest, newest version, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.newest != 0 {
+		return p.oldest, p.newest, nil
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine/version", nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	response, err := p.engine.Do(request)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer response.Body.Close()
+	var answer struct{ ApiVersion, MinAPIVersion string } //nolint:staticcheck // the engine's spelling
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return 0, 0, err
+	}
+	newest, ok := parseVersion(answer.ApiVersion)
+	if !ok {
+		return 0, 0, fmt.Errorf("the engine's API version %q cannot be understood", answer.ApiVersion)
+	}
+	oldest, _ = parseVersion(answer.MinAPIVersion)
+	p.oldest, p.newest = oldest, newest
+	return oldest, newest, nil
+}
+
+// shapeRequest takes out of a request what the version does not know, as an engine ignores it. Of what the version knows but the engine
+// behind does not, nothing may be asked.
+func (p *proxy) shapeRequest(r *http.Request, s spoken, newest version) (status int, err error) {
+	query := r.URL.Query()
+	for _, c := range queries {
+		if !c.in(s.version) && matches(c.call, s.call) {
+			query.Del(c.what)
+		}
+	}
+	r.URL.RawQuery = query.Encode()
+	if r.Header.Get("Content-Type") != "application/json" || r.ContentLength == 0 {
+		return 0, nil
+	}
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		return http.StatusBadRequest, err
+	}
+	doc, err := decode(data)
+	if errors.Is(err, io.EOF) {
+		r.Body, r.ContentLength = http.NoBody, 0
+		return 0, nil
+	}
+	if err != nil {
+		return http.StatusBadRequest, err
+	}
+	if status, err := refusal(s, doc); err != nil {
+		return status, err
+	}
+	for _, c := range requests {
+		if !matches(c.call, s.call) || c.in(s.version) && newest >= c.from {
+			continue
+		}
+		if held := remove(doc, c.what); held && c.in(s.version) && !slices.Contains(harmless, c.what) {
+			return http.StatusNotImplemented, fmt.Errorf("engineproxy: %s is of API %s, the engine behind speaks %s: its effect cannot be shown", c.what, c.from, newest)
+		}
+	}
+	if object, ok := doc.(map[string]any); ok && s.call == "POST /networks/create" && s.version >= 44 {
+		object["CheckDuplicate"] = true // from 1.44 on names are unique in any case
+	}
+	if data, err = json.Marshal(doc); err != nil {
+		return http.StatusInternalServerError, err
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
+	r.Header.Set("Content-Length", strconv.Itoa(len(data)))
+	return 0, nil
+}
+
+// refusal is what an engine of that version says of values, not fields, that it does not know. Neither change is in the history:
+// CAP_NAME is understood from 19.03 on, and before it the names were compared as they are.
+func refusal(s spoken, doc any) (status int, err error) {
+	object, _ := doc.(map[string]any)
+	config, _ := object["HostConfig"].(map[string]any)
+	if s.call != create || config == nil {
+		return 0, nil
+	}
+	if s.version < 40 {
+		for _, field := range []string{"CapAdd", "CapDrop"} {
+			for _, name := range list(config[field]) {
+				if text, _ := name.(string); strings.HasPrefix(text, "CAP_") {
+					return http.StatusInternalServerError, fmt.Errorf("Unknown capability to %s: %q", strings.ToLower(strings.TrimPrefix(field, "Cap")), text) //nolint:staticcheck // the engine's words
+				}
+			}
+		}
+	}
+	if mode, _ := config["IpcMode"].(string); s.version < 32 && slices.Contains([]string{"private", "shareable", "none"}, mode) {
+		return http.StatusBadRequest, fmt.Errorf("invalid IPC mode: %s", mode)
+	}
+	return 0, nil
+}
+
+// shape makes an answer look like the face's.
+func (p *proxy) shape(response *http.Response) error {
+	s, ok := response.Request.Context().Value(spokenKey{}).(spoken)
+	if !ok {
+		return errors.New("a request without its call")
+	}
+	p.setHeaders(response.Header)
+	if response.StatusCode != http.StatusOK || !strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") {
+		return nil
+	}
+	v := s.version
+	if p.face.strict {
+		v = p.face.max
+	}
+	streams := s.call == "GET /events" || matches("GET /containers/*/stats", s.call)
+	if !streams && !slices.ContainsFunc(answers, func(c change) bool { return matches(c.call, s.call) }) && s.call != "GET /containers/json" {
+		return nil
+	}
+	if streams {
+		reader, writer := io.Pipe()
+		from := response.Body
+		go func() { writer.CloseWithError(shapeStream(writer, from, s.call, v)) }()
+		response.Body = &stream{reader, from}
+		response.ContentLength = -1
+		response.Header.Del("Content-Length")
+		return nil
+	}
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	doc, err := decode(data)
+	if err != nil {
+		return err
+	}
+	shapeAnswer(s.call, v, doc)
+	p.name(s.call, doc)
+	if data, err = json.Marshal(doc); err != nil {
+		return err
+	}
+	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
+	response.Header.Set("Content-Length", strconv.Itoa(len(data)))
+	return nil
+}
+
+// stream is what has been shaped of a body that does not end.
+type stream struct {
+	*io.PipeReader
+	from io.Closer
+}
+
+func (s *stream) Close() error { return errors.Join(s.PipeReader.Close(), s.from.Close()) }
+
+// name puts the face's versions in the place of the engine's own.
+func (p *proxy) name(call string, doc any) {
+	object, ok := doc.(map[string]any)
+	if !ok {
+		return
+	}
+	switch call {
+	case "GET /version":
+		object["Version"], object["ApiVersion"] = p.face.release, p.face.max.String()
+		if _, ok := object["MinAPIVersion"]; ok {
+			object["MinAPIVersion"] = p.face.min.String()
+		}
+		delete(object, "Components") // repeats the engine's own
+	case "GET /info":
+		object["ServerVersion"] = p.face.release
+	}
+}
+
+func (p *proxy) setHeaders(h http.Header) {
+	h.Set("Api-Version", p.face.max.String())
+	system := h.Get("Ostype")
+	if system == "" {
+		system = "linux"
+	}
+	h.Set("Server", fmt.Sprintf("Docker/%s (%s)", p.face.release, system))
+	for _, c := range headers {
+		if !c.in(p.face.max) {
+			h.Del(c.what)
+		}
+	}
+}
