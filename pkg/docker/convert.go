@@ -120,7 +120,14 @@ func Convert(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
 	if t.Platform.OS == "windows" {
 		return out, convertWindows(&out, p, c, in, t)
 	}
-	return out, convertLinux(&out, p, c, in, t)
+	if err := convertLinux(&out, p, c, in, t); err != nil {
+		return Creation{}, err
+	}
+	if len(h.Mounts) > 0 && versions.LessThan(t.api(), "1.25") { // it would leave them out without a word
+		return Creation{}, fmt.Errorf("container %s: mount of %s at %s: engines that speak less than API 1.25, as this one does (%s), take no path with a colon",
+			c.Name, h.Mounts[0].Source, h.Mounts[0].Target, t.api())
+	}
+	return out, nil
 }
 
 // creation is what sandboxes and containers have in common.

@@ -303,6 +303,12 @@ func TestConvertDetails(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
+	colon := func(_ *v1.Pod, in *pod.Inputs) {
+		in.Mounts = []pod.Mount{{Name: "odd", HostPath: "/a:b", ContainerPath: "/c"}}
+	}
+	if _, _, err := convert(t, Target{Platform: linux, API: "1.24"}, colon); err == nil || !strings.Contains(err.Error(), "colon") {
+		t.Errorf("an engine that knows no Mounts: %v", err)
+	}
 }
 
 func TestWindowsPath(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/versions"
 	"github.com/docker/docker/client"
 	utilexec "k8s.io/client-go/util/exec"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -53,10 +54,17 @@ func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string
 		return -1, kept.data, ctx.Err()
 	case err != nil:
 		return -1, kept.data, err
-	case inspect.Pid == 0 && inspect.ExitCode != 0:
+	case inspect.Pid == 0 && inspect.ExitCode != 0 && e.tellsPid():
 		return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %s", argv, short(containerID), notStarted(kept.data))
 	}
 	return inspect.ExitCode, kept.data, nil
+}
+
+// tellsPid says whether the engine tells the process id of a command that was started: from API 1.25 on. Without it, a command that could
+// not be started looks like one that failed.
+func (e *Engine) tellsPid() bool {
+	c := e.client.Load()
+	return c == nil || !versions.LessThan(c.ClientVersion(), "1.25")
 }
 
 // notStarted is what the engine wrote to the output of a command that it could not start.

@@ -164,6 +164,11 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 func runSuite(ctx context.Context, root, dir string, o options) error {
 	cluster := lab.New(root, os.Stdout)
 	cluster.EngineAPI = o.engine
+	unlock, err := cluster.Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := cluster.Up(ctx); err != nil {
 		return err
 	}

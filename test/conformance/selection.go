@@ -53,6 +53,20 @@ var subset = regexp.MustCompile(strings.Join([]string{
 	`ServiceAccounts should (mount an API token|mount projected|guarantee)`,
 }, "|"))
 
+// engineSubset are those of the subset's tests that show what depends on the engine's version: how commands end, streams, mounts, groups and
+// capabilities, changes while a container runs, namespaces that containers share.
+var engineSubset = regexp.MustCompile(strings.Join([]string{
+	`Probing container should be restarted with a exec "cat /tmp/health"`,
+	`Container Lifecycle Hook when create a pod with lifecycle hook should execute (poststart|prestop) exec hook`,
+	`Container Runtime blackbox test on terminated container should report termination message from log`,
+	`Pods should (support remote command|support retrieving logs)`,
+	`Security Context should (support pod.Spec.SecurityContext.RunAsUser And|support seccomp)`, `Security Context When creating a pod with readOnlyRootFilesystem`,
+	`Ephemeral Containers`, `Sysctls .* should support sysctls`, `ImageVolume`, `HostPort`,
+	`EmptyDir volumes (should support \(non-root,0777|pod should share)`,
+	`Subpath Atomic writer volumes should support subpaths with (configmap|downward) pod`,
+	`Kubectl client Kubectl run pod`,
+}, "|"))
+
 // choose asks the suite for its tests and picks from them.
 func choose(ctx context.Context, cluster *lab.Cluster, o options) (plan, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Tools, "e2e.test"), "--list-tests")
@@ -107,7 +121,7 @@ func (o options) matches(name string) bool {
 		strings.Contains(name, "[Serial]") == o.serial &&
 		(o.focus == nil || o.focus.MatchString(name)) &&
 		(o.skip == nil || !o.skip.MatchString(name)) &&
-		(!o.subset || subset.MatchString(name))
+		(!o.subset || o.engine == "" && subset.MatchString(name) || o.engine != "" && engineSubset.MatchString(name))
 }
 
 // describe says in words what is selected.

@@ -165,7 +165,11 @@ func (e *Engine) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
 	case "GET json":
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		answer(w, http.StatusOK, map[string]any{"ID": c.id, "ContainerID": c.box.id, "Running": c.running, "ExitCode": c.code, "Pid": c.pid})
+		state := map[string]any{"ID": c.id, "ContainerID": c.box.id, "Running": c.running, "ExitCode": c.code}
+		if !older(e.opts.APIVersion, "1.25") {
+			state["Pid"] = c.pid
+		}
+		answer(w, http.StatusOK, state)
 	case "POST resize":
 		e.mu.Lock()
 		defer e.mu.Unlock()
