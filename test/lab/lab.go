@@ -222,6 +222,9 @@ func (c *Cluster) Running() bool {
 func (c *Cluster) Status(out io.Writer) {
 	for _, host := range c.Hosts() {
 		for _, process := range host.processes {
+			if !process.wanted() && !process.Running() {
+				continue
+			}
 			state := "down"
 			if pid, ok := process.PID(); ok {
 				state = fmt.Sprintf("up, pid %d, since %s", pid, process.Since().Format(time.TimeOnly))
