@@ -1,4 +1,4 @@
-package stats
+package cgroup
 
 import (
 	"bufio"
@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Sample is what one container has used when it was measured. Pointers are nil where the system does not tell.
+// Sample is what one cgroup has used when it was measured. Pointers are nil where the system does not tell.
 type Sample struct {
-	CPU                         time.Duration // since the container started
+	CPU                         time.Duration // since it is there
 	Memory, WorkingSet          uint64        // bytes; the second without files' pages that were not used lately
 	Limit                       uint64        // bytes of memory, 0: none
 	Resident, Faults, MajFaults *uint64
@@ -22,92 +22,81 @@ type Sample struct {
 	Pressure                    map[string]Pressure // by "cpu", "memory", "io"; only on cgroup v2 with PSI
 }
 
-// proc measures by the files of a Linux kernel.
-type proc struct {
-	root   string // of /proc
+// Reader measures processes' cgroups by the files of a Linux kernel.
+type Reader struct {
+	proc   string // /proc
 	mounts []mount
 }
 
-// mount is one hierarchy of cgroups.
-type mount struct {
-	controllers string // ",cpu,cpuacct,"; of version 2 ","
-	root, dir   string // the cgroup that is seen in dir
-}
-
-// newProc looks once where the hierarchies are mounted: they stay as long as the machine runs.
-func newProc(root string) (*proc, error) {
-	text, err := os.ReadFile(filepath.Join(root, "self/mountinfo"))
+// NewReader looks once where the hierarchies are mounted: they stay as long as the machine runs. proc is /proc.
+func NewReader(proc string) (*Reader, error) {
+	text, err := os.ReadFile(filepath.Join(proc, "self/mountinfo"))
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the cgroups: %w", err)
 	}
-	return &proc{root: root, mounts: parseMountinfo(string(text))}, nil
+	return &Reader{proc: proc, mounts: parseMountinfo(string(text))}, nil
 }
 
-// parseMountinfo finds the hierarchies in /proc/self/mountinfo (proc(5)). A name of version 1 such as "name=systemd" is kept.
-func parseMountinfo(text string) (mounts []mount) {
-	for line := range strings.Lines(text) {
-		before, after, ok := strings.Cut(line, " - ")
-		first, last := strings.Fields(before), strings.Fields(after)
-		if !ok || len(first) < 5 || len(last) < 3 {
+// Of says in which cgroups a process is.
+func (r *Reader) Of(pid int) (Place, error) {
+	text, err := os.ReadFile(filepath.Join(r.proc, strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return "", fmt.Errorf("cannot find the cgroup of process %d: %w", pid, err)
+	}
+	return Place(text), nil
+}
+
+// Place is where a process is: the text of /proc/PID/cgroup.
+type Place string
+
+// Own says whether it is a cgroup below the top of the hierarchies of CPU and memory: that at the top is the whole machine.
+func (p Place) Own() bool {
+	for _, controller := range []string{"cpuacct", "memory"} {
+		if _, where, ok := parseCgroup(string(p), controller); !ok || where == "/" {
+			return false
+		}
+	}
+	return true
+}
+
+// Pod is the place of the pod to which a container at p belongs; ok is false where no cgroup of that pod is above.
+func (p Place) Pod(uid string) (pod Place, ok bool) {
+	var lines []string
+	for line := range strings.Lines(string(p)) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) < 3 {
 			continue
 		}
-		switch last[0] {
-		case "cgroup2":
-			mounts = append(mounts, mount{",", first[3], first[4]})
-		case "cgroup":
-			mounts = append(mounts, mount{"," + last[2] + ",", first[3], first[4]})
+		above := path.Dir(parts[2])
+		base := path.Base(above)
+		if base == "pod"+uid || strings.HasSuffix(base, "-pod"+strings.ReplaceAll(uid, "-", "_")+sliceSuffix) {
+			parts[2], ok = above, true
+			lines = append(lines, strings.Join(parts, ":"))
 		}
 	}
-	return mounts
-}
-
-// parseCgroup gives the path of a controller from /proc/PID/cgroup (cgroups(7)); where no hierarchy of version 1 has it, that of
-// version 2, whose controller is "".
-func parseCgroup(text, controller string) (found, where string, ok bool) {
-	for line := range strings.Lines(text) {
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		switch {
-		case len(parts) < 3 || !strings.HasPrefix(parts[2], "/"):
-		case parts[1] == "" && !ok:
-			where, ok = parts[2], true
-		case parts[1] != "" && strings.Contains(","+parts[1]+",", ","+controller+","):
-			return controller, parts[2], true
-		}
-	}
-	return "", where, ok
+	return Place(strings.Join(lines, "\n")), ok
 }
 
 // dir is where a process's cgroup of a controller is seen, and whether it is of version 2.
-func (p *proc) dir(cgroups, controller string) (dir string, v2 bool, err error) {
-	found, where, ok := parseCgroup(cgroups, controller)
-	want := ","
-	if found != "" {
-		want = "," + found + ","
-	}
-	for _, m := range p.mounts {
-		if !ok || (want == ",") != (m.controllers == ",") || !strings.Contains(m.controllers, want) {
+func (r *Reader) dir(at Place, controller string) (dir string, v2 bool, err error) {
+	found, where, ok := parseCgroup(string(at), controller)
+	for _, m := range r.mounts {
+		if !ok || (found == "") != m.unified() || found != "" && !m.has(found) {
 			continue
 		}
-		switch rest, below := strings.CutPrefix(where, strings.TrimSuffix(m.root, "/")+"/"); {
-		case below:
-			return filepath.Join(m.dir, path.Clean("/"+rest)), found == "", nil
-		case where == m.root:
-			return m.dir, found == "", nil
+		if dir, ok := m.below(where); ok {
+			return dir, found == "", nil
 		}
 	}
 	return "", false, fmt.Errorf("cannot find the cgroup of controller %s", controller)
 }
 
-// measure reads the cgroup of the container to which a process belongs.
-func (p *proc) measure(pid int) (s Sample, err error) {
-	text, err := os.ReadFile(p.path(pid, "cgroup"))
-	if err != nil {
-		return s, fmt.Errorf("cannot find the cgroup of process %d: %w", pid, err)
-	}
+// Measure reads what the cgroups at a place have used. An error wraps fs.ErrNotExist, ESRCH or ENODEV where they are gone.
+func (r *Reader) Measure(at Place) (s Sample, err error) {
 	for controller, read := range map[string][2]func(*Sample, string) error{
 		"cpuacct": {cpuV1, cpuV2}, "memory": {memoryV1, memoryV2},
 	} {
-		dir, v2, err := p.dir(string(text), controller)
+		dir, v2, err := r.dir(at, controller)
 		if err != nil {
 			return s, err
 		}
@@ -119,16 +108,12 @@ func (p *proc) measure(pid int) (s Sample, err error) {
 			return s, err
 		}
 	}
-	if dir, _, err := p.dir(string(text), "pids"); err == nil {
+	if dir, _, err := r.dir(at, "pids"); err == nil {
 		if n, err := number(dir, "pids.current"); err == nil {
 			s.Tasks = &n
 		}
 	}
 	return s, nil
-}
-
-func (p *proc) path(pid int, name string) string {
-	return filepath.Join(p.root, strconv.Itoa(pid), name)
 }
 
 func cpuV1(s *Sample, dir string) error {
@@ -153,11 +138,15 @@ func memoryV1(s *Sample, dir string) (err error) {
 		return err
 	}
 	s.WorkingSet = less(s.Memory, values["total_inactive_file"])
-	s.Limit = bounded(values["hierarchical_memory_limit"])
+	limit, err := number(dir, "memory.limit_in_bytes") // its own: the hierarchical one is at most that of all pods together
+	if err != nil {
+		return err
+	}
+	s.Limit = bounded(limit)
 	s.Resident, s.Faults, s.MajFaults = value(values, "total_rss"), value(values, "total_pgfault"), value(values, "total_pgmajfault")
 	s.Swap = value(values, "total_swap") // absent where the kernel does not count it
 	if both := bounded(values["hierarchical_memsw_limit"]); s.Swap != nil && both > 0 && s.Limit > 0 {
-		limit := less(both, s.Limit)
+		limit := less(both, values["hierarchical_memory_limit"])
 		s.SwapLimit = &limit
 	}
 	return nil
@@ -252,12 +241,13 @@ func (s *Sample) pressure(dir string) {
 			if s.Pressure == nil {
 				s.Pressure = map[string]Pressure{}
 			}
-			s.Pressure[resource] = parsePressure(string(text))
+			s.Pressure[resource] = ParsePressure(string(text))
 		}
 	}
 }
 
-func parsePressure(text string) (p Pressure) {
+// ParsePressure reads a file of pressure stall information.
+func ParsePressure(text string) (p Pressure) {
 	scanner := bufio.NewScanner(strings.NewReader(text))
 	for scanner.Scan() {
 		kind, _, _ := strings.Cut(scanner.Text(), " ")
@@ -273,4 +263,15 @@ func parsePressure(text string) (p Pressure) {
 		}
 	}
 	return p
+}
+
+// Place is where a process in the cgroup would be.
+func (t *Tree) Place(g Group) Place {
+	var b strings.Builder
+	for _, m := range t.mounts {
+		if m.unified() == t.v2 {
+			fmt.Fprintf(&b, "0:%s:%s\n", strings.Trim(m.controllers, ","), t.where(g))
+		}
+	}
+	return Place(b.String())
 }

@@ -1,0 +1,245 @@
+package cgroup
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"path"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// setting is one file of a cgroup.
+type setting struct {
+	controller, file string
+	text             string                 // what it should say; "": left as it is
+	get              func(*Limits, string)  // reads it; nil: nobody asks
+	optional         bool                   // the kernel may have been built without it
+	equal            func(have string) bool // nil: by text
+}
+
+func (s setting) path(t *Tree, g Group) string {
+	m, err := t.hierarchy(s.controller)
+	if err != nil {
+		return "" // no such file
+	}
+	return path.Join(t.dir(m, g), s.file)
+}
+
+// settings are the files of a cgroup and what they should say, in the order in which they are written.
+func (t *Tree) settings(want Limits) []setting {
+	if t.v2 {
+		return append(settingsV2(want), hugePages(want, "hugetlb.%s.max")...)
+	}
+	return append(settingsV1(want), hugePages(want, "hugetlb.%s.limit_in_bytes")...)
+}
+
+// noLimitV1 is what version 1 takes for "none".
+const noLimitV1 = "-1"
+
+func settingsV1(want Limits) []setting {
+	number := func(n int64, none string) string {
+		if n == 0 {
+			return none
+		}
+		return strconv.FormatInt(n, 10)
+	}
+	return []setting{
+		{controller: "cpu", file: "cpu.shares", text: number(want.Shares, ""), get: func(l *Limits, text string) { l.Shares = parse(text) }},
+		{controller: "cpu", file: "cpu.cfs_period_us", text: number(want.Period, ""), get: func(l *Limits, text string) { l.Period = parse(text) }, optional: true},
+		{controller: "cpu", file: "cpu.cfs_quota_us", text: number(want.Quota, noLimitV1), get: func(l *Limits, text string) { l.Quota = max(parse(text), 0) }, optional: true},
+		{controller: "memory", file: "memory.limit_in_bytes", text: number(want.Memory, noLimitV1),
+			get:   func(l *Limits, text string) { l.Memory = want.memory(text) },
+			equal: func(have string) bool { return want.memory(have) == want.Memory }},
+		{controller: "pids", file: "pids.max", text: number(want.Pids, "max"), get: func(l *Limits, text string) { l.Pids = parse(text) }, optional: true},
+	}
+}
+
+func settingsV2(want Limits) []setting {
+	weight, quota, most := "", "max", func(n int64) string {
+		if n == 0 {
+			return "max"
+		}
+		return strconv.FormatInt(n, 10)
+	}
+	if want.Shares > 0 {
+		weight = strconv.FormatInt(Weight(want.Shares), 10)
+	}
+	if want.Quota > 0 {
+		quota = fmt.Sprintf("%d %d", want.Quota, want.Period)
+	}
+	return []setting{
+		{controller: "cpu", file: "cpu.weight", text: weight, get: func(l *Limits, text string) {
+			if l.Shares = want.Shares; text != weight {
+				l.Shares = sharesOf(parse(text))
+			}
+		}},
+		{controller: "cpu", file: "cpu.max", text: quota, optional: true,
+			get: func(l *Limits, text string) {
+				quota, period, _ := strings.Cut(text, " ")
+				l.Quota, l.Period = parse(quota), parse(period)
+			},
+			equal: func(have string) bool { return have == quota || want.Quota == 0 && strings.HasPrefix(have, "max") }},
+		{controller: "memory", file: "memory.max", text: most(want.Memory),
+			get:   func(l *Limits, text string) { l.Memory = want.memory(text) },
+			equal: func(have string) bool { return want.memory(have) == want.Memory }},
+		{controller: "pids", file: "pids.max", text: most(want.Pids), get: func(l *Limits, text string) { l.Pids = parse(text) }, optional: true},
+	}
+}
+
+// hugePages limit what the kernel calls "2MB" and "1GB".
+func hugePages(want Limits, file string) (out []setting) {
+	for _, size := range slices.Sorted(maps.Keys(want.HugePages)) {
+		name := fmt.Sprintf("%dKB", size>>10)
+		switch {
+		case size >= 1<<30:
+			name = fmt.Sprintf("%dGB", size>>30)
+		case size >= 1<<20:
+			name = fmt.Sprintf("%dMB", size>>20)
+		}
+		out = append(out, setting{controller: "hugetlb", file: fmt.Sprintf(file, name), text: strconv.FormatInt(want.HugePages[size], 10), optional: true})
+	}
+	return out
+}
+
+// memory reads a limit. The kernel keeps whole pages, and in version 1 says "none" by the largest number of them.
+func (want Limits) memory(text string) int64 {
+	const page = 4096 // the least that there is: figures that differ by less differ for no kernel
+	have := parse(text)
+	switch {
+	case have >= math.MaxInt64/page*page-65536 || have < 0:
+		return 0
+	case want.Memory > have && want.Memory-have < 65536 && want.Memory/page == have/page:
+		return want.Memory
+	}
+	return have
+}
+
+// parse reads a figure; "max" and what is none are 0.
+func parse(text string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+	return n
+}
+
+// Weight is cpu.weight of version 2 for shares of version 1: the curve through both minima, defaults and maxima that runc 1.3 and
+// upstream's kubelet use (2 is 1, 1024 is 100, 262144 is 10000).
+func Weight(shares int64) int64 {
+	switch {
+	case shares <= 2:
+		return 1
+	case shares >= 262144:
+		return 10000
+	}
+	l := math.Log2(float64(shares))
+	return int64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
+}
+
+// sharesOf is the least shares that have a weight.
+func sharesOf(weight int64) int64 {
+	return 2 + int64(sort.Search(262142, func(i int) bool { return Weight(2+int64(i)) >= weight }))
+}
+
+// make makes the directories of a cgroup and of all above it, below the root.
+func (t *Tree) make(g Group) error {
+	for _, m := range t.written() {
+		for i := range g {
+			if err := t.makeOne(m, g[:i], g[:i+1]); err != nil {
+				return fmt.Errorf("cannot make cgroup %s: %w", t.Parent(g), err)
+			}
+		}
+	}
+	return nil
+}
+
+func (t *Tree) makeOne(m mount, parent, g Group) error {
+	dir, above := t.dir(m, g), t.dir(m, parent)
+	if _, err := t.files.list(dir); !missing(err) {
+		return err
+	}
+	if t.v2 {
+		if err := t.delegate(above); err != nil {
+			return err
+		}
+	}
+	if err := t.files.make(dir); err != nil {
+		if _, again := t.files.list(dir); again != nil {
+			return err
+		}
+	}
+	if m.has("cpuset") { // it starts empty, and an empty one can hold no process
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			if err := t.inherit(above, dir, file); err != nil {
+				return err
+			}
+		}
+	}
+	if m.has("memory") { // kernels before 5.11 may count a child apart from its parent
+		if text, err := t.files.read(path.Join(dir, "memory.use_hierarchy")); err == nil && strings.TrimSpace(text) == "0" {
+			return t.files.write(path.Join(dir, "memory.use_hierarchy"), "1")
+		}
+	}
+	return nil
+}
+
+func (t *Tree) inherit(above, dir, file string) error {
+	have, err := t.files.read(path.Join(dir, file))
+	if err != nil || strings.TrimSpace(have) != "" {
+		return err
+	}
+	all, err := t.files.read(path.Join(above, file))
+	if err != nil {
+		return err
+	}
+	return t.files.write(path.Join(dir, file), strings.TrimSpace(all))
+}
+
+// delegate lets the children of a cgroup of version 2 have its controllers.
+func (t *Tree) delegate(dir string) error {
+	available, err := t.files.read(path.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	enabled, err := t.files.read(path.Join(dir, "cgroup.subtree_control"))
+	if err != nil {
+		return err
+	}
+	var lacking []string
+	for _, name := range strings.Fields(available) {
+		if !slices.Contains(strings.Fields(enabled), name) {
+			lacking = append(lacking, "+"+name)
+		}
+	}
+	if len(lacking) == 0 {
+		return nil
+	}
+	if err := t.files.write(path.Join(dir, "cgroup.subtree_control"), strings.Join(lacking, " ")); err != nil {
+		return fmt.Errorf("cannot give the controllers of %s to its children (processes may be directly in it: choose another --cgroup-root): %w", dir, err)
+	}
+	return nil
+}
+
+// write writes what differs.
+func (t *Tree) write(g Group, want Limits) error {
+	for _, s := range t.settings(want) {
+		if s.text == "" {
+			continue
+		}
+		file := s.path(t, g)
+		have, err := t.files.read(file)
+		have = strings.TrimSpace(have)
+		switch {
+		case missing(err) && s.optional:
+			continue
+		case err != nil:
+			return fmt.Errorf("cannot limit cgroup %s: %w", t.Parent(g), err)
+		case have == s.text || s.equal != nil && s.equal(have):
+			continue
+		}
+		if err := t.files.write(file, s.text); err != nil {
+			return fmt.Errorf("cannot limit cgroup %s: %s to %s: %w", t.Parent(g), s.file, s.text, err)
+		}
+	}
+	return nil
+}
