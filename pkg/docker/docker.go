@@ -68,6 +68,8 @@ type Engine struct {
 	swept     sync.Once                     // of names of logs that are gone
 	minOOM    atomic.Int64                  // the lowest oom_score_adj that the host allows, as far as known
 	cache     cache
+	files     fileCache
+	pid       atomic.Int64 // of the engine; 0: not known
 	warnOOM   sync.Once
 	observers int // how many pods ObserveAll inspects at once
 }
@@ -134,6 +136,9 @@ func (e *Engine) dial() (*client.Client, error) {
 		conn, err := dial(ctx, network, addr)
 		if h, ok := ctx.Value(hijackKey{}).(*hijack); ok && err == nil {
 			h.adopt(conn)
+		}
+		if err == nil {
+			e.met(conn)
 		}
 		return conn, err
 	}

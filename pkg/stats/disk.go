@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -21,7 +23,13 @@ type disks struct {
 	at           time.Time
 	node, images *host.Disk
 	volumes      map[types.UID][]volume.Usage
+	containers   map[string]written // by id
 }
+
+// written is what a container has put on disks. nil: not known.
+type written struct{ layer, log *amount }
+
+type amount struct{ bytes, files uint64 }
 
 // measureDisks gives figures that are at most diskAge old, of the pods in u.
 func (c *Collector) measureDisks(ctx context.Context, u usage) disks {
@@ -38,6 +46,7 @@ func (c *Collector) measureDisks(ctx context.Context, u usage) disks {
 	} else {
 		klog.V(3).InfoS("Cannot find where the engine keeps images", "err", err)
 	}
+	d.containers = c.measureContainers(ctx, u)
 	for _, p := range u.pods {
 		usages, err := c.parts.Volumes(p.pod)
 		if err != nil {
@@ -47,6 +56,50 @@ func (c *Collector) measureDisks(ctx context.Context, u usage) disks {
 	}
 	c.disks, c.diskTaken = d, now
 	return d
+}
+
+// measureContainers walks what containers have written. The engine is asked only for those that it was not asked for before.
+func (c *Collector) measureContainers(ctx context.Context, u usage) map[string]written {
+	var ids []string
+	for _, p := range u.pods {
+		for i := range p.containers {
+			ids = append(ids, p.containers[i].id)
+		}
+	}
+	files, err := c.parts.Files(ctx, ids)
+	if err != nil {
+		klog.V(3).InfoS("Cannot find where containers lie", "err", err)
+	}
+	out := make(map[string]written, len(files))
+	for id, f := range files {
+		var w written
+		if f.Layer != "" {
+			if bytes, inodes, err := volume.Measure(f.Layer); err == nil {
+				w.layer = &amount{bytes, inodes}
+			}
+		}
+		if f.Log != "" {
+			w.log = measureLog(f.Log)
+		}
+		out[id] = w
+	}
+	return out
+}
+
+// measureLog adds up a log and its rotated files.
+func measureLog(path string) *amount {
+	names, err := filepath.Glob(path + "*")
+	if err != nil || len(names) == 0 {
+		return nil
+	}
+	var a amount
+	for _, name := range names {
+		if info, err := os.Stat(name); err == nil { // else it was rotated just now
+			a.bytes += uint64(info.Size())
+			a.files++
+		}
+	}
+	return &a
 }
 
 func (c *Collector) disk(path string) *host.Disk {

@@ -48,8 +48,8 @@ func parseRoute(text string) string {
 }
 
 // network reads the interfaces that a process sees, that of the default route first.
-func (p *proc) network(process string) ([]Interface, error) {
-	dir := p.root + "/" + process + "/net/"
+func network(proc, process string) ([]Interface, error) {
+	dir := proc + "/" + process + "/net/"
 	text, err := os.ReadFile(dir + "dev")
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the network's counters: %w", err)

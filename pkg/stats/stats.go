@@ -7,17 +7,17 @@ package stats
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/cgroup"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
@@ -49,14 +49,32 @@ type Parts struct {
 	ImageRoot func(context.Context) (string, error)
 	// Usage measures a container where there are no cgroups.
 	Usage func(ctx context.Context, id string) (docker.Usage, error)
-	Clock clock.PassiveClock
+	// Files are where containers lie, by id.
+	Files func(ctx context.Context, ids []string) (map[string]docker.Files, error)
+	// Runtime is the engine's process id; 0 where it is not known. Only on Linux.
+	Runtime func() int
+	// PodsPlace is the cgroup of all pods as a process in it would see it in /proc/PID/cgroup; "": there is none. Only on Linux.
+	PodsPlace func() cgroup.Place
+	Clock     clock.PassiveClock
 }
 
 // meter measures containers on one system.
 type meter interface {
-	container(ctx context.Context, c *pod.Container) (Sample, error)
+	// container measures one, and where its pod has a cgroup of its own also that, if asked to; else whole is nil.
+	container(ctx context.Context, uid types.UID, c *pod.Container, pod bool) (s Sample, whole *Sample, err error)
 	// interfaces is what a container's pod sees, or for nil the host; the main one first.
 	interfaces(c *pod.Container) ([]Interface, error)
+	// system measures the node beside the pods.
+	system() (systemUsage, error)
+}
+
+// Sample is what a container, or a pod as a whole, has used.
+type Sample = cgroup.Sample
+
+// systemUsage is what the node uses beside single pods.
+type systemUsage struct {
+	pressure   map[string]cgroup.Pressure // of the whole machine
+	containers []containerUsage           // what upstream calls system containers: kubelet, runtime, pods
 }
 
 // Collector owns the last figures.
@@ -68,7 +86,7 @@ type Collector struct {
 	mu    sync.Mutex // held while collecting, so that those who come meanwhile find what they want
 	taken time.Time
 	usage usage
-	rates map[string]rate // by container id, and "" for the node
+	rates map[string]rate // by container id, pod uid or name of a system container, and "" for the node
 
 	diskMu    sync.Mutex
 	diskTaken time.Time
@@ -82,6 +100,7 @@ type usage struct {
 	boot   time.Time
 	net    []Interface
 	cores  *uint64 // nanocores of the whole machine
+	system systemUsage
 	pods   []podUsage
 	failed int // containers, or the node itself, that could not be measured
 }
@@ -90,10 +109,12 @@ type podUsage struct {
 	pod        *v1.Pod
 	net        []Interface
 	containers []containerUsage
+	whole      *containerUsage // by the pod's own cgroup, the infra container with it; nil: there is none
 }
 
 type containerUsage struct {
 	name    string
+	id      string
 	started time.Time
 	sample  Sample
 	cores   *uint64
@@ -112,11 +133,11 @@ func New(cfg Config, parts Parts) (*Collector, error) {
 		if cfg.Proc == "" {
 			cfg.Proc = "/proc"
 		}
-		p, err := newProc(cfg.Proc)
+		reader, err := cgroup.NewReader(cfg.Proc)
 		if err != nil {
 			return nil, err
 		}
-		c.meter = cgroups{p}
+		c.meter = &kernel{reader: reader, proc: cfg.Proc, parts: parts}
 	}
 	return c, nil
 }
@@ -150,8 +171,18 @@ func (c *Collector) measure(ctx context.Context, now time.Time) usage {
 	if u.net, err = c.meter.interfaces(nil); err != nil {
 		fail(err, "node", c.cfg.NodeName)
 	}
+	if u.system, err = c.meter.system(); err != nil {
+		fail(err, "node", c.cfg.NodeName)
+	}
 	rates := map[string]rate{"": {now, u.load.CPU}}
 	u.cores = cores(c.rates[""], rates[""])
+	rated := func(key string, used *containerUsage) {
+		rates[key] = rate{now, used.sample.CPU}
+		used.cores = cores(c.rates[key], rates[key])
+	}
+	for i := range u.system.containers {
+		rated(u.system.containers[i].name, &u.system.containers[i])
+	}
 	for _, view := range c.parts.Pods() {
 		p := podUsage{pod: view.Pod}
 		seen := map[string]bool{}
@@ -161,15 +192,20 @@ func (c *Collector) measure(ctx context.Context, now time.Time) usage {
 				continue
 			}
 			seen[box.Name] = true
-			sample, err := c.meter.container(ctx, box)
+			sample, whole, err := c.meter.container(ctx, view.Pod.UID, box, p.whole == nil)
 			if err != nil {
 				if !ended(err) {
 					fail(err, "pod", klog.KObj(view.Pod), "container", box.Name)
 				}
 				continue
 			}
-			rates[box.ID] = rate{now, sample.CPU}
-			p.containers = append(p.containers, containerUsage{box.Name, box.StartedAt, sample, cores(c.rates[box.ID], rates[box.ID])})
+			used := containerUsage{name: box.Name, id: box.ID, started: box.StartedAt, sample: sample}
+			rated(box.ID, &used)
+			p.containers = append(p.containers, used)
+			if whole != nil {
+				p.whole = &containerUsage{sample: *whole}
+				rated(string(view.Pod.UID), p.whole)
+			}
 			if p.net == nil && !view.Pod.Spec.HostNetwork {
 				if p.net, err = c.meter.interfaces(box); err != nil && !ended(err) {
 					fail(err, "pod", klog.KObj(view.Pod))
@@ -217,28 +253,11 @@ type engine struct {
 	usage func(ctx context.Context, id string) (docker.Usage, error)
 }
 
-func (e engine) container(ctx context.Context, c *pod.Container) (Sample, error) {
+func (e engine) container(ctx context.Context, _ types.UID, c *pod.Container, _ bool) (Sample, *Sample, error) {
 	u, err := e.usage(ctx, c.ID)
-	return Sample{CPU: u.CPU, Memory: u.Memory, WorkingSet: u.WorkingSet}, err
+	return Sample{CPU: u.CPU, Memory: u.Memory, WorkingSet: u.WorkingSet}, nil, err
 }
 
 func (engine) interfaces(*pod.Container) ([]Interface, error) { return nil, nil }
 
-// cgroups measures by the kernel's files.
-type cgroups struct{ *proc }
-
-func (c cgroups) container(_ context.Context, box *pod.Container) (Sample, error) {
-	if box.HostPID == 0 {
-		return Sample{}, errNoPID
-	}
-	return c.measure(box.HostPID)
-}
-
-func (c cgroups) interfaces(box *pod.Container) ([]Interface, error) {
-	if box == nil {
-		return c.network("self")
-	}
-	return c.network(fmt.Sprint(box.HostPID))
-}
-
-var errNoPID = errors.New("cannot measure a container whose process is unknown")
+func (engine) system() (systemUsage, error) { return systemUsage{}, nil }

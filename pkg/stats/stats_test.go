@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/cgroup"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
@@ -36,22 +38,38 @@ func machine(t testing.TB, v2 bool) string {
 	}
 	if v2 {
 		files["proc/self/mountinfo"] = "31 23 0:28 / " + root + "/cg rw,relatime shared:4 - cgroup2 cgroup2 rw\n"
-		files["proc/7/cgroup"] = "0::/pods/a\n"
-		files["cg/pods/a/cpu.stat"] = "usage_usec 2500000\nuser_usec 1\n"
-		files["cg/pods/a/cpu.pressure"] = "some avg10=1.50 avg60=0.25 avg300=0.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
-		files["cg/pods/a/memory.current"] = "1000\n"
-		files["cg/pods/a/memory.stat"] = "anon 400\ninactive_file 300\npgfault 11\npgmajfault 2\n"
-		files["cg/pods/a/memory.max"] = "2000\n"
-		files["cg/pods/a/memory.swap.current"] = "5\n"
-		files["cg/pods/a/memory.swap.max"] = "max\n"
-		files["cg/pods/a/pids.current"] = "3\n"
+		files["proc/7/cgroup"] = "0::/pods/podu1/a\n"
+		files["cg/pods/podu1/a/cpu.stat"] = "usage_usec 2500000\nuser_usec 1\n"
+		files["cg/pods/podu1/a/cpu.pressure"] = "some avg10=1.50 avg60=0.25 avg300=0.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+		files["cg/pods/podu1/a/memory.current"] = "1000\n"
+		files["cg/pods/podu1/a/memory.stat"] = "anon 400\ninactive_file 300\npgfault 11\npgmajfault 2\n"
+		files["cg/pods/podu1/a/memory.max"] = "2000\n"
+		files["cg/pods/podu1/a/memory.swap.current"] = "5\n"
+		files["cg/pods/podu1/a/memory.swap.max"] = "max\n"
+		files["cg/pods/podu1/a/pids.current"] = "3\n"
 	} else {
 		files["proc/self/mountinfo"] = fmt.Sprintf("1 0 0:1 / %[1]s/cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n2 0 0:2 /outer %[1]s/cg/memory rw - cgroup cgroup rw,memory\n3 0 0:3 / %[1]s/cg/unified rw - cgroup2 cgroup2 rw\n", root)
-		files["proc/7/cgroup"] = "5:name=systemd:/x\n4:memory:/outer/pods/a\n2:cpu,cpuacct:/pods/a\n0::/pods/a\n"
-		files["cg/cpu/pods/a/cpuacct.usage"] = "2500000000\n"
-		files["cg/memory/pods/a/memory.usage_in_bytes"] = "1000\n"
-		files["cg/memory/pods/a/memory.stat"] = "cache 1\ntotal_inactive_file 300\ntotal_rss 400\ntotal_pgfault 11\ntotal_pgmajfault 2\ntotal_swap 5\nhierarchical_memory_limit 2000\nhierarchical_memsw_limit 2500\n"
+		files["proc/7/cgroup"] = "5:name=systemd:/x\n4:memory:/outer/pods/podu1/a\n2:cpu,cpuacct:/pods/podu1/a\n0::/pods/podu1/a\n"
+		files["cg/cpu/pods/podu1/a/cpuacct.usage"] = "2500000000\n"
+		files["cg/memory/pods/podu1/a/memory.usage_in_bytes"] = "1000\n"
+		files["cg/memory/pods/podu1/a/memory.limit_in_bytes"] = "2000\n"
+		files["cg/memory/pods/podu1/a/memory.stat"] = "cache 1\ntotal_inactive_file 300\ntotal_rss 400\ntotal_pgfault 11\ntotal_pgmajfault 2\ntotal_swap 5\nhierarchical_memory_limit 2000\nhierarchical_memsw_limit 2500\n"
 	}
+	// The pod has what the infra container uses as well.
+	more := map[string]string{}
+	for name, text := range files {
+		if above := strings.Replace(name, "podu1/a/", "podu1/", 1); above != name {
+			text = strings.NewReplacer("2500000", "2600000", "1000\n", "1500\n", "2000\n", "4000\n").Replace(text)
+			more[above], more[strings.Replace(above, "podu1/", "", 1)] = text, text
+		}
+	}
+	maps.Copy(files, more)
+	files["proc/pressure/cpu"] = "some avg10=2.00 avg60=1.00 avg300=0.50 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+	files[fmt.Sprintf("proc/%d/cgroup", os.Getpid())] = "0::/\n"
+	files[fmt.Sprintf("proc/%d/stat", os.Getpid())] = "1 (a) b) S 1 1 1 0 -1 4194560 25 0 3 0 150 50 0 0 20 0 9 0 100 1000000 20 18446744073709551615\n"
+	files["proc/8/cgroup"] = files["proc/7/cgroup"] // an engine with a cgroup of its own
+	files["layer/etc/x"] = "four"
+	files["log/c1-json.log"], files["log/c1-json.log.1"] = "12345", "123"
 	for name, text := range files {
 		name = filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -72,7 +90,7 @@ type rig struct {
 	cpu          time.Duration
 }
 
-func newRig(t testing.TB, os, root string) *rig {
+func newRig(t testing.TB, system, root string) *rig {
 	t.Helper()
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	r := &rig{clock: clocktesting.NewFakePassiveClock(start), cpu: 10 * time.Second}
@@ -86,7 +104,7 @@ func newRig(t testing.TB, os, root string) *rig {
 		return host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}, nil
 	}
 	var err error
-	r.Collector, err = New(Config{NodeName: "n1", OS: os, Root: "/root", Proc: filepath.Join(root, "proc")}, Parts{
+	r.Collector, err = New(Config{NodeName: "n1", OS: system, Root: "/root", Proc: filepath.Join(root, "proc")}, Parts{
 		Pods: func() []pod.View { return views },
 		Load: func() (host.Load, error) {
 			r.loads++
@@ -104,6 +122,21 @@ func newRig(t testing.TB, os, root string) *rig {
 				return docker.Usage{}, fmt.Errorf("asked for %q", id)
 			}
 			return docker.Usage{CPU: 2500 * time.Millisecond, Memory: 1000, WorkingSet: 700}, nil
+		},
+		Files: func(_ context.Context, ids []string) (map[string]docker.Files, error) {
+			out := map[string]docker.Files{}
+			for _, id := range ids {
+				out[id] = docker.Files{Log: filepath.Join(root, "log/c1-json.log")}
+			}
+			return out, nil
+		},
+		Runtime: func() int { return 8 },
+		PodsPlace: func() cgroup.Place {
+			text, err := os.ReadFile(filepath.Join(root, "proc/7/cgroup"))
+			if err != nil {
+				t.Error(err)
+			}
+			return cgroup.Place(strings.ReplaceAll(string(text), "/pods/podu1/a", "/pods"))
 		},
 		Clock: r.clock,
 	})
@@ -144,6 +177,25 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestWritten: what a container wrote is measured where it lies; what is not there is not known, and not nothing.
+func TestWritten(t *testing.T) {
+	root := machine(t, true)
+	r := newRig(t, "linux", root)
+	r.parts.Files = func(context.Context, []string) (map[string]docker.Files, error) {
+		return map[string]docker.Files{"c1": {Layer: filepath.Join(root, "layer"), Log: filepath.Join(root, "none")}}, nil
+	}
+	bytes, files, err := volume.Measure(filepath.Join(root, "layer"))
+	if err != nil || files != 3 {
+		t.Fatalf("%d files, %v", files, err)
+	}
+	stats := r.Summary(t.Context(), false).Pods[0]
+	got := stats.Containers[0]
+	if got.Logs.UsedBytes != nil || *got.Rootfs.UsedBytes != bytes || *got.Rootfs.InodesUsed != files || *stats.EphemeralStorage.UsedBytes != bytes+8 {
+		t.Errorf("logs %v, rootfs %d in %d, pod %d; want nil, %d in 3, 8 more with the volume", got.Logs.UsedBytes, *got.Rootfs.UsedBytes, *got.Rootfs.InodesUsed,
+			*stats.EphemeralStorage.UsedBytes, bytes)
+	}
+}
+
 // TestShared: askers at one moment share a collection, and nothing is measured anew before its age.
 func TestShared(t *testing.T) {
 	r := newRig(t, "linux", machine(t, true))
@@ -173,13 +225,13 @@ func TestShared(t *testing.T) {
 func TestVanished(t *testing.T) {
 	root := machine(t, true)
 	r := newRig(t, "linux", root)
-	if err := os.Remove(filepath.Join(root, "cg/pods/a/memory.current")); err != nil {
+	if err := os.Remove(filepath.Join(root, "cg/pods/podu1/a/memory.current")); err != nil {
 		t.Fatal(err)
 	}
 	if u := r.collect(t.Context()); u.failed != 0 || len(u.pods) != 0 {
 		t.Errorf("vanished: %d failures and %d pods, want none", u.failed, len(u.pods))
 	}
-	if err := os.WriteFile(filepath.Join(root, "cg/pods/a/memory.current"), []byte("x"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(root, "cg/pods/podu1/a/memory.current"), []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	r.clock.SetTime(r.clock.Now().Add(time.Minute))
@@ -191,22 +243,16 @@ func TestVanished(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("1 0 0:1 / /cg rw - cgroup cgroup rw,cpu\n2:cpu:/a\n0::/b\neth0: 1 2 3 4 5 6 7 8 9 10 11\nsome avg10=1 avg60=1 avg300=1 total=1")
+	f.Add("eth0: 1 2 3 4 5 6 7 8 9 10 11\n1 (a) S 1 1 1 0 -1 4194560 25 0 3 0 150 50 0 0 20 0 9 0 100 1000000 20 1")
 	f.Fuzz(func(t *testing.T, text string) {
-		p := proc{mounts: parseMountinfo(text)}
-		for _, m := range p.mounts {
-			dir, _, err := p.dir(text, "memory")
-			if err == nil && len(p.mounts) == 1 && filepath.Clean(m.dir) != filepath.Clean(dir) && !strings.HasPrefix(filepath.Clean(dir), strings.TrimSuffix(filepath.Clean(m.dir), "/")+"/") {
-				t.Errorf("%q lies outside %q", dir, m.dir)
-			}
-		}
-		parseTable(text)
-		parsePressure(text)
 		parseRoute(text)
 		for _, n := range parseNetDev(text) {
 			if n.Name == "" {
 				t.Error("an interface without a name")
 			}
+		}
+		if s, err := parseProcess(text); err == nil && s.Resident == nil {
+			t.Error("a process without memory and no error")
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/winkube/winkube/pkg/cgroup"
 	"github.com/winkube/winkube/pkg/host"
 )
 
@@ -24,8 +25,17 @@ func (c *Collector) summarize(u usage, d *disks) *summary.Summary {
 			out.Node.Swap = &summary.SwapStats{Time: at, SwapAvailableBytes: &load.SwapFree, SwapUsageBytes: &load.Swap}
 		}
 	}
+	whole := Sample{Pressure: u.system.pressure}
+	if out.Node.CPU != nil {
+		out.Node.CPU.PSI, out.Node.Memory.PSI, out.Node.IO = pressure(&whole, "cpu"), pressure(&whole, "memory"), diskIO(at, &whole)
+	}
+	for i := range u.system.containers {
+		stats := containerStats(at, &u.system.containers[i])
+		stats.StartTime = metav1.NewTime(u.boot)
+		out.Node.SystemContainers = append(out.Node.SystemContainers, stats)
+	}
 	if d != nil {
-		out.Node.Network = network(at, u.net)
+		out.Node.Network = networkStats(at, u.net)
 		out.Node.Fs = filesystem(d.at, d.node)
 		if d.images != nil {
 			out.Node.Runtime = &summary.RuntimeStats{ImageFs: filesystem(d.at, d.images), ContainerFs: filesystem(d.at, d.images)}
@@ -40,7 +50,17 @@ func (c *Collector) summarize(u usage, d *disks) *summary.Summary {
 	return out
 }
 
-// podStats is the sum of a pod's containers. The infra container, which only waits, is not counted.
+// on is a as part of a disk.
+func (a *amount) on(at time.Time, disk *host.Disk) *summary.FsStats {
+	out := filesystem(at, disk)
+	out.UsedBytes, out.InodesUsed = nil, nil // those of the whole disk are not the container's
+	if a != nil {
+		out.UsedBytes, out.InodesUsed = &a.bytes, &a.files
+	}
+	return out
+}
+
+// podStats is what a pod uses by its own cgroup, else the sum of its containers, in which the infra container is not counted.
 func podStats(at metav1.Time, p *podUsage, d *disks) summary.PodStats {
 	out := summary.PodStats{
 		PodRef:     summary.PodReference{Name: p.pod.Name, Namespace: p.pod.Namespace, UID: string(p.pod.UID)},
@@ -50,35 +70,24 @@ func podStats(at metav1.Time, p *podUsage, d *disks) summary.PodStats {
 	if p.pod.Status.StartTime != nil {
 		out.StartTime = *p.pod.Status.StartTime
 	}
-	var all Sample
-	var nanocores uint64
-	rated := true
 	for i := range p.containers {
-		c := &p.containers[i]
-		stats := containerStats(at, c)
+		stats := containerStats(at, &p.containers[i])
 		if d != nil && d.images != nil {
-			stats.Rootfs = filesystem(d.at, d.images)
-			stats.Rootfs.UsedBytes, stats.Rootfs.InodesUsed = nil, nil // those of the whole disk are not the container's
+			w := d.containers[p.containers[i].id]
+			stats.Rootfs, stats.Logs = w.layer.on(d.at, d.images), w.log.on(d.at, d.images)
 		}
 		out.Containers = append(out.Containers, stats)
-		all.add(&c.sample)
-		if c.cores == nil {
-			rated = false
-		} else {
-			nanocores += *c.cores
-		}
 	}
-	out.CPU = cpu(at, &all, nil)
-	if rated {
-		out.CPU.UsageNanoCores = &nanocores
+	sum := sumOf(p.containers)
+	if p.whole != nil {
+		sum = *p.whole
 	}
-	out.CPU.PSI = nil // shares of time cannot be added up
-	out.Memory, out.Swap = memory(at, &all), swap(at, &all)
-	if all.Tasks != nil {
-		out.ProcessStats = &summary.ProcessStats{ProcessCount: all.Tasks}
+	out.CPU, out.Memory, out.Swap, out.IO = cpu(at, &sum.sample, sum.cores), memory(at, &sum.sample), swap(at, &sum.sample), diskIO(at, &sum.sample)
+	if sum.sample.Tasks != nil {
+		out.ProcessStats = &summary.ProcessStats{ProcessCount: sum.sample.Tasks}
 	}
 	if d != nil {
-		out.Network = network(at, p.net)
+		out.Network = networkStats(at, p.net)
 		volumes(&out, p, d)
 	}
 	return out
@@ -87,6 +96,15 @@ func podStats(at metav1.Time, p *podUsage, d *disks) summary.PodStats {
 // volumes fills in the pod's volumes, and what of them counts against its ephemeral storage.
 func volumes(out *summary.PodStats, p *podUsage, d *disks) {
 	var used, inodes uint64
+	for i := range p.containers {
+		w := d.containers[p.containers[i].id]
+		for _, a := range []*amount{w.layer, w.log} {
+			if a != nil {
+				used += a.bytes
+				inodes += a.files
+			}
+		}
+	}
 	for _, u := range d.volumes[p.pod.UID] {
 		stats := summary.VolumeStats{FsStats: *filesystem(d.at, &u.Disk), Name: u.Volume}
 		if u.Claim != "" {
@@ -149,37 +167,50 @@ func pressure(s *Sample, resource string) *summary.PSIStats {
 	if !ok {
 		return nil
 	}
-	data := func(s Stall) summary.PSIData {
+	data := func(s cgroup.Stall) summary.PSIData {
 		return summary.PSIData{Total: s.Total, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
 	}
 	return &summary.PSIStats{Full: data(p.Full), Some: data(p.Some)}
 }
 
-// add makes s the sum of containers: without a limit as soon as one has none.
-func (s *Sample) add(other *Sample) {
-	first := s.CPU == 0 && s.Memory == 0
-	s.CPU += other.CPU
-	s.Memory += other.Memory
-	s.WorkingSet += other.WorkingSet
-	if first || s.Limit > 0 && other.Limit > 0 {
-		s.Limit += other.Limit
-	} else {
-		s.Limit = 0
-	}
-	for _, pair := range [][2]**uint64{
-		{&s.Resident, &other.Resident}, {&s.Faults, &other.Faults}, {&s.MajFaults, &other.MajFaults}, {&s.Swap, &other.Swap}, {&s.Tasks, &other.Tasks},
-	} {
-		switch sum, n := *pair[0], *pair[1]; {
-		case n == nil:
-		case sum == nil:
-			*pair[0] = new(*n)
-		default:
-			*pair[0] = new(*sum + *n)
+// sumOf adds up containers: there is a limit where all have one, and a rate where all have one. Pressure cannot be added up.
+func sumOf(all []containerUsage) (sum containerUsage) {
+	var cores uint64
+	limited, rated := true, true
+	for i := range all {
+		s, t := &all[i].sample, &sum.sample
+		t.CPU += s.CPU
+		t.Memory += s.Memory
+		t.WorkingSet += s.WorkingSet
+		t.Limit += s.Limit
+		limited = limited && s.Limit > 0
+		if all[i].cores == nil {
+			rated = false
+		} else {
+			cores += *all[i].cores
+		}
+		for _, pair := range [][2]**uint64{
+			{&t.Resident, &s.Resident}, {&t.Faults, &s.Faults}, {&t.MajFaults, &s.MajFaults}, {&t.Swap, &s.Swap}, {&t.Tasks, &s.Tasks},
+		} {
+			switch total, n := *pair[0], *pair[1]; {
+			case n == nil:
+			case total == nil:
+				*pair[0] = new(*n)
+			default:
+				*pair[0] = new(*total + *n)
+			}
 		}
 	}
+	if !limited {
+		sum.sample.Limit = 0
+	}
+	if rated {
+		sum.cores = &cores
+	}
+	return sum
 }
 
-func network(at metav1.Time, all []Interface) *summary.NetworkStats {
+func networkStats(at metav1.Time, all []Interface) *summary.NetworkStats {
 	if len(all) == 0 {
 		return nil
 	}
@@ -214,4 +245,11 @@ func known(n uint64) *uint64 {
 		return nil
 	}
 	return &n
+}
+
+func less(a, b uint64) uint64 {
+	if b > a {
+		return 0
+	}
+	return a - b
 }

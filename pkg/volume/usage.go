@@ -72,13 +72,13 @@ func (m *Manager) usage(p *v1.Pod, v *v1.Volume) (Usage, error) {
 	if u.Disk, err = host.DiskUsage(dir); err != nil || own {
 		return u, err
 	}
-	u.Used, u.InodesUsed, err = measure(dir)
+	u.Used, u.InodesUsed, err = Measure(dir)
 	return u, err
 }
 
-// measure adds up what the files below dir take on disk. A file with several names counts once; what is mounted there counts elsewhere;
+// Measure adds up what the files below dir take on disk. A file with several names counts once; what is mounted there counts elsewhere;
 // what vanishes meanwhile does not count.
-func measure(dir string) (bytes, inodes uint64, err error) {
+func Measure(dir string) (bytes, inodes uint64, err error) {
 	type identity struct{ device, inode uint64 }
 	var device uint64
 	seen := map[identity]bool{}

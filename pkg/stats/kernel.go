@@ -1,0 +1,135 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// kernel measures by the files of a Linux kernel.
+type kernel struct {
+	reader *cgroup.Reader
+	proc   string
+	parts  Parts
+}
+
+var errNoPID = errors.New("cannot measure a container whose process is unknown")
+
+func (k *kernel) container(_ context.Context, uid types.UID, c *pod.Container, whole bool) (Sample, *Sample, error) {
+	if c.HostPID == 0 {
+		return Sample{}, nil, errNoPID
+	}
+	at, err := k.reader.Of(c.HostPID)
+	if err != nil {
+		return Sample{}, nil, err
+	}
+	s, err := k.reader.Measure(at)
+	if err != nil || !whole {
+		return s, nil, err
+	}
+	above, ok := at.Pod(string(uid))
+	if !ok { // it was started before pods had cgroups
+		return s, nil, nil
+	}
+	all, err := k.reader.Measure(above)
+	return s, &all, err
+}
+
+func (k *kernel) interfaces(c *pod.Container) ([]Interface, error) {
+	if c == nil {
+		return network(k.proc, "self")
+	}
+	return network(k.proc, fmt.Sprint(c.HostPID))
+}
+
+// system measures this agent and the engine, each by the cgroup of its own or, at the top of the hierarchies, by its process alone; and
+// all pods together.
+func (k *kernel) system() (out systemUsage, err error) {
+	for _, resource := range []string{"cpu", "memory", "io"} {
+		if text, err := os.ReadFile(filepath.Join(k.proc, "pressure", resource)); err == nil { // a kernel may have been built without it
+			if out.pressure == nil {
+				out.pressure = map[string]cgroup.Pressure{}
+			}
+			out.pressure[resource] = cgroup.ParsePressure(string(text))
+		}
+	}
+	pids := map[string]int{summary.SystemContainerKubelet: os.Getpid()}
+	if k.parts.Runtime != nil {
+		pids[summary.SystemContainerRuntime] = k.parts.Runtime()
+	}
+	add := func(name string, s Sample, problem error) {
+		switch {
+		case problem == nil:
+			out.containers = append(out.containers, containerUsage{name: name, sample: s})
+		case !ended(problem): // the engine is being restarted; or no pod was ever started
+			err = errors.Join(err, problem)
+		}
+	}
+	for _, name := range []string{summary.SystemContainerKubelet, summary.SystemContainerRuntime} {
+		if pid := pids[name]; pid > 0 {
+			s, problem := k.process(pid)
+			add(name, s, problem)
+		}
+	}
+	if at := k.podsPlace(); at != "" {
+		s, problem := k.reader.Measure(at)
+		add(summary.SystemContainerPods, s, problem)
+	}
+	return out, err
+}
+
+func (k *kernel) podsPlace() cgroup.Place {
+	if k.parts.PodsPlace == nil {
+		return ""
+	}
+	return k.parts.PodsPlace()
+}
+
+// process measures the cgroup of a process, or where that is the whole machine's, the process.
+func (k *kernel) process(pid int) (Sample, error) {
+	at, err := k.reader.Of(pid)
+	if err != nil {
+		return Sample{}, err
+	}
+	if at.Own() {
+		return k.reader.Measure(at)
+	}
+	stat, err := os.ReadFile(filepath.Join(k.proc, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return Sample{}, fmt.Errorf("cannot measure process %d: %w", pid, err)
+	}
+	return parseProcess(string(stat))
+}
+
+// Units of /proc/PID/stat, the first the same on every architecture that we are built for.
+const ticksPerSecond = 100
+
+// parseProcess reads /proc/PID/stat (proc(5)): after the name in brackets, faults are fields 10 and 12, times 14 and 15, and resident
+// pages 24.
+func parseProcess(text string) (s Sample, err error) {
+	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:]) // a name may hold one
+	if len(fields) < 22 {
+		return s, fmt.Errorf("cannot measure a process: %q is no line of /proc/PID/stat", text)
+	}
+	var n [25]uint64
+	for _, field := range []int{10, 12, 14, 15, 24} {
+		if n[field], err = strconv.ParseUint(fields[field-3], 10, 64); err != nil {
+			return s, fmt.Errorf("cannot measure a process: %w", err)
+		}
+	}
+	s.CPU = time.Duration(n[14]+n[15]) * (time.Second / ticksPerSecond)
+	resident, faults, major := n[24]*uint64(os.Getpagesize()), n[10], n[12]
+	s.Memory, s.WorkingSet, s.Resident, s.Faults, s.MajFaults = resident, resident, &resident, &faults, &major
+	return s, nil
+}
