@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -63,7 +64,7 @@ func ConvertSandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation,
 		h.Isolation = isolation(p)
 		return out, nil
 	}
-	h.CgroupParent = t.CgroupParent
+	h.CgroupParent = cmp.Or(step.Sandbox.CgroupParent, t.CgroupParent)
 	h.OomScoreAdj = max(sandboxOOMScoreAdj, t.MinOOMScoreAdj)
 	h.CPUShares = pod.SharesOf(0)
 	if !versions.LessThan(t.api(), "1.32") {

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,7 +17,7 @@ import (
 // convertLinux adds what only a Linux engine knows.
 func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
 	h := out.HostConfig
-	h.CgroupParent = t.CgroupParent
+	h.CgroupParent = cmp.Or(in.CgroupParent, t.CgroupParent)
 	h.OomScoreAdj = max(in.OOMScoreAdj, t.MinOOMScoreAdj)
 	want := pod.ResourcesOf(p, c)
 	linuxResources(&h.Resources, want)

@@ -14,8 +14,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/admit"
@@ -45,6 +47,7 @@ type Config struct {
 
 	Node     node.Config
 	Engine   docker.Config
+	Cgroups  CgroupConfig
 	Network  network.Config
 	Resolver pod.ResolverConfig
 	Pods     pod.Config
@@ -53,7 +56,10 @@ type Config struct {
 	Healthz  string // address:port of the plain /healthz; "": none
 }
 
-const networkPatience = time.Second
+const (
+	networkPatience = time.Second
+	enginePatience  = 2 * time.Second // before an engine that does not answer is asked again
+)
 
 // Kubelet is a node agent that has not yet begun, or runs.
 type Kubelet struct {
@@ -62,6 +68,7 @@ type Kubelet struct {
 	engine  *docker.Engine
 	network *network.Manager
 	pods    *pod.Manager
+	cgroups *cgroups // nil: pods have none
 	node    *node.Manager
 	server  *server.Server
 	// settled is closed when it is known for the first time whether the pod network can be used.
@@ -122,11 +129,11 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	})
 	imageVolumes.resolver, cfg.Source.Client = resolver, client
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
-	k.pods = pod.New(cfg.Pods, pod.Parts{
+	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
 		Source: pod.NewSource(cfg.Source), Runtime: k.engine, Resolver: resolver, Volumes: volumes, Objects: k.objects,
 		Status: kubeclient.NewStatusWriter(client), Admitter: admitter, Prober: prober{probe.New(k.engine)}, Executor: k.engine,
 		Events: events, Clock: clock.RealClock{},
-	})
+	}))
 
 	if err := k.objects.OnNode(k.nodeChanged); err != nil {
 		return nil, err
@@ -154,6 +161,15 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		DebugPods: debugHandler(k.pods),
 	})
 	return k, err
+}
+
+// withCgroups gives pods cgroups where that is wanted.
+func (k *Kubelet) withCgroups(parts pod.Parts) pod.Parts {
+	if k.cfg.Cgroups.PerQoS {
+		k.cgroups = newCgroups(k.cfg.Cgroups, k.nodeEvent)
+		parts.Cgroups, parts.Admitter = k.cgroups, newWeighed(parts.Admitter, k.cgroups.weight)
+	}
+	return parts
 }
 
 // networkChanged makes the handler of the network's readiness: the Node says so at once.
@@ -227,7 +243,8 @@ func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
 func (k *Kubelet) figures(volumes *volume.Manager) (*stats.Collector, error) {
 	return stats.New(stats.Config{NodeName: k.cfg.NodeName, OS: k.cfg.Platform.OS, Root: k.cfg.RootDir}, stats.Parts{
 		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: host.DiskUsage, Volumes: volumes.Usage,
-		ImageRoot: k.imageRoot, Usage: k.engine.Usage, Clock: clock.RealClock{},
+		ImageRoot: k.imageRoot, Usage: k.engine.Usage, Files: k.engine.Files, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
+		Clock: clock.RealClock{},
 	})
 }
 
@@ -276,5 +293,35 @@ func (k *Kubelet) runPods(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	if k.cgroups != nil {
+		info, err := k.engineInfo(ctx)
+		if err != nil {
+			return nil //nolint:nilerr // ctx has ended
+		}
+		if err := k.cgroups.start(ctx, info.CgroupDriver == "systemd"); err != nil {
+			return err
+		}
+		go k.cgroups.run(ctx)
+	}
 	return k.pods.Run(ctx)
+}
+
+// engineInfo asks the engine until it answers.
+func (k *Kubelet) engineInfo(ctx context.Context) (docker.Info, error) {
+	for {
+		info, err := k.engine.Info(ctx)
+		if err == nil || ctx.Err() != nil {
+			return info, err
+		}
+		klog.ErrorS(err, "The engine does not tell how it keeps cgroups; no pod is started before it does")
+		select {
+		case <-ctx.Done():
+		case <-time.After(enginePatience):
+		}
+	}
+}
+
+// nodeEvent tells something of the Node.
+func (k *Kubelet) nodeEvent(kind, reason, message string) {
+	k.recorder.Event(&v1.ObjectReference{Kind: "Node", Name: k.cfg.NodeName, UID: types.UID(k.cfg.NodeName)}, kind, reason, message)
 }

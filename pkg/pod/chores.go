@@ -182,6 +182,9 @@ func (w *worker) chase() {
 	if w.know.Phase != Terminated || w.taken < 0 {
 		return
 	}
+	if !w.unlimited && w.parts.Cgroups != nil { // holds up nobody: the engine may not be through with the containers' own
+		w.chore("cgroup", func(ctx context.Context) error { return w.parts.Cgroups.Remove(ctx, w.uid) }, func(err error) { w.unlimited = err == nil })
+	}
 	if !w.cleaned {
 		w.chore("clean", func(ctx context.Context) error { return w.parts.Volumes.Clean(ctx, w.uid) }, func(err error) { w.cleaned = err == nil })
 		return
@@ -191,7 +194,7 @@ func (w *worker) chase() {
 		pod := w.pod
 		w.chore("delete", func(ctx context.Context) error { return w.parts.Status.Delete(ctx, pod) }, func(err error) { w.deleted = err == nil })
 	}
-	if w.gone && w.taken == w.finished && w.decision.Done && len(w.ops) == 0 {
+	if w.gone && w.taken == w.finished && w.decision.Done && len(w.ops) == 0 && (w.unlimited || w.parts.Cgroups == nil) {
 		w.over = true
 	}
 }

@@ -36,6 +36,7 @@ type world struct {
 	engine   *podtest.Engine
 	api      *podtest.API
 	disk     *podtest.Disk
+	cgroups  *podtest.Cgroups // nil but on Linux
 	admitter *podtest.Admitter
 	platform pod.Platform
 
@@ -46,10 +47,14 @@ type world struct {
 
 func newWorld(platform pod.Platform) *world {
 	log := podtest.NewLog()
-	return &world{
+	w := &world{
 		log: log, engine: podtest.NewEngine(log, platform), api: podtest.NewAPI(log), disk: podtest.NewDisk(log),
 		admitter: &podtest.Admitter{Log: log}, platform: platform,
 	}
+	if platform.OS == "linux" {
+		w.cgroups = podtest.NewCgroups(log, w.engine)
+	}
+	return w
 }
 
 func hostIPs() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.168.1.1")} }
@@ -64,10 +69,14 @@ func (w *world) begin() {
 	former := w.admitter
 	w.admitter = &podtest.Admitter{Log: w.log, Max: former.Max}
 	w.admitter.MaxCPU.Store(former.MaxCPU.Load())
-	w.manager = pod.New(pod.Config{Platform: w.platform, HostIPs: hostIPs}, pod.Parts{
+	parts := pod.Parts{
 		Source: w.api, Runtime: w.engine, Resolver: resolver, Volumes: w.disk, Objects: w.api, Status: w.api, Admitter: w.admitter,
 		Prober: w.engine, Executor: w.engine, Events: events, Clock: clock.RealClock{},
-	})
+	}
+	if w.cgroups != nil {
+		parts.Cgroups = w.cgroups
+	}
+	w.manager = pod.New(pod.Config{Platform: w.platform, HostIPs: hostIPs}, parts)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel, w.ended = cancel, make(chan error, 1)
 	manager, ended := w.manager, w.ended
@@ -234,6 +243,15 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 		w.engine.Fail(arg(1), arg(2), number(3), errors.New(strings.Join(words[4:], " ")))
 	case "disk-fail":
 		w.disk.Fail(number(1))
+	case "cgroup-put":
+		w.cgroups.Put("uid-older")
+	case "cgroup-drop":
+		w.cgroups.Drop(w.api.Pod(arg(1)).UID)
+	case "resize-pod":
+		return w.api.Update(arg(1), func(p *v1.Pod) {
+			name, amount := v1.ResourceName(arg(2)), resource.MustParse(arg(3))
+			p.Spec.Resources.Requests[name], p.Spec.Resources.Limits[name] = amount, amount
+		})
 	case "disk-put":
 		w.disk.Put("uid-old")
 	case "max-pods":
@@ -270,15 +288,20 @@ func (w *world) show(arg func(int) string, out *bytes.Buffer) error {
 		out.WriteString(w.engine.String())
 	case "disk":
 		out.WriteString(w.disk.String())
+	case "cgroups":
+		out.WriteString(w.cgroups.String())
 	case "resources":
 		p := w.api.Pod(arg(1))
 		if p == nil {
 			return fmt.Errorf("no pod %s", arg(1))
 		}
+		amounts := func(list v1.ResourceList) string { return list.Cpu().String() + "/" + list.Memory().String() }
 		for _, c := range p.Status.ContainerStatuses {
-			amounts := func(list v1.ResourceList) string { return list.Cpu().String() + "/" + list.Memory().String() }
 			fmt.Fprintf(out, "%s restarts=%d allocated %s requests %s limits %s\n", c.Name, c.RestartCount, amounts(c.AllocatedResources),
 				amounts(c.Resources.Requests), amounts(c.Resources.Limits))
+		}
+		if all := p.Status.Resources; all != nil {
+			fmt.Fprintf(out, "pod allocated %s requests %s limits %s\n", amounts(p.Status.AllocatedResources), amounts(all.Requests), amounts(all.Limits))
 		}
 		for _, c := range p.Status.Conditions {
 			if c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress {

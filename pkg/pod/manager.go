@@ -58,12 +58,13 @@ type Feed interface {
 	Run(ctx context.Context, out chan<- Update) error
 }
 
-// Parts are what a Manager works with. All are needed but Status.
+// Parts are what a Manager works with. All are needed but Status and Cgroups.
 type Parts struct {
 	Source   Feed
 	Runtime  Runtime
 	Resolver inputs // a *Resolver
 	Volumes  Volumes
+	Cgroups  Cgroups // nil: pods have none, only their containers
 	Objects  Objects
 	Status   StatusWriter // nil: there is no API server
 	Admitter Admitter
@@ -424,15 +425,16 @@ func orphanPod(uid types.UID, seen Observed) *v1.Pod {
 	return pod
 }
 
-// leftovers cleans the directories of pods that are no more.
+// leftovers cleans the directories and cgroups of pods that are no more.
 func (m *Manager) leftovers() {
 	if !m.synced {
 		return
 	}
 	m.crew.do(m.ctx, func(ctx context.Context) error {
 		uids, err := m.parts.Volumes.Leftovers()
-		if err != nil {
-			return err
+		if m.parts.Cgroups != nil {
+			more, problem := m.parts.Cgroups.Leftovers()
+			uids, err = append(uids, more...), errors.Join(err, problem)
 		}
 		m.inbox.put(func() {
 			for _, uid := range uids {
@@ -446,10 +448,10 @@ func (m *Manager) leftovers() {
 				m.begin(w)
 			}
 		})
-		return nil
+		return err
 	}, func(err error) {
 		if err != nil && m.ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot list the directories of pods")
+			klog.ErrorS(err, "Cannot list what pods have left behind")
 		}
 	})
 }

@@ -73,6 +73,9 @@ func (w *worker) doing(step Step) func(context.Context) error {
 			if step.Sandbox, err = parts.Resolver.Sandbox(ctx, pod); err != nil {
 				return err
 			}
+			if step.Sandbox.CgroupParent, err = makeCgroup(ctx, parts.Cgroups, pod); err != nil {
+				return err
+			}
 			return parts.Runtime.Apply(ctx, pod, step)
 		}
 	case StartContainer:
@@ -82,6 +85,9 @@ func (w *worker) doing(step Step) func(context.Context) error {
 		}
 		return func(ctx context.Context) (err error) {
 			if step.Inputs, err = parts.Resolver.Container(ctx, pod, spec, at); err != nil {
+				return err
+			}
+			if step.Inputs.CgroupParent, err = makeCgroup(ctx, parts.Cgroups, pod); err != nil {
 				return err
 			}
 			return parts.Runtime.Apply(ctx, pod, step)
@@ -96,8 +102,30 @@ func (w *worker) doing(step Step) func(context.Context) error {
 			defer cancel()
 			return hook.run(ctx, spec.Lifecycle.PreStop)
 		}
+	case UpdatePod:
+		return func(ctx context.Context) error { return parts.Cgroups.Limit(ctx, pod, *step.Resources) }
 	}
 	return func(ctx context.Context) error { return parts.Runtime.Apply(ctx, pod, step) }
+}
+
+// makeCgroup makes the pod's cgroup, or finds that it is there and large enough, and names it for the engine. It never takes anything
+// from it: what was granted before may still be in use.
+func makeCgroup(ctx context.Context, cgroups Cgroups, pod *v1.Pod) (parent string, err error) {
+	if cgroups == nil {
+		return "", nil
+	}
+	want := PodResourcesOf(pod)
+	have, err := cgroups.Limits(pod)
+	if err != nil {
+		return "", err
+	}
+	if have != nil {
+		want = want.atLeast(*have)
+	}
+	if have == nil || want != *have {
+		err = cgroups.Limit(ctx, pod, want)
+	}
+	return cgroups.Parent(pod), err
 }
 
 // settled takes in how a step ended.
@@ -116,7 +144,7 @@ func (w *worker) settled(op *operation, err error) {
 		w.startSettled(step, err)
 	case PostStart:
 		w.postStarted(step, err)
-	case UpdateContainer:
+	case UpdateContainer, UpdatePod:
 		w.updateSettled(step, err)
 	case PreStop:
 		hooks := w.know.Hooks[step.ID]

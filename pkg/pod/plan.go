@@ -67,6 +67,8 @@ type planner struct {
 	know     *Knowledge
 	now      time.Time
 	out      Decision
+	// growing: the pod's cgroup is not yet as large as its containers are to be; resizing: a container is not what it was granted.
+	growing, resizing bool
 }
 
 func (p *planner) sync() {
@@ -78,12 +80,14 @@ func (p *planner) sync() {
 	if !ok || p.restartAll() {
 		return
 	}
+	p.growPod()
 	if NeedsSandbox(p.pod, p.know.Platform) {
 		p.ephemeral(box)
 	}
 	if p.initialize(box) {
 		p.apps(box)
 	}
+	p.shrinkPod()
 	if p.out.Done {
 		p.out.Steps = slices.DeleteFunc(p.out.Steps, func(s Step) bool { return s.Action == StartContainer })
 	}

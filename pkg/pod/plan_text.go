@@ -16,8 +16,10 @@ func (d Decision) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, s := range d.Steps {
-		name, attempt, id, grace := s.Container, fmt.Sprint(s.Attempt), s.ID, ""
-		if name == "" {
+		name, attempt, id, grace := s.Container, fmt.Sprintf("attempt %d", s.Attempt), s.ID, ""
+		if s.Action == UpdatePod {
+			name, attempt = "(pod)", ""
+		} else if name == "" {
 			name = "(sandbox)"
 		} else if s.Kind != App {
 			name += " (" + string(s.Kind) + ")"
@@ -28,7 +30,7 @@ func (d Decision) String() string {
 		if s.Action == StopContainer || s.Action == PreStop {
 			grace = fmt.Sprintf("grace %s: ", s.Grace)
 		}
-		fmt.Fprintf(w, "%s\t%s\tattempt %s\t%s\t%s%s\n", s.Action, name, attempt, id, grace, s.Reason)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s%s\n", s.Action, name, attempt, id, grace, s.Reason)
 	}
 	for _, wait := range d.Waits {
 		name := wait.Container
@@ -127,6 +129,8 @@ func imagine(observed *Observed, know *Knowledge, s Step, now time.Time) {
 				observed.Containers[i].Resources = s.Resources
 			}
 		}
+	case UpdatePod:
+		observed.Cgroup = s.Resources
 	case PostStart:
 		h := know.Hooks[s.ID]
 		h.PostStart = Passed

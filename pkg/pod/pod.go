@@ -62,6 +62,8 @@ type Observed struct {
 	Grace           int64       // seconds, spec.terminationGracePeriodSeconds at creation, from the labels
 	Sandboxes       []Sandbox   // newest first
 	Containers      []Container // newest first
+	// Cgroup is what the pod as a whole is held to; nil where it has no cgroup of its own. It is read beside the engine, from Cgroups.
+	Cgroup *Resources
 }
 
 // Sandbox is an infra container, the owner of the pod's network.
@@ -108,6 +110,7 @@ const (
 	StopContainer   Action = "stop-container"  // stop signal, Grace, kill
 	RemoveContainer Action = "remove-container"
 	UpdateContainer Action = "update-container" // hold it to other Resources while it runs
+	UpdatePod       Action = "update-pod"       // likewise the pod as a whole; the worker does it, the Runtime never sees it
 )
 
 // Step is one thing for the Runtime to do. Steps of one Plan stand in the order in which they may begin.
@@ -123,7 +126,7 @@ type Step struct {
 	Sandbox *SandboxInputs `json:",omitempty"` // create-sandbox: filled by Resolve just before the step runs
 	Inputs  *Inputs        `json:",omitempty"` // start-container: likewise
 
-	Resources *Resources `json:",omitempty"` // update-container
+	Resources *Resources `json:",omitempty"` // update-container, update-pod
 }
 
 // SandboxInputs is what creating a sandbox needs beside the pod itself.
@@ -132,6 +135,8 @@ type SandboxInputs struct {
 	Hostname string // at most 63 bytes
 	DNS      DNS
 	Files    []File // hosts and resolv.conf
+	// CgroupParent is the pod's cgroup in the engine's words; "": the engine's own choice.
+	CgroupParent string
 }
 
 // DNS is a pod's resolver configuration after dnsPolicy and dnsConfig.
@@ -151,6 +156,8 @@ type Inputs struct {
 	Files      []File // single files: bind mounts on Linux; Windows cannot mount files
 	SandboxID  string // "" where there is no sandbox; then Sandbox is set
 	Sandbox    *SandboxInputs
+	// CgroupParent is as for SandboxInputs.
+	CgroupParent string
 	// TerminationLog is the host file behind terminationMessagePath; "" where single files cannot be mounted.
 	TerminationLog string
 	// OOMScoreAdj as upstream reckons it from QoS and requests; the engine clamps it to what the host allows.
@@ -234,6 +241,21 @@ type Volumes interface {
 	// Clean removes the pod's directory with all that is in it: unmounts, deletes. Idempotent; an error means "try again later".
 	Clean(ctx context.Context, uid types.UID) error
 	// Leftovers lists the pods that have a directory here.
+	Leftovers() ([]types.UID, error)
+}
+
+// Cgroups keeps a cgroup for each pod, in which all its containers are. Methods may be called concurrently for different pods; none
+// takes longer than the kernel does, but with systemd, which is asked for each change.
+type Cgroups interface {
+	// Parent is the name of the pod's cgroup for the engine.
+	Parent(pod *v1.Pod) string
+	// Limit makes the pod's cgroup and holds it to r. Idempotent. A memory limit that is not above what is in use is an error.
+	Limit(ctx context.Context, pod *v1.Pod, r Resources) error
+	// Limits is what the pod's cgroup is held to; nil where there is none.
+	Limits(pod *v1.Pod) (*Resources, error)
+	// Remove takes the cgroup of a pod away that has ended. None there is no error; one in which something runs is.
+	Remove(ctx context.Context, uid types.UID) error
+	// Leftovers lists the pods that have a cgroup.
 	Leftovers() ([]types.UID, error)
 }
 

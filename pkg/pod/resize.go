@@ -40,8 +40,9 @@ func allocationOf(pod *v1.Pod) allocation {
 // recallAllocation is what pod's status says was granted; where it says nothing, what the spec asks for.
 func recallAllocation(pod *v1.Pod) allocation {
 	a := allocationOf(pod)
-	if s := pod.Status.Resources; a.pod != nil && s != nil {
-		a.pod.Requests, a.pod.Limits = s.Requests.DeepCopy(), s.Limits.DeepCopy()
+	if a.pod != nil && pod.Status.Resources != nil {
+		recallList(a.pod.Requests, pod.Status.AllocatedResources)
+		recallList(a.pod.Limits, pod.Status.Resources.Limits)
 	}
 	for kind, c := range Containers(pod) {
 		st := findStatus(&pod.Status, kind, c.Name)
@@ -53,6 +54,15 @@ func recallAllocation(pod *v1.Pod) allocation {
 		a.containers[c.Name] = granted
 	}
 	return a
+}
+
+// recallList takes from known what list names. The status tells of all resources, also of those that only containers ask for.
+func recallList(list, known v1.ResourceList) {
+	for name := range list {
+		if quantity, ok := known[name]; ok {
+			list[name] = quantity.DeepCopy()
+		}
+	}
 }
 
 // on is pod as allocated: pod itself where that is what it asks for.
@@ -289,18 +299,48 @@ func changeOf(pod *v1.Pod, kind Kind, c *v1.Container, have Container, last *v1.
 // resize brings a running container to what it was granted.
 func (p *planner) resize(kind Kind, spec *v1.Container, c Container) {
 	need := changeOf(p.pod, kind, spec, c, &p.know.Last)
-	switch f := p.know.Failures[resizeKey(c.ID)]; {
+	if p.know.Updates[c.ID] == need.want {
+		need.update = false // an engine that said yes and did nothing is not asked again
+	}
+	p.resizing = p.resizing || need.update || need.restart
+	switch {
 	case need.restart:
 		p.out.Replace = append(p.out.Replace, c.ID)
 		p.stop(c, spec, fmt.Sprintf("Container %s resize requires restart", spec.Name), stopGrace(p.pod), true)
-	case !need.update || p.know.Updates[c.ID] == need.want:
-		// An engine that said yes and did nothing is not asked again.
-	case p.know.busy(func(s Step) bool { return s.Action == UpdateContainer && s.ID == c.ID }) != nil:
+	case need.update && !p.growing:
+		p.update(Step{Action: UpdateContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Resources: &need.want})
+	}
+}
+
+// update plans a change of what a container, or with ID "" the pod, is held to.
+func (p *planner) update(step Step) {
+	switch f := p.know.Failures[resizeKey(step.ID)]; {
+	case p.know.busy(func(s Step) bool { return s.Action == step.Action && s.ID == step.ID }) != nil:
 	case f.Until.After(p.now):
 		p.lookAt(f.Until)
 	default:
-		p.out.Steps = append(p.out.Steps, Step{
-			Action: UpdateContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Resources: &need.want, Reason: "the pod was resized",
-		})
+		step.Reason = "the pod was resized"
+		p.out.Steps = append(p.out.Steps, step)
 	}
+}
+
+// growPod gives the pod's cgroup what its containers are about to be given: none can have more than the pod.
+func (p *planner) growPod() {
+	have := p.observed.Cgroup
+	if have == nil {
+		return
+	}
+	if want := PodResourcesOf(p.pod).atLeast(*have); want != *have && p.know.Updates[""] != want {
+		p.growing = true
+		p.update(Step{Action: UpdatePod, Resources: &want})
+	}
+}
+
+// shrinkPod takes from the pod's cgroup what its containers have given back.
+func (p *planner) shrinkPod() {
+	have, want := p.observed.Cgroup, PodResourcesOf(p.pod)
+	if have == nil || p.growing || p.resizing || *have == want || p.know.Updates[""] == want {
+		return
+	}
+	p.update(Step{Action: UpdatePod, Resources: &want})
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	helper "k8s.io/component-helpers/resource"
 )
 
 // Figures of upstream's CPU policy, in the kernel's units.
@@ -56,6 +58,49 @@ func ResourcesOf(pod *v1.Pod, container *v1.Container) Resources {
 	r := Resources{Shares: SharesOf(weight), Memory: memory.Value()}
 	r.Quota, r.Period = QuotaOf(limit.MilliValue())
 	return r
+}
+
+// QOSOf is the pod's QoS class: the API server's word, or for static pods what it would say.
+func QOSOf(pod *v1.Pod) v1.PodQOSClass { return qosOf(pod) }
+
+// PodResourcesOf is what pod as a whole is to be held to: what the scheduler reckons with, sidecars, init containers and overhead
+// included, or what the pod itself says (spec.resources, KEP-2837). There is a limit where the pod has one or each container has.
+func PodResourcesOf(pod *v1.Pod) Resources {
+	requests := helper.PodRequests(pod, helper.PodResourcesOptions{})
+	r := Resources{Shares: SharesOf(requests.Cpu().MilliValue())}
+	if qosOf(pod) == v1.PodQOSBestEffort {
+		return Resources{Shares: minShares}
+	}
+	bounded := map[v1.ResourceName]bool{v1.ResourceCPU: true, v1.ResourceMemory: true}
+	limits := helper.PodLimits(pod, helper.PodResourcesOptions{ContainerFn: func(list v1.ResourceList, _ helper.ContainerType) {
+		for name := range bounded {
+			bounded[name] = bounded[name] && !list.Name(name, resource.DecimalSI).IsZero()
+		}
+	}})
+	for name := range bounded {
+		own := pod.Spec.Resources != nil && !pod.Spec.Resources.Limits.Name(name, resource.DecimalSI).IsZero()
+		bounded[name] = bounded[name] || own
+	}
+	if bounded[v1.ResourceCPU] {
+		r.Quota, r.Period = QuotaOf(limits.Cpu().MilliValue())
+	}
+	if bounded[v1.ResourceMemory] {
+		r.Memory = limits.Memory().Value()
+	}
+	return r
+}
+
+// atLeast is r where it is more than other in some figure, other in the rest. No limit is more than any.
+func (r Resources) atLeast(other Resources) Resources {
+	out := r
+	out.Shares = max(r.Shares, other.Shares)
+	if r.Quota > 0 && (other.Quota == 0 || other.milliQuota() > r.milliQuota()) {
+		out.Quota, out.Period = other.Quota, other.Period
+	}
+	if r.Memory > 0 && (other.Memory == 0 || other.Memory > r.Memory) {
+		out.Memory = other.Memory
+	}
+	return out
 }
 
 // SharesOf is the CPU weight of so many thousandths of a CPU.

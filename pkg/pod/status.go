@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	helper "k8s.io/component-helpers/resource"
 )
 
 // maxMessages is how many bytes of termination messages one pod's status may hold; each container gets its part.
@@ -21,8 +22,8 @@ func Status(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) v1.Po
 	if out.StartTime.IsZero() {
 		out.StartTime = s.time(now)
 	}
-	if all := pod.Spec.Resources; all != nil {
-		out.Resources, out.AllocatedResources = all.DeepCopy(), all.Requests.DeepCopy()
+	if pod.Spec.Resources != nil {
+		out.Resources, out.AllocatedResources = s.podResources(), helper.PodRequests(pod, helper.PodResourcesOptions{})
 	}
 	out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = s.list(Init), s.list(App), s.list(Ephemeral)
 	if s.neverLetIn() {

@@ -3,6 +3,7 @@ package pod
 import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	helper "k8s.io/component-helpers/resource"
 )
 
 // lastRequest is the memory request under which a running container was last told of, nil where that is not known.
@@ -25,21 +26,38 @@ func (s *statuser) resources(kind Kind, c *v1.Container, have past) *v1.Resource
 		return out
 	}
 	want := ResourcesOf(s.pod, c)
-	set := func(list v1.ResourceList, name v1.ResourceName, same bool, actual *resource.Quantity) {
-		if _, asked := list[name]; !asked || same {
-			return
-		}
-		if delete(list, name); actual.Sign() > 0 {
-			list[name] = *actual
-		}
-	}
-	set(out.Limits, v1.ResourceCPU, have.Resources.milliQuota() == want.milliQuota(), resource.NewMilliQuantity(have.Resources.milliQuota(), resource.DecimalSI))
-	set(out.Limits, v1.ResourceMemory, have.Resources.Memory == want.Memory, resource.NewQuantity(have.Resources.Memory, resource.BinarySI))
-	set(out.Requests, v1.ResourceCPU, have.Resources.Shares == want.Shares, resource.NewMilliQuantity(milliShares(have.Resources.Shares), resource.DecimalSI))
+	setActual(out.Limits, v1.ResourceCPU, have.Resources.milliQuota() == want.milliQuota(), resource.NewMilliQuantity(have.Resources.milliQuota(), resource.DecimalSI))
+	setActual(out.Limits, v1.ResourceMemory, have.Resources.Memory == want.Memory, resource.NewQuantity(have.Resources.Memory, resource.BinarySI))
+	setActual(out.Requests, v1.ResourceCPU, have.Resources.Shares == want.Shares, resource.NewMilliQuantity(milliShares(have.Resources.Shares), resource.DecimalSI))
 	if old := lastRequest(kind, c, have.Container, &s.know.Last); old != nil && policyOf(c, v1.ResourceMemory) == v1.RestartContainer {
-		set(out.Requests, v1.ResourceMemory, old.Cmp(*c.Resources.Requests.Memory()) == 0, old)
+		setActual(out.Requests, v1.ResourceMemory, old.Cmp(*c.Resources.Requests.Memory()) == 0, old)
 	}
 	return out
+}
+
+// podResources is what a pod that asks for resources as a whole has: as allocated, and what its containers ask for where it says
+// nothing; but where it has a cgroup, what that holds it to (KEP-2837, KEP-5419).
+func (s *statuser) podResources() *v1.ResourceRequirements {
+	out := s.pod.Spec.Resources.DeepCopy()
+	out.Requests, out.Limits = helper.PodRequests(s.pod, helper.PodResourcesOptions{}), helper.PodLimits(s.pod, helper.PodResourcesOptions{})
+	have, want := s.observed.Cgroup, PodResourcesOf(s.pod)
+	if have == nil {
+		return out
+	}
+	setActual(out.Limits, v1.ResourceCPU, have.milliQuota() == want.milliQuota(), resource.NewMilliQuantity(have.milliQuota(), resource.DecimalSI))
+	setActual(out.Limits, v1.ResourceMemory, have.Memory == want.Memory, resource.NewQuantity(have.Memory, resource.BinarySI))
+	setActual(out.Requests, v1.ResourceCPU, have.Shares == want.Shares, resource.NewMilliQuantity(milliShares(have.Shares), resource.DecimalSI))
+	return out
+}
+
+// setActual puts what is in force in the place of what was allocated, where they differ and a resource was asked for.
+func setActual(list v1.ResourceList, name v1.ResourceName, same bool, actual *resource.Quantity) {
+	if _, asked := list[name]; !asked || same {
+		return
+	}
+	if delete(list, name); actual.Sign() > 0 {
+		list[name] = *actual
+	}
 }
 
 // resizeConditions are there while a resize waits for room or is being carried out (KEP-1287).
@@ -70,6 +88,12 @@ func (s *statuser) resizeConditions() []v1.PodCondition {
 // resizeInProgress says whether a container does not have yet what it was granted, and what went wrong.
 func (s *statuser) resizeInProgress() (yes bool, message string) {
 	_, before := findCondition(s.know.Last.Conditions, v1.PodResizeInProgress)
+	if have := s.observed.Cgroup; have != nil && *have != PodResourcesOf(s.pod) {
+		yes = true
+		if f := s.know.Failures[resizeKey("")]; f.Reason == v1.PodReasonError {
+			message = f.Message
+		}
+	}
 	for kind, c := range Containers(s.pod) {
 		list := attempts(s.observed, &s.know.Last, kind, c)
 		if len(list) == 0 {

@@ -53,6 +53,7 @@ type worker struct {
 	volumesDue bool
 	final      bool // know.Last is the status that stays
 	cleaned    bool
+	unlimited  bool // its cgroup is gone
 	deleted    bool // the API object is gone at our request
 	over       bool
 }
@@ -151,10 +152,12 @@ func (w *worker) observe() {
 		return
 	}
 	w.observing, w.stale = true, false
-	at := w.finished
+	at, pod := w.finished, w.pod
 	var observed Observed
 	w.crew.do(w.ctx, func(ctx context.Context) (err error) {
-		observed, err = w.parts.Runtime.Observe(ctx, w.uid)
+		if observed, err = w.parts.Runtime.Observe(ctx, w.uid); err == nil && w.parts.Cgroups != nil {
+			observed.Cgroup, err = w.parts.Cgroups.Limits(pod)
+		}
 		return err
 	}, func(err error) {
 		w.inbox.put(func() {
@@ -182,6 +185,7 @@ func (w *worker) seen(observed Observed, began time.Time) {
 	if len(w.ops) > 0 || w.observing || !w.lastEnd.Before(began) {
 		return
 	}
+	observed.Cgroup = w.observed.Cgroup // which nobody but us changes
 	w.observed, w.taken, w.stale = observed, w.finished, false
 }
 
@@ -322,7 +326,7 @@ func (w *worker) busy() []Step {
 
 // forget drops what is known of containers that do not exist any more.
 func (w *worker) forget() {
-	live := map[string]bool{"": true}
+	live := map[string]bool{"": true, resizeKey(""): true}
 	for _, c := range w.observed.Containers {
 		live[c.ID], live[resizeKey(c.ID)] = true, true
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -81,6 +82,7 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	// From here on the host is changed.
 	return daemon.Run("kubelet", fs, func(ctx context.Context) error {
 		o.logStart(cfg)
+		o.protect(cfg)
 		k, err := kubelet.New(cfg, client)
 		if err != nil {
 			return err
@@ -98,6 +100,16 @@ func (o *options) logStart(cfg kubelet.Config) {
 	}
 	if elevated, err := host.Elevated(); err == nil && !elevated {
 		klog.InfoS("Not running as administrator (root): mounts, networks and addresses will fail")
+	}
+}
+
+// protect says to the kernel how soon this process may be ended when memory is short (oom_score_adj in proc(5)).
+func (o *options) protect(cfg kubelet.Config) {
+	if cfg.Platform.OS != "linux" {
+		return
+	}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(o.oomScoreAdj)), 0); err != nil {
+		klog.InfoS("Warning: this host does not let the agent have its OOM score (it takes CAP_SYS_RESOURCE)", "--oom-score-adj", o.oomScoreAdj, "err", err)
 	}
 }
 

@@ -33,6 +33,10 @@ type options struct {
 	dockerEndpoint            string
 	infraImage                string
 	cgroupRoot                string
+	cgroupsPerQoS             bool
+	enforceAllocatable        []string
+	podMaxPids                int64
+	oomScoreAdj               int
 	logMaxSize                string
 	logMaxFiles               int
 	runtimeTimeout            time.Duration
@@ -101,7 +105,11 @@ func (o *options) addRuntimeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.certDir, "cert-dir", "", "`directory` for certificates (default: pki below --root-dir)")
 	fs.StringVar(&o.dockerEndpoint, "docker-endpoint", "", "Docker Engine's `address`: unix://, npipe:// or tcp:// (default: $DOCKER_HOST or the platform's)")
 	fs.StringVar(&o.infraImage, "pod-infra-container-image", "registry.k8s.io/pause:3.10", "`image` whose container holds each pod's network")
-	fs.StringVar(&o.cgroupRoot, "cgroup-root", "", "cgroup below which pods' cgroups are made (Linux)")
+	fs.StringVar(&o.cgroupRoot, "cgroup-root", "", "`cgroup` below which pods' cgroups are made, which must exist; empty: the top (Linux)")
+	fs.BoolVar(&o.cgroupsPerQoS, "cgroups-per-qos", true, "give QoS classes and pods cgroups of their own (Linux)")
+	fs.StringSliceVar(&o.enforceAllocatable, "enforce-node-allocatable", []string{"pods"}, "`what` is held to its part of the machine: pods, or none (Linux)")
+	fs.Int64Var(&o.podMaxPids, "pod-max-pids", -1, "`number` of processes and threads of one pod; -1: no limit (Linux)")
+	fs.IntVar(&o.oomScoreAdj, "oom-score-adj", -999, "oom_score_adj of this process, -1000 to 1000 (Linux)")
 	fs.StringVar(&o.logMaxSize, "container-log-max-size", "10Mi", "`size` at which a container's log is rotated")
 	fs.IntVar(&o.logMaxFiles, "container-log-max-files", 5, "number of log files kept of a container, at least 2")
 	fs.DurationVar(&o.runtimeTimeout, "runtime-request-timeout", 2*time.Minute, "deadline of one call of the engine, pulls, logs and exec excepted")
@@ -155,14 +163,14 @@ var retired = map[string]string{
 	"cni-bin-dir":                "the network follows from --network-mode",
 	"cni-conf-dir":               "the network follows from --network-mode",
 	"hairpin-mode":               "services are served by proxy on the node, a pod reaches itself without hairpin",
-	"cgroups-per-qos":            "limits are set on containers",
-	"enforce-node-allocatable":   "allocatable is enforced at admission",
 	"cadvisor-port":              "there is no cAdvisor",
 	"container-runtime":          "the runtime is Docker",
 	"container-runtime-endpoint": "the runtime is Docker, see --docker-endpoint",
 	"configure-cbr0":             "the network follows from --network-mode",
 	"non-masquerade-cidr":        "use --non-masquerade-cidrs",
 	"cgroup-driver":              "the engine's own is used",
+	"kubelet-cgroups":            "its own figures are those of the cgroup in which it was started",
+	"runtime-cgroups":            "the engine is found by its socket",
 	"fail-swap-on":               "swap is no reason not to start",
 	"windows-priorityclass":      "start the process with the class that it should have",
 	"experimental-cri":           "the runtime is Docker",

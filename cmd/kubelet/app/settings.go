@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -31,7 +32,7 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	if (o.kubeconfig == "") == (o.apiServers == "") {
 		return cfg, fmt.Errorf("want exactly one of --kubeconfig and --api-servers")
 	}
-	for _, set := range []func(*kubelet.Config) error{o.setFiles, o.setNode, o.setEngine, o.setNetwork, o.setPods, o.setServer} {
+	for _, set := range []func(*kubelet.Config) error{o.setFiles, o.setNode, o.setEngine, o.setCgroups, o.setNetwork, o.setPods, o.setServer} {
 		if err := set(&cfg); err != nil {
 			return cfg, err
 		}
@@ -105,6 +106,53 @@ func (o *options) setEngine(cfg *kubelet.Config) error {
 	}
 	if _, err := docker.New(cfg.Engine); err != nil {
 		return fmt.Errorf("--docker-endpoint=%s: %w", o.dockerEndpoint, err)
+	}
+	return nil
+}
+
+// setCgroups comes after setNode, which reads the reservations.
+func (o *options) setCgroups(cfg *kubelet.Config) error {
+	if o.oomScoreAdj < -1000 || o.oomScoreAdj > 1000 {
+		return fmt.Errorf("--oom-score-adj=%d: want a score from -1000 to 1000", o.oomScoreAdj)
+	}
+	if o.podMaxPids == 0 || o.podMaxPids < -1 {
+		return fmt.Errorf("--pod-max-pids=%d: want a number above 0, or -1 for no limit", o.podMaxPids)
+	}
+	enforce := false
+	for _, what := range o.enforceAllocatable {
+		switch {
+		case what == "pods":
+			enforce = true
+		case what == "none" && len(o.enforceAllocatable) == 1, what == "":
+		default:
+			return fmt.Errorf("--enforce-node-allocatable=%s: want pods, or none alone: services of the system are limited by whoever starts them, "+
+				"as by MemoryMax= of a systemd unit", strings.Join(o.enforceAllocatable, ","))
+		}
+	}
+	if cfg.Platform.OS != "linux" {
+		return nil
+	}
+	if !o.cgroupsPerQoS {
+		if o.podMaxPids > 0 {
+			return fmt.Errorf("--pod-max-pids=%d: want --cgroups-per-qos with it: a pod without a cgroup cannot be limited", o.podMaxPids)
+		}
+		return nil
+	}
+	facts := cfg.Facts
+	cfg.Cgroups = kubelet.CgroupConfig{PerQoS: true, Root: o.cgroupRoot, MaxPids: max(o.podMaxPids, 0), Enforce: enforce, HugePages: facts.HugePages,
+		Capacity: v1.ResourceList{
+			v1.ResourceCPU:    *resource.NewMilliQuantity(int64(facts.CPUs)*1000, resource.DecimalSI),
+			v1.ResourceMemory: *resource.NewQuantity(int64(facts.Memory), resource.BinarySI),
+		}, Reserved: v1.ResourceList{}}
+	if load, err := host.ReadLoad(); err == nil && load.MaxTasks > 0 {
+		cfg.Cgroups.Capacity["pid"] = *resource.NewQuantity(load.MaxTasks, resource.DecimalSI)
+	}
+	for _, list := range []v1.ResourceList{cfg.Node.KubeReserved, cfg.Node.SystemReserved} {
+		for name, q := range list {
+			sum := cfg.Cgroups.Reserved[name]
+			sum.Add(q)
+			cfg.Cgroups.Reserved[name] = sum
+		}
 	}
 	return nil
 }

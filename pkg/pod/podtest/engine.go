@@ -76,6 +76,7 @@ type Engine struct {
 	results  map[string]bool // of probes: "id kind"
 	starts   map[string]int  // by pod/container/attempt
 	watchers []chan types.UID
+	cgroups  *Cgroups // nil: pods have none
 	Platform pod.Platform
 	// OnApply is called at the beginning of every step, if set.
 	OnApply func(step pod.Step)
@@ -220,6 +221,8 @@ func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	case pod.UpdateContainer:
 		if c := e.find(step.ID); c == nil || step.Resources == nil || c.State != pod.Running {
 			return e.violate("update of %s, which does not run or without resources", step.ID)
+		} else if why := e.misplaced(p, "/pod"+string(p.UID), step.Resources); why != "" {
+			return e.violate("update of %s: %s", step.ID, why)
 		} else {
 			c.Resources = step.Resources
 		}
@@ -293,6 +296,9 @@ func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) er
 	defer e.mu.Unlock()
 	defer e.tell(p.UID)
 	mine := e.pod(p)
+	if why := e.misplaced(p, step.Sandbox.CgroupParent, nil); why != "" {
+		return e.violate("create-sandbox of %s: %s", p.Name, why)
+	}
 	for _, s := range mine.Sandboxes {
 		if s.Running {
 			return e.violate("second sandbox for %s while %s runs", p.Name, s.ID)
@@ -337,6 +343,10 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 		r := pod.ResourcesOf(p, spec)
 		made.Resources = &r
 	}
+	if why := e.misplaced(p, step.Inputs.CgroupParent, made.Resources); why != "" {
+		defer e.mu.Unlock()
+		return e.violate("start %s: %s", id, why)
+	}
 	if made.SandboxID == "" {
 		made.Addresses = []netip.Addr{address(id, step.Attempt)}
 	}
@@ -355,6 +365,26 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 		c.State, c.StartedAt = pod.Running, time.Now()
 	}
 	return nil
+}
+
+// misplaced says why a container cannot run in a cgroup; "": it can.
+func (e *Engine) misplaced(p *v1.Pod, parent string, r *pod.Resources) string {
+	if e.cgroups == nil {
+		return ""
+	}
+	return e.cgroups.admits(p.UID, parent, r)
+}
+
+// running lists the pod's containers that run.
+func (e *Engine) running(uid types.UID) (out []pod.Container) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.copy(uid).Containers {
+		if c.State == pod.Running {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // stopContainer ends a container 20 ms after the signal, or a stubborn one by the kill.

@@ -1,0 +1,125 @@
+package podtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Cgroups is pod.Cgroups: cgroups of pods by UID. As in a kernel no container can have more than its pod, and no cgroup goes while
+// something runs in it.
+type Cgroups struct {
+	Log *Log
+
+	mu     sync.Mutex
+	engine *Engine
+	held   map[types.UID]pod.Resources
+}
+
+// NewCgroups makes a Cgroups with nothing in it; engine keeps to it from now on.
+func NewCgroups(log *Log, engine *Engine) *Cgroups {
+	c := &Cgroups{Log: log, engine: engine, held: map[types.UID]pod.Resources{}}
+	engine.cgroups = c
+	return c
+}
+
+// Parent implements pod.Cgroups.
+func (c *Cgroups) Parent(p *v1.Pod) string { return "/pod" + string(p.UID) }
+
+// Limit implements pod.Cgroups.
+func (c *Cgroups) Limit(ctx context.Context, p *v1.Pod, r pod.Resources) error {
+	for _, box := range c.engine.running(p.UID) {
+		if box.Resources != nil && exceeds(*box.Resources, r) {
+			return fmt.Errorf("cannot limit the pod to %s: container %s has %s", r, box.ID, box.Resources)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old, exists := c.held[p.UID]; exists && old != r {
+		c.Log.Printf("cgroup: %s from %s to %s", p.Name, old, r)
+	}
+	c.held[p.UID] = r
+	return ctx.Err()
+}
+
+// exceeds says whether a has a limit above one of b.
+func exceeds(a, b pod.Resources) bool {
+	return b.Quota > 0 && a.Quota > b.Quota
+}
+
+// Limits implements pod.Cgroups.
+func (c *Cgroups) Limits(p *v1.Pod) (*pod.Resources, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r, ok := c.held[p.UID]; ok {
+		return &r, nil
+	}
+	return nil, nil
+}
+
+// Remove implements pod.Cgroups.
+func (c *Cgroups) Remove(_ context.Context, uid types.UID) error {
+	if len(c.engine.running(uid)) > 0 {
+		return errors.New("cannot remove the pod's cgroup: busy")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, uid)
+	return nil
+}
+
+// Leftovers implements pod.Cgroups.
+func (c *Cgroups) Leftovers() ([]types.UID, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.held)), nil
+}
+
+// Put makes a cgroup, as an agent before us may have left it.
+func (c *Cgroups) Put(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held[uid] = pod.Resources{}
+}
+
+// Drop forgets a cgroup, as if its pod had been started by an agent that made none.
+func (c *Cgroups) Drop(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, uid)
+}
+
+// String lists the cgroups.
+func (c *Cgroups) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text := ""
+	for _, uid := range slices.Sorted(maps.Keys(c.held)) {
+		text += fmt.Sprintf("pod%s %s\n", uid, c.held[uid])
+	}
+	return text + fmt.Sprintf("%d cgroups\n", len(c.held))
+}
+
+// admits says why a container with r cannot run in the cgroup parent of the pod; "": it can.
+func (c *Cgroups) admits(uid types.UID, parent string, r *pod.Resources) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all, exists := c.held[uid]
+	switch {
+	case parent != "/pod"+string(uid):
+		return fmt.Sprintf("the pod's cgroup is /pod%s, not %q", uid, parent)
+	case !exists:
+		return "the pod has no cgroup"
+	case r != nil && exceeds(*r, all):
+		return fmt.Sprintf("%s is more than the pod's %s", r, all)
+	}
+	return ""
+}
