@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -14,7 +15,11 @@ import (
 )
 
 // logLinks are the names under which tools look for containers' logs: <dir>/<namespace>_<pod>_<uid>/<container>/<attempt>.log, a link to
-// the engine's file, and beside dir containers/<pod>_<namespace>_<container>-<id>.log, a link to the former. (upstream: podLogsDir)
+// the engine's file, and beside dir containers/<pod>_<namespace>_<container>-<id>.log, a link to the former. (upstream: podLogsDir) The
+// engine rotates by renaming, so that a link always leads to the file that is being written, in the format of its json-file driver.
+//
+// Pods that mount these directories can put links there themselves: nothing is made or removed through one that leads elsewhere, and
+// nothing is ever read through any (Logs).
 type logLinks struct{ dir string }
 
 const linkSuffix = ".log"
@@ -25,85 +30,115 @@ func logFile(root, id string) string { return filepath.Join(root, "containers", 
 // idOf is the container whose log file target is.
 func idOf(target string) string { return filepath.Base(filepath.Dir(target)) }
 
-func (l logLinks) pod(namespace, name, uid string) string {
-	return filepath.Join(l.dir, namespace+"_"+name+"_"+uid)
+// podLinks is the name of a pod's directory.
+func podLinks(namespace, name, uid string) string { return namespace + "_" + name + "_" + uid }
+
+// flatLink is the name of a link among those of all containers.
+func flatLink(namespace, name, container, id string) string {
+	base := fmt.Sprintf("%s_%s_%s-%s", name, namespace, container, id)
+	return base[:min(len(base), 255-len(linkSuffix))] + linkSuffix
 }
 
-func (l logLinks) second(namespace, name, container, id string) string {
-	base := fmt.Sprintf("%s_%s_%s-%s", name, namespace, container, id)
-	base = base[:min(len(base), 255-len(linkSuffix))]
-	return filepath.Join(filepath.Dir(l.dir), "containers", base+linkSuffix)
+// flat is the directory of the links of all containers.
+func (l logLinks) flat() string { return filepath.Join(filepath.Dir(l.dir), "containers") }
+
+// with opens both directories, which are made if they are missing and wanted, and calls do. That a directory is missing is no error.
+func (l logLinks) with(make bool, do func(pods, flat *os.Root) error) error {
+	var roots []*os.Root
+	for _, dir := range []string{l.dir, l.flat()} {
+		if make {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+		}
+		root, err := os.OpenRoot(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		roots = append(roots, root)
+	}
+	return do(roots[0], roots[1])
 }
 
 // add makes both names for a container, of which they may exist already.
 func (l logLinks) add(p *v1.Pod, container string, attempt int, file string) error {
-	first := filepath.Join(l.pod(p.Namespace, p.Name, string(p.UID)), container, strconv.Itoa(attempt)+linkSuffix)
-	return errors.Join(relink(first, file), relink(l.second(p.Namespace, p.Name, container, idOf(file)), first))
+	first := filepath.Join(podLinks(p.Namespace, p.Name, string(p.UID)), container, strconv.Itoa(attempt)+linkSuffix)
+	return l.with(true, func(pods, flat *os.Root) error {
+		if err := pods.MkdirAll(filepath.Dir(first), 0o755); err != nil {
+			return err
+		}
+		return errors.Join(relink(pods, first, file), relink(flat, flatLink(p.Namespace, p.Name, container, idOf(file)), filepath.Join(l.dir, first)))
+	})
 }
 
 // relink makes name a link to target, whatever it was.
-func relink(name, target string) error {
-	if have, err := os.Readlink(name); err == nil && have == target {
+func relink(root *os.Root, name, target string) error {
+	if have, err := root.Readlink(name); err == nil && have == target {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.Symlink(target, name)
+	return root.Symlink(target, name)
 }
 
 // remove takes away both names of those containers of a pod for which unwanted says so, and the directories that are empty then.
 func (l logLinks) remove(podDir string, unwanted func(target string) bool) error {
-	parts := strings.SplitN(filepath.Base(podDir), "_", 3) // no part of the name can have an underscore
-	if len(parts) != 3 {
-		return nil
-	}
-	links, err := filepath.Glob(filepath.Join(podDir, "*", "*"+linkSuffix))
-	if err != nil || len(links) == 0 && !present(podDir) {
+	return l.with(false, func(pods, flat *os.Root) error { return unlink(pods, flat, podDir, unwanted) })
+}
+
+func unlink(pods, flat *os.Root, podDir string, unwanted func(target string) bool) error {
+	parts := strings.SplitN(podDir, "_", 3) // no part of the name can have an underscore
+	links, err := fs.Glob(pods.FS(), podDir+"/*/*"+linkSuffix)
+	if err != nil || len(parts) != 3 {
 		return err
 	}
 	var errs []error
 	for _, link := range links {
-		target, err := os.Readlink(link)
+		target, err := pods.Readlink(link)
 		if err != nil || !unwanted(target) {
 			continue // not a link: not ours
 		}
-		dir := filepath.Dir(link)
-		for _, name := range []string{l.second(parts[0], parts[1], filepath.Base(dir), idOf(target)), link} {
-			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-		_ = os.Remove(dir) // while there is something in it, it stays
+		dir := path.Dir(link)
+		errs = append(errs, ignoreMissing(flat.Remove(flatLink(parts[0], parts[1], path.Base(dir), idOf(target)))), ignoreMissing(pods.Remove(link)))
+		_ = pods.Remove(dir) // while there is something in it, it stays
 	}
-	_ = os.Remove(podDir)
+	_ = pods.Remove(podDir)
 	return errors.Join(errs...)
 }
 
-func present(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // sweep removes names whose log is gone: containers were removed while nobody looked.
 func (l logLinks) sweep() error {
-	dirs, err := filepath.Glob(filepath.Join(l.dir, "*_*_*"))
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, dir := range dirs {
-		errs = append(errs, l.remove(dir, func(target string) bool { return !present(target) }))
-	}
-	return errors.Join(errs...)
+	return l.with(false, func(pods, flat *os.Root) error {
+		dirs, err := fs.Glob(pods.FS(), "*_*_*")
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, dir := range dirs {
+			errs = append(errs, unlink(pods, flat, dir, func(target string) bool {
+				_, err := os.Lstat(target)
+				return errors.Is(err, fs.ErrNotExist)
+			}))
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // hasLogLinks says whether logs get names on this host: a remote engine's files are not here.
 func (e *Engine) hasLogLinks() bool {
-	return e.cfg.LogsDir != "" && !strings.HasPrefix(e.host, "tcp://")
+	return e.cfg.LogsDir != "" && e.local()
 }
 
 // linkLog names the log of a container that is about to start. Nothing waits for tools that read logs: a failure is only noted.
@@ -123,7 +158,7 @@ func (e *Engine) unlinkLog(p *v1.Pod, id string) {
 		return
 	}
 	l := logLinks{e.cfg.LogsDir}
-	if err := l.remove(l.pod(p.Namespace, p.Name, string(p.UID)), func(target string) bool { return idOf(target) == id }); err != nil {
+	if err := l.remove(podLinks(p.Namespace, p.Name, string(p.UID)), func(target string) bool { return idOf(target) == id }); err != nil {
 		klog.ErrorS(err, "Cannot remove the links to a container's log", "pod", klog.KObj(p), "container", short(id))
 	}
 }

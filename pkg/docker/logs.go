@@ -9,11 +9,17 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 )
 
 // Logs writes the log of a container, running or exited, as options ask (v1.PodLogOptions, but for Container and Previous). With
-// Follow it ends when the container has, or ctx. A nil writer: that stream is not wanted. A terminal's log is all stdout.
+// Follow it ends when the container has and all it wrote was delivered, or with ctx. A nil writer: that stream is not wanted. A
+// terminal's log is all stdout.
+//
+// On Linux the engine's files are read where they can be: engines before 23 lose or repeat lines for a reader that follows across a
+// rotation, count pieces of long lines as lines, and stop at a line that a crash left broken. Elsewhere the engine is asked.
 func (e *Engine) Logs(ctx context.Context, containerID string, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
 	in, err := e.inspect(ctx, containerID)
 	if err != nil {
@@ -23,26 +29,102 @@ func (e *Engine) Logs(ctx context.Context, containerID string, options *v1.PodLo
 }
 
 func (e *Engine) logs(ctx context.Context, in container.InspectResponse, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
+	w := newLogWriter(options, e.clock.Now(), stdout, stderr)
+	if w.out == nil && w.err == nil {
+		return nil // the engine refuses a request for no stream
+	}
+	err := errNoLogFiles
+	if files, ok := e.logFiles(in); ok {
+		err = e.readLog(ctx, in.ID, files, options, w)
+	}
+	if errors.Is(err, errNoLogFiles) {
+		err = e.askLog(ctx, in, options, w)
+	}
+	if errors.Is(err, errLimit) {
+		return nil
+	}
+	return err
+}
+
+// readLog reads the engine's files.
+func (e *Engine) readLog(ctx context.Context, id string, files logFiles, options *v1.PodLogOptions, w *logWriter) error {
+	tail := int64(-1)
+	if options.TailLines != nil {
+		tail = *options.TailLines
+	}
+	r, err := files.read(tail)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if !options.Follow {
+		return r.once(ctx, w)
+	}
+	changed, stop, err := watchDirectory(files.dir)
+	if err != nil { // the host's limit of watches, as a rule
+		klog.V(2).InfoS("Cannot watch a container's log; the engine follows it instead", "container", short(id), "err", err)
+		return errNoLogFiles
+	}
+	defer stop()
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return r.follow(ctx, w, changed, e.ended(waiting, id))
+}
+
+// ended returns a channel that is closed when the container has ended and the engine has written all of its log.
+func (e *Engine) ended(ctx context.Context, id string) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		for wait := reconnectMin; ; wait = min(2*wait, reconnectMax) {
+			err := e.awaitEnd(ctx, id)
+			if err == nil || gone(err) {
+				close(done)
+				return
+			}
+			select { // an engine that is being restarted: its containers may go on
+			case <-e.clock.After(wait):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return done
+}
+
+// awaitEnd blocks until the container does not run.
+func (e *Engine) awaitEnd(ctx context.Context, id string) error {
+	var c *client.Client
+	if err := e.call(ctx, e.cfg.CallTimeout, "connect to the engine", func(ctx context.Context, _ *client.Client) (err error) {
+		c, err = e.api(ctx)
+		return err
+	}); err != nil {
+		return err
+	}
+	answers, errs := c.ContainerWait(ctx, id, container.WaitConditionNotRunning)
+	select {
+	case <-answers:
+		return nil
+	case err := <-errs:
+		return err
+	}
+}
+
+// askLog has the engine read the log.
+func (e *Engine) askLog(ctx context.Context, in container.InspectResponse, options *v1.PodLogOptions, w *logWriter) error {
 	tty := in.Config.Tty
 	ask := container.LogsOptions{
-		ShowStdout: stdout != nil, ShowStderr: stderr != nil && !tty,
+		ShowStdout: w.out != nil, ShowStderr: w.err != nil && !tty,
 		Follow: options.Follow, Timestamps: options.Timestamps, Tail: "all",
 	}
-	if stream := options.Stream; stream != nil {
-		ask.ShowStdout = ask.ShowStdout && *stream != v1.LogStreamStderr
-		ask.ShowStderr = ask.ShowStderr && *stream != v1.LogStreamStdout
-	}
 	if !ask.ShowStdout && !ask.ShowStderr {
-		return nil // the engine refuses a request for no stream
+		return nil
 	}
 	if options.TailLines != nil {
 		ask.Tail = strconv.FormatInt(*options.TailLines, 10)
 	}
-	switch {
-	case options.SinceTime != nil:
-		ask.Since = sinceText(options.SinceTime.Time)
-	case options.SinceSeconds != nil:
-		ask.Since = sinceText(e.clock.Now().Add(-time.Duration(*options.SinceSeconds) * time.Second))
+	if !w.since.IsZero() {
+		ask.Since = sinceText(w.since)
+		w.since = time.Time{}
 	}
 	what := "read the log of container " + short(in.ID)
 	inner, answered, cancel := e.within(ctx, e.cfg.CallTimeout)
@@ -57,38 +139,17 @@ func (e *Engine) logs(ctx context.Context, in container.InspectResponse, options
 	}
 	defer body.Close()
 	answered()
-	s := streams{tty: tty, out: stdout, err: stderr}
-	if options.LimitBytes != nil {
-		left := *options.LimitBytes
-		s.out, s.err = limited{stdout, &left}, limited{stderr, &left}
-	}
-	if err = receive(body, s); errors.Is(err, errLimit) {
-		return nil
+	if tty { // without borders between messages
+		err = receive(body, streams{tty: true, out: w.out})
+	} else {
+		timed := options.Timestamps
+		err = receive(body, streams{out: messages{w, streamStdout, timed}, err: messages{w, streamStderr, timed}})
+		if err == nil {
+			err = w.end()
+		}
 	}
 	return e.explain(ctx, inner, what, err)
 }
 
 // sinceText is a time as all engines parse it.
 func sinceText(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
-
-var errLimit = errors.New("limit of bytes reached")
-
-// limited passes on the first bytes of several streams together, and then fails.
-type limited struct {
-	to   io.Writer
-	left *int64
-}
-
-func (l limited) Write(p []byte) (int, error) {
-	room := min(int64(len(p)), *l.left)
-	*l.left -= room
-	if l.to != nil {
-		if n, err := l.to.Write(p[:room]); err != nil {
-			return n, err
-		}
-	}
-	if *l.left == 0 {
-		return int(room), errLimit
-	}
-	return len(p), nil
-}

@@ -83,6 +83,15 @@ func program(p *dockertest.Process) int {
 	case "flood": // so many bytes
 		n, _ := strconv.Atoi(args[0])
 		_, _ = io.WriteString(p.Stdout, strings.Repeat("x", n))
+	case "count": // numbered lines, every thousandth of them long
+		n, _ := strconv.Atoi(args[0])
+		for i := range n {
+			line := strconv.Itoa(i)
+			if i%1000 == 999 {
+				line += " " + strings.Repeat("x", 40_000)
+			}
+			_, _ = fmt.Fprintln(p.Stdout, line)
+		}
 	case "serve": // answers "hello" on a port of the loopback address
 		l, err := net.Listen("tcp", "127.0.0.1:"+args[0])
 		if err != nil {

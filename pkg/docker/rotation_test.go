@@ -1,0 +1,64 @@
+package docker
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// TestRotationReal follows a container of a real engine that writes through rotations, as fast as it can.
+func TestRotationReal(t *testing.T) {
+	const lines = 200_000
+	r := realRig(t, func(c *Config) { c.LogMaxSize, c.LogMaxFiles = 1_000_000, 10 })
+	p := r.pod("rotation", []string{"count", strconv.Itoa(lines)})
+	id := r.run(p)[0]
+	var out bytes.Buffer
+	if err := r.Logs(t.Context(), id, &v1.PodLogOptions{Follow: true}, &out, &out); err != nil {
+		t.Fatal(err)
+	}
+	checkCount(t, out.String(), 0, lines)
+
+	in, err := r.inspect(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, ok := r.logFiles(in)
+	size, count := files.size()
+	t.Logf("%d files with %d bytes are left; ours: %v", count, size, ok)
+	if !ok || count != 10 {
+		t.Errorf("this test wants its files read, and many rotations")
+	}
+	out.Reset()
+	if err := r.Logs(t.Context(), id, &v1.PodLogOptions{TailLines: new(int64(30_000))}, &out, &out); err != nil {
+		t.Fatal(err)
+	}
+	checkCount(t, out.String(), lines-30_000, lines)
+	out.Reset()
+	w := newLogWriter(&v1.PodLogOptions{}, r.clock.Now(), &out, &out)
+	if err := r.askLog(t.Context(), in, &v1.PodLogOptions{TailLines: new(int64(30_000))}, w); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the engine's last 30000 lines are %d", strings.Count(out.String(), "\n"))
+}
+
+// checkCount holds that text is the output of count from line first to line last-1.
+func checkCount(t *testing.T, text string, first, last int) {
+	t.Helper()
+	bad := 0
+	for line := range strings.Lines(text) {
+		number, rest, long := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if n, err := strconv.Atoi(number); err != nil || n != first || long != (n%1000 == 999) || long && len(rest) != 40_000 {
+			if bad++; bad < 10 {
+				t.Errorf("want line %d, have %s", first, abbreviate(line))
+			}
+			first = n
+		}
+		first++
+	}
+	if first != last {
+		t.Errorf("the last line is %d, want %d", first-1, last-1)
+	}
+}

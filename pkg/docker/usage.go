@@ -1,0 +1,49 @@
+package docker
+
+import (
+	"context"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+)
+
+// DiskUsage is what a container takes on this host's disk.
+type DiskUsage struct {
+	Logs     uint64 // bytes of all log files, rotated ones too
+	LogFiles uint64
+	Writable uint64 // bytes of what it has written to its root file system
+}
+
+// DiskUsage measures a container, running or not. The engine walks the container's writable layer, which takes longer the more files it
+// has written; who only wants Logs asks LogUsage. The logs of a container count as nothing where the engine's files are not at hand.
+func (e *Engine) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
+	var in container.InspectResponse
+	err := e.call(ctx, e.cfg.CallTimeout, "measure the files of container "+short(id), func(ctx context.Context, c *client.Client) (err error) {
+		in, _, err = c.ContainerInspectWithRaw(ctx, id, true)
+		return err
+	})
+	if err != nil || in.ContainerJSONBase == nil {
+		return DiskUsage{}, err
+	}
+	out := e.logUsage(in)
+	if in.SizeRw != nil {
+		out.Writable = uint64(max(*in.SizeRw, 0))
+	}
+	return out, nil
+}
+
+// LogUsage measures a container's logs alone; Writable stays 0.
+func (e *Engine) LogUsage(ctx context.Context, id string) (DiskUsage, error) {
+	in, err := e.inspect(ctx, id)
+	if err != nil {
+		return DiskUsage{}, err
+	}
+	return e.logUsage(in), nil
+}
+
+func (e *Engine) logUsage(in container.InspectResponse) (out DiskUsage) {
+	if files, ok := e.logFiles(in); ok {
+		out.Logs, out.LogFiles = files.size()
+	}
+	return out
+}
