@@ -22,6 +22,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/admit"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/network"
@@ -74,6 +75,7 @@ type Kubelet struct {
 	// settled is closed when it is known for the first time whether the pod network can be used.
 	settled chan struct{}
 	healthz *server.Healthz
+	guard   *guard.Guard
 	recorder
 }
 
@@ -149,6 +151,9 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	}); err != nil {
 		return nil, err
 	}
+	k.guard = guard.New(guard.Parts{
+		Pods: k.pods.Snapshot, Volumes: volumes.Usage, Container: k.engine.DiskUsage, Evict: k.pods.Evict, Clock: clock.RealClock{},
+	})
 	figures, err := k.figures(volumes)
 	if err != nil {
 		return nil, err
@@ -262,6 +267,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	defer cancel()
 	parts := map[string]func(context.Context) error{
 		"objects": k.objects.Run, "network": k.network.Run, "node": k.runNode, "pods": k.runPods, "server": k.server.Run,
+		"guard": k.guard.Run,
 	}
 	if k.healthz != nil {
 		parts["healthz"] = k.healthz.Run

@@ -213,6 +213,8 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 		})
 	case "delete":
 		return w.api.Remove(arg(1), int64(number(2)))
+	case "evict":
+		w.manager.Evict(w.api.Pod(arg(1)).UID, pod.Eviction{Rejection: pod.Rejection{Reason: "Evicted", Message: strings.Join(words[2:], " ")}, Grace: time.Second})
 	case "gate":
 		return w.api.Update(arg(1), func(p *v1.Pod) {
 			p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: v1.PodConditionType(arg(2)), Status: v1.ConditionTrue})

@@ -18,6 +18,8 @@ type Knowledge struct {
 	Deadline time.Time
 	// Ended is why this agent ends the pod against its will; nil where it does not.
 	Ended *Rejection
+	// Disrupted says that it ends the pod for the sake of the node or of other pods.
+	Disrupted bool
 	// Last is the pod's last known status: the worker's own, or the API server's when the worker was made.
 	Last v1.PodStatus
 	// HostIPs are the node's addresses, primary first.

@@ -255,6 +255,15 @@ func (m *Manager) want(d Desired, ran, known bool) {
 	m.begin(w)
 }
 
+// Evict ends a pod. It may be called by any goroutine and does not wait; a pod that is not here, or ends already, is left as it is.
+func (m *Manager) Evict(uid types.UID, e Eviction) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if w := m.workers[uid]; w != nil {
+		w.inbox.put(func() { w.evict(e) })
+	}
+}
+
 // predecessor says whether a static pod has to wait for another of its name to end. Names of other pods are the API server's business.
 func (m *Manager) predecessor(pod *v1.Pod) bool {
 	if !fromFile(pod) {

@@ -297,6 +297,13 @@ type Objects interface {
 // Rejection says why a pod may not start here. It ends on the pod: phase Failed, Reason and Message as upstream has them.
 type Rejection struct{ Reason, Message string }
 
+// Eviction ends a pod that was let in, for the sake of the node or of other pods. It ends on the pod as a Rejection does, with condition
+// DisruptionTarget.
+type Eviction struct {
+	Rejection
+	Grace time.Duration // so long its containers get to stop, or less where the pod says less; at least a second
+}
+
 // Admitter decides what may start here. It is called by the Manager's goroutine only, in order of arrival.
 type Admitter interface {
 	// Admit takes pod in, given all that was admitted before and not released. Nil: admitted. Admitting a pod again replaces it.

@@ -37,6 +37,12 @@ func (s *statuser) conditions(out *v1.PodStatus) []v1.PodCondition {
 		list = append(list, s.restartingCondition(out))
 	}
 	list = append(list, s.resizeConditions()...)
+	if s.know.Disrupted {
+		if i, old := findCondition(list[:foreign], v1.DisruptionTarget); old != nil {
+			list, foreign = slices.Delete(list, i, i+1), foreign-1
+		}
+		list = append(list, s.condition(v1.DisruptionTarget, true, v1.PodReasonTerminationByKubelet, s.know.Ended.Message))
+	}
 	for i := foreign; i < len(list); i++ {
 		list[i].LastTransitionTime = *s.time(s.now)
 		if _, old := findCondition(s.know.Last.Conditions, list[i].Type); old != nil && old.Status == list[i].Status && !old.LastTransitionTime.IsZero() {

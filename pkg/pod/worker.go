@@ -302,6 +302,18 @@ func (w *worker) end(why Rejection) {
 	w.terminate(why.Reason)
 }
 
+// evict ends the pod for the sake of others, unless it ends already.
+func (w *worker) evict(e Eviction) {
+	if w.know.Phase != Syncing {
+		return
+	}
+	w.know.Disrupted = true
+	w.end(e.Rejection)
+	if deadline := w.parts.Clock.Now().Add(max(e.Grace, time.Second)); deadline.Before(w.know.Deadline) {
+		w.know.Deadline = deadline
+	}
+}
+
 // terminated moves on from Terminating: nothing runs any more.
 func (w *worker) terminated() {
 	klog.V(2).InfoS("Pod has terminated", "pod", klog.KObj(w.pod))

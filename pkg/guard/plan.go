@@ -1,0 +1,121 @@
+package guard
+
+import (
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	helper "k8s.io/component-helpers/resource"
+
+	"github.com/winkube/winkube/pkg/volume"
+)
+
+// grace is what the containers of an evicted pod get to stop, as upstream: what they write meanwhile makes it worse.
+const grace = time.Second
+
+// reason is status.reason of a pod that was evicted.
+const reason = "Evicted"
+
+// What an evicted pod's status says, in upstream's words, which end with a space.
+const (
+	messageEmptyDir  = "Usage of EmptyDir volume %q exceeds the limit %q. "
+	messagePod       = "Pod ephemeral local storage usage exceeds the total limit of containers %s. "
+	messageContainer = "Container %s exceeded its local ephemeral storage limit %q. "
+)
+
+// Limits are a pod's limits on disk.
+type Limits struct {
+	Volumes    map[string]resource.Quantity // sizeLimit of emptyDirs by name
+	Containers map[string]resource.Quantity // limits.ephemeral-storage of app containers by name
+	Pod        *resource.Quantity           // what all may take together; nil: no limit
+}
+
+func (l Limits) any() bool { return len(l.Volumes)+len(l.Containers) > 0 || l.Pod != nil }
+
+// LimitsOf reads the limits of p. An emptyDir in memory has its limit from the kernel where it is in memory; where it is not (Windows)
+// it is like any other.
+func LimitsOf(p *v1.Pod) Limits {
+	l := Limits{Volumes: map[string]resource.Quantity{}, Containers: map[string]resource.Quantity{}}
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil && v.EmptyDir.SizeLimit.Sign() > 0 {
+			l.Volumes[v.Name] = *v.EmptyDir.SizeLimit
+		}
+	}
+	for i := range p.Spec.Containers {
+		if limit := p.Spec.Containers[i].Resources.Limits.StorageEphemeral(); limit.Sign() > 0 {
+			l.Containers[p.Spec.Containers[i].Name] = *limit
+		}
+	}
+	if limit, ok := helper.PodLimits(p, helper.PodResourcesOptions{})[v1.ResourceEphemeralStorage]; ok && limit.Sign() > 0 {
+		l.Pod = &limit
+	}
+	return l
+}
+
+// Usage is what one pod may take of the disk, and what it takes.
+type Usage struct {
+	Pod        *v1.Pod
+	Limits     Limits
+	Volumes    []volume.Usage
+	Containers map[string]uint64 // bytes of the logs and the writable layer, by name
+}
+
+// total is what counts against the pod's ephemeral-storage: all but claims and memory.
+func (u Usage) total() (bytes uint64) {
+	for _, v := range u.Volumes {
+		if v.Claim == "" && !v.Memory {
+			bytes += v.Used
+		}
+	}
+	for _, c := range u.Containers {
+		bytes += c
+	}
+	return bytes
+}
+
+// Eviction is a pod that has to end.
+type Eviction struct {
+	Pod     *v1.Pod
+	Message string
+}
+
+// Plan says which pods have to end, and why. It is pure; each pod stands for itself. Static pods and those of the system's priority
+// classes are never evicted. (upstream: localStorageEviction)
+func Plan(usages []Usage) []Eviction {
+	var out []Eviction
+	for _, u := range usages {
+		if message := u.excess(); message != "" && !critical(u.Pod) {
+			out = append(out, Eviction{u.Pod, message})
+		}
+	}
+	return out
+}
+
+// excess says which limit is exceeded; "": none.
+func (u Usage) excess() string {
+	over := func(bytes uint64, limit resource.Quantity) bool {
+		return limit.CmpInt64(int64(min(bytes, 1<<63-1))) < 0
+	}
+	for _, v := range u.Volumes {
+		if limit, ok := u.Limits.Volumes[v.Volume]; ok && v.EmptyDir && !v.Memory && over(v.Used, limit) {
+			return fmt.Sprintf(messageEmptyDir, v.Volume, limit.String())
+		}
+	}
+	if limit := u.Limits.Pod; limit != nil && over(u.total(), *limit) {
+		return fmt.Sprintf(messagePod, limit.String())
+	}
+	for i := range u.Pod.Spec.Containers {
+		name := u.Pod.Spec.Containers[i].Name
+		if limit, ok := u.Limits.Containers[name]; ok && over(u.Containers[name], limit) {
+			return fmt.Sprintf(messageContainer, name, limit.String())
+		}
+	}
+	return ""
+}
+
+// critical pods keep the node going: static ones and those of the system's priority classes.
+func critical(p *v1.Pod) bool {
+	source := p.Annotations["kubernetes.io/config.source"]
+	return source != "" && source != "api" || p.Spec.Priority != nil && *p.Spec.Priority >= 2_000_000_000
+}
