@@ -186,8 +186,12 @@ func selfSigned(dir, host string, now time.Time) (certFile, keyFile string, err 
 func replaceFile(path string, data []byte, mode os.FileMode) error {
 	temp := path + ".new"
 	_ = os.Remove(temp) // of a start that was cut short; its mode would be kept
-	if err := os.WriteFile(temp, data, mode); err != nil {
-		return err
+	err := os.WriteFile(temp, data, mode)
+	if err == nil {
+		err = os.Rename(temp, path)
 	}
-	return os.Rename(temp, path)
+	if err != nil {
+		_ = os.Remove(temp) // on a full disk half a file takes the room of a whole one
+	}
+	return err
 }

@@ -97,7 +97,10 @@ func (i *images) layOut(ctx context.Context, img pod.Image, files string) error 
 		return err
 	}
 	defer root.Close()
-	return unpack(ctx, root, archive)
+	if err := unpack(ctx, root, archive); err != nil {
+		return errors.Join(err, os.RemoveAll(files)) // a full disk has no room for half an image
+	}
+	return nil
 }
 
 // release forgets that pod uid uses images and removes those that nobody uses any more.

@@ -316,20 +316,29 @@ func (m *Manager) rewrite(path string, data []byte, mode os.FileMode) error {
 	if fi, err := os.Lstat(path); err == nil && !fi.Mode().IsRegular() {
 		return fmt.Errorf("%s is in the way: want a regular file, have %s", path, fi.Mode())
 	}
-	if old, err := os.ReadFile(path); err == nil && (data == nil || string(old) == string(data)) {
+	old, missing := os.ReadFile(path)
+	if missing == nil && (data == nil || string(old) == string(data)) {
 		return nil
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, mode)
 	if err != nil {
 		return err
 	}
-	if _, err = f.WriteAt(data, 0); err == nil {
+	// What needs more room comes first: when the disk is full, the file stays as it was.
+	both := min(len(old), len(data))
+	if _, err = f.WriteAt(data[both:], int64(both)); err != nil {
+		err = errors.Join(err, f.Truncate(int64(len(old))))
+	} else if _, err = f.WriteAt(data[:both], 0); err == nil {
 		err = f.Truncate(int64(len(data)))
 	}
 	if err == nil && m.cfg.Platform.OS != "windows" {
 		err = f.Chmod(mode)
 	}
-	return errors.Join(err, f.Close())
+	err = errors.Join(err, f.Close())
+	if err != nil && missing != nil {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
 }
 
 // makeDir makes dir with parents and gives it mode whatever the umask. An existing one is left as it is.

@@ -139,7 +139,7 @@ func (w writer) writeTimestamped(dir string, want payload, gid *int64) (string, 
 	}
 	name := filepath.Base(tree)
 	if err := link(dir, dataLink, name); err != nil {
-		return "", fmt.Errorf("cannot exchange content: %w", err)
+		return "", errors.Join(fmt.Errorf("cannot exchange content: %w", err), os.RemoveAll(tree))
 	}
 	return name, nil
 }
