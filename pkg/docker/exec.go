@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -150,7 +152,7 @@ func (e *Engine) execEnded(ctx context.Context, id, what string) (container.Exec
 const killPatience = 2 * time.Second
 
 // killExec ends a command on this host by its process id. The id is the engine's view: that it means the same here is shown by the
-// process's cgroup, which names the container.
+// process's cgroup, which names the container. What the command has started goes with it.
 func (e *Engine) killExec(ctx context.Context, containerID, execID string) {
 	var answer container.ExecInspect
 	err := e.call(ctx, killPatience, "inspect a command", func(ctx context.Context, c *client.Client) (err error) {
@@ -163,13 +165,33 @@ func (e *Engine) killExec(ctx context.Context, containerID, execID string) {
 	if answer.ContainerID != "" {
 		containerID = answer.ContainerID
 	}
-	process, err := os.FindProcess(answer.Pid) // holds on to this process, so that the id cannot come to mean another
+	killTree(answer.Pid, containerID)
+}
+
+// killTree ends a process of a container and those that it has started: a shell that is killed leaves what it ran to the container.
+func killTree(pid int, containerID string) {
+	process, err := os.FindProcess(pid) // holds on to this process, so that the id cannot come to mean another
 	if err != nil {
 		return
 	}
 	defer func() { _ = process.Release() }()
-	if cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", answer.Pid)); err == nil && strings.Contains(string(cgroup), containerID) {
-		_ = process.Kill()
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+	if err != nil || !strings.Contains(string(cgroup), containerID) {
+		return
+	}
+	lists, _ := filepath.Glob(filepath.Join(dir, "task", "*", "children")) // by thread; the pattern is sound
+	var children []string
+	for _, list := range lists {
+		if data, err := os.ReadFile(list); err == nil {
+			children = append(children, strings.Fields(string(data))...)
+		}
+	}
+	_ = process.Kill()
+	for _, child := range children {
+		if pid, err := strconv.Atoi(child); err == nil {
+			killTree(pid, containerID)
+		}
 	}
 }
 

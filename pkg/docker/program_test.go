@@ -62,6 +62,14 @@ func program(p *dockertest.Process) int {
 				return 137
 			}
 		}
+	case "family": // a child that is stubborn, and itself as well; for real only
+		files := []*os.File{os.Stdin, os.Stdout, os.Stderr}
+		if _, err := os.StartProcess(programPath, []string{programPath, "stubborn", args[0]}, &os.ProcAttr{Files: files}); err != nil {
+			return 1
+		}
+		for { // nothing but KILL ends it
+			<-p.Signals
+		}
 	case "exit": // prints the rest of args, on stderr, and exits
 		for _, arg := range args[1:] {
 			_, _ = fmt.Fprintln(p.Stderr, arg)
