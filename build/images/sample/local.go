@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -56,6 +58,52 @@ func write(args []string) error {
 		return fmt.Errorf("write: want a file and a text")
 	}
 	return os.WriteFile(args[0], []byte(strings.Join(args[1:], " ")+"\n"), 0o644)
+}
+
+func fill(args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("fill: want a file and a number of bytes")
+	}
+	size, err := strconv.ParseInt(args[1], 10, 64)
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(args[0])
+	if err != nil {
+		return err
+	}
+	block := bytes.Repeat([]byte("fill"), 16<<10)
+	for size > 0 && err == nil {
+		var n int
+		n, err = file.Write(block[:min(size, int64(len(block)))])
+		size -= int64(n)
+	}
+	return errors.Join(err, file.Close())
+}
+
+// longLine is how long every 10000th line of count is: more than engines take in one piece.
+const longLine = 40_000
+
+func count(args []string) error {
+	var n, width int
+	for i, number := range []*int{&n, &width} {
+		if i >= len(args) {
+			break
+		}
+		var err error
+		if *number, err = strconv.Atoi(args[i]); err != nil {
+			return err
+		}
+	}
+	out := bufio.NewWriterSize(os.Stdout, 64<<10)
+	for i := range n {
+		w := width
+		if i%10_000 == 9999 {
+			w = longLine
+		}
+		fmt.Fprintf(out, "%-*d|\n", w, i)
+	}
+	return out.Flush()
 }
 
 func echoArgs(args []string) error {

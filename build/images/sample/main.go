@@ -30,6 +30,8 @@ func commands() []command {
 		{"cat", "FILE...   print files", cat},
 		{"ls", "[DIR...]   list directories", list},
 		{"write", "FILE TEXT   write a file", write},
+		{"fill", "FILE BYTES   write a file of that size", fill},
+		{"count", "N [WIDTH]   print N numbered lines of at least WIDTH bytes, every 10000th of them long", count},
 		{"echoargs", "ARG...   print the arguments", echoArgs},
 		{"hostname", "  print the host's name", hostname},
 		{"sleep", "[DURATION]   wait; without duration until told to end", sleep},

@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// TestDiskLimits runs pods that take more of the disk than they may, each in another way; they are evicted as upstream does it, and one
+// that keeps to its limits stays.
+func TestDiskLimits(t *testing.T) {
+	s := newSpace(t)
+	node := cluster.Nodes[1]
+	limit := v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse("2Mi")}
+	volume := func(pod *v1.Pod, size *resource.Quantity) {
+		pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: size}}}}
+		pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
+	}
+	size := resource.MustParse("1Mi")
+	pods := []struct {
+		name, command string
+		make          func(*v1.Pod)
+		want          string // "": it stays
+	}{
+		{"good", "fill /v/f 900000; fill /f 500000; sleep", func(p *v1.Pod) { volume(p, &size); p.Spec.Containers[0].Resources.Limits = limit }, ""},
+		{"volume", "fill /v/f 3000000; sleep", func(p *v1.Pod) { volume(p, &size) }, `Usage of EmptyDir volume "v" exceeds the limit "1Mi". `},
+		{"root", "fill /f 3000000; sleep", func(p *v1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "other", Image: p.Spec.Containers[0].Image, Args: []string{"sleep"},
+				Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse("90Mi")}}})
+			p.Spec.Containers[0].Resources.Limits = limit
+		}, `Container main exceeded its local ephemeral storage limit "2Mi". `},
+		{"log", "count 30000 100; sleep", func(p *v1.Pod) { p.Spec.Containers[0].Resources.Limits = limit },
+			"Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "},
+		{"together", "fill /v/f 1500000; fill /f 1500000; sleep", func(p *v1.Pod) { volume(p, nil); p.Spec.Containers[0].Resources.Limits = limit },
+			"Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "},
+	}
+	for _, p := range pods {
+		pod := s.pod(p.name, node, "shell", "-c", p.command)
+		p.make(pod)
+		s.create(pod)
+	}
+	begin := time.Now()
+	for _, p := range pods {
+		if p.want == "" {
+			continue
+		}
+		pod := s.ended(p.name, v1.PodFailed, 90*time.Second)
+		if pod.Status.Reason != "Evicted" || pod.Status.Message != p.want {
+			t.Errorf("%s: %s %q, want Evicted %q", p.name, pod.Status.Reason, pod.Status.Message, p.want)
+		}
+		disrupted := ""
+		for _, c := range pod.Status.Conditions {
+			if c.Type == v1.DisruptionTarget {
+				disrupted = fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+			}
+		}
+		if want := "True TerminationByKubelet " + p.want; disrupted != want {
+			t.Errorf("%s: condition DisruptionTarget is %q, want %q", p.name, disrupted, want)
+		}
+		s.eventually(20*time.Second, "event", func(ctx context.Context) error {
+			_, err := s.event(ctx, p.name, "Evicted", p.want)
+			return err
+		})
+		t.Logf("%s is evicted after %.1f s: %s", p.name, time.Since(begin).Seconds(), pod.Status.Message)
+	}
+	if pod := s.ready("good"); pod.Status.ContainerStatuses[0].RestartCount != 0 {
+		t.Errorf("the good pod was restarted: %+v", pod.Status.ContainerStatuses)
+	}
+}
