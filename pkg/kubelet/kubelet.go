@@ -151,9 +151,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	}); err != nil {
 		return nil, err
 	}
-	k.guard = guard.New(guard.Parts{
-		Pods: k.pods.Snapshot, Volumes: volumes.Usage, Container: k.engine.DiskUsage, Evict: k.pods.Evict, Clock: clock.RealClock{},
-	})
+	k.guard = k.diskGuard(volumes)
 	figures, err := k.figures(volumes)
 	if err != nil {
 		return nil, err
@@ -250,6 +248,13 @@ func (k *Kubelet) figures(volumes *volume.Manager) (*stats.Collector, error) {
 		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: host.DiskUsage, Volumes: volumes.Usage,
 		ImageRoot: k.imageRoot, Usage: k.engine.Usage, Files: k.engine.Files, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
 		Clock: clock.RealClock{},
+	})
+}
+
+// diskGuard keeps the pods to their limits of disk.
+func (k *Kubelet) diskGuard(volumes *volume.Manager) *guard.Guard {
+	return guard.New(guard.Parts{
+		Pods: k.pods.Snapshot, Volumes: volumes.Usage, Container: k.engine.DiskUsage, Evict: k.pods.Evict, Clock: clock.RealClock{},
 	})
 }
 
