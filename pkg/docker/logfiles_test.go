@@ -195,8 +195,8 @@ func TestMixedStreams(t *testing.T) {
 }
 
 // followScribe is what a reader gets that follows s while write writes.
-func followScribe(t *testing.T, s *scribe, slow bool, write func()) string {
-	var out bytes.Buffer
+func followScribe(t *testing.T, s *scribe, slow bool, write func(out *buffer)) string {
+	out := newBuffer()
 	r, err := s.files.read(-1)
 	if err != nil {
 		t.Fatal(err)
@@ -208,12 +208,12 @@ func followScribe(t *testing.T, s *scribe, slow bool, write func()) string {
 	}
 	defer stop()
 	ended, done := make(chan struct{}), make(chan error, 1)
-	w := newLogWriter(&v1.PodLogOptions{Follow: true}, scribeNow, &out, &out)
+	w := newLogWriter(&v1.PodLogOptions{Follow: true}, scribeNow, out, out)
 	if slow {
-		w.out = slowWriter{&out}
+		w.out = slowWriter{out}
 	}
 	go func() { done <- r.follow(t.Context(), w, changed, ended) }()
-	write()
+	write(out)
 	close(ended)
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -221,11 +221,11 @@ func followScribe(t *testing.T, s *scribe, slow bool, write func()) string {
 	return out.String()
 }
 
-type slowWriter struct{ *bytes.Buffer }
+type slowWriter struct{ *buffer }
 
 func (w slowWriter) Write(p []byte) (int, error) {
 	time.Sleep(20 * time.Microsecond) // a client that is somewhat slower than the writer
-	return w.Buffer.Write(p)
+	return w.buffer.Write(p)
 }
 
 func TestFollowRotation(t *testing.T) {
@@ -233,7 +233,7 @@ func TestFollowRotation(t *testing.T) {
 		s := newScribe(t, 20_000, 200)
 		const lines = 5000
 		var want strings.Builder
-		got := followScribe(t, s, slow, func() {
+		got := followScribe(t, s, slow, func(*buffer) {
 			for i := range lines {
 				line := fmt.Sprintf("line %d\n", i)
 				if i%500 == 7 {
@@ -290,20 +290,21 @@ func TestReadDuringRotation(t *testing.T) {
 
 func TestFollowOddities(t *testing.T) {
 	s := newScribe(t, 0, 3)
-	s.write("stdout", "before\n")
-	if got, want := followScribe(t, s, false, func() {
-		time.Sleep(20 * time.Millisecond) // so that it is behind the first line
+	before := strings.Repeat("before", 100) + "\n"
+	s.write("stdout", before)
+	if got, want := followScribe(t, s, false, func(out *buffer) {
+		out.await(t, before)
 		s.check(os.Truncate(s.path(0), 0))
 		s.write("stdout", "a\n")
 		s.raw(`{"log":"in two `)
 		s.raw(`writes\n","stream":"stdout","time":"2026-01-02T03:04:05Z"}` + "\n")
-	}), "before\na\nin two writes\n"; got != want {
-		t.Errorf("emptied by somebody: got %q, want %q", got, want)
+	}), before+"a\nin two writes\n"; got != want {
+		t.Errorf("emptied by somebody: got %s, want %s", abbreviate(got), abbreviate(want))
 	}
 	// More rotations than there are files: what is left comes, in order.
 	s = newScribe(t, 0, 3)
 	s.write("stdout", "0\n")
-	got := followScribe(t, s, false, func() {
+	got := followScribe(t, s, false, func(*buffer) {
 		for i := 1; i < 9; i++ {
 			s.rotate()
 			s.write("stdout", fmt.Sprintf("%d\n", i))
@@ -316,7 +317,10 @@ func TestFollowOddities(t *testing.T) {
 	// The container is removed.
 	s = newScribe(t, 0, 3)
 	s.write("stdout", "last words\n")
-	if got := followScribe(t, s, false, func() { s.check(os.RemoveAll(s.files.dir)) }); got != "last words\n" {
+	if got := followScribe(t, s, false, func(out *buffer) {
+		out.await(t, "last words")
+		s.check(os.RemoveAll(s.files.dir))
+	}); got != "last words\n" {
 		t.Errorf("removed: %q", got)
 	}
 }
