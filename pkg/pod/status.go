@@ -7,7 +7,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	helper "k8s.io/component-helpers/resource"
 )
 
 // maxMessages is how many bytes of termination messages one pod's status may hold; each container gets its part.
@@ -22,9 +21,7 @@ func Status(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) v1.Po
 	if out.StartTime.IsZero() {
 		out.StartTime = s.time(now)
 	}
-	if pod.Spec.Resources != nil {
-		out.Resources, out.AllocatedResources = s.podResources(), helper.PodRequests(pod, helper.PodResourcesOptions{})
-	}
+	out.Resources, out.AllocatedResources = s.podResources()
 	out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = s.list(Init), s.list(App), s.list(Ephemeral)
 	if s.neverLetIn() {
 		out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = nil, nil, nil

@@ -35,19 +35,26 @@ func (s *statuser) resources(kind Kind, c *v1.Container, have past) *v1.Resource
 	return out
 }
 
-// podResources is what a pod that asks for resources as a whole has: as allocated, and what its containers ask for where it says
-// nothing; but where it has a cgroup, what that holds it to (KEP-2837, KEP-5419).
-func (s *statuser) podResources() *v1.ResourceRequirements {
-	out := s.pod.Spec.Resources.DeepCopy()
-	out.Requests, out.Limits = helper.PodRequests(s.pod, helper.PodResourcesOptions{}), helper.PodLimits(s.pod, helper.PodResourcesOptions{})
+// podResources is what a pod as a whole has, and what it was granted of that. It has what was granted, spec.resources or else what its
+// containers ask for together; but where it has a cgroup, what that holds it to (KEP-2837, KEP-5419). Both are nil where nothing is
+// asked for.
+func (s *statuser) podResources() (*v1.ResourceRequirements, v1.ResourceList) {
+	granted, limits := helper.PodRequests(s.pod, helper.PodResourcesOptions{}), helper.PodLimits(s.pod, helper.PodResourcesOptions{})
+	if len(granted)+len(limits) == 0 {
+		return nil, nil
+	}
+	out := &v1.ResourceRequirements{Requests: granted.DeepCopy(), Limits: limits}
+	if s.pod.Spec.Resources != nil {
+		out.Claims = s.pod.Spec.Resources.Claims
+	}
 	have, want := s.observed.Cgroup, PodResourcesOf(s.pod)
 	if have == nil {
-		return out
+		return out, granted
 	}
 	setActual(out.Limits, v1.ResourceCPU, have.milliQuota() == want.milliQuota(), resource.NewMilliQuantity(have.milliQuota(), resource.DecimalSI))
 	setActual(out.Limits, v1.ResourceMemory, have.Memory == want.Memory, resource.NewQuantity(have.Memory, resource.BinarySI))
 	setActual(out.Requests, v1.ResourceCPU, have.Shares == want.Shares, resource.NewMilliQuantity(milliShares(have.Shares), resource.DecimalSI))
-	return out
+	return out, granted
 }
 
 // setActual puts what is in force in the place of what was allocated, where they differ and a resource was asked for.

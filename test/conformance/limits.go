@@ -32,6 +32,14 @@ var limits = []limit{
 		holds: func(m machine) bool { return !m.sysResource },
 	},
 	{
+		name: regexp.MustCompile(`\[sig-node\] .*InPlace Resize.* guaranteed qos - 1 container with resize policy ` +
+			`(cpu restart resizing .*cpu|mem restart resizing .*mem|cpu & mem restart)`),
+		reason: "after a restart it wants the OOM score -997 of guaranteed pods, and this machine may not give CAP_SYS_RESOURCE",
+		proof: "test/e2e/common/node/framework/podresize/resize.go of the suite: verifyOomScoreAdj; bit 24 of CapBnd in /proc/self/status is 0; " +
+			"docker run --oom-score-adj=-997: can't get final child's PID",
+		holds: func(m machine) bool { return !m.sysResource },
+	},
+	{
 		name:   regexp.MustCompile(`\[sig-node\] .*(run the container as privileged when true|PrivilegedPod)`),
 		reason: "a privileged container wants all capabilities, and this machine may not give CAP_SYS_RESOURCE",
 		proof:  "bit 24 of CapBnd in /proc/self/status is 0; docker run --privileged: unable to apply caps",

@@ -51,6 +51,16 @@ var own = tool{
 	ldflags:  "-s -w",
 }
 
+// metricsServer is no part of the cluster: a test runs it.
+var metricsServer = tool{
+	module: "metrics-server", packages: []string{"sigs.k8s.io/metrics-server/cmd/metrics-server"}, names: []string{"metrics-server"}, ldflags: "-s -w",
+}
+
+// BuildMetricsServer builds metrics-server into Tools, unless it is up to date.
+func (c *Cluster) BuildMetricsServer(ctx context.Context) error {
+	return c.buildTool(ctx, metricsServer)
+}
+
 // Build builds what is missing or outdated: the control plane, etcd, CoreDNS, the images' programs, and kubelet and proxy.
 func (c *Cluster) Build(ctx context.Context) error {
 	if err := c.buildTools(ctx); err != nil {
