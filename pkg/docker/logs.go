@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/client"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 )
@@ -93,11 +92,10 @@ func (e *Engine) ended(ctx context.Context, id string) <-chan struct{} {
 
 // awaitEnd blocks until the container does not run.
 func (e *Engine) awaitEnd(ctx context.Context, id string) error {
-	var c *client.Client
-	if err := e.call(ctx, e.cfg.CallTimeout, "connect to the engine", func(ctx context.Context, _ *client.Client) (err error) {
-		c, err = e.api(ctx)
-		return err
-	}); err != nil {
+	inner, _, cancel := e.within(ctx, e.cfg.CallTimeout)
+	c, err := e.api(inner)
+	cancel()
+	if err != nil {
 		return err
 	}
 	answers, errs := c.ContainerWait(ctx, id, container.WaitConditionNotRunning)
