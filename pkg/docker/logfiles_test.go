@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -398,4 +399,30 @@ func FuzzLog(f *testing.F) {
 			t.Errorf("%q is longer than 5 bytes", one)
 		}
 	})
+}
+
+// TestTailRandom compares the last lines with the end of all lines, for logs of every sort of rotation and length of line.
+func TestTailRandom(t *testing.T) {
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		s := newScribe(t, 1+random.IntN(60_000), 2+random.IntN(40))
+		for range 1 + random.IntN(120) {
+			length := random.IntN(30)
+			if random.IntN(8) == 0 {
+				length = random.IntN(100_000)
+			}
+			s.write("stdout", strings.Repeat(string(rune('a'+random.IntN(26))), length)+"\n")
+		}
+		all := readAll(t, s.files, v1.PodLogOptions{})
+		lines := strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
+		for _, n := range []int{0, 1, 2, random.IntN(len(lines) + 2), len(lines), len(lines) + 1} {
+			want := strings.Join(lines[max(0, len(lines)-n):], "")
+			if n > 0 {
+				want += "\n"
+			}
+			if got := readAll(t, s.files, v1.PodLogOptions{TailLines: new(int64(n))}); got != want {
+				t.Fatalf("seed %d, last %d of %d lines: got %s\nwant %s", seed, n, len(lines), abbreviate(got), abbreviate(want))
+			}
+		}
+	}
 }
