@@ -91,6 +91,13 @@ func program(p *dockertest.Process) int {
 	case "flood": // so many bytes
 		n, _ := strconv.Atoi(args[0])
 		_, _ = io.WriteString(p.Stdout, strings.Repeat("x", n))
+	case "fill": // a file of so many bytes, and then as pause
+		n, _ := strconv.Atoi(args[1])
+		if err := os.WriteFile(args[0], make([]byte, n), 0o600); err != nil {
+			return 1
+		}
+		_, _ = fmt.Fprintln(p.Stdout, "filled")
+		return dockertest.Pause(p)
 	case "count": // numbered lines, every thousandth of them long
 		n, _ := strconv.Atoi(args[0])
 		for i := range n {

@@ -3,11 +3,14 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestDiskLimits runs pods that take more of the disk than they may, each in another way; they are evicted as upstream does it, and one
@@ -70,4 +73,52 @@ func TestDiskLimits(t *testing.T) {
 	if pod := s.ready("good"); pod.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("the good pod was restarted: %+v", pod.Status.ContainerStatuses)
 	}
+}
+
+// TestDiskFull starts a pod whose directory has no room for its volume: its user is told why, and it starts by itself when there is room.
+func TestDiskFull(t *testing.T) {
+	s := newSpace(t)
+	node := cluster.Nodes[1]
+	large := strings.Repeat("x", 500_000)
+	_, err := client.CoreV1().ConfigMaps(s.name).Create(t.Context(), &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "large"}, Data: map[string]string{"f": large}},
+		metav1.CreateOptions{})
+	s.must(err)
+	pod := s.pod("full", node, "sleep")
+	pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "winkube.test/room"}} // until its directory is prepared, whose name is not known before
+	pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "large"}}}}}
+	pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
+	pod = s.create(pod)
+	dir := node.Dir("kubelet", "pods", string(pod.UID))
+	s.must(os.MkdirAll(dir, 0o750))
+	run := func(args ...string) {
+		out, err := node.Exec(t.Context(), args...)
+		if err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	run("mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", dir)
+	pod.Spec.SchedulingGates = nil
+	_, err = client.CoreV1().Pods(s.name).Update(t.Context(), pod, metav1.UpdateOptions{})
+	s.must(err)
+	var message string
+	s.eventually(60*time.Second, "event", func(ctx context.Context) (err error) {
+		message, err = s.event(ctx, "full", "FailedMount", "no space left on device")
+		return err
+	})
+	begin := time.Now()
+	run("mount", "-o", "remount,size=8m", dir)
+	s.ready("full")
+	t.Logf("%s; Ready %.1f s after there is room", message, time.Since(begin).Seconds())
+	out, err := cluster.Kubectl(t.Context(), "exec", "-n", s.name, "full", "--", "/sample", "cat", "/v/f")
+	s.must(err)
+	if strings.TrimSpace(out) != large {
+		t.Errorf("the volume has %d bytes, want %d", len(out), len(large))
+	}
+	s.must(client.CoreV1().Pods(s.name).Delete(t.Context(), "full", metav1.DeleteOptions{}))
+	s.eventually(30*time.Second, "no directory of the pod", func(context.Context) error {
+		if _, err := os.Lstat(dir); !os.IsNotExist(err) {
+			return fmt.Errorf("%s: %v", dir, err)
+		}
+		return nil
+	})
 }
