@@ -122,8 +122,13 @@ func TestLogsFollow(t *testing.T) {
 	if got := s.logsWith("count", v1.PodLogOptions{SinceTime: &metav1.Time{Time: time.Now().Add(time.Hour)}}); got != "" {
 		t.Errorf("since an hour from now: %.60q", got)
 	}
-	if got := s.logsWith("count", v1.PodLogOptions{Stream: new(v1.LogStreamStderr)}); got != "" {
-		t.Errorf("stderr: %.60q", got)
+	// The API server passes a stream on only with an alpha feature, so that the kubelet is asked here.
+	for stream, want := range map[string]int{v1.LogStreamStderr: 0, v1.LogStreamStdout: 50} {
+		data, err := client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", node.Name, "proxy/containerLogs", s.name, "count", "main").
+			Param("stream", stream).Param("limitBytes", "50").DoRaw(t.Context())
+		if err != nil || len(data) != want {
+			t.Errorf("%s: %.60q, %v", stream, data, err)
+		}
 	}
 }
 
