@@ -24,6 +24,10 @@ if [ "$(id -u)" != 0 ]; then
 	exit 1
 fi
 
+# One at a time: where apt cleans up after itself, a second run takes the packages away that the first is installing.
+exec 9>/run/lock/winkube-packages
+flock 9
+
 # The machine's own engine is not ours to start: services of freshly installed packages stay down.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then

@@ -141,7 +141,7 @@ var confined = []struct {
 	{prefix: "os/exec", roots: []string{"pkg/command", "hack", "test"}},
 	{prefix: "github.com/vishvananda/", roots: []string{"pkg", "test", "hack"}, suffix: "linux", tests: true},
 	{prefix: "golang.zx2c4.com/wireguard/windows", roots: []string{"pkg"}, suffix: "windows"},
-	{prefix: "golang.org/x/sys/windows", roots: []string{"pkg", "cmd"}, suffix: "windows"},
+	{prefix: "golang.org/x/sys/windows", roots: []string{"pkg", "cmd", "test"}, suffix: "windows"},
 	{prefix: "golang.org/x/sys/unix", roots: []string{"pkg", "cmd", "test", "hack"}, suffix: "linux", tests: true},
 	{prefix: "testing", roots: []string{"test"}, tests: true},
 	{prefix: "io/ioutil"},

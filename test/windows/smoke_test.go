@@ -18,13 +18,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/test/windows/rig"
 )
 
-const server2022 = "20348"
+const server2022 = 20348
 
 // TestKubeletRegisters starts kubelet.exe with the command line of the seeds' page and waits for its Node to be Ready.
 func TestKubeletRegisters(t *testing.T) {
-	p := newPrefix(t, server2022)
+	p := rig.Test(t, server2022)
 	engine := dockertest.New(dockertest.Options{OS: "windows", Build: 20348})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -35,7 +36,7 @@ func TestKubeletRegisters(t *testing.T) {
 	t.Cleanup(func() { _ = dockerd.Close() })
 	api := newAPI(t, map[string]runtime.Object{})
 
-	p.start(t, []string{"CONTAINER_NETWORK=nat"}, "kubelet.exe", "--hostname-override=win1", "--pod-infra-container-image=pause", "--resolv-conf=",
+	start(t, p, []string{"CONTAINER_NETWORK=nat"}, "kubelet.exe", "--hostname-override=win1", "--pod-infra-container-image=pause", "--resolv-conf=",
 		"--api_servers="+api.URL, "--docker-endpoint=tcp://"+listener.Addr().String(), `--root-dir=C:\kubelet`, "--address=127.0.0.1", "--port=0", "--healthz-port=0")
 
 	node := api.wait(t, "/api/v1/nodes/win1", func(o runtime.Object) bool {
@@ -58,7 +59,7 @@ func TestKubeletRegisters(t *testing.T) {
 
 // TestProxyServes starts proxy.exe with the command line of the seeds' page; a service whose address is loopback's answers through it.
 func TestProxyServes(t *testing.T) {
-	p := newPrefix(t, server2022)
+	p := rig.Test(t, server2022)
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
 	t.Cleanup(backend.Close)
 	target := netip.MustParseAddrPort(backend.Listener.Addr().String())
@@ -76,7 +77,7 @@ func TestProxyServes(t *testing.T) {
 		"/api/v1/nodes/win1": &v1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "win1"}},
 	})
 
-	p.start(t, []string{"INTERFACE_TO_ADD_SERVICE_IP=lo"}, "proxy.exe", "--v=3", "--proxy-mode=userspace", "--hostname-override=win1",
+	start(t, p, []string{"INTERFACE_TO_ADD_SERVICE_IP=lo"}, "proxy.exe", "--v=3", "--proxy-mode=userspace", "--hostname-override=win1",
 		"--master="+api.URL, "--bind-address=127.0.0.1", "--network-mode=upstream", "--healthz-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0")
 
 	if got := getSoon(t, "http://127.77.0.1:18080/"); got != "served" {

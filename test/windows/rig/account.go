@@ -1,0 +1,96 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+const (
+	wine       = "/usr/lib/wine/wine64" // Debian's package puts the loader there; it has no name on PATH
+	wineserver = "/usr/lib/wine/wineserver64"
+	compiler   = "x86_64-w64-mingw32-gcc"
+
+	user = "winkube" // as programs see it
+	// unprivileged is the uid and gid of Wine when root runs the rig: nobody's on a Debian machine.
+	unprivileged = 64242
+	// readSearch is CAP_DAC_READ_SEARCH: lets Wine read this repository below a directory that only root may enter.
+	readSearch = 2
+)
+
+// installed says which package is missing.
+func installed() error {
+	for _, need := range []struct{ program, pkg string }{
+		{wine, "wine64"}, {wineserver, "wine64"}, {compiler, "gcc-mingw-w64-x86-64"}, {"setpriv", "util-linux"},
+	} {
+		if _, err := exec.LookPath(need.program); err != nil {
+			return fmt.Errorf("cannot run Windows programs: %s is missing: run hack/ensure-packages.sh wine, or apt-get install %s", need.program, need.pkg)
+		}
+	}
+	return nil
+}
+
+// account is who Wine runs as.
+type account struct {
+	uid      int
+	switched bool // we are root and Wine is not
+	reads    bool // it may be given CAP_DAC_READ_SEARCH
+}
+
+func who() (account, error) {
+	if uid := os.Geteuid(); uid != 0 {
+		return account{uid: uid}, nil
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return account{}, fmt.Errorf("cannot read the capabilities: %w", err)
+	}
+	_, rest, _ := strings.Cut(string(status), "\nCapEff:")
+	line, _, _ := strings.Cut(rest, "\n")
+	held, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	if err != nil {
+		return account{}, fmt.Errorf("cannot read the capabilities: %w", err)
+	}
+	return account{uid: unprivileged, switched: true, reads: held&(1<<readSearch) != 0}, nil
+}
+
+// become is the command line that a program is appended to so that it runs as this account, in that network namespace.
+func (a account) become(netns string) []string {
+	var argv []string
+	if netns != "" {
+		argv = append(argv, "nsenter", "--net=/run/netns/"+netns, "--")
+	}
+	if a.switched {
+		id := strconv.Itoa(a.uid)
+		argv = append(argv, "setpriv", "--reuid="+id, "--regid="+id, "--clear-groups")
+		if a.reads {
+			argv = append(argv, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+		}
+		argv = append(argv, "--")
+	}
+	return argv
+}
+
+// own gives a directory that we made to the account.
+func (a account) own(path string) error {
+	if !a.switched {
+		return nil
+	}
+	return os.Chown(path, a.uid, a.uid)
+}
+
+// stopServer ends the server of a prefix, if there is one, and with it every program.
+func stopServer(ctx context.Context, as account, dir string) error {
+	for _, flag := range []string{"-k", "-w"} {
+		argv := append(as.become(""), wineserver, flag)
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.Env = environment(dir)
+		if out, err := cmd.CombinedOutput(); err != nil && cmd.ProcessState.ExitCode() != 1 { // 1: none runs
+			return fmt.Errorf("cannot end Wine in %s: %w: %s", dir, err, out)
+		}
+	}
+	return nil
+}

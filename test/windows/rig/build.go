@@ -1,0 +1,64 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+)
+
+// Go runs the go command in the repository, for Windows.
+func Go(ctx context.Context, args ...string) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
+	_, err = output(cmd)
+	return err
+}
+
+var guest struct {
+	sync.Mutex
+	path string
+}
+
+// buildGuest builds the rig's own exe once per process.
+func buildGuest(ctx context.Context) (string, error) {
+	guest.Lock()
+	defer guest.Unlock()
+	if guest.path != "" {
+		return guest.path, nil
+	}
+	dir, err := wineDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "guest.exe")
+	fresh := fmt.Sprintf("%s.%d", path, os.Getpid()) // another process may be running the old one
+	if err := Go(ctx, "build", "-o", fresh, "./test/windows/rig/guest"); err != nil {
+		return "", err
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return "", err
+	}
+	guest.path = path
+	return path, nil
+}
+
+// Overlay returns the file for go build's -overlay that makes Go's own library work on Wine.
+func Overlay(ctx context.Context) (string, error) {
+	dir, err := wineDir()
+	if err != nil {
+		return "", err
+	}
+	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", fmt.Errorf("cannot find Go's sources: %w", err)
+	}
+	return writeOverlay(string(goroot[:len(goroot)-1]), filepath.Join(dir, "overlay"))
+}

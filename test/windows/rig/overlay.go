@@ -1,0 +1,65 @@
+package rig
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// patches are what Wine 8 makes necessary in Go's library. Both only let an error pass that real Windows does not answer here.
+var patches = []struct{ file, why, before, after string }{
+	{
+		"src/internal/syscall/windows/at_windows.go",
+		"Wine answers STATUS_NOT_IMPLEMENTED to FileDispositionInformationEx, and every os.RemoveAll fails",
+		"case STATUS_INVALID_INFO_CLASS,",
+		"case NTStatus(0xC0000002), STATUS_INVALID_INFO_CLASS,",
+	},
+	{
+		"src/net/fd_windows.go",
+		"Wine refuses SIO_UDP_NETRESET, and every UDP socket fails",
+		"windows.SIO_UDP_NETRESET, (*byte)(unsafe.Pointer(&flag)), size, nil, 0, &ret, nil, 0)\n\t\tif err != nil {",
+		"windows.SIO_UDP_NETRESET, (*byte)(unsafe.Pointer(&flag)), size, nil, 0, &ret, nil, 0)\n\t\tif err != nil && err != syscall.Errno(10045) {",
+	},
+}
+
+// writeOverlay makes patched copies of goroot's files in dir, and the overlay file that names them. Unchanged files are left alone.
+func writeOverlay(goroot, dir string) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	replace := map[string]string{}
+	for _, patch := range patches {
+		original := filepath.Join(goroot, filepath.FromSlash(patch.file))
+		data, err := os.ReadFile(original)
+		if err != nil {
+			return "", fmt.Errorf("cannot patch Go's library: %w", err)
+		}
+		if n := strings.Count(string(data), patch.before); n != 1 {
+			return "", fmt.Errorf("cannot patch %s (%s): %q is there %d times, must be once: this Go needs another patch", original, patch.why, patch.before, n)
+		}
+		copied := filepath.Join(dir, filepath.Base(patch.file))
+		if err := writeIfChanged(copied, []byte(strings.Replace(string(data), patch.before, patch.after, 1))); err != nil {
+			return "", err
+		}
+		replace[original] = copied
+	}
+	data, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "overlay.json")
+	return path, writeIfChanged(path, data)
+}
+
+func writeIfChanged(path string, data []byte) error {
+	if have, err := os.ReadFile(path); err == nil && string(have) == string(data) {
+		return nil
+	}
+	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if err := os.WriteFile(fresh, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(fresh, path)
+}

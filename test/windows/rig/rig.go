@@ -1,0 +1,209 @@
+// Package rig runs Windows programs on Linux under Wine, each in a prefix of its own that claims to be one build of Windows Server.
+//
+//	template (made once) --hard links--> Prefix{Build, DLLs, registry} --Command--> kubelet.exe, proxy.exe, test binaries
+//
+// A green run proves that our calls are made and their answers handled; it does not prove that Windows accepts them. Nothing of Wine
+// runs as root: a rig that is started by root uses a uid of its own.
+package rig
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Builds are the Windows Servers that the rig can claim to be: 2016, 2019, 2022, 2025.
+var Builds = []int{14393, 17763, 20348, 26100}
+
+// Prefix is one installation of Wine, as fresh as after the set-up of Windows. Its methods may be called concurrently.
+type Prefix struct {
+	Build int
+	Dir   string // on Linux; drive C is below it
+
+	netns string // "": the network of the caller
+	as    account
+	guest string // the rig's own exe
+
+	mu     sync.Mutex
+	keeper *exec.Cmd
+	leash  io.Closer // the keeper ends when this is closed
+}
+
+// Open makes a prefix of that build in the caller's network and starts it. Close removes it. An error names the Debian package that is
+// missing, or what Wine said.
+func Open(ctx context.Context, build int) (*Prefix, error) { return OpenIn(ctx, build, "") }
+
+// OpenIn is Open in the network namespace of that name. Wine's server opens all sockets, so that the whole prefix lives there.
+func OpenIn(ctx context.Context, build int, netns string) (*Prefix, error) {
+	version, ok := versions[build]
+	if !ok {
+		return nil, fmt.Errorf("cannot claim to be Windows build %d: know %v", build, Builds)
+	}
+	if err := installed(); err != nil {
+		return nil, err
+	}
+	as, err := who()
+	if err != nil {
+		return nil, err
+	}
+	home, err := template(ctx, as)
+	if err != nil {
+		return nil, err
+	}
+	guest, err := buildGuest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &Prefix{Build: build, netns: netns, as: as, guest: guest}
+	if p.Dir, err = clone(ctx, home, build); err != nil {
+		return nil, err
+	}
+	if err := p.boot(ctx, version.registry(build)); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// boot writes registry values before anything else runs and starts the keeper.
+func (p *Prefix) boot(ctx context.Context, reg string) error {
+	if err := p.importRegistry(ctx, reg); err != nil {
+		return err
+	}
+	if err := p.keep(ctx); err != nil {
+		return err
+	}
+	out, err := p.Run(ctx, p.guest, "build")
+	if err != nil {
+		return err
+	}
+	if got := strings.TrimSpace(out); got != "10.0."+strconv.Itoa(p.Build)+" server" {
+		return fmt.Errorf("the prefix should claim to be a server of build %d, but says %q", p.Build, got)
+	}
+	return nil
+}
+
+// keep starts the keeper: without a program that stays, Wine ends its services some seconds after the last one.
+func (p *Prefix) keep(ctx context.Context) error {
+	cmd := p.Command(context.WithoutCancel(ctx), p.guest, "keep")
+	leash, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("cannot start the keeper: %w", err)
+	}
+	p.mu.Lock()
+	p.keeper, p.leash = cmd, leash
+	p.mu.Unlock()
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		return fmt.Errorf("the keeper of %s did not start: %q %w", p.Dir, line, err)
+	}
+	return nil
+}
+
+// Close ends everything that runs in the prefix and removes it.
+func (p *Prefix) Close() error {
+	return errors.Join(p.halt(), os.RemoveAll(p.Dir))
+}
+
+// halt ends every program of the prefix at once, as a loss of power does; what is on disk and in the registry stays.
+func (p *Prefix) halt() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.leash != nil {
+		_ = p.leash.Close()
+	}
+	err := stopServer(ctx, p.as, p.Dir)
+	if p.keeper != nil {
+		_ = p.keeper.Wait() // killed: its status says nothing
+	}
+	p.keeper, p.leash = nil, nil
+	return err
+}
+
+// Reboot ends every program and starts the prefix again, with a boot id of its own. Files and the registry stay.
+func (p *Prefix) Reboot(ctx context.Context) error {
+	id, err := p.Registry(ctx, bootKey, "BootId")
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseUint(strings.TrimPrefix(id, "0x"), 16, 32)
+	if err != nil {
+		return fmt.Errorf("cannot read BootId: %w", err)
+	}
+	if err := p.SetRegistry(ctx, bootKey, "BootId", uint32(n)+1); err != nil {
+		return err
+	}
+	// The registry is written to disk when the server ends in order.
+	if err := p.shutdown(ctx); err != nil {
+		return err
+	}
+	return p.keep(ctx)
+}
+
+// shutdown ends every program and waits until the registry is on disk.
+func (p *Prefix) shutdown(ctx context.Context) error {
+	if _, err := p.Run(ctx, "wineboot.exe", "-e", "-f"); err != nil {
+		return err
+	}
+	return p.halt()
+}
+
+// SystemDir is C:\Windows\System32, on Linux.
+func (p *Prefix) SystemDir() string { return filepath.Join(p.Dir, "drive_c/windows/system32") }
+
+// Path is where a file of drive C is on Linux: Path(`C:\k\pods`). Other drives have no place.
+func (p *Prefix) Path(windows string) string {
+	rest := strings.TrimPrefix(strings.TrimPrefix(windows, "C:"), "c:")
+	return filepath.Join(p.Dir, "drive_c", filepath.FromSlash(strings.ReplaceAll(rest, `\`, "/")))
+}
+
+// WindowsPath is how programs in a prefix name a file of this machine, by its absolute path.
+func WindowsPath(linux string) string { return "Z:" + strings.ReplaceAll(linux, "/", `\`) }
+
+// Command prepares a program in the prefix; exe is the path of a file on Linux, or the name of one in System32 (reg.exe). Its environment is small
+// and its own: add to Env what the program is to see. Kill it and its Windows process is gone.
+func (p *Prefix) Command(ctx context.Context, exe string, args ...string) *exec.Cmd {
+	if !strings.ContainsAny(exe, `/\`) {
+		exe = `C:\windows\system32\` + exe
+	}
+	argv := append(p.as.become(p.netns), append([]string{wine, exe}, args...)...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = environment(p.Dir)
+	cmd.Dir = p.Path(`C:\`)
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// Run runs a program to its end and returns what it printed; the error repeats it.
+func (p *Prefix) Run(ctx context.Context, exe string, args ...string) (string, error) {
+	return output(p.Command(ctx, exe, args...))
+}
+
+func output(cmd *exec.Cmd) (string, error) {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("cannot run %s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}
+
+func environment(dir string) []string {
+	return []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + filepath.Join(dir, "home"), "USER=" + user, "LANG=C.UTF-8",
+		"WINEPREFIX=" + dir, "WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml="}
+}

@@ -1,0 +1,167 @@
+package rig
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// bcryptprimitives is a DLL that Go asks for before anything else and that Wine 8 lacks.
+//
+//go:embed csource/bcryptprimitives.c
+var bcryptprimitives []byte
+
+// cloneNumber tells the prefixes of this process apart.
+var cloneNumber struct {
+	sync.Mutex
+	last int
+}
+
+// Root is the repository in which the working directory lies.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(filepath.Join(d, "hack/VERSION")); err == nil {
+			return d, nil
+		}
+		if d == filepath.Dir(d) {
+			return "", fmt.Errorf("cannot find the repository at or above %s", dir)
+		}
+	}
+}
+
+func wineDir() (string, error) {
+	root, err := Root()
+	return filepath.Join(root, "_output/wine"), err
+}
+
+// template returns a prefix that was set up and that nothing ever runs in again. It is made when the recipe or Wine changed.
+func template(ctx context.Context, as account) (string, error) {
+	parent, err := wineDir()
+	if err != nil {
+		return "", err
+	}
+	version, err := exec.CommandContext(ctx, wine, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("cannot ask Wine for its version: %w", err)
+	}
+	hash := sha256.Sum256(fmt.Appendf(nil, "%s %d %s", version, as.uid, bcryptprimitives))
+	dir := filepath.Join(parent, "template-"+hex.EncodeToString(hash[:6]))
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	fresh := fmt.Sprintf("%s.%d", dir, os.Getpid())
+	if err := makeTemplate(ctx, as, fresh); err != nil {
+		return "", errors.Join(err, os.RemoveAll(fresh))
+	}
+	if err := os.Rename(fresh, dir); err != nil {
+		_ = os.RemoveAll(fresh)
+		if _, there := os.Stat(dir); there != nil { // else another process was first
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+func makeTemplate(ctx context.Context, as account, dir string) error {
+	if err := os.MkdirAll(filepath.Join(dir, "home"), 0o755); err != nil {
+		return err
+	}
+	for _, path := range []string{dir, filepath.Join(dir, "home")} {
+		if err := as.own(path); err != nil {
+			return err
+		}
+	}
+	argv := append(as.become(""), wine, "wineboot", "-i")
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env, cmd.Dir = environment(dir), dir
+	if _, err := output(cmd); err != nil {
+		return err
+	}
+	stop := append(as.become(""), wineserver, "-w") // writes the registry to disk
+	cmd = exec.CommandContext(ctx, stop[0], stop[1:]...)
+	cmd.Env = environment(dir)
+	if _, err := output(cmd); err != nil {
+		return err
+	}
+	source := filepath.Join(dir, "bcryptprimitives.c")
+	if err := os.WriteFile(source, bcryptprimitives, 0o644); err != nil {
+		return err
+	}
+	return CompileDLL(ctx, filepath.Join(dir, "drive_c/windows/system32/bcryptprimitives.dll"), source, "-ladvapi32")
+}
+
+// CompileDLL makes a DLL of C and .def files; flags of the linker may be among them.
+func CompileDLL(ctx context.Context, out string, sources ...string) error {
+	_, err := output(exec.CommandContext(ctx, compiler, append([]string{"-shared", "-O2", "-Wall", "-Werror", "-o", out}, sources...)...))
+	return err
+}
+
+// clone makes a prefix of the template by hard links: Wine replaces the registry's files and never writes into a program's.
+func clone(ctx context.Context, template string, build int) (string, error) {
+	parent := filepath.Join(filepath.Dir(template), strconv.Itoa(build))
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", err
+	}
+	if err := sweep(ctx, parent); err != nil {
+		return "", err
+	}
+	cloneNumber.Lock()
+	cloneNumber.last++
+	dir := filepath.Join(parent, fmt.Sprintf("%d.%d", os.Getpid(), cloneNumber.last))
+	cloneNumber.Unlock()
+	if _, err := output(exec.CommandContext(ctx, "cp", "-al", template, dir)); err != nil {
+		return "", err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.reg"))
+	if err != nil || len(files) == 0 {
+		return "", fmt.Errorf("the template %s has no registry: remove it (%w)", template, err)
+	}
+	for _, file := range files {
+		if _, err := output(exec.CommandContext(ctx, "cp", "-a", "--remove-destination", filepath.Join(template, filepath.Base(file)), file)); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// sweep removes prefixes whose process died without removing them.
+func sweep(ctx context.Context, parent string) error {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return err
+	}
+	as, err := who()
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		pid, _, found := strings.Cut(entry.Name(), ".")
+		if _, err := os.Stat("/proc/" + pid); found && !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		dir := filepath.Join(parent, entry.Name())
+		if _, err := os.Stat(filepath.Join(dir, "system.reg")); err == nil {
+			if err := stopServer(ctx, as, dir); err != nil {
+				return err
+			}
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
