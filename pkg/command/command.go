@@ -124,7 +124,7 @@ func (r *runner) Run(ctx context.Context, stdin []byte, name string, args ...str
 	switch {
 	case errors.As(err, &exit):
 		err = &ExitError{Code: exit.ExitCode(), State: exit.String(), Output: shown(stderr.Bytes(), stdout.Bytes())}
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, exec.ErrNotFound): // the second of an absolute path on Windows
 		err = fmt.Errorf("%w: %v", ErrNotFound, err)
 	}
 	return stdout.Bytes(), failed(name, args, err)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func TestMain(m *testing.M) {
 func child(t *testing.T) (Runner, string) {
 	t.Helper()
 	t.Setenv(childVar, "1")
+	t.Setenv("GOCOVERDIR", t.TempDir()) // else a child built with -cover complains
 	t.Setenv("LC_MESSAGES", "de_DE.UTF-8")
 	t.Setenv("LANG", "de_DE.UTF-8")
 	exe, err := os.Executable()
@@ -112,7 +114,10 @@ func TestLookup(t *testing.T) {
 		t.Fatal("nowhere to look for programs")
 	}
 	r := New().(*runner)
-	name := "sort" // both systems have one
+	name := "sort"
+	if runtime.GOOS == "windows" {
+		name = "cmd" // Wine has no sort.exe
+	}
 	path, err := r.look(name)
 	if err != nil || !filepath.IsAbs(path) {
 		t.Fatalf("%q, %v", path, err)

@@ -201,7 +201,7 @@ func environment(env []pod.Env) []string {
 func joinNetwork(out *Creation, p *v1.Pod, in *pod.SandboxInputs, t Target) error {
 	h := out.HostConfig
 	h.NetworkMode = container.NetworkMode(in.Network)
-	if h.NetworkMode.IsHost() {
+	if in.Network == "host" { // IsHost of Docker's types is false in every program for Windows
 		h.UTSMode = "host" // the host's name comes with its network
 		return nil
 	}

@@ -143,7 +143,7 @@ func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request) {
 // connect gives a starting container its address; the message is the engine's refusal.
 func (e *Engine) connect(b *box) string {
 	mode := b.host.NetworkMode
-	if mode.IsContainer() || mode.IsHost() || mode.IsNone() {
+	if mode.IsContainer() || mode == "host" || mode.IsNone() {
 		return ""
 	}
 	s := e.findNetwork(string(mode))

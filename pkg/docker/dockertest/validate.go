@@ -19,7 +19,7 @@ func (e *Engine) validate(c *container.Config, h *container.HostConfig) (status 
 	switch {
 	case mode.IsContainer() && c.Hostname != "":
 		return bad("conflicting options: hostname and the network mode")
-	case (mode.IsContainer() || mode.IsHost()) && len(h.Links) > 0:
+	case (mode.IsContainer() || mode == "host") && len(h.Links) > 0:
 		return bad("conflicting options: container type network can't be used with links. This would result in undefined behavior")
 	case mode.IsContainer() && len(h.DNS) > 0:
 		return bad("conflicting options: dns and the network mode")
@@ -100,7 +100,7 @@ func (e *Engine) validateWindows(h *container.HostConfig) (int, string) {
 	switch {
 	case h.NetworkMode.IsContainer() && e.opts.Build < 16299:
 		return bad("invalid --net: container:" + h.NetworkMode.ConnectedContainer() + " is not supported on this version of Windows")
-	case h.NetworkMode.IsHost():
+	case h.NetworkMode == "host":
 		return bad("Windows does not support host networking")
 	case r.CPUPeriod != 0, r.CPUQuota != 0:
 		return bad("invalid option: Windows does not support CPU period and quota")

@@ -144,7 +144,9 @@ func renamed[V any](m map[string]V, from, to string) map[string]V {
 
 // keptOf asks for what a container was created as.
 func (e *Engine) keptOf(r *http.Request, id string) (kept, error) {
-	var inspected struct{ Config struct{ Labels map[string]string } }
+	var inspected struct {
+		Config struct{ Labels map[string]string }
+	}
 	var k kept
 	if err := e.ask(r.Context(), "/containers/"+url.PathEscape(id)+"/json", &inspected); err != nil {
 		return k, err

@@ -29,7 +29,9 @@ const (
 	pipeForm = `[/\\]{2}\.[/\\]pipe[/\\][^:*?"<>|\r\n]+`
 )
 
-func isPipe(path string) bool { return strings.HasPrefix(strings.ReplaceAll(path, "/", `\`), `\\.\pipe\`) }
+func isPipe(path string) bool {
+	return strings.HasPrefix(strings.ReplaceAll(path, "/", `\`), `\\.\pipe\`)
+}
 
 // volumes reads all mounts of a container, or says why Windows refuses one.
 func (q request) volumes() ([]volume, error) {

@@ -1,0 +1,226 @@
+// Command cover runs the product's own tests under Wine and measures how much of what is for Windows they execute.
+//
+//	go test -c for Windows, per package --> rig.Prefix --> coverage profiles --> a table of *_windows.go and of Windows branches
+//
+// Profiles of kubelet.exe and proxy.exe from the end-to-end run are added when they are there.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/winkube/winkube/test/windows/rig"
+)
+
+const module = "github.com/winkube/winkube/"
+
+func main() {
+	build := flag.Int("build", 20348, "the Windows Server to claim")
+	packages := flag.String("packages", "./pkg/... ./cmd/...", "what to test")
+	missed := flag.Bool("missed", false, "list what is for Windows and never ran")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *build, strings.Fields(*packages), *missed); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// result is what became of one package's tests.
+type result struct {
+	pkg     string // pkg/host
+	took    time.Duration
+	skipped string // the reason, when all were
+	err     error
+}
+
+func run(ctx context.Context, build int, patterns []string, listMissed bool) error {
+	root, err := rig.Root()
+	if err != nil {
+		return err
+	}
+	packages, err := list(ctx, root, patterns)
+	if err != nil {
+		return err
+	}
+	p, err := rig.Open(ctx, build)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	overlay, err := rig.Overlay(ctx)
+	if err != nil {
+		return err
+	}
+	results := make([]result, len(packages))
+	built := make(chan int, len(packages))
+	var group sync.WaitGroup
+	group.Go(func() {
+		defer close(built)
+		for i, pkg := range packages {
+			results[i] = result{pkg: pkg}
+			if reason := skippedPackages[pkg]; reason != "" {
+				results[i].skipped = reason
+			}
+			args := []string{"test", "-c", "-vet=off", "-cover", "-overlay=" + overlay, "-o", exe(root, pkg), "./" + pkg}
+			results[i].err = rig.Go(ctx, args...)
+			built <- i
+		}
+	})
+	for i := range built { // a package is tested while the next is built
+		if r := &results[i]; r.err == nil && r.skipped == "" {
+			begin := time.Now()
+			r.err = test(ctx, p, root, r.pkg)
+			r.took = time.Since(begin)
+		}
+	}
+	group.Wait()
+	return report(p, root, results, listMissed)
+}
+
+// list finds the packages that have tests for Windows, or files of their own for it.
+func list(ctx context.Context, root string, patterns []string) ([]string, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}"}, patterns...)...)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "GOOS=windows")
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("cannot list packages: %w", err)
+	}
+	var packages []string
+	for _, path := range strings.Fields(string(out)) {
+		packages = append(packages, strings.TrimPrefix(path, module))
+	}
+	return packages, nil
+}
+
+func exe(root, pkg string) string {
+	return filepath.Join(root, "_output/wine/tests", strings.ReplaceAll(pkg, "/", "-")+".exe")
+}
+
+func profile(p *rig.Prefix, pkg string) string {
+	return p.Path(`C:\windows\temp\` + strings.ReplaceAll(pkg, "/", "-") + ".cover")
+}
+
+// test runs the tests of one package in its own directory, as go test does. They may not take longer than two minutes.
+func test(ctx context.Context, p *rig.Prefix, root, pkg string) error {
+	if _, err := os.Stat(exe(root, pkg)); errors.Is(err, os.ErrNotExist) {
+		return nil // no test file after all
+	}
+	args := []string{"-test.timeout=2m", "-test.coverprofile=" + rig.WindowsPath(profile(p, pkg))}
+	if names := skippedTests(pkg); len(names) > 0 {
+		args = append(args, "-test.skip=^("+strings.Join(names, "|")+")$")
+	}
+	cmd := p.Command(ctx, exe(root, pkg), args...)
+	cmd.Dir = filepath.Join(root, pkg)
+	out, err := cmd.CombinedOutput()
+	log := filepath.Join(root, "_output/wine/tests", strings.ReplaceAll(pkg, "/", "-")+".log")
+	if err := os.WriteFile(log, out, 0o644); err != nil {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s (all of it: %s)", err, failures(string(out)), log)
+	}
+	return nil
+}
+
+// failures is the part of a test's output that says what failed.
+func failures(out string) string {
+	var kept []string
+	for line := range strings.SplitSeq(out, "\n") {
+		if strings.Contains(line, "--- FAIL") || strings.HasPrefix(line, "panic:") || strings.Contains(line, "_test.go:") {
+			kept = append(kept, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(kept[:min(len(kept), 12)], "\n    ")
+}
+
+func report(p *rig.Prefix, root string, results []result, listMissed bool) error {
+	blocks := map[string]*block{}
+	var errs []error
+	for _, r := range results {
+		if r.err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", r.pkg, r.err))
+		}
+		if err := addProfile(profile(p, r.pkg), blocks); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	extra, err := filepath.Glob(filepath.Join(root, "_output/wine/cover/*.txt"))
+	if err != nil {
+		return err
+	}
+	for _, path := range extra {
+		if err := addProfile(path, blocks); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	shares, missed, err := measure(root, blocks)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	printTable(p.Build, results, shares)
+	if listMissed {
+		fmt.Println("never executed:\n  " + strings.Join(missed, "\n  "))
+	}
+	return errors.Join(errs...)
+}
+
+func addProfile(path string, blocks map[string]*block) error {
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return readProfile(file, blocks)
+}
+
+func printTable(build int, results []result, shares map[string]*share) {
+	fmt.Printf("executed under Wine as Windows build %d (what Wine fakes is skipped, see skip.go)\n", build)
+	fmt.Printf("%-22s %-7s %8s  %-18s %-18s\n", "package", "tests", "seconds", "*_windows.go", "Windows branches")
+	var total share
+	names := []string{}
+	for _, r := range results {
+		names = append(names, r.pkg)
+		verdict := "ok"
+		if r.skipped != "" {
+			verdict = "skipped"
+		}
+		if r.err != nil {
+			verdict = "FAIL"
+		}
+		s := shares[r.pkg]
+		if s == nil {
+			s = &share{}
+		}
+		total.add(*s)
+		fmt.Printf("%-22s %-7s %8.1f  %-18s %-18s\n", r.pkg, verdict, r.took.Seconds(), percent(s.taggedRan, s.tagged), percent(s.branchesRan, s.branches))
+	}
+	for pkg, s := range shares {
+		if !slices.Contains(names, pkg) {
+			total.add(*s)
+			fmt.Printf("%-22s %-7s %8s  %-18s %-18s\n", pkg, "-", "-", percent(s.taggedRan, s.tagged), percent(s.branchesRan, s.branches))
+		}
+	}
+	fmt.Printf("%-22s %-7s %8s  %-18s %-18s\n", "all", "", "", percent(total.taggedRan, total.tagged), percent(total.branchesRan, total.branches))
+}
+
+func percent(ran, all int) string {
+	if all == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%5.1f %% of %d", 100*float64(ran)/float64(all), all)
+}
