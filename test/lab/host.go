@@ -106,17 +106,21 @@ func (c *Cluster) upHosts(ctx context.Context) error {
 		return err
 	}
 	for _, host := range c.Hosts() {
-		if err := c.upNamespace(ctx, host.Namespace()); err != nil {
-			return err
-		}
-		if err := host.upLink(ctx); err != nil {
-			return err
-		}
-		if err := host.upDirectories(); err != nil {
+		if err := c.upHost(ctx, host); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (c *Cluster) upHost(ctx context.Context, host *Host) error {
+	if err := c.upNamespace(ctx, host.Namespace()); err != nil {
+		return err
+	}
+	if err := host.upLink(ctx); err != nil {
+		return err
+	}
+	return host.upDirectories()
 }
 
 func (c *Cluster) upNamespace(ctx context.Context, name string) error {

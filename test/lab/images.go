@@ -40,16 +40,18 @@ func images() []image {
 }
 
 // upImages makes every image that some node's engine does not have and loads it there.
-func (c *Cluster) upImages(ctx context.Context) error {
+func (c *Cluster) upImages(ctx context.Context) error { return c.upImagesOf(ctx, c.Nodes) }
+
+func (c *Cluster) upImagesOf(ctx context.Context, hosts []*Host) error {
 	for _, img := range images() {
-		if err := c.upImage(ctx, img); err != nil {
+		if err := c.upImage(ctx, img, hosts); err != nil {
 			return fmt.Errorf("image %s: %w", img.name, err)
 		}
 	}
 	return nil
 }
 
-func (c *Cluster) upImage(ctx context.Context, img image) error {
+func (c *Cluster) upImage(ctx context.Context, img image, hosts []*Host) error {
 	layer, config, err := img.parts(c.Tools)
 	if err != nil {
 		return err
@@ -57,7 +59,7 @@ func (c *Cluster) upImage(ctx context.Context, img image) error {
 	var group errgroup.Group
 	archive := c.Control.Dir(img.program + ".tar")
 	written := false
-	for _, node := range c.Nodes {
+	for _, node := range hosts {
 		engine := node.Engine()
 		if engine.HasImage(ctx, img.name, "sha256:"+digest(config)) {
 			continue

@@ -52,6 +52,7 @@ type Cluster struct {
 	Control *Host
 	Nodes   []*Host
 	Peer    *Host // of UpPeer
+	Windows *Host // of UpWindows
 
 	// EngineAPI is the engine that kubelets shall see, one of EngineAPIs; "": their own engine as it is. It acts on
 	// the next Up. New takes it from ENGINE_API in the environment.
@@ -82,6 +83,7 @@ func New(root string, out io.Writer) *Cluster {
 		node.processes = c.nodeProcesses(node)
 	}
 	c.Peer = c.newPeer()
+	c.Windows = c.newWindows()
 	return c
 }
 
@@ -106,7 +108,7 @@ func (c *Cluster) Hosts() []*Host { return append([]*Host{c.Control}, c.Nodes...
 
 // Node returns the host that plays the node name, nil when there is none.
 func (c *Cluster) Node(name string) *Host {
-	for _, host := range c.Hosts() {
+	for _, host := range c.machines() {
 		if host.Name == name {
 			return host
 		}

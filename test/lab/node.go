@@ -130,8 +130,10 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.a
 }
 
 // upEngines starts containerd and dockerd on every node.
-func (c *Cluster) upEngines(ctx context.Context) error {
-	for _, node := range c.Nodes {
+func (c *Cluster) upEngines(ctx context.Context) error { return c.upEnginesOf(ctx, c.Nodes) }
+
+func (c *Cluster) upEnginesOf(ctx context.Context, hosts []*Host) error {
+	for _, node := range hosts {
 		if err := node.writeEngineFiles(ctx); err != nil {
 			return err
 		}
@@ -139,7 +141,7 @@ func (c *Cluster) upEngines(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, node := range c.Nodes {
+	for _, node := range hosts {
 		if err := node.Process("containerd").await(ctx, 20*time.Second, func(context.Context) error {
 			_, err := os.Stat(node.containerdSocket())
 			return err
@@ -150,7 +152,7 @@ func (c *Cluster) upEngines(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, node := range c.Nodes {
+	for _, node := range hosts {
 		if err := node.WaitEngine(ctx); err != nil {
 			return err
 		}

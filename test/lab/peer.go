@@ -33,8 +33,8 @@ func (c *Cluster) newPeer() *Host {
 	return peer
 }
 
-// machines returns every host that may be there, the peer among them.
-func (c *Cluster) machines() []*Host { return append(c.Hosts(), c.Peer) }
+// machines returns every host that may be there, the peer and the one for Windows among them.
+func (c *Cluster) machines() []*Host { return append(c.Hosts(), c.Peer, c.Windows) }
 
 // UpPeer joins the peer to the running cluster and returns when it is Ready.
 func (c *Cluster) UpPeer(ctx context.Context) error {
@@ -82,13 +82,7 @@ func (c *Cluster) ensurePeerPackages(ctx context.Context) error {
 const cniPlugins = "/usr/lib/cni"
 
 func (c *Cluster) upPeerHost(ctx context.Context) error {
-	if err := c.upNamespace(ctx, c.Peer.Namespace()); err != nil {
-		return err
-	}
-	if err := c.Peer.upLink(ctx); err != nil {
-		return err
-	}
-	if err := c.Peer.upDirectories(); err != nil {
+	if err := c.upHost(ctx, c.Peer); err != nil {
 		return err
 	}
 	for name, text := range map[string]string{
