@@ -139,3 +139,13 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 func (e *Engine) RemoveImage(ctx context.Context, name string) error {
 	return e.call(ctx, http.MethodDelete, "/images/"+url.PathEscape(name), nil, nil)
 }
+
+// Kill ends a container at once.
+func (e *Engine) Kill(ctx context.Context, id string) error {
+	return e.call(ctx, http.MethodPost, "/containers/"+url.PathEscape(id)+"/kill", nil, nil)
+}
+
+// RemoveNetwork removes a network by name.
+func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
+	return e.call(ctx, http.MethodDelete, "/networks/"+url.PathEscape(name), nil, nil)
+}

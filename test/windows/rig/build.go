@@ -11,13 +11,22 @@ import (
 
 // Go runs the go command in the repository, for Windows.
 func Go(ctx context.Context, args ...string) error {
+	return goFor(ctx, "GOOS=windows", args)
+}
+
+// GoLinux runs the go command in the repository, for this machine.
+func GoLinux(ctx context.Context, args ...string) error {
+	return goFor(ctx, "GOOS=linux", args)
+}
+
+func goFor(ctx context.Context, system string, args []string) error {
 	root, err := Root()
 	if err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), system, "GOARCH=amd64", "CGO_ENABLED=0")
 	_, err = output(cmd)
 	return err
 }

@@ -7,7 +7,6 @@
 package rig
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -98,19 +97,12 @@ func (p *Prefix) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("cannot start the keeper: %w", err)
+	if err := started(cmd); err != nil {
+		return fmt.Errorf("cannot keep %s: %w", p.Dir, err)
 	}
 	p.mu.Lock()
 	p.keeper, p.leash = cmd, leash
 	p.mu.Unlock()
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		return fmt.Errorf("the keeper of %s did not start: %q %w", p.Dir, line, err)
-	}
 	return nil
 }
 
@@ -171,6 +163,14 @@ func (p *Prefix) SystemDir() string { return filepath.Join(p.Dir, "drive_c/windo
 func (p *Prefix) Path(windows string) string {
 	rest := strings.TrimPrefix(strings.TrimPrefix(windows, "C:"), "c:")
 	return filepath.Join(p.Dir, "drive_c", filepath.FromSlash(strings.ReplaceAll(rest, `\`, "/")))
+}
+
+// Own makes a directory that programs of the prefix may write to.
+func (p *Prefix) Own(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return p.as.own(dir)
 }
 
 // WindowsPath is how programs in a prefix name a file of this machine, by its absolute path.

@@ -1,0 +1,71 @@
+// Command windockerd serves a Docker engine of Windows on a TCP port before an engine of Linux on a socket. What package engine keeps of
+// its callers is at /_calls and /_faults, a line each.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/winkube/winkube/test/windows/engine"
+)
+
+func main() {
+	var opts engine.Options
+	flag.IntVar(&opts.Build, "build", 20348, "Windows Server to be")
+	flag.StringVar(&opts.Drive, "drive", "", "directory that is drive C")
+	linux := flag.String("engine", "", "socket of the engine of Linux")
+	address := flag.String("listen", "127.0.0.1:2375", "where to serve")
+	socket := flag.String("socket", "", "where to serve as well, for those in another network")
+	flag.Parse()
+	opts.Dial = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", *linux) }
+	if err := serve(opts, *address, *socket); err != nil {
+		fmt.Fprintln(os.Stderr, "windockerd:", err)
+		os.Exit(1)
+	}
+}
+
+func serve(opts engine.Options, address, socket string) error {
+	e, err := engine.New(opts)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	lines := func(list func() []string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Join(list(), "\n")) }
+	}
+	mux.HandleFunc("/_calls", lines(e.Calls))
+	mux.HandleFunc("/_faults", lines(e.Faults))
+	mux.Handle("/", e)
+	server := &http.Server{Handler: mux}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	tcp, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was killed
+		return err
+	}
+	unix, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 2)
+	for _, listener := range []net.Listener{tcp, unix} {
+		go func() { ended <- server.Serve(listener) }()
+	}
+	fmt.Println("ready")
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,453 @@
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/windows/rig"
+)
+
+// TestJoin goes through the life of a node, for each Windows Server. WINKUBE_WINDOWS=20348 picks one.
+func TestJoin(t *testing.T) {
+	for _, build := range rig.Builds {
+		name := strconv.Itoa(build)
+		if only := os.Getenv("WINKUBE_WINDOWS"); only != "" && only != name {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			m := newMember(t, build)
+			m.boot()
+			m.join()
+			m.samples()
+			m.streams()
+			m.services()
+			m.killed()
+			m.engineRestarts()
+			m.reboots()
+			m.leaves()
+		})
+	}
+}
+
+// did writes a cell of the table.
+func (m *member) did(check, cell string) {
+	results.set(check, m.Build, cell)
+	m.Logf("%s: %s", check, cell)
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+
+// join starts the agents and, when the Node has its range of pods' addresses, does what the seeds' pages have the administrator do: it
+// makes the Docker network and the routes.
+func (m *member) join() {
+	ctx := m.Context()
+	m.startAgents()
+	var cidr string
+	took := m.until(time.Minute, "Node "+m.host.Name, func(ctx context.Context) error {
+		node, err := client.CoreV1().Nodes().Get(ctx, m.host.Name, metav1.GetOptions{})
+		if err == nil && node.Spec.PodCIDR == "" {
+			err = errors.New("it has no spec.podCIDR")
+		}
+		if err == nil {
+			cidr = node.Spec.PodCIDR
+		}
+		return err
+	})
+	m.did("kubelet.exe: start to registered Node", seconds(took))
+	gateway := regexp.MustCompile(`0/\d+$`).ReplaceAllString(cidr, "1")
+	body := fmt.Sprintf(`{"Name":%q,"Driver":"transparent","IPAM":{"Driver":"windows","Config":[{"Subnet":%q,"Gateway":%q}]}}`, podNetwork, cidr, gateway)
+	if _, err := m.ask(ctx, http.MethodPost, "/networks/create", body); err != nil {
+		m.Fatal(err)
+	}
+	m.routes(ctx)
+	m.until(time.Minute, "Node Ready", func(ctx context.Context) error { return m.ready(ctx, time.Time{}) })
+	m.did("Node Ready", "ok")
+	node, err := client.CoreV1().Nodes().Get(ctx, m.host.Name, metav1.GetOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	want := map[string]string{v1.LabelOSStable: "windows", "beta.kubernetes.io/os": "windows", v1.LabelArchStable: "amd64", v1.LabelHostname: m.host.Name}
+	for key, value := range want {
+		if node.Labels[key] != value {
+			m.Errorf("label %s is %q, want %q", key, node.Labels[key], value)
+		}
+	}
+	info := node.Status.NodeInfo
+	if info.OperatingSystem != "windows" || !strings.HasPrefix(info.KernelVersion, fmt.Sprintf("10.0.%d.", m.Build)) || !strings.HasPrefix(info.OSImage, "Windows Server 20") ||
+		!strings.HasPrefix(info.ContainerRuntimeVersion, "docker://") {
+		m.Errorf("nodeInfo is %+v", info)
+	}
+	m.did("nodeInfo, labels", info.KernelVersion)
+	m.did("kubelet.exe: resident memory", m.kubelet.memory())
+	m.did("proxy.exe: resident memory", m.proxy.memory())
+}
+
+// routes makes services' addresses local to the host, where Windows would have them on an interface, and leads to other nodes' pods.
+func (m *member) routes(ctx context.Context) {
+	m.Helper()
+	lines := []string{"route replace local " + lab.ServiceCIDR + " dev lo"}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	for _, node := range nodes.Items {
+		if host := cluster.Node(node.Name); host != nil && host != m.host {
+			lines = append(lines, "route replace "+node.Spec.PodCIDR+" via "+host.Addr.String())
+		}
+	}
+	for _, line := range lines {
+		if _, err := m.host.Exec(ctx, append([]string{"ip"}, strings.Fields(line)...)...); err != nil {
+			m.Fatal(err)
+		}
+	}
+}
+
+// ready is nil when the Node is Ready and its kubelet said so after since.
+func (m *member) ready(ctx context.Context, since time.Time) error {
+	lease, err := client.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(ctx, m.host.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if lease.Spec.RenewTime.Time.Before(since) {
+		return fmt.Errorf("the lease is of %s", lease.Spec.RenewTime)
+	}
+	node, err := client.CoreV1().Nodes().Get(ctx, m.host.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == v1.NodeReady {
+			if condition.Status == v1.ConditionTrue {
+				return nil
+			}
+			return fmt.Errorf("%s: %s", condition.Reason, condition.Message)
+		}
+	}
+	return errors.New("there is no condition Ready")
+}
+
+// sampleFiles are those of build/samples that run on Windows too.
+var sampleFiles = []string{"configmap.yaml", "daemonset.yaml", "deployment.yaml", "emptydir.yaml", "hostpath.yaml", "iis.yaml", "secret.yaml"}
+
+// forWindows makes a sample one for Windows: the selector, a path of the host, and node ports that the samples on Linux do not have.
+func forWindows(text string) string {
+	return strings.NewReplacer(
+		"os: linux", "os: windows", "path: /usr/lib", `path: C:\host`, "nodePort: 3", "nodePort: 31", "nodePort: 30", "nodePort: 31",
+		"    spec:\n      containers:\n      - name: hello", "    spec:\n      nodeSelector: {kubernetes.io/os: windows}\n      containers:\n      - name: hello",
+	).Replace(text)
+}
+
+// samples runs the seeds' samples and looks into them.
+func (m *member) samples() {
+	ctx := m.Context()
+	m.space = fmt.Sprintf("windows-%d", m.Build)
+	dir := m.TempDir()
+	for _, name := range sampleFiles {
+		data, err := os.ReadFile(filepath.Join(cluster.Root, "build/samples", name))
+		if err != nil {
+			m.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(forWindows(string(data))), 0o644); err != nil {
+			m.Fatal(err)
+		}
+	}
+	if err := m.Own(m.Path(`C:\host`)); err != nil {
+		m.Fatal(err)
+	}
+	if err := os.WriteFile(m.Path(`C:\host\readme.txt`), []byte("a file of the host\n"), 0o644); err != nil {
+		m.Fatal(err)
+	}
+	if _, err := cluster.Kubectl(ctx, "create", "namespace", m.space); err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() {
+		_, _ = cluster.Kubectl(context.Background(), "delete", "namespace", m.space, "--ignore-not-found", "--wait=false")
+	})
+	m.until(20*time.Second, "service account", func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts(m.space).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	if _, err := cluster.Kubectl(ctx, "apply", "-n", m.space, "-f", dir); err != nil {
+		m.Fatal(err)
+	}
+	took := m.until(2*time.Minute, "9 pods Ready", func(ctx context.Context) error { return m.podsReady(ctx, 9, 0) })
+	m.did("samples: 9 pods Ready", seconds(took))
+	for _, look := range []struct{ pod, want string }{
+		{"my-secret-pod cat /etc/secret/username", "admin"},
+		{"my-secret-pod env", "PASSWORD=1f2d1e2e67df"},
+		{"my-configmap-pod cat /etc/config/example.property.2", "world"},
+		{"my-configmap-pod env", "EXAMPLE_PROPERTY_1=hello"},
+		{"my-hostpath-volume-pod cat /etc/foo/readme.txt", "a file of the host"},
+		{"my-empty-dir-pod cat /cache/file", "kept"},
+	} {
+		if strings.Contains(look.pod, "/cache/") {
+			m.inPod("my-empty-dir-pod write /cache/file kept")
+		}
+		if got := m.inPod(look.pod); !strings.Contains(got, look.want) {
+			m.Errorf("%s: %q, want %q", look.pod, got, look.want)
+		}
+	}
+	m.did("secret, configMap, hostPath, emptyDir", "ok")
+}
+
+// inPod runs the sample's command in a pod: exec.
+func (m *member) inPod(line string) string {
+	m.Helper()
+	words := strings.Fields(line)
+	out, err := cluster.Kubectl(m.Context(), append([]string{"exec", "-n", m.space, words[0], "--", "/sample"}, words[1:]...)...)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return out
+}
+
+// podsReady is nil when so many pods of the test are Ready and each of their containers was started again at least restarts times.
+func (m *member) podsReady(ctx context.Context, want int, restarts int32) error {
+	pods, err := client.CoreV1().Pods(m.space).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	ready := 0
+	var waits []string
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		ok := slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
+		for _, status := range pod.Status.ContainerStatuses {
+			ok = ok && status.RestartCount >= restarts && status.State.Running != nil
+		}
+		if ok && pod.Spec.NodeName == m.host.Name {
+			ready++
+		} else {
+			waits = append(waits, fmt.Sprintf("%s on %q: %s %s %v", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message, pod.Status.ContainerStatuses))
+		}
+	}
+	if ready != want {
+		return fmt.Errorf("%d of %d pods are Ready with %d restarts: %s", ready, want, restarts, strings.Join(waits, "; "))
+	}
+	return nil
+}
+
+// streams tries logs, exec with input, and port-forward.
+func (m *member) streams() {
+	ctx := m.Context()
+	out, err := cluster.Kubectl(ctx, "logs", "-n", m.space, "iis")
+	if err != nil || !strings.Contains(out, "serving on :80") {
+		m.Errorf("logs: %q %v", out, err)
+	}
+	m.did("logs", "ok")
+	shell := exec.CommandContext(ctx, cluster.KubectlPath(), "--kubeconfig="+cluster.Kubeconfig(), "exec", "-i", "-n", m.space, "iis", "--", "/sample", "shell")
+	shell.Stdin = strings.NewReader("echoargs from standard input\n")
+	if text, err := shell.CombinedOutput(); err != nil || !strings.Contains(string(text), "from standard input") {
+		m.Errorf("exec -i: %q %v", text, err)
+	}
+	m.did("exec, exec -i", "ok")
+	m.forwards()
+}
+
+func (m *member) forwards() {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(m.Context(), 30*time.Second)
+	defer cancel()
+	forward := exec.CommandContext(ctx, cluster.KubectlPath(), "--kubeconfig="+cluster.Kubeconfig(), "port-forward", "-n", m.space, "pod/iis", ":80")
+	out, err := forward.StdoutPipe()
+	if err != nil {
+		m.Fatal(err)
+	}
+	if err := forward.Start(); err != nil {
+		m.Fatal(err)
+	}
+	defer func() { cancel(); _ = forward.Wait() }()
+	line := make([]byte, 200)
+	n, err := out.Read(line)
+	if err != nil {
+		m.Fatal(err)
+	}
+	found := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(string(line[:n]))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+found+"/hostname", nil)
+	if err != nil {
+		m.Fatalf("port-forward printed %q: %v", line[:n], err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer response.Body.Close()
+	if text, err := io.ReadAll(response.Body); err != nil || strings.TrimSpace(string(text)) != "iis" {
+		m.Errorf("port-forward answers %q %v", text, err)
+	}
+	m.did("port-forward", "ok")
+}
+
+// services asks the service hello on its cluster address and the service iis on its node port, both on the node.
+func (m *member) services() {
+	ctx := m.Context()
+	for _, name := range []string{"hello", "iis"} {
+		service, err := client.CoreV1().Services(m.space).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			m.Fatal(err)
+		}
+		for _, where := range []string{service.Spec.ClusterIP, m.host.Addr.String() + ":" + strconv.Itoa(int(service.Spec.Ports[0].NodePort))} {
+			m.until(20*time.Second, "service "+name+" at "+where, func(ctx context.Context) error { return m.get(ctx, "http://"+where+"/hostname", name) })
+		}
+	}
+	m.did("services on the node: ClusterIP, node port", "ok")
+}
+
+// get wants a page that names the pod.
+func (m *member) get(ctx context.Context, url, want string) error {
+	out, err := m.host.Exec(ctx, filepath.Join(cluster.Tools, "sample"), "get", url)
+	if err == nil && !strings.HasPrefix(out, want) {
+		err = fmt.Errorf("%s answers %q", url, out)
+	}
+	return err
+}
+
+// containers are the ids of what runs for this test's pods.
+func (m *member) containers() []string {
+	m.Helper()
+	list, err := m.host.Engine().Containers(m.Context())
+	if err != nil {
+		m.Fatal(err)
+	}
+	var ids []string
+	for _, one := range list {
+		if one.State == "running" {
+			ids = append(ids, one.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// killed kills both agents; what runs goes on, and the next ones find it.
+func (m *member) killed() {
+	before := m.containers()
+	m.crash()
+	begin := time.Now()
+	m.startAgents()
+	m.until(time.Minute, "Node Ready after kill -9", func(ctx context.Context) error { return m.ready(ctx, begin) })
+	m.did("kill -9 of both: Node Ready again", seconds(time.Since(begin)))
+	m.inPod("my-empty-dir-pod cat /cache/file")
+	m.services()
+	if after := m.containers(); !slices.Equal(before, after) {
+		m.Errorf("containers before: %v\nafter: %v", before, after)
+	}
+	m.did("containers kept over kill -9", strconv.Itoa(len(before)))
+}
+
+// engineRestarts restarts the engine with its containers alive, as an update of Docker with live-restore does.
+func (m *member) engineRestarts() {
+	before := m.containers()
+	m.engine.kill()
+	if err := m.host.Process("dockerd").Restart(m.Context()); err != nil {
+		m.Fatal(err)
+	}
+	if err := m.host.WaitEngine(m.Context()); err != nil {
+		m.Fatal(err)
+	}
+	m.startEngine()
+	begin := time.Now()
+	m.until(90*time.Second, "Node Ready after a restart of the engine", func(ctx context.Context) error {
+		if err := m.ready(ctx, begin); err != nil {
+			return err
+		}
+		return m.podsReady(ctx, 9, 0)
+	})
+	if after := m.containers(); !slices.Equal(before, after) {
+		m.Errorf("containers before: %v\nafter: %v", before, after)
+	}
+	m.inPod("my-secret-pod env")
+	m.did("engine restarted: pods as before after", seconds(time.Since(begin)))
+}
+
+// reboots ends everything on the host at once and starts it again.
+func (m *member) reboots() {
+	ctx := m.Context()
+	before := m.containers()
+	m.crash()
+	m.engine.kill()
+	for _, id := range before {
+		if err := m.host.Engine().Kill(ctx, id); err != nil {
+			m.Fatal(err)
+		}
+	}
+	if err := m.Reboot(ctx); err != nil {
+		m.Fatal(err)
+	}
+	begin := time.Now()
+	m.boot()
+	m.startAgents()
+	m.until(2*time.Minute, "pods after a reboot", func(ctx context.Context) error {
+		if err := m.ready(ctx, begin); err != nil {
+			return err
+		}
+		return m.podsReady(ctx, 9, 1)
+	})
+	m.did("reboot: 9 pods Ready again", seconds(time.Since(begin)))
+	m.services()
+	if got := m.inPod("my-empty-dir-pod cat /cache/file"); strings.TrimSpace(got) != "kept" {
+		m.Errorf("emptyDir after a reboot: %q", got)
+	}
+}
+
+// leaves deletes everything and wants nothing left.
+func (m *member) leaves() {
+	ctx := m.Context()
+	if _, err := cluster.Kubectl(ctx, "delete", "namespace", m.space, "--wait=false"); err != nil {
+		m.Fatal(err)
+	}
+	took := m.until(2*time.Minute, "no container", func(ctx context.Context) error {
+		list, err := m.host.Engine().Containers(ctx)
+		if err == nil && len(list) > 0 {
+			err = fmt.Errorf("%d containers", len(list))
+		}
+		return err
+	})
+	m.did("namespace deleted: no container after", seconds(took))
+	m.until(30*time.Second, "no directory of a pod", func(context.Context) error {
+		left, err := os.ReadDir(m.Path(`C:\kubelet\pods`))
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("%d are left: %v", len(left), left)
+		}
+		return err
+	})
+	m.did("no directory of a pod left", "ok")
+	m.kubelet.stop()
+	m.proxy.stop()
+	m.did("ended in order on Ctrl-C", fmt.Sprintf("%d, %d", m.kubelet.cmd.ProcessState.ExitCode(), m.proxy.cmd.ProcessState.ExitCode()))
+	faults, err := m.ask(ctx, http.MethodGet, "/_faults", "")
+	if err != nil || faults != "" {
+		m.Errorf("what a client of Windows should not ask: %v\n%s", err, faults)
+	}
+	calls, err := m.ask(ctx, http.MethodGet, "/_calls", "")
+	if err != nil || !strings.Contains(calls, "POST /containers/create 201") {
+		m.Errorf("the engine's log: %v %.200s", err, calls)
+	}
+	m.did("engine's calls since the reboot, faults", fmt.Sprintf("%d, %d", strings.Count(calls, "\n")+1, 0))
+	if err := os.WriteFile(filepath.Join(cluster.Root, fmt.Sprintf("_output/wine/calls-%d.log", m.Build)), []byte(calls), 0o644); err != nil {
+		m.Error(err)
+	}
+	if err := client.CoreV1().Nodes().Delete(ctx, m.host.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		m.Error(err)
+	}
+	if err := m.host.Engine().RemoveNetwork(ctx, podNetwork); err != nil {
+		m.Error(err)
+	}
+}

@@ -1,0 +1,154 @@
+package join
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/windows/rig"
+)
+
+// cluster is the lab's; the tests take turns on its host for Windows.
+var (
+	cluster *lab.Cluster
+	client  kubernetes.Interface
+	bin     string // where kubelet.exe, proxy.exe and windockerd are
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("WINKUBE_WINE") == "" || os.Getenv("WINKUBE_E2E") == "" {
+		fmt.Println("joining the cluster under Wine: only with WINKUBE_WINE=1 and WINKUBE_E2E=1, as make test-windows has it")
+		os.Exit(0)
+	}
+	code, err := withCluster(context.Background(), m)
+	if err != nil {
+		fmt.Println(err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func withCluster(ctx context.Context, m *testing.M) (int, error) {
+	root, err := rig.Root()
+	if err != nil {
+		return 1, err
+	}
+	cluster = lab.New(root, os.Stdout)
+	unlock, err := cluster.Lock()
+	if err != nil {
+		return 1, err
+	}
+	defer unlock()
+	keep := cluster.Running() || os.Getenv("WINKUBE_KEEP") != ""
+	if err := cluster.Up(ctx); err != nil {
+		return 1, err
+	}
+	if err := cluster.UpWindows(ctx); err != nil {
+		return 1, err
+	}
+	if client, err = cluster.Client(); err != nil {
+		return 1, err
+	}
+	if err := cluster.Step(ctx, "build kubelet.exe, proxy.exe, windockerd", build); err != nil {
+		return 1, err
+	}
+	code := m.Run()
+	fmt.Print(results)
+	if !keep {
+		err = cluster.Down(ctx)
+	}
+	return code, err
+}
+
+// build makes the programs with counters of coverage and with the library that Wine needs; else they are what `make` makes.
+func build(ctx context.Context) error {
+	bin = filepath.Join(cluster.Root, "_output/wine/bin")
+	overlay, err := rig.Overlay(ctx)
+	if err != nil {
+		return err
+	}
+	version, err := os.ReadFile(filepath.Join(cluster.Root, "hack/VERSION"))
+	if err != nil {
+		return err
+	}
+	flags := "-X github.com/winkube/winkube/pkg/daemon.Version=" + strings.TrimSpace(string(version))
+	for exe, pkg := range map[string]string{"kubelet.exe": "./cmd/kubelet", "proxy.exe": "./cmd/kube-proxy"} {
+		if err := rig.Go(ctx, "build", "-cover", "-overlay="+overlay, "-tags=grpcnotrace", "-ldflags="+flags, "-o", filepath.Join(bin, exe), pkg); err != nil {
+			return err
+		}
+	}
+	return rig.GoLinux(ctx, "build", "-o", filepath.Join(bin, "windockerd"), "./test/windows/engine/windockerd")
+}
+
+// table is what was seen: a line per check, a column per Windows Server.
+type table struct {
+	mu    sync.Mutex
+	rows  []string
+	cells map[string]map[int]string
+}
+
+var results = &table{cells: map[string]map[int]string{}}
+
+func (t *table) set(check string, build int, cell string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cells[check] == nil {
+		t.rows, t.cells[check] = append(t.rows, check), map[int]string{}
+	}
+	t.cells[check][build] = cell
+}
+
+// String prints the table.
+func (t *table) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	builds := map[int]bool{}
+	for _, row := range t.cells {
+		for build := range row {
+			builds[build] = true
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nexecuted under Wine (simulated: Windows, its Docker engine, service addresses, routes; pods are Linux containers)\n%-44s", "")
+	for _, build := range rig.Builds {
+		if builds[build] {
+			fmt.Fprintf(&b, " %-16s", strconv.Itoa(build))
+		}
+	}
+	for _, row := range t.rows {
+		fmt.Fprintf(&b, "\n%-44s", row)
+		for _, build := range rig.Builds {
+			if builds[build] {
+				fmt.Fprintf(&b, " %-16s", orDash(t.cells[row][build]))
+			}
+		}
+	}
+	return b.String() + "\n"
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func TestTable(t *testing.T) {
+	one := &table{cells: map[string]map[int]string{}}
+	one.set("first", 20348, "ok")
+	one.set("second", 14393, "1 s")
+	lines := strings.Split(one.String(), "\n")
+	if !slices.ContainsFunc(lines, func(l string) bool { return strings.Join(strings.Fields(l), " ") == "first - ok" }) ||
+		!slices.ContainsFunc(lines, func(l string) bool { return strings.Join(strings.Fields(l), " ") == "second 1 s -" }) {
+		t.Errorf("the table is\n%s", one)
+	}
+}

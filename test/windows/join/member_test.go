@@ -1,0 +1,226 @@
+package join
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/windows/rig"
+)
+
+// podNetwork is the Docker network of the pods, made as the seeds' pages write it.
+const podNetwork = "pods"
+
+// member is the third node.
+type member struct {
+	*testing.T
+	*rig.Prefix
+	host    *lab.Host
+	space   string // namespace of its pods
+	engine  *program
+	relay   func()
+	kubelet *program
+	proxy   *program
+	covered string // where the programs leave their counters
+}
+
+// program is a running one, with its log.
+type program struct {
+	cmd   *exec.Cmd
+	log   *bytes.Buffer
+	begin time.Time
+}
+
+func newMember(t *testing.T, build int) *member {
+	t.Helper()
+	host := cluster.Windows
+	p, err := rig.OpenIn(t.Context(), build, host.Namespace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &member{T: t, Prefix: p, host: host, covered: filepath.Join(p.Dir, "covered")}
+	t.Cleanup(func() {
+		for _, one := range []*program{m.kubelet, m.proxy, m.engine} {
+			one.kill()
+		}
+		m.collectCoverage()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := p.Own(m.covered); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// boot starts what Windows starts by itself: the engine and its pipe.
+func (m *member) boot() {
+	m.Helper()
+	m.startEngine()
+	stop, err := m.Relay(m.Context(), rig.DockerPipe, "127.0.0.1:2375")
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.relay = stop
+}
+
+func (m *member) startEngine() {
+	m.Helper()
+	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket())
+	m.engine = m.start(cmd, false)
+	m.until(10*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
+}
+
+// startAgents starts both programs with the command lines of the seeds' pages, and credentials.
+func (m *member) startAgents() {
+	m.Helper()
+	m.startKubelet()
+	m.startProxy()
+}
+
+func (m *member) startKubelet() {
+	m.Helper()
+	pki := func(name string) string { return rig.WindowsPath(m.host.PKI(name)) }
+	cmd := m.Command(m.Context(), filepath.Join(bin, "kubelet.exe"), "--hostname-override="+m.host.Name, "--pod-infra-container-image="+lab.PauseImage, "--resolv-conf=",
+		"--kubeconfig="+pki("kubelet.kubeconfig"), "--node-ip="+m.host.Addr.String(), `--root-dir=C:\kubelet`, "--client-ca-file="+pki("ca.crt"),
+		"--tls-cert-file="+pki("kubelet-server.crt"), "--tls-private-key-file="+pki("kubelet-server.key"), "--cluster-dns="+lab.DNSAddress, "--cluster-domain="+lab.DNSDomain, "--v=2")
+	cmd.Env = append(cmd.Env, "CONTAINER_NETWORK="+podNetwork, "GOCOVERDIR="+m.covered)
+	m.kubelet = m.start(cmd, true)
+}
+
+func (m *member) startProxy() {
+	m.Helper()
+	cmd := m.Command(m.Context(), filepath.Join(bin, "proxy.exe"), "--v=3", "--proxy-mode=userspace", "--hostname-override="+m.host.Name,
+		"--kubeconfig="+rig.WindowsPath(m.host.PKI("proxy.kubeconfig")), "--bind-address="+m.host.Addr.String(), "--network-mode=upstream")
+	cmd.Env = append(cmd.Env, "INTERFACE_TO_ADD_SERVICE_IP=lo", "GOCOVERDIR="+m.covered)
+	m.proxy = m.start(cmd, true)
+}
+
+func (m *member) start(cmd *exec.Cmd, shown bool) *program {
+	m.Helper()
+	one := &program{cmd: cmd, log: &bytes.Buffer{}, begin: time.Now()}
+	cmd.Stdout, cmd.Stderr = one.log, one.log
+	if err := cmd.Start(); err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() {
+		one.kill()
+		if m.Failed() && shown {
+			text := one.log.String()
+			m.Logf("%s printed, at its end:\n%s", filepath.Base(cmd.Args[len(cmd.Args)-1]), text[max(0, len(text)-12000):])
+		}
+	})
+	return one
+}
+
+// kill ends a program as kill -9 does.
+func (p *program) kill() {
+	if p != nil && p.cmd.ProcessState == nil {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	}
+}
+
+// stop asks a program to end and waits; programs of Windows see Ctrl-C.
+func (p *program) stop() {
+	if p != nil && p.cmd.ProcessState == nil {
+		_ = p.cmd.Process.Signal(syscall.SIGINT)
+		timer := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+		_ = p.cmd.Wait()
+		timer.Stop()
+	}
+}
+
+// memory is the resident set of a program, as text.
+func (p *program) memory() string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return err.Error()
+	}
+	_, rest, _ := strings.Cut(string(data), "VmRSS:")
+	var kilobytes int
+	if _, err := fmt.Sscan(rest, &kilobytes); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d MB", kilobytes/1000)
+}
+
+// socket is where the engine of Windows listens for the test itself.
+func (m *member) socket() string { return m.host.RunDir("windows.sock") }
+
+// ask does a call of the engine of Windows, beside kubelet.exe.
+func (m *member) ask(ctx context.Context, method, path, body string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", m.socket())
+	}}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode >= http.StatusBadRequest {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
+	}
+	return string(text), err
+}
+
+// crash kills both agents, as a loss of power would.
+func (m *member) crash() {
+	m.kubelet.kill()
+	m.proxy.kill()
+}
+
+// collectCoverage turns the counters of programs that ended in order into a profile for test/windows/cover.
+func (m *member) collectCoverage() {
+	entries, err := os.ReadDir(m.covered)
+	if err != nil || len(entries) == 0 {
+		return
+	}
+	out := filepath.Join(cluster.Root, "_output/wine/cover")
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		m.Error(err)
+		return
+	}
+	profile := filepath.Join(out, fmt.Sprintf("join-%d.txt", m.Build))
+	if text, err := exec.Command("go", "tool", "covdata", "textfmt", "-i="+m.covered, "-o="+profile).CombinedOutput(); err != nil {
+		m.Errorf("cannot read the counters of coverage: %v: %s", err, text)
+	}
+}
+
+// until asks until ok is nil and returns how long it took.
+func (m *member) until(patience time.Duration, what string, ok func(context.Context) error) time.Duration {
+	m.Helper()
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(m.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ok(ctx)
+		if err == nil {
+			return time.Since(begin)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			m.Fatalf("%s: not after %s: %v", what, patience, err)
+		}
+	}
+}
