@@ -49,10 +49,8 @@ func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 		select {
 		case err := <-done:
 			status <- svc.Status{State: svc.StopPending}
-			if s.err = stopped(ctx, err); s.err != nil {
-				return true, 1
-			}
-			return false, 0
+			s.err = stopped(ctx, err)
+			return s.exitCode()
 		case r := <-requests:
 			switch r.Cmd {
 			case svc.Interrogate:
@@ -64,6 +62,14 @@ func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 			}
 		}
 	}
+}
+
+// exitCode is what Execute answers at the end.
+func (s *service) exitCode() (ours bool, code uint32) {
+	if s.err != nil {
+		return true, 1
+	}
+	return false, 0
 }
 
 // logEvent puts the last error into the Application log, for a service has no stderr that anyone sees. Failing to is only logged.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/windows"
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
@@ -51,42 +52,38 @@ func (windowsHost) Apply(_ context.Context, s State) error {
 }
 
 func setGateway(links []winipcfg.MibIfRow2, addrs []winipcfg.MibUnicastIPAddressRow, g Gateway) error {
-	var luid winipcfg.LUID
-	for i := range links {
-		if links[i].Alias() == g.Interface {
-			luid = links[i].InterfaceLUID
-		}
-	}
-	if luid == 0 {
+	i := slices.IndexFunc(links, func(l winipcfg.MibIfRow2) bool { return l.Alias() == g.Interface })
+	if i < 0 {
 		return fmt.Errorf("cannot set address %s: there is no network adapter %q", g.Address, g.Interface)
 	}
-	present := false
-	for i := range addrs {
-		if addrs[i].Address.Addr() == g.Address.Addr() {
-			if addrs[i].InterfaceLUID != luid {
-				return fmt.Errorf("cannot set address %s on %q: another adapter of this host has it", g.Address, g.Interface)
-			}
-			present = true
-		}
+	luid := links[i].InterfaceLUID
+	at := slices.IndexFunc(addrs, func(a winipcfg.MibUnicastIPAddressRow) bool { return a.Address.Addr() == g.Address.Addr() })
+	if at >= 0 && addrs[at].InterfaceLUID != luid {
+		return fmt.Errorf("cannot set address %s on %q: another adapter of this host has it", g.Address, g.Interface)
 	}
-	if !present {
+	if at < 0 {
 		if err := luid.AddIPAddress(g.Address); err != nil {
 			return fmt.Errorf("cannot set address %s on %q: %w", g.Address, g.Interface, err)
 		}
 	}
+	if err := forward(luid, g); err != nil {
+		return fmt.Errorf("cannot switch on forwarding on %q: %w", g.Interface, err)
+	}
+	return nil
+}
+
+// forward lets the adapter pass on packets of the address's family.
+func forward(luid winipcfg.LUID, g Gateway) error {
 	family := winipcfg.AddressFamily(windows.AF_INET)
 	if g.Address.Addr().Is6() {
 		family = windows.AF_INET6
 	}
 	row, err := luid.IPInterface(family)
-	if err == nil && !row.ForwardingEnabled {
-		row.ForwardingEnabled, row.SitePrefixLength = true, 0
-		err = row.Set()
+	if err != nil || row.ForwardingEnabled {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("cannot switch on forwarding on %q: %w", g.Interface, err)
-	}
-	return nil
+	row.ForwardingEnabled, row.SitePrefixLength = true, 0
+	return row.Set()
 }
 
 // Changes implements Host: adapters that come and go.

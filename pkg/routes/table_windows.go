@@ -72,6 +72,11 @@ func (t table) Change(ctx context.Context, d Diff) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the host's addresses: %w", err)
 	}
+	return change(ctx, rows, addrs, d)
+}
+
+// change applies d to the table's rows; addrs lead to the interfaces.
+func change(ctx context.Context, rows []winipcfg.MibIPforwardRow2, addrs []winipcfg.MibUnicastIPAddressRow, d Diff) error {
 	var errs []error
 	for _, r := range d.Remove {
 		errs = append(errs, remove(rows, r))

@@ -152,6 +152,30 @@ func TestLengths(t *testing.T) {
 	functions.done(t)
 }
 
+// longWindowsFunctions may have more than 25 lines although only Windows compiles them.
+var longWindowsFunctions = map[string]string{}
+
+// TestWindowsFunctions keeps what is executed under Wine only, and on machines that we do not have, to calls of the system.
+func TestWindowsFunctions(t *testing.T) {
+	excuse := exceptions(longWindowsFunctions)
+	for _, s := range load(t) {
+		if s.test || !slices.Equal(s.systems, []string{"windows"}) || !under(s.dir, "pkg", "cmd") {
+			continue
+		}
+		for _, declaration := range s.syntax.Decls {
+			function, ok := declaration.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			length := s.positions.Position(function.End()).Line - s.positions.Position(function.Pos()).Line + 1
+			if name := s.path + " " + function.Name.Name; length > 25 && !excuse.has(name) {
+				t.Errorf("%s has %d lines, want at most 25: move what decides into a file for both systems", name, length)
+			}
+		}
+	}
+	excuse.done(t)
+}
+
 func TestMainFilesStandAlone(t *testing.T) {
 	mains := map[string]int{}
 	for _, s := range load(t) {

@@ -46,10 +46,10 @@ func present(names ...string) error {
 func (a *ipHelperAddresses) Set(_ context.Context, want []netip.Addr) error {
 	err := present("GetUnicastIpAddressTable", "FreeMibTable", "InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
 		"DeleteUnicastIpAddressEntry", "ConvertInterfaceIndexToLuid")
+	if err != nil && len(want) == 0 {
+		return nil // there can be none to remove
+	}
 	if err != nil {
-		if len(want) == 0 {
-			return nil // there can be none to remove
-		}
 		return err
 	}
 	luid, err := a.luid()
@@ -66,6 +66,11 @@ func (a *ipHelperAddresses) Set(_ context.Context, want []netip.Addr) error {
 	}
 	add, remove := plan(known, want)
 	a.note(want, remove)
+	return change(luid, rows, add, remove)
+}
+
+// change removes and adds addresses of an interface; rows are those that it has.
+func change(luid winipcfg.LUID, rows map[netip.Addr]*winipcfg.MibUnicastIPAddressRow, add, remove []netip.Addr) error {
 	var errs []error
 	for _, addr := range remove {
 		if err := rows[addr].Delete(); err != nil && !errors.Is(err, windows.ERROR_NOT_FOUND) {
@@ -147,19 +152,9 @@ func (a *ipHelperAddresses) Host() ([]netip.Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list addresses: %w", err)
 	}
-	ours := map[netip.Addr]bool{}
-	if present("GetUnicastIpAddressTable", "FreeMibTable", "ConvertInterfaceIndexToLuid") == nil {
-		luid, err := a.luid()
-		if err != nil {
-			return nil, err
-		}
-		rows, err := a.rows(luid)
-		if err != nil {
-			return nil, err
-		}
-		for addr, row := range rows {
-			ours[addr] = isOurs(row)
-		}
+	ours, err := a.held()
+	if err != nil {
+		return nil, err
 	}
 	var out []netip.Addr
 	for _, one := range all {
@@ -170,6 +165,26 @@ func (a *ipHelperAddresses) Host() ([]netip.Addr, error) {
 		}
 	}
 	return out, nil
+}
+
+// held are the addresses of the interface, true for those of ours.
+func (a *ipHelperAddresses) held() (map[netip.Addr]bool, error) {
+	held := map[netip.Addr]bool{}
+	if present("GetUnicastIpAddressTable", "FreeMibTable", "ConvertInterfaceIndexToLuid") != nil {
+		return held, nil
+	}
+	luid, err := a.luid()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := a.rows(luid)
+	if err != nil {
+		return nil, err
+	}
+	for addr, row := range rows {
+		held[addr] = isOurs(row)
+	}
+	return held, nil
 }
 
 // Changes implements Addresses.
