@@ -27,6 +27,12 @@ check:
 test: check
 	@hack/test.sh
 
+## test-windows: kubelet.exe and proxy.exe under Wine: simulators, joining the cluster as each Windows Server, coverage
+.PHONY: test-windows
+test-windows:
+	@KUBE_BUILD_PLATFORMS=windows/amd64 hack/build.sh
+	@hack/test-windows.sh
+
 ## bench: pods at once and one at a time, latency, CPU and memory, beside the bare engine
 .PHONY: bench
 bench:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything: unit tests under the race detector, then the two-node cluster: our end-to-end tests and a part of upstream's suite on it.
+# Everything: unit tests under the race detector, then the two-node cluster: our end-to-end tests, the Windows programs under Wine
+# and a part of upstream's suite on it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/steps.sh
@@ -16,6 +17,7 @@ finish() {
 }
 trap finish EXIT
 WINKUBE_E2E=1 WINKUBE_KEEP=1 go test -count=1 -v -timeout 60m ./test/e2e
+hack/test-windows.sh
 
 # Upstream's suite: a handful of tests with engines of other versions, then a few of each subject with the engine as it is.
 for api in 1.24 1.41 min1.44 ""; do

@@ -27,11 +27,12 @@ const module = "github.com/winkube/winkube/"
 func main() {
 	build := flag.Int("build", 20348, "the Windows Server to claim")
 	packages := flag.String("packages", "./pkg/... ./cmd/...", "what to test")
+	goal := flag.Float64("goal", 0, "percent of *_windows.go that must be executed, and of the branches for Windows")
 	missed := flag.Bool("missed", false, "list what is for Windows and never ran")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *build, strings.Fields(*packages), *missed); err != nil {
+	if err := run(ctx, *build, strings.Fields(*packages), *missed, *goal); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -45,7 +46,7 @@ type result struct {
 	err     error
 }
 
-func run(ctx context.Context, build int, patterns []string, listMissed bool) error {
+func run(ctx context.Context, build int, patterns []string, listMissed bool, goal float64) error {
 	root, err := rig.Root()
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func run(ctx context.Context, build int, patterns []string, listMissed bool) err
 		}
 	}
 	group.Wait()
-	return report(p, root, results, listMissed)
+	return report(p, root, results, listMissed, goal)
 }
 
 // list finds the packages that have tests for Windows, or files of their own for it.
@@ -145,7 +146,7 @@ func failures(out string) string {
 	return strings.Join(kept[:min(len(kept), 12)], "\n    ")
 }
 
-func report(p *rig.Prefix, root string, results []result, listMissed bool) error {
+func report(p *rig.Prefix, root string, results []result, listMissed bool, goal float64) error {
 	blocks := map[string]*block{}
 	var errs []error
 	for _, r := range results {
@@ -169,7 +170,12 @@ func report(p *rig.Prefix, root string, results []result, listMissed bool) error
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	printTable(p.Build, results, shares)
+	total := printTable(p.Build, results, shares)
+	for what, got := range map[string]float64{"*_windows.go": rate(total.taggedRan, total.tagged), "branches for Windows": rate(total.branchesRan, total.branches)} {
+		if got < goal {
+			errs = append(errs, fmt.Errorf("%.1f %% of the statements in %s were executed, the goal is %.0f %%: -missed lists the rest", got, what, goal))
+		}
+	}
 	if listMissed {
 		fmt.Println("never executed:\n  " + strings.Join(missed, "\n  "))
 	}
@@ -188,10 +194,9 @@ func addProfile(path string, blocks map[string]*block) error {
 	return readProfile(file, blocks)
 }
 
-func printTable(build int, results []result, shares map[string]*share) {
+func printTable(build int, results []result, shares map[string]*share) (total share) {
 	fmt.Printf("executed under Wine as Windows build %d (what Wine fakes is skipped, see skip.go)\n", build)
 	fmt.Printf("%-22s %-7s %8s  %-18s %-18s\n", "package", "tests", "seconds", "*_windows.go", "Windows branches")
-	var total share
 	names := []string{}
 	for _, r := range results {
 		names = append(names, r.pkg)
@@ -216,11 +221,20 @@ func printTable(build int, results []result, shares map[string]*share) {
 		}
 	}
 	fmt.Printf("%-22s %-7s %8s  %-18s %-18s\n", "all", "", "", percent(total.taggedRan, total.tagged), percent(total.branchesRan, total.branches))
+	return total
+}
+
+// rate is a share in percent; of nothing everything ran.
+func rate(ran, all int) float64 {
+	if all == 0 {
+		return 100
+	}
+	return 100 * float64(ran) / float64(all)
 }
 
 func percent(ran, all int) string {
 	if all == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%5.1f %% of %d", 100*float64(ran)/float64(all), all)
+	return fmt.Sprintf("%5.1f %% of %d", rate(ran, all), all)
 }

@@ -68,10 +68,11 @@ func windowsSpans(path string) ([]span, error) {
 		return nil, err
 	}
 	var spans []span
-	add := func(n ast.Node) {
-		from, to := files.Position(n.Pos()), files.Position(n.End())
+	between := func(start, end token.Pos) {
+		from, to := files.Position(start), files.Position(end)
 		spans = append(spans, span{position{from.Line, from.Column}, position{to.Line, to.Column}})
 	}
+	add := func(n ast.Node) { between(n.Pos(), n.End()) }
 	ast.Inspect(syntax, func(node ast.Node) bool {
 		switch n := node.(type) {
 		case *ast.IfStmt:
@@ -82,9 +83,7 @@ func windowsSpans(path string) ([]span, error) {
 			}
 		case *ast.CaseClause:
 			if slices.ContainsFunc(n.List, func(e ast.Expr) bool { wanted, yes := asksForWindows(e); return wanted && yes || isWindows(e) }) {
-				for _, statement := range n.Body {
-					add(statement)
-				}
+				between(n.Colon, n.End()) // its block begins behind the colon
 			}
 		case *ast.FuncDecl:
 			if n.Body != nil && strings.Contains(strings.ToLower(n.Name.Name), "windows") {
