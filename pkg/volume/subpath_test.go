@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -453,7 +454,8 @@ func FuzzSubPath(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if !filepath.IsLocal(clean) || slices.Contains(strings.Split(clean, "/"), "..") {
+			local := filepath.IsLocal(clean) || runtime.GOOS != p.OS // backslashes and drives are in names of Linux
+			if !local || slices.Contains(strings.Split(clean, "/"), "..") {
 				t.Fatalf("%s: %q became %q", p.OS, s, clean)
 			}
 			if p.OS == "windows" && strings.ContainsAny(clean, `\:`) {
