@@ -18,26 +18,25 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/test/windows/engine"
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
 const server2022 = 20348
 
-// TestKubeletRegisters starts kubelet.exe with the command line of the seeds' page and waits for its Node to be Ready.
+// TestKubeletRegisters starts kubelet.exe with the command line of the seeds' page, over Docker's own pipe, and waits for its Node to be Ready.
 func TestKubeletRegisters(t *testing.T) {
 	p := rig.Test(t, server2022)
-	engine := dockertest.New(dockertest.Options{OS: "windows", Build: 20348})
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	windows := windowsEngine(t, p)
+	stop, err := p.Relay(t.Context(), rig.DockerPipe, windows.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	dockerd := &http.Server{Handler: engine}
-	go func() { _ = dockerd.Serve(listener) }()
-	t.Cleanup(func() { _ = dockerd.Close() })
+	t.Cleanup(stop)
 	api := newAPI(t, map[string]runtime.Object{})
 
 	start(t, p, []string{"CONTAINER_NETWORK=nat"}, "kubelet.exe", "--hostname-override=win1", "--pod-infra-container-image=pause", "--resolv-conf=",
-		"--api_servers="+api.URL, "--docker-endpoint=tcp://"+listener.Addr().String(), `--root-dir=C:\kubelet`, "--address=127.0.0.1", "--port=0", "--healthz-port=0")
+		"--api_servers="+api.URL, `--root-dir=C:\kubelet`, "--address=127.0.0.1", "--port=0", "--healthz-port=0")
 
 	node := api.wait(t, "/api/v1/nodes/win1", func(o runtime.Object) bool {
 		for _, condition := range o.(*v1.Node).Status.Conditions {
@@ -55,6 +54,27 @@ func TestKubeletRegisters(t *testing.T) {
 	if node.Status.NodeInfo.OperatingSystem != "windows" || node.Status.NodeInfo.KubeletVersion != "v1.36.3" {
 		t.Errorf("nodeInfo is %+v", node.Status.NodeInfo)
 	}
+}
+
+// windowsEngine is Docker on that Windows, with nothing but a fake of Linux beneath.
+func windowsEngine(t *testing.T, p *rig.Prefix) *httptest.Server {
+	t.Helper()
+	linux := httptest.NewServer(dockertest.New(dockertest.Options{}))
+	t.Cleanup(linux.Close)
+	e, err := engine.New(engine.Options{Build: p.Build, Drive: p.Path(`C:\`), Dial: func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", linux.Listener.Addr().String())
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(e)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	t.Cleanup(func() {
+		if faults := e.Faults(); len(faults) > 0 {
+			t.Errorf("what a client of Windows should not ask: %q", faults)
+		}
+	})
+	return server
 }
 
 // TestProxyServes starts proxy.exe with the command line of the seeds' page; a service whose address is loopback's answers through it.
