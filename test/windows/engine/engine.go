@@ -125,7 +125,7 @@ func (e *Engine) identify(h http.Header) {
 }
 
 // passed are the calls that need no translation on the way there; their answers go through modify.
-var passed = regexp.MustCompile(`^(GET|HEAD|POST|DELETE) /(_ping|version|info|events|images(/.*)?|networks/[^/]+|volumes(/.*)?|containers/json|` +
+var passed = regexp.MustCompile(`^(GET|HEAD|POST|DELETE) /(_ping|version|info|events|images(/.*)?|networks(/prune)?|volumes(/.*)?|containers/json|` +
 	`containers/[^/]+(/(json|logs|start|stop|kill|restart|wait|resize|attach|rename|unpause|changes|stats))?|exec/[^/]+/(json|start|resize)|auth|build|commit)$`)
 
 // route finds who serves a call.
@@ -143,7 +143,7 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, where string) {
 		"POST /containers/create": e.create, "POST /containers/*/update": e.update, "POST /containers/*/pause": e.pause,
 		"POST /containers/*/start": e.start, "POST /containers/*/exec": e.exec, "GET /containers/*/top": e.top,
 		"GET /containers/*/archive": e.archive, "HEAD /containers/*/archive": e.archive, "PUT /containers/*/archive": e.archive,
-		"GET /networks": e.networks, "GET /networks/*": e.network, "DELETE /networks/*": e.network, "POST /networks/create": e.createNetwork,
+		"GET /networks/*": e.network, "DELETE /networks/*": e.network, "POST /networks/create": e.createNetwork,
 		"POST /networks/*/connect": e.connect, "POST /networks/*/disconnect": e.connect,
 	}[key]
 	id := ""

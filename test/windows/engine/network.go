@@ -87,9 +87,6 @@ func (e *Engine) network(w http.ResponseWriter, r *http.Request, id string) {
 	e.forward(w, r)
 }
 
-// networks lists what Windows has: nat, none and those that were made here.
-func (e *Engine) networks(w http.ResponseWriter, r *http.Request, _ string) { e.forward(w, r) }
-
 func (e *Engine) connect(w http.ResponseWriter, r *http.Request, id string) {
 	if id == "nat" {
 		r.URL.Path = "/networks/" + natBeneath + r.URL.Path[len(r.URL.Path)-len("/connect"):]

@@ -149,7 +149,7 @@ var sampleFiles = []string{"configmap.yaml", "daemonset.yaml", "deployment.yaml"
 // forWindows makes a sample one for Windows: the selector, a path of the host, and node ports that the samples on Linux do not have.
 func forWindows(text string) string {
 	return strings.NewReplacer(
-		"os: linux", "os: windows", "path: /usr/lib", `path: C:\host`, "nodePort: 3", "nodePort: 31", "nodePort: 30", "nodePort: 31",
+		"os: linux", "os: windows", "path: /usr/lib", `path: C:\host`, "nodePort: 30", "nodePort: 31",
 		"    spec:\n      containers:\n      - name: hello", "    spec:\n      nodeSelector: {kubernetes.io/os: windows}\n      containers:\n      - name: hello",
 	).Replace(text)
 }
