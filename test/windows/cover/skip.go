@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// skippedPackages are not run at all.
+// skipped are tests that cannot pass under Wine, or prove nothing there, each with its reason.
 var skipped = map[string]string{
 	"pkg/docker.TestLogLinks":                        noLinks,
 	"pkg/pod.TestReadVolumeFile":                     noLinks,
