@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"debug/pe"
+	"embed"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/winkube/winkube/test/windows/rig"
+)
+
+//go:embed shim
+var shims embed.FS
+
+// Install compiles the shims, puts them into a prefix of the same Windows build, and tells them that the World is at address. The rig sees
+// to it that each override took effect; that the World is reached is seen by a call of netsh.
+func (w *World) Install(ctx context.Context, p *rig.Prefix, address net.Addr) error {
+	if err := os.WriteFile(p.Path(`C:\winkube-sim.txt`), []byte(address.String()), 0o644); err != nil {
+		return fmt.Errorf("cannot install the simulators: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "shims")
+	if err != nil {
+		return fmt.Errorf("cannot install the simulators: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.CopyFS(dir, shims); err != nil {
+		return fmt.Errorf("cannot install the simulators: %w", err)
+	}
+	dir = filepath.Join(dir, "shim")
+	if err := w.installDLLs(ctx, p, dir); err != nil {
+		return err
+	}
+	exe := filepath.Join(dir, "netsh.exe")
+	compile := exec.CommandContext(ctx, "x86_64-w64-mingw32-gcc", "-O2", "-Wall", "-Werror", "-municode", "-o", exe, filepath.Join(dir, "netsh.c"), "-lws2_32")
+	if out, err := compile.CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot compile netsh.exe: %w: %s", err, out)
+	}
+	if err := p.InstallEXE(ctx, "netsh.exe", exe); err != nil {
+		return err
+	}
+	if out, err := p.Run(ctx, "netsh.exe", "interface", "portproxy", "show", "all"); err != nil || len(w.Log.Calls("run")) == 0 {
+		return fmt.Errorf("the simulators at %s are not reached: %w: %s", address, err, out)
+	}
+	w.Log.Reset()
+	return nil
+}
+
+func (w *World) installDLLs(ctx context.Context, p *rig.Prefix, dir string) error {
+	if err := p.KeepBuiltin("iphlpapi.dll", "iphlpreal.dll"); err != nil {
+		return fmt.Errorf("cannot install iphlpapi.dll: %w", err)
+	}
+	if err := writeForwards(filepath.Join(p.SystemDir(), "iphlpreal.dll"), filepath.Join(dir, "iphlpapi.c"), filepath.Join(dir, "iphlpapi.def")); err != nil {
+		return err
+	}
+	dlls := map[string][]string{
+		"vmcompute.dll":      {"hns.c", "-DVMCOMPUTE", "-lole32"},
+		"computenetwork.dll": {"hns.c", "-lole32"},
+		"iphlpapi.dll":       {"iphlpapi.c", "iphlpapi.def"},
+		"pdh.dll":            {"pdh.c"},
+	}
+	if !w.HNS.V2() {
+		delete(dlls, "computenetwork.dll") // as on Server 2016
+	}
+	for name, sources := range dlls {
+		for i, source := range sources {
+			if !strings.HasPrefix(source, "-") {
+				sources[i] = filepath.Join(dir, source)
+			}
+		}
+		path := filepath.Join(dir, name)
+		if err := rig.CompileDLL(ctx, path, append(sources, "-Wno-unused-function", "-lws2_32")...); err != nil {
+			return fmt.Errorf("cannot compile %s: %w", name, err)
+		}
+		if err := p.InstallDLL(ctx, name, path, "native"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var ownFunction = regexp.MustCompile(`\bsim_(\w+)\(|^(?:TABLE|ROW|CONST_ROW)\((\w+),`)
+
+// writeForwards writes the .def file of a DLL that has the functions of source (sim_X becomes X) and forwards all others that Wine's has.
+func writeForwards(wine, source, to string) error {
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return err
+	}
+	var own []string
+	for line := range strings.Lines(string(text)) {
+		if match := ownFunction.FindStringSubmatch(line); match != nil {
+			own = append(own, match[1]+match[2])
+		}
+	}
+	slices.Sort(own)
+	own = slices.Compact(own)
+	names, err := exports(wine)
+	if err != nil {
+		return fmt.Errorf("cannot read the exports of %s: %w", wine, err)
+	}
+	lines := []string{"LIBRARY iphlpapi.dll", "EXPORTS"}
+	for _, name := range own {
+		lines = append(lines, "  "+name+"=sim_"+name)
+	}
+	for _, name := range names {
+		if !slices.Contains(own, name) {
+			lines = append(lines, "  "+name+"=iphlpreal."+name)
+		}
+	}
+	return os.WriteFile(to, []byte(strings.Join(lines, "\n")+"\n"), 0o644)
+}
+
+// exports lists the names that a DLL exports (PE format, "The .edata Section").
+func exports(path string) ([]string, error) {
+	f, err := pe.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	header, ok := f.OptionalHeader.(*pe.OptionalHeader64)
+	if !ok {
+		return nil, fmt.Errorf("not a 64-bit image")
+	}
+	at := func(rva, size uint32) []byte {
+		for _, s := range f.Sections {
+			if data, err := s.Data(); err == nil && rva >= s.VirtualAddress && rva+size <= s.VirtualAddress+uint32(len(data)) {
+				return data[rva-s.VirtualAddress:]
+			}
+		}
+		return nil
+	}
+	directory := at(header.DataDirectory[0].VirtualAddress, 40)
+	if directory == nil {
+		return nil, fmt.Errorf("no export directory")
+	}
+	count := order.Uint32(directory[24:])
+	table := at(order.Uint32(directory[32:]), 4*count)
+	if table == nil {
+		return nil, fmt.Errorf("no table of names")
+	}
+	var names []string
+	for i := range count {
+		name, _, ok := bytes.Cut(at(order.Uint32(table[4*i:]), 1), []byte{0})
+		if !ok {
+			return nil, fmt.Errorf("name %d has no end", i)
+		}
+		names = append(names, string(name))
+	}
+	return names, nil
+}

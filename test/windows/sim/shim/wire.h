@@ -1,0 +1,132 @@
+/* How shims ask the simulators: one TCP connection to loopback per call. A request is a number of fields, each with its length; an answer is
+ * a 32-bit result and fields. Numbers are little-endian. The simulators' address is in WINKUBE_SIM, or in the file that the rig writes. */
+#define WIN32_LEAN_AND_MEAN
+#include <winsock2.h>
+#include <ws2ipdef.h>
+#include <windows.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ADDRESS_FILE "C:\\winkube-sim.txt"
+#define MAX_FIELDS 8
+#define NO_SIMULATOR 0x80004005u /* E_FAIL: never what a simulator answers */
+
+struct field { const void *data; DWORD size; };
+struct answer { DWORD result; DWORD count; char *data[MAX_FIELDS]; DWORD size[MAX_FIELDS]; };
+
+static int wire_send(SOCKET s, const void *data, DWORD size)
+{
+	const char *p = data;
+	while (size > 0) {
+		int n = send(s, p, (int)size, 0);
+		if (n <= 0)
+			return 0;
+		p += n, size -= (DWORD)n;
+	}
+	return 1;
+}
+
+static int wire_recv(SOCKET s, void *data, DWORD size)
+{
+	char *p = data;
+	while (size > 0) {
+		int n = recv(s, p, (int)size, 0);
+		if (n <= 0)
+			return 0;
+		p += n, size -= (DWORD)n;
+	}
+	return 1;
+}
+
+static void wire_free(struct answer *a)
+{
+	for (DWORD i = 0; i < a->count; i++)
+		free(a->data[i]);
+	a->count = 0;
+}
+
+/* wire_answer reads one answer; the caller frees it. Fields are ended with a zero for use as text. */
+static int wire_answer(SOCKET s, struct answer *a)
+{
+	DWORD head[2];
+	memset(a, 0, sizeof *a);
+	if (!wire_recv(s, head, sizeof head) || head[1] > MAX_FIELDS)
+		return 0;
+	a->result = head[0];
+	for (DWORD i = 0; i < head[1]; i++) {
+		DWORD size;
+		char *data;
+		if (!wire_recv(s, &size, sizeof size) || !(data = malloc((size_t)size + 1)))
+			return 0;
+		a->data[i] = data, a->size[i] = size, a->count = i + 1;
+		if (!wire_recv(s, data, size))
+			return 0;
+		data[size] = 0;
+	}
+	return 1;
+}
+
+/* wire_open connects and sends a request. */
+static SOCKET wire_open(const char *function, const struct field *fields, DWORD count)
+{
+	WSADATA unused;
+	char address[64] = "";
+	WSAStartup(MAKEWORD(2, 2), &unused);
+	if (!GetEnvironmentVariableA("WINKUBE_SIM", address, sizeof address)) {
+		FILE *f = fopen(ADDRESS_FILE, "rb");
+		if (f) {
+			address[fread(address, 1, sizeof address - 1, f)] = 0;
+			fclose(f);
+		}
+	}
+	char *colon = strrchr(address, ':');
+	struct sockaddr_in to = {0};
+	SOCKET s = INVALID_SOCKET;
+	if (colon) {
+		*colon = 0;
+		to.sin_family = AF_INET;
+		to.sin_port = htons((u_short)atoi(colon + 1));
+		to.sin_addr.s_addr = inet_addr(address);
+		s = socket(AF_INET, SOCK_STREAM, IPPROTO_TCP);
+	}
+	DWORD number = count + 1, size = (DWORD)strlen(function);
+	if (s == INVALID_SOCKET || connect(s, (struct sockaddr *)&to, sizeof to) != 0 || !wire_send(s, &number, sizeof number) ||
+	    !wire_send(s, &size, sizeof size) || !wire_send(s, function, size))
+		goto failed;
+	for (DWORD i = 0; i < count; i++)
+		if (!wire_send(s, &fields[i].size, sizeof fields[i].size) || !wire_send(s, fields[i].data, fields[i].size))
+			goto failed;
+	return s;
+failed:
+	fprintf(stderr, "winkube shim: %s: there is no simulator at \"%s\"\n", function, address);
+	if (s != INVALID_SOCKET)
+		closesocket(s);
+	return INVALID_SOCKET;
+}
+
+/* wire_call asks and waits. The answer is empty and its result NO_SIMULATOR when nobody is there. */
+static struct answer wire_call(const char *function, const struct field *fields, DWORD count)
+{
+	struct answer a = {0};
+	SOCKET s = wire_open(function, fields, count);
+	if (s == INVALID_SOCKET || !wire_answer(s, &a)) {
+		wire_free(&a);
+		a.result = NO_SIMULATOR;
+	}
+	if (s != INVALID_SOCKET)
+		closesocket(s);
+	return a;
+}
+
+/* wire_text makes a field of a UTF-16 string, NULL being empty. The caller frees its data. */
+static struct field wire_text(const WCHAR *text)
+{
+	struct field f = {NULL, 0};
+	int size = text ? WideCharToMultiByte(CP_UTF8, 0, text, -1, NULL, 0, NULL, NULL) : 0;
+	char *data = malloc((size_t)size + 1);
+	if (data && size > 0 && WideCharToMultiByte(CP_UTF8, 0, text, -1, data, size, NULL, NULL) > 0)
+		f.size = (DWORD)size - 1;
+	f.data = data;
+	return f;
+}

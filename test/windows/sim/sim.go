@@ -1,0 +1,159 @@
+// Package sim is a simulated Windows host as its network APIs show it: HNS, IP Helper, netsh and performance counters, one World with one
+// log, which Windows programs under Wine reach by shims over loopback.
+//
+//	proxy.exe, kubelet.exe --> shim DLLs, netsh.exe --> TCP --> World --> hns, iphelper, netsh, pdh
+package sim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/winkube/winkube/test/windows/calls"
+	"github.com/winkube/winkube/test/windows/hns"
+	"github.com/winkube/winkube/test/windows/iphelper"
+	"github.com/winkube/winkube/test/windows/netsh"
+	"github.com/winkube/winkube/test/windows/pdh"
+)
+
+// World is one simulated host.
+type World struct {
+	Log      *calls.Log
+	HNS      *hns.HNS
+	IPHelper *iphelper.Host
+	Netsh    *netsh.Netsh
+	PDH      *pdh.PDH
+
+	build  int
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+// New returns a freshly installed host of a Windows build with the given network adapters (none: "Ethernet").
+func New(build int, adapters ...string) *World {
+	w := &World{Log: &calls.Log{}, build: build}
+	w.IPHelper = iphelper.New(w.Log)
+	w.Netsh = netsh.New(w.Log)
+	w.PDH = pdh.New(w.Log)
+	w.HNS = hns.New(hns.Options{Build: build, Adapters: adapters, Log: w.Log, OnAdapter: func(name string, added bool, addrs []netip.Prefix) {
+		w.IPHelper.SetAdapter(name, added, addrs)
+	}})
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	return w
+}
+
+// Reboot restarts the host: what is not persistent is gone.
+func (w *World) Reboot() {
+	w.HNS.Reboot()
+	w.IPHelper.Reboot()
+}
+
+// String is the state of all simulators but the counters.
+func (w *World) String() string {
+	return w.HNS.String() + w.IPHelper.String() + w.Netsh.String()
+}
+
+// Serve answers shims at l until Close, which also closes l. It returns at once.
+func (w *World) Serve(l net.Listener) {
+	w.done.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.done.Go(func() {
+				defer conn.Close()
+				stop := context.AfterFunc(w.ctx, func() { _ = conn.Close() })
+				defer stop()
+				w.answer(conn)
+			})
+		}
+	})
+	context.AfterFunc(w.ctx, func() { _ = l.Close() })
+}
+
+// Close ends what Serve began.
+func (w *World) Close() {
+	w.cancel()
+	w.done.Wait()
+}
+
+// answer serves one call. A request that is no request is dropped: the shim says so on its program's standard error.
+func (w *World) answer(conn net.Conn) {
+	fields, err := readRequest(conn)
+	if err != nil {
+		return
+	}
+	var service, function string
+	if _, err := fmt.Sscanf(string(fields[0]), "%s %s", &service, &function); err != nil {
+		return
+	}
+	args := fields[1:]
+	switch service {
+	case "hns":
+		text := make([]string, len(args))
+		for i, arg := range args {
+			text[i] = string(arg)
+		}
+		result, value, record := w.HNS.Call(function, text)
+		_ = writeAnswer(conn, uint32(result), []byte(value), []byte(record))
+	case "iphelper":
+		if iphelper.Notifies(function) && len(args) == 1 {
+			w.notify(conn, function, args[0])
+			return
+		}
+		result, row := w.IPHelper.Call(function, args)
+		_ = writeAnswer(conn, result, row)
+	case "netsh":
+		output, code := w.netsh(args)
+		_ = writeAnswer(conn, uint32(code), []byte(output))
+	case "pdh":
+		w.pdh(conn, function, args)
+	default:
+		w.Log.Add(calls.Call{Service: service, Function: function, Unknown: true})
+	}
+}
+
+// notify keeps the connection: changes go out until the shim closes it.
+func (w *World) notify(conn net.Conn, function string, arguments []byte) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	w.done.Go(func() {
+		_, _ = io.Copy(io.Discard, conn) // ends when the shim is gone
+		cancel()
+	})
+	w.IPHelper.Subscribe(ctx, function, arguments, func(kind uint32, row []byte) error { return writeAnswer(conn, kind, row) })
+	_ = conn.Close()
+}
+
+// netsh's request is the arguments, each ended with a zero, the script's text and whether there is one.
+func (w *World) netsh(args [][]byte) (string, int) {
+	if len(args) != 3 {
+		return "", 1
+	}
+	var words []string
+	for word := range bytesBeforeZeros(args[0]) {
+		words = append(words, word)
+	}
+	if string(args[2]) != "present" {
+		return w.Netsh.Run(words, nil)
+	}
+	script := string(args[1])
+	return w.Netsh.Run(words, &script)
+}
+
+func (w *World) pdh(conn net.Conn, function string, args [][]byte) {
+	if len(args) != 2 || len(args[0]) != 8 {
+		return
+	}
+	result, opened, out := w.PDH.Call(function, order.Uint64(args[0]), string(args[1]))
+	if opened != 0 {
+		_ = writeAnswer(conn, result, order.AppendUint64(nil, opened))
+		return
+	}
+	_ = writeAnswer(conn, result, []byte(out))
+}
