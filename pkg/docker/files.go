@@ -6,44 +6,56 @@ import (
 	"sync"
 )
 
-// Files are where a container's bytes lie on this host.
+// Files are what a container has put on this host's disk.
 type Files struct {
-	Layer string // directory of what the container has written; "" where the storage driver has none
-	Log   string // the newest file of its log, others beside it begin with its name; "" where there is none
+	Layer    string // directory of what it has written; "" where the storage driver has none
+	Logs     uint64 // bytes of all log files, rotated ones too
+	LogFiles uint64 // 0: the engine's files are not at hand
 }
 
-// fileCache keeps Files, which never change, by container.
+// fileCache keeps where containers' files lie, which never changes.
 type fileCache struct {
 	mu    sync.Mutex
-	known map[string]Files
+	known map[string]located
 }
 
-// Files tells where containers lie, asking the engine once of each. Those that are not named are forgotten; those that are gone are
-// left out.
+type located struct {
+	layer string
+	logs  *logFiles // nil: not at hand
+}
+
+// Files tells of running containers what DiskUsage does, without the engine, which is asked once of each: who wants the figures often
+// walks the layers himself. Containers that are not named are forgotten; those that are gone are left out.
 func (e *Engine) Files(ctx context.Context, ids []string) (map[string]Files, error) {
 	e.files.mu.Lock()
 	defer e.files.mu.Unlock()
-	out := make(map[string]Files, len(ids))
+	known, out := make(map[string]located, len(ids)), make(map[string]Files, len(ids))
 	var first error
 	for _, id := range ids {
-		f, ok := e.files.known[id]
+		at, ok := e.files.known[id]
 		if !ok {
 			in, err := e.inspect(ctx, id)
-			switch {
-			case gone(err):
-				continue
-			case err != nil:
-				first = err
+			if err != nil {
+				if !gone(err) && first == nil {
+					first = err
+				}
 				continue
 			}
-			f.Log = in.LogPath
-			if in.GraphDriver.Data != nil {
-				f.Layer = in.GraphDriver.Data["UpperDir"] // overlay2; others mix it with the image
+			if e.local() {
+				at.layer = in.GraphDriver.Data["UpperDir"] // overlay2; others mix it with the image
 			}
+			if logs, ok := e.logFiles(in); ok {
+				at.logs = &logs
+			}
+		}
+		known[id] = at
+		f := Files{Layer: at.layer}
+		if at.logs != nil {
+			f.Logs, f.LogFiles = at.logs.size()
 		}
 		out[id] = f
 	}
-	e.files.known = out
+	e.files.known = known
 	return out, first
 }
 

@@ -41,6 +41,7 @@ var suite = []struct {
 	{"foreign containers", testForeign},
 	{"limits", testLimits},
 	{"resize", testResize},
+	{"files", testFiles},
 }
 
 func TestSuiteFake(t *testing.T) {

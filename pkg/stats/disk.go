@@ -6,8 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
-	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -78,28 +76,12 @@ func (c *Collector) measureContainers(ctx context.Context, u usage) map[string]w
 				w.layer = &amount{bytes, inodes}
 			}
 		}
-		if f.Log != "" {
-			w.log = measureLog(f.Log)
+		if f.LogFiles > 0 {
+			w.log = &amount{f.Logs, f.LogFiles}
 		}
 		out[id] = w
 	}
 	return out
-}
-
-// measureLog adds up a log and its rotated files.
-func measureLog(path string) *amount {
-	names, err := filepath.Glob(path + "*")
-	if err != nil || len(names) == 0 {
-		return nil
-	}
-	var a amount
-	for _, name := range names {
-		if info, err := os.Stat(name); err == nil { // else it was rotated just now
-			a.bytes += uint64(info.Size())
-			a.files++
-		}
-	}
-	return &a
 }
 
 func (c *Collector) disk(path string) *host.Disk {

@@ -69,7 +69,6 @@ func machine(t testing.TB, v2 bool) string {
 	files[fmt.Sprintf("proc/%d/stat", os.Getpid())] = "1 (a) b) S 1 1 1 0 -1 4194560 25 0 3 0 150 50 0 0 20 0 9 0 100 1000000 20 18446744073709551615\n"
 	files["proc/8/cgroup"] = files["proc/7/cgroup"] // an engine with a cgroup of its own
 	files["layer/etc/x"] = "four"
-	files["log/c1-json.log"], files["log/c1-json.log.1"] = "12345", "123"
 	for name, text := range files {
 		name = filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -126,7 +125,7 @@ func newRig(t testing.TB, system, root string) *rig {
 		Files: func(_ context.Context, ids []string) (map[string]docker.Files, error) {
 			out := map[string]docker.Files{}
 			for _, id := range ids {
-				out[id] = docker.Files{Log: filepath.Join(root, "log/c1-json.log")}
+				out[id] = docker.Files{Logs: 8, LogFiles: 2}
 			}
 			return out, nil
 		},
@@ -182,7 +181,7 @@ func TestWritten(t *testing.T) {
 	root := machine(t, true)
 	r := newRig(t, "linux", root)
 	r.parts.Files = func(context.Context, []string) (map[string]docker.Files, error) {
-		return map[string]docker.Files{"c1": {Layer: filepath.Join(root, "layer"), Log: filepath.Join(root, "none")}}, nil
+		return map[string]docker.Files{"c1": {Layer: filepath.Join(root, "layer")}}, nil
 	}
 	bytes, files, err := volume.Measure(filepath.Join(root, "layer"))
 	if err != nil || files != 3 {

@@ -1,0 +1,29 @@
+package docker
+
+import (
+	"os"
+	"testing"
+)
+
+// testFiles finds where containers lie; those that are gone are left out, and an engine on this host tells its process.
+func testFiles(t *testing.T, r *rig) {
+	p := r.pod("files", []string{"pause"})
+	ids := r.run(p)
+	for range 2 { // the second time from memory
+		got, err := r.Files(t.Context(), append(ids, "0123456789ab"))
+		if _, ok := got[ids[0]]; err != nil || len(got) != 1 || !ok {
+			t.Fatalf("got %v, %v; want %s alone", got, err, ids[0])
+		}
+		if layer := got[ids[0]].Layer; layer != "" && r.local() {
+			if info, err := os.Stat(layer); err != nil || !info.IsDir() {
+				t.Errorf("layer %s is no directory: %v", layer, err)
+			}
+		}
+	}
+	if got, err := r.Files(t.Context(), nil); err != nil || len(got) != 0 || len(r.files.known) != 0 {
+		t.Errorf("nothing asked for: got %v, %v, and %d remembered", got, err, len(r.files.known))
+	}
+	if pid := r.PID(); pid < 0 || pid == 1 {
+		t.Errorf("the engine is process %d", pid)
+	}
+}
