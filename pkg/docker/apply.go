@@ -49,6 +49,7 @@ func (e *Engine) target(ctx context.Context) (Target, error) {
 	t := Target{
 		Platform: e.cfg.Platform, Node: e.cfg.Node, CPUs: int(e.cpus.Load()), LogMaxSize: e.cfg.LogMaxSize, LogMaxFiles: e.cfg.LogMaxFiles,
 		CgroupParent: e.cfg.CgroupParent, MinOOMScoreAdj: int(e.minOOM.Load()), SeccompDefault: e.cfg.SeccompDefault,
+		RecursiveReadOnly: e.RecursiveReadOnly(),
 	}
 	err := e.call(ctx, e.cfg.CallTimeout, "connect to the engine", func(_ context.Context, c *client.Client) error {
 		t.API = c.ClientVersion()
@@ -69,6 +70,9 @@ func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) er
 	}
 	if step.Sandbox == nil {
 		return errors.New("cannot create a sandbox: step has no Sandbox")
+	}
+	if err := e.checkRuntime(ctx, step.Sandbox.Runtime); err != nil {
+		return err
 	}
 	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) {
 		return ConvertSandbox(p, step, e.cfg.InfraImage, t)
@@ -96,6 +100,9 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 			return failed(ReasonConfig, fmt.Errorf("cannot read seccomp profile of container %s: %w", c.Name, err))
 		}
 		t.SeccompProfile = string(data)
+	}
+	if t.accounts, err = e.accountsFor(ctx, p, c, step.Inputs.Image); err != nil {
+		return failed(ReasonCreate, err)
 	}
 	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) { return Convert(p, step, t) })
 }

@@ -30,6 +30,9 @@ type Target struct {
 	// SeccompProfile is the content of the container's localhost profile; see localhostProfile.
 	SeccompProfile string
 	Hash           string // of the container's spec
+	// RecursiveReadOnly says that the engine can make read-only mounts recursively so.
+	RecursiveReadOnly bool
+	accounts          *accounts // of the image; nil: not known
 }
 
 // Creation is everything that the engine is told about a new container.
@@ -38,12 +41,6 @@ type Creation struct {
 	Config     *container.Config
 	HostConfig *container.HostConfig
 }
-
-// The annotation and its value that ask for Hyper-V isolation, as kubelets with the feature HyperVContainer knew them.
-const (
-	isolationAnnotation = "experimental.windows.kubernetes.io/isolation-type"
-	isolationHyperV     = "hyperv"
-)
 
 // minOOMScoreAdj is the lowest score there is. The sandbox gets upstream's -998: it goes last, for the whole pod goes with it.
 const (
@@ -60,11 +57,15 @@ func ConvertSandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation,
 		return Creation{}, err
 	}
 	h := out.HostConfig
+	if step.Sandbox.Runtime != "" {
+		out.Config.Labels[LabelRuntime] = step.Sandbox.Runtime
+	}
 	if t.Platform.OS == "windows" {
-		h.Isolation = isolation(p)
+		h.Isolation = isolation(p, step.Sandbox.Runtime)
 		return out, nil
 	}
 	h.CgroupParent = cmp.Or(step.Sandbox.CgroupParent, t.CgroupParent)
+	h.Runtime = step.Sandbox.Runtime
 	h.OomScoreAdj = max(sandboxOOMScoreAdj, t.MinOOMScoreAdj)
 	h.CPUShares = pod.SharesOf(0)
 	if !versions.LessThan(t.api(), "1.32") {
@@ -241,10 +242,7 @@ func publish(out *Creation, p *v1.Pod) error {
 }
 
 // isolation is what the pod asks for; "" leaves it to the engine.
-func isolation(p *v1.Pod) container.Isolation {
-	switch value := strings.ToLower(p.Annotations[isolationAnnotation]); value {
-	case isolationHyperV, string(container.IsolationProcess):
-		return container.Isolation(value)
-	}
-	return container.IsolationEmpty
+func isolation(p *v1.Pod, handler string) container.Isolation {
+	isolation, _ := pod.Isolation(p, handler)
+	return container.Isolation(isolation)
 }

@@ -76,7 +76,11 @@ var goldens = []struct {
 			{Name: "data", HostPath: "/var/data", ContainerPath: "/data"},
 			{Name: "config", HostPath: "/etc/config", ContainerPath: "/config", ReadOnly: true, Propagation: v1.MountPropagationHostToContainer},
 			{Name: "devices", HostPath: "/dev/disk", ContainerPath: "/disk", Propagation: v1.MountPropagationBidirectional},
+			{Name: "deep", HostPath: "/srv", ContainerPath: "/srv", ReadOnly: true, Recursive: true},
 		}
+		in.Devices = []pod.Device{{HostPath: "/dev/sdb", ContainerPath: "/dev/xvda"}, {HostPath: "/dev/sdc", ContainerPath: "/dev/xvdb", ReadOnly: true}}
+		in.Runtime, s.Runtime = "runsc", "runsc"
+		c.Lifecycle = &v1.Lifecycle{StopSignal: ptr(v1.SIGUSR1)}
 		s.DNS = pod.DNS{Servers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local"}, Options: []string{"ndots:5"}}
 	}},
 	{"host", func(p *v1.Pod, in *pod.Inputs, s *pod.SandboxInputs) {
@@ -87,8 +91,15 @@ var goldens = []struct {
 		in.OOMScoreAdj = -997
 	}},
 	{"hyperv", func(p *v1.Pod, _ *pod.Inputs, _ *pod.SandboxInputs) {
-		p.Annotations = map[string]string{isolationAnnotation: isolationHyperV}
+		p.Annotations = map[string]string{"experimental.windows.kubernetes.io/isolation-type": "hyperv"}
 		p.Spec.Containers[0].Resources = resources("64", "1Gi")
+	}},
+	{"target", func(p *v1.Pod, in *pod.Inputs, _ *pod.SandboxInputs) {
+		p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon(p.Spec.Containers[0]), TargetContainerName: "web"}}
+		p.Spec.Containers, in.TargetID = nil, "c0de"
+	}},
+	{"handler", func(p *v1.Pod, in *pod.Inputs, s *pod.SandboxInputs) {
+		in.Runtime, s.Runtime = "runhcs-wcow-hypervisor", "runhcs-wcow-hypervisor"
 	}},
 	{"init", func(p *v1.Pod, _ *pod.Inputs, _ *pod.SandboxInputs) {
 		p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, nil
@@ -99,7 +110,7 @@ var goldens = []struct {
 func TestConvertGolden(t *testing.T) {
 	for name, platform := range platforms {
 		for _, test := range goldens {
-			if platform.OS == "windows" && test.name == "host" || platform.OS == "linux" && test.name == "hyperv" {
+			if platform.OS == "windows" && (test.name == "host" || test.name == "target") || platform.OS == "linux" && (test.name == "hyperv" || test.name == "handler") {
 				continue // admission refuses the one, nobody writes the other
 			}
 			t.Run(test.name+" on "+name, func(t *testing.T) {
@@ -119,7 +130,7 @@ func TestConvertGolden(t *testing.T) {
 						{Name: "disk", HostPath: "d:/logs", ContainerPath: `E:\logs`},
 					}
 				}
-				target := Target{Platform: platform, Node: "node-1", CPUs: 8, LogMaxSize: 10 << 20, LogMaxFiles: 5, MinOOMScoreAdj: minOOMScoreAdj, Hash: "cafe"}
+				target := Target{RecursiveReadOnly: true, Platform: platform, Node: "node-1", CPUs: 8, LogMaxSize: 10 << 20, LogMaxFiles: 5, MinOOMScoreAdj: minOOMScoreAdj, Hash: "cafe"}
 				if !windows {
 					target.CgroupParent = "/kubepods"
 				}
@@ -129,11 +140,7 @@ func TestConvertGolden(t *testing.T) {
 				} else {
 					in.SandboxID, in.Sandbox = "", box
 				}
-				kind := pod.App
-				if len(p.Spec.InitContainers) > 0 {
-					kind = pod.Init
-				}
-				c, err := Convert(p, pod.Step{Action: pod.StartContainer, Container: "app", Kind: kind, Attempt: 2, Inputs: in}, target)
+				c, err := Convert(p, pod.Step{Action: pod.StartContainer, Container: "app", Kind: kindOfFirst(p), Attempt: 2, Inputs: in}, target)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -141,6 +148,14 @@ func TestConvertGolden(t *testing.T) {
 			})
 		}
 	}
+}
+
+// kindOfFirst is the kind of the pod's only container.
+func kindOfFirst(p *v1.Pod) pod.Kind {
+	for kind := range pod.Containers(p) {
+		return kind
+	}
+	return pod.App
 }
 
 func sandboxOf(t *testing.T, p *v1.Pod, in *pod.SandboxInputs, target Target) Creation {
@@ -208,11 +223,8 @@ func TestConvertTwice(t *testing.T) {
 	for _, test := range goldens {
 		p, in, box := basePod(), &pod.Inputs{SandboxID: "5a5a"}, &pod.SandboxInputs{}
 		test.edit(p, in, box)
-		before, kind := p.DeepCopy(), pod.App
-		if len(p.Spec.InitContainers) > 0 {
-			kind = pod.Init
-		}
-		step := pod.Step{Container: "app", Kind: kind, Inputs: in}
+		before := p.DeepCopy()
+		step := pod.Step{Container: "app", Kind: kindOfFirst(p), Inputs: in}
 		a, err1 := Convert(p, step, Target{Platform: linux})
 		b, err2 := Convert(p, step, Target{Platform: linux})
 		x, _ := json.Marshal(a)

@@ -12,10 +12,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,16 +64,19 @@ type Engine struct {
 	tls   *tlsconfig.Options
 	clock clock.WithDelayedExecution
 
-	client    atomic.Pointer[client.Client] // negotiated; nil: not yet, or no longer
-	cpus      atomic.Int64                  // of the engine's host; 0: not asked yet
-	root      atomic.Value                  // string: the engine's data directory; nothing: not asked yet
-	swept     sync.Once                     // of names of logs that are gone
-	minOOM    atomic.Int64                  // the lowest oom_score_adj that the host allows, as far as known
-	cache     cache
-	files     fileCache
-	pid       atomic.Int64 // of the engine; 0: not known
-	warnOOM   sync.Once
-	observers int // how many pods ObserveAll inspects at once
+	client       atomic.Pointer[client.Client] // negotiated; nil: not yet, or no longer
+	cpus         atomic.Int64                  // of the engine's host; 0: not asked yet
+	root         atomic.Value                  // string: the engine's data directory; nothing: not asked yet
+	swept        sync.Once                     // of names of logs that are gone
+	sweptHolders atomic.Bool
+	accounts     accountCache
+	recursive    atomic.Bool  // see RecursiveReadOnly
+	minOOM       atomic.Int64 // the lowest oom_score_adj that the host allows, as far as known
+	cache        cache
+	files        fileCache
+	pid          atomic.Int64 // of the engine; 0: not known
+	warnOOM      sync.Once
+	observers    int // how many pods ObserveAll inspects at once
 }
 
 var (
@@ -229,6 +234,7 @@ type Info struct {
 	CPUs            int
 	MemoryTotal     int64 // bytes
 	SecurityOptions []string
+	Runtimes        []string // sorted: what the handler of a RuntimeClass may be; none on Windows
 }
 
 // Info asks the engine about itself.
@@ -247,8 +253,11 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 		}
 		if out.OS == "windows" {
 			out.CgroupDriver, out.CgroupVersion = "", ""
+		} else {
+			out.Runtimes = slices.Sorted(maps.Keys(info.Runtimes))
 		}
 		e.root.Store(info.DockerRootDir)
+		e.recursive.Store(recursiveReadOnly(out))
 		e.cpus.Store(int64(info.NCPU))
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
 	"k8s.io/klog/v2"
 )
@@ -16,18 +17,7 @@ import (
 // of a container which never starts and goes when the archive is closed. The archive breaks off when the engine sends nothing for
 // Config.PullProgressDeadline. Windows engines cannot do it.
 func (e *Engine) Export(ctx context.Context, id string) (io.ReadCloser, error) {
-	creation := Creation{
-		Name:       "k8s_image_" + e.cfg.Node + "_" + short(strings.TrimPrefix(id, "sha256:")),
-		Config:     &container.Config{Image: id, Entrypoint: []string{"/never-started"}, Labels: map[string]string{LabelNode: e.cfg.Node}},
-		HostConfig: &container.HostConfig{NetworkMode: "none"},
-	}
-	what := "create a container to read image " + short(strings.TrimPrefix(id, "sha256:"))
-	holder, err := e.requestCreate(ctx, what, creation)
-	if nameTaken(err) { // left by an agent that was killed
-		if err = e.remove(ctx, creation.Name); err == nil {
-			holder, err = e.requestCreate(ctx, what, creation)
-		}
-	}
+	holder, err := e.hold(ctx, "image", id)
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +34,43 @@ func (e *Engine) Export(ctx context.Context, id string) (io.ReadCloser, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// hold makes a container of an image that never starts, so that the image can be read; the caller removes it. purpose is part of its
+// name: one of each purpose and image can be there at a time.
+func (e *Engine) hold(ctx context.Context, purpose, id string) (string, error) {
+	digest := short(strings.TrimPrefix(id, "sha256:"))
+	creation := Creation{
+		Name: "k8s_" + purpose + "_" + e.cfg.Node + "_" + digest,
+		Config: &container.Config{
+			Image: id, Entrypoint: []string{"/never-started"}, Labels: map[string]string{LabelNode: e.cfg.Node, LabelType: typeHolder},
+		},
+		HostConfig: &container.HostConfig{NetworkMode: "none"},
+	}
+	what := "create a container to read image " + digest
+	holder, err := e.requestCreate(ctx, what, creation)
+	if nameTaken(err) { // left by an agent that was killed
+		if err = e.remove(ctx, creation.Name); err == nil {
+			holder, err = e.requestCreate(ctx, what, creation)
+		}
+	}
+	return holder, err
+}
+
+// sweepHolders removes what hold made for an agent that was killed. Only before anything of this one is held.
+func (e *Engine) sweepHolders(ctx context.Context) error {
+	var list []container.Summary
+	err := e.call(ctx, e.cfg.CallTimeout, "list containers", func(ctx context.Context, c *client.Client) (err error) {
+		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(
+			filters.Arg("label", LabelNode+"="+e.cfg.Node), filters.Arg("label", LabelType+"="+typeHolder))})
+		return err
+	})
+	for _, summary := range list {
+		if err == nil {
+			err = e.remove(ctx, summary.ID)
+		}
+	}
+	return err
 }
 
 // archive is the export of the container holder, which it removes.

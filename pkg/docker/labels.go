@@ -33,13 +33,17 @@ const (
 	LabelImageRef = "io.winkube.image-ref" // containerStatuses.imageID
 	LabelMessage  = "io.winkube.message"   // host file behind the termination message path
 
-	LabelResources = "io.winkube.resources" // pod.Resources at creation; only on Linux
+	LabelRuntime   = "io.winkube.runtime"             // of a sandbox: handler of the pod's RuntimeClass
+	LabelUser      = "io.winkube.user"                // containerStatuses.user, see formatUser
+	LabelRecursive = "io.winkube.recursive-read-only" // "true": its read-only mounts could be made recursively so
+	LabelResources = "io.winkube.resources"           // pod.Resources at creation; only on Linux
 )
 
 const (
 	typeSandbox   = "podsandbox"
 	typeContainer = "container"
-	sandboxName   = "POD" // the container part of a sandbox's name
+	typeHolder    = "holder" // of an image that is being read; it never starts
+	sandboxName   = "POD"    // the container part of a sandbox's name
 )
 
 // labels are those of the pod's sandbox; Convert adds to them for a container.

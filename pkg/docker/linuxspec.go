@@ -9,6 +9,7 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/api/types/versions"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
@@ -18,6 +19,7 @@ import (
 func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
 	h := out.HostConfig
 	h.CgroupParent = cmp.Or(in.CgroupParent, t.CgroupParent)
+	h.Runtime = in.Runtime
 	h.OomScoreAdj = max(in.OOMScoreAdj, t.MinOOMScoreAdj)
 	want := pod.ResourcesOf(p, c)
 	linuxResources(&h.Resources, want)
@@ -27,31 +29,36 @@ func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t T
 		h.IpcMode = container.IpcMode(sandbox)
 		if share := p.Spec.ShareProcessNamespace; share != nil && *share {
 			h.PidMode = container.PidMode(sandbox)
+		} else if in.TargetID != "" {
+			h.PidMode = container.PidMode("container:" + in.TargetID)
 		}
 		if p.Spec.HostNetwork {
 			h.UTSMode = "host"
 		}
 	}
 	hostNamespaces(h, p)
-	out.Config.User = user(p, c, in.Image.User)
+	applyUser(out, chooseUser(p, c, in.Image.User, t.accounts))
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
+		out.Config.StopSignal = string(*c.Lifecycle.StopSignal)
+	}
 	if err := confine(h, p, c, t); err != nil {
 		return err
 	}
-	if sc := p.Spec.SecurityContext; sc != nil {
-		groups := sc.SupplementalGroups
-		if sc.FSGroup != nil {
-			groups = append([]int64{*sc.FSGroup}, groups...)
-		}
-		for _, gid := range groups {
-			if text := strconv.FormatInt(gid, 10); !slices.Contains(h.GroupAdd, text) {
-				h.GroupAdd = append(h.GroupAdd, text)
-			}
-		}
+	if t.RecursiveReadOnly {
+		out.Config.Labels[LabelRecursive] = "true"
 	}
+	explicit := !versions.LessThan(t.api(), "1.44")
 	for _, m := range in.Mounts {
-		if err := bind(h, m); err != nil {
+		if err := bind(h, m, explicit); err != nil {
 			return err
 		}
+	}
+	for _, d := range in.Devices {
+		access := "rwm"
+		if d.ReadOnly {
+			access = "rm"
+		}
+		h.Devices = append(h.Devices, container.DeviceMapping{PathOnHost: d.HostPath, PathInContainer: d.ContainerPath, CgroupPermissions: access})
 	}
 	files := in.Files
 	if in.TerminationLog != "" {
@@ -62,6 +69,16 @@ func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t T
 		files = append(slices.Clone(files), pod.File{HostPath: in.TerminationLog, ContainerPath: target})
 	}
 	return bindFiles(h, files)
+}
+
+func applyUser(out *Creation, chosen chosenUser) {
+	out.Config.User = chosen.user
+	for _, gid := range chosen.groups {
+		out.HostConfig.GroupAdd = append(out.HostConfig.GroupAdd, strconv.FormatInt(gid, 10))
+	}
+	if chosen.who != nil {
+		out.Config.Labels[LabelUser] = formatUser(chosen.who)
+	}
 }
 
 // hostNamespaces gives the pod those of the host's namespaces that it asks for beside the network.
@@ -236,8 +253,8 @@ func apparmor(p *v1.Pod, c *v1.Container) ([]string, error) {
 }
 
 // bind adds a bind mount. The short form is used where it can be, since engines before 1.13 know no other; it has no room for paths
-// with a colon.
-func bind(h *container.HostConfig, m pod.Mount) error {
+// with a colon. explicit says that the engine must be told whether read-only is meant recursively: it would do so of itself.
+func bind(h *container.HostConfig, m pod.Mount, explicit bool) error {
 	propagation := map[v1.MountPropagationMode]string{
 		"": "", v1.MountPropagationNone: "", v1.MountPropagationHostToContainer: "rslave", v1.MountPropagationBidirectional: "rshared",
 	}
@@ -245,10 +262,18 @@ func bind(h *container.HostConfig, m pod.Mount) error {
 	if !ok {
 		return fmt.Errorf("volume %s: mountPropagation %q: must be None, HostToContainer or Bidirectional", m.Name, m.Propagation)
 	}
-	if strings.Contains(m.HostPath+m.ContainerPath, ":") {
+	explicit = explicit && m.ReadOnly
+	if explicit || strings.Contains(m.HostPath+m.ContainerPath, ":") {
 		long := mount.Mount{Type: mount.TypeBind, Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly}
-		if mode != "" {
+		if mode != "" || explicit {
 			long.BindOptions = &mount.BindOptions{Propagation: mount.Propagation(mode)}
+		}
+		if explicit {
+			long.BindOptions.ReadOnlyForceRecursive, long.BindOptions.ReadOnlyNonRecursive = m.Recursive, !m.Recursive
+			long.BindOptions.CreateMountpoint = true // as the short form does
+			if m.Recursive {
+				long.BindOptions.Propagation = mount.PropagationRPrivate // without it the engine refuses
+			}
 		}
 		h.Mounts = append(h.Mounts, long)
 		return nil
@@ -270,7 +295,7 @@ func bind(h *container.HostConfig, m pod.Mount) error {
 
 func bindFiles(h *container.HostConfig, files []pod.File) error {
 	for _, f := range files {
-		if err := bind(h, pod.Mount{Name: f.ContainerPath, HostPath: f.HostPath, ContainerPath: f.ContainerPath, ReadOnly: f.ReadOnly}); err != nil {
+		if err := bind(h, pod.Mount{Name: f.ContainerPath, HostPath: f.HostPath, ContainerPath: f.ContainerPath, ReadOnly: f.ReadOnly}, false); err != nil {
 			return err
 		}
 	}

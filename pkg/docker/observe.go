@@ -25,6 +25,12 @@ type seen struct {
 
 // ObserveAll returns every pod of which the engine has anything: one list, and an inspect for each container that is not known yet.
 func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
+	if !e.sweptHolders.Load() {
+		if err := e.sweepHolders(ctx); err != nil {
+			return nil, err
+		}
+		e.sweptHolders.Store(true)
+	}
 	e.sweepLogs() // before anything starts: a link made for a start leads nowhere for a moment
 	return e.observe(ctx, "")
 }
@@ -137,12 +143,14 @@ func view(in container.InspectResponse) seen {
 	if labels[LabelType] == typeSandbox {
 		return seen{sandbox: &pod.Sandbox{
 			ID: in.ID, Attempt: number(labels, LabelRestartCount), Running: in.State.Running, CreatedAt: created, Addresses: addresses,
+			Runtime: labels[LabelRuntime],
 		}}
 	}
 	c := &pod.Container{
 		ID: in.ID, Name: labels[LabelContainerName], Kind: kindOf(labels), Attempt: number(labels, LabelRestartCount),
 		SandboxID: labels[LabelSandboxID], Hash: labels[LabelHash], CreatedAt: created,
 		Image: labels[LabelImage], ImageID: labels[LabelImageRef], Addresses: addresses,
+		User: parseUser(labels[LabelUser]), StopSignal: in.Config.StopSignal, RecursiveReadOnly: labels[LabelRecursive] == "true",
 	}
 	if c.ImageID == "" {
 		c.ImageID = imageIDPrefix + in.Image

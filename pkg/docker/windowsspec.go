@@ -14,7 +14,7 @@ import (
 // capabilities, groups, profiles, host namespaces. Single files cannot be mounted; Inputs.Files is passed over.
 func convertWindows(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
 	h := out.HostConfig
-	h.Isolation = isolation(p)
+	h.Isolation = isolation(p, in.Runtime)
 	windowsResources(&h.Resources, c, t)
 	var options [2]*v1.WindowsSecurityContextOptions
 	if sc := p.Spec.SecurityContext; sc != nil {

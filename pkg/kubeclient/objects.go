@@ -34,6 +34,8 @@ type Objects struct {
 	ctx   context.Context // of Run; nil before it
 	pods  map[types.UID]map[key]struct{}
 	items map[key]*item
+	// handlers of RuntimeClasses, by name, as last seen.
+	handlers map[string]string
 }
 
 // NewObjects makes an Objects for the node of that name. It asks for nothing before Run.
@@ -45,7 +47,7 @@ func NewObjects(client kubernetes.Interface, nodeName string) *Objects {
 		node: coreinformers.NewFilteredNodeInformer(client, 0, cache.Indexers{}, func(options *metav1.ListOptions) {
 			options.FieldSelector = only(nodeName).FieldSelector
 		}),
-		pods: map[types.UID]map[key]struct{}{}, items: map[key]*item{},
+		pods: map[types.UID]map[key]struct{}{}, items: map[key]*item{}, handlers: map[string]string{},
 	}
 	// Only a started informer refuses a transform.
 	_ = o.services.SetTransform(withoutManagedFields)

@@ -2,6 +2,7 @@ package kubeclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
@@ -34,6 +35,23 @@ func patient[T any](ctx context.Context, o *Objects, read func() (T, error)) (T,
 			return obj, err
 		}
 	}
+}
+
+// RuntimeHandler implements pod.Objects. A RuntimeClass keeps its handler for life, so that the last one seen serves while the API
+// server is away.
+func (o *Objects) RuntimeHandler(ctx context.Context, name string) (string, error) {
+	class, err := o.client.NodeV1().RuntimeClasses().Get(ctx, name, metav1.GetOptions{})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err == nil {
+		o.handlers[name] = class.Handler
+		return class.Handler, nil
+	}
+	var answered apierrors.APIStatus
+	if handler, known := o.handlers[name]; known && !errors.As(err, &answered) {
+		return handler, nil
+	}
+	return "", err
 }
 
 // TrustBundles lists ClusterTrustBundles: the one called name, or when name is "" those of signer that selector (as in a query) chooses.

@@ -22,8 +22,8 @@ const defaultGrace = 30 * time.Second
 // minGrace is what every container gets between the stop signal and the kill, so that none is killed unasked.
 const minGrace = 2 * time.Second
 
-// hypervAnnotation asks for a virtual machine around each container of the pod (upstream had it until 1.20); value "hyperv".
-const hypervAnnotation = "experimental.windows.kubernetes.io/isolation-type"
+// isolationAnnotation asks for a virtual machine around each container of the pod ("hyperv", upstream had it until 1.20) or for none ("process").
+const isolationAnnotation = "experimental.windows.kubernetes.io/isolation-type"
 
 // Containers goes through all containers of the spec: init, then app, then ephemeral ones, each list in order. What it yields belongs
 // to pod.
@@ -69,13 +69,18 @@ func Hash(container *v1.Container) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// NeedsSandbox says whether pod's containers share the network of a sandbox on such a host. Where they do not, the pod has one
-// container at a time.
-func NeedsSandbox(pod *v1.Pod, platform Platform) bool {
-	if platform.OS == "windows" && strings.EqualFold(pod.Annotations[hypervAnnotation], "hyperv") {
-		return false
+// needsSandbox says whether pod's containers share the network of a sandbox. Where they do not, the pod has one container at a time.
+func (k *Knowledge) needsSandbox(pod *v1.Pod) bool {
+	if k.Platform.OS == "windows" {
+		handler := ""
+		if k.Handler != nil {
+			handler = *k.Handler
+		}
+		if isolation, _ := Isolation(pod, handler); isolation == "hyperv" {
+			return false
+		}
 	}
-	return platform.SharedNetwork
+	return k.Platform.SharedNetwork
 }
 
 // shouldRestart says whether a container that exited with code is to be started again (KEP-5307): its own rules come first, then its

@@ -12,6 +12,8 @@ import (
 type Knowledge struct {
 	Platform Platform
 	Phase    Phase
+	// Handler is that of the pod's RuntimeClass; nil: not known yet. On Windows no plan is made without it, on Linux none needs it.
+	Handler *string
 	// Remove says that nothing of the pod is wanted any more, also no dead containers for their logs: it is deleted, or an orphan.
 	Remove bool
 	// Deadline is when the last container must be gone in phase Terminating. Each container's grace is cut to it.

@@ -31,6 +31,7 @@ type Config struct {
 
 // inputs gathers what starting needs; *Resolver does.
 type inputs interface {
+	Handler(ctx context.Context, pod *v1.Pod) (string, error)
 	Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, error)
 	Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt) (*Inputs, error)
 }

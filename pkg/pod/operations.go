@@ -80,9 +80,10 @@ func (w *worker) doing(step Step) func(context.Context) error {
 		}
 	case StartContainer:
 		at := Attempt{Kind: kind, Number: step.Attempt}
-		if box := newestSandbox(w.observed); box != nil && NeedsSandbox(pod, w.cfg.Platform) {
-			at.SandboxID, at.Addresses = box.ID, box.Addresses
+		if box := newestSandbox(w.observed); box != nil && w.know.needsSandbox(pod) {
+			at.SandboxID, at.Addresses, at.Runtime = box.ID, box.Addresses, box.Runtime
 		}
+		at.TargetID = w.runningID(targetName(pod, kind, step.Container))
 		return func(ctx context.Context) (err error) {
 			if step.Inputs, err = parts.Resolver.Container(ctx, pod, spec, at); err != nil {
 				return err
@@ -91,6 +92,14 @@ func (w *worker) doing(step Step) func(context.Context) error {
 				return err
 			}
 			return parts.Runtime.Apply(ctx, pod, step)
+		}
+	case ChooseRuntime:
+		return func(ctx context.Context) error {
+			handler, err := parts.Resolver.Handler(ctx, pod)
+			if err == nil {
+				w.inbox.put(func() { w.know.Handler = &handler })
+			}
+			return err
 		}
 	case PostStart:
 		hook := hookRun{pod: pod, container: spec, id: step.ID, ips: ips, parts: parts}
@@ -128,6 +137,16 @@ func makeCgroup(ctx context.Context, cgroups Cgroups, pod *v1.Pod) (parent strin
 	return cgroups.Parent(pod), err
 }
 
+// runningID is the engine's id of the container of that name while it runs; "" otherwise.
+func (w *worker) runningID(name string) string {
+	for _, c := range w.observed.Containers {
+		if c.Name == name && c.State == Running {
+			return c.ID
+		}
+	}
+	return ""
+}
+
 // settled takes in how a step ended.
 func (w *worker) settled(op *operation, err error) {
 	if op.dropped || w.ctx.Err() != nil {
@@ -138,7 +157,7 @@ func (w *worker) settled(op *operation, err error) {
 		klog.V(1).InfoS("Step failed", "pod", klog.KObj(w.pod), "action", step.Action, "container", step.Container, "id", step.ID, "err", err)
 	}
 	switch step.Action {
-	case CreateSandbox:
+	case CreateSandbox, ChooseRuntime:
 		w.sandboxSettled(err)
 	case StartContainer:
 		w.startSettled(step, err)

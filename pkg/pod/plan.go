@@ -8,10 +8,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// The hooks are steps as well, but the worker runs them itself: the Runtime never sees these actions.
+// The worker does these steps itself: the Runtime never sees them.
 const (
-	PostStart Action = "post-start" // run the container's postStart hook
-	PreStop   Action = "pre-stop"   // run the container's preStop hook, for Grace at most
+	ChooseRuntime Action = "choose-runtime" // read the handler of the pod's RuntimeClass
+	PostStart     Action = "post-start"     // run the container's postStart hook
+	PreStop       Action = "pre-stop"       // run the container's preStop hook, for Grace at most
 )
 
 // Decision is what Plan found: what to do now, what is waited for, and when to look again if nothing happens before.
@@ -72,6 +73,9 @@ type planner struct {
 }
 
 func (p *planner) sync() {
+	if p.chooseRuntime() {
+		return
+	}
 	if p.out.End = p.mustEnd(); p.out.End != nil {
 		return
 	}
@@ -81,7 +85,7 @@ func (p *planner) sync() {
 		return
 	}
 	p.growPod()
-	if NeedsSandbox(p.pod, p.know.Platform) {
+	if p.know.needsSandbox(p.pod) {
 		p.ephemeral(box)
 	}
 	if p.initialize(box) {
@@ -93,6 +97,23 @@ func (p *planner) sync() {
 	}
 }
 
+// classReason stands before the name of the class in the reason of a ChooseRuntime.
+const classReason = "the pod's RuntimeClass is "
+
+// chooseRuntime has the handler of the pod's RuntimeClass read where it decides whether there is a sandbox. True: it is not known yet.
+func (p *planner) chooseRuntime() bool {
+	class := p.pod.Spec.RuntimeClassName
+	if p.know.Platform.OS != "windows" || class == nil || *class == "" || p.know.Handler != nil {
+		return false
+	}
+	if f := p.know.Failures[""]; f.Until.After(p.now) {
+		p.wait("", "", f.Reason, f.Message, f.Until)
+	} else if p.know.busy(func(s Step) bool { return s.Action == ChooseRuntime }) == nil {
+		p.out.Steps = append(p.out.Steps, Step{Action: ChooseRuntime, Reason: classReason + *class})
+	}
+	return true
+}
+
 // mustEnd says why the pod may not go on.
 func (p *planner) mustEnd() *Rejection {
 	if seconds := p.pod.Spec.ActiveDeadlineSeconds; seconds != nil && !p.know.Last.StartTime.IsZero() {
@@ -102,7 +123,7 @@ func (p *planner) mustEnd() *Rejection {
 		}
 		p.lookAt(deadline)
 	}
-	if n := concurrentContainers(&p.pod.Spec); n > 1 && !NeedsSandbox(p.pod, p.know.Platform) {
+	if n := concurrentContainers(&p.pod.Spec); n > 1 && !p.know.needsSandbox(p.pod) {
 		return &Rejection{Reason: reasonUnsupported, Message: fmt.Sprintf(
 			"the pod has %d containers that run at the same time, but on this host its containers cannot share a network, so that a pod has one: "+
 				"split the pod, or use a node with Windows Server version 1709 or later and no Hyper-V isolation", n)}
@@ -138,7 +159,7 @@ func (p *planner) running(match func(Container) bool) []Container {
 
 // sandbox brings the pod's sandbox about. ok: it is there, and box is its id; on hosts without sandboxes "".
 func (p *planner) sandbox() (box string, ok bool) {
-	if !NeedsSandbox(p.pod, p.know.Platform) {
+	if !p.know.needsSandbox(p.pod) {
 		return "", true
 	}
 	current := newestSandbox(p.observed)

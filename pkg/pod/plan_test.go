@@ -18,10 +18,11 @@ import (
 // situation is what a case of testdata/plan describes; it becomes Plan's and Status's input. Times are seconds before now, which is
 // noon on the first of January 2026.
 type situation struct {
-	Platform   string `json:"platform"` // linux (the default), windows-2016, windows-2022
-	Phase      Phase  `json:"phase"`
-	Remove     bool   `json:"remove"`
-	Deadline   int    `json:"deadline"` // seconds from now
+	Handler    *string `json:"handler"`
+	Platform   string  `json:"platform"` // linux (the default), windows-2016, windows-2022
+	Phase      Phase   `json:"phase"`
+	Remove     bool    `json:"remove"`
+	Deadline   int     `json:"deadline"` // seconds from now
 	Ended      *Rejection
 	Sandboxes  []string           `json:"sandboxes"`  // "ID attempt running|dead", newest first
 	Containers []string           `json:"containers"` // "NAME attempt state [code] [created/started/finished seconds ago]"
@@ -49,7 +50,7 @@ var platforms = map[string]Platform{
 func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 	t.Helper()
 	know := Knowledge{
-		Platform: platforms[s.Platform], Phase: s.Phase, Remove: s.Remove, Ended: s.Ended, Probes: s.Probes, Hooks: s.Hooks, Busy: s.Busy,
+		Handler: s.Handler, Platform: platforms[s.Platform], Phase: s.Phase, Remove: s.Remove, Ended: s.Ended, Probes: s.Probes, Hooks: s.Hooks, Busy: s.Busy,
 		Stops: map[string]time.Time{}, Failures: map[string]Failure{}, HostIPs: []netip.Addr{netip.MustParseAddr("192.168.1.1")},
 		Deadline: noon.Add(time.Duration(s.Deadline) * time.Second),
 	}

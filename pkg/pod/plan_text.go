@@ -135,6 +135,8 @@ func imagine(observed *Observed, know *Knowledge, s Step, now time.Time) {
 		h := know.Hooks[s.ID]
 		h.PostStart = Passed
 		know.Hooks[s.ID] = h
+	case ChooseRuntime: // the class itself is not here: its name has to do
+		know.Handler = new(strings.TrimPrefix(s.Reason, classReason))
 	case PreStop:
 		h := know.Hooks[s.ID]
 		h.PreStop = true

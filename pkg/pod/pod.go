@@ -73,6 +73,7 @@ type Sandbox struct {
 	Running   bool
 	CreatedAt time.Time
 	Addresses []netip.Addr // empty with hostNetwork
+	Runtime   string       // handler of the pod's RuntimeClass; "": none
 }
 
 // Container is one attempt to run a container of the spec.
@@ -97,6 +98,11 @@ type Container struct {
 	HostPID   int          // pid on the host while Running, 0 where unknown
 	// Resources are what the engine holds it to; nil where it cannot be changed while it runs.
 	Resources *Resources
+	// User is as whom its first process began (containerStatuses.user); nil where that is not known, and on Windows.
+	User       *v1.LinuxContainerUser
+	StopSignal string // SIGTERM, ...; "" where the engine has none
+	// RecursiveReadOnly says that its read-only mounts could be made recursively so.
+	RecursiveReadOnly bool
 }
 
 // Action is the verb of a Step.
@@ -137,6 +143,7 @@ type SandboxInputs struct {
 	Files    []File // hosts and resolv.conf
 	// CgroupParent is the pod's cgroup in the engine's words; "": the engine's own choice.
 	CgroupParent string
+	Runtime      string // handler of the pod's RuntimeClass; "": the engine's default
 }
 
 // DNS is a pod's resolver configuration after dnsPolicy and dnsConfig.
@@ -160,6 +167,11 @@ type Inputs struct {
 	CgroupParent string
 	// TerminationLog is the host file behind terminationMessagePath; "" where single files cannot be mounted.
 	TerminationLog string
+	// Runtime is the handler of the pod's RuntimeClass, as its sandbox has it; "": the engine's default.
+	Runtime string
+	// TargetID is the container whose processes an ephemeral container sees (targetContainerName); "": none.
+	TargetID string
+	Devices  []Device // volumeDevices
 	// OOMScoreAdj as upstream reckons it from QoS and requests; the engine clamps it to what the host allows.
 	OOMScoreAdj int
 }
@@ -174,6 +186,15 @@ type Mount struct {
 	ContainerPath string
 	ReadOnly      bool
 	Propagation   v1.MountPropagationMode // "" is None
+	// Recursive says that ReadOnly holds for what is mounted below it as well.
+	Recursive bool
+}
+
+// Device is a block device of the host in a container.
+type Device struct {
+	HostPath      string
+	ContainerPath string
+	ReadOnly      bool
 }
 
 // File is one managed file in a container.
@@ -235,6 +256,8 @@ type Volumes interface {
 	Prepare(ctx context.Context, pod *v1.Pod) (map[string]string, error)
 	// Mounts resolves the volumeMounts of one container; env expands subPathExpr. Host paths are safe to hand to the engine: a subPath never leads out of its volume.
 	Mounts(ctx context.Context, pod *v1.Pod, container *v1.Container, env []Env) ([]Mount, error)
+	// Devices resolves the volumeDevices of one container to block devices of the host.
+	Devices(pod *v1.Pod, container *v1.Container) ([]Device, error)
 	// WriteFile keeps a managed file (hosts, resolv.conf, a termination log) in the pod's directory and returns its path. The file is
 	// rewritten in place when data differs, so that a running container's bind mount sees it. nil data: create empty, keep what is there.
 	WriteFile(uid types.UID, name string, data []byte, mode uint32) (path string, err error)
@@ -286,6 +309,8 @@ type Objects interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 	// Token requests a bound service account token.
 	Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	// RuntimeHandler is the handler of the RuntimeClass of that name. While the API server is away it is the one last seen.
+	RuntimeHandler(ctx context.Context, name string) (string, error)
 	// Services lists the services of a namespace; the error tells that the list is not yet complete.
 	Services(namespace string) ([]*v1.Service, error)
 	// Node returns this node's own object, nil before it is known.

@@ -29,6 +29,8 @@ type ResolverConfig struct {
 	PullBurst        int                 // kubelet field registryBurst
 	// Capacity is the node's allocatable: what resourceFieldRef shows for a limit that is not set.
 	Capacity func() v1.ResourceList
+	// RecursiveReadOnly says whether the engine can make read-only mounts recursively so; nil: it cannot.
+	RecursiveReadOnly func() bool
 }
 
 // ResolverParts are the parts that a Resolver asks. All are needed.
@@ -59,6 +61,8 @@ type Attempt struct {
 	Number    int          // the container's restart count
 	SandboxID string       // "" where there is no sandbox
 	Addresses []netip.Addr // the sandbox's; empty with hostNetwork and where there is no sandbox
+	Runtime   string       // the sandbox's
+	TargetID  string       // of a running container, for an ephemeral one that names it
 }
 
 // StartError says why a pod or container cannot start now. Nothing of it is final: the start is tried again.
@@ -117,7 +121,7 @@ func (r *Resolver) Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 	if _, err := r.prepare(ctx, pod); err != nil {
 		return nil, err
 	}
-	in, err := r.sandbox(pod)
+	in, err := r.sandbox(ctx, pod)
 	if err != nil || r.cfg.Platform.OS == "windows" {
 		return in, err
 	}
@@ -144,9 +148,13 @@ func (r *Resolver) prepare(ctx context.Context, pod *v1.Pod) (map[string]string,
 	return paths, nil
 }
 
-// sandbox decides network, host name and resolver configuration and tells the pod what had to be cut from the last.
-func (r *Resolver) sandbox(pod *v1.Pod) (*SandboxInputs, error) {
+// sandbox decides runtime, network, host name and resolver configuration and tells the pod what had to be cut from the last.
+func (r *Resolver) sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, error) {
 	in := &SandboxInputs{Network: "host"}
+	var err error
+	if in.Runtime, err = r.Handler(ctx, pod); err != nil {
+		return nil, err
+	}
 	if !pod.Spec.HostNetwork {
 		network, err := r.parts.Network.Join(pod)
 		if err != nil {
@@ -184,18 +192,22 @@ func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Con
 		r.parts.Recorder.Event(ref, v1.EventTypeWarning, "Failed", "Error: "+start.Message)
 		return start
 	}
-	if refusal := refuseContainer(pod, container); refusal != "" {
+	if refusal := refuseContainer(pod, container, r.cfg.Platform); refusal != "" {
 		return nil, config(errors.New(refusal))
 	}
 	paths, err := r.prepare(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
-	in := &Inputs{SandboxID: at.SandboxID}
+	in := &Inputs{SandboxID: at.SandboxID, Runtime: at.Runtime}
+	if in.TargetID, err = target(pod, container, at); err != nil {
+		return nil, config(err)
+	}
 	if at.SandboxID == "" {
-		if in.Sandbox, err = r.sandbox(pod); err != nil {
+		if in.Sandbox, err = r.sandbox(ctx, pod); err != nil {
 			return nil, err
 		}
+		in.Runtime = in.Sandbox.Runtime
 	}
 	if in.Image, err = r.image(ctx, pod, container, ref); err != nil {
 		return nil, err
@@ -210,6 +222,12 @@ func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Con
 		if image := new(StartError); errors.As(err, &image) { // of an image volume, and told already
 			return nil, image
 		}
+		return nil, config(err)
+	}
+	if err := recursiveReadOnly(container, in.Mounts, r.cfg.RecursiveReadOnly); err != nil {
+		return nil, config(err)
+	}
+	if in.Devices, err = r.parts.Volumes.Devices(pod, container); err != nil {
 		return nil, config(err)
 	}
 	in.Entrypoint, in.Args = expandAll(container.Command, in.Env), expandAll(container.Args, in.Env)

@@ -36,6 +36,7 @@ type stage struct {
 	secrets  map[string]*v1.Secret
 	maps     map[string]*v1.ConfigMap
 	services map[string][]*v1.Service
+	classes  map[string]string // RuntimeClasses and their handlers
 	node     *v1.Node
 	clock    *testingclock.FakePassiveClock
 	cfg      ResolverConfig
@@ -162,6 +163,14 @@ func (s *stage) AnnotatedEventf(object kruntime.Object, _ map[string]string, kin
 	s.Eventf(object, kind, reason, format, args...)
 }
 
+func (s *stage) RuntimeHandler(_ context.Context, name string) (string, error) {
+	handler, ok := s.classes[name]
+	if !ok {
+		return "", apierrors.NewNotFound(schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}, name)
+	}
+	return handler, s.broken["object"]
+}
+
 // stageVolumes has Volumes' methods apart: two of its names mean something else too.
 type stageVolumes struct{ *stage }
 
@@ -175,6 +184,14 @@ func (s stageVolumes) Mounts(_ context.Context, _ *v1.Pod, container *v1.Contain
 		out = append(out, Mount{Name: m.Name, HostPath: fmt.Sprintf("/vol/%s/%d", m.Name, len(env)), ContainerPath: m.MountPath})
 	}
 	return out, s.broken["mounts"]
+}
+
+func (s stageVolumes) Devices(_ *v1.Pod, c *v1.Container) ([]Device, error) {
+	var out []Device
+	for _, d := range c.VolumeDevices {
+		out = append(out, Device{HostPath: s.volumes[d.Name], ContainerPath: d.DevicePath})
+	}
+	return out, nil
 }
 
 func (s stageVolumes) WriteFile(uid types.UID, name string, data []byte, mode uint32) (string, error) {

@@ -65,6 +65,20 @@ func TestSandbox(t *testing.T) {
 			err: "FailedCreatePodSandBox: cannot write /etc/resolv.conf of the pod: disk full -> ContainerCreating ", told: "Warning FailedCreatePodSandBox pod: cannot write",
 		},
 		{
+			name: "RuntimeClass", pod: stagePod(class("strong")), change: func(s *stage) { s.classes = map[string]string{"strong": "runsc"} },
+			want: "&{winkube web {[10.96.0.10] [shop.svc.cluster.local svc.cluster.local cluster.local corp.example] [ndots:5]} [{/pods/u1/resolv.conf /etc/resolv.conf false}] runsc}",
+		},
+		{
+			name: "no RuntimeClass", pod: stagePod(class("strong")),
+			err:  `FailedCreatePodSandBox: Failed to create pod sandbox: failed to get sandbox runtime: runtimeclasses.node.k8s.io "strong" not found`,
+			told: "Warning FailedCreatePodSandBox pod: Failed to create pod sandbox: failed to get sandbox runtime",
+		},
+		{
+			name: "handler on Windows", pod: stagePod(class("strong")), change: func(s *stage) { s.classes, s.cfg.Platform.OS = map[string]string{"strong": "runsc"}, "windows" },
+			err:  `FailedCreatePodSandBox: Failed to create pod sandbox: failed to get sandbox runtime: RuntimeClass strong has handler "runsc", which means nothing on Windows; want hyperv or process`,
+			told: "Warning FailedCreatePodSandBox pod: Failed to create pod sandbox: failed to get sandbox runtime",
+		},
+		{
 			name: "refused", pod: stagePod(func(p *v1.Pod) { p.Spec.HostUsers = ptr(false) }),
 			err:  "FailedCreatePodSandBox: spec.hostUsers: false is not possible here: Docker cannot give a pod a user namespace of its own; remove the field, or run the daemon with userns-remap -> ContainerCreating ",
 			told: "Warning FailedCreatePodSandBox pod: spec.hostUsers: false",
@@ -87,6 +101,10 @@ func TestSandbox(t *testing.T) {
 			}
 		})
 	}
+}
+
+func class(name string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.RuntimeClassName = &name }
 }
 
 // failure prints a StartError and the waiting state that it makes.
@@ -120,7 +138,7 @@ func TestContainer(t *testing.T) {
 entrypoint [/app 1]
 args [10.96.0.2 $(A) $(NONE)]
 env A=1 IP=10.1.0.5 (14 more)
-mount {data /vol/data/16 /data false }
+mount {data /vol/data/16 /data false  false}
 file {/pods/u1/etc-hosts /etc/hosts false}
 file {/pods/u1/resolv.conf /etc/resolv.conf false}
 sandbox box <nil>
@@ -363,7 +381,9 @@ func TestContainerConfigErrors(t *testing.T) {
 			p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsNonRoot: ptr(true), RunAsUser: ptr[int64](0)}
 		}),
 			want: `container's runAsUser breaks non-root policy (pod: "web_shop(u1)", container: app)`},
-		{name: "devices", pod: stagePod(container(func(c *v1.Container) { c.VolumeDevices = []v1.VolumeDevice{{Name: "d"}} })), want: "volumeDevices (d) are not supported by this node agent; use volumeMounts"},
+		{name: "recursive", pod: stagePod(container(func(c *v1.Container) {
+			c.VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data", ReadOnly: true, RecursiveReadOnly: ptr(v1.RecursiveReadOnlyEnabled)}}
+		})), want: `volume "data" requested recursive read-only mode, but it is not supported by the runtime (it takes engine API 1.44 and kernel 5.12); IfPossible would do without`},
 		{name: "disk full", pod: stagePod(), change: breaks("write"), want: "cannot write /etc/hosts of the pod: it broke"},
 	} {
 		s := newStage(t)

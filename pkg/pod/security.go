@@ -59,9 +59,9 @@ func restartable(container *v1.Container) bool {
 }
 
 // refuseContainer is refusePod for the fields of one container.
-func refuseContainer(pod *v1.Pod, container *v1.Container) string {
-	if len(container.VolumeDevices) > 0 {
-		return fmt.Sprintf("volumeDevices (%s) are not supported by this node agent; use volumeMounts", container.VolumeDevices[0].Name)
+func refuseContainer(pod *v1.Pod, container *v1.Container, platform Platform) string {
+	if len(container.VolumeDevices) > 0 && platform.OS == "windows" {
+		return fmt.Sprintf("volumeDevices (%s) are not possible here: Windows containers have no block devices; use volumeMounts", container.VolumeDevices[0].Name)
 	}
 	if w := windowsOptions(pod, container); w.HostProcess != nil && *w.HostProcess {
 		return "windowsOptions.hostProcess: true is not possible here: Docker has no HostProcess containers; run the program as a service of the host"

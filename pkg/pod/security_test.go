@@ -32,7 +32,8 @@ func TestRefuse(t *testing.T) {
 		{name: "one container on 2016", platform: server2016, spec: v1.PodSpec{Containers: apps(1), InitContainers: apps(2)}},
 		{name: "two containers on 2016", platform: server2016, spec: v1.PodSpec{Containers: apps(2)}, want: "the pod has 2 containers that run at the same time, but on this host (windows build 14393)"},
 		{name: "sidecar on 2016", platform: server2016, spec: v1.PodSpec{Containers: apps(1), InitContainers: []v1.Container{{RestartPolicy: &always}}}, want: "the pod has 2 containers"},
-		{name: "devices", platform: linux, spec: v1.PodSpec{Containers: []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "disk"}}}}}, want: "volumeDevices (disk) are not supported"},
+		{name: "devices", platform: server2022, spec: v1.PodSpec{Containers: []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "disk"}}}}}, want: "volumeDevices (disk) are not possible here"},
+		{name: "devices on Linux", platform: linux, spec: v1.PodSpec{Containers: []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "disk"}}}}}},
 		{name: "host process of the pod", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: hostProcess}}, want: "hostProcess: true is not possible"},
 		{name: "host process of the container", platform: server2022, spec: v1.PodSpec{Containers: []v1.Container{{SecurityContext: &v1.SecurityContext{WindowsOptions: hostProcess}}}}, want: "hostProcess: true is not possible"},
 		{name: "host process taken back", platform: server2022, spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{WindowsOptions: hostProcess},
@@ -41,7 +42,7 @@ func TestRefuse(t *testing.T) {
 		p := &v1.Pod{Spec: test.spec}
 		got := refusePod(p, test.platform)
 		if got == "" {
-			got = refuseContainer(p, &p.Spec.Containers[0])
+			got = refuseContainer(p, &p.Spec.Containers[0], test.platform)
 		}
 		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)

@@ -62,7 +62,7 @@ func (s *statuser) condition(kind v1.PodConditionType, ok bool, reason, message 
 
 // canStart says whether there is a place for containers to run in.
 func (s *statuser) canStart() bool {
-	if !NeedsSandbox(s.pod, s.know.Platform) {
+	if !s.know.needsSandbox(s.pod) {
 		return slices.ContainsFunc(s.observed.Containers, func(c Container) bool { return c.State == Running })
 	}
 	box := newestSandbox(s.observed)

@@ -25,7 +25,7 @@ func (s *statuser) list(want Kind) []v1.ContainerStatus {
 
 func (s *statuser) container(kind Kind, c *v1.Container) v1.ContainerStatus {
 	old := findStatus(&s.know.Last, kind, c.Name)
-	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, Started: new(false), VolumeMounts: mountStatuses(c)}
+	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, Started: new(false), VolumeMounts: mountStatuses(c, false)}
 	st.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	if len(s.pod.Spec.InitContainers) > 0 {
 		st.State.Waiting.Reason = "PodInitializing"
@@ -68,6 +68,16 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind Kind, c *v1.Container, list
 	}
 	st.Resources = s.resources(kind, c, latest)
 	st.AllocatedResources = c.Resources.Requests.DeepCopy()
+	st.VolumeMounts = mountStatuses(c, latest.RecursiveReadOnly)
+	if latest.User != nil {
+		st.User = &v1.ContainerUser{Linux: latest.User.DeepCopy()}
+	}
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil { // an API server without the feature has dropped the field, and would drop this one
+		st.StopSignal = signalOf(latest.StopSignal)
+	}
+	if latest.remembered != nil && old != nil { // the engine cannot tell any more
+		st.User, st.StopSignal, st.VolumeMounts = old.User, old.StopSignal, old.VolumeMounts
+	}
 	switch {
 	case len(list) > 1:
 		st.LastTerminationState = v1.ContainerState{Terminated: s.terminated(list[1], old)}
@@ -214,13 +224,28 @@ func (s *statuser) restartingAll() bool {
 	return present == 0 && was != nil && was.Status == v1.ConditionTrue
 }
 
-// mountStatuses are the mounts of the spec; recursive read-only mounts are not to be had from every engine and never promised.
-func mountStatuses(c *v1.Container) []v1.VolumeMountStatus {
+// signalOf is the stop signal of a container as the API names it. The engine keeps it as the image has it: SIGQUIT, QUIT or 3.
+func signalOf(text string) *v1.Signal {
+	if text == "" {
+		return new(v1.SIGTERM)
+	}
+	if text = strings.ToUpper(text); text[0] >= 'A' && !strings.HasPrefix(text, "SIG") {
+		text = "SIG" + text
+	}
+	return new(v1.Signal(text))
+}
+
+// mountStatuses are the mounts of the spec. recursive says that they could be made read-only recursively.
+func mountStatuses(c *v1.Container, recursive bool) []v1.VolumeMountStatus {
 	var out []v1.VolumeMountStatus
-	for _, m := range c.VolumeMounts {
+	for i := range c.VolumeMounts {
+		m := &c.VolumeMounts[i]
 		st := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {
 			st.RecursiveReadOnly = new(v1.RecursiveReadOnlyDisabled)
+			if yes, err := recursively(m, recursive); yes && err == nil {
+				st.RecursiveReadOnly = new(v1.RecursiveReadOnlyEnabled)
+			}
 		}
 		out = append(out, st)
 	}

@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // backing is what a claim of a pod turned out to mean on this host. The source of a PersistentVolume cannot change, so that it is asked
@@ -19,6 +23,7 @@ type backing struct {
 	path string
 	// hostPath is set for a volume that is not to be owned by the pod's fsGroup; else it is a local one.
 	hostPath *v1.HostPathVolumeSource
+	block    bool // a block device (volumeMode Block), not a directory
 }
 
 // claimOf is the claim that v stands for: the one that it names, or for a generic ephemeral volume the one made for the pod. "": none.
@@ -84,16 +89,36 @@ func (m *Manager) readClaim(ctx context.Context, p *v1.Pod, v *v1.Volume, name s
 		return backing{}, fmt.Errorf("found PV object %s but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim", pv.Name)
 	case pv.Spec.ClaimRef.UID != claim.UID:
 		return backing{}, fmt.Errorf("found PV object %s but its pv.Spec.ClaimRef.UID %s does not point to claim.UID %s", pv.Name, pv.Spec.ClaimRef.UID, claim.UID)
-	case pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock:
-		return backing{}, fmt.Errorf("volume %s has volumeMode Block, which is not supported by this node agent; want Filesystem", v.Name)
 	}
-	return m.backingOf(pv)
+	b, err := m.backingOf(pv)
+	if err != nil {
+		return b, err
+	}
+	mounted, device := usesOf(p, v.Name)
+	switch {
+	case b.block && mounted:
+		return b, fmt.Errorf("volume %s has volumeMode Block, but is specified in volumeMounts", v.Name)
+	case !b.block && device:
+		return b, fmt.Errorf("volume %s has volumeMode Filesystem, but is specified in volumeDevices", v.Name)
+	}
+	return b, nil
+}
+
+// usesOf says how containers of p use the volume of that name.
+func usesOf(p *v1.Pod, name string) (mounted, device bool) {
+	for _, c := range pod.Containers(p) {
+		mounted = mounted || slices.ContainsFunc(c.VolumeMounts, func(vm v1.VolumeMount) bool { return vm.Name == name })
+		device = device || slices.ContainsFunc(c.VolumeDevices, func(vd v1.VolumeDevice) bool { return vd.Name == name })
+	}
+	return mounted, device
 }
 
 func (m *Manager) backingOf(pv *v1.PersistentVolume) (backing, error) {
-	b := backing{pv: pv.Name}
+	b := backing{pv: pv.Name, block: pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock}
 	var err error
 	switch s := pv.Spec.PersistentVolumeSource; {
+	case b.block && (s.Local == nil || m.cfg.Platform.OS == "windows"):
+		err = fmt.Errorf("PersistentVolume %s of kind %s has volumeMode Block, which this node agent has for local ones on Linux only; want Filesystem", pv.Name, kindOf(s))
 	case s.HostPath != nil:
 		b.hostPath = s.HostPath
 		b.path, err = hostPath(m.cfg.Platform, s.HostPath.Path)
@@ -118,8 +143,13 @@ func (m *Manager) prepareBacking(p *v1.Pod, v *v1.Volume, b backing) error {
 		return fmt.Errorf("path %q does not exist", b.path)
 	case err != nil:
 		return fmt.Errorf("cannot examine local volume: %w", err)
+	case b.block:
+		if fi.Mode()&fs.ModeDevice == 0 || fi.Mode()&fs.ModeCharDevice != 0 {
+			return fmt.Errorf("path %q of PersistentVolume %s is not a block device; volumeMode Block wants one", b.path, b.pv)
+		}
+		return nil
 	case !fi.IsDir():
-		return fmt.Errorf("path %q of PersistentVolume %s is not a directory; block devices are not supported by this node agent: mount it and name the directory", b.path, b.pv)
+		return fmt.Errorf("path %q of PersistentVolume %s is not a directory; want one, or volumeMode Block for a block device", b.path, b.pv)
 	}
 	mark, err := m.mark(p.UID, localName, v.Name)
 	if err != nil || exists(mark) {
@@ -131,4 +161,26 @@ func (m *Manager) prepareBacking(p *v1.Pod, v *v1.Volume, b backing) error {
 		}
 	}
 	return setMark(mark)
+}
+
+// Devices implements pod.Volumes. Prepare has made the volumes before. An error names the volumeDevice.
+func (m *Manager) Devices(p *v1.Pod, c *v1.Container) ([]pod.Device, error) {
+	var out []pod.Device
+	for _, vd := range c.VolumeDevices {
+		i := slices.IndexFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.Name == vd.Name })
+		if i < 0 {
+			return nil, fmt.Errorf("cannot give device %q to container %q: spec.volumes has no volume of that name", vd.Name, c.Name)
+		}
+		_, readOnly := claimOf(p, &p.Spec.Volumes[i])
+		b, known := m.backingFor(p.UID, vd.Name)
+		if !known || !b.block {
+			return nil, fmt.Errorf("cannot give device %q to container %q: its volume has no volumeMode Block", vd.Name, c.Name)
+		}
+		host, err := filepath.EvalSymlinks(b.path)
+		if err != nil {
+			return nil, fmt.Errorf("cannot give device %q to container %q: %w", vd.Name, c.Name, err)
+		}
+		out = append(out, pod.Device{HostPath: host, ContainerPath: vd.DevicePath, ReadOnly: readOnly})
+	}
+	return out, nil
 }

@@ -83,8 +83,18 @@ func TestClaimErrors(t *testing.T) {
 		"nil pv.Spec.ClaimRef":        func(_ *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) { v.Spec.ClaimRef = nil },
 		"failed to get PV elsewhere":  func(_ *v1.Pod, c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "elsewhere" },
 		`no" does not exist`:          func(*v1.Pod, *v1.PersistentVolumeClaim, *v1.PersistentVolume) {},
-		"volumeMode Block": func(_ *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
+		"has volumeMode Block, but is specified in volumeMounts": func(p *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
+			p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/x"}}
 			v.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
+		},
+		"has volumeMode Filesystem, but is specified in volumeDevices": func(p *v1.Pod, _ *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) {
+			p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/xvda"}}
+		},
+		"of kind hostPath has volumeMode Block": func(_ *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
+			v.Spec.VolumeMode, v.Spec.PersistentVolumeSource = ptr(v1.PersistentVolumeBlock), v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/dev/null"}}
+		},
+		"is not a block device": func(p *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
+			v.Spec.VolumeMode, v.Spec.Local.Path, p.Spec.Containers = ptr(v1.PersistentVolumeBlock), os.DevNull, nil
 		},
 		"CSI driver d": func(_ *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
 			v.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d"}}
@@ -97,6 +107,7 @@ func TestClaimErrors(t *testing.T) {
 		c, pv := r.bind("data", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: missing}})
 		r.api.claims["shop/web-v"] = c
 		p := makePod(claimVol(false))
+		p.Spec.Containers = []v1.Container{{Name: "app"}}
 		change(p, c, pv)
 		if _, err := r.Prepare(t.Context(), p); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "v" : `) {
 			t.Errorf("%s: %v", want, err)

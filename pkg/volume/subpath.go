@@ -21,9 +21,6 @@ const subPathsName = "volume-subpaths"
 
 // Mounts implements pod.Volumes. Prepare has made the volumes before. An error names the volumeMount.
 func (m *Manager) Mounts(ctx context.Context, p *v1.Pod, c *v1.Container, env []pod.Env) ([]pod.Mount, error) {
-	if len(c.VolumeDevices) > 0 {
-		return nil, fmt.Errorf("volumeDevices of container %q: block devices are not supported by this node agent yet", c.Name)
-	}
 	s := m.lock(p.UID)
 	defer s.Unlock()
 	var out []pod.Mount

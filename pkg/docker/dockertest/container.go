@@ -173,6 +173,8 @@ func (e *Engine) container(w http.ResponseWriter, r *http.Request, id, verb stri
 		e.removeContainer(w, r, b)
 	case "GET logs":
 		e.logs(w, r, b)
+	case "GET archive":
+		e.archive(w, r, b)
 	case "GET stats":
 		e.stats(w, b)
 	case "POST attach":

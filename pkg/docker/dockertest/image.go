@@ -23,6 +23,7 @@ type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Env        []string
+	Files      map[string]string // by absolute path: content, or "-> target" for a symbolic link
 }
 
 // Remote is an image that can be pulled.

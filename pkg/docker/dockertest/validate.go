@@ -141,6 +141,8 @@ func (e *Engine) validateLinux(c *container.Config, h *container.HostConfig) (in
 		return bad("CPU cfs period can not be less than 1ms (i.e. 1000) or larger than 1s (i.e. 1000000)")
 	case h.Isolation != "" && !h.Isolation.IsDefault():
 		return bad("invalid isolation: " + string(h.Isolation))
+	case h.Runtime != "" && h.Runtime != "runc" && h.Runtime != "runsc":
+		return bad("Unknown runtime specified " + h.Runtime)
 	case !h.IpcMode.Valid() || !h.PidMode.Valid() || !h.UTSMode.Valid():
 		return bad("invalid namespace mode")
 	}

@@ -53,6 +53,9 @@ func (d *Disk) Mounts(context.Context, *v1.Pod, *v1.Container, []pod.Env) ([]pod
 	return nil, nil
 }
 
+// Devices implements pod.Volumes.
+func (d *Disk) Devices(*v1.Pod, *v1.Container) ([]pod.Device, error) { return nil, nil }
+
 // WriteFile implements pod.Volumes.
 func (d *Disk) WriteFile(uid types.UID, name string, data []byte, mode uint32) (string, error) {
 	return "/pods/" + string(uid) + "/" + name, nil

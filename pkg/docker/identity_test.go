@@ -1,0 +1,165 @@
+package docker
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+const testPasswd = `root:x:0:0:root:/root:/bin/sh
+# a comment
+
+broken:x
+app:x:1000:1000::/home/app:/bin/sh
+big:x:99999999999:1::/:/bin/sh
+`
+
+const testGroup = `root:x:0:
+adm:x:4:root,app
+app:x:1000:
+extra:x:50000:app
+`
+
+func TestIdentify(t *testing.T) {
+	known := parseAccounts(testPasswd, testGroup)
+	for spec, want := range map[string]string{
+		"": "0:0:4", "root": "0:0:4", "0": "0:0:4", "app": "1000:1000:4,50000", "1000": "1000:1000:4,50000", "app:extra": "1000:50000:4,50000",
+		"1000:7": "1000:7:4,50000", "77": "77:0:", "77:app": "77:1000:", "nobody": "?", "app:nogroup": "?",
+	} {
+		id, ok := known.identify(spec)
+		got := "?"
+		if ok {
+			got = formatUser(&id)
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", spec, got, want)
+		}
+	}
+}
+
+func TestChooseUser(t *testing.T) {
+	known := parseAccounts(testPasswd, testGroup)
+	strict := ptr(v1.SupplementalGroupsPolicyStrict)
+	for _, test := range []struct {
+		name  string
+		pod   v1.PodSecurityContext
+		image string
+		known *accounts
+		want  string // user for the engine, groups for it, status
+	}{
+		{"nothing", v1.PodSecurityContext{}, "", known, " [] 0:0:0,4"},
+		{"the image's user", v1.PodSecurityContext{SupplementalGroups: []int64{60000}}, "app", known, " [60000] 1000:1000:1000,4,50000,60000"},
+		{"merge: the engine does it", v1.PodSecurityContext{RunAsUser: ptr[int64](1000), FSGroup: ptr[int64](5)}, "", known, "1000 [5] 1000:1000:1000,4,50000,5"},
+		{"merge: a group keeps the engine from it", v1.PodSecurityContext{RunAsUser: ptr[int64](1000), RunAsGroup: ptr[int64](7), SupplementalGroups: []int64{60000, 4}},
+			"", known, "1000:7 [4 50000 60000] 1000:7:7,4,50000,60000"},
+		{"merge: a group of the image", v1.PodSecurityContext{}, "app:extra", known, "1000:50000 [4 50000] 1000:50000:50000,4"},
+		{"nothing to merge", v1.PodSecurityContext{RunAsUser: ptr[int64](77), RunAsGroup: ptr[int64](7)}, "", known, "77:7 [] 77:7:7"},
+		{"strict", v1.PodSecurityContext{SupplementalGroupsPolicy: strict, SupplementalGroups: []int64{60000}}, "app", known, "1000:1000 [60000] 1000:1000:1000,60000"},
+		{"strict root", v1.PodSecurityContext{SupplementalGroupsPolicy: strict}, "", known, "0:0 [] 0:0:0"},
+		{"strict with a group", v1.PodSecurityContext{SupplementalGroupsPolicy: strict, RunAsUser: ptr[int64](1000), RunAsGroup: ptr[int64](7)}, "", known, "1000:7 [] 1000:7:7"},
+		{"no such user", v1.PodSecurityContext{}, "nobody", known, " [] ?"},
+		{"not known", v1.PodSecurityContext{RunAsUser: ptr[int64](1000), RunAsGroup: ptr[int64](7)}, "", nil, "1000:7 [] ?"},
+	} {
+		p := basePod()
+		p.Spec.SecurityContext = &test.pod
+		chosen := chooseUser(p, &p.Spec.Containers[0], test.image, test.known)
+		who := "?"
+		if chosen.who != nil {
+			who = formatUser(chosen.who)
+			if back := parseUser(who); back == nil || formatUser(back) != who {
+				t.Errorf("%s: %s is read as %+v", test.name, who, back)
+			}
+		}
+		if got := fmt.Sprint(chosen.user, " ", chosen.groups, " ", who); got != test.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", test.name, got, test.want)
+		}
+	}
+	if got := parseUser(""); got != nil {
+		t.Errorf("no label: %+v", got)
+	}
+}
+
+// TestAccounts: the image is read once, by a container that is gone afterwards, also where a link leads to the file.
+func TestAccounts(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	image := r.fake.AddImage(dockertest.Image{Names: []string{"people"}, User: "app", Files: map[string]string{
+		"/etc/passwd": "-> ../lib/passwd", "/lib/passwd": testPasswd, "/etc/group": testGroup}})
+	p := r.pod("groups", []string{"pause"}, []string{"pause"})
+	p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsGroup: ptr[int64](7)}
+	r.image = pod.Image{ID: image, Ref: "docker://" + image, User: "app"}
+	r.run(p)
+	for _, name := range []string{"c0", "c1"} {
+		if c := r.container(p, name); c.User == nil || formatUser(c.User) != "1000:7:7,4,50000" {
+			t.Errorf("%s runs as %+v", name, c.User)
+		}
+	}
+	read := 0
+	requests := r.fake.Requests(false)
+	for _, request := range requests {
+		if strings.HasSuffix(request, "/archive") {
+			read++
+		}
+	}
+	if read != 3 {
+		t.Errorf("%d files read, want a link, passwd and group, once: %q", read, requests)
+	}
+	if dump := r.fake.Dump(); strings.Contains(dump, "k8s_accounts") {
+		t.Errorf("the container by which the image was read is left:\n%s", dump)
+	}
+}
+
+// TestHoldersAreSwept: an agent that was killed while it read an image leaves a container; the next one removes it and nothing else.
+func TestHoldersAreSwept(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	if _, err := r.hold(t.Context(), "accounts", r.image.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.run(r.pod("stays", []string{"pause"}))
+	r.sweptHolders.Store(false)
+	all, err := r.ObserveAll(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if dump := r.fake.Dump(); strings.Contains(dump, "k8s_accounts") {
+		t.Errorf("left:\n%s", dump)
+	}
+}
+
+func TestRuntimeClass(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{Version: "29.1.0", APIVersion: "1.52"}, nil)
+	p := r.pod("strong", []string{"pause"})
+	step := pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: "none", Runtime: "kata"}}
+	err := r.Apply(t.Context(), p, step)
+	if err == nil || !strings.Contains(err.Error(), `no runtime for RuntimeClass handler "kata" is configured: the engine has runc, runsc;`) {
+		t.Errorf("an unknown handler: %v", err)
+	}
+	step.Sandbox.Runtime = "runsc"
+	r.apply(p, step)
+	if box := r.observed(p).Sandboxes[0]; box.Runtime != "runsc" {
+		t.Errorf("sandbox: %+v", box)
+	}
+	info, err := r.Info(t.Context())
+	if err != nil || !slices.Equal(info.Runtimes, []string{"runc", "runsc"}) || !r.RecursiveReadOnly() {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+func TestRecursiveReadOnly(t *testing.T) {
+	for _, test := range []struct {
+		os, api, kernel string
+		want            bool
+	}{
+		{"linux", "1.44", "5.12.0", true}, {"linux", "1.52", "6.18.44-fc-v445", true}, {"linux", "1.43", "6.1.0", false},
+		{"linux", "1.44", "5.10.0-8-amd64", false}, {"linux", "1.44", "odd", false}, {"windows", "1.52", "10.0 20348", false},
+	} {
+		if got := recursiveReadOnly(Info{OS: test.os, APIVersion: test.api, KernelVersion: test.kernel}); got != test.want {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+}
