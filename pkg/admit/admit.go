@@ -51,6 +51,9 @@ type Config struct {
 	// FreshNode asks the API server. It is called when nothing but labels keep a pod out, since they may be newer than what Node saw
 	// and the pod would be lost. May be nil; may return nil.
 	FreshNode func() *v1.Node
+	// Sysctls are those that pods may set, and AppArmor says whether this host has it. Neither means anything on Windows.
+	Sysctls  Sysctls
+	AppArmor bool
 	// Preempt makes room for a critical pod for which nothing but resources lack: it ends others, whose Release comes before it returns.
 	// An error refuses the pod. May be nil: critical pods are then refused as others are.
 	Preempt func(pod *v1.Pod, missing []Shortage) error
@@ -221,7 +224,13 @@ func (a *Admitter) checkHost(p *v1.Pod) *pod.Rejection {
 			return &pod.Rejection{Reason: ReasonGroupsPolicy, Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
 		}
 	}
-	return nil
+	if a.cfg.OS == "windows" {
+		return nil
+	}
+	if r := a.cfg.Sysctls.refuse(p); r != nil {
+		return r
+	}
+	return refuseAppArmor(p, a.cfg.AppArmor)
 }
 
 // shortages lists what lacks for requests if the pod uid holds nothing: pods first, then CPU, memory, storage, the rest by name.

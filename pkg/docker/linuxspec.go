@@ -224,23 +224,7 @@ func seccomp(p *v1.Pod, c *v1.Container, t Target) ([]string, error) {
 
 // apparmor leaves RuntimeDefault to the engine, which has a profile of its own only where the kernel has AppArmor.
 func apparmor(p *v1.Pod, c *v1.Container) ([]string, error) {
-	var profile *v1.AppArmorProfile
-	if sc := p.Spec.SecurityContext; sc != nil {
-		profile = sc.AppArmorProfile
-	}
-	if value, ok := p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]; ok {
-		switch name, local := strings.CutPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix); {
-		case local:
-			profile = &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
-		case value == v1.DeprecatedAppArmorBetaProfileNameUnconfined:
-			profile = &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined}
-		default:
-			profile = nil
-		}
-	}
-	if sc := c.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
-		profile = sc.AppArmorProfile
-	}
+	profile := pod.AppArmorProfile(p, c)
 	switch {
 	case profile == nil, profile.Type == v1.AppArmorProfileTypeRuntimeDefault:
 		return nil, nil

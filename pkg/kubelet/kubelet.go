@@ -43,6 +43,7 @@ type Config struct {
 	RootDir  string
 	// PodCIDRs is taken when the Node object has none (--pod-cidr).
 	PodCIDRs []netip.Prefix
+	Sysctls  admit.Sysctls
 
 	EventQPS float32 // 0: no limit
 
@@ -112,6 +113,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 
 	admitter := admit.New(admit.Config{
 		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.MaxPods,
+		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(),
 		Allocatable: k.allocatable,
 		Node:        k.objects.Node,
 		FreshNode: func() *v1.Node {
@@ -126,6 +128,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	})
 	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
 	cfg.Resolver.Capacity = k.allocatable
+	cfg.Resolver.RecursiveReadOnly, cfg.Resolver.AppArmorLoaded = k.engine.RecursiveReadOnly, host.AppArmorProfile
 	resolver := pod.NewResolver(cfg.Resolver, pod.ResolverParts{
 		Images: k.engine, Volumes: volumes, Network: k.network, Objects: k.objects, Recorder: events, Clock: clock.RealClock{},
 	})
@@ -144,7 +147,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		Client: client, Node: k.objects.Node, Facts: host.Read,
 		Addresses:    func() ([]netip.Addr, error) { return cfg.NodeIPs, nil },
 		Disk:         func() (host.Disk, error) { return host.DiskUsage(cfg.RootDir) },
-		RuntimeInfo:  k.engineVersion,
+		RuntimeInfo:  k.runtime,
 		Images:       k.engine.ListImages,
 		NetworkReady: k.network.Ready,
 		Events:       events,
@@ -232,6 +235,16 @@ func (k *Kubelet) withPodCIDRs(n *v1.Node) *v1.Node {
 	}
 	n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
 	return n
+}
+
+// runtime is what the Node tells of the engine.
+func (k *Kubelet) runtime(ctx context.Context) (node.Runtime, error) {
+	info, err := k.engine.Info(ctx)
+	handlers := info.Runtimes
+	if k.cfg.Platform.OS == "windows" {
+		handlers = pod.IsolationHandlers()
+	}
+	return node.Runtime{Version: info.Version, Handlers: handlers, RecursiveReadOnly: k.engine.RecursiveReadOnly()}, err
 }
 
 func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {

@@ -20,12 +20,10 @@ type Config struct {
 	ProviderID   string            // only a new Node gets it
 	Unregistered bool              // do not create the Node: --register-node=false
 
-	PodsPerCore     int // 0: no such limit
-	SystemReserved  v1.ResourceList
-	KubeReserved    v1.ResourceList
-	EvictionHard    map[string]string // signal -> quantity or percentage; nil: upstream's defaults
-	Features        *v1.NodeFeatures
-	RuntimeHandlers []v1.NodeRuntimeHandler
+	PodsPerCore    int // 0: no such limit
+	SystemReserved v1.ResourceList
+	KubeReserved   v1.ResourceList
+	EvictionHard   map[string]string // signal -> quantity or percentage; nil: upstream's defaults
 
 	MaxPods         int           // 0: 110
 	Port            int32         // of the kubelet's HTTPS API; 0: 10250

@@ -31,9 +31,9 @@ type Parts struct {
 	Client       kubernetes.Interface
 	Node         func() *v1.Node // own Node as last seen by a watch; nil (the function, or what it returns): it is asked for
 	Facts        func() (host.Facts, error)
-	Addresses    func() ([]netip.Addr, error)              // as host.NodeAddress
-	Disk         func() (host.Disk, error)                 // of the kubelet's root directory
-	RuntimeInfo  func(ctx context.Context) (string, error) // version of the engine; an error makes the node not ready
+	Addresses    func() ([]netip.Addr, error)               // as host.NodeAddress
+	Disk         func() (host.Disk, error)                  // of the kubelet's root directory
+	RuntimeInfo  func(ctx context.Context) (Runtime, error) // an error makes the node not ready
 	Images       func(ctx context.Context) ([]v1.ContainerImage, error)
 	NetworkReady func() error                 // nil: ready
 	Pressure     func() Pressure              // nil: none

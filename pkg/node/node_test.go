@@ -60,11 +60,11 @@ func newRig(t *testing.T, config Config) *rig {
 			defer r.mu.Unlock()
 			return r.addrs, nil
 		},
-		RuntimeInfo: func(context.Context) (string, error) {
+		RuntimeInfo: func(context.Context) (Runtime, error) {
 			r.looked <- struct{}{}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			return "20.10.24", r.engine
+			return Runtime{Version: "20.10.24"}, r.engine
 		},
 		Images: func(context.Context) ([]v1.ContainerImage, error) {
 			return []v1.ContainerImage{{Names: []string{"pause:1"}, SizeBytes: 1}}, nil

@@ -23,7 +23,7 @@ type Inputs struct {
 	Facts     host.Facts
 	Disk      host.Disk
 	Addresses []netip.Addr
-	Engine    string // version of the engine
+	Engine    Runtime
 	Pressure  Pressure
 	// EngineErr and NetworkErr say why pods cannot start; each makes the node not ready.
 	EngineErr, NetworkErr error
@@ -50,8 +50,11 @@ func Status(in Inputs) v1.NodeStatus {
 	if in.VolumesInUse != nil {
 		s.VolumesInUse = slices.Sorted(slices.Values(in.VolumesInUse))
 	}
-	s.Features = in.Config.Features
-	s.RuntimeHandlers = in.Config.RuntimeHandlers
+	s.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: new(in.Facts.OS == "linux")}
+	s.DeclaredFeatures = declaredFeatures(in.Facts.OS)
+	if in.EngineErr == nil { // else what is known of the engine still holds
+		s.RuntimeHandlers = handlers(in.Engine)
+	}
 	for _, c := range conditions(in, s.Capacity) {
 		s.Conditions = set(s.Conditions, c)
 	}
@@ -80,7 +83,7 @@ func nodeInfo(in Inputs) v1.NodeSystemInfo {
 		ContainerRuntimeVersion: in.Known.NodeInfo.ContainerRuntimeVersion,
 	}
 	if in.EngineErr == nil {
-		info.ContainerRuntimeVersion = "docker://" + in.Engine
+		info.ContainerRuntimeVersion = "docker://" + in.Engine.Version
 	} else if info.ContainerRuntimeVersion == "" {
 		info.ContainerRuntimeVersion = "docker://Unknown"
 	}

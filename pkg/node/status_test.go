@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func inputs(t *testing.T, facts host.Facts, config Config) Inputs {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Inputs{Config: config, Now: start, Facts: facts, Engine: "20.10.24", Disk: host.Disk{Capacity: 100 << 30},
+	return Inputs{Config: config, Now: start, Facts: facts, Engine: Runtime{Version: "20.10.24", Handlers: []string{"runc"}}, Disk: host.Disk{Capacity: 100 << 30},
 		Addresses: []netip.Addr{netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00::3")}}
 }
 
@@ -197,4 +198,32 @@ func FuzzThreshold(f *testing.F) {
 			t.Errorf("%q of %d is %s", s, total, q.String())
 		}
 	})
+}
+
+func TestWhatTheEngineCanDo(t *testing.T) {
+	in := inputs(t, linuxFacts(), Config{})
+	in.Engine = Runtime{Version: "29.1.0", Handlers: []string{"runc", "runsc"}, RecursiveReadOnly: true}
+	s := Status(in)
+	var names []string
+	for _, h := range s.RuntimeHandlers {
+		names = append(names, h.Name)
+		if !*h.Features.RecursiveReadOnlyMounts || *h.Features.UserNamespaces {
+			t.Errorf("handler %+v", h.Features)
+		}
+	}
+	if !slices.Equal(names, []string{"", "runc", "runsc"}) || !*s.Features.SupplementalGroupsPolicy {
+		t.Errorf("handlers %q, features %+v", names, s.Features)
+	}
+	if !slices.Contains(s.DeclaredFeatures, "RestartAllContainersOnContainerExits") || slices.Contains(s.DeclaredFeatures, "UserNamespacesHostNetworkSupport") || !slices.IsSorted(s.DeclaredFeatures) {
+		t.Errorf("declared: %q", s.DeclaredFeatures)
+	}
+	in.Known, in.EngineErr, in.Engine = s, errors.New("it does not answer"), Runtime{}
+	if again := Status(in); len(again.RuntimeHandlers) != 3 {
+		t.Errorf("while the engine is silent: %+v", again.RuntimeHandlers)
+	}
+	in.Facts.OS = "windows"
+	s = Status(in)
+	if *s.Features.SupplementalGroupsPolicy || slices.Contains(s.DeclaredFeatures, "InPlacePodVerticalScalingInitContainers") {
+		t.Errorf("Windows: %+v, %q", s.Features, s.DeclaredFeatures)
+	}
 }

@@ -31,6 +31,8 @@ type ResolverConfig struct {
 	Capacity func() v1.ResourceList
 	// RecursiveReadOnly says whether the engine can make read-only mounts recursively so; nil: it cannot.
 	RecursiveReadOnly func() bool
+	// AppArmorLoaded says whether the host has the AppArmor profile of that name; nil: it has all.
+	AppArmorLoaded func(profile string) bool
 }
 
 // ResolverParts are the parts that a Resolver asks. All are needed.
@@ -198,6 +200,9 @@ func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Con
 	paths, err := r.prepare(ctx, pod)
 	if err != nil {
 		return nil, err
+	}
+	if err := checkAppArmor(pod, container, r.cfg.AppArmorLoaded); err != nil {
+		return nil, config(err)
 	}
 	in := &Inputs{SandboxID: at.SandboxID, Runtime: at.Runtime}
 	if in.TargetID, err = target(pod, container, at); err != nil {

@@ -3,6 +3,8 @@ package pod
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,6 +34,9 @@ var isolations = map[string]string{
 	"hyperv": "hyperv", "runhcs-wcow-hypervisor": "hyperv",
 	"process": "process", "runhcs-wcow-process": "process",
 }
+
+// IsolationHandlers lists them.
+func IsolationHandlers() []string { return slices.Sorted(maps.Keys(isolations)) }
 
 // Isolation is what pod asks for on Windows: "hyperv" for a virtual machine around each container, "process" for none, "" for the
 // engine's default. The handler of its RuntimeClass comes before the annotation. ok false: there is no such handler.

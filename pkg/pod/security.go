@@ -251,3 +251,33 @@ func qosClass(all []v1.ResourceRequirements) v1.PodQOSClass {
 	}
 	return v1.PodQOSBurstable
 }
+
+// AppArmorProfile is the profile that the spec wants for a container: its own, else that of the older annotation, else the pod's; nil:
+// none is named.
+func AppArmorProfile(pod *v1.Pod, container *v1.Container) *v1.AppArmorProfile {
+	if sc := container.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
+		return sc.AppArmorProfile
+	}
+	switch value := pod.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+container.Name]; {
+	case strings.HasPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix):
+		name := strings.TrimPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix)
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+	case value == v1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined}
+	case value == v1.DeprecatedAppArmorBetaProfileRuntimeDefault:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}
+	}
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		return sc.AppArmorProfile
+	}
+	return nil
+}
+
+// checkAppArmor says when the profile that a container names is not loaded: the engine would say so in words of the kernel.
+func checkAppArmor(pod *v1.Pod, container *v1.Container, loaded func(string) bool) error {
+	profile := AppArmorProfile(pod, container)
+	if loaded == nil || profile == nil || profile.Type != v1.AppArmorProfileTypeLocalhost || profile.LocalhostProfile == nil || loaded(*profile.LocalhostProfile) {
+		return nil
+	}
+	return fmt.Errorf("AppArmor profile %q is not loaded on this host: load it with apparmor_parser", *profile.LocalhostProfile)
+}

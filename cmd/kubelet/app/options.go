@@ -37,6 +37,8 @@ type options struct {
 	enforceAllocatable        []string
 	podMaxPids                int64
 	oomScoreAdj               int
+	seccompDefault            bool
+	unsafeSysctls             []string
 	logMaxSize                string
 	logMaxFiles               int
 	runtimeTimeout            time.Duration
@@ -110,6 +112,8 @@ func (o *options) addRuntimeFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.enforceAllocatable, "enforce-node-allocatable", []string{"pods"}, "`what` is held to its part of the machine: pods, or none (Linux)")
 	fs.Int64Var(&o.podMaxPids, "pod-max-pids", -1, "`number` of processes and threads of one pod; -1: no limit (Linux)")
 	fs.IntVar(&o.oomScoreAdj, "oom-score-adj", -999, "oom_score_adj of this process, -1000 to 1000 (Linux)")
+	fs.BoolVar(&o.seccompDefault, "seccomp-default", false, "give containers that name no seccomp profile the engine's own (Linux)")
+	fs.StringSliceVar(&o.unsafeSysctls, "allowed-unsafe-sysctls", nil, "sysctls beside the safe ones that pods may set, as in `kernel.msg*,net.core.somaxconn` (Linux)")
 	fs.StringVar(&o.logMaxSize, "container-log-max-size", "10Mi", "`size` at which a container's log is rotated")
 	fs.IntVar(&o.logMaxFiles, "container-log-max-files", 5, "number of log files kept of a container, at least 2")
 	fs.DurationVar(&o.runtimeTimeout, "runtime-request-timeout", 2*time.Minute, "deadline of one call of the engine, pulls, logs and exec excepted")

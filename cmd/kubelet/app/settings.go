@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/winkube/winkube/pkg/admit"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubelet"
@@ -102,7 +103,10 @@ func (o *options) setEngine(cfg *kubelet.Config) error {
 	cfg.Engine = docker.Config{
 		Host: o.dockerEndpoint, Node: cfg.NodeName, Platform: cfg.Platform, InfraImage: o.infraImage, Hash: pod.Hash,
 		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, LogsDir: o.podLogsDir, CgroupParent: o.cgroupRoot,
-		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"),
+		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"), SeccompDefault: o.seccompDefault,
+	}
+	if cfg.Sysctls, err = admit.NewSysctls(cfg.Facts.KernelVersion, o.unsafeSysctls); err != nil {
+		return fmt.Errorf("--allowed-unsafe-sysctls: %w", err)
 	}
 	if _, err := docker.New(cfg.Engine); err != nil {
 		return fmt.Errorf("--docker-endpoint=%s: %w", o.dockerEndpoint, err)
