@@ -25,14 +25,13 @@ type seen struct {
 
 // ObserveAll returns every pod of which the engine has anything: one list, and an inspect for each container that is not known yet.
 func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
-	if !e.sweptHolders.Load() {
-		if err := e.sweepHolders(ctx); err != nil {
-			return nil, err
-		}
-		e.sweptHolders.Store(true)
-	}
 	e.sweepLogs() // before anything starts: a link made for a start leads nowhere for a moment
-	return e.observe(ctx, "")
+	all, err := e.observe(ctx, "")
+	if err == nil && !e.sweptHolders.Load() {
+		err = e.sweepHolders(ctx)
+		e.sweptHolders.Store(err == nil)
+	}
+	return all, err
 }
 
 // Observe returns one pod. The list is filtered by the engine, so that the cost does not grow with other pods.

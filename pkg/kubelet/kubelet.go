@@ -113,9 +113,8 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 
 	admitter := admit.New(admit.Config{
 		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.MaxPods,
-		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(),
-		Allocatable: k.allocatable,
-		Node:        k.objects.Node,
+		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: k.allocatable,
+		Node: k.objects.Node,
 		FreshNode: func() *v1.Node {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()

@@ -30,19 +30,19 @@ func TestSandbox(t *testing.T) {
 	}{
 		{
 			name: "common", pod: stagePod(),
-			want: "&{winkube web {[10.96.0.10] [shop.svc.cluster.local svc.cluster.local cluster.local corp.example] [ndots:5]} [{/pods/u1/resolv.conf /etc/resolv.conf false}] }",
+			want: "&{winkube web {[10.96.0.10] [shop.svc.cluster.local svc.cluster.local cluster.local corp.example] [ndots:5]} [{/pods/u1/resolv.conf /etc/resolv.conf false}]  }",
 		},
 		{
 			name: "host network", pod: stagePod(func(p *v1.Pod) { p.Spec.HostNetwork = true; p.Spec.DNSPolicy = v1.DNSClusterFirst }), change: func(s *stage) { s.broken["join"] = errors.New("not asked") },
-			want: "&{host  {[192.168.0.53] [corp.example] []} [{/pods/u1/resolv.conf /etc/resolv.conf false}] }",
+			want: "&{host  {[192.168.0.53] [corp.example] []} [{/pods/u1/resolv.conf /etc/resolv.conf false}]  }",
 		},
 		{
 			name: "Windows", pod: stagePod(func(p *v1.Pod) { p.Spec.DNSPolicy = v1.DNSDefault }), change: func(s *stage) { s.cfg.Platform.OS = "windows"; s.cfg.ResolvConf = "" },
-			want: "&{winkube web {[] [] []} [] }",
+			want: "&{winkube web {[] [] []} []  }",
 		},
 		{
 			name: "warning", pod: stagePod(func(p *v1.Pod) { p.Spec.DNSPolicy = v1.DNSClusterFirst }), change: func(s *stage) { s.cfg.ClusterDNS = nil },
-			want: "&{winkube web {[192.168.0.53] [corp.example] []} [{/pods/u1/resolv.conf /etc/resolv.conf false}] }",
+			want: "&{winkube web {[192.168.0.53] [corp.example] []} [{/pods/u1/resolv.conf /etc/resolv.conf false}]  }",
 			told: `Warning MissingClusterDNS pod: this node has no cluster DNS address (clusterDNS), so the policy "ClusterFirst" cannot be kept; the pod gets "Default" instead`,
 		},
 		{
@@ -66,7 +66,7 @@ func TestSandbox(t *testing.T) {
 		},
 		{
 			name: "RuntimeClass", pod: stagePod(class("strong")), change: func(s *stage) { s.classes = map[string]string{"strong": "runsc"} },
-			want: "&{winkube web {[10.96.0.10] [shop.svc.cluster.local svc.cluster.local cluster.local corp.example] [ndots:5]} [{/pods/u1/resolv.conf /etc/resolv.conf false}] runsc}",
+			want: "&{winkube web {[10.96.0.10] [shop.svc.cluster.local svc.cluster.local cluster.local corp.example] [ndots:5]} [{/pods/u1/resolv.conf /etc/resolv.conf false}]  runsc}",
 		},
 		{
 			name: "no RuntimeClass", pod: stagePod(class("strong")),
