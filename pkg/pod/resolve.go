@@ -175,6 +175,10 @@ func (r *Resolver) sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 	if err != nil {
 		return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 	}
+	if r.cfg.Platform.OS == "windows" && len(pod.Spec.HostAliases) > 0 {
+		r.parts.Recorder.Event(podRef(pod), v1.EventTypeWarning, "HostAliasesIgnored",
+			"spec.hostAliases has no effect here: Docker on Windows cannot mount a hosts file; give the names to a Service or a DNS server")
+	}
 	for _, w := range warnings {
 		r.parts.Recorder.Event(podRef(pod), v1.EventTypeWarning, w.reason, w.message)
 	}

@@ -41,6 +41,12 @@ func TestSandbox(t *testing.T) {
 			want: "&{winkube web {[] [] []} []  }",
 		},
 		{
+			name: "aliases on Windows", pod: stagePod(func(p *v1.Pod) {
+				p.Spec.DNSPolicy, p.Spec.HostAliases = v1.DNSDefault, []v1.HostAlias{{IP: "10.0.0.1", Hostnames: []string{"db"}}}
+			}), change: func(s *stage) { s.cfg.Platform.OS = "windows"; s.cfg.ResolvConf = "" },
+			want: "&{winkube web {[] [] []} []  }", told: "Warning HostAliasesIgnored pod: spec.hostAliases has no effect here",
+		},
+		{
 			name: "warning", pod: stagePod(func(p *v1.Pod) { p.Spec.DNSPolicy = v1.DNSClusterFirst }), change: func(s *stage) { s.cfg.ClusterDNS = nil },
 			want: "&{winkube web {[192.168.0.53] [corp.example] []} [{/pods/u1/resolv.conf /etc/resolv.conf false}]  }",
 			told: `Warning MissingClusterDNS pod: this node has no cluster DNS address (clusterDNS), so the policy "ClusterFirst" cannot be kept; the pod gets "Default" instead`,
@@ -80,7 +86,7 @@ func TestSandbox(t *testing.T) {
 		},
 		{
 			name: "refused", pod: stagePod(func(p *v1.Pod) { p.Spec.HostUsers = ptr(false) }),
-			err:  "FailedCreatePodSandBox: spec.hostUsers: false is not possible here: Docker cannot give a pod a user namespace of its own; remove the field, or run the daemon with userns-remap -> ContainerCreating ",
+			err:  "FailedCreatePodSandBox: spec.hostUsers: false is not possible here: Docker cannot give a pod a user namespace of its own; remove the field (userns-remap in the engine's daemon.json gives all pods one) -> ContainerCreating ",
 			told: "Warning FailedCreatePodSandBox pod: spec.hostUsers: false",
 		},
 	} {

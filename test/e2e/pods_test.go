@@ -61,6 +61,21 @@ func badPods(node string) []badPod {
 		}, []string{"ContainerCreating"}, "", "FailedMount", "nfs"},
 		{"host-users", func(pod *v1.Pod) { pod.Spec.HostUsers = &no },
 			[]string{"ContainerCreating"}, "", "FailedCreatePodSandBox", "hostUsers"},
+		{"runtime-class", func(pod *v1.Pod) { pod.Spec.RuntimeClassName = new(unknownClass) },
+			[]string{"ContainerCreating"}, "", "FailedCreatePodSandBox", `handler "winkube-unknown" is configured: the engine has`},
+		{"recursive-read-only", func(pod *v1.Pod) {
+			mount(pod, "/v", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})
+			main(pod).VolumeMounts[0].ReadOnly, main(pod).VolumeMounts[0].RecursiveReadOnly = true, new(v1.RecursiveReadOnlyEnabled)
+		}, []string{"CreateContainerConfigError"}, "", "Failed", "not supported by the runtime"},
+		{"volume-csi", func(pod *v1.Pod) {
+			mount(pod, "/v", v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "driver.example"}})
+		}, []string{"ContainerCreating"}, "", "FailedMount", "csi"},
+		{"sysctl", func(pod *v1.Pod) {
+			pod.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "kernel.msgmax", Value: "10000"}}}
+		}, nil, "SysctlForbidden", "", ""},
+		{"apparmor", func(pod *v1.Pod) {
+			pod.Spec.SecurityContext = &v1.PodSecurityContext{AppArmorProfile: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}}
+		}, nil, "AppArmor", "", ""},
 		{"no-such-command", func(pod *v1.Pod) { main(pod).Command = []string{"/nope"} },
 			start, "", "Failed", "/nope"},
 		{"other-system", func(pod *v1.Pod) { pod.Spec.NodeName, pod.Spec.OS = node, &v1.PodOS{Name: v1.Windows} },
@@ -83,6 +98,7 @@ func TestBadPods(t *testing.T) {
 	before := s.ready("good").Status.ContainerStatuses
 	kubelet, _ := node.Process("kubelet").PID()
 
+	s.runtimeClass(unknownClass, unknownClass)
 	bad := badPods(node.Name)
 	for _, b := range bad {
 		pod := s.pod(b.name, node, "sleep")

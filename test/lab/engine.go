@@ -119,6 +119,18 @@ func (e *Engine) Containers(ctx context.Context) ([]Container, error) {
 	return list, err
 }
 
+// Details is what an engine tells of one container.
+type Details struct {
+	HostConfig struct{ Runtime, PidMode string }
+}
+
+// Inspect asks for one container.
+func (e *Engine) Inspect(ctx context.Context, id string) (Details, error) {
+	var out Details
+	err := e.call(ctx, http.MethodGet, "/containers/"+url.PathEscape(id)+"/json", nil, &out)
+	return out, err
+}
+
 // Run creates and starts a container, without any agent, and returns its id.
 func (e *Engine) Run(ctx context.Context, name, image string) (string, error) {
 	var created struct {

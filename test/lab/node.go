@@ -94,6 +94,9 @@ func (h *Host) dockerdArgv() []string {
 	return []string{system("dockerd"), "--config-file=" + h.Dir("dockerd.json"), "--live-restore=" + strconv.FormatBool(h.LiveRestore)}
 }
 
+// RuntimeHandler is a runtime of every node's engine beside the default one, under the name that upstream's tests look for.
+const RuntimeHandler = "test-handler"
+
 // writeEngineFiles writes the configuration of containerd and dockerd. Everything that either would look for or leave elsewhere on
 // the machine is named.
 func (h *Host) writeEngineFiles(ctx context.Context) error {
@@ -118,6 +121,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.a
 		"exec-opts":        []string{"native.cgroupdriver=cgroupfs"}, // also where systemd runs: it would want slices
 		"bip":              fmt.Sprintf("192.168.%d.1/24", 100+h.number),
 		"shutdown-timeout": 15,
+		"runtimes":         map[string]any{RuntimeHandler: map[string]string{"path": system("runc")}},
 	}
 	if version, err := run(ctx, "dockerd", "--version"); err == nil && strings.HasPrefix(version, "Docker version 20.") {
 		settings["deprecated-key-path"] = h.Dir("docker-key.json") // else in /etc/docker; later engines have no such key
