@@ -114,16 +114,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	admitter := admit.New(admit.Config{
 		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.MaxPods,
 		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: k.allocatable,
-		Node: k.objects.Node,
-		FreshNode: func() *v1.Node {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			defer cancel()
-			fresh, err := client.CoreV1().Nodes().Get(ctx, cfg.NodeName, metav1.GetOptions{})
-			if err != nil {
-				return nil
-			}
-			return fresh
-		},
+		Node: k.objects.Node, FreshNode: func() *v1.Node { return freshNode(client, cfg.NodeName) },
 	})
 	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
 	cfg.Resolver.Capacity = k.allocatable
@@ -166,6 +157,17 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		DebugPods: debugHandler(k.pods),
 	})
 	return k, err
+}
+
+// freshNode asks the API server for our Node; nil where it does not answer in time.
+func freshNode(client kubernetes.Interface, name string) *v1.Node {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	fresh, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	return fresh
 }
 
 // withCgroups gives pods cgroups where that is wanted.

@@ -163,6 +163,10 @@ func (s *stage) AnnotatedEventf(object kruntime.Object, _ map[string]string, kin
 	s.Eventf(object, kind, reason, format, args...)
 }
 
+func class(name string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.RuntimeClassName = &name }
+}
+
 func (s *stage) RuntimeHandler(_ context.Context, name string) (string, error) {
 	handler, ok := s.classes[name]
 	if !ok {

@@ -109,10 +109,6 @@ func TestSandbox(t *testing.T) {
 	}
 }
 
-func class(name string) func(*v1.Pod) {
-	return func(p *v1.Pod) { p.Spec.RuntimeClassName = &name }
-}
-
 // failure prints a StartError and the waiting state that it makes.
 func failure(t *testing.T, err error) string {
 	t.Helper()
