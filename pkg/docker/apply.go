@@ -49,7 +49,6 @@ func (e *Engine) target(ctx context.Context) (Target, error) {
 	t := Target{
 		Platform: e.cfg.Platform, Node: e.cfg.Node, CPUs: int(e.cpus.Load()), LogMaxSize: e.cfg.LogMaxSize, LogMaxFiles: e.cfg.LogMaxFiles,
 		CgroupParent: e.cfg.CgroupParent, MinOOMScoreAdj: int(e.minOOM.Load()), SeccompDefault: e.cfg.SeccompDefault,
-		RecursiveReadOnly: e.RecursiveReadOnly(),
 	}
 	err := e.call(ctx, e.cfg.CallTimeout, "connect to the engine", func(_ context.Context, c *client.Client) error {
 		t.API = c.ClientVersion()

@@ -29,10 +29,8 @@ type Target struct {
 	SeccompDefault bool // pods that name no profile get the engine's, not none
 	// SeccompProfile is the content of the container's localhost profile; see localhostProfile.
 	SeccompProfile string
-	Hash           string // of the container's spec
-	// RecursiveReadOnly says that the engine can make read-only mounts recursively so.
-	RecursiveReadOnly bool
-	accounts          *accounts // of the image; nil: not known
+	Hash           string    // of the container's spec
+	accounts       *accounts // of the image; nil: not known
 }
 
 // Creation is everything that the engine is told about a new container.

@@ -130,7 +130,7 @@ func TestConvertGolden(t *testing.T) {
 						{Name: "disk", HostPath: "d:/logs", ContainerPath: `E:\logs`},
 					}
 				}
-				target := Target{RecursiveReadOnly: true, Platform: platform, Node: "node-1", CPUs: 8, LogMaxSize: 10 << 20, LogMaxFiles: 5, MinOOMScoreAdj: minOOMScoreAdj, Hash: "cafe"}
+				target := Target{Platform: platform, Node: "node-1", CPUs: 8, LogMaxSize: 10 << 20, LogMaxFiles: 5, MinOOMScoreAdj: minOOMScoreAdj, Hash: "cafe"}
 				if !windows {
 					target.CgroupParent = "/kubepods"
 				}

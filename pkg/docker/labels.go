@@ -35,7 +35,7 @@ const (
 
 	LabelRuntime   = "io.winkube.runtime"             // of a sandbox: handler of the pod's RuntimeClass
 	LabelUser      = "io.winkube.user"                // containerStatuses.user, see formatUser
-	LabelRecursive = "io.winkube.recursive-read-only" // "true": its read-only mounts could be made recursively so
+	LabelRecursive = "io.winkube.recursive-read-only" // "true": mounts that are to be recursively read-only if possible are
 	LabelResources = "io.winkube.resources"           // pod.Resources at creation; only on Linux
 )
 

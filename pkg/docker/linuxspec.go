@@ -44,13 +44,13 @@ func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t T
 	if err := confine(h, p, c, t); err != nil {
 		return err
 	}
-	if t.RecursiveReadOnly {
-		out.Config.Labels[LabelRecursive] = "true"
-	}
 	explicit := !versions.LessThan(t.api(), "1.44")
 	for _, m := range in.Mounts {
 		if err := bind(h, m, explicit); err != nil {
 			return err
+		}
+		if m.Recursive {
+			out.Config.Labels[LabelRecursive] = "true"
 		}
 	}
 	for _, d := range in.Devices {

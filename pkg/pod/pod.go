@@ -101,7 +101,7 @@ type Container struct {
 	// User is as whom its first process began (containerStatuses.user); nil where that is not known, and on Windows.
 	User       *v1.LinuxContainerUser
 	StopSignal string // SIGTERM, ...; "" where the engine has none
-	// RecursiveReadOnly says that its read-only mounts could be made recursively so.
+	// RecursiveReadOnly says that its mounts that were to be recursively read-only if possible are.
 	RecursiveReadOnly bool
 }
 
