@@ -27,6 +27,7 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/docker/go-connections/tlsconfig"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/pod"
@@ -254,7 +255,9 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 		if out.OS == "windows" {
 			out.CgroupDriver, out.CgroupVersion = "", ""
 		} else {
-			out.Runtimes = slices.Sorted(maps.Keys(info.Runtimes))
+			out.Runtimes = slices.DeleteFunc(slices.Sorted(maps.Keys(info.Runtimes)), func(name string) bool {
+				return len(validation.IsDNS1123Label(name)) > 0 // no handler can have that name
+			})
 		}
 		e.root.Store(info.DockerRootDir)
 		e.recursive.Store(recursiveReadOnly(out))

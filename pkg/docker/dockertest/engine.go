@@ -280,7 +280,7 @@ func (e *Engine) info(w http.ResponseWriter) {
 		"NCPU": e.opts.CPUs, "MemTotal": e.opts.Memory, "LiveRestoreEnabled": e.opts.LiveRestore, "LoggingDriver": "json-file",
 		"DockerRootDir": "/var/lib/docker", "Driver": "overlay2", "CgroupDriver": "cgroupfs", "CgroupVersion": "2",
 		"Containers": len(e.containers), "Images": len(e.images),
-		"Runtimes": map[string]any{"runc": map[string]string{"path": "runc"}, "runsc": map[string]string{"path": "/usr/bin/runsc"}},
+		"Runtimes": map[string]any{"io.containerd.runc.v2": map[string]string{"path": "runc"}, "runc": map[string]string{"path": "runc"}, "runsc": map[string]string{"path": "/usr/bin/runsc"}},
 	}
 	if e.windows() {
 		info["DockerRootDir"], info["Driver"], info["Isolation"] = `C:\ProgramData\docker`, "windowsfilter", "process"
