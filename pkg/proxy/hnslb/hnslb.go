@@ -1,0 +1,224 @@
+// Package hnslb is the back end of the service proxy that lets Windows itself forward: HNS load balancers in the virtual switch.
+//
+//	Table --wishes--> what HNS should have --difference to what it has--> hns.Client, one call each
+//
+// What HNS has is listed once per Sync of everything, network, endpoints, load balancers, and kept for those of single services. An HNS that
+// does not answer is unknown: nothing is concluded from it, and the next Sync lists again.
+package hnslb
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// Config is what a Balancer needs.
+type Config struct {
+	Client  hns.Client
+	Network string // the HNS network of the pods
+	DSR     bool   // direct server return for cluster IPs
+	// Of overlay networks only: the address from which this node asks, the node's own, and the hardware address behind it.
+	SourceVIP netip.Addr
+	NodeAddr  netip.Addr
+	NodeMAC   string
+}
+
+// Balancer implements proxy.Backend.
+type Balancer struct {
+	cfg Config
+
+	// What HNS has, as last listed and changed since; known: that it can be relied on.
+	known     bool
+	network   hns.Network
+	endpoints map[netip.Addr]hns.Endpoint
+	balancers map[front]hns.LoadBalancer
+	stray     []hns.LoadBalancer // second ones at a front, and those that have lost their endpoints
+}
+
+// New returns a Balancer that has not asked HNS for anything yet.
+func New(cfg Config) *Balancer { return &Balancer{cfg: cfg} }
+
+// Sync implements proxy.Backend. It is not safe for concurrent use.
+func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
+	if changed == nil || !b.known {
+		if err := b.list(ctx); err != nil {
+			return err
+		}
+	}
+	list, errs := wishes(&b.cfg, b.network.Overlay, want)
+	b.known = false // until all is done: a half-done change is listed again
+	more, err := b.apply(ctx, list)
+	if err != nil {
+		return err
+	}
+	errs = append(errs, more...)
+	b.known = len(more) == 0
+	return errors.Join(errs...)
+}
+
+// list asks HNS what it has.
+func (b *Balancer) list(ctx context.Context) error {
+	b.known = false
+	network, err := b.cfg.Client.Network(ctx, b.cfg.Network)
+	if err != nil {
+		return fmt.Errorf("cannot find HNS network %q: %w", b.cfg.Network, err)
+	}
+	if network.Overlay && (!b.cfg.SourceVIP.IsValid() || !b.cfg.NodeAddr.IsValid() || b.cfg.NodeMAC == "") {
+		return fmt.Errorf("HNS network %q is an overlay: want --source-vip and the node's address with its hardware address", network.Name)
+	}
+	endpoints, err := b.cfg.Client.Endpoints(ctx, network)
+	if err != nil {
+		return fmt.Errorf("cannot list HNS endpoints: %w", err)
+	}
+	balancers, err := b.cfg.Client.LoadBalancers(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list HNS load balancers: %w", err)
+	}
+	b.network, b.endpoints, b.balancers, b.stray = network, map[netip.Addr]hns.Endpoint{}, map[front]hns.LoadBalancer{}, nil
+	ids := map[string]bool{}
+	for _, e := range endpoints {
+		ids[e.ID] = true
+		for _, addr := range e.Addrs {
+			if other, ok := b.endpoints[addr]; !ok || other.Remote { // HNS of 2019 and 2022 may have a remote one beside the local one
+				b.endpoints[addr] = e
+			}
+		}
+	}
+	for _, lb := range balancers {
+		slices.Sort(lb.Endpoints)
+		on := slices.ContainsFunc(lb.Endpoints, func(id string) bool { return ids[id] })
+		_, second := b.balancers[frontOf(&lb)]
+		switch {
+		case on && !second:
+			b.balancers[frontOf(&lb)] = lb
+		case on:
+			b.stray = append(b.stray, lb)
+		}
+	}
+	return nil
+}
+
+// apply makes what is missing, changes what differs, removes what is too much; an error of HNS as a whole ends it.
+func (b *Balancer) apply(ctx context.Context, list map[front]*wish) (errs []error, err error) {
+	needed := endpointsFor(&b.cfg, &b.network, list)
+	failed, err := b.createEndpoints(ctx, needed)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range sortedFronts(list) {
+		if err := b.serve(ctx, key, list[key], failed); err != nil {
+			if errors.Is(err, hns.ErrDown) {
+				return nil, err
+			}
+			errs = append(errs, &proxy.RouteError{Route: list[key].route, Err: err})
+		}
+	}
+	for key, lb := range b.balancers {
+		if list[key] == nil {
+			if err := b.cfg.Client.DeleteLoadBalancer(ctx, lb.ID); err != nil {
+				errs = append(errs, fmt.Errorf("cannot remove HNS load balancer %s: %w", lb.ID, err))
+				continue
+			}
+			delete(b.balancers, key)
+		}
+	}
+	for _, lb := range b.stray {
+		if err := b.cfg.Client.DeleteLoadBalancer(ctx, lb.ID); err != nil {
+			errs = append(errs, fmt.Errorf("cannot remove HNS load balancer %s: %w", lb.ID, err))
+		}
+	}
+	b.stray = nil
+	return append(errs, b.deleteEndpoints(ctx, needed)...), nil
+}
+
+// createEndpoints makes the endpoints that are not there. It returns the errors of single ones by address.
+func (b *Balancer) createEndpoints(ctx context.Context, needed map[netip.Addr]hns.Endpoint) (map[netip.Addr]error, error) {
+	failed := map[netip.Addr]error{}
+	for addr, e := range needed {
+		if _, ok := b.endpoints[addr]; ok {
+			continue
+		}
+		id, err := b.cfg.Client.CreateEndpoint(ctx, b.network, e)
+		switch {
+		case errors.Is(err, hns.ErrDown):
+			return nil, err
+		case err != nil:
+			failed[addr] = fmt.Errorf("cannot make HNS endpoint %s: %w", addr, err)
+			continue
+		}
+		e.ID = id
+		b.endpoints[addr] = e
+	}
+	return failed, nil
+}
+
+// serve makes the load balancer of one front what its wish says. Endpoints that HNS does not have are left out, and told.
+func (b *Balancer) serve(ctx context.Context, key front, w *wish, failed map[netip.Addr]error) error {
+	lb := w.lb
+	var missing error
+	for _, target := range w.targets {
+		addr := target.Addr.Addr()
+		e, ok := b.endpoints[addr]
+		switch {
+		case ok:
+			lb.Endpoints = append(lb.Endpoints, e.ID)
+		case failed[addr] != nil:
+			missing = failed[addr]
+		default:
+			missing = fmt.Errorf("HNS network %q has no endpoint %s of this node", b.network.Name, addr)
+		}
+	}
+	slices.Sort(lb.Endpoints)
+	have, ok := b.balancers[key]
+	var err error
+	switch {
+	case len(lb.Endpoints) == 0:
+		return missing // what was there before goes on: nothing better is known
+	case !ok:
+		lb.ID, err = b.cfg.Client.CreateLoadBalancer(ctx, lb)
+	case equal(&have, &lb):
+		return missing
+	default:
+		lb.ID = have.ID
+		lb.ID, err = b.cfg.Client.ReplaceLoadBalancer(ctx, lb)
+	}
+	if err != nil {
+		delete(b.balancers, key)
+		return err
+	}
+	b.balancers[key] = lb
+	return missing
+}
+
+// deleteEndpoints removes those of ours that no front needs any more.
+func (b *Balancer) deleteEndpoints(ctx context.Context, needed map[netip.Addr]hns.Endpoint) (errs []error) {
+	for addr, e := range b.endpoints {
+		if _, ok := needed[addr]; ok || !ours(&b.cfg, &e) {
+			continue
+		}
+		if err := b.cfg.Client.DeleteEndpoint(ctx, e.ID); err != nil {
+			errs = append(errs, fmt.Errorf("cannot remove HNS endpoint %s: %w", addr, err))
+			continue
+		}
+		delete(b.endpoints, addr)
+	}
+	return errs
+}
+
+func sortedFronts(list map[front]*wish) []front {
+	keys := make([]front, 0, len(list))
+	for key := range list {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b front) int {
+		return cmp.Or(a.vip.Compare(b.vip), cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port), strings.Compare(fmt.Sprint(a.ipv6), fmt.Sprint(b.ipv6)))
+	})
+	return keys
+}

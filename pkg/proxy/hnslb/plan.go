@@ -1,0 +1,160 @@
+package hnslb
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// front is what tells load balancers apart: HNS has one for each.
+type front struct {
+	vip      netip.Addr // the zero Addr: node port
+	ipv6     bool
+	protocol uint32
+	port     uint16
+}
+
+func frontOf(lb *hns.LoadBalancer) front { return front{lb.VIP, lb.IPv6, lb.Protocol, lb.ExternalPort} }
+
+// wish is a load balancer that should be, its endpoints by address.
+type wish struct {
+	route   proxy.Route
+	lb      hns.LoadBalancer // without endpoints
+	targets []proxy.Endpoint
+}
+
+var protocols = map[v1.Protocol]uint32{v1.ProtocolTCP: 6, v1.ProtocolUDP: 17, v1.ProtocolSCTP: 132}
+
+// wishes is what HNS should have for a Table. Routes that it cannot serve, or only in part, are errors.
+func wishes(cfg *Config, overlay bool, want *proxy.Table) (map[front]*wish, []error) {
+	out := map[front]*wish{}
+	var errs []error
+	for i := range want.Routes {
+		r := want.Routes[i]
+		targets := r.Targets()
+		if len(targets) == 0 {
+			continue // nothing listens there: refused by nobody, as HNS cannot refuse
+		}
+		fail := func(format string, args ...any) {
+			errs = append(errs, &proxy.RouteError{Route: r, Err: fmt.Errorf(format, args...)})
+		}
+		if len(r.Sources) > 0 {
+			fail("HNS load balancers cannot be limited to source ranges")
+			continue
+		}
+		port := commonPort(targets)
+		same := slices.DeleteFunc(slices.Clone(targets), func(e proxy.Endpoint) bool { return e.Addr.Port() != port })
+		if len(same) < len(targets) {
+			fail("an HNS load balancer has one target port: only endpoints with port %d are used", port)
+		}
+		w := &wish{route: r, lb: balancer(cfg, overlay, &r, same), targets: same}
+		key := frontOf(&w.lb)
+		if other := out[key]; other != nil {
+			fail("the front is that of %s", other.route.Service.ServiceName)
+			continue
+		}
+		out[key] = w
+	}
+	return out, errs
+}
+
+// balancer has the flags that upstream's winkernel proxy gives: direct server return for cluster IPs where it is switched on, and for other
+// kinds when all endpoints are on this node.
+func balancer(cfg *Config, overlay bool, r *proxy.Route, targets []proxy.Endpoint) hns.LoadBalancer {
+	lb := hns.LoadBalancer{VIP: r.Front.Addr(), IPv6: r.Front.Addr().Is6(), Protocol: protocols[r.Protocol], ExternalPort: r.Front.Port(),
+		InternalPort: targets[0].Addr.Port(), ClientAffinity: r.Affinity > 0, ExternalIP: r.Kind != proxy.ClusterIP, DSR: cfg.DSR}
+	if r.Kind != proxy.ClusterIP {
+		lb.DSR = !slices.ContainsFunc(targets, func(e proxy.Endpoint) bool { return !e.Local })
+	}
+	if r.Kind == proxy.NodePort {
+		lb.VIP, lb.LocalRouted = netip.Addr{}, true
+	}
+	if overlay {
+		lb.SourceVIP = cfg.SourceVIP
+	}
+	return lb
+}
+
+// commonPort is the port that most endpoints have; of several the lowest.
+func commonPort(targets []proxy.Endpoint) uint16 {
+	count := map[uint16]int{}
+	best := targets[0].Addr.Port()
+	for _, e := range targets {
+		p := e.Addr.Port()
+		count[p]++
+		if count[p] > count[best] || count[p] == count[best] && p < best {
+			best = p
+		}
+	}
+	return best
+}
+
+// remoteMAC is the hardware address of a remote endpoint: never on a wire, but different for each, as upstream makes it up. It is also the
+// mark by which the next run knows our endpoints.
+func remoteMAC(addr netip.Addr) string {
+	b := addr.AsSlice()
+	b = b[len(b)-4:]
+	if addr.Is6() {
+		slices.Reverse(b)
+	}
+	return fmt.Sprintf("02-11-%02x-%02x-%02x-%02x", b[0], b[1], b[2], b[3])
+}
+
+// endpointsFor lists the endpoints that the wishes need and that are ours to make, by address.
+func endpointsFor(cfg *Config, network *hns.Network, list map[front]*wish) map[netip.Addr]hns.Endpoint {
+	out := map[netip.Addr]hns.Endpoint{}
+	for _, w := range list {
+		for _, target := range w.targets {
+			addr := target.Addr.Addr()
+			if target.Local {
+				continue // the network's maker made it
+			}
+			e := hns.Endpoint{Addrs: []netip.Addr{addr}, MAC: remoteMAC(addr), Remote: true}
+			if network.Overlay {
+				e.Provider = provider(cfg, network, addr)
+			}
+			out[addr] = e
+		}
+		if vip := w.lb.VIP; network.Overlay && w.route.Kind == proxy.ClusterIP {
+			out[vip] = hns.Endpoint{Addrs: []netip.Addr{vip}, MAC: cfg.NodeMAC, Remote: true, Provider: cfg.NodeAddr}
+		}
+	}
+	if network.Overlay && len(list) > 0 {
+		out[cfg.SourceVIP] = hns.Endpoint{Addrs: []netip.Addr{cfg.SourceVIP}, MAC: cfg.NodeMAC}
+	}
+	return out
+}
+
+// provider is the host that has an address of an overlay; this one for those outside of all remote subnets.
+func provider(cfg *Config, network *hns.Network, addr netip.Addr) netip.Addr {
+	for _, s := range network.Remote {
+		if s.Prefix.Contains(addr) || s.Provider == addr {
+			return s.Provider
+		}
+	}
+	return cfg.NodeAddr
+}
+
+// ours says whether an endpoint is one that endpointsFor makes: ours to remove.
+func ours(cfg *Config, e *hns.Endpoint) bool {
+	if len(e.Addrs) != 1 {
+		return false
+	}
+	if !e.Remote {
+		return e.Addrs[0] == cfg.SourceVIP && strings.EqualFold(e.MAC, cfg.NodeMAC)
+	}
+	return strings.EqualFold(e.MAC, remoteMAC(e.Addrs[0])) || cfg.NodeMAC != "" && strings.EqualFold(e.MAC, cfg.NodeMAC)
+}
+
+// equal says whether two load balancers do the same.
+func equal(a, b *hns.LoadBalancer) bool {
+	x, y := *a, *b
+	x.ID, y.ID, x.Endpoints, y.Endpoints = "", "", nil, nil
+	return fmt.Sprint(x) == fmt.Sprint(y) && slices.Equal(a.Endpoints, b.Endpoints)
+}
