@@ -42,8 +42,8 @@ func (e *Engine) Exec(ctx context.Context, containerID string, cmd []string, in 
 }
 
 // ExecSync runs argv and keeps at most limit bytes of its output, both streams as they come. When ctx ends, err is ctx's, and the
-// command is killed where the engine runs in the same Linux as the agent. On Windows the engine has no way to end a command; it
-// runs on until it ends by itself or its container does.
+// command is killed where the engine runs in the same Linux as the agent and tells its process id (API 1.25). Else there is no way to
+// end it, as on Windows: it runs on until it ends by itself or its container does.
 func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error) {
 	kept := &head{limit: limit}
 	var execID string
