@@ -9,7 +9,7 @@ step "unit tests, race detector" go test -race -timeout 8m ./...
 
 # The cluster is removed at the end, which fails when something is left behind; one that ran before stays.
 ran=yes
-if go run ./hack/cluster status | grep -qw down; then ran=no; fi
+if grep -qw down <<<"$(go run ./hack/cluster status)"; then ran=no; fi
 finish() {
 	local code=$?
 	[ $ran = yes ] || go run ./hack/cluster down || code=1
