@@ -31,13 +31,16 @@ var errNoLogFiles = errors.New("the engine's log files are not to be read here")
 // logFiles says where the log of a container lies; false where the engine must be asked: it is on another host or not on Linux, writes
 // in another format, or compresses.
 func (e *Engine) logFiles(in container.InspectResponse) (logFiles, bool) {
-	if e.cfg.Platform.OS != "linux" || !e.local() || in.HostConfig == nil || in.LogPath == "" {
+	files, ok := e.findLog(in)
+	return files, ok && e.cfg.Platform.OS == "linux" && in.HostConfig.LogConfig.Config["compress"] != "true"
+}
+
+// findLog says where the log of a container lies; false: not in files on this host.
+func (e *Engine) findLog(in container.InspectResponse) (logFiles, bool) {
+	if !e.local() || in.HostConfig == nil || in.HostConfig.LogConfig.Type != "json-file" || !filepath.IsAbs(in.LogPath) {
 		return logFiles{}, false
 	}
 	config := in.HostConfig.LogConfig
-	if config.Type != "json-file" || config.Config["compress"] == "true" || !filepath.IsAbs(in.LogPath) {
-		return logFiles{}, false
-	}
 	count, err := strconv.Atoi(config.Config["max-file"])
 	if err != nil {
 		count = 1
@@ -114,10 +117,17 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// size adds up what the files hold. Ones that vanish meanwhile do not count.
+// size adds up what the files hold, compressed ones too. Ones that vanish meanwhile do not count.
 func (f logFiles) size() (bytes, count uint64) {
-	for i := range max(f.count, 1) {
-		if info, err := os.Lstat(filepath.Join(f.dir, f.name(i))); err == nil && info.Mode().IsRegular() {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return 0, 0
+	}
+	for _, e := range entries {
+		if e.Name() != f.base && !strings.HasPrefix(e.Name(), f.base+".") {
+			continue
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
 			bytes += uint64(info.Size())
 			count++
 		}

@@ -11,12 +11,16 @@ import (
 type DiskUsage struct {
 	Logs     uint64 // bytes of all log files, rotated ones too
 	LogFiles uint64
-	Writable uint64 // bytes of what it has written to its root file system
+	Writable uint64 // bytes of what it has written to its root file system; 0 on Windows
 }
 
 // DiskUsage measures a container, running or not. The engine walks the container's writable layer, which takes longer the more files it
-// has written; who only wants Logs asks LogUsage. The logs of a container count as nothing where the engine's files are not at hand.
+// has written; who only wants Logs asks LogUsage. On Windows it would have to activate the layer, of a running container too, so that it
+// is not asked there. The logs of a container count as nothing where the engine's files are not at hand.
 func (e *Engine) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
+	if e.cfg.Platform.OS == "windows" {
+		return e.LogUsage(ctx, id)
+	}
 	var in container.InspectResponse
 	err := e.call(ctx, e.cfg.CallTimeout, "measure the files of container "+short(id), func(ctx context.Context, c *client.Client) (err error) {
 		in, _, err = c.ContainerInspectWithRaw(ctx, id, true)
@@ -42,7 +46,7 @@ func (e *Engine) LogUsage(ctx context.Context, id string) (DiskUsage, error) {
 }
 
 func (e *Engine) logUsage(in container.InspectResponse) (out DiskUsage) {
-	if files, ok := e.logFiles(in); ok {
+	if files, ok := e.findLog(in); ok {
 		out.Logs, out.LogFiles = files.size()
 	}
 	return out
