@@ -46,6 +46,10 @@ func TestDiskFull(t *testing.T) {
 		if _, err = m.Prepare(t.Context(), p); !errors.Is(err, syscall.ENOSPC) || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "c" : `) {
 			t.Errorf("full: %v", err)
 		}
+		first := err.Error()
+		if _, err = m.Prepare(t.Context(), p); err == nil || err.Error() != first {
+			t.Errorf("the second try: %v, want %s", err, first)
+		}
 		if got := content(t, filepath.Join(paths["c"], "key")); got != "first" {
 			t.Errorf("the volume has %.20q now", got)
 		}

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/utils/clock"
@@ -132,7 +134,7 @@ func (w writer) writeLinked(dir string, want payload, gid *int64) error {
 func (w writer) writeTimestamped(dir string, want payload, gid *int64) (string, error) {
 	tree, err := os.MkdirTemp(dir, w.clock.Now().UTC().Format("..2006_01_02_15_04_05."))
 	if err != nil {
-		return "", fmt.Errorf("cannot make directory: %w", err)
+		return "", fmt.Errorf("cannot make directory: %w", nameless(err))
 	}
 	if err := writeTree(tree, want, gid); err != nil {
 		return "", errors.Join(err, os.RemoveAll(tree))
@@ -160,18 +162,27 @@ func link(dir, name, target string) error {
 	return os.Rename(temp, p)
 }
 
+// nameless is err without the name of a file that is another at each try: events count what repeats only while its words stay the same.
+func nameless(err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return at.Err
+	}
+	return err
+}
+
 func writeTree(tree string, want payload, gid *int64) error {
 	dirs := map[string]bool{".": true}
-	for name, f := range want {
-		p := filepath.Join(tree, filepath.FromSlash(name))
+	for _, name := range slices.Sorted(maps.Keys(want)) { // in one order, so that a failure repeats
+		f, p := want[name], filepath.Join(tree, filepath.FromSlash(name))
 		for d := path.Dir(name); !dirs[d]; d = path.Dir(d) {
 			dirs[d] = true
 		}
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			return fmt.Errorf("cannot make directory of %s: %w", name, err)
+			return fmt.Errorf("cannot make directory of %s: %w", name, nameless(err))
 		}
 		if err := writeOwned(p, f, gid); err != nil {
-			return fmt.Errorf("cannot write %s: %w", name, err)
+			return fmt.Errorf("cannot write %s: %w", name, nameless(err))
 		}
 	}
 	for d := range dirs {
