@@ -112,7 +112,7 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 			misfit = a.misfit(p, want, node)
 		}
 	}
-	if len(missing) > 0 && critical(p) && a.cfg.Preempt != nil {
+	if len(missing) > 0 && pod.Critical(p) && a.cfg.Preempt != nil {
 		if misfit != nil { // no use in ending others
 			return misfit
 		}
@@ -349,9 +349,4 @@ func extended(name v1.ResourceName) bool {
 func static(p *v1.Pod) bool {
 	source := p.Annotations["kubernetes.io/config.source"]
 	return source != "" && source != "api"
-}
-
-// critical pods may take the place of others: static ones, and those of the system's priority classes.
-func critical(p *v1.Pod) bool {
-	return static(p) || (p.Spec.Priority != nil && *p.Spec.Priority >= 2_000_000_000)
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	helper "k8s.io/component-helpers/resource"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/volume"
 )
 
@@ -85,7 +86,7 @@ type Eviction struct {
 func Plan(usages []Usage) []Eviction {
 	var out []Eviction
 	for _, u := range usages {
-		if message := u.excess(); message != "" && !critical(u.Pod) {
+		if message := u.excess(); message != "" && !pod.Critical(u.Pod) {
 			out = append(out, Eviction{u.Pod, message})
 		}
 	}
@@ -112,10 +113,4 @@ func (u Usage) excess() string {
 		}
 	}
 	return ""
-}
-
-// critical pods keep the node going: static ones and those of the system's priority classes.
-func critical(p *v1.Pod) bool {
-	source := p.Annotations["kubernetes.io/config.source"]
-	return source != "" && source != "api" || p.Spec.Priority != nil && *p.Spec.Priority >= 2_000_000_000
 }

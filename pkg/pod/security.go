@@ -167,7 +167,7 @@ func podLabel(pod *v1.Pod) string {
 // oomScoreAdj is what a container's processes get in /proc/PID/oom_score_adj. A burstable container is the safer the larger its share
 // of the node's memory that it requests; sidecars count at least as much as the smallest of the containers that they serve.
 func oomScoreAdj(pod *v1.Pod, container *v1.Container, memory int64) int {
-	critical := pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCriticalPriority || fromFile(pod)
+	critical := Critical(pod)
 	if critical && pod.Spec.PriorityClassName == systemNodeCritical {
 		return oomGuaranteed
 	}
@@ -212,6 +212,12 @@ const systemCriticalPriority = 2_000_000_000
 func fromFile(pod *v1.Pod) bool {
 	source := pod.Annotations["kubernetes.io/config.source"]
 	return source != "" && source != "api"
+}
+
+// Critical says that a pod keeps the node or the cluster going: it is static, or of the system's priority classes. It may take the place of
+// others, and is not evicted.
+func Critical(pod *v1.Pod) bool {
+	return fromFile(pod) || pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCriticalPriority
 }
 
 // qosOf is the pod's QoS class: the API server's word, or for static pods what it would say.
