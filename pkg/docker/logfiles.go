@@ -53,7 +53,7 @@ func (e *Engine) local() bool { return !strings.HasPrefix(e.host, "tcp://") }
 
 // How often the files are opened again when the engine rotates them just then.
 const (
-	openTries = 20
+	openTries = 100
 	openPause = 2 * time.Millisecond
 )
 

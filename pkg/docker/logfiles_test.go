@@ -257,7 +257,7 @@ func TestFollowRotation(t *testing.T) {
 
 // TestReadDuringRotation reads a log that is rotated all the time.
 func TestReadDuringRotation(t *testing.T) {
-	s := newScribe(t, 2000, 50)
+	s := newScribe(t, 20_000, 8)
 	var readers sync.WaitGroup
 	stop := make(chan struct{})
 	for range 3 {
