@@ -121,8 +121,13 @@ func (c *cgroups) Leftovers() ([]types.UID, error) {
 
 // start finds the hierarchies, as the engine uses them, and makes the cgroups above the pods'. What is there already keeps its limits
 // until run has looked at them: its pods may use more.
-func (c *cgroups) start(ctx context.Context, systemd bool) (err error) {
-	if c.tree, err = cgroup.Open(cgroup.Config{Root: c.cfg.Root, Systemd: systemd, Runner: command.New()}); err != nil {
+// driver is the engine's: cgroupfs, systemd, or none.
+func (c *cgroups) start(ctx context.Context, driver string) (err error) {
+	if driver == "none" {
+		return errors.New("the engine limits nothing by cgroups (docker info: Cgroup Driver: none, as when it runs without root): " +
+			"let it have them, or switch cgroups of pods off with --cgroups-per-qos=false")
+	}
+	if c.tree, err = cgroup.Open(cgroup.Config{Root: c.cfg.Root, Systemd: driver == "systemd", Runner: command.New()}); err != nil {
 		return err
 	}
 	c.ready.Store(true)

@@ -323,7 +323,7 @@ func (k *Kubelet) runPods(ctx context.Context) error {
 		if err != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
-		if err := k.cgroups.start(ctx, info.CgroupDriver == "systemd"); err != nil {
+		if err := k.cgroups.start(ctx, info.CgroupDriver); err != nil {
 			return err
 		}
 		go k.cgroups.run(ctx)
