@@ -68,8 +68,7 @@ type planner struct {
 	know     *Knowledge
 	now      time.Time
 	out      Decision
-	// growing: the pod's cgroup is not yet as large as its containers are to be; resizing: a container is not what it was granted.
-	growing, resizing bool
+	growing  bool // the pod's cgroup is not yet as large as its containers are to be
 }
 
 func (p *planner) sync() {

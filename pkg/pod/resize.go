@@ -298,18 +298,20 @@ func changeOf(pod *v1.Pod, kind Kind, c *v1.Container, have Container, last *v1.
 
 // resize brings a running container to what it was granted.
 func (p *planner) resize(kind Kind, spec *v1.Container, c Container) {
-	need := changeOf(p.pod, kind, spec, c, &p.know.Last)
-	if p.know.Updates[c.ID] == need.want {
-		need.update = false // an engine that said yes and did nothing is not asked again
-	}
-	p.resizing = p.resizing || need.update || need.restart
-	switch {
+	switch need := p.needs(kind, spec, c); {
 	case need.restart:
 		p.out.Replace = append(p.out.Replace, c.ID)
 		p.stop(c, spec, fmt.Sprintf("Container %s resize requires restart", spec.Name), stopGrace(p.pod), true)
 	case need.update && !p.growing:
 		p.update(Step{Action: UpdateContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Resources: &need.want})
 	}
+}
+
+// needs is what lacks for a running container. An engine that said yes and did nothing is not asked again.
+func (p *planner) needs(kind Kind, spec *v1.Container, c Container) change {
+	need := changeOf(p.pod, kind, spec, c, &p.know.Last)
+	need.update = need.update && p.know.Updates[c.ID] != need.want
+	return need
 }
 
 // update plans a change of what a container, or with ID "" the pod, is held to.
@@ -339,8 +341,17 @@ func (p *planner) growPod() {
 // shrinkPod takes from the pod's cgroup what its containers have given back.
 func (p *planner) shrinkPod() {
 	have, want := p.observed.Cgroup, PodResourcesOf(p.pod)
-	if have == nil || p.growing || p.resizing || *have == want || p.know.Updates[""] == want {
+	if have == nil || p.growing || *have == want || p.know.Updates[""] == want {
 		return
+	}
+	for _, c := range p.running(nil) { // also those that are being stopped
+		kind, spec, known := FindContainer(p.pod, c.Name)
+		if !known {
+			return
+		}
+		if need := p.needs(kind, spec, c); need.update || need.restart {
+			return
+		}
 	}
 	p.update(Step{Action: UpdatePod, Resources: &want})
 }

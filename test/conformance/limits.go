@@ -32,7 +32,7 @@ var limits = []limit{
 		holds: func(m machine) bool { return !m.sysResource },
 	},
 	{
-		name: regexp.MustCompile(`\[sig-node\] .*InPlace Resize.* guaranteed qos - 1 container with resize policy ` +
+		name: regexp.MustCompile(`\[sig-node\] .*InPlace Resize.* guaranteed qos - 1 container with resize policy (\[Feature:InPlacePodVerticalScaling\] )?` +
 			`(cpu restart resizing .*cpu|mem restart resizing .*mem|cpu & mem restart)`),
 		reason: "after a restart it wants the OOM score -997 of guaranteed pods, and this machine may not give CAP_SYS_RESOURCE",
 		proof: "test/e2e/common/node/framework/podresize/resize.go of the suite: verifyOomScoreAdj; bit 24 of CapBnd in /proc/self/status is 0; " +
