@@ -9,8 +9,15 @@ import (
 // skipped are tests that cannot pass under Wine, or prove nothing there, each with its reason.
 var skipped = map[string]string{
 	"pkg/docker.TestLogLinks":                        noLinks,
+	"pkg/docker.TestLogLinksOfOthers":                noLinks,
+	"pkg/docker.TestReadDuringRotation":              linuxLogs,
+	"pkg/docker.TestFollowOddities":                  linuxLogs,
+	"pkg/docker.TestLogFilesRefused":                 linuxLogs,
+	"pkg/docker.TestSuiteFakeOldest":                 "binds paths of this host, which have a colon, in an engine of Linux, whose oldest takes none",
 	"pkg/pod.TestReadVolumeFile":                     noLinks,
 	"pkg/probe.TestCloseIsOrderly":                   "AcceptEx of Wine fails when the client has gone already",
+	"pkg/proxy/relay.TestUDPSession":                 oneUDPAddress,
+	"pkg/proxy/relay.TestUDPSessionsEnd":             oneUDPAddress,
 	"pkg/proxy/relay.TestNoLeak":                     oneUDPAddress,
 	"pkg/proxy/relay.TestPackets":                    oneUDPAddress,
 	"pkg/proxy/relay.TestAffinity":                   oneUDPAddress,
@@ -25,6 +32,7 @@ var skipped = map[string]string{
 const (
 	noLinks       = "os.Symlink under Wine returns no error and makes nothing"
 	oneUDPAddress = "Wine binds a UDP socket of one address to all: a second is refused, and answers leave from another address"
+	linuxLogs     = "the engine's log files are read on Linux only; here a file that is open can be neither renamed nor removed"
 	noReset       = "a socket with linger 0 is closed in order under Wine, with no reset"
 )
 

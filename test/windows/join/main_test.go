@@ -49,7 +49,7 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	}
 	defer unlock()
 	keep := cluster.Running() || os.Getenv("WINKUBE_KEEP") != ""
-	if err := cluster.Up(ctx); err != nil {
+	if err := cluster.UpWithoutAgents(ctx); err != nil {
 		return 1, err
 	}
 	if err := cluster.UpWindows(ctx); err != nil {

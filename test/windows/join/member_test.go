@@ -79,7 +79,7 @@ func (m *member) boot() {
 func (m *member) startEngine() {
 	m.Helper()
 	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket())
-	m.engine = m.start(cmd, false)
+	m.engine = m.start("windockerd", cmd)
 	m.until(10*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
 }
 
@@ -96,19 +96,19 @@ func (m *member) startKubelet() {
 	cmd := m.Command(m.Context(), filepath.Join(bin, "kubelet.exe"), "--hostname-override="+m.host.Name, "--pod-infra-container-image="+lab.PauseImage, "--resolv-conf=",
 		"--kubeconfig="+pki("kubelet.kubeconfig"), "--node-ip="+m.host.Addr.String(), `--root-dir=C:\kubelet`, "--client-ca-file="+pki("ca.crt"),
 		"--tls-cert-file="+pki("kubelet-server.crt"), "--tls-private-key-file="+pki("kubelet-server.key"), "--cluster-dns="+lab.DNSAddress, "--cluster-domain="+lab.DNSDomain, "--v=2")
-	cmd.Env = append(cmd.Env, "CONTAINER_NETWORK="+podNetwork, "GOCOVERDIR="+m.covered)
-	m.kubelet = m.start(cmd, true)
+	cmd.Env = append(cmd.Env, "CONTAINER_NETWORK="+podNetwork, "GOCOVERDIR="+rig.WindowsPath(m.covered))
+	m.kubelet = m.start("kubelet.exe", cmd)
 }
 
 func (m *member) startProxy() {
 	m.Helper()
 	cmd := m.Command(m.Context(), filepath.Join(bin, "proxy.exe"), "--v=3", "--proxy-mode=userspace", "--hostname-override="+m.host.Name,
 		"--kubeconfig="+rig.WindowsPath(m.host.PKI("proxy.kubeconfig")), "--bind-address="+m.host.Addr.String(), "--network-mode=upstream")
-	cmd.Env = append(cmd.Env, "INTERFACE_TO_ADD_SERVICE_IP=lo", "GOCOVERDIR="+m.covered)
-	m.proxy = m.start(cmd, true)
+	cmd.Env = append(cmd.Env, "INTERFACE_TO_ADD_SERVICE_IP=lo", "GOCOVERDIR="+rig.WindowsPath(m.covered))
+	m.proxy = m.start("proxy.exe", cmd)
 }
 
-func (m *member) start(cmd *exec.Cmd, shown bool) *program {
+func (m *member) start(name string, cmd *exec.Cmd) *program {
 	m.Helper()
 	one := &program{cmd: cmd, log: &bytes.Buffer{}, begin: time.Now()}
 	cmd.Stdout, cmd.Stderr = one.log, one.log
@@ -117,9 +117,9 @@ func (m *member) start(cmd *exec.Cmd, shown bool) *program {
 	}
 	m.Cleanup(func() {
 		one.kill()
-		if m.Failed() && shown {
+		if m.Failed() {
 			text := one.log.String()
-			m.Logf("%s printed, at its end:\n%s", filepath.Base(cmd.Args[len(cmd.Args)-1]), text[max(0, len(text)-12000):])
+			m.Logf("%s printed, at its end:\n%s", name, text[max(0, len(text)-12000):])
 		}
 	})
 	return one
@@ -166,6 +166,7 @@ func (m *member) ask(ctx context.Context, method, path, body string) (string, er
 	if err != nil {
 		return "", err
 	}
+	request.Header.Set("Content-Type", "application/json")
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", m.socket())
 	}}
