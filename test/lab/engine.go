@@ -157,7 +157,11 @@ func (e *Engine) Kill(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodPost, "/containers/"+url.PathEscape(id)+"/kill", nil, nil)
 }
 
-// RemoveNetwork removes a network by name.
+// RemoveNetwork removes a network by name; one that is gone is no error.
 func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
-	return e.call(ctx, http.MethodDelete, "/networks/"+url.PathEscape(name), nil, nil)
+	err := e.call(ctx, http.MethodDelete, "/networks/"+url.PathEscape(name), nil, nil)
+	if err != nil && e.call(ctx, http.MethodGet, "/networks/"+url.PathEscape(name), nil, nil) != nil {
+		return nil
+	}
+	return err
 }

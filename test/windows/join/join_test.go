@@ -17,7 +17,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
@@ -444,10 +443,7 @@ func (m *member) leaves() {
 	if err := os.WriteFile(filepath.Join(cluster.Root, fmt.Sprintf("_output/wine/calls-%d.log", m.Build)), []byte(calls), 0o644); err != nil {
 		m.Error(err)
 	}
-	if err := client.CoreV1().Nodes().Delete(ctx, m.host.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		m.Error(err)
-	}
-	if err := m.host.Engine().RemoveNetwork(ctx, podNetwork); err != nil {
+	if err := m.forget(ctx); err != nil {
 		m.Error(err)
 	}
 }

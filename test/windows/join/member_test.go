@@ -3,6 +3,7 @@ package join
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/windows/rig"
@@ -59,10 +63,27 @@ func newMember(t *testing.T, build int) *member {
 			t.Error(err)
 		}
 	})
-	if err := p.Own(m.covered); err != nil {
+	if err := errors.Join(p.Own(m.covered), m.forget(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	return m
+}
+
+// forget removes what a member before this one left in the cluster and in the engine: its Node, its containers, its network.
+func (m *member) forget(ctx context.Context) error {
+	if err := client.CoreV1().Nodes().Delete(ctx, m.host.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	list, err := m.host.Engine().Containers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, one := range list {
+		if err := m.host.Engine().Remove(ctx, one.ID); err != nil {
+			return err
+		}
+	}
+	return m.host.Engine().RemoveNetwork(ctx, podNetwork)
 }
 
 // boot starts what Windows starts by itself: the engine and its pipe.

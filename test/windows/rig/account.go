@@ -17,9 +17,14 @@ const (
 	user = "winkube" // as programs see it
 	// unprivileged is the uid and gid of Wine when root runs the rig: nobody's on a Debian machine.
 	unprivileged = 64242
-	// readSearch is CAP_DAC_READ_SEARCH: lets Wine read this repository below a directory that only root may enter.
-	readSearch = 2
 )
+
+// kept are the rights of root that Wine keeps: to read this repository below a directory that only root may enter, and to listen on ports
+// below 1024, as anyone may on Windows.
+var kept = []struct {
+	name   string // as setpriv knows it
+	number int    // of capabilities(7)
+}{{"dac_read_search", 2}, {"net_bind_service", 10}}
 
 // installed says which package is missing.
 func installed() error {
@@ -37,7 +42,7 @@ func installed() error {
 type account struct {
 	uid      int
 	switched bool // we are root and Wine is not
-	reads    bool // it may be given CAP_DAC_READ_SEARCH
+	rights   []string
 }
 
 func who() (account, error) {
@@ -54,7 +59,13 @@ func who() (account, error) {
 	if err != nil {
 		return account{}, fmt.Errorf("cannot read the capabilities: %w", err)
 	}
-	return account{uid: unprivileged, switched: true, reads: held&(1<<readSearch) != 0}, nil
+	a := account{uid: unprivileged, switched: true}
+	for _, right := range kept {
+		if held&(1<<right.number) != 0 {
+			a.rights = append(a.rights, "+"+right.name)
+		}
+	}
+	return a, nil
 }
 
 // become is the command line that a program is appended to so that it runs as this account, in that network namespace.
@@ -66,8 +77,8 @@ func (a account) become(netns string) []string {
 	if a.switched {
 		id := strconv.Itoa(a.uid)
 		argv = append(argv, "setpriv", "--reuid="+id, "--regid="+id, "--clear-groups")
-		if a.reads {
-			argv = append(argv, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+		if rights := strings.Join(a.rights, ","); rights != "" {
+			argv = append(argv, "--inh-caps="+rights, "--ambient-caps="+rights)
 		}
 		argv = append(argv, "--")
 	}
