@@ -86,6 +86,10 @@ func TestTable(t *testing.T) {
 			t.Errorf("a peer that no interface leads to: %v", err)
 		}
 	}
+	mixed := Route{Dst: netip.MustParsePrefix("10.244.4.0/24"), Via: netip.MustParseAddr("fd00::1"), Peer: peer, Node: "other"}
+	if err := table.Change(ctx, Diff{Add: []Route{mixed}}); err == nil || !strings.Contains(err.Error(), "cannot add route") {
+		t.Errorf("a next hop of the other family: %v", err)
+	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := table.Change(ended, Diff{Add: []Route{one}}); err == nil {

@@ -84,6 +84,13 @@ func TestIPHelperAddresses(t *testing.T) {
 	if got := held(next); len(got) > 0 {
 		t.Errorf("left behind: %v", got)
 	}
+	gone := &ipHelperAddresses{name: "vEthernet (gone)"} // removed after the proxy's start
+	if err := gone.Set(ctx, addrs("10.96.0.1")); err == nil || !strings.Contains(err.Error(), "vEthernet (gone)") {
+		t.Errorf("an address on an interface that is gone: %v", err)
+	}
+	if _, err := gone.Host(); err == nil {
+		t.Error("an interface that is gone holds addresses")
+	}
 }
 
 func TestIPHelperChanges(t *testing.T) {

@@ -1,6 +1,6 @@
 // Command cover runs the product's own tests under Wine and measures how much of what is for Windows they execute.
 //
-//	go test -c for Windows, per package --> rig.Prefix --> coverage profiles --> a table of *_windows.go and of Windows branches
+//	go test -c for Windows, per package --> rig.Prefix with sim.World --> coverage profiles --> a table of *_windows.go and of Windows branches
 //
 // Profiles of kubelet.exe and proxy.exe from the end-to-end run are added when they are there.
 package main
@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/winkube/winkube/test/windows/rig"
+	"github.com/winkube/winkube/test/windows/sim"
 )
 
 const module = "github.com/winkube/winkube/"
@@ -59,6 +61,11 @@ func run(ctx context.Context, build int, patterns []string, listMissed bool, goa
 		return err
 	}
 	defer p.Close()
+	world, err := simulate(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer world.Close()
 	overlay, err := rig.Overlay(ctx)
 	if err != nil {
 		return err
@@ -86,6 +93,21 @@ func run(ctx context.Context, build int, patterns []string, listMissed bool, goa
 	return report(p, root, results, listMissed, goal)
 }
 
+// simulate gives the prefix what Wine lacks: HNS, IP Helper, netsh, counters. Each package's tests find it as it was left.
+func simulate(ctx context.Context, p *rig.Prefix) (*sim.World, error) {
+	world := sim.New(p.Build)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	world.Serve(listener)
+	if err := world.Install(ctx, p, listener.Addr()); err != nil {
+		world.Close()
+		return nil, err
+	}
+	return world, nil
+}
+
 // list finds the packages that have tests for Windows, or files of their own for it.
 func list(ctx context.Context, root string, patterns []string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}"}, patterns...)...)
@@ -109,12 +131,12 @@ func profile(p *rig.Prefix, pkg string) string {
 	return p.Path(`C:\windows\temp\` + strings.ReplaceAll(pkg, "/", "-") + ".cover")
 }
 
-// test runs the tests of one package in its own directory, as go test does. They may not take longer than two minutes.
+// test runs the tests of one package in its own directory, as go test does. They may not take longer than five minutes.
 func test(ctx context.Context, p *rig.Prefix, root, pkg string) error {
 	if _, err := os.Stat(exe(root, pkg)); errors.Is(err, os.ErrNotExist) {
 		return nil // no test file after all
 	}
-	args := []string{"-test.timeout=2m", "-test.coverprofile=" + rig.WindowsPath(profile(p, pkg))}
+	args := []string{"-test.timeout=5m", "-test.coverprofile=" + rig.WindowsPath(profile(p, pkg))}
 	if names := skippedTests(pkg); len(names) > 0 {
 		args = append(args, "-test.skip=^("+strings.Join(names, "|")+")$")
 	}

@@ -19,7 +19,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
@@ -98,10 +97,10 @@ func (m *member) join() {
 	m.did("proxy.exe: resident memory", m.proxy.memory())
 }
 
-// routes makes services' addresses local to the host, where Windows would have them on an interface, and leads to other nodes' pods.
+// routes leads to other nodes' pods.
 func (m *member) routes(ctx context.Context) {
 	m.Helper()
-	lines := []string{"route replace local " + lab.ServiceCIDR + " dev lo"}
+	var lines []string
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		m.Fatal(err)
@@ -206,14 +205,14 @@ func (m *member) samples() {
 	m.did("secret, configMap, hostPath, emptyDir", "ok")
 }
 
-// inPod runs the sample's command in a pod: exec.
-func (m *member) inPod(line string) string {
+// inPod runs the sample's command in a pod: exec. A kubelet that has just started may not know the pod yet.
+func (m *member) inPod(line string) (out string) {
 	m.Helper()
 	words := strings.Fields(line)
-	out, err := cluster.Kubectl(m.Context(), append([]string{"exec", "-n", m.space, words[0], "--", "/sample"}, words[1:]...)...)
-	if err != nil {
-		m.Fatal(err)
-	}
+	m.until(30*time.Second, "exec in "+line, func(ctx context.Context) (err error) {
+		out, err = cluster.Kubectl(ctx, append([]string{"exec", "-n", m.space, words[0], "--", "/sample"}, words[1:]...)...)
+		return err
+	})
 	return out
 }
 
@@ -387,6 +386,7 @@ func (m *member) reboots() {
 			m.Fatal(err)
 		}
 	}
+	m.world.Reboot()
 	if err := m.Reboot(ctx); err != nil {
 		m.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func (t *table) String() string {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nexecuted under Wine (simulated: Windows, its Docker engine, service addresses, routes; pods are Linux containers)\n%-44s", "")
+	fmt.Fprintf(&b, "\nexecuted under Wine (simulated: Windows, its Docker engine, HNS and IP Helper; pods are Linux containers)\n%-44s", "")
 	for _, build := range rig.Builds {
 		if builds[build] {
 			fmt.Fprintf(&b, " %-16s", strconv.Itoa(build))

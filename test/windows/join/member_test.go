@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +23,11 @@ import (
 
 	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/windows/rig"
+	"github.com/winkube/winkube/test/windows/sim"
 )
+
+// simPort is where programs in the prefix find the simulators.
+const simPort = 2376
 
 // podNetwork is the Docker network of the pods, made as the seeds' pages write it.
 const podNetwork = "pods"
@@ -31,7 +37,8 @@ type member struct {
 	*testing.T
 	*rig.Prefix
 	host    *lab.Host
-	space   string // namespace of its pods
+	world   *sim.World // HNS, IP Helper, netsh, counters
+	space   string     // namespace of its pods
 	engine  *program
 	relay   func()
 	kubelet *program
@@ -66,7 +73,40 @@ func newMember(t *testing.T, build int) *member {
 	if err := errors.Join(p.Own(m.covered), m.forget(t.Context())); err != nil {
 		t.Fatal(err)
 	}
+	m.simulate()
 	return m
+}
+
+// simulate gives the host what Wine lacks. The simulators live in this process, on the machine's network; windockerd leads to them.
+func (m *member) simulate() {
+	m.Helper()
+	m.world = sim.New(m.Build)
+	m.world.IPHelper.OnAddress = m.mirror
+	socket := m.host.RunDir("sim.sock")
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.Fatal(err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.world.Serve(listener)
+	m.Cleanup(m.world.Close)
+	m.startEngine()
+	if err := m.world.Install(m.Context(), m.Prefix, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: simPort}); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// mirror gives the host of Linux the addresses that proxy.exe adds by IP Helper: its sockets need them.
+func (m *member) mirror(added bool, address netip.Prefix, _ string) {
+	verb := "del"
+	if added {
+		verb = "replace"
+	}
+	if _, err := m.host.Exec(context.Background(), "ip", "address", verb, address.String(), "dev", "lo"); err != nil && added {
+		m.Errorf("cannot mirror an address: %v", err)
+	}
 }
 
 // forget removes what a member before this one left in the cluster and in the engine: its Node, its containers, its network.
@@ -89,7 +129,9 @@ func (m *member) forget(ctx context.Context) error {
 // boot starts what Windows starts by itself: the engine and its pipe.
 func (m *member) boot() {
 	m.Helper()
-	m.startEngine()
+	if m.engine == nil || m.engine.cmd.ProcessState != nil {
+		m.startEngine()
+	}
 	stop, err := m.Relay(m.Context(), rig.DockerPipe, "127.0.0.1:2375")
 	if err != nil {
 		m.Fatal(err)
@@ -99,7 +141,8 @@ func (m *member) boot() {
 
 func (m *member) startEngine() {
 	m.Helper()
-	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket())
+	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket(),
+		fmt.Sprintf("--forward=%d=%s", simPort, m.host.RunDir("sim.sock")))
 	m.engine = m.start("windockerd", cmd)
 	m.until(10*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
 }

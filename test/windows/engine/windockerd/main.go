@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -24,12 +25,57 @@ func main() {
 	linux := flag.String("engine", "", "socket of the engine of Linux")
 	address := flag.String("listen", "127.0.0.1:2375", "where to serve")
 	socket := flag.String("socket", "", "where to serve as well, for those in another network")
+	neighbour := flag.String("forward", "", "PORT=SOCKET: a port of loopback that leads to another server's socket")
 	flag.Parse()
 	opts.Dial = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", *linux) }
-	if err := serve(opts, *address, *socket); err != nil {
+	err := forward(*neighbour)
+	if err == nil {
+		err = serve(opts, *address, *socket)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "windockerd:", err)
 		os.Exit(1)
 	}
+}
+
+// forward lets programs in this network reach a server in another; it is for tests, whose simulators are in their own process.
+func forward(rule string) error {
+	port, socket, found := strings.Cut(rule, "=")
+	if !found {
+		return nil
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			from, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go join(from.(*net.TCPConn), socket)
+		}
+	}()
+	return nil
+}
+
+func join(from *net.TCPConn, socket string) {
+	defer from.Close()
+	to, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket})
+	if err != nil {
+		return // the program sees its connection close
+	}
+	defer to.Close()
+	done := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(to, from)
+		_ = to.CloseWrite()
+		close(done)
+	}()
+	_, _ = io.Copy(from, to)
+	_ = from.CloseWrite()
+	<-done
 }
 
 func serve(opts engine.Options, address, socket string) error {
