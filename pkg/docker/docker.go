@@ -69,7 +69,7 @@ type Engine struct {
 	cpus         atomic.Int64                  // of the engine's host; 0: not asked yet
 	root         atomic.Value                  // string: the engine's data directory; nothing: not asked yet
 	swept        sync.Once                     // of names of logs that are gone
-	sweptHolders atomic.Bool
+	sweptHolders atomic.Bool                   // see sweepHolders
 	accounts     accountCache
 	recursive    atomic.Bool  // see RecursiveReadOnly
 	minOOM       atomic.Int64 // the lowest oom_score_adj that the host allows, as far as known

@@ -254,7 +254,7 @@ type Volumes interface {
 	// Prepare makes every volume of pod and returns the host path by volume name. Idempotent: called before each container start and
 	// again when a Secret or ConfigMap changed, it brings contents up to date. An error names the volume (upstream's FailedMount).
 	Prepare(ctx context.Context, pod *v1.Pod) (map[string]string, error)
-	// Mounts resolves the volumeMounts of one container; env expands subPathExpr. Host paths are safe to hand to the engine: a subPath never leads out of its volume.
+	// Mounts resolves the volumeMounts of one container, one Mount each, in order; env expands subPathExpr. Host paths are safe to hand to the engine: a subPath never leads out of its volume.
 	Mounts(ctx context.Context, pod *v1.Pod, container *v1.Container, env []Env) ([]Mount, error)
 	// Devices resolves the volumeDevices of one container to block devices of the host.
 	Devices(pod *v1.Pod, container *v1.Container) ([]Device, error)
