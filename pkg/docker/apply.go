@@ -172,7 +172,7 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 		if holder.State.Status != container.StateCreated {
 			return holder.ID, true, nil
 		}
-		if err := e.remove(ctx, holder.ID); err != nil {
+		if err := e.remove(ctx, holder.ID); err != nil && !stillRuns(err) {
 			return "", false, err
 		}
 	}
@@ -222,10 +222,11 @@ func (e *Engine) stop(ctx context.Context, id string, grace time.Duration) error
 	return err
 }
 
-// remove deletes a container and its anonymous volumes; one that is gone, or going, is no error.
+// remove deletes a container and its anonymous volumes; one that is gone, or going, is no error. It never ends one that runs: what was
+// seen as never started may just have been, by a request of an agent that died.
 func (e *Engine) remove(ctx context.Context, id string) error {
 	err := e.call(ctx, e.cfg.CallTimeout, "remove container "+short(id), func(ctx context.Context, c *client.Client) error {
-		return c.ContainerRemove(ctx, id, container.RemoveOptions{RemoveVolumes: true, Force: true})
+		return c.ContainerRemove(ctx, id, container.RemoveOptions{RemoveVolumes: true})
 	})
 	if gone(err) || err != nil && beingRemoved(err) {
 		return nil

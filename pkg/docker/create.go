@@ -37,41 +37,51 @@ func (e *Engine) postCreate(ctx context.Context, c *client.Client, creation Crea
 	if err != nil {
 		return "", err
 	}
+	var answer struct {
+		ID string `json:"Id"`
+	}
+	err = e.ask(ctx, c, http.MethodPost, "/containers/create", url.Values{"name": {creation.Name}}, bytes.NewReader(body), &answer)
+	return answer.ID, err
+}
+
+// get reads what the engine has at a path.
+func (e *Engine) get(ctx context.Context, c *client.Client, path string, out any) error {
+	return e.ask(ctx, c, http.MethodGet, path, nil, nil, out)
+}
+
+// ask makes a request in JSON without the client's ideas of what is in it. Errors are like the client's.
+func (e *Engine) ask(ctx context.Context, c *client.Client, method, path string, query url.Values, body io.Reader, out any) error {
 	host, err := client.ParseHostURL(e.host)
 	if err != nil {
-		return "", err
+		return err
 	}
-	target := url.URL{Scheme: "http", Host: client.DummyHost, Path: "/v" + c.ClientVersion() + "/containers/create",
-		RawQuery: url.Values{"name": {creation.Name}}.Encode()}
+	target := url.URL{Scheme: "http", Host: client.DummyHost, Path: "/v" + c.ClientVersion() + path, RawQuery: query.Encode()}
 	if host.Scheme == "tcp" {
 		target.Host, target.Path = host.Host, strings.TrimSuffix(host.Path, "/")+target.Path
 	}
 	if e.tls != nil {
 		target.Scheme = "https"
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, target.String(), body)
 	if err != nil {
-		return "", err
+		return err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := c.HTTPClient().Do(request)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	if err != nil {
-		return "", err
-	}
-	var answer struct {
-		ID      string `json:"Id"`
-		Message string `json:"message"`
-	}
-	if err := json.Unmarshal(data, &answer); err != nil {
-		answer.Message = strings.TrimSpace(string(data))
+		return err
 	}
 	if response.StatusCode >= http.StatusBadRequest {
-		return "", fmt.Errorf("Error response from daemon: %s: %w", answer.Message, errhttp.ToNative(response.StatusCode)) //nolint:staticcheck // the client's own words
+		var answer struct{ Message string }
+		if err := json.Unmarshal(data, &answer); err != nil {
+			answer.Message = strings.TrimSpace(string(data))
+		}
+		return fmt.Errorf("Error response from daemon: %s: %w", answer.Message, errhttp.ToNative(response.StatusCode)) //nolint:staticcheck // the client's own words
 	}
-	return answer.ID, nil
+	return json.Unmarshal(data, out)
 }

@@ -77,7 +77,9 @@ type Engine struct {
 	files        fileCache
 	pid          atomic.Int64 // of the engine; 0: not known
 	warnOOM      sync.Once
-	observers    int // how many pods ObserveAll inspects at once
+	observers    int         // how many pods ObserveAll inspects at once
+	begun        atomic.Bool // ObserveAll has succeeded once: commands of former agents have been seen to
+	kill         func(pid int, containerID string)
 }
 
 var (
@@ -89,7 +91,7 @@ var (
 // New makes an Engine. It does not connect: an engine that is not there yet makes the calls fail, not New. An error means that
 // cfg.Host (or DOCKER_HOST) is unusable.
 func New(cfg Config) (*Engine, error) {
-	e := &Engine{cfg: cfg, host: cfg.Host, clock: cfg.Clock, observers: 8}
+	e := &Engine{cfg: cfg, host: cfg.Host, clock: cfg.Clock, observers: 8, kill: killTree}
 	if e.host == "" {
 		e.host = os.Getenv(client.EnvOverrideHost)
 	}
@@ -269,8 +271,12 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 
 // inspect asks for one container.
 func (e *Engine) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
+	return e.inspectWithin(ctx, e.cfg.CallTimeout, id)
+}
+
+func (e *Engine) inspectWithin(ctx context.Context, limit time.Duration, id string) (container.InspectResponse, error) {
 	var out container.InspectResponse
-	err := e.call(ctx, e.cfg.CallTimeout, "inspect container "+short(id), func(ctx context.Context, c *client.Client) (err error) {
+	err := e.call(ctx, limit, "inspect container "+short(id), func(ctx context.Context, c *client.Client) (err error) {
 		out, err = c.ContainerInspect(ctx, id)
 		if err == nil && (out.ContainerJSONBase == nil || out.State == nil || out.Config == nil) {
 			err = errors.New("the engine's answer has no state or config")

@@ -60,6 +60,11 @@ func beingRemoved(err error) bool {
 	return cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress")
 }
 
+// stillRuns knows the engine's answers to the removal of a container that runs, in the words of all its versions.
+func stillRuns(err error) bool {
+	return cerrdefs.IsConflict(err) && (strings.Contains(err.Error(), "running") || strings.Contains(err.Error(), "paused"))
+}
+
 // nameTaken knows the engine's answer to a create whose name is in use. Engines before 17.06 answer with 409 as well.
 func nameTaken(err error) bool {
 	return cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in use")

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -31,7 +28,7 @@ func (e *Engine) Exec(ctx context.Context, containerID string, cmd []string, in 
 	if errOut != nil && !tty {
 		s.err = errOut
 	}
-	inspect, err := e.exec(ctx, containerID, cmd, s, func(string) {})
+	inspect, err := e.exec(ctx, containerID, cmd, "", s, func(string) {})
 	if err != nil {
 		return err
 	}
@@ -41,17 +38,25 @@ func (e *Engine) Exec(ctx context.Context, containerID string, cmd []string, in 
 	return nil
 }
 
+// errSilent says that a command's time is over and that it is not known whether it ran.
+var errSilent = errors.New("the engine does not answer")
+
 // ExecSync runs argv and keeps at most limit bytes of its output, both streams as they come. When ctx ends, err is ctx's, and the
 // command is killed where the engine runs in the same Linux as the agent and tells its process id (API 1.25). Else there is no way to
-// end it, as on Windows: it runs on until it ends by itself or its container does.
+// end it, as on Windows: it runs on until it ends by itself or its container does. When ctx ends and it is the engine that does not
+// answer, err is another.
 func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error) {
 	kept := &head{limit: limit}
 	var execID string
-	inspect, err := e.exec(ctx, containerID, argv, streams{out: kept, err: kept}, func(id string) { execID = id })
+	inspect, err := e.exec(ctx, containerID, argv, commandMark, streams{out: kept, err: kept}, func(id string) { execID = id })
 	switch {
 	case ctx.Err() != nil:
-		if execID != "" && e.cfg.Platform.OS == "linux" {
-			e.killExec(context.WithoutCancel(ctx), containerID, execID)
+		answers := false
+		if execID != "" {
+			answers = e.endCommand(ctx, containerID, execID)
+		}
+		if !answers && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %w", argv, short(containerID), errSilent)
 		}
 		return -1, kept.data, ctx.Err()
 	case err != nil:
@@ -77,14 +82,14 @@ func notStarted(output []byte) string {
 	return "the engine could not start it"
 }
 
-// exec runs one command to its end. created is told the engine's id of it before it starts.
-func (e *Engine) exec(ctx context.Context, containerID string, cmd []string, s streams, created func(id string)) (container.ExecInspect, error) {
+// exec runs one command to its end. created is told the engine's id of it before it starts. mark is commandMark or "".
+func (e *Engine) exec(ctx context.Context, containerID string, cmd []string, mark string, s streams, created func(id string)) (container.ExecInspect, error) {
 	if len(cmd) == 0 {
 		return container.ExecInspect{}, errors.New("cannot run a command: it is empty")
 	}
 	what := "run a command in container " + short(containerID)
 	options := container.ExecOptions{
-		Cmd: cmd, Tty: s.tty, AttachStdin: s.in != nil, AttachStdout: true, AttachStderr: !s.tty,
+		Cmd: cmd, Tty: s.tty, AttachStdin: s.in != nil, AttachStdout: true, AttachStderr: !s.tty, DetachKeys: mark,
 	}
 	var id string
 	err := e.call(ctx, e.cfg.CallTimeout, what, func(ctx context.Context, c *client.Client) error {
@@ -144,53 +149,6 @@ func (e *Engine) execEnded(ctx context.Context, id, what string) (container.Exec
 		case <-e.clock.After(wait):
 		case <-inner.Done():
 			return answer, fmt.Errorf("cannot %s: its output has ended but it has not, after %v", what, execEndPatience)
-		}
-	}
-}
-
-// killPatience is how long a caller whose time is over already waits for an engine that does not answer.
-const killPatience = 2 * time.Second
-
-// killExec ends a command on this host by its process id. The id is the engine's view: that it means the same here is shown by the
-// process's cgroup, which names the container. What the command has started goes with it.
-func (e *Engine) killExec(ctx context.Context, containerID, execID string) {
-	var answer container.ExecInspect
-	err := e.call(ctx, killPatience, "inspect a command", func(ctx context.Context, c *client.Client) (err error) {
-		answer, err = c.ContainerExecInspect(ctx, execID)
-		return err
-	})
-	if err != nil || !answer.Running || answer.Pid == 0 {
-		return
-	}
-	if answer.ContainerID != "" {
-		containerID = answer.ContainerID
-	}
-	killTree(answer.Pid, containerID)
-}
-
-// killTree ends a process of a container and those that it has started: a shell that is killed leaves what it ran to the container.
-func killTree(pid int, containerID string) {
-	process, err := os.FindProcess(pid) // holds on to this process, so that the id cannot come to mean another
-	if err != nil {
-		return
-	}
-	defer func() { _ = process.Release() }()
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
-	if err != nil || !strings.Contains(string(cgroup), containerID) {
-		return
-	}
-	lists, _ := filepath.Glob(filepath.Join(dir, "task", "*", "children")) // by thread; the pattern is sound
-	var children []string
-	for _, list := range lists {
-		if data, err := os.ReadFile(list); err == nil {
-			children = append(children, strings.Fields(string(data))...)
-		}
-	}
-	_ = process.Kill()
-	for _, child := range children {
-		if pid, err := strconv.Atoi(child); err == nil {
-			killTree(pid, containerID)
 		}
 	}
 }

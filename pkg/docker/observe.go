@@ -3,6 +3,7 @@ package docker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -17,11 +18,17 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// seen is one container of the engine as pods know it: exactly one of the two is set.
+// seen is one container of the engine as pods know it: exactly one of the first two is set.
 type seen struct {
 	sandbox   *pod.Sandbox
 	container *pod.Container
+	commands  []string // ids of what is executed in it
+	unclear   bool     // the engine did not tell
 }
+
+// glimpsePatience is how long ObserveAll waits for what the engine says of one container. An engine that is stuck with one, for example
+// because its shim does not answer, does not answer for that one.
+const glimpsePatience = 10 * time.Second
 
 // ObserveAll returns every pod of which the engine has anything: one list, and an inspect for each container that is not known yet.
 func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
@@ -64,7 +71,14 @@ func (e *Engine) observe(ctx context.Context, uid types.UID) (map[types.UID]pod.
 			continue
 		}
 		group.Go(func() (err error) {
-			found[i], err = e.look(inner, list[i], mark)
+			limit := e.cfg.CallTimeout
+			if uid == "" {
+				limit = min(limit, glimpsePatience)
+			}
+			found[i], err = e.look(inner, list[i], mark, limit)
+			if silent := new(silence); uid == "" && errors.As(err, silent) {
+				found[i], err = glimpse(list[i]), nil
+			}
 			return err
 		})
 	}
@@ -73,6 +87,9 @@ func (e *Engine) observe(ctx context.Context, uid types.UID) (map[types.UID]pod.
 	}
 	if uid == "" {
 		e.cache.retain(exists)
+		if !e.begun.Swap(true) {
+			e.endFormer(ctx, list, found)
+		}
 	}
 	out := map[types.UID]pod.Observed{}
 	for i := range list {
@@ -87,9 +104,22 @@ func (e *Engine) observe(ctx context.Context, uid types.UID) (map[types.UID]pod.
 	return out, nil
 }
 
+// endFormer has the commands of probes and hooks ended that agents before this one have left in running containers.
+func (e *Engine) endFormer(ctx context.Context, list []container.Summary, found []seen) {
+	containers := map[string]string{}
+	for i := range list {
+		for _, id := range found[i].commands {
+			containers[id] = list[i].ID
+		}
+	}
+	if len(containers) > 0 {
+		go e.endCommands(ctx, containers, make(chan bool, 1)) // hooks are run again
+	}
+}
+
 // look inspects one container of a list. One that vanished since is nothing.
-func (e *Engine) look(ctx context.Context, summary container.Summary, mark uint64) (seen, error) {
-	answer, err := e.inspect(ctx, summary.ID)
+func (e *Engine) look(ctx context.Context, summary container.Summary, mark uint64, limit time.Duration) (seen, error) {
+	answer, err := e.inspectWithin(ctx, limit, summary.ID)
 	if gone(err) {
 		return seen{}, nil
 	}
@@ -97,6 +127,7 @@ func (e *Engine) look(ctx context.Context, summary container.Summary, mark uint6
 		return seen{}, err
 	}
 	s := view(answer)
+	s.commands = answer.ExecIDs
 	settled := answer.State.Status == container.StateExited || answer.State.Status == container.StateDead
 	if c := s.container; c != nil && c.State == pod.Exited {
 		c.Message = e.terminationMessage(ctx, answer)
@@ -108,6 +139,20 @@ func (e *Engine) look(ctx context.Context, summary container.Summary, mark uint6
 	return s, nil
 }
 
+// glimpse is what a list alone tells of a container. It is pure.
+func glimpse(summary container.Summary) seen {
+	in := container.InspectResponse{
+		ContainerJSONBase: &container.ContainerJSONBase{
+			ID: summary.ID, Image: summary.ImageID, Created: time.Unix(summary.Created, 0).UTC().Format(time.RFC3339Nano),
+			State: &container.State{Status: summary.State, Running: summary.State == container.StateRunning},
+		},
+		Config: &container.Config{Labels: summary.Labels},
+	}
+	s := view(in)
+	s.unclear = true
+	return s
+}
+
 // join adds what was seen to the pod it belongs to. The newest container's labels tell the pod's names and grace.
 func join(o pod.Observed, uid types.UID, labels map[string]string, s seen) pod.Observed {
 	if s.sandbox == nil && s.container == nil {
@@ -117,6 +162,7 @@ func join(o pod.Observed, uid types.UID, labels map[string]string, s seen) pod.O
 		o.UID, o.Namespace, o.Name = uid, labels[LabelPodNamespace], labels[LabelPodName]
 		o.Grace, _ = strconv.ParseInt(labels[LabelGrace], 10, 64)
 	}
+	o.Unclear = o.Unclear || s.unclear
 	if s.sandbox != nil {
 		o.Sandboxes = append(o.Sandboxes, *s.sandbox)
 	}

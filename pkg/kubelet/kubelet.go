@@ -123,6 +123,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		Images: k.engine, Volumes: volumes, Network: k.network, Objects: k.objects, Recorder: events, Clock: clock.RealClock{},
 	})
 	imageVolumes.resolver, cfg.Source.Client = resolver, client
+	cfg.Source.Registered = func() <-chan struct{} { return k.node.Registered() }
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
 		Source: pod.NewSource(cfg.Source), Runtime: k.engine, Resolver: resolver, Volumes: volumes, Objects: k.objects,
@@ -217,12 +218,13 @@ func (k *Kubelet) runNode(ctx context.Context) error {
 	return k.node.Run(ctx)
 }
 
-// allocatable is what the scheduler believes that we have: the Node's status.
+// allocatable is what the scheduler believes that we have: the Node's status. Before that is known, static pods go by what it will be.
 func (k *Kubelet) allocatable() v1.ResourceList {
 	if n := k.objects.Node(); n != nil {
 		return n.Status.Allocatable
 	}
-	return nil
+	disk, _ := host.DiskUsage(k.cfg.RootDir) // without it there is no such resource yet
+	return node.Status(node.Inputs{Config: k.cfg.Node, Facts: k.cfg.Facts, Disk: disk}).Allocatable
 }
 
 // withPodCIDRs gives a Node without a range the one of --pod-cidr.
@@ -311,13 +313,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	return first
 }
 
-// runPods starts no pod before the Node exists: its labels and its allocatable resources decide what may run here.
+// runPods starts no pod before its cgroups can be made.
 func (k *Kubelet) runPods(ctx context.Context) error {
-	select {
-	case <-k.node.Registered():
-	case <-ctx.Done():
-		return nil
-	}
 	if k.cgroups != nil {
 		info, err := k.engineInfo(ctx)
 		if err != nil {

@@ -64,6 +64,8 @@ type Observed struct {
 	Containers      []Container // newest first
 	// Cgroup is what the pod as a whole is held to; nil where it has no cgroup of its own. It is read beside the engine, from Cgroups.
 	Cgroup *Resources
+	// Unclear says that the engine did not tell all of it: it shows who is there, and is nothing to act upon. From ObserveAll alone.
+	Unclear bool
 }
 
 // Sandbox is an infra container, the owner of the pod's network.
@@ -222,7 +224,8 @@ type Credential struct {
 // Runtime is the engine as workers see it. All methods may be called concurrently; each ends by itself when ctx ends or the
 // engine hangs (per-call deadlines are the implementation's).
 type Runtime interface {
-	// ObserveAll returns every pod of which the engine has anything. An error means "unknown", never "nothing".
+	// ObserveAll returns every pod of which the engine has anything. An error means "unknown", never "nothing". A container of which the
+	// engine does not tell makes its pod Unclear and holds up no other.
 	ObserveAll(ctx context.Context) (map[types.UID]Observed, error)
 	// Observe returns one pod, at a cost that does not grow with the number of other pods. Nothing there is no error.
 	Observe(ctx context.Context, uid types.UID) (Observed, error)
@@ -245,7 +248,8 @@ type Images interface {
 // Executor runs commands in running containers for probes and hooks.
 type Executor interface {
 	// ExecSync runs argv and returns its exit code and its output (both streams, at most limit bytes kept). When ctx ends the command is
-	// ended as well where the engine allows it and err is ctx's. A command that could not be started is an error, not an exit code.
+	// ended as well where the engine allows it and err is ctx's, or another when the engine does not answer and so nothing is known. A
+	// command that could not be started is an error, not an exit code.
 	ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error)
 }
 
@@ -345,7 +349,7 @@ type Admitter interface {
 // Prober runs one probe once. It keeps no state.
 type Prober interface {
 	// Probe runs handler against target. ok false with err nil: the probe ran and failed; detail is what events show. An error means that
-	// it could not run at all, which counts as a failure too.
+	// it could not run at all.
 	Probe(ctx context.Context, handler v1.ProbeHandler, target ProbeTarget) (ok bool, detail string, err error)
 }
 

@@ -123,6 +123,9 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 		if ctx.Err() != nil {
 			return
 		}
+		if result == Unknown {
+			continue
+		}
 		if result != last {
 			last, run = result, 0
 		}
@@ -142,7 +145,8 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 	}
 }
 
-// once runs the probe. One that could not run at all has failed as well: otherwise a container that cannot be reached stays ready.
+// once runs the probe. One that could not run at all says nothing, as upstream: an engine that does not answer is no reason to kill a
+// container. But it has failed for readiness: otherwise a container that cannot be reached stays ready.
 func (p *probing) once(ctx context.Context) Result {
 	within, cancel := context.WithTimeout(ctx, seconds(p.probe.TimeoutSeconds, 1))
 	defer cancel()
@@ -156,6 +160,9 @@ func (p *probing) once(ctx context.Context) Result {
 	ref := containerRef(p.pod, p.container.Name, p.kind)
 	if err != nil {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe errored and resulted in unknown state: %v", p.key.kind, err)
+		if p.key.kind != readinessProbe {
+			return Unknown
+		}
 	} else {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", p.key.kind, detail)
 	}

@@ -24,8 +24,10 @@ import (
 // SourceConfig is where this node's pods come from. Each of the three may be absent.
 type SourceConfig struct {
 	NodeName string
-	// Client is the API server; nil: none.
-	Client kubernetes.Interface
+	// Client is the API server; nil: none. Its pods are followed once what Registered returns is closed (nil: at once), for the Node's labels
+	// and its allocatable resources decide what may run here. Static pods do not wait: the API server may be one of them.
+	Client     kubernetes.Interface
+	Registered func() <-chan struct{}
 	// Path is a directory of manifests, or one manifest (kubelet field staticPodPath); "": none.
 	Path string
 	// PathPeriod is how often Path is read without an event (fileCheckFrequency); 0: 20 s.
@@ -240,6 +242,13 @@ func (s *Source) mergeStatic(b batch, u *Update) {
 
 // followAPI lists and watches this node's pods. What changes while a batch waits to be taken goes into the next one.
 func (s *Source) followAPI(ctx context.Context, out chan<- batch) error {
+	if s.cfg.Registered != nil {
+		select {
+		case <-s.cfg.Registered():
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	selector := fields.OneTermEqualSelector("spec.nodeName", s.cfg.NodeName).String()
 	pods := s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)
 	lw := &cache.ListWatch{

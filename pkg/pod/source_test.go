@@ -258,6 +258,23 @@ func TestAPISource(t *testing.T) {
 	next(t, updates, "a deleted pod", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"-a"}) })
 }
 
+// TestStaticPodsDoNotWait: before the Node exists static pods run, those of the API server wait for it.
+func TestStaticPodsDoNotWait(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "dns.yaml"), []byte(manifest), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	registered := make(chan struct{})
+	client := fake.NewClientset(apiPod("a", "1"))
+	updates := run(t, NewSource(SourceConfig{NodeName: "n", Client: client, Path: dir, Registered: func() <-chan struct{} { return registered }}))
+	u := next(t, updates, "the static pod", func(Update) bool { return true })
+	if got := sourceNames(u); !slices.Equal(got, []string{"+dns-n"}) || u.Synced || len(client.Actions()) > 0 {
+		t.Fatalf("first: %v, synced %v, requests %v", got, u.Synced, client.Actions())
+	}
+	close(registered)
+	next(t, updates, "the API's pod", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"+a"}) && u.Synced })
+}
+
 // TestMirrors walks Source.merge through the life of a static pod and its mirror.
 func TestMirrors(t *testing.T) {
 	s := NewSource(SourceConfig{})

@@ -182,7 +182,7 @@ func (w *worker) hint() {
 
 // seen takes in an observation that was begun at began for all pods at once. It counts only if no step was in flight or has ended since.
 func (w *worker) seen(observed Observed, began time.Time) {
-	if len(w.ops) > 0 || w.observing || !w.lastEnd.Before(began) {
+	if observed.Unclear || len(w.ops) > 0 || w.observing || !w.lastEnd.Before(began) {
 		return
 	}
 	observed.Cgroup = w.observed.Cgroup // which nobody but us changes

@@ -22,7 +22,8 @@ import (
 // maxOutput is how much of a body or of a command's output is read, in bytes.
 const maxOutput = 10 << 10
 
-// Executor runs a command in a running container. When ctx ends, so does the call, with ctx's error. (Same method as pod.Executor.)
+// Executor runs a command in a running container. When ctx ends, so does the call, with ctx's error, or with another one when it is not
+// known whether the command ran. (Same method as pod.Executor.)
 type Executor interface {
 	ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error)
 }
@@ -60,7 +61,7 @@ type Prober struct {
 func New(exec Executor) *Prober { return &Prober{exec: exec, transport: newTransport()} }
 
 // Probe runs handler against target until ctx ends, which is the probe's timeout. ok false with err nil: the probe ran, or timed out,
-// and failed. err: it could not run at all (no such port name, no such container), which counts as a failure too.
+// and failed. err: it could not run at all (no such port name, no such container, an engine that does not answer).
 func (p *Prober) Probe(ctx context.Context, handler v1.ProbeHandler, target Target) (ok bool, detail string, err error) {
 	result, err := p.Run(ctx, handler, target)
 	return err == nil && result.Outcome != Failure, result.Detail, err
@@ -84,7 +85,7 @@ func (p *Prober) Run(ctx context.Context, handler v1.ProbeHandler, target Target
 func (p *Prober) command(ctx context.Context, action *v1.ExecAction, target Target) (Result, error) {
 	code, output, err := p.exec.ExecSync(ctx, target.ContainerID, expand(action.Command, target.Env), maxOutput)
 	switch {
-	case err != nil && ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return Result{Detail: fmt.Sprintf("command %q timed out", action.Command)}, nil
 	case err != nil:
 		return Result{}, err

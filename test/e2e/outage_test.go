@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,74 +14,6 @@ import (
 	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/lab/check"
 )
-
-// TestAPIServerGone takes the API server away for a minute: nodes go on by themselves and report afterwards.
-func TestAPIServerGone(t *testing.T) {
-	tr := startTraffic(t)
-	ctx := context.Background()
-	first := cluster.Nodes[0]
-	// Ends once the API server is away, and must begin again without it.
-	short := tr.create(tr.pod("short", first, "sleep", "15"))
-	tr.ready("short")
-	api := cluster.Control.Process("kube-apiserver")
-	t.Cleanup(func() {
-		tr.must(api.Start(ctx))
-		tr.must(cluster.WaitAPIServer(ctx))
-	})
-
-	var attempts int
-	longest, seen := tr.during(60*time.Second, func() {
-		tr.must(api.Stop(ctx))
-		tr.eventually(50*time.Second, "pod short restarted without the API server", func(ctx context.Context) error {
-			list, err := first.Engine().Containers(ctx)
-			if err != nil {
-				return err
-			}
-			attempts = 0
-			for _, container := range list {
-				if container.Labels["io.kubernetes.pod.uid"] == string(short.UID) && container.Labels["io.kubernetes.container.name"] == "main" {
-					attempts = max(attempts, 1+restartCount(container))
-				}
-			}
-			if attempts < 2 {
-				return fmt.Errorf("its container was started %d times", attempts)
-			}
-			return nil
-		})
-	})
-	begin := time.Now()
-	tr.must(api.Start(ctx))
-	tr.must(cluster.WaitAPIServer(ctx))
-	started := time.Since(begin)
-	for _, node := range cluster.Nodes {
-		tr.nodeReady(node.Name, true, 30*time.Second)
-	}
-	tr.eventually(60*time.Second, "the restart reported", func(ctx context.Context) error {
-		pod, err := client.CoreV1().Pods(tr.name).Get(ctx, "short", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].RestartCount == 0 {
-			return fmt.Errorf("restart count is still 0")
-		}
-		return nil
-	})
-	reported := time.Since(begin)
-	if longest > 0 {
-		t.Errorf("the service was silent for %s:\n%s", longest, seen)
-	}
-	stream := tr.unbroken()
-	tr.create(tr.pod("after", first, "sleep"))
-	tr.ready("after")
-	t.Logf("API server away for 60 s: service never silent, pod-to-pod %s, a pod restarted meanwhile; back after %.1f s, restart reported after %.1f s",
-		stream, started.Seconds(), reported.Seconds())
-}
-
-// restartCount reads how often a container's predecessors were started.
-func restartCount(container lab.Container) int {
-	count, _ := strconv.Atoi(container.Labels["annotation.io.kubernetes.container.restartCount"])
-	return count
-}
 
 // TestDeletedRoute deletes a node's route to the other's pods.
 func TestDeletedRoute(t *testing.T) {

@@ -147,6 +147,13 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodDelete, "/containers/"+url.PathEscape(id)+"?force=1", nil, nil)
 }
 
+// Tag gives an image another name.
+func (e *Engine) Tag(ctx context.Context, image, name string) error {
+	repository, tag, _ := strings.Cut(name, ":")
+	query := url.Values{"repo": {repository}, "tag": {tag}}
+	return e.call(ctx, http.MethodPost, "/images/"+url.PathEscape(image)+"/tag?"+query.Encode(), nil, nil)
+}
+
 // RemoveImage removes an image by name.
 func (e *Engine) RemoveImage(ctx context.Context, name string) error {
 	return e.call(ctx, http.MethodDelete, "/images/"+url.PathEscape(name), nil, nil)
@@ -164,4 +171,50 @@ func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
 		return nil
 	}
 	return err
+}
+
+// Event is something that an engine tells of.
+type Event struct {
+	Type, Action string // "container", "exec_create: /bin/true"
+	Actor        struct {
+		ID         string
+		Attributes map[string]string // a container's labels among them
+	}
+	TimeNano int64 // Unix
+}
+
+// Events calls each with everything that happens on the engine, in order, until ctx ends (nil) or the stream does. began is called when the
+// engine has begun to tell.
+func (e *Engine) Events(ctx context.Context, began func(), each func(Event)) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine/events", nil)
+	if err != nil {
+		return err
+	}
+	response, err := e.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	began()
+	for decoder := json.NewDecoder(response.Body); ; {
+		var event Event
+		if err := decoder.Decode(&event); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("the engine's events ended: %w", err)
+		}
+		each(event)
+	}
+}
+
+// Processes lists the command lines of a running container's processes.
+func (e *Engine) Processes(ctx context.Context, id string) ([]string, error) {
+	var answer struct{ Processes [][]string }
+	err := e.call(ctx, http.MethodGet, "/containers/"+url.PathEscape(id)+"/top?ps_args="+url.QueryEscape("-o pid,args"), nil, &answer)
+	var lines []string
+	for _, process := range answer.Processes {
+		lines = append(lines, strings.Join(process, " "))
+	}
+	return lines, err
 }

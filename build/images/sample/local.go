@@ -106,6 +106,22 @@ func count(args []string) error {
 	return out.Flush()
 }
 
+// appendLine adds a line by one write, so that lines of several programs do not mix.
+func appendLine(args []string) error {
+	if len(args) < 2 {
+		return fmt.Errorf("append: want a file and a text")
+	}
+	file, err := os.OpenFile(args[0], os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := file.WriteString(strings.Join(args[1:], " ") + "\n"); err != nil {
+		file.Close()
+		return err
+	}
+	return file.Close()
+}
+
 func echoArgs(args []string) error {
 	fmt.Println(strings.Join(args, " "))
 	return nil

@@ -32,6 +32,7 @@ func commands() []command {
 		{"write", "FILE TEXT   write a file", write},
 		{"fill", "FILE BYTES   write a file of that size", fill},
 		{"count", "N [WIDTH]   print N numbered lines of at least WIDTH bytes, every 10000th of them long", count},
+		{"append", "FILE TEXT   add a line to a file", appendLine},
 		{"echoargs", "ARG...   print the arguments", echoArgs},
 		{"hostname", "  print the host's name", hostname},
 		{"sleep", "[DURATION]   wait; without duration until told to end", sleep},

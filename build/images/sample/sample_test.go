@@ -13,11 +13,11 @@ import (
 
 func TestShell(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	if err := dispatch([]string{"shell", "-c", "write " + path + " some text; cat " + path}); err != nil {
+	if err := dispatch([]string{"shell", "-c", "write " + path + " some text; append " + path + " and more; cat " + path}); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)
-	if err != nil || string(data) != "some text\n" {
+	if err != nil || string(data) != "some text\nand more\n" {
 		t.Errorf("file holds %q, %v", data, err)
 	}
 	var code exitCode

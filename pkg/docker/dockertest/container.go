@@ -189,9 +189,15 @@ func (e *Engine) container(w http.ResponseWriter, r *http.Request, id, verb stri
 func (e *Engine) inspectContainer(w http.ResponseWriter, b *box) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	var commands []string
+	for id, c := range e.execs {
+		if c.box == b && c.running {
+			commands = append(commands, id)
+		}
+	}
 	answer(w, http.StatusOK, container.InspectResponse{
 		ContainerJSONBase: &container.ContainerJSONBase{
-			ID: b.id, Created: stamp(b.created), Name: "/" + b.name, Image: b.image.ID, HostConfig: b.host, Platform: e.opts.OS,
+			ExecIDs: commands, ID: b.id, Created: stamp(b.created), Name: "/" + b.name, Image: b.image.ID, HostConfig: b.host, Platform: e.opts.OS,
 			State: &container.State{
 				Status: b.state(), Running: b.running, OOMKilled: b.oomKilled, Pid: b.pid, ExitCode: b.exitCode, Error: b.err,
 				StartedAt: stamp(b.started), FinishedAt: stamp(b.finished),

@@ -2,6 +2,7 @@ package dockertest
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -20,6 +21,7 @@ type command struct {
 	id      string
 	box     *box
 	options container.ExecOptions
+	keys    []byte // that detach a terminal
 	process *process
 	running bool
 	code    int
@@ -144,10 +146,35 @@ func (e *Engine) createExec(w http.ResponseWriter, r *http.Request, b *box) {
 		refuse(w, http.StatusConflict, "Container %s is not running", b.id)
 		return
 	}
-	c := &command{id: e.nextID(), box: b, options: options}
+	keys, err := detachKeys(options.DetachKeys)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "Invalid detach keys (%s) provided", options.DetachKeys)
+		return
+	}
+	c := &command{id: e.nextID(), box: b, options: options, keys: keys}
 	e.execs[c.id] = c
 	e.emit(b, events.Action("exec_create: "+strings.Join(options.Cmd, " ")))
 	answer(w, http.StatusCreated, container.ExecCreateResponse{ID: c.id})
+}
+
+// detachKeys reads "ctrl-p,ctrl-q": characters, and those that keys make with ctrl.
+func detachKeys(text string) ([]byte, error) {
+	var keys []byte
+	if text == "" {
+		return nil, nil
+	}
+	for key := range strings.SplitSeq(text, ",") {
+		char := strings.TrimPrefix(key, "ctrl-")
+		switch {
+		case len(char) == 1 && char == key:
+			keys = append(keys, char[0])
+		case len(char) == 1 && (char[0] >= 'a' && char[0] <= 'z' || strings.Contains("@[\\]^_", char)):
+			keys = append(keys, char[0]&0x1f)
+		default:
+			return nil, fmt.Errorf("unknown key %q", key)
+		}
+	}
+	return keys, nil
 }
 
 func (e *Engine) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
@@ -165,7 +192,11 @@ func (e *Engine) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
 	case "GET json":
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		state := map[string]any{"ID": c.id, "ContainerID": c.box.id, "Running": c.running, "ExitCode": c.code}
+		var code *int // while it runs, and before, there is none
+		if !c.running && (c.process != nil || c.code != 0) {
+			code = &c.code
+		}
+		state := map[string]any{"ID": c.id, "ContainerID": c.box.id, "Running": c.running, "ExitCode": code, "DetachKeys": c.keys}
 		if !older(e.opts.APIVersion, "1.25") {
 			state["Pid"] = c.pid
 		}

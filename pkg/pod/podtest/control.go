@@ -110,6 +110,9 @@ func (e *Engine) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.
 	name := handler.Exec.Command[0]
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.down {
+		return false, "", errDown
+	}
 	if c := e.find(target.ContainerID); c == nil || c.State != pod.Running {
 		return false, "", fmt.Errorf("container %s does not run", target.ContainerID)
 	}
@@ -121,9 +124,12 @@ func (e *Engine) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.
 func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (int, []byte, error) {
 	e.Log.Printf("exec: %s %s", containerID, strings.Join(argv, " "))
 	e.mu.Lock()
-	c, hang := e.find(containerID), e.hangs[containerID]
+	c, hang, down := e.find(containerID), e.hangs[containerID], e.down
 	runs := c != nil && c.State == pod.Running
 	e.mu.Unlock()
+	if down {
+		return 0, nil, errDown
+	}
 	if !runs {
 		return 0, nil, fmt.Errorf("container %s does not run", containerID)
 	}

@@ -1,0 +1,114 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/client"
+)
+
+// commandMark tells the commands of probes and hooks from those of users, also when another agent made them: keys that would detach from
+// the command's terminal, if it had one. The engine keeps them with the command and has no other place for a mark that the command
+// itself does not see.
+const commandMark = "ctrl-_,ctrl-^,ctrl-_"
+
+var commandMarkBytes = []byte{0x1f, 0x1e, 0x1f}
+
+// killPatience is how long a caller whose time is over already waits for an engine that does not answer.
+const killPatience = 2 * time.Second
+
+// endPauses are the times between looks at a command that was asked to start and does not run yet: a busy engine may be about to start it.
+var endPauses = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}
+
+// commandState is what the engine tells of a command. Its client leaves the keys out.
+type commandState struct {
+	Running    bool
+	ExitCode   *int // nil: it has not ended, or not begun
+	Pid        int
+	DetachKeys []byte
+}
+
+// endCommand kills a command of a probe or hook whose time is over. It waits a moment for the engine and says whether that answers; what is
+// not done by then is done later.
+func (e *Engine) endCommand(ctx context.Context, containerID, execID string) (answers bool) {
+	first := make(chan bool, 1)
+	go e.endCommands(context.WithoutCancel(ctx), map[string]string{execID: containerID}, first)
+	select {
+	case answers = <-first:
+	case <-e.clock.After(killPatience):
+	}
+	return answers
+}
+
+func (e *Engine) command(ctx context.Context, execID string) (was commandState, err error) {
+	err = e.call(ctx, e.cfg.CallTimeout, "inspect a command", func(ctx context.Context, c *client.Client) error {
+		return e.get(ctx, c, "/exec/"+execID+"/json", &was)
+	})
+	was.Running = was.Running && was.Pid != 0 && e.cfg.Platform.OS == "linux"
+	return was, err
+}
+
+// endCommands kills commands of probes and hooks for which nobody waits any more, those of users not. containers are those in which they are,
+// by the command's id. first, which has room for it, is told whether the engine answered at all.
+func (e *Engine) endCommands(ctx context.Context, containers map[string]string, first chan<- bool) {
+	answered := false
+	for try := 0; ; try++ {
+		for id, container := range containers {
+			was, err := e.command(ctx, id)
+			answered = answered || err == nil || gone(err)
+			ours := bytes.Equal(was.DetachKeys, commandMarkBytes)
+			switch {
+			case ours && was.Running:
+				e.kill(was.Pid, container)
+			case gone(err), err == nil && (!ours || was.ExitCode != nil):
+			default:
+				continue
+			}
+			delete(containers, id)
+		}
+		if try == 0 {
+			first <- answered
+		}
+		if len(containers) == 0 || try == len(endPauses) {
+			return
+		}
+		select {
+		case <-e.clock.After(endPauses[try]):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// killTree ends a process of a container and those that it has started. Its id is the engine's view: that it means the same here is shown by
+// the process's cgroup, which names the container. The tree, because a shell that is killed leaves what it ran to the container.
+func killTree(pid int, containerID string) {
+	process, err := os.FindProcess(pid) // holds on to this process, so that the id cannot come to mean another
+	if err != nil {
+		return
+	}
+	defer func() { _ = process.Release() }()
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+	if err != nil || !strings.Contains(string(cgroup), containerID) {
+		return
+	}
+	lists, _ := filepath.Glob(filepath.Join(dir, "task", "*", "children")) // by thread; the pattern is sound
+	var children []string
+	for _, list := range lists {
+		if data, err := os.ReadFile(list); err == nil {
+			children = append(children, strings.Fields(string(data))...)
+		}
+	}
+	_ = process.Kill()
+	for _, child := range children {
+		if pid, err := strconv.Atoi(child); err == nil {
+			killTree(pid, containerID)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+
+	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// TestLeftoverStartsMeanwhile: an agent died while the engine was starting a container for it. The next one takes it for a leftover that
+// was never started; it must find that it runs and leave it alone.
+func TestLeftoverStartsMeanwhile(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	p := r.pod("late", []string{"pause"})
+	step := r.step(p, 0, r.sandbox(p))
+	target, err := r.target(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	creation, err := Convert(p, step, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := r.requestCreate(t.Context(), "create", creation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := r.fake.Hang("DELETE /containers/" + id)
+	applied := make(chan error, 1)
+	go func() { applied <- r.Apply(t.Context(), p, step) }()
+	r.await("the leftover's removal", func() bool { return slices.Contains(r.fake.Requests(false), "DELETE /containers/"+id) })
+	if err := r.start(t.Context(), id, creation.Name); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if err := <-applied; err != nil {
+		t.Error(err)
+	}
+	if o := r.observed(p); len(o.Containers) != 1 || o.Containers[0].ID != id || o.Containers[0].State != pod.Running {
+		t.Errorf("want the container that was started, have %+v", o.Containers)
+	}
+	if err := r.Apply(t.Context(), p, pod.Step{Action: pod.RemoveContainer, ID: id}); err == nil {
+		t.Error("a container that runs was removed")
+	}
+}
+
+// TestCommandsOfDeadAgents: an agent died while commands ran. The next one ends those of probes and hooks, and not those of users.
+func TestCommandsOfDeadAgents(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	p := r.pod("commands", []string{"pause"})
+	id := r.run(p)[0]
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _, _, _ = r.ExecSync(ctx, id, []string{programPath, "pause"}, 10) }()
+	go func() { _ = r.Exec(ctx, id, []string{programPath, "pause"}, nil, newBuffer(), nil, false, nil) }()
+	r.await("both commands", func() bool {
+		answer, err := r.inspect(t.Context(), id)
+		return err == nil && len(answer.ExecIDs) == 2
+	})
+
+	next, err := New(r.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := make(chan string, 3)
+	next.kill = func(_ int, container string) { killed <- container }
+	for range 2 { // only the first look is for those of others
+		if _, err := next.ObserveAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := <-killed; got != id {
+		t.Errorf("a command of container %s was ended, want one of %s", got, id)
+	}
+	next.endCommands(t.Context(), map[string]string{"nonsense": id}, make(chan bool, 1))
+	select {
+	case <-killed:
+		t.Error("more than the probe's command was ended")
+	default:
+	}
+}
+
+// TestSilentEngineIsNoTimeout: whether a probe's command took too long or the engine does not answer is not the same.
+func TestSilentEngineIsNoTimeout(t *testing.T) {
+	for _, where := range []string{"POST /containers/*/exec", "POST /exec/*/start", "GET /exec/*/json"} {
+		t.Run(where, func(t *testing.T) {
+			r := fakeRig(t, dockertest.Options{}, nil)
+			id := r.run(r.pod("silent", []string{"pause"}))[0]
+			defer r.fake.Hang(where)()
+			if where != "GET /exec/*/json" {
+				defer r.fake.Hang("GET /exec/*/json")()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, _, err := r.ExecSync(ctx, id, []string{programPath, "pause"}, 10)
+			if !errors.Is(err, errSilent) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v, want %v", err, errSilent)
+			}
+		})
+	}
+}
+
+// await asks until ok.
+func (r *rig) await(what string, ok func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("%s: not within 20 s", what)
+		}
+	}
+}
+
+// TestStuckContainer: the engine does not tell of one container. Other pods do not wait for it, also when the agent is new.
+func TestStuckContainer(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.CallTimeout = 200 * time.Millisecond })
+	stuck, well := r.pod("stuck", []string{"pause"}), r.pod("well", []string{"pause"})
+	id := r.run(stuck)[0]
+	r.run(well)
+	defer r.fake.Hang("GET /containers/" + id + "/json")()
+	all, err := r.ObserveAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := all[well.UID]; o.Unclear || len(o.Containers) != 1 || o.Containers[0].State != pod.Running {
+		t.Errorf("the pod beside it: %+v", o)
+	}
+	o := all[stuck.UID]
+	if !o.Unclear || o.Name != "stuck" || len(o.Sandboxes) != 1 || len(o.Containers) != 1 {
+		t.Fatalf("the stuck one: %+v", o)
+	}
+	if c := o.Containers[0]; c.ID != id || c.Name != "c0" || c.State != pod.Running || c.SandboxID != o.Sandboxes[0].ID {
+		t.Errorf("its container: %+v", c)
+	}
+	if _, err := r.Observe(t.Context(), stuck.UID); err == nil {
+		t.Error("the stuck pod by itself: no error")
+	}
+}
+
+// TestCommandStartsLate: a probe's time is over before the engine has started its command, and the engine starts it then.
+func TestCommandStartsLate(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	id := r.run(r.pod("late", []string{"pause"}))[0]
+	killed := make(chan string, 1)
+	r.kill = func(_ int, container string) { killed <- container }
+	release := r.fake.Hang("POST /exec/*/start")
+	defer release()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, _, err := r.ExecSync(ctx, id, []string{programPath, "pause"}, 10); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the engine answers: %v", err)
+	}
+	release()
+	var exec string
+	for _, request := range r.fake.Requests(false) {
+		if start, ok := strings.CutSuffix(request, "/start"); ok && strings.Contains(request, "/exec/") {
+			exec = strings.TrimPrefix(start, "POST /exec/")
+		}
+	}
+	c, err := r.api(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What the engine still had to do; it may have done so by itself.
+	_ = c.ContainerExecStart(t.Context(), exec, container.ExecStartOptions{Detach: true})
+	if got := <-killed; got != id {
+		t.Errorf("a command of %s was ended, want one of %s", got, id)
+	}
+}
