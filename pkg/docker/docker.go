@@ -209,6 +209,8 @@ func (e *Engine) explain(ctx, inner context.Context, what string, err error) err
 	}
 	var silent silence
 	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		err = fmt.Errorf("the engine did not answer in time: %w", ctx.Err())
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case errors.As(context.Cause(inner), &silent):

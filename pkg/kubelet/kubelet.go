@@ -122,8 +122,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	resolver := pod.NewResolver(cfg.Resolver, pod.ResolverParts{
 		Images: k.engine, Volumes: volumes, Network: k.network, Objects: k.objects, Recorder: events, Clock: clock.RealClock{},
 	})
-	imageVolumes.resolver, cfg.Source.Client = resolver, client
-	cfg.Source.Registered = func() <-chan struct{} { return k.node.Registered() }
+	imageVolumes.resolver, cfg.Source.Client, cfg.Source.Registered = resolver, client, k.registered
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
 		Source: pod.NewSource(cfg.Source), Runtime: k.engine, Resolver: resolver, Volumes: volumes, Objects: k.objects,
@@ -217,6 +216,9 @@ func (k *Kubelet) runNode(ctx context.Context) error {
 	}
 	return k.node.Run(ctx)
 }
+
+// registered returns what is closed when the Node exists.
+func (k *Kubelet) registered() <-chan struct{} { return k.node.Registered() }
 
 // allocatable is what the scheduler believes that we have: the Node's status. Before that is known, static pods go by what it will be.
 func (k *Kubelet) allocatable() v1.ResourceList {

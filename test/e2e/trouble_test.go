@@ -221,7 +221,7 @@ func TestBehindOurBack(t *testing.T) {
 		}
 		return nil
 	})
-	told := s.waits("named", "CreateContainerError", "which is not this agent's, has that name")
+	told := s.waits("named", "CreateContainerError", "is already in use by container")
 	s.must(engine.Remove(ctx, foreign))
 	s.restarted("named", 1)
 	pull := s.waits("untagged", "ImagePullBackOff", image)
