@@ -61,9 +61,9 @@ var engineSubset = regexp.MustCompile(strings.Join([]string{
 	`Container Runtime blackbox test on terminated container should report termination message from log`,
 	`Pods should (support remote command|support retrieving logs)`,
 	`Security Context should (support pod.Spec.SecurityContext.RunAsUser And|support seccomp)`, `Security Context When creating a pod with readOnlyRootFilesystem`,
-	`Ephemeral Containers`, `Sysctls .* should support sysctls`, `ImageVolume`, `HostPort`,
+	`Ephemeral Containers`, `Sysctls .* should support sysctls`, `ImageVolume`,
 	`EmptyDir volumes (should support \(non-root,0777|pod should share)`,
-	`Subpath Atomic writer volumes should support subpaths with (configmap|downward) pod`,
+	`Subpath Atomic writer volumes should support subpaths with downward pod`,
 	`Kubectl client Kubectl run pod`,
 }, "|"))
 
