@@ -278,7 +278,7 @@ func (p *planner) start(kind Kind, c *v1.Container, list []past, reason string) 
 		p.wait(c.Name, "", f.Reason, f.Message, f.Until)
 		return
 	}
-	if until, delay := backOff(p.know, c, list); until.After(p.now) {
+	if until, delay := backOff(p.know, c, list); until.After(p.now) && until.Sub(p.now) <= delay+clockSkew {
 		p.wait(c.Name, list[0].ID, reasonCrashLoop, crashMessage(p.pod, c.Name, delay), until)
 		return
 	}
@@ -286,6 +286,10 @@ func (p *planner) start(kind Kind, c *v1.Container, list []past, reason string) 
 		Action: StartContainer, Container: c.Name, Kind: kind, Attempt: nextAttempt(p.observed, &p.know.Last, kind, c.Name), Reason: reason,
 	})
 }
+
+// clockSkew is by how much the engine's clock may be ahead. An end that lies further in the future means that the clock was set back; nobody
+// waits until it has caught up.
+const clockSkew = time.Minute
 
 // backOff is until when a container that has exited waits for its next start.
 func backOff(know *Knowledge, c *v1.Container, list []past) (until time.Time, delay time.Duration) {
