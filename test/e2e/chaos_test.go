@@ -51,7 +51,7 @@ func TestNeverLoseAPod(t *testing.T) {
 	w := watchEngine(t, host, s.name)
 	before, err := inventoryOf(ctx, host)
 	s.must(err)
-	figures := s.figures(host.Name)
+	figures := s.settledFigures(host.Name)
 
 	r := &run{cast: newCast(s, host), w: w, done: map[string]int{}}
 	steady := r.steady()

@@ -112,6 +112,18 @@ func (s *space) figures(node string) (out agentFigures) {
 	return out
 }
 
+// settledFigures asks an agent that was started a moment ago until it has made its watches: its number of goroutines has stopped growing.
+func (s *space) settledFigures(node string) (most agentFigures) {
+	s.Helper()
+	for same := 0; same < 8; time.Sleep(time.Second) {
+		now := s.figures(node)
+		if same++; now.Goroutines > most.Goroutines {
+			most, same = now, 0
+		}
+	}
+	return most
+}
+
 func figuresOf(ctx context.Context, node string) (agentFigures, error) {
 	var out agentFigures
 	data, err := client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + node + "/proxy/metrics").DoRaw(ctx)
