@@ -1,0 +1,105 @@
+package hns
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/Microsoft/hcsshim/hcn"
+)
+
+// network makes an overlay network for one test. Without HNS the test is skipped; under Wine the simulated one is there.
+func network(t *testing.T) (Client, Network) {
+	t.Helper()
+	if _, err := hcn.GetGlobals(); err != nil {
+		t.Skipf("no HNS here, real or simulated: %v", err)
+	}
+	vsid, remote := `{"Type":"VSID","Settings":{"IsolationId":4096}}`, `{"DestinationPrefix":"10.244.2.0/24","IsolationId":4096,
+		"ProviderAddress":"192.168.1.2","DistributedRouterMacAddress":"00-15-5D-00-00-02"}`
+	made, err := (&hcn.HostComputeNetwork{Name: "client-test", Type: hcn.Overlay, SchemaVersion: hcn.V2SchemaVersion(),
+		Policies: []hcn.NetworkPolicy{{Type: hcn.RemoteSubnetRoute, Settings: json.RawMessage(remote)}},
+		Ipams: []hcn.Ipam{{Subnets: []hcn.Subnet{{IpAddressPrefix: "10.244.1.0/24", Policies: []json.RawMessage{json.RawMessage(vsid)},
+			Routes: []hcn.Route{{NextHop: "10.244.1.1", DestinationPrefix: "0.0.0.0/0"}}}}}}}).Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := made.Delete(); err != nil {
+			t.Error(err)
+		}
+	})
+	c := NewClient()
+	n, err := c.Network(t.Context(), "client-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Network{ID: made.Id, Name: "client-test", Overlay: true, Remote: []RemoteSubnet{{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParseAddr("192.168.1.2")}}}
+	if !reflect.DeepEqual(n, want) {
+		t.Errorf("network %+v, want %+v", n, want)
+	}
+	return c, n
+}
+
+func TestEndpoints(t *testing.T) {
+	c, n := network(t)
+	if _, err := c.Network(t.Context(), "another"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("another network: %v", err)
+	}
+	want := Endpoint{Addrs: []netip.Addr{netip.MustParseAddr("10.244.2.7")}, MAC: "02-11-0a-f4-02-07", Remote: true, Provider: netip.MustParseAddr("192.168.1.2")}
+	id, err := c.CreateEndpoint(t.Context(), n, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CreateEndpoint(t.Context(), n, want); err == nil || errors.Is(err, ErrDown) {
+		t.Errorf("the address again: %v", err)
+	}
+	want.ID, want.Provider = id, netip.Addr{} // not read back
+	list, err := c.Endpoints(t.Context(), n)
+	if err != nil || !reflect.DeepEqual(list, []Endpoint{want}) {
+		t.Errorf("list %+v, %v", list, err)
+	}
+	for range 2 {
+		if err := c.DeleteEndpoint(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestLoadBalancers(t *testing.T) {
+	c, n := network(t)
+	endpoint, err := c.CreateEndpoint(t.Context(), n, Endpoint{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.MustParseAddr
+	for _, lb := range []LoadBalancer{
+		{VIP: addr("10.96.0.10"), Protocol: 6, ExternalPort: 80, InternalPort: 8080, SourceVIP: addr("10.244.1.254"), DSR: true, ClientAffinity: true},
+		{VIP: addr("203.0.113.1"), Protocol: 17, ExternalPort: 53, InternalPort: 53, ExternalIP: true},
+		{Protocol: 6, ExternalPort: 30080, InternalPort: 8080, LocalRouted: true, ExternalIP: true},
+		{VIP: addr("fd00::10"), Protocol: 6, ExternalPort: 80, InternalPort: 8080, IPv6: true},
+	} {
+		lb.Endpoints = []string{endpoint}
+		if lb.ID, err = c.CreateLoadBalancer(t.Context(), lb); err != nil {
+			t.Fatal(err)
+		}
+		lb.InternalPort++
+		if lb.ID, err = c.ReplaceLoadBalancer(t.Context(), lb); err != nil {
+			t.Fatal(err)
+		}
+		list, err := c.LoadBalancers(t.Context())
+		if err != nil || !slices.ContainsFunc(list, func(got LoadBalancer) bool { return reflect.DeepEqual(got, lb) }) {
+			t.Errorf("list %+v, %v, want among them %+v", list, err, lb)
+		}
+		if _, err := c.CreateLoadBalancer(t.Context(), lb); err == nil {
+			t.Error("the front was given twice")
+		}
+		for range 2 {
+			if err := c.DeleteLoadBalancer(t.Context(), lb.ID); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
