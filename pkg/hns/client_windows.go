@@ -87,14 +87,14 @@ func remoteSubnets(policies []hcn.NetworkPolicy) ([]RemoteSubnet, error) {
 }
 
 // Endpoints implements Client.
-func (c *client) Endpoints(_ context.Context, network Network) ([]Endpoint, error) {
-	found, err := hcn.ListEndpointsOfNetwork(network.ID)
+func (c *client) Endpoints(context.Context) ([]Endpoint, error) {
+	found, err := hcn.ListEndpoints()
 	if err != nil {
 		return nil, known("cannot list", err)
 	}
 	out := make([]Endpoint, len(found))
 	for i, e := range found {
-		out[i] = Endpoint{ID: e.Id, MAC: e.MacAddress, Remote: e.Flags&hcn.EndpointFlagsRemoteEndpoint != 0}
+		out[i] = Endpoint{ID: e.Id, Network: e.HostComputeNetwork, MAC: e.MacAddress, Remote: e.Flags&hcn.EndpointFlagsRemoteEndpoint != 0}
 		for _, config := range e.IpConfigurations {
 			if addr, err := netip.ParseAddr(config.IpAddress); err == nil {
 				out[i].Addrs = append(out[i].Addrs, addr)

@@ -56,9 +56,9 @@ func TestEndpoints(t *testing.T) {
 	if _, err := c.CreateEndpoint(t.Context(), n, want); err == nil || errors.Is(err, ErrDown) {
 		t.Errorf("the address again: %v", err)
 	}
-	want.ID, want.Provider = id, netip.Addr{} // not read back
-	list, err := c.Endpoints(t.Context(), n)
-	if err != nil || !reflect.DeepEqual(list, []Endpoint{want}) {
+	want.ID, want.Network, want.Provider = id, n.ID, netip.Addr{} // the provider is not read back
+	list, err := c.Endpoints(t.Context())
+	if err != nil || !slices.ContainsFunc(list, func(got Endpoint) bool { return reflect.DeepEqual(got, want) }) {
 		t.Errorf("list %+v, %v", list, err)
 	}
 	for range 2 {

@@ -34,6 +34,7 @@ type RemoteSubnet struct {
 // Endpoint is an address in a network: on this host, or Remote.
 type Endpoint struct {
 	ID       string // "": not made yet
+	Network  string // the ID of its network
 	Addrs    []netip.Addr
 	MAC      string // 02-11-0a-f4-02-07
 	Remote   bool
@@ -60,7 +61,7 @@ type LoadBalancer struct {
 // answer.
 type Client interface {
 	Network(ctx context.Context, name string) (Network, error)
-	Endpoints(ctx context.Context, network Network) ([]Endpoint, error)
+	Endpoints(ctx context.Context) ([]Endpoint, error) // of all networks
 	LoadBalancers(ctx context.Context) ([]LoadBalancer, error)
 	CreateEndpoint(ctx context.Context, network Network, e Endpoint) (id string, err error)
 	DeleteEndpoint(ctx context.Context, id string) error

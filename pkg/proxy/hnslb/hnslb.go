@@ -39,7 +39,7 @@ type Balancer struct {
 	network   hns.Network
 	endpoints map[netip.Addr]hns.Endpoint
 	balancers map[front]hns.LoadBalancer
-	stray     []hns.LoadBalancer // second ones at a front, and those that have lost their endpoints
+	stray     []hns.LoadBalancer // second ones at a front
 }
 
 // New returns a Balancer that has not asked HNS for anything yet.
@@ -73,7 +73,7 @@ func (b *Balancer) list(ctx context.Context) error {
 	if network.Overlay && (!b.cfg.SourceVIP.IsValid() || !b.cfg.NodeAddr.IsValid() || b.cfg.NodeMAC == "") {
 		return fmt.Errorf("HNS network %q is an overlay: want --source-vip and the node's address with its hardware address", network.Name)
 	}
-	endpoints, err := b.cfg.Client.Endpoints(ctx, network)
+	endpoints, err := b.cfg.Client.Endpoints(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot list HNS endpoints: %w", err)
 	}
@@ -82,9 +82,12 @@ func (b *Balancer) list(ctx context.Context) error {
 		return fmt.Errorf("cannot list HNS load balancers: %w", err)
 	}
 	b.network, b.endpoints, b.balancers, b.stray = network, map[netip.Addr]hns.Endpoint{}, map[front]hns.LoadBalancer{}, nil
-	ids := map[string]bool{}
+	of := map[string]string{} // endpoint -> network
 	for _, e := range endpoints {
-		ids[e.ID] = true
+		of[e.ID] = e.Network
+		if e.Network != network.ID {
+			continue
+		}
 		for _, addr := range e.Addrs {
 			if other, ok := b.endpoints[addr]; !ok || other.Remote { // HNS of 2019 and 2022 may have a remote one beside the local one
 				b.endpoints[addr] = e
@@ -93,13 +96,14 @@ func (b *Balancer) list(ctx context.Context) error {
 	}
 	for _, lb := range balancers {
 		slices.Sort(lb.Endpoints)
-		on := slices.ContainsFunc(lb.Endpoints, func(id string) bool { return ids[id] })
+		others := slices.ContainsFunc(lb.Endpoints, func(id string) bool { return of[id] != "" && of[id] != network.ID })
 		_, second := b.balancers[frontOf(&lb)]
 		switch {
-		case on && !second:
-			b.balancers[frontOf(&lb)] = lb
-		case on:
+		case others: // not ours
+		case second:
 			b.stray = append(b.stray, lb)
+		default: // also one whose endpoints are all gone: it leads nowhere, and stands in the way of the next at its front
+			b.balancers[frontOf(&lb)] = lb
 		}
 	}
 	return nil

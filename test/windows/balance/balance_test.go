@@ -183,6 +183,31 @@ func TestFormerRun(t *testing.T) {
 	}
 }
 
+// TestEndpointsVanish: somebody removes endpoints below the load balancers, all of one and one of another; the next whole Sync mends both.
+func TestEndpointsVanish(t *testing.T) {
+	c := newClient(t, 20348)
+	b := hnslb.New(hnslb.Config{Client: c, Network: "cbr0"})
+	want := table(3)
+	if err := b.Sync(t.Context(), want, nil); err != nil {
+		t.Fatal(err)
+	}
+	before := c.String()
+	endpoints, err := c.Endpoints(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range endpoints {
+		if addr := e.Addrs[0].String(); addr == "10.1.0.0" || addr == "10.2.0.0" || addr == "10.1.0.1" {
+			if err := c.DeleteEndpoint(t.Context(), e.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := b.Sync(t.Context(), want, nil); err != nil || c.String() != before {
+		t.Errorf("after that: %v\n%s\nwant:\n%s", err, c, before)
+	}
+}
+
 // TestCalls counts: everything cold is one list per kind and one call per object, one change is one call per difference.
 func TestCalls(t *testing.T) {
 	const services = 2000

@@ -119,11 +119,11 @@ func (c *client) Network(_ context.Context, name string) (hns.Network, error) {
 	return n, nil
 }
 
-func (c *client) Endpoints(_ context.Context, network hns.Network) ([]hns.Endpoint, error) {
-	found, err := list[sim.Endpoint](c, "Endpoint", `{"VirtualNetwork":"`+network.ID+`"}`)
+func (c *client) Endpoints(context.Context) ([]hns.Endpoint, error) {
+	found, err := list[sim.Endpoint](c, "Endpoint", "")
 	var out []hns.Endpoint
 	for _, e := range found {
-		one := hns.Endpoint{ID: e.ID, MAC: e.MacAddress, Remote: e.Flags&1 != 0}
+		one := hns.Endpoint{ID: e.ID, Network: e.HostComputeNetwork, MAC: e.MacAddress, Remote: e.Flags&1 != 0}
 		for _, config := range e.IpConfigurations {
 			one.Addrs = append(one.Addrs, netip.MustParseAddr(config.IpAddress))
 		}
