@@ -38,7 +38,7 @@ const (
 	ReasonUnexpected      = "UnexpectedAdmissionError"
 )
 
-// Config is what the node offers. The functions are called at each Admit; all but FreshNode and Preempt must not block.
+// Config is what the node offers. The functions are called at each Admit; all but FreshNode must not block.
 type Config struct {
 	NodeName string
 	OS, Arch string // as in pod.Platform
@@ -54,9 +54,6 @@ type Config struct {
 	// Sysctls are those that pods may set, and AppArmor says whether this host has it. Neither means anything on Windows.
 	Sysctls  Sysctls
 	AppArmor bool
-	// Preempt makes room for a critical pod for which nothing but resources lack: it ends others, whose Release comes before it returns.
-	// An error refuses the pod. May be nil: critical pods are then refused as others are.
-	Preempt func(pod *v1.Pod, missing []Shortage) error
 }
 
 // Shortage is a resource of which too little is left for a pod. CPU is in thousandths, memory and storage in bytes, all else in pieces.
@@ -87,6 +84,10 @@ type holding struct {
 	name     string // namespace/name, for messages
 	requests amounts
 	ports    []hostPort
+	qos      v1.PodQOSClass
+	priority *int32
+	critical bool
+	ending   bool // it was told to make room for another
 }
 
 // amounts are requests in the units of Shortage.
@@ -105,21 +106,18 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 		return r
 	}
 	want := holdingOf(p)
-	missing := a.shortages(p.UID, want.requests)
+	missing := a.shortages(p.UID, want.requests, false)
 	misfit := a.misfit(p, want, a.cfg.Node())
 	if misfit != nil && misfit.Reason == ReasonNodeAffinity && len(missing) == 0 && a.cfg.FreshNode != nil {
 		if node := a.cfg.FreshNode(); node != nil {
 			misfit = a.misfit(p, want, node)
 		}
 	}
-	if len(missing) > 0 && pod.Critical(p) && a.cfg.Preempt != nil {
+	if len(missing) > 0 && want.critical {
 		if misfit != nil { // no use in ending others
 			return misfit
 		}
-		if err := a.cfg.Preempt(p, missing); err != nil {
-			return &pod.Rejection{Reason: ReasonUnexpected, Message: fmt.Sprintf("Unexpected error while attempting to recover from admission failure: %v", err)}
-		}
-		missing = a.shortages(p.UID, want.requests)
+		return a.preempt(p, want, missing)
 	}
 	if len(missing) > 0 {
 		return &pod.Rejection{Reason: ReasonOutOf + string(missing[0].Resource), Message: missing[0].message()}
@@ -153,7 +151,7 @@ func (a *Admitter) Resize(p *v1.Pod) *pod.Rejection {
 				"Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, want.requests[name], capacity)}
 		}
 	}
-	for _, s := range a.shortages(p.UID, want.requests) {
+	for _, s := range a.shortages(p.UID, want.requests, false) {
 		if (s.Resource == v1.ResourceCPU || s.Resource == v1.ResourceMemory) && s.Requested > held.requests[s.Resource] {
 			return &pod.Rejection{Reason: v1.PodReasonDeferred, Message: s.message()}
 		}
@@ -179,6 +177,7 @@ func (a *Admitter) Allocated() v1.ResourceList { return a.shared.Load().DeepCopy
 
 func (a *Admitter) hold(uid types.UID, h holding) {
 	a.add(a.pods[uid].requests, -1)
+	h.ending = a.pods[uid].ending
 	a.pods[uid] = h
 	a.add(h.requests, +1)
 	a.publish()
@@ -233,13 +232,18 @@ func (a *Admitter) checkHost(p *v1.Pod) *pod.Rejection {
 	return refuseAppArmor(p, a.cfg.AppArmor)
 }
 
-// shortages lists what lacks for requests if the pod uid holds nothing: pods first, then CPU, memory, storage, the rest by name.
-func (a *Admitter) shortages(uid types.UID, requests amounts) []Shortage {
+// shortages lists what lacks for requests if the pod uid holds nothing: pods first, then CPU, memory, storage, the rest by name. later:
+// when those that were told to make room have gone.
+func (a *Admitter) shortages(uid types.UID, requests amounts, later bool) []Shortage {
 	var out []Shortage
-	held, again := a.pods[uid]
-	count := len(a.pods)
-	if again {
-		count--
+	count, free := len(a.pods), amounts{}
+	for other, held := range a.pods {
+		if other == uid || later && held.ending {
+			count--
+			for name, n := range held.requests {
+				free[name] += n
+			}
+		}
 	}
 	if count+1 > a.cfg.MaxPods {
 		out = append(out, Shortage{Resource: v1.ResourcePods, Requested: 1, Used: int64(count), Capacity: int64(a.cfg.MaxPods)})
@@ -250,7 +254,7 @@ func (a *Admitter) shortages(uid types.UID, requests amounts) []Shortage {
 		if requests[name] == 0 || (!known && extended(name)) {
 			continue
 		}
-		s := Shortage{Resource: name, Requested: requests[name], Used: a.used[name] - held.requests[name], Capacity: amount(name, capacity)}
+		s := Shortage{Resource: name, Requested: requests[name], Used: a.used[name] - free[name], Capacity: amount(name, capacity)}
 		if s.Missing() > 0 {
 			out = append(out, s)
 		}
@@ -304,7 +308,7 @@ func (a *Admitter) portConflict(uid types.UID, ports []hostPort) (port hostPort,
 }
 
 func holdingOf(p *v1.Pod) holding {
-	h := holding{name: p.Namespace + "/" + p.Name, requests: amounts{}, ports: hostPorts(p)}
+	h := holding{name: p.Namespace + "/" + p.Name, requests: amounts{}, ports: hostPorts(p), qos: p.Status.QOSClass, priority: p.Spec.Priority, critical: pod.Critical(p)}
 	for name, quantity := range helper.PodRequests(p, helper.PodResourcesOptions{}) {
 		h.requests[name] = amount(name, quantity)
 	}

@@ -1,10 +1,8 @@
 package admit
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -313,54 +311,6 @@ func TestAdmitAgainReplaces(t *testing.T) {
 func cpuOf(a *Admitter) int64 {
 	all := a.Allocated()
 	return all.Cpu().MilliValue()
-}
-
-func TestPreempt(t *testing.T) {
-	for _, test := range []struct {
-		name    string
-		pod     *v1.Pod
-		fail    error
-		hook    bool
-		want    string
-		missing string
-	}{
-		{name: "static", pod: newPod("p", staticPod, requests("cpu", "500m")), hook: true, missing: "[{cpu 500 1900 2000}] 400"},
-		{name: "priority", pod: newPod("p", func(p *v1.Pod) { n := int32(2000001000); p.Spec.Priority = &n }, requests("cpu", "500m")), hook: true, missing: "[{cpu 500 1900 2000}] 400"},
-		{name: "common", pod: newPod("p", requests("cpu", "500m")), hook: true, want: "OutOfcpu"},
-		{name: "no hook", pod: newPod("p", staticPod, requests("cpu", "500m")), want: "OutOfcpu"},
-		{name: "does not fit anyway", pod: newPod("p", staticPod, selector("a", "b"), requests("cpu", "500m")), hook: true, want: "NodeAffinity"},
-		{
-			name: "nobody to end", pod: newPod("p", staticPod, requests("cpu", "500m")), hook: true, fail: errors.New("nobody"), missing: "[{cpu 500 1900 2000}] 400",
-			want: "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: nobody",
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			var a *Admitter
-			missing := ""
-			a = New(testConfig(func(c *Config) {
-				if test.hook {
-					c.Preempt = func(_ *v1.Pod, lack []Shortage) error {
-						missing = fmt.Sprint(lack, lack[0].Missing())
-						if test.fail == nil {
-							a.Release("uid-victim")
-						}
-						return test.fail
-					}
-				}
-			}))
-			a.Adopt(newPod("victim", requests("cpu", "1900m")))
-			got := ""
-			if r := a.Admit(test.pod); r != nil {
-				got = r.Reason + ": " + r.Message
-			}
-			if (got == "") != (test.want == "") || !strings.HasPrefix(got, test.want) {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-			if missing != test.missing {
-				t.Errorf("Preempt was told %q, want %q", missing, test.missing)
-			}
-		})
-	}
 }
 
 // TestSums holds the running sums equal to the sum over the pods that are in, over a random history.

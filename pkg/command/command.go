@@ -52,6 +52,7 @@ const (
 type runner struct {
 	dirs  []string
 	env   []string
+	quiet bool // stdout may hold secrets
 	mu    sync.Mutex
 	paths map[string]string
 }
@@ -61,6 +62,21 @@ type runner struct {
 // usual sbin and bin directories, which a service's PATH often lacks. Programs run in the C locale, so that their output can be parsed.
 func New() Runner {
 	return &runner{dirs: searchDirs(), env: cLocale(os.Environ()), paths: map[string]string{}}
+}
+
+// NewPrivate returns a Runner whose programs see just env and whose stdout may hold secrets: errors show nothing of it.
+func NewPrivate(env []string) Runner {
+	return &runner{dirs: searchDirs(), env: env, quiet: true, paths: map[string]string{}}
+}
+
+// Look finds the program at an absolute path, which on Windows may lack its .exe. The error wraps ErrNotFound where there is none that
+// may be run.
+func Look(path string) (string, error) {
+	found, err := exec.LookPath(path)
+	if err != nil {
+		return "", fmt.Errorf("%w: %v", ErrNotFound, err)
+	}
+	return found, nil
 }
 
 // cLocale returns env without the variables that choose a language, and with the C locale chosen.
@@ -123,7 +139,11 @@ func (r *runner) Run(ctx context.Context, stdin []byte, name string, args ...str
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit):
-		err = &ExitError{Code: exit.ExitCode(), State: exit.String(), Output: shown(stderr.Bytes(), stdout.Bytes())}
+		visible := stdout.Bytes()
+		if r.quiet {
+			visible = nil
+		}
+		err = &ExitError{Code: exit.ExitCode(), State: exit.String(), Output: shown(stderr.Bytes(), visible)}
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, exec.ErrNotFound): // the second of an absolute path on Windows
 		err = fmt.Errorf("%w: %v", ErrNotFound, err)
 	}

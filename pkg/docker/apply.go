@@ -152,7 +152,7 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 		case err == nil:
 			return id, false, nil
 		case gone(err) && creation.Config.Labels[LabelType] == typeSandbox && creation.Config.Image == e.cfg.InfraImage:
-			if _, pullErr := e.Pull(ctx, e.cfg.InfraImage, nil); pullErr != nil {
+			if _, _, pullErr := e.Pull(ctx, e.cfg.InfraImage, nil); pullErr != nil {
 				return "", false, fmt.Errorf("cannot get the image of the sandbox: %w", pullErr)
 			}
 			continue

@@ -63,3 +63,43 @@ func (c *cache) retain(exists map[string]bool) {
 		}
 	}
 }
+
+// imageCache keeps the list of images while the stream of their events is up.
+type imageCache struct {
+	mu        sync.Mutex
+	list      ImageList
+	fresh     bool // list holds
+	following bool
+	changes   uint64 // as for cache
+}
+
+// get returns the list if it holds. mark goes to put.
+func (c *imageCache) get() (list ImageList, mark uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.list, c.changes, c.fresh
+}
+
+func (c *imageCache) put(list ImageList, mark uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.following && mark == c.changes {
+		c.list, c.fresh = list, true
+	}
+}
+
+// change says that the images may have changed.
+func (c *imageCache) change() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changes++
+	c.list, c.fresh = ImageList{}, false
+}
+
+// follow says that the stream has come up or gone.
+func (c *imageCache) follow(up bool) {
+	c.change()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.following = up
+}

@@ -76,6 +76,7 @@ type Engine struct {
 	cache        cache
 	files        fileCache
 	pid          atomic.Int64 // of the engine; 0: not known
+	images       imageCache
 	warnOOM      sync.Once
 	observers    int         // how many pods ObserveAll inspects at once
 	begun        atomic.Bool // ObserveAll has succeeded once: commands of former agents have been seen to

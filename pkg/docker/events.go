@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/api/types/filters"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
@@ -43,58 +44,89 @@ func (e *Engine) Changes(ctx context.Context) <-chan types.UID {
 			}
 		}
 	}()
-	go func() {
-		wait := reconnectMin
-		for {
-			connected, err := e.watch(ctx, pending)
-			if ctx.Err() != nil {
-				return
-			}
-			if connected {
-				wait = reconnectMin
-			}
-			klog.V(2).InfoS("Docker's event stream ended; connecting again", "host", e.host, "after", wait, "reason", err)
-			select {
-			case <-e.clock.After(wait):
-			case <-ctx.Done():
-				return
-			}
-			wait = min(2*wait, reconnectMax)
-		}
-	}()
+	go e.reconnect(ctx, func() (bool, error) { return e.watch(ctx, e.ofContainers(pending)) })
+	go e.reconnect(ctx, func() (bool, error) { return e.watch(ctx, e.ofImages()) })
 	return out
 }
 
+// reconnect has watch called again and again until ctx ends.
+func (e *Engine) reconnect(ctx context.Context, watch func() (connected bool, err error)) {
+	wait := reconnectMin
+	for {
+		connected, err := watch()
+		if ctx.Err() != nil {
+			return
+		}
+		if connected {
+			wait = reconnectMin
+		}
+		klog.V(2).InfoS("Docker's event stream ended; connecting again", "host", e.host, "after", wait, "reason", err)
+		select {
+		case <-e.clock.After(wait):
+		case <-ctx.Done():
+			return
+		}
+		wait = min(2*wait, reconnectMax)
+	}
+}
+
+// stream is one kind of events: which they are, what happens when they begin and end to come, and with each.
+type stream struct {
+	filter   filters.Args
+	up, down func()
+	each     func(events.Message)
+}
+
+func (e *Engine) ofContainers(pending *pending) stream {
+	args := e.ours("")
+	args.Add("type", string(events.ContainerEventType))
+	for _, action := range changes {
+		args.Add("event", string(action))
+	}
+	return stream{
+		filter: args,
+		up:     func() { e.cache.stream(1); pending.add("") },
+		down:   func() { e.cache.stream(-1) },
+		each: func(message events.Message) {
+			e.cache.drop(message.Actor.ID)
+			if uid, ok := e.owner(message.Actor.Attributes); ok {
+				pending.add(uid)
+			}
+		},
+	}
+}
+
+// ofImages are all events of images: they are rare, and their names differ from engine to engine.
+func (e *Engine) ofImages() stream {
+	return stream{
+		filter: filters.NewArgs(filters.Arg("type", string(events.ImageEventType))),
+		up:     func() { e.images.follow(true) },
+		down:   func() { e.images.follow(false) },
+		each:   func(events.Message) { e.images.change() },
+	}
+}
+
 // watch reads one event stream to its end. The version is negotiated anew: after a restart it may be another engine.
-func (e *Engine) watch(ctx context.Context, pending *pending) (connected bool, err error) {
+func (e *Engine) watch(ctx context.Context, s stream) (connected bool, err error) {
 	inner, stop, cancel := e.within(ctx, e.cfg.CallTimeout)
 	defer cancel()
 	c, err := e.negotiate(inner)
 	if err != nil {
 		return false, e.explain(ctx, inner, "connect to the engine", err)
 	}
-	args := e.ours("")
-	args.Add("type", string(events.ContainerEventType))
-	for _, action := range changes {
-		args.Add("event", string(action))
-	}
-	messages, errs := c.Events(inner, events.ListOptions{Filters: args}) // returns when the engine has answered
+	messages, errs := c.Events(inner, events.ListOptions{Filters: s.filter}) // returns when the engine has answered
 	stop()
 	select {
 	case err := <-errs:
 		return false, e.explain(ctx, inner, "watch the engine's events", err)
 	default:
 	}
-	e.cache.stream(1)
-	defer e.cache.stream(-1)
-	pending.add("")
+	s.up()
+	defer s.down()
 	for {
 		select {
 		case message := <-messages:
-			e.cache.drop(message.Actor.ID)
-			if uid, ok := e.owner(message.Actor.Attributes); ok {
-				pending.add(uid)
-			}
+			s.each(message)
 		case err := <-errs:
 			if err == nil {
 				err = errors.New("closed by the engine")

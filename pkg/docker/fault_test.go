@@ -256,43 +256,6 @@ func TestInfraImagePulled(t *testing.T) {
 	}
 }
 
-func TestPull(t *testing.T) {
-	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.PullProgressDeadline = 200 * time.Millisecond })
-	digest := "sha256:" + strings.Repeat("ab", 32)
-	r.fake.AddRemote("docker.io/library/web:1", dockertest.Remote{
-		Image: dockertest.Image{Digests: []string{"other@" + digest, "web@" + digest}, User: "www", Size: 42}, Username: "joe", Password: "right",
-	})
-	wrong, right := pod.Credential{Username: "joe", Password: "wrong-secret"}, pod.Credential{Username: "joe", Password: "right"}
-	_, err := r.Pull(t.Context(), "web:1", []pod.Credential{wrong})
-	if err == nil || !strings.Contains(err.Error(), "unauthorized") || !strings.Contains(err.Error(), "imagePullSecret") || strings.Contains(err.Error(), "wrong-secret") {
-		t.Errorf("wrong password: %v", err)
-	}
-	img, err := r.Pull(t.Context(), "web:1", []pod.Credential{wrong, right})
-	if err != nil || img.Ref != "docker-pullable://web@"+digest || img.User != "www" || img.Size != 42 {
-		t.Errorf("%+v, %v", img, err)
-	}
-	if again, found, err := r.Lookup(t.Context(), "docker.io/library/web:1@"+digest); err != nil || !found || again.ID != img.ID {
-		t.Errorf("by digest: %+v, %v, %v", again, found, err)
-	}
-	r.fake.AddRemote("slow:latest", dockertest.Remote{Stall: true, Messages: []string{`{"id":"a","status":"Downloading","progressDetail":{"current":1}}`}})
-	if _, err := r.Pull(t.Context(), "slow", nil); err == nil || !strings.Contains(err.Error(), "no progress for 200ms") {
-		t.Errorf("stalled: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := r.Pull(ctx, "slow", nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("given up: %v", err)
-	}
-	r.fake.AddRemote("broken:latest", dockertest.Remote{Messages: []string{`{"error":"x","errorDetail":{"message":"layer is corrupt"}}`}})
-	if _, err := r.Pull(t.Context(), "broken", nil); err == nil || err.Error() != `cannot pull image "broken": layer is corrupt` {
-		t.Errorf("broken: %v", err)
-	}
-	r.fake.Fail("POST /images/create", 1, http.StatusInternalServerError, `Get "https://registry.test/v2/": dial tcp: lookup registry.test: no such host`)
-	if _, err := r.Pull(t.Context(), "registry.test/x", []pod.Credential{wrong, right}); !errors.Is(err, pod.ErrRegistryUnavailable) {
-		t.Errorf("no registry: %v", err)
-	}
-}
-
 func TestResize(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	id := r.run(r.pod("tty", []string{"pause"}))[0]

@@ -91,18 +91,35 @@ func imageRef(name, id string, digests []string) string {
 	return pullablePrefix + chosen
 }
 
-// ListImages lists the present images, largest first, as Node.status.images shows them: digests before tags.
-func (e *Engine) ListImages(ctx context.Context) ([]v1.ContainerImage, error) {
-	var list []image.Summary
-	err := e.call(ctx, e.cfg.CallTimeout, "list images", func(ctx context.Context, c *client.Client) (err error) {
-		list, err = c.ImageList(ctx, image.ListOptions{})
+// ImageList is what is present.
+type ImageList struct {
+	IDs   []string
+	Named []v1.ContainerImage // largest first, as Node.status.images shows them: digests before tags
+}
+
+// ListImages lists the present images. While Changes runs the engine is asked only after an image came, went or was renamed: changed is
+// false where the list is the one that was given last, which is not to be changed.
+func (e *Engine) ListImages(ctx context.Context) (list ImageList, changed bool, err error) {
+	stored, mark, ok := e.images.get()
+	if ok {
+		return stored, false, nil
+	}
+	var all []image.Summary
+	err = e.call(ctx, e.cfg.CallTimeout, "list images", func(ctx context.Context, c *client.Client) (err error) {
+		all, err = c.ImageList(ctx, image.ListOptions{})
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return ImageList{}, false, err
 	}
-	var out []v1.ContainerImage
-	for _, summary := range list {
+	list = listed(all)
+	e.images.put(list, mark)
+	return list, true, nil
+}
+
+func listed(all []image.Summary) (list ImageList) {
+	for _, summary := range all {
+		list.IDs = append(list.IDs, summary.ID)
 		var names []string
 		for _, name := range slices.Concat(summary.RepoDigests, summary.RepoTags) {
 			if !strings.HasPrefix(name, "<none>") {
@@ -110,34 +127,33 @@ func (e *Engine) ListImages(ctx context.Context) ([]v1.ContainerImage, error) {
 			}
 		}
 		if len(names) > 0 {
-			out = append(out, v1.ContainerImage{Names: names, SizeBytes: summary.Size})
+			list.Named = append(list.Named, v1.ContainerImage{Names: names, SizeBytes: summary.Size})
 		}
 	}
-	slices.SortFunc(out, func(a, b v1.ContainerImage) int {
+	slices.SortFunc(list.Named, func(a, b v1.ContainerImage) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), slices.Compare(a.Names, b.Names))
 	})
-	return out, nil
+	return list
 }
 
-// Pull fetches name, trying creds in order (none: anonymous), and returns what Lookup would. It fails when the engine reports no
-// progress for Config.PullProgressDeadline. A registry that does not answer is pod.ErrRegistryUnavailable, and ends the trying.
-func (e *Engine) Pull(ctx context.Context, name string, creds []pod.Credential) (pod.Image, error) {
+// Pull fetches name, trying creds in order (none: anonymous), and returns what Lookup would and which of creds it was, -1: none. It
+// fails when the engine reports no progress for Config.PullProgressDeadline. A registry that does not answer is
+// pod.ErrRegistryUnavailable, and ends the trying.
+func (e *Engine) Pull(ctx context.Context, name string, creds []pod.Credential) (img pod.Image, used int, err error) {
 	full, err := normal(name)
 	if err != nil {
-		return pod.Image{}, err
+		return pod.Image{}, -1, err
 	}
+	used = 0
 	if len(creds) == 0 {
-		creds = []pod.Credential{{}}
+		creds, used = []pod.Credential{{}}, -1
 	}
 	var failures []error
-	for _, cred := range creds {
+	for i, cred := range creds {
 		err := e.pull(ctx, full, cred)
 		if err == nil {
-			found, ok, err := e.Lookup(ctx, name)
-			if err == nil && !ok {
-				err = fmt.Errorf("cannot find image %q after its pull: the image is for another platform, or was removed", name)
-			}
-			return found, err
+			img, err = e.pulled(ctx, name)
+			return img, used + i, err
 		}
 		if !slices.ContainsFunc(failures, func(f error) bool { return f.Error() == err.Error() }) {
 			failures = append(failures, err)
@@ -146,7 +162,21 @@ func (e *Engine) Pull(ctx context.Context, name string, creds []pod.Credential) 
 			break
 		}
 	}
-	return pod.Image{}, fmt.Errorf("cannot pull image %q: %w", name, errors.Join(failures...))
+	return pod.Image{}, -1, fmt.Errorf("cannot pull image %q: %w", name, errors.Join(failures...))
+}
+
+// pulled looks at what a pull has brought. The engine takes an image of any system where the registry offers no choice.
+func (e *Engine) pulled(ctx context.Context, name string) (pod.Image, error) {
+	img, ok, err := e.Lookup(ctx, name)
+	switch {
+	case err != nil:
+		return pod.Image{}, err
+	case !ok:
+		return pod.Image{}, fmt.Errorf("cannot find image %q after its pull: the image is for another platform, or was removed", name)
+	case img.OS != "" && img.OS != e.cfg.Platform.OS:
+		return pod.Image{}, fmt.Errorf("cannot use image %q: it is for %s, and this node runs %s", name, img.OS, e.cfg.Platform.OS)
+	}
+	return img, nil
 }
 
 // pull makes one attempt.
@@ -260,6 +290,8 @@ func registryError(err error) error {
 	switch {
 	case cerrdefs.IsUnauthorized(err), strings.Contains(text, "unauthorized"), strings.Contains(text, "access denied"), strings.Contains(text, "no basic auth"):
 		return fmt.Errorf("%s (the registry refuses this login; is the image's name right, and does an imagePullSecret of the pod cover it?)", text)
+	case strings.Contains(text, "no matching manifest for"):
+		return fmt.Errorf("%s (the image exists, but not for this node's system, version and architecture)", text)
 	case strings.Contains(text, "toomanyrequests"):
 		return fmt.Errorf("%s (the registry limits pulls; log in by an imagePullSecret, or use a mirror)", text)
 	}

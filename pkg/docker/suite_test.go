@@ -341,8 +341,8 @@ func testImages(t *testing.T, r *rig) {
 	if _, _, err := r.Lookup(t.Context(), "No Such:Name:"); !errors.As(err, &apply) || apply.Reason != ReasonBadImage {
 		t.Errorf("bad name: %v", err)
 	}
-	list, err := r.ListImages(t.Context())
-	if err != nil || !slices.ContainsFunc(list, func(i v1.ContainerImage) bool { return slices.Contains(i.Names, testImage) && i.SizeBytes > 0 }) {
+	list, changed, err := r.ListImages(t.Context())
+	if err != nil || !changed || len(list.IDs) < 1 || !slices.ContainsFunc(list.Named, func(i v1.ContainerImage) bool { return slices.Contains(i.Names, testImage) && i.SizeBytes > 0 }) {
 		t.Errorf("list: %+v, %v", list, err)
 	}
 	info, err := r.Info(t.Context())

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/admit"
+	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/host"
@@ -50,6 +51,7 @@ type Config struct {
 	Node     node.Config
 	Engine   docker.Config
 	Cgroups  CgroupConfig
+	Images   Images
 	Network  network.Config
 	Resolver pod.ResolverConfig
 	Pods     pod.Config
@@ -73,6 +75,7 @@ type Kubelet struct {
 	cgroups *cgroups // nil: pods have none
 	node    *node.Manager
 	server  *server.Server
+	records *credential.Records
 	// settled is closed when it is known for the first time whether the pod network can be used.
 	settled chan struct{}
 	healthz *server.Healthz
@@ -112,16 +115,17 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	}
 
 	admitter := admit.New(admit.Config{
-		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.MaxPods,
+		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
 		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: k.allocatable,
 		Node: k.objects.Node, FreshNode: func() *v1.Node { return freshNode(client, cfg.NodeName) },
 	})
 	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
 	cfg.Resolver.Capacity = k.allocatable
 	cfg.Resolver.RecursiveReadOnly, cfg.Resolver.AppArmorLoaded = k.engine.RecursiveReadOnly, host.AppArmorProfile
-	resolver := pod.NewResolver(cfg.Resolver, pod.ResolverParts{
-		Images: k.engine, Volumes: volumes, Network: k.network, Objects: k.objects, Recorder: events, Clock: clock.RealClock{},
-	})
+	resolver, err := k.resolver(cfg, client, volumes)
+	if err != nil {
+		return nil, err
+	}
 	imageVolumes.resolver, cfg.Source.Client, cfg.Source.Registered = resolver, client, k.registered
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
@@ -138,7 +142,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		Addresses:    func() ([]netip.Addr, error) { return cfg.NodeIPs, nil },
 		Disk:         func() (host.Disk, error) { return host.DiskUsage(cfg.RootDir) },
 		RuntimeInfo:  k.runtime,
-		Images:       k.engine.ListImages,
+		Images:       k.images,
 		NetworkReady: k.network.Ready,
 		Events:       events,
 	}); err != nil {
@@ -225,8 +229,11 @@ func (k *Kubelet) allocatable() v1.ResourceList {
 	if n := k.objects.Node(); n != nil {
 		return n.Status.Allocatable
 	}
-	disk, _ := host.DiskUsage(k.cfg.RootDir) // without it there is no such resource yet
-	return node.Status(node.Inputs{Config: k.cfg.Node, Facts: k.cfg.Facts, Disk: disk}).Allocatable
+	list, err := k.node.Allocatable()
+	if err != nil {
+		klog.ErrorS(err, "Cannot reckon what pods may use of this machine")
+	}
+	return list
 }
 
 // withPodCIDRs gives a Node without a range the one of --pod-cidr.

@@ -31,15 +31,15 @@ type Parts struct {
 	Client       kubernetes.Interface
 	Node         func() *v1.Node // own Node as last seen by a watch; nil (the function, or what it returns): it is asked for
 	Facts        func() (host.Facts, error)
-	Addresses    func() ([]netip.Addr, error)               // as host.NodeAddress
-	Disk         func() (host.Disk, error)                  // of the kubelet's root directory
-	RuntimeInfo  func(ctx context.Context) (Runtime, error) // an error makes the node not ready
-	Images       func(ctx context.Context) ([]v1.ContainerImage, error)
-	NetworkReady func() error                 // nil: ready
-	Pressure     func() Pressure              // nil: none
-	VolumesInUse func() []v1.UniqueVolumeName // nil, or nil from it: the field is left alone
-	Events       record.EventRecorder         // nil: none
-	Clock        clock.WithTicker             // nil: the real one
+	Addresses    func() ([]netip.Addr, error)                           // as host.NodeAddress
+	Disk         func() (host.Disk, error)                              // of the kubelet's root directory
+	RuntimeInfo  func(ctx context.Context) (Runtime, error)             // an error makes the node not ready
+	Images       func(ctx context.Context) ([]v1.ContainerImage, error) // called for each status: it costs nothing unless images changed
+	NetworkReady func() error                                           // nil: ready
+	Pressure     func() Pressure                                        // nil: none
+	VolumesInUse func() []v1.UniqueVolumeName                           // nil, or nil from it: the field is left alone
+	Events       record.EventRecorder                                   // nil: none
+	Clock        clock.WithTicker                                       // nil: the real one
 }
 
 // Pressure says which resource of the node runs out.
@@ -47,8 +47,7 @@ type Pressure struct{ Memory, Disk, PID bool }
 
 // Times of a Manager that nobody needs to change.
 const (
-	imagesEvery    = 30 * time.Second // listing images costs the engine more than anything else here
-	attempts       = 5                // to send one status
+	attempts       = 5 // to send one status
 	firstPause     = 100 * time.Millisecond
 	longestPause   = 7 * time.Second // between attempts to register, as upstream
 	requestTimeout = 10 * time.Second
@@ -66,8 +65,7 @@ type Manager struct {
 	reported time.Time // when it took our last status; zero: never
 	due      time.Time // of the next status that is sent although nothing changed
 
-	images   []v1.ContainerImage
-	imagesAt time.Time
+	images []v1.ContainerImage // as last listed
 
 	unschedulable bool
 }
@@ -316,7 +314,7 @@ func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, erro
 }
 
 func (m *Manager) listImages(ctx context.Context) {
-	if m.parts.Images == nil || m.images != nil && m.parts.Clock.Since(m.imagesAt) < imagesEvery {
+	if m.parts.Images == nil {
 		return
 	}
 	list, err := m.parts.Images(ctx)
@@ -327,7 +325,7 @@ func (m *Manager) listImages(ctx context.Context) {
 	if list == nil {
 		list = []v1.ContainerImage{}
 	}
-	m.images, m.imagesAt = list, m.parts.Clock.Now()
+	m.images = list
 }
 
 // emit records the events for a change of status that the API server has taken.

@@ -17,10 +17,7 @@ func capacity(in Inputs) v1.ResourceList {
 			out[name] = q.DeepCopy()
 		}
 	}
-	pods := in.Config.MaxPods
-	if in.Config.PodsPerCore > 0 {
-		pods = min(pods, in.Config.PodsPerCore*in.Facts.CPUs)
-	}
+	pods := in.Config.PodLimit(in.Facts.CPUs)
 	out[v1.ResourceCPU] = *resource.NewMilliQuantity(int64(in.Facts.CPUs)*1000, resource.DecimalSI)
 	out[v1.ResourceMemory] = *resource.NewQuantity(int64(in.Facts.Memory), resource.BinarySI)
 	out[v1.ResourcePods] = *resource.NewQuantity(int64(pods), resource.DecimalSI)
@@ -105,4 +102,25 @@ func threshold(value string, total int64) (resource.Quantity, error) {
 		return resource.Quantity{}, fmt.Errorf("must be a percentage between 0%% and 100%%")
 	}
 	return *resource.NewQuantity(int64(float64(total)*float64(float32(p)/100)), resource.BinarySI), nil
+}
+
+// PodLimit is how many pods may run on a machine of so many CPUs.
+func (c Config) PodLimit(cpus int) int {
+	if c.PodsPerCore > 0 {
+		return min(c.MaxPods, c.PodsPerCore*cpus)
+	}
+	return c.MaxPods
+}
+
+// Allocatable is what pods may use of this machine, reckoned as for the Node. It is for the time in which the Node is not known.
+func (m *Manager) Allocatable() (v1.ResourceList, error) {
+	in := Inputs{Config: m.config}
+	var err error
+	if in.Facts, err = m.parts.Facts(); err != nil {
+		return nil, err
+	}
+	if in.Disk, err = m.parts.Disk(); err != nil {
+		return nil, err
+	}
+	return allocatable(in, capacity(in)), nil
 }

@@ -89,7 +89,7 @@ type Manager struct {
 
 	// What follows belongs to the loop.
 	ctx       context.Context
-	held      map[types.UID]Desired // pods that wait for a predecessor of the same name, or their former self, to end
+	held      map[types.UID]Desired // pods that wait for a predecessor of the same name, their former self, or victims to end
 	strays    map[types.UID]*v1.Pod
 	granted   map[types.UID]allocation // of all pods with a worker that were let in
 	resizes   map[types.UID]resizing
@@ -187,7 +187,7 @@ func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]Observed
 // update takes in what a source says. first is what the engine had when this agent began.
 func (m *Manager) update(u Update, first map[types.UID]Observed) {
 	for _, gone := range u.Gone {
-		delete(m.held, gone.UID)
+		m.dropHeld(gone.UID)
 		if w := m.workers[gone.UID]; w != nil {
 			w.leaving = true
 			w.inbox.put(func() { w.remove(gone) })
@@ -209,7 +209,7 @@ func (m *Manager) update(u Update, first map[types.UID]Observed) {
 	})
 	for _, d := range set {
 		_, known := first[d.Pod.UID]
-		m.want(d, ran(d), known)
+		m.want(d, known)
 	}
 	for _, mirror := range u.Strays {
 		m.strays[mirror.UID] = mirror
@@ -223,8 +223,8 @@ func (m *Manager) update(u Update, first map[types.UID]Observed) {
 	}
 }
 
-// want takes in one pod. known: the engine has something of it from before this agent began; ran: also a running container.
-func (m *Manager) want(d Desired, ran, known bool) {
+// want takes in one pod. known: the engine has something of it from before this agent began.
+func (m *Manager) want(d Desired, known bool) {
 	uid := d.Pod.UID
 	if w := m.workers[uid]; w != nil {
 		if w.leaving {
@@ -239,15 +239,20 @@ func (m *Manager) want(d Desired, ran, known bool) {
 		m.held[uid] = d
 		return
 	}
+	delete(m.held, uid)
 	d = m.recallAllocation(d)
 	w := newWorker(&m.cfg, &m.parts, d)
 	if !known {
 		w.taken, w.stale = 0, false // who has no worker has nothing in the engine: no need to ask
 	}
 	if w.know.Phase == Syncing {
-		if ran {
+		if known || d.Pod.Status.Phase == v1.PodRunning { // it was let in before
 			m.parts.Admitter.Adopt(d.Pod)
-		} else if no := m.parts.Admitter.Admit(d.Pod); no != nil {
+		} else if no := m.parts.Admitter.Admit(d.Pod); no != nil && no.Preemption != nil {
+			m.held[uid] = d
+			m.preempt(d.Pod, no.Preemption.Victims)
+			return
+		} else if no != nil {
 			klog.V(1).InfoS("Pod is not admitted", "pod", klog.KObj(d.Pod), "reason", no.Reason, "message", no.Message)
 			w.end(*no)
 		}
@@ -262,6 +267,31 @@ func (m *Manager) Evict(uid types.UID, e Eviction) {
 	defer m.mu.RUnlock()
 	if w := m.workers[uid]; w != nil {
 		w.inbox.put(func() { w.evict(e) })
+	}
+}
+
+// dropHeld forgets a pod that waits.
+func (m *Manager) dropHeld(uid types.UID) {
+	if m.held[uid].Pod != nil && m.workers[uid] == nil {
+		m.parts.Admitter.Release(uid)
+		m.forgetAllocation(uid)
+	}
+	delete(m.held, uid)
+}
+
+// preempt ends pods to make room for a critical one.
+func (m *Manager) preempt(critical *v1.Pod, victims []types.UID) {
+	for _, uid := range victims {
+		klog.InfoS("Preempting a pod", "uid", uid, "for", klog.KObj(critical))
+		if w := m.workers[uid]; w != nil {
+			w.inbox.put(w.preempt)
+		} else if d, waits := m.held[uid]; waits { // critical too, but less so
+			delete(m.held, uid)
+			w := newWorker(&m.cfg, &m.parts, d)
+			w.taken, w.stale = 0, false
+			w.preempt()
+			m.begin(w)
+		}
 	}
 }
 
@@ -314,7 +344,7 @@ func (m *Manager) release() {
 	for _, d := range waiting {
 		if m.workers[d.Pod.UID] == nil && !m.predecessor(d.Pod) {
 			delete(m.held, d.Pod.UID)
-			m.want(d, false, false)
+			m.want(d, false)
 		}
 	}
 	m.retryResizes()

@@ -219,6 +219,30 @@ type Image struct {
 // Credential is one registry login that may be tried for a pull.
 type Credential struct {
 	Username, Password, Auth, Email, ServerAddress, IdentityToken, RegistryToken string
+	// Source says whose it is. Logins that differ in nothing else are the same for a registry.
+	Source CredentialSource `json:"-"`
+}
+
+// CredentialSource is where a Credential came from. The zero value is the node itself, so that every pod here may use it.
+type CredentialSource struct {
+	Kind            SourceKind
+	Namespace, Name string
+	UID             types.UID
+}
+
+// SourceKind is the kind of object that a Credential belongs to; "" is the node.
+type SourceKind string
+
+const (
+	FromSecret         SourceKind = "secret"          // an imagePullSecret
+	FromServiceAccount SourceKind = "service account" // a plugin gave it for the account's token
+)
+
+// Login is a Credential and the images that it is for, as a key of a Docker config's auths names them: a registry, or also the
+// beginning of a path in it. The registry may hold wildcards.
+type Login struct {
+	Server string
+	Credential
 }
 
 // Runtime is the engine as workers see it. All methods may be called concurrently; each ends by itself when ctx ends or the
@@ -241,8 +265,29 @@ type Runtime interface {
 type Images interface {
 	// Lookup finds a present image by the name of a spec. found false with err nil: not present.
 	Lookup(ctx context.Context, name string) (img Image, found bool, err error)
-	// Pull fetches name, trying creds in order (none: anonymous), and returns what Lookup would.
-	Pull(ctx context.Context, name string, creds []Credential) (Image, error)
+	// Pull fetches name, trying creds in order (none: anonymous), and returns what Lookup would and which of creds it was, -1: none.
+	Pull(ctx context.Context, name string, creds []Credential) (img Image, used int, err error)
+}
+
+// CredentialPlugins are the node's credential provider plugins (KEP-2133).
+type CredentialPlugins interface {
+	// Logins asks the plugins that are for image, a name with registry and without tag. A plugin that fails gives nothing; why is for
+	// the log. Blocks for a minute per plugin at most, and ends with ctx.
+	Logins(ctx context.Context, pod *v1.Pod, image string) []Login
+}
+
+// PullRecords remember with whose credentials images were pulled (KEP-2535), so that no pod uses the private image of another only
+// because it is here already. name is an image's as the engine was asked for it, with tag or digest.
+type PullRecords interface {
+	// Intend says that name will be pulled; Pulled or Failed follows, unless the agent dies. After an error it may not be pulled.
+	Intend(name string) error
+	// Pulled says that img came under name, with cred (zero: without any).
+	Pulled(name string, img Image, cred Credential)
+	// Failed says that nothing came; with given up that something may have come all the same.
+	Failed(name string, givenUp bool)
+	// Usable says whether a pod with creds may use img, which is present under name, without asking the registry. creds is called only
+	// when the answer depends on it.
+	Usable(name string, img Image, creds func() []Credential) bool
 }
 
 // Executor runs commands in running containers for probes and hooks.
@@ -323,8 +368,17 @@ type Objects interface {
 	Changed() <-chan types.UID
 }
 
-// Rejection says why a pod may not start here. It ends on the pod: phase Failed, Reason and Message as upstream has them.
-type Rejection struct{ Reason, Message string }
+// Rejection says why a pod may not start here, or not go on. It ends on the pod: phase Failed, Reason and Message as upstream has them.
+type Rejection struct {
+	Reason, Message string
+	// Disruption is the message of the condition DisruptionTarget where a pod ends for the sake of others; "": Message.
+	Disruption string
+	// Preemption says that the pod is not refused: others end to make room for it. It is to be admitted again when one was released.
+	Preemption *Preemption
+}
+
+// Preemption is who has to end from now on. Nobody: others are ending already.
+type Preemption struct{ Victims []types.UID }
 
 // Eviction ends a pod that was let in, for the sake of the node or of other pods. It ends on the pod as a Rejection does, with condition
 // DisruptionTarget.
@@ -335,7 +389,8 @@ type Eviction struct {
 
 // Admitter decides what may start here. It is called by the Manager's goroutine only, in order of arrival.
 type Admitter interface {
-	// Admit takes pod in, given all that was admitted before and not released. Nil: admitted. Admitting a pod again replaces it.
+	// Admit takes pod in, given all that was admitted before and not released. Nil: admitted. Admitting a pod again replaces it. One that
+	// waits for others to end holds its place until it is released.
 	Admit(pod *v1.Pod) *Rejection
 	// Adopt takes in a pod that already ran when this agent started; never refused.
 	Adopt(pod *v1.Pod)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
 
@@ -89,9 +87,15 @@ type flight struct {
 	done    chan struct{}
 	cancel  context.CancelFunc
 	waiters int // guarded by puller.mu
-	image   Image
-	took    time.Duration
+	result  pullResult
 	err     error
+}
+
+// pullResult is what a pull brought.
+type pullResult struct {
+	image Image
+	used  int           // index of the credential; -1: none
+	took  time.Duration // the pull's own time, without the wait for other pulls
 }
 
 func newPuller(cfg ResolverConfig, images Images, clk clock.PassiveClock) *puller {
@@ -108,24 +112,25 @@ func newPuller(cfg ResolverConfig, images Images, clk clock.PassiveClock) *pulle
 	return p
 }
 
-// pull fetches an image. took is the pull's own time, without the wait for other pulls.
-func (p *puller) pull(ctx context.Context, name string, creds []Credential) (image Image, took time.Duration, err error) {
+// pull fetches an image.
+func (p *puller) pull(ctx context.Context, name string, creds []Credential) (pullResult, error) {
 	f := p.join(name, creds)
 	return p.wait(ctx, f)
 }
 
 // wait ends with the flight or with ctx, and leaves.
-func (p *puller) wait(ctx context.Context, f *flight) (image Image, took time.Duration, err error) {
+func (p *puller) wait(ctx context.Context, f *flight) (pullResult, error) {
 	defer p.leave(f)
 	select {
 	case <-f.done:
-		return f.image, f.took, f.err
+		return f.result, f.err
 	case <-ctx.Done():
-		return Image{}, 0, context.Cause(ctx)
+		return pullResult{}, context.Cause(ctx)
 	}
 }
 
-// join returns the flight of an image, and makes it where there is none. Who joins must wait.
+// join returns the flight of an image, and makes it where there is none: the same logins make one pull, wherever they came from. Who
+// joins must wait.
 func (p *puller) join(name string, creds []Credential) *flight {
 	secret, _ := json.Marshal(creds) // a struct of strings cannot fail; the key lives as long as the pull
 	key := name + "\x00" + string(secret)
@@ -153,7 +158,7 @@ func (p *puller) leave(f *flight) {
 
 func (p *puller) fly(ctx context.Context, f *flight, name string, creds []Credential) {
 	defer close(f.done)
-	f.image, f.took, f.err = p.fetch(ctx, name, creds)
+	f.result, f.err = p.fetch(ctx, name, creds)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.forget(f) // a later request is a new pull
@@ -166,23 +171,23 @@ func (p *puller) forget(f *flight) {
 	}
 }
 
-func (p *puller) fetch(ctx context.Context, name string, creds []Credential) (Image, time.Duration, error) {
+func (p *puller) fetch(ctx context.Context, name string, creds []Credential) (pullResult, error) {
 	if p.slots != nil {
 		select {
 		case p.slots <- struct{}{}:
 			defer func() { <-p.slots }()
 		case <-ctx.Done():
-			return Image{}, 0, ctx.Err()
+			return pullResult{}, ctx.Err()
 		}
 	}
 	if p.limiter != nil {
 		if err := p.limiter.Wait(ctx); err != nil {
-			return Image{}, 0, err
+			return pullResult{}, err
 		}
 	}
 	start := p.clock.Now()
-	image, err := p.images.Pull(ctx, name, creds)
-	return image, p.clock.Since(start), err
+	image, used, err := p.images.Pull(ctx, name, creds)
+	return pullResult{image, used, p.clock.Since(start)}, err
 }
 
 // backedOff says for how long the next pull has to wait and why; 0: not at all.
@@ -218,102 +223,4 @@ func (p *puller) succeeded(key pullKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.failures, key)
-}
-
-// image makes the container's image present, as its pull policy says.
-func (r *Resolver) image(ctx context.Context, pod *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (Image, error) {
-	name, err := parseImageName(container.Image)
-	if err != nil {
-		return Image{}, r.fail(ref, "InspectFailed", &StartError{Reason: "InvalidImageName", Message: "Failed to apply default image tag: " + err.Error(), Err: err})
-	}
-	policy := pullPolicy(container, name)
-	if policy != v1.PullAlways {
-		image, found, err := r.parts.Images.Lookup(ctx, name.full)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return Image{}, context.Cause(ctx)
-		case err != nil:
-			return Image{}, r.fail(ref, "InspectFailed", &StartError{Reason: "ImageInspectError", Message: fmt.Sprintf("Failed to inspect image %q: %v", container.Image, err), Err: err})
-		case found:
-			r.pulls.succeeded(pullKey{pod.UID, name.full})
-			r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulled", "Container image %q already present on machine", container.Image)
-			return image, nil
-		case policy == v1.PullNever:
-			return Image{}, r.fail(ref, "ErrImageNeverPull", &StartError{Reason: "ErrImageNeverPull",
-				Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", container.Image)})
-		}
-	}
-	return r.pullImage(ctx, pod, name, container.Image, ref)
-}
-
-func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name imageName, image string, ref *v1.ObjectReference) (Image, error) {
-	key := pullKey{pod.UID, name.full}
-	if wait, last := r.pulls.backedOff(key); wait > 0 {
-		message := fmt.Sprintf("Back-off pulling image %q", image)
-		r.parts.Recorder.Event(ref, v1.EventTypeNormal, "BackOff", message)
-		err := &StartError{Reason: "ImagePullBackOff", Message: message + ": " + last, RetryAfter: wait}
-		return Image{}, r.fail(ref, "", err)
-	}
-	creds := r.credentials(ctx, pod, name)
-	r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulling", "Pulling image %q", image)
-	start := r.parts.Clock.Now()
-	pulled, took, err := r.pulls.pull(ctx, name.full, creds)
-	if err != nil {
-		if ctx.Err() != nil { // the pod is going, or the agent: nobody's fault
-			return Image{}, context.Cause(ctx)
-		}
-		failure := pullError(image, err)
-		r.parts.Recorder.Eventf(ref, v1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", image, failure.Message)
-		r.pulls.failed(key, failure.Error())
-		return Image{}, r.fail(ref, "", failure)
-	}
-	r.pulls.succeeded(key)
-	total := r.parts.Clock.Since(start)
-	r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v (%v with the wait for other pulls); its size is %d bytes",
-		image, took.Truncate(time.Millisecond), max(total, took).Truncate(time.Millisecond), pulled.Size)
-	return pulled, nil
-}
-
-// pullError words a failed pull. Engines hand through whatever a broken registry or proxy answered, whole HTML pages included.
-func pullError(image string, err error) *StartError {
-	text := err.Error()
-	unavailable := errors.Is(err, ErrRegistryUnavailable)
-	for _, code := range []string{"502", "503", "504"} {
-		unavailable = unavailable || strings.Contains(text, "error parsing HTTP "+code)
-	}
-	if page := strings.Index(strings.ToLower(text), "<html"); page >= 0 {
-		text = text[:page] + "(an HTML page)"
-	}
-	if unavailable {
-		return &StartError{Reason: "RegistryUnavailable", RetryAfter: pullErrorShown, Err: err,
-			Message: fmt.Sprintf("image pull failed for %s because the registry is unavailable: %s", image, text)}
-	}
-	return &StartError{Reason: "ErrImagePull", Message: text, RetryAfter: pullErrorShown, Err: err}
-}
-
-// credentials collects the logins of the pod's imagePullSecrets for an image. A secret that is not there or cannot be read does not
-// stop the pull: the image may be public.
-func (r *Resolver) credentials(ctx context.Context, pod *v1.Pod, name imageName) []Credential {
-	var logins []registryLogin
-	var unusable []string
-	for _, ref := range pod.Spec.ImagePullSecrets {
-		if ref.Name == "" {
-			continue
-		}
-		secret, err := r.parts.Objects.Secret(ctx, pod.Namespace, ref.Name)
-		if err == nil {
-			var some []registryLogin
-			some, err = secretLogins(secret)
-			logins = append(logins, some...)
-		}
-		if err != nil {
-			klog.InfoS("Cannot use an image pull secret", "pod", klog.KObj(pod), "secret", ref.Name, "err", err)
-			unusable = append(unusable, ref.Name)
-		}
-	}
-	if len(unusable) > 0 {
-		r.parts.Recorder.Eventf(pod, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
-			"Unable to use some image pull secrets (%s): they are missing or hold no Docker config; pulling the image may fail", strings.Join(unusable, ", "))
-	}
-	return credentialsFor(name.named, logins)
 }

@@ -24,13 +24,6 @@ func (c Credential) String() string {
 // GoString is String, for %#v.
 func (c Credential) GoString() string { return c.String() }
 
-// registryLogin is one entry of a Docker config: a login and the images that it is for.
-type registryLogin struct {
-	host string // may hold * and ? within labels; Docker Hub's many names are docker.io
-	path string // "" or what the repository's path begins with, without a leading slash
-	cred Credential
-}
-
 // dockerHub is the name under which image references and logins of Docker Hub meet.
 const dockerHub = "docker.io"
 
@@ -49,25 +42,49 @@ type dockerConfigEntry struct {
 
 // secretLogins takes the logins out of an image pull secret (types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg).
 // Entries that cannot be read are left out and named in the error, never with their contents.
-func secretLogins(secret *v1.Secret) ([]registryLogin, error) {
-	var entries map[string]json.RawMessage
+func secretLogins(secret *v1.Secret) ([]Login, error) {
+	var logins []Login
+	var err error
+	key := v1.DockerConfigJsonKey
 	switch secret.Type {
 	case v1.SecretTypeDockerConfigJson:
-		var file struct {
-			Auths map[string]json.RawMessage `json:"auths"`
-		}
-		if json.Unmarshal(secret.Data[v1.DockerConfigJsonKey], &file) != nil {
-			return nil, fmt.Errorf("key %s is no Docker config in JSON", v1.DockerConfigJsonKey)
-		}
-		entries = file.Auths
+		logins, err = dockerConfigLogins(secret.Data[key])
 	case v1.SecretTypeDockercfg:
-		if json.Unmarshal(secret.Data[v1.DockerConfigKey], &entries) != nil {
-			return nil, fmt.Errorf("key %s is no Docker config in JSON", v1.DockerConfigKey)
+		key = v1.DockerConfigKey
+		var entries map[string]json.RawMessage
+		if json.Unmarshal(secret.Data[key], &entries) != nil {
+			err = errNoDockerConfig
+		}
+		if err == nil {
+			logins, err = entryLogins(entries)
 		}
 	default:
 		return nil, fmt.Errorf("type is %q; want %q or %q", secret.Type, v1.SecretTypeDockerConfigJson, v1.SecretTypeDockercfg)
 	}
-	var logins []registryLogin
+	for i := range logins {
+		logins[i].Source = CredentialSource{Kind: FromSecret, Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID}
+	}
+	if err != nil {
+		err = fmt.Errorf("key %s: %w", key, err)
+	}
+	return logins, err
+}
+
+var errNoDockerConfig = errors.New("it is no Docker config in JSON")
+
+// dockerConfigLogins takes the logins out of a .docker/config.json, as secretLogins does.
+func dockerConfigLogins(data []byte) ([]Login, error) {
+	var file struct {
+		Auths map[string]json.RawMessage `json:"auths"`
+	}
+	if json.Unmarshal(data, &file) != nil {
+		return nil, errNoDockerConfig
+	}
+	return entryLogins(file.Auths)
+}
+
+func entryLogins(entries map[string]json.RawMessage) ([]Login, error) {
+	var logins []Login
 	var errs []error
 	for _, server := range slices.Sorted(maps.Keys(entries)) {
 		cred, err := parseLogin(entries[server])
@@ -75,8 +92,7 @@ func secretLogins(secret *v1.Secret) ([]registryLogin, error) {
 			errs = append(errs, fmt.Errorf("entry %q: %w", server, err))
 			continue
 		}
-		host, prefix := splitServer(server)
-		logins = append(logins, registryLogin{host: host, path: prefix, cred: cred})
+		logins = append(logins, Login{Server: server, Credential: cred})
 	}
 	return logins, errors.Join(errs...)
 }
@@ -99,7 +115,8 @@ func parseLogin(raw json.RawMessage) (Credential, error) {
 	return cred, nil
 }
 
-// splitServer takes apart the key of a login: a host, a URL, or either with the beginning of a path.
+// splitServer takes apart the key of a login: a host, a URL, or either with the beginning of a path. The host may hold * and ? within
+// labels; Docker Hub's many names are docker.io.
 func splitServer(server string) (host, prefix string) {
 	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
 	host, prefix, _ = strings.Cut(server, "/")
@@ -121,27 +138,40 @@ func hubName(host string) string {
 }
 
 // credentialsFor chooses the logins for an image, the most specific first. name must be normalized (docker.io/library/busybox).
-func credentialsFor(name reference.Named, logins []registryLogin) []Credential {
-	host, repository := hubName(reference.Domain(name)), reference.Path(name)
-	fitting := slices.DeleteFunc(slices.Clone(logins), func(l registryLogin) bool {
-		return !strings.HasPrefix(repository, l.path) || !hostMatches(l.host, host)
+func credentialsFor(name reference.Named, logins []Login) []Credential {
+	fitting := slices.DeleteFunc(slices.Clone(logins), func(l Login) bool { return !ImageMatches(l.Server, name.Name()) })
+	slices.SortStableFunc(fitting, func(a, b Login) int {
+		aHost, aPath := splitServer(a.Server)
+		bHost, bPath := splitServer(b.Server)
+		return cmp.Or(cmp.Compare(len(bPath), len(aPath)), cmp.Compare(bPath, aPath),
+			cmp.Compare(strings.Count(aHost, "*"), strings.Count(bHost, "*")), cmp.Compare(bHost, aHost))
 	})
-	slices.SortStableFunc(fitting, func(a, b registryLogin) int {
-		return cmp.Or(cmp.Compare(len(b.path), len(a.path)), cmp.Compare(b.path, a.path),
-			cmp.Compare(strings.Count(a.host, "*"), strings.Count(b.host, "*")), cmp.Compare(b.host, a.host))
-	})
-	address := host
-	if host == dockerHub {
+	address := hubName(reference.Domain(name))
+	if address == dockerHub {
 		address = hubAddress
 	}
 	var out []Credential
 	for _, l := range fitting {
-		l.cred.ServerAddress = address
-		if !slices.Contains(out, l.cred) {
-			out = append(out, l.cred)
+		l.Credential.ServerAddress = address
+		if !slices.ContainsFunc(out, l.sameLogin) {
+			out = append(out, l.Credential)
 		}
 	}
 	return out
+}
+
+// sameLogin says whether a registry sees no difference.
+func (c Credential) sameLogin(other Credential) bool {
+	other.Source = c.Source
+	return c == other
+}
+
+// ImageMatches says whether image, a name with registry and without tag, is one of those that pattern means: a registry, whose labels
+// may hold wildcards, and perhaps the beginning of a path. It is upstream's rule for logins and for matchImages of credential plugins.
+func ImageMatches(pattern, image string) bool {
+	wantHost, wantPath := splitServer(pattern)
+	host, repository, _ := strings.Cut(image, "/")
+	return strings.HasPrefix(repository, wantPath) && hostMatches(wantHost, hubName(host))
 }
 
 // hostMatches compares hosts label by label; a label of pattern may hold wildcards, which never reach over a dot. Ports must be equal.

@@ -65,8 +65,8 @@ func TestCredentials(t *testing.T) {
 		{name: "auth that is no base64", image: "reg.example/a", secret: auths(`"reg.example":{"auth":"%%"}`), err: `entry "reg.example": auth must be base64`},
 		{name: "entry that is no object", image: "reg.example/a", secret: auths(`"reg.example":"hunter2"`), err: `entry "reg.example": want an object`},
 		{name: "old form", image: "reg.example/a", secret: dockerSecret(v1.SecretTypeDockercfg, `{`+login("reg.example", "u")+`}`), want: "u:p@reg.example"},
-		{name: "no JSON", image: "a", secret: dockerSecret(v1.SecretTypeDockerConfigJson, "hunter2"), err: "key .dockerconfigjson is no Docker config in JSON"},
-		{name: "old form, no JSON", image: "a", secret: dockerSecret(v1.SecretTypeDockercfg, "hunter2"), err: "key .dockercfg is no Docker config in JSON"},
+		{name: "no JSON", image: "a", secret: dockerSecret(v1.SecretTypeDockerConfigJson, "hunter2"), err: "key .dockerconfigjson: it is no Docker config in JSON"},
+		{name: "old form, no JSON", image: "a", secret: dockerSecret(v1.SecretTypeDockercfg, "hunter2"), err: "key .dockercfg: it is no Docker config in JSON"},
 		{name: "other type", image: "a", secret: dockerSecret(v1.SecretTypeOpaque, "{}"), err: `type is "Opaque"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -118,8 +118,8 @@ func FuzzSecretLogins(f *testing.F) {
 		}
 		logins, _ := secretLogins(dockerSecret(kind, data))
 		for _, l := range logins {
-			if strings.Contains(l.host, "/") {
-				t.Errorf("host %q holds a path", l.host)
+			if host, _ := splitServer(l.Server); strings.Contains(host, "/") {
+				t.Errorf("host %q holds a path", host)
 			}
 		}
 		if n := len(credentialsFor(name.named, logins)); n > len(logins) {
@@ -167,14 +167,14 @@ func (g *gatedImages) Lookup(context.Context, string) (Image, bool, error) {
 	return Image{}, false, nil
 }
 
-func (g *gatedImages) Pull(ctx context.Context, name string, creds []Credential) (Image, error) {
+func (g *gatedImages) Pull(ctx context.Context, name string, creds []Credential) (Image, int, error) {
 	g.started <- fmt.Sprint(name, len(creds))
 	select {
 	case err := <-g.release:
-		return Image{ID: name}, err
+		return Image{ID: name}, len(creds) - 1, err
 	case <-ctx.Done():
 		g.started <- "cancelled " + name
-		return Image{}, ctx.Err()
+		return Image{}, -1, ctx.Err()
 	}
 }
 
@@ -193,8 +193,8 @@ func TestPullsAreShared(t *testing.T) {
 	pull := func(ctx context.Context, name string, creds ...Credential) {
 		f := p.join(name, creds)
 		go func() {
-			image, _, err := p.wait(ctx, f)
-			results <- result{image, err}
+			r, err := p.wait(ctx, f)
+			results <- result{r.image, err}
 		}()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -255,7 +255,7 @@ func TestPullLimits(t *testing.T) {
 		for i := range 4 {
 			f := p.join(fmt.Sprint("image", i), nil)
 			go func() {
-				_, _, err := p.wait(t.Context(), f)
+				_, err := p.wait(t.Context(), f)
 				done <- err
 			}()
 		}

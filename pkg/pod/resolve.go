@@ -27,6 +27,9 @@ type ResolverConfig struct {
 	MaxParallelPulls int                 // kubelet field maxParallelImagePulls; 0: no limit
 	PullQPS          float32             // kubelet field registryPullQPS; 0: no limit
 	PullBurst        int                 // kubelet field registryBurst
+	// DockerConfigs are paths of Docker configs with the node's own logins, as upstream's kubelet has config.json in its root
+	// directory. They need not exist, and are read at each pull.
+	DockerConfigs []string
 	// Capacity is the node's allocatable: what resourceFieldRef shows for a limit that is not set.
 	Capacity func() v1.ResourceList
 	// RecursiveReadOnly says whether the engine can make read-only mounts recursively so; nil: it cannot.
@@ -35,9 +38,11 @@ type ResolverConfig struct {
 	AppArmorLoaded func(profile string) bool
 }
 
-// ResolverParts are the parts that a Resolver asks. All are needed.
+// ResolverParts are the parts that a Resolver asks. All are needed but Plugins and Records.
 type ResolverParts struct {
 	Images   Images
+	Plugins  CredentialPlugins // nil: none
+	Records  PullRecords       // nil: whoever may run here may use what is present
 	Volumes  Volumes
 	Network  Network
 	Objects  Objects

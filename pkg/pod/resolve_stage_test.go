@@ -97,21 +97,21 @@ func (s *stage) Lookup(_ context.Context, name string) (Image, bool, error) {
 	return image, found, s.broken["lookup"]
 }
 
-func (s *stage) Pull(ctx context.Context, name string, creds []Credential) (Image, error) {
+func (s *stage) Pull(ctx context.Context, name string, creds []Credential) (Image, int, error) {
 	s.note("pull %s %v", name, creds)
 	s.clock.SetTime(s.clock.Now().Add(1500 * time.Millisecond))
 	if ctx.Err() != nil {
-		return Image{}, ctx.Err()
+		return Image{}, -1, ctx.Err()
 	}
 	err, known := s.registry[name]
 	if !known {
 		err = errors.New("manifest unknown")
 	}
 	if err != nil {
-		return Image{}, err
+		return Image{}, -1, err
 	}
 	s.present[name] = Image{ID: "sha256:" + name, Size: 7, User: "5"}
-	return s.present[name], nil
+	return s.present[name], len(creds) - 1, nil
 }
 
 func (s *stage) Join(*v1.Pod) (string, error) { return "winkube", s.broken["join"] }

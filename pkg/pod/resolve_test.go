@@ -158,7 +158,7 @@ oom 900`
 	if got, want := slices.Sorted(maps.Keys(s.files)), []string{"containers/app/termination-2", "etc-hosts", "resolv.conf"}; !slices.Equal(got, want) {
 		t.Errorf("files %q, want %q", got, want)
 	}
-	if got, want := s.told(), `Normal Pulled spec.containers{app}: Container image "app:1" already present on machine`; got != want {
+	if got, want := s.told(), `Normal Pulled spec.containers{app}: Container image "app:1" already present on machine and can be accessed by the pod`; got != want {
 		t.Errorf("told\n%s\nwant\n%s", got, want)
 	}
 	s.node = &v1.Node{Status: v1.NodeStatus{Capacity: v1.ResourceList{"memory": resource.MustParse("2Gi")}}}
@@ -271,23 +271,23 @@ func TestContainerImages(t *testing.T) {
 		err    string
 		told   []string
 	}{
-		{name: "present", pod: stagePod(image("app:1", v1.PullIfNotPresent)), told: []string{"Normal Pulled" + at + `Container image "app:1" already present on machine`}},
-		{name: "present, never", pod: stagePod(image("app:1", v1.PullNever)), told: []string{"Normal Pulled" + at + `Container image "app:1" already present on machine`}},
+		{name: "present", pod: stagePod(image("app:1", v1.PullIfNotPresent)), told: []string{"Normal Pulled" + at + `Container image "app:1" already present on machine and can be accessed by the pod`}},
+		{name: "present, never", pod: stagePod(image("app:1", v1.PullNever)), told: []string{"Normal Pulled" + at + `Container image "app:1" already present on machine and can be accessed by the pod`}},
 		{name: "absent", pod: stagePod(image("new:1", v1.PullIfNotPresent)), told: []string{"Normal Pulling" + at + `Pulling image "new:1"`, "pull new:1 []",
-			"Normal Pulled" + at + `Successfully pulled image "new:1" in 1.5s (1.5s with the wait for other pulls); its size is 7 bytes`}},
+			"Normal Pulled" + at + `Successfully pulled image "new:1" in 1.5s (1.5s including waiting). Image size: 7 bytes.`}},
 		{name: "absent, never", pod: stagePod(image("new:1", v1.PullNever)), err: `ErrImageNeverPull: Container image "new:1" is not present with pull policy of Never -> ErrImageNeverPull`,
-			told: []string{"Warning ErrImageNeverPull" + at + `Container image "new:1" is not present with pull policy of Never`}},
+			told: []string{"Warning ErrImageNeverPull" + at + `Container image "new:1" is not present with pull policy of Never`, "Warning Failed" + at + "Error: ErrImageNeverPull"}},
 		{name: "always by tag", pod: stagePod(image("app", "")), told: []string{"Normal Pulling" + at + `Pulling image "app"`, "pull app:latest []", "Normal Pulled" + at}},
 		{name: "unknown", pod: stagePod(image("none:1", "")), err: "ErrImagePull: manifest unknown -> ErrImagePull manifest unknown",
 			told: []string{"Normal Pulling", "pull none:1 []", "Warning Failed" + at + `Failed to pull image "none:1": manifest unknown`, "Warning Failed" + at + "Error: ErrImagePull"}},
 		{name: "registry down", pod: stagePod(image("down:1", "")), err: "RegistryUnavailable: image pull failed for down:1 because the registry is unavailable",
 			told: []string{"Normal Pulling", "pull down:1 []", "Warning Failed", "Warning Failed" + at + "Error: RegistryUnavailable"}},
-		{name: "no name", pod: stagePod(image("Bad Name", "")), err: `InvalidImageName: Failed to apply default image tag: couldn't parse image name "Bad Name"`, told: []string{"Warning InspectFailed" + at}},
+		{name: "no name", pod: stagePod(image("Bad Name", "")), err: `InvalidImageName: Failed to apply default image tag "Bad Name": couldn't parse image name "Bad Name"`, told: []string{"Warning InspectFailed" + at, "Warning Failed" + at + "Error: InvalidImageName"}},
 		{name: "store broken", pod: stagePod(image("app:1", "")), change: func(s *stage) { s.broken["lookup"] = errors.New("engine hangs") },
-			err: `ImageInspectError: Failed to inspect image "app:1": engine hangs -> ImageInspectError`, told: []string{"Warning InspectFailed" + at}},
+			err: `ImageInspectError: Failed to inspect image "app:1": engine hangs -> ImageInspectError`, told: []string{"Warning InspectFailed" + at, "Warning Failed" + at + "Error: ImageInspectError"}},
 		{name: "with a secret", pod: stagePod(image("new:1", ""), secrets("pull", "")), told: []string{"Normal Pulling", "pull new:1 [credential for https://index.docker.io/v1/]", "Normal Pulled"}},
 		{name: "with bad secrets", pod: stagePod(image("new:1", ""), secrets("none", "s", "pull")), told: []string{
-			"Warning FailedToRetrieveImagePullSecret pod: Unable to use some image pull secrets (none, s)", "Normal Pulling", "pull new:1 [credential for https://index.docker.io/v1/]", "Normal Pulled"}},
+			"Warning FailedToRetrieveImagePullSecret pod: Unable to retrieve some image pull secrets (none, s)", "Normal Pulling", "pull new:1 [credential for https://index.docker.io/v1/]", "Normal Pulled"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStage(t)

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,7 +42,7 @@ func (s *statuser) conditions(out *v1.PodStatus) []v1.PodCondition {
 		if i, old := findCondition(list[:foreign], v1.DisruptionTarget); old != nil {
 			list, foreign = slices.Delete(list, i, i+1), foreign-1
 		}
-		list = append(list, s.condition(v1.DisruptionTarget, true, v1.PodReasonTerminationByKubelet, s.know.Ended.Message))
+		list = append(list, s.condition(v1.DisruptionTarget, true, v1.PodReasonTerminationByKubelet, cmp.Or(s.know.Ended.Disruption, s.know.Ended.Message)))
 	}
 	for i := foreign; i < len(list); i++ {
 		list[i].LastTransitionTime = *s.time(s.now)

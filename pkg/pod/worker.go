@@ -314,6 +314,12 @@ func (w *worker) evict(e Eviction) {
 	}
 }
 
+// preempt ends the pod to make room for a critical one.
+func (w *worker) preempt() {
+	w.evict(Eviction{Grace: stopGrace(w.pod), Rejection: Rejection{Reason: "Preempting", Message: "Preempted in order to admit critical pod",
+		Disruption: "Pod was preempted by Kubelet to accommodate a critical pod."}})
+}
+
 // terminated moves on from Terminating: nothing runs any more.
 func (w *worker) terminated() {
 	klog.V(2).InfoS("Pod has terminated", "pod", klog.KObj(w.pod))

@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/winkube/winkube/pkg/credential"
 )
 
 // options are the flags as typed; settings (settings.go) are what they mean.
@@ -23,7 +25,7 @@ type options struct {
 	nodeLabels                         map[string]string
 	registerNode                       bool
 	taints                             []string
-	maxPods                            int
+	maxPods, podsPerCore               int
 	kubeReserved, systemReserved       map[string]string
 	nodeStatusFrequency, syncFrequency time.Duration
 	statusReportFrequency              time.Duration
@@ -47,8 +49,14 @@ type options struct {
 	maxParallelPulls          int
 	registryQPS               float32
 	registryBurst             int
+	providersConfig           string
+	providersDir              string
+	imagePolicy               string
+	allowedImages             []string
 	manifestPath, manifestURL string
 	manifestURLFrequency      time.Duration
+	manifestURLHeader         []string
+	fileFrequency             time.Duration
 
 	clusterDNS    []string
 	clusterDomain string
@@ -94,6 +102,7 @@ func (o *options) addNodeFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.registerNode, "register-node", true, "register the Node when it does not exist")
 	fs.StringSliceVar(&o.taints, "register-with-taints", nil, "taints to register the Node with, `key=value:effect,...`")
 	fs.IntVar(&o.maxPods, "max-pods", 110, "number of pods that may run here")
+	fs.IntVar(&o.podsPerCore, "pods-per-core", 0, "number of pods that may run here per CPU, where that is less than --max-pods; 0: no such limit")
 	fs.StringToStringVar(&o.kubeReserved, "kube-reserved", nil, "resources kept for the agents, `cpu=200m,memory=500Mi,...`")
 	fs.StringToStringVar(&o.systemReserved, "system-reserved", nil, "resources kept for the system, `cpu=200m,memory=500Mi,...`")
 	fs.DurationVar(&o.nodeStatusFrequency, "node-status-update-frequency", 10*time.Second, "how often the Node's status is reckoned; it is sent only when it changed")
@@ -117,13 +126,19 @@ func (o *options) addRuntimeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.logMaxSize, "container-log-max-size", "10Mi", "`size` at which a container's log is rotated")
 	fs.IntVar(&o.logMaxFiles, "container-log-max-files", 5, "number of log files kept of a container, at least 2")
 	fs.DurationVar(&o.runtimeTimeout, "runtime-request-timeout", 2*time.Minute, "deadline of one call of the engine, pulls, logs and exec excepted")
-	fs.DurationVar(&o.pullDeadline, "image-pull-progress-deadline", 10*time.Minute, "a pull without progress for so long is given up")
+	fs.DurationVar(&o.pullDeadline, "image-pull-progress-deadline", time.Minute, "a pull without progress for so long is given up")
 	fs.BoolVar(&o.serializePulls, "serialize-image-pulls", false, "pull one image at a time")
 	fs.IntVar(&o.maxParallelPulls, "max-parallel-image-pulls", 0, "number of pulls at a time; 0: no limit")
 	fs.Float32Var(&o.registryQPS, "registry-qps", 5, "pulls begun per second; 0: no limit")
 	fs.IntVar(&o.registryBurst, "registry-burst", 10, "pulls that may begin at once")
+	fs.StringVar(&o.providersConfig, "image-credential-provider-config", "", "`file`, or directory of files, with the CredentialProviderConfig of the plugins that are asked for registry logins")
+	fs.StringVar(&o.providersDir, "image-credential-provider-bin-dir", "", "`directory` of those plugins' programs")
+	fs.StringVar(&o.imagePolicy, "image-pull-credentials-verification-policy", string(credential.NeverVerifyPreloaded), "which present images a pod may use without credentials that proved good for them: NeverVerifyPreloadedImages (those that no kubelet pulled), NeverVerify (all), NeverVerifyAllowlistedImages, AlwaysVerify (none)")
+	fs.StringSliceVar(&o.allowedImages, "preloaded-images-verification-allowlist", nil, "`images` of NeverVerifyAllowlistedImages: names without tag, or with /* at the end")
 	fs.StringVar(&o.manifestPath, "pod-manifest-path", "", "`directory` of static pods' manifests, or one manifest")
+	fs.DurationVar(&o.fileFrequency, "file-check-frequency", 20*time.Second, "how often --pod-manifest-path is read although nothing there is known to have changed")
 	fs.StringVar(&o.manifestURL, "manifest-url", "", "`URL` of static pods' manifests")
+	fs.StringArrayVar(&o.manifestURLHeader, "manifest-url-header", nil, "`header` of requests to --manifest-url, as in \"authorization: Bearer x\"; may be given again")
 	fs.DurationVar(&o.manifestURLFrequency, "http-check-frequency", 20*time.Second, "how often --manifest-url is asked")
 	fs.StringToStringVar(&o.featureGates, "feature-gates", nil, "`name=true,...`; HyperVContainer is known, others are noted and ignored")
 }

@@ -33,7 +33,7 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	if (o.kubeconfig == "") == (o.apiServers == "") {
 		return cfg, fmt.Errorf("want exactly one of --kubeconfig and --api-servers")
 	}
-	for _, set := range []func(*kubelet.Config) error{o.setFiles, o.setNode, o.setEngine, o.setCgroups, o.setNetwork, o.setPods, o.setServer} {
+	for _, set := range []func(*kubelet.Config) error{o.setFiles, o.setNode, o.setEngine, o.setCgroups, o.setImages, o.setNetwork, o.setPods, o.setServer} {
 		if err := set(&cfg); err != nil {
 			return cfg, err
 		}
@@ -43,7 +43,8 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 
 func (o *options) setFiles(cfg *kubelet.Config) error {
 	for flag, path := range map[string]string{"kubeconfig": o.kubeconfig, "client-ca-file": o.clientCAFile, "tls-cert-file": o.tlsCertFile,
-		"tls-private-key-file": o.tlsKeyFile, "pod-manifest-path": o.manifestPath, "resolv-conf": o.resolvConf} {
+		"tls-private-key-file": o.tlsKeyFile, "pod-manifest-path": o.manifestPath, "resolv-conf": o.resolvConf,
+		"image-credential-provider-config": o.providersConfig, "image-credential-provider-bin-dir": o.providersDir} {
 		if err := checkFile(flag, path); err != nil {
 			return err
 		}
@@ -60,10 +61,14 @@ func (o *options) setFiles(cfg *kubelet.Config) error {
 func (o *options) setNode(cfg *kubelet.Config) error {
 	cfg.Node.Name, cfg.Node.Hostname = cfg.NodeName, cfg.NodeName
 	cfg.Node.Labels, cfg.Node.Unregistered, cfg.Node.MaxPods = o.nodeLabels, !o.registerNode, o.maxPods
+	cfg.Node.PodsPerCore = o.podsPerCore
 	cfg.Node.UpdateFrequency, cfg.Node.ReportFrequency = o.nodeStatusFrequency, o.statusReportFrequency
 	cfg.Node.Port = int32(o.port)
 	if o.maxPods < 1 {
 		return fmt.Errorf("--max-pods=%d: want at least 1", o.maxPods)
+	}
+	if o.podsPerCore < 0 {
+		return fmt.Errorf("--pods-per-core=%d: want at least 1, or 0 for no such limit", o.podsPerCore)
 	}
 	var err error
 	if cfg.Node.KubeReserved, err = parseResources("kube-reserved", o.kubeReserved); err != nil {
@@ -195,9 +200,15 @@ func (o *options) setPods(cfg *kubelet.Config) error {
 	}
 	cfg.Resolver = pod.ResolverConfig{
 		NodeName: cfg.NodeName, Platform: cfg.Platform, ClusterDNS: servers, ClusterDomain: strings.Trim(o.clusterDomain, "."), ResolvConf: o.resolvConf,
+		DockerConfigs:  o.dockerConfigs(),
 		SerializePulls: o.serializePulls, MaxParallelPulls: o.maxParallelPulls, PullQPS: o.registryQPS, PullBurst: o.registryBurst,
 	}
-	cfg.Source = pod.SourceConfig{NodeName: cfg.NodeName, Path: o.manifestPath, URL: o.manifestURL, URLPeriod: o.manifestURLFrequency}
+	header, err := parseHeaders("manifest-url-header", o.manifestURLHeader)
+	if err != nil {
+		return err
+	}
+	cfg.Source = pod.SourceConfig{NodeName: cfg.NodeName, Path: o.manifestPath, PathPeriod: o.fileFrequency,
+		URL: o.manifestURL, URLHeader: header, URLPeriod: o.manifestURLFrequency}
 	cfg.Pods = pod.Config{Platform: cfg.Platform, Resync: o.syncFrequency}
 	return nil
 }

@@ -18,10 +18,15 @@ func (e *Engine) emit(b *box, action events.Action) {
 	for key, value := range b.config.Labels {
 		attributes[key] = value
 	}
+	e.tell(events.ContainerEventType, action, events.Actor{ID: b.id, Attributes: attributes})
+}
+
+// tell sends an event. The caller holds the lock.
+func (e *Engine) tell(kind events.Type, action events.Action, actor events.Actor) {
 	now := e.clock.Now()
 	e.events = append(e.events, event{
 		//lint:ignore SA1019 engines still send the deprecated fields, and old clients read them
-		Status: string(action), ID: b.id, Type: events.ContainerEventType, Action: action, Actor: events.Actor{ID: b.id, Attributes: attributes},
+		Status: string(action), ID: actor.ID, Type: kind, Action: action, Actor: actor,
 		Scope: "local", Time: now.Unix(), TimeNano: now.UnixNano(),
 	})
 	close(e.changed)

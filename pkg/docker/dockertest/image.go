@@ -1,6 +1,7 @@
 package dockertest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
+	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/registry"
 )
@@ -19,6 +21,7 @@ type Image struct {
 	Digests    []string // repository@sha256:...
 	Size       int64
 	User       string
+	OS         string // "": the engine's
 	OSVersion  string
 	Entrypoint []string
 	Cmd        []string
@@ -52,6 +55,7 @@ func (e *Engine) addImage(img Image) string {
 		other.Names = slices.DeleteFunc(other.Names, func(name string) bool { return slices.Contains(img.Names, name) })
 	}
 	e.images[img.ID] = &img
+	e.tell(events.ImageEventType, events.ActionPull, events.Actor{ID: img.ID})
 	return img.ID
 }
 
@@ -112,7 +116,7 @@ func (e *Engine) inspectImage(w http.ResponseWriter, name string) {
 		return
 	}
 	answer(w, http.StatusOK, map[string]any{
-		"Id": img.ID, "RepoTags": img.Names, "RepoDigests": img.Digests, "Size": img.Size, "Os": e.opts.OS, "OsVersion": img.OSVersion,
+		"Id": img.ID, "RepoTags": img.Names, "RepoDigests": img.Digests, "Size": img.Size, "Os": cmp.Or(img.OS, e.opts.OS), "OsVersion": img.OSVersion,
 		"Architecture": "amd64", "Config": map[string]any{"User": img.User, "Entrypoint": img.Entrypoint, "Cmd": img.Cmd, "Env": img.Env},
 	})
 }
@@ -132,6 +136,7 @@ func (e *Engine) removeImage(w http.ResponseWriter, name string) {
 		}
 	}
 	delete(e.images, img.ID)
+	e.tell(events.ImageEventType, events.ActionDelete, events.Actor{ID: img.ID})
 	answer(w, http.StatusOK, []map[string]string{{"Deleted": img.ID}})
 }
 

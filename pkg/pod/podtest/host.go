@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -133,19 +134,20 @@ func (Images) Lookup(ctx context.Context, name string) (pod.Image, bool, error) 
 }
 
 // Pull implements pod.Images.
-func (i Images) Pull(ctx context.Context, name string, creds []pod.Credential) (pod.Image, error) {
+func (i Images) Pull(ctx context.Context, name string, creds []pod.Credential) (pod.Image, int, error) {
 	if img, ok, err := i.Lookup(ctx, name); ok || err != nil {
-		return img, err
+		return img, -1, err
 	}
-	return pod.Image{}, fmt.Errorf("manifest for %s not found", name)
+	return pod.Image{}, -1, fmt.Errorf("manifest for %s not found", name)
 }
 
-// Admitter is pod.Admitter: it lets in at most Max pods (0: any number) and logs who comes and goes.
+// Admitter is pod.Admitter: it lets in at most Max pods (0: any number) and logs who comes and goes. A pod of a system's priority takes
+// the place of the one whose UID comes first.
 type Admitter struct {
 	Log    *Log
 	Max    int
-	MaxCPU atomic.Int64 // may be changed at any time
-	in     map[types.UID]bool
+	MaxCPU atomic.Int64       // may be changed at any time
+	in     map[types.UID]bool // false: it was told to make room
 }
 
 // Admit implements pod.Admitter.
@@ -153,11 +155,37 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 	if a.in == nil {
 		a.in = map[types.UID]bool{}
 	}
-	if a.Max > 0 && len(a.in) >= a.Max && !a.in[p.UID] {
-		return &pod.Rejection{Reason: "OutOfpods", Message: "Node didn't have enough resource: pods"}
+	delete(a.in, p.UID)
+	var no *pod.Rejection
+	if a.Max > 0 && len(a.in) >= a.Max {
+		no = &pod.Rejection{Reason: "OutOfpods", Message: "Node didn't have enough resource: pods"}
+		if p.Spec.Priority == nil || *p.Spec.Priority < 2_000_000_000 {
+			return no
+		}
+		no.Preemption = a.preempt(p.Name)
 	}
 	a.in[p.UID] = true
-	return nil
+	return no
+}
+
+// preempt has one more pod end unless enough of them do.
+func (a *Admitter) preempt(name string) *pod.Preemption {
+	staying := len(a.in)
+	for _, stays := range a.in {
+		if !stays {
+			staying--
+		}
+	}
+	p := &pod.Preemption{}
+	for _, uid := range slices.Sorted(maps.Keys(a.in)) {
+		if staying >= a.Max && a.in[uid] {
+			a.Log.Printf("admit: %s preempts %s", name, uid)
+			a.in[uid] = false
+			staying--
+			p.Victims = append(p.Victims, uid)
+		}
+	}
+	return p
 }
 
 // Adopt implements pod.Admitter.

@@ -1,0 +1,355 @@
+package credential
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Policy says which present images a pod may use only with credentials that have proved good for them
+// (kubelet field imagePullCredentialsVerificationPolicy).
+type Policy string
+
+const (
+	NeverVerify          Policy = "NeverVerify"
+	NeverVerifyPreloaded Policy = "NeverVerifyPreloadedImages" // all that this agent has pulled; upstream's default
+	NeverVerifyAllowed   Policy = "NeverVerifyAllowlistedImages"
+	AlwaysVerify         Policy = "AlwaysVerify"
+)
+
+// Records implements pod.PullRecords by a file for each image that was pulled, named and written as upstream's are, so that a node may
+// go from one agent to the other. A record that cannot be read counts as one without credentials: the next user has to ask the registry.
+type Records struct {
+	policy  Policy
+	allowed []string
+	dir     string
+	now     func() time.Time
+
+	mu      sync.Mutex // of the files
+	intents map[string]int
+}
+
+var _ pod.PullRecords = (*Records)(nil)
+
+// maxSecrets is how many secrets a record grows to by pods that may use the image already.
+const maxSecrets = 100
+
+// record is upstream's ImagePulledRecord of kubelet.config.k8s.io/v1beta1.
+type record struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Updated    time.Time         `json:"lastUpdatedTime"`
+	Image      string            `json:"imageRef"`
+	Mapping    map[string]access `json:"credentialMapping,omitempty"` // by name without tag and digest
+}
+
+// access is whose credentials have proved good. With Node nobody needs any.
+type access struct {
+	Secrets  []secret  `json:"kubernetesSecrets,omitempty"`
+	Accounts []account `json:"kubernetesServiceAccounts,omitempty"`
+	Node     bool      `json:"nodePodsAccessible,omitempty"`
+}
+
+type account struct {
+	UID       string `json:"uid"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+type secret struct {
+	account
+	Hash string `json:"credentialHash"`
+}
+
+type intent struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Image      string `json:"image"`
+}
+
+const recordVersion = "kubelet.config.k8s.io/v1beta1"
+
+// NewRecords makes Records in the directory image_manager of root. allowed are the images of NeverVerifyAllowed: names without tag, or
+// beginnings of them that end with /*.
+func NewRecords(root string, policy Policy, allowed []string) (*Records, error) {
+	switch policy {
+	case NeverVerify, NeverVerifyPreloaded, NeverVerifyAllowed, AlwaysVerify:
+	default:
+		return nil, fmt.Errorf("image pull credentials verification policy %q: want %s, %s, %s or %s", policy, NeverVerifyPreloaded, NeverVerify, NeverVerifyAllowed, AlwaysVerify)
+	}
+	if (policy == NeverVerifyAllowed) != (len(allowed) > 0) {
+		return nil, fmt.Errorf("image pull credentials verification policy %s with %d allowed images: want allowed images with %s and with no other", policy, len(allowed), NeverVerifyAllowed)
+	}
+	r := &Records{policy: policy, dir: filepath.Join(root, "image_manager"), now: time.Now, intents: map[string]int{}}
+	for _, pattern := range allowed {
+		name, prefix := strings.CutSuffix(pattern, "/*")
+		named, err := reference.ParseNormalizedNamed(name)
+		if err != nil || !reference.IsNameOnly(named) {
+			return nil, fmt.Errorf("allowed image %q: want a name without tag, or the beginning of one with /* after it", pattern)
+		}
+		if prefix {
+			name += "/"
+		}
+		r.allowed = append(r.allowed, name)
+	}
+	return r, nil
+}
+
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+func (r *Records) intentFile(name string) string {
+	return filepath.Join(r.dir, "pulling", "sha256-"+hash(name))
+}
+
+func (r *Records) recordFile(img pod.Image) string {
+	return filepath.Join(r.dir, "pulled", "sha256-"+hash(img.ID))
+}
+
+// Intend implements pod.PullRecords: whatever comes under name from now on was pulled by us, even if we die before we can say so.
+func (r *Records) Intend(name string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := write(r.intentFile(name), intent{recordVersion, "ImagePullIntent", name}); err != nil {
+		return fmt.Errorf("cannot note that image %q will be pulled: %w", name, err)
+	}
+	r.intents[name]++
+	return nil
+}
+
+// Failed implements pod.PullRecords. Of a pull that was given up the note stays until the next one.
+func (r *Records) Failed(name string, givenUp bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.settle(name, givenUp)
+}
+
+// settle wants mu held.
+func (r *Records) settle(name string, keep bool) {
+	if r.intents[name]--; r.intents[name] > 0 {
+		return
+	}
+	delete(r.intents, name)
+	if keep {
+		return
+	}
+	if err := os.Remove(r.intentFile(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		klog.ErrorS(err, "Cannot remove the note of a pull that has ended", "image", name)
+	}
+}
+
+// Pulled implements pod.PullRecords. Where the record cannot be written the intent stays, so that the image is not taken for preloaded.
+func (r *Records) Pulled(name string, img pod.Image, cred pod.Credential) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.add(name, img, cred); err != nil {
+		klog.ErrorS(err, "Cannot record a pulled image", "image", name)
+		return
+	}
+	r.settle(name, false)
+}
+
+// add wants mu held.
+func (r *Records) add(name string, img pod.Image, cred pod.Credential) error {
+	rec, _ := r.load(img)
+	if rec.Mapping == nil {
+		rec.Mapping = map[string]access{}
+	}
+	key := repository(name)
+	has := rec.Mapping[key]
+	grown := has.with(cred)
+	if rec.Image != "" && grown.same(has) {
+		return nil
+	}
+	rec.Mapping[key] = grown
+	rec.APIVersion, rec.Kind, rec.Image, rec.Updated = recordVersion, "ImagePulledRecord", img.ID, r.now().UTC().Truncate(time.Second)
+	return write(r.recordFile(img), rec)
+}
+
+func (a access) same(b access) bool {
+	return a.Node == b.Node && slices.Equal(a.Secrets, b.Secrets) && slices.Equal(a.Accounts, b.Accounts)
+}
+
+// with adds a credential. One secret has one hash: the newest.
+func (a access) with(cred pod.Credential) access {
+	who := owner(cred)
+	switch {
+	case a.Node || cred.Source.Kind == "":
+		return access{Node: true}
+	case cred.Source.Kind == pod.FromServiceAccount:
+		if !slices.Contains(a.Accounts, who) {
+			a.Accounts = append(slices.Clone(a.Accounts), who)
+		}
+	default:
+		kept := slices.DeleteFunc(slices.Clone(a.Secrets), func(s secret) bool { return s.account == who })
+		a.Secrets = append(kept, secret{who, loginHash(cred)})
+		slices.SortFunc(a.Secrets, func(a, b secret) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+		})
+	}
+	return a
+}
+
+func owner(cred pod.Credential) account {
+	return account{UID: string(cred.Source.UID), Namespace: cred.Source.Namespace, Name: cred.Source.Name}
+}
+
+func loginHash(cred pod.Credential) string {
+	data, _ := json.Marshal(cred) // strings cannot fail; without the source
+	return hash(string(data))
+}
+
+// Usable implements pod.PullRecords.
+func (r *Records) Usable(name string, img pod.Image, creds func() []pod.Credential) bool {
+	r.mu.Lock()
+	rec, found := r.load(img)
+	ours := found || r.intents[name] > 0
+	if !ours {
+		_, err := os.Stat(r.intentFile(name))
+		ours = !errors.Is(err, fs.ErrNotExist)
+	}
+	r.mu.Unlock()
+	if !r.verify(name, ours) {
+		return true
+	}
+	has, ok := rec.Mapping[repository(name)]
+	switch {
+	case !ok:
+		return false
+	case has.Node:
+		return true
+	case len(has.Secrets)+len(has.Accounts) == 0:
+		return false
+	}
+	for _, cred := range creds() {
+		known, news := has.covers(cred)
+		if !known {
+			continue
+		}
+		if news && len(has.Secrets) < maxSecrets { // the secret was renewed, or another holds the same login: it counts from now on too
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if err := r.add(name, img, cred); err != nil {
+				klog.ErrorS(err, "Cannot record who may use an image", "image", name)
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// covers says whether cred has proved good: the same login, or the same secret with whatever login it holds now, or the same service
+// account. news: the record does not hold it in just this form.
+func (a access) covers(cred pod.Credential) (known, news bool) {
+	who := owner(cred)
+	switch cred.Source.Kind {
+	case pod.FromServiceAccount:
+		return slices.Contains(a.Accounts, who), false
+	case pod.FromSecret:
+		login := loginHash(cred)
+		if slices.Contains(a.Secrets, secret{who, login}) {
+			return true, false
+		}
+		known = slices.ContainsFunc(a.Secrets, func(s secret) bool { return s.Hash == login || s.account == who })
+		return known, known
+	}
+	return false, false
+}
+
+// verify says whether a pod has to show credentials. ours: this agent, or one before it, has pulled the image.
+func (r *Records) verify(name string, ours bool) bool {
+	switch r.policy {
+	case NeverVerify:
+		return false
+	case NeverVerifyPreloaded:
+		return ours
+	case NeverVerifyAllowed:
+		bare := repository(name)
+		return !slices.ContainsFunc(r.allowed, func(allowed string) bool {
+			return bare == allowed || strings.HasSuffix(allowed, "/") && strings.HasPrefix(bare, allowed)
+		})
+	}
+	return true
+}
+
+// repository is name without tag and digest, otherwise as it is written.
+func repository(name string) string {
+	name, _, _ = strings.Cut(name, "@")
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name = name[:i]
+	}
+	return name
+}
+
+// load wants mu held. found: there is a record, if perhaps one that cannot be read.
+func (r *Records) load(img pod.Image) (rec record, found bool) {
+	data, err := os.ReadFile(r.recordFile(img))
+	if errors.Is(err, fs.ErrNotExist) {
+		return record{}, false
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &rec)
+	}
+	if err != nil || rec.Image != img.ID {
+		klog.InfoS("Cannot use the record of a pulled image; who wants it has to ask the registry", "image", img.ID, "err", err)
+		return record{}, true
+	}
+	return rec, true
+}
+
+// Prune removes the records of images that are not among present (engine ids), but for those written since.
+func (r *Records) Prune(present []string, since time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	keep := map[string]bool{}
+	for _, id := range present {
+		keep[filepath.Base(r.recordFile(pod.Image{ID: id}))] = true
+	}
+	dir := filepath.Join(r.dir, "pulled")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot list the records of pulled images: %w", err)
+	}
+	var errs []error
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil || keep[entry.Name()] || !info.ModTime().Before(since) {
+			continue
+		}
+		errs = append(errs, os.Remove(filepath.Join(dir, entry.Name())))
+	}
+	return errors.Join(errs...)
+}
+
+// write writes atomically what only we may read.
+func write(file string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	temporary := file + ".tmp"
+	if err := os.WriteFile(temporary, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, file)
+}
