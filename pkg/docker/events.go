@@ -8,6 +8,7 @@ import (
 
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/client"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
@@ -44,8 +45,15 @@ func (e *Engine) Changes(ctx context.Context) <-chan types.UID {
 			}
 		}
 	}()
-	go e.reconnect(ctx, func() (bool, error) { return e.watch(ctx, e.ofContainers(pending)) })
-	go e.reconnect(ctx, func() (bool, error) { return e.watch(ctx, e.ofImages()) })
+	containers, up := e.ofContainers(pending)
+	go e.reconnect(ctx, func() (bool, error) { return e.watch(ctx, containers) })
+	go func() {
+		select {
+		case <-up:
+			e.reconnect(ctx, func() (bool, error) { return e.watch(ctx, e.ofImages()) })
+		case <-ctx.Done():
+		}
+	}()
 	return out
 }
 
@@ -72,20 +80,25 @@ func (e *Engine) reconnect(ctx context.Context, watch func() (connected bool, er
 
 // stream is one kind of events: which they are, what happens when they begin and end to come, and with each.
 type stream struct {
+	client   func(context.Context) (*client.Client, error)
 	filter   filters.Args
 	up, down func()
 	each     func(events.Message)
 }
 
-func (e *Engine) ofContainers(pending *pending) stream {
+// ofContainers negotiates the version anew each time: after a restart it may be another engine. up is closed when events come.
+func (e *Engine) ofContainers(pending *pending) (s stream, up <-chan struct{}) {
+	first := make(chan struct{})
+	told := sync.OnceFunc(func() { close(first) })
 	args := e.ours("")
 	args.Add("type", string(events.ContainerEventType))
 	for _, action := range changes {
 		args.Add("event", string(action))
 	}
 	return stream{
+		client: e.negotiate,
 		filter: args,
-		up:     func() { e.cache.stream(1); pending.add("") },
+		up:     func() { e.cache.stream(1); pending.add(""); told() },
 		down:   func() { e.cache.stream(-1) },
 		each: func(message events.Message) {
 			e.cache.drop(message.Actor.ID)
@@ -93,12 +106,13 @@ func (e *Engine) ofContainers(pending *pending) stream {
 				pending.add(uid)
 			}
 		},
-	}
+	}, first
 }
 
 // ofImages are all events of images: they are rare, and their names differ from engine to engine.
 func (e *Engine) ofImages() stream {
 	return stream{
+		client: e.api,
 		filter: filters.NewArgs(filters.Arg("type", string(events.ImageEventType))),
 		up:     func() { e.images.follow(true) },
 		down:   func() { e.images.follow(false) },
@@ -106,11 +120,11 @@ func (e *Engine) ofImages() stream {
 	}
 }
 
-// watch reads one event stream to its end. The version is negotiated anew: after a restart it may be another engine.
+// watch reads one event stream to its end.
 func (e *Engine) watch(ctx context.Context, s stream) (connected bool, err error) {
 	inner, stop, cancel := e.within(ctx, e.cfg.CallTimeout)
 	defer cancel()
-	c, err := e.negotiate(inner)
+	c, err := s.client(inner)
 	if err != nil {
 		return false, e.explain(ctx, inner, "connect to the engine", err)
 	}
