@@ -121,11 +121,13 @@ func sharedNetworkOptions(q request) error {
 func portRule(q request) error {
 	for _, bindings := range q.Host.PortBindings {
 		if len(bindings) > 1 {
-			return errors.New("Windows does not support more than one host port in NAT settings") //nolint:staticcheck // the engine's words
+			//lint:ignore ST1005 the engine's words
+			return errors.New("Windows does not support more than one host port in NAT settings")
 		}
 		for _, binding := range bindings {
 			if binding.HostIP != "" && binding.HostIP != "0.0.0.0" {
-				return errors.New("Windows does not support host IP addresses in NAT settings") //nolint:staticcheck // the engine's words
+				//lint:ignore ST1005 the engine's words
+				return errors.New("Windows does not support host IP addresses in NAT settings")
 			}
 		}
 	}
