@@ -108,14 +108,16 @@ func (s *imageStage) start(name, image string, policy v1.PullPolicy, secrets ...
 func (s *imageStage) waits(name string, reasons ...string) (message string) {
 	s.Helper()
 	s.eventually(30*time.Second, fmt.Sprintf("pod %s waits with %v", name, reasons), func(context.Context) error {
-		for _, status := range s.get(name).Status.ContainerStatuses {
-			if waiting := status.State.Waiting; waiting != nil && slices.Contains(reasons, waiting.Reason) {
-				message = waiting.Message
-				return nil
-			}
-			return fmt.Errorf("it is %+v", status.State)
+		statuses := s.get(name).Status.ContainerStatuses
+		if len(statuses) == 0 {
+			return errors.New("it has no status")
 		}
-		return errors.New("it has no status")
+		waiting := statuses[0].State.Waiting
+		if waiting == nil || !slices.Contains(reasons, waiting.Reason) {
+			return fmt.Errorf("it is %+v", statuses[0].State)
+		}
+		message = waiting.Message
+		return nil
 	})
 	return message
 }

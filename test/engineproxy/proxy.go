@@ -126,7 +126,8 @@ func (p *proxy) behind(ctx context.Context) (oldest, newest version, err error) 
 		return 0, 0, err
 	}
 	defer response.Body.Close()
-	var answer struct{ ApiVersion, MinAPIVersion string } //nolint:staticcheck // the engine's spelling
+	//lint:ignore ST1005 the engine's spelling
+	var answer struct{ ApiVersion, MinAPIVersion string }
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
 		return 0, 0, err
 	}
@@ -198,7 +199,8 @@ func refusal(s spoken, doc any) (status int, err error) {
 		for _, field := range []string{"CapAdd", "CapDrop"} {
 			for _, name := range list(config[field]) {
 				if text, _ := name.(string); strings.HasPrefix(text, "CAP_") {
-					return http.StatusInternalServerError, fmt.Errorf("Unknown capability to %s: %q", strings.ToLower(strings.TrimPrefix(field, "Cap")), text) //nolint:staticcheck // the engine's words
+					//lint:ignore ST1005 the engine's words
+					return http.StatusInternalServerError, fmt.Errorf("Unknown capability to %s: %q", strings.ToLower(strings.TrimPrefix(field, "Cap")), text)
 				}
 			}
 		}
