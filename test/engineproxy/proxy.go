@@ -126,7 +126,6 @@ func (p *proxy) behind(ctx context.Context) (oldest, newest version, err error) 
 		return 0, 0, err
 	}
 	defer response.Body.Close()
-	//lint:ignore ST1005 the engine's spelling
 	var answer struct{ ApiVersion, MinAPIVersion string }
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
 		return 0, 0, err
