@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,7 @@ func TestPlan(t *testing.T) {
 // TestRun holds that only pods with limits are measured, each container in its newest attempt, and that looking takes its time.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // of what follows: the clock alone does not order the test and the guard for the race detector
 		var asked []string
 		cost := time.Duration(0)
 		containers := []pod.Container{{ID: "new", Name: "c0"}, {ID: "old", Name: "c0"}, {ID: "bad", Name: "c1"}}
@@ -109,20 +111,31 @@ func TestRun(t *testing.T) {
 		}
 		var evicted []string
 		g := New(Parts{
-			Pods: func() []pod.View { return views },
+			Pods: func() []pod.View {
+				mu.Lock()
+				defer mu.Unlock()
+				return views
+			},
 			Volumes: func(p *v1.Pod) ([]volume.Usage, error) {
+				mu.Lock()
 				asked = append(asked, "volumes of "+p.Name)
-				time.Sleep(cost)
+				took := cost
+				mu.Unlock()
+				time.Sleep(took)
 				return []volume.Usage{emptyDir("v0", 2<<20)}, errors.New("another volume cannot be measured")
 			},
 			Container: func(_ context.Context, id string) (docker.DiskUsage, error) {
+				mu.Lock()
 				asked = append(asked, id)
+				mu.Unlock()
 				if id == "bad" {
 					return docker.DiskUsage{}, errors.New("gone")
 				}
 				return docker.DiskUsage{Logs: 1, Writable: 2}, nil
 			},
 			Evict: func(uid types.UID, e pod.Eviction) {
+				mu.Lock()
+				defer mu.Unlock()
 				evicted = append(evicted, fmt.Sprintf("%s: %s%s", uid, e.Message, e.Grace))
 			},
 			Clock: clock.RealClock{},
@@ -132,6 +145,7 @@ func TestRun(t *testing.T) {
 		go func() { done <- g.Run(ctx) }()
 		time.Sleep(period + time.Second)
 		synctest.Wait()
+		mu.Lock()
 		if want := []string{"volumes of limited", "new", "bad", "volumes of volume"}; !slices.Equal(asked, want) {
 			t.Errorf("asked %q, want %q", asked, want)
 		}
@@ -140,11 +154,14 @@ func TestRun(t *testing.T) {
 		}
 		// From here on a look takes two minutes: the next one begins forty minutes after its end.
 		cost, asked, views = 2*time.Minute, nil, views[2:3]
+		mu.Unlock()
 		time.Sleep(30 * time.Minute)
 		synctest.Wait()
+		mu.Lock()
 		if len(asked) != 1 {
 			t.Errorf("asked %q, want one look", asked)
 		}
+		mu.Unlock()
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
