@@ -158,13 +158,13 @@ func TestLogsOf(t *testing.T) {
 	for options, want := range map[*v1.PodLogOptions]string{
 		{Container: "first", Previous: true}: `previous terminated container "first" in pod "again" not found`,
 	} {
-		_, err := client.CoreV1().Pods(s.name).GetLogs("again", options).DoRaw(t.Context())
+		_, err := client.CoreV1().Pods(s.name).GetLogs("again", options).Stream(t.Context()) // DoRaw leaves out what the server says
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", options, err, want)
 		}
 	}
 	s.eventually(60*time.Second, "why there is no log", func(ctx context.Context) error {
-		_, err := client.CoreV1().Pods(s.name).GetLogs("missing", &v1.PodLogOptions{}).DoRaw(ctx)
+		_, err := client.CoreV1().Pods(s.name).GetLogs("missing", &v1.PodLogOptions{}).Stream(ctx)
 		if want := `container "main" in pod "missing" is waiting to start: trying and failing to pull image`; err == nil || !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("%w, want %s", err, want)
 		}

@@ -14,6 +14,7 @@ var skipped = map[string]string{
 	"pkg/docker.TestPull":                            "has a pull make progress within 200 ms, which Wine does not keep on a busy machine",
 	"pkg/docker.TestReadDuringRotation":              linuxLogs,
 	"pkg/docker.TestFollowOddities":                  linuxLogs,
+	"pkg/docker.TestFollowRotation":                  linuxLogs,
 	"pkg/docker.TestLogFilesRefused":                 linuxLogs,
 	"pkg/docker.TestSuiteFakeOldest":                 "binds paths of this host, which have a colon, in an engine of Linux, whose oldest takes none",
 	"pkg/pod.TestReadVolumeFile":                     noLinks,
