@@ -17,9 +17,8 @@ finish() {
 }
 trap finish EXIT
 WINKUBE_E2E=1 WINKUBE_KEEP=1 go test -count=1 -v -timeout 60m ./test/e2e
-hack/test-windows.sh
+# One Windows Server joins here; make test-windows takes all of them. An empty WINKUBE_WINDOWS does too.
+WINKUBE_WINDOWS=${WINKUBE_WINDOWS-20348} hack/test-windows.sh
 
-# Upstream's suite: a handful of tests with engines of other versions, then a few of each subject with the engine as it is.
-for api in 1.24 1.41 min1.44 ""; do
-	SUBSET=1 ENGINE_API=$api go run ./test/conformance
-done
+# A few tests of each subject of upstream's suite. make conformance ENGINE_API= has engines of other versions.
+SUBSET=1 go run ./test/conformance
