@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/ptr"
 )
 
@@ -42,41 +44,63 @@ func (p *pods) make(name string, probed bool) *v1.Pod {
 // name is that of the i-th pod of a run.
 func (p *pods) name(prefix string, i int) string { return fmt.Sprintf("%s-%s-%d", prefix, p.node, i) }
 
+// options select the bench's pods on the node.
+func (p *pods) options() metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node}
+}
+
+// follow lists the bench's pods on the node and watches what comes after, also over watches that the API server ends.
+func (p *pods) follow(ctx context.Context) (*v1.PodList, watch.Interface, error) {
+	list, err := p.client.CoreV1().Pods(namespace).List(ctx, p.options())
+	if err != nil {
+		return nil, nil, err
+	}
+	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			of := p.options()
+			of.ResourceVersion, of.AllowWatchBookmarks = options.ResourceVersion, options.AllowWatchBookmarks
+			return p.client.CoreV1().Pods(namespace).Watch(ctx, of)
+		},
+	})
+	return list, watcher, err
+}
+
 // run creates the pods at once and waits until all are Ready; the durations are counted from the common begin.
 func (p *pods) run(ctx context.Context, prefix string, n int, probed bool) (durations, error) {
-	watcher, err := p.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node})
+	_, watcher, err := p.follow(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer watcher.Stop()
 	begin := time.Now()
 	faults := make(chan error, n)
+	waiting := map[string]bool{}
 	for i := range n {
+		pod := p.make(p.name(prefix, i), probed)
+		waiting[pod.Name] = true
 		go func() {
-			_, err := p.client.CoreV1().Pods(namespace).Create(ctx, p.make(p.name(prefix, i), probed), metav1.CreateOptions{})
+			_, err := p.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 			faults <- err
 		}()
 	}
-	ready := map[string]bool{}
 	var all durations
-	for created := 0; len(all) < n; {
+	for len(waiting) > 0 {
 		select {
 		case err := <-faults:
 			if err != nil {
 				return nil, err
 			}
-			created++
 		case event, open := <-watcher.ResultChan():
 			pod, ok := event.Object.(*v1.Pod)
 			if !open || !ok {
 				return nil, fmt.Errorf("the watch of pods ended: %v", event.Object)
 			}
-			if isReady(pod) && !ready[pod.Name] {
-				ready[pod.Name] = true
+			if waiting[pod.Name] && isReady(pod) {
+				delete(waiting, pod.Name)
 				all = append(all, inMS(time.Since(begin)))
 			}
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%d of %d pods created, %d Ready: %w", created, n, len(all), ctx.Err())
+			return nil, fmt.Errorf("%d of %d pods Ready: %w", len(all), n, ctx.Err())
 		}
 	}
 	return all, nil
@@ -84,17 +108,13 @@ func (p *pods) run(ctx context.Context, prefix string, n int, probed bool) (dura
 
 // remove deletes every pod of the bench on the node, waits until the last is gone and returns the milliseconds that it took.
 func (p *pods) remove(ctx context.Context) (took float64, err error) {
-	list, err := p.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node})
-	if err != nil || len(list.Items) == 0 {
-		return 0, err
-	}
-	watcher, err := p.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node, ResourceVersion: list.ResourceVersion})
+	list, watcher, err := p.follow(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer watcher.Stop()
 	begin := time.Now()
-	if err := p.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node}); err != nil {
+	if err := p.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, p.options()); err != nil {
 		return 0, err
 	}
 	for left := len(list.Items); left > 0; {
