@@ -51,6 +51,47 @@ func TestLeftoverStartsMeanwhile(t *testing.T) {
 	}
 }
 
+// TestSandboxStartsMeanwhile is the same for a sandbox: what the plan makes of it must end in the one that was begun, not in another.
+func TestSandboxStartsMeanwhile(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	p := r.pod("late", []string{"pause"})
+	target, err := r.target(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}}
+	creation, err := ConvertSandbox(p, step, r.cfg.InfraImage, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := r.requestCreate(t.Context(), "create", creation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := r.observed(p)
+	if len(left.Sandboxes) != 1 || !left.Sandboxes[0].Unstarted {
+		t.Fatalf("want a sandbox that was never started, have %+v", left.Sandboxes)
+	}
+	decision := pod.Plan(p, left, pod.Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}, Phase: pod.Syncing}, time.Now())
+	if len(decision.Steps) != 1 || decision.Steps[0].Action != pod.CreateSandbox || decision.Steps[0].Attempt != 0 {
+		t.Fatalf("planned:\n%s", decision)
+	}
+	release := r.fake.Hang("DELETE /containers/" + id)
+	applied := make(chan error, 1)
+	go func() { applied <- r.Apply(t.Context(), p, step) }()
+	r.await("the leftover's removal", func() bool { return slices.Contains(r.fake.Requests(false), "DELETE /containers/"+id) })
+	if err := r.start(t.Context(), id, creation.Name); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if err := <-applied; err != nil {
+		t.Error(err)
+	}
+	if o := r.observed(p); len(o.Sandboxes) != 1 || o.Sandboxes[0].ID != id || !o.Sandboxes[0].Running {
+		t.Errorf("want the sandbox that was started, have %+v", o.Sandboxes)
+	}
+}
+
 // TestCommandsOfDeadAgents: an agent died while commands ran. The next one ends those of probes and hooks, and not those of users.
 func TestCommandsOfDeadAgents(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)

@@ -187,8 +187,8 @@ func view(in container.InspectResponse) seen {
 	created, addresses := stamp(in.Created), addressesOf(in)
 	if labels[LabelType] == typeSandbox {
 		return seen{sandbox: &pod.Sandbox{
-			ID: in.ID, Attempt: number(labels, LabelRestartCount), Running: in.State.Running, CreatedAt: created, Addresses: addresses,
-			Runtime: labels[LabelRuntime],
+			ID: in.ID, Attempt: number(labels, LabelRestartCount), Running: in.State.Running,
+			Unstarted: in.State.Status == container.StateCreated, CreatedAt: created, Addresses: addresses, Runtime: labels[LabelRuntime],
 		}}
 	}
 	c := &pod.Container{

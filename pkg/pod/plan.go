@@ -186,9 +186,11 @@ func (p *planner) sandbox() (box string, ok bool) {
 		return "", false
 	}
 	step := Step{Action: CreateSandbox, Reason: "the pod has no sandbox"}
-	for _, s := range p.observed.Sandboxes {
-		step.Attempt = max(step.Attempt, s.Attempt+1)
-		step.Reason = "Pod sandbox changed, it will be killed and re-created."
+	switch {
+	case current != nil && current.Unstarted: // by its name the engine knows it again, and it may be about to run
+		step.Attempt, step.Reason = current.Attempt, "the sandbox was never started"
+	case current != nil:
+		step.Attempt, step.Reason = current.Attempt+1, "Pod sandbox changed, it will be killed and re-created."
 	}
 	p.out.Steps = append(p.out.Steps, step)
 	return "", false

@@ -74,6 +74,7 @@ func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 		if _, err := fmt.Sscan(line, &box.ID, &box.Attempt, &state); err != nil {
 			t.Fatalf("sandbox %q: %v", line, err)
 		}
+		box.Unstarted = state == "unstarted"
 		if box.Running = state == "running"; box.Running {
 			box.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 		}

@@ -73,6 +73,7 @@ type Sandbox struct {
 	ID        string
 	Attempt   int
 	Running   bool
+	Unstarted bool // made and never started, or just being started
 	CreatedAt time.Time
 	Addresses []netip.Addr // empty with hostNetwork
 	Runtime   string       // handler of the pod's RuntimeClass; "": none
