@@ -89,6 +89,16 @@ func spread(key probeKey, period time.Duration) time.Duration {
 	return time.Duration(uint64(period) * uint64(h.Sum32()) >> 32)
 }
 
+// pause is how long to wait for the next probe: until the tenth of a period that is nearest to its end (at most a second long), the same
+// instants for all probes of the node. An idle agent then wakes up once for several of them, which costs it more than the probes do.
+// Commands are not brought together: each is a process to start.
+func pause(now time.Time, period time.Duration, command bool) time.Duration {
+	if command {
+		return period
+	}
+	return now.Add(period).Round(min(period/10, time.Second)).Sub(now)
+}
+
 func seconds(n int32, otherwise int) time.Duration {
 	if n <= 0 {
 		n = int32(otherwise)
@@ -118,7 +128,7 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 			return
 		case <-timer.C():
 		}
-		timer.Reset(p.period)
+		timer.Reset(pause(p.worker.parts.Clock.Now(), p.period, p.probe.Exec != nil))
 		result := p.once(ctx)
 		if ctx.Err() != nil {
 			return

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -18,18 +17,6 @@ const (
 	probeAgent = "kube-probe/1.36"
 	hookAgent  = "kube-lifecycle/1.36"
 )
-
-// newTransport makes connections that serve one request each, never by a proxy, and trust any certificate: a probe asks whether the
-// container answers, not who it is.
-func newTransport() *http.Transport {
-	return &http.Transport{
-		DialContext:        dial,
-		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true},
-		DisableKeepAlives:  true,
-		DisableCompression: true, // no Accept-Encoding
-		ForceAttemptHTTP2:  true,
-	}
-}
 
 // HTTP runs an httpGet probe: status 200 to 399 is success. Redirects are followed on the same host; one that leads elsewhere is
 // not, and is a Warning.

@@ -54,7 +54,7 @@ type Result struct {
 // Prober runs probes. It may be used concurrently.
 type Prober struct {
 	exec      Executor
-	transport *http.Transport
+	transport http.RoundTripper
 }
 
 // New makes a Prober; exec runs the commands of exec probes.

@@ -72,6 +72,11 @@ func TestHTTP(t *testing.T) {
 		fmt.Fprint(w, "password")
 	})
 	mux.HandleFunc("/long", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("x", 3*maxOutput)) })
+	mux.HandleFunc("/hints", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		fmt.Fprint(w, "after hints")
+	})
+	mux.HandleFunc("/headers", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Long", strings.Repeat("x", maxResponse)) })
 	plain := httptest.NewServer(mux)
 	defer plain.Close()
 	secure := httptest.NewTLSServer(mux)
@@ -100,6 +105,8 @@ func TestHTTP(t *testing.T) {
 		{name: "redirect to a failure", path: "/herebad", want: Failure, detail: "HTTP probe failed with statuscode: 500"},
 		{name: "redirect to another host", path: "/away", want: Warning, detail: `redirect to another host was not followed (status 302, Location "http://elsewhere.example/")`},
 		{name: "redirects without end", path: "/loop", want: Failure, detail: "stopped after 10 redirects"},
+		{name: "early hints", path: "/hints", want: Success, detail: "after hints"},
+		{name: "headers without end", path: "/headers", want: Failure, detail: "unexpected EOF"},
 		{name: "long body", path: "/long", want: Success, detail: strings.Repeat("x", maxOutput)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
