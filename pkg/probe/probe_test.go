@@ -76,7 +76,9 @@ func TestHTTP(t *testing.T) {
 		w.WriteHeader(http.StatusEarlyHints)
 		fmt.Fprint(w, "after hints")
 	})
-	mux.HandleFunc("/headers", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Long", strings.Repeat("x", maxResponse)) })
+	mux.HandleFunc("/headers", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Long", strings.Repeat("x", maxResponse))
+	})
 	plain := httptest.NewServer(mux)
 	defer plain.Close()
 	secure := httptest.NewTLSServer(mux)
