@@ -118,7 +118,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// sweep removes names whose log is gone: containers were removed while nobody looked.
+// sweep removes names whose log is gone, and directories without a name: containers were removed while nobody looked, or the agent died
+// between a name and its directory. Nothing may be added meanwhile.
 func (l logLinks) sweep() error {
 	return l.with(false, func(pods, flat *os.Root) error {
 		dirs, err := fs.Glob(pods.FS(), "*_*_*")
@@ -131,6 +132,13 @@ func (l logLinks) sweep() error {
 				_, err := os.Lstat(target)
 				return errors.Is(err, fs.ErrNotExist)
 			}))
+			containers, _ := fs.ReadDir(pods.FS(), dir)
+			for _, c := range containers {
+				if c.IsDir() {
+					_ = pods.Remove(path.Join(dir, c.Name())) // while there is something in it, it stays
+				}
+			}
+			_ = pods.Remove(dir)
 		}
 		return errors.Join(errs...)
 	})

@@ -55,8 +55,17 @@ func TestLogLinks(t *testing.T) {
 	if got, want := names(), "containers/web_shop_c-bbb.log=bbb pods/shop_web_u1/c/1.log=bbb"; got != want {
 		t.Errorf("have %s\nwant %s", got, want)
 	}
+	// An agent that died between a name and its directory.
+	for _, dir := range []string{"shop_web_u1/died", "shop_web_u2/died"} {
+		if err := os.MkdirAll(filepath.Join(l.dir, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := l.sweep(); err != nil || names() == "" {
 		t.Errorf("sweep took what is in use: %v", err)
+	}
+	if pods, containers := podDirs(t, l.dir), podDirs(t, filepath.Join(l.dir, "shop_web_u1")); len(pods) != 1 || len(containers) != 1 {
+		t.Errorf("empty directories stay: %v %v", pods, containers)
 	}
 	if err := os.RemoveAll(root); err != nil {
 		t.Fatal(err)
