@@ -110,17 +110,22 @@ func buildService(object *v1.Service, list []*discovery.EndpointSlice, node Node
 		if !s.validPort(field, &port) {
 			continue
 		}
-		key := fmt.Sprintf("%s/%d", port.Protocol, port.Port)
+		key, nodePort := fmt.Sprintf("%s/%d", port.Protocol, port.Port), fmt.Sprintf("node %s/%d", port.Protocol, port.NodePort)
 		if seen[key] || seen["name "+port.Name] {
 			s.problem(field, "port %q %s repeats an earlier one: names and ports of a Service must differ", port.Name, key)
 			continue
 		}
-		seen[key], seen["name "+port.Name] = true, true
+		if port.NodePort != 0 && seen[nodePort] {
+			s.problem(field+".nodePort", "%d is the node port of an earlier %s port", port.NodePort, port.Protocol)
+			port.NodePort = 0
+		}
+		seen[key], seen["name "+port.Name], seen[nodePort] = true, true, true
 		for _, clusterIP := range clusterIPs {
 			s.buildPort(port, clusterIP)
 		}
 	}
 	s.buildHealth()
+	s.mergeFronts()
 	sortRoutes(s.out.routes)
 	sortProblems(s.out.problems)
 	s.out.problems = slices.Compact(s.out.problems) // one for each port and family otherwise
@@ -232,6 +237,16 @@ func (s *service) buildPort(port v1.ServicePort, clusterIP netip.Addr) {
 	}
 }
 
+// mergeFronts leaves one Route for each front: an address may be listed twice, or as an external IP and as a load balancer's. The
+// cluster IP comes first, for it has the Service's own policy; then the load balancer's Route, which knows who may come in.
+func (s *service) mergeFronts() {
+	rank := map[Kind]int{ClusterIP: 0, LoadBalancer: 1, ExternalIP: 2, NodePort: 3}
+	slices.SortStableFunc(s.out.routes, func(a, b Route) int {
+		return cmp.Or(a.Front.Compare(b.Front), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(rank[a.Kind], rank[b.Kind]))
+	})
+	s.out.routes = slices.CompactFunc(s.out.routes, func(a, b Route) bool { return a.Front == b.Front && a.Protocol == b.Protocol })
+}
+
 // externalLocal says whether traffic from outside the cluster may only go to endpoints on this node.
 func (s *service) externalLocal() bool {
 	open := s.Spec.Type == v1.ServiceTypeNodePort || s.Spec.Type == v1.ServiceTypeLoadBalancer || len(s.Spec.ExternalIPs) > 0
@@ -285,7 +300,8 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// buildHealth adds the health check node port, whose count is of endpoints on this node that are ready, whatever their port.
+// buildHealth adds the health check node port, whose count is of endpoints on this node that are ready, whatever their port. An
+// endpoint of two families counts once: the family with more of them decides.
 func (s *service) buildHealth() {
 	if s.Spec.Type != v1.ServiceTypeLoadBalancer || !s.externalLocal() {
 		return
@@ -295,13 +311,13 @@ func (s *service) buildHealth() {
 		s.problem("Service spec.healthCheckNodePort", "%d must be from 1 to 65535 with externalTrafficPolicy Local", port)
 		return
 	}
-	local := map[netip.Addr]bool{}
-	for _, endpoints := range s.endpoints {
+	local := map[bool]map[netip.Addr]bool{true: {}, false: {}}
+	for key, endpoints := range s.endpoints {
 		for _, e := range endpoints {
 			if e.ready && e.local {
-				local[e.addr.Addr()] = true
+				local[key.ipv4][e.addr.Addr()] = true
 			}
 		}
 	}
-	s.out.health = &HealthCheck{Service: s.name, Port: uint16(port), LocalEndpoints: len(local)}
+	s.out.health = &HealthCheck{Service: s.name, Port: uint16(port), LocalEndpoints: max(len(local[true]), len(local[false]))}
 }

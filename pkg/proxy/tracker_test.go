@@ -45,6 +45,19 @@ func (w *world) service(name ServiceName) *v1.Service {
 	if w.maybe(5) {
 		s.Spec.ExternalIPs = []string{"203.0.113.1", "bad"}
 	}
+	if w.maybe(3) {
+		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP, fmt.Sprintf("fd00:96::%d", 1+i)}
+	}
+	if w.maybe(3) {
+		s.Spec.InternalTrafficPolicy = ptr.To(v1.ServiceInternalTrafficPolicyLocal)
+	}
+	if w.maybe(3) {
+		s.Spec.SessionAffinity = v1.ServiceAffinityClientIP
+	}
+	if w.maybe(3) {
+		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "203.0.113.1"}, {IP: fmt.Sprintf("2001:db8::%d", 1+i)}}
+		s.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "worse"}[:1+i%2]
+	}
 	return s
 }
 
@@ -55,9 +68,17 @@ func (w *world) slice(key types.NamespacedName) *discovery.EndpointSlice {
 		s.Labels[labelHeadless] = ""
 	}
 	s.Ports = []discovery.EndpointPort{{Name: ptr.To("a"), Port: ptr.To[int32](8080)}}
+	address := "10.244.0.%d"
+	if w.maybe(4) {
+		s.AddressType, address = discovery.AddressTypeIPv6, "fd00:244::%d"
+	}
 	for range w.rand.IntN(4) {
-		s.Endpoints = append(s.Endpoints, discovery.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", w.rand.IntN(8))},
-			NodeName: ptr.To(fmt.Sprintf("n%d", 1+w.rand.IntN(2))), Hints: &discovery.EndpointHints{ForZones: []discovery.ForZone{{Name: "z1"}}},
+		hints := &discovery.EndpointHints{ForZones: []discovery.ForZone{{Name: "z1"}}}
+		if w.maybe(3) {
+			hints.ForNodes = []discovery.ForNode{{Name: fmt.Sprintf("n%d", 1+w.rand.IntN(2))}}
+		}
+		s.Endpoints = append(s.Endpoints, discovery.Endpoint{Addresses: []string{fmt.Sprintf(address, w.rand.IntN(8))},
+			NodeName: ptr.To(fmt.Sprintf("n%d", 1+w.rand.IntN(2))), Hints: hints,
 			Conditions: discovery.EndpointConditions{Ready: ptr.To(w.maybe(2)), Serving: ptr.To(w.maybe(2)), Terminating: ptr.To(w.maybe(2))}})
 	}
 	return s
