@@ -93,6 +93,25 @@ func (t *Table) healthIndex(name ServiceName) (int, bool) {
 	return slices.BinarySearchFunc(t.HealthChecks, name, func(h HealthCheck, n ServiceName) int { return compareService(h.Service, n) })
 }
 
+// Set changes in place what the Table has of one Service: its Routes, sorted, and its health check node port, nil for none.
+func (t *Table) Set(name ServiceName, routes []Route, health *HealthCheck) {
+	from, to := t.span(name)
+	if to-from == len(routes) {
+		copy(t.Routes[from:to], routes)
+	} else {
+		t.Routes = slices.Replace(t.Routes, from, to, routes...)
+	}
+	i, ok := t.healthIndex(name)
+	switch {
+	case ok && health != nil:
+		t.HealthChecks[i] = *health
+	case ok:
+		t.HealthChecks = slices.Delete(t.HealthChecks, i, i+1)
+	case health != nil:
+		t.HealthChecks = slices.Insert(t.HealthChecks, i, *health)
+	}
+}
+
 // Fprint writes the Table as aligned text, one Route per line: what `proxy table` and /debug/table show.
 func (t *Table) Fprint(w io.Writer) error {
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

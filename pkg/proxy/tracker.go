@@ -128,7 +128,7 @@ func (t *Tracker) Update() (names, touched []ServiceName) {
 		return names, touched
 	}
 	for _, name := range names {
-		t.splice(name, changed[name])
+		t.table.Set(name, changed[name].routes, changed[name].health)
 	}
 	return names, touched
 }
@@ -139,25 +139,6 @@ func (t *Tracker) same(name ServiceName, now built) bool {
 		return false
 	}
 	return routesEqual(t.table.Of(name), now.routes)
-}
-
-// splice changes the Table in place.
-func (t *Tracker) splice(name ServiceName, now built) {
-	from, to := t.table.span(name)
-	if to-from == len(now.routes) {
-		copy(t.table.Routes[from:to], now.routes)
-	} else {
-		t.table.Routes = slices.Replace(t.table.Routes, from, to, now.routes...)
-	}
-	i, ok := t.table.healthIndex(name)
-	switch {
-	case ok && now.health != nil:
-		t.table.HealthChecks[i] = *now.health
-	case ok:
-		t.table.HealthChecks = slices.Delete(t.table.HealthChecks, i, i+1)
-	case now.health != nil:
-		t.table.HealthChecks = slices.Insert(t.table.HealthChecks, i, *now.health)
-	}
 }
 
 // merge makes the Table anew of the Services that stay and the changed ones, both sorted.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
@@ -91,6 +93,18 @@ func (b *Backend) Sync(_ context.Context, want *proxy.Table, changed []proxy.Ser
 	return errors.Join(errs...)
 }
 
+// Route is what is served at a front.
+func (b *Backend) Route(protocol v1.Protocol, front netip.AddrPort) (proxy.Route, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.routes {
+		if r.Protocol == protocol && r.Front == front {
+			return r, true
+		}
+	}
+	return proxy.Route{}, false
+}
+
 // Calls lists what each Sync was told to have changed.
 func (b *Backend) Calls() []string {
 	b.mu.Lock()
@@ -120,6 +134,7 @@ type Addresses struct {
 	broken map[netip.Addr]error
 	hints  chan struct{}
 	writes int
+	inject bool
 }
 
 // NewAddresses returns the Addresses of a host that has addrs.
@@ -134,6 +149,20 @@ func (a *Addresses) Break(addr netip.Addr, err error) {
 	if delete(a.broken, addr); err != nil {
 		a.broken[addr] = err
 	}
+}
+
+// Inject makes one call in ten fail.
+func (a *Addresses) Inject(on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.inject = on
+}
+
+func (a *Addresses) fails() error {
+	if a.inject && OneInTen() {
+		return errors.New("injected failure of the host's addresses")
+	}
+	return nil
 }
 
 // SetHost changes the host's own addresses, and hints.
@@ -152,6 +181,9 @@ func (a *Addresses) Set(_ context.Context, want []netip.Addr) error {
 		if i > 0 && want[i-1].Compare(addr) >= 0 || addr.IsLoopback() || addr.IsUnspecified() || slices.Contains(a.host, addr) {
 			panic(fmt.Sprintf("address %s must not be asked for in %v", addr, want))
 		}
+	}
+	if err := a.fails(); err != nil {
+		return err
 	}
 	var errs []error
 	next := map[netip.Addr]bool{}
@@ -178,7 +210,7 @@ func (a *Addresses) Set(_ context.Context, want []netip.Addr) error {
 func (a *Addresses) Host() ([]netip.Addr, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.host), nil
+	return slices.Clone(a.host), a.fails()
 }
 
 // Changes hints after SetHost.

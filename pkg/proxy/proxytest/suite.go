@@ -34,6 +34,12 @@ type Host interface {
 	Writes() int
 }
 
+// Injector is a Host whose calls can be made to fail, one in ten.
+type Injector interface{ Inject(on bool) }
+
+// OneInTen is true now and then.
+func OneInTen() bool { return rand.IntN(10) == 0 }
+
 // Run is the suite. start returns a new back end on a clean host; it is called for each test.
 func Run(t *testing.T, start func(t *testing.T) (proxy.Backend, Host)) {
 	t.Run("states in order", func(t *testing.T) {
@@ -72,6 +78,61 @@ func Run(t *testing.T, start func(t *testing.T) (proxy.Backend, Host)) {
 		}
 	})
 	t.Run("one route fails, the others go on", testOccupied(start))
+	t.Run("one call in ten fails", testInjected(start))
+}
+
+// testInjected goes through the states in order and then in random order while calls fail, and asks again as the loop does.
+func testInjected(start func(t *testing.T) (proxy.Backend, Host)) func(t *testing.T) {
+	return func(t *testing.T) {
+		r := newRun(t, start)
+		injector, ok := r.host.(Injector)
+		if !ok {
+			t.Skip("nothing can be made to fail here")
+		}
+		syncs, failed := 0, 0
+		for i := range len(states) + 50 {
+			state := i
+			if i >= len(states) {
+				state = rand.IntN(len(states))
+			}
+			next := states[state].table(r.host)
+			changed := difference(r.table, next)
+			injector.Inject(true)
+			for again := true; again; syncs++ {
+				err := r.backend.Sync(t.Context(), next, changed)
+				if again = err != nil; again {
+					changed = retried(err)
+					failed++
+				}
+				if failed > 1000 {
+					t.Fatalf("state %q is not reached: %v", states[state].name, err)
+				}
+			}
+			injector.Inject(false)
+			r.table = next
+			for _, route := range next.Routes {
+				r.check(route)
+			}
+		}
+		r.sync(&proxy.Table{}, nil)
+		if traces := r.host.Traces(t); len(traces) > 0 {
+			t.Errorf("the empty table left %v", traces)
+		}
+		t.Logf("%d states reached, %d of %d Syncs failed", len(states)+50, failed, syncs)
+	}
+}
+
+// retried is what the loop tells to have changed when it tries again: the Services of the Routes that failed, or everything.
+func retried(err error) []proxy.ServiceName {
+	routes, rest := proxy.RouteErrors(err)
+	if len(rest) > 0 {
+		return nil
+	}
+	names := []proxy.ServiceName{}
+	for _, r := range routes {
+		names = append(names, r.Route.Service.ServiceName)
+	}
+	return names
 }
 
 func testOccupied(start func(t *testing.T) (proxy.Backend, Host)) func(t *testing.T) {

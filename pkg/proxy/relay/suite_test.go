@@ -42,6 +42,9 @@ var (
 	nextNetMu sync.Mutex
 )
 
+// Inject implements proxytest.Injector.
+func (h *testHost) Inject(on bool) { h.addresses.Inject(on) }
+
 // newTestHost starts a Relay and four endpoints of each protocol that say who they are; the test's end closes all of it.
 func newTestHost(t *testing.T) *testHost {
 	t.Helper()

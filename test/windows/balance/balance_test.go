@@ -87,6 +87,8 @@ func (h *host) Traces(t *testing.T) []string {
 
 func (h *host) Writes() int { return h.writes }
 
+func (h *host) Inject(on bool) { h.inject = on }
+
 // TestSuite is that of all back ends, where load balancers are modified in place and where they are not.
 func TestSuite(t *testing.T) {
 	for _, build := range []int{17763, 20348, 26100} {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/proxy/proxytest"
 	sim "github.com/winkube/winkube/test/windows/hns"
 )
 
@@ -17,12 +18,19 @@ type client struct {
 	*sim.HNS
 	writes int
 	lists  int
+	inject bool // one call in ten fails, or finds no HNS
 }
 
 var none = "00000000-0000-0000-0000-000000000000"
 
 // call does one function and maps its error.
 func (c *client) call(function string, args ...string) (string, error) {
+	if c.inject && proxytest.OneInTen() {
+		if proxytest.OneInTen() {
+			return "", fmt.Errorf("%s: %w", function, hns.ErrDown)
+		}
+		return "", fmt.Errorf("%s: injected failure", function)
+	}
 	result, value, _ := c.Call(function, args)
 	switch result {
 	case 0:

@@ -1,4 +1,4 @@
-// Package netsh simulates netsh.exe: the interface portproxy and interface ipv4/ipv6 contexts, single commands and scripts (-f). Syntax is
+// Package netsh simulates netsh.exe: the contexts interface portproxy, interface ipv4/ipv6 and advfirewall firewall, commands and scripts (-f). Syntax is
 // held to what Microsoft documents ("Netsh interface portproxy", "Netsh commands for Interface"), rules are kept, output is as Windows
 // prints it in English.
 //
@@ -21,9 +21,11 @@ import (
 type Netsh struct {
 	log *calls.Log
 
-	mu      sync.Mutex
-	rules   []Rule
-	settled []string // interface commands that were done, in order
+	mu       sync.Mutex
+	rules    []Rule
+	firewall []FirewallRule
+	settled  []string // interface commands that were done, in order
+	refuse   func(command string) bool
 }
 
 // New returns a Netsh without rules.
@@ -31,6 +33,13 @@ func New(log *calls.Log) *Netsh { return &Netsh{log: log} }
 
 // Rule is a port proxy rule. Kind is v4tov4, v4tov6, v6tov4 or v6tov6. One listener has one rule.
 type Rule struct{ Kind, ListenAddress, ListenPort, ConnectAddress, ConnectPort string }
+
+// Refuse makes commands fail that refuse chooses; nil ends it. The whole program fails, with rubbish for an answer, when it chooses "netsh".
+func (n *Netsh) Refuse(refuse func(command string) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refuse = refuse
+}
 
 // AddRule plants a rule that another program has made.
 func (n *Netsh) AddRule(r Rule) {
@@ -52,13 +61,16 @@ func (n *Netsh) sorted() []Rule {
 	return out
 }
 
-// String is one rule per line, then the interface commands.
+// String is one rule per line, port proxy before firewall, then the interface commands.
 func (n *Netsh) String() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var b strings.Builder
 	for _, r := range n.sorted() {
 		fmt.Fprintf(&b, "portproxy %s %s:%s to %s:%s\n", r.Kind, r.ListenAddress, r.ListenPort, r.ConnectAddress, r.ConnectPort)
+	}
+	for _, r := range n.firewall {
+		fmt.Fprintf(&b, "firewall %q %s %s %s%s %s %s\n", r.Name, r.Action, r.Direction, r.Program, r.Service, r.Protocol, r.LocalPort)
 	}
 	for _, line := range n.settled {
 		fmt.Fprintln(&b, line)
@@ -70,6 +82,8 @@ func (n *Netsh) String() string {
 const (
 	notFound     = "The system cannot find the file specified.\r\n\r\n"
 	badParameter = "The parameter is incorrect.\r\n\r\n"
+	refused      = "Access is denied.\r\n\r\n"
+	rubbish      = "\x00\x8f\r\nHelper-DLL ?\r\n"
 	badSyntax    = "The syntax supplied for this command is not valid. Check help for the correct syntax.\r\n\r\n"
 )
 
@@ -88,6 +102,10 @@ func failed(text string) answer { return answer{text: text, failed: true} }
 func (n *Netsh) Run(args []string, script *string) (output string, code int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.refuse != nil && n.refuse("netsh") {
+		n.note(strings.Join(args, " "), failed(rubbish))
+		return rubbish, 1
+	}
 	if len(args) == 2 && args[0] == "-f" {
 		if script == nil {
 			n.note("-f "+args[1], failed(notFound))
@@ -177,6 +195,12 @@ func (n *Netsh) command(words []string) answer {
 	lower := make([]string, len(words))
 	for i, w := range words {
 		lower[i] = strings.ToLower(w)
+	}
+	if n.refuse != nil && n.refuse(strings.Join(words, " ")) {
+		return failed(refused)
+	}
+	if len(words) > 0 && lower[0] == "advfirewall" {
+		return n.advfirewall(words[1:])
 	}
 	if len(words) >= 2 && (lower[0] == "interface" || lower[0] == "int") {
 		switch lower[1] {

@@ -48,6 +48,35 @@ interface eth0 IPv4 forwarding enabled
 	}
 }
 
+func TestFirewall(t *testing.T) {
+	n := New(&calls.Log{})
+	for _, test := range []struct {
+		line string
+		ok   bool
+	}{
+		{`advfirewall firewall show rule name="a b"`, false},
+		{`advfirewall firewall delete rule name="a b"`, false},
+		{`advfirewall firewall add rule name="a b" dir=in action=allow program="C:\k\proxy.exe"`, true},
+		{`advfirewall firewall add rule name="a b" dir=in action=allow service=iphlpsvc protocol=tcp localport=80,443,30000-30002`, true},
+		{`advfirewall firewall add rule name=c dir=in action=allow localport=80`, false},
+		{`advfirewall firewall add rule name=c dir=in action=allow protocol=tcp localport=80-`, false},
+		{`advfirewall firewall add rule name=c dir=into action=allow`, false},
+		{`advfirewall firewall add rule name=c dir=in action=allow program=proxy.exe`, false},
+		{`advfirewall firewall add rule name=c dir=in action=allow`, true},
+		{`advfirewall firewall show rule name="a b"`, true},
+		{`advfirewall firewall delete rule name="a b"`, true},
+		{`advfirewall firewall delete rule name=all`, false},
+	} {
+		script := test.line + "\r\n"
+		if out, code := n.Run([]string{"-f", "x"}, &script); (code == 0) != test.ok {
+			t.Errorf("%s: %d %q", test.line, code, out)
+		}
+	}
+	if got := n.String(); got != "firewall \"c\" allow in  any \n" {
+		t.Errorf("left: %q", got)
+	}
+}
+
 // TestScript: netsh's own dump is a script that makes the same rules again; a failing line does not stop the others.
 func TestScript(t *testing.T) {
 	a := New(&calls.Log{})

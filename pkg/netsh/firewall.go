@@ -1,0 +1,55 @@
+package netsh
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Allow is a rule of Windows Firewall that lets in what a program, or a service of Windows, listens on. Several may have one name.
+type Allow struct {
+	Name    string
+	Program string   // absolute path; "": any
+	Service string   // "": any
+	Ports   []uint16 // TCP; empty: every protocol and port
+}
+
+// Add is the line that makes the rule once more: rules are no set, and one of the same name stays beside it.
+func (a Allow) Add() string {
+	text := fmt.Sprintf("advfirewall firewall add rule name=%q dir=in action=allow", a.Name)
+	if a.Program != "" {
+		text += ` program="` + a.Program + `"`
+	}
+	if a.Service != "" {
+		text += " service=" + a.Service
+	}
+	if len(a.Ports) > 0 {
+		text += " protocol=tcp localport=" + ranges(a.Ports)
+	}
+	return text
+}
+
+// Disallow is the line that removes the rules of a name.
+func Disallow(name string) string {
+	return fmt.Sprintf("advfirewall firewall delete rule name=%q", name)
+}
+
+// Allowed is the line that shows the rules of a name. Its output has the name where there are any.
+func Allowed(name string) string { return fmt.Sprintf("advfirewall firewall show rule name=%q", name) }
+
+// ranges are sorted ports as netsh takes them: 80,443,30000-30002.
+func ranges(ports []uint16) string {
+	var parts []string
+	for i := 0; i < len(ports); {
+		last := i
+		for last+1 < len(ports) && ports[last+1] == ports[last]+1 {
+			last++
+		}
+		part := strconv.Itoa(int(ports[i]))
+		if last > i {
+			part += "-" + strconv.Itoa(int(ports[last]))
+		}
+		parts, i = append(parts, part), last+1
+	}
+	return strings.Join(parts, ",")
+}
