@@ -2,10 +2,13 @@ package kubelet
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -63,6 +66,18 @@ type imageVolumes struct {
 
 func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.Image, error) {
 	return i.resolver.EnsureImage(ctx, p, v)
+}
+
+// annotator writes annotations of the Node name, nil values are removed. A node may write those of its own Node only.
+func annotator(client kubernetes.Interface, name string) func(context.Context, map[string]*string) error {
+	return func(ctx context.Context, changes map[string]*string) error {
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": changes}})
+		if err != nil {
+			return err
+		}
+		_, err = client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
 }
 
 func debugHandler(pods *pod.Manager) http.Handler {

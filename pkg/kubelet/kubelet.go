@@ -110,7 +110,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.network, err = network.New(cfg.Network, network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged()}); err != nil {
+	if k.network, err = network.New(cfg.Network, network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(), Annotate: annotator(client, cfg.NodeName)}); err != nil {
 		return nil, err
 	}
 

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
+	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 type linuxHost struct{ firewall *Firewall }
@@ -17,17 +22,142 @@ type linuxHost struct{ firewall *Firewall }
 func NewHost() Host { return linuxHost{NewFirewall(command.New(), "/proc/sys")} }
 
 // Apply implements Host.
-func (h linuxHost) Apply(ctx context.Context, s State) error { return h.firewall.Apply(ctx, s.Rules) }
+func (h linuxHost) Apply(ctx context.Context, s State) error {
+	return errors.Join(applyGateways(s.Gateways), applyDevices(s.Devices), h.firewall.Apply(ctx, s.Rules))
+}
+
+// MTU implements Host.
+func (linuxHost) MTU(a netip.Addr) (int, error) {
+	link, err := linkWith(a)
+	if err != nil {
+		return 0, err
+	}
+	return link.Attrs().MTU, nil
+}
+
+// linkWith finds the interface that has address a.
+func linkWith(a netip.Addr) (netlink.Link, error) {
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list addresses: %w", err)
+	}
+	for _, have := range addrs {
+		if have.IP.Equal(a.AsSlice()) {
+			return netlink.LinkByIndex(have.LinkIndex)
+		}
+	}
+	return nil, fmt.Errorf("no interface of this host has address %s", a)
+}
+
+// applyGateways gives the host's bridge the addresses that pods know as their gateway.
+func applyGateways(want []Gateway) error {
+	var errs []error
+	for _, g := range want {
+		link, err := netlink.LinkByName(g.Interface)
+		if err == nil {
+			err = errors.Join(ensureAddress(link, g.Address), setUp(link))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("cannot set address %s on %s: %w", g.Address, g.Interface, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ensureAddress adds an address unless it is there.
+func ensureAddress(link netlink.Link, p netip.Prefix) error {
+	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return err
+	}
+	for _, a := range have {
+		if bits, _ := a.Mask.Size(); a.IP.Equal(p.Addr().AsSlice()) && bits == p.Bits() {
+			return nil
+		}
+	}
+	ipNet := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+	return netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet, Flags: unix.IFA_F_NODAD}) // nobody else has it
+}
+
+func setUp(link netlink.Link) error {
+	if link.Attrs().Flags&net.FlagUp != 0 {
+		return nil
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// applyDevices makes the tunnel devices those of want: none of the others of ours are left.
+func applyDevices(want []vxlan.Device) error {
+	var errs []error
+	for _, four := range []bool{true, false} {
+		name := vxlan.DeviceName(four)
+		have, err := netlink.LinkByName(name)
+		if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+			errs = append(errs, fmt.Errorf("cannot find interface %s: %w", name, err))
+			continue
+		}
+		i := slices.IndexFunc(want, func(d vxlan.Device) bool { return d.Name == name })
+		switch {
+		case i >= 0:
+			if err := ensureDevice(have, want[i]); err != nil {
+				errs = append(errs, fmt.Errorf("cannot make the tunnel %s: %w", want[i], err))
+			}
+		case have != nil:
+			if err := netlink.LinkDel(have); err != nil {
+				errs = append(errs, fmt.Errorf("cannot remove interface %s: %w", name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ensureDevice keeps have where it is what d says, and exchanges it where something differs that cannot be changed afterwards.
+func ensureDevice(have netlink.Link, d vxlan.Device) error {
+	uplink, err := linkWith(d.Local)
+	if err != nil {
+		return err
+	}
+	want := &netlink.Vxlan{
+		LinkAttrs: netlink.LinkAttrs{Name: d.Name, MTU: d.MTU, HardwareAddr: d.MAC[:]},
+		VxlanId:   vxlan.VNI, VtepDevIndex: uplink.Attrs().Index, SrcAddr: d.Local.AsSlice(), Port: vxlan.Port,
+	}
+	if old, ok := have.(*netlink.Vxlan); have != nil && (!ok || !sameTunnel(old, want)) {
+		if err := netlink.LinkDel(have); err != nil {
+			return err
+		}
+		have = nil
+	}
+	if have == nil {
+		if err := netlink.LinkAdd(want); err != nil {
+			return err
+		}
+		have = want
+	}
+	if have.Attrs().MTU != d.MTU {
+		if err := netlink.LinkSetMTU(have, d.MTU); err != nil {
+			return err
+		}
+	}
+	return errors.Join(ensureAddress(have, d.Address), setUp(have))
+}
+
+// sameTunnel compares what a device keeps for its life, and the hardware address, which others may have noted.
+func sameTunnel(a, b *netlink.Vxlan) bool {
+	return a.VxlanId == b.VxlanId && a.Port == b.Port && a.SrcAddr.Equal(b.SrcAddr) && a.VtepDevIndex == b.VtepDevIndex &&
+		a.Learning == b.Learning && a.HardwareAddr.String() == b.HardwareAddr.String()
+}
 
 // nftablesGroup is the multicast group on which the kernel tells of changed nftables rules, iptables' among them (NFNLGRP_NFTABLES in
 // linux/netfilter/nfnetlink.h). The older xtables tell nothing.
 const nftablesGroup = 7
 
-// Changes implements Host: interfaces that come and go, and packet filter rules.
+// Changes implements Host: interfaces and addresses that come and go, and packet filter rules.
 func (linuxHost) Changes(ctx context.Context) (<-chan struct{}, error) {
 	hints := make(chan struct{}, 1)
-	if err := listen(ctx, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, hints); err != nil {
-		return nil, err
+	for _, group := range []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR} {
+		if err := listen(ctx, unix.NETLINK_ROUTE, group, hints); err != nil {
+			return nil, err
+		}
 	}
 	return hints, listen(ctx, unix.NETLINK_NETFILTER, nftablesGroup, hints)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // Engine is what the pod network asks of the container engine.
@@ -31,6 +33,8 @@ type Host interface {
 	Apply(ctx context.Context, s State) error
 	// Changes hints that something may have been changed by others. nil: this host does not tell.
 	Changes(ctx context.Context) (<-chan struct{}, error)
+	// MTU is that of the interface which has address a, in bytes.
+	MTU(a netip.Addr) (int, error)
 }
 
 // Parts are what a Manager works with.
@@ -40,6 +44,8 @@ type Parts struct {
 	EngineVersion func(context.Context) (string, error)
 	Host          Host        // nil: this host
 	Clock         clock.Clock // nil: the real one
+	// Annotate writes annotations of this node's Node; nil values are removed. nil: nobody is told of tunnels.
+	Annotate func(ctx context.Context, changes map[string]*string) error
 	// Changed is called after each attempt to bring about a State, with what Ready says from now on. It must not block. May be nil.
 	Changed func(ready error)
 }
@@ -51,10 +57,11 @@ type Manager struct {
 	wake  chan struct{}
 
 	mu    sync.Mutex
-	known bool     // a Node was seen
-	cidrs []string // of the Node
-	state State    // as applied
-	err   error    // why pods cannot start; nil: ready
+	known bool              // a Node was seen
+	cidrs []string          // of the Node
+	notes map[string]string // annotations of the Node that concern tunnels
+	state State             // as applied
+	err   error             // why pods cannot start; nil: ready
 }
 
 var _ pod.Network = (*Manager)(nil)
@@ -80,7 +87,7 @@ func New(cfg Config, parts Parts) (*Manager, error) {
 	return &Manager{cfg: cfg, parts: parts, wake: make(chan struct{}, 1), err: errors.New("the Node object is not known yet")}, nil
 }
 
-// SetNode tells which pod CIDRs this node has. It does not block; nil is ignored.
+// SetNode tells which pod CIDRs this node has, and what it tells others of its tunnels. It does not block; nil is ignored.
 func (m *Manager) SetNode(n *v1.Node) {
 	if n == nil {
 		return
@@ -90,8 +97,9 @@ func (m *Manager) SetNode(n *v1.Node) {
 		cidrs = []string{n.Spec.PodCIDR}
 	}
 	m.mu.Lock()
-	news := !m.known || !slices.Equal(cidrs, m.cidrs)
-	m.known, m.cidrs = true, slices.Clone(cidrs)
+	notes := vxlan.Known(n.Annotations)
+	news := !m.known || !slices.Equal(cidrs, m.cidrs) || !maps.Equal(notes, m.notes)
+	m.known, m.cidrs, m.notes = true, slices.Clone(cidrs), notes
 	m.mu.Unlock()
 	if news {
 		m.Kick()
@@ -140,6 +148,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer timer.Stop()
 	for failures := 0; ; {
 		err := m.sync(ctx)
+		synced := m.parts.Clock.Now()
 		wait := recheck
 		if err != nil && ctx.Err() == nil {
 			wait = min(firstRetry<<min(failures, 10), recheck)
@@ -148,14 +157,15 @@ func (m *Manager) Run(ctx context.Context) error {
 		} else {
 			failures = 0
 		}
-		if err := m.wait(ctx, timer, changes, wait); err != nil {
+		if err := m.wait(ctx, timer, changes, synced, wait); err != nil {
 			return nil
 		}
 	}
 }
 
-// wait returns when it is time to compare again; an error when ctx ended.
-func (m *Manager) wait(ctx context.Context, timer clock.Timer, changes <-chan struct{}, wait time.Duration) error {
+// wait returns when it is time to compare again; an error when ctx ended. What others change is repaired at once, unless the last
+// comparison was only just made.
+func (m *Manager) wait(ctx context.Context, timer clock.Timer, changes <-chan struct{}, synced time.Time, wait time.Duration) error {
 	restart(timer, wait)
 	select {
 	case <-ctx.Done():
@@ -166,7 +176,11 @@ func (m *Manager) wait(ctx context.Context, timer clock.Timer, changes <-chan st
 		return nil
 	case <-changes:
 	}
-	restart(timer, min(atMostEvery, wait))
+	pause := atMostEvery - m.parts.Clock.Since(synced)
+	if pause <= 0 {
+		return nil
+	}
+	restart(timer, pause)
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -194,12 +208,9 @@ func (m *Manager) sync(ctx context.Context) error {
 	if !known && m.cfg.Mode != External {
 		return nil
 	}
-	facts := Facts{PodCIDRs: cidrs}
-	var err error
-	if m.parts.EngineVersion != nil && m.cfg.Mode != External {
-		if facts.EngineVersion, err = m.parts.EngineVersion(ctx); err != nil {
-			return m.failed(err)
-		}
+	facts, err := m.facts(ctx, cidrs)
+	if err != nil {
+		return m.failed(err)
 	}
 	state, err := Plan(m.cfg, facts)
 	if err != nil {
@@ -223,10 +234,46 @@ func (m *Manager) sync(ctx context.Context) error {
 			return m.failed(err)
 		}
 	}
-	if err := m.parts.Host.Apply(ctx, state); err != nil {
+	if err := errors.Join(m.parts.Host.Apply(ctx, state), m.announce(ctx, state)); err != nil {
 		return m.failed(err)
 	}
 	m.done(state, nil)
+	return nil
+}
+
+// facts asks what Plan must know.
+func (m *Manager) facts(ctx context.Context, cidrs []string) (facts Facts, err error) {
+	facts.PodCIDRs = cidrs
+	if m.cfg.Mode == External {
+		return facts, nil
+	}
+	if m.parts.EngineVersion != nil {
+		if facts.EngineVersion, err = m.parts.EngineVersion(ctx); err != nil {
+			return facts, err
+		}
+	}
+	if len(m.cfg.NodeIPs) == 0 {
+		return facts, nil
+	}
+	if facts.MTU, err = m.parts.Host.MTU(m.cfg.NodeIPs[0]); err != nil && m.cfg.Mode != Overlay {
+		klog.V(2).InfoS("The pod network gets the usual MTU", "err", err) // a node's address may be one of a router before it
+		err = nil
+	}
+	return facts, err
+}
+
+// announce tells others by the Node how to reach this node's tunnels, or takes that back.
+func (m *Manager) announce(ctx context.Context, s State) error {
+	m.mu.Lock()
+	have := m.notes
+	m.mu.Unlock()
+	changes := vxlan.Changes(have, vxlan.Annotations(s.Devices, have))
+	if m.parts.Annotate == nil || len(changes) == 0 {
+		return nil
+	}
+	if err := m.parts.Annotate(ctx, changes); err != nil {
+		return fmt.Errorf("cannot tell other nodes of this node's tunnel: %w", err)
+	}
 	return nil
 }
 
@@ -237,6 +284,9 @@ func (m *Manager) external(ctx context.Context, state State) error {
 	}
 	if !slices.ContainsFunc(all, func(n pod.EngineNetwork) bool { return n.Name == state.Join }) {
 		return m.refused(fmt.Errorf("the engine has no network %q (CONTAINER_NETWORK)", state.Join))
+	}
+	if err := m.announce(ctx, state); err != nil {
+		return m.failed(err)
 	}
 	m.done(state, nil)
 	return nil

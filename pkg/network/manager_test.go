@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -70,6 +71,7 @@ type system struct {
 	state   State
 	applied int
 	fail    error
+	mtu     int
 	hints   chan struct{}
 }
 
@@ -82,6 +84,8 @@ func (s *system) Apply(_ context.Context, want State) error {
 	s.state, s.applied = want, s.applied+1
 	return nil
 }
+
+func (s *system) MTU(netip.Addr) (int, error) { return s.mtu, nil }
 
 func (s *system) Changes(context.Context) (<-chan struct{}, error) { return s.hints, nil }
 
@@ -235,5 +239,49 @@ func TestRun(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+func TestManagerOverlay(t *testing.T) {
+	m, e, s := newRig(t, Config{Mode: Overlay, Platform: onLinux, NodeIPs: []netip.Addr{nodeFour}})
+	s.mtu = 1500
+	node := nodeWith("10.244.1.0/24")
+	node.Annotations = map[string]string{"others": "stay"}
+	patches := 0
+	refuse := errors.New("nodes is forbidden")
+	m.parts.Annotate = func(_ context.Context, changes map[string]*string) error {
+		if refuse != nil {
+			return refuse
+		}
+		patches++
+		node = node.DeepCopy()
+		for k, v := range changes {
+			if v == nil {
+				delete(node.Annotations, k)
+				continue
+			}
+			node.Annotations[k] = *v
+		}
+		return nil
+	}
+	m.SetNode(node)
+	m.sync(t.Context())
+	wantErr(t, m, "cannot tell other nodes of this node's tunnel: nodes is forbidden")
+	refuse = nil
+	m.sync(t.Context())
+	wantErr(t, m, "")
+	if len(s.state.Devices) != 1 || e.networks["winkube"].Options["com.docker.network.driver.mtu"] != "1450" || len(node.Annotations) != 5 {
+		t.Errorf("%s%v", s.state, node.Annotations)
+	}
+	m.SetNode(node)
+	m.sync(t.Context())
+	if patches != 1 {
+		t.Errorf("%d patches of a Node that is right", patches)
+	}
+	// Back in the other mode nothing is announced any more.
+	m.cfg.Mode = HostGateway
+	m.sync(t.Context())
+	if len(node.Annotations) != 1 || len(s.state.Devices) != 0 {
+		t.Errorf("left: %v, %v", node.Annotations, s.state.Devices)
 	}
 }

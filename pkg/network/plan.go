@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // Mode says who makes the pod network and the way to other nodes.
@@ -22,6 +23,7 @@ type Mode string
 const (
 	HostGateway Mode = "host-gateway" // the network is made here, routes to other nodes by the proxy
 	Upstream    Mode = "upstream"     // the network is made here, a router knows the pod CIDRs
+	Overlay     Mode = "overlay"      // the network and a VXLAN device are made here, the entries of other nodes by the proxy
 	External    Mode = "external"     // an engine network that exists is used; nothing is made
 )
 
@@ -31,6 +33,8 @@ type Config struct {
 	Platform pod.Platform
 	// External is the engine network of mode External (CONTAINER_NETWORK).
 	External string
+	// NodeIPs are this node's addresses, primary first: tunnels begin at the first of their family.
+	NodeIPs []netip.Addr
 	// Name is the engine network that is made; "": winkube.
 	Name string
 	// Driver is the engine's network driver on Windows, transparent or l2bridge; "": transparent.
@@ -46,6 +50,7 @@ type Config struct {
 type Facts struct {
 	PodCIDRs      []string // spec.podCIDRs of the Node, at most one per family
 	EngineVersion string   // 20.10.24; "" is taken for an old engine
+	MTU           int      // of the interface with the node's address, in bytes; 0: not known, taken for 1500
 }
 
 // Condition is what the Node object says of the network.
@@ -72,6 +77,7 @@ type State struct {
 	Network  *pod.EngineNetwork // to be made; nil: none
 	Rules    []Rules            // IPv4 first
 	Gateways []Gateway
+	Devices  []vxlan.Device // ends of tunnels, IPv4 first
 	Ready    Condition
 }
 
@@ -92,9 +98,9 @@ func Plan(cfg Config, facts Facts) (State, error) {
 			return State{}, fmt.Errorf("network mode %s needs the name of an engine network in CONTAINER_NETWORK", External)
 		}
 		return State{Join: cfg.External, Ready: ready("pods join the engine's network %q", cfg.External)}, nil
-	case HostGateway, Upstream:
+	case HostGateway, Upstream, Overlay:
 	default:
-		return State{}, fmt.Errorf("network mode %q is not known; want %s, %s or %s", cfg.Mode, HostGateway, Upstream, External)
+		return State{}, fmt.Errorf("network mode %q is not known; want %s, %s, %s or %s", cfg.Mode, HostGateway, Upstream, Overlay, External)
 	}
 	cidrs, err := parseCIDRs(facts.PodCIDRs)
 	if err != nil {
@@ -115,7 +121,7 @@ func Plan(cfg Config, facts Facts) (State, error) {
 	if cfg.Platform.OS == "windows" {
 		err = planWindows(cfg, &s)
 	} else {
-		planLinux(cfg, facts, &s)
+		err = planLinux(cfg, facts, &s)
 	}
 	return s, err
 }
@@ -148,13 +154,21 @@ func parseCIDRs(list []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-func planLinux(cfg Config, facts Facts, s *State) {
+// usualMTU is what the engine gives its networks unless told otherwise.
+const usualMTU = 1500
+
+func planLinux(cfg Config, facts Facts, s *State) error {
 	n := s.Network
+	mtu := facts.MTU
+	if mtu == 0 {
+		mtu = usualMTU
+	}
 	n.Driver = "bridge"
 	n.Options["com.docker.network.bridge.name"] = bridgeName
 	// Pods talk to each other under their own addresses; what leaves the cluster is masqueraded by our rules.
 	n.Options["com.docker.network.bridge.enable_ip_masquerade"] = "false"
-	for _, c := range n.Subnets {
+	for i, c := range n.Subnets {
+		s.Gateways = append(s.Gateways, Gateway{Interface: bridgeName, Address: netip.PrefixFrom(n.Gateways[i], c.Bits())})
 		family := "ipv4"
 		if c.Addr().Is6() {
 			family = "ipv6"
@@ -165,10 +179,43 @@ func planLinux(cfg Config, facts Facts, s *State) {
 		}
 		s.Rules = append(s.Rules, Rules{PodCIDR: c, NonMasquerade: nonMasquerade(cfg, c)})
 	}
+	if cfg.Mode == Overlay {
+		if err := planDevices(cfg, mtu, s); err != nil {
+			return err
+		}
+		mtu = smallestMTU(s.Devices)
+	}
+	if mtu != usualMTU {
+		n.Options["com.docker.network.driver.mtu"] = strconv.Itoa(mtu)
+	}
+	return nil
+}
+
+// planDevices decides the ends of the tunnels, one per family of pods.
+func planDevices(cfg Config, uplink int, s *State) error {
+	for _, c := range s.Network.Subnets {
+		i := slices.IndexFunc(cfg.NodeIPs, func(a netip.Addr) bool { return a.Is4() == c.Addr().Is4() })
+		if i < 0 {
+			return fmt.Errorf("network mode %s needs an address of this node (--node-ip) in the family of its pod CIDR %s; there is none", Overlay, c)
+		}
+		s.Devices = append(s.Devices, vxlan.NewDevice(c, cfg.NodeIPs[i], uplink))
+	}
+	return nil
+}
+
+func smallestMTU(devices []vxlan.Device) int {
+	smallest := devices[0].MTU
+	for _, d := range devices {
+		smallest = min(smallest, d.MTU)
+	}
+	return smallest
 }
 
 func planWindows(cfg Config, s *State) error {
 	n := s.Network
+	if cfg.Mode == Overlay {
+		return fmt.Errorf("network mode %s is not made on Windows yet; want %s, %s or %s", Overlay, HostGateway, Upstream, External)
+	}
 	switch n.Driver = cfg.Driver; n.Driver {
 	case "", "transparent":
 		n.Driver = "transparent"
@@ -269,6 +316,10 @@ func (s State) String() string {
 	for _, g := range s.Gateways {
 		fmt.Fprintf(&b, "address: %s on %s\n", g.Address, g.Interface)
 	}
+	for _, d := range s.Devices {
+		fmt.Fprintf(&b, "tunnel: %s, VNI %d, UDP port %d\n", d, vxlan.VNI, vxlan.Port)
+	}
+	b.WriteString(vxlan.Text(vxlan.Annotations(s.Devices, nil)))
 	return b.String()
 }
 

@@ -19,6 +19,8 @@ var (
 	onWindows = pod.Platform{OS: "windows", Build: 14393}
 )
 
+var nodeFour, nodeSix = netip.MustParseAddr("10.1.0.11"), netip.MustParseAddr("fd00:1::11")
+
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")
@@ -73,20 +75,26 @@ func TestPlan(t *testing.T) {
 		cfg   Config
 		facts Facts
 	}{
-		{"engine 20.10", Config{Mode: HostGateway, Platform: onLinux}, Facts{one, "20.10.24+dfsg1"}},
-		{"engine 28", Config{Mode: HostGateway, Platform: onLinux}, Facts{one, "28.0.1"}},
-		{"engine unknown, mode upstream", Config{Mode: Upstream, Platform: onLinux}, Facts{one, ""}},
-		{"dual stack", Config{Mode: HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.0.0.0/8", "10.244.0.0/16")}, Facts{[]string{"fd00:244:1::/64", "10.244.1.0/24"}, "29.1.0"}},
-		{"public range", Config{Mode: HostGateway, Platform: onLinux}, Facts{[]string{"203.0.113.0/26"}, "24.0.0"}},
-		{"other name", Config{Mode: HostGateway, Platform: onLinux, Name: "pods"}, Facts{[]string{"10.244.1.7/24"}, "24.0.0"}},
-		{"Windows l2bridge", Config{Mode: HostGateway, Platform: onWindows, Driver: "l2bridge", Adapter: "Ethernet 2"}, Facts{one, "20.10.9"}},
+		{"engine 20.10", Config{Mode: HostGateway, Platform: onLinux}, Facts{PodCIDRs: one, EngineVersion: "20.10.24+dfsg1"}},
+		{"engine 28", Config{Mode: HostGateway, Platform: onLinux}, Facts{PodCIDRs: one, EngineVersion: "28.0.1"}},
+		{"engine unknown, mode upstream", Config{Mode: Upstream, Platform: onLinux}, Facts{PodCIDRs: one, EngineVersion: ""}},
+		{"dual stack", Config{Mode: HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.0.0.0/8", "10.244.0.0/16")}, Facts{PodCIDRs: []string{"fd00:244:1::/64", "10.244.1.0/24"}, EngineVersion: "29.1.0"}},
+		{"public range", Config{Mode: HostGateway, Platform: onLinux}, Facts{PodCIDRs: []string{"203.0.113.0/26"}, EngineVersion: "24.0.0"}},
+		{"other name", Config{Mode: HostGateway, Platform: onLinux, Name: "pods"}, Facts{PodCIDRs: []string{"10.244.1.7/24"}, EngineVersion: "24.0.0"}},
+		{"Windows l2bridge", Config{Mode: HostGateway, Platform: onWindows, Driver: "l2bridge", Adapter: "Ethernet 2"}, Facts{PodCIDRs: one, EngineVersion: "20.10.9"}},
 		{"no pod CIDR", Config{Mode: HostGateway, Platform: onLinux}, Facts{}},
 		{"external without name", Config{Mode: External}, Facts{}},
-		{"unknown mode", Config{Mode: "overlay"}, Facts{}},
-		{"unknown driver", Config{Mode: Upstream, Platform: onWindows, Driver: "nat"}, Facts{one, ""}},
-		{"bad CIDR", Config{Mode: HostGateway}, Facts{[]string{"10.244.1.0"}, ""}},
-		{"too small", Config{Mode: HostGateway}, Facts{[]string{"10.244.1.0/31"}, ""}},
-		{"two of a family", Config{Mode: HostGateway}, Facts{[]string{"10.244.1.0/24", "10.244.2.0/24"}, ""}},
+		{"unknown mode", Config{Mode: "underlay"}, Facts{}},
+		{"overlay", Config{Mode: Overlay, Platform: onLinux, NodeIPs: []netip.Addr{nodeFour, nodeSix}}, Facts{PodCIDRs: one, EngineVersion: "24.0.0", MTU: 1500}},
+		{"overlay, dual stack, jumbo frames", Config{Mode: Overlay, Platform: onLinux, NodeIPs: []netip.Addr{nodeFour, nodeSix}},
+			Facts{PodCIDRs: []string{"10.244.1.0/24", "fd00:244:0:1::/64"}, MTU: 9000}},
+		{"overlay, no address of the family", Config{Mode: Overlay, Platform: onLinux, NodeIPs: []netip.Addr{nodeSix}}, Facts{PodCIDRs: one}},
+		{"overlay on Windows", Config{Mode: Overlay, Platform: onWindows, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one}},
+		{"small frames", Config{Mode: HostGateway, Platform: onLinux, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one, MTU: 1460}},
+		{"unknown driver", Config{Mode: Upstream, Platform: onWindows, Driver: "nat"}, Facts{PodCIDRs: one, EngineVersion: ""}},
+		{"bad CIDR", Config{Mode: HostGateway}, Facts{PodCIDRs: []string{"10.244.1.0"}, EngineVersion: ""}},
+		{"too small", Config{Mode: HostGateway}, Facts{PodCIDRs: []string{"10.244.1.0/31"}, EngineVersion: ""}},
+		{"two of a family", Config{Mode: HostGateway}, Facts{PodCIDRs: []string{"10.244.1.0/24", "10.244.2.0/24"}, EngineVersion: ""}},
 	} {
 		fmt.Fprintf(&b, "## %s\n%s", c.name, printed(Plan(c.cfg, c.facts)))
 	}
@@ -101,7 +109,7 @@ func FuzzPlan(f *testing.F) {
 		if p, err := netip.ParsePrefix(other); err == nil {
 			cfg.NonMasquerade = []netip.Prefix{p}
 		}
-		s, err := Plan(cfg, Facts{[]string{cidr}, version})
+		s, err := Plan(cfg, Facts{PodCIDRs: []string{cidr}, EngineVersion: version})
 		if err != nil {
 			return
 		}

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // inbox gathers changes until the loop takes them. Of several changes of one object the last counts. It is safe for concurrent use.
@@ -229,7 +231,7 @@ func trim(object any) (any, error) {
 			o.Endpoints[i].TargetRef, o.Endpoints[i].Zone, o.Endpoints[i].Hostname = nil, nil, nil
 		}
 	case *v1.Node:
-		o.Annotations = nil
+		o.Annotations = vxlan.Known(o.Annotations) // package routes reads them
 		o.Status = v1.NodeStatus{Addresses: o.Status.Addresses}
 	}
 	return object, nil

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // Host is what Table.List sees of the host.
@@ -15,27 +17,45 @@ type Host struct {
 	// directly connected network.
 	Foreign []Route
 	Addrs   []netip.Addr // addresses of this host that a route may have as Src; empty: routes have no source here
+	// Peers are the entries of our tunnel devices. A neighbour entry without its forwarding entry has no Public, one of the latter alone no
+	// Inner.
+	Peers []Peer
 }
 
 // Diff is how the host must change. Each list is sorted by destination.
 type Diff struct {
-	Remove  []Route
-	Replace []Replacement
-	Add     []Route
+	Remove      []Route
+	RemovePeers []Peer // an invalid Inner or Public: that entry stays
+	SetPeers    []Peer
+	Replace     []Replacement
+	Add         []Route
 }
 
 // Replacement exchanges one route of ours for another to the same destination.
 type Replacement struct{ Old, New Route }
 
 // Empty says that there is nothing to do.
-func (d Diff) Empty() bool { return len(d.Remove)+len(d.Replace)+len(d.Add) == 0 }
+func (d Diff) Empty() bool {
+	return len(d.Remove)+len(d.RemovePeers)+len(d.SetPeers)+len(d.Replace)+len(d.Add) == 0
+}
+
+// Conflict says that somebody else's route stands where ours should.
+type Conflict struct {
+	Route Route // ours
+	Found Route
+}
+
+// Error names both and what to do.
+func (c *Conflict) Error() string {
+	return fmt.Sprintf("cannot add route %s to node %s: %s is there and was not written by this program; remove it", c.Route, c.Route.Node, described(c.Found))
+}
 
 // Table is the host's routing table as far as it concerns us. Routes of ours carry a mark (Linux: route protocol Protocol; Windows:
 // metric Protocol), so that they are found again after a restart and no other route is ever touched.
 type Table interface {
 	// List reads the table once.
 	List(ctx context.Context) (Host, error)
-	// Change does what d says: first removes, then replaces without a gap, then adds. A route that cannot be changed is an error in the
+	// Change does what d says in the order of its fields; a replacement leaves no gap. A route that cannot be changed is an error in the
 	// joined result; the others are done. Removing what is gone is no error. A route of another is never overwritten.
 	Change(ctx context.Context, d Diff) error
 	// Changes hints that routes or interfaces changed. One pending hint stands for many. It may be closed when ctx ends or the host stops telling.
@@ -74,6 +94,7 @@ func compare(host Host, want State) (d Diff, errs []error) {
 	for _, r := range host.Foreign {
 		foreign[r.Dst] = r
 	}
+	d.RemovePeers, d.SetPeers = comparePeers(host.Peers, want.Peers)
 	for _, w := range want.Routes {
 		if !slices.Contains(host.Addrs, w.Src) {
 			w.Src = netip.Addr{}
@@ -82,12 +103,12 @@ func compare(host Host, want State) (d Diff, errs []error) {
 		delete(have, w.Dst)
 		f, theirs := foreign[w.Dst]
 		switch {
-		case ours && h.Via == w.Via && h.Src == w.Src:
+		case ours && h.Via == w.Via && h.Src == w.Src && h.Device == w.Device:
 		case ours:
 			d.Replace = append(d.Replace, Replacement{Old: h, New: w})
-		case theirs && f.Via == w.Via: // somebody wrote the same route by hand
+		case theirs && f.Via == w.Via && f.Device == w.Device: // somebody wrote the same route by hand
 		case theirs:
-			errs = append(errs, fmt.Errorf("cannot add route %s to node %s: %s is there and was not written by this program; remove it", w, w.Node, described(f)))
+			errs = append(errs, &Conflict{Route: w, Found: f})
 		default:
 			d.Add = append(d.Add, w)
 		}
@@ -97,6 +118,38 @@ func compare(host Host, want State) (d Diff, errs []error) {
 	}
 	slices.SortFunc(d.Remove, func(a, b Route) int { return comparePrefixes(a.Dst, b.Dst) })
 	return d, errs
+}
+
+// comparePeers decides how a tunnel's entries must change.
+func comparePeers(have, want []Peer) (remove, set []Peer) {
+	wanted, macs := map[netip.Addr]Peer{}, map[vxlan.MAC]bool{}
+	for _, w := range want {
+		wanted[w.Inner], macs[w.MAC] = w, true
+	}
+	right := map[netip.Addr]bool{}
+	for _, h := range have {
+		w, ok := wanted[h.Inner]
+		if h.Node = w.Node; ok && h == w {
+			right[h.Inner] = true
+			continue
+		}
+		if ok { // is overwritten
+			h.Inner = netip.Addr{}
+		}
+		if macs[h.MAC] { // belongs to somebody else by now
+			h.Public = netip.Addr{}
+		}
+		if h.Inner.IsValid() || h.Public.IsValid() {
+			remove = append(remove, h)
+		}
+	}
+	for _, w := range want {
+		if !right[w.Inner] {
+			set = append(set, w)
+		}
+	}
+	slices.SortFunc(remove, func(a, b Peer) int { return a.Inner.Compare(b.Inner) })
+	return remove, set
 }
 
 func described(r Route) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,13 +17,34 @@ type Fake struct {
 	links    []netip.Prefix // an address of the host and its network
 	ours     []Route
 	foreign  []Route
+	tunnels  map[string]map[netip.Addr]Peer // by device and Inner
 	watchers []chan struct{}
 	fail     error
 	writes   int
 }
 
 // NewFake returns a host with interfaces that have the addresses links (192.168.0.5/24).
-func NewFake(links ...netip.Prefix) *Fake { return &Fake{links: links} }
+func NewFake(links ...netip.Prefix) *Fake {
+	return &Fake{links: links, tunnels: map[string]map[netip.Addr]Peer{}}
+}
+
+// Tunnel makes a tunnel device without entries, as the kubelet does. One that is there loses its entries and routes.
+func (f *Fake) Tunnel(device string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tunnels[device] = map[netip.Addr]Peer{}
+	f.ours = slices.DeleteFunc(f.ours, func(r Route) bool { return r.Device == device })
+	f.tell()
+}
+
+func (f *Fake) tell() {
+	for _, c := range f.watchers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
 
 // List implements Table.
 func (f *Fake) List(context.Context) (Host, error) {
@@ -34,6 +56,12 @@ func (f *Fake) List(context.Context) (Host, error) {
 	h := Host{Ours: slices.Clone(f.ours), Foreign: slices.Clone(f.foreign)}
 	for i := range h.Ours {
 		h.Ours[i].Node, h.Ours[i].Peer = "", netip.Addr{}
+	}
+	for _, entries := range f.tunnels {
+		for _, p := range entries {
+			p.Node = ""
+			h.Peers = append(h.Peers, p)
+		}
 	}
 	for _, l := range f.links {
 		h.Addrs = append(h.Addrs, l.Addr())
@@ -52,6 +80,18 @@ func (f *Fake) Change(_ context.Context, d Diff) error {
 		if i := f.find(r.Dst); i >= 0 {
 			f.ours = slices.Delete(f.ours, i, i+1)
 		}
+	}
+	for _, p := range d.RemovePeers {
+		f.writes++
+		delete(f.tunnels[p.Device], p.Inner)
+	}
+	for _, p := range d.SetPeers {
+		if f.tunnels[p.Device] == nil || !p.Inner.IsValid() || !p.Public.IsValid() {
+			errs = append(errs, fmt.Errorf("cannot set %s: no such device", p))
+			continue
+		}
+		f.writes++
+		f.tunnels[p.Device][p.Inner] = p
 	}
 	for _, r := range d.Replace {
 		i := f.find(r.Old.Dst)
@@ -93,6 +133,12 @@ func (f *Fake) valid(r Route) error {
 	if r.Src.IsValid() && !slices.ContainsFunc(f.links, func(l netip.Prefix) bool { return l.Addr() == r.Src }) {
 		return fmt.Errorf("cannot add route %s: invalid source", r)
 	}
+	if r.Device != "" {
+		if _, ok := f.tunnels[r.Device][r.Via]; !ok {
+			return fmt.Errorf("cannot add route %s: no neighbour %s in the tunnel", r, r.Via)
+		}
+		return nil
+	}
 	for _, l := range f.links {
 		if l.Masked().Contains(r.Peer) && l.Addr() != r.Via {
 			return nil
@@ -115,13 +161,8 @@ func (f *Fake) Lose(dst netip.Prefix, told bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ours = slices.DeleteFunc(f.ours, func(r Route) bool { return r.Dst == dst })
-	for _, c := range f.watchers {
-		if told {
-			select {
-			case c <- struct{}{}:
-			default:
-			}
-		}
+	if told {
+		f.tell()
 	}
 }
 
@@ -156,6 +197,11 @@ func (f *Fake) String() string {
 	}
 	for _, r := range f.foreign {
 		fmt.Fprintf(&b, "%s via %s proto boot\n", r.Dst, r.Via)
+	}
+	for _, device := range slices.Sorted(maps.Keys(f.tunnels)) {
+		for _, inner := range slices.SortedFunc(maps.Keys(f.tunnels[device]), netip.Addr.Compare) {
+			fmt.Fprintf(&b, "%s\n", f.tunnels[device][inner])
+		}
 	}
 	return b.String()
 }

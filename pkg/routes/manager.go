@@ -10,6 +10,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // Config says what a Manager is for.
@@ -76,8 +78,8 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	compared := false
 	for {
 		state, problems := Plan(m.cfg.Mode, m.cfg.Node, list(nodes), m.cfg.Options)
-		m.report(problems, compared)
-		wait := m.apply(ctx, state)
+		wait, conflicts := m.apply(ctx, state)
+		m.report(append(problems, conflicts...), compared)
 		if !timer.Stop() {
 			select {
 			case <-timer.C():
@@ -100,23 +102,37 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	}
 }
 
-// apply brings the host to state and returns when to look again.
-func (m *Manager) apply(ctx context.Context, state State) time.Duration {
+// apply brings the host to state and returns when to look again, and where others' routes stand in the way.
+func (m *Manager) apply(ctx context.Context, state State) (time.Duration, []Problem) {
 	d, err := Apply(ctx, m.parts.Table, state)
 	if !d.Empty() {
-		klog.InfoS("Changed routes to other nodes", "removed", len(d.Remove), "replaced", len(d.Replace), "added", len(d.Add), "total", len(state.Routes))
+		klog.InfoS("Changed routes to other nodes", "removed", len(d.Remove), "replaced", len(d.Replace), "added", len(d.Add), "total", len(state.Routes),
+			"peers", len(d.SetPeers)+len(d.RemovePeers))
 	}
 	if err == nil {
 		m.failures = 0
-		return m.cfg.Compare
+		return m.cfg.Compare, nil
 	}
 	if ctx.Err() != nil {
-		return m.cfg.Compare
+		return m.cfg.Compare, nil
 	}
 	wait := min(firstRetry<<min(m.failures, 10), m.cfg.Compare)
 	m.failures++
 	klog.ErrorS(err, "Routes to other nodes are incomplete", "retryIn", wait)
-	return wait
+	return wait, conflicts(err)
+}
+
+// conflicts finds in what Apply returned the routes of others.
+func conflicts(err error) (out []Problem) {
+	switch e := err.(type) { //nolint:errorlint // the tree is walked by hand, since errors.As stops at the first
+	case *Conflict:
+		return []Problem{{Node: e.Route.Node, Reason: ForeignRoute, Message: e.Error()}}
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			out = append(out, conflicts(one)...)
+		}
+	}
+	return out
 }
 
 // report passes on new problems. A node is often seen without its pod CIDR for a moment after it was registered, so that a problem
@@ -155,7 +171,8 @@ func handler(dirty chan<- struct{}) cache.ResourceEventHandler {
 			a, ok1 := was.(*v1.Node)
 			b, ok2 := is.(*v1.Node)
 			if !ok1 || !ok2 || a.UID != b.UID || a.Spec.PodCIDR != b.Spec.PodCIDR ||
-				!reflect.DeepEqual(a.Spec.PodCIDRs, b.Spec.PodCIDRs) || !reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) {
+				!reflect.DeepEqual(a.Spec.PodCIDRs, b.Spec.PodCIDRs) || !reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) ||
+				!reflect.DeepEqual(vxlan.Known(a.Annotations), vxlan.Known(b.Annotations)) {
 				mark()
 			}
 		},

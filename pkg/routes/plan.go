@@ -2,17 +2,22 @@
 //
 //	Nodes --watch--> Plan(mode, self, nodes, options) State --> Apply(ctx, table, State): list once, diff, change
 //
+// In overlay mode a route leads into the tunnel device that the kubelet keeps, and each other node is a Peer of that device.
+//
 // Plan is pure. Manager watches, plans, applies, and repairs what others take away; Table is the last hop, one per OS.
 package routes
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // Mode says whose business the way to other nodes' pods is.
@@ -21,6 +26,8 @@ type Mode string
 const (
 	HostGateway Mode = "host-gateway" // a route on every host, written here
 	Upstream    Mode = "upstream"     // the routers know the pod CIDRs; nothing is written here
+	Overlay     Mode = "overlay"      // a route into the tunnel, and the tunnel's entries, written here
+	CNI         Mode = "cni"          // a plugin's network; nothing is written here
 	External    Mode = "external"     // somebody else's network; nothing is written here
 )
 
@@ -44,11 +51,16 @@ type Route struct {
 	Peer netip.Addr   // that node's InternalIP; the interface that leads there carries the route. Not compared.
 	Src  netip.Addr   // source address for what this host itself sends; the zero Addr leaves the choice to the host
 	Node string       // for people. Not compared.
+	// Device is the tunnel that carries the route; "": the interface that leads to Peer.
+	Device string
 }
 
 // String is the route as `ip route` writes it.
 func (r Route) String() string {
 	s := fmt.Sprintf("%s via %s", r.Dst, r.Via)
+	if r.Device != "" {
+		return s + fmt.Sprintf(" dev %s onlink", r.Device)
+	}
 	if r.Via != r.Peer && r.Peer.IsValid() {
 		s += fmt.Sprintf(" towards %s", r.Peer)
 	}
@@ -58,10 +70,28 @@ func (r Route) String() string {
 	return s
 }
 
-// State is every route of ours that this host should have, sorted by destination. The zero State is "none".
-type State struct{ Routes []Route }
+// Peer is another node's end of the tunnel, in one address family.
+type Peer struct {
+	Device string // of this host
+	Inner  netip.Addr
+	MAC    vxlan.MAC  // of Inner: the neighbour entry
+	Public netip.Addr // where frames to MAC go: the forwarding entry
+	Node   string     // for people. Not compared.
+}
 
-// String prints one route per line, with the node to which it leads.
+// String is the Peer as `ip neighbour` and `bridge fdb` write it.
+func (p Peer) String() string {
+	return fmt.Sprintf("%s lladdr %s dst %s dev %s", p.Inner, p.MAC, p.Public, p.Device)
+}
+
+// State is every route of ours that this host should have, sorted by destination, and every peer of its tunnels, sorted by Inner. The
+// zero State is "none".
+type State struct {
+	Routes []Route
+	Peers  []Peer
+}
+
+// String prints one route or peer per line, with the node to which it leads.
 func (s State) String() string {
 	if len(s.Routes) == 0 {
 		return "no routes\n"
@@ -69,6 +99,9 @@ func (s State) String() string {
 	var b strings.Builder
 	for _, r := range s.Routes {
 		fmt.Fprintf(&b, "%s # %s\n", r, r.Node)
+	}
+	for _, p := range s.Peers {
+		fmt.Fprintf(&b, "%s # %s\n", p, p.Node)
 	}
 	return b.String()
 }
@@ -79,6 +112,9 @@ const (
 	BadPodCIDR    = "PodCIDRInvalid"
 	PodCIDRTaken  = "PodCIDROverlaps"
 	NoNodeAddress = "NodeAddressMissing"
+	NoTunnel      = "TunnelMissing"
+	BadTunnel     = "TunnelInvalid"
+	ForeignRoute  = "RouteConflict"
 )
 
 // Problem says why there is no route to a node's pods.
@@ -94,10 +130,10 @@ func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Node, p.Re
 // ParseMode reads a mode as typed by a user.
 func ParseMode(s string) (Mode, error) {
 	switch m := Mode(s); m {
-	case HostGateway, Upstream, External:
+	case HostGateway, Upstream, Overlay, CNI, External:
 		return m, nil
 	}
-	return "", fmt.Errorf("network mode %q is not known; want %s, %s or %s", s, HostGateway, Upstream, External)
+	return "", fmt.Errorf("network mode %q is not known; want %s, %s, %s, %s or %s", s, HostGateway, Upstream, Overlay, CNI, External)
 }
 
 // ParseNextHop reads a next hop as typed by a user; "" is NodeIP.
@@ -115,16 +151,18 @@ func ParseNextHop(s string) (NextHop, error) {
 // a Problem and does not disturb the others; of two nodes that claim the same addresses the older one gets the route. self need not be
 // among nodes (a control plane host, a node that is not registered yet).
 func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Problem) {
-	if mode != HostGateway {
+	if mode != HostGateway && mode != Overlay {
 		return State{}, nil
 	}
-	p := planner{self: self, opts: opts, taken: map[netip.Prefix]string{}, within: map[netip.Prefix]string{}}
+	p := planner{self: self, opts: opts, overlay: mode == Overlay, taken: map[netip.Prefix]string{}, within: map[netip.Prefix]string{},
+		ends: map[tunnelEnd]string{}}
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, p.order)
 	for _, n := range nodes {
 		p.add(n)
 	}
 	slices.SortFunc(p.state.Routes, func(a, b Route) int { return comparePrefixes(a.Dst, b.Dst) })
+	slices.SortFunc(p.state.Peers, func(a, b Peer) int { return a.Inner.Compare(b.Inner) })
 	slices.SortFunc(p.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Message, b.Message))
 	})
@@ -134,11 +172,19 @@ func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Prob
 type planner struct {
 	self     string
 	opts     Options
+	overlay  bool
 	own      []netip.Addr // this node's InternalIPs
 	state    State
 	problems []Problem
 	taken    map[netip.Prefix]string // pod CIDR -> node
 	within   map[netip.Prefix]string // every prefix that holds a taken one -> that node
+	ends     map[tunnelEnd]string    // of tunnels -> node
+}
+
+// tunnelEnd is what a tunnel's forwarding entries are found by.
+type tunnelEnd struct {
+	device string
+	mac    vxlan.MAC
 }
 
 // order puts this node first, then the older before the younger.
@@ -203,23 +249,59 @@ func (p *planner) claim(n *v1.Node, dst netip.Prefix) bool {
 }
 
 func (p *planner) route(n *v1.Node, dst netip.Prefix, addrs []netip.Addr) {
+	if p.overlay {
+		p.tunnel(n, dst)
+		return
+	}
 	peer, ok := ofFamily(addrs, dst.Addr())
 	if !ok {
 		p.problem(n, NoNodeAddress, fmt.Sprintf("pod CIDR %s needs an InternalIP of its address family in status.addresses; there is none", dst))
 		return
 	}
 	src, _ := ofFamily(p.own, dst.Addr())
-	for _, a := range []netip.Addr{peer, src} {
-		if dst.Contains(a) {
-			p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s holds the node address %s; a route to it would cut that node off", dst, a))
-			return
-		}
+	if p.cutsOff(n, dst, peer, src) {
+		return
 	}
 	r := Route{Dst: dst, Via: peer, Peer: peer, Src: src, Node: n.Name}
 	if p.opts.NextHop == PodGateway {
 		r.Via = dst.Addr().Next()
 	}
 	p.state.Routes = append(p.state.Routes, r)
+}
+
+// cutsOff refuses a range that holds the address of a node.
+func (p *planner) cutsOff(n *v1.Node, dst netip.Prefix, addrs ...netip.Addr) bool {
+	for _, a := range addrs {
+		if dst.Contains(a) {
+			p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s holds the node address %s; a route to it would cut that node off", dst, a))
+			return true
+		}
+	}
+	return false
+}
+
+// tunnel leads dst to the end of n's tunnel. As in flannel, the inner next hop is the first address of the range.
+func (p *planner) tunnel(n *v1.Node, dst netip.Prefix) {
+	end, err := vxlan.Parse(n.Annotations, dst.Addr())
+	if err != nil {
+		reason := BadTunnel
+		if errors.Is(err, vxlan.ErrNone) {
+			reason = NoTunnel
+		}
+		p.problem(n, reason, fmt.Sprintf("pod CIDR %s: %v", dst, err))
+		return
+	}
+	if p.cutsOff(n, dst, end.Public) {
+		return
+	}
+	device := vxlan.DeviceName(dst.Addr().Is4())
+	if other, taken := p.ends[tunnelEnd{device, end.MAC}]; taken {
+		p.problem(n, BadTunnel, fmt.Sprintf("the end of its tunnel has hardware address %s, as that of node %s, which is older and keeps it", end.MAC, other))
+		return
+	}
+	p.ends[tunnelEnd{device, end.MAC}] = n.Name
+	p.state.Routes = append(p.state.Routes, Route{Dst: dst, Via: dst.Addr(), Peer: end.Public, Node: n.Name, Device: device})
+	p.state.Peers = append(p.state.Peers, Peer{Device: device, Inner: dst.Addr(), MAC: end.MAC, Public: end.Public, Node: n.Name})
 }
 
 func (p *planner) problem(n *v1.Node, reason, message string) {

@@ -144,12 +144,12 @@ func TestPlanOrder(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	for _, s := range []string{"host-gateway", "upstream", "external"} {
+	for _, s := range []string{"host-gateway", "upstream", "overlay", "cni", "external"} {
 		if m, err := ParseMode(s); err != nil || string(m) != s {
 			t.Errorf("%q: %q, %v", s, m, err)
 		}
 	}
-	if _, err := ParseMode("overlay"); err == nil || !strings.Contains(err.Error(), `"overlay"`) || !strings.Contains(err.Error(), "want host-gateway") {
+	if _, err := ParseMode("underlay"); err == nil || !strings.Contains(err.Error(), `"underlay"`) || !strings.Contains(err.Error(), "want host-gateway") {
 		t.Errorf("%v", err)
 	}
 	if h, err := ParseNextHop(""); err != nil || h != NodeIP {

@@ -9,6 +9,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,10 @@ type Cluster struct {
 	// the next Up. New takes it from ENGINE_API in the environment.
 	EngineAPI string
 
+	// NetworkMode is the --network-mode of kubelets and proxies, host-gateway or overlay. It acts on the next Up. New takes it from
+	// NETWORK_MODE in the environment.
+	NetworkMode string
+
 	steps *Steps
 }
 
@@ -70,7 +75,8 @@ func New(root string, out io.Writer) *Cluster {
 		Tools: filepath.Join(root, "_output/tools"),
 		steps: newSteps(out),
 
-		EngineAPI: os.Getenv("ENGINE_API"),
+		EngineAPI:   os.Getenv("ENGINE_API"),
+		NetworkMode: cmp.Or(os.Getenv("NETWORK_MODE"), "host-gateway"),
 	}
 	c.Control = c.newHost("control", netip.MustParseAddr("172.30.0.10"))
 	c.Nodes = []*Host{

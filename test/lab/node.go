@@ -46,7 +46,7 @@ func (h *Host) KubeletArgv() []string {
 		"--tls-private-key-file=" + h.PKI("kubelet-server.key"),
 		"--pod-manifest-path=" + h.Dir("manifests"),
 		"--pod-logs-dir=" + h.Dir("log", "pods"),
-		"--network-mode=host-gateway",
+		"--network-mode=" + h.cluster.NetworkMode,
 		"--cluster-cidr=" + PodCIDR,
 		"--v=2",
 	}
@@ -62,7 +62,7 @@ func (h *Host) ProxyArgv() []string {
 		"--healthz-bind-address=127.0.0.1:10256",
 		"--metrics-bind-address=127.0.0.1:10249",
 		"--cluster-cidr=" + PodCIDR,
-		"--network-mode=host-gateway",
+		"--network-mode=" + h.cluster.NetworkMode,
 		"--v=2",
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -116,7 +118,9 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 			return relay.New(relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, Clock: clock.RealClock{}})
 		},
 		Routes: routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop}},
-			routes.Parts{Table: table, Clock: clock.RealClock{}}),
+			routes.Parts{Table: table, Clock: clock.RealClock{}, Problem: func(p routes.Problem) {
+				events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
+			}}),
 		Hints:  hints,
 		Events: events,
 		Clock:  clock.RealClock{},

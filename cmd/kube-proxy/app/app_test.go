@@ -91,7 +91,7 @@ func TestMistakes(t *testing.T) {
 		{"--master=x --healthz-bind-address=me:1", "--healthz-bind-address=me:1"},
 		{"--master=x --metrics-bind-address=1.2.3.4:99999", "--metrics-bind-address=1.2.3.4:99999"},
 		{"--master=x --healthz-port=70000", "--healthz-port=70000"},
-		{"--master=x --network-mode=overlay", "--network-mode"},
+		{"--master=x --network-mode=underlay", "--network-mode"},
 		{"--master=x --route-next-hop=north", "--route-next-hop=north: want node or pod-gateway"},
 		{"--master=x --config-sync-period=0s", "--config-sync-period=0s"},
 	} {

@@ -24,13 +24,14 @@ type settings struct {
 	serviceInterface string // "": a dummy interface of our own (Linux)
 	nodePorts        []netip.Prefix
 	udpIdle          time.Duration
+	windows          bool
 	mode             routes.Mode
 	nextHop          routes.NextHop
 }
 
 // settings checks every flag. The first mistake is the error; nothing is touched.
 func (o *options) settings(facts host.Facts) (*settings, error) {
-	s := &settings{udpIdle: o.udpTimeout, serviceInterface: os.Getenv(envInterface)}
+	s := &settings{udpIdle: o.udpTimeout, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows"}
 	name := strings.ToLower(strings.TrimSpace(cmp.Or(o.hostnameOverride, facts.Hostname)))
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return nil, fmt.Errorf("--hostname-override=%s: want a node name such as node1.example.com", name)
@@ -60,6 +61,9 @@ func (o *options) setModes(s *settings) error {
 	var err error
 	if s.mode, err = routes.ParseMode(o.networkMode); err != nil {
 		return fmt.Errorf("--network-mode: %w", err)
+	}
+	if s.mode == routes.Overlay && s.windows {
+		return fmt.Errorf("--network-mode=overlay: not on Windows yet; want host-gateway or upstream")
 	}
 	switch o.nextHop {
 	case "node":

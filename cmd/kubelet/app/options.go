@@ -147,7 +147,7 @@ func (o *options) addNetworkFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.clusterDNS, "cluster-dns", nil, "`addresses` of the cluster's DNS")
 	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "`domain` of the cluster, as in cluster.local")
 	fs.StringVar(&o.resolvConf, "resolv-conf", defaultResolvConf(), "`file` with the host's DNS settings for pods that use them; empty: none")
-	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "host-gateway: proxy keeps routes to other nodes; upstream: a router has them; external: $CONTAINER_NETWORK names an existing Docker network (its default when that is set)")
+	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "host-gateway: proxy keeps routes to other nodes; upstream: a router has them; overlay: VXLAN between the nodes; external: $CONTAINER_NETWORK names an existing Docker network (its default when that is set)")
 	fs.StringVar(&o.podCIDR, "pod-cidr", "", "pods' `range` on this node when the Node has none (default: the Node's spec.podCIDRs)")
 	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods: traffic to it keeps the pod's address")
 	fs.StringSliceVar(&o.nonMasquerade, "non-masquerade-cidrs", nil, "further `ranges` to which traffic keeps the pod's address")

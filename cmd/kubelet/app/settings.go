@@ -167,7 +167,7 @@ func (o *options) setCgroups(cfg *kubelet.Config) error {
 }
 
 func (o *options) setNetwork(cfg *kubelet.Config) error {
-	cfg.Network = network.Config{Mode: network.Mode(o.networkMode), Platform: cfg.Platform, External: os.Getenv("CONTAINER_NETWORK")}
+	cfg.Network = network.Config{Mode: network.Mode(o.networkMode), Platform: cfg.Platform, External: os.Getenv("CONTAINER_NETWORK"), NodeIPs: cfg.NodeIPs}
 	if cfg.Network.External != "" {
 		cfg.Network.Mode = network.External
 	}

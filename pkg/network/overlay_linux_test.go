@@ -1,0 +1,158 @@
+package network
+
+import (
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/winkube/winkube/pkg/vxlan"
+)
+
+// namespace puts the test into a network namespace of its own. The thread is never given back while the test runs.
+func namespace(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("making a network namespace needs root")
+	}
+	runtime.LockOSThread()
+	before, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Set(before); err != nil {
+			t.Error(err)
+		}
+		before.Close()
+		ns.Close()
+		runtime.UnlockOSThread()
+	})
+}
+
+func addLink(t *testing.T, link netlink.Link, addr string) {
+	t.Helper()
+	a, err := netlink.ParseAddr(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{netlink.LinkAdd(link), netlink.AddrAdd(link, a), netlink.LinkSetUp(link)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// described prints what of a device matters.
+func described(t *testing.T, name string) string {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err.Error()
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := []string{link.Type(), link.Attrs().HardwareAddr.String(), link.Attrs().Flags.String()}
+	if v, ok := link.(*netlink.Vxlan); ok {
+		parts = append(parts, v.SrcAddr.String())
+	}
+	for _, a := range addrs {
+		parts = append(parts, a.IPNet.String())
+	}
+	return strings.Join(parts, " ")
+}
+
+func TestDevices(t *testing.T) {
+	namespace(t)
+	addLink(t, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lan0", MTU: 1500}, PeerName: "lan1"}, "10.1.0.11/24")
+	addLink(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}, "10.244.1.1/24")
+	host := linuxHost{}
+	if mtu, err := host.MTU(netip.MustParseAddr("10.1.0.11")); err != nil || mtu != 1500 {
+		t.Errorf("MTU %d, %v", mtu, err)
+	}
+	if _, err := host.MTU(netip.MustParseAddr("10.1.0.12")); err == nil || !strings.Contains(err.Error(), "no interface of this host has address 10.1.0.12") {
+		t.Errorf("%v", err)
+	}
+	s, err := Plan(Config{Mode: Overlay, Platform: onLinux, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: []string{"10.244.1.0/24"}, MTU: 1500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := vxlan.DeviceName(true)
+	apply := func() {
+		t.Helper()
+		if err := applyGateways(s.Gateways); err != nil {
+			t.Error(err)
+		}
+		if err := applyDevices(s.Devices); err != nil {
+			if strings.Contains(err.Error(), "not supported") {
+				t.Skipf("this kernel makes no VXLAN device: %v", err)
+			}
+			t.Error(err)
+		}
+	}
+	apply()
+	const want = "vxlan 0e:2a:0a:f4:01:00 up|broadcast|multicast|running 10.1.0.11 10.244.1.0/32"
+	if got := described(t, name); got != want {
+		t.Fatalf("got  %s\nwant %s", got, want)
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil || link.Attrs().MTU != 1450 || link.(*netlink.Vxlan).Learning {
+		t.Errorf("%+v, %v", link, err)
+	}
+	index := link.Attrs().Index
+	apply()
+	if link, err = netlink.LinkByName(name); err != nil || link.Attrs().Index != index {
+		t.Errorf("the same again made the device anew: %v", err)
+	}
+	addr, _ := netlink.ParseAddr("10.244.1.0/32")
+	for what, damage := range map[string]func() error{
+		"deleted":         func() error { return netlink.LinkDel(link) },
+		"down":            func() error { return netlink.LinkSetDown(link) },
+		"address removed": func() error { return netlink.AddrDel(link, addr) },
+		"other MTU":       func() error { return netlink.LinkSetMTU(link, 1400) },
+		"other hardware":  func() error { return netlink.LinkSetHardwareAddr(link, []byte{2, 0, 0, 0, 0, 1}) },
+		"foreign device of that name": func() error {
+			if err := netlink.LinkDel(link); err != nil {
+				return err
+			}
+			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
+		},
+		"gateway removed": func() error {
+			bridge, err := netlink.LinkByName(bridgeName)
+			if err != nil {
+				return err
+			}
+			gateway, _ := netlink.ParseAddr("10.244.1.1/24")
+			return netlink.AddrDel(bridge, gateway)
+		},
+	} {
+		if err := damage(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		apply()
+		if link, err = netlink.LinkByName(name); err != nil || described(t, name) != want || link.Attrs().MTU != 1450 {
+			t.Errorf("%s: %v %s", what, err, described(t, name))
+		}
+		if !strings.HasSuffix(described(t, bridgeName), " 10.244.1.1/24") {
+			t.Errorf("%s: %s", what, described(t, bridgeName))
+		}
+	}
+	s.Devices = nil
+	apply()
+	if _, err := netlink.LinkByName(name); err == nil {
+		t.Error("the device stays when nobody wants it")
+	}
+	if err := applyGateways([]Gateway{{Interface: "nowhere", Address: netip.MustParsePrefix("10.9.9.1/24")}}); err == nil {
+		t.Error("an address on no interface")
+	}
+}

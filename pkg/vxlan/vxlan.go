@@ -1,0 +1,203 @@
+// Package vxlan is the form in which nodes tell each other the ends of their tunnels: what VXLAN (RFC 7348) needs between two nodes, as
+// annotations of the Node that flannel's vxlan back end writes and reads too.
+//
+//	network: NewDevice --Annotations--> own Node        Nodes --Parse--> End: routes
+//
+// It is pure. Package network makes the device, package routes the entries that lead to the others.
+package vxlan
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+const (
+	// VNI is the virtual network's identifier: the lowest that the Host Networking Service of Windows takes.
+	VNI = 4096
+	// Port is the UDP port of RFC 7348, the only one that Windows has.
+	Port = 4789
+)
+
+// MAC is the hardware address of a tunnel's end.
+type MAC [6]byte
+
+// String is the MAC with colons: 0e:2a:0a:f4:01:00.
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
+
+// Device is this node's end of the tunnel in one address family.
+type Device struct {
+	Name    string       // of the interface
+	MAC     MAC          // the same after a reboot, so that what others noted stays right
+	Address netip.Prefix // what the host itself sends from: the first address of its pod CIDR, alone
+	Local   netip.Addr   // address of the outer packets
+	MTU     int          // bytes of an inner packet
+}
+
+// DeviceName is the interface's name on Linux. Each family has its own device, as in flannel, since its outer packets are of that family.
+func DeviceName(four bool) string {
+	if four {
+		return fmt.Sprintf("winkube.%d", VNI)
+	}
+	return fmt.Sprintf("winkube-v6.%d", VNI)
+}
+
+// NewDevice is the device for the pods of cidr on a host with address local, whose interface carries packets of uplink bytes.
+func NewDevice(cidr netip.Prefix, local netip.Addr, uplink int) Device {
+	cidr = cidr.Masked()
+	first := cidr.Addr()
+	// The address range is the node's own, so that its bits make a MAC that no other node has; 0e is unicast and locally administered.
+	bytes := first.AsSlice()
+	if first.Is6() {
+		bytes = bytes[4:8] // a pod CIDR is a /64 or some bits more
+	}
+	d := Device{Name: DeviceName(first.Is4()), Local: local, MTU: uplink - Overhead(local), MAC: MAC{0x0e, 0x2a}}
+	copy(d.MAC[2:], bytes)
+	d.Address = netip.PrefixFrom(first, first.BitLen())
+	return d
+}
+
+// Overhead is what the tunnel adds to each packet, in bytes: the outer IP header, UDP (8), VXLAN (8) and the inner Ethernet header (14).
+func Overhead(outer netip.Addr) int {
+	if outer.Is6() {
+		return 40 + 30
+	}
+	return 20 + 30
+}
+
+// String is the device for people.
+func (d Device) String() string {
+	return fmt.Sprintf("%s, %s, mac %s, from %s, mtu %d", d.Name, d.Address, d.MAC, d.Local, d.MTU)
+}
+
+// Annotations of a Node, as flannel names them (pkg/subnet/kube in its source).
+const (
+	prefix        = "flannel.alpha.coreos.com/"
+	backendType   = prefix + "backend-type"
+	subnetManager = prefix + "kube-subnet-manager"
+)
+
+// keys are the annotations of one family.
+type keys struct{ data, public, overwrite string }
+
+func keysOf(four bool) keys {
+	if four {
+		return keys{prefix + "backend-data", prefix + "public-ip", prefix + "public-ip-overwrite"}
+	}
+	return keys{prefix + "backend-v6-data", prefix + "public-ipv6", prefix + "public-ipv6-overwrite"}
+}
+
+type backendData struct {
+	VNI     int
+	VtepMAC string
+}
+
+// Known are those of a Node's annotations that this package reads or writes.
+func Known(all map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range all {
+		if strings.HasPrefix(k, prefix) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// Annotations are what tells others of devices. An administrator's public-ip-overwrite among have stands in place of the device's own
+// address, as in flannel. No device: no annotations.
+func Annotations(devices []Device, have map[string]string) map[string]string {
+	if len(devices) == 0 {
+		return nil
+	}
+	out := map[string]string{backendType: "vxlan", subnetManager: "true"}
+	for _, d := range devices {
+		k := keysOf(d.Local.Is4())
+		data, _ := json.Marshal(backendData{VNI, d.MAC.String()}) // of two plain fields: cannot fail
+		out[k.data], out[k.public] = string(data), d.Local.String()
+		if overwrite := have[k.overwrite]; overwrite != "" {
+			out[k.public] = overwrite
+		}
+	}
+	return out
+}
+
+// Changes are what must be written for have to say what want says; nil values are to be removed. What nobody of us wrote, because
+// its hardware address is not one that NewDevice makes, is left to whoever did. Nothing to do is an empty map.
+func Changes(have, want map[string]string) map[string]*string {
+	out := map[string]*string{}
+	for k, v := range want {
+		if have[k] != v {
+			out[k] = &v
+		}
+	}
+	if len(want) > 0 {
+		return out
+	}
+	for _, four := range []bool{true, false} {
+		end, err := parse(have, four)
+		if k := keysOf(four); err == nil && end.MAC[0] == 0x0e && end.MAC[1] == 0x2a {
+			for _, name := range []string{k.data, k.public, backendType, subnetManager} {
+				if _, there := have[name]; there {
+					out[name] = nil
+				}
+			}
+		}
+	}
+	return out
+}
+
+// End is another node's end of the tunnel.
+type End struct {
+	Public netip.Addr // where outer packets go
+	MAC    MAC
+}
+
+// Parse reads another node's annotations for the family of like. ErrNone: it has none of vxlan.
+func Parse(annotations map[string]string, like netip.Addr) (End, error) {
+	return parse(annotations, like.Is4())
+}
+
+// ErrNone says that a Node announces no tunnel.
+var ErrNone = fmt.Errorf("the Node has no annotation %s=vxlan; its agent is not in overlay mode or has not come up yet", backendType)
+
+func parse(annotations map[string]string, four bool) (End, error) {
+	k := keysOf(four)
+	kind, there := annotations[backendType]
+	if !there {
+		return End{}, ErrNone
+	}
+	if kind != "vxlan" {
+		return End{}, fmt.Errorf("annotation %s is %q; want vxlan", backendType, kind)
+	}
+	text := annotations[k.data]
+	var data backendData
+	if err := json.Unmarshal([]byte(text), &data); err != nil {
+		return End{}, fmt.Errorf("annotation %s is %q; want {\"VNI\":%d,\"VtepMAC\":\"...\"}", k.data, text, VNI)
+	}
+	if data.VNI != VNI {
+		return End{}, fmt.Errorf("annotation %s has VNI %d; want %d, which is what Windows nodes can have (flannel: \"Backend\": {\"VNI\": %d, \"Port\": %d})",
+			k.data, data.VNI, VNI, VNI, Port)
+	}
+	mac, err := net.ParseMAC(data.VtepMAC)
+	if err != nil || len(mac) != len(MAC{}) {
+		return End{}, fmt.Errorf("annotation %s has VtepMAC %q; want six bytes like 0e:2a:0a:f4:01:00", k.data, data.VtepMAC)
+	}
+	public, err := netip.ParseAddr(annotations[k.public])
+	if err != nil || public.Is4() != four {
+		return End{}, fmt.Errorf("annotation %s is %q; want the node's address", k.public, annotations[k.public])
+	}
+	return End{Public: public, MAC: MAC(mac)}, nil
+}
+
+// Text prints annotations one per line, sorted.
+func Text(annotations map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(annotations)) {
+		fmt.Fprintf(&b, "annotation: %s=%s\n", k, annotations[k])
+	}
+	return b.String()
+}
