@@ -6,6 +6,7 @@ package kubeproxy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -36,6 +37,7 @@ type Config struct {
 	Profiling  bool           // serve /debug/pprof
 	ConfigSync time.Duration  // how often the caches of the API server's objects are handed over again
 	Resync     time.Duration  // how often the whole host is compared
+	Effective  any            // the KubeProxyConfiguration in use, for /configz; it must hold no secrets. nil: not served
 }
 
 // Routes keeps the way to the other nodes' pods until ctx ends; nodes is run by the caller.
@@ -157,6 +159,15 @@ func (p *Proxy) debug() http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = fmt.Fprint(w, p.cfg.Mode)
 	})
+	if p.cfg.Effective != nil {
+		mux.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			if err := json.NewEncoder(w).Encode(map[string]any{"kubeproxy.config.k8s.io": p.cfg.Effective}); err != nil {
+				klog.V(2).InfoS("Cannot answer /configz", "err", err)
+			}
+		})
+	}
 	mux.HandleFunc("/debug/table", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		if err := p.loop.WriteTable(w); err != nil {

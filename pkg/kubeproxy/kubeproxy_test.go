@@ -83,7 +83,8 @@ func TestProxy(t *testing.T) {
 		AddressType: discovery.AddressTypeIPv4, Endpoints: []discovery.Endpoint{{Addresses: []string{target.Addr().String()}}},
 		Ports: []discovery.EndpointPort{{Port: ptr.To(int32(target.Port()))}}}
 	client := fake.NewClientset(service, slice, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-	cfg := Config{Node: proxy.NodeInfo{Name: "n1"}, Healthz: free(t), Metrics: free(t), Mode: "userspace", Profiling: true}
+	cfg := Config{Node: proxy.NodeInfo{Name: "n1"}, Healthz: free(t), Metrics: free(t), Mode: "userspace", Profiling: true,
+		Effective: map[string]string{"clusterCIDR": "10.244.0.0/16"}}
 	routes := noRoutes{make(chan bool, 1)}
 	p, err := New(cfg, Parts{Client: client, Routes: routes, Events: record.NewFakeRecorder(10), Clock: clock.RealClock{},
 		Backend: func(h Host) proxy.Backend {
@@ -106,6 +107,7 @@ func TestProxy(t *testing.T) {
 		cfg.Healthz.String() + "/livez":        `"healthy":true`,
 		cfg.Metrics.String() + "/healthz":      "lastUpdated",
 		cfg.Metrics.String() + "/proxyMode":    "userspace",
+		cfg.Metrics.String() + "/configz":      `{"kubeproxy.config.k8s.io":{"clusterCIDR":"10.244.0.0/16"}}`,
 		cfg.Metrics.String() + "/debug/table":  "default/web",
 		cfg.Metrics.String() + "/metrics":      "kubeproxy_sync_proxy_rules_duration_seconds_count",
 		cfg.Metrics.String() + "/debug/pprof/": "goroutine",

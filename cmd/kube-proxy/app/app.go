@@ -65,12 +65,24 @@ func newCommand(code *int) *cobra.Command {
 
 // run checks everything that can be checked without changing the host, then runs the proxy.
 func (o *options) run(fs *pflag.FlagSet) (int, error) {
+	if err := o.readConfig(fs); err != nil {
+		return 1, err
+	}
+	if o.writeConfigTo != "" {
+		return 0, o.writeConfig(fs)
+	}
+	if o.initOnly {
+		return 0, nil
+	}
 	facts, err := host.Read()
 	if err != nil {
 		return 1, err
 	}
 	s, err := o.settings(facts)
 	if err != nil {
+		return 1, o.file.located(err)
+	}
+	if s.config.Effective, err = o.effective(fs); err != nil {
 		return 1, err
 	}
 	addresses, err := relay.NewAddresses(s.serviceInterface)

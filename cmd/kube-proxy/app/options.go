@@ -11,6 +11,11 @@ import (
 // envInterface names the interface that is to hold the addresses of services, as in the first releases for Windows.
 const envInterface = "INTERFACE_TO_ADD_SERVICE_IP"
 
+const (
+	defaultHealthz = "0.0.0.0:10256"
+	defaultMetrics = "127.0.0.1:10249"
+)
+
 // options are the flags as typed; settings (settings.go) are what they mean.
 type options struct {
 	kubeconfig, master   string
@@ -29,6 +34,10 @@ type options struct {
 	healthzPort          int
 	metricsPort          int
 	profiling, cleanup   bool
+	initOnly             bool
+
+	configPath, writeConfigTo string
+	file                      fileConfig // what configPath holds
 
 	networkName, sourceVIP string
 	enableDSR              bool
@@ -37,6 +46,8 @@ type options struct {
 
 // addFlags declares the flags that act. Names, defaults and meanings are upstream's where upstream has (or had) the flag.
 func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.configPath, "config", "", "`file` with a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); flags that are given win over it")
+	fs.StringVar(&o.writeConfigTo, "write-config-to", "", "write the configuration that flags and --config make to this `file`, and end")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the API server's address and the proxy's credentials")
 	fs.StringVar(&o.master, "master", "", "API server's `address`: host:port, http://... or https://...; overrides that of --kubeconfig")
 	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 5, "requests per second to the API server")
@@ -54,17 +65,20 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "as of the kubelet. host-gateway: keep routes to the other nodes' pods; overlay: keep the tunnels to them; upstream, cni, external: nothing")
 	fs.StringVar(&o.nextHop, "route-next-hop", "node", "next hop of those routes. node: the other node's address; pod-gateway: the first address of its pods' range")
 
-	fs.StringVar(&o.healthz, "healthz-bind-address", "0.0.0.0:10256", "`address` and port of /healthz and /livez; empty: none")
-	fs.StringVar(&o.metrics, "metrics-bind-address", "127.0.0.1:10249", "`address` and port of /metrics and /debug/table; empty: none")
+	fs.StringVar(&o.healthz, "healthz-bind-address", defaultHealthz, "`address` and port of /healthz and /livez; empty: none")
+	fs.StringVar(&o.metrics, "metrics-bind-address", defaultMetrics, "`address` and port of /metrics and /debug/table; empty: none")
 	fs.IntVar(&o.healthzPort, "healthz-port", 10256, "port of /healthz where --healthz-bind-address names none; 0: not served")
 	fs.IntVar(&o.metricsPort, "metrics-port", 10249, "port of /metrics where --metrics-bind-address names none; 0: not served")
 	fs.BoolVar(&o.profiling, "profiling", false, "serve /debug/pprof beside /metrics")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface and routes that a proxy left on this host, and end")
 
+	fs.BoolVar(&o.initOnly, "init-only", false, "end at once: nothing needs more rights at the start than later")
+
 	fs.StringVar(&o.networkName, "network-name", "", "HNS network of the pods ($KUBE_NETWORK); noted, needed by kernelspace only")
 	fs.StringVar(&o.sourceVIP, "source-vip", "", "`address` for traffic to other nodes in overlay networks; noted, needed by kernelspace only")
 	fs.BoolVar(&o.enableDSR, "enable-dsr", false, "direct server return; noted, needed by kernelspace only")
 	fs.StringToStringVar(&o.featureGates, "feature-gates", nil, "`name=true,...`; noted and ignored")
+	addRetiredFlags(fs)
 }
 
 // server is the API server for the client's configuration, which takes exactly one of it and a kubeconfig.
@@ -89,6 +103,7 @@ func (o *options) notes(fs *pflag.FlagSet) []string {
 			out = append(out, fmt.Sprintf("Noted --%s=%s: relaying in userspace does without it", name, f.Value))
 		}
 	}
+	out = append(out, o.file.unused()...)
 	for name, value := range o.featureGates {
 		out = append(out, fmt.Sprintf("Ignored --feature-gates %s=%s: this proxy has no such gate", name, value))
 	}

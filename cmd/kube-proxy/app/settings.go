@@ -122,6 +122,13 @@ func (o *options) setRanges(s *settings) error {
 }
 
 func (o *options) setServers(s *settings) error {
+	if bind, err := netip.ParseAddr(o.bindAddress); err == nil && bind.Is6() { // as upstream has it, where nothing else is said
+		for value, other := range map[*string][2]string{&o.healthz: {defaultHealthz, "[::]:10256"}, &o.metrics: {defaultMetrics, "[::1]:10249"}} {
+			if *value == other[0] {
+				*value = other[1]
+			}
+		}
+	}
 	for _, server := range []struct {
 		flag, value string
 		port        int

@@ -1,0 +1,193 @@
+package app
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+func configAt(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "proxy.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+
+// kubeadm writes every field, most of them empty.
+const kubeadmConfig = header + `bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: ""
+  burst: 0
+  contentType: ""
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack: {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: null, tcpEstablishedTimeout: null, udpStreamTimeout: 0s, udpTimeout: 0s}
+detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+ipvs: {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, syncPeriod: 0s, tcpFinTimeout: 0s, tcpTimeout: 0s, udpTimeout: 0s}
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}, verbosity: 0}
+metricsBindAddress: ""
+mode: ""
+nftables: {masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
+`
+
+func TestConfigFileOfKubeadm(t *testing.T) {
+	t.Setenv(envInterface, "")
+	o, fs := parse(t, "--config="+configAt(t, kubeadmConfig))
+	if err := o.readConfig(fs); err != nil {
+		t.Fatal(err)
+	}
+	s, err := o.settings(linux)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.kubeconfig != "/var/lib/kube-proxy/kubeconfig.conf" || o.clusterCIDR != "10.244.0.0/16" || o.kubeAPIQPS != 5 || s.config.Healthz.String() != defaultHealthz ||
+		s.config.Metrics.String() != defaultMetrics || s.config.Mode != "userspace" {
+		t.Errorf("options %+v, settings %+v", o, s)
+	}
+	if notes := o.notes(fs); len(notes) > 0 {
+		t.Errorf("said of empty fields: %q", notes)
+	}
+}
+
+func TestConfigFile(t *testing.T) {
+	t.Setenv(envInterface, "")
+	file := configAt(t, header+`clientConnection: {kubeconfig: /k, qps: 50.5, burst: 100}
+hostnameOverride: Node1
+bindAddress: "fd00::1"
+nodePortAddresses: [10.0.0.0/8, "fd00::/64"]
+conntrack: {udpStreamTimeout: 90s, min: 7}
+iptables: {syncPeriod: 10s, masqueradeBit: 14}
+featureGates: {A: true, B: false}
+oomScoreAdj: -999
+logging: {verbosity: 3}
+metricsBindAddress: 127.0.0.1:1
+`)
+	o, fs := parse(t, "--config", file, "--kube-api-burst=7", "--metrics-bind-address=127.0.0.1:2")
+	if err := o.readConfig(fs); err != nil {
+		t.Fatal(err)
+	}
+	s, err := o.settings(linux)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.kubeconfig != "/k" || o.kubeAPIQPS != 50.5 || o.kubeAPIBurst != 7 || s.config.Node.Name != "node1" || len(s.nodePorts) != 2 || s.udpIdle.Seconds() != 90 ||
+		s.config.Resync.Seconds() != 10 || s.config.Metrics.Port() != 2 || s.config.Healthz.String() != "[::]:10256" || o.featureGates["B"] != "false" || fs.Lookup("v").Value.String() != "3" {
+		t.Errorf("options %+v, settings %+v", o, s)
+	}
+	want := []string{"Ignored conntrack.min (proxy.yaml:7)", "Ignored iptables.masqueradeBit (proxy.yaml:8)", "Ignored oomScoreAdj (proxy.yaml:10)"}
+	for _, part := range want {
+		if n := len(slices.DeleteFunc(o.notes(fs), func(note string) bool { return !strings.Contains(note, part) })); n != 1 {
+			t.Errorf("%s was said %d times in %q", part, n, o.notes(fs))
+		}
+	}
+	o.configPath, o.writeConfigTo = file, filepath.Join(t.TempDir(), "out.yaml")
+	if err := o.writeConfig(fs); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(o.writeConfigTo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"kind: KubeProxyConfiguration", "burst: 7", "qps: 50.5", "oomScoreAdj: -999", "udpStreamTimeout: 1m30s", "- 10.0.0.0/8", "A: true", "B: false", "mode: userspace"} {
+		if !strings.Contains(string(data), part) {
+			t.Errorf("no %s in\n%s", part, data)
+		}
+	}
+	// What was written means the same again.
+	again, fs2 := parse(t, "--config", configAt(t, string(data)))
+	if err := again.readConfig(fs2); err != nil {
+		t.Fatal(err)
+	}
+	first, err1 := o.effective(fs)
+	second, err2 := again.effective(fs2)
+	a, _ := json.Marshal(first)
+	b, _ := json.Marshal(second)
+	if err1 != nil || err2 != nil || string(a) != string(b) {
+		t.Errorf("%v, %v\nwrote %s\nread  %s", err1, err2, a, b)
+	}
+}
+
+// TestConfigFileMistakes: each is named with its line.
+func TestConfigFileMistakes(t *testing.T) {
+	t.Setenv(envInterface, "")
+	for text, want := range map[string]string{
+		header + "clusterCidr: 10.0.0.0/8":                     "line 3: clusterCidr: unknown field; want clusterCIDR",
+		header + "master: x":                                   "line 3: master: unknown field",
+		header + "clientConnection:\n  burst: much":            `line 4: clientConnection.burst: "much" is no number`,
+		"apiVersion: v1\nkind: Pod":                            "want apiVersion: kubeproxy.config.k8s.io/v1alpha1",
+		header + "bindAddress: 1.2.3.4\nclusterCIDR: everyone": "proxy.yaml:4: clusterCIDR: --cluster-cidr=everyone: want a range",
+		header + "nodePortAddresses: [10.0.0.0/33]":            "proxy.yaml:3: nodePortAddresses: --nodeport-addresses=10.0.0.0/33: want ranges",
+		header + "mode: ipvs":                                  "proxy.yaml:3: mode: --proxy-mode=ipvs: want userspace",
+		header + "configSyncPeriod: -1s":                       "proxy.yaml:3: configSyncPeriod: --config-sync-period=-1s",
+		"":                                                     `it is "" ""`,
+	} {
+		o, fs := parse(t, "--master=x", "--config="+configAt(t, text))
+		err := o.readConfig(fs)
+		if err == nil {
+			_, err = o.settings(linux)
+			err = o.file.located(err)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+	o, fs := parse(t, "--master=x", "--config=/no/such/file")
+	if err := o.readConfig(fs); err == nil || !strings.Contains(err.Error(), "--config: open /no/such/file") {
+		t.Error(err)
+	}
+}
+
+// TestBindings: every path is a field of the file, every flag one of ours or of one system.
+func TestBindings(t *testing.T) {
+	_, fs := parse(t)
+	var c configFile
+	data, err := yaml.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range bindings {
+		if fs.Lookup(b.flag) == nil && b.flag != "windows-service" {
+			t.Errorf("%s: no flag --%s", b.path, b.flag)
+		}
+		parts := strings.Split(b.path, ".")
+		if name := parts[len(parts)-1]; !strings.Contains(string(data), name+":") && name != "featureGates" && name != "windowsRunAsService" && parts[0] != "logging" {
+			t.Errorf("%s: no such field", b.path)
+		}
+		_ = flagText(b.field(&c)) // panics for a type that it does not know
+	}
+}
+
+// TestRetiredFlags: command lines of upstream's proxy of many releases are taken.
+func TestRetiredFlags(t *testing.T) {
+	t.Setenv(envInterface, "")
+	o, fs := parse(t, "--master=x", "--masquerade-all", "--conntrack-min", "0", "--conntrack-max-per-core=0", "--ipvs-strict-arp=true", "--oom-score-adj=-999",
+		"--detect-local-mode=NodeCIDR", "--bind-address-hard-fail", "--proxy-port-range=1-2", "--cleanup-ipvs")
+	if _, err := o.settings(linux); err != nil || fs.NArg() > 0 {
+		t.Errorf("%v, left over %q", err, fs.Args())
+	}
+	if code := Main([]string{"--init-only"}); code != 0 {
+		t.Errorf("--init-only: exit code %d", code)
+	}
+}

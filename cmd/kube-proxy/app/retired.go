@@ -1,0 +1,62 @@
+package app
+
+import "github.com/spf13/pflag"
+
+// Why flags of upstream's kube-proxy do nothing here.
+const (
+	noPacketRules = "services are relayed or given to HNS: there are no packet rules"
+	noConntrack   = "connections are this program's own: there is no connection tracking to set"
+)
+
+// retired are upstream's flags, of today and of older releases, that change nothing here. They are taken so that command lines and
+// manifests go on working, and each says in one line why it does nothing. valued flags take a value, the others may stand alone.
+var retired = []struct {
+	name   string
+	valued bool
+	why    string
+}{
+	{"bind-address-hard-fail", false, "an address that is taken always ends the proxy"},
+	{"show-hidden-metrics-for-version", true, "no metric is hidden"},
+	{"masquerade-all", false, noPacketRules},
+	{"iptables-masquerade-bit", true, noPacketRules},
+	{"iptables-localhost-nodeports", false, "node ports are served on loopback unless --nodeport-addresses leaves it out"},
+	{"iptables-min-sync-period", true, "changes are gathered for a few milliseconds only"},
+	{"ipvs-sync-period", true, noPacketRules},
+	{"ipvs-min-sync-period", true, noPacketRules},
+	{"ipvs-scheduler", true, noPacketRules},
+	{"ipvs-exclude-cidrs", true, noPacketRules},
+	{"ipvs-strict-arp", false, noPacketRules},
+	{"ipvs-tcp-timeout", true, noPacketRules},
+	{"ipvs-tcpfin-timeout", true, noPacketRules},
+	{"ipvs-udp-timeout", true, "use --udp-timeout"},
+	{"cleanup-ipvs", false, noPacketRules},
+	{"cleanup-iptables", false, "use --cleanup"},
+	{"detect-local-mode", true, noPacketRules},
+	{"pod-bridge-interface", true, noPacketRules},
+	{"pod-interface-name-prefix", true, noPacketRules},
+	{"oom-score-adj", true, "start the process with the score that it should have"},
+	{"conntrack-max", true, noConntrack},
+	{"conntrack-max-per-core", true, noConntrack},
+	{"conntrack-min", true, noConntrack},
+	{"conntrack-tcp-timeout-established", true, noConntrack},
+	{"conntrack-tcp-timeout-close-wait", true, noConntrack},
+	{"conntrack-tcp-be-liberal", false, noConntrack},
+	{"conntrack-udp-timeout", true, noConntrack},
+	{"conntrack-udp-timeout-stream", true, "use --udp-timeout"},
+	{"proxy-port-range", true, "ports are the system's to choose"},
+	{"resource-container", true, "start the process in the cgroup in which it should be"},
+}
+
+func addRetiredFlags(fs *pflag.FlagSet) {
+	for _, r := range retired {
+		if fs.Lookup(r.name) != nil {
+			continue // a back end has it
+		}
+		fs.String(r.name, "", "")
+		f := fs.Lookup(r.name)
+		f.Deprecated, f.Hidden = "it changes nothing here: "+r.why, true
+		if !r.valued {
+			f.NoOptDefVal = "true"
+		}
+	}
+}
