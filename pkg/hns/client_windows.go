@@ -9,6 +9,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/Microsoft/hcsshim"
 	"github.com/Microsoft/hcsshim/hcn"
 	"golang.org/x/sys/windows"
 )
@@ -210,4 +211,41 @@ func bit[T ~uint32](set bool, flag T) T {
 		return flag
 	}
 	return 0
+}
+
+// internal finds a network of the first version of HNS' interface, which all versions of Windows have.
+func internal(name string) (found *hcsshim.HNSNetwork, err error) {
+	list, err := hcsshim.HNSListNetworkRequest("GET", "", "")
+	if err != nil {
+		return nil, known("cannot list networks", err)
+	}
+	if i := slices.IndexFunc(list, func(n hcsshim.HNSNetwork) bool { return n.Name == name }); i >= 0 {
+		return &list[i], nil
+	}
+	return nil, nil
+}
+
+// MakeInternal makes an internal switch, which connects this host with nobody; HNS gives the host an adapter "vEthernet (NAME)" on it. One that
+// is there is left as it is.
+func MakeInternal(name string) error {
+	found, err := internal(name)
+	if found != nil || err != nil {
+		return err
+	}
+	request, err := json.Marshal(hcsshim.HNSNetwork{Name: name, Type: "Internal"})
+	if err != nil {
+		return fmt.Errorf("cannot create network %q: %w", name, err)
+	}
+	_, err = hcsshim.HNSNetworkRequest("POST", "", string(request))
+	return known(fmt.Sprintf("cannot create network %q", name), err)
+}
+
+// RemoveInternal removes what MakeInternal made.
+func RemoveInternal(name string) error {
+	found, err := internal(name)
+	if found == nil || err != nil {
+		return err
+	}
+	_, err = found.Delete()
+	return gone(known(fmt.Sprintf("cannot delete network %q", name), err))
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/Microsoft/hcsshim"
 	"github.com/Microsoft/hcsshim/hcn"
 )
 
@@ -100,6 +101,33 @@ func TestLoadBalancers(t *testing.T) {
 			if err := c.DeleteLoadBalancer(t.Context(), lb.ID); err != nil {
 				t.Error(err)
 			}
+		}
+	}
+}
+
+// TestInternal: the switch is made once, whatever made it, and removed once.
+func TestInternal(t *testing.T) {
+	if _, err := hcn.GetGlobals(); err != nil {
+		t.Skipf("no HNS here, real or simulated: %v", err)
+	}
+	count := func() (n int) {
+		list, err := hcsshim.HNSListNetworkRequest("GET", "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range list {
+			if one.Name == "internal-test" && one.Type == "Internal" {
+				n++
+			}
+		}
+		return n
+	}
+	for _, step := range []struct {
+		do   func(string) error
+		want int
+	}{{MakeInternal, 1}, {MakeInternal, 1}, {RemoveInternal, 0}, {RemoveInternal, 0}} {
+		if err := step.do("internal-test"); err != nil || count() != step.want {
+			t.Errorf("%v, %d networks, want %d", err, count(), step.want)
 		}
 	}
 }

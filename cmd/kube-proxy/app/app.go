@@ -85,16 +85,23 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	if s.config.Effective, err = o.effective(fs); err != nil {
 		return 1, err
 	}
-	addresses, err := relay.NewAddresses(s.serviceInterface)
-	if err != nil {
-		return 1, fmt.Errorf("%s: %w", envInterface, err)
+	open, remove := ownAddresses, removeOwn
+	if s.serviceInterface != "" {
+		named, err := relay.NewAddresses(s.serviceInterface)
+		if err != nil {
+			return 1, fmt.Errorf("%s: %w", envInterface, err)
+		}
+		open = func(context.Context) (relay.Addresses, error) { return named, nil }
+		remove = func(ctx context.Context) error { return named.Set(ctx, nil) }
 	}
 	table, err := routes.NewTable()
 	if err != nil {
 		return 1, err
 	}
 	if o.cleanup {
-		return daemon.Run("kube-proxy", fs, func(ctx context.Context) error { return cleanup(ctx, addresses, table) }), nil
+		return daemon.Run("kube-proxy", fs, func(ctx context.Context) error {
+			return errors.Join(s.cleanup(ctx, newSystem()), remove(ctx), routes.Cleanup(ctx, table))
+		}), nil
 	}
 	config, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
 		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst, ContentType: o.kubeAPIContentType})
@@ -105,8 +112,12 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		config.Host = o.master // as upstream has it, the flag wins over the file
 	}
 	return daemon.Run("kube-proxy", fs, func(ctx context.Context) error {
-		for _, note := range o.notes(fs) {
+		for _, note := range o.notes(fs, s.backEnd) {
 			klog.InfoS(note)
+		}
+		addresses, err := open(ctx)
+		if err != nil {
+			return err
 		}
 		return s.serve(ctx, config, addresses, table)
 	}), nil
@@ -124,11 +135,10 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		klog.InfoS("Changes of the host's addresses are seen only when everything is compared", "every", s.config.Resync, "reason", err.Error())
 	}
+	sys := newSystem()
 	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
-		Client: client,
-		Backend: func(h kubeproxy.Host) proxy.Backend {
-			return relay.New(relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, Clock: clock.RealClock{}})
-		},
+		Client:  client,
+		Backend: func(h kubeproxy.Host) proxy.Backend { return s.newBackEnd(h, sys, addresses) },
 		Routes: routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop}},
 			routes.Parts{Table: table, Clock: clock.RealClock{}, Problem: func(p routes.Problem) {
 				events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
@@ -141,10 +151,11 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		return err
 	}
 	// From here on the host is changed.
+	sys.openFirewall(ctx)
+	if s.backEnd != byPortProxy {
+		if err := sys.removeRules(ctx); err != nil { // they would hold the ports that are to be relayed
+			klog.ErrorS(err, "Cannot look for port proxy rules of a former run")
+		}
+	}
 	return p.Run(ctx)
-}
-
-// cleanup removes what proxies before us left on this host.
-func cleanup(ctx context.Context, addresses relay.Addresses, table routes.Table) error {
-	return errors.Join(addresses.Set(ctx, nil), routes.Cleanup(ctx, table))
 }

@@ -28,7 +28,7 @@ func parse(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
 	return o, fs
 }
 
-var linux, windows = host.Facts{Hostname: "host1", OS: "linux"}, host.Facts{Hostname: "host1", OS: "windows"}
+var linux, windows = host.Facts{Hostname: "host1", OS: "linux"}, host.Facts{Hostname: "host1", OS: "windows", WindowsBuild: 20348}
 
 // TestOldCommandLines: the seeds' own command lines work as written, and those of the SDN scripts.
 func TestOldCommandLines(t *testing.T) {
@@ -38,7 +38,7 @@ func TestOldCommandLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.serviceInterface != "vEthernet (HNS Internal NIC)" || s.config.Node.Name != "win1" || o.server() != "192.0.2.1:8080" || len(o.notes(fs)) > 0 {
+	if s.serviceInterface != "vEthernet (HNS Internal NIC)" || s.config.Node.Name != "win1" || o.server() != "192.0.2.1:8080" || len(o.notes(fs, s.backEnd)) > 0 {
 		t.Errorf("settings are %+v", s)
 	}
 	if s.config.Healthz != netip.MustParseAddrPort("0.0.0.0:10256") || s.config.Metrics != netip.MustParseAddrPort("127.0.0.1:10249") {
@@ -47,10 +47,19 @@ func TestOldCommandLines(t *testing.T) {
 	t.Setenv("KUBE_NETWORK", "l2bridge")
 	o, fs = parse(t, "--v=4", "--proxy-mode=kernelspace", "--hostname-override=win1", `--kubeconfig=c:\k\config`, "--network-name=vxlan0", "--source-vip=10.244.1.2",
 		"--enable-dsr=false", "--log-dir="+t.TempDir(), "--logtostderr=false", "--feature-gates=WinOverlay=true", "--cluster-cidr=10.244.0.0/16")
-	if _, err = o.settings(windows); err != nil {
+	if s, err = o.settings(windows); err != nil {
 		t.Fatal(err)
 	}
-	notes := strings.Join(o.notes(fs), "\n")
+	if h := s.hns; s.backEnd != byHNS || s.config.Mode != "kernelspace" || h.Network != "vxlan0" || h.SourceVIP.String() != "10.244.1.2" || h.DSR {
+		t.Errorf("settings are %+v", s)
+	}
+	if notes := o.notes(fs, s.backEnd); len(notes) != 1 || !strings.Contains(notes[0], "WinOverlay") {
+		t.Errorf("notes %q", notes)
+	}
+	if s, err = o.settings(linux); err != nil || s.backEnd != byRelay || s.config.Mode != "userspace" {
+		t.Errorf("on Linux: %+v %v", s, err)
+	}
+	notes := strings.Join(o.notes(fs, s.backEnd), "\n")
 	for _, want := range []string{"kernelspace", "KUBE_NETWORK=l2bridge", "--network-name=vxlan0", "--source-vip=10.244.1.2", "--enable-dsr=false", "WinOverlay"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("no note of %s in\n%s", want, notes)
@@ -101,9 +110,25 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%s: %v", c.args, err)
 		}
 	}
-	o, _ := parse(t, "--master=x")
-	if _, err := o.settings(windows); err == nil || !strings.Contains(err.Error(), envInterface) {
-		t.Errorf("no interface on Windows: %v", err)
+	server2016 := windows
+	server2016.WindowsBuild = 14393
+	for _, c := range []struct {
+		args, want string
+		facts      host.Facts
+	}{
+		{"--master=x --userspace-backend=netsh", "--userspace-backend=netsh: want relay or portproxy", windows},
+		{"--master=x --userspace-backend=portproxy", "want relay", linux},
+		{"--master=x --proxy-mode=kernelspace", "--network-name or KUBE_NETWORK", windows},
+		{"--master=x --proxy-mode=kernelspace --network-name=cbr0", "build 14393) has no load balancers", server2016},
+	} {
+		o, _ := parse(t, strings.Fields(c.args)...)
+		if _, err := o.settings(c.facts); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.args, err)
+		}
+	}
+	o, _ := parse(t, "--master=x", "--userspace-backend=portproxy")
+	if s, err := o.settings(server2016); err != nil || s.backEnd != byPortProxy {
+		t.Errorf("port proxy rules on Windows: %v %v", s, err)
 	}
 }
 

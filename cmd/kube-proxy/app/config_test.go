@@ -66,7 +66,7 @@ func TestConfigFileOfKubeadm(t *testing.T) {
 		s.config.Metrics.String() != defaultMetrics || s.config.Mode != "userspace" {
 		t.Errorf("options %+v, settings %+v", o, s)
 	}
-	if notes := o.notes(fs); len(notes) > 0 {
+	if notes := o.notes(fs, s.backEnd); len(notes) > 0 {
 		t.Errorf("said of empty fields: %q", notes)
 	}
 }
@@ -98,8 +98,8 @@ metricsBindAddress: 127.0.0.1:1
 	}
 	want := []string{"Ignored conntrack.min (proxy.yaml:7)", "Ignored iptables.masqueradeBit (proxy.yaml:8)", "Ignored oomScoreAdj (proxy.yaml:10)"}
 	for _, part := range want {
-		if n := len(slices.DeleteFunc(o.notes(fs), func(note string) bool { return !strings.Contains(note, part) })); n != 1 {
-			t.Errorf("%s was said %d times in %q", part, n, o.notes(fs))
+		if n := len(slices.DeleteFunc(o.notes(fs, s.backEnd), func(note string) bool { return !strings.Contains(note, part) })); n != 1 {
+			t.Errorf("%s was said %d times in %q", part, n, o.notes(fs, s.backEnd))
 		}
 	}
 	o.configPath, o.writeConfigTo = file, filepath.Join(t.TempDir(), "out.yaml")

@@ -26,6 +26,7 @@ type options struct {
 	hostnameOverride     string
 	bindAddress          string
 	proxyMode            string
+	userspaceBackend     string
 	nodePortAddresses    []string
 	clusterCIDR          string
 	networkMode, nextHop string
@@ -57,7 +58,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the Node (default: the host's name in lower case)")
 	fs.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "`address` of this node; 0.0.0.0 and :: leave both families to the cluster")
 
-	fs.StringVar(&o.proxyMode, "proxy-mode", "userspace", "userspace: connections are relayed by this program, on every system; kernelspace is taken for it")
+	fs.StringVar(&o.proxyMode, "proxy-mode", "userspace", "userspace: connections are relayed by this program, on every system; kernelspace: by HNS load balancers of Windows")
+	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`who` relays in userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
 	fs.StringSliceVar(&o.nodePortAddresses, "nodeport-addresses", nil, "`ranges` of this host's addresses that serve node ports; primary: those of the Node (default: all)")
 	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods, or two of both families with a comma between")
 	fs.DurationVar(&o.udpTimeout, "udp-timeout", 2*time.Minute, "how long a UDP session may be silent; single questions and answers live 10s at most")
@@ -70,13 +72,13 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.healthzPort, "healthz-port", 10256, "port of /healthz where --healthz-bind-address names none; 0: not served")
 	fs.IntVar(&o.metricsPort, "metrics-port", 10249, "port of /metrics where --metrics-bind-address names none; 0: not served")
 	fs.BoolVar(&o.profiling, "profiling", false, "serve /debug/pprof beside /metrics")
-	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface and routes that a proxy left on this host, and end")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules, and with --network-name the HNS load balancers, that a proxy left on this host, and end")
 
 	fs.BoolVar(&o.initOnly, "init-only", false, "end at once: nothing needs more rights at the start than later")
 
-	fs.StringVar(&o.networkName, "network-name", "", "HNS network of the pods ($KUBE_NETWORK); noted, needed by kernelspace only")
-	fs.StringVar(&o.sourceVIP, "source-vip", "", "`address` for traffic to other nodes in overlay networks; noted, needed by kernelspace only")
-	fs.BoolVar(&o.enableDSR, "enable-dsr", false, "direct server return; noted, needed by kernelspace only")
+	fs.StringVar(&o.networkName, "network-name", "", "HNS network of the pods ($KUBE_NETWORK); for kernelspace")
+	fs.StringVar(&o.sourceVIP, "source-vip", "", "`address` for traffic to other nodes in overlay networks; for kernelspace")
+	fs.BoolVar(&o.enableDSR, "enable-dsr", false, "direct server return; for kernelspace")
 	fs.StringToStringVar(&o.featureGates, "feature-gates", nil, "`name=true,...`; noted and ignored")
 	addRetiredFlags(fs)
 }
@@ -90,16 +92,16 @@ func (o *options) server() string {
 }
 
 // notes says in one line each what was asked for and is not done, and why.
-func (o *options) notes(fs *pflag.FlagSet) []string {
+func (o *options) notes(fs *pflag.FlagSet, backEnd string) []string {
 	var out []string
-	if o.proxyMode == "kernelspace" {
-		out = append(out, "Using --proxy-mode=userspace instead of kernelspace: HNS load balancers are not built in; the same Services are served")
+	if o.proxyMode == "kernelspace" && backEnd != byHNS {
+		out = append(out, "Using --proxy-mode=userspace instead of kernelspace: HNS load balancers are of Windows; the same Services are served")
 	}
-	if network := os.Getenv("KUBE_NETWORK"); network != "" {
+	if network := os.Getenv("KUBE_NETWORK"); network != "" && backEnd != byHNS {
 		out = append(out, fmt.Sprintf("Noted KUBE_NETWORK=%s: relaying in userspace does without it", network))
 	}
 	for _, name := range []string{"network-name", "source-vip", "enable-dsr"} {
-		if f := fs.Lookup(name); f.Changed {
+		if f := fs.Lookup(name); f.Changed && backEnd != byHNS {
 			out = append(out, fmt.Sprintf("Noted --%s=%s: relaying in userspace does without it", name, f.Value))
 		}
 	}

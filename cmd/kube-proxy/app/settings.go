@@ -15,13 +15,16 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeproxy"
 	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/hnslb"
 	"github.com/winkube/winkube/pkg/routes"
 )
 
 // settings are what the command line means on this host.
 type settings struct {
 	config           kubeproxy.Config
-	serviceInterface string // "": a dummy interface of our own (Linux)
+	backEnd          string
+	hns              hnslb.Config
+	serviceInterface string // "": one of our own
 	nodePorts        []netip.Prefix
 	udpIdle          time.Duration
 	windows          bool
@@ -36,9 +39,9 @@ func (o *options) settings(facts host.Facts) (*settings, error) {
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return nil, fmt.Errorf("--hostname-override=%s: want a node name such as node1.example.com", name)
 	}
-	s.config = kubeproxy.Config{Node: proxy.NodeInfo{Name: name}, Mode: o.proxyMode, Profiling: o.profiling, ConfigSync: o.configSync, Resync: o.resync}
-	if facts.OS == "windows" && s.serviceInterface == "" {
-		return nil, fmt.Errorf("%s: want the name of the interface for service addresses, such as \"vEthernet (HNS Internal NIC)\"", envInterface)
+	s.config = kubeproxy.Config{Node: proxy.NodeInfo{Name: name}, Profiling: o.profiling, ConfigSync: o.configSync, Resync: o.resync}
+	if err := o.setBackEnd(s, facts); err != nil {
+		return nil, err
 	}
 	for _, check := range []func(*settings) error{o.setModes, o.setTimes, o.setRanges, o.setServers} {
 		if err := check(s); err != nil {
@@ -52,12 +55,6 @@ func (o *options) settings(facts host.Facts) (*settings, error) {
 }
 
 func (o *options) setModes(s *settings) error {
-	switch o.proxyMode {
-	case "", "userspace", "kernelspace": // kernelspace: see notes
-		s.config.Mode = "userspace"
-	default:
-		return fmt.Errorf("--proxy-mode=%s: want userspace", o.proxyMode)
-	}
 	var err error
 	if s.mode, err = routes.ParseMode(o.networkMode); err != nil {
 		return fmt.Errorf("--network-mode: %w", err)
@@ -94,6 +91,7 @@ func (o *options) setRanges(s *settings) error {
 			return fmt.Errorf("--source-vip=%s: want an IP address", o.sourceVIP)
 		}
 	}
+	o.setHNS(s)
 	if o.clusterCIDR != "" {
 		for text := range strings.SplitSeq(o.clusterCIDR, ",") {
 			if _, err := netip.ParsePrefix(text); err != nil {

@@ -53,6 +53,9 @@ func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 		}
 	}
 	list, errs := wishes(&b.cfg, b.network.Overlay, want)
+	if b.network.Overlay && len(list) > 0 && (!b.cfg.SourceVIP.IsValid() || !b.cfg.NodeAddr.IsValid() || b.cfg.NodeMAC == "") {
+		return fmt.Errorf("HNS network %q is an overlay: want --source-vip and the node's address with its hardware address", b.network.Name)
+	}
 	b.known = false // until all is done: a half-done change is listed again
 	more, err := b.apply(ctx, list)
 	if err != nil {
@@ -69,9 +72,6 @@ func (b *Balancer) list(ctx context.Context) error {
 	network, err := b.cfg.Client.Network(ctx, b.cfg.Network)
 	if err != nil {
 		return fmt.Errorf("cannot find HNS network %q: %w", b.cfg.Network, err)
-	}
-	if network.Overlay && (!b.cfg.SourceVIP.IsValid() || !b.cfg.NodeAddr.IsValid() || b.cfg.NodeMAC == "") {
-		return fmt.Errorf("HNS network %q is an overlay: want --source-vip and the node's address with its hardware address", network.Name)
 	}
 	endpoints, err := b.cfg.Client.Endpoints(ctx)
 	if err != nil {

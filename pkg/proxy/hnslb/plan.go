@@ -31,6 +31,13 @@ type wish struct {
 
 var protocols = map[v1.Protocol]uint32{v1.ProtocolTCP: 6, v1.ProtocolUDP: 17, v1.ProtocolSCTP: 132}
 
+// Serves says whether a load balancer can do what a Route says. One cannot refuse, be limited to source ranges, or lead to several ports.
+func Serves(r *proxy.Route) bool {
+	targets := r.Targets()
+	return len(targets) > 0 && len(r.Sources) == 0 && protocols[r.Protocol] != 0 &&
+		!slices.ContainsFunc(targets, func(e proxy.Endpoint) bool { return e.Addr.Port() != targets[0].Addr.Port() })
+}
+
 // wishes is what HNS should have for a Table. Routes that it cannot serve, or only in part, are errors.
 func wishes(cfg *Config, overlay bool, want *proxy.Table) (map[front]*wish, []error) {
 	out := map[front]*wish{}

@@ -1,0 +1,161 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeproxy"
+	"github.com/winkube/winkube/pkg/netsh"
+	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/hnslb"
+	"github.com/winkube/winkube/pkg/proxy/portproxy"
+	"github.com/winkube/winkube/pkg/proxy/relay"
+)
+
+// The back ends, by the flags that choose them. What portproxy and hnslb cannot do is relayed.
+const (
+	byRelay     = "relay"     // --proxy-mode=userspace
+	byPortProxy = "portproxy" // --proxy-mode=userspace --userspace-backend=portproxy
+	byHNS       = "hnslb"     // --proxy-mode=kernelspace
+)
+
+// firstHNSBuild is that of Server 2019: load balancers of HNS can be listed and told apart from there on (interface version 2).
+const firstHNSBuild = 17763
+
+// setBackEnd chooses the back end.
+func (o *options) setBackEnd(s *settings, facts host.Facts) error {
+	windows := facts.OS == "windows"
+	s.config.Mode, s.backEnd = "userspace", o.userspaceBackend
+	switch {
+	case s.backEnd != byRelay && s.backEnd != byPortProxy:
+		return fmt.Errorf("--userspace-backend=%s: want relay or portproxy", s.backEnd)
+	case s.backEnd == byPortProxy && !windows:
+		return fmt.Errorf("--userspace-backend=portproxy: port proxy rules are of Windows; want relay")
+	case o.proxyMode == "" || o.proxyMode == "userspace":
+		return nil
+	case o.proxyMode != "kernelspace":
+		return fmt.Errorf("--proxy-mode=%s: want userspace, or on Windows kernelspace", o.proxyMode)
+	case !windows:
+		s.backEnd = byRelay // see notes
+		return nil
+	case facts.WindowsBuild < firstHNSBuild:
+		return fmt.Errorf("--proxy-mode=kernelspace: the HNS of this Windows (build %d) has no load balancers that can be managed, those from build %d (Server 2019) on have; want --proxy-mode=userspace, which serves the same Services",
+			facts.WindowsBuild, firstHNSBuild)
+	}
+	s.config.Mode, s.backEnd = "kernelspace", byHNS
+	if s.hns.Network = cmp.Or(o.networkName, os.Getenv("KUBE_NETWORK")); s.hns.Network == "" {
+		return fmt.Errorf("--proxy-mode=kernelspace: want --network-name or KUBE_NETWORK, the HNS network of the pods")
+	}
+	return nil
+}
+
+// setHNS reads what HNS load balancers need beside the network's name; an --source-vip that is no address was refused before.
+func (o *options) setHNS(s *settings) {
+	s.hns.Network, s.hns.DSR = cmp.Or(s.hns.Network, o.networkName), o.enableDSR
+	s.hns.SourceVIP, _ = netip.ParseAddr(o.sourceVIP)
+	if addrs, err := host.NodeAddress(o.bindAddress); err == nil && len(addrs) > 0 { // hnslb says what overlays miss without
+		s.hns.NodeAddr, s.hns.NodeMAC = addrs[0], hardwareAddress(addrs[0])
+	}
+}
+
+// hardwareAddress is that of the interface that has an address, "" for none.
+func hardwareAddress(addr netip.Addr) string {
+	links, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, link := range links {
+		list, err := link.Addrs()
+		if err != nil {
+			continue // it went away meanwhile
+		}
+		for _, one := range list {
+			if n, ok := one.(*net.IPNet); ok && n.IP.Equal(addr.AsSlice()) {
+				return link.HardwareAddr.String()
+			}
+		}
+	}
+	return ""
+}
+
+// system is what only Windows has; without it the fields are nil.
+type system struct {
+	hns   hns.Client
+	netsh *netsh.Program
+}
+
+// newBackEnd puts the chosen back end together.
+func (s *settings) newBackEnd(h kubeproxy.Host, sys system, addresses relay.Addresses) proxy.Backend {
+	relayed := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, Clock: clock.RealClock{}}
+	switch s.backEnd {
+	case byPortProxy:
+		forRules, forRelay := kubeproxy.Share(addresses)
+		relayed.Addresses = forRelay
+		rules := portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: forRules, NodePorts: s.nodePorts})
+		return kubeproxy.NewSplit(rules, relay.New(relayed), portproxy.Serves)
+	case byHNS:
+		config := s.hns
+		config.Client = sys.hns
+		return kubeproxy.NewSplit(hnslb.New(config), relay.New(relayed), hnslb.Serves)
+	}
+	return relay.New(relayed)
+}
+
+// noAddresses is for a portproxy that only removes: the addresses are cleaned by themselves.
+type noAddresses struct{}
+
+func (noAddresses) Set(context.Context, []netip.Addr) error { return nil }
+func (noAddresses) Host() ([]netip.Addr, error)             { return nil, nil }
+
+// firewallName is that of the rule which lets clients of other hosts reach this program.
+const firewallName = "winkube kube-proxy"
+
+// openFirewall lets in what this program listens on, whatever that is at a time: one rule by the program's path.
+func (sys *system) openFirewall(ctx context.Context) {
+	if sys.netsh == nil {
+		return
+	}
+	path, err := os.Executable()
+	var output string
+	if err == nil {
+		output, err = sys.netsh.Script(ctx, []string{netsh.Disallow(firewallName), netsh.Allow{Name: firewallName, Program: path}.Add(), netsh.Allowed(firewallName)})
+	}
+	if !strings.Contains(output, firewallName) {
+		klog.InfoS("Windows Firewall took no rule for this program; clients of other hosts may not get in", "rule", firewallName, "err", err)
+	}
+}
+
+// removeRules removes port proxy rules of former runs.
+func (sys *system) removeRules(ctx context.Context) error {
+	if sys.netsh == nil {
+		return nil
+	}
+	return portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: noAddresses{}}).Sync(ctx, &proxy.Table{}, nil)
+}
+
+// cleanup removes what proxies before us left in Windows, whatever their back end was. Load balancers are looked for in a network that is named.
+func (s *settings) cleanup(ctx context.Context, sys system) error {
+	errs := []error{sys.removeRules(ctx)}
+	if sys.netsh != nil {
+		_, _ = sys.netsh.Script(ctx, []string{netsh.Disallow(firewallName)}) // fails where there is none
+	}
+	if sys.hns != nil && s.hns.Network != "" {
+		config := s.hns
+		config.Client = sys.hns
+		if err := hnslb.New(config).Sync(ctx, &proxy.Table{}, nil); !errors.Is(err, hns.ErrNotFound) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

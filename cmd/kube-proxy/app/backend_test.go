@@ -1,0 +1,56 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/winkube/winkube/pkg/proxy/proxytest"
+)
+
+// TestOnSwitch: the switch is made when an address is wanted and its adapter is missing, and not for nothing.
+func TestOnSwitch(t *testing.T) {
+	there, made := false, 0
+	failure := errors.New("no switch")
+	addresses := proxytest.NewAddresses()
+	a := &onSwitch{Addresses: addresses, exists: func() bool { return there }, make: func(context.Context) error {
+		made++
+		there = failure == nil
+		return failure
+	}}
+	want := []netip.Addr{netip.MustParseAddr("10.96.0.1")}
+	if err := a.Set(t.Context(), nil); err != nil || made > 0 {
+		t.Errorf("nothing wanted: %v, made %d times", err, made)
+	}
+	if err := a.Set(t.Context(), want); !errors.Is(err, failure) || addresses.Writes() > 0 {
+		t.Errorf("no switch: %v", err)
+	}
+	failure = nil
+	for range 2 {
+		if err := a.Set(t.Context(), want); err != nil || made != 2 || addresses.String() != "10.96.0.1" {
+			t.Errorf("%v, made %d times, addresses %s", err, made, addresses)
+		}
+	}
+}
+
+func TestHardwareAddress(t *testing.T) {
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		addrs, err := link.Addrs()
+		if err != nil || len(addrs) == 0 || len(link.HardwareAddr) == 0 {
+			continue
+		}
+		addr, _ := netip.AddrFromSlice(addrs[0].(*net.IPNet).IP)
+		if got := hardwareAddress(addr.Unmap()); got != link.HardwareAddr.String() {
+			t.Errorf("%s has %q, want %s", addr, got, link.HardwareAddr)
+		}
+	}
+	if got := hardwareAddress(netip.MustParseAddr("203.0.113.99")); got != "" {
+		t.Errorf("an address of nobody has %q", got)
+	}
+}

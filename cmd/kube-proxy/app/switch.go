@@ -1,0 +1,28 @@
+package app
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/winkube/winkube/pkg/proxy/relay"
+)
+
+// onSwitch are the addresses of an adapter that comes and goes with a virtual switch of ours.
+type onSwitch struct {
+	relay.Addresses
+	exists func() bool                 // the adapter
+	make   func(context.Context) error // the switch, until the adapter is there
+}
+
+// Set implements relay.Addresses. The switch is made anew where it is missing and an address is wanted.
+func (a *onSwitch) Set(ctx context.Context, want []netip.Addr) error {
+	if !a.exists() {
+		if len(want) == 0 {
+			return nil
+		}
+		if err := a.make(ctx); err != nil {
+			return err
+		}
+	}
+	return a.Addresses.Set(ctx, want)
+}

@@ -1,0 +1,22 @@
+package app
+
+import (
+	"context"
+
+	"github.com/winkube/winkube/pkg/proxy/relay"
+)
+
+// newSystem has nothing: Linux is served by sockets alone.
+func newSystem() system { return system{} }
+
+// ownAddresses are those of a dummy interface, which is made with the first address.
+func ownAddresses(context.Context) (relay.Addresses, error) { return relay.NewAddresses("") }
+
+// removeOwn removes that interface.
+func removeOwn(ctx context.Context) error {
+	addresses, err := relay.NewAddresses("")
+	if err != nil {
+		return err
+	}
+	return addresses.Set(ctx, nil)
+}

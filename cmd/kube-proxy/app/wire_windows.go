@@ -1,0 +1,75 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/netsh"
+	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/proxy/relay"
+)
+
+func newSystem() system { return system{hns: hns.NewClient(), netsh: netsh.New(command.New())} }
+
+// internalSwitch holds the addresses of services where no interface is named: the switch that administrators made by New-VMSwitch for the first
+// releases. One that they made is used.
+const internalSwitch = "KubeProxySwitch"
+
+// switchAdapters are the names that its adapter may have, the better first: HNS of Server 2016 gives internal adapters the second.
+var switchAdapters = []string{"vEthernet (" + internalSwitch + ")", "vEthernet (HNS Internal NIC)"}
+
+// adapterWait is how long Windows may take from a new switch to its adapter.
+const adapterWait = 30 * time.Second
+
+func adapterExists(name string) bool {
+	_, err := net.InterfaceByName(name)
+	return err == nil
+}
+
+// ownAddresses are those of the internal switch, which is made where it is missing.
+func ownAddresses(ctx context.Context) (relay.Addresses, error) {
+	if err := makeSwitch(ctx); err != nil {
+		return nil, err
+	}
+	name := switchAdapters[slices.IndexFunc(switchAdapters, adapterExists)]
+	addresses, err := relay.NewAddresses(name)
+	return &onSwitch{Addresses: addresses, exists: func() bool { return adapterExists(name) }, make: makeSwitch}, err
+}
+
+// makeSwitch makes the switch and waits for its adapter.
+func makeSwitch(ctx context.Context) error {
+	if adapterExists(switchAdapters[0]) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, adapterWait)
+	defer cancel()
+	hints, watched := network.NewHost().Changes(ctx)
+	if err := hns.MakeInternal(internalSwitch); err != nil {
+		return fmt.Errorf("cannot make the switch %s for service addresses (%s can name an interface instead): %w", internalSwitch, envInterface, err)
+	}
+	for !slices.ContainsFunc(switchAdapters, adapterExists) {
+		select {
+		case <-hints:
+		case <-ctx.Done():
+			return fmt.Errorf("the switch %s has no adapter %q after %s; %v", internalSwitch, switchAdapters[0], adapterWait, watched)
+		}
+	}
+	return nil
+}
+
+// removeOwn removes the addresses on the switch, and the switch if it is one that HNS made.
+func removeOwn(ctx context.Context) error {
+	var errs []error
+	for _, name := range switchAdapters {
+		if addresses, err := relay.NewAddresses(name); err == nil {
+			errs = append(errs, addresses.Set(ctx, nil))
+		}
+	}
+	return errors.Join(append(errs, hns.RemoveInternal(internalSwitch))...)
+}

@@ -1,0 +1,120 @@
+package kubeproxy
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/proxytest"
+	"github.com/winkube/winkube/pkg/proxy/relay"
+)
+
+// listener listens on a host that lets nobody listen where another does.
+type listener struct {
+	*proxytest.Backend
+	t      *testing.T
+	name   string
+	host   map[claim]string
+	health []proxy.HealthCheck
+}
+
+func (l *listener) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
+	wanted := map[claim]bool{}
+	claims(wanted, want.Routes)
+	for c, who := range l.host {
+		if who == l.name && !wanted[c] {
+			delete(l.host, c)
+		}
+	}
+	for c := range wanted {
+		if who := l.host[c]; who != "" && who != l.name {
+			l.t.Errorf("%s listens at %v while %s does", l.name, c, who)
+		}
+		l.host[c] = l.name
+	}
+	l.health = want.HealthChecks
+	return l.Backend.Sync(ctx, want, changed)
+}
+
+// TestSplit: whatever changes, each Route is served by the back end that it is for, and no front ever by two.
+func TestSplit(t *testing.T) {
+	host := map[claim]string{}
+	first := &listener{Backend: proxytest.NewBackend(), t: t, name: "first", host: host}
+	rest := &listener{Backend: proxytest.NewBackend(), t: t, name: "rest", host: host}
+	serves := func(r *proxy.Route) bool { return len(r.Backends) == 1 }
+	s := NewSplit(first, rest, serves)
+	elsewhere := netip.MustParseAddr("10.96.0.3")
+	s.SetOthers([]netip.Addr{elsewhere})
+	name := func(i int) proxy.ServiceName {
+		return proxy.ServiceName{Namespace: "a", Name: fmt.Sprintf("s%02d", i)}
+	}
+	table := &proxy.Table{}
+	for range 300 {
+		changed := []proxy.ServiceName{}
+		for range 1 + rand.IntN(3) {
+			i := rand.IntN(8)
+			route := proxy.Route{Service: proxy.ServicePortName{ServiceName: name(i)}, Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP,
+				Front: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 80)}
+			for n := range rand.IntN(3) {
+				route.Backends = append(route.Backends, proxy.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), byte(n)}), 80)})
+			}
+			routes, health := []proxy.Route{route}, &proxy.HealthCheck{Service: name(i), Port: uint16(1000 + i), LocalEndpoints: rand.IntN(3)}
+			if rand.IntN(4) == 0 {
+				routes, health = nil, nil
+			}
+			table.Set(name(i), routes, health)
+			changed = append(changed, name(i))
+		}
+		if rand.IntN(5) == 0 {
+			changed = nil
+		}
+		if err := s.Sync(t.Context(), table, changed); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range table.Routes {
+			want, not := rest, first
+			if serves(&r) && r.Front.Addr() != elsewhere {
+				want, not = first, rest
+			}
+			got, ok := want.Route(r.Protocol, r.Front)
+			if _, both := not.Route(r.Protocol, r.Front); !ok || both || !got.Equal(&r) {
+				t.Fatalf("%s is not served by %s alone: %v", r.Front, want.name, got)
+			}
+		}
+		if len(host) != len(table.Routes) || !slices.Equal(rest.health, table.HealthChecks) || len(first.health) > 0 {
+			t.Fatalf("%d fronts for %d routes, health checks %v and %v, want %v", len(host), len(table.Routes), first.health, rest.health, table.HealthChecks)
+		}
+	}
+}
+
+// TestShare: the host holds what either wants.
+func TestShare(t *testing.T) {
+	host := proxytest.NewAddresses()
+	a, b := Share(host)
+	addrs := func(texts ...string) (out []netip.Addr) {
+		for _, text := range texts {
+			out = append(out, netip.MustParseAddr(text))
+		}
+		return out
+	}
+	for _, step := range []struct {
+		user relay.Addresses
+		set  []netip.Addr
+		want string
+	}{
+		{a, addrs("10.0.0.1", "10.0.0.3"), "10.0.0.1\n10.0.0.3"},
+		{b, addrs("10.0.0.2", "10.0.0.3"), "10.0.0.1\n10.0.0.2\n10.0.0.3"},
+		{a, nil, "10.0.0.2\n10.0.0.3"},
+		{b, nil, ""},
+	} {
+		if err := step.user.Set(t.Context(), step.set); err != nil || host.String() != step.want {
+			t.Errorf("%v: the host holds %q, want %q; %v", step.set, host, step.want, err)
+		}
+	}
+}
