@@ -11,13 +11,20 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// newNetworkCommand makes `kubelet network plan`.
-func newNetworkCommand(out io.Writer) *cobra.Command {
+// newNetworkCommand makes `kubelet network plan` and its neighbours.
+func newNetworkCommand(stdin io.Reader, out io.Writer) *cobra.Command {
 	parent := &cobra.Command{Use: "network", Short: "Explains this node's pod network", Args: cobra.NoArgs}
+	parent.AddCommand(newNetworkPlanCommand(out), newRoutesCommand(stdin, out))
+	return parent
+}
+
+// newNetworkPlanCommand makes `kubelet network plan`.
+func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 	o := struct {
-		platform      platformFlags
-		mode, engine  string
-		podCIDRs, out []string
+		platform               platformFlags
+		mode, engine           string
+		podCIDRs, out, nodeIPs []string
+		mtu                    int
 	}{}
 	plan := &cobra.Command{
 		Use:     "plan --pod-cidr=10.244.1.0/24",
@@ -27,10 +34,12 @@ func newNetworkCommand(out io.Writer) *cobra.Command {
 	}
 	fs := plan.Flags()
 	o.platform.add(fs)
-	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "host-gateway, upstream or external")
+	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "host-gateway, overlay, upstream or external")
 	fs.StringVar(&o.engine, "engine-version", "", "version of the Docker Engine, as in 28.1.0")
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on the node")
 	fs.StringSliceVar(&o.out, "cluster-cidr", nil, "`ranges` of all pods: traffic to them keeps the pod's address")
+	fs.StringSliceVar(&o.nodeIPs, "node-ip", nil, "`addresses` of the node, where tunnels begin")
+	fs.IntVar(&o.mtu, "mtu", 0, "`bytes` of a packet on the node's own interface; 0: 1500")
 	plan.RunE = func(*cobra.Command, []string) error {
 		platform, err := o.platform.value()
 		if err != nil {
@@ -44,15 +53,21 @@ func newNetworkCommand(out io.Writer) *cobra.Command {
 			}
 			cfg.NonMasquerade = append(cfg.NonMasquerade, prefix)
 		}
-		state, err := network.Plan(cfg, network.Facts{PodCIDRs: o.podCIDRs, EngineVersion: o.engine})
+		for _, value := range o.nodeIPs {
+			addr, err := parseAddr("node-ip", value)
+			if err != nil {
+				return err
+			}
+			cfg.NodeIPs = append(cfg.NodeIPs, addr)
+		}
+		state, err := network.Plan(cfg, network.Facts{PodCIDRs: o.podCIDRs, EngineVersion: o.engine, MTU: o.mtu})
 		if err != nil {
 			return err
 		}
 		_, err = fmt.Fprint(out, state)
 		return err
 	}
-	parent.AddCommand(plan)
-	return parent
+	return plan
 }
 
 // newPlanCommand makes `kubelet plan`.
