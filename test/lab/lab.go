@@ -52,8 +52,8 @@ type Cluster struct {
 
 	Control *Host
 	Nodes   []*Host
-	Peer    *Host // of UpPeer
-	Windows *Host // of UpWindows
+	Peer    *Host   // of UpPeer
+	Windows []*Host // of UpWindows: win1, win2
 
 	// EngineAPI is the engine that kubelets shall see, one of EngineAPIs; "": their own engine as it is. It acts on
 	// the next Up. New takes it from ENGINE_API in the environment.

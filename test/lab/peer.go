@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,8 +34,8 @@ func (c *Cluster) newPeer() *Host {
 	return peer
 }
 
-// machines returns every host that may be there, the peer and the one for Windows among them.
-func (c *Cluster) machines() []*Host { return append(c.Hosts(), c.Peer, c.Windows) }
+// machines returns every host that may be there, the peer and those for Windows among them.
+func (c *Cluster) machines() []*Host { return slices.Concat(c.Hosts(), []*Host{c.Peer}, c.Windows) }
 
 // UpPeer joins the peer to the running cluster and returns when it is Ready.
 func (c *Cluster) UpPeer(ctx context.Context) error {

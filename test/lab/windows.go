@@ -2,32 +2,42 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 )
 
-// The host for Windows has an engine and no agent: test/windows runs kubelet.exe and proxy.exe there, under Wine.
+// A host for Windows has an engine and no agent: test/windows runs kubelet.exe and proxy.exe there, under Wine.
 
-func (c *Cluster) newWindows() *Host {
-	host := c.newHost("win1", netip.MustParseAddr("172.30.0.13"))
-	host.number = len(c.Nodes) + 1
-	host.processes = []*Process{
-		{Name: "containerd", host: host, argv: host.containerdArgv},
-		{Name: "dockerd", host: host, argv: host.dockerdArgv},
+func (c *Cluster) newWindows() (hosts []*Host) {
+	for i, addr := range []string{"172.30.0.13", "172.30.0.14"} {
+		host := c.newHost(fmt.Sprintf("win%d", i+1), netip.MustParseAddr(addr))
+		host.number = len(c.Nodes) + 1 + i
+		host.processes = []*Process{
+			{Name: "containerd", host: host, argv: host.containerdArgv},
+			{Name: "dockerd", host: host, argv: host.dockerdArgv},
+		}
+		hosts = append(hosts, host)
 	}
-	return host
+	return hosts
 }
 
-// UpWindows brings up the host for Windows and its engine, in a cluster that is up. Down removes it.
-func (c *Cluster) UpWindows(ctx context.Context) error {
+// UpWindows brings up hosts for Windows and their engines, in a cluster that is up. Down removes them.
+func (c *Cluster) UpWindows(ctx context.Context, hosts ...*Host) error {
 	unlock, err := c.claim()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	only := []*Host{c.Windows}
 	return c.run(ctx, []step{
-		{"windows: host", func(ctx context.Context) error { return c.upHost(ctx, c.Windows) }},
-		{"windows: engine", func(ctx context.Context) error { return c.upEnginesOf(ctx, only) }},
-		{"windows: images", func(ctx context.Context) error { return c.upImagesOf(ctx, only) }},
+		{"windows: hosts", func(ctx context.Context) error {
+			for _, host := range hosts {
+				if err := c.upHost(ctx, host); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"windows: engines", func(ctx context.Context) error { return c.upEnginesOf(ctx, hosts) }},
+		{"windows: images", func(ctx context.Context) error { return c.upImagesOf(ctx, hosts) }},
 	})
 }

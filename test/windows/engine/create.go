@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -174,7 +175,17 @@ func (e *Engine) start(w http.ResponseWriter, r *http.Request, id string) {
 			return
 		}
 	}
-	e.forward(w, r)
+	if e.opts.HNS == nil {
+		e.forward(w, r)
+		return
+	}
+	status, text, err := e.do(r.Context(), http.MethodPost, "/containers/"+url.PathEscape(id)+"/start", nil)
+	if err == nil && status == http.StatusNoContent {
+		if err = e.attach(r.Context(), id); err != nil {
+			_, _, _ = e.do(context.WithoutCancel(r.Context()), http.MethodPost, "/containers/"+url.PathEscape(id)+"/kill", nil)
+		}
+	}
+	relay(w, status, text, err)
 }
 
 // mismatch compares the image's os.version with the host's; "": it fits. The words are HCS' (hcsshim internal/hcs/errors.go, 0xc0370101).

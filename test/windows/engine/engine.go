@@ -8,9 +8,11 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -31,6 +33,8 @@ type Options struct {
 	Isolation container.Isolation // the daemon's default (exec-opt isolation); "": process, as on every Server
 	// Dial reaches the engine beneath.
 	Dial func(context.Context) (net.Conn, error)
+	// HNS is told of networks, and of endpoints of containers, once Watch runs. nil: there is none, as if HNS had no say.
+	HNS HNSCall
 }
 
 // Engine is an http.Handler; all methods may be called concurrently.
@@ -39,6 +43,8 @@ type Engine struct {
 	facts release
 	proxy *httputil.ReverseProxy
 	http  *http.Client
+
+	endpoints sync.Mutex // held while endpoints of HNS change
 
 	mu     sync.Mutex
 	calls  []string
@@ -188,6 +194,39 @@ func (e *Engine) ask(ctx context.Context, path string, out any) error {
 		return fmt.Errorf("%s: %s", path, response.Status)
 	}
 	return json.NewDecoder(response.Body).Decode(out)
+}
+
+// do does a call of our own, of any kind; body is sent as JSON unless it is nil.
+func (e *Engine) do(ctx context.Context, method, path string, body any) (status int, text []byte, err error) {
+	data := []byte{}
+	if body != nil {
+		if data, err = json.Marshal(body); err != nil {
+			return 0, nil, err
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, bytes.NewReader(data))
+	if err != nil {
+		return 0, nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := e.http.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	text, err = io.ReadAll(response.Body)
+	return response.StatusCode, text, err
+}
+
+// relay passes on what do returned.
+func relay(w http.ResponseWriter, status int, text []byte, err error) {
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(text)
 }
 
 // Path is where a file of drive C is on this machine. Names are found whatever their case, as Windows finds them.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -52,7 +53,8 @@ func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request, _ string)
 			}
 		}
 	}
-	label, err := json.Marshal(keptNetwork{body.Driver, body.Options, body.IPAM})
+	k := keptNetwork{body.Driver, body.Options, body.IPAM}
+	label, err := json.Marshal(k)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
@@ -67,7 +69,19 @@ func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request, _ string)
 	if body.IPAM != nil {
 		beneath.IPAM = &network.IPAM{Driver: "default", Config: body.IPAM.Config}
 	}
-	e.send(w, r, beneath)
+	status, text, err := e.do(r.Context(), http.MethodPost, "/networks/create", beneath)
+	if err == nil && status == http.StatusCreated {
+		var created struct {
+			ID string `json:"Id"`
+		}
+		if err = json.Unmarshal(text, &created); err == nil {
+			err = e.createInHNS(created.ID, k)
+		}
+		if err != nil {
+			_, _, _ = e.do(context.WithoutCancel(r.Context()), http.MethodDelete, "/networks/"+created.ID, nil)
+		}
+	}
+	relay(w, status, text, err)
 }
 
 func (e *Engine) network(w http.ResponseWriter, r *http.Request, id string) {
@@ -84,7 +98,16 @@ func (e *Engine) network(w http.ResponseWriter, r *http.Request, id string) {
 		refuse(w, http.StatusNotFound, fmt.Sprintf("network %s not found", id))
 		return
 	}
-	e.forward(w, r)
+	k, full, err := e.keptNetwork(r.Context(), id)
+	if err != nil || r.Method != http.MethodDelete || e.opts.HNS == nil {
+		e.forward(w, r)
+		return
+	}
+	status, text, err := e.do(r.Context(), http.MethodDelete, "/networks/"+full, nil)
+	if err == nil && status == http.StatusNoContent {
+		err = e.removeFromHNS(k.nameInHNS(full))
+	}
+	relay(w, status, text, err)
 }
 
 func (e *Engine) connect(w http.ResponseWriter, r *http.Request, id string) {
@@ -104,7 +127,12 @@ func (e *Engine) rewriteNetwork(v map[string]any) bool {
 		if err := json.Unmarshal([]byte(text), &k); err != nil {
 			return false
 		}
-		v["Driver"], v["Options"] = k.Driver, orEmpty(k.Options)
+		options := orEmpty(k.Options)
+		id, _ := v["Id"].(string)
+		if n, err := e.inHNS(k.nameInHNS(id)); err == nil && n.ID != "" {
+			options[optionID] = n.ID
+		}
+		v["Driver"], v["Options"] = k.Driver, options
 		delete(labels, keptLabel)
 		setIPAMDriver(v)
 	case v["Name"] == natBeneath:

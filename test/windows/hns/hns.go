@@ -108,13 +108,20 @@ func (h *HNS) Restart() {
 	h.Start()
 }
 
-// Reboot restarts the host: endpoints, load balancers, routes and namespaces are gone; persistent networks are there again.
+// Reboot restarts the host: endpoints, load balancers, routes and namespaces are gone; persistent networks are there again, with their
+// adapters and the host's addresses on them.
 func (h *HNS) Reboot() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.running = true
 	h.handles = map[uint64]handle{}
 	h.forget()
+	for _, n := range h.networks {
+		if adapter := h.bound[n.ID]; adapter != "" {
+			h.binding = adapter
+		}
+		h.adapterChanged(n, true)
+	}
 }
 
 func (h *HNS) forget() {

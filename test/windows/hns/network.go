@@ -153,9 +153,13 @@ func (h *HNS) bind(n *Network) error {
 	return fail(AdapterNotFound, "there is no free adapter %q among %q", want, h.adapters)
 }
 
-// adapterChanged tells the host's IP stack of the adapter that a network brings or takes away.
+// adapterChanged tells the host's IP stack of the adapter that a network brings or takes away. Server 2016 has names of its own: "HNS
+// Internal NIC" (docker/for-win#750) and, for a transparent network, "HNSTransparent" (docker/for-win#294).
 func (h *HNS) adapterChanged(n *Network, added bool) {
 	name := "vEthernet (" + n.Name + ")"
+	if h.version == nil && n.Type == "NAT" {
+		name = "vEthernet (HNS Internal NIC)"
+	}
 	if networkTypes[n.Type].external {
 		if added {
 			h.bound[n.ID], h.binding = h.binding, ""
@@ -170,6 +174,9 @@ func (h *HNS) adapterChanged(n *Network, added bool) {
 			}
 		}
 		name = "vEthernet (" + adapter + ")"
+		if h.version == nil && n.Type == "Transparent" {
+			name = "vEthernet (HNSTransparent)"
+		}
 	}
 	if h.onAdapter != nil && n.Type != "Private" {
 		h.onAdapter(name, added, n.hostAddresses())

@@ -108,6 +108,7 @@ func (h *Host) route(function string, key routeKey, row []byte) outcome {
 			return refuse(errorInvalidParameter, "Metric is not set") // as InitializeIpForwardEntry leaves it
 		}
 		h.routes[key] = row
+		h.tellRoute(true, key)
 		h.notify(kindRoute, added, row)
 	case "SetIpForwardEntry2":
 		if !exists {
@@ -124,6 +125,7 @@ func (h *Host) route(function string, key routeKey, row []byte) outcome {
 		} else {
 			delete(h.routes, key)
 		}
+		h.tellRoute(false, key)
 		h.notify(kindRoute, deleted, row)
 	default: // GetIpForwardEntry2
 		if !exists {

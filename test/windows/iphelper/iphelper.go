@@ -4,7 +4,7 @@
 //	winipcfg --> shim iphlpapi.dll --> Host.Call --> state, calls.Log
 //
 // Error codes and rules are those of Microsoft's pages of the functions in netioapi.h, unless another source stands at the rule. Nothing
-// reaches Linux: OnAddress lets a test mirror addresses there.
+// reaches Linux: OnAddress and OnRoute let a test mirror addresses and routes there.
 package iphelper
 
 import (
@@ -36,6 +36,8 @@ type adapter struct {
 type Host struct {
 	// OnAddress is told of addresses that programs add and remove, with the lock held; it may be nil.
 	OnAddress func(added bool, address netip.Prefix, adapter string)
+	// OnRoute is the same for routes.
+	OnRoute func(added bool, prefix netip.Prefix, via netip.Addr)
 
 	log *calls.Log
 
@@ -72,32 +74,37 @@ func (h *Host) Reboot() {
 			h.OnAddress(false, netip.PrefixFrom(key.addr, int(row[addressBits])), h.name(key.luid))
 		}
 	}
+	for key, row := range h.routes {
+		if row != nil {
+			h.tellRoute(false, key)
+		}
+	}
 	h.forget()
 }
 
-// SetAdapter adds a simulated adapter with its addresses, or removes it with all that is on it.
+func (h *Host) tellRoute(added bool, key routeKey) {
+	if h.OnRoute != nil {
+		h.OnRoute(added, key.prefix, key.via)
+	}
+}
+
+// SetAdapter adds a simulated adapter with its addresses, those of one that is there included, or removes it with all that is on it.
 func (h *Host) SetAdapter(name string, present bool, addresses []netip.Prefix) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	i := slices.IndexFunc(h.adapters, func(a *adapter) bool { return a.own && a.name == name })
 	switch {
-	case present && i < 0:
-		index := uint32(1000)
-		for _, a := range h.adapters {
-			index = max(index, a.index+1)
+	case present:
+		if i < 0 {
+			h.addAdapter(name)
+			i = len(h.adapters) - 1
 		}
-		a := &adapter{luid: uint64(6)<<48 | uint64(index)<<24, index: index, name: name, own: true} // ifType 6: Ethernet
-		h.adapters = append(h.adapters, a)
 		for _, p := range addresses {
-			row := make([]byte, addressSize)
-			putSockaddr(row[addressAddr:], p.Addr())
-			le.PutUint64(row[addressLUID:], a.luid)
-			row[addressBits] = byte(p.Bits())
-			h.putAddress(keyOfAddress(row), row)
+			h.ownAddress(h.adapters[i].luid, p)
 		}
-		h.notify(kindInterface, added, nil)
 	case !present && i >= 0:
-		luid := h.adapters[i].luid
+		gone := h.adapters[i]
+		luid := gone.luid
 		h.adapters = slices.Delete(h.adapters, i, i+1)
 		for key, row := range h.addresses {
 			if key.luid == luid {
@@ -111,7 +118,36 @@ func (h *Host) SetAdapter(name string, present bool, addresses []netip.Prefix) {
 				h.notify(kindRoute, deleted, row)
 			}
 		}
-		h.notify(kindInterface, deleted, nil)
+		h.notifyAdapter(deleted, gone)
+	}
+}
+
+func (h *Host) addAdapter(name string) {
+	index := uint32(1000)
+	for _, a := range h.adapters {
+		index = max(index, a.index+1)
+	}
+	a := &adapter{luid: uint64(6)<<48 | uint64(index)<<24, index: index, name: name, own: true} // ifType 6: Ethernet
+	h.adapters = append(h.adapters, a)
+	h.notifyAdapter(added, a)
+}
+
+// notifyAdapter tells of an adapter that comes or goes, once per address family. Only an initial notification has no row (Microsoft's page of
+// NotifyIpInterfaceChange).
+func (h *Host) notifyAdapter(kind uint32, a *adapter) {
+	for _, family := range []uint16{familyIPv4, familyIPv6} {
+		h.notify(kindInterface, kind, h.interfaceRow(interfaceKey{family, a.luid}, a))
+	}
+}
+
+// ownAddress gives the host an address that goes with a network, unless it has it.
+func (h *Host) ownAddress(luid uint64, p netip.Prefix) {
+	row := make([]byte, addressSize)
+	putSockaddr(row[addressAddr:], p.Addr())
+	le.PutUint64(row[addressLUID:], luid)
+	row[addressBits] = byte(p.Bits())
+	if key := keyOfAddress(row); h.addresses[key] == nil {
+		h.putAddress(key, row)
 	}
 }
 

@@ -28,9 +28,9 @@ func (h *Host) routeTable(family uint32, own [][]byte) []byte {
 	for _, row := range own {
 		h.saw(le.Uint64(row[routeLUID:]), le.Uint32(row[routeIndex:]), "")
 		key := keyOfRoute(row)
-		h.realRoutes[key] = true
-		if _, changed := h.routes[key]; !changed {
+		if _, changed := h.routes[key]; !changed { // else it may be OnRoute's doing
 			out = append(out, row...)
+			h.realRoutes[key] = true
 		}
 	}
 	var more [][]byte

@@ -22,23 +22,25 @@ import (
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
-// TestJoin goes through the life of a node, for each Windows Server. WINKUBE_WINDOWS=20348 picks one.
+// TestJoin goes through the life of a node, for each Windows Server, on as many hosts at a time as there are.
 func TestJoin(t *testing.T) {
-	for _, build := range rig.Builds {
-		name := strconv.Itoa(build)
-		if only := os.Getenv("WINKUBE_WINDOWS"); only != "" && only != name {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			m := newMember(t, build)
+	for _, build := range servers {
+		t.Run(strconv.Itoa(build), func(t *testing.T) {
+			t.Parallel()
+			host := <-free
+			t.Cleanup(func() { free <- host })
+			m := newMember(t, host, build)
 			m.boot()
 			m.join()
 			m.samples()
 			m.streams()
 			m.services()
+			m.state("state of HNS, IP Helper, netsh")
 			m.killed()
 			m.engineRestarts()
+			m.hnsRestarts()
 			m.reboots()
+			m.asServices()
 			m.leaves()
 		})
 	}
@@ -47,16 +49,24 @@ func TestJoin(t *testing.T) {
 // did writes a cell of the table.
 func (m *member) did(check, cell string) {
 	results.set(check, m.Build, cell)
-	m.Logf("%s: %s", check, cell)
+	m.Logf("%5.1f s  %s: %s", time.Since(m.begin).Seconds(), check, cell)
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
 // join starts the agents and, when the Node has its range of pods' addresses, does what the seeds' pages have the administrator do: it
-// makes the Docker network and the routes.
+// makes the Docker network.
 func (m *member) join() {
 	ctx := m.Context()
 	m.startAgents()
+	for _, one := range []struct {
+		name, port string
+		began      time.Time
+	}{{"kubelet.exe", "10248", m.kubelet.begin}, {"proxy.exe", "10256", m.proxy.begin}} {
+		url := "http://127.0.0.1:" + one.port + "/healthz"
+		m.until(time.Minute, url, func(ctx context.Context) error { return m.get(ctx, url, "") })
+		m.did(one.name+": start to /healthz", seconds(time.Since(one.began)))
+	}
 	var cidr string
 	took := m.until(time.Minute, "Node "+m.host.Name, func(ctx context.Context) error {
 		node, err := client.CoreV1().Nodes().Get(ctx, m.host.Name, metav1.GetOptions{})
@@ -68,13 +78,12 @@ func (m *member) join() {
 		}
 		return err
 	})
-	m.did("kubelet.exe: start to registered Node", seconds(took))
+	m.did("then to a registered Node", seconds(took))
 	gateway := regexp.MustCompile(`0/\d+$`).ReplaceAllString(cidr, "1")
 	body := fmt.Sprintf(`{"Name":%q,"Driver":"transparent","IPAM":{"Driver":"windows","Config":[{"Subnet":%q,"Gateway":%q}]}}`, podNetwork, cidr, gateway)
 	if _, err := m.ask(ctx, http.MethodPost, "/networks/create", body); err != nil {
 		m.Fatal(err)
 	}
-	m.routes(ctx)
 	m.until(time.Minute, "Node Ready", func(ctx context.Context) error { return m.ready(ctx, time.Time{}) })
 	m.did("Node Ready", "ok")
 	node, err := client.CoreV1().Nodes().Get(ctx, m.host.Name, metav1.GetOptions{})
@@ -95,26 +104,7 @@ func (m *member) join() {
 	m.did("nodeInfo, labels", info.KernelVersion)
 	m.did("kubelet.exe: resident memory", m.kubelet.memory())
 	m.did("proxy.exe: resident memory", m.proxy.memory())
-}
-
-// routes leads to other nodes' pods.
-func (m *member) routes(ctx context.Context) {
-	m.Helper()
-	var lines []string
-	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		m.Fatal(err)
-	}
-	for _, node := range nodes.Items {
-		if host := cluster.Node(node.Name); host != nil && host != m.host {
-			lines = append(lines, "route replace "+node.Spec.PodCIDR+" via "+host.Addr.String())
-		}
-	}
-	for _, line := range lines {
-		if _, err := m.host.Exec(ctx, append([]string{"ip"}, strings.Fields(line)...)...); err != nil {
-			m.Fatal(err)
-		}
-	}
+	m.podCIDR = cidr
 }
 
 // ready is nil when the Node is Ready and its kubelet said so after since.
@@ -144,12 +134,17 @@ func (m *member) ready(ctx context.Context, since time.Time) error {
 // sampleFiles are those of build/samples that run on Windows too.
 var sampleFiles = []string{"configmap.yaml", "daemonset.yaml", "deployment.yaml", "emptydir.yaml", "hostpath.yaml", "iis.yaml", "secret.yaml"}
 
-// forWindows makes a sample one for Windows: the selector, a path of the host, and node ports that the samples on Linux do not have.
-func forWindows(text string) string {
-	return strings.NewReplacer(
-		"os: linux", "os: windows", "path: /usr/lib", `path: C:\host`, "nodePort: 30", "nodePort: 31",
-		"    spec:\n      containers:\n      - name: hello", "    spec:\n      nodeSelector: {kubernetes.io/os: windows}\n      containers:\n      - name: hello",
+var selector = regexp.MustCompile(`(?m)^( *)nodeSelector:$`)
+
+// forWindows makes a sample one for a Windows node: the selectors, a path of the host, and node ports that neither the samples on Linux nor
+// those of the other Windows Servers have.
+func forWindows(text, node string, build int) string {
+	ports := strconv.Itoa(311 + slices.Index(rig.Builds, build))
+	text = strings.NewReplacer(
+		"os: linux", "os: windows", "path: /usr/lib", `path: C:\host`, "nodePort: 300", "nodePort: "+ports,
+		"    spec:\n      containers:\n      - name: hello", "    spec:\n      nodeSelector:\n        kubernetes.io/os: windows\n      containers:\n      - name: hello",
 	).Replace(text)
+	return selector.ReplaceAllString(text, "$0\n$1  kubernetes.io/hostname: "+node)
 }
 
 // samples runs the seeds' samples and looks into them.
@@ -162,7 +157,7 @@ func (m *member) samples() {
 		if err != nil {
 			m.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(forWindows(string(data))), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(forWindows(string(data), m.host.Name, m.Build)), 0o644); err != nil {
 			m.Fatal(err)
 		}
 	}
@@ -348,6 +343,7 @@ func (m *member) killed() {
 		m.Errorf("containers before: %v\nafter: %v", before, after)
 	}
 	m.did("containers kept over kill -9", strconv.Itoa(len(before)))
+	m.state("state after kill -9")
 }
 
 // engineRestarts restarts the engine with its containers alive, as an update of Docker with live-restore does.
@@ -363,7 +359,7 @@ func (m *member) engineRestarts() {
 	m.startEngine()
 	begin := time.Now()
 	m.until(90*time.Second, "Node Ready after a restart of the engine", func(ctx context.Context) error {
-		if err := m.ready(ctx, begin); err != nil {
+		if err := m.ready(ctx, time.Time{}); err != nil {
 			return err
 		}
 		return m.podsReady(ctx, 9, 0)
@@ -373,6 +369,23 @@ func (m *member) engineRestarts() {
 	}
 	m.inPod("my-secret-pod env")
 	m.did("engine restarted: pods as before after", seconds(time.Since(begin)))
+	m.state("state after the engine's restart")
+}
+
+// hnsRestarts lets HNS crash and come back with what it keeps. Where it loses endpoints, no container has a network on Windows until its
+// pod is made anew; nothing of ours does that yet (issue 5), and the check says so. The containers beneath keep theirs.
+func (m *member) hnsRestarts() {
+	m.world.HNS.Crash()
+	m.services()
+	m.world.HNS.Start()
+	m.until(time.Minute, "Node Ready after a crash of HNS", func(ctx context.Context) error { return m.ready(ctx, time.Time{}) })
+	m.inPod("my-secret-pod env")
+	const check = "state after a crash of HNS"
+	if err := m.sameState(m.Context(), false); err != nil && m.sameState(m.Context(), true) == nil {
+		m.did(check, "not healed: issue 5")
+		return
+	}
+	m.state(check)
 }
 
 // reboots ends everything on the host at once and starts it again.
@@ -404,6 +417,7 @@ func (m *member) reboots() {
 	if got := m.inPod("my-empty-dir-pod cat /cache/file"); strings.TrimSpace(got) != "kept" {
 		m.Errorf("emptyDir after a reboot: %q", got)
 	}
+	m.state("state after a reboot")
 }
 
 // leaves deletes everything and wants nothing left.
@@ -428,9 +442,14 @@ func (m *member) leaves() {
 		return err
 	})
 	m.did("no directory of a pod left", "ok")
-	m.kubelet.stop()
-	m.proxy.stop()
-	m.did("ended in order on Ctrl-C", fmt.Sprintf("%d, %d", m.kubelet.cmd.ProcessState.ExitCode(), m.proxy.cmd.ProcessState.ExitCode()))
+	if _, err := m.ask(ctx, http.MethodDelete, "/networks/"+podNetwork, ""); err != nil {
+		m.Error(err)
+	}
+	if left := m.world.HNS.String(); strings.Contains(left, "endpoint") || strings.Count(left, "network ") != 1 {
+		m.Errorf("left in HNS beside the network nat:\n%s", left)
+	}
+	m.did("nothing left in HNS", "ok")
+	m.stopServices()
 	faults, err := m.ask(ctx, http.MethodGet, "/_faults", "")
 	if err != nil || faults != "" {
 		m.Errorf("what a client of Windows should not ask: %v\n%s", err, faults)

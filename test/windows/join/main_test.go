@@ -17,11 +17,13 @@ import (
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
-// cluster is the lab's; the tests take turns on its host for Windows.
+// cluster is the lab's; the tests take turns on its hosts for Windows.
 var (
 	cluster *lab.Cluster
 	client  kubernetes.Interface
-	bin     string // where kubelet.exe, proxy.exe and windockerd are
+	servers []int          // that join
+	bin     string         // where kubelet.exe, proxy.exe and windockerd are
+	free    chan *lab.Host // hosts on which no test runs
 )
 
 func TestMain(m *testing.M) {
@@ -42,6 +44,9 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	if err != nil {
 		return 1, err
 	}
+	if servers, err = chosen(os.Getenv("WINKUBE_WINDOWS")); err != nil {
+		return 1, err
+	}
 	cluster = lab.New(root, os.Stdout)
 	unlock, err := cluster.Lock()
 	if err != nil {
@@ -49,11 +54,16 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	}
 	defer unlock()
 	keep := cluster.Running() || os.Getenv("WINKUBE_KEEP") != ""
-	if err := cluster.UpWithoutAgents(ctx); err != nil {
+	if err := cluster.Up(ctx); err != nil {
 		return 1, err
 	}
-	if err := cluster.UpWindows(ctx); err != nil {
+	hosts := cluster.Windows[:min(len(servers), len(cluster.Windows))]
+	if err := cluster.UpWindows(ctx, hosts...); err != nil {
 		return 1, err
+	}
+	free = make(chan *lab.Host, len(hosts))
+	for _, host := range hosts {
+		free <- host
 	}
 	if client, err = cluster.Client(); err != nil {
 		return 1, err
@@ -67,6 +77,18 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 		err = cluster.Down(ctx)
 	}
 	return code, err
+}
+
+// chosen are the Windows Servers that join: the named one, or all.
+func chosen(name string) ([]int, error) {
+	if name == "" {
+		return rig.Builds, nil
+	}
+	build, err := strconv.Atoi(name)
+	if err != nil || !slices.Contains(rig.Builds, build) {
+		return nil, fmt.Errorf("WINKUBE_WINDOWS is %q: must be one of %v, or empty for all", name, rig.Builds)
+	}
+	return []int{build}, nil
 }
 
 // build makes the programs with counters of coverage and with the library that Wine needs; else they are what `make` makes.
@@ -118,17 +140,17 @@ func (t *table) String() string {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nexecuted under Wine (simulated: Windows, its Docker engine, HNS and IP Helper; pods are Linux containers)\n%-44s", "")
+	fmt.Fprintf(&b, "\nexecuted under Wine (simulated: Windows, its Docker engine, HNS and IP Helper; pods are Linux containers; programs count coverage)\n%-44s", "")
 	for _, build := range rig.Builds {
 		if builds[build] {
-			fmt.Fprintf(&b, " %-16s", strconv.Itoa(build))
+			fmt.Fprintf(&b, " %-20s", strconv.Itoa(build))
 		}
 	}
 	for _, row := range t.rows {
 		fmt.Fprintf(&b, "\n%-44s", row)
 		for _, build := range rig.Builds {
 			if builds[build] {
-				fmt.Fprintf(&b, " %-16s", orDash(t.cells[row][build]))
+				fmt.Fprintf(&b, " %-20s", orDash(t.cells[row][build]))
 			}
 		}
 	}

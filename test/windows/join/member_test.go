@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,7 +39,10 @@ type member struct {
 	*rig.Prefix
 	host    *lab.Host
 	world   *sim.World // HNS, IP Helper, netsh, counters
-	space   string     // namespace of its pods
+	begin   time.Time
+	space   string // namespace of its pods
+	podCIDR string
+	updated bool // -update has written the golden file
 	engine  *program
 	relay   func()
 	kubelet *program
@@ -53,14 +57,13 @@ type program struct {
 	begin time.Time
 }
 
-func newMember(t *testing.T, build int) *member {
+func newMember(t *testing.T, host *lab.Host, build int) *member {
 	t.Helper()
-	host := cluster.Windows
 	p, err := rig.OpenIn(t.Context(), build, host.Namespace())
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &member{T: t, Prefix: p, host: host, covered: filepath.Join(p.Dir, "covered")}
+	m := &member{T: t, Prefix: p, host: host, begin: time.Now(), covered: filepath.Join(p.Dir, "covered")}
 	t.Cleanup(func() {
 		for _, one := range []*program{m.kubelet, m.proxy, m.engine} {
 			one.kill()
@@ -73,6 +76,11 @@ func newMember(t *testing.T, build int) *member {
 	if err := errors.Join(p.Own(m.covered), m.forget(t.Context())); err != nil {
 		t.Fatal(err)
 	}
+	for name, value := range m.environment() { // for services, which have no other
+		if err := p.SetRegistry(t.Context(), `HKEY_LOCAL_MACHINE\System\CurrentControlSet\Control\Session Manager\Environment`, name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
 	m.simulate()
 	return m
 }
@@ -81,7 +89,7 @@ func newMember(t *testing.T, build int) *member {
 func (m *member) simulate() {
 	m.Helper()
 	m.world = sim.New(m.Build)
-	m.world.IPHelper.OnAddress = m.mirror
+	m.world.IPHelper.OnAddress, m.world.IPHelper.OnRoute = m.mirror, m.mirrorRoute
 	socket := m.host.RunDir("sim.sock")
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		m.Fatal(err)
@@ -100,17 +108,38 @@ func (m *member) simulate() {
 
 // mirror gives the host of Linux the addresses that proxy.exe adds by IP Helper: its sockets need them.
 func (m *member) mirror(added bool, address netip.Prefix, _ string) {
+	if !address.IsSingleIP() {
+		return // of an adapter that HNS brings: the network beneath has its own
+	}
+	m.onLinux(added, "address", address.String(), "dev", "lo")
+}
+
+// mirrorRoute does the same with routes.
+func (m *member) mirrorRoute(added bool, prefix netip.Prefix, via netip.Addr) {
+	m.onLinux(added, "route", prefix.String(), "via", via.String())
+}
+
+func (m *member) onLinux(added bool, object string, args ...string) {
 	verb := "del"
 	if added {
 		verb = "replace"
 	}
-	if _, err := m.host.Exec(context.Background(), "ip", "address", verb, address.String(), "dev", "lo"); err != nil && added {
-		m.Errorf("cannot mirror an address: %v", err)
+	if _, err := m.host.Exec(context.Background(), append([]string{"ip", object, verb}, args...)...); err != nil && added {
+		m.Errorf("cannot mirror %s: %v", object, err)
 	}
 }
 
-// forget removes what a member before this one left in the cluster and in the engine: its Node, its containers, its network.
+// forget removes what a member before this one left in the cluster, in the engine and on the host: its Node, its containers, its network,
+// mirrored addresses and routes.
 func (m *member) forget(ctx context.Context) error {
+	if _, err := m.host.Exec(ctx, "ip", "address", "flush", "dev", "lo", "scope", "global"); err != nil {
+		return err
+	}
+	for _, other := range slices.Concat(cluster.Nodes, cluster.Windows) {
+		if _, err := m.host.Exec(ctx, "ip", "route", "flush", "via", other.Addr.String()); err != nil {
+			return err
+		}
+	}
 	if err := client.CoreV1().Nodes().Delete(ctx, m.host.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -142,9 +171,9 @@ func (m *member) boot() {
 func (m *member) startEngine() {
 	m.Helper()
 	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket(),
-		fmt.Sprintf("--forward=%d=%s", simPort, m.host.RunDir("sim.sock")))
+		"--hns="+m.host.RunDir("sim.sock"), fmt.Sprintf("--forward=%d=%s", simPort, m.host.RunDir("sim.sock")))
 	m.engine = m.start("windockerd", cmd)
-	m.until(10*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
+	m.until(30*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
 }
 
 // startAgents starts both programs with the command lines of the seeds' pages, and credentials.
@@ -156,20 +185,37 @@ func (m *member) startAgents() {
 
 func (m *member) startKubelet() {
 	m.Helper()
-	pki := func(name string) string { return rig.WindowsPath(m.host.PKI(name)) }
-	cmd := m.Command(m.Context(), filepath.Join(bin, "kubelet.exe"), "--hostname-override="+m.host.Name, "--pod-infra-container-image="+lab.PauseImage, "--resolv-conf=",
-		"--kubeconfig="+pki("kubelet.kubeconfig"), "--node-ip="+m.host.Addr.String(), `--root-dir=C:\kubelet`, "--client-ca-file="+pki("ca.crt"),
-		"--tls-cert-file="+pki("kubelet-server.crt"), "--tls-private-key-file="+pki("kubelet-server.key"), "--cluster-dns="+lab.DNSAddress, "--cluster-domain="+lab.DNSDomain, "--v=2")
-	cmd.Env = append(cmd.Env, "CONTAINER_NETWORK="+podNetwork, "GOCOVERDIR="+rig.WindowsPath(m.covered))
-	m.kubelet = m.start("kubelet.exe", cmd)
+	m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", m.kubeletFlags()))
 }
 
 func (m *member) startProxy() {
 	m.Helper()
-	cmd := m.Command(m.Context(), filepath.Join(bin, "proxy.exe"), "--v=3", "--proxy-mode=userspace", "--hostname-override="+m.host.Name,
-		"--kubeconfig="+rig.WindowsPath(m.host.PKI("proxy.kubeconfig")), "--bind-address="+m.host.Addr.String(), "--network-mode=upstream")
-	cmd.Env = append(cmd.Env, "INTERFACE_TO_ADD_SERVICE_IP=lo", "GOCOVERDIR="+rig.WindowsPath(m.covered))
-	m.proxy = m.start("proxy.exe", cmd)
+	m.proxy = m.start("proxy.exe", m.agent("proxy.exe", m.proxyFlags()))
+}
+
+// agent prepares one of our programs.
+func (m *member) agent(exe string, flags []string) *exec.Cmd {
+	cmd := m.Command(m.Context(), filepath.Join(bin, exe), flags...)
+	for name, value := range m.environment() {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	return cmd
+}
+
+func (m *member) environment() map[string]string {
+	return map[string]string{"CONTAINER_NETWORK": podNetwork, "INTERFACE_TO_ADD_SERVICE_IP": "lo", "GOCOVERDIR": rig.WindowsPath(m.covered)}
+}
+
+func (m *member) kubeletFlags() []string {
+	pki := func(name string) string { return rig.WindowsPath(m.host.PKI(name)) }
+	return []string{"--hostname-override=" + m.host.Name, "--pod-infra-container-image=" + lab.PauseImage, "--resolv-conf=",
+		"--kubeconfig=" + pki("kubelet.kubeconfig"), "--node-ip=" + m.host.Addr.String(), `--root-dir=C:\kubelet`, "--client-ca-file=" + pki("ca.crt"),
+		"--tls-cert-file=" + pki("kubelet-server.crt"), "--tls-private-key-file=" + pki("kubelet-server.key"), "--cluster-dns=" + lab.DNSAddress, "--cluster-domain=" + lab.DNSDomain, "--v=2"}
+}
+
+func (m *member) proxyFlags() []string {
+	return []string{"--v=3", "--proxy-mode=userspace", "--hostname-override=" + m.host.Name,
+		"--kubeconfig=" + rig.WindowsPath(m.host.PKI("proxy.kubeconfig")), "--bind-address=" + m.host.Addr.String(), "--network-mode=host-gateway"}
 }
 
 func (m *member) start(name string, cmd *exec.Cmd) *program {

@@ -12,37 +12,52 @@ import (
 	"strings"
 )
 
+// Image is a DLL or a program: the name that it gets in System32 ("iphlpapi.dll", "netsh.exe") and the file that it is.
+type Image struct{ Name, Path string }
+
 // InstallDLL puts the file at path into System32 as name ("iphlpapi.dll") and lets Windows programs load it by override ("native",
 // "native,builtin"). It returns only when a program in the prefix was seen to load that very file: an override that did not take effect
 // would leave Wine's own, whose stubs succeed silently.
 func (p *Prefix) InstallDLL(ctx context.Context, name, path, override string) error {
-	return p.install(ctx, name, path, override, "dll")
+	return p.install(ctx, override, Image{name, path})
 }
 
 // InstallEXE does the same for a program that is called by name or by its path in System32 ("netsh.exe").
 func (p *Prefix) InstallEXE(ctx context.Context, name, path string) error {
-	return p.install(ctx, name, path, "native", "exe")
+	return p.install(ctx, "native", Image{name, path})
 }
 
-func (p *Prefix) install(ctx context.Context, name, path, override, kind string) error {
-	target := filepath.Join(p.SystemDir(), name)
-	if err := replaceFile(path, target); err != nil {
-		return fmt.Errorf("cannot install %s: %w", name, err)
+// Install does the same for several at once, with the override "native".
+func (p *Prefix) Install(ctx context.Context, images ...Image) error {
+	return p.install(ctx, "native", images...)
+}
+
+func (p *Prefix) install(ctx context.Context, override string, images ...Image) error {
+	var names, want, values []string
+	for _, image := range images {
+		target := filepath.Join(p.SystemDir(), image.Name)
+		if err := replaceFile(image.Path, target); err != nil {
+			return fmt.Errorf("cannot install %s: %w", image.Name, err)
+		}
+		id, err := identity(target)
+		if err != nil {
+			return fmt.Errorf("cannot install %s: %w", image.Name, err)
+		}
+		names, want = append(names, image.Name), append(want, id)
+		values = append(values, fmt.Sprintf("%q=%q", strings.TrimSuffix(image.Name, ".dll"), override)) // programs keep their extension there
 	}
-	key := strings.TrimSuffix(name, ".dll") // programs keep their extension there
-	if err := p.SetRegistry(ctx, dllKey, key, override); err != nil {
-		return fmt.Errorf("cannot install %s: %w", name, err)
+	if err := p.importRegistry(ctx, registryHeader+section(dllKey, values...)); err != nil {
+		return fmt.Errorf("cannot install %s: %w", strings.Join(names, ", "), err)
 	}
-	want, err := identity(target)
+	loaded, err := p.Run(ctx, p.guest, append([]string{"images"}, names...)...)
 	if err != nil {
-		return fmt.Errorf("cannot install %s: %w", name, err)
+		return fmt.Errorf("cannot install %s: a file does not load: %w", strings.Join(names, ", "), err)
 	}
-	loaded, err := p.Run(ctx, p.guest, kind, name)
-	if err != nil {
-		return fmt.Errorf("cannot install %s: it does not load: %w", name, err)
-	}
-	if got := strings.TrimSpace(loaded); got != want {
-		return fmt.Errorf("cannot install %s: the override %q did not take effect: programs load %s, wanted is %s", name, override, got, want)
+	got := strings.Split(strings.TrimSpace(strings.ReplaceAll(loaded, "\r", "")), "\n")
+	for i, name := range names {
+		if i >= len(got) || got[i] != want[i] {
+			return fmt.Errorf("cannot install %s: the override %q did not take effect: programs load %q, wanted is line %d as %s", name, override, got, i+1, want[i])
+		}
 	}
 	return nil
 }

@@ -31,20 +31,21 @@ var versions = map[int]release{
 
 // registry is a file for regedit. RtlGetVersion and everything that reads the registry then answer as that Windows does.
 func (r release) registry(build int) string {
-	var b strings.Builder
-	b.WriteString("Windows Registry Editor Version 5.00\r\n")
-	section := func(key string, values ...string) {
-		fmt.Fprintf(&b, "\r\n[%s]\r\n%s\r\n", key, strings.Join(values, "\r\n"))
-	}
 	text := func(name, value string) string { return fmt.Sprintf("%q=%q", name, value) }
 	number := func(name string, value uint32) string { return fmt.Sprintf("%q=dword:%08x", name, value) }
-	section(versionKey, text("CurrentBuild", strconv.Itoa(build)), text("CurrentBuildNumber", strconv.Itoa(build)), text("CurrentVersion", "10.0"),
+	return registryHeader + section(versionKey, text("CurrentBuild", strconv.Itoa(build)), text("CurrentBuildNumber", strconv.Itoa(build)), text("CurrentVersion", "10.0"),
 		number("CurrentMajorVersionNumber", 10), number("CurrentMinorVersionNumber", 0), text("ProductName", r.product), number("UBR", r.ubr),
-		text("ReleaseId", r.display), text("DisplayVersion", r.display), text("InstallationType", "Server"), text("EditionID", "ServerDatacenter"))
-	section(`HKEY_LOCAL_MACHINE\System\CurrentControlSet\Control\ProductOptions`, text("ProductType", "ServerNT"))
-	section(`HKEY_LOCAL_MACHINE\System\HardwareConfig`, text("LastConfig", fmt.Sprintf("{7d1a0c1e-0000-4000-8000-%012d}", build)))
-	section(bootKey, number("BootId", 7))
-	return b.String()
+		text("ReleaseId", r.display), text("DisplayVersion", r.display), text("InstallationType", "Server"), text("EditionID", "ServerDatacenter")) +
+		section(`HKEY_LOCAL_MACHINE\System\CurrentControlSet\Control\ProductOptions`, text("ProductType", "ServerNT")) +
+		section(`HKEY_LOCAL_MACHINE\System\HardwareConfig`, text("LastConfig", fmt.Sprintf("{7d1a0c1e-0000-4000-8000-%012d}", build))) +
+		section(bootKey, number("BootId", 7))
+}
+
+const registryHeader = "Windows Registry Editor Version 5.00\r\n"
+
+// section is a key with its values in a file for regedit.
+func section(key string, values ...string) string {
+	return fmt.Sprintf("\r\n[%s]\r\n%s\r\n", key, strings.Join(values, "\r\n"))
 }
 
 // importRegistry merges a file of regedit's form.

@@ -2,7 +2,6 @@ package rig
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -64,7 +63,7 @@ func TestInstall(t *testing.T) {
 	if err := CompileDLL(ctx, dll, "testdata/shim.c"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := output(exec.CommandContext(ctx, compiler, "-o", exe, "testdata/tool.c")); err != nil {
+	if err := CompileEXE(ctx, exe, "testdata/tool.c"); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.InstallDLL(ctx, "pdh.dll", dll, "builtin"); err == nil || !strings.Contains(err.Error(), "did not take effect") {

@@ -50,24 +50,39 @@ func wineDir() (string, error) {
 
 // template returns a prefix that was set up and that nothing ever runs in again. It is made when the recipe or Wine changed.
 func template(ctx context.Context, as account) (string, error) {
-	parent, err := wineDir()
-	if err != nil {
-		return "", err
-	}
 	version, err := exec.CommandContext(ctx, wine, "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("cannot ask Wine for its version: %w", err)
 	}
-	hash := sha256.Sum256(fmt.Appendf(nil, "%s %d %s", version, as.uid, bcryptprimitives))
-	dir := filepath.Join(parent, "template-"+hex.EncodeToString(hash[:6]))
+	recipe := fmt.Appendf(nil, "%s %d %s", version, as.uid, bcryptprimitives)
+	return Kept("template", recipe, func(dir string) error { return makeTemplate(ctx, as, dir) })
+}
+
+var keeping sync.Mutex
+
+// Kept returns a directory that a recipe made, below _output/wine, for later runs too: it is made anew when the recipe changes. name tells
+// recipes of different things apart; build fills an empty directory.
+func Kept(name string, recipe []byte, build func(dir string) error) (string, error) {
+	keeping.Lock()
+	defer keeping.Unlock()
+	parent, err := wineDir()
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.Sum256(recipe)
+	dir := filepath.Join(parent, name+"-"+hex.EncodeToString(hash[:6]))
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
 	fresh := fmt.Sprintf("%s.%d", dir, os.Getpid())
-	if err := makeTemplate(ctx, as, fresh); err != nil {
-		return "", errors.Join(err, os.RemoveAll(fresh))
+	err = os.MkdirAll(fresh, 0o755)
+	if err == nil {
+		err = build(fresh)
 	}
-	if err := os.Rename(fresh, dir); err != nil {
+	if err == nil {
+		err = os.Rename(fresh, dir)
+	}
+	if err != nil {
 		_ = os.RemoveAll(fresh)
 		if _, there := os.Stat(dir); there != nil { // else another process was first
 			return "", err
@@ -106,7 +121,12 @@ func makeTemplate(ctx context.Context, as account, dir string) error {
 
 // CompileDLL makes a DLL of C and .def files; flags of the linker may be among them.
 func CompileDLL(ctx context.Context, out string, sources ...string) error {
-	_, err := output(exec.CommandContext(ctx, compiler, append([]string{"-shared", "-O2", "-Wall", "-Werror", "-o", out}, sources...)...))
+	return CompileEXE(ctx, out, append([]string{"-shared"}, sources...)...)
+}
+
+// CompileEXE makes a program in the same way.
+func CompileEXE(ctx context.Context, out string, sources ...string) error {
+	_, err := output(exec.CommandContext(ctx, compiler, append([]string{"-O2", "-Wall", "-Werror", "-o", out}, sources...)...))
 	return err
 }
 

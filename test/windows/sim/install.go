@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -26,24 +25,20 @@ func (w *World) Install(ctx context.Context, p *rig.Prefix, address net.Addr) er
 	if err := os.WriteFile(p.Path(`C:\winkube-sim.txt`), []byte(address.String()), 0o644); err != nil {
 		return fmt.Errorf("cannot install the simulators: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "shims")
+	if err := p.KeepBuiltin("iphlpapi.dll", "iphlpreal.dll"); err != nil {
+		return fmt.Errorf("cannot install iphlpapi.dll: %w", err)
+	}
+	dir, err := compiled(ctx, filepath.Join(p.SystemDir(), "iphlpreal.dll"))
 	if err != nil {
-		return fmt.Errorf("cannot install the simulators: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.CopyFS(dir, shims); err != nil {
-		return fmt.Errorf("cannot install the simulators: %w", err)
-	}
-	dir = filepath.Join(dir, "shim")
-	if err := w.installDLLs(ctx, p, dir); err != nil {
 		return err
 	}
-	exe := filepath.Join(dir, "netsh.exe")
-	compile := exec.CommandContext(ctx, "x86_64-w64-mingw32-gcc", "-O2", "-Wall", "-Werror", "-municode", "-o", exe, filepath.Join(dir, "netsh.c"), "-lws2_32")
-	if out, err := compile.CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot compile netsh.exe: %w: %s", err, out)
+	var images []rig.Image
+	for _, one := range binaries {
+		if one.name != "computenetwork.dll" || w.HNS.V2() { // Server 2016 has none
+			images = append(images, rig.Image{Name: one.name, Path: filepath.Join(dir, one.name)})
+		}
 	}
-	if err := p.InstallEXE(ctx, "netsh.exe", exe); err != nil {
+	if err := p.Install(ctx, images...); err != nil {
 		return err
 	}
 	if out, err := p.Run(ctx, "netsh.exe", "interface", "portproxy", "show", "all"); err != nil || len(w.Log.Calls("run")) == 0 {
@@ -53,34 +48,60 @@ func (w *World) Install(ctx context.Context, p *rig.Prefix, address net.Addr) er
 	return nil
 }
 
-func (w *World) installDLLs(ctx context.Context, p *rig.Prefix, dir string) error {
-	if err := p.KeepBuiltin("iphlpapi.dll", "iphlpreal.dll"); err != nil {
-		return fmt.Errorf("cannot install iphlpapi.dll: %w", err)
+// binaries are what the shims' sources become; files among the arguments are in the directory shim.
+var binaries = []struct {
+	name string
+	args []string
+}{
+	{"vmcompute.dll", []string{"hns.c", "-DVMCOMPUTE", "-lole32"}},
+	{"computenetwork.dll", []string{"hns.c", "-lole32"}},
+	{"iphlpapi.dll", []string{"iphlpapi.c", "iphlpapi.def"}},
+	{"pdh.dll", []string{"pdh.c"}},
+	{"netsh.exe", []string{"netsh.c", "-municode"}},
+}
+
+// compiled returns the directory with all binaries, which is kept from run to run. wine is Wine's own iphlpapi.dll.
+func compiled(ctx context.Context, wine string) (string, error) {
+	recipe, err := os.ReadFile(wine)
+	if err != nil {
+		return "", fmt.Errorf("cannot compile the shims: %w", err)
 	}
-	if err := writeForwards(filepath.Join(p.SystemDir(), "iphlpreal.dll"), filepath.Join(dir, "iphlpapi.c"), filepath.Join(dir, "iphlpapi.def")); err != nil {
+	sources, err := shims.ReadDir("shim")
+	if err != nil {
+		return "", fmt.Errorf("cannot compile the shims: %w", err)
+	}
+	for _, source := range sources {
+		text, err := shims.ReadFile("shim/" + source.Name())
+		if err != nil {
+			return "", fmt.Errorf("cannot compile the shims: %w", err)
+		}
+		recipe = append(recipe, text...)
+	}
+	return rig.Kept("shims", fmt.Append(recipe, binaries), func(dir string) error { return compile(ctx, wine, dir) })
+}
+
+func compile(ctx context.Context, wine, dir string) error {
+	if err := os.CopyFS(dir, shims); err != nil {
 		return err
 	}
-	dlls := map[string][]string{
-		"vmcompute.dll":      {"hns.c", "-DVMCOMPUTE", "-lole32"},
-		"computenetwork.dll": {"hns.c", "-lole32"},
-		"iphlpapi.dll":       {"iphlpapi.c", "iphlpapi.def"},
-		"pdh.dll":            {"pdh.c"},
+	source := func(name string) string { return filepath.Join(dir, "shim", name) }
+	if err := writeForwards(wine, source("iphlpapi.c"), source("iphlpapi.def")); err != nil {
+		return err
 	}
-	if !w.HNS.V2() {
-		delete(dlls, "computenetwork.dll") // as on Server 2016
-	}
-	for name, sources := range dlls {
-		for i, source := range sources {
-			if !strings.HasPrefix(source, "-") {
-				sources[i] = filepath.Join(dir, source)
+	for _, one := range binaries {
+		args := []string{"-Wno-unused-function"}
+		for _, arg := range one.args {
+			if !strings.HasPrefix(arg, "-") {
+				arg = source(arg)
 			}
+			args = append(args, arg)
 		}
-		path := filepath.Join(dir, name)
-		if err := rig.CompileDLL(ctx, path, append(sources, "-Wno-unused-function", "-lws2_32")...); err != nil {
-			return fmt.Errorf("cannot compile %s: %w", name, err)
+		build := rig.CompileDLL
+		if strings.HasSuffix(one.name, ".exe") {
+			build = rig.CompileEXE
 		}
-		if err := p.InstallDLL(ctx, name, path, "native"); err != nil {
-			return err
+		if err := build(ctx, filepath.Join(dir, one.name), append(args, "-lws2_32")...); err != nil {
+			return fmt.Errorf("cannot compile %s: %w", one.name, err)
 		}
 	}
 	return nil

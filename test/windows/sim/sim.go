@@ -48,8 +48,8 @@ func New(build int, adapters ...string) *World {
 
 // Reboot restarts the host: what is not persistent is gone.
 func (w *World) Reboot() {
-	w.HNS.Reboot()
 	w.IPHelper.Reboot()
+	w.HNS.Reboot()
 }
 
 // String is the state of all simulators but the counters.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net"
 )
 
 // The form of requests and answers is told in shim/wire.h.
@@ -54,6 +55,55 @@ func writeAnswer(w io.Writer, result uint32, fields ...[]byte) error {
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// ask sends a request and reads its answer, as the shims do.
+func ask(conn io.ReadWriter, fields ...string) (result uint32, answer [][]byte, err error) {
+	var b bytes.Buffer
+	b.Write(order.AppendUint32(nil, uint32(len(fields))))
+	for _, f := range fields {
+		b.Write(order.AppendUint32(nil, uint32(len(f))))
+		b.WriteString(f)
+	}
+	if _, err := conn.Write(b.Bytes()); err != nil {
+		return 0, nil, err
+	}
+	var head [2]uint32 // the result and the number of fields
+	if err := binary.Read(conn, order, &head); err != nil {
+		return 0, nil, err
+	}
+	for range min(head[1], maxFields) {
+		var size uint32
+		if err := binary.Read(conn, order, &size); err != nil {
+			return 0, nil, err
+		}
+		field := make([]byte, min(size, maxField))
+		if _, err := io.ReadFull(conn, field); err != nil {
+			return 0, nil, err
+		}
+		answer = append(answer, field)
+	}
+	return head[0], answer, nil
+}
+
+// HNSCall is HNSCall of vmcompute.dll for programs of Linux, whose World dial leads to: the engine of Windows calls it. An error is an HRESULT
+// that is not S_OK, or that the World is not reached.
+func HNSCall(dial func() (net.Conn, error)) func(method, path, request string) (string, error) {
+	return func(method, path, request string) (string, error) {
+		conn, err := dial()
+		if err != nil {
+			return "", fmt.Errorf("HNS is not reached: %w", err)
+		}
+		defer conn.Close()
+		result, answer, err := ask(conn, "hns HNSCall", method, path, request)
+		switch {
+		case err != nil || len(answer) != 2:
+			return "", fmt.Errorf("HNS is not reached: %d fields, %w", len(answer), err)
+		case result != 0:
+			return "", fmt.Errorf("%s (%#x)", answer[1], result)
+		}
+		return string(answer[0]), nil
+	}
 }
 
 // bytesBeforeZeros yields the strings of a list in which each is ended with a zero.

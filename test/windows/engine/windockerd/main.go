@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/winkube/winkube/test/windows/engine"
+	"github.com/winkube/winkube/test/windows/sim"
 )
 
 func main() {
@@ -25,9 +26,13 @@ func main() {
 	linux := flag.String("engine", "", "socket of the engine of Linux")
 	address := flag.String("listen", "127.0.0.1:2375", "where to serve")
 	socket := flag.String("socket", "", "where to serve as well, for those in another network")
+	hns := flag.String("hns", "", "socket of a server of package sim, whose HNS is told of networks and endpoints")
 	neighbour := flag.String("forward", "", "PORT=SOCKET: a port of loopback that leads to another server's socket")
 	flag.Parse()
 	opts.Dial = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", *linux) }
+	if *hns != "" {
+		opts.HNS = sim.HNSCall(func() (net.Conn, error) { return net.Dial("unix", *hns) })
+	}
 	err := forward(*neighbour)
 	if err == nil {
 		err = serve(opts, *address, *socket)
@@ -105,7 +110,16 @@ func serve(opts engine.Options, address, socket string) error {
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 2)
+	ended := make(chan error, 3)
+	if opts.HNS != nil {
+		begun := make(chan struct{})
+		go func() { ended <- e.Watch(ctx, func() { close(begun) }) }()
+		select {
+		case <-begun:
+		case err := <-ended:
+			return err
+		}
+	}
 	for _, listener := range []net.Listener{tcp, unix} {
 		go func() { ended <- server.Serve(listener) }()
 	}

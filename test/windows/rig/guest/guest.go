@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -30,16 +31,14 @@ func run(args []string) error {
 		return keep()
 	case len(args) == 1 && args[0] == "build":
 		return build()
-	case len(args) == 2 && args[0] == "dll":
-		return loadedDLL(args[1])
-	case len(args) == 2 && args[0] == "exe":
-		return loadedEXE(args[1])
+	case len(args) > 1 && args[0] == "images":
+		return images(args[1:])
 	case len(args) == 3 && args[0] == "relay":
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		defer stop()
 		return relay(ctx, args[1], args[2])
 	}
-	return fmt.Errorf("guest: %q: must be keep, build, dll NAME, exe NAME or relay PIPE HOST:PORT", args)
+	return fmt.Errorf("guest: %q: must be keep, build, images NAME... or relay PIPE HOST:PORT", args)
 }
 
 // keep stays until nobody holds the other end of its input.
@@ -56,6 +55,20 @@ func build() error {
 		kind = "server"
 	}
 	fmt.Printf("%d.%d.%d %s\n", v.MajorVersion, v.MinorVersion, v.BuildNumber, kind)
+	return nil
+}
+
+// images prints a line for each name: the headers of what is loaded by it.
+func images(names []string) error {
+	for _, name := range names {
+		loaded := loadedDLL
+		if strings.HasSuffix(name, ".exe") {
+			loaded = loadedEXE
+		}
+		if err := loaded(name); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

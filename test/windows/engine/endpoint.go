@@ -1,0 +1,159 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+)
+
+// attach gives a container that was started an endpoint in the HNS network of each network that it joins. Source: moby
+// libnetwork/drivers/windows/windows.go CreateEndpoint. Those that share another's network have none of their own.
+func (e *Engine) attach(ctx context.Context, id string) error {
+	var c struct {
+		ID              string `json:"Id"`
+		NetworkSettings struct {
+			Networks map[string]struct{ NetworkID, IPAddress, MacAddress string }
+		}
+	}
+	if err := e.ask(ctx, "/containers/"+url.PathEscape(id)+"/json", &c); err != nil {
+		return err
+	}
+	e.endpoints.Lock()
+	defer e.endpoints.Unlock()
+	if err := e.detach(func(holder string) bool { return holder == c.ID }); err != nil {
+		return err
+	}
+	for name, n := range c.NetworkSettings.Networks {
+		if n.IPAddress == "" {
+			continue
+		}
+		k, id, err := e.keptNetwork(ctx, name)
+		if err != nil {
+			return err
+		}
+		network, err := e.inHNS(k.nameInHNS(id))
+		if err != nil {
+			return err
+		}
+		endpoint := hnsEndpoint{VirtualNetwork: network.ID, IPAddress: n.IPAddress, MacAddress: n.MacAddress}
+		if err := e.hns("POST", "/endpoints/", endpoint, &endpoint); err != nil {
+			return err
+		}
+		if err := e.hns("POST", "/endpoints/"+endpoint.ID+"/attach", map[string]string{"ContainerId": c.ID, "SystemType": "Container"}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// detach removes the endpoints of containers that have gone. The caller holds the lock.
+func (e *Engine) detach(gone func(container string) bool) error {
+	var all []hnsEndpoint
+	if err := e.hns("GET", "/endpoints/", nil, &all); err != nil {
+		return err
+	}
+	for _, one := range all {
+		if slices.ContainsFunc(one.SharedContainers, gone) {
+			if err := e.hns("DELETE", "/endpoints/"+one.ID, nil, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keptNetwork is what a network is to the client, by its name or ID beneath, and its ID.
+func (e *Engine) keptNetwork(ctx context.Context, name string) (keptNetwork, string, error) {
+	if name == natBeneath {
+		return keptNetwork{Driver: "nat", Options: map[string]string{optionName: "nat"}}, "", nil
+	}
+	var n struct {
+		ID     string `json:"Id"`
+		Labels map[string]string
+	}
+	if err := e.ask(ctx, "/networks/"+url.PathEscape(name), &n); err != nil {
+		return keptNetwork{}, "", err
+	}
+	var k keptNetwork
+	err := json.Unmarshal([]byte(n.Labels[keptLabel]), &k)
+	return k, n.ID, err
+}
+
+// Watch does what dockerd.exe does with HNS beside its callers' requests: at its start it makes the network nat where there is none and
+// removes stale endpoints (moby daemon/daemon_windows.go initNetworkController, libnetwork's CreateNetwork), later those of containers
+// that end. It returns when ctx ends (nil) or the engine beneath does. ready is called when it has begun.
+func (e *Engine) Watch(ctx context.Context, ready func()) error {
+	filter := `{"type":["container"],"event":["die"]}`
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine/events?filters="+url.QueryEscape(filter), nil)
+	if err != nil {
+		return err
+	}
+	response, err := e.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if err := e.discover(ctx); err != nil {
+		return err
+	}
+	ready()
+	for decoder := json.NewDecoder(response.Body); ; {
+		var event struct{ Actor struct{ ID string } }
+		if err := decoder.Decode(&event); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("the engine beneath has ended: %w", err)
+		}
+		e.endpoints.Lock()
+		if running, err := e.running(ctx); err == nil && !running[event.Actor.ID] {
+			_ = e.detach(func(holder string) bool { return holder == event.Actor.ID }) // HNS may be down: the next start looks again
+		}
+		e.endpoints.Unlock()
+	}
+}
+
+func (e *Engine) discover(ctx context.Context) error {
+	if _, err := e.inHNS("nat"); err != nil {
+		var bridge struct {
+			IPAM struct {
+				Config []struct{ Subnet, Gateway string }
+			}
+		}
+		if err := e.ask(ctx, "/networks/"+natBeneath, &bridge); err != nil {
+			return err
+		}
+		nat := hnsNetwork{Name: "nat", Type: "nat"}
+		for _, c := range bridge.IPAM.Config {
+			nat.Subnets = append(nat.Subnets, hnsSubnet{c.Subnet, c.Gateway})
+		}
+		if err := e.hns("POST", "/networks/", nat, nil); err != nil {
+			return err
+		}
+	}
+	running, err := e.running(ctx)
+	if err != nil {
+		return err
+	}
+	e.endpoints.Lock()
+	defer e.endpoints.Unlock()
+	return e.detach(func(holder string) bool { return !running[holder] })
+}
+
+// running are the containers beneath that run.
+func (e *Engine) running(ctx context.Context) (map[string]bool, error) {
+	var list []struct {
+		ID string `json:"Id"`
+	}
+	if err := e.ask(ctx, "/containers/json", &list); err != nil {
+		return nil, err
+	}
+	ids := map[string]bool{}
+	for _, one := range list {
+		ids[one.ID] = true
+	}
+	return ids, nil
+}
