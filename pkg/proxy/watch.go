@@ -221,18 +221,47 @@ func trim(object any) (any, error) {
 	meta.SetOwnerReferences(nil)
 	switch o := object.(type) {
 	case *v1.Service:
+		o.Labels = keep(o.Labels, labelProxyName)
 		o.Annotations, o.Spec.Selector, o.Status.Conditions = nil, nil, nil
 	case *discovery.EndpointSlice:
-		trigger, ok := o.Annotations[v1.EndpointsLastChangeTriggerTime]
-		if o.Annotations = nil; ok {
-			o.Annotations = map[string]string{v1.EndpointsLastChangeTriggerTime: trigger}
-		}
+		o.Labels = keep(o.Labels, discovery.LabelServiceName, labelProxyName, labelHeadless)
+		o.Annotations = keep(o.Annotations, v1.EndpointsLastChangeTriggerTime)
+		o.GenerateName, o.UID = "", ""
 		for i := range o.Endpoints {
-			o.Endpoints[i].TargetRef, o.Endpoints[i].Zone, o.Endpoints[i].Hostname = nil, nil, nil
+			e := &o.Endpoints[i]
+			e.TargetRef, e.Zone, e.Hostname = nil, nil, nil
+			e.Conditions = discovery.EndpointConditions{Ready: shared(e.Conditions.Ready), Serving: shared(e.Conditions.Serving),
+				Terminating: shared(e.Conditions.Terminating)}
 		}
 	case *v1.Node:
 		o.Annotations = vxlan.Known(o.Annotations) // package routes reads them
 		o.Status = v1.NodeStatus{Addresses: o.Status.Addresses}
 	}
 	return object, nil
+}
+
+// keep returns the entries of m with the keys, nil when there are none.
+func keep(m map[string]string, keys ...string) (out map[string]string) {
+	for _, key := range keys {
+		if value, ok := m[key]; ok {
+			if out == nil {
+				out = make(map[string]string, 1)
+			}
+			out[key] = value
+		}
+	}
+	return out
+}
+
+var yes, no = true, false
+
+// shared points to one of two values that all endpoints share; nothing writes to them.
+func shared(b *bool) *bool {
+	switch {
+	case b == nil:
+		return nil
+	case *b:
+		return &yes
+	}
+	return &no
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -63,6 +64,10 @@ func newCommand(code *int) *cobra.Command {
 	return root
 }
 
+// collectAt is how much garbage, in percent of what lives, is let pile up: what the proxy makes of it is little, what it keeps of a large
+// cluster is much.
+const collectAt = 50
+
 // run checks everything that can be checked without changing the host, then runs the proxy.
 func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	if err := o.readConfig(fs); err != nil {
@@ -110,6 +115,9 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	}
 	if o.kubeconfig != "" && o.master != "" {
 		config.Host = o.master // as upstream has it, the flag wins over the file
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(collectAt)
 	}
 	return daemon.Run("kube-proxy", fs, func(ctx context.Context) error {
 		for _, note := range o.notes(fs, s.backEnd) {

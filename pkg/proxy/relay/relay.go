@@ -142,6 +142,19 @@ func (r *Relay) names(want *proxy.Table) []proxy.ServiceName {
 // claim takes the Routes of the changed Services. It returns the fronts to look at and whether an address came or went.
 func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map[frontKey]struct{}, moved bool) {
 	dirty = map[frontKey]struct{}{}
+	used := map[netip.Addr]bool{} // of the addresses in question, whether they had a claim before
+	refer := func(key frontKey, by int) {
+		addr := key.addr.Addr()
+		if addr.IsUnspecified() || addr.IsLoopback() {
+			return
+		}
+		if _, ok := used[addr]; !ok {
+			used[addr] = r.refs[addr] > 0
+		}
+		if r.refs[addr] += by; r.refs[addr] == 0 {
+			delete(r.refs, addr)
+		}
+	}
 	for _, name := range changed {
 		for _, key := range r.byService[name] {
 			dirty[key] = struct{}{}
@@ -149,7 +162,7 @@ func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map
 			if len(r.claims[key]) == 0 {
 				delete(r.claims, key)
 			}
-			moved = r.refer(key, -1) || moved
+			refer(key, -1)
 		}
 		delete(r.byService, name)
 		routes := want.Of(name)
@@ -159,8 +172,11 @@ func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map
 			r.claims[key] = append(r.claims[key], routes[i])
 			slices.SortStableFunc(r.claims[key], compareClaim)
 			r.byService[name] = append(r.byService[name], key)
-			moved = r.refer(key, 1) || moved
+			refer(key, 1)
 		}
+	}
+	for addr, before := range used {
+		moved = moved || before != (r.refs[addr] > 0)
 	}
 	return dirty, moved
 }
@@ -168,19 +184,6 @@ func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map
 func compareClaim(a, b proxy.Route) int {
 	return cmp.Or(cmp.Compare(a.Service.Namespace, b.Service.Namespace), cmp.Compare(a.Service.Name, b.Service.Name),
 		cmp.Compare(a.Service.Port, b.Service.Port), cmp.Compare(a.Kind, b.Kind))
-}
-
-// refer counts the users of an address and says whether it got its first or may have lost its last.
-func (r *Relay) refer(key frontKey, by int) bool {
-	addr := key.addr.Addr()
-	if addr.IsUnspecified() || addr.IsLoopback() {
-		return false
-	}
-	before := r.refs[addr]
-	if r.refs[addr] += by; r.refs[addr] == 0 {
-		delete(r.refs, addr)
-	}
-	return before == 0 || before+by == 0
 }
 
 // winner is the Route that is served on a front: of several that claim it, the first by name.

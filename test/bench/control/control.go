@@ -1,0 +1,166 @@
+//go:build linux
+
+// Command control measures what a service proxy costs before a byte is passed: everything programmed from cold, one endpoint's change
+// programmed, processor time for it and resident memory, at 100 and at 10,000 services. Both proxies run on the same simulated API
+// server, each in a network namespace of its own.
+//
+//	api (protobuf watches) --> proxy under test --> fronts in the namespace --> two servers that say who they are
+//
+// It wants root and the proxy built; upstream's is measured where `_output/tools/kube-proxy` is. It is no test: nothing fails because a
+// figure is bad.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+const (
+	hostCommand = "host" // the argument with which this program runs itself as the inside of a namespace
+	nodeName    = "bench"
+	apiAddr     = "127.0.0.1:6080"
+	metricsAddr = "127.0.0.1:10249"
+	backPort    = 9000
+	perService  = 5   // endpoints
+	changes     = 100 // of one endpoint, for each figure
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	do := run
+	if len(os.Args) > 1 && os.Args[1] == hostCommand {
+		do = func(ctx context.Context) error { return inside(ctx, os.Args[2:]) }
+	}
+	if err := do(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// run measures our proxy and, where it is there, upstream's in nftables mode, and prints a table.
+func run(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	root, err := lab.FindRoot()
+	if err != nil {
+		return err
+	}
+	out := os.Stdout
+	fmt.Fprintf(out, "\n%-34s %12s %12s %14s %14s %14s %12s\n", "control plane", "cold", "change p50", "change p99", "CPU a change", "RSS", "RSS at most")
+	for _, proxy := range []struct{ name, mode, path string }{
+		{"upstream, nftables", "nftables", filepath.Join(root, "_output/tools/kube-proxy")},
+		{"winkube, relay", "userspace", filepath.Join(root, "_output/bin/linux/amd64/proxy")},
+	} {
+		if _, err := os.Stat(proxy.path); err != nil {
+			fmt.Fprintf(out, "%-34s not measured: %v\n", proxy.name, err)
+			continue
+		}
+		for _, services := range []int{100, 10000} {
+			cmd := exec.CommandContext(ctx, self, hostCommand, proxy.name, proxy.mode, proxy.path, strconv.Itoa(services))
+			cmd.Stdout, cmd.Stderr = out, out
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+			if err := cmd.Run(); err != nil {
+				fmt.Fprintf(out, "%-34s not measured with %d services: %v\n", proxy.name, services, err)
+			}
+		}
+	}
+	return nil
+}
+
+// inside is what runs in the namespace: it measures one proxy with one number of services.
+func inside(ctx context.Context, args []string) error {
+	if len(args) != 4 {
+		return fmt.Errorf("want name, mode, path and number of services, got %q", args)
+	}
+	services, err := strconv.Atoi(args[3])
+	if err != nil {
+		return err
+	}
+	if err := setUpHost(); err != nil {
+		return err
+	}
+	server, err := newAPI()
+	if err != nil {
+		return err
+	}
+	if err := fill(server, services); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", apiAddr)
+	if err != nil {
+		return err
+	}
+	go func() { _ = http.Serve(listener, server) }()
+	dir, err := os.MkdirTemp("", "winkube-control-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	p := &subject{name: args[0], api: server, log: filepath.Join(dir, "log")}
+	return p.measure(ctx, args[2], args[1], services)
+}
+
+// setUpHost brings loopback up with the servers' addresses, which answer with their letter, and a route to everywhere, without which the
+// kernel refuses service addresses that only packet rules know.
+func setUpHost() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return err
+	}
+	for letter, addr := range backs {
+		parsed, err := netlink.ParseAddr(addr + "/32")
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(lo, parsed); err != nil {
+			return err
+		}
+		listener, err := net.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(backPort)))
+		if err != nil {
+			return err
+		}
+		go answer(listener, letter)
+	}
+	_, everywhere, err := net.ParseCIDR("0.0.0.0/0")
+	if err != nil {
+		return err
+	}
+	err = netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: everywhere, Src: net.ParseIP(backs['a'])})
+	if err != nil && !errors.Is(err, syscall.EEXIST) {
+		return fmt.Errorf("cannot add a default route: %w", err)
+	}
+	return nil
+}
+
+// answer says the letter to everyone who connects.
+func answer(listener net.Listener, letter byte) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		_ = conn.SetDeadline(time.Now().Add(time.Second))
+		_, _ = conn.Write([]byte{letter})
+		_ = conn.Close()
+	}
+}
