@@ -155,15 +155,17 @@ const nftablesGroup = 7
 func (linuxHost) Changes(ctx context.Context) (<-chan struct{}, error) {
 	hints := make(chan struct{}, 1)
 	for _, group := range []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR} {
-		if err := listen(ctx, unix.NETLINK_ROUTE, group, hints); err != nil {
+		if err := listen(ctx, unix.NETLINK_ROUTE, group, concerns, hints); err != nil {
 			return nil, err
 		}
 	}
-	return hints, listen(ctx, unix.NETLINK_NETFILTER, nftablesGroup, hints)
+	return hints, listen(ctx, unix.NETLINK_NETFILTER, nftablesGroup, anything, hints)
 }
 
-// listen hints for every message of one netlink group until ctx ends.
-func listen(ctx context.Context, protocol int, group uint, hints chan<- struct{}) error {
+func anything([]byte) bool { return true }
+
+// listen hints for every message of one netlink group that is wanted, until ctx ends.
+func listen(ctx context.Context, protocol int, group uint, wanted func(message []byte) bool, hints chan<- struct{}) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
 		return fmt.Errorf("cannot open netlink socket %d: %w", protocol, err)
@@ -178,8 +180,12 @@ func listen(ctx context.Context, protocol int, group uint, hints chan<- struct{}
 		buf := make([]byte, 1<<16)
 		for {
 			// An overrun is news as well.
-			if _, err := file.Read(buf); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			n, err := file.Read(buf)
+			if err != nil && !errors.Is(err, unix.ENOBUFS) {
 				return
+			}
+			if err == nil && !wanted(buf[:n]) {
+				continue
 			}
 			select {
 			case hints <- struct{}{}:

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
 	"github.com/winkube/winkube/pkg/command"
@@ -72,6 +73,22 @@ func TestKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "pod"}, PeerName: "peer"}
+	for _, change := range []func(netlink.Link) error{netlink.LinkAdd, netlink.LinkSetUp, netlink.LinkDel} {
+		if err := change(veth); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-hints:
+		t.Error("a container's interface is a reason to look")
+	case <-time.After(50 * time.Millisecond):
+	}
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "bridge"}}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		t.Fatal(err)
+	}
+	<-hints
 	restore("*filter\nCOMMIT\n*nat\nCOMMIT\n") // everything is flushed
 	select {
 	case <-hints:
