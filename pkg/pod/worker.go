@@ -148,16 +148,21 @@ func (w *worker) turn() {
 
 // observe asks the engine when what we have of it may be out of date. No plan is made before the answer is there.
 func (w *worker) observe() {
-	if w.observing || !w.stale && w.taken == w.finished || w.held("observe") {
+	if w.observing || !w.stale && w.taken == w.finished || w.held("observe") || w.taken == w.finished && w.starting() {
 		return
 	}
 	w.observing, w.stale = true, false
 	at, pod := w.finished, w.pod
 	var observed Observed
+	var cgroup *Resources
+	if w.taken == at {
+		cgroup = w.observed.Cgroup // which nobody but our steps changes
+	}
 	w.crew.do(w.ctx, func(ctx context.Context) (err error) {
-		if observed, err = w.parts.Runtime.Observe(ctx, w.uid); err == nil && w.parts.Cgroups != nil {
-			observed.Cgroup, err = w.parts.Cgroups.Limits(pod)
+		if observed, err = w.parts.Runtime.Observe(ctx, w.uid); err == nil && w.parts.Cgroups != nil && cgroup == nil {
+			cgroup, err = w.parts.Cgroups.Limits(pod)
 		}
+		observed.Cgroup = cgroup
 		return err
 	}, func(err error) {
 		w.inbox.put(func() {
@@ -174,6 +179,22 @@ func (w *worker) observe() {
 	})
 }
 
+// startPatience is how long what a start does to the engine's containers is not looked at before the start has ended.
+const startPatience = 2 * time.Second
+
+// starting says whether a step that starts something has just begun: most news of the pod is then of that step, and at its end everything
+// is looked at.
+func (w *worker) starting() bool {
+	for op := range w.ops {
+		until := op.since.Add(startPatience)
+		if (op.step.Action == CreateSandbox || op.step.Action == StartContainer) && until.After(w.parts.Clock.Now()) {
+			w.lookAt(until)
+			return true
+		}
+	}
+	return false
+}
+
 // hint says that the engine's containers may have changed.
 func (w *worker) hint() {
 	w.stale = true
@@ -185,7 +206,7 @@ func (w *worker) seen(observed Observed, began time.Time) {
 	if observed.Unclear || len(w.ops) > 0 || w.observing || !w.lastEnd.Before(began) {
 		return
 	}
-	observed.Cgroup = w.observed.Cgroup // which nobody but us changes
+	observed.Cgroup = w.observed.Cgroup
 	w.observed, w.taken, w.stale = observed, w.finished, false
 }
 
