@@ -3,11 +3,14 @@
 //
 //	lab cluster and peer -> pods one at a time, pods at once, idle, many, exec -> table
 //
+// With -only proxy it measures the service proxy alone (package traffic), which needs no cluster; with -only kubelet, the rest.
+//
 // It is no test: nothing fails because a figure is bad.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -18,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/winkube/winkube/test/bench/traffic"
 	"github.com/winkube/winkube/test/lab"
 )
 
@@ -34,14 +38,35 @@ func main() {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, 40*time.Minute)
 	defer cancel()
-	do := run
-	if len(os.Args) > 1 && os.Args[1] == execCommand {
-		do = execMain
-	}
-	if err := do(ctx); err != nil {
+	if err := command(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// command is what the arguments ask for: the bench, or one of the parts of it that run as programs of their own.
+func command(ctx context.Context) error {
+	if len(os.Args) > 1 && os.Args[1] == execCommand {
+		return execMain(ctx)
+	}
+	if len(os.Args) > 1 && traffic.Commands()[os.Args[1]] != nil {
+		return traffic.Commands()[os.Args[1]](os.Args[2:])
+	}
+	only := flag.String("only", "", "measure one `part`: kubelet or proxy")
+	flag.Parse()
+	if *only != "" && *only != "kubelet" && *only != "proxy" || flag.NArg() > 0 {
+		return fmt.Errorf("want -only=kubelet or -only=proxy, got -only=%s %s", *only, flag.Args())
+	}
+	if *only != "kubelet" {
+		root, err := lab.FindRoot()
+		if err != nil {
+			return err
+		}
+		if err := traffic.Run(ctx, root, os.Stdout); err != nil || *only != "" {
+			return err
+		}
+	}
+	return run(ctx)
 }
 
 func run(ctx context.Context) error {

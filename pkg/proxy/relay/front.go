@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"net/netip"
@@ -18,7 +17,7 @@ import (
 //
 //	set(route, addrs) ... set ... --> close
 //
-// Relay.Sync calls set and close; accept loops, connections and sessions read route and balancer.
+// Relay.Sync calls set and close; what carries the data reads cfg, own, protocol, route and balancer.
 type front struct {
 	cfg      *Config
 	own      *ownSockets
@@ -26,15 +25,25 @@ type front struct {
 	balancer *balancer
 	route    atomic.Pointer[proxy.Route]
 	sockets  map[netip.AddrPort]socket // of Sync only
-	ctx      context.Context           // ends with close
-	cancel   context.CancelFunc
-	held     atomic.Int32   // connections that wait for an endpoint
-	work     sync.WaitGroup // accept loops, connections, sessions
+	carrier  carrier
+}
 
-	mu     sync.Mutex
-	closed bool
-	news   chan struct{} // closed by the next set
-	links  map[link]struct{}
+// plane makes carriers: loops of the kernel's events on Linux, goroutines elsewhere.
+type plane interface {
+	carry(f *front) carrier
+	close() // after all of its carriers
+}
+
+// carrier moves the data of one front. Sync calls it, one call at a time.
+type carrier interface {
+	listen(addr netip.AddrPort) (socket, error)
+	// changed says that the front has another Route: who waits for an endpoint may have one now, and links to endpoints that are not in
+	// it any more are told so. UDP sessions end at once; TCP connections go on as long as the endpoint is alive.
+	changed()
+	// open is the number of connections and sessions. It may be called at any time.
+	open() int
+	// close ends everything that came in, telling both sides, and returns when nothing of it is left. The sockets are closed already.
+	close()
 }
 
 // socket is what listens on one address of a front.
@@ -42,39 +51,53 @@ type socket interface {
 	close() // stops listening; returns when nothing new can come in
 }
 
-// link is a connection or a session to an endpoint.
-type link interface {
-	target() netip.AddrPort
-	abort()   // ends it at once, telling both sides
-	removed() // its endpoint is no longer one of the Route's
-}
-
 // ownSockets are all sockets on which the relay listens, by frontKey. An endpoint that is one of them would have the relay talk to itself
 // without end.
-type ownSockets struct{ sync.Map }
+type ownSockets struct {
+	mu   sync.RWMutex
+	keys map[frontKey]struct{}
+}
 
 func (o *ownSockets) has(protocol v1.Protocol, addr netip.AddrPort) bool {
-	_, ok := o.Load(frontKey{protocol, addr})
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	_, ok := o.keys[frontKey{protocol, addr}]
 	return ok
 }
 
-var errOwnFront = errors.New("the endpoint is a front of a Service on this node")
+func (o *ownSockets) add(key frontKey) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.keys[key] = struct{}{}
+}
 
-func newFront(cfg *Config, own *ownSockets, protocol v1.Protocol) *front {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &front{cfg: cfg, own: own, protocol: protocol, balancer: newBalancer(cfg.Clock), sockets: map[netip.AddrPort]socket{}, ctx: ctx, cancel: cancel,
-		news: make(chan struct{}), links: map[link]struct{}{}}
+func (o *ownSockets) remove(key frontKey) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.keys, key)
+}
+
+var (
+	errOwnFront   = errors.New("the endpoint is a front of a Service on this node")
+	errNoEndpoint = errors.New("there is no endpoint")
+	errNotAllowed = errors.New("the client is not in loadBalancerSourceRanges")
+)
+
+func newFront(cfg *Config, own *ownSockets, p plane, protocol v1.Protocol) *front {
+	f := &front{cfg: cfg, own: own, protocol: protocol, balancer: newBalancer(cfg.Clock), sockets: map[netip.AddrPort]socket{}}
+	f.carrier = p.carry(f)
+	return f
 }
 
 // set serves route on addrs. Sockets whose address stays are kept, with their backlog and connections. A Route without backends has no
 // sockets, so that the kernel itself refuses (reset, or port unreachable), unless it drops. Connections to an endpoint that is not in
-// the Route any more are told so (link.removed).
+// the Route any more are told so.
 func (f *front) set(route proxy.Route, addrs []netip.AddrPort) error {
 	before := f.route.Load()
 	if before == nil || !before.Equal(&route) {
 		f.balancer.set(&route)
 		f.route.Store(&route)
-		f.publish(&route)
+		f.carrier.changed()
 	}
 	if len(route.Backends) == 0 && !route.Drop {
 		addrs = nil
@@ -89,45 +112,21 @@ func (f *front) set(route proxy.Route, addrs []netip.AddrPort) error {
 		if f.sockets[addr] != nil {
 			continue
 		}
-		s, err := f.open(addr)
+		s, err := f.carrier.listen(addr)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		f.sockets[addr] = s
-		f.own.Store(frontKey{f.protocol, addr}, nil)
+		f.own.add(frontKey{f.protocol, addr})
 	}
 	return errors.Join(errs...)
 }
 
-func (f *front) open(addr netip.AddrPort) (socket, error) {
-	if f.protocol == v1.ProtocolUDP {
-		return openUDP(f, addr)
-	}
-	return openTCP(f, addr)
-}
-
 func (f *front) shut(addr netip.AddrPort) {
-	f.own.Delete(frontKey{f.protocol, addr})
+	f.own.remove(frontKey{f.protocol, addr})
 	f.sockets[addr].close()
 	delete(f.sockets, addr)
-}
-
-// publish wakes who waits for an endpoint and tells links that theirs is gone.
-func (f *front) publish(route *proxy.Route) {
-	f.mu.Lock()
-	close(f.news)
-	f.news = make(chan struct{})
-	var gone []link
-	for l := range f.links {
-		if !hasBackend(route, l.target()) {
-			gone = append(gone, l)
-		}
-	}
-	f.mu.Unlock()
-	for _, l := range gone {
-		l.removed()
-	}
 }
 
 func hasBackend(route *proxy.Route, addr netip.AddrPort) bool {
@@ -135,42 +134,10 @@ func hasBackend(route *proxy.Route, addr netip.AddrPort) bool {
 	return ok
 }
 
-// changed is closed when the Route is set anew.
-func (f *front) changed() <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.news
-}
-
-// add keeps a link; false: the front is closed.
-func (f *front) add(l link) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
-		return false
-	}
-	f.links[l] = struct{}{}
-	return true
-}
-
-func (f *front) remove(l link) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.links, l)
-}
-
-// close ends the front and everything that came in through it, and waits for its goroutines.
+// close ends the front and everything that came in through it.
 func (f *front) close() {
-	f.cancel()
 	for addr := range f.sockets {
 		f.shut(addr)
 	}
-	f.mu.Lock()
-	f.closed = true
-	links := slices.Collect(maps.Keys(f.links))
-	f.mu.Unlock()
-	for _, l := range links {
-		l.abort()
-	}
-	f.work.Wait()
+	f.carrier.close()
 }

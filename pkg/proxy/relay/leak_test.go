@@ -23,7 +23,7 @@ func newHostWith(t *testing.T, h *testHost, host ...string) *proxytest.Addresses
 	fake := proxytest.NewAddresses(addrs...)
 	h.relay.Close()
 	h.addresses = fake
-	h.relay = New(Config{Addresses: fake, Clock: clock.RealClock{}})
+	h.relay = newRelay(Config{Addresses: fake, Clock: clock.RealClock{}}, planeOf(t))
 	t.Cleanup(h.relay.Close)
 	return fake
 }
@@ -32,6 +32,7 @@ func newHostWith(t *testing.T, h *testHost, host ...string) *proxytest.Addresses
 func TestNoLeak(t *testing.T) {
 	h := newTestHost(t)
 	dead := closedPort(t)
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), dead)) // what a plane starts once
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	for range 5 {
 		drop := route("drop", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1))

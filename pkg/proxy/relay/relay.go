@@ -3,7 +3,8 @@
 //
 //	Table --claims--> front: addresses made local, one socket each --> balancer --> connection or UDP session --> endpoint
 //
-// Relay.Sync owns the fronts; each socket, connection and session has goroutines of its own that only read what a front publishes.
+// Relay.Sync owns the fronts. Their data is carried by a plane: on Linux a few loops, each with a thread and an epoll of its own, to which
+// every connection and session belongs from its first packet to its last; elsewhere goroutines. Both only read what a front publishes.
 package relay
 
 import (
@@ -58,6 +59,7 @@ type Relay struct {
 	byService map[proxy.ServiceName][]frontKey
 	fronts    map[frontKey]*front
 	own       ownSockets
+	plane     plane
 	refs      map[netip.Addr]int // how many claims use an address
 	addrErrs  map[netip.Addr]error
 	host      []netip.Addr // the host's own addresses as last listed
@@ -66,10 +68,12 @@ type Relay struct {
 }
 
 // New returns a Relay that serves nothing yet and has not touched the host.
-func New(cfg Config) *Relay {
+func New(cfg Config) *Relay { return newRelay(cfg, newPlane()) }
+
+func newRelay(cfg Config, p plane) *Relay {
 	cfg.UDPIdle = cmp.Or(cfg.UDPIdle, defaultUDPIdle)
 	return &Relay{cfg: cfg, claims: map[frontKey][]proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
-		refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
+		plane: p, own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
 }
 
 // SetOthers names the addresses of other nodes. They are never made local, whatever a Service says: an external IP that is another
@@ -243,7 +247,7 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 		}
 		f := r.fronts[key]
 		if f == nil {
-			f = newFront(&r.cfg, &r.own, key.protocol)
+			f = newFront(&r.cfg, &r.own, r.plane, key.protocol)
 			r.fronts[key] = f
 		}
 		if err := f.set(*route, r.listenAddrs(key)); err != nil {
@@ -296,5 +300,6 @@ func (r *Relay) Close() {
 		f.close()
 		delete(r.fronts, key)
 	}
+	r.plane.close()
 	r.health.close()
 }

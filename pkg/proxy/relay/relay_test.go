@@ -202,7 +202,9 @@ func meet(t *testing.T, protocol v1.Protocol, front netip.AddrPort, silence bool
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	_, _ = conn.Write([]byte("who\n"))
+	if _, err := conn.Write([]byte("who\n")); isReset(err) {
+		return "reset"
+	}
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	var timeout net.Error
 	switch {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,27 @@ func TestSuite(t *testing.T) {
 		h := newTestHost(t)
 		return h.relay, h
 	})
+}
+
+// TestGoroutines runs on the plane of every system what runs on this system's own.
+func TestGoroutines(t *testing.T) {
+	if _, same := newPlane().(goroutines); same {
+		t.Skip("it is this system's own")
+	}
+	for name, test := range map[string]func(*testing.T){
+		"suite": TestSuite, "half-close": TestHalfClose, "reset": TestResetPassesThrough, "packets": TestPackets, "held": TestHeldUntilEndpointComes,
+		"established": TestEstablishedSurvivesChanges, "affinity": TestAffinity, "node port": TestNodePort, "churn": TestChurn,
+		"udp": TestUDPSession, "udp ends": TestUDPSessionsEnd, "leak": TestNoLeak, "itself": TestEndpointIsFront,
+	} {
+		t.Run(name, test)
+	}
+}
+
+func planeOf(t *testing.T) plane {
+	if strings.HasPrefix(t.Name(), "TestGoroutines/") {
+		return goroutines{}
+	}
+	return newPlane()
 }
 
 // testHost is this machine's loopback: every address of 127.0.0.0/8 is local, so services have addresses there without adding any.
@@ -53,7 +75,7 @@ func newTestHost(t *testing.T) *testHost {
 	h := &testHost{net: [2]byte{byte(os.Getpid()), nextNet}, port: 10000 + uint16(os.Getpid()>>8)%20000, endpoints: map[v1.Protocol][]netip.AddrPort{}, seen: map[socket]bool{}}
 	nextNetMu.Unlock()
 	h.addresses = proxytest.NewAddresses(h.addr(200), h.addr(201))
-	h.relay = New(Config{Addresses: h.addresses, UDPIdle: 5 * time.Second, Clock: clock.RealClock{}})
+	h.relay = newRelay(Config{Addresses: h.addresses, UDPIdle: 5 * time.Second, Clock: clock.RealClock{}}, planeOf(t))
 	t.Cleanup(h.relay.Close)
 	for range 4 {
 		h.endpoints[v1.ProtocolTCP] = append(h.endpoints[v1.ProtocolTCP], tcpServer(t, whoAndEcho))

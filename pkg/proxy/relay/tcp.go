@@ -31,11 +31,11 @@ var probeRemoved = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval
 const probeTimeout = 6 * time.Second
 
 type tcpSocket struct {
-	front    *front
+	front    *routines
 	listener *net.TCPListener
 }
 
-func openTCP(f *front, addr netip.AddrPort) (socket, error) {
+func openTCP(f *routines, addr netip.AddrPort) (socket, error) {
 	// Accepted sockets inherit keep-alive from the listener, so it need not be set on each.
 	config := net.ListenConfig{KeepAlive: -1, Control: control(setKeepAlive)}
 	listener, err := config.Listen(f.ctx, network("tcp", addr), addr.String())
@@ -118,7 +118,7 @@ func (w *waiting) abort()                 { reset(w.client) }
 func (w *waiting) removed()               {}
 
 // serveTCP carries one connection from accept to its end.
-func (f *front) serveTCP(client *net.TCPConn) {
+func (f *routines) serveTCP(client *net.TCPConn) {
 	from := client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	if !f.route.Load().Allows(from) {
 		reset(client)
@@ -168,7 +168,7 @@ func (c *connection) pump(to, from *net.TCPConn) {
 }
 
 // connect dials endpoints until one answers. No byte of the client has been passed on before, so any of them will do.
-func (f *front) connect(client netip.Addr) (*net.TCPConn, netip.AddrPort, error) {
+func (f *routines) connect(client netip.Addr) (*net.TCPConn, netip.AddrPort, error) {
 	var tried []netip.AddrPort
 	var last error
 	for len(tried) < maxDials {
@@ -198,7 +198,7 @@ func (f *front) connect(client netip.Addr) (*net.TCPConn, netip.AddrPort, error)
 		tried, last = append(tried, target), err
 	}
 	if last == nil {
-		last = errors.New("there is no endpoint")
+		last = errNoEndpoint
 	}
 	return nil, netip.AddrPort{}, last
 }
@@ -213,8 +213,8 @@ func dial(ctx context.Context, target netip.AddrPort, timeout time.Duration) (*n
 }
 
 // hold waits for a front that drops to get an endpoint; false: it did not.
-func (f *front) hold() bool {
-	news := f.changed()
+func (f *routines) hold() bool {
+	news := f.next()
 	if route := f.route.Load(); !route.Drop || f.held.Load() >= maxHeld {
 		return len(route.Backends) > 0
 	}

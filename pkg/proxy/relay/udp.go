@@ -19,7 +19,7 @@ const maxSessions = 8192
 // udpSocket is one address of a UDP front. Each client gets a session: a socket of its own towards one endpoint, so that answers find
 // their way back, and leave from this very address, which is what the client expects.
 type udpSocket struct {
-	front *front
+	front *routines
 	conn  *net.UDPConn
 
 	mu       sync.Mutex
@@ -27,7 +27,7 @@ type udpSocket struct {
 	sessions map[netip.AddrPort]*session
 }
 
-func openUDP(f *front, addr netip.AddrPort) (socket, error) {
+func openUDP(f *routines, addr netip.AddrPort) (socket, error) {
 	conn, err := net.ListenUDP(network("udp", addr), net.UDPAddrFromAddrPort(addr))
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen: %w", err)

@@ -1,0 +1,292 @@
+package relay
+
+import (
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"k8s.io/klog/v2"
+)
+
+// batchSize is how many packets one call moves at most.
+const batchSize = 32
+
+// loopUDP is one address of a UDP front, in the one loop to which it belongs. Each client has a session: a socket of its own towards one
+// endpoint, so that answers find their way back, and leave from this very address, which is what the client expects.
+type loopUDP struct {
+	carrier  *loopCarrier
+	loop     *loop
+	fd       int
+	sessions map[netip.AddrPort]*loopSession
+}
+
+func (c *loopCarrier) listenUDP(addr netip.AddrPort) (socket, error) {
+	fd, err := bound(unix.SOCK_DGRAM, addr, func(int) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	c.loops.next++
+	l := c.loops.all[c.loops.next%len(c.loops.all)]
+	s := &loopUDP{carrier: c, loop: l, fd: fd, sessions: map[netip.AddrPort]*loopSession{}}
+	watched := make(chan error)
+	l.post(func() { watched <- l.watch(fd, unix.EPOLLIN, s) })
+	if err := <-watched; err != nil {
+		closeSocket(fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+// close ends the sessions too: their answers would have no way back.
+func (s *loopUDP) close() {
+	closed := make(chan struct{})
+	s.loop.post(func() {
+		s.loop.packets.flush()
+		s.loop.shut(s.fd)
+		for _, one := range s.sessions {
+			one.abort()
+		}
+		close(closed)
+	})
+	<-closed
+}
+
+// ready passes on what clients have sent.
+func (s *loopUDP) ready(uint32) {
+	in := s.loop.packets.received()
+	n, errno := in.receive(s.fd)
+	if errno != 0 {
+		return // an error that a former answer met, such as a client that is gone
+	}
+	for i := range n {
+		s.pass(addrOf(&in.names[i]), &in.names[i], in.buffers[i][:in.headers[i].n])
+	}
+}
+
+// pass sends one packet to the client's endpoint. An endpoint that refused the packet before this one is given up, and this packet goes
+// to another.
+func (s *loopUDP) pass(client netip.AddrPort, name *unix.RawSockaddrAny, data []byte) {
+	for range maxDials {
+		one := s.sessions[client]
+		if one == nil {
+			if one = s.begin(client, name); one == nil {
+				return
+			}
+		}
+		one.packets = min(one.packets+1, longSession)
+		one.renew()
+		if _, errno := send(int(one.fd), data); errno != unix.ECONNREFUSED {
+			return // as lossy as the network
+		}
+		one.refuse()
+	}
+}
+
+// begin makes a session for a client; nil: the packet is to be dropped.
+func (s *loopUDP) begin(client netip.AddrPort, name *unix.RawSockaddrAny) *loopSession {
+	one := &loopSession{socket: s, client: client}
+	one.entry.guest, one.timer.owner = one, one
+	s.carrier.enter(s.loop, &one.entry)
+	if err := one.open(name); err != nil {
+		s.carrier.leave(s.loop, &one.entry)
+		klog.V(2).InfoS("Packet dropped", "client", client, "front", s.carrier.route.Load().Front, "err", err)
+		return nil
+	}
+	if len(s.sessions) >= maxSessions {
+		s.longestSilent().abort()
+	}
+	s.sessions[client] = one
+	return one
+}
+
+// longestSilent looks at a few sessions only: their order in the map is random.
+func (s *loopUDP) longestSilent() *loopSession {
+	var oldest *loopSession
+	left := 16
+	for _, one := range s.sessions {
+		if oldest == nil || one.timer.at.Before(oldest.timer.at) {
+			oldest = one
+		}
+		if left--; left == 0 {
+			break
+		}
+	}
+	return oldest
+}
+
+// longSession is the number of a client's packets from which more is expected. A question and its answer need no long memory.
+const longSession = 3
+
+// loopSession is one client's exchange with one endpoint.
+type loopSession struct {
+	socket   *loopUDP
+	entry    entry
+	timer    timer
+	client   netip.AddrPort
+	endpoint netip.AddrPort
+	name     unix.RawSockaddrInet6 // of the client
+	fd       int32
+	packets  uint8 // from the client, up to longSession
+}
+
+// open chooses the endpoint.
+func (o *loopSession) open(name *unix.RawSockaddrAny) error {
+	c, from := o.socket.carrier, o.client.Addr().Unmap()
+	if !c.route.Load().Allows(from) {
+		return errNotAllowed
+	}
+	target, ok := c.balancer.pick(from, nil)
+	if !ok {
+		return errNoEndpoint
+	}
+	if c.own.has(c.protocol, target) {
+		return errOwnFront
+	}
+	fd, errno := connectSocket(unix.SOCK_DGRAM, target)
+	if errno != 0 {
+		c.balancer.fail(target)
+		return errno
+	}
+	if err := o.socket.loop.watch(fd, unix.EPOLLIN, o); err != nil {
+		closeSocket(fd)
+		return err
+	}
+	o.endpoint, o.fd, o.name = target, int32(fd), *(*unix.RawSockaddrInet6)(unsafe.Pointer(name))
+	return nil
+}
+
+// renew puts the end off.
+func (o *loopSession) renew() {
+	idle := o.socket.carrier.cfg.UDPIdle
+	if o.packets < longSession {
+		idle = min(shortUDPIdle, idle)
+	}
+	o.socket.loop.begin(&o.timer, idle)
+}
+
+// ready passes back what the endpoint has sent.
+func (o *loopSession) ready(uint32) {
+	switch errno := o.socket.loop.packets.answer(o); errno {
+	case 0:
+		o.renew()
+	case unix.ECONNREFUSED:
+		o.refuse()
+	case unix.EAGAIN:
+	default:
+		o.abort()
+	}
+}
+
+// changed implements guest. The client's next packet goes to an endpoint that is there.
+func (o *loopSession) changed() {
+	if !hasBackend(o.socket.carrier.route.Load(), o.endpoint) {
+		o.abort()
+	}
+}
+
+func (o *loopSession) expired() { o.abort() }
+
+// refuse gives the endpoint up because its host says that nobody listens.
+func (o *loopSession) refuse() {
+	o.socket.carrier.balancer.fail(o.endpoint)
+	o.abort()
+}
+
+// abort implements guest.
+func (o *loopSession) abort() {
+	if o.fd < 0 {
+		return
+	}
+	o.timer.stop()
+	o.socket.loop.shut(int(o.fd))
+	o.fd = -1
+	delete(o.socket.sessions, o.client)
+	o.socket.carrier.leave(o.socket.loop, &o.entry)
+}
+
+// packets are a loop's packets on their way: one batch of what clients sent, and one of answers that wait to be sent together.
+type packets struct {
+	in, out *batch
+	socket  int // from which out is to be sent
+	waiting int // in out
+}
+
+// message is struct mmsghdr.
+type message struct {
+	header unix.Msghdr
+	n      uint32
+}
+
+// batch is what recvmmsg and sendmmsg take. Its buffers are most of it, and cost memory only as far as packets have filled them.
+type batch struct {
+	headers [batchSize]message
+	vectors [batchSize]unix.Iovec
+	names   [batchSize]unix.RawSockaddrAny
+	buffers [batchSize][bufferSize]byte
+}
+
+func newBatch() *batch {
+	b := &batch{}
+	for i := range batchSize {
+		b.vectors[i].Base = &b.buffers[i][0]
+		b.headers[i].header.Name = (*byte)(unsafe.Pointer(&b.names[i]))
+		b.headers[i].header.Iov = &b.vectors[i]
+		b.headers[i].header.SetIovlen(1)
+	}
+	return b
+}
+
+func (p *packets) received() *batch {
+	if p.in == nil {
+		p.in = newBatch()
+	}
+	return p.in
+}
+
+// receive fills the batch with what is there.
+func (b *batch) receive(fd int) (int, unix.Errno) {
+	for i := range batchSize {
+		b.vectors[i].SetLen(bufferSize)
+		b.headers[i].header.Namelen = unix.SizeofSockaddrAny
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.headers[0])), batchSize, unix.MSG_DONTWAIT, 0, 0)
+	return int(n), errno
+}
+
+// answer reads one packet for a session's client and has it sent with others.
+func (p *packets) answer(o *loopSession) unix.Errno {
+	if p.out == nil {
+		p.out = newBatch()
+	}
+	if p.waiting == batchSize || p.waiting > 0 && p.socket != o.socket.fd {
+		p.flush()
+	}
+	i := p.waiting
+	n, errno := receive(int(o.fd), p.out.buffers[i][:])
+	if errno != 0 {
+		return errno
+	}
+	*(*unix.RawSockaddrInet6)(unsafe.Pointer(&p.out.names[i])) = o.name
+	p.out.headers[i].header.Namelen = unix.SizeofSockaddrInet6
+	if o.name.Family == unix.AF_INET {
+		p.out.headers[i].header.Namelen = unix.SizeofSockaddrInet4
+	}
+	p.out.vectors[i].SetLen(n)
+	p.socket = o.socket.fd
+	p.waiting++
+	return 0
+}
+
+// flush sends the answers. What the kernel does not take is lost, as on any way.
+func (p *packets) flush() {
+	for from := 0; from < p.waiting; {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(p.socket), uintptr(unsafe.Pointer(&p.out.headers[from])), uintptr(p.waiting-from),
+			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		if errno != 0 {
+			n = 1 // the first of them failed
+		}
+		from += int(n)
+	}
+	p.waiting = 0
+}

@@ -1,0 +1,165 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// maxLoops is enough for any network card; each loop costs a thread, and each front an entry in each.
+const maxLoops = 8
+
+func newPlane() plane { return &loops{} }
+
+// loops is the plane of Linux: loops on epoll, one for each processor. A TCP front listens in all of them, and a connection stays where
+// it was accepted; a UDP front belongs to one. They start with the first front.
+type loops struct {
+	all  []*loop
+	next int // loop of the next UDP front
+}
+
+func (p *loops) start() error {
+	if len(p.all) > 0 {
+		return nil
+	}
+	for i := range min(runtime.GOMAXPROCS(0), maxLoops) {
+		l, err := newLoop(i)
+		if err != nil {
+			p.close()
+			return err
+		}
+		p.all = append(p.all, l)
+		go l.run()
+	}
+	return nil
+}
+
+func (p *loops) close() {
+	for _, l := range p.all {
+		l.close()
+	}
+	p.all = nil
+}
+
+func (p *loops) carry(f *front) carrier { return &loopCarrier{front: f, loops: p} }
+
+// loopCarrier carries one front in loops.
+type loopCarrier struct {
+	*front
+	loops *loops
+	count atomic.Int32 // of guests, so that a change asks the loops only when there is somebody to tell
+	held  atomic.Int32 // connections that wait for an endpoint
+	// guests are in each loop what came in through this front there. Only that loop touches it.
+	guests [maxLoops]list
+}
+
+// guest is a connection or a UDP session in a loop.
+type guest interface {
+	changed() // the front has another Route
+	abort()   // ends it at once, telling both sides
+}
+
+// list is a doubly linked list of guests through their own entries: any can leave at once, and none needs memory of its own.
+type list struct{ first *entry }
+
+type entry struct {
+	guest          guest
+	previous, next *entry
+}
+
+func (l *list) add(e *entry) {
+	e.previous, e.next = nil, l.first
+	if l.first != nil {
+		l.first.previous = e
+	}
+	l.first = e
+}
+
+func (l *list) remove(e *entry) {
+	if e.previous != nil {
+		e.previous.next = e.next
+	} else {
+		l.first = e.next
+	}
+	if e.next != nil {
+		e.next.previous = e.previous
+	}
+	e.previous, e.next = nil, nil
+}
+
+func (c *loopCarrier) enter(l *loop, e *entry) {
+	c.count.Add(1) // before the guest reads the Route, so that who changes that sees one or the other
+	c.guests[l.index].add(e)
+}
+
+func (c *loopCarrier) leave(l *loop, e *entry) {
+	c.guests[l.index].remove(e)
+	c.count.Add(-1)
+}
+
+func (c *loopCarrier) open() int { return int(c.count.Load()) }
+func (c *loopCarrier) changed()  { c.tell(guest.changed) }
+func (c *loopCarrier) close()    { c.tell(guest.abort) }
+
+// tell calls something for every guest and returns when that is done.
+func (c *loopCarrier) tell(call func(guest)) {
+	if c.count.Load() == 0 {
+		return
+	}
+	c.loops.each(func(l *loop) {
+		for e := c.guests[l.index].first; e != nil; {
+			next := e.next
+			call(e.guest)
+			e = next
+		}
+	})
+}
+
+// each runs do in every loop and waits for all of them.
+func (p *loops) each(do func(l *loop)) {
+	done := make(chan struct{}, len(p.all))
+	for _, l := range p.all {
+		l.post(func() { do(l); done <- struct{}{} })
+	}
+	for range p.all {
+		<-done
+	}
+}
+
+func (c *loopCarrier) listen(addr netip.AddrPort) (socket, error) {
+	if err := c.loops.start(); err != nil {
+		return nil, err
+	}
+	if c.protocol == v1.ProtocolUDP {
+		return c.listenUDP(addr)
+	}
+	return c.listenTCP(addr)
+}
+
+// bound returns a new socket of the front's own at addr.
+func bound(kind int, addr netip.AddrPort, prepare func(fd int) error) (fd int, err error) {
+	family, sockaddr := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()})
+	if addr.Addr().Is4() {
+		family, sockaddr = unix.AF_INET, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
+	}
+	if fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+		return -1, fmt.Errorf("cannot listen: %w", err)
+	}
+	if family == unix.AF_INET6 {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+	}
+	if err = errors.Join(err, prepare(fd)); err == nil {
+		err = unix.Bind(fd, sockaddr)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("cannot listen on %s: %w", addr, err)
+	}
+	return fd, nil
+}

@@ -1,0 +1,3 @@
+package relay
+
+func newPlane() plane { return goroutines{} }

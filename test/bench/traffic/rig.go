@@ -1,0 +1,402 @@
+package traffic
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	plain      = "wk-bench"     // namespace of everything that does without rules of the kernel
+	ruled      = "wk-bench-nft" // of upstream's kube-proxy
+	nodeName   = "bench"
+	serverAddr = "10.77.0.1"
+	naiveAddr  = "10.77.0.2"
+	haproxyAt  = "10.77.0.3"
+	serviceIP  = "10.96.0.10"
+	apiPort    = "6080"
+)
+
+// rig is what a run has started.
+type rig struct {
+	root, dir string
+	self      string
+	sides     []side
+	processes []*exec.Cmd
+	servers   []*http.Server
+}
+
+func newRig(ctx context.Context, root string) (r *rig, err error) {
+	r = &rig{root: root}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	if r.self, err = os.Executable(); err != nil {
+		return r, err
+	}
+	if r.dir, err = os.MkdirTemp("", "winkube-bench-"); err != nil {
+		return r, err
+	}
+	for _, namespace := range []string{plain, ruled} {
+		if err := upNamespace(ctx, namespace); err != nil {
+			return r, err
+		}
+		if _, err := r.start(ctx, namespace, "server", r.self, "traffic-server", serverAddr); err != nil {
+			return r, err
+		}
+	}
+	r.sides = []side{
+		{name: "direct", namespace: plain, addr: serverAddr, udp: true},
+		r.haproxy(ctx),
+		r.naive(ctx),
+		r.upstream(ctx),
+		r.ours(ctx),
+	}
+	if ours := r.sides[len(r.sides)-1]; ours.missing != "" {
+		return r, errors.New(ours.missing)
+	}
+	return r, nil
+}
+
+// upNamespace makes a host of its own in which 10.77.0.0/16 is local and everything else leads to loopback too.
+func upNamespace(ctx context.Context, name string) error {
+	_ = exec.CommandContext(ctx, "ip", "netns", "del", name).Run() // of a run that was killed
+	for _, args := range []string{
+		"netns add " + name, "-n " + name + " link set lo up", "-n " + name + " addr add " + serverAddr + "/32 dev lo",
+		"-n " + name + " route add local 10.77.0.0/16 dev lo", "-n " + name + " route add default dev lo src " + serverAddr,
+	} {
+		if out, err := exec.CommandContext(ctx, "ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", args, err, out)
+		}
+	}
+	// The client ends its connections in an orderly way, tens of thousands a second.
+	script := "echo 1024 65000 > /proc/sys/net/ipv4/ip_local_port_range; echo 1 > /proc/sys/net/ipv4/tcp_tw_reuse"
+	if out, err := exec.CommandContext(ctx, "ip", "netns", "exec", name, "sh", "-c", script).CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot set up namespace %s: %w: %s", name, err, out)
+	}
+	return nil
+}
+
+// start runs a program in a namespace until the run ends, and waits for its "ready" when it is ourselves.
+func (r *rig) start(ctx context.Context, namespace, name string, argv ...string) (*exec.Cmd, error) {
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + namespace, "--"}, argv...)...)
+	log, err := os.Create(filepath.Join(r.dir, namespace+"-"+name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Stderr = log
+	if argv[0] != r.self {
+		cmd.Stdout = log
+		if err := cmd.Start(); err != nil {
+			return nil, err
+		}
+		r.processes = append(r.processes, cmd)
+		return cmd, nil
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	r.processes = append(r.processes, cmd)
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		return nil, fmt.Errorf("%s did not start: %v: %s", name, err, readTail(log.Name()))
+	}
+	return cmd, nil
+}
+
+func readTail(path string) string {
+	data, _ := os.ReadFile(path)
+	return string(data[max(0, len(data)-2000):])
+}
+
+func (r *rig) close() {
+	for _, cmd := range r.processes {
+		end(cmd)
+	}
+	for _, s := range r.servers {
+		_ = s.Close()
+	}
+	for _, namespace := range []string{plain, ruled} {
+		_ = exec.Command("ip", "netns", "del", namespace).Run()
+	}
+	_ = os.RemoveAll(r.dir)
+}
+
+func end(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+func resident(cmd *exec.Cmd) func() (int64, error) {
+	return func() (int64, error) { return RSS(cmd.Process.Pid) }
+}
+
+// RSS is the resident memory of a process in bytes.
+func RSS(pid int) (int64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, err
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(data))[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+func (r *rig) naive(ctx context.Context) side {
+	s := side{name: "naive copy", namespace: plain, addr: naiveAddr}
+	cmd, err := r.start(ctx, plain, "naive", r.self, "traffic-naive", naiveAddr, serverAddr)
+	if err != nil {
+		s.missing = err.Error()
+		return s
+	}
+	s.resident = resident(cmd)
+	return s
+}
+
+// haproxy installs HAProxy where it is missing.
+func (r *rig) haproxy(ctx context.Context) side {
+	s := side{name: "HAProxy", namespace: plain, addr: haproxyAt}
+	if _, err := exec.LookPath("haproxy"); err != nil {
+		install := exec.CommandContext(ctx, "apt-get", "install", "-y", "--no-install-recommends", "haproxy")
+		if out, err := install.CombinedOutput(); err != nil {
+			s.missing = fmt.Sprintf("cannot install it: %v: %s", err, bytes.TrimSpace(out))
+			return s
+		}
+	}
+	cmd, err := r.startHAProxy(ctx, 0)
+	if err == nil {
+		err = r.answers(ctx, s)
+	}
+	if err != nil {
+		s.missing = err.Error()
+		return s
+	}
+	s.resident = resident(cmd)
+	return s
+}
+
+// startHAProxy starts it with the ports of the loads, or with count others.
+func (r *rig) startHAProxy(ctx context.Context, count int) (*exec.Cmd, error) {
+	var config strings.Builder
+	fmt.Fprint(&config, "global\n maxconn 20000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n")
+	listen := func(name, addr string, port int) {
+		fmt.Fprintf(&config, "listen %s\n bind %s:%d\n server s %s:%d\n", name, addr, port, serverAddr, port)
+	}
+	if count == 0 {
+		for _, port := range []int{requestPort, bulkPort, connectPort} {
+			listen(fmt.Sprint("p", port), haproxyAt, port)
+		}
+	}
+	for i := range count {
+		listen(fmt.Sprint("m", i), fmt.Sprintf("10.77.%d.%d", 1+i/250, 1+i%250), requestPort)
+	}
+	path := filepath.Join(r.dir, fmt.Sprintf("haproxy-%d.cfg", count))
+	if err := os.WriteFile(path, []byte(config.String()), 0o644); err != nil {
+		return nil, err
+	}
+	return r.start(ctx, plain, fmt.Sprint("haproxy-", count), "haproxy", "-db", "-f", path)
+}
+
+// upstream is kube-proxy 1.36.3 in nftables mode, built from its module.
+func (r *rig) upstream(ctx context.Context) side {
+	s := side{name: "nftables", namespace: ruled, addr: serviceIP, udp: true}
+	path := filepath.Join(r.root, "_output/tools/kube-proxy")
+	build := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(r.root, "hack/tools/kubernetes"), "-trimpath", "-o", path, "k8s.io/kubernetes/cmd/kube-proxy")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		s.missing = fmt.Sprintf("cannot build it: %v: %s", err, bytes.TrimSpace(out))
+		return s
+	}
+	config, err := r.serveAPI(ctx, ruled, 0, apiPort)
+	if err == nil {
+		_, err = r.start(ctx, ruled, "kube-proxy", path, "--kubeconfig="+config, "--hostname-override="+nodeName, "--proxy-mode=nftables",
+			"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s")
+	}
+	if err == nil {
+		err = r.answers(ctx, s)
+	}
+	if err != nil {
+		s.missing = err.Error() + ": " + readTail(filepath.Join(r.dir, ruled+"-kube-proxy.log"))
+	}
+	return s
+}
+
+func (r *rig) ours(ctx context.Context) side {
+	s := side{name: "relay", namespace: plain, addr: serviceIP, udp: true}
+	build := exec.CommandContext(ctx, "hack/build.sh", "cmd/kube-proxy")
+	build.Dir = r.root
+	if out, err := build.CombinedOutput(); err != nil {
+		s.missing = fmt.Sprintf("cannot build it: %v: %s", err, out)
+		return s
+	}
+	cmd, err := r.startOurs(ctx, 0)
+	if err == nil {
+		err = r.answers(ctx, s)
+	}
+	if err != nil {
+		s.missing = err.Error() + ": " + readTail(filepath.Join(r.dir, plain+"-proxy-0.log"))
+		return s
+	}
+	s.resident = resident(cmd)
+	return s
+}
+
+// startOurs starts our proxy with the Service of the loads and count others.
+func (r *rig) startOurs(ctx context.Context, count int) (*exec.Cmd, error) {
+	port := strconv.Itoa(6080 + count)
+	config, err := r.serveAPI(ctx, plain, count, port)
+	if err != nil {
+		return nil, err
+	}
+	program := filepath.Join(r.root, "_output/bin/linux", runtime.GOARCH, "proxy")
+	return r.start(ctx, plain, fmt.Sprint("proxy-", count), "env", "INTERFACE_TO_ADD_SERVICE_IP=lo", program, "--kubeconfig="+config, "--hostname-override="+nodeName,
+		"--healthz-bind-address=127.0.0.1:"+strconv.Itoa(7080+count), "--metrics-bind-address=127.0.0.1:"+strconv.Itoa(17080+count), "--network-mode=upstream", "--profiling")
+}
+
+// serveAPI serves Services in a namespace and returns the kubeconfig.
+func (r *rig) serveAPI(ctx context.Context, namespace string, count int, port string) (string, error) {
+	var listener net.Listener
+	err := within(namespace, func() (err error) {
+		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(serverAddr, port))
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	server := &http.Server{Handler: newAPI(serviceIP, count), ReadHeaderTimeout: 10 * time.Second}
+	r.servers = append(r.servers, server)
+	go func() { _ = server.Serve(listener) }()
+	path := filepath.Join(r.dir, namespace+"-"+port+".kubeconfig")
+	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c"}}],
+"clusters":[{"name":"c","cluster":{"server":"http://%s:%s"}}]}`, serverAddr, port)
+	return path, os.WriteFile(path, []byte(text), 0o600)
+}
+
+// answers waits for a side to serve.
+func (r *rig) answers(ctx context.Context, s side) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		held, err := r.hold(ctx, s, 1)
+		if err == nil {
+			held()
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("does not serve: %w", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// client runs one load through a side.
+func (r *rig) client(ctx context.Context, s side, mode string, args ...string) ([]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*perRound)
+	defer cancel()
+	argv := append([]string{"--net=/run/netns/" + s.namespace, "--", r.self, "traffic-client", mode, s.addr}, args...)
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, "nsenter", argv...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, stderr.Bytes())
+	}
+	var figures []float64
+	return figures, json.Unmarshal(out, &figures)
+}
+
+// hold opens n connections through a side until the function that it returns is called.
+func (r *rig) hold(ctx context.Context, s side, n int) (func(), error) {
+	cmd := exec.CommandContext(ctx, "nsenter", "--net=/run/netns/"+s.namespace, "--", r.self, "traffic-client", "hold", s.addr, strconv.Itoa(n))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if line != "ready\n" {
+		_ = cmd.Wait()
+		return nil, fmt.Errorf("%w: %s", err, stderr.Bytes())
+	}
+	return func() {
+		_ = in.Close()
+		_, _ = io.Copy(io.Discard, out)
+		_ = cmd.Wait()
+	}, nil
+}
+
+// fronts measures programs that have many of them beside programs that have none, in KiB for each.
+func (r *rig) fronts(ctx context.Context) ([]float64, error) {
+	out := make([]float64, len(r.sides))
+	for i, s := range r.sides {
+		var start func(context.Context, int) (*exec.Cmd, error)
+		addr := "10.96.1.1"
+		switch s.name {
+		case "HAProxy":
+			start, addr = r.startHAProxy, "10.77.1.1"
+		case "relay":
+			start = r.startOurs
+			// The one that was measured until now has the fronts' address, and its memory is that of work done.
+			if err := r.endOurs(); err != nil {
+				return nil, err
+			}
+		}
+		if start == nil || s.missing != "" {
+			continue
+		}
+		var sizes [2]float64
+		for j, count := range []int{1, 1 + manyPorts} {
+			cmd, err := start(ctx, count)
+			if err != nil {
+				return nil, err
+			}
+			if err := r.answers(ctx, side{namespace: s.namespace, addr: addr}); err != nil {
+				return nil, err
+			}
+			rss, err := RSS(cmd.Process.Pid)
+			if err != nil {
+				return nil, err
+			}
+			end(cmd)
+			sizes[j] = float64(rss)
+		}
+		out[i] = (sizes[1] - sizes[0]) / manyPorts / 1024
+	}
+	return out, nil
+}
+
+func (r *rig) endOurs() error {
+	for _, cmd := range r.processes {
+		if strings.Contains(strings.Join(cmd.Args, " "), "INTERFACE_TO_ADD_SERVICE_IP") && cmd.ProcessState == nil {
+			end(cmd)
+			return nil
+		}
+	}
+	return errors.New("our proxy does not run any more")
+}

@@ -1,0 +1,211 @@
+// Package traffic measures the service proxy's data plane: the same traffic to an endpoint itself, through HAProxy in TCP mode, through a
+// relay of twenty lines, through upstream's kube-proxy in nftables mode and through our proxy, in turn, on one machine.
+//
+//	two network namespaces, one server in each --> sides --> rounds of each load, the sides in turn --> medians --> table
+//
+// Both proxies run as users run them, against an API server of a few lines. Upstream's has a namespace of its own: its rules would slow
+// what passes beside it.
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	rounds    = 5
+	perRound  = 700 * time.Millisecond
+	heldConns = 4000
+	manyPorts = 1000
+)
+
+// side is one way from the client to the server.
+type side struct {
+	name      string
+	namespace string
+	addr      string // of the front
+	udp       bool
+	missing   string                // why it is not measured
+	resident  func() (int64, error) // bytes of the program in the middle; nil: there is none
+}
+
+// load is one kind of traffic and its row of the table.
+type load struct {
+	name, unit string
+	mode       string
+	args       []string
+	udp        bool
+	scale      float64
+	lower      bool // a lower figure is a better one
+	target     string
+	figures    []string // of one run, if it is more than one
+}
+
+func loads() []load {
+	return []load{
+		{name: "bulk, 1 connection", unit: "%.1f Gbit/s", mode: "bulk", args: []string{"1"}, scale: 1e-9, target: ">= 0.8 of direct"},
+		{name: "bulk, 8 connections", unit: "%.1f Gbit/s", mode: "bulk", args: []string{"8"}, scale: 1e-9},
+		{name: "keep-alive, 32 connections", unit: "%.0f/s", mode: "requests", args: []string{"32"}, scale: 1, target: ">= HAProxy's"},
+		{name: "new connections, 16 clients", unit: "%.0f/s", mode: "connects", args: []string{"16"}, scale: 1, target: ">= 0.9 of HAProxy's"},
+		{name: "UDP, 32 clients", unit: "%.0f/s", mode: "udp", args: []string{"32"}, udp: true, scale: 1, target: ">= 0.5 of direct"},
+		{name: "UDP, a port for each question", unit: "%.0f/s", mode: "dns", args: []string{"16"}, udp: true, scale: 1},
+	}
+}
+
+// Run measures and prints. root is the repository's, where the programs of the lab are. It needs root's rights, and changes nothing
+// outside of its network namespaces.
+func Run(ctx context.Context, root string, out io.Writer) error {
+	rig, err := newRig(ctx, root)
+	if err != nil {
+		return err
+	}
+	defer rig.close()
+	for _, s := range rig.sides {
+		if s.missing != "" {
+			fmt.Fprintf(out, "%s is not measured: %s\n", s.name, s.missing)
+		}
+	}
+	t := table{out: out, sides: rig.sides}
+	t.header()
+	var rate float64
+	for _, l := range loads() {
+		medians, err := rig.interleaved(ctx, l)
+		if err != nil {
+			return err
+		}
+		t.row(l.name, l.unit, l.target, medians[0])
+		if l.mode == "requests" {
+			rate = medians[0][len(rig.sides)-1] / 2
+		}
+	}
+	// Half load is half of what our relay can do, the same for all.
+	half := load{mode: "latency", args: []string{strconv.Itoa(int(rate))}, scale: 1e6, figures: []string{"p50", "p99"}}
+	medians, err := rig.interleaved(ctx, half)
+	if err != nil {
+		return err
+	}
+	for i, target := range []string{"<= 40 us added", "<= 150 us added"} {
+		t.row(fmt.Sprintf("latency at %.0f/s, %s", rate, half.figures[i]), "%.0f us", target, medians[i])
+		added := slices.Clone(medians[i])
+		for j := range added {
+			if added[j] != 0 {
+				added[j] -= medians[i][0]
+			}
+		}
+		t.row("  of it added", "%.0f us", "", added)
+	}
+	return rig.memory(ctx, &t)
+}
+
+// interleaved runs one load on all sides in turn, and returns for each of its figures the sides' medians; 0: not measured.
+func (r *rig) interleaved(ctx context.Context, l load) ([][]float64, error) {
+	count := max(1, len(l.figures))
+	samples := make([][][]float64, count)
+	for i := range samples {
+		samples[i] = make([][]float64, len(r.sides))
+	}
+	for round := range rounds {
+		for i := range r.sides {
+			j := (i + round) % len(r.sides) // nobody is always first
+			s := r.sides[j]
+			if s.missing != "" || l.udp && !s.udp {
+				continue
+			}
+			got, err := r.client(ctx, s, l.mode, l.args...)
+			if err != nil {
+				return nil, fmt.Errorf("%s through %s: %w", l.mode, s.name, err)
+			}
+			if len(got) != count {
+				return nil, fmt.Errorf("%s through %s: got %d figures, want %d", l.mode, s.name, len(got), count)
+			}
+			for k, v := range got {
+				samples[k][j] = append(samples[k][j], v*l.scale)
+			}
+		}
+	}
+	medians := make([][]float64, count)
+	for k := range samples {
+		for _, list := range samples[k] {
+			medians[k] = append(medians[k], median(list))
+		}
+	}
+	return medians, nil
+}
+
+func median(list []float64) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(list))[len(list)/2]
+}
+
+// memory measures what an open idle connection and a front cost the programs in the middle.
+func (r *rig) memory(ctx context.Context, t *table) error {
+	perConn := make([]float64, len(r.sides))
+	for i, s := range r.sides {
+		if s.resident == nil || s.missing != "" {
+			continue
+		}
+		before, err := s.resident()
+		if err != nil {
+			return err
+		}
+		held, err := r.hold(ctx, s, heldConns)
+		if err != nil {
+			return fmt.Errorf("%d connections through %s: %w", heldConns, s.name, err)
+		}
+		after, err := s.resident()
+		held()
+		if err != nil {
+			return err
+		}
+		perConn[i] = float64(after-before) / heldConns / 1024
+	}
+	t.row(fmt.Sprintf("memory of an open connection (of %d)", heldConns), "%.1f KiB", "<= 12 KiB", perConn)
+	perFront, err := r.fronts(ctx)
+	if err != nil {
+		return err
+	}
+	t.row(fmt.Sprintf("memory of a front (of %d)", manyPorts), "%.1f KiB", "<= 8 KiB", perFront)
+	return nil
+}
+
+// table prints rows as they come.
+type table struct {
+	out   io.Writer
+	sides []side
+}
+
+func (t *table) header() {
+	fmt.Fprintf(t.out, "\n%-36s", "")
+	for _, s := range t.sides {
+		fmt.Fprintf(t.out, " %13s", s.name)
+	}
+	fmt.Fprintf(t.out, " %10s %10s  %s\n", "to direct", "to HAProxy", "goal")
+}
+
+// row prints the sides' figures and the ratios of the last one, which is ours, to the first, direct, and the second, HAProxy.
+func (t *table) row(name, unit, goal string, figures []float64) {
+	fmt.Fprintf(t.out, "%-36s", name)
+	for _, v := range figures {
+		cell := ""
+		if v != 0 {
+			cell = fmt.Sprintf(unit, v)
+		}
+		fmt.Fprintf(t.out, " %13s", cell)
+	}
+	ours := figures[len(figures)-1]
+	for _, other := range figures[:2] {
+		ratio := ""
+		if other != 0 && ours != 0 {
+			ratio = fmt.Sprintf("%.2f", ours/other)
+		}
+		fmt.Fprintf(t.out, " %10s", ratio)
+	}
+	fmt.Fprintln(t.out, strings.TrimRight("  "+goal, " "))
+}
