@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -21,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/winkube/winkube/test/bench/traffic"
 	"github.com/winkube/winkube/test/lab"
 )
 
@@ -49,10 +49,11 @@ func command(ctx context.Context) error {
 	if len(os.Args) > 1 && os.Args[1] == execCommand {
 		return execMain(ctx)
 	}
-	if len(os.Args) > 1 && traffic.Commands()[os.Args[1]] != nil {
-		return traffic.Commands()[os.Args[1]](os.Args[2:])
+	if len(os.Args) > 1 && proxyCommands()[os.Args[1]] != nil {
+		return proxyCommands()[os.Args[1]](os.Args[2:])
 	}
 	only := flag.String("only", "", "measure one `part`: kubelet or proxy")
+	loads := flag.String("loads", "", "of the proxy's `loads` measure only these: bulk,requests,connects,udp,dns,latency,memory")
 	flag.Parse()
 	if *only != "" && *only != "kubelet" && *only != "proxy" || flag.NArg() > 0 {
 		return fmt.Errorf("want -only=kubelet or -only=proxy, got -only=%s %s", *only, flag.Args())
@@ -62,7 +63,8 @@ func command(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := traffic.Run(ctx, root, os.Stdout); err != nil || *only != "" {
+		modes := strings.FieldsFunc(*loads, func(r rune) bool { return r == ',' })
+		if err := proxyBench(ctx, root, os.Stdout, modes); err != nil || *only != "" {
 			return err
 		}
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package traffic
 
 import (
@@ -196,7 +198,7 @@ func (r *rig) haproxy(ctx context.Context) side {
 // startHAProxy starts it with the ports of the loads, or with count others.
 func (r *rig) startHAProxy(ctx context.Context, count int) (*exec.Cmd, error) {
 	var config strings.Builder
-	fmt.Fprint(&config, "global\n maxconn 20000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n")
+	fmt.Fprint(&config, "global\n maxconn 9000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n")
 	listen := func(name, addr string, port int) {
 		fmt.Fprintf(&config, "listen %s\n bind %s:%d\n server s %s:%d\n", name, addr, port, serverAddr, port)
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package traffic measures the service proxy's data plane: the same traffic to an endpoint itself, through HAProxy in TCP mode, through a
 // relay of twenty lines, through upstream's kube-proxy in nftables mode and through our proxy, in turn, on one machine.
 //
@@ -58,8 +60,8 @@ func loads() []load {
 }
 
 // Run measures and prints. root is the repository's, where the programs of the lab are. It needs root's rights, and changes nothing
-// outside of its network namespaces.
-func Run(ctx context.Context, root string, out io.Writer) error {
+// outside of its network namespaces. modes, if any, are the only loads to measure.
+func Run(ctx context.Context, root string, out io.Writer, modes []string) error {
 	rig, err := newRig(ctx, root)
 	if err != nil {
 		return err
@@ -73,19 +75,35 @@ func Run(ctx context.Context, root string, out io.Writer) error {
 	t := table{out: out, sides: rig.sides}
 	t.header()
 	var rate float64
+	wanted := func(mode string) bool { return len(modes) == 0 || slices.Contains(modes, mode) }
 	for _, l := range loads() {
+		if !wanted(l.mode) {
+			continue
+		}
 		medians, err := rig.interleaved(ctx, l)
 		if err != nil {
 			return err
 		}
 		t.row(l.name, l.unit, l.target, medians[0])
 		if l.mode == "requests" {
-			rate = medians[0][len(rig.sides)-1] / 2
+			rate = medians[0][len(rig.sides)-1] / 2 // half load is half of what our relay can do
 		}
 	}
-	// Half load is half of what our relay can do, the same for all.
+	if rate > 0 && wanted("latency") {
+		if err := rig.latency(ctx, &t, rate); err != nil {
+			return err
+		}
+	}
+	if !wanted("memory") {
+		return nil
+	}
+	return rig.memory(ctx, &t)
+}
+
+// latency measures at rate requests a second, the same for all.
+func (r *rig) latency(ctx context.Context, t *table, rate float64) error {
 	half := load{mode: "latency", args: []string{strconv.Itoa(int(rate))}, scale: 1e6, figures: []string{"p50", "p99"}}
-	medians, err := rig.interleaved(ctx, half)
+	medians, err := r.interleaved(ctx, half)
 	if err != nil {
 		return err
 	}
@@ -99,7 +117,7 @@ func Run(ctx context.Context, root string, out io.Writer) error {
 		}
 		t.row("  of it added", "%.0f us", "", added)
 	}
-	return rig.memory(ctx, &t)
+	return nil
 }
 
 // interleaved runs one load on all sides in turn, and returns for each of its figures the sides' medians; 0: not measured.

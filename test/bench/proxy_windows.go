@@ -1,0 +1,13 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+)
+
+func proxyCommands() map[string]func([]string) error { return nil }
+
+func proxyBench(context.Context, string, io.Writer, []string) error {
+	return errors.New("the service proxy is measured on Linux")
+}
