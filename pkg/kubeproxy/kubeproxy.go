@@ -57,7 +57,9 @@ type Parts struct {
 
 // Host is what a back end may ask of the rest of the proxy.
 type Host struct {
-	Healthy func() bool // whether the proxy keeps up
+	Healthy  func() bool // whether the proxy keeps up
+	Warn     func(service proxy.ServiceName, reason, message string)
+	Register func(...prometheus.Collector) // metrics of the back end's own
 }
 
 // Proxy is the assembled proxy.
@@ -80,7 +82,8 @@ func New(cfg Config, parts Parts) (*Proxy, error) {
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := proxy.NewMetrics(p.registry, cfg.Node)
 	p.health = proxy.NewHealth(parts.Clock, cfg.Node, metrics)
-	p.backend = parts.Backend(Host{Healthy: p.health.Healthy})
+	warn := func(service proxy.ServiceName, reason, message string) { p.loop.Warn(service, reason, message) }
+	p.backend = parts.Backend(Host{Healthy: p.health.Healthy, Warn: warn, Register: p.registry.MustRegister})
 	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints,
 		Events: parts.Events, Clock: parts.Clock}
 	if b, ok := p.backend.(othersSetter); ok {

@@ -313,6 +313,13 @@ func (l *Loop) reportProblems(name ServiceName) {
 	}
 }
 
+// Warn records a warning on a Service, for back ends. It may be called from any goroutine.
+func (l *Loop) Warn(name ServiceName, reason, text string) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	l.event(name, reason, text)
+}
+
 // event records a warning on a Service that still exists.
 func (l *Loop) event(name ServiceName, reason, text string) {
 	if service := l.tracker.Service(name); service != nil && l.cfg.Events != nil {

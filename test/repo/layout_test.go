@@ -18,6 +18,8 @@ var lonely = map[string]string{
 	"pkg/hns/client_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
 
 	"pkg/proxy/relay/call_linux.go":     relayLoops,
+	"pkg/proxy/relay/icmp_linux.go":     relayLoops,
+	"pkg/proxy/relay/ports_linux.go":    relayLoops,
 	"pkg/proxy/relay/loop_linux.go":     relayLoops,
 	"pkg/proxy/relay/loop_tcp_linux.go": relayLoops,
 	"pkg/proxy/relay/loop_end_linux.go": relayLoops,

@@ -97,19 +97,26 @@ type system struct {
 
 // newBackEnd puts the chosen back end together.
 func (s *settings) newBackEnd(h kubeproxy.Host, sys system, addresses relay.Addresses) proxy.Backend {
-	relayed := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, Clock: clock.RealClock{}}
+	relayed := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, Warn: h.Warn, Clock: clock.RealClock{}}
+	newRelay := func() *relay.Relay {
+		r := relay.New(relayed)
+		if h.Register != nil {
+			h.Register(r.Collectors()...)
+		}
+		return r
+	}
 	switch s.backEnd {
 	case byPortProxy:
 		forRules, forRelay := kubeproxy.Share(addresses)
 		relayed.Addresses = forRelay
 		rules := portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: forRules, NodePorts: s.nodePorts})
-		return kubeproxy.NewSplit(rules, relay.New(relayed), portproxy.Serves)
+		return kubeproxy.NewSplit(rules, newRelay(), portproxy.Serves)
 	case byHNS:
 		config := s.hns
 		config.Client = sys.hns
-		return kubeproxy.NewSplit(hnslb.New(config), relay.New(relayed), hnslb.Serves)
+		return kubeproxy.NewSplit(hnslb.New(config), newRelay(), hnslb.Serves)
 	}
-	return relay.New(relayed)
+	return newRelay()
 }
 
 // noAddresses is for a portproxy that only removes: the addresses are cleaned by themselves.

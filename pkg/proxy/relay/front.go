@@ -21,11 +21,13 @@ import (
 type front struct {
 	cfg      *Config
 	own      *ownSockets
+	counts   *counts
 	protocol v1.Protocol
 	balancer *balancer
 	route    atomic.Pointer[proxy.Route]
 	sockets  map[netip.AddrPort]socket // of Sync only
 	carrier  carrier
+	pressure pressure
 }
 
 // plane makes carriers: loops of the kernel's events on Linux, goroutines elsewhere.
@@ -83,8 +85,8 @@ var (
 	errNotAllowed = errors.New("the client is not in loadBalancerSourceRanges")
 )
 
-func newFront(cfg *Config, own *ownSockets, p plane, protocol v1.Protocol) *front {
-	f := &front{cfg: cfg, own: own, protocol: protocol, balancer: newBalancer(cfg.Clock), sockets: map[netip.AddrPort]socket{}}
+func newFront(cfg *Config, own *ownSockets, n *counts, p plane, protocol v1.Protocol) *front {
+	f := &front{cfg: cfg, own: own, counts: n, protocol: protocol, balancer: newBalancer(cfg.Clock), sockets: map[netip.AddrPort]socket{}}
 	f.carrier = p.carry(f)
 	return f
 }

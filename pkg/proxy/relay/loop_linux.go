@@ -29,6 +29,7 @@ type loop struct {
 	now         time.Time
 	busy, spare []*conn // have more to move, after the others' turn
 	packets     packets
+	icmp        [2]int // raw sockets for ICMP and ICMPv6; 0: not open
 	pipes       []pipe
 	scratch     [bufferSize]byte
 	index       int
@@ -152,6 +153,11 @@ func (l *loop) run() {
 	}
 	for _, p := range l.pipes {
 		p.close()
+	}
+	for _, fd := range l.icmp {
+		if fd > 0 {
+			closeSocket(fd)
+		}
 	}
 	_, _ = unix.Close(l.epoll), unix.Close(l.wake)
 }

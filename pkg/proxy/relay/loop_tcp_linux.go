@@ -131,6 +131,7 @@ func (c *loopCarrier) serve(l *loop, fd int, from netip.Addr) {
 	n.client, n.server = end{conn: n, fd: int32(fd)}, end{conn: n, fd: -1}
 	n.entry.guest, n.timer.owner = n, n
 	c.enter(l, &n.entry)
+	c.counts.accepted.Inc()
 	if !c.route.Load().Allows(from) {
 		n.abort()
 		return
@@ -158,6 +159,7 @@ func (n *conn) dial(last error) {
 		}
 		n.failed(target)
 	}
+	n.carrier.counts.refused.Inc()
 	klog.V(2).InfoS("Connection refused: no endpoint answers", "client", n.from, "front", n.carrier.route.Load().Front, "err", last)
 	n.abort()
 }
@@ -172,6 +174,9 @@ func (n *conn) connect(target netip.AddrPort, patience time.Duration) error {
 		return errOwnFront
 	}
 	fd, errno := connectSocket(unix.SOCK_STREAM, target)
+	if errno == unix.EADDRNOTAVAIL {
+		n.carrier.exhausted()
+	}
 	if errno != 0 {
 		return fmt.Errorf("cannot connect to endpoint %s: %w", target, errno)
 	}
@@ -260,6 +265,9 @@ func (n *conn) connected(events uint32) {
 		return
 	}
 	n.state, n.tried = relaying, nil
+	if open := n.carrier.open(); open&0xff == 0 { // often enough, and hardly ever
+		n.carrier.crowded(open, n.carrier.loops.ports)
+	}
 	n.loop.begin(&n.timer, settled)
 	n.server.ready(events)
 }

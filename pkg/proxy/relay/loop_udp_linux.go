@@ -97,6 +97,7 @@ func (s *loopUDP) begin(client netip.AddrPort, name *unix.RawSockaddrAny) *loopS
 		s.longestSilent().abort()
 	}
 	s.sessions[client] = one
+	s.carrier.counts.sessions.Inc()
 	return one
 }
 
@@ -171,6 +172,7 @@ func (o *loopSession) ready(uint32) {
 	case 0:
 		o.renew()
 	case unix.ECONNREFUSED:
+		o.socket.loop.unreachable(o)
 		o.refuse()
 	case unix.EAGAIN:
 	default:

@@ -20,14 +20,16 @@ func newPlane() plane { return &loops{} }
 // loops is the plane of Linux: loops on epoll, one for each processor. A TCP front listens in all of them, and a connection stays where
 // it was accepted; a UDP front belongs to one. They start with the first front.
 type loops struct {
-	all  []*loop
-	next int // loop of the next UDP front
+	all   []*loop
+	next  int // loop of the next UDP front
+	ports int // that the kernel may choose as a connection's source
 }
 
 func (p *loops) start() error {
 	if len(p.all) > 0 {
 		return nil
 	}
+	p.ports = preparePorts()
 	for i := range min(runtime.GOMAXPROCS(0), maxLoops) {
 		l, err := newLoop(i)
 		if err != nil {

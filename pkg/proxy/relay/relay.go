@@ -33,7 +33,10 @@ type Config struct {
 	Healthy func() bool
 	// UDPIdle is how long a UDP session lives after its last packet; 0: 2 minutes. Short exchanges, such as DNS, live 10 s at most.
 	UDPIdle time.Duration
-	Clock   clock.PassiveClock
+	// Warn is told what users should know of a Service that is served worse than it could be: the reason in one word, and a sentence. nil:
+	// nobody is told.
+	Warn  func(service proxy.ServiceName, reason, message string)
+	Clock clock.PassiveClock
 }
 
 const (
@@ -60,6 +63,7 @@ type Relay struct {
 	fronts    map[frontKey]*front
 	own       ownSockets
 	plane     plane
+	counts    *counts
 	refs      map[netip.Addr]int // how many claims use an address
 	addrErrs  map[netip.Addr]error
 	host      []netip.Addr // the host's own addresses as last listed
@@ -73,7 +77,7 @@ func New(cfg Config) *Relay { return newRelay(cfg, newPlane()) }
 func newRelay(cfg Config, p plane) *Relay {
 	cfg.UDPIdle = cmp.Or(cfg.UDPIdle, defaultUDPIdle)
 	return &Relay{cfg: cfg, claims: map[frontKey][]proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
-		plane: p, own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
+		plane: p, counts: newCounts(), own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
 }
 
 // SetOthers names the addresses of other nodes. They are never made local, whatever a Service says: an external IP that is another
@@ -247,7 +251,7 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 		}
 		f := r.fronts[key]
 		if f == nil {
-			f = newFront(&r.cfg, &r.own, r.plane, key.protocol)
+			f = newFront(&r.cfg, &r.own, r.counts, r.plane, key.protocol)
 			r.fronts[key] = f
 		}
 		if err := f.set(*route, r.listenAddrs(key)); err != nil {

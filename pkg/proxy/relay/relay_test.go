@@ -166,6 +166,7 @@ func TestPackets(t *testing.T) {
 		{"tcp from a source that may not", with(route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = nobody }), "reset"},
 		{"udp", route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), udp[0]), udp[0].String()},
 		{"udp without endpoint", route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0)), "refused"},
+		{"udp on an endpoint that is not there", route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), dead), h.unreachable()},
 		{"udp dropped", with(route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0)), func(r *proxy.Route) { r.Drop = true }), "silence"},
 		{"udp from a source that may not", with(route("x", proxy.LoadBalancer, v1.ProtocolUDP, h.Front(0), udp[0]), func(r *proxy.Route) { r.Sources = nobody }), "silence"},
 	} {

@@ -34,3 +34,6 @@ func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 
 // refused says that the other host told us that nobody listens.
 func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
+
+// noPortLeft says that the system has no source port left towards an address.
+func noPortLeft(err error) bool { return errors.Is(err, unix.EADDRNOTAVAIL) }

@@ -35,3 +35,8 @@ func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 func refused(err error) bool {
 	return errors.Is(err, windows.WSAECONNREFUSED) || errors.Is(err, windows.WSAECONNRESET)
 }
+
+// noPortLeft says that the system has no source port left towards an address.
+func noPortLeft(err error) bool {
+	return errors.Is(err, windows.WSAEADDRINUSE) || errors.Is(err, windows.WSAENOBUFS)
+}

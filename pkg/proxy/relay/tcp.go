@@ -120,6 +120,7 @@ func (w *waiting) removed()               {}
 // serveTCP carries one connection from accept to its end.
 func (f *routines) serveTCP(client *net.TCPConn) {
 	from := client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	f.counts.accepted.Inc()
 	if !f.route.Load().Allows(from) {
 		reset(client)
 		return
@@ -132,6 +133,7 @@ func (f *routines) serveTCP(client *net.TCPConn) {
 	server, endpoint, err := f.connect(from)
 	if err != nil {
 		f.remove(w)
+		f.counts.refused.Inc()
 		klog.V(2).InfoS("Connection refused: no endpoint answers", "client", from, "front", client.LocalAddr(), "err", err)
 		reset(client)
 		return
@@ -193,6 +195,9 @@ func (f *routines) connect(client netip.Addr) (*net.TCPConn, netip.AddrPort, err
 		}
 		if f.ctx.Err() != nil {
 			return nil, target, f.ctx.Err()
+		}
+		if noPortLeft(err) {
+			f.exhausted()
 		}
 		f.balancer.fail(target)
 		tried, last = append(tried, target), err

@@ -128,6 +128,7 @@ func (s *udpSocket) session(client netip.AddrPort) *session {
 	}
 	s.sessions[client] = one
 	s.mu.Unlock()
+	s.front.counts.sessions.Inc()
 	if evicted != nil {
 		evicted.abort()
 	}

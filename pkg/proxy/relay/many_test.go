@@ -1,0 +1,60 @@
+package relay
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// TestManyConnections holds WINKUBE_CONNECTIONS of them open, a slow client among them, and uses each again. This process has both ends of
+// each and the relay's two, so it needs four files for every one.
+func TestManyConnections(t *testing.T) {
+	count, err := strconv.Atoi(os.Getenv("WINKUBE_CONNECTIONS"))
+	if err != nil {
+		t.Skip("WINKUBE_CONNECTIONS says how many connections to open")
+	}
+	h := newTestHost(t)
+	echo := tcpServer(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	flood := tcpServer(t, func(c *net.TCPConn) { _, _ = io.Copy(c, zeros{}) })
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), echo), route("slow", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), flood))
+	slow := dialFront(t, h.Front(1)) // reads nothing: what is meant for it must not hold up the others, nor fill memory
+	defer slow.Close()
+	conns := make([]*net.TCPConn, count)
+	for i := range conns {
+		conns[i] = dialFront(t, h.Front(0))
+	}
+	for round := range 2 {
+		for i, c := range conns {
+			want := fmt.Sprintf("%08d", i)
+			if _, err := c.Write([]byte(want)); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+				t.Fatalf("round %d, connection %d: %q, %v", round, i, got, err)
+			}
+		}
+	}
+	if open := h.relay.open(); open != count+1 {
+		t.Errorf("%d are open, want %d", open, count+1)
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	t.Logf("%d connections, %d goroutines, %d MiB of heap and stacks, of client and server too", count, runtime.NumGoroutine(), (m.HeapInuse+m.StackInuse)>>20)
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	eventually(t, "all end", func() bool { return h.relay.open() == 1 })
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
