@@ -14,7 +14,7 @@ import (
 // newNetworkCommand makes `kubelet network plan` and its neighbours.
 func newNetworkCommand(stdin io.Reader, out io.Writer) *cobra.Command {
 	parent := &cobra.Command{Use: "network", Short: "Explains this node's pod network", Args: cobra.NoArgs}
-	parent.AddCommand(newNetworkPlanCommand(out), newRoutesCommand(stdin, out))
+	parent.AddCommand(newNetworkPlanCommand(out), newRoutesCommand(stdin, out), newDoctorCommand(out))
 	return parent
 }
 

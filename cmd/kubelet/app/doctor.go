@@ -1,0 +1,116 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/network"
+)
+
+// doctorOptions are the flags of `kubelet network doctor`, as those of the kubelet.
+type doctorOptions struct {
+	mode, endpoint         string
+	nodeIP, podCIDRs, keep []string
+}
+
+// newDoctorCommand makes `kubelet network doctor`.
+func newDoctorCommand(out io.Writer) *cobra.Command {
+	o := &doctorOptions{}
+	command := &cobra.Command{
+		Use:   "doctor",
+		Short: "Says what is wrong with this host's pod network and how it is mended, without touching the host",
+		Long: "Says what is wrong with this host's pod network and how it is mended, without touching the host. Give the kubelet's flags.\n" +
+			"Without --pod-cidr the range is that of the network which the kubelet made.",
+		Args: cobra.NoArgs,
+	}
+	fs := command.Flags()
+	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "as of the kubelet")
+	fs.StringVar(&o.endpoint, "docker-endpoint", "", "Docker Engine's `address`")
+	fs.StringSliceVar(&o.nodeIP, "node-ip", nil, "`addresses` of the node (default: that of the default route)")
+	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on this node")
+	fs.StringSliceVar(&o.keep, "cluster-cidr", nil, "`ranges` of all pods")
+	command.RunE = func(*cobra.Command, []string) error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		symptoms, err := o.symptoms(ctx)
+		if err != nil {
+			return err
+		}
+		faults := 0
+		for _, f := range network.Diagnose(symptoms) {
+			fmt.Fprint(out, f)
+			if f.Fault {
+				faults++
+			}
+		}
+		if faults > 0 {
+			return fmt.Errorf("faults found: %d", faults)
+		}
+		return nil
+	}
+	return command
+}
+
+// symptoms reads the host.
+func (o *doctorOptions) symptoms(ctx context.Context) (network.Symptoms, error) {
+	s := network.Symptoms{}
+	facts, err := host.Read()
+	if err != nil {
+		return s, err
+	}
+	s.Config = network.Config{Mode: network.Mode(o.mode), Platform: platformOf(facts), External: os.Getenv("CONTAINER_NETWORK")}
+	if s.Config.External != "" {
+		s.Config.Mode = network.External
+	}
+	if s.Config.NonMasquerade, err = parsePrefixes("cluster-cidr", o.keep); err != nil {
+		return s, err
+	}
+	if len(o.nodeIP) == 0 {
+		o.nodeIP = []string{""}
+	}
+	for _, override := range o.nodeIP {
+		addrs, err := host.NodeAddress(override)
+		if err != nil {
+			return s, fmt.Errorf("--node-ip=%s: %w", override, err)
+		}
+		s.Config.NodeIPs = append(s.Config.NodeIPs, addrs...)
+	}
+	s.Elevated, _ = host.Elevated()
+	if err := network.Examine(ctx, &s); err != nil {
+		return s, err
+	}
+	return s, o.plan(ctx, &s, facts)
+}
+
+// plan decides what should be, for the range that is given or that the engine's network has.
+func (o *doctorOptions) plan(ctx context.Context, s *network.Symptoms, facts host.Facts) error {
+	engine, err := docker.New(docker.Config{Host: o.endpoint, Node: facts.Hostname, Platform: s.Config.Platform, CallTimeout: 10 * time.Second})
+	if err != nil {
+		return fmt.Errorf("--docker-endpoint=%s: %w", o.endpoint, err)
+	}
+	in := network.Facts{PodCIDRs: o.podCIDRs}
+	if s.Networks, s.EngineErr = engine.Networks(ctx); s.EngineErr == nil {
+		if info, err := engine.Info(ctx); err == nil {
+			in.EngineVersion = info.Version
+		}
+	}
+	for _, n := range s.Networks {
+		if n.Labels[network.LabelPods] != "" && len(o.podCIDRs) == 0 {
+			for _, subnet := range n.Subnets {
+				in.PodCIDRs = append(in.PodCIDRs, subnet.String())
+			}
+		}
+	}
+	in.MTU = s.UplinkMTU()
+	if s.State, err = network.Plan(s.Config, in); err != nil {
+		return fmt.Errorf("--network-mode=%s: %w", o.mode, err)
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/vxlan"
+)
+
+// Examine reads the host's side of s, whose Config is set, and changes nothing.
+func Examine(ctx context.Context, s *Symptoms) error {
+	return errors.Join(examineLinks(s), examineRoutes(s), examineFilter(ctx, command.New(), s))
+}
+
+func examineLinks(s *Symptoms) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return err
+	}
+	for _, link := range links {
+		a := link.Attrs()
+		l := Link{Name: a.Name, Up: a.Flags&net.FlagUp != 0, MTU: a.MTU, Strict: strict(a.Name)}
+		v, ok := link.(*netlink.Vxlan)
+		l.Tunnel = ok && v.VxlanId == vxlan.VNI && v.Port == vxlan.Port
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return err
+		}
+		for _, addr := range addrs {
+			l.Addrs = append(l.Addrs, prefixOf(addr.IPNet))
+		}
+		s.Links = append(s.Links, l)
+	}
+	return nil
+}
+
+// strict says whether an interface filters by reverse path: the greater of its own value and that of all counts (ip-sysctl.rst), and 2 is lax.
+func strict(name string) bool {
+	return max(rpFilter("all"), rpFilter(name)) == "1"
+}
+
+func rpFilter(name string) string {
+	b, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv4/conf", name, "rp_filter"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	addr, _ := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addr.Unmap(), bits)
+}
+
+func examineRoutes(s *Symptoms) error {
+	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return err
+	}
+	names := map[int]string{}
+	links, err := netlink.LinkList()
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	for _, r := range list {
+		dst := prefixOf(r.Dst)
+		if !dst.IsValid() || dst.Bits() == 0 {
+			continue
+		}
+		via, _ := netip.AddrFromSlice(r.Gw)
+		s.Routes = append(s.Routes, HostRoute{Dst: dst, Via: via.Unmap(), Link: names[r.LinkIndex], Ours: r.Protocol == routeProtocol})
+	}
+	return err
+}
+
+func examineFilter(ctx context.Context, run command.Runner, s *Symptoms) error {
+	s.Forwarding, s.Saved = map[string]bool{}, map[string]string{}
+	for family, name := range map[string]string{"ipv4": "/proc/sys/net/ipv4/ip_forward", "ipv6": "/proc/sys/net/ipv6/conf/all/forwarding"} {
+		b, err := os.ReadFile(name)
+		s.Forwarding[family] = err == nil && strings.TrimSpace(string(b)) == "1"
+	}
+	for _, tool := range []string{"iptables", "ip6tables"} {
+		for _, table := range []string{"filter", "nat"} {
+			saved, err := run.Run(ctx, nil, tool+"-save", "-t", table)
+			if err != nil && tool == "iptables" { // a host without IPv6 has no use for the other
+				s.FilterErr = err
+			}
+			s.Saved[tool+" "+table] = string(saved)
+		}
+	}
+	return nil
+}
