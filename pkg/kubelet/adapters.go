@@ -1,9 +1,14 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,6 +82,48 @@ func annotator(client kubernetes.Interface, name string) func(context.Context, m
 		}
 		_, err = client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
+	}
+}
+
+// networkEvent tells of the pod network, and has the Node say so too.
+func (k *Kubelet) networkEvent(kind, reason, message string) {
+	k.nodeEvent(kind, reason, message)
+	if k.node != nil {
+		k.node.Kick()
+	}
+}
+
+// networkUnavailable is network.Manager in the words of package node.
+func (k *Kubelet) networkUnavailable() *v1.NodeCondition {
+	c := k.network.Unavailable()
+	if c == nil {
+		return nil
+	}
+	status := v1.ConditionTrue
+	if c.Ready {
+		status = v1.ConditionFalse
+	}
+	return &v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: status, Reason: c.Reason, Message: c.Message}
+}
+
+// probeServer connects to the API server from a given address, as a pod would: all pods need that way, and it is the one that a node may know.
+func probeServer(client kubernetes.Interface) func(context.Context, netip.Addr) error {
+	return func(ctx context.Context, from netip.Addr) error {
+		at := client.CoreV1().RESTClient().Get().URL()
+		port := at.Port()
+		if port == "" {
+			port = map[string]string{"http": "80"}[at.Scheme]
+		}
+		dialer := net.Dialer{Timeout: 5 * time.Second}
+		server, err := netip.ParseAddr(at.Hostname())
+		if from.IsValid() && (err != nil || !server.IsLoopback() && server.Is4() == from.Is4()) {
+			dialer.LocalAddr = &net.TCPAddr{IP: from.AsSlice()}
+		}
+		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), cmp.Or(port, "443")))
+		if err != nil {
+			return fmt.Errorf("the API server does not answer a packet from the pods' gateway: %w", err)
+		}
+		return conn.Close()
 	}
 }
 

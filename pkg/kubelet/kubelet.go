@@ -110,7 +110,8 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.network, err = network.New(cfg.Network, network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(), Annotate: annotator(client, cfg.NodeName)}); err != nil {
+	if k.network, err = network.New(cfg.Network, network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(),
+		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, Probe: probeServer(client)}); err != nil {
 		return nil, err
 	}
 
@@ -143,8 +144,8 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		Disk:         func() (host.Disk, error) { return host.DiskUsage(cfg.RootDir) },
 		RuntimeInfo:  k.runtime,
 		Images:       k.images,
-		NetworkReady: k.network.Ready,
-		Events:       events,
+		NetworkReady: k.network.Ready, NetworkUnavailable: k.networkUnavailable,
+		Events: events,
 	}); err != nil {
 		return nil, err
 	}

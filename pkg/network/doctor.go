@@ -21,8 +21,7 @@ type Symptoms struct {
 	Elevated  bool
 	EngineErr error
 	Networks  []pod.EngineNetwork
-	Links     []Link
-	Routes    []HostRoute
+	Surroundings
 	// Linux
 	Forwarding map[string]bool // "ipv4", "ipv6": the sysctl
 	Saved      map[string]string
@@ -31,6 +30,12 @@ type Symptoms struct {
 	Stopped  []string // services that should run and do not
 	Excluded [][2]int // TCP ports that Windows keeps to itself: first and last
 	Unread   []string // what could not be read, and why
+}
+
+// Surroundings are the host's interfaces and routes.
+type Surroundings struct {
+	Links  []Link
+	Routes []HostRoute
 }
 
 // Link is one interface of the host.
@@ -138,7 +143,7 @@ func sameNetwork(have, want pod.EngineNetwork) Finding {
 	return good("the engine's network %q is as planned, %s", have.Name, join(have.Subnets))
 }
 
-func (s Symptoms) link(name string) *Link {
+func (s Surroundings) link(name string) *Link {
 	for i := range s.Links {
 		if s.Links[i].Name == name {
 			return &s.Links[i]
@@ -148,7 +153,7 @@ func (s Symptoms) link(name string) *Link {
 }
 
 // linkOf finds the interface that has an address.
-func (s Symptoms) linkOf(a netip.Addr) *Link {
+func (s Surroundings) linkOf(a netip.Addr) *Link {
 	for i := range s.Links {
 		if slices.ContainsFunc(s.Links[i].Addrs, func(p netip.Prefix) bool { return p.Addr() == a }) {
 			return &s.Links[i]
@@ -157,10 +162,10 @@ func (s Symptoms) linkOf(a netip.Addr) *Link {
 	return nil
 }
 
-// UplinkMTU is that of the interface with the node's first address; 0: not known.
-func (s Symptoms) UplinkMTU() int {
-	if len(s.Config.NodeIPs) > 0 {
-		if l := s.linkOf(s.Config.NodeIPs[0]); l != nil {
+// MTU is that of the interface with the node's first address, in bytes; 0: not known.
+func (s Surroundings) MTU(nodeIPs []netip.Addr) int {
+	if len(nodeIPs) > 0 {
+		if l := s.linkOf(nodeIPs[0]); l != nil {
 			return l.MTU
 		}
 	}

@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -16,31 +17,38 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// Examine reads the host's side of s, whose Config is set, and changes nothing.
-func Examine(ctx context.Context, s *Symptoms) error {
-	return errors.Join(examineLinks(s), examineRoutes(s), examineFilter(ctx, command.New(), s))
+// Examine implements Host.
+func (h linuxHost) Examine(ctx context.Context, s *Symptoms) error {
+	around, err := h.Look()
+	s.Surroundings = around
+	return errors.Join(err, examineFilter(ctx, command.New(), s))
 }
 
-func examineLinks(s *Symptoms) error {
+// Look implements Host.
+func (linuxHost) Look() (Surroundings, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
-		return err
+		return Surroundings{}, fmt.Errorf("cannot list interfaces: %w", err)
 	}
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return Surroundings{}, fmt.Errorf("cannot list addresses: %w", err)
+	}
+	s := Surroundings{}
 	for _, link := range links {
 		a := link.Attrs()
 		l := Link{Name: a.Name, Up: a.Flags&net.FlagUp != 0, MTU: a.MTU, Strict: strict(a.Name)}
 		v, ok := link.(*netlink.Vxlan)
 		l.Tunnel = ok && v.VxlanId == vxlan.VNI && v.Port == vxlan.Port
-		addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-		if err != nil {
-			return err
-		}
 		for _, addr := range addrs {
-			l.Addrs = append(l.Addrs, prefixOf(addr.IPNet))
+			if addr.LinkIndex == a.Index {
+				l.Addrs = append(l.Addrs, prefixOf(addr.IPNet))
+			}
 		}
 		s.Links = append(s.Links, l)
 	}
-	return nil
+	s.Routes, err = lookRoutes(links)
+	return s, err
 }
 
 // strict says whether an interface filters by reverse path: the greater of its own value and that of all counts (ip-sysctl.rst), and 2 is lax.
@@ -65,13 +73,12 @@ func prefixOf(n *net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(addr.Unmap(), bits)
 }
 
-func examineRoutes(s *Symptoms) error {
+func lookRoutes(links []netlink.Link) (out []HostRoute, err error) {
 	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("cannot list the main routing table: %w", err)
 	}
 	names := map[int]string{}
-	links, err := netlink.LinkList()
 	for _, l := range links {
 		names[l.Attrs().Index] = l.Attrs().Name
 	}
@@ -81,9 +88,9 @@ func examineRoutes(s *Symptoms) error {
 			continue
 		}
 		via, _ := netip.AddrFromSlice(r.Gw)
-		s.Routes = append(s.Routes, HostRoute{Dst: dst, Via: via.Unmap(), Link: names[r.LinkIndex], Ours: r.Protocol == routeProtocol})
+		out = append(out, HostRoute{Dst: dst, Via: via.Unmap(), Link: names[r.LinkIndex], Ours: r.Protocol == routeProtocol})
 	}
-	return err
+	return out, nil
 }
 
 func examineFilter(ctx context.Context, run command.Runner, s *Symptoms) error {

@@ -29,10 +29,11 @@ func healthy(t *testing.T, cfg Config, cidrs ...string) Symptoms {
 		}
 	}
 	s := Symptoms{Config: cfg, State: state, Elevated: true, Forwarding: map[string]bool{"ipv4": true},
-		Saved:  map[string]string{"iptables filter": four.save("filter"), "iptables nat": four.save("nat")},
-		Links:  []Link{{Name: "eth0", Up: true, MTU: 1500, Addrs: prefixes("10.1.0.11/24"), Forwarding: true}},
-		Routes: []HostRoute{{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: netip.MustParseAddr("10.1.0.12"), Link: "eth0", Ours: true}},
-	}
+		Saved: map[string]string{"iptables filter": four.save("filter"), "iptables nat": four.save("nat")},
+		Surroundings: Surroundings{
+			Links:  []Link{{Name: "eth0", Up: true, MTU: 1500, Addrs: prefixes("10.1.0.11/24"), Forwarding: true}},
+			Routes: []HostRoute{{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: netip.MustParseAddr("10.1.0.12"), Link: "eth0", Ours: true}},
+		}}
 	if state.Network != nil {
 		has := *state.Network
 		has.Options = maps.Clone(has.Options)
@@ -131,7 +132,7 @@ func FuzzParseExcluded(f *testing.F) {
 // Reading this machine changes nothing and needs no rights.
 func TestExamine(t *testing.T) {
 	s := Symptoms{Config: Config{Mode: HostGateway, Platform: onLinux}}
-	if err := Examine(t.Context(), &s); err != nil {
+	if err := NewHost().Examine(t.Context(), &s); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Links) == 0 && len(s.Unread) == 0 {

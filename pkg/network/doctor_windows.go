@@ -13,12 +13,21 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// Examine reads the host's side of s, whose Config is set, and changes nothing.
-func Examine(ctx context.Context, s *Symptoms) error {
+// Look implements Host.
+func (windowsHost) Look() (Surroundings, error) {
+	var s Surroundings
 	if err := available("GetIfTable2Ex", "GetUnicastIpAddressTable", "GetIpForwardTable2", "GetIpInterfaceEntry", "InitializeIpInterfaceEntry", "FreeMibTable"); err != nil {
+		return s, err
+	}
+	err := errors.Join(lookLinks(&s), lookRoutes(&s))
+	return s, err
+}
+
+// Examine implements Host.
+func (h windowsHost) Examine(ctx context.Context, s *Symptoms) error {
+	var err error
+	if s.Surroundings, err = h.Look(); err != nil {
 		s.Unread = append(s.Unread, fmt.Sprintf("adapters and routes: %v", err))
-	} else if err := errors.Join(examineLinks(s), examineRoutes(s)); err != nil {
-		return err
 	}
 	run := command.New()
 	for _, name := range []string{"hns", "docker"} {
@@ -34,7 +43,7 @@ func Examine(ctx context.Context, s *Symptoms) error {
 	return nil
 }
 
-func examineLinks(s *Symptoms) error {
+func lookLinks(s *Surroundings) error {
 	rows, err := winipcfg.GetIfTable2Ex(winipcfg.MibIfEntryNormal)
 	if err != nil {
 		return fmt.Errorf("cannot list network adapters: %w", err)
@@ -58,7 +67,7 @@ func examineLinks(s *Symptoms) error {
 	return nil
 }
 
-func examineRoutes(s *Symptoms) error {
+func lookRoutes(s *Surroundings) error {
 	rows, err := winipcfg.GetIPForwardTable2(windows.AF_UNSPEC)
 	if err != nil {
 		return fmt.Errorf("cannot read the routing table: %w", err)

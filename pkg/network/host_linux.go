@@ -27,15 +27,6 @@ func (h linuxHost) Apply(ctx context.Context, s State) error {
 	return errors.Join(applyGateways(s.Gateways), applyDevices(s.Devices), h.firewall.Apply(ctx, s.Rules))
 }
 
-// MTU implements Host.
-func (linuxHost) MTU(a netip.Addr) (int, error) {
-	link, err := linkWith(a)
-	if err != nil {
-		return 0, err
-	}
-	return link.Attrs().MTU, nil
-}
-
 // linkWith finds the interface that has address a.
 func linkWith(a netip.Addr) (netlink.Link, error) {
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)

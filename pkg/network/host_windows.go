@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/windows"
@@ -85,30 +84,6 @@ func forward(luid winipcfg.LUID, g Gateway) error {
 	}
 	row.ForwardingEnabled, row.SitePrefixLength = true, 0
 	return row.Set()
-}
-
-// MTU implements Host.
-func (windowsHost) MTU(a netip.Addr) (int, error) {
-	if err := available("GetUnicastIpAddressTable", "GetIpInterfaceEntry", "InitializeIpInterfaceEntry", "FreeMibTable"); err != nil {
-		return 0, err
-	}
-	rows, err := winipcfg.GetUnicastIPAddressTable(windows.AF_UNSPEC)
-	if err != nil {
-		return 0, fmt.Errorf("cannot list addresses: %w", err)
-	}
-	at := slices.IndexFunc(rows, func(row winipcfg.MibUnicastIPAddressRow) bool { return row.Address.Addr() == a })
-	if at < 0 {
-		return 0, fmt.Errorf("no adapter of this host has address %s", a)
-	}
-	family := winipcfg.AddressFamily(windows.AF_INET)
-	if a.Is6() {
-		family = windows.AF_INET6
-	}
-	row, err := rows[at].InterfaceLUID.IPInterface(family)
-	if err != nil {
-		return 0, fmt.Errorf("cannot read the adapter's settings: %w", err)
-	}
-	return int(row.NLMTU), nil
 }
 
 // Changes implements Host: adapters that come and go.

@@ -33,8 +33,10 @@ type Host interface {
 	Apply(ctx context.Context, s State) error
 	// Changes hints that something may have been changed by others. nil: this host does not tell.
 	Changes(ctx context.Context) (<-chan struct{}, error)
-	// MTU is that of the interface which has address a, in bytes.
-	MTU(a netip.Addr) (int, error)
+	// Look reads the host's interfaces and routes.
+	Look() (Surroundings, error)
+	// Examine reads the host's side of s, whose Config is set, for Diagnose.
+	Examine(ctx context.Context, s *Symptoms) error
 }
 
 // Parts are what a Manager works with.
@@ -46,6 +48,10 @@ type Parts struct {
 	Clock         clock.Clock // nil: the real one
 	// Annotate writes annotations of this node's Node; nil values are removed. nil: nobody is told of tunnels.
 	Annotate func(ctx context.Context, changes map[string]*string) error
+	// Event tells something of the Node. May be nil.
+	Event func(kind, reason, message string)
+	// Probe says whether a packet from the address from, which is the pods' gateway (invalid: any), finds its way. nil: it does.
+	Probe func(ctx context.Context, from netip.Addr) error
 	// Changed is called after each attempt to bring about a State, with what Ready says from now on. It must not block. May be nil.
 	Changed func(ready error)
 }
@@ -56,12 +62,13 @@ type Manager struct {
 	parts Parts
 	wake  chan struct{}
 
-	mu    sync.Mutex
-	known bool              // a Node was seen
-	cidrs []string          // of the Node
-	notes map[string]string // annotations of the Node that concern tunnels
-	state State             // as applied
-	err   error             // why pods cannot start; nil: ready
+	mu      sync.Mutex
+	trouble trouble
+	known   bool              // a Node was seen
+	cidrs   []string          // of the Node
+	notes   map[string]string // annotations of the Node that concern tunnels
+	state   State             // as applied
+	err     error             // why pods cannot start; nil: ready
 }
 
 var _ pod.Network = (*Manager)(nil)
@@ -97,6 +104,7 @@ func (m *Manager) SetNode(n *v1.Node) {
 		cidrs = []string{n.Spec.PodCIDR}
 	}
 	m.mu.Lock()
+	m.trouble.recall(n)
 	notes := vxlan.Known(n.Annotations)
 	news := !m.known || !slices.Equal(cidrs, m.cidrs) || !maps.Equal(notes, m.notes)
 	m.known, m.cidrs, m.notes = true, slices.Clone(cidrs), notes
@@ -200,66 +208,77 @@ func restart(timer clock.Timer, d time.Duration) {
 	timer.Reset(d)
 }
 
-// sync compares and repairs everything once.
+// sync compares and repairs everything once, and has the Node say what stands in the way.
 func (m *Manager) sync(ctx context.Context) error {
+	wrong, err := m.compare(ctx)
+	if err != nil && wrong.Reason == "" { // may pass: nothing new is known
+		return err
+	}
+	return m.judge(ctx, wrong)
+}
+
+// compare repairs everything once. The Condition has a Reason where somebody must act; an error alone may pass.
+func (m *Manager) compare(ctx context.Context) (Condition, error) {
 	m.mu.Lock()
 	known, cidrs := m.known, m.cidrs
 	m.mu.Unlock()
 	if !known && m.cfg.Mode != External {
-		return nil
+		return Condition{}, nil
 	}
-	facts, err := m.facts(ctx, cidrs)
+	facts, around, err := m.facts(ctx, cidrs)
 	if err != nil {
-		return m.failed(err)
+		return Condition{}, m.failed(err)
 	}
 	state, err := Plan(m.cfg, facts)
 	if err != nil {
-		return m.refused(err)
+		return m.refused(rangeInvalid, err)
 	}
 	if !state.Ready.Ready {
-		return m.refused(errors.New(state.Ready.Message))
+		return m.refused(state.Ready.Reason, errors.New(state.Ready.Message))
+	}
+	networks, err := m.parts.Engine.Networks(ctx)
+	if err != nil {
+		return Condition{}, m.failed(err)
 	}
 	if m.cfg.Mode == External {
-		return m.external(ctx, state)
+		return m.external(ctx, state, networks)
 	}
-	have, err := m.existing(ctx, state.Network)
+	overlap := m.overlaps(state, networks, around)
+	have, err := m.existing(ctx, networks, state.Network)
 	if err != nil {
-		return m.failed(err)
+		return overlap, m.failed(err)
 	}
 	if have != nil && !sameSubnets(have.Subnets, state.Network.Subnets) {
 		return m.keep(ctx, facts, *have, state)
 	}
 	if have == nil {
 		if err := m.parts.Engine.EnsureNetwork(ctx, *state.Network); err != nil {
-			return m.failed(err)
+			return overlap, m.failed(err)
 		}
 	}
 	if err := errors.Join(m.parts.Host.Apply(ctx, state), m.announce(ctx, state)); err != nil {
-		return m.failed(err)
+		return overlap, m.failed(err)
 	}
 	m.done(state, nil)
-	return nil
+	return overlap, nil
 }
 
-// facts asks what Plan must know.
-func (m *Manager) facts(ctx context.Context, cidrs []string) (facts Facts, err error) {
+// facts asks what Plan must know, and looks around.
+func (m *Manager) facts(ctx context.Context, cidrs []string) (facts Facts, around Surroundings, err error) {
 	facts.PodCIDRs = cidrs
 	if m.cfg.Mode == External {
-		return facts, nil
+		return facts, around, nil
 	}
 	if m.parts.EngineVersion != nil {
 		if facts.EngineVersion, err = m.parts.EngineVersion(ctx); err != nil {
-			return facts, err
+			return facts, around, err
 		}
 	}
-	if len(m.cfg.NodeIPs) == 0 {
-		return facts, nil
+	if around, err = m.parts.Host.Look(); err != nil {
+		klog.ErrorS(err, "Cannot look for what stands in the pod network's way")
 	}
-	if facts.MTU, err = m.parts.Host.MTU(m.cfg.NodeIPs[0]); err != nil && m.cfg.Mode != Overlay {
-		klog.V(2).InfoS("The pod network gets the usual MTU", "err", err) // a node's address may be one of a router before it
-		err = nil
-	}
-	return facts, err
+	facts.MTU = around.MTU(m.cfg.NodeIPs) // the node's address may be one of a router before it: then it is not known
+	return facts, around, nil
 }
 
 // announce tells others by the Node how to reach this node's tunnels, or takes that back.
@@ -277,28 +296,20 @@ func (m *Manager) announce(ctx context.Context, s State) error {
 	return nil
 }
 
-func (m *Manager) external(ctx context.Context, state State) error {
-	all, err := m.parts.Engine.Networks(ctx)
-	if err != nil {
-		return m.failed(err)
-	}
+func (m *Manager) external(ctx context.Context, state State, all []pod.EngineNetwork) (Condition, error) {
 	if !slices.ContainsFunc(all, func(n pod.EngineNetwork) bool { return n.Name == state.Join }) {
-		return m.refused(fmt.Errorf("the engine has no network %q (CONTAINER_NETWORK)", state.Join))
+		return m.refused(noNetwork, fmt.Errorf("the engine has no network %q (CONTAINER_NETWORK)", state.Join))
 	}
 	if err := m.announce(ctx, state); err != nil {
-		return m.failed(err)
+		return Condition{}, m.failed(err)
 	}
 	m.done(state, nil)
-	return nil
+	return Condition{}, nil
 }
 
 // existing returns the engine network of want's name where it can or must be used; nil: want is to be made. One of ours that differs
 // is removed first, which the engine does only when no container is connected to it.
-func (m *Manager) existing(ctx context.Context, want *pod.EngineNetwork) (*pod.EngineNetwork, error) {
-	all, err := m.parts.Engine.Networks(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (m *Manager) existing(ctx context.Context, all []pod.EngineNetwork, want *pod.EngineNetwork) (*pod.EngineNetwork, error) {
 	i := slices.IndexFunc(all, func(n pod.EngineNetwork) bool { return n.Name == want.Name })
 	if i < 0 {
 		return nil, nil
@@ -329,7 +340,7 @@ func (m *Manager) existing(ctx context.Context, want *pod.EngineNetwork) (*pod.E
 
 // keep goes on serving the pods of an engine network whose range is no longer the Node's, and refuses new ones: a network is never
 // rebuilt under running pods.
-func (m *Manager) keep(ctx context.Context, facts Facts, have pod.EngineNetwork, want State) error {
+func (m *Manager) keep(ctx context.Context, facts Facts, have pod.EngineNetwork, want State) (Condition, error) {
 	refusal := fmt.Errorf("the Node's pod CIDR is %s, but pods run on the engine's network %q with %s; drain this node, then it is made anew",
 		join(want.Network.Subnets), have.Name, join(have.Subnets))
 	facts.PodCIDRs = nil
@@ -343,7 +354,7 @@ func (m *Manager) keep(ctx context.Context, facts Facts, have pod.EngineNetwork,
 			m.done(old, refusal)
 		}
 	}
-	return m.refused(errors.Join(refusal, err))
+	return m.refused(rangeChanged, errors.Join(refusal, err))
 }
 
 func (m *Manager) done(s State, err error) {
@@ -375,12 +386,12 @@ func (m *Manager) failed(err error) error {
 }
 
 // refused notes an error that stands until somebody acts.
-func (m *Manager) refused(err error) error {
+func (m *Manager) refused(reason string, err error) (Condition, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.err = err
 	m.tell()
-	return err
+	return Condition{Reason: reason, Message: err.Error()}, err
 }
 
 // Cleanup removes every trace: rules and the engine network. It fails while containers use the network.

@@ -71,7 +71,7 @@ type system struct {
 	state   State
 	applied int
 	fail    error
-	mtu     int
+	around  Surroundings
 	hints   chan struct{}
 }
 
@@ -85,7 +85,13 @@ func (s *system) Apply(_ context.Context, want State) error {
 	return nil
 }
 
-func (s *system) MTU(netip.Addr) (int, error) { return s.mtu, nil }
+func (s *system) Look() (Surroundings, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.around, nil
+}
+
+func (s *system) Examine(context.Context, *Symptoms) error { return nil }
 
 func (s *system) Changes(context.Context) (<-chan struct{}, error) { return s.hints, nil }
 
@@ -244,7 +250,7 @@ func TestRun(t *testing.T) {
 
 func TestManagerOverlay(t *testing.T) {
 	m, e, s := newRig(t, Config{Mode: Overlay, Platform: onLinux, NodeIPs: []netip.Addr{nodeFour}})
-	s.mtu = 1500
+	s.around.Links = []Link{{Name: "eth0", MTU: 1500, Addrs: prefixes("10.1.0.11/24")}}
 	node := nodeWith("10.244.1.0/24")
 	node.Annotations = map[string]string{"others": "stay"}
 	patches := 0

@@ -28,18 +28,19 @@ import (
 
 // Parts is where a Manager gets its facts and puts its results. Functions may block for as long as their ctx, or a few seconds.
 type Parts struct {
-	Client       kubernetes.Interface
-	Node         func() *v1.Node // own Node as last seen by a watch; nil (the function, or what it returns): it is asked for
-	Facts        func() (host.Facts, error)
-	Addresses    func() ([]netip.Addr, error)                           // as host.NodeAddress
-	Disk         func() (host.Disk, error)                              // of the kubelet's root directory
-	RuntimeInfo  func(ctx context.Context) (Runtime, error)             // an error makes the node not ready
-	Images       func(ctx context.Context) ([]v1.ContainerImage, error) // called for each status: it costs nothing unless images changed
-	NetworkReady func() error                                           // nil: ready
-	Pressure     func() Pressure                                        // nil: none
-	VolumesInUse func() []v1.UniqueVolumeName                           // nil, or nil from it: the field is left alone
-	Events       record.EventRecorder                                   // nil: none
-	Clock        clock.WithTicker                                       // nil: the real one
+	Client             kubernetes.Interface
+	Node               func() *v1.Node // own Node as last seen by a watch; nil (the function, or what it returns): it is asked for
+	Facts              func() (host.Facts, error)
+	Addresses          func() ([]netip.Addr, error)                           // as host.NodeAddress
+	Disk               func() (host.Disk, error)                              // of the kubelet's root directory
+	RuntimeInfo        func(ctx context.Context) (Runtime, error)             // an error makes the node not ready
+	Images             func(ctx context.Context) ([]v1.ContainerImage, error) // called for each status: it costs nothing unless images changed
+	NetworkUnavailable func() *v1.NodeCondition                               // see Inputs; may be nil
+	NetworkReady       func() error                                           // nil: ready
+	Pressure           func() Pressure                                        // nil: none
+	VolumesInUse       func() []v1.UniqueVolumeName                           // nil, or nil from it: the field is left alone
+	Events             record.EventRecorder                                   // nil: none
+	Clock              clock.WithTicker                                       // nil: the real one
 }
 
 // Pressure says which resource of the node runs out.
@@ -299,6 +300,9 @@ func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, erro
 	in.Engine, in.EngineErr = m.parts.RuntimeInfo(ctx)
 	if m.parts.NetworkReady != nil {
 		in.NetworkErr = m.parts.NetworkReady()
+	}
+	if m.parts.NetworkUnavailable != nil {
+		in.NetworkUnavailable = m.parts.NetworkUnavailable()
 	}
 	if m.parts.Pressure != nil {
 		in.Pressure = m.parts.Pressure()

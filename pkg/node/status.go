@@ -27,6 +27,8 @@ type Inputs struct {
 	Pressure  Pressure
 	// EngineErr and NetworkErr say why pods cannot start; each makes the node not ready.
 	EngineErr, NetworkErr error
+	// NetworkUnavailable is the condition of that type without its times; nil leaves what others say there.
+	NetworkUnavailable *v1.NodeCondition
 	// Images and VolumesInUse that are nil leave what is known.
 	Images       []v1.ContainerImage
 	VolumesInUse []v1.UniqueVolumeName
@@ -137,6 +139,9 @@ func conditions(in Inputs, capacity v1.ResourceList) []v1.NodeCondition {
 			c.Status, c.Reason, c.Message = v1.ConditionTrue, p.bad, p.badMessage
 		}
 		out = append(out, c)
+	}
+	if in.NetworkUnavailable != nil {
+		out = append(out, *in.NetworkUnavailable)
 	}
 	ready := v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
 	if why := notReady(in, capacity); len(why) > 0 {

@@ -227,3 +227,17 @@ func TestWhatTheEngineCanDo(t *testing.T) {
 		t.Errorf("Windows: %+v, %q", s.Features, s.DeclaredFeatures)
 	}
 }
+
+// What the pod network says of itself stands beside the other conditions; where it says nothing, others' word stays.
+func TestNetworkUnavailable(t *testing.T) {
+	in := inputs(t, linuxFacts(), Config{})
+	in.Known.Conditions = []v1.NodeCondition{{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionTrue, Reason: "NoRouteCreated"}}
+	if c := find(Status(in).Conditions, v1.NodeNetworkUnavailable); c == nil || c.Reason != "NoRouteCreated" {
+		t.Errorf("%+v", c)
+	}
+	in.NetworkUnavailable = &v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse, Reason: "NetworkReady", Message: "m"}
+	c := find(Status(in).Conditions, v1.NodeNetworkUnavailable)
+	if c == nil || c.Reason != "NetworkReady" || c.LastTransitionTime.IsZero() || c.LastHeartbeatTime.IsZero() {
+		t.Errorf("%+v", c)
+	}
+}

@@ -83,7 +83,7 @@ func (o *doctorOptions) symptoms(ctx context.Context) (network.Symptoms, error) 
 		s.Config.NodeIPs = append(s.Config.NodeIPs, addrs...)
 	}
 	s.Elevated, _ = host.Elevated()
-	if err := network.Examine(ctx, &s); err != nil {
+	if err := network.NewHost().Examine(ctx, &s); err != nil {
 		return s, err
 	}
 	return s, o.plan(ctx, &s, facts)
@@ -108,7 +108,7 @@ func (o *doctorOptions) plan(ctx context.Context, s *network.Symptoms, facts hos
 			}
 		}
 	}
-	in.MTU = s.UplinkMTU()
+	in.MTU = s.MTU(s.Config.NodeIPs)
 	if s.State, err = network.Plan(s.Config, in); err != nil {
 		return fmt.Errorf("--network-mode=%s: %w", o.mode, err)
 	}

@@ -1,0 +1,67 @@
+package kubelet
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+func TestProbeServer(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe := probeServer(client)
+	for _, from := range []netip.Addr{{}, netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00::1")} { // a server on this host has no way to it
+		if err := probe(t.Context(), from); err != nil {
+			t.Errorf("from %s: %v", from, err)
+		}
+	}
+	server.Close()
+	if err := probe(t.Context(), netip.Addr{}); err == nil || !strings.Contains(err.Error(), "the API server does not answer a packet from the pods' gateway") {
+		t.Errorf("%v", err)
+	}
+	far, err := kubernetes.NewForConfig(&rest.Config{Host: "http://192.0.2.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := probeServer(far)(ctx, netip.MustParseAddr("192.0.2.9")); err == nil {
+		t.Error("an address that this host does not have sent a packet")
+	} else if _, ok := err.(net.Error); ok {
+		t.Error("the error says nothing of its own")
+	}
+}
+
+func TestAnnotator(t *testing.T) {
+	var got string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := make([]byte, 4096)
+		n, _ := r.Body.Read(body)
+		got = r.Method + " " + r.URL.Path + " " + r.Header.Get("Content-Type") + " " + string(body[:n])
+		w.Header().Set("Content-Type", "application/json")
+		w.Write([]byte(`{"kind":"Node","apiVersion":"v1"}`))
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := "vxlan"
+	if err := annotator(client, "node1")(t.Context(), map[string]*string{"a/type": &value, "a/gone": nil}); err != nil {
+		t.Fatal(err)
+	}
+	want := `PATCH /api/v1/nodes/node1 application/merge-patch+json {"metadata":{"annotations":{"a/gone":null,"a/type":"vxlan"}}}`
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
