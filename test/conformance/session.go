@@ -89,10 +89,11 @@ func (s *session) clear() error {
 	return os.WriteFile(filepath.Join(s.dir, planFile), data, 0o644)
 }
 
-// argv is the command line: ginkgo in a session of its own, so that a key on the terminal reaches it once, through us.
+// argv is the command line: ginkgo in a session of its own, so that a key on the terminal reaches it once, through us; our own sudden
+// death interrupts it as well.
 func (s *session) argv() []string {
 	argv := []string{
-		"setsid", filepath.Join(s.cluster.Tools, "ginkgo"), "run",
+		"setsid", "setpriv", "--pdeathsig=INT", filepath.Join(s.cluster.Tools, "ginkgo"), "run",
 		"--procs=" + strconv.Itoa(s.options.procs), "--timeout=6h", "--no-color", "--v",
 		"--output-dir=" + s.dir, "--json-report=" + reportFile, "--junit-report=" + junitFile,
 	}
