@@ -40,7 +40,7 @@ func TestImages(t *testing.T) {
 	}{
 		{"Secret", (*imageStage).secret}, {"WrongSecretFirst", (*imageStage).wrongFirst}, {"ServiceAccount", (*imageStage).serviceAccount},
 		{"NoSecret", (*imageStage).noSecret}, {"Plugin", (*imageStage).plugin}, {"Parallel", (*imageStage).parallel},
-		{"BackOff", (*imageStage).backOff}, {"Removed", (*imageStage).removed},
+		{"BackOff", (*imageStage).backOff}, {"Removed", (*imageStage).removed}, {"Deleted", (*imageStage).deleted},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.run(&imageStage{space: &space{t, s.name}, node: node, tokens: s.tokens, basic: s.basic})
@@ -277,4 +277,35 @@ func (s *imageStage) removed() {
 	}
 	s.eventually(30*time.Second, "the image can be removed", func(ctx context.Context) error { return s.node.Engine().RemoveImage(ctx, image) })
 	asks("after", true)
+}
+
+// deleted ends a pod while its image is pulled: it does not wait for the registry, and who wants the image later gets it.
+func (s *imageStage) deleted() {
+	release := s.tokens.holdAll()
+	defer release()
+	image, _ := s.tokens.add("public/unwanted:1")
+	s.start("unwanted", image, v1.PullIfNotPresent)
+	s.eventually(20*time.Second, "the pull is under way", func(context.Context) error {
+		if n := s.tokens.held(); n != 1 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+	uid := string(s.get("unwanted").UID)
+	s.must(client.CoreV1().Pods(s.name).Delete(s.Context(), "unwanted", metav1.DeleteOptions{}))
+	took := s.eventually(15*time.Second, "pod unwanted gone", func(ctx context.Context) error { return s.gone(ctx, "unwanted") })
+	if n := s.tokens.held(); n > 1 {
+		s.Errorf("%d pulls are under way, want at most the one", n)
+	}
+	s.eventually(10*time.Second, "nothing of it left in the engine", func(ctx context.Context) error {
+		list, err := s.node.Engine().Containers(ctx)
+		if err == nil && slices.ContainsFunc(list, func(c lab.Container) bool { return c.Labels["io.kubernetes.pod.uid"] == uid }) {
+			err = errors.New("its containers are there")
+		}
+		return err
+	})
+	s.start("wanted", image, v1.PullIfNotPresent)
+	release()
+	s.ready("wanted")
+	s.Logf("deleted while its image was pulled: gone after %.1f s", took.Seconds())
 }
