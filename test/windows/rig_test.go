@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/winkube/winkube/test/windows/rig"
@@ -11,6 +12,12 @@ import (
 
 // start starts one of our binaries and ends it with the test. Its log is printed when the test failed.
 func start(t *testing.T, p *rig.Prefix, env []string, exe string, args ...string) {
+	t.Helper()
+	startToStop(t, p, env, exe, args...)
+}
+
+// startToStop is start, for a program that is killed before the test ends.
+func startToStop(t *testing.T, p *rig.Prefix, env []string, exe string, args ...string) (stop func()) {
 	t.Helper()
 	path, err := filepath.Abs("../../_output/bin/windows/amd64/" + exe)
 	if err != nil {
@@ -26,11 +33,15 @@ func start(t *testing.T, p *rig.Prefix, env []string, exe string, args ...string
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
+	})
+	t.Cleanup(func() {
+		stop()
 		if t.Failed() {
 			t.Logf("%s printed:\n%s", exe, log.String())
 		}
 	})
+	return stop
 }

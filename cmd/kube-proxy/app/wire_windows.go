@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"time"
 
@@ -28,7 +27,7 @@ var switchAdapters = []string{"vEthernet (" + internalSwitch + ")", "vEthernet (
 const adapterWait = 30 * time.Second
 
 func adapterExists(name string) bool {
-	_, err := net.InterfaceByName(name)
+	_, err := relay.NewAddresses(name)
 	return err == nil
 }
 

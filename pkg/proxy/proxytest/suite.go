@@ -34,7 +34,7 @@ type Host interface {
 	Writes() int
 }
 
-// Injector is a Host whose calls can be made to fail, one in ten.
+// Injector is a Host where one call, or one front, in ten can be made to fail. Inject is called before each Sync.
 type Injector interface{ Inject(on bool) }
 
 // OneInTen is true now and then.
@@ -97,8 +97,11 @@ func testInjected(start func(t *testing.T) (proxy.Backend, Host)) func(t *testin
 			}
 			next := states[state].table(r.host)
 			changed := difference(r.table, next)
-			injector.Inject(true)
+			if rand.IntN(4) == 0 {
+				changed = nil
+			}
 			for again := true; again; syncs++ {
+				injector.Inject(true)
 				err := r.backend.Sync(t.Context(), next, changed)
 				if again = err != nil; again {
 					changed = retried(err)

@@ -25,10 +25,9 @@ type ipHelperAddresses struct {
 
 // NewAddresses returns the Addresses of an interface, which must exist.
 func NewAddresses(name string) (Addresses, error) {
-	if _, err := net.InterfaceByName(name); err != nil {
-		return nil, fmt.Errorf("cannot find interface %q: %w", name, err)
-	}
-	return &ipHelperAddresses{name: name, ours: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}}, nil
+	a := &ipHelperAddresses{name: name, ours: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}}
+	_, err := a.luid()
+	return a, err
 }
 
 // present fails where this Windows (or Wine) lacks a procedure that winipcfg would otherwise panic for.
@@ -45,7 +44,7 @@ func present(names ...string) error {
 // Set implements Addresses.
 func (a *ipHelperAddresses) Set(_ context.Context, want []netip.Addr) error {
 	err := present("GetUnicastIpAddressTable", "FreeMibTable", "InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
-		"DeleteUnicastIpAddressEntry", "ConvertInterfaceIndexToLuid")
+		"DeleteUnicastIpAddressEntry")
 	if err != nil && len(want) == 0 {
 		return nil // there can be none to remove
 	}
@@ -85,16 +84,21 @@ func change(luid winipcfg.LUID, rows map[netip.Addr]*winipcfg.MibUnicastIPAddres
 	return errors.Join(errs...)
 }
 
+// luid finds the interface, whether it is up or not.
 func (a *ipHelperAddresses) luid() (winipcfg.LUID, error) {
-	link, err := net.InterfaceByName(a.name)
-	if err != nil {
-		return 0, fmt.Errorf("cannot find interface %q: %w", a.name, err)
+	if err := present("GetIfTable2Ex", "FreeMibTable"); err != nil {
+		return 0, err
 	}
-	luid, err := winipcfg.LUIDFromIndex(uint32(link.Index))
+	links, err := winipcfg.GetIfTable2Ex(winipcfg.MibIfEntryNormal)
 	if err != nil {
-		return 0, fmt.Errorf("cannot find interface %q: %w", a.name, err)
+		return 0, fmt.Errorf("cannot list interfaces: %w", err)
 	}
-	return luid, nil
+	for i := range links {
+		if links[i].Alias() == a.name {
+			return links[i].InterfaceLUID, nil
+		}
+	}
+	return 0, fmt.Errorf("cannot find interface %q", a.name)
 }
 
 // rows lists the addresses of an interface.
@@ -170,7 +174,7 @@ func (a *ipHelperAddresses) Host() ([]netip.Addr, error) {
 // held are the addresses of the interface, true for those of ours.
 func (a *ipHelperAddresses) held() (map[netip.Addr]bool, error) {
 	held := map[netip.Addr]bool{}
-	if present("GetUnicastIpAddressTable", "FreeMibTable", "ConvertInterfaceIndexToLuid") != nil {
+	if present("GetUnicastIpAddressTable", "FreeMibTable") != nil {
 		return held, nil
 	}
 	luid, err := a.luid()

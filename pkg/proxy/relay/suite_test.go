@@ -65,6 +65,7 @@ type testHost struct {
 	port      uint16
 	endpoints map[v1.Protocol][]netip.AddrPort
 	seen      map[socket]bool
+	intruders []io.Closer
 }
 
 var (
@@ -72,8 +73,26 @@ var (
 	nextNetMu sync.Mutex
 )
 
-// Inject implements proxytest.Injector.
-func (h *testHost) Inject(on bool) { h.addresses.Inject(on) }
+// Inject implements proxytest.Injector: calls of Addresses fail, and others listen at one front in ten where they can.
+func (h *testHost) Inject(on bool) {
+	h.addresses.Inject(on)
+	for _, one := range h.intruders {
+		_ = one.Close()
+	}
+	h.intruders = nil
+	for n := range 8 {
+		front := h.Front(n)
+		if !on || !proxytest.OneInTen() {
+			continue
+		}
+		if l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(front)); err == nil {
+			h.intruders = append(h.intruders, l)
+		}
+		if c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(front)); err == nil {
+			h.intruders = append(h.intruders, c)
+		}
+	}
+}
 
 // newTestHost starts a Relay and four endpoints of each protocol that say who they are; the test's end closes all of it.
 func newTestHost(t *testing.T) *testHost {
