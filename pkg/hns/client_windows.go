@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/Microsoft/hcsshim"
@@ -16,7 +17,9 @@ import (
 
 // client is this host's HNS by hcsshim. It is for one goroutine.
 type client struct {
-	modify bool // load balancers can be changed in place; known after Network
+	modify    bool // load balancers can be changed in place; known after Network
+	endpoints remembered[Endpoint]
+	balancers remembered[LoadBalancer]
 }
 
 // NewClient returns the Client of this host's HNS, which need not run yet. Network is to be called before the others.
@@ -87,8 +90,32 @@ func remoteSubnets(policies []hcn.NetworkPolicy) ([]RemoteSubnet, error) {
 	return out, nil
 }
 
+// endpointIDs and balancerIDs are prints of what there is: version 1 of the interface lists the objects of both in one call.
+func endpointIDs() (string, error) {
+	list, err := hcsshim.HNSListEndpointRequest()
+	return ids(list, func(e hcsshim.HNSEndpoint) string { return e.Id }), err
+}
+
+func balancerIDs() (string, error) {
+	list, err := hcsshim.HNSListPolicyListRequest()
+	return ids(list, func(l hcsshim.PolicyList) string { return l.ID }), err
+}
+
+func ids[T any](list []T, id func(T) string) string {
+	out := make([]string, len(list))
+	for i := range list {
+		out[i] = id(list[i])
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
 // Endpoints implements Client.
 func (c *client) Endpoints(context.Context) ([]Endpoint, error) {
+	return c.endpoints.read(endpointIDs, listEndpoints)
+}
+
+func listEndpoints() ([]Endpoint, error) {
 	found, err := hcn.ListEndpoints()
 	if err != nil {
 		return nil, known("cannot list", err)
@@ -107,6 +134,7 @@ func (c *client) Endpoints(context.Context) ([]Endpoint, error) {
 
 // CreateEndpoint implements Client.
 func (c *client) CreateEndpoint(_ context.Context, network Network, e Endpoint) (string, error) {
+	c.endpoints.forget()
 	want := &hcn.HostComputeEndpoint{MacAddress: e.MAC, SchemaVersion: hcn.V2SchemaVersion()}
 	for _, addr := range e.Addrs {
 		want.IpConfigurations = append(want.IpConfigurations, hcn.IpConfig{IpAddress: addr.String()})
@@ -130,6 +158,7 @@ func (c *client) CreateEndpoint(_ context.Context, network Network, e Endpoint) 
 
 // DeleteEndpoint implements Client.
 func (c *client) DeleteEndpoint(_ context.Context, id string) error {
+	c.endpoints.forget()
 	return gone(known("cannot delete", (&hcn.HostComputeEndpoint{Id: id}).Delete()))
 }
 
@@ -138,6 +167,10 @@ const flagExternalIP hcn.LoadBalancerPortMappingFlags = 16
 
 // LoadBalancers implements Client. Those of several ports are others'.
 func (c *client) LoadBalancers(context.Context) ([]LoadBalancer, error) {
+	return c.balancers.read(balancerIDs, listBalancers)
+}
+
+func listBalancers() ([]LoadBalancer, error) {
 	found, err := hcn.ListLoadBalancers()
 	if err != nil {
 		return nil, known("cannot list", err)
@@ -165,6 +198,7 @@ func read(l hcn.HostComputeLoadBalancer) LoadBalancer {
 
 // CreateLoadBalancer implements Client.
 func (c *client) CreateLoadBalancer(_ context.Context, lb LoadBalancer) (string, error) {
+	c.balancers.forget()
 	made, err := document(lb).Create()
 	if err != nil {
 		return "", known("cannot create", err)
@@ -174,6 +208,7 @@ func (c *client) CreateLoadBalancer(_ context.Context, lb LoadBalancer) (string,
 
 // ReplaceLoadBalancer implements Client.
 func (c *client) ReplaceLoadBalancer(ctx context.Context, lb LoadBalancer) (string, error) {
+	c.balancers.forget()
 	if c.modify {
 		if _, err := document(lb).Update(lb.ID); err == nil || !hcn.IsNotImplemented(err) {
 			return lb.ID, known("cannot change", err)
@@ -187,6 +222,7 @@ func (c *client) ReplaceLoadBalancer(ctx context.Context, lb LoadBalancer) (stri
 
 // DeleteLoadBalancer implements Client.
 func (c *client) DeleteLoadBalancer(_ context.Context, id string) error {
+	c.balancers.forget()
 	return gone(known("cannot delete", (&hcn.HostComputeLoadBalancer{Id: id}).Delete()))
 }
 

@@ -37,6 +37,9 @@ const firstHNSBuild = 17763
 func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	windows := facts.OS == "windows"
 	s.config.Mode, s.backEnd = "userspace", o.userspaceBackend
+	if windows && facts.WindowsBuild >= firstHNSBuild {
+		s.hns.Network = o.networkName
+	}
 	switch {
 	case s.backEnd != byRelay && s.backEnd != byPortProxy:
 		return fmt.Errorf("--userspace-backend=%s: want relay or portproxy", s.backEnd)
@@ -54,7 +57,7 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 			facts.WindowsBuild, firstHNSBuild)
 	}
 	s.config.Mode, s.backEnd = "kernelspace", byHNS
-	if s.hns.Network = cmp.Or(o.networkName, os.Getenv("KUBE_NETWORK")); s.hns.Network == "" {
+	if s.hns.Network = cmp.Or(s.hns.Network, os.Getenv("KUBE_NETWORK")); s.hns.Network == "" {
 		return fmt.Errorf("--proxy-mode=kernelspace: want --network-name or KUBE_NETWORK, the HNS network of the pods")
 	}
 	return nil
@@ -62,7 +65,7 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 
 // setHNS reads what HNS load balancers need beside the network's name; an --source-vip that is no address was refused before.
 func (o *options) setHNS(s *settings) {
-	s.hns.Network, s.hns.DSR = cmp.Or(s.hns.Network, o.networkName), o.enableDSR
+	s.hns.DSR = o.enableDSR
 	s.hns.SourceVIP, _ = netip.ParseAddr(o.sourceVIP)
 	if addrs, err := host.NodeAddress(o.bindAddress); err == nil && len(addrs) > 0 { // hnslb says what overlays miss without
 		s.hns.NodeAddr, s.hns.NodeMAC = addrs[0], hardwareAddress(addrs[0])

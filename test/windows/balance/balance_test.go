@@ -26,7 +26,7 @@ const (
 func newClient(t *testing.T, build int) *client {
 	t.Helper()
 	log := &calls.Log{}
-	c := &client{HNS: sim.New(sim.Options{Build: build, Log: log})}
+	c := &client{HNS: sim.New(sim.Options{Build: build, Log: log}), log: log}
 	for _, settings := range []string{bridge, nat} {
 		if _, err := c.create("Network", none, settings); err != nil {
 			t.Fatal(err)
@@ -210,37 +210,45 @@ func TestEndpointsVanish(t *testing.T) {
 	}
 }
 
-// TestCalls counts: everything cold is one list per kind and one call per object, one change is one call per difference.
+// TestCalls counts, for 2,000 services with 5,000 endpoints, and fewer where load balancers cannot be changed and are lost in a restart: one list per kind (networks, endpoints, load balancers) when everything is compared,
+// one change per object that differs. The calls of HNS' interface behind them, several for each object, are printed beside.
 func TestCalls(t *testing.T) {
-	const services = 2000
-	c := newClient(t, 26100)
-	b := hnslb.New(hnslb.Config{Client: c, Network: "cbr0"})
-	want := table(services)
-	lists, writes := c.lists, c.writes
-	count := func(what string, wantLists, wantWrites int) {
-		t.Helper()
-		if c.lists-lists != wantLists || c.writes-writes != wantWrites {
-			t.Errorf("%s: %d lists and %d changes, want %d and %d", what, c.lists-lists, c.writes-writes, wantLists, wantWrites)
+	for _, size := range []struct{ build, services, endpoints, replace int }{{26100, 2000, 5000, 1}, {20348, 200, 500, 2}} {
+		build, services, endpoints := size.build, size.services, size.endpoints
+		c := newClient(t, build)
+		log := c.log
+		b := hnslb.New(hnslb.Config{Client: c, Network: "cbr0"})
+		want := table(services)
+		for i := range services / 2 {
+			third := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, byte(i >> 8), byte(i)}), 8080)
+			want.Routes[i].Backends = append(want.Routes[i].Backends, proxy.Endpoint{Addr: third})
 		}
-		t.Logf("%s: %d lists, %d changes", what, c.lists-lists, c.writes-writes)
-		lists, writes = c.lists, c.writes
-	}
-	sync := func(changed []proxy.ServiceName) {
-		t.Helper()
-		if err := b.Sync(t.Context(), want, changed); err != nil {
-			t.Fatal(err)
+		lists, writes, all := c.lists, c.writes, len(log.Calls())
+		sync := func(what string, changed []proxy.ServiceName, wantLists, wantWrites int) {
+			t.Helper()
+			if err := b.Sync(t.Context(), want, changed); err != nil {
+				t.Fatal(err)
+			}
+			if c.lists-lists != wantLists || c.writes-writes != wantWrites {
+				t.Errorf("%s: %d lists and %d changes, want %d and %d", what, c.lists-lists, c.writes-writes, wantLists, wantWrites)
+			}
+			t.Logf("build %d, %s: %d lists, %d changes (%d functions of HNS)", build, what, c.lists-lists, c.writes-writes, len(log.Calls())-all)
+			lists, writes, all = c.lists, c.writes, len(log.Calls())
 		}
+		sync(fmt.Sprintf("%d services with %d endpoints cold", services, endpoints), nil, 3, services+endpoints)
+		want.Routes[7].Backends = want.Routes[7].Backends[:2]
+		sync("one endpoint less", []proxy.ServiceName{want.Routes[7].Service.ServiceName}, 0, 1+size.replace)
+		sync("everything compared", nil, 3, 0)
+		b = hnslb.New(hnslb.Config{Client: c, Network: "cbr0"})
+		sync("a new proxy", nil, 3, 0)
+		c.Crash()
+		c.Start()
+		lost := services + endpoints - 1
+		if build >= 26100 { // HNS restores
+			lost = 0
+		}
+		sync("HNS restarted", nil, 3, lost)
 	}
-	sync(nil)
-	count("2,000 services with 4,000 endpoints cold", 3, services*3)
-	want.Routes[7].Backends = want.Routes[7].Backends[:1]
-	sync([]proxy.ServiceName{want.Routes[7].Service.ServiceName})
-	count("an endpoint less", 0, 2)
-	sync(nil)
-	count("a resync", 3, 0)
-	b = hnslb.New(hnslb.Config{Client: c, Network: "cbr0"})
-	sync(nil)
-	count("a new proxy", 3, 0)
 }
 
 // TestRefused: what HNS cannot do is told, and the rest goes on.

@@ -10,12 +10,14 @@ import (
 
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
+	"github.com/winkube/winkube/test/windows/calls"
 	sim "github.com/winkube/winkube/test/windows/hns"
 )
 
 // client is pkg/hns's Client over the simulator: the calls that hcsshim would make.
 type client struct {
 	*sim.HNS
+	log    *calls.Log
 	writes int
 	lists  int
 	inject bool // one call in ten fails, or finds no HNS
@@ -208,9 +210,9 @@ func (c *client) CreateLoadBalancer(_ context.Context, lb hns.LoadBalancer) (str
 func (c *client) ReplaceLoadBalancer(ctx context.Context, lb hns.LoadBalancer) (string, error) {
 	handle, err := c.call("HcnOpenLoadBalancer", lb.ID)
 	if err == nil {
-		c.writes++
 		_, err = c.call("HcnModifyLoadBalancer", handle, text(document(lb)))
 		if _, closing := c.call("HcnCloseLoadBalancer", handle); err == nil && closing == nil {
+			c.writes++
 			return lb.ID, nil
 		}
 	}
