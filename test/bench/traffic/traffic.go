@@ -43,7 +43,6 @@ type load struct {
 	args       []string
 	udp        bool
 	scale      float64
-	lower      bool // a lower figure is a better one
 	target     string
 	figures    []string // of one run, if it is more than one
 }
