@@ -35,7 +35,8 @@ func TestJoin(t *testing.T) {
 			m.samples()
 			m.streams()
 			m.services()
-			m.state("state of HNS, IP Helper, netsh")
+			m.state("state of HNS, IP Helper, netsh", relayed)
+			m.backEnds()
 			m.killed()
 			m.engineRestarts()
 			m.hnsRestarts()
@@ -80,7 +81,12 @@ func (m *member) join() {
 	})
 	m.did("then to a registered Node", seconds(took))
 	gateway := regexp.MustCompile(`0/\d+$`).ReplaceAllString(cidr, "1")
-	body := fmt.Sprintf(`{"Name":%q,"Driver":"transparent","IPAM":{"Driver":"windows","Config":[{"Subnet":%q,"Gateway":%q}]}}`, podNetwork, cidr, gateway)
+	driver := "l2bridge"
+	if !m.world.HNS.V2() {
+		driver = "transparent" // as the pages of that time have it
+	}
+	body := fmt.Sprintf(`{"Name":%q,"Driver":%q,"Options":{"com.docker.network.windowsshim.networkname":%[1]q},"IPAM":{"Driver":"windows","Config":[{"Subnet":%[3]q,"Gateway":%[4]q}]}}`,
+		podNetwork, driver, cidr, gateway)
 	if _, err := m.ask(ctx, http.MethodPost, "/networks/create", body); err != nil {
 		m.Fatal(err)
 	}
@@ -150,7 +156,6 @@ func forWindows(text, node string, build int) string {
 // samples runs the seeds' samples and looks into them.
 func (m *member) samples() {
 	ctx := m.Context()
-	m.space = fmt.Sprintf("windows-%d", m.Build)
 	dir := m.TempDir()
 	for _, name := range sampleFiles {
 		data, err := os.ReadFile(filepath.Join(cluster.Root, "build/samples", name))
@@ -167,16 +172,7 @@ func (m *member) samples() {
 	if err := os.WriteFile(m.Path(`C:\host\readme.txt`), []byte("a file of the host\n"), 0o644); err != nil {
 		m.Fatal(err)
 	}
-	if _, err := cluster.Kubectl(ctx, "create", "namespace", m.space); err != nil {
-		m.Fatal(err)
-	}
-	m.Cleanup(func() {
-		_, _ = cluster.Kubectl(context.Background(), "delete", "namespace", m.space, "--ignore-not-found", "--wait=false")
-	})
-	m.until(20*time.Second, "service account", func(ctx context.Context) error {
-		_, err := client.CoreV1().ServiceAccounts(m.space).Get(ctx, "default", metav1.GetOptions{})
-		return err
-	})
+	m.namespace(fmt.Sprintf("windows-%d", m.Build))
 	if _, err := cluster.Kubectl(ctx, "apply", "-n", m.space, "-f", dir); err != nil {
 		m.Fatal(err)
 	}
@@ -198,6 +194,27 @@ func (m *member) samples() {
 		}
 	}
 	m.did("secret, configMap, hostPath, emptyDir", "ok")
+}
+
+// hostLabel names the host whose test made a namespace.
+const hostLabel = "winkube.test/host"
+
+// namespace makes a namespace of that name and more, which goes with the test: that of an earlier test may still be on its way out.
+func (m *member) namespace(name string) {
+	m.Helper()
+	space := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-", Labels: map[string]string{hostLabel: m.host.Name}}}
+	space, err := client.CoreV1().Namespaces().Create(m.Context(), space, metav1.CreateOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.space = space.Name
+	m.Cleanup(func() {
+		_, _ = cluster.Kubectl(context.Background(), "delete", "namespace", m.space, "--ignore-not-found", "--wait=false")
+	})
+	m.until(20*time.Second, "service account", func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts(m.space).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
 }
 
 // inPod runs the sample's command in a pod: exec. A kubelet that has just started may not know the pod yet.
@@ -343,7 +360,7 @@ func (m *member) killed() {
 		m.Errorf("containers before: %v\nafter: %v", before, after)
 	}
 	m.did("containers kept over kill -9", strconv.Itoa(len(before)))
-	m.state("state after kill -9")
+	m.state("state after kill -9", relayed)
 }
 
 // engineRestarts restarts the engine with its containers alive, as an update of Docker with live-restore does.
@@ -369,7 +386,7 @@ func (m *member) engineRestarts() {
 	}
 	m.inPod("my-secret-pod env")
 	m.did("engine restarted: pods as before after", seconds(time.Since(begin)))
-	m.state("state after the engine's restart")
+	m.state("state after the engine's restart", relayed)
 }
 
 // hnsRestarts lets HNS crash and come back with what it keeps. Where it loses endpoints, no container has a network on Windows until its
@@ -381,11 +398,11 @@ func (m *member) hnsRestarts() {
 	m.until(time.Minute, "Node Ready after a crash of HNS", func(ctx context.Context) error { return m.ready(ctx, time.Time{}) })
 	m.inPod("my-secret-pod env")
 	const check = "state after a crash of HNS"
-	if err := m.sameState(m.Context(), false); err != nil && m.sameState(m.Context(), true) == nil {
+	if err := m.sameState(m.Context(), relayed, false); err != nil && m.sameState(m.Context(), relayed, true) == nil {
 		m.did(check, "not healed: issue 5")
 		return
 	}
-	m.state(check)
+	m.state(check, relayed)
 }
 
 // reboots ends everything on the host at once and starts it again.
@@ -417,7 +434,7 @@ func (m *member) reboots() {
 	if got := m.inPod("my-empty-dir-pod cat /cache/file"); strings.TrimSpace(got) != "kept" {
 		m.Errorf("emptyDir after a reboot: %q", got)
 	}
-	m.state("state after a reboot")
+	m.state("state after a reboot", relayed)
 }
 
 // leaves deletes everything and wants nothing left.
@@ -450,6 +467,9 @@ func (m *member) leaves() {
 	}
 	m.did("nothing left in HNS", "ok")
 	m.stopServices()
+	if unknown := m.world.Log.Unknown(); len(unknown) > 0 {
+		m.Errorf("the simulators were asked for what they do not know: %v", unknown)
+	}
 	faults, err := m.ask(ctx, http.MethodGet, "/_faults", "")
 	if err != nil || faults != "" {
 		m.Errorf("what a client of Windows should not ask: %v\n%s", err, faults)

@@ -42,7 +42,7 @@ type member struct {
 	begin   time.Time
 	space   string // namespace of its pods
 	podCIDR string
-	updated bool // -update has written the golden file
+	updated map[string]bool // golden files that -update has written
 	engine  *program
 	relay   func()
 	kubelet *program
@@ -63,7 +63,7 @@ func newMember(t *testing.T, host *lab.Host, build int) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &member{T: t, Prefix: p, host: host, begin: time.Now(), covered: filepath.Join(p.Dir, "covered")}
+	m := &member{T: t, Prefix: p, host: host, begin: time.Now(), updated: map[string]bool{}, covered: filepath.Join(p.Dir, "covered")}
 	t.Cleanup(func() {
 		for _, one := range []*program{m.kubelet, m.proxy, m.engine} {
 			one.kill()
@@ -137,6 +137,20 @@ func (m *member) forget(ctx context.Context) error {
 	}
 	for _, other := range slices.Concat(cluster.Nodes, cluster.Windows) {
 		if _, err := m.host.Exec(ctx, "ip", "route", "flush", "via", other.Addr.String()); err != nil {
+			return err
+		}
+	}
+	if _, err := cluster.Kubectl(ctx, "delete", "namespace", "--selector="+hostLabel+"="+m.host.Name, "--wait=false"); err != nil {
+		return err
+	}
+	now := int64(0)
+	onNode := metav1.ListOptions{FieldSelector: "spec.nodeName=" + m.host.Name}
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, onNode)
+	if err != nil {
+		return err
+	}
+	for _, one := range pods.Items {
+		if err := client.CoreV1().Pods(one.Namespace).Delete(ctx, one.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
@@ -323,15 +337,19 @@ func (m *member) until(patience time.Duration, what string, ok func(context.Cont
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
 		err := ok(ctx)
 		if err == nil {
 			return time.Since(begin)
 		}
+		if last == nil || !strings.Contains(err.Error(), "context deadline") { // which says less than what was before it
+			last = err
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			m.Fatalf("%s: not after %s: %v", what, patience, err)
+			m.Fatalf("%s: not after %s: %v", what, patience, last)
 		}
 	}
 }

@@ -10,36 +10,87 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/windows/rig"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden states by what the simulators have after the join")
+var update = flag.Bool("update", false, "rewrite the golden states of the Windows Servers by what the simulators have")
 
-// golden is the file of one Windows Server.
-func (m *member) golden() string { return fmt.Sprintf("testdata/%d.state", m.Build) }
+// The back ends of proxy.exe, as golden files name them.
+const (
+	relayed     = "relay"
+	portProxied = "portproxy"
+	inHNS       = "hnslb"
+)
 
-// state waits until the simulators have what the golden file says. -update writes the file at the first call, right after the join.
-func (m *member) state(check string) {
+// backEnds lets proxy.exe serve by port proxy rules, by load balancers of HNS where it has them, and again by relaying. The first finds what the
+// one before it left; load balancers are removed by --cleanup, which names their network. Nothing flows through the first two here.
+func (m *member) backEnds() {
+	back := []struct {
+		name  string
+		flags []string
+	}{{portProxied, []string{"--userspace-backend=portproxy"}}, {inHNS, []string{"--proxy-mode=kernelspace", "--network-name=" + podNetwork}}, {relayed, nil}}
+	for _, one := range back {
+		if one.name == inHNS && !m.world.HNS.V2() {
+			continue
+		}
+		m.proxy.stop()
+		if one.name == relayed && m.world.HNS.V2() {
+			if out, err := m.agent("proxy.exe", append(m.proxyFlags(), "--cleanup", "--network-name="+podNetwork)).CombinedOutput(); err != nil {
+				m.Fatalf("proxy.exe --cleanup: %v: %s", err, out)
+			}
+		}
+		m.proxy = m.start("proxy.exe", m.agent("proxy.exe", append(m.proxyFlags(), one.flags...)))
+		m.state("state with back end "+one.name, one.name)
+	}
+}
+
+// golden is the file of one Windows Server, for one of the proxy's back ends.
+func (m *member) golden(backEnd string) string {
+	return fmt.Sprintf("testdata/%d-%s.state", m.Build, backEnd)
+}
+
+// state waits until the simulators have what the golden file says. -update writes the file when the simulators have been as they are for some
+// seconds, the first time that it is asked for.
+func (m *member) state(check, backEnd string) {
 	m.Helper()
-	if *update && !m.updated {
-		m.updated = true
-		text, err := m.dump(m.Context())
-		if err := errors.Join(err, os.WriteFile(m.golden(), []byte(text), 0o644)); err != nil {
+	if *update && !m.updated[backEnd] {
+		m.updated[backEnd] = true
+		if err := os.WriteFile(m.golden(backEnd), []byte(m.quiet()), 0o644); err != nil {
 			m.Fatal(err)
 		}
 	}
-	m.until(30*time.Second, check, func(ctx context.Context) error { return m.sameState(ctx, false) })
+	m.until(30*time.Second, check, func(ctx context.Context) error { return m.sameState(ctx, backEnd, false) })
 	m.did(check, "ok")
 }
 
+// quiet returns the simulators' state when it has been the same for some seconds.
+func (m *member) quiet() (text string) {
+	m.Helper()
+	const long = 5 * time.Second
+	since := time.Now()
+	m.until(time.Minute, "a state that stays", func(ctx context.Context) error {
+		now, err := m.dump(ctx)
+		if now != text {
+			text, since = now, time.Now()
+		}
+		if err == nil && time.Since(since) < long {
+			err = errors.New("it changes")
+		}
+		return err
+	})
+	return text
+}
+
 // sameState compares the simulators with the golden file, or with what is left of it without endpoints.
-func (m *member) sameState(ctx context.Context, withoutEndpoints bool) error {
-	data, err := os.ReadFile(m.golden())
+func (m *member) sameState(ctx context.Context, backEnd string, withoutEndpoints bool) error {
+	data, err := os.ReadFile(m.golden(backEnd))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -52,7 +103,7 @@ func (m *member) sameState(ctx context.Context, withoutEndpoints bool) error {
 		want = endpointLine.ReplaceAllString(want, "")
 	}
 	if got != want {
-		return fmt.Errorf("%s: the simulators have\n%s\nwanted is\n%s", m.golden(), got, want)
+		return fmt.Errorf("%s: the simulators have\n%s\nwanted is\n%s", m.golden(backEnd), got, want)
 	}
 	return nil
 }
@@ -60,10 +111,18 @@ func (m *member) sameState(ctx context.Context, withoutEndpoints bool) error {
 var (
 	endpointLine = regexp.MustCompile(`(?m)^  endpoint .*\n`)
 	address      = regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`)
-	hash         = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
-	hardware     = regexp.MustCompile(`\b[0-9A-Fa-f]{2}([-:][0-9A-Fa-f]{2}){5}\b`)
-	loopback     = regexp.MustCompile(`LUID 0x18[0-9a-f]+`) // IF_TYPE_SOFTWARE_LOOPBACK is 24
-	ethernet     = regexp.MustCompile(`LUID 0x6[0-9a-f]{12}\b`)
+	nodePort     = regexp.MustCompile(`\b3[0-2]\d{3}\b`)
+	varying      = []struct {
+		pattern *regexp.Regexp
+		name    string
+	}{
+		{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "ID"},
+		{regexp.MustCompile(`\b[0-9A-Fa-f]{2}([-:][0-9A-Fa-f]{2}){5}\b`), "MAC"},
+		{regexp.MustCompile(`LUID 0x18[0-9a-f]+`), "loopback"}, // IF_TYPE_SOFTWARE_LOOPBACK is 24
+		{regexp.MustCompile(`LUID 0x6[0-9a-f]{12}\b`), "Ethernet"},
+		{regexp.MustCompile(`fd57:[0-9a-f:]*:(\d+)`), "MARK:$1"}, // pkg/proxy/portproxy knows its rules by such an address
+		{regexp.MustCompile(`(winkube port proxy.* tcp) [\d,-]+`), "$1 PORTS"},
+	}
 )
 
 // dump is the simulators' state with names for what varies: addresses that the cluster gave out, IDs, hardware addresses. What belongs to
@@ -73,30 +132,35 @@ func (m *member) dump(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := m.world.String()
-	text = hash.ReplaceAllString(text, "ID")
-	text = hardware.ReplaceAllString(text, "MAC")
-	text = loopback.ReplaceAllString(text, "loopback")
-	text = ethernet.ReplaceAllString(text, "Ethernet")
-	var lines []string
-	for line := range strings.Lines(text) {
-		foreign := false
-		line = address.ReplaceAllStringFunc(line, func(found string) string {
-			name, ok := names[found]
-			foreign = foreign || !ok
-			return name
-		})
-		if !foreign {
-			lines = append(lines, line)
-		}
+	text := strings.ReplaceAll(m.world.String(), rig.WindowsPath(bin)+`\`, "")
+	for _, one := range varying {
+		text = one.pattern.ReplaceAllString(text, one.name)
 	}
-	sortNeighbours(lines)
-	return strings.Join(lines, ""), nil
+	var records []string // a load balancer and its endpoints are one
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "  on ") {
+			records[len(records)-1] += line
+			continue
+		}
+		records = append(records, line)
+	}
+	records = slices.DeleteFunc(records, func(record string) bool {
+		of := address.FindAllString(record, -1)
+		if strings.HasPrefix(record, "portproxy") || strings.HasPrefix(record, "load") {
+			of = append(of, nodePort.FindAllString(record, -1)...)
+		}
+		return slices.ContainsFunc(of, func(found string) bool { return names[found] == "" })
+	})
+	for i := range records {
+		records[i] = address.ReplaceAllStringFunc(records[i], func(found string) string { return names[found] })
+	}
+	sortNeighbours(records)
+	return strings.Join(records, ""), nil
 }
 
-// names are the addresses that a golden file may name.
+// names are the addresses and node ports that a golden file may name.
 func (m *member) names(ctx context.Context) (map[string]string, error) {
-	names := map[string]string{"0.0.0.0": "0.0.0.0", lab.ServiceIP: lab.ServiceIP}
+	names := map[string]string{"0.0.0.0": "0.0.0.0", lab.ServiceIP: lab.ServiceIP, cluster.Control.Addr.String(): "control"}
 	named := func(prefix, name string) error {
 		p, err := netip.ParsePrefix(prefix)
 		if err == nil {
@@ -123,6 +187,10 @@ func (m *member) names(ctx context.Context) (map[string]string, error) {
 	}
 	for _, one := range services.Items {
 		names[one.Spec.ClusterIP] = "service-" + one.Name
+		for _, port := range one.Spec.Ports {
+			number := strconv.Itoa(int(port.NodePort))
+			names[number] = number
+		}
 	}
 	pods, err := client.CoreV1().Pods(m.space).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -1,0 +1,36 @@
+package app
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/winkube/winkube/pkg/hns"
+)
+
+// TestOwnSwitchWindows makes the switch of service addresses and removes it. Wine does not list the adapter that it brings, which is an error
+// that names it.
+func TestOwnSwitchWindows(t *testing.T) {
+	if err := hns.MakeInternal(internalSwitch); err != nil {
+		t.Skipf("there is no HNS: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	addresses, err := ownAddresses(ctx)
+	switch {
+	case adapterExists(switchAdapters[0]) && (err != nil || addresses == nil):
+		t.Errorf("its adapter is there: %v", err)
+	case !adapterExists(switchAdapters[0]) && (err == nil || !strings.Contains(err.Error(), switchAdapters[0])):
+		t.Errorf("its adapter is not there: %v", err)
+	}
+	if err := removeOwn(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := removeOwn(t.Context()); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+	if newSystem().hns == nil || newSystem().netsh == nil {
+		t.Error("Windows has HNS and netsh")
+	}
+}
