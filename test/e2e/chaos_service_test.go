@@ -1,0 +1,244 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/vishvananda/netns"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// TestServicesHeal takes from a node, under traffic, what its proxy has made there: addresses, their interface, routes, and with the
+// proxy itself every listener. It prints how long each stayed away and the requests that were lost (WINKUBE_CHAOS: how long, 20s;
+// WINKUBE_SEED).
+func TestServicesHeal(t *testing.T) {
+	duration, seed := 20*time.Second, uint64(number(t, "WINKUBE_SEED", int(time.Now().Unix()%100000)))
+	if text := os.Getenv("WINKUBE_CHAOS"); text != "" {
+		var err error
+		if duration, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("WINKUBE_CHAOS=%s: want a duration such as 5m", text)
+		}
+	}
+	t.Logf("%s of it, WINKUBE_SEED=%d", duration, seed)
+	s := newSpace(t)
+	c := newServiceChaos(s, cluster.Nodes[0], cluster.Nodes[1])
+	random := rand.New(rand.NewPCG(seed, 1))
+	for end := time.Now().Add(duration); time.Now().Before(end) && !t.Failed(); {
+		c.strike(strikes[random.IntN(len(strikes))], random)
+	}
+	c.stop()
+	c.print()
+}
+
+// strike is one way to take something away.
+type strike struct {
+	name     string
+	do       func(c *serviceChaos, random *rand.Rand) error
+	patience time.Duration // until everything is served again
+}
+
+var strikes = []strike{
+	{"one address", func(c *serviceChaos, random *rand.Rand) error {
+		return c.ip("addr", "del", c.addresses[random.IntN(len(c.addresses))]+"/32", "dev", "winkube-svc")
+	}, 5 * time.Second},
+	{"all addresses", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("addr", "flush", "dev", "winkube-svc") }, 5 * time.Second},
+	{"interface", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("link", "del", "winkube-svc") }, 5 * time.Second},
+	{"interface down", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("link", "set", "winkube-svc", "down") }, 35 * time.Second},
+	{"route", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("route", "del", c.route) }, 5 * time.Second},
+	{"listeners", func(c *serviceChaos, _ *rand.Rand) error {
+		if err := c.host.Process("proxy").Kill9(c.Context()); err != nil {
+			return err
+		}
+		return c.host.Process("proxy").Start(c.Context())
+	}, 15 * time.Second},
+}
+
+// serviceChaos is one run.
+type serviceChaos struct {
+	*space
+	host      *lab.Host
+	addresses []string // cluster IPs of ours
+	route     string   // to the other node's pods
+	fronts    []*asked
+	end       context.CancelFunc
+	group     sync.WaitGroup
+
+	away map[string][]time.Duration // by strike
+	lost map[string]int
+}
+
+// asked is one front with who asks it without a pause.
+type asked struct {
+	addr string
+
+	mu     sync.Mutex
+	good   int
+	failed int
+	last   time.Time // when the last request that was answered began
+}
+
+func newServiceChaos(s *space, near, far *lab.Host) *serviceChaos {
+	c := &serviceChaos{space: s, host: near, away: map[string][]time.Duration{}, lost: map[string]int{}}
+	for name, node := range map[string]*lab.Host{"near": near, "far": far} {
+		s.create(s.pod(name, node, "serve", "8080"))
+		c.addresses = append(c.addresses, s.service(name, 8080))
+	}
+	node, err := client.CoreV1().Nodes().Get(s.Context(), far.Name, metav1.GetOptions{})
+	s.must(err)
+	c.route = node.Spec.PodCIDR
+	s.ready("near")
+	s.ready("far")
+	web, err := client.CoreV1().Services(s.name).Get(s.Context(), "far", metav1.GetOptions{})
+	s.must(err)
+	web.Spec.Type = v1.ServiceTypeNodePort
+	web, err = client.CoreV1().Services(s.name).Update(s.Context(), web, metav1.UpdateOptions{})
+	s.must(err)
+	ctx, end := context.WithCancel(context.Background())
+	c.end = end
+	nodePort := net.JoinHostPort(near.Addr.String(), fmt.Sprint(web.Spec.Ports[0].NodePort))
+	for _, addr := range []string{net.JoinHostPort(c.addresses[0], "80"), net.JoinHostPort(c.addresses[1], "80"), nodePort} {
+		a := &asked{addr: addr}
+		c.fronts = append(c.fronts, a)
+		c.group.Go(func() {
+			if err := a.run(ctx, near.Namespace()); err != nil {
+				c.Error(err)
+			}
+		})
+	}
+	c.served(time.Now(), 20*time.Second)
+	for _, a := range c.fronts {
+		a.failed = 0 // before it was first served
+	}
+	return c
+}
+
+func (c *serviceChaos) ip(args ...string) error {
+	_, err := c.host.Exec(c.Context(), append([]string{"ip"}, args...)...)
+	return err
+}
+
+// strike takes something away and waits until everything is served again; then it gives the host a moment.
+func (c *serviceChaos) strike(s strike, random *rand.Rand) {
+	before := c.failures()
+	at := time.Now()
+	if err := s.do(c, random); err != nil {
+		c.Errorf("%s: %v", s.name, err)
+		return
+	}
+	c.served(time.Now(), s.patience)
+	c.away[s.name] = append(c.away[s.name], time.Since(at))
+	time.Sleep(300 * time.Millisecond)
+	c.lost[s.name] += c.failures() - before
+}
+
+// served waits until each front has answered a request that began after since.
+func (c *serviceChaos) served(since time.Time, patience time.Duration) {
+	c.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+		missing := slices.IndexFunc(c.fronts, func(a *asked) bool {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.last.Before(since)
+		})
+		if missing < 0 {
+			return
+		}
+		if time.Now().After(end) {
+			c.Errorf("%s is not served %s after it was struck", c.fronts[missing].addr, patience)
+			return
+		}
+	}
+}
+
+func (c *serviceChaos) failures() (n int) {
+	for _, a := range c.fronts {
+		a.mu.Lock()
+		n += a.failed
+		a.mu.Unlock()
+	}
+	return n
+}
+
+func (c *serviceChaos) stop() {
+	c.end()
+	c.group.Wait()
+}
+
+// run asks the front from within a network namespace until ctx ends. Its thread never leaves that namespace, and ends with it.
+func (a *asked) run(ctx context.Context, namespace string) error {
+	runtime.LockOSThread()
+	ns, err := netns.GetFromName(namespace)
+	if err != nil {
+		return fmt.Errorf("cannot find namespace %s: %w", namespace, err)
+	}
+	defer ns.Close()
+	if err := netns.Set(ns); err != nil {
+		return fmt.Errorf("cannot enter namespace %s: %w", namespace, err)
+	}
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := get(a.addr)
+		a.mu.Lock()
+		if err == nil {
+			a.good++
+			a.last = began
+		} else {
+			a.failed++
+		}
+		a.mu.Unlock()
+		time.Sleep(5 * time.Millisecond)
+	}
+	return nil
+}
+
+// get asks once over a new connection, for at most a second.
+func get(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		return err
+	}
+	answer := make([]byte, 64)
+	n, err := conn.Read(answer)
+	if !bytes.HasPrefix(answer[:n], []byte("HTTP/")) {
+		return fmt.Errorf("%q, %v is no answer", answer[:n], err)
+	}
+	return nil
+}
+
+func (c *serviceChaos) print() {
+	var out strings.Builder
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "TAKEN AWAY\tTIMES\tSERVED AGAIN, MEDIAN\tAT MOST\tREQUESTS LOST")
+	for _, s := range strikes {
+		if took := slices.Sorted(slices.Values(c.away[s.name])); len(took) > 0 {
+			fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%d\n", s.name, len(took), took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond), c.lost[s.name])
+		}
+	}
+	good := 0
+	for _, a := range c.fronts {
+		good += a.good
+	}
+	table.Flush()
+	c.Logf("services heal: %d requests answered, %d lost\n%s", good, c.failures(), out.String())
+}
