@@ -236,14 +236,23 @@ func otherAddresses(nodes map[string]*v1.Node, own string) []netip.Addr {
 		if name == own {
 			continue
 		}
-		for _, a := range node.Status.Addresses {
-			if addr, ok := parseIP(a.Address); ok {
-				out = append(out, addr)
-			}
-		}
+		out = append(out, nodeAddresses(node)...)
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)
+}
+
+// nodeAddresses are the IP addresses of a node; nil has none.
+func nodeAddresses(node *v1.Node) (out []netip.Addr) {
+	if node == nil {
+		return nil
+	}
+	for _, a := range node.Status.Addresses {
+		if addr, ok := parseIP(a.Address); ok {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // settle notes what is to be tried again after a Sync of names, or of everything, and reports what is new.
@@ -300,7 +309,7 @@ func (l *Loop) settle(err error, names []ServiceName, whole bool) {
 
 // reportProblems says once what of a Service is left out.
 func (l *Loop) reportProblems(name ServiceName) {
-	now := l.tracker.Problems(name)
+	now := append(slices.Clone(l.tracker.Problems(name)), l.ownAddresses(name)...)
 	before := l.problems[name]
 	if delete(l.problems, name); len(now) > 0 {
 		l.problems[name] = now
@@ -318,6 +327,19 @@ func (l *Loop) Warn(name ServiceName, reason, text string) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	l.event(name, reason, text)
+}
+
+// ownAddresses are the cluster IPs of a Service that are this node's address: they are served, but hide ports of the node's own. External
+// IPs may well be a node's address.
+func (l *Loop) ownAddresses(name ServiceName) (out []Problem) {
+	own := nodeAddresses(l.nodes[l.cfg.Node.Name])
+	for _, r := range l.tracker.Table().Of(name) {
+		if r.Kind == ClusterIP && slices.Contains(own, r.Front.Addr()) {
+			out = append(out, Problem{name, "Service spec.clusterIPs", fmt.Sprintf("%s is an address of this node: the range of services must be apart from those of nodes",
+				r.Front.Addr())})
+		}
+	}
+	return slices.Compact(out)
 }
 
 // event records a warning on a Service that still exists.
