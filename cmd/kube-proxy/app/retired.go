@@ -43,6 +43,8 @@ var retired = []struct {
 	{"conntrack-tcp-be-liberal", false, noConntrack},
 	{"conntrack-udp-timeout", true, noConntrack},
 	{"conntrack-udp-timeout-stream", true, "use --udp-timeout"},
+	{"root-hnsendpoint-name", true, "the host's own endpoint is not among the load balancers' sources"},
+	{"forward-healthcheck-vip", false, "health check node ports are served on every address of the host"},
 	{"proxy-port-range", true, "ports are the system's to choose"},
 	{"resource-container", true, "start the process in the cgroup in which it should be"},
 }
