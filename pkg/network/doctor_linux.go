@@ -18,14 +18,14 @@ import (
 )
 
 // Examine implements Host.
-func (h linuxHost) Examine(ctx context.Context, s *Symptoms) error {
+func (h *linuxHost) Examine(ctx context.Context, s *Symptoms) error {
 	around, err := h.Look()
 	s.Surroundings = around
 	return errors.Join(err, examineFilter(ctx, command.New(), s))
 }
 
 // Look implements Host.
-func (linuxHost) Look() (Surroundings, error) {
+func (*linuxHost) Look() (Surroundings, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return Surroundings{}, fmt.Errorf("cannot list interfaces: %w", err)

@@ -7,24 +7,33 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-type linuxHost struct{ firewall *Firewall }
+type linuxHost struct {
+	firewall *Firewall
+	macs     map[string]net.HardwareAddr // of bridges, as last seen: pods have noted them
+	foreign  map[int]bool                // interfaces on no bridge that lead to no pod of ours
+}
 
 // NewHost returns this host.
-func NewHost() Host { return linuxHost{NewFirewall(command.New(), "/proc/sys")} }
+func NewHost() Host {
+	return &linuxHost{firewall: NewFirewall(command.New(), "/proc/sys"), macs: map[string]net.HardwareAddr{}, foreign: map[int]bool{}}
+}
 
 // Apply implements Host.
-func (h linuxHost) Apply(ctx context.Context, s State) error {
-	return errors.Join(applyGateways(s.Gateways), applyDevices(s.Devices), h.firewall.Apply(ctx, s.Rules))
+func (h *linuxHost) Apply(ctx context.Context, s State) error {
+	return errors.Join(h.applyGateways(s.Gateways), h.adoptPorts(s.Gateways), applyDevices(s.Devices), h.firewall.Apply(ctx, s.Rules))
 }
 
 // linkWith finds the interface that has address a.
@@ -41,17 +50,125 @@ func linkWith(a netip.Addr) (netlink.Link, error) {
 	return nil, fmt.Errorf("no interface of this host has address %s", a)
 }
 
-// applyGateways gives the host's bridge the addresses that pods know as their gateway.
-func applyGateways(want []Gateway) error {
+// applyGateways gives the host's bridge the addresses that pods know as their gateway. The engine made the bridge; one that somebody deleted,
+// which the engine does not notice, is made again.
+func (h *linuxHost) applyGateways(want []Gateway) error {
 	var errs []error
 	for _, g := range want {
-		link, err := netlink.LinkByName(g.Interface)
+		link, err := h.bridge(g.Interface)
 		if err == nil {
 			err = errors.Join(ensureAddress(link, g.Address), setUp(link))
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("cannot set address %s on %s: %w", g.Address, g.Interface, err))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+func (h *linuxHost) bridge(name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	if err == nil {
+		h.macs[name] = link.Attrs().HardwareAddr
+		return link, nil
+	}
+	if !errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, err
+	}
+	klog.InfoS("The pods' bridge has gone and is made again", "bridge", name)
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: h.macs[name]}}
+	return bridge, netlink.LinkAdd(bridge)
+}
+
+// adoptPorts puts the host's ends of pods' interfaces back on the bridge of gateways when they are on none.
+func (h *linuxHost) adoptPorts(gateways []Gateway) error {
+	if len(gateways) == 0 {
+		return nil
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("cannot list interfaces: %w", err)
+	}
+	loose, known := map[int]netlink.Link{}, map[int]bool{}
+	for _, l := range links {
+		switch i := l.Attrs().Index; {
+		case l.Type() != "veth" || l.Attrs().MasterIndex != 0:
+		case h.foreign[i]:
+			known[i] = true
+		default:
+			loose[i] = l
+		}
+	}
+	h.foreign = known // an interface that came to a bridge meanwhile may be a pod's
+	if len(loose) == 0 {
+		return nil
+	}
+	err = inNamespaces(func(handle *netlink.Handle) error { return adopt(handle, loose, gateways) })
+	for i := range loose {
+		h.foreign[i] = true
+	}
+	return err
+}
+
+// adopt looks in one network namespace for interfaces with an address of the gateways' ranges whose other ends are among loose, and puts
+// those on the bridge.
+func adopt(handle *netlink.Handle, loose map[int]netlink.Link, gateways []Gateway) error {
+	links, err := handle.LinkList()
+	if err != nil {
+		return nil //nolint:nilerr // its last process has gone
+	}
+	for _, inside := range links {
+		port, ok := loose[inside.Attrs().ParentIndex]
+		if !ok || inside.Type() != "veth" || port.Attrs().ParentIndex != inside.Attrs().Index {
+			continue
+		}
+		addrs, err := handle.AddrList(inside, netlink.FAMILY_ALL)
+		i := slices.IndexFunc(gateways, func(g Gateway) bool {
+			return slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return g.Address.Masked().Contains(prefixOf(a.IPNet).Addr()) })
+		})
+		if err != nil || i < 0 {
+			continue
+		}
+		bridge, err := netlink.LinkByName(gateways[i].Interface)
+		if err == nil {
+			err = errors.Join(netlink.LinkSetMaster(port, bridge), setUp(port))
+		}
+		if err != nil {
+			return fmt.Errorf("cannot put a pod's interface %s back on %s: %w", port.Attrs().Name, gateways[i].Interface, err)
+		}
+		klog.InfoS("A pod's interface was put back on the bridge", "interface", port.Attrs().Name, "bridge", gateways[i].Interface)
+		delete(loose, port.Attrs().Index)
+	}
+	return nil
+}
+
+// inNamespaces calls do once for each network namespace in which a process runs, but for our own.
+func inNamespaces(do func(*netlink.Handle) error) error {
+	paths, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err != nil {
+		return err
+	}
+	own, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		return fmt.Errorf("cannot tell network namespaces apart: %w", err)
+	}
+	seen := map[string]bool{own: true}
+	var errs []error
+	for _, p := range paths {
+		name, err := os.Readlink(p)
+		if err != nil || seen[name] { // the process may have gone
+			continue
+		}
+		seen[name] = true
+		ns, err := netns.GetFromPath(p)
+		if err != nil {
+			continue
+		}
+		if handle, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err == nil {
+			errs = append(errs, do(handle))
+			handle.Close()
+		}
+		ns.Close()
 	}
 	return errors.Join(errs...)
 }
@@ -144,7 +261,7 @@ func sameTunnel(a, b *netlink.Vxlan) bool {
 const nftablesGroup = 7
 
 // Changes implements Host: interfaces and addresses that come and go, and packet filter rules.
-func (linuxHost) Changes(ctx context.Context) (<-chan struct{}, error) {
+func (*linuxHost) Changes(ctx context.Context) (<-chan struct{}, error) {
 	hints := make(chan struct{}, 1)
 	for _, group := range []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR} {
 		if err := listen(ctx, unix.NETLINK_ROUTE, group, concerns, hints); err != nil {

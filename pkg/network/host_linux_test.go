@@ -69,7 +69,7 @@ func TestKernel(t *testing.T) {
 	if err != nil || !strings.Contains(string(saved), "-A FORWARD -j DOCKER-USER\n-A FORWARD -j WINKUBE-FORWARD\n-A FORWARD -o docker0 -j DOCKER\n") {
 		t.Errorf("order: %v\n%s", err, saved)
 	}
-	hints, err := linuxHost{}.Changes(ctx)
+	hints, err := NewHost().Changes(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,13 @@
 package network
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -76,7 +79,7 @@ func TestDevices(t *testing.T) {
 	namespace(t)
 	addLink(t, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lan0", MTU: 1500}, PeerName: "lan1"}, "10.1.0.11/24")
 	addLink(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}, "10.244.1.1/24")
-	around, err := linuxHost{}.Look()
+	around, err := NewHost().Look()
 	if err != nil || around.MTU([]netip.Addr{nodeFour}) != 1500 || around.MTU([]netip.Addr{nodeSix}) != 0 {
 		t.Errorf("%+v, %v", around, err)
 	}
@@ -84,10 +87,10 @@ func TestDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := vxlan.DeviceName(true)
+	name, host := vxlan.DeviceName(true), NewHost().(*linuxHost)
 	apply := func() {
 		t.Helper()
-		if err := applyGateways(s.Gateways); err != nil {
+		if err := host.applyGateways(s.Gateways); err != nil {
 			t.Error(err)
 		}
 		if err := applyDevices(s.Devices); err != nil {
@@ -124,6 +127,13 @@ func TestDevices(t *testing.T) {
 			}
 			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
 		},
+		"bridge removed": func() error {
+			bridge, err := netlink.LinkByName(bridgeName)
+			if err != nil {
+				return err
+			}
+			return netlink.LinkDel(bridge)
+		},
 		"gateway removed": func() error {
 			bridge, err := netlink.LinkByName(bridgeName)
 			if err != nil {
@@ -149,7 +159,81 @@ func TestDevices(t *testing.T) {
 	if _, err := netlink.LinkByName(name); err == nil {
 		t.Error("the device stays when nobody wants it")
 	}
-	if err := applyGateways([]Gateway{{Interface: "nowhere", Address: netip.MustParsePrefix("10.9.9.1/24")}}); err == nil {
-		t.Error("an address on no interface")
+}
+
+// A bridge that was deleted comes back with its hardware address and the pods that were on it, and with no others.
+func TestBridgeComesBack(t *testing.T) {
+	namespace(t)
+	fixed := net.HardwareAddr{0x02, 0x42, 0x0a, 0xf4, 0x01, 0x01} // as the engine gives its bridges, else it follows the ports
+	addLink(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: fixed}}, "10.244.1.1/24")
+	for name, addr := range map[string]string{"ours": "10.244.1.5/24", "theirs": "10.9.9.9/24"} {
+		pod, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, // stands for the infra container
+			&os.ProcAttr{Sys: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = pod.Kill()
+			_, _ = pod.Wait()
+		})
+		port := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "eth0", PeerNamespace: netlink.NsPid(pod.Pid)}
+		ns, err := netns.GetFromPid(pod.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside, err := netlink.NewHandleAt(ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := netlink.ParseAddr(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkAdd(port); err != nil {
+			t.Fatal(err)
+		}
+		eth0, err := inside.LinkByName("eth0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inside.AddrAdd(eth0, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host := NewHost().(*linuxHost)
+	gateways := []Gateway{{Interface: bridgeName, Address: netip.MustParsePrefix("10.244.1.1/24")}}
+	apply := func() {
+		t.Helper()
+		if err := errors.Join(host.applyGateways(gateways), host.adoptPorts(gateways)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	master := func(name string) string {
+		t.Helper()
+		port, err := netlink.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bridge, err := netlink.LinkByIndex(port.Attrs().MasterIndex)
+		if err != nil {
+			return "none"
+		}
+		return bridge.Attrs().Name
+	}
+	for range 2 {
+		apply()
+		bridge, err := netlink.LinkByName(bridgeName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mac := bridge.Attrs().HardwareAddr.String(); mac != fixed.String() {
+			t.Errorf("the bridge had %s, has %s", fixed, mac)
+		}
+		if master("ours") != bridgeName || master("theirs") != "none" {
+			t.Errorf("ours is on %s, theirs on %s", master("ours"), master("theirs"))
+		}
+		if err := netlink.LinkDel(bridge); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -232,13 +232,16 @@ func watch(args []string) error {
 	c := client(time.Second)
 	var down time.Time
 	var last error
-	requests := 0
+	requests, lost := 0, 0
 	for ; time.Now().Before(end); requests++ {
 		begin := time.Now()
 		response, err := c.Get(args[0])
 		if err == nil {
 			_, err = io.Copy(io.Discard, response.Body)
 			response.Body.Close()
+		}
+		if err != nil {
+			lost++
 		}
 		switch {
 		case err != nil && down.IsZero():
@@ -252,6 +255,6 @@ func watch(args []string) error {
 	if !down.IsZero() {
 		fmt.Printf("outage %.3f s, from %d ms, not over: %v\n", time.Since(down).Seconds(), down.UnixMilli(), last)
 	}
-	fmt.Printf("%d requests\n", requests)
+	fmt.Printf("%d requests, %d lost\n", requests, lost)
 	return nil
 }

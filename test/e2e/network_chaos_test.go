@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// damage is one thing that somebody does to a node's network, and how to see that it is as before.
+type damage struct {
+	name string
+	do   []string // command line on the node
+	see  []string // what it prints after the damage is other than before
+	each []string // in place of do: for each forwarding entry that see prints
+	want string   // what see printed before all damage
+}
+
+// damages are those that fit the cluster's mode. other is the range of the other node's pods, gateway the address of this one's.
+func damages(other, gateway string) []damage {
+	list := []damage{
+		{name: "route deleted", do: words("ip route del " + other), see: words("ip route show " + other)},
+		{name: "all our routes flushed", do: words("ip route flush proto 157"), see: words("ip route show proto 157")},
+		{name: "gateway address removed", do: words("ip addr del " + gateway + " dev winkube0"), see: words("ip -o -4 addr show dev winkube0 scope global")},
+		{name: "bridge down", do: words("ip link set winkube0 down"), see: words("ip -br link show winkube0 up")},
+		{name: "bridge deleted", do: words("ip link del winkube0"), see: words("ip -br link show master winkube0")},
+		{name: "packet filter flushed", do: words("iptables -F WINKUBE-FORWARD"), see: words("iptables -S WINKUBE-FORWARD")},
+	}
+	if cluster.NetworkMode == "overlay" {
+		list = append(list,
+			damage{name: "tunnel deleted", do: words("ip link del winkube.4096"), see: words("bridge fdb show dev winkube.4096")},
+			damage{name: "tunnel down", do: words("ip link set winkube.4096 down"), see: words("ip -br link show winkube.4096 up")},
+			damage{name: "tunnel's address removed", do: words("ip addr flush dev winkube.4096 scope global"), see: words("ip -o -4 addr show dev winkube.4096")},
+			damage{name: "neighbours flushed", do: words("ip neigh flush dev winkube.4096 nud permanent"), see: words("ip neigh show dev winkube.4096 nud permanent")},
+			damage{name: "forwarding entries deleted", each: words("bridge fdb del"), see: words("bridge fdb show dev winkube.4096")},
+		)
+	}
+	return list
+}
+
+func words(line string) []string { return strings.Fields(line) }
+
+// strike does the damage. Forwarding entries are deleted one by one, as listed.
+func (d damage) strike(ctx context.Context, node *lab.Host) error {
+	if d.each == nil {
+		_, err := node.Exec(ctx, d.do...)
+		return err
+	}
+	out, err := node.Exec(ctx, d.see...)
+	if err != nil {
+		return err
+	}
+	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		fields := words(line) // 0e:2a:0a:f4:00:00 dst 172.30.0.12 self permanent
+		if _, err := node.Exec(ctx, append(slices.Clone(d.each), fields[0], "dev", "winkube.4096", "dst", fields[2])...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changing matches what differs between two listings of the same: ports come in any order with other numbers.
+var changing = regexp.MustCompile(`^\d+: `)
+
+func (d damage) listing(ctx context.Context, node *lab.Host) string {
+	out, err := node.Exec(ctx, d.see...)
+	if err != nil {
+		return "" // the interface is not there
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	for i := range lines {
+		lines[i] = strings.Join(words(changing.ReplaceAllString(lines[i], "")), " ")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+var lostLine = regexp.MustCompile(`(\d+) requests, (\d+) lost`)
+
+// TestNetworkChaos takes routes, bridges, addresses, rules and tunnels away from a node under traffic, one after the other, for at least
+// WINKUBE_NETWORK_CHAOS (one round, or as in 5m), and prints how long each took to be repaired and how many requests were lost.
+func TestNetworkChaos(t *testing.T) {
+	span := time.Duration(0)
+	if text := os.Getenv("WINKUBE_NETWORK_CHAOS"); text != "" {
+		var err error
+		if span, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("WINKUBE_NETWORK_CHAOS=%s: want a duration such as 5m", text)
+		}
+	}
+	tr := startTraffic(t)
+	node := cluster.Nodes[0]
+	ranges := map[string]string{}
+	for _, n := range cluster.Nodes {
+		ranges[n.Name] = tr.node(n.Name).Spec.PodCIDR
+	}
+	gateway := strings.Replace(ranges[node.Name], ".0/", ".1/", 1)
+	list := damages(ranges[cluster.Nodes[1].Name], gateway)
+	for i := range list {
+		if list[i].want = list[i].listing(t.Context(), node); list[i].want == "" {
+			t.Fatalf("%s: there is nothing to damage", list[i].name)
+		}
+	}
+	before := tr.snapshot()
+	repairs := map[string][]time.Duration{}
+	longest, seen := tr.during(max(span, time.Duration(len(list))*2*time.Second), func() {
+		for begin, round := time.Now(), 0; round == 0 || time.Since(begin) < span; round++ {
+			for _, d := range list {
+				repairs[d.name] = append(repairs[d.name], tr.repaired(node, d))
+			}
+		}
+	})
+	if diff := difference(before, tr.snapshot()); diff != "" {
+		t.Errorf("containers or restart counts changed:\n%s", diff)
+	}
+	stream := tr.unbroken()
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "DAMAGE\tTIMES\tMEDIAN\tLONGEST")
+	for _, d := range list {
+		took := slices.Sorted(slices.Values(repairs[d.name]))
+		fmt.Fprintf(w, "%s\t%d\t%d ms\t%d ms\n", d.name, len(took), took[len(took)/2].Milliseconds(), took[len(took)-1].Milliseconds())
+	}
+	w.Flush()
+	asked, lost := 0, 0
+	for _, match := range lostLine.FindAllStringSubmatch(seen, -1) {
+		n, _ := strconv.Atoi(match[1])
+		m, _ := strconv.Atoi(match[2])
+		asked, lost = asked+n, lost+m
+	}
+	t.Logf("mode %s\n%s%d of %d requests lost, longest silence %s; stream between pods: %s", cluster.NetworkMode, b.String(), lost, asked, longest, stream)
+	if asked == 0 || longest > 10*time.Second {
+		t.Errorf("the service was silent for %s:\n%s", longest, seen)
+	}
+}
+
+// repaired does the damage and waits until all is as it was.
+func (tr *traffic) repaired(node *lab.Host, d damage) time.Duration {
+	tr.Helper()
+	ctx := context.Background()
+	if err := d.strike(ctx, node); err != nil {
+		tr.Errorf("%s: %v", d.name, err)
+		return 0
+	}
+	begin := time.Now()
+	for have := ""; ; {
+		if have = d.listing(ctx, node); have == d.want {
+			return time.Since(begin)
+		}
+		if time.Since(begin) > 20*time.Second {
+			tr.Fatalf("%s: not repaired after 20 s; was\n%s\nis\n%s", d.name, d.want, have)
+		}
+		time.Sleep(10 * time.Millisecond) // the kernel's tables are looked at from outside
+	}
+}
