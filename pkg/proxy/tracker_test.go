@@ -200,28 +200,87 @@ func FuzzBuild(f *testing.F) {
 	})
 }
 
+// TestTrim: what the watch throws away is nothing that Build reads.
+func TestTrim(t *testing.T) {
+	for seed := range uint64(5) {
+		w := newWorld(seed)
+		tracker := NewTracker(w.node)
+		for range 300 {
+			w.event(tracker)
+		}
+		var services []*v1.Service
+		for _, s := range w.services {
+			services = append(services, s)
+		}
+		var list []*discovery.EndpointSlice
+		for _, s := range w.slices {
+			s.Labels["app"], s.UID, s.Annotations = "x", "u", map[string]string{"a": "b", v1.EndpointsLastChangeTriggerTime: "then"}
+			list = append(list, s)
+		}
+		want := Build(services, list, w.node).String()
+		for _, s := range services {
+			if _, err := trim(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, s := range list {
+			if _, err := trim(s); err != nil || s.Annotations[v1.EndpointsLastChangeTriggerTime] != "then" || len(s.Annotations) > 1 || s.Labels["app"] != "" {
+				t.Fatalf("%v: left %v, %v", err, s.Annotations, s.Labels)
+			}
+		}
+		if got := Build(services, list, w.node).String(); got != want {
+			t.Fatalf("trimmed:\n%s\nwas:\n%s", got, want)
+		}
+	}
+}
+
+// crowd has services of one port with five endpoints each.
+func crowd(services int) (out []*v1.Service, slices []*discovery.EndpointSlice) {
+	for i := range services {
+		out = append(out, &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprintf("s%d", i)},
+			Spec: v1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.%d.%d", i/250, i%250+1), Ports: []v1.ServicePort{{Port: 80}}}})
+		slices = append(slices, crowdSlice(i, 1))
+	}
+	return out, slices
+}
+
+func crowdSlice(i, last int) *discovery.EndpointSlice {
+	s := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprintf("e%d", i), Labels: map[string]string{discovery.LabelServiceName: fmt.Sprintf("s%d", i)}},
+		AddressType: discovery.AddressTypeIPv4, Ports: []discovery.EndpointPort{{Port: ptr.To[int32](8080)}}}
+	for j := range 5 {
+		s.Endpoints = append(s.Endpoints, discovery.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", last, i/250, j+1)}})
+	}
+	return s
+}
+
+func tracked(services int) *Tracker {
+	tracker := NewTracker(NodeInfo{Name: "n1"})
+	list, slices := crowd(services)
+	for i := range list {
+		tracker.SetService(list[i])
+		tracker.SetSlice(slices[i])
+	}
+	return tracker
+}
+
+// BenchmarkCold is the first Table of a large cluster.
+func BenchmarkCold(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		tracker := tracked(10000)
+		b.StartTimer()
+		tracker.Update()
+	}
+}
+
 // BenchmarkOneEndpoint is one endpoint's change among many services.
 func BenchmarkOneEndpoint(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			tracker := NewTracker(NodeInfo{Name: "n1"})
-			slice := func(i, last int) *discovery.EndpointSlice {
-				s := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprintf("e%d", i), Labels: map[string]string{discovery.LabelServiceName: fmt.Sprintf("s%d", i)}},
-					AddressType: discovery.AddressTypeIPv4, Ports: []discovery.EndpointPort{{Port: ptr.To[int32](8080)}}}
-				for j := range 5 {
-					s.Endpoints = append(s.Endpoints, discovery.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", last, i/250, j+1)}})
-				}
-				return s
-			}
-			for i := range n {
-				tracker.SetService(&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprintf("s%d", i)},
-					Spec: v1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.%d.%d", i/250, i%250+1), Ports: []v1.ServicePort{{Port: 80}}}})
-				tracker.SetSlice(slice(i, 1))
-			}
+			tracker := tracked(n)
 			tracker.Update()
-			b.ResetTimer()
-			for i := range b.N {
-				tracker.SetSlice(slice(7, 2+i%2))
+			for i := 0; b.Loop(); i++ {
+				tracker.SetSlice(crowdSlice(7, 2+i%2))
 				if changed, _ := tracker.Update(); len(changed) != 1 {
 					b.Fatal(changed)
 				}
