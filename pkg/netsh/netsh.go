@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/winkube/winkube/pkg/command"
 )
@@ -25,6 +26,9 @@ type Program struct{ run command.Runner }
 
 // New returns the Program that run finds.
 func New(run command.Runner) *Program { return &Program{run: run} }
+
+// scriptTime is how long a script may take: some thousand lines, and a Windows that is busy.
+const scriptTime = 5 * time.Minute
 
 // Script runs lines as one script, in order, and returns what netsh printed. A line that fails stops no other; whether that makes an error
 // depends on the version of Windows, so the caller looks at what is there afterwards. Errors wrap those of command.Runner.
@@ -38,6 +42,8 @@ func (p *Program) Script(ctx context.Context, lines []string) (string, error) {
 	if err := os.WriteFile(path, []byte(strings.Join(lines, "\r\n")+"\r\n"), 0o600); err != nil {
 		return "", fmt.Errorf("cannot write a script for netsh: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, scriptTime)
+	defer cancel()
 	out, err := p.run.Run(ctx, nil, "netsh", "-f", path)
 	return string(out), err
 }

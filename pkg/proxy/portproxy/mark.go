@@ -64,8 +64,9 @@ func (b *Backend) look(lines []string, output string) {
 	if !slices.Contains(lines, netsh.Allowed(firewallName)) {
 		return
 	}
-	before := b.opened
-	if b.opened = strings.Contains(output, firewallName) == (b.open != ""); before && !b.opened {
+	b.opened = strings.Contains(output, firewallName) == (b.open != "")
+	if !b.opened && !b.said {
 		klog.ErrorS(nil, "Windows Firewall did not take the rules for service ports; clients of other hosts may not get in", "name", firewallName)
 	}
+	b.said = !b.opened
 }

@@ -66,6 +66,7 @@ type Backend struct {
 
 	open   string // the firewall's rules as last written
 	opened bool   // and seen
+	said   bool   // that they were not
 }
 
 // New returns a Backend that has not looked at the host yet.
@@ -227,9 +228,10 @@ func (b *Backend) wanted(fronts map[netip.AddrPort]bool) map[netip.AddrPort]nets
 	out := map[netip.AddrPort]netsh.Rule{}
 	for front := range fronts {
 		for _, listen := range b.listeners(front) {
-			out[listen] = netsh.Rule{}
 			if claims := b.claims[front]; len(claims) > 0 && Serves(&claims[0]) {
 				out[listen] = netsh.Rule{Listen: listen, Connect: claims[0].Targets()[0].Addr}
+			} else if _, ok := out[listen]; !ok { // a node port may share an address of the host with another front
+				out[listen] = netsh.Rule{}
 			}
 		}
 	}
