@@ -82,7 +82,6 @@ func (o *ownSockets) remove(key frontKey) {
 var (
 	errOwnFront   = errors.New("the endpoint is a front of a Service on this node")
 	errNoEndpoint = errors.New("there is no endpoint")
-	errNotAllowed = errors.New("the client is not in loadBalancerSourceRanges")
 )
 
 func newFront(cfg *Config, own *ownSockets, n *counts, p plane, protocol v1.Protocol) *front {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"net/netip"
 	"unsafe"
 
@@ -11,6 +12,8 @@ import (
 
 // batchSize is how many packets one call moves at most.
 const batchSize = 32
+
+var errNotAllowed = errors.New("the client is not in loadBalancerSourceRanges")
 
 // loopUDP is one address of a UDP front, in the one loop to which it belongs. Each client has a session: a socket of its own towards one
 // endpoint, so that answers find their way back, and leave from this very address, which is what the client expects.
