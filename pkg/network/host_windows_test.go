@@ -96,27 +96,3 @@ func TestHostChangesWindows(t *testing.T) {
 		t.Errorf("a procedure that this Windows lacks: %v", err)
 	}
 }
-
-func TestMTUWindows(t *testing.T) {
-	needIPHelper(t)
-	rows, err := winipcfg.GetUnicastIPAddressTable(windows.AF_UNSPEC)
-	if err != nil || len(rows) == 0 {
-		t.Fatalf("this host has no address: %v", err)
-	}
-	asked := 0
-	for i := range rows {
-		mtu, err := NewHost().MTU(rows[i].Address.Addr())
-		if err != nil {
-			continue // of a family that the adapter does not have
-		}
-		if asked++; mtu < 576 { // RFC 791
-			t.Errorf("MTU of the adapter of %s is %d", rows[i].Address.Addr(), mtu)
-		}
-	}
-	if asked == 0 {
-		t.Error("no adapter tells its MTU")
-	}
-	if _, err := NewHost().MTU(netip.MustParseAddr("203.0.113.9")); err == nil || !strings.Contains(err.Error(), "203.0.113.9") {
-		t.Errorf("an address that no adapter has: %v", err)
-	}
-}

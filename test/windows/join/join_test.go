@@ -462,11 +462,12 @@ func (m *member) leaves() {
 	if _, err := m.ask(ctx, http.MethodDelete, "/networks/"+podNetwork, ""); err != nil {
 		m.Error(err)
 	}
-	if left := m.world.HNS.String(); strings.Contains(left, "endpoint") || strings.Count(left, "network ") != 1 {
-		m.Errorf("left in HNS beside the network nat:\n%s", left)
-	}
-	m.did("nothing left in HNS", "ok")
 	m.stopServices()
+	m.cleanup()
+	if left, err := m.dump(ctx); err != nil || m.without(left) != "" {
+		m.Errorf("left in HNS, IP Helper and netsh beside the network nat: %v\n%s", err, m.without(left))
+	}
+	m.did("proxy.exe --cleanup: nothing left", "ok")
 	if unknown := m.world.Log.Unknown(); len(unknown) > 0 {
 		m.Errorf("the simulators were asked for what they do not know: %v", unknown)
 	}

@@ -76,12 +76,12 @@ func newMember(t *testing.T, host *lab.Host, build int) *member {
 	if err := errors.Join(p.Own(m.covered), m.forget(t.Context())); err != nil {
 		t.Fatal(err)
 	}
+	m.simulate()
 	for name, value := range m.environment() { // for services, which have no other
 		if err := p.SetRegistry(t.Context(), `HKEY_LOCAL_MACHINE\System\CurrentControlSet\Control\Session Manager\Environment`, name, value); err != nil {
 			t.Fatal(err)
 		}
 	}
-	m.simulate()
 	return m
 }
 
@@ -216,8 +216,14 @@ func (m *member) agent(exe string, flags []string) *exec.Cmd {
 	return cmd
 }
 
+// environment is that of the agents. On Server 2016 it names the adapter for services' addresses as the seeds' pages do; later Servers leave
+// it to the proxy, which makes one.
 func (m *member) environment() map[string]string {
-	return map[string]string{"CONTAINER_NETWORK": podNetwork, "INTERFACE_TO_ADD_SERVICE_IP": "lo", "GOCOVERDIR": rig.WindowsPath(m.covered)}
+	env := map[string]string{"CONTAINER_NETWORK": podNetwork, "GOCOVERDIR": rig.WindowsPath(m.covered)}
+	if !m.world.HNS.V2() {
+		env["INTERFACE_TO_ADD_SERVICE_IP"] = "vEthernet (HNS Internal NIC)"
+	}
+	return env
 }
 
 func (m *member) kubeletFlags() []string {
