@@ -192,11 +192,13 @@ func report(prefixes []*rig.Prefix, root string, results []result, listMissed bo
 	if err != nil {
 		return err
 	}
+	joined := map[string]*block{}
 	for _, path := range extra {
-		if err := addProfile(path, blocks); err != nil {
+		if err := addProfile(path, joined); err != nil {
 			errs = append(errs, err)
 		}
 	}
+	merge(blocks, joined)
 	shares, missed, err := measure(root, blocks)
 	if err != nil {
 		return errors.Join(append(errs, err)...)

@@ -52,6 +52,22 @@ func readProfile(in io.Reader, into map[string]*block) error {
 	return lines.Err()
 }
 
+// merge adds the counts of programs that may have been built from older sources: of a file that the tests' profiles know, blocks that they do
+// not have are passed over.
+func merge(tests, programs map[string]*block) {
+	known := map[string]bool{}
+	for _, b := range tests {
+		known[b.file] = true
+	}
+	for key, b := range programs {
+		if have := tests[key]; have != nil {
+			have.executed += b.executed
+		} else if !known[b.file] {
+			tests[key] = b
+		}
+	}
+}
+
 // span is a part of a file that is for Windows.
 type span struct{ from, to position }
 

@@ -104,3 +104,20 @@ func TestMeasure(t *testing.T) {
 		t.Error("a line that is no profile was taken")
 	}
 }
+
+// TestMerge: what a program of older sources counted does not come on top of what the tests of today's counted.
+func TestMerge(t *testing.T) {
+	tests, programs := map[string]*block{}, map[string]*block{}
+	for text, into := range map[string]map[string]*block{
+		"m/a.go:1.1,2.2 3 0\nm/a.go:5.1,6.2 1 1\n":                     tests,
+		"m/a.go:1.1,2.2 3 4\nm/a.go:7.1,8.2 2 1\nm/b.go:1.1,2.2 1 1\n": programs,
+	} {
+		if err := readProfile(strings.NewReader(text), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merge(tests, programs)
+	if len(tests) != 3 || tests["m/a.go:1.1,2.2 3"].executed != 4 || tests["m/b.go:1.1,2.2 1"] == nil {
+		t.Errorf("merged: %v", tests)
+	}
+}
