@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/proxy"
@@ -221,8 +220,14 @@ func sortedFronts(list map[front]*wish) []front {
 	for key := range list {
 		keys = append(keys, key)
 	}
+	family := func(f front) int {
+		if f.ipv6 {
+			return 6
+		}
+		return 4
+	}
 	slices.SortFunc(keys, func(a, b front) int {
-		return cmp.Or(a.vip.Compare(b.vip), cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port), strings.Compare(fmt.Sprint(a.ipv6), fmt.Sprint(b.ipv6)))
+		return cmp.Or(a.vip.Compare(b.vip), cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port), cmp.Compare(family(a), family(b)))
 	})
 	return keys
 }

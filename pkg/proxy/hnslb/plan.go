@@ -161,7 +161,6 @@ func ours(cfg *Config, e *hns.Endpoint) bool {
 
 // equal says whether two load balancers do the same.
 func equal(a, b *hns.LoadBalancer) bool {
-	x, y := *a, *b
-	x.ID, y.ID, x.Endpoints, y.Endpoints = "", "", nil, nil
-	return fmt.Sprint(x) == fmt.Sprint(y) && slices.Equal(a.Endpoints, b.Endpoints)
+	return frontOf(a) == frontOf(b) && a.InternalPort == b.InternalPort && a.SourceVIP == b.SourceVIP && a.DSR == b.DSR && a.ExternalIP == b.ExternalIP &&
+		a.LocalRouted == b.LocalRouted && a.ClientAffinity == b.ClientAffinity && slices.Equal(a.Endpoints, b.Endpoints)
 }
