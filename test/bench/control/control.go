@@ -65,8 +65,8 @@ func run(ctx context.Context) error {
 	out := os.Stdout
 	fmt.Fprintf(out, "\n%-34s %12s %12s %14s %14s %14s %12s\n", "control plane", "cold", "change p50", "change p99", "CPU a change", "RSS", "RSS at most")
 	for _, proxy := range []struct{ name, mode, path string }{
-		{"upstream, nftables", "nftables", filepath.Join(root, "_output/tools/kube-proxy")},
 		{"winkube, relay", "userspace", filepath.Join(root, "_output/bin/linux/amd64/proxy")},
+		{"upstream, nftables", "nftables", filepath.Join(root, "_output/tools/kube-proxy")},
 	} {
 		if _, err := os.Stat(proxy.path); err != nil {
 			fmt.Fprintf(out, "%-34s not measured: %v\n", proxy.name, err)

@@ -164,7 +164,7 @@ func (p *subject) programmed(ctx context.Context) error {
 
 // becomes asks service 0 until it is served by the server of that letter.
 func (p *subject) becomes(ctx context.Context, letter byte) error {
-	return p.until(ctx, 3*time.Minute, 0, "service 0 at server "+string(letter), func() bool {
+	return p.until(ctx, time.Minute, 0, "service 0 at server "+string(letter), func() bool {
 		conn, err := net.DialTimeout("tcp", net.JoinHostPort(front(0), "80"), 200*time.Millisecond)
 		if err != nil {
 			return false
