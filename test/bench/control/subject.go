@@ -1,5 +1,3 @@
-//go:build linux
-
 package main
 
 import (
@@ -14,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -137,9 +134,8 @@ func (p *subject) start(ctx context.Context, path, mode string) error {
 	} else {
 		args = append(args, "--network-mode=upstream")
 	}
-	p.cmd = exec.CommandContext(ctx, path, args...)
+	p.cmd = exec.CommandContext(ctx, "setpriv", append([]string{"--pdeathsig", "KILL", path}, args...)...) // it ends with us, however we end
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return p.cmd.Start()
 }
 
