@@ -131,3 +131,29 @@ func TestInternal(t *testing.T) {
 		}
 	}
 }
+
+// TestWithoutHNS: where Windows has no HNS, or an older one, each call is an error and no panic.
+func TestWithoutHNS(t *testing.T) {
+	if _, err := hcn.GetGlobals(); err == nil {
+		t.Skip("HNS is here")
+	}
+	c, ctx := NewClient(), t.Context()
+	for what, call := range map[string]func() error{
+		"Network":             func() error { _, err := c.Network(ctx, "pods"); return err },
+		"Endpoints":           func() error { _, err := c.Endpoints(ctx); return err },
+		"LoadBalancers":       func() error { _, err := c.LoadBalancers(ctx); return err },
+		"CreateEndpoint":      func() error { _, err := c.CreateEndpoint(ctx, Network{ID: testID}, Endpoint{}); return err },
+		"DeleteEndpoint":      func() error { return c.DeleteEndpoint(ctx, testID) },
+		"CreateLoadBalancer":  func() error { _, err := c.CreateLoadBalancer(ctx, LoadBalancer{}); return err },
+		"ReplaceLoadBalancer": func() error { _, err := c.ReplaceLoadBalancer(ctx, LoadBalancer{ID: testID}); return err },
+		"DeleteLoadBalancer":  func() error { return c.DeleteLoadBalancer(ctx, testID) },
+		"MakeInternal":        func() error { return MakeInternal("switch") },
+		"RemoveInternal":      func() error { return RemoveInternal("switch") },
+	} {
+		if err := call(); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
+const testID = "11111111-2222-4333-8444-555555555555"

@@ -13,6 +13,12 @@ import (
 // that names it.
 func TestOwnSwitchWindows(t *testing.T) {
 	if err := hns.MakeInternal(internalSwitch); err != nil {
+		if _, err := ownAddresses(t.Context()); err == nil || !strings.Contains(err.Error(), internalSwitch) {
+			t.Errorf("without HNS: %v", err)
+		}
+		if err := removeOwn(t.Context()); err == nil {
+			t.Error("without HNS a switch was removed")
+		}
 		t.Skipf("there is no HNS: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+
+	"github.com/docker/docker/api/types/network"
 )
 
 // attach gives a container that was started an endpoint in the HNS network of each network that it joins. Source: moby
@@ -34,11 +36,11 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		network, err := e.inHNS(k.nameInHNS(id))
+		of, err := e.inHNS(k.nameInHNS(id))
 		if err != nil {
 			return err
 		}
-		endpoint := hnsEndpoint{VirtualNetwork: network.ID, IPAddress: n.IPAddress, MacAddress: n.MacAddress}
+		endpoint := hnsEndpoint{VirtualNetwork: of.ID, IPAddress: n.IPAddress, MacAddress: n.MacAddress}
 		if err := e.hns("POST", "/endpoints/", endpoint, &endpoint); err != nil {
 			return err
 		}
@@ -118,19 +120,11 @@ func (e *Engine) Watch(ctx context.Context, ready func()) error {
 
 func (e *Engine) discover(ctx context.Context) error {
 	if _, err := e.inHNS("nat"); err != nil {
-		var bridge struct {
-			IPAM struct {
-				Config []struct{ Subnet, Gateway string }
-			}
-		}
+		var bridge struct{ IPAM network.IPAM }
 		if err := e.ask(ctx, "/networks/"+natBeneath, &bridge); err != nil {
 			return err
 		}
-		nat := hnsNetwork{Name: "nat", Type: "nat"}
-		for _, c := range bridge.IPAM.Config {
-			nat.Subnets = append(nat.Subnets, hnsSubnet{c.Subnet, c.Gateway})
-		}
-		if err := e.hns("POST", "/networks/", nat, nil); err != nil {
+		if err := e.hns("POST", "/networks/", hnsNetwork{Name: "nat", Type: "nat", Subnets: subnets(bridge.IPAM.Config)}, nil); err != nil {
 			return err
 		}
 	}
