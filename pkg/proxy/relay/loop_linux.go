@@ -33,6 +33,7 @@ type loop struct {
 	pipes       []pipe
 	scratch     [bufferSize]byte
 	index       int
+	turn        int // counts what epoll_wait has returned
 	ended       bool
 	done        chan struct{}
 
@@ -136,6 +137,7 @@ func (l *loop) run() {
 			break
 		}
 		l.now = time.Now()
+		l.turn++
 		for _, event := range events[:max(n, 0)] {
 			if s := l.slots[event.Fd]; s.generation == event.Pad && s.handler != nil {
 				s.handler.ready(event.Events)

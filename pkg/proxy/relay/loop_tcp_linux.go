@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// acceptBatch is how many connections a loop takes before others may have some.
+	// acceptBatch is how many connections a loop takes at most before others may have some.
 	acceptBatch = 16
 	// acceptRest is the pause after the kernel had no memory or files for a connection.
 	acceptRest = 20 * time.Millisecond
@@ -34,6 +34,8 @@ type loopAcceptor struct {
 	*loopListener
 	loop  *loop
 	timer timer // runs while the acceptor rests
+	batch int   // to take at once
+	last  int   // turn of the loop that took some
 }
 
 func (c *loopCarrier) listenTCP(addr netip.AddrPort) (socket, error) {
@@ -84,8 +86,16 @@ func (a *loopAcceptor) rest(err error) {
 	a.loop.begin(&a.timer, acceptRest)
 }
 
+// ready takes connections: one, and more when there were some again in the loop's turn before. To ask for one that is not there costs the
+// kernel as much as one that is.
 func (a *loopAcceptor) ready(uint32) {
-	for range acceptBatch {
+	if a.last+1 == a.loop.turn {
+		a.batch = min(2*a.batch, acceptBatch)
+	} else {
+		a.batch = 1
+	}
+	a.last = a.loop.turn
+	for range a.batch {
 		fd, from, errno := acceptSocket(a.fd)
 		switch errno {
 		case 0:
@@ -304,6 +314,9 @@ func (n *conn) move(from, to *end) (more bool, errno unix.Errno) {
 		case to.blocked && from.failed:
 			return false, unix.ECONNRESET // it would be noticed only after the other end has taken what it does not take
 		case to.blocked:
+			return false, 0
+		case from.ended && to.ended && from.told:
+			to.told = true // by closing it, now
 			return false, 0
 		case from.ended:
 			return false, to.tell()

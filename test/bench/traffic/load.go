@@ -31,6 +31,8 @@ const (
 	question = 256
 	answer   = 1024
 	small    = 64
+	// bulkBuffer is what client and server read and write at once, as programs do that are not made for benchmarks.
+	bulkBuffer = 64 << 10
 )
 
 // Commands are what the bench starts itself again as, by its first argument.
@@ -52,7 +54,7 @@ func server(args []string) error {
 		serve(requestPort, func(c net.Conn) { echo(c, question, answer) }),
 		serve(connectPort, func(c net.Conn) { echo(c, small, small) }),
 		serve(bulkPort, func(c net.Conn) {
-			chunk := make([]byte, 256<<10)
+			chunk := make([]byte, bulkBuffer)
 			for {
 				if _, err := c.Write(chunk); err != nil {
 					return
@@ -214,7 +216,7 @@ func receiveBulk(addr string, stop *atomic.Bool) (int, error) {
 		return 0, err
 	}
 	defer c.Close()
-	buffer, total := make([]byte, 256<<10), 0
+	buffer, total := make([]byte, bulkBuffer), 0
 	for !stop.Load() {
 		n, err := c.Read(buffer)
 		if total += n; err != nil {
