@@ -76,6 +76,14 @@ type Proxy struct {
 // othersSetter is the ability of a back end to be told the addresses of the other nodes.
 type othersSetter interface{ SetOthers([]netip.Addr) }
 
+// hider is the ability of a back end to say that endpoints do not see clients' addresses.
+type hider interface{ HidesClients() bool }
+
+func hidesClients(b proxy.Backend) bool {
+	h, ok := b.(hider)
+	return ok && h.HidesClients()
+}
+
 // New puts the parts together. Nothing runs and nothing is touched yet.
 func New(cfg Config, parts Parts) (*Proxy, error) {
 	p := &Proxy{cfg: cfg, parts: parts, registry: prometheus.NewRegistry()}
@@ -85,7 +93,7 @@ func New(cfg Config, parts Parts) (*Proxy, error) {
 	warn := func(service proxy.ServiceName, reason, message string) { p.loop.Warn(service, reason, message) }
 	p.backend = parts.Backend(Host{Healthy: p.health.Healthy, Warn: warn, Register: p.registry.MustRegister})
 	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints,
-		Events: parts.Events, Clock: parts.Clock}
+		HidesClients: hidesClients(p.backend), Events: parts.Events, Clock: parts.Clock}
 	if b, ok := p.backend.(othersSetter); ok {
 		loop.Others = b.SetOthers
 	}

@@ -38,6 +38,9 @@ func (s *Split) SetOthers(addrs []netip.Addr) {
 	}
 }
 
+// HidesClients says whether the first back end does, which serves what is asked for most.
+func (s *Split) HidesClients() bool { return hidesClients(s.first) }
+
 // Close ends the rest's back end; what the first one has told the host goes on.
 func (s *Split) Close() {
 	if b, ok := s.rest.(interface{ Close() }); ok {

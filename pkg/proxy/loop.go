@@ -39,6 +39,9 @@ type LoopConfig struct {
 	Hints <-chan struct{}
 	// Others is told the addresses of all other nodes when they change, before the Sync that should know; may be nil.
 	Others func([]netip.Addr)
+	// HidesClients says that endpoints see this host's address instead of a client's. A Service that asks for the client's own
+	// (externalTrafficPolicy Local) gets one Event about it.
+	HidesClients bool
 	// Events takes Events on Services; may be nil.
 	Events record.EventRecorder
 	Clock  clock.WithTicker
@@ -63,6 +66,7 @@ type Loop struct {
 	whole    bool                   // the last Sync failed as a whole: try again with everything
 	delay    time.Duration          // before the next retry; 0: nothing failed
 	problems map[ServiceName][]Problem
+	hidden   map[ServiceName]bool // were told that clients' addresses are not shown
 	nodes    map[string]*v1.Node
 }
 
@@ -72,7 +76,7 @@ func NewLoop(cfg LoopConfig) *Loop {
 		cfg.Resync = defaultResync
 	}
 	return &Loop{cfg: cfg, inbox: newInbox(), start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node), failing: map[ServiceName]string{},
-		problems: map[ServiceName][]Problem{}, nodes: map[string]*v1.Node{}}
+		problems: map[ServiceName][]Problem{}, hidden: map[ServiceName]bool{}, nodes: map[string]*v1.Node{}}
 }
 
 // WriteTable prints the Table as it is now, and below it what was left out and what the back end could not serve.
@@ -158,6 +162,7 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	l.mu.Unlock()
 	for _, name := range touched {
 		l.reportProblems(name)
+		l.reportHidden(name)
 	}
 	if !whole && len(changed) == 0 && len(again) == 0 {
 		l.cfg.Health.Updated()
@@ -319,6 +324,19 @@ func (l *Loop) reportProblems(name ServiceName) {
 			klog.ErrorS(nil, "Left out", "problem", p.String())
 			l.event(name, "InvalidService", fmt.Sprintf("%s: %s", p.Field, p.Message))
 		}
+	}
+}
+
+// reportHidden says once that endpoints will not see the clients' addresses for which a Service asks.
+func (l *Loop) reportHidden(name ServiceName) {
+	service := l.tracker.Service(name)
+	if !l.cfg.HidesClients || service == nil || service.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal {
+		delete(l.hidden, name)
+		return
+	}
+	if !l.hidden[name] {
+		l.hidden[name] = true
+		l.event(name, "ClientAddressHidden", "externalTrafficPolicy Local: traffic stays on this node, but its endpoints see the node's address instead of the client's")
 	}
 }
 

@@ -37,14 +37,16 @@ type rig struct {
 	synced  chan struct{}
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { return newRigOf(t, false) }
+
+func newRigOf(t *testing.T, hidesClients bool) *rig {
 	r := &rig{t: t, backend: proxytest.NewBackend(), events: record.NewFakeRecorder(100), metrics: prometheus.NewRegistry(), hints: make(chan struct{}),
 		others: make(chan []netip.Addr, 10), synced: make(chan struct{})}
 	node := proxy.NodeInfo{Name: "n1"}
 	metrics := proxy.NewMetrics(r.metrics, node)
 	r.health = proxy.NewHealth(clock.RealClock{}, node, metrics)
 	r.loop = proxy.NewLoop(proxy.LoopConfig{Node: node, Backend: r.backend, Health: r.health, Metrics: metrics, Resync: time.Hour, Hints: r.hints,
-		Others: func(a []netip.Addr) { r.others <- a }, Events: r.events, Clock: clock.RealClock{}})
+		Others: func(a []netip.Addr) { r.others <- a }, HidesClients: hidesClients, Events: r.events, Clock: clock.RealClock{}})
 	return r
 }
 
@@ -189,6 +191,27 @@ func TestMalformedIsReportedOnce(t *testing.T) {
 	r.until("a change", func() bool { return strings.Contains(r.backend.String(), "10.244.0.2") })
 	if len(r.events.Events) > 0 {
 		t.Fatalf("said twice: %s", <-r.events.Events)
+	}
+}
+
+// TestHiddenClients: a Service that asks for its clients' addresses hears once that this back end cannot show them.
+func TestHiddenClients(t *testing.T) {
+	r := newRigOf(t, true)
+	close(r.synced)
+	r.run()
+	s := testService("web", "10.96.0.1")
+	r.loop.SetService(s)
+	r.until("a service that does not ask", func() bool { return len(r.backend.Calls()) == 2 })
+	s = s.DeepCopy()
+	s.Spec.Type, s.Spec.ExternalTrafficPolicy = v1.ServiceTypeNodePort, v1.ServiceExternalTrafficPolicyLocal
+	r.loop.SetService(s)
+	if event := <-r.events.Events; !strings.Contains(event, "ClientAddressHidden") {
+		t.Fatalf("event %q", event)
+	}
+	r.loop.SetSlice(testSlice("web", "10.244.0.2"))
+	r.until("a change", func() bool { return strings.Contains(r.backend.String(), "10.244.0.2") })
+	if len(r.events.Events) > 0 {
+		t.Fatalf("said again: %s", <-r.events.Events)
 	}
 }
 

@@ -3,6 +3,7 @@ package relay
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,7 @@ type loop struct {
 	pipes       []pipe
 	scratch     [bufferSize]byte
 	index       int
+	conns       atomic.Int32
 	turn        int // counts what epoll_wait has returned
 	ended       bool
 	done        chan struct{}

@@ -99,7 +99,14 @@ func (a *loopAcceptor) ready(uint32) {
 		fd, from, errno := acceptSocket(a.fd)
 		switch errno {
 		case 0:
-			a.carrier.serve(a.loop, fd, from.Addr().Unmap())
+			a.carrier.expect()
+			l := a.carrier.loops.evenly(a.loop)
+			l.conns.Add(1)
+			if l == a.loop {
+				a.carrier.serve(l, fd, from.Addr().Unmap())
+			} else {
+				l.post(func() { a.carrier.serve(l, fd, from.Addr().Unmap()) })
+			}
 		case unix.EAGAIN:
 			return
 		case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
@@ -353,6 +360,7 @@ func (n *conn) end() {
 	n.timer.stop()
 	n.client.shut()
 	n.server.shut()
+	n.loop.conns.Add(-1)
 	n.carrier.leave(n.loop, &n.entry)
 }
 

@@ -90,6 +90,7 @@ func (s *loopUDP) pass(client netip.AddrPort, name *unix.RawSockaddrAny, data []
 func (s *loopUDP) begin(client netip.AddrPort, name *unix.RawSockaddrAny) *loopSession {
 	one := &loopSession{socket: s, client: client}
 	one.entry.guest, one.timer.owner = one, one
+	s.carrier.expect()
 	s.carrier.enter(s.loop, &one.entry)
 	if err := one.open(name); err != nil {
 		s.carrier.leave(s.loop, &one.entry)

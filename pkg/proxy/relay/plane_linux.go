@@ -15,6 +15,9 @@ import (
 // maxLoops is enough for any network card; each loop costs a thread, and each front an entry in each.
 const maxLoops = 8
 
+// unevenness is by how many connections one loop may have more than another before it hands new ones over, which costs a wake-up.
+const unevenness = 2
+
 func newPlane() plane { return &loops{} }
 
 // loops is the plane of Linux: loops on epoll, one for each processor. A TCP front listens in all of them, and a connection stays where
@@ -95,10 +98,12 @@ func (l *list) remove(e *entry) {
 	e.previous, e.next = nil, nil
 }
 
-func (c *loopCarrier) enter(l *loop, e *entry) {
-	c.count.Add(1) // before the guest reads the Route, so that who changes that sees one or the other
-	c.guests[l.index].add(e)
-}
+// expect counts a guest: before it reads the Route, so that who changes that sees one or the other, and before it is on its way to another
+// loop, so that who ends the front waits for it.
+func (c *loopCarrier) expect() { c.count.Add(1) }
+
+// enter takes in a guest that was expected.
+func (c *loopCarrier) enter(l *loop, e *entry) { c.guests[l.index].add(e) }
 
 func (c *loopCarrier) leave(l *loop, e *entry) {
 	c.guests[l.index].remove(e)
@@ -121,6 +126,18 @@ func (c *loopCarrier) tell(call func(guest)) {
 			e = next
 		}
 	})
+}
+
+// evenly is the loop for a new connection that l has accepted: l, unless another has clearly less to do. The kernel wakes the same loop
+// again and again as long as that is idle, and connections stay for long.
+func (p *loops) evenly(l *loop) *loop {
+	best := l
+	for _, other := range p.all {
+		if other.conns.Load()+unevenness < best.conns.Load() {
+			best = other
+		}
+	}
+	return best
 }
 
 // each runs do in every loop and waits for all of them.

@@ -91,6 +91,9 @@ func (r *Relay) SetOthers(addrs []netip.Addr) {
 	}
 }
 
+// HidesClients says that endpoints see this host's address instead of a client's: a relay's connections to them are its own.
+func (*Relay) HidesClients() bool { return true }
+
 // Sync implements proxy.Backend. Established TCP connections outlive any change but the end of their front; see front.set.
 func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
 	r.mu.Lock()
