@@ -154,7 +154,7 @@ func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Prob
 	if mode != HostGateway && mode != Overlay {
 		return State{}, nil
 	}
-	p := planner{self: self, opts: opts, overlay: mode == Overlay, taken: map[netip.Prefix]string{}, within: map[netip.Prefix]string{},
+	p := planner{self: self, opts: opts, overlay: mode == Overlay, taken: map[netip.Prefix]string{}, lengths: map[int]bool{},
 		ends: map[tunnelEnd]string{}}
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, p.order)
@@ -177,7 +177,7 @@ type planner struct {
 	state    State
 	problems []Problem
 	taken    map[netip.Prefix]string // pod CIDR -> node
-	within   map[netip.Prefix]string // every prefix that holds a taken one -> that node
+	lengths  map[int]bool            // of the taken ones, in bits
 	ends     map[tunnelEnd]string    // of tunnels -> node
 }
 
@@ -224,11 +224,7 @@ func (p *planner) add(n *v1.Node) {
 
 // claim takes dst for n unless it overlaps with what another node has.
 func (p *planner) claim(n *v1.Node, dst netip.Prefix) bool {
-	other, overlap := p.within[dst], netip.Prefix{}
-	for bits := 0; bits <= dst.Bits() && other == ""; bits++ {
-		overlap = netip.PrefixFrom(dst.Addr(), bits).Masked()
-		other = p.taken[overlap]
-	}
+	other := p.overlapping(dst)
 	switch {
 	case other == "":
 	case other == p.self:
@@ -241,11 +237,32 @@ func (p *planner) claim(n *v1.Node, dst netip.Prefix) bool {
 		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with another of the same Node", dst))
 		return false
 	}
-	p.taken[dst] = n.Name
-	for bits := 0; bits <= dst.Bits(); bits++ {
-		p.within[netip.PrefixFrom(dst.Addr(), bits).Masked()] = n.Name
-	}
+	p.taken[dst], p.lengths[dst.Bits()] = n.Name, true
 	return true
+}
+
+// overlapping finds the node that has a range which overlaps with dst; "": none. Ranges of a cluster are of one length or two, so that a
+// look for those that hold dst is enough nearly always.
+func (p *planner) overlapping(dst netip.Prefix) string {
+	longer := false
+	for bits := range p.lengths {
+		longer = longer || bits > dst.Bits()
+		if bits <= dst.Bits() {
+			if other := p.taken[netip.PrefixFrom(dst.Addr(), bits).Masked()]; other != "" {
+				return other
+			}
+		}
+	}
+	if !longer {
+		return ""
+	}
+	first := netip.Prefix{}
+	for taken := range p.taken {
+		if taken.Overlaps(dst) && (!first.IsValid() || comparePrefixes(taken, first) < 0) {
+			first = taken
+		}
+	}
+	return p.taken[first]
 }
 
 func (p *planner) route(n *v1.Node, dst netip.Prefix, addrs []netip.Addr) {

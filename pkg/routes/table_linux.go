@@ -137,48 +137,52 @@ func metric(family int) int {
 // Change implements Table.
 func (t *table) Change(ctx context.Context, d Diff) error {
 	var errs []error
+	found := map[string]int{} // tunnels
 	for _, r := range d.Remove {
 		err := t.handle.RouteDel(&netlink.Route{Dst: ipNet(r.Dst), Gw: ip(r.Via), Table: unix.RT_TABLE_MAIN, Protocol: Protocol})
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("cannot remove route %s: %w", r, err))
 		}
 	}
-	errs = append(errs, t.changePeers(ctx, d))
+	errs = append(errs, t.changePeers(ctx, d, found))
 	for _, r := range d.Replace {
-		errs = append(errs, t.set(r.New, t.handle.RouteReplace))
+		errs = append(errs, t.set(r.New, t.handle.RouteReplace, found))
 	}
 	for _, r := range d.Add {
 		if ctx.Err() != nil {
 			return errors.Join(append(errs, ctx.Err())...)
 		}
-		errs = append(errs, t.set(r, t.handle.RouteAdd)) // create exclusively
+		errs = append(errs, t.set(r, t.handle.RouteAdd, found)) // create exclusively
 	}
 	return errors.Join(errs...)
 }
 
-func (t *table) changePeers(ctx context.Context, d Diff) error {
+func (t *table) changePeers(ctx context.Context, d Diff, found map[string]int) error {
 	var errs []error
+	entry := func(what string, p Peer, n *netlink.Neigh, call func(*netlink.Neigh) error) {
+		errs = append(errs, t.entry(what, p, n, call, found))
+	}
 	for _, p := range d.RemovePeers {
 		if p.Inner.IsValid() {
-			errs = append(errs, t.entry("remove the neighbour entry of", p, p.neighbour(), t.handle.NeighDel))
+			entry("remove the neighbour entry of", p, p.neighbour(), t.handle.NeighDel)
 		}
 		if p.Public.IsValid() {
-			errs = append(errs, t.entry("remove the forwarding entry of", p, p.forward(), t.handle.NeighDel))
+			entry("remove the forwarding entry of", p, p.forward(), t.handle.NeighDel)
 		}
 	}
 	for _, p := range d.SetPeers {
 		if ctx.Err() != nil {
 			return errors.Join(append(errs, ctx.Err())...)
 		}
-		errs = append(errs, t.entry("set the neighbour entry of", p, p.neighbour(), t.handle.NeighSet),
-			t.entry("set the forwarding entry of", p, p.forward(), t.handle.NeighSet))
+		entry("set the neighbour entry of", p, p.neighbour(), t.handle.NeighSet)
+		entry("set the forwarding entry of", p, p.forward(), t.handle.NeighSet)
 	}
 	return errors.Join(errs...)
 }
 
 // entry makes or removes one entry of a tunnel; removing what is gone is no error.
-func (t *table) entry(what string, p Peer, n *netlink.Neigh, call func(*netlink.Neigh) error) error {
-	link, err := t.device(p.Device)
+func (t *table) entry(what string, p Peer, n *netlink.Neigh, call func(*netlink.Neigh) error, found map[string]int) error {
+	link, err := t.device(p.Device, found)
 	if err == nil {
 		n.LinkIndex = link
 		err = call(n)
@@ -189,13 +193,17 @@ func (t *table) entry(what string, p Peer, n *netlink.Neigh, call func(*netlink.
 	return nil
 }
 
-// device finds a tunnel.
-func (t *table) device(name string) (index int, err error) {
+// device finds a tunnel, among found where it was looked for before.
+func (t *table) device(name string, found map[string]int) (index int, err error) {
+	if index, ok := found[name]; ok {
+		return index, nil
+	}
 	link, err := t.handle.LinkByName(name)
 	if err != nil {
 		return 0, fmt.Errorf("this host has no interface %s, which a kubelet with --network-mode=%s makes: %w", name, Overlay, err)
 	}
-	return link.Attrs().Index, nil
+	found[name] = link.Attrs().Index
+	return found[name], nil
 }
 
 func (p Peer) neighbour() *netlink.Neigh {
@@ -210,10 +218,10 @@ func (p Peer) forward() *netlink.Neigh {
 	return &netlink.Neigh{Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF, IP: ip(p.Public), HardwareAddr: p.MAC[:]}
 }
 
-func (t *table) set(r Route, call func(*netlink.Route) error) error {
+func (t *table) set(r Route, call func(*netlink.Route) error, found map[string]int) error {
 	route := &netlink.Route{Dst: ipNet(r.Dst), Gw: ip(r.Via), Src: ip(r.Src), Table: unix.RT_TABLE_MAIN, Protocol: Protocol}
 	if r.Device != "" {
-		index, err := t.device(r.Device)
+		index, err := t.device(r.Device, found)
 		if err != nil {
 			return fmt.Errorf("cannot add route %s to node %s: %w", r, r.Node, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,17 +53,22 @@ func command(ctx context.Context) error {
 	if len(os.Args) > 1 && proxyCommands()[os.Args[1]] != nil {
 		return proxyCommands()[os.Args[1]](os.Args[2:])
 	}
-	only := flag.String("only", "", "measure one `part`: kubelet or proxy")
+	only := flag.String("only", "", "measure one `part`: kubelet, proxy or network")
 	loads := flag.String("loads", "", "of the proxy's `loads` measure only these: bulk,requests,connects,udp,dns,latency,memory")
 	flag.Parse()
-	if *only != "" && *only != "kubelet" && *only != "proxy" || flag.NArg() > 0 {
-		return fmt.Errorf("want -only=kubelet or -only=proxy, got -only=%s %s", *only, flag.Args())
+	if !slices.Contains([]string{"", "kubelet", "proxy", "network"}, *only) || flag.NArg() > 0 {
+		return fmt.Errorf("want -only=kubelet, -only=proxy or -only=network, got -only=%s %s", *only, flag.Args())
 	}
-	if *only != "kubelet" {
-		root, err := lab.FindRoot()
-		if err != nil {
+	root, err := lab.FindRoot()
+	if err != nil {
+		return err
+	}
+	if *only == "" || *only == "network" {
+		if err := networkBench(ctx, root, os.Stdout); err != nil || *only != "" {
 			return err
 		}
+	}
+	if *only != "kubelet" {
 		modes := strings.FieldsFunc(*loads, func(r rune) bool { return r == ',' })
 		if err := proxyBench(ctx, root, os.Stdout, modes); err != nil || *only != "" {
 			return err

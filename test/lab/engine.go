@@ -122,6 +122,7 @@ func (e *Engine) Containers(ctx context.Context) ([]Container, error) {
 // Details is what an engine tells of one container.
 type Details struct {
 	HostConfig struct{ Runtime, PidMode string }
+	State      struct{ Pid int } // of its first process, on this machine; 0: it does not run
 }
 
 // Inspect asks for one container.

@@ -1,0 +1,211 @@
+//go:build linux
+
+// Package way measures the way between nodes' pods: how fast bytes go from pod to pod beside from host to host, and what the routes of a
+// thousand nodes cost the proxy.
+//
+//	lab cluster -> sink and source in hosts and pods -> rates; an empty network namespace -> routes.Apply -> times
+package way
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/lab/check"
+)
+
+const (
+	sinkCommand, sourceCommand = "network-sink", "network-source"
+	port                       = "5999"
+	span                       = 2 * time.Second // of one measurement
+	rounds                     = 5
+)
+
+// Commands are the parts that run as programs of their own, in hosts' and pods' networks.
+func Commands() map[string]func([]string) error {
+	return map[string]func([]string) error{sinkCommand: sink, sourceCommand: source}
+}
+
+// sink takes in bytes until its standard input ends.
+func sink([]string) error {
+	listener, err := net.Listen("tcp", ":"+port)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(io.Discard, conn)
+				conn.Close()
+			}()
+		}
+	}()
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// source sends to the sink at an address for a while and prints how many bytes went per second.
+func source(args []string) error {
+	if len(args) != 1 {
+		return errors.New("want the sink's address")
+	}
+	conn, err := net.DialTimeout("tcp", net.JoinHostPort(args[0], port), 5*time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	buffer := make([]byte, 128<<10)
+	begin, sent := time.Now(), 0
+	for time.Since(begin) < span {
+		n, err := conn.Write(buffer)
+		if err != nil {
+			return err
+		}
+		sent += n
+	}
+	fmt.Printf("%.0f\n", float64(sent)/time.Since(begin).Seconds())
+	return nil
+}
+
+// place is a network in which programs can be run: a host's or a pod's.
+type place struct {
+	netns string
+	addr  string
+}
+
+func (p place) command(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + p.netns, "--", self}, args...)...), nil
+}
+
+// listen starts a sink; the caller calls stop.
+func (p place) listen(ctx context.Context) (stop func(), err error) {
+	cmd, err := p.command(ctx, sinkCommand)
+	if err != nil {
+		return nil, err
+	}
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	stop = func() {
+		input.Close()
+		_ = cmd.Wait()
+	}
+	if _, err := output.Read(make([]byte, 8)); err != nil {
+		stop()
+		return nil, fmt.Errorf("the sink in %s did not start: %w", p.netns, err)
+	}
+	return stop, nil
+}
+
+// rate is how many bytes per second go from p to another place.
+func (p place) rate(ctx context.Context, to place) (float64, error) {
+	cmd, err := p.command(ctx, sourceCommand, to.addr)
+	if err != nil {
+		return 0, err
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return 0, fmt.Errorf("cannot send from %s to %s: %w: %s", p.netns, to.addr, err, out)
+	}
+	return strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+}
+
+// Run brings the cluster up and prints all figures. NETWORK_MODE in the environment is the mode, as for the cluster.
+func Run(ctx context.Context, root string, out io.Writer) error {
+	fmt.Fprintln(out, "\nroutes of 1,000 nodes, written to an empty routing table, and one node that got another address")
+	if err := thousand(ctx, out); err != nil {
+		return err
+	}
+	cluster := lab.New(root, out)
+	if err := cluster.Up(ctx); err != nil {
+		return err
+	}
+	if err := check.Apply(ctx, cluster); err != nil {
+		return err
+	}
+	if _, err := cluster.Kubectl(ctx, "rollout", "status", "daemonset/my-daemonset", "--timeout=60s"); err != nil {
+		return err
+	}
+	var hosts, pods []place
+	for _, node := range cluster.Nodes {
+		hosts = append(hosts, place{netns: "/run/netns/" + node.Namespace(), addr: node.Addr.String()})
+		pod, err := podOf(ctx, cluster, node)
+		if err != nil {
+			return err
+		}
+		pods = append(pods, pod)
+	}
+	for _, p := range []place{hosts[1], pods[1]} {
+		stop, err := p.listen(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	var direct, through, ratios []float64
+	for range rounds { // one after the other, so that both meet the same machine
+		a, err := hosts[0].rate(ctx, hosts[1])
+		if err != nil {
+			return err
+		}
+		b, err := pods[0].rate(ctx, pods[1])
+		if err != nil {
+			return err
+		}
+		direct, through, ratios = append(direct, a), append(through, b), append(ratios, b/a)
+	}
+	fmt.Fprintf(out, "\nmode %s, one TCP connection between nodes, median of %d\nhost to host  %8.0f MB/s\npod to pod    %8.0f MB/s\nratio         %8.2f\n",
+		cluster.NetworkMode, rounds, median(direct)/1e6, median(through)/1e6, median(ratios))
+	return nil
+}
+
+func median(list []float64) float64 {
+	return slices.Sorted(slices.Values(list))[len(list)/2]
+}
+
+// podOf finds a running pod of the samples' daemonset on a node.
+func podOf(ctx context.Context, cluster *lab.Cluster, node *lab.Host) (place, error) {
+	address, err := cluster.Kubectl(ctx, "get", "pods", "-l", "app=foo", "--field-selector=status.phase=Running,spec.nodeName="+node.Name,
+		"-o", "jsonpath={.items[0].status.podIP} {.items[0].metadata.name}")
+	if err != nil {
+		return place{}, err
+	}
+	fields := strings.Fields(address)
+	containers, err := node.Engine().Containers(ctx)
+	if err != nil {
+		return place{}, err
+	}
+	for _, c := range containers {
+		if len(fields) == 2 && c.State == "running" && strings.Contains(strings.Join(c.Names, " "), fields[1]) {
+			details, err := node.Engine().Inspect(ctx, c.ID)
+			return place{netns: fmt.Sprintf("/proc/%d/ns/net", details.State.Pid), addr: fields[0]}, err
+		}
+	}
+	return place{}, fmt.Errorf("no pod of the daemonset runs on %s: %q", node.Name, address)
+}
