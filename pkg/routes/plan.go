@@ -27,7 +27,6 @@ const (
 	HostGateway Mode = "host-gateway" // a route on every host, written here
 	Upstream    Mode = "upstream"     // the routers know the pod CIDRs; nothing is written here
 	Overlay     Mode = "overlay"      // a route into the tunnel, and the tunnel's entries, written here
-	CNI         Mode = "cni"          // a plugin's network; nothing is written here
 	External    Mode = "external"     // somebody else's network; nothing is written here
 )
 
@@ -130,10 +129,10 @@ func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Node, p.Re
 // ParseMode reads a mode as typed by a user.
 func ParseMode(s string) (Mode, error) {
 	switch m := Mode(s); m {
-	case HostGateway, Upstream, Overlay, CNI, External:
+	case HostGateway, Upstream, Overlay, External:
 		return m, nil
 	}
-	return "", fmt.Errorf("network mode %q is not known; want %s, %s, %s, %s or %s", s, HostGateway, Upstream, Overlay, CNI, External)
+	return "", fmt.Errorf("network mode %q is not known; want %s, %s, %s or %s", s, HostGateway, Upstream, Overlay, External)
 }
 
 // ParseNextHop reads a next hop as typed by a user; "" is NodeIP.

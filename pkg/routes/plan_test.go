@@ -144,7 +144,7 @@ func TestPlanOrder(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	for _, s := range []string{"host-gateway", "upstream", "overlay", "cni", "external"} {
+	for _, s := range []string{"host-gateway", "upstream", "overlay", "external"} {
 		if m, err := ParseMode(s); err != nil || string(m) != s {
 			t.Errorf("%q: %q, %v", s, m, err)
 		}
