@@ -68,6 +68,11 @@ func Run(ctx context.Context, root string, out io.Writer, modes []string) error 
 	t.header()
 	var rate float64
 	wanted := func(mode string) bool { return len(modes) == 0 || slices.Contains(modes, mode) }
+	if wanted("memory") { // first: work leaves memory behind that would then be used again
+		if err := rig.memory(ctx, &t); err != nil {
+			return err
+		}
+	}
 	for _, l := range loads() {
 		if !wanted(l.mode) {
 			continue
