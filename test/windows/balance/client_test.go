@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,11 +28,8 @@ var none = "00000000-0000-0000-0000-000000000000"
 
 // call does one function and maps its error.
 func (c *client) call(function string, args ...string) (string, error) {
-	if c.inject && proxytest.OneInTen() {
-		if proxytest.OneInTen() {
-			return "", fmt.Errorf("%s: %w", function, hns.ErrDown)
-		}
-		return "", fmt.Errorf("%s: injected failure", function)
+	if err := c.injected(function); err != nil {
+		return "", err
 	}
 	result, value, _ := c.Call(function, args)
 	switch result {
@@ -43,6 +41,17 @@ func (c *client) call(function string, args ...string) (string, error) {
 		return "", fmt.Errorf("%s: %w", function, hns.ErrNotFound)
 	}
 	return "", fmt.Errorf("%s: HRESULT %#x", function, uint32(result))
+}
+
+// injected is the failure of one call in ten.
+func (c *client) injected(function string) error {
+	if !c.inject || !proxytest.OneInTen() {
+		return nil
+	}
+	if proxytest.OneInTen() {
+		return fmt.Errorf("%s: %w", function, hns.ErrDown)
+	}
+	return fmt.Errorf("%s: injected failure", function)
 }
 
 const query = `{"SchemaVersion":{"Major":2,"Minor":0}%s}`
@@ -61,8 +70,15 @@ func list[T any](c *client, kind, filter string) ([]T, error) {
 	if err := json.Unmarshal([]byte(text), &ids); err != nil {
 		return nil, err
 	}
+	// Hundreds of functions read one list: were each of them to fail as often as a call, no list would ever be whole.
+	breaks, failure := rand.IntN(len(ids)+1), c.injected("HcnOpen"+kind)
+	defer func(inject bool) { c.inject = inject }(c.inject)
+	c.inject = false
 	var out []T
-	for _, id := range ids {
+	for i, id := range ids {
+		if i == breaks && failure != nil {
+			return nil, failure
+		}
 		handle, err := c.call("HcnOpen"+kind, id)
 		if err != nil {
 			return nil, err

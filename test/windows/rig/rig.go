@@ -84,7 +84,8 @@ func (p *Prefix) boot(ctx context.Context, reg string) error {
 	if err != nil {
 		return err
 	}
-	if got := strings.TrimSpace(out); got != "10.0."+strconv.Itoa(p.Build)+" server" {
+	got, _, _ := strings.Cut(out, "\n") // Wine may add words of its own when a program ends
+	if got = strings.TrimSpace(got); got != "10.0."+strconv.Itoa(p.Build)+" server" {
 		return fmt.Errorf("the prefix should claim to be a server of build %d, but says %q", p.Build, got)
 	}
 	return nil
