@@ -88,7 +88,11 @@ func TestKernel(t *testing.T) {
 	if err := netlink.LinkAdd(bridge); err != nil {
 		t.Fatal(err)
 	}
-	<-hints
+	select {
+	case <-hints:
+	case <-time.After(5 * time.Second):
+		t.Fatal("no hint of a new bridge")
+	}
 	restore("*filter\nCOMMIT\n*nat\nCOMMIT\n") // everything is flushed
 	select {
 	case <-hints:
