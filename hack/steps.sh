@@ -1,4 +1,4 @@
-# Sourced: step NAME COMMAND... runs a command, prints one line with its time, and on failure the end of its log and where the rest is.
+# Sourced: step NAME COMMAND... runs a command, prints one line with its time, and on failure what failed, the end of its log and where the rest is.
 logs=_output/logs/$(basename "$0" .sh)
 mkdir -p "$logs"
 
@@ -17,7 +17,9 @@ step() {
 		return
 	fi
 	printf 'FAIL  %4d s\n' $((SECONDS - start))
-	tail -40 "$log"
+	grep -E -A25 -- '--- FAIL|^panic:|WARNING: DATA RACE|^FAIL|\[build failed\]' "$log" | grep -vE '^(ok|\?) ' | head -150 || true
+	echo "--- the end of its log:"
+	grep -vE '^(ok|\?) ' "$log" | tail -25 || true # passed packages say nothing
 	echo "the whole log: $log"
 	exit 1
 }

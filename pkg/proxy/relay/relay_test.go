@@ -274,7 +274,13 @@ func TestAffinity(t *testing.T) {
 		r.Affinity = time.Minute
 		h.mustSync(t, r)
 		who := func() netip.AddrPort {
-			addr, err := ask(protocol, h.Front(0))
+			conn, err := knock(protocol, h.Front(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Kept: a packet from a port that an earlier client had would belong to that one's session.
+			t.Cleanup(func() { _ = conn.Close() })
+			addr, err := question(conn)
 			if err != nil {
 				t.Fatal(err)
 			}

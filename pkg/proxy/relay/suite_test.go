@@ -188,17 +188,23 @@ func listen(protocol v1.Protocol, addr netip.AddrPort) (io.Closer, error) {
 
 // ask connects to a front and reads who answers.
 func ask(protocol v1.Protocol, front netip.AddrPort) (netip.AddrPort, error) {
-	var conn net.Conn
-	var err error
-	if protocol == v1.ProtocolUDP {
-		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(front))
-	} else {
-		conn, err = net.DialTimeout("tcp", front.String(), 5*time.Second)
-	}
+	conn, err := knock(protocol, front)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
 	defer conn.Close()
+	return question(conn)
+}
+
+func knock(protocol v1.Protocol, front netip.AddrPort) (net.Conn, error) {
+	if protocol == v1.ProtocolUDP {
+		return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(front))
+	}
+	return net.DialTimeout("tcp", front.String(), 5*time.Second)
+}
+
+// question asks the endpoint behind conn for its address.
+func question(conn net.Conn) (netip.AddrPort, error) {
 	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
 	if _, err := conn.Write([]byte("who\n")); err != nil {
 		return netip.AddrPort{}, err
