@@ -193,6 +193,9 @@ func ask(protocol v1.Protocol, front netip.AddrPort) (netip.AddrPort, error) {
 		return netip.AddrPort{}, err
 	}
 	defer conn.Close()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // ends with a reset: thousands of connections in TIME_WAIT would leave this host no port to listen at
+	}
 	return question(conn)
 }
 
