@@ -160,6 +160,7 @@ const (
 	keepAliveTimeout         = 90 * time.Second // as Go's clients keep idle connections
 	maxHeaderBytes           = 1 << 20
 	stopTimeout              = 5 * time.Second
+	lingerTime               = time.Second // for a client to close its side of a stream that is done
 )
 
 // Server is the HTTPS API of one node.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
@@ -269,8 +271,9 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // the library reads no more.
 type watchedConn struct {
 	net.Conn
-	early *bytes.Reader
-	gone  func()
+	early  *bytes.Reader
+	gone   func()
+	closed atomic.Bool
 }
 
 func (c *watchedConn) Read(p []byte) (int, error) {
@@ -284,7 +287,22 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close ends what is sent, and closes the connection when the client does, or after lingerTime. Closed at once with something unread in
+// it, as input that the command did not take, the connection would be reset, and the client lose the output that is on its way.
 func (c *watchedConn) Close() error {
 	c.gone()
-	return c.Conn.Close()
+	secure, ok := c.Conn.(*tls.Conn)
+	if !ok || !c.closed.CompareAndSwap(false, true) {
+		return c.Conn.Close()
+	}
+	_ = secure.CloseWrite()
+	if tcp, ok := secure.NetConn().(*net.TCPConn); ok {
+		_ = tcp.CloseWrite()
+	}
+	_ = secure.SetReadDeadline(time.Now().Add(lingerTime))
+	go func() {
+		_, _ = io.Copy(io.Discard, secure.NetConn())
+		_ = secure.Close()
+	}()
+	return nil
 }
