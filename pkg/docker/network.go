@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/client"
 
@@ -138,6 +139,38 @@ func sameSet(a, b []netip.Prefix) bool {
 func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
 	err := e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("remove network %q", name), func(ctx context.Context, c *client.Client) error {
 		return c.NetworkRemove(ctx, name)
+	})
+	if gone(err) {
+		return nil
+	}
+	return err
+}
+
+// Members are the running containers with addresses of their own in a network, by ID; a network that is gone has none.
+func (e *Engine) Members(ctx context.Context, name string) (map[string][]netip.Addr, error) {
+	var found network.Inspect
+	err := e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("inspect network %q", name), func(ctx context.Context, c *client.Client) (err error) {
+		found, err = c.NetworkInspect(ctx, name, network.InspectOptions{})
+		return err
+	})
+	if gone(err) {
+		return nil, nil
+	}
+	members := map[string][]netip.Addr{}
+	for id, one := range found.Containers {
+		for _, text := range []string{one.IPv4Address, one.IPv6Address} {
+			if prefix, err := netip.ParsePrefix(text); err == nil {
+				members[id] = append(members[id], prefix.Addr())
+			}
+		}
+	}
+	return members, err
+}
+
+// Stop ends a container in order, within the time that it was made with; one that is gone is no error.
+func (e *Engine) Stop(ctx context.Context, id string) error {
+	err := e.call(ctx, e.cfg.CallTimeout, "stop container "+id, func(ctx context.Context, c *client.Client) error {
+		return c.ContainerStop(ctx, id, container.StopOptions{})
 	})
 	if gone(err) {
 		return nil

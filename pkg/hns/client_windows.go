@@ -56,6 +56,9 @@ func gone(err error) error {
 
 // Network implements Client.
 func (c *client) Network(_ context.Context, name string) (Network, error) {
+	if windows.NewLazySystemDLL("computenetwork.dll").Load() != nil {
+		return Network{}, fmt.Errorf("cannot read the network: %w", ErrOld)
+	}
 	found, err := hcn.GetNetworkByName(name)
 	if err != nil {
 		return Network{}, known("cannot read the network", err)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/Microsoft/hcsshim"
@@ -129,6 +130,52 @@ func TestInternal(t *testing.T) {
 		if err := step.do("internal-test"); err != nil || count() != step.want {
 			t.Errorf("%v, %d networks, want %d", err, count(), step.want)
 		}
+	}
+}
+
+// TestBridge: the network and the host's endpoint are made once, and the pods' endpoints get their routes.
+func TestBridge(t *testing.T) {
+	if _, err := hcn.GetGlobals(); err != nil {
+		t.Skipf("no HNS here, real or simulated: %v", err)
+	}
+	b := Bridge{Name: "bridge-test", Subnet: netip.MustParsePrefix("10.244.3.0/24"), Gateway: netip.MustParseAddr("10.244.3.2"),
+		Routes: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("192.168.1.3/32")}}
+	id, err := MakeBridge(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := (&hcn.HostComputeNetwork{Id: id}).Delete(); err != nil {
+			t.Error(err)
+		}
+	})
+	pod, err := NewClient().CreateEndpoint(t.Context(), Network{ID: id}, Endpoint{Addrs: []netip.Addr{netip.MustParseAddr("10.244.3.7")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time nothing is to do
+		if again, err := MakeBridge(b); err != nil || again != id {
+			t.Errorf("%s again is %s: %v", id, again, err)
+		}
+		if err := JoinBridge(b, false); err != nil {
+			t.Error(err)
+		}
+	}
+	addrs, err := LocalAddresses(strings.ToUpper(id))
+	if err != nil || len(addrs) != 2 || !slices.Contains(addrs, b.Gateway) || !slices.Contains(addrs, netip.MustParseAddr("10.244.3.7")) {
+		t.Errorf("addresses %v, %v", addrs, err)
+	}
+	e, err := hcn.GetEndpointByID(pod)
+	if err != nil || len(e.Policies) != 2 {
+		t.Errorf("the pod's endpoint %+v, %v", e, err)
+	}
+	b.Subnet = netip.MustParsePrefix("10.244.4.0/24")
+	if _, err := MakeBridge(b); err == nil || !strings.Contains(err.Error(), "is not L2Bridge with 10.244.4.0/24") {
+		t.Errorf("another range: %v", err)
+	}
+	b.Name = "bridge-gone"
+	if err := JoinBridge(b, true); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no network: %v", err)
 	}
 }
 

@@ -16,6 +16,8 @@ var (
 	ErrNotFound = errors.New("not found in HNS")
 	// ErrDown: the service does not answer. What it has is unknown then, and never nothing.
 	ErrDown = errors.New("HNS does not run")
+	// ErrOld: this Windows has no second version of HNS' interface, and so no load balancers or l2bridge networks of ours.
+	ErrOld = errors.New("this Windows has no computenetwork.dll (Windows Server 2019 has)")
 )
 
 // Network is a network of the host, with the subnets of other hosts that an overlay knows.

@@ -162,6 +162,16 @@ func (s Surroundings) linkOf(a netip.Addr) *Link {
 	return nil
 }
 
+// Adapter is the name of the interface with the node's first address; "": none has it.
+func (s Surroundings) Adapter(nodeIPs []netip.Addr) string {
+	if len(nodeIPs) > 0 {
+		if l := s.linkOf(nodeIPs[0]); l != nil {
+			return l.Name
+		}
+	}
+	return ""
+}
+
 // MTU is that of the interface with the node's first address, in bytes; 0: not known.
 func (s Surroundings) MTU(nodeIPs []netip.Addr) int {
 	if len(nodeIPs) > 0 {
@@ -363,7 +373,7 @@ func windowsServices(s Symptoms) (out []Finding) {
 	for _, name := range s.Stopped {
 		out = append(out, fault("Start-Service "+name, "the service %s does not run", name))
 	}
-	if n := s.State.Network; n != nil && n.Driver == "transparent" {
+	if n := s.State.Network; n != nil && n.Driver == string(Transparent) {
 		out = append(out, good("driver transparent takes no policies; a virtual machine needs MAC address spoofing allowed by its host (Set-VMNetworkAdapter -MacAddressSpoofing On), which some clouds refuse: there take l2bridge"))
 	}
 	return out

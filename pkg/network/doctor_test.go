@@ -87,7 +87,7 @@ func TestDiagnose(t *testing.T) {
 		{"address of another host", gateway, func(s *Symptoms) { s.Links[0].Addrs = prefixes("10.1.0.99/24") }},
 		{"Windows, faults", windows, func(s *Symptoms) {
 			s.Stopped, s.Excluded, s.Unread = []string{"hns"}, [][2]int{{5357, 5357}, {10200, 10299}}, []string{"routes: access denied"}
-			s.link(transparentInterface).Addrs, s.Links[0].Forwarding = nil, false
+			s.link(adapterOf("HNSTransparent")).Addrs, s.Links[0].Forwarding = nil, false
 			s.Networks = s.Networks[1:]
 		}},
 	} {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
@@ -30,6 +31,20 @@ type linuxHost struct {
 func NewHost() Host {
 	return &linuxHost{firewall: NewFirewall(command.New(), "/proc/sys"), macs: map[string]net.HardwareAddr{}, foreign: map[int]bool{}}
 }
+
+// Prepare implements Host: the engine makes all of its network.
+func (h *linuxHost) Prepare(context.Context, State) (map[string]string, error) { return nil, nil }
+
+// Connected implements Host: the engine connects.
+func (h *linuxHost) Connected(context.Context, pod.EngineNetwork) ([]netip.Addr, bool, error) {
+	return nil, false, nil
+}
+
+// Uplink implements Host: a bridge of the engine takes nothing from the host's interfaces.
+func (h *linuxHost) Uplink(netip.Addr) (*Uplink, error) { return nil, nil }
+
+// Restore implements Host.
+func (h *linuxHost) Restore(context.Context, Uplink) error { return nil }
 
 // Apply implements Host.
 func (h *linuxHost) Apply(ctx context.Context, s State) error {

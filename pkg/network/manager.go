@@ -25,10 +25,22 @@ type Engine interface {
 	EnsureNetwork(ctx context.Context, want pod.EngineNetwork) error
 	// RemoveNetwork fails while containers use the network; gone is no error.
 	RemoveNetwork(ctx context.Context, name string) error
+	// Members are the running containers with addresses of their own in the network, by ID.
+	Members(ctx context.Context, network string) (map[string][]netip.Addr, error)
+	// Stop ends a container in order; one that has ended is no error.
+	Stop(ctx context.Context, container string) error
 }
 
 // Host is what the pod network asks of the system beside the engine.
 type Host interface {
+	// Prepare makes what the engine's network is to be built upon, and returns what that needs beside s.Network's options. Idempotent.
+	Prepare(ctx context.Context, s State) (options map[string]string, err error)
+	// Connected are the addresses that the system has connected in a network of the engine; known is false where the engine alone connects.
+	Connected(ctx context.Context, n pod.EngineNetwork) (addrs []netip.Addr, known bool, err error)
+	// Uplink is what the interface with address a has by hand; nil: no interface has it by hand, or this system never loses it.
+	Uplink(a netip.Addr) (*Uplink, error)
+	// Restore gives the interface its settings back.
+	Restore(ctx context.Context, u Uplink) error
 	// Apply makes Rules and Gateways of s hold. The same State twice changes nothing; an empty one removes every trace of ours.
 	Apply(ctx context.Context, s State) error
 	// Changes hints that something may have been changed by others. nil: this host does not tell.
@@ -69,6 +81,10 @@ type Manager struct {
 	notes   map[string]string // annotations of the Node that concern tunnels
 	state   State             // as applied
 	err     error             // why pods cannot start; nil: ready
+
+	// Of sync alone:
+	cut   map[string]time.Time // containers without connection, since when
+	guard guarded
 }
 
 var _ pod.Network = (*Manager)(nil)
@@ -243,6 +259,17 @@ func (m *Manager) compare(ctx context.Context) (Condition, error) {
 	if m.cfg.Mode == External {
 		return m.external(ctx, state, networks)
 	}
+	if m.guard.ruined != nil {
+		return m.refused(addressLost, m.guard.ruined)
+	}
+	if err := m.save(networks, &state); err != nil {
+		return Condition{}, m.failed(err)
+	}
+	options, err := m.parts.Host.Prepare(ctx, state)
+	if err != nil {
+		return Condition{}, m.failed(err)
+	}
+	maps.Copy(state.Network.Options, options)
 	overlap := m.overlaps(state, networks, around)
 	have, err := m.existing(ctx, networks, state.Network)
 	if err != nil {
@@ -256,11 +283,14 @@ func (m *Manager) compare(ctx context.Context) (Condition, error) {
 			return overlap, m.failed(err)
 		}
 	}
-	if err := errors.Join(m.parts.Host.Apply(ctx, state), m.announce(ctx, state)); err != nil {
+	if err := errors.Join(m.verify(ctx, state), m.parts.Host.Apply(ctx, state), m.announce(ctx, state)); err != nil {
 		return overlap, m.failed(err)
 	}
 	m.done(state, nil)
-	return overlap, nil
+	if have == nil { // made just now: nothing was on it
+		return overlap, nil
+	}
+	return overlap, m.heal(ctx, *have)
 }
 
 // facts asks what Plan must know, and looks around.
@@ -278,6 +308,7 @@ func (m *Manager) facts(ctx context.Context, cidrs []string) (facts Facts, aroun
 		klog.ErrorS(err, "Cannot look for what stands in the pod network's way")
 	}
 	facts.MTU = around.MTU(m.cfg.NodeIPs) // the node's address may be one of a router before it: then it is not known
+	facts.Adapter = around.Adapter(m.cfg.NodeIPs)
 	return facts, around, nil
 }
 
@@ -297,14 +328,15 @@ func (m *Manager) announce(ctx context.Context, s State) error {
 }
 
 func (m *Manager) external(ctx context.Context, state State, all []pod.EngineNetwork) (Condition, error) {
-	if !slices.ContainsFunc(all, func(n pod.EngineNetwork) bool { return n.Name == state.Join }) {
+	i := slices.IndexFunc(all, func(n pod.EngineNetwork) bool { return n.Name == state.Join })
+	if i < 0 {
 		return m.refused(noNetwork, fmt.Errorf("the engine has no network %q (CONTAINER_NETWORK)", state.Join))
 	}
 	if err := m.announce(ctx, state); err != nil {
 		return Condition{}, m.failed(err)
 	}
 	m.done(state, nil)
-	return Condition{}, nil
+	return Condition{}, m.heal(ctx, all[i])
 }
 
 // existing returns the engine network of want's name where it can or must be used; nil: want is to be made. One of ours that differs
@@ -318,12 +350,14 @@ func (m *Manager) existing(ctx context.Context, all []pod.EngineNetwork, want *p
 	subnets := sameSubnets(have.Subnets, want.Subnets)
 	options := true
 	for k, v := range want.Options {
-		options = options && have.Options[k] == v
+		options = options && (have.Options[k] == v || k == optionInterface) // the adapter counts when the network is made
 	}
 	if subnets && options && have.Driver == want.Driver {
 		return &have, nil
 	}
-	if have.Labels[LabelPods] == "" {
+	// An engine of Windows that finds our network in HNS takes it for its own, without labels.
+	ours := have.Labels[LabelPods] != "" || have.Options[optionHNS] != "" && have.Options[optionHNS] == want.Options[optionHNS]
+	if !ours {
 		return nil, fmt.Errorf("the engine has a network %q that this program did not make; remove it or choose another name", have.Name)
 	}
 	if err := m.parts.Engine.RemoveNetwork(ctx, have.Name); err != nil {
@@ -334,6 +368,9 @@ func (m *Manager) existing(ctx context.Context, all []pod.EngineNetwork, want *p
 			klog.ErrorS(err, "The pod network was made with other options and stays so while pods use it", "network", have.Name)
 		}
 		return &have, nil
+	}
+	if want.Options[optionHNS] != "" { // it went along
+		return nil, fmt.Errorf("the engine's network %q was removed, to be made anew", have.Name)
 	}
 	return nil, nil
 }

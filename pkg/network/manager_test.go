@@ -23,6 +23,9 @@ type engine struct {
 	down     error
 	made     int
 	version  string
+
+	members map[string][]netip.Addr
+	stopped []string
 }
 
 func (e *engine) Networks(context.Context) ([]pod.EngineNetwork, error) {
@@ -59,6 +62,20 @@ func (e *engine) RemoveNetwork(_ context.Context, name string) error {
 	return nil
 }
 
+func (e *engine) Members(context.Context, string) (map[string][]netip.Addr, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.members, e.down
+}
+
+func (e *engine) Stop(_ context.Context, id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stopped = append(e.stopped, id)
+	delete(e.members, id)
+	return e.down
+}
+
 func (e *engine) Version(context.Context) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -73,6 +90,44 @@ type system struct {
 	fail    error
 	around  Surroundings
 	hints   chan struct{}
+
+	hnsID     string
+	connected []netip.Addr
+
+	uplink     *Uplink
+	restorable bool
+	restored   int
+}
+
+func (s *system) Prepare(_ context.Context, want State) (map[string]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if want.Bridge == nil || s.fail != nil {
+		return nil, s.fail
+	}
+	return map[string]string{optionHNS: s.hnsID}, nil
+}
+
+func (s *system) Connected(context.Context, pod.EngineNetwork) ([]netip.Addr, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.connected, true, s.fail
+}
+
+func (s *system) Uplink(netip.Addr) (*Uplink, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.uplink, s.fail
+}
+
+func (s *system) Restore(_ context.Context, u Uplink) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restored++
+	if s.restorable {
+		s.uplink = &u
+	}
+	return nil
 }
 
 func (s *system) Apply(_ context.Context, want State) error {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
@@ -37,10 +38,12 @@ type Config struct {
 	NodeIPs []netip.Addr
 	// Name is the engine network that is made; "": winkube.
 	Name string
-	// Driver is the engine's network driver on Windows, transparent or l2bridge; "": transparent.
-	Driver string
-	// Adapter is the Windows network adapter that the engine network takes; "": the engine chooses.
+	// Windows is the kind of network on Windows; "": l2bridge, before Server 2019 transparent.
+	Windows WindowsNetwork
+	// Adapter is the Windows network adapter that the network takes; "": the one with the node's address.
 	Adapter string
+	// Services are the ranges of services' addresses: pods of an l2bridge network send there by their host.
+	Services []netip.Prefix
 	// NonMasquerade are the ranges to which pods' traffic keeps the pod's address: the cluster's range of pods first of all. Empty: the
 	// private range (RFC 1918, RFC 6598, RFC 4193) in which this node's pod CIDR lies, or that pod CIDR alone.
 	NonMasquerade []netip.Prefix
@@ -51,6 +54,7 @@ type Facts struct {
 	PodCIDRs      []string // spec.podCIDRs of the Node, at most one per family
 	EngineVersion string   // 20.10.24; "" is taken for an old engine
 	MTU           int      // of the interface with the node's address, in bytes; 0: not known, taken for 1500
+	Adapter       string   // that interface's name; "": not known
 }
 
 // Condition is what the Node object says of the network.
@@ -78,14 +82,14 @@ type State struct {
 	Rules    []Rules            // IPv4 first
 	Gateways []Gateway
 	Devices  []vxlan.Device // ends of tunnels, IPv4 first
+	Bridge   *hns.Bridge    // the network in HNS beneath the engine's, to be made first; nil: the engine makes it
+	Forward  []netip.Addr   // forwarding is switched on where the host has these addresses
 	Ready    Condition
 }
 
 const (
 	defaultName = "winkube"
 	bridgeName  = "winkube0"
-	// transparentInterface is the host's own adapter on a transparent network of Windows.
-	transparentInterface = "vEthernet (HNSTransparent)"
 	// LabelPods marks the engine network that is ours to replace when no container uses it.
 	LabelPods = "io.winkube.network"
 )
@@ -119,7 +123,7 @@ func Plan(cfg Config, facts Facts) (State, error) {
 	}
 	s := State{Join: n.Name, Network: n, Ready: ready("pods get addresses of %s", join(cidrs))}
 	if cfg.Platform.OS == "windows" {
-		err = planWindows(cfg, &s)
+		err = planWindows(cfg, facts, &s)
 	} else {
 		err = planLinux(cfg, facts, &s)
 	}
@@ -211,27 +215,6 @@ func smallestMTU(devices []vxlan.Device) int {
 	return smallest
 }
 
-func planWindows(cfg Config, s *State) error {
-	n := s.Network
-	if cfg.Mode == Overlay {
-		return fmt.Errorf("network mode %s is not made on Windows yet; want %s, %s or %s", Overlay, HostGateway, Upstream, External)
-	}
-	switch n.Driver = cfg.Driver; n.Driver {
-	case "", "transparent":
-		n.Driver = "transparent"
-		for i, g := range n.Gateways {
-			s.Gateways = append(s.Gateways, Gateway{Interface: transparentInterface, Address: netip.PrefixFrom(g, n.Subnets[i].Bits())})
-		}
-	case "l2bridge":
-	default:
-		return fmt.Errorf("network driver %q is not known; want transparent or l2bridge", cfg.Driver)
-	}
-	if cfg.Adapter != "" {
-		n.Options["com.docker.network.windowsshim.interface"] = cfg.Adapter
-	}
-	return nil
-}
-
 // private are the ranges from which clusters take their addresses.
 var private = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
@@ -313,6 +296,7 @@ func (s State) String() string {
 	for _, r := range s.Rules {
 		fmt.Fprintf(&b, "forward: from and to %s\nmasquerade: from %s except to %s\n", r.PodCIDR, r.PodCIDR, join(r.NonMasquerade))
 	}
+	s.printWindows(&b)
 	for _, g := range s.Gateways {
 		fmt.Fprintf(&b, "address: %s on %s\n", g.Address, g.Interface)
 	}

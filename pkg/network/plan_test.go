@@ -17,6 +17,8 @@ var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 var (
 	onLinux   = pod.Platform{OS: "linux", SharedNetwork: true}
 	onWindows = pod.Platform{OS: "windows", Build: 14393}
+
+	onServer2022 = pod.Platform{OS: "windows", Build: 20348, SharedNetwork: true}
 )
 
 var nodeFour, nodeSix = netip.MustParseAddr("10.1.0.11"), netip.MustParseAddr("fd00:1::11")
@@ -81,7 +83,19 @@ func TestPlan(t *testing.T) {
 		{"dual stack", Config{Mode: HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.0.0.0/8", "10.244.0.0/16")}, Facts{PodCIDRs: []string{"fd00:244:1::/64", "10.244.1.0/24"}, EngineVersion: "29.1.0"}},
 		{"public range", Config{Mode: HostGateway, Platform: onLinux}, Facts{PodCIDRs: []string{"203.0.113.0/26"}, EngineVersion: "24.0.0"}},
 		{"other name", Config{Mode: HostGateway, Platform: onLinux, Name: "pods"}, Facts{PodCIDRs: []string{"10.244.1.7/24"}, EngineVersion: "24.0.0"}},
-		{"Windows l2bridge", Config{Mode: HostGateway, Platform: onWindows, Driver: "l2bridge", Adapter: "Ethernet 2"}, Facts{PodCIDRs: one, EngineVersion: "20.10.9"}},
+		{"Server 2016", Config{Mode: HostGateway, Platform: onWindows, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one, Adapter: "vEthernet (HNSTransparent)"}},
+		{"Server 2016, two cards", Config{Mode: HostGateway, Platform: onWindows, Adapter: "Ethernet 2", NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one}},
+		{"Server 2016, l2bridge", Config{Mode: HostGateway, Platform: onWindows, Windows: L2Bridge}, Facts{PodCIDRs: one}},
+		{"Server 2016, nat", Config{Mode: HostGateway, Platform: onWindows, Windows: NAT}, Facts{PodCIDRs: one}},
+		{"Server 2022, as wincni's example", Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{netip.MustParseAddr("10.127.132.213")}, Services: prefixes("11.0.0.0/8"),
+			NonMasquerade: prefixes("10.10.0.0/16", "10.127.132.128/25")}, Facts{PodCIDRs: []string{"10.10.187.64/26"}, Adapter: "Ethernet"}},
+		{"Server 2022, dual stack, after its first start", Config{Mode: Upstream, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour, nodeSix}},
+			Facts{PodCIDRs: []string{"fd00:244:1::/64", "10.244.1.0/24"}, Adapter: "vEthernet (Ethernet 2)"}},
+		{"Server 2022, transparent", Config{Mode: HostGateway, Platform: onServer2022, Windows: Transparent, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one, Adapter: "Ethernet"}},
+		{"Server 2022, transparent, no adapter", Config{Mode: HostGateway, Platform: onServer2022, Windows: Transparent, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one}},
+		{"Server 2022, nat", Config{Mode: HostGateway, Platform: onServer2022, Windows: NAT}, Facts{PodCIDRs: one}},
+		{"Windows, IPv6 only", Config{Mode: HostGateway, Platform: onServer2022}, Facts{PodCIDRs: []string{"fd00:244:1::/64"}}},
+		{"Windows, too small", Config{Mode: HostGateway, Platform: onServer2022}, Facts{PodCIDRs: []string{"10.244.1.0/30"}}},
 		{"no pod CIDR", Config{Mode: HostGateway, Platform: onLinux}, Facts{}},
 		{"external without name", Config{Mode: External}, Facts{}},
 		{"unknown mode", Config{Mode: "underlay"}, Facts{}},
@@ -91,7 +105,7 @@ func TestPlan(t *testing.T) {
 		{"overlay, no address of the family", Config{Mode: Overlay, Platform: onLinux, NodeIPs: []netip.Addr{nodeSix}}, Facts{PodCIDRs: one}},
 		{"overlay on Windows", Config{Mode: Overlay, Platform: onWindows, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one}},
 		{"small frames", Config{Mode: HostGateway, Platform: onLinux, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one, MTU: 1460}},
-		{"unknown driver", Config{Mode: Upstream, Platform: onWindows, Driver: "nat"}, Facts{PodCIDRs: one, EngineVersion: ""}},
+		{"unknown kind", Config{Mode: Upstream, Platform: onWindows, Windows: "l2tunnel"}, Facts{PodCIDRs: one, EngineVersion: ""}},
 		{"bad CIDR", Config{Mode: HostGateway}, Facts{PodCIDRs: []string{"10.244.1.0"}, EngineVersion: ""}},
 		{"too small", Config{Mode: HostGateway}, Facts{PodCIDRs: []string{"10.244.1.0/31"}, EngineVersion: ""}},
 		{"two of a family", Config{Mode: HostGateway}, Facts{PodCIDRs: []string{"10.244.1.0/24", "10.244.2.0/24"}, EngineVersion: ""}},

@@ -21,6 +21,7 @@ const (
 	rangeChanged  = "PodCIDRChanged"
 	rangeOverlaps = "PodCIDROverlaps"
 	noNetwork     = "NetworkMissing"
+	addressLost   = "HostAddressLost"
 )
 
 // patience is how long something must be wrong before the Node says so: a new Node gets its range a moment after it was registered.
@@ -51,7 +52,7 @@ func (t *trouble) recall(n *v1.Node) {
 			continue
 		}
 		switch c.Reason {
-		case rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork:
+		case rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork, addressLost:
 			t.told = Condition{Reason: c.Reason, Message: c.Message}
 		}
 	}

@@ -144,6 +144,9 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		klog.InfoS("Changes of the host's addresses are seen only when everything is compared", "every", s.config.Resync, "reason", err.Error())
 	}
 	sys := newSystem()
+	if s.backEnd == byHNS {
+		hints = sys.hints(ctx, hints)
+	}
 	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
 		Client:  client,
 		Backend: func(h kubeproxy.Host) proxy.Backend { return s.newBackEnd(h, sys, addresses) },

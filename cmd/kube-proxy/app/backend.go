@@ -94,8 +94,34 @@ func hardwareAddress(addr netip.Addr) string {
 
 // system is what only Windows has; without it the fields are nil.
 type system struct {
-	hns   hns.Client
-	netsh *netsh.Program
+	hns      hns.Client
+	watchHNS func(ctx context.Context, tell func()) error
+	netsh    *netsh.Program
+}
+
+// hints are those of the host's addresses, which may be nil, and what HNS tells.
+func (sys *system) hints(ctx context.Context, addresses <-chan struct{}) <-chan struct{} {
+	merged := make(chan struct{}, 1)
+	tell := func() {
+		select {
+		case merged <- struct{}{}:
+		default:
+		}
+	}
+	if err := sys.watchHNS(ctx, tell); err != nil {
+		klog.InfoS("Changes of HNS are seen only when everything is compared", "reason", err.Error())
+	}
+	go func() {
+		for {
+			select {
+			case <-addresses:
+				tell()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return merged
 }
 
 // newBackEnd puts the chosen back end together.
@@ -163,7 +189,7 @@ func (s *settings) cleanup(ctx context.Context, sys system) error {
 	if sys.hns != nil && s.hns.Network != "" {
 		config := s.hns
 		config.Client = sys.hns
-		if err := hnslb.New(config).Sync(ctx, &proxy.Table{}, nil); !errors.Is(err, hns.ErrNotFound) {
+		if err := hnslb.New(config).Sync(ctx, &proxy.Table{}, nil); !errors.Is(err, hns.ErrNotFound) && !errors.Is(err, hns.ErrOld) {
 			errs = append(errs, err)
 		}
 	}

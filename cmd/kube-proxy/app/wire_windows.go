@@ -14,7 +14,9 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-func newSystem() system { return system{hns: hns.NewClient(), netsh: netsh.New(command.New())} }
+func newSystem() system {
+	return system{hns: hns.NewClient(), watchHNS: hns.Watch, netsh: netsh.New(command.New())}
+}
 
 // internalSwitch holds the addresses of services where no interface is named: the switch that administrators made by New-VMSwitch for the first
 // releases. One that they made is used.

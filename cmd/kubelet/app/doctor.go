@@ -17,6 +17,7 @@ import (
 // doctorOptions are the flags of `kubelet network doctor`, as those of the kubelet.
 type doctorOptions struct {
 	mode, endpoint         string
+	windows, adapter       string
 	nodeIP, podCIDRs, keep []string
 }
 
@@ -32,6 +33,8 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 	}
 	fs := command.Flags()
 	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "as of the kubelet")
+	fs.StringVar(&o.windows, "windows-network", "", "as of the kubelet")
+	fs.StringVar(&o.adapter, "interface", "", "as of the kubelet")
 	fs.StringVar(&o.endpoint, "docker-endpoint", "", "Docker Engine's `address`")
 	fs.StringSliceVar(&o.nodeIP, "node-ip", nil, "`addresses` of the node (default: that of the default route)")
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on this node")
@@ -65,7 +68,8 @@ func (o *doctorOptions) symptoms(ctx context.Context) (network.Symptoms, error) 
 	if err != nil {
 		return s, err
 	}
-	s.Config = network.Config{Mode: network.Mode(o.mode), Platform: platformOf(facts), External: os.Getenv("CONTAINER_NETWORK")}
+	s.Config = network.Config{Mode: network.Mode(o.mode), Platform: platformOf(facts), External: os.Getenv("CONTAINER_NETWORK"),
+		Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter}
 	if s.Config.External != "" {
 		s.Config.Mode = network.External
 	}
@@ -108,7 +112,7 @@ func (o *doctorOptions) plan(ctx context.Context, s *network.Symptoms, facts hos
 			}
 		}
 	}
-	in.MTU = s.MTU(s.Config.NodeIPs)
+	in.MTU, in.Adapter = s.MTU(s.Config.NodeIPs), s.Adapter(s.Config.NodeIPs)
 	if s.State, err = network.Plan(s.Config, in); err != nil {
 		return fmt.Errorf("--network-mode=%s: %w", o.mode, err)
 	}

@@ -23,6 +23,8 @@ func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 	o := struct {
 		platform               platformFlags
 		mode, engine           string
+		windows, adapter       string
+		services               []string
 		podCIDRs, out, nodeIPs []string
 		mtu                    int
 	}{}
@@ -39,19 +41,22 @@ func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on the node")
 	fs.StringSliceVar(&o.out, "cluster-cidr", nil, "`ranges` of all pods: traffic to them keeps the pod's address")
 	fs.StringSliceVar(&o.nodeIPs, "node-ip", nil, "`addresses` of the node, where tunnels begin")
+	fs.StringSliceVar(&o.services, "service-cidr", nil, "`ranges` of services' addresses")
+	fs.StringVar(&o.windows, "windows-network", "", "l2bridge, transparent or nat; default: by the build")
+	fs.StringVar(&o.adapter, "interface", "", "`name` of the Windows network adapter for the pods' network")
 	fs.IntVar(&o.mtu, "mtu", 0, "`bytes` of a packet on the node's own interface; 0: 1500")
 	plan.RunE = func(*cobra.Command, []string) error {
 		platform, err := o.platform.value()
 		if err != nil {
 			return err
 		}
-		cfg := network.Config{Mode: network.Mode(o.mode), Platform: platform, External: os.Getenv("CONTAINER_NETWORK")}
-		for _, value := range o.out {
-			prefix, err := parsePrefix("cluster-cidr", value)
-			if err != nil {
-				return err
-			}
-			cfg.NonMasquerade = append(cfg.NonMasquerade, prefix)
+		cfg := network.Config{Mode: network.Mode(o.mode), Platform: platform, External: os.Getenv("CONTAINER_NETWORK"),
+			Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter}
+		if cfg.NonMasquerade, err = parsePrefixes("cluster-cidr", o.out); err != nil {
+			return err
+		}
+		if cfg.Services, err = parsePrefixes("service-cidr", o.services); err != nil {
+			return err
 		}
 		for _, value := range o.nodeIPs {
 			addr, err := parseAddr("node-ip", value)

@@ -66,6 +66,8 @@ type options struct {
 	clusterCIDR   string
 	nonMasquerade []string
 
+	serviceCIDR, windowsNetwork, adapter string
+
 	address, healthzAddress           string
 	port, healthzPort, readOnlyPort   int
 	clientCAFile                      string
@@ -151,6 +153,9 @@ func (o *options) addNetworkFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.podCIDR, "pod-cidr", "", "pods' `range` on this node when the Node has none (default: the Node's spec.podCIDRs)")
 	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods: traffic to it keeps the pod's address")
 	fs.StringSliceVar(&o.nonMasquerade, "non-masquerade-cidrs", nil, "further `ranges` to which traffic keeps the pod's address")
+	fs.StringVar(&o.serviceCIDR, "service-cidr", "", "`range` of services' addresses, which pods of a Windows host's l2bridge network reach by the host")
+	fs.StringVar(&o.windowsNetwork, "windows-network", "", "l2bridge, transparent or nat: how pods of Windows are connected (default: l2bridge, before Server 2019 transparent)")
+	fs.StringVar(&o.adapter, "interface", "", "`name` of the Windows network adapter for the pods' network (default: the one with the node's address)")
 }
 
 func (o *options) addServerFlags(fs *pflag.FlagSet) {

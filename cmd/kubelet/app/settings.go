@@ -183,6 +183,13 @@ func (o *options) setNetwork(cfg *kubelet.Config) error {
 		return err
 	}
 	cfg.Network.NonMasquerade = append(cfg.Network.NonMasquerade, more...)
+	if cfg.Network.Services, err = parsePrefixes("service-cidr", split(o.serviceCIDR)); err != nil {
+		return err
+	}
+	cfg.Network.Windows, cfg.Network.Adapter = network.WindowsNetwork(o.windowsNetwork), o.adapter
+	if err := cfg.Network.CheckWindows(); cfg.Platform.OS == "windows" && err != nil {
+		return err
+	}
 	if _, err := network.Plan(cfg.Network, network.Facts{}); err != nil {
 		return fmt.Errorf("--network-mode=%s: %w", o.networkMode, err)
 	}

@@ -40,7 +40,7 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		endpoint := hnsEndpoint{VirtualNetwork: of.ID, IPAddress: n.IPAddress, MacAddress: n.MacAddress}
+		endpoint := hnsEndpoint{VirtualNetwork: of.ID, IPAddress: n.IPAddress, MacAddress: n.MacAddress, Policies: k.endpointPolicies()}
 		if err := e.hns("POST", "/endpoints/", endpoint, &endpoint); err != nil {
 			return err
 		}

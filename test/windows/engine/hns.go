@@ -32,6 +32,8 @@ type (
 		IPAddress        string   `json:",omitempty"`
 		MacAddress       string   `json:",omitempty"`
 		SharedContainers []string `json:",omitempty"`
+
+		Policies []any `json:",omitempty"`
 	}
 )
 
@@ -41,6 +43,8 @@ const (
 	optionName      = windowsshim + "networkname"
 	optionInterface = windowsshim + "interface"
 	optionID        = windowsshim + "hnsid"
+	optionNAT       = windowsshim + "enable_outboundnat"
+	optionNoNAT     = windowsshim + "outboundnat_exceptions"
 )
 
 // hns does a call and reads its output into out, unless that is nil. The errors' words are those of hcsshim's internal/hns.
@@ -87,9 +91,12 @@ func (e *Engine) createInHNS(id string, k keptNetwork) error {
 	if e.opts.HNS == nil || k.Driver == "null" {
 		return nil
 	}
+	if k.Options[optionID] != "" {
+		return e.adopt(k.Options[optionID])
+	}
 	n := hnsNetwork{Name: k.nameInHNS(id), Type: k.Driver, NetworkAdapterName: k.Options[optionInterface]}
 	for option := range k.Options {
-		if strings.HasPrefix(option, windowsshim) && option != optionName && option != optionInterface {
+		if strings.HasPrefix(option, windowsshim) && !slices.Contains([]string{optionName, optionInterface, optionNAT, optionNoNAT}, option) {
 			e.fault("network option %s is not simulated", option)
 		}
 	}
@@ -97,6 +104,38 @@ func (e *Engine) createInHNS(id string, k keptNetwork) error {
 		n.Subnets = subnets(k.IPAM.Config)
 	}
 	return e.hns("POST", "/networks/", n, nil)
+}
+
+// adopt takes a network that is in HNS, and removes what endpoints it has: libnetwork's CreateNetwork takes them for stale ones.
+func (e *Engine) adopt(id string) error {
+	var all []hnsEndpoint
+	if err := e.hns("GET", "/networks/"+id, nil, nil); err != nil {
+		return err
+	}
+	if err := e.hns("GET", "/endpoints/", nil, &all); err != nil {
+		return err
+	}
+	for _, one := range all {
+		if strings.EqualFold(one.VirtualNetwork, id) {
+			if err := e.hns("DELETE", "/endpoints/"+one.ID, nil, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// endpointPolicies are those of each endpoint: OutBoundNAT where the network's options ask for it (libnetwork's CreateEndpoint; Microsoft, "Windows
+// container network drivers").
+func (k keptNetwork) endpointPolicies() []any {
+	if k.Options[optionNAT] != "true" {
+		return nil
+	}
+	policy := map[string]any{"Type": "OutBoundNAT"}
+	if k.Options[optionNoNAT] != "" {
+		policy["ExceptionList"] = strings.Split(k.Options[optionNoNAT], ",")
+	}
+	return []any{policy}
 }
 
 func subnets(configs []network.IPAMConfig) (out []hnsSubnet) {

@@ -67,7 +67,8 @@ func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request, _ string)
 		beneath.Options["com.docker.network.bridge.enable_ip_masquerade"] = "false"
 	}
 	if body.IPAM != nil {
-		beneath.IPAM = &network.IPAM{Driver: "default", Config: body.IPAM.Config}
+		beneath.IPAM = &network.IPAM{Driver: "default", Config: slices.Clone(body.IPAM.Config)}
+		reserveFirst(beneath.IPAM.Config)
 	}
 	status, text, err := e.do(r.Context(), http.MethodPost, "/networks/create", beneath)
 	if err == nil && status == http.StatusCreated {
@@ -82,6 +83,16 @@ func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request, _ string)
 		}
 	}
 	relay(w, status, text, err)
+}
+
+// reserveFirst keeps the first address of each range from containers, as HNS does.
+func reserveFirst(configs []network.IPAMConfig) {
+	for i := range configs {
+		prefix, err := netip.ParsePrefix(configs[i].Subnet)
+		if first := prefix.Addr().Next().String(); err == nil && configs[i].Gateway != first {
+			configs[i].AuxAddress = map[string]string{"hns": first}
+		}
+	}
 }
 
 func (e *Engine) network(w http.ResponseWriter, r *http.Request, id string) {

@@ -38,6 +38,7 @@ type HNS struct {
 	onAdapter func(string, bool, []netip.Prefix)
 
 	mu              sync.Mutex
+	subscribers     map[chan uint32]bool
 	running         bool
 	networks        []*Network
 	endpoints       []*Endpoint
@@ -60,7 +61,7 @@ func New(o Options) *HNS {
 	if o.Log == nil {
 		o.Log = &calls.Log{}
 	}
-	h := &HNS{build: o.Build, adapters: o.Adapters, log: o.Log, onAdapter: o.OnAdapter, running: true, bound: map[string]string{},
+	h := &HNS{build: o.Build, adapters: o.Adapters, log: o.Log, onAdapter: o.OnAdapter, running: true, subscribers: map[chan uint32]bool{}, bound: map[string]string{},
 		handles: map[uint64]handle{}, lastHandle: 0x1000, lastCompartment: 1}
 	if v, ok := versions[o.Build]; ok {
 		h.version = &v
@@ -85,6 +86,8 @@ func (h *HNS) Crash() {
 	defer h.mu.Unlock()
 	h.running = false
 	h.handles = map[uint64]handle{}
+	h.notify(notifyDisconnect)
+	clear(h.subscribers)
 }
 
 // Start begins the service again after a Crash. Networks are kept in HNS.data and come back, unless made with EnableNonPersistent
@@ -95,12 +98,15 @@ func (h *HNS) Start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.running = true
-	if !h.v().atLeast(15, 0) {
+	if !h.Restores() {
 		h.forget()
 		return
 	}
 	h.forgetNetworks()
 }
+
+// Restores says whether endpoints outlive a crash of this HNS.
+func (h *HNS) Restores() bool { return h.v().atLeast(15, 0) }
 
 // Restart is a Crash and a Start.
 func (h *HNS) Restart() {
@@ -115,6 +121,7 @@ func (h *HNS) Reboot() {
 	defer h.mu.Unlock()
 	h.running = true
 	h.handles = map[uint64]handle{}
+	clear(h.subscribers)
 	h.forget()
 	for _, n := range h.networks {
 		if adapter := h.bound[n.ID]; adapter != "" {

@@ -68,6 +68,7 @@ func (h *HNS) createNetwork(n *Network) error {
 	}
 	h.networks = append(h.networks, n)
 	h.adapterChanged(n, true)
+	h.notify(notifyNetworkCreate)
 	return nil
 }
 
@@ -222,6 +223,7 @@ func (h *HNS) deleteNetwork(id string) error {
 	}
 	h.networks = slices.DeleteFunc(h.networks, func(o *Network) bool { return o == n })
 	h.adapterChanged(n, false)
+	h.notify(notifyNetworkDelete)
 	return nil
 }
 

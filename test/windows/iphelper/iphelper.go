@@ -38,6 +38,8 @@ type Host struct {
 	OnAddress func(added bool, address netip.Prefix, adapter string)
 	// OnRoute is the same for routes.
 	OnRoute func(added bool, prefix netip.Prefix, via netip.Addr)
+	// Hidden says which of Wine's adapters a Windows host would not have, such as bridges of an engine of Linux; it may be nil.
+	Hidden func(name string) bool
 
 	log *calls.Log
 
@@ -112,6 +114,11 @@ func (h *Host) SetAdapter(name string, present bool, addresses []netip.Prefix) {
 				h.notify(kindAddress, deleted, row)
 			}
 		}
+		for key := range h.interfaces {
+			if key.luid == luid {
+				delete(h.interfaces, key)
+			}
+		}
 		for key, row := range h.routes {
 			if key.luid == luid {
 				delete(h.routes, key)
@@ -178,6 +185,12 @@ func (h *Host) name(luid uint64) string {
 		return fmt.Sprintf("%q", a.name)
 	}
 	return fmt.Sprintf("LUID %#x", luid)
+}
+
+// hides says whether Wine's adapter with a LUID is Hidden. Its name is known once the table of adapters was read.
+func (h *Host) hides(luid uint64) bool {
+	a := h.find(luid, 0)
+	return h.Hidden != nil && a != nil && !a.own && h.Hidden(a.name)
 }
 
 // String is the simulated adapters and the changes, sorted.

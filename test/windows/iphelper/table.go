@@ -27,6 +27,9 @@ func (h *Host) routeTable(family uint32, own [][]byte) []byte {
 	}
 	for _, row := range own {
 		h.saw(le.Uint64(row[routeLUID:]), le.Uint32(row[routeIndex:]), "")
+		if h.hides(le.Uint64(row[routeLUID:])) {
+			continue
+		}
 		key := keyOfRoute(row)
 		if _, changed := h.routes[key]; !changed { // else it may be OnRoute's doing
 			out = append(out, row...)
@@ -49,6 +52,9 @@ func (h *Host) addressTable(family uint32, own [][]byte) []byte {
 	}
 	for _, row := range own {
 		h.saw(le.Uint64(row[addressLUID:]), le.Uint32(row[addressIndex:]), "")
+		if h.hides(le.Uint64(row[addressLUID:])) {
+			continue
+		}
 		key := keyOfAddress(row)
 		_, changed := h.addresses[key]
 		if !changed {
@@ -87,6 +93,9 @@ func (h *Host) adapterTable(own [][]byte) []byte {
 	var out []byte
 	for _, row := range own {
 		h.saw(le.Uint64(row[adapterLUID:]), le.Uint32(row[adapterIndex:]), utf16At(row[adapterAlias:], 257))
+		if h.hides(le.Uint64(row[adapterLUID:])) {
+			continue
+		}
 		out = append(out, row...)
 	}
 	for _, a := range h.adapters {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,11 +28,14 @@ import (
 	"github.com/winkube/winkube/test/windows/sim"
 )
 
+// beneath are the interfaces of the engine of Linux.
+var beneath = regexp.MustCompile(`^(docker|br-|veth)`)
+
 // simPort is where programs in the prefix find the simulators.
 const simPort = 2376
 
-// podNetwork is the Docker network of the pods, made as the seeds' pages write it.
-const podNetwork = "pods"
+// podNetwork is the Docker network of the pods, which kubelet.exe makes.
+const podNetwork = "winkube"
 
 // member is the third node.
 type member struct {
@@ -88,7 +92,8 @@ func newMember(t *testing.T, host *lab.Host, build int) *member {
 // simulate gives the host what Wine lacks. The simulators live in this process, on the machine's network; windockerd leads to them.
 func (m *member) simulate() {
 	m.Helper()
-	m.world = sim.New(m.Build)
+	m.world = sim.New(m.Build, "eth0") // as Wine calls the host's
+	m.world.IPHelper.Hidden = func(name string) bool { return beneath.MatchString(name) }
 	m.world.IPHelper.OnAddress, m.world.IPHelper.OnRoute = m.mirror, m.mirrorRoute
 	socket := m.host.RunDir("sim.sock")
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -219,7 +224,7 @@ func (m *member) agent(exe string, flags []string) *exec.Cmd {
 // environment is that of the agents. On Server 2016 it names the adapter for services' addresses as the seeds' pages do; later Servers leave
 // it to the proxy, which makes one.
 func (m *member) environment() map[string]string {
-	env := map[string]string{"CONTAINER_NETWORK": podNetwork, "GOCOVERDIR": rig.WindowsPath(m.covered)}
+	env := map[string]string{"GOCOVERDIR": rig.WindowsPath(m.covered)}
 	if !m.world.HNS.V2() {
 		env["INTERFACE_TO_ADD_SERVICE_IP"] = "vEthernet (HNS Internal NIC)"
 	}
@@ -230,7 +235,8 @@ func (m *member) kubeletFlags() []string {
 	pki := func(name string) string { return rig.WindowsPath(m.host.PKI(name)) }
 	return []string{"--hostname-override=" + m.host.Name, "--pod-infra-container-image=" + lab.PauseImage, "--resolv-conf=",
 		"--kubeconfig=" + pki("kubelet.kubeconfig"), "--node-ip=" + m.host.Addr.String(), `--root-dir=C:\kubelet`, "--client-ca-file=" + pki("ca.crt"),
-		"--tls-cert-file=" + pki("kubelet-server.crt"), "--tls-private-key-file=" + pki("kubelet-server.key"), "--cluster-dns=" + lab.DNSAddress, "--cluster-domain=" + lab.DNSDomain, "--v=2"}
+		"--tls-cert-file=" + pki("kubelet-server.crt"), "--tls-private-key-file=" + pki("kubelet-server.key"), "--cluster-dns=" + lab.DNSAddress, "--cluster-domain=" + lab.DNSDomain,
+		"--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR, "--v=2"}
 }
 
 func (m *member) proxyFlags() []string {

@@ -49,12 +49,9 @@ func (m *member) backEnds() {
 	}
 }
 
-// cleanup removes what proxy.exe left on the host. Load balancers are looked for where HNS has them.
+// cleanup removes what proxy.exe left on the host, load balancers too, of which an older HNS has none.
 func (m *member) cleanup() {
-	flags := append(m.proxyFlags(), "--cleanup")
-	if m.world.HNS.V2() {
-		flags = append(flags, "--network-name="+podNetwork)
-	}
+	flags := append(m.proxyFlags(), "--cleanup", "--network-name="+podNetwork)
 	if out, err := m.agent("proxy.exe", flags).CombinedOutput(); err != nil {
 		m.Errorf("proxy.exe --cleanup: %v: %s", err, out)
 	}
@@ -86,7 +83,7 @@ func (m *member) state(check, backEnd string) {
 			m.Fatal(err)
 		}
 	}
-	m.until(30*time.Second, check, func(ctx context.Context) error { return m.sameState(ctx, backEnd, false) })
+	m.until(30*time.Second, check, func(ctx context.Context) error { return m.sameState(ctx, backEnd) })
 	m.did(check, "ok")
 }
 
@@ -108,8 +105,8 @@ func (m *member) quiet() (text string) {
 	return text
 }
 
-// sameState compares the simulators with the golden file, or with what is left of it without endpoints.
-func (m *member) sameState(ctx context.Context, backEnd string, withoutEndpoints bool) error {
+// sameState compares the simulators with the golden file.
+func (m *member) sameState(ctx context.Context, backEnd string) error {
 	data, err := os.ReadFile(m.golden(backEnd))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -118,22 +115,17 @@ func (m *member) sameState(ctx context.Context, backEnd string, withoutEndpoints
 	if err != nil {
 		return err
 	}
-	want := string(data)
-	if withoutEndpoints {
-		want = endpointLine.ReplaceAllString(want, "")
-	}
-	if got != want {
+	if want := string(data); got != want {
 		return fmt.Errorf("%s: the simulators have\n%s\nwanted is\n%s", m.golden(backEnd), got, want)
 	}
 	return nil
 }
 
 var (
-	endpointLine = regexp.MustCompile(`(?m)^  endpoint .*\n`)
-	address      = regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`)
-	alwaysThere  = regexp.MustCompile(`\bnat\b|HNS Internal NIC`)
-	nodePort     = regexp.MustCompile(`\b3[0-2]\d{3}\b`)
-	varying      = []struct {
+	address     = regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`)
+	alwaysThere = regexp.MustCompile(`\bnat\b|HNS Internal NIC`)
+	nodePort    = regexp.MustCompile(`\b3[0-2]\d{3}\b`)
+	varying     = []struct {
 		pattern *regexp.Regexp
 		name    string
 	}{
@@ -155,9 +147,9 @@ func (m *member) dump(ctx context.Context) (string, error) {
 	for _, one := range varying {
 		text = one.pattern.ReplaceAllString(text, one.name)
 	}
-	var records []string // a load balancer and its endpoints are one
+	var records []string // a load balancer and its endpoints are one, as are an endpoint and its policies
 	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "  on ") {
+		if strings.HasPrefix(line, "  on ") || strings.HasPrefix(line, "    policy ") {
 			records[len(records)-1] += line
 			continue
 		}
@@ -179,11 +171,13 @@ func (m *member) dump(ctx context.Context) (string, error) {
 
 // names are the addresses and node ports that a golden file may name.
 func (m *member) names(ctx context.Context) (map[string]string, error) {
-	names := map[string]string{"0.0.0.0": "0.0.0.0", lab.ServiceIP: lab.ServiceIP, cluster.Control.Addr.String(): "control"}
+	names := map[string]string{"0.0.0.0": "0.0.0.0", lab.ServiceIP: lab.ServiceIP, cluster.Control.Addr.String(): "control",
+		netip.MustParsePrefix(lab.PodCIDR).Addr().String(): "pods", netip.MustParsePrefix(lab.ServiceCIDR).Addr().String(): "services", m.host.Addr.String(): "own-node"}
 	named := func(prefix, name string) error {
 		p, err := netip.ParsePrefix(prefix)
 		if err == nil {
 			names[p.Addr().String()], names[p.Addr().Next().String()] = name, name+"+1"
+			names[p.Addr().Next().Next().String()] = name + "+2"
 		}
 		return err
 	}

@@ -95,6 +95,12 @@ func (w *World) answer(conn net.Conn) {
 	args := fields[1:]
 	switch service {
 	case "hns":
+		if function == hns.Notifies {
+			w.keep(conn, func(ctx context.Context) {
+				w.HNS.Subscribe(ctx, func(value uint32) error { return writeAnswer(conn, value) })
+			})
+			return
+		}
 		text := make([]string, len(args))
 		for i, arg := range args {
 			text[i] = string(arg)
@@ -103,7 +109,9 @@ func (w *World) answer(conn net.Conn) {
 		_ = writeAnswer(conn, uint32(result), []byte(value), []byte(record))
 	case "iphelper":
 		if iphelper.Notifies(function) && len(args) == 1 {
-			w.notify(conn, function, args[0])
+			w.keep(conn, func(ctx context.Context) {
+				w.IPHelper.Subscribe(ctx, function, args[0], func(kind uint32, row []byte) error { return writeAnswer(conn, kind, row) })
+			})
 			return
 		}
 		result, row := w.IPHelper.Call(function, args)
@@ -118,15 +126,15 @@ func (w *World) answer(conn net.Conn) {
 	}
 }
 
-// notify keeps the connection: changes go out until the shim closes it.
-func (w *World) notify(conn net.Conn, function string, arguments []byte) {
+// keep keeps the connection: changes go out until the shim closes it.
+func (w *World) keep(conn net.Conn, subscribe func(context.Context)) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
 	w.done.Go(func() {
 		_, _ = io.Copy(io.Discard, conn) // ends when the shim is gone
 		cancel()
 	})
-	w.IPHelper.Subscribe(ctx, function, arguments, func(kind uint32, row []byte) error { return writeAnswer(conn, kind, row) })
+	subscribe(ctx)
 	_ = conn.Close()
 }
 

@@ -102,6 +102,49 @@ static HRESULT answered(struct answer a, PWSTR *value, void **handle, PWSTR *rec
 KIND(Network) KIND(Endpoint) KIND(Namespace) KIND(LoadBalancer) KIND(SdnRoute)
 CREATE(Network) CREATE(Namespace) CREATE(LoadBalancer) CREATE(SdnRoute)
 
+/* Notifications: a connection stays open on which the simulator sends the subscription's result and then one answer per notification. */
+struct notification { SOCKET socket; HANDLE thread; void *context; void (CALLBACK *callback)(DWORD, void *, HRESULT, PCWSTR); };
+
+static DWORD WINAPI deliver(LPVOID p)
+{
+	struct notification *n = p;
+	struct answer a;
+	while (wire_answer(n->socket, &a)) {
+		n->callback(a.result, n->context, 0, NULL);
+		wire_free(&a);
+	}
+	return 0;
+}
+
+API HcnRegisterServiceCallback(void *callback, void *context, void **handle)
+{
+	struct notification *n = calloc(1, sizeof *n);
+	struct answer a = {NO_SIMULATOR};
+	n->callback = callback, n->context = context;
+	n->socket = wire_open("hns HcnRegisterServiceCallback", NULL, 0);
+	if (n->socket == INVALID_SOCKET || !wire_answer(n->socket, &a) || a.result != 0 ||
+	    !(n->thread = CreateThread(NULL, 0, deliver, n, 0, NULL))) {
+		if (n->socket != INVALID_SOCKET)
+			closesocket(n->socket);
+		free(n);
+		return (HRESULT)(a.result ? a.result : NO_SIMULATOR);
+	}
+	wire_free(&a);
+	*handle = n;
+	return 0;
+}
+
+API HcnUnregisterServiceCallback(void *handle)
+{
+	struct notification *n = handle;
+	shutdown(n->socket, SD_BOTH);
+	closesocket(n->socket);
+	WaitForSingleObject(n->thread, INFINITE);
+	CloseHandle(n->thread);
+	free(n);
+	return 0;
+}
+
 API HcnCreateEndpoint(void *network, const GUID *id, PCWSTR settings, void **handle, PWSTR *record)
 {
 	struct field f[] = {handle_text(network), guid_text(id), wire_text(settings)};

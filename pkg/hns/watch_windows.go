@@ -1,0 +1,65 @@
+package hns
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+)
+
+// Service-wide notifications of HNS. Source: Microsoft, "Host Compute Network (HCN) service API", HcnRegisterServiceCallback and HCN_NOTIFICATIONS.
+var (
+	computeNetwork = windows.NewLazySystemDLL("computenetwork.dll")
+	register       = computeNetwork.NewProc("HcnRegisterServiceCallback")
+	unregister     = computeNetwork.NewProc("HcnUnregisterServiceCallback")
+)
+
+// serviceDisconnect is HcnNotificationServiceDisconnect: the service has ended, and with it the subscription.
+const serviceDisconnect = 0x01000000
+
+// returnCheck is how often a service that has ended is looked for.
+const returnCheck = time.Second
+
+// Watch calls tell, which must not block, when networks of HNS come or go, when the service ends and when it is there again, until ctx ends. The
+// error wraps ErrOld where Windows does not tell.
+func Watch(ctx context.Context, tell func()) error {
+	if err := register.Find(); err != nil {
+		return fmt.Errorf("cannot watch HNS: %w", ErrOld)
+	}
+	ended := make(chan struct{}, 1)
+	callback := windows.NewCallback(func(kind uint32, _, _, _ uintptr) uintptr {
+		if kind == serviceDisconnect {
+			select {
+			case ended <- struct{}{}:
+			default:
+			}
+		}
+		tell()
+		return 0
+	})
+	go watch(ctx, callback, ended, tell)
+	return nil
+}
+
+// watch keeps a subscription, a new one after each end of the service.
+func watch(ctx context.Context, callback uintptr, ended <-chan struct{}, tell func()) {
+	for ctx.Err() == nil {
+		var handle uintptr
+		result, _, _ := register.Call(callback, 0, uintptr(unsafe.Pointer(&handle)))
+		if int32(result) < 0 {
+			select {
+			case <-time.After(returnCheck):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		tell() // of what was before the subscription
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+		_, _, _ = unregister.Call(handle)
+	}
+}

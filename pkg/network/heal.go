@@ -1,0 +1,75 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// rejoin is how long a container is without connection before it is ended: an HNS that has just started may still be putting its endpoints
+// back (kubernetes/kubernetes#139519).
+const rejoin = 5 * time.Second
+
+// heal ends containers that have lost their connection, once each: Windows' HNS loses endpoints when it crashes (projectcalico/calico#5164,
+// docker/for-win#12425), which neither it nor the engine brings back for a container that runs. What ended with them is for the pods' workers
+// to start again. The error says that some are cut and for how long nothing is done.
+func (m *Manager) heal(ctx context.Context, n pod.EngineNetwork) error {
+	if m.cfg.Platform.OS != "windows" { // elsewhere the engine alone connects
+		return nil
+	}
+	members, err := m.parts.Engine.Members(ctx, n.Name) // first: whoever is in it was connected before
+	if err != nil || len(members) == 0 {
+		m.cut = nil
+		return err
+	}
+	have, known, err := m.parts.Host.Connected(ctx, n)
+	if err != nil || !known {
+		return err
+	}
+	now := m.parts.Clock.Now()
+	since := map[string]time.Time{}
+	for id, addrs := range members {
+		if len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(have, a) }) {
+			since[id] = now
+			if before, ok := m.cut[id]; ok {
+				since[id] = before
+			}
+		}
+	}
+	m.cut = since
+	if len(since) == 0 {
+		return nil
+	}
+	return m.end(ctx, since, now, n.Name)
+}
+
+// end stops the containers that were cut for long enough.
+func (m *Manager) end(ctx context.Context, since map[string]time.Time, now time.Time, network string) error {
+	var errs []error
+	ended := 0
+	for id, begin := range since {
+		if now.Sub(begin) < rejoin {
+			errs = append(errs, fmt.Errorf("container %.12s has lost its connection to network %q; it is ended if that lasts %s", id, network, rejoin))
+			continue
+		}
+		klog.InfoS("A container without connection is ended, to be made anew", "container", id, "network", network)
+		err := m.parts.Engine.Stop(ctx, id)
+		if err == nil {
+			ended++
+			delete(since, id)
+		}
+		errs = append(errs, err)
+	}
+	if ended > 0 {
+		m.event(v1.EventTypeWarning, "EndpointsLost", fmt.Sprintf("%d containers had lost their connection to network %q and are made anew", ended, network))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,102 @@
+package network
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// TestHeal: a container whose address HNS has lost is ended once, after a while, in a network of ours and in one of others.
+func TestHeal(t *testing.T) {
+	for _, cfg := range []Config{
+		{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}},
+		{Mode: External, External: "theirs", Platform: onWindows},
+	} {
+		m, e, s := newRig(t, cfg)
+		clock := m.parts.Clock.(*testclock.FakeClock)
+		var events []string
+		m.parts.Event = func(_, reason, message string) { events = append(events, reason+": "+message) }
+		s.hnsID = "id"
+		e.networks["theirs"] = pod.EngineNetwork{Name: "theirs", Driver: "transparent", Subnets: prefixes("10.9.0.0/24"), Options: map[string]string{optionHNS: "other"}}
+		m.SetNode(nodeWith("10.244.1.0/24"))
+		if err := m.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		addr := func(n int) []netip.Addr { return []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.244.1.%d", n))} }
+		e.members = map[string][]netip.Addr{"cut": addr(3), "well": addr(4), "none": nil}
+		s.connected = addr(4)
+		for _, step := range []struct {
+			after   time.Duration
+			stopped []string
+			err     string
+		}{{0, nil, "container cut has lost its connection"}, {rejoin - 1, nil, "has lost"}, {1, []string{"cut"}, ""}, {time.Minute, []string{"cut"}, ""}} {
+			clock.Step(step.after)
+			err := m.sync(t.Context())
+			if fmt.Sprint(err) != "<nil>" && step.err == "" || step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)) {
+				t.Errorf("after %s: %v, want %q", step.after, err, step.err)
+			}
+			if !slices.Equal(e.stopped, step.stopped) {
+				t.Errorf("after %s: stopped %v, want %v", step.after, e.stopped, step.stopped)
+			}
+		}
+		if len(events) != 1 || !strings.HasPrefix(events[0], "EndpointsLost: 1 containers") {
+			t.Errorf("events %q", events)
+		}
+		wantErr(t, m, "")
+	}
+}
+
+// TestHealWaits: what HNS puts back in time goes on, and an HNS that does not answer is no reason.
+func TestHealWaits(t *testing.T) {
+	m, e, s := newRig(t, Config{Mode: External, External: "theirs", Platform: onServer2022})
+	e.networks["theirs"] = pod.EngineNetwork{Name: "theirs", Options: map[string]string{optionHNS: "other"}}
+	e.members = map[string][]netip.Addr{"pod": {netip.MustParseAddr("10.9.0.3")}}
+	clock := m.parts.Clock.(*testclock.FakeClock)
+	for _, connected := range [][]netip.Addr{nil, e.members["pod"], nil} {
+		clock.Step(rejoin - 1)
+		s.connected = connected
+		if err := m.sync(t.Context()); (err == nil) != (connected != nil) {
+			t.Errorf("connected %v: %v", connected, err)
+		}
+	}
+	s.fail = fmt.Errorf("HNS does not run")
+	clock.Step(rejoin)
+	if err := m.sync(t.Context()); err == nil || len(e.stopped) > 0 {
+		t.Errorf("%v, stopped %v", err, e.stopped)
+	}
+}
+
+// TestBridge: the engine's network stands on the one in HNS, and is made anew when that was.
+func TestBridge(t *testing.T) {
+	m, e, s := newRig(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}})
+	s.hnsID = "first"
+	m.SetNode(nodeWith("10.244.1.0/24"))
+	made := func() string { return e.networks["winkube"].Options[optionHNS] }
+	if err := m.sync(t.Context()); err != nil || made() != "first" {
+		t.Errorf("%v, %q", err, made())
+	}
+	s.hnsID = "second"
+	if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "made anew") { // HNS' went along with the engine's
+		t.Errorf("%v", err)
+	}
+	if err := m.sync(t.Context()); err != nil || made() != "second" || e.made != 2 {
+		t.Errorf("%v, %q, made %d times", err, made(), e.made)
+	}
+	// An engine that started in between took HNS' network for its own, without our label.
+	e.networks["winkube"] = pod.EngineNetwork{Name: "winkube", Driver: "l2bridge", Subnets: prefixes("10.244.1.0/24"), Options: map[string]string{optionHNS: "second"}}
+	_ = m.sync(t.Context())
+	if err := m.sync(t.Context()); err != nil || e.networks["winkube"].Labels[LabelPods] == "" {
+		t.Errorf("%v, %+v", err, e.networks)
+	}
+	e.networks["winkube"] = pod.EngineNetwork{Name: "winkube", Driver: "l2bridge", Subnets: prefixes("10.244.1.0/24"), Options: map[string]string{optionHNS: "theirs"}}
+	if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "did not make") {
+		t.Errorf("a network of others: %v", err)
+	}
+}
