@@ -63,6 +63,41 @@ func (l lookup) Lookup(namespace, name string, uid types.UID, container string) 
 	return found, true
 }
 
+// connecting is the engine with word to the pod network: of pods that join it, and of an engine that was gone.
+type connecting struct {
+	pod.Runtime
+	network interface {
+		Joined()
+		Kick()
+	}
+}
+
+func (c connecting) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
+	err := c.Runtime.Apply(ctx, p, step)
+	if step.Action == pod.CreateSandbox {
+		c.network.Joined()
+	}
+	return err
+}
+
+func (c connecting) Changes(ctx context.Context) <-chan types.UID {
+	in, out := c.Runtime.Changes(ctx), make(chan types.UID)
+	go func() {
+		defer close(out)
+		for uid := range in {
+			if uid == "" {
+				c.network.Kick()
+			}
+			select {
+			case out <- uid:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
 // imageVolumes is the engine and the resolver in the words of package volume. The resolver needs the volumes, so that it comes later.
 type imageVolumes struct {
 	*docker.Engine

@@ -130,7 +130,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	imageVolumes.resolver, cfg.Source.Client, cfg.Source.Registered = resolver, client, k.registered
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
-		Source: pod.NewSource(cfg.Source), Runtime: k.engine, Resolver: resolver, Volumes: volumes, Objects: k.objects,
+		Source: pod.NewSource(cfg.Source), Runtime: connecting{k.engine, k.network}, Resolver: resolver, Volumes: volumes, Objects: k.objects,
 		Status: kubeclient.NewStatusWriter(client), Admitter: admitter, Prober: prober{probe.New(k.engine)}, Executor: k.engine,
 		Events: events, Clock: clock.RealClock{},
 	}))

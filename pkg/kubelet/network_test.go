@@ -6,11 +6,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 func TestProbeServer(t *testing.T) {
@@ -63,5 +68,42 @@ func TestAnnotator(t *testing.T) {
 	want := `PATCH /api/v1/nodes/node1 application/merge-patch+json {"metadata":{"annotations":{"a/gone":null,"a/type":"vxlan"}}}`
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// connected counts what the pod network is told.
+type connected struct{ joined, kicked int }
+
+func (c *connected) Joined() { c.joined++ }
+func (c *connected) Kick()   { c.kicked++ }
+
+// changing is a runtime that does every step and tells of changes.
+type changing struct {
+	pod.Runtime
+	changes chan types.UID
+}
+
+func (changing) Apply(context.Context, *v1.Pod, pod.Step) error { return nil }
+func (c changing) Changes(context.Context) <-chan types.UID     { return c.changes }
+
+func TestConnecting(t *testing.T) {
+	told := &connected{}
+	runtime := connecting{changing{changes: make(chan types.UID, 3)}, told}
+	for _, action := range []pod.Action{pod.CreateSandbox, pod.StartContainer, pod.StopSandbox} {
+		if err := runtime.Apply(t.Context(), &v1.Pod{}, pod.Step{Action: action}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	changes := runtime.Runtime.(changing).changes
+	changes <- "one"
+	changes <- "" // after a gap: the engine was gone
+	changes <- "two"
+	close(changes)
+	var got []types.UID
+	for uid := range runtime.Changes(t.Context()) {
+		got = append(got, uid)
+	}
+	if !slices.Equal(got, []types.UID{"one", "", "two"}) || told.joined != 1 || told.kicked != 1 {
+		t.Errorf("%q, told %+v", got, told)
 	}
 }

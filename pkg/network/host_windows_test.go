@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -94,5 +95,42 @@ func TestHostChangesWindows(t *testing.T) {
 	}
 	if err := available("NoSuchProcedure"); err == nil || !strings.Contains(err.Error(), "NoSuchProcedure") {
 		t.Errorf("a procedure that this Windows lacks: %v", err)
+	}
+}
+
+// TestUplinkWindows: what an adapter has by hand is read, and given back when it is gone.
+func TestUplinkWindows(t *testing.T) {
+	needIPHelper(t)
+	luid, host := adapter(t).InterfaceLUID, NewHost()
+	own, via := netip.MustParsePrefix("10.77.0.5/24"), netip.MustParseAddr("10.77.0.1")
+	all := netip.MustParsePrefix("0.0.0.0/0")
+	if err := errors.Join(luid.AddIPAddress(own), luid.AddRoute(all, via, 5)); err != nil {
+		t.Fatal(err)
+	}
+	before, err := host.Uplink(own.Addr())
+	if err != nil || before == nil || !slices.Contains(before.Addresses, own) || !slices.Contains(before.Gateways, via) {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	want := Uplink{Interface: before.Interface, Addresses: []netip.Prefix{own}, Gateways: []netip.Addr{via}}
+	if err := errors.Join(luid.DeleteIPAddress(own), luid.DeleteRoute(all, via)); err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := host.Uplink(own.Addr()); gone != nil || err != nil {
+		t.Errorf("gone: %+v, %v", gone, err)
+	}
+	for range 2 { // the second time nothing is to do
+		if err := host.Restore(t.Context(), want); err != nil {
+			t.Error(err)
+		}
+	}
+	if after, err := host.Uplink(own.Addr()); err != nil || want.lacks(after) != "" {
+		t.Errorf("restored %+v, %v", after, err)
+	}
+	if err := errors.Join(luid.DeleteIPAddress(own), luid.DeleteRoute(all, via)); err != nil {
+		t.Error(err)
+	}
+	want.Interface = "gone"
+	if err := host.Restore(t.Context(), want); err == nil || !strings.Contains(err.Error(), `"gone"`) {
+		t.Errorf("no adapter: %v", err)
 	}
 }

@@ -138,6 +138,13 @@ func (m *Manager) Kick() {
 	}
 }
 
+// Joined is to be called when a pod has got its connection: an l2bridge network of Windows has policies to add to it. It does not block.
+func (m *Manager) Joined() {
+	if m.State().Bridge != nil {
+		m.Kick()
+	}
+}
+
 // Join implements pod.Network.
 func (m *Manager) Join(p *v1.Pod) (string, error) {
 	m.mu.Lock()

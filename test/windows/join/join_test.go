@@ -459,18 +459,11 @@ func (m *member) leaves() {
 		return err
 	})
 	m.did("no directory of a pod left", "ok")
-	if _, err := m.ask(ctx, http.MethodDelete, "/networks/"+podNetwork, ""); err != nil {
-		m.Error(err)
-	}
 	m.stopServices()
+	m.deleteNetwork()
 	m.cleanup()
-	if left, err := m.dump(ctx); err != nil || m.without(left) != "" {
-		m.Errorf("left in HNS, IP Helper and netsh beside the network nat: %v\n%s", err, m.without(left))
-	}
+	m.nothingLeft()
 	m.did("proxy.exe --cleanup: nothing left", "ok")
-	if unknown := m.world.Log.Unknown(); len(unknown) > 0 {
-		m.Errorf("the simulators were asked for what they do not know: %v", unknown)
-	}
 	faults, err := m.ask(ctx, http.MethodGet, "/_faults", "")
 	if err != nil || faults != "" {
 		m.Errorf("what a client of Windows should not ask: %v\n%s", err, faults)
@@ -483,6 +476,7 @@ func (m *member) leaves() {
 	if err := os.WriteFile(filepath.Join(cluster.Root, fmt.Sprintf("_output/wine/calls-%d.log", m.Build)), []byte(calls), 0o644); err != nil {
 		m.Error(err)
 	}
+	m.kinds()
 	if err := m.forget(ctx); err != nil {
 		m.Error(err)
 	}

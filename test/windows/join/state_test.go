@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"net/netip"
 	"os"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/windows/rig"
 )
@@ -49,6 +51,56 @@ func (m *member) backEnds() {
 	}
 }
 
+// kinds goes through the other networks of this Windows, without pods: their first start, kill -9, a crash of HNS and a reboot. Server 2016 has one.
+func (m *member) kinds() {
+	if !m.world.HNS.V2() {
+		return
+	}
+	for _, kind := range []network.WindowsNetwork{network.Transparent, network.NAT} {
+		start := func() {
+			m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", append(m.kubeletFlags(), "--windows-network="+string(kind))))
+		}
+		start()
+		m.state("network "+string(kind)+", first start", string(kind))
+		m.kubelet.kill()
+		begin := time.Now()
+		start()
+		m.until(time.Minute, "Node Ready with network "+string(kind), func(ctx context.Context) error { return m.ready(ctx, begin) })
+		m.world.HNS.Restart()
+		m.state("network "+string(kind)+", kill -9, crash of HNS", string(kind))
+		m.kubelet.kill()
+		m.engine.kill()
+		m.world.Reboot()
+		if err := m.Reboot(m.Context()); err != nil {
+			m.Fatal(err)
+		}
+		m.boot()
+		start()
+		m.state("network "+string(kind)+", reboot", string(kind))
+		m.kubelet.stop()
+		m.deleteNetwork()
+	}
+	m.nothingLeft()
+}
+
+func (m *member) deleteNetwork() {
+	m.Helper()
+	if _, err := m.ask(m.Context(), http.MethodDelete, "/networks/"+podNetwork, ""); err != nil {
+		m.Error(err)
+	}
+}
+
+// nothingLeft looks for what is left on the host, and for calls that the simulators do not know.
+func (m *member) nothingLeft() {
+	m.Helper()
+	if left, err := m.dump(m.Context()); err != nil || m.without(left) != "" {
+		m.Errorf("left in HNS, IP Helper and netsh beside the network nat: %v\n%s", err, m.without(left))
+	}
+	if unknown := m.world.Log.Unknown(); len(unknown) > 0 {
+		m.Errorf("the simulators were asked for what they do not know: %v", unknown)
+	}
+}
+
 // cleanup removes what proxy.exe left on the host, load balancers too, of which an older HNS has none.
 func (m *member) cleanup() {
 	flags := append(m.proxyFlags(), "--cleanup", "--network-name="+podNetwork)
@@ -57,7 +109,7 @@ func (m *member) cleanup() {
 	}
 }
 
-// without is a dump without what a host with Docker always has: the network nat and its adapter.
+// without is a dump without what a host with Docker always has, the network nat and its adapter, and without forwarding, which stays on.
 func (m *member) without(dump string) string {
 	var left strings.Builder
 	for line := range strings.Lines(dump) {
@@ -123,7 +175,7 @@ func (m *member) sameState(ctx context.Context, backEnd string) error {
 
 var (
 	address     = regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`)
-	alwaysThere = regexp.MustCompile(`\bnat\b|HNS Internal NIC`)
+	alwaysThere = regexp.MustCompile(`\bnat\b|HNS Internal NIC|^interface "eth0"`)
 	nodePort    = regexp.MustCompile(`\b3[0-2]\d{3}\b`)
 	varying     = []struct {
 		pattern *regexp.Regexp
@@ -143,7 +195,7 @@ func (m *member) dump(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := strings.ReplaceAll(m.world.String(), rig.WindowsPath(bin)+`\`, "")
+	text := strings.NewReplacer(rig.WindowsPath(bin)+`\`, "", lab.PodCIDR, "all-pods", lab.ServiceCIDR, "all-services").Replace(m.world.String())
 	for _, one := range varying {
 		text = one.pattern.ReplaceAllString(text, one.name)
 	}
@@ -172,7 +224,7 @@ func (m *member) dump(ctx context.Context) (string, error) {
 // names are the addresses and node ports that a golden file may name.
 func (m *member) names(ctx context.Context) (map[string]string, error) {
 	names := map[string]string{"0.0.0.0": "0.0.0.0", lab.ServiceIP: lab.ServiceIP, cluster.Control.Addr.String(): "control",
-		netip.MustParsePrefix(lab.PodCIDR).Addr().String(): "pods", netip.MustParsePrefix(lab.ServiceCIDR).Addr().String(): "services", m.host.Addr.String(): "own-node"}
+		m.host.Addr.String(): "own-node"}
 	named := func(prefix, name string) error {
 		p, err := netip.ParsePrefix(prefix)
 		if err == nil {
