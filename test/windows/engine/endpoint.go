@@ -25,6 +25,7 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 	}
 	e.endpoints.Lock()
 	defer e.endpoints.Unlock()
+	defer e.joined.Store(c.ID, true)
 	if err := e.detach(func(holder string) bool { return holder == c.ID }); err != nil {
 		return err
 	}
@@ -112,6 +113,7 @@ func (e *Engine) Watch(ctx context.Context, ready func()) error {
 		}
 		e.endpoints.Lock()
 		if running, err := e.running(ctx); err == nil && !running[event.Actor.ID] {
+			e.joined.Delete(event.Actor.ID)
 			_ = e.detach(func(holder string) bool { return holder == event.Actor.ID }) // HNS may be down: the next start looks again
 		}
 		e.endpoints.Unlock()
@@ -131,6 +133,9 @@ func (e *Engine) discover(ctx context.Context) error {
 	running, err := e.running(ctx)
 	if err != nil {
 		return err
+	}
+	for id := range running {
+		e.joined.Store(id, true)
 	}
 	e.endpoints.Lock()
 	defer e.endpoints.Unlock()

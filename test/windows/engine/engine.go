@@ -45,6 +45,7 @@ type Engine struct {
 	http  *http.Client
 
 	endpoints sync.Mutex // held while endpoints of HNS change
+	joined    sync.Map   // IDs of containers whose endpoints were made
 
 	mu     sync.Mutex
 	calls  []string

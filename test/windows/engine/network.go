@@ -131,6 +131,7 @@ func (e *Engine) connect(w http.ResponseWriter, r *http.Request, id string) {
 // rewriteNetwork makes a network one of Windows; false: Windows has no such network.
 func (e *Engine) rewriteNetwork(v map[string]any) bool {
 	labels, _ := v["Labels"].(map[string]any)
+	e.dropUnjoined(v)
 	text, ours := labels[keptLabel].(string)
 	switch {
 	case ours:
@@ -153,6 +154,16 @@ func (e *Engine) rewriteNetwork(v map[string]any) bool {
 		return v["Name"] == "none"
 	}
 	return true
+}
+
+// dropUnjoined leaves out containers that run beneath and have no endpoint in HNS yet: on Windows that is made before they start.
+func (e *Engine) dropUnjoined(v map[string]any) {
+	containers, _ := v["Containers"].(map[string]any)
+	for id := range containers {
+		if _, ok := e.joined.Load(id); !ok && e.opts.HNS != nil {
+			delete(containers, id)
+		}
+	}
 }
 
 // setIPAMDriver: libnetwork's ipams/windowsipam is the default there.

@@ -400,9 +400,29 @@ func (m *member) hnsRestarts() {
 		return m.sameState(ctx, relayed)
 	})
 	m.did("crash of HNS: pods connected again after", seconds(time.Since(begin)))
+	if !kept {
+		m.restarts++
+	}
+	m.restartedSoOften()
 	m.services()
 	m.inPod("my-secret-pod env")
 	m.state("state after a crash of HNS", relayed)
+}
+
+// restartedSoOften wants each container to have been made anew as often as there was reason, not once more.
+func (m *member) restartedSoOften() {
+	m.Helper()
+	pods, err := client.CoreV1().Pods(m.space).List(m.Context(), metav1.ListOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	for i := range pods.Items {
+		for _, status := range pods.Items[i].Status.ContainerStatuses {
+			if status.RestartCount != m.restarts {
+				m.Errorf("container %s of pod %s was restarted %d times, want %d", status.Name, pods.Items[i].Name, status.RestartCount, m.restarts)
+			}
+		}
+	}
 }
 
 // reboots ends everything on the host at once and starts it again.
@@ -427,7 +447,7 @@ func (m *member) reboots() {
 		if err := m.ready(ctx, begin); err != nil {
 			return err
 		}
-		return m.podsReady(ctx, 9, 1)
+		return m.podsReady(ctx, 9, m.restarts+1)
 	})
 	m.did("reboot: 9 pods Ready again", seconds(time.Since(begin)))
 	m.services()

@@ -41,17 +41,18 @@ const podNetwork = "winkube"
 type member struct {
 	*testing.T
 	*rig.Prefix
-	host    *lab.Host
-	world   *sim.World // HNS, IP Helper, netsh, counters
-	begin   time.Time
-	space   string // namespace of its pods
-	podCIDR string
-	updated map[string]bool // golden files that -update has written
-	engine  *program
-	relay   func()
-	kubelet *program
-	proxy   *program
-	covered string // where the programs leave their counters
+	host     *lab.Host
+	world    *sim.World // HNS, IP Helper, netsh, counters
+	begin    time.Time
+	space    string // namespace of its pods
+	podCIDR  string
+	restarts int32           // of each container, so far
+	updated  map[string]bool // golden files that -update has written
+	engine   *program
+	relay    func()
+	kubelet  *program
+	proxy    *program
+	covered  string // where the programs leave their counters
 }
 
 // program is a running one, with its log.
