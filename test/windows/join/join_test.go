@@ -36,6 +36,7 @@ func TestJoin(t *testing.T) {
 			m.streams()
 			m.services()
 			m.state("state of HNS, IP Helper, netsh", relayed)
+			m.doctor()
 			m.backEnds()
 			m.killed()
 			m.engineRestarts()
@@ -376,53 +377,6 @@ func (m *member) engineRestarts() {
 	m.inPod("my-secret-pod env")
 	m.did("engine restarted: pods as before after", seconds(time.Since(begin)))
 	m.state("state after the engine's restart", relayed)
-}
-
-// hnsRestarts lets HNS crash and come back with what it keeps. Where it loses endpoints, pods are made anew, once. (The containers beneath keep
-// their networks, so that only what HNS says tells the kubelet.)
-func (m *member) hnsRestarts() {
-	before := m.containers()
-	m.world.HNS.Crash()
-	m.services()
-	begin := time.Now()
-	m.world.HNS.Start()
-	kept := m.world.HNS.Restores()
-	m.until(90*time.Second, "pods after a crash of HNS", func(ctx context.Context) error {
-		if err := m.ready(ctx, time.Time{}); err != nil {
-			return err
-		}
-		if after := m.containers(); slices.Equal(before, after) != kept {
-			return fmt.Errorf("containers are the same: %t, endpoints were kept: %t", !kept, kept)
-		}
-		if err := m.podsReady(ctx, 9, 0); err != nil {
-			return err
-		}
-		return m.sameState(ctx, relayed)
-	})
-	m.did("crash of HNS: pods connected again after", seconds(time.Since(begin)))
-	if !kept {
-		m.restarts++
-	}
-	m.restartedSoOften()
-	m.services()
-	m.inPod("my-secret-pod env")
-	m.state("state after a crash of HNS", relayed)
-}
-
-// restartedSoOften wants each container to have been made anew as often as there was reason, not once more.
-func (m *member) restartedSoOften() {
-	m.Helper()
-	pods, err := client.CoreV1().Pods(m.space).List(m.Context(), metav1.ListOptions{})
-	if err != nil {
-		m.Fatal(err)
-	}
-	for i := range pods.Items {
-		for _, status := range pods.Items[i].Status.ContainerStatuses {
-			if status.RestartCount != m.restarts {
-				m.Errorf("container %s of pod %s was restarted %d times, want %d", status.Name, pods.Items[i].Name, status.RestartCount, m.restarts)
-			}
-		}
-	}
 }
 
 // reboots ends everything on the host at once and starts it again.

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"net/netip"
 	"os"
 	"regexp"
@@ -17,7 +16,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/windows/rig"
 )
@@ -48,56 +46,6 @@ func (m *member) backEnds() {
 		}
 		m.proxy = m.start("proxy.exe", m.agent("proxy.exe", append(m.proxyFlags(), one.flags...)))
 		m.state("state with back end "+one.name, one.name)
-	}
-}
-
-// kinds goes through the other networks of this Windows, without pods: their first start, kill -9, a crash of HNS and a reboot. Server 2016 has one.
-func (m *member) kinds() {
-	if !m.world.HNS.V2() {
-		return
-	}
-	for _, kind := range []network.WindowsNetwork{network.Transparent, network.NAT} {
-		start := func() {
-			m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", append(m.kubeletFlags(), "--windows-network="+string(kind))))
-		}
-		start()
-		m.state("network "+string(kind)+", first start", string(kind))
-		m.kubelet.kill()
-		begin := time.Now()
-		start()
-		m.until(time.Minute, "Node Ready with network "+string(kind), func(ctx context.Context) error { return m.ready(ctx, begin) })
-		m.world.HNS.Restart()
-		m.state("network "+string(kind)+", kill -9, crash of HNS", string(kind))
-		m.kubelet.kill()
-		m.engine.kill()
-		m.world.Reboot()
-		if err := m.Reboot(m.Context()); err != nil {
-			m.Fatal(err)
-		}
-		m.boot()
-		start()
-		m.state("network "+string(kind)+", reboot", string(kind))
-		m.kubelet.stop()
-		m.deleteNetwork()
-	}
-	m.nothingLeft()
-}
-
-func (m *member) deleteNetwork() {
-	m.Helper()
-	if _, err := m.ask(m.Context(), http.MethodDelete, "/networks/"+podNetwork, ""); err != nil {
-		m.Error(err)
-	}
-}
-
-// nothingLeft looks for what is left on the host, and for calls that the simulators do not know.
-func (m *member) nothingLeft() {
-	m.Helper()
-	if left, err := m.dump(m.Context()); err != nil || m.without(left) != "" {
-		m.Errorf("left in HNS, IP Helper and netsh beside the network nat: %v\n%s", err, m.without(left))
-	}
-	if unknown := m.world.Log.Unknown(); len(unknown) > 0 {
-		m.Errorf("the simulators were asked for what they do not know: %v", unknown)
 	}
 }
 

@@ -18,6 +18,8 @@ func (n *Netsh) ip(context string, words []string) answer {
 		family = '6'
 	}
 	switch strings.ToLower(words[0] + " " + words[1]) {
+	case "show excludedportrange":
+		return excludedPorts(words[2:])
 	case "add address":
 		return n.address("address", family, words[2:], []string{"name", "address", "mask", "store", "skipassource"})
 	case "delete address":
@@ -36,6 +38,16 @@ func (n *Netsh) ip(context string, words []string) answer {
 		return answer{text: "Ok.\r\n\r\n"}
 	}
 	return unknown
+}
+
+// excludedPorts is the table of ports that nobody may bind, in the form that reports of users show it (docker/for-win#3171).
+func excludedPorts(params []string) answer {
+	values, ok := parse(params, []string{"protocol", "store"})
+	if !ok || values["protocol"] != "tcp" && values["protocol"] != "udp" {
+		return failed(badSyntax)
+	}
+	return answer{text: "\r\nProtocol " + values["protocol"] + " Port Exclusion Ranges\r\n\r\nStart Port    End Port\r\n----------    --------\r\n" +
+		"      5357        5357\r\n     50000       50059     *\r\n\r\n* - Administered port exclusions.\r\n\r\n"}
 }
 
 func (n *Netsh) address(what string, family byte, params, names []string) answer {
