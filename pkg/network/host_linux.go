@@ -40,12 +40,6 @@ func (h *linuxHost) Connected(context.Context, pod.EngineNetwork) ([]netip.Addr,
 	return nil, false, nil
 }
 
-// Uplink implements Host: a bridge of the engine takes nothing from the host's interfaces.
-func (h *linuxHost) Uplink(netip.Addr) (*Uplink, error) { return nil, nil }
-
-// Restore implements Host.
-func (h *linuxHost) Restore(context.Context, Uplink) error { return nil }
-
 // Apply implements Host.
 func (h *linuxHost) Apply(ctx context.Context, s State) error {
 	return errors.Join(h.applyGateways(s.Gateways), h.adoptPorts(s.Gateways), applyDevices(s.Devices), h.firewall.Apply(ctx, s.Rules))

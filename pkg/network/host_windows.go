@@ -63,22 +63,19 @@ func (windowsHost) Apply(_ context.Context, s State) error {
 	if err != nil {
 		return err
 	}
-	if s.Bridge != nil {
-		missing := !slices.ContainsFunc(links, func(l winipcfg.MibIfRow2) bool { return l.Alias() == s.Gateways[0].Interface })
+	if missing := !slices.ContainsFunc(links, func(l winipcfg.MibIfRow2) bool { return l.Alias() == s.Gateways[0].Interface }); s.Bridge != nil {
 		if err := hns.JoinBridge(*s.Bridge, missing); err != nil {
 			return err
 		}
-		if missing {
-			if links, addrs, err = tables(); err != nil {
-				return err
-			}
+		if links, addrs, err = tables(); err != nil {
+			return err
 		}
 	}
-	var errs []error
+	errs := []error{forwardAt(addrs, s.Forward)}
 	for _, g := range s.Gateways {
 		errs = append(errs, setGateway(links, addrs, g))
 	}
-	return errors.Join(append(errs, forwardAt(addrs, s.Forward))...)
+	return errors.Join(errs...)
 }
 
 // tables are the adapters and addresses of this host.

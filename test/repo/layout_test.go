@@ -16,6 +16,8 @@ var paired = []string{"pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/h
 // lonely are files of one system whose pair would be empty.
 var lonely = map[string]string{
 	"pkg/hns/client_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/bridge_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/watch_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
 
 	"pkg/proxy/relay/call_linux.go":     relayLoops,
 	"pkg/proxy/relay/icmp_linux.go":     relayLoops,
