@@ -30,6 +30,10 @@ func available(names ...string) error {
 	return nil
 }
 
+// writers are what Apply calls.
+var writers = []string{"GetIfTable2Ex", "GetUnicastIpAddressTable", "InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
+	"GetIpInterfaceEntry", "InitializeIpInterfaceEntry", "SetIpInterfaceEntry", "FreeMibTable"}
+
 // Prepare implements Host: an l2bridge network is made in HNS, and the engine given its ID.
 func (windowsHost) Prepare(_ context.Context, s State) (map[string]string, error) {
 	if s.Bridge == nil {
@@ -55,8 +59,7 @@ func (windowsHost) Apply(_ context.Context, s State) error {
 	if len(s.Gateways) == 0 {
 		return nil
 	}
-	if err := available("GetIfTable2Ex", "GetUnicastIpAddressTable", "InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
-		"GetIpInterfaceEntry", "InitializeIpInterfaceEntry", "SetIpInterfaceEntry", "FreeMibTable"); err != nil {
+	if err := available(writers...); err != nil {
 		return err
 	}
 	links, addrs, err := tables()
