@@ -95,6 +95,19 @@ func TestBridge(t *testing.T) {
 	if err := m.sync(t.Context()); err != nil || e.networks["winkube"].Labels[LabelPods] == "" {
 		t.Errorf("%v, %+v", err, e.networks)
 	}
+	// The Node has another range: the old network stays while pods use it.
+	e.used = true
+	m.SetNode(nodeWith("10.244.9.0/24"))
+	s.hnsID = "third"
+	if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "drain this node") || made() != "second" {
+		t.Errorf("%v, %q", err, made())
+	}
+	e.used = false
+	_ = m.sync(t.Context())
+	if err := m.sync(t.Context()); err != nil || made() != "third" || e.networks["winkube"].Subnets[0] != prefixes("10.244.9.0/24")[0] {
+		t.Errorf("%v, %+v", err, e.networks)
+	}
+	m.SetNode(nodeWith("10.244.1.0/24"))
 	e.networks["winkube"] = pod.EngineNetwork{Name: "winkube", Driver: "l2bridge", Subnets: prefixes("10.244.1.0/24"), Options: map[string]string{optionHNS: "theirs"}}
 	if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "did not make") {
 		t.Errorf("a network of others: %v", err)

@@ -272,11 +272,9 @@ func (m *Manager) compare(ctx context.Context) (Condition, error) {
 	if err := m.save(networks, &state); err != nil {
 		return Condition{}, m.failed(err)
 	}
-	options, err := m.parts.Host.Prepare(ctx, state)
-	if err != nil {
+	if err := m.prepare(ctx, networks, &state); err != nil {
 		return Condition{}, m.failed(err)
 	}
-	maps.Copy(state.Network.Options, options)
 	overlap := m.overlaps(state, networks, around)
 	have, err := m.existing(ctx, networks, state.Network)
 	if err != nil {
@@ -286,6 +284,9 @@ func (m *Manager) compare(ctx context.Context) (Condition, error) {
 		return m.keep(ctx, facts, *have, state)
 	}
 	if have == nil {
+		if state.Bridge != nil && state.Network.Options[optionHNS] == "" {
+			return overlap, m.failed(fmt.Errorf("the engine's network %q was removed, to be made anew", state.Join))
+		}
 		if err := m.parts.Engine.EnsureNetwork(ctx, *state.Network); err != nil {
 			return overlap, m.failed(err)
 		}
@@ -298,6 +299,17 @@ func (m *Manager) compare(ctx context.Context) (Condition, error) {
 		return overlap, nil
 	}
 	return overlap, m.heal(ctx, *have)
+}
+
+// prepare makes what the engine's network stands upon, unless that has another range and is to go or to stay first.
+func (m *Manager) prepare(ctx context.Context, networks []pod.EngineNetwork, s *State) error {
+	i := slices.IndexFunc(networks, func(n pod.EngineNetwork) bool { return n.Name == s.Network.Name })
+	if i >= 0 && !sameSubnets(networks[i].Subnets, s.Network.Subnets) {
+		return nil
+	}
+	options, err := m.parts.Host.Prepare(ctx, *s)
+	maps.Copy(s.Network.Options, options)
+	return err
 }
 
 // facts asks what Plan must know, and looks around.

@@ -19,6 +19,7 @@ type doctorOptions struct {
 	mode, endpoint         string
 	windows, adapter       string
 	nodeIP, podCIDRs, keep []string
+	services               []string
 }
 
 // newDoctorCommand makes `kubelet network doctor`.
@@ -39,6 +40,7 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 	fs.StringSliceVar(&o.nodeIP, "node-ip", nil, "`addresses` of the node (default: that of the default route)")
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on this node")
 	fs.StringSliceVar(&o.keep, "cluster-cidr", nil, "`ranges` of all pods")
+	fs.StringSliceVar(&o.services, "service-cidr", nil, "`ranges` of services' addresses")
 	command.RunE = func(*cobra.Command, []string) error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -74,6 +76,9 @@ func (o *doctorOptions) symptoms(ctx context.Context) (network.Symptoms, error) 
 		s.Config.Mode = network.External
 	}
 	if s.Config.NonMasquerade, err = parsePrefixes("cluster-cidr", o.keep); err != nil {
+		return s, err
+	}
+	if s.Config.Services, err = parsePrefixes("service-cidr", o.services); err != nil {
 		return s, err
 	}
 	if len(o.nodeIP) == 0 {

@@ -75,6 +75,7 @@ func (m *member) kinds() {
 		start := func() {
 			m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", append(m.kubeletFlags(), "--windows-network="+string(kind))))
 		}
+		m.world.Reboot() // of what was switched on for the network before
 		start()
 		m.state("network "+string(kind)+", first start", string(kind))
 		m.kubelet.kill()
@@ -100,7 +101,7 @@ func (m *member) kinds() {
 
 // doctor runs `kubelet.exe network doctor` on the healthy node. Wine's service manager has neither hns nor docker, which it says.
 func (m *member) doctor() {
-	args := []string{"network", "doctor", "--node-ip=" + m.host.Addr.String(), "--cluster-cidr=" + lab.PodCIDR}
+	args := []string{"network", "doctor", "--node-ip=" + m.host.Addr.String(), "--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR}
 	out, err := m.agent("kubelet.exe", args).Output()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		m.Fatal(err)

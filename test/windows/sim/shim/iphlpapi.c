@@ -17,11 +17,21 @@ static FARPROC real(const char *name)
 	return dll ? GetProcAddress(dll, name) : NULL;
 }
 
+/* refused says whether a test wants a function to fail: WINKUBE_REFUSE in its own environment names it. */
+static BOOL refused(const char *function)
+{
+	char name[64] = "";
+	DWORD size = GetEnvironmentVariableA("WINKUBE_REFUSE", name, sizeof name);
+	return size > 0 && size < sizeof name && strcmp(strchr(function, ' ') + 1, name) == 0;
+}
+
 /* row_call hands one row to the simulator and takes what it makes of it. */
 static DWORD row_call(const char *function, void *row, DWORD size)
 {
 	if (!row)
 		return ERROR_INVALID_PARAMETER;
+	if (refused(function))
+		return ERROR_ACCESS_DENIED;
 	struct field f[] = {{row, size}};
 	struct answer a = wire_call(function, f, 1);
 	if (a.result == 0 && a.count > 0 && a.size[0] == size)
@@ -35,6 +45,8 @@ static DWORD row_call(const char *function, void *row, DWORD size)
  * FreeMibTable. */
 static DWORD table_call(const char *function, DWORD family, const void *rows, DWORD count, DWORD row, DWORD offset, void **table)
 {
+	if (refused(function))
+		return ERROR_ACCESS_DENIED;
 	struct field f[] = {{&family, sizeof family}, {rows, count * row}};
 	struct answer a = wire_call(function, f, 2);
 	DWORD result = a.result;
@@ -182,6 +194,8 @@ static DWORD subscribe(const char *function, ADDRESS_FAMILY family, void *callba
 {
 	DWORD arguments[2] = {family, initial};
 	struct field f[] = {{arguments, sizeof arguments}};
+	if (refused(function))
+		return ERROR_ACCESS_DENIED;
 	struct notification *n = calloc(1, sizeof *n);
 	if (!n || !handle || !callback)
 		return free(n), ERROR_INVALID_PARAMETER;
