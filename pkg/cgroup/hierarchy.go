@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -140,21 +141,49 @@ type files interface {
 	list(dir string) ([]string, error) // the directories in dir
 }
 
-// disk is the real one.
+// disk is the real one. It does without package os, which would make each of the kernel's files known to the poller: five system calls
+// more for one small answer.
 type disk struct{}
 
 func (disk) read(path string) (string, error) {
-	data, err := os.ReadFile(path)
-	return string(data), err
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer syscall.Close(fd)
+	var text []byte
+	buffer := make([]byte, 4096)
+	for {
+		n, err := syscall.Read(fd, buffer)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return "", &fs.PathError{Op: "read", Path: path, Err: err}
+		case n <= 0:
+			return string(text), nil
+		default:
+			text = append(text, buffer[:n]...)
+		}
+	}
 }
 
 func (disk) write(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	fd, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
+	defer syscall.Close(fd)
+	n, err := syscall.Write(fd, []byte(text))
+	for errors.Is(err, syscall.EINTR) {
+		n, err = syscall.Write(fd, []byte(text))
+	}
+	if err == nil && n < len(text) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		return &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
 }
 
 func (disk) make(dir string) error   { return os.Mkdir(dir, 0o755) }

@@ -1,7 +1,9 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math"
 	"path"
@@ -141,32 +143,30 @@ func sharesOf(weight int64) int64 {
 	return 2 + int64(sort.Search(262142, func(i int) bool { return Weight(2+int64(i)) >= weight }))
 }
 
-// make makes the directories of a cgroup and of all above it, below the root.
+// make makes the directories of a cgroup and, where they are missing, of those above it, below the root.
 func (t *Tree) make(g Group) error {
 	for _, m := range t.written() {
-		for i := range g {
-			if err := t.makeOne(m, g[:i], g[:i+1]); err != nil {
-				return fmt.Errorf("cannot make cgroup %s: %w", t.Parent(g), err)
-			}
+		if err := t.makeOne(m, g); err != nil {
+			return fmt.Errorf("cannot make cgroup %s: %w", t.Parent(g), err)
 		}
 	}
 	return nil
 }
 
-func (t *Tree) makeOne(m mount, parent, g Group) error {
+func (t *Tree) makeOne(m mount, g Group) error {
+	if len(g) == 0 {
+		return nil
+	}
+	parent := g[:len(g)-1]
 	dir, above := t.dir(m, g), t.dir(m, parent)
-	if _, err := t.files.list(dir); !missing(err) {
+	err := t.makeChild(above, dir)
+	if missing(err) {
+		if err = t.makeOne(m, parent); err == nil {
+			err = t.makeChild(above, dir)
+		}
+	}
+	if err != nil {
 		return err
-	}
-	if t.v2 {
-		if err := t.delegate(above); err != nil {
-			return err
-		}
-	}
-	if err := t.files.make(dir); err != nil {
-		if _, again := t.files.list(dir); again != nil {
-			return err
-		}
 	}
 	if m.has("cpuset") { // it starts empty, and an empty one can hold no process
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
@@ -179,6 +179,19 @@ func (t *Tree) makeOne(m mount, parent, g Group) error {
 		if text, err := t.files.read(path.Join(dir, "memory.use_hierarchy")); err == nil && strings.TrimSpace(text) == "0" {
 			return t.files.write(path.Join(dir, "memory.use_hierarchy"), "1")
 		}
+	}
+	return nil
+}
+
+// makeChild makes a directory whose parent must be there; one that exists is no error.
+func (t *Tree) makeChild(above, dir string) error {
+	if t.v2 {
+		if err := t.delegate(above); err != nil {
+			return err
+		}
+	}
+	if err := t.files.make(dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
 	return nil
 }

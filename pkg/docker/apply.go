@@ -150,6 +150,7 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 		id, err = e.requestCreate(ctx, what, creation)
 		switch {
 		case err == nil:
+			e.cache.see(p.UID, id)
 			return id, false, nil
 		case gone(err) && creation.Config.Labels[LabelType] == typeSandbox && creation.Config.Image == e.cfg.InfraImage:
 			if _, _, pullErr := e.Pull(ctx, e.cfg.InfraImage, nil); pullErr != nil {
@@ -178,12 +179,15 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 	}
 	if nameTaken(err) { // by nobody that can be seen: a fault of the engine that only its restart heals
 		creation.Name = fmt.Sprintf("%s_%x", creation.Name, e.clock.Now().UnixNano())
-		id, err = e.requestCreate(ctx, what, creation)
+		if id, err = e.requestCreate(ctx, what, creation); err == nil {
+			e.cache.see(p.UID, id)
+		}
 	}
 	return id, false, err
 }
 
 func (e *Engine) start(ctx context.Context, id, name string) error {
+	defer e.cache.drop(id)
 	return e.call(ctx, e.cfg.CallTimeout, "start container "+name, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStart(ctx, id, container.StartOptions{})
 	})
@@ -192,6 +196,7 @@ func (e *Engine) start(ctx context.Context, id, name string) error {
 // stop ends a container: its stop signal, grace (rounded up to seconds), kill. An engine that does not manage it within the grace period
 // and some slack is asked once more, to kill.
 func (e *Engine) stop(ctx context.Context, id string, grace time.Duration) error {
+	defer e.cache.drop(id)
 	seconds := int((max(grace, 0) + time.Second - 1) / time.Second)
 	what := "stop container " + short(id)
 	err := e.call(ctx, time.Duration(seconds)*time.Second+e.cfg.StopSlack, what, func(ctx context.Context, c *client.Client) error {
@@ -228,7 +233,12 @@ func (e *Engine) remove(ctx context.Context, id string) error {
 	err := e.call(ctx, e.cfg.CallTimeout, "remove container "+short(id), func(ctx context.Context, c *client.Client) error {
 		return c.ContainerRemove(ctx, id, container.RemoveOptions{RemoveVolumes: true})
 	})
-	if gone(err) || err != nil && beingRemoved(err) {
+	if err == nil {
+		e.cache.gone(id)
+		return nil
+	}
+	e.cache.drop(id)
+	if gone(err) || beingRemoved(err) {
 		return nil
 	}
 	return err

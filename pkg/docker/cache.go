@@ -1,46 +1,134 @@
 package docker
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
 
-// cache keeps what inspect said of containers, so that observing a pod costs one list. An exited container does not change any more;
-// a running one is kept only while the event stream is up, which would tell of its end.
+	"github.com/docker/docker/api/types/container"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// cache keeps which containers there are and what inspect said of them, so that observing a pod asks the engine only for what has changed.
+// An exited container does not change any more; a running one is kept only while the event stream is up, which would tell of its end.
+// What our own calls do to a container is noted at their end, before its event comes.
 type cache struct {
 	mu      sync.Mutex
-	entries map[string]cached
+	entries map[string]*cached
+	pods    map[types.UID]map[string]*cached
 	streams int    // that are up
-	changes uint64 // events so far: an answer that was asked for before an event may be older than it
+	changes uint64 // counts what happened to any container
+	reset   uint64 // changes when the stream last came or went
+	whole   bool   // all of our containers are in entries: they were listed while the stream was up
 }
 
+// cached is one container. What was asked for before its version is older than something that happened to it.
 type cached struct {
-	state string // as the list says it
-	seen  seen
+	id      string
+	owner   types.UID
+	added   uint64
+	version uint64
+	state   string // as a list says it; "": seen does not hold
+	seen    seen
 }
 
-func (c *cache) init() { c.entries = map[string]cached{} }
+func (c *cache) init() {
+	c.entries, c.pods = map[string]*cached{}, map[types.UID]map[string]*cached{}
+}
 
-// get returns what is known of id while it is in state. mark goes to put.
-func (c *cache) get(id, state string) (s seen, mark uint64, ok bool) {
+// see notes that a container of the pod owner exists.
+func (c *cache) see(owner types.UID, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	entry, ok := c.entries[id]
-	return entry.seen, c.changes, ok && entry.state == state
+	c.entry(owner, id)
+}
+
+// entry wants c.mu held.
+func (c *cache) entry(owner types.UID, id string) *cached {
+	e := c.entries[id]
+	if e == nil {
+		c.changes++
+		e = &cached{id: id, owner: owner, added: c.changes, version: c.changes}
+		c.entries[id] = e
+		if c.pods[owner] == nil {
+			c.pods[owner] = map[string]*cached{}
+		}
+		c.pods[owner][id] = e
+	}
+	return e
+}
+
+// of lists a pod's containers if it is known which there are. Of each it tells the state in which it was seen.
+func (c *cache) of(owner types.UID) (list []container.Summary, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.whole {
+		return nil, false
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.pods[owner])) {
+		list = append(list, container.Summary{ID: id, State: c.entries[id].state})
+	}
+	return list, true
+}
+
+// get returns what is known of a container while it is in state. version goes to put.
+func (c *cache) get(owner types.UID, id, state string) (s seen, version uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entry(owner, id)
+	return e.seen, e.version, state != "" && e.state == state
 }
 
 // put keeps what inspect said. settled: it cannot change without an event that names it as started.
-func (c *cache) put(id, state string, s seen, mark uint64, settled bool) {
+func (c *cache) put(id, state string, s seen, version uint64, settled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if mark == c.changes && (settled || c.streams > 0) {
-		c.entries[id] = cached{state: state, seen: s}
+	if e := c.entries[id]; e != nil && e.version == version && (settled || c.streams > 0) {
+		e.state, e.seen = state, s
 	}
 }
 
-// drop forgets a container of which an event told.
+// drop has a container inspected again: something was done to it, or an event told of it.
 func (c *cache) drop(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.changes++
+	if e := c.entries[id]; e != nil {
+		c.changes++
+		e.version, e.state, e.seen = c.changes, "", seen{}
+	}
+}
+
+// started is drop after an event of a start, which is no news of a container that was seen to run: the end of a former run has its own.
+func (c *cache) started(id string) {
+	c.mu.Lock()
+	e := c.entries[id]
+	known := e != nil && e.state == string(container.StateRunning)
+	c.mu.Unlock()
+	if !known {
+		c.drop(id)
+	}
+}
+
+// gone forgets a container that does not exist any more.
+func (c *cache) gone(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(id)
+}
+
+// remove wants c.mu held.
+func (c *cache) remove(id string) {
+	e := c.entries[id]
+	if e == nil {
+		return
+	}
 	delete(c.entries, id)
+	delete(c.pods[e.owner], id)
+	if len(c.pods[e.owner]) == 0 {
+		delete(c.pods, e.owner)
+	}
 }
 
 // stream says that a stream of events has come up (1) or gone (-1). Both ways everything is forgotten: what happened in the gap is
@@ -50,27 +138,37 @@ func (c *cache) stream(change int) {
 	defer c.mu.Unlock()
 	c.changes++
 	c.streams += change
-	clear(c.entries)
+	c.reset, c.whole = c.changes, false
+	c.init()
 }
 
-// retain forgets all containers but those that exist.
-func (c *cache) retain(exists map[string]bool) {
+// mark goes to listed.
+func (c *cache) mark() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id := range c.entries {
-		if !exists[id] {
-			delete(c.entries, id)
-		}
-	}
+	return c.changes
 }
 
-// imageCache keeps the list of images while the stream of their events is up.
+// listed says which containers there are, as a list told that was asked for at mark. What has come since stays.
+func (c *cache) listed(exists map[string]bool, mark uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, e := range c.entries {
+		if !exists[id] && e.added <= mark {
+			c.remove(id)
+		}
+	}
+	c.whole = c.streams > 0 && mark >= c.reset
+}
+
+// imageCache keeps the list of images and those that were looked up while the stream of their events is up.
 type imageCache struct {
 	mu        sync.Mutex
 	list      ImageList
-	fresh     bool // list holds
+	fresh     bool                 // list holds
+	named     map[string]pod.Image // by full name
 	following bool
-	changes   uint64 // as for cache
+	changes   uint64 // so far: an answer that was asked for before one may be older than it
 }
 
 // get returns the list if it holds. mark goes to put.
@@ -88,12 +186,34 @@ func (c *imageCache) put(list ImageList, mark uint64) {
 	}
 }
 
+// look returns the image of that full name if it was looked up before. mark goes to found.
+func (c *imageCache) look(name string) (img pod.Image, mark uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	img, ok = c.named[name]
+	return img, c.changes, ok
+}
+
+func (c *imageCache) found(name string, img pod.Image, mark uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.following && mark == c.changes {
+		if c.named == nil || len(c.named) >= keptImages {
+			c.named = map[string]pod.Image{}
+		}
+		c.named[name] = img
+	}
+}
+
+// keptImages is how many images are remembered by name.
+const keptImages = 200
+
 // change says that the images may have changed.
 func (c *imageCache) change() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.changes++
-	c.list, c.fresh = ImageList{}, false
+	c.list, c.fresh, c.named = ImageList{}, false, nil
 }
 
 // follow says that the stream has come up or gone.

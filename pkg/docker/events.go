@@ -21,7 +21,7 @@ const (
 
 // changes are the events that can alter an Observed. exec events, which probes cause all the time, are not among them.
 var changes = []events.Action{
-	events.ActionStart, events.ActionDie, events.ActionOOM, events.ActionDestroy, events.ActionPause, events.ActionUnPause,
+	events.ActionCreate, events.ActionStart, events.ActionDie, events.ActionOOM, events.ActionDestroy, events.ActionPause, events.ActionUnPause,
 	events.ActionUpdate,
 }
 
@@ -101,12 +101,28 @@ func (e *Engine) ofContainers(pending *pending) (s stream, up <-chan struct{}) {
 		up:     func() { e.cache.stream(1); pending.add(""); told() },
 		down:   func() { e.cache.stream(-1) },
 		each: func(message events.Message) {
-			e.cache.drop(message.Actor.ID)
-			if uid, ok := e.owner(message.Actor.Attributes); ok {
+			if uid, ok := e.owner(message.Actor.Attributes); ok && e.noted(uid, message) {
 				pending.add(uid)
 			}
 		},
 	}, first
+}
+
+// noted takes in what an event tells of a container of the pod uid, and says whether who follows that pod should look.
+func (e *Engine) noted(uid types.UID, message events.Message) bool {
+	id := message.Actor.ID
+	switch message.Action {
+	case events.ActionCreate:
+		e.cache.see(uid, id)
+		return false // nothing runs yet, and mostly it was made by who follows
+	case events.ActionDestroy:
+		e.cache.gone(id)
+	case events.ActionStart:
+		e.cache.started(id)
+	default:
+		e.cache.drop(id)
+	}
+	return true
 }
 
 // ofImages are all events of images: they are rare, and their names differ from engine to engine.

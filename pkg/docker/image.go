@@ -49,6 +49,10 @@ func (e *Engine) Lookup(ctx context.Context, name string) (pod.Image, bool, erro
 	if err != nil {
 		return pod.Image{}, false, err
 	}
+	known, mark, ok := e.images.look(full)
+	if ok {
+		return known, true, nil
+	}
 	var answer image.InspectResponse
 	err = e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("inspect image %q", name), func(ctx context.Context, c *client.Client) (err error) {
 		answer, err = c.ImageInspect(ctx, full)
@@ -64,6 +68,7 @@ func (e *Engine) Lookup(ctx context.Context, name string) (pod.Image, bool, erro
 	if answer.Config != nil {
 		out.User = answer.Config.User
 	}
+	e.images.found(full, out, mark)
 	return out, true, nil
 }
 
@@ -151,6 +156,7 @@ func (e *Engine) Pull(ctx context.Context, name string, creds []pod.Credential) 
 	var failures []error
 	for i, cred := range creds {
 		err := e.pull(ctx, full, cred)
+		e.images.change() // the event of it may come later
 		if err == nil {
 			img, err = e.pulled(ctx, name)
 			return img, used + i, err

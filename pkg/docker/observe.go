@@ -18,8 +18,11 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// seen is one container of the engine as pods know it: exactly one of the first two is set.
+// seen is one container of the engine as pods know it: exactly one of sandbox and container is set.
 type seen struct {
+	namespace, name string // of the pod
+	grace           int64  // of the pod, in seconds
+
 	sandbox   *pod.Sandbox
 	container *pod.Container
 	commands  []string // ids of what is executed in it
@@ -33,7 +36,7 @@ const glimpsePatience = 10 * time.Second
 // ObserveAll returns every pod of which the engine has anything: one list, and an inspect for each container that is not known yet.
 func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
 	e.sweepLogs() // before anything starts: a link made for a start leads nowhere for a moment
-	all, err := e.observe(ctx, "")
+	all, err := e.observeAll(ctx)
 	if err == nil && !e.sweptHolders.Load() {
 		err = e.sweepHolders(ctx)
 		e.sweptHolders.Store(err == nil)
@@ -41,60 +44,60 @@ func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, er
 	return all, err
 }
 
-// Observe returns one pod. The list is filtered by the engine, so that the cost does not grow with other pods.
+// Observe returns one pod. While events come, the engine is asked only for containers of which they, or our own calls, have told something
+// new since it was last asked.
 func (e *Engine) Observe(ctx context.Context, uid types.UID) (pod.Observed, error) {
-	all, err := e.observe(ctx, uid)
+	list, ok := e.cache.of(uid)
+	if !ok {
+		var err error
+		if list, err = e.list(ctx, uid); err != nil {
+			return pod.Observed{}, err
+		}
+	}
+	found, err := e.lookAll(ctx, list, func(container.Summary) (types.UID, bool) { return uid, true }, false)
 	if err != nil {
 		return pod.Observed{}, err
 	}
-	return all[uid], nil
+	var out pod.Observed
+	for _, s := range found {
+		out = join(out, uid, s)
+	}
+	newestFirst(out)
+	return out, nil
 }
 
-func (e *Engine) observe(ctx context.Context, uid types.UID) (map[types.UID]pod.Observed, error) {
-	var list []container.Summary
-	err := e.call(ctx, e.cfg.CallTimeout, "list containers", func(ctx context.Context, c *client.Client) (err error) {
+// list asks for this node's containers: of one pod, or with uid "" of all.
+func (e *Engine) list(ctx context.Context, uid types.UID) (list []container.Summary, err error) {
+	err = e.call(ctx, e.cfg.CallTimeout, "list containers", func(ctx context.Context, c *client.Client) (err error) {
 		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: e.ours(uid)})
 		return err
 	})
+	return list, err
+}
+
+func (e *Engine) observeAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
+	mark := e.cache.mark()
+	list, err := e.list(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	found := make([]seen, len(list))
 	exists := map[string]bool{}
-	group, inner := errgroup.WithContext(ctx)
-	group.SetLimit(e.observers)
-	for i := range list {
-		exists[list[i].ID] = true
-		known, mark, ok := e.cache.get(list[i].ID, list[i].State)
-		if ok {
-			found[i] = known
-			continue
-		}
-		group.Go(func() (err error) {
-			limit := e.cfg.CallTimeout
-			if uid == "" {
-				limit = min(limit, glimpsePatience)
-			}
-			found[i], err = e.look(inner, list[i], mark, limit)
-			if silent := new(silence); uid == "" && errors.As(err, silent) {
-				found[i], err = glimpse(list[i]), nil
-			}
-			return err
-		})
+	for _, summary := range list {
+		exists[summary.ID] = true
 	}
-	if err := group.Wait(); err != nil {
+	e.cache.listed(exists, mark)
+	owner := func(s container.Summary) (types.UID, bool) { return e.owner(s.Labels) }
+	found, err := e.lookAll(ctx, list, owner, true)
+	if err != nil {
 		return nil, err
 	}
-	if uid == "" {
-		e.cache.retain(exists)
-		if !e.begun.Swap(true) {
-			e.endFormer(ctx, list, found)
-		}
+	if !e.begun.Swap(true) {
+		e.endFormer(ctx, list, found)
 	}
 	out := map[types.UID]pod.Observed{}
-	for i := range list {
-		if owner, ok := e.owner(list[i].Labels); ok {
-			out[owner] = join(out[owner], owner, list[i].Labels, found[i])
+	for i, s := range found {
+		if uid, ok := owner(list[i]); ok {
+			out[uid] = join(out[uid], uid, s)
 		}
 	}
 	for uid, o := range out {
@@ -102,6 +105,37 @@ func (e *Engine) observe(ctx context.Context, uid types.UID) (map[types.UID]pod.
 		out[uid] = o
 	}
 	return out, nil
+}
+
+// lookAll tells what each container of a list is, by the cache or by the engine; nothing of those without an owner. Where glimpses will
+// do, one of which the engine does not tell in time is told as far as the list goes.
+func (e *Engine) lookAll(ctx context.Context, list []container.Summary, owner func(container.Summary) (types.UID, bool), glimpses bool) ([]seen, error) {
+	limit := e.cfg.CallTimeout
+	if glimpses {
+		limit = min(limit, glimpsePatience)
+	}
+	found := make([]seen, len(list))
+	group, inner := errgroup.WithContext(ctx)
+	group.SetLimit(e.observers)
+	for i, summary := range list {
+		uid, ok := owner(summary)
+		if !ok {
+			continue
+		}
+		known, version, ok := e.cache.get(uid, summary.ID, summary.State)
+		if ok {
+			found[i] = known
+			continue
+		}
+		group.Go(func() (err error) {
+			found[i], err = e.look(inner, summary.ID, version, limit)
+			if silent := new(silence); glimpses && errors.As(err, silent) {
+				found[i], err = glimpse(summary), nil
+			}
+			return err
+		})
+	}
+	return found, group.Wait()
 }
 
 // endFormer has the commands of probes and hooks ended that agents before this one have left in running containers.
@@ -117,10 +151,11 @@ func (e *Engine) endFormer(ctx context.Context, list []container.Summary, found 
 	}
 }
 
-// look inspects one container of a list. One that vanished since is nothing.
-func (e *Engine) look(ctx context.Context, summary container.Summary, mark uint64, limit time.Duration) (seen, error) {
-	answer, err := e.inspectWithin(ctx, limit, summary.ID)
+// look inspects one container. One that vanished since is nothing.
+func (e *Engine) look(ctx context.Context, id string, version uint64, limit time.Duration) (seen, error) {
+	answer, err := e.inspectWithin(ctx, limit, id)
 	if gone(err) {
+		e.cache.gone(id)
 		return seen{}, nil
 	}
 	if err != nil {
@@ -128,13 +163,12 @@ func (e *Engine) look(ctx context.Context, summary container.Summary, mark uint6
 	}
 	s := view(answer)
 	s.commands = answer.ExecIDs
-	settled := answer.State.Status == container.StateExited || answer.State.Status == container.StateDead
 	if c := s.container; c != nil && c.State == pod.Exited {
 		c.Message = e.terminationMessage(ctx, answer)
 	}
 	// A start that fails moves a created container without an event.
-	if answer.State.Status == summary.State && summary.State != container.StateCreated {
-		e.cache.put(summary.ID, summary.State, s, mark, settled)
+	if state := answer.State.Status; state != container.StateCreated {
+		e.cache.put(id, string(state), s, version, state == container.StateExited || state == container.StateDead)
 	}
 	return s, nil
 }
@@ -154,13 +188,12 @@ func glimpse(summary container.Summary) seen {
 }
 
 // join adds what was seen to the pod it belongs to. The newest container's labels tell the pod's names and grace.
-func join(o pod.Observed, uid types.UID, labels map[string]string, s seen) pod.Observed {
+func join(o pod.Observed, uid types.UID, s seen) pod.Observed {
 	if s.sandbox == nil && s.container == nil {
 		return o
 	}
 	if o.UID == "" {
-		o.UID, o.Namespace, o.Name = uid, labels[LabelPodNamespace], labels[LabelPodName]
-		o.Grace, _ = strconv.ParseInt(labels[LabelGrace], 10, 64)
+		o.UID, o.Namespace, o.Name, o.Grace = uid, s.namespace, s.name, s.grace
 	}
 	o.Unclear = o.Unclear || s.unclear
 	if s.sandbox != nil {
@@ -185,11 +218,14 @@ func newestFirst(o pod.Observed) {
 func view(in container.InspectResponse) seen {
 	labels := in.Config.Labels
 	created, addresses := stamp(in.Created), addressesOf(in)
+	s := seen{namespace: labels[LabelPodNamespace], name: labels[LabelPodName]}
+	s.grace, _ = strconv.ParseInt(labels[LabelGrace], 10, 64)
 	if labels[LabelType] == typeSandbox {
-		return seen{sandbox: &pod.Sandbox{
+		s.sandbox = &pod.Sandbox{
 			ID: in.ID, Attempt: number(labels, LabelRestartCount), Running: in.State.Running,
 			Unstarted: in.State.Status == container.StateCreated, CreatedAt: created, Addresses: addresses, Runtime: labels[LabelRuntime],
-		}}
+		}
+		return s
 	}
 	c := &pod.Container{
 		ID: in.ID, Name: labels[LabelContainerName], Kind: kindOf(labels), Attempt: number(labels, LabelRestartCount),
@@ -216,7 +252,8 @@ func view(in container.InspectResponse) seen {
 			c.FinishedAt = c.StartedAt
 		}
 	}
-	return seen{container: c}
+	s.container = c
+	return s
 }
 
 // stamp parses a time of the engine, which writes the year 1 for "never".

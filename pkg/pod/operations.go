@@ -30,13 +30,14 @@ func (w *worker) launch(step Step, now time.Time) {
 	}
 	klog.V(2).InfoS("Step", "pod", klog.KObj(w.pod), "action", step.Action, "container", step.Container, "attempt", step.Attempt, "id", step.ID, "reason", step.Reason)
 	w.ops[op] = struct{}{}
-	do := w.doing(step)
+	do := w.doing(op)
 	w.crew.do(ctx, do, func(err error) {
 		cancel()
 		w.inbox.put(func() {
 			delete(w.ops, op)
 			w.finished++
 			w.lastEnd = w.parts.Clock.Now()
+			w.cgroupTouched(op)
 			w.settled(op, err)
 		})
 	})
@@ -63,8 +64,8 @@ func (w *worker) announce(step Step, now time.Time) {
 }
 
 // doing is the slow part of a step. It runs outside the loop and reads nothing of the worker that changes.
-func (w *worker) doing(step Step) func(context.Context) error {
-	pod, parts := w.pod, w.parts
+func (w *worker) doing(op *operation) func(context.Context) error {
+	step, pod, parts := op.step, w.pod, w.parts
 	ips := PodAddresses(pod, w.observed, w.know.HostIPs)
 	kind, spec, _ := FindContainer(pod, step.Container)
 	switch step.Action {
@@ -73,7 +74,7 @@ func (w *worker) doing(step Step) func(context.Context) error {
 			if step.Sandbox, err = parts.Resolver.Sandbox(ctx, pod); err != nil {
 				return err
 			}
-			if step.Sandbox.CgroupParent, err = makeCgroup(ctx, parts.Cgroups, pod); err != nil {
+			if step.Sandbox.CgroupParent, op.cgroup, err = makeCgroup(ctx, parts.Cgroups, pod); err != nil {
 				return err
 			}
 			return parts.Runtime.Apply(ctx, pod, step)
@@ -84,11 +85,14 @@ func (w *worker) doing(step Step) func(context.Context) error {
 			at.SandboxID, at.Addresses, at.Runtime = box.ID, box.Addresses, box.Runtime
 		}
 		at.TargetID = w.runningID(targetName(pod, kind, step.Container))
+		op.asIs = w.cgroupSuffices()
 		return func(ctx context.Context) (err error) {
 			if step.Inputs, err = parts.Resolver.Container(ctx, pod, spec, at); err != nil {
 				return err
 			}
-			if step.Inputs.CgroupParent, err = makeCgroup(ctx, parts.Cgroups, pod); err != nil {
+			if op.asIs {
+				step.Inputs.CgroupParent = parts.Cgroups.Parent(pod)
+			} else if step.Inputs.CgroupParent, _, err = makeCgroup(ctx, parts.Cgroups, pod); err != nil {
 				return err
 			}
 			return parts.Runtime.Apply(ctx, pod, step)
@@ -117,16 +121,33 @@ func (w *worker) doing(step Step) func(context.Context) error {
 	return func(ctx context.Context) error { return parts.Runtime.Apply(ctx, pod, step) }
 }
 
-// makeCgroup makes the pod's cgroup, or finds that it is there and large enough, and names it for the engine. It never takes anything
-// from it: what was granted before may still be in use.
-func makeCgroup(ctx context.Context, cgroups Cgroups, pod *v1.Pod) (parent string, err error) {
+// cgroupSuffices says that the pod's cgroup is known to be there, for while the sandbox runs in it it does not go, and to be large enough.
+func (w *worker) cgroupSuffices() bool {
+	box := newestSandbox(w.observed)
+	return w.cgroup != nil && box != nil && box.Running && PodResourcesOf(w.pod).atLeast(*w.cgroup) == *w.cgroup
+}
+
+// cgroupTouched notes what is known of the pod's cgroup after a step. Others may have run beside it: only the first of all, which makes the
+// cgroup, is believed.
+func (w *worker) cgroupTouched(op *operation) {
+	switch {
+	case op.step.Action == CreateSandbox:
+		w.cgroup = op.cgroup
+	case op.step.Action == UpdatePod, op.step.Action == StartContainer && !op.asIs:
+		w.cgroup = nil
+	}
+}
+
+// makeCgroup makes the pod's cgroup, or finds that it is there and large enough, names it for the engine and says what it is held to. It
+// never takes anything from it: what was granted before may still be in use.
+func makeCgroup(ctx context.Context, cgroups Cgroups, pod *v1.Pod) (parent string, held *Resources, err error) {
 	if cgroups == nil {
-		return "", nil
+		return "", nil, nil
 	}
 	want := PodResourcesOf(pod)
 	have, err := cgroups.Limits(pod)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if have != nil {
 		want = want.atLeast(*have)
@@ -134,7 +155,10 @@ func makeCgroup(ctx context.Context, cgroups Cgroups, pod *v1.Pod) (parent strin
 	if have == nil || want != *have {
 		err = cgroups.Limit(ctx, pod, want)
 	}
-	return cgroups.Parent(pod), err
+	if err != nil {
+		return "", nil, err
+	}
+	return cgroups.Parent(pod), &want, nil
 }
 
 // runningID is the engine's id of the container of that name while it runs; "" otherwise.

@@ -41,6 +41,8 @@ type worker struct {
 	taken     int       // finished when observed was taken; -1: never
 	finished  int       // steps that have ended
 	lastEnd   time.Time // when the last of them did
+	// cgroup is what the pod's cgroup was held to by the last step, or as last looked at; nil: to be looked at. Nobody else changes it.
+	cgroup *Resources
 
 	ops      map[*operation]struct{}
 	probes   map[probeKey]*probeRun
@@ -63,6 +65,8 @@ type operation struct {
 	step   Step
 	cancel context.CancelFunc
 	since  time.Time
+	cgroup *Resources // what the pod's cgroup is held to since it was made; read when the step has ended
+	asIs   bool       // the pod's cgroup was good for it
 	// dropped says that we cancelled it ourselves: its failure means nothing.
 	dropped bool
 }
@@ -152,12 +156,8 @@ func (w *worker) observe() {
 		return
 	}
 	w.observing, w.stale = true, false
-	at, pod := w.finished, w.pod
+	at, pod, cgroup := w.finished, w.pod, w.cgroup
 	var observed Observed
-	var cgroup *Resources
-	if w.taken == at {
-		cgroup = w.observed.Cgroup // which nobody but our steps changes
-	}
 	w.crew.do(w.ctx, func(ctx context.Context) (err error) {
 		if observed, err = w.parts.Runtime.Observe(ctx, w.uid); err == nil && w.parts.Cgroups != nil && cgroup == nil {
 			cgroup, err = w.parts.Cgroups.Limits(pod)
@@ -175,6 +175,9 @@ func (w *worker) observe() {
 			}
 			w.succeeded("observe")
 			w.observed, w.taken = observed, at
+			if at == w.finished {
+				w.cgroup = observed.Cgroup
+			}
 		})
 	})
 }
@@ -206,7 +209,7 @@ func (w *worker) seen(observed Observed, began time.Time) {
 	if observed.Unclear || len(w.ops) > 0 || w.observing || !w.lastEnd.Before(began) {
 		return
 	}
-	observed.Cgroup = w.observed.Cgroup
+	observed.Cgroup = w.observed.Cgroup // which nobody but our steps changes
 	w.observed, w.taken, w.stale = observed, w.finished, false
 }
 

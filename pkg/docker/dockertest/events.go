@@ -48,9 +48,12 @@ func (e *Engine) streamEvents(w http.ResponseWriter, r *http.Request) {
 	encoder := json.NewEncoder(w)
 	for {
 		e.mu.Lock()
-		news, changed := e.events[at:], e.changed
+		news, changed, restarted := e.events[at:], e.changed, e.down != down
 		at = len(e.events)
 		e.mu.Unlock()
+		if restarted {
+			return
+		}
 		for _, event := range news {
 			if matches(args, event) && encoder.Encode(event) != nil {
 				return
