@@ -46,12 +46,12 @@ func (l logLinks) flat() string { return filepath.Join(filepath.Dir(l.dir), "con
 func (l logLinks) with(make bool, do func(pods, flat *os.Root) error) error {
 	var roots []*os.Root
 	for _, dir := range []string{l.dir, l.flat()} {
-		if make {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return err
+		root, err := os.OpenRoot(dir)
+		if make && errors.Is(err, fs.ErrNotExist) {
+			if err = os.MkdirAll(dir, 0o755); err == nil {
+				root, err = os.OpenRoot(dir)
 			}
 		}
-		root, err := os.OpenRoot(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -77,6 +77,10 @@ func (l logLinks) add(p *v1.Pod, container string, attempt int, file string) err
 
 // relink makes name a link to target, whatever it was.
 func relink(root *os.Root, name, target string) error {
+	err := root.Symlink(target, name)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
 	if have, err := root.Readlink(name); err == nil && have == target {
 		return nil
 	}

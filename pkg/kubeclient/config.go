@@ -123,7 +123,9 @@ func fromServer(server string) (*rest.Config, error) {
 func Events(client kubernetes.Interface, component, nodeName string) (recorder record.EventRecorder, stop func()) {
 	broadcaster := record.NewBroadcaster(record.WithContext(context.Background()))
 	broadcaster.StartRecordingToSink(&typedv1.EventSinkImpl{Interface: client.CoreV1().Events("")})
-	broadcaster.StartStructuredLogging(3)
+	if klog.V(3).Enabled() { // else each event would wake a goroutine for nothing
+		broadcaster.StartStructuredLogging(3)
+	}
 	return broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: component, Host: nodeName}), broadcaster.Shutdown
 }
 

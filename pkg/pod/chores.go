@@ -112,6 +112,10 @@ func (w *worker) report() {
 			return
 		}
 	}
+	if w.unfinished() {
+		return
+	}
+	w.unsent = time.Time{}
 	status := *w.know.Last.DeepCopy()
 	w.chore("status", func(ctx context.Context) error {
 		err := w.parts.Status.Write(ctx, target, status)
@@ -125,6 +129,27 @@ func (w *worker) report() {
 			w.sent = &status
 		}
 	})
+}
+
+// statusPatience is how long a status may wait for a start that is under way, whose end makes another.
+const statusPatience = time.Second
+
+// unfinished says that the status tells only how far the pod's first start has come, which goes on: what comes of it is worth a write, at
+// once, and each step of it is not.
+func (w *worker) unfinished() bool {
+	if w.know.Phase != Syncing || w.know.Last.Phase != v1.PodPending || len(w.know.Failures) > 0 || len(w.pod.Spec.InitContainers) > 0 || !w.launching() {
+		return false
+	}
+	now := w.parts.Clock.Now()
+	if w.unsent.IsZero() {
+		w.unsent = now
+	}
+	until := w.unsent.Add(statusPatience)
+	if !until.After(now) {
+		return false
+	}
+	w.lookAt(until)
+	return true
 }
 
 // mirrored says that a static pod's mirror is there and its own; else it is seen to.

@@ -48,6 +48,7 @@ type worker struct {
 	probes   map[probeKey]*probeRun
 	chores   map[string]*chore
 	sent     *v1.PodStatus // what the API server has of us; nil: to be written
+	unsent   time.Time     // since when a status waits for a start to end; zero: none does
 	said     map[string]string
 	next     time.Time
 	decision Decision
@@ -190,12 +191,26 @@ const startPatience = 2 * time.Second
 func (w *worker) starting() bool {
 	for op := range w.ops {
 		until := op.since.Add(startPatience)
-		if (op.step.Action == CreateSandbox || op.step.Action == StartContainer) && until.After(w.parts.Clock.Now()) {
+		if op.starts() && until.After(w.parts.Clock.Now()) {
 			w.lookAt(until)
 			return true
 		}
 	}
 	return false
+}
+
+// launching says whether a step that starts something is under way.
+func (w *worker) launching() bool {
+	for op := range w.ops {
+		if op.starts() {
+			return true
+		}
+	}
+	return false
+}
+
+func (op *operation) starts() bool {
+	return op.step.Action == CreateSandbox || op.step.Action == StartContainer
 }
 
 // hint says that the engine's containers may have changed.
@@ -265,7 +280,7 @@ func (w *worker) terminate(why string) {
 	w.know.Phase = Terminating
 	w.know.Deadline = w.parts.Clock.Now().Add(stopGrace(w.pod))
 	for op := range w.ops {
-		if op.step.Action == StartContainer || op.step.Action == CreateSandbox {
+		if op.starts() {
 			op.drop()
 		}
 	}
