@@ -187,10 +187,15 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 }
 
 func (e *Engine) start(ctx context.Context, id, name string) error {
-	defer e.cache.drop(id)
-	return e.call(ctx, e.cfg.CallTimeout, "start container "+name, func(ctx context.Context, c *client.Client) error {
+	err := e.call(ctx, e.cfg.CallTimeout, "start container "+name, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStart(ctx, id, container.StartOptions{})
 	})
+	if err != nil {
+		e.cache.drop(id)
+		return err
+	}
+	e.cache.started(id)
+	return nil
 }
 
 // stop ends a container: its stop signal, grace (rounded up to seconds), kill. An engine that does not manage it within the grace period

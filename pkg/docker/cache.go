@@ -100,7 +100,8 @@ func (c *cache) drop(id string) {
 	}
 }
 
-// started is drop after an event of a start, which is no news of a container that was seen to run: the end of a former run has its own.
+// started is drop after a start, or the event of one, which is no news of a container that was seen to run: the end of a former run has an
+// event of its own.
 func (c *cache) started(id string) {
 	c.mu.Lock()
 	e := c.entries[id]

@@ -132,7 +132,7 @@ func (w *worker) report() {
 }
 
 // statusPatience is how long a status may wait for a start that is under way, whose end makes another.
-const statusPatience = time.Second
+const statusPatience = 2 * time.Second
 
 // unfinished says that the status tells only how far the pod's first start has come, which goes on: what comes of it is worth a write, at
 // once, and each step of it is not.
