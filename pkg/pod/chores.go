@@ -92,7 +92,11 @@ func (w *worker) reckon() {
 	// A pod that had ended before this agent began, and of which the engine has nothing, keeps the status that it has.
 	if !isTerminal(w.pod.Status.Phase) || fromFile(w.pod) || len(w.observed.Containers) > 0 {
 		before := w.know.Last
-		w.know.Last = Status(w.pod, w.observed, w.know, w.parts.Clock.Now())
+		now := w.parts.Clock.Now()
+		w.know.Last = Status(w.pod, w.observed, w.know, now)
+		if start := w.know.Last.StartTime; w.know.Began.IsZero() && !start.IsZero() {
+			w.know.Began = now.Add(-max(now.Sub(start.Time), 0))
+		}
 		w.tellResize(&before, &w.know.Last)
 	}
 	w.final = w.know.Phase == Terminated

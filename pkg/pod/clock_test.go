@@ -5,6 +5,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestClockSetBack: a container that exited at a time that is yet to come is not held up until then, and one that exited just now is.
@@ -24,6 +25,42 @@ func TestClockSetBack(t *testing.T) {
 		started := len(d.Steps) == 1 && d.Steps[0].Action == StartContainer
 		if started != starts {
 			t.Errorf("ended %s from now: started %t, want %t: %+v", ended, started, starts, d)
+		}
+	}
+}
+
+// TestClockJumps: what has begun under this agent lasts as long as time goes by, and not until the clock shows some time.
+func TestClockJumps(t *testing.T) {
+	const day = 24 * time.Hour
+	seconds := int64(60)
+	p := &v1.Pod{Spec: v1.PodSpec{ActiveDeadlineSeconds: &seconds, RestartPolicy: v1.RestartPolicyNever, HostNetwork: true,
+		Containers: []v1.Container{{Name: "c", Image: "i"}}}}
+	now := time.Now() // with what has gone by: the times below have none, as those that are read
+	wall := now.Round(0)
+	for _, c := range []struct {
+		name          string
+		ran           time.Duration // really
+		start         time.Time     // as the status says
+		deadline      bool          // activeDeadlineSeconds is over
+		began         bool          // under this agent
+		probe, probed time.Duration // initial delay, and what is left of it
+	}{
+		{"no jump", 30 * time.Second, wall.Add(-30 * time.Second), false, true, 40 * time.Second, 10 * time.Second},
+		{"no jump, later", 70 * time.Second, wall.Add(-70 * time.Second), true, true, 40 * time.Second, 0},
+		{"clock set forward by a day", 30 * time.Second, wall.Add(-30*time.Second - day), false, true, 40 * time.Second, 0},
+		{"clock set back by a day", 70 * time.Second, wall.Add(day - 70*time.Second), true, true, 40 * time.Second, 40 * time.Second},
+		{"of an agent before", 70 * time.Second, wall.Add(-70 * time.Second), true, false, 0, 0},
+	} {
+		start := metav1.NewTime(c.start)
+		know := Knowledge{Platform: Platform{OS: "linux", SharedNetwork: true}, Last: v1.PodStatus{StartTime: &start}}
+		if c.began {
+			know.Began = now.Add(-c.ran)
+		}
+		if d := Plan(p, Observed{}, know, now); (d.End != nil) != c.deadline {
+			t.Errorf("%s: end %+v, want one: %t", c.name, d.End, c.deadline)
+		}
+		if got := firstProbe(c.start, now, c.probe); got != c.probed {
+			t.Errorf("%s: the first probe waits for %s, want %s", c.name, got, c.probed)
 		}
 	}
 }

@@ -24,6 +24,8 @@ type Knowledge struct {
 	Disrupted bool
 	// Last is the pod's last known status: the worker's own, or the API server's when the worker was made.
 	Last v1.PodStatus
+	// Began is the start time of Last as this agent counts time, which no setting of the clock changes; zero: only Last has it.
+	Began time.Time
 	// HostIPs are the node's addresses, primary first.
 	HostIPs []netip.Addr
 

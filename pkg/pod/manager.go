@@ -82,7 +82,7 @@ type Manager struct {
 	inbox *inbox
 	crew  crew
 	start time.Time
-	beat  atomic.Int64 // when the loop last went round, Unix nanoseconds; 0: not running
+	beat  atomic.Pointer[time.Time] // when the loop last went round; nil: not running
 
 	mu      sync.RWMutex
 	workers map[types.UID]*worker // written by the loop alone
@@ -127,7 +127,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer beat.Stop()
 	objects := m.parts.Objects.Changed()
 	for {
-		m.beat.Store(m.parts.Clock.Now().UnixNano())
+		now := m.parts.Clock.Now()
+		m.beat.Store(&now)
 		select {
 		case <-ctx.Done():
 			return nil

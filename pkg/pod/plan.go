@@ -116,7 +116,11 @@ func (p *planner) chooseRuntime() bool {
 // mustEnd says why the pod may not go on.
 func (p *planner) mustEnd() *Rejection {
 	if seconds := p.pod.Spec.ActiveDeadlineSeconds; seconds != nil && !p.know.Last.StartTime.IsZero() {
-		deadline := p.know.Last.StartTime.Add(time.Duration(*seconds) * time.Second)
+		began := p.know.Began
+		if began.IsZero() {
+			began = p.know.Last.StartTime.Time
+		}
+		deadline := began.Add(time.Duration(*seconds) * time.Second)
 		if !p.now.Before(deadline) {
 			return &Rejection{Reason: reasonDeadline, Message: messageDeadline}
 		}

@@ -72,14 +72,20 @@ func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c
 			target.Env = append(target.Env, Env{Name: e.Name, Value: e.Value})
 		}
 	}
-	first := c.StartedAt.Add(time.Duration(probe.InitialDelaySeconds) * time.Second)
 	period := seconds(probe.PeriodSeconds, 10)
+	wait := firstProbe(c.StartedAt, now, time.Duration(probe.InitialDelaySeconds)*time.Second)
 	if c.StartedAt.Before(w.agentStart) {
 		// This agent is new and may have many containers to probe: spread the first probes over a period.
-		first = now.Add(spread(key, period))
+		wait = spread(key, period)
 	}
 	run := probing{worker: w, key: key, probe: probe, container: spec, target: target, period: period, kind: c.Kind, pod: w.pod}
-	w.crew.do(ctx, func(ctx context.Context) error { run.loop(ctx, first.Sub(now)); return nil }, func(error) {})
+	w.crew.do(ctx, func(ctx context.Context) error { run.loop(ctx, wait); return nil }, func(error) {})
+}
+
+// firstProbe is how long the first probe of a container that started then, by the engine's clock, has to wait. A start that seems to lie in
+// the future, since the clock was set back or the engine's is ahead, was just now.
+func firstProbe(started, now time.Time, initial time.Duration) time.Duration {
+	return max(min(started.Add(initial).Sub(now), initial), 0)
 }
 
 // spread is a part of period that differs from container to container but is always the same for one.

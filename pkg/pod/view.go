@@ -186,10 +186,10 @@ func stateWord(st *v1.ContainerStatus) string {
 // Ready is nil while the loop goes round; it says nothing about single pods.
 func (m *Manager) Ready() error {
 	beat := m.beat.Load()
-	if beat == 0 {
+	if beat == nil {
 		return errors.New("pods are not managed yet: the engine has not told what it runs")
 	}
-	if age := m.parts.Clock.Since(time.Unix(0, beat)); age > 3*beatPeriod {
+	if age := m.parts.Clock.Since(*beat); age > 3*beatPeriod {
 		return fmt.Errorf("pods have not been looked at for %s", age.Round(time.Second))
 	}
 	return nil

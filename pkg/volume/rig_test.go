@@ -35,6 +35,7 @@ type objects struct {
 	configMaps map[string]map[string]string
 	node       *v1.Node
 	clock      *testclock.FakePassiveClock
+	ahead      time.Duration // of the API server's clock before ours
 	claims     map[string]*v1.PersistentVolumeClaim
 	pvs        map[string]*v1.PersistentVolume
 	bundles    []certificatesv1beta1.ClusterTrustBundle
@@ -95,7 +96,7 @@ func (o *objects) Token(_ context.Context, ns, account string, r *authentication
 	o.tokens++
 	r = r.DeepCopy()
 	r.Status.Token = fmt.Sprintf("%s/%s %v for %s #%d", ns, account, r.Spec.Audiences, r.Spec.BoundObjectRef.UID, o.tokens)
-	r.Status.ExpirationTimestamp = metav1.NewTime(o.clock.Now().Add(time.Duration(*r.Spec.ExpirationSeconds) * time.Second))
+	r.Status.ExpirationTimestamp = metav1.NewTime(o.clock.Now().Add(o.ahead + time.Duration(*r.Spec.ExpirationSeconds)*time.Second))
 	return r, nil
 }
 

@@ -39,13 +39,13 @@ func (m *Manager) tokenFile(ctx context.Context, s *podState, p *v1.Pod, src *v1
 	}
 	t, have := s.tokens[key]
 	now := m.clock.Now()
-	if !have || !now.Before(t.renew) {
+	if !have || passed(now, t.renew) {
 		fresh, err := m.requestToken(ctx, p, key)
 		switch {
 		case err == nil:
 			t = fresh
 			s.tokens[key] = fresh
-		case have && now.Before(t.expires):
+		case have && !passed(now, t.expires):
 			klog.ErrorS(err, "Keeping the former service account token", "pod", klog.KObj(p), "expires", t.expires)
 		default:
 			return nil, err
@@ -77,13 +77,17 @@ func (m *Manager) requestToken(ctx context.Context, p *v1.Pod, key tokenKey) (to
 	if got.Status.Token == "" {
 		return token{}, fmt.Errorf("failed to fetch token: the API server sent an empty one for service account %q", key.account)
 	}
-	t := token{text: got.Status.Token, expires: got.Status.ExpirationTimestamp.Time}
-	if t.expires.IsZero() {
-		t.expires = asked.Add(time.Duration(key.seconds) * time.Second)
+	// Its life, and not the time at which it expires: that is by the API server's clock.
+	life := time.Duration(key.seconds) * time.Second
+	if got.Spec.ExpirationSeconds != nil {
+		life = time.Duration(*got.Spec.ExpirationSeconds) * time.Second
 	}
-	t.renew = asked.Add(min(t.expires.Sub(asked)*8/10, maxTokenAge))
-	return t, nil
+	return token{text: got.Status.Token, expires: asked.Add(life), renew: asked.Add(min(life*8/10, maxTokenAge))}, nil
 }
+
+// passed says whether t is over, by the time that has gone by or by the clock: the one does not count while the machine sleeps, the other
+// may be set back.
+func passed(now, t time.Time) bool { return !now.Before(t) || !now.Round(0).Before(t.Round(0)) }
 
 // onlyUser is the user as which all containers of p run, if the spec names exactly one.
 func (m *Manager) onlyUser(p *v1.Pod) *int64 {

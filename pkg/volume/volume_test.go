@@ -299,3 +299,36 @@ func TestWriteFile(t *testing.T) {
 		t.Error("wrote to a directory")
 	}
 }
+
+// TestTokenClock: a token is renewed when four fifths of its life have gone by, or when the clock says so; the API server's clock does not
+// matter.
+func TestTokenClock(t *testing.T) {
+	now := time.Now()
+	renew := now.Add(48 * time.Minute)
+	for _, c := range []struct {
+		name string
+		now  time.Time
+		want bool
+	}{
+		{"nothing", now, false},
+		{"time goes by", now.Add(48 * time.Minute), true},
+		{"the machine slept, or the clock was set forward", now.Round(0).Add(24 * time.Hour), true},
+		{"the clock was set back", now.Round(0).Add(-24 * time.Hour), false},
+	} {
+		if got := passed(c.now, renew); got != c.want {
+			t.Errorf("%s: renewed %t, want %t", c.name, got, c.want)
+		}
+	}
+	for _, ahead := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
+		r := newRig(t, linux)
+		r.api.ahead = ahead
+		got, err := r.requestToken(t.Context(), makePod(), tokenKey{account: "default", seconds: 3600})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := r.clock.Now()
+		if got.renew != begin.Add(48*time.Minute) || got.expires != begin.Add(time.Hour) {
+			t.Errorf("API server ahead by %s: renewed after %s, expires after %s", ahead, got.renew.Sub(begin), got.expires.Sub(begin))
+		}
+	}
+}
