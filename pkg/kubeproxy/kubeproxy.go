@@ -49,8 +49,9 @@ type Routes interface {
 type Parts struct {
 	Client  kubernetes.Interface
 	Backend func(Host) proxy.Backend
-	Routes  Routes          // nil: none
-	Hints   <-chan struct{} // the host changed; may be nil
+	Routes  Routes               // nil: none
+	Hints   <-chan struct{}      // the host changed; may be nil
+	Ranges  func([]netip.Prefix) // is told the ranges of service addresses; nil: nobody asks
 	Events  record.EventRecorder
 	Clock   clock.WithTicker
 }
@@ -92,7 +93,7 @@ func New(cfg Config, parts Parts) (*Proxy, error) {
 	p.health = proxy.NewHealth(parts.Clock, cfg.Node, metrics)
 	warn := func(service proxy.ServiceName, reason, message string) { p.loop.Warn(service, reason, message) }
 	p.backend = parts.Backend(Host{Healthy: p.health.Healthy, Warn: warn, Register: p.registry.MustRegister})
-	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints,
+	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints, Ranges: parts.Ranges,
 		HidesClients: hidesClients(p.backend), Events: parts.Events, Clock: parts.Clock}
 	if b, ok := p.backend.(othersSetter); ok {
 		loop.Others = b.SetOthers

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -39,6 +40,9 @@ type LoopConfig struct {
 	Hints <-chan struct{}
 	// Others is told the addresses of all other nodes when they change, before the Sync that should know; may be nil.
 	Others func([]netip.Addr)
+	// Ranges is told from which ranges the cluster takes service addresses when they change, before the Sync that should know; none: unknown.
+	// nil: nobody asks.
+	Ranges func([]netip.Prefix)
 	// HidesClients says that endpoints see this host's address instead of a client's. A Service that asks for the client's own
 	// (externalTrafficPolicy Local) gets one Event about it.
 	HidesClients bool
@@ -68,6 +72,7 @@ type Loop struct {
 	problems map[ServiceName][]Problem
 	hidden   map[ServiceName]bool // were told that clients' addresses are not shown
 	nodes    map[string]*v1.Node
+	ranges   map[string]*networking.ServiceCIDR
 }
 
 // NewLoop returns a Loop that has seen nothing.
@@ -76,7 +81,7 @@ func NewLoop(cfg LoopConfig) *Loop {
 		cfg.Resync = defaultResync
 	}
 	return &Loop{cfg: cfg, inbox: newInbox(), start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node), failing: map[ServiceName]string{},
-		problems: map[ServiceName][]Problem{}, hidden: map[ServiceName]bool{}, nodes: map[string]*v1.Node{}}
+		problems: map[ServiceName][]Problem{}, hidden: map[ServiceName]bool{}, nodes: map[string]*v1.Node{}, ranges: map[string]*networking.ServiceCIDR{}}
 }
 
 // WriteTable prints the Table as it is now, and below it what was left out and what the back end could not serve.
@@ -208,8 +213,9 @@ func (l *Loop) apply(batch batch) (whole bool) {
 			l.tracker.SetSlice(slice)
 		}
 	}
+	whole = l.applyRanges(batch.ranges)
 	if len(batch.nodes) == 0 {
-		return false
+		return whole
 	}
 	others := otherAddresses(l.nodes, l.cfg.Node.Name)
 	for name, node := range batch.nodes {
@@ -228,9 +234,33 @@ func (l *Loop) apply(batch batch) (whole bool) {
 	l.tracker.SetNode(info)
 	now := otherAddresses(l.nodes, l.cfg.Node.Name)
 	if l.cfg.Others == nil || slices.Equal(others, now) {
-		return false
+		return whole
 	}
 	l.cfg.Others(now)
+	return true
+}
+
+// applyRanges hands on the ranges of service addresses, and says whether they have changed.
+func (l *Loop) applyRanges(changed map[string]*networking.ServiceCIDR) bool {
+	if len(changed) == 0 {
+		return false
+	}
+	for name, cidr := range changed {
+		if delete(l.ranges, name); cidr != nil {
+			l.ranges[name] = cidr
+		}
+	}
+	var all []netip.Prefix
+	for _, cidr := range l.ranges {
+		for _, text := range cidr.Spec.CIDRs {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				all = append(all, p)
+			} else {
+				klog.ErrorS(nil, "Left out", "problem", fmt.Sprintf("ServiceCIDR %s spec.cidrs: %q is not a range such as 10.96.0.0/12", cidr.Name, text))
+			}
+		}
+	}
+	l.cfg.Ranges(all)
 	return true
 }
 

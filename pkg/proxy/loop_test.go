@@ -34,6 +34,7 @@ type rig struct {
 	metrics *prometheus.Registry
 	hints   chan struct{}
 	others  chan []netip.Addr
+	ranges  chan []netip.Prefix
 	synced  chan struct{}
 }
 
@@ -41,12 +42,12 @@ func newRig(t *testing.T) *rig { return newRigOf(t, false) }
 
 func newRigOf(t *testing.T, hidesClients bool) *rig {
 	r := &rig{t: t, backend: proxytest.NewBackend(), events: record.NewFakeRecorder(100), metrics: prometheus.NewRegistry(), hints: make(chan struct{}),
-		others: make(chan []netip.Addr, 10), synced: make(chan struct{})}
+		others: make(chan []netip.Addr, 10), ranges: make(chan []netip.Prefix, 10), synced: make(chan struct{})}
 	node := proxy.NodeInfo{Name: "n1"}
 	metrics := proxy.NewMetrics(r.metrics, node)
 	r.health = proxy.NewHealth(clock.RealClock{}, node, metrics)
 	r.loop = proxy.NewLoop(proxy.LoopConfig{Node: node, Backend: r.backend, Health: r.health, Metrics: metrics, Resync: time.Hour, Hints: r.hints,
-		Others: func(a []netip.Addr) { r.others <- a }, HidesClients: hidesClients, Events: r.events, Clock: clock.RealClock{}})
+		Others: func(a []netip.Addr) { r.others <- a }, Ranges: func(p []netip.Prefix) { r.ranges <- p }, HidesClients: hidesClients, Events: r.events, Clock: clock.RealClock{}})
 	return r
 }
 

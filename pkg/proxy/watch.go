@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	networking "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +34,7 @@ type batch struct {
 	services map[ServiceName]*v1.Service
 	slices   map[types.NamespacedName]*discovery.EndpointSlice
 	nodes    map[string]*v1.Node
+	ranges   map[string]*networking.ServiceCIDR
 
 	serviceEvents, sliceEvents int
 }
@@ -41,7 +44,8 @@ func newInbox() inbox {
 }
 
 func newBatch() *batch {
-	return &batch{services: map[ServiceName]*v1.Service{}, slices: map[types.NamespacedName]*discovery.EndpointSlice{}, nodes: map[string]*v1.Node{}}
+	return &batch{services: map[ServiceName]*v1.Service{}, slices: map[types.NamespacedName]*discovery.EndpointSlice{}, nodes: map[string]*v1.Node{},
+		ranges: map[string]*networking.ServiceCIDR{}}
 }
 
 func (i *inbox) put(change func(*batch)) {
@@ -134,6 +138,10 @@ func (l *Loop) Watch(ctx context.Context, client kubernetes.Interface, nodes cac
 	if err != nil {
 		return nil, fmt.Errorf("cannot watch nodes: %w", err)
 	}
+	ranges, err := l.watchRanges(ctx, client, resync)
+	if err != nil {
+		return nil, err
+	}
 	checks := []cache.DoneChecker{handler.HasSyncedChecker()}
 	for _, i := range informers {
 		go i.RunWithContext(ctx)
@@ -141,11 +149,59 @@ func (l *Loop) Watch(ctx context.Context, client kubernetes.Interface, nodes cac
 	}
 	synced := make(chan struct{})
 	go func() {
-		if cache.WaitFor(ctx, "services, endpoint slices and nodes", checks...) {
+		if !cache.WaitFor(ctx, "services, endpoint slices and nodes", checks...) {
+			return
+		}
+		select {
+		case <-ranges:
 			close(synced)
+		case <-ctx.Done():
 		}
 	}()
 	return synced, nil
+}
+
+// watchRanges feeds the loop the ranges from which the cluster takes service addresses, where somebody wants to know them. The channel is closed
+// once they are known, or when the API server does not tell them: one before 1.33 has none, and upstream's role system:node-proxier may list and
+// watch them from there on.
+func (l *Loop) watchRanges(ctx context.Context, client kubernetes.Interface, resync time.Duration) (<-chan struct{}, error) {
+	known := make(chan struct{})
+	settled := sync.OnceFunc(func() { close(known) })
+	if l.cfg.Ranges == nil {
+		settled()
+		return known, nil
+	}
+	cidrs := client.NetworkingV1().ServiceCIDRs()
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(
+		listWatch(cidrs.List, cidrs.Watch, func(*metav1.ListOptions) {}), client), &networking.ServiceCIDR{}, resync, cache.Indexers{})
+	handler, err := informer.AddEventHandler(feed{
+		set: func(o any) { l.putRange(o.(*networking.ServiceCIDR).Name, o.(*networking.ServiceCIDR)) },
+		del: func(_, name string) { l.putRange(name, nil) }}.handler())
+	if err == nil {
+		err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+			if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+				cache.DefaultWatchErrorHandler(ctx, r, err)
+				return
+			}
+			klog.V(2).InfoS("The API server does not tell the ranges of service addresses", "err", err)
+			settled()
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot watch the ranges of service addresses: %w", err)
+	}
+	go informer.RunWithContext(ctx)
+	go func() {
+		if cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
+			settled()
+		}
+	}()
+	return known, nil
+}
+
+// putRange takes a ServiceCIDR as it is now; nil: it is gone.
+func (l *Loop) putRange(name string, cidr *networking.ServiceCIDR) {
+	l.inbox.put(func(b *batch) { b.ranges[name] = cidr })
 }
 
 // NodeInformer watches all Nodes, of which it keeps what the proxy and its routes read.

@@ -22,7 +22,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// TestServicesHeal takes from a node, under traffic, what its proxy has made there: addresses, their interface, routes, and with the
+// TestServicesHeal takes from a node, under traffic, what its proxy has made there: routes, rules, addresses, their interface, and with the
 // proxy itself every listener. It prints how long each stayed away and the requests that were lost (WINKUBE_CHAOS: how long, 20s;
 // WINKUBE_SEED).
 func TestServicesHeal(t *testing.T) {
@@ -44,6 +44,9 @@ func TestServicesHeal(t *testing.T) {
 	c.print()
 }
 
+// externalIP is an address outside of the range of services, so it is held by the interface.
+const externalIP = "198.51.100.77"
+
 // strike is one way to take something away.
 type strike struct {
 	name     string
@@ -52,10 +55,16 @@ type strike struct {
 }
 
 var strikes = []strike{
-	{"one address", func(c *serviceChaos, random *rand.Rand) error {
-		return c.ip("addr", "del", c.addresses[random.IntN(len(c.addresses))]+"/32", "dev", "winkube-svc")
+	{"services' route", func(c *serviceChaos, _ *rand.Rand) error {
+		return c.ip("route", "flush", "table", "local", "proto", "119")
 	}, 5 * time.Second},
-	{"all addresses", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("addr", "flush", "dev", "winkube-svc") }, 5 * time.Second},
+	{"all rules", func(c *serviceChaos, _ *rand.Rand) error {
+		_, err := c.host.Exec(c.Context(), "nft", "delete", "table", "inet", "winkube-proxy")
+		return err
+	}, 5 * time.Second},
+	{"external address", func(c *serviceChaos, _ *rand.Rand) error {
+		return c.ip("addr", "del", externalIP+"/32", "dev", "winkube-svc")
+	}, 5 * time.Second},
 	{"interface", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("link", "del", "winkube-svc") }, 5 * time.Second},
 	{"interface down", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("link", "set", "winkube-svc", "down") }, 35 * time.Second},
 	{"route", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("route", "del", c.route) }, 5 * time.Second},
@@ -104,13 +113,13 @@ func newServiceChaos(s *space, near, far *lab.Host) *serviceChaos {
 	s.ready("far")
 	web, err := client.CoreV1().Services(s.name).Get(s.Context(), "far", metav1.GetOptions{})
 	s.must(err)
-	web.Spec.Type = v1.ServiceTypeNodePort
+	web.Spec.Type, web.Spec.ExternalIPs = v1.ServiceTypeNodePort, []string{externalIP}
 	web, err = client.CoreV1().Services(s.name).Update(s.Context(), web, metav1.UpdateOptions{})
 	s.must(err)
 	ctx, end := context.WithCancel(context.Background())
 	c.end = end
 	nodePort := net.JoinHostPort(near.Addr.String(), fmt.Sprint(web.Spec.Ports[0].NodePort))
-	for _, addr := range []string{net.JoinHostPort(c.addresses[0], "80"), net.JoinHostPort(c.addresses[1], "80"), nodePort} {
+	for _, addr := range []string{net.JoinHostPort(c.addresses[0], "80"), net.JoinHostPort(c.addresses[1], "80"), net.JoinHostPort(externalIP, "80"), nodePort} {
 		a := &asked{addr: addr}
 		c.fronts = append(c.fronts, a)
 		c.group.Go(func() {

@@ -26,6 +26,8 @@ var lonely = map[string]string{
 	"pkg/proxy/relay/loop_tcp_linux.go": relayLoops,
 	"pkg/proxy/relay/loop_end_linux.go": relayLoops,
 	"pkg/proxy/relay/loop_udp_linux.go": relayLoops,
+	"pkg/proxy/relay/guard_linux.go":    "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
+	"pkg/proxy/relay/range_linux.go":    "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
 }
 
 const relayLoops = "a part of the plane behind plane_linux.go; that of Windows has no tags, and runs here too"

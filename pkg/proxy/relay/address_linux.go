@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/host"
 )
 
@@ -27,14 +29,19 @@ type netlinkAddresses struct {
 	name string
 	own  bool // the interface is ours
 
+	guard  *guard
+	routes localRanges
+
 	mu      sync.Mutex
+	ranges  []netip.Prefix // of the cluster's services, sorted
 	ours    map[netip.Addr]bool
 	leaving map[netip.Addr]bool // removed by us, not yet seen to go
 }
 
 // NewAddresses returns the Addresses of an interface, which must exist; "" is a dummy interface of our own, OwnInterface.
 func NewAddresses(name string) (Addresses, error) {
-	a := &netlinkAddresses{name: name, ours: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}}
+	a := &netlinkAddresses{name: name, guard: newGuard(command.New()), routes: localRanges{look: true, said: map[netip.Prefix]string{}},
+		ours: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}}
 	if name == "" || name == OwnInterface {
 		a.name, a.own = OwnInterface, true
 		return a, nil
@@ -45,8 +52,33 @@ func NewAddresses(name string) (Addresses, error) {
 	return a, nil
 }
 
-// Set implements Addresses.
-func (a *netlinkAddresses) Set(_ context.Context, want []netip.Addr) error {
+// Set implements Addresses: what the ranges hold by a route, and the rest on the interface. Nothing is local before it is guarded, and nothing stops
+// to be while one takes over from the other.
+func (a *netlinkAddresses) Set(ctx context.Context, want []netip.Addr) error {
+	var ranges []netip.Prefix
+	if len(want) > 0 {
+		a.mu.Lock()
+		ranges = a.ranges
+		a.mu.Unlock()
+	}
+	have, usable, err := a.routes.list(ranges)
+	if err != nil {
+		return err
+	}
+	outside := func(ranges []netip.Prefix) []netip.Addr {
+		return slices.DeleteFunc(slices.Clone(want), func(addr netip.Addr) bool { return inRange(ranges, addr) })
+	}
+	guarded := a.guard.set(ctx, usable, outside(usable))
+	if errors.Is(guarded, errNoGuard) {
+		usable, guarded = nil, nil
+	}
+	done := a.routes.add(have, usable)
+	single := a.setSingle(outside(done))
+	return errors.Join(guarded, single, a.routes.remove(have, done))
+}
+
+// setSingle holds addresses on the interface.
+func (a *netlinkAddresses) setSingle(want []netip.Addr) error {
 	link, err := a.link(len(want) > 0)
 	if err != nil || link == nil {
 		return err
@@ -190,16 +222,22 @@ func (a *netlinkAddresses) Changes(ctx context.Context) (<-chan struct{}, error)
 		return nil, fmt.Errorf("cannot watch the host's addresses: %w", err)
 	}
 	hints := make(chan struct{}, 1)
+	hint := func() {
+		select {
+		case hints <- struct{}{}:
+		default:
+		}
+	}
+	if err := a.watchRoutes(ctx, hint); err != nil {
+		return nil, err
+	}
 	go func() {
 		for update := range updates {
 			addr, ok := netip.AddrFromSlice(update.LinkAddress.IP)
 			if !ok || addr.IsLinkLocalUnicast() || a.expected(addr.Unmap(), update.NewAddr) {
 				continue // nothing listens on link-local addresses, and the kernel makes them by itself
 			}
-			select {
-			case hints <- struct{}{}:
-			default:
-			}
+			hint()
 		}
 	}()
 	return hints, nil

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -54,12 +55,13 @@ func openICMP(family int) int {
 		for i := range nothing.Data {
 			nothing.Data[i] = ^uint32(0)
 		}
-		err = unix.SetsockoptICMPv6Filter(fd, unix.SOL_ICMPV6, unix.ICMPV6_FILTER, &nothing)
+		err = errors.Join(unix.SetsockoptICMPv6Filter(fd, unix.SOL_ICMPV6, unix.ICMPV6_FILTER, &nothing),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)) // as fronts have it: see bound
 	} else {
 		err = unix.SetsockoptInt(fd, unix.SOL_RAW, unix.ICMP_FILTER, -1)
 	}
-	if err != nil { // it would only receive what it does not read
-		klog.V(2).InfoS("Cannot filter a raw socket", "err", err)
+	if err != nil { // it may receive what it does not read, or not send from a front that only a route makes local
+		klog.V(2).InfoS("Cannot set up a raw socket", "err", err)
 	}
 	return fd
 }

@@ -171,7 +171,8 @@ func bound(kind int, addr netip.AddrPort, prepare func(fd int) error) (fd int, e
 		return -1, fmt.Errorf("cannot listen: %w", err)
 	}
 	if family == unix.AF_INET6 {
-		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)) // an address that only a route makes local is none to IPv6's bind
 	}
 	if err = errors.Join(err, prepare(fd)); err == nil {
 		err = unix.Bind(fd, sockaddr)

@@ -257,8 +257,9 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 			f = newFront(&r.cfg, &r.own, r.counts, r.plane, key.protocol)
 			r.fronts[key] = f
 		}
-		if err := f.set(*route, r.listenAddrs(key)); err != nil {
-			failed[key] = cmp.Or(r.addrErrs[key.addr.Addr()], err)
+		err := f.set(*route, r.listenAddrs(key))
+		if err := cmp.Or(r.addrErrs[key.addr.Addr()], err); err != nil { // an address may fail although IPv6 lets us listen on it
+			failed[key] = err
 		}
 	}
 	// A front may have passed to a Service that is not among the changed ones: its fault counts too.

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -147,7 +148,9 @@ func (a *api) bookmark(resource string) ([]byte, error) {
 		object = &v1.Node{ObjectMeta: meta}
 	case "endpointslices":
 		object, group = &discovery.EndpointSlice{ObjectMeta: meta}, discovery.SchemeGroupVersion
-	case "services", "servicecidrs": // of the latter there is none, and of a bookmark only the metadata is read
+	case "servicecidrs":
+		object, group = &networking.ServiceCIDR{ObjectMeta: meta}, networking.SchemeGroupVersion
+	case "services":
 	default:
 		return nil, fmt.Errorf("nobody should watch %s", resource)
 	}

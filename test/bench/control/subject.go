@@ -16,6 +16,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
@@ -47,6 +48,10 @@ func slice(i int, letter byte) *discovery.EndpointSlice {
 func fill(server *api, services int) error {
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, ResourceVersion: "1"}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: backs['a']}}}}
 	if err := server.add("nodes", node, v1.SchemeGroupVersion); err != nil {
+		return err
+	}
+	cidr := &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", ResourceVersion: "1"}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12"}}}
+	if err := server.add("servicecidrs", cidr, networking.SchemeGroupVersion); err != nil {
 		return err
 	}
 	for i := range services {
