@@ -68,7 +68,8 @@ func TestTrouble(t *testing.T) {
 		service("address-refused", broken.String(), nil), slice("address-refused", nil))
 	events := record.NewFakeRecorder(100)
 	events.IncludeObject = true
-	p, err := New(Config{Node: proxy.NodeInfo{Name: "n1"}}, Parts{Client: client, Events: events, Clock: clock.RealClock{},
+	metrics := free(t)
+	p, err := New(Config{Node: proxy.NodeInfo{Name: "n1"}, Metrics: metrics}, Parts{Client: client, Events: events, Clock: clock.RealClock{},
 		Backend: func(Host) proxy.Backend {
 			return relay.New(relay.Config{Addresses: addresses, Clock: clock.RealClock{}})
 		}})
@@ -109,5 +110,9 @@ func TestTrouble(t *testing.T) {
 		url := fmt.Sprintf("http://%s:%d/", name, port)
 		eventually(t, url, func() bool { _, body, _ := get(url); return body == "served" })
 	}
+	eventually(t, "metric", func() bool { // of the port taken and the address refused
+		_, body, _ := get("http://" + metrics.String() + "/metrics")
+		return strings.Contains(body, "\nkubeproxy_services_failing 2\n")
+	})
 	http.DefaultClient.CloseIdleConnections()
 }
