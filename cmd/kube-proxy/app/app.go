@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -127,7 +129,14 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		if err != nil {
 			return err
 		}
-		return s.serve(ctx, config, addresses, table)
+		group, ctx := errgroup.WithContext(ctx)
+		if o.configPath != "" {
+			group.Go(func() error {
+				return untilChanged(ctx, o.configPath, o.file.data, func() error { return o.recheck(fs) })
+			})
+		}
+		group.Go(func() error { return s.serve(ctx, config, addresses, table) })
+		return group.Wait()
 	}), nil
 }
 
@@ -143,6 +152,10 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		klog.InfoS("Changes of the host's addresses are seen only when everything is compared", "every", s.config.Resync, "reason", err.Error())
 	}
+	var ranges func([]netip.Prefix)
+	if a, ok := addresses.(interface{ SetRanges([]netip.Prefix) }); ok { // of Linux
+		ranges = a.SetRanges
+	}
 	sys := newSystem()
 	if s.backEnd == byHNS {
 		hints = sys.hints(ctx, hints)
@@ -155,6 +168,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 				events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
 			}}),
 		Hints:  hints,
+		Ranges: ranges,
 		Events: events,
 		Clock:  clock.RealClock{},
 	})
@@ -166,6 +180,11 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if s.backEnd != byPortProxy {
 		if err := sys.removeRules(ctx); err != nil { // they would hold the ports that are to be relayed
 			klog.ErrorS(err, "Cannot look for port proxy rules of a former run")
+		}
+	}
+	if s.backEnd != byHNS {
+		if err := s.removeBalancers(ctx, sys); err != nil {
+			klog.ErrorS(err, "Cannot look for HNS load balancers of a former run")
 		}
 	}
 	return p.Run(ctx)

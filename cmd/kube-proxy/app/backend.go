@@ -38,7 +38,7 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	windows := facts.OS == "windows"
 	s.config.Mode, s.backEnd = "userspace", o.userspaceBackend
 	if windows && facts.WindowsBuild >= firstHNSBuild {
-		s.hns.Network = o.networkName
+		s.hns.Network = cmp.Or(o.networkName, os.Getenv("KUBE_NETWORK"))
 	}
 	switch {
 	case s.backEnd != byRelay && s.backEnd != byPortProxy:
@@ -57,7 +57,7 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 			facts.WindowsBuild, firstHNSBuild)
 	}
 	s.config.Mode, s.backEnd = "kernelspace", byHNS
-	if s.hns.Network = cmp.Or(s.hns.Network, os.Getenv("KUBE_NETWORK")); s.hns.Network == "" {
+	if s.hns.Network == "" {
 		return fmt.Errorf("--proxy-mode=kernelspace: want --network-name or KUBE_NETWORK, the HNS network of the pods")
 	}
 	return nil
@@ -186,12 +186,18 @@ func (s *settings) cleanup(ctx context.Context, sys system) error {
 	if sys.netsh != nil {
 		_, _ = sys.netsh.Script(ctx, []string{netsh.Disallow(firewallName)}) // fails where there is none
 	}
-	if sys.hns != nil && s.hns.Network != "" {
-		config := s.hns
-		config.Client = sys.hns
-		if err := hnslb.New(config).Sync(ctx, &proxy.Table{}, nil); !errors.Is(err, hns.ErrNotFound) && !errors.Is(err, hns.ErrOld) {
-			errs = append(errs, err)
-		}
+	return errors.Join(append(errs, s.removeBalancers(ctx, sys))...)
+}
+
+// removeBalancers removes HNS load balancers of former runs, in a network that is named.
+func (s *settings) removeBalancers(ctx context.Context, sys system) error {
+	if sys.hns == nil || s.hns.Network == "" {
+		return nil
 	}
-	return errors.Join(errs...)
+	config := s.hns
+	config.Client = sys.hns
+	if err := hnslb.New(config).Sync(ctx, &proxy.Table{}, nil); !errors.Is(err, hns.ErrNotFound) && !errors.Is(err, hns.ErrOld) {
+		return err
+	}
+	return nil
 }

@@ -175,6 +175,7 @@ var bindings = []binding{
 // fileConfig is the file that was given and where it has what; the zero value is no file.
 type fileConfig struct {
 	name    string
+	data    []byte // as read
 	lines   daemon.Lines
 	content configFile
 	from    map[string]binding // by flag: those whose value is the file's
@@ -189,7 +190,7 @@ func (o *options) readConfig(fs *pflag.FlagSet) error {
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
-	f := fileConfig{name: o.configPath, from: map[string]binding{}}
+	f := fileConfig{name: o.configPath, data: data, from: map[string]binding{}}
 	if f.lines, err = daemon.ReadConfig(data, &f.content); err != nil {
 		return fmt.Errorf("--config=%s: %w", f.name, err)
 	}

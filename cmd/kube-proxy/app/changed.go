@@ -1,0 +1,82 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/host"
+)
+
+// errConfigChanged ends the proxy, as it ends upstream's: who runs it starts it again, with the new configuration. What it made on the host stays
+// meanwhile.
+var errConfigChanged = errors.New("the configuration file has changed: ending, to be started again with it")
+
+// untilChanged returns errConfigChanged once the file at path holds something else than content that check finds good, and nil when ctx ends. What
+// is not good is said, and the proxy goes on with what it has. The directory is watched, since files are replaced: by editors, and in ConfigMap
+// volumes by a link that leads elsewhere.
+func untilChanged(ctx context.Context, path string, content []byte, check func() error) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer watcher.Close()
+		err = watcher.Add(filepath.Dir(path))
+	}
+	if err != nil {
+		klog.InfoS("Changes of the configuration file are not seen", "file", path, "reason", err)
+		return nil
+	}
+	for {
+		if now, err := os.ReadFile(path); err == nil && !bytes.Equal(now, content) {
+			content = now
+			err := check()
+			if err == nil {
+				return errConfigChanged
+			}
+			klog.ErrorS(err, "The changed configuration file is not used", "file", path)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-watcher.Events:
+		case err := <-watcher.Errors:
+			klog.ErrorS(err, "Cannot watch the configuration file", "file", path)
+		}
+	}
+}
+
+// recheck reads the configuration file anew, with the flags of the command line, and says what is wrong with it.
+func (o *options) recheck(fs *pflag.FlagSet) error {
+	next, flags := &options{}, pflag.NewFlagSet("", pflag.ContinueOnError)
+	daemon.AddFlags(flags)
+	next.addFlags(flags)
+	var errs []error
+	fs.Visit(func(f *pflag.Flag) {
+		to := flags.Lookup(f.Name)
+		if _, fromFile := o.file.from[f.Name]; fromFile || to == nil {
+			return
+		}
+		to.Changed = true
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			errs = append(errs, to.Value.(pflag.SliceValue).Replace(list.GetSlice()))
+		} else if f.Value.Type() != "stringToString" { // feature gates, which are ignored
+			errs = append(errs, to.Value.Set(f.Value.String()))
+		}
+	})
+	facts, err := host.Read()
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("cannot read the flags again: %w", err)
+	}
+	if err := next.readConfig(flags); err != nil {
+		return err
+	}
+	_, err = next.settings(facts)
+	return next.file.located(err)
+}

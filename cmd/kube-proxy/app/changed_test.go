@@ -1,0 +1,81 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/winkube/winkube/pkg/daemon"
+)
+
+const minimalConfig = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+
+func parsed(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
+	t.Helper()
+	o, fs := &options{}, pflag.NewFlagSet("", pflag.ContinueOnError)
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.readConfig(fs); err != nil {
+		t.Fatal(err)
+	}
+	return o, fs
+}
+
+// TestConfigChanged: a mistake in the file changes nothing, also where the link that it is leads elsewhere (as in ConfigMap volumes); a good
+// change ends the proxy; the same content again is no change.
+func TestConfigChanged(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lead := func(to string) {
+		t.Helper()
+		if err := os.Symlink(to, filepath.Join(dir, "new")); err != nil {
+			t.Skipf("cannot make links here: %v", err)
+		}
+		if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "config.yaml")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("1", minimalConfig)
+	write("2", minimalConfig+"clusterCIDR: 10.244.0.0\n")
+	write("3", minimalConfig+"clusterCIDR: 10.244.0.0/16\n")
+	lead("1")
+	path := filepath.Join(dir, "config.yaml")
+	o, fs := parsed(t, "--config="+path, "--kubeconfig=none", "--nodeport-addresses=10.0.0.0/8,192.0.2.0/24", "--feature-gates=A=true")
+	checks := make(chan error, 10)
+	check := func() error {
+		err := o.recheck(fs)
+		checks <- err
+		return err
+	}
+	ended := make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- untilChanged(ctx, path, []byte(minimalConfig), check) }()
+	write("other", "")
+	lead("2")
+	if err := <-checks; err == nil || !strings.Contains(err.Error(), "clusterCIDR") || !strings.Contains(err.Error(), "10.244.0.0") {
+		t.Errorf("a mistake: %v", err)
+	}
+	lead("3")
+	if err := <-ended; !errors.Is(err, errConfigChanged) {
+		t.Errorf("a good change: %v", err)
+	}
+	go func() { ended <- untilChanged(ctx, path, []byte(minimalConfig+"clusterCIDR: 10.244.0.0/16\n"), check) }()
+	write("3", minimalConfig+"clusterCIDR: 10.244.0.0/16\n")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("no change: %v", err)
+	}
+}
