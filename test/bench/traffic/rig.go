@@ -27,6 +27,7 @@ const (
 	nodeName   = "bench"
 	serverAddr = "10.77.0.1"
 	naiveAddr  = "10.77.0.2"
+	naiveName  = "naive copy"
 	haproxyAt  = "10.77.0.3"
 	serviceIP  = "10.96.0.10"
 	apiPort    = "6080"
@@ -163,7 +164,7 @@ func RSS(pid int) (int64, error) {
 }
 
 func (r *rig) naive(ctx context.Context) side {
-	s := side{name: "naive copy", namespace: plain, addr: naiveAddr}
+	s := side{name: naiveName, namespace: plain, addr: naiveAddr}
 	cmd, err := r.start(ctx, plain, "naive", r.self, "traffic-naive", naiveAddr, serverAddr)
 	if err != nil {
 		s.missing = err.Error()
@@ -325,28 +326,33 @@ func (r *rig) client(ctx context.Context, s side, mode string, args ...string) (
 	return figures, json.Unmarshal(out, &figures)
 }
 
-// hold opens n connections through a side until the function that it returns is called.
+// hold opens n connections through a side until the function that it returns is called. Who cannot take so many within a minute fails.
 func (r *rig) hold(ctx context.Context, s side, n int) (func(), error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	cmd := exec.CommandContext(ctx, "nsenter", "--net=/run/netns/"+s.namespace, "--", r.self, "traffic-client", "hold", s.addr, strconv.Itoa(n))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
+		cancel()
 		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = cmd.Start()
 	}
-	if err := cmd.Start(); err != nil {
+	if err != nil {
+		cancel()
 		return nil, err
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if line != "ready\n" {
+		cancel()
 		_ = cmd.Wait()
 		return nil, fmt.Errorf("%w: %s", err, stderr.Bytes())
 	}
 	return func() {
+		defer cancel()
 		_ = in.Close()
 		_, _ = io.Copy(io.Discard, out)
 		_ = cmd.Wait()
