@@ -33,14 +33,17 @@ func untilChanged(ctx context.Context, path string, content []byte, check func()
 		klog.InfoS("Changes of the configuration file are not seen", "file", path, "reason", err)
 		return nil
 	}
+	seen := content
 	for {
-		if now, err := os.ReadFile(path); err == nil && !bytes.Equal(now, content) {
-			content = now
-			err := check()
-			if err == nil {
-				return errConfigChanged
+		if now, err := os.ReadFile(path); err == nil && !bytes.Equal(now, seen) {
+			seen = now
+			if !bytes.Equal(now, content) { // it may have been half written when it was seen
+				err := check()
+				if err == nil {
+					return errConfigChanged
+				}
+				klog.ErrorS(err, "The changed configuration file is not used", "file", path)
 			}
-			klog.ErrorS(err, "The changed configuration file is not used", "file", path)
 		}
 		select {
 		case <-ctx.Done():
