@@ -59,7 +59,7 @@ var strikes = []strike{
 		return c.ip("route", "flush", "table", "local", "proto", "119")
 	}, 5 * time.Second},
 	{"all rules", func(c *serviceChaos, _ *rand.Rand) error {
-		_, err := c.host.Exec(c.Context(), "nft", "delete", "table", "inet", "winkube-proxy")
+		_, err := c.host.Exec(c.Context(), "nft", "add table inet winkube-proxy; delete table inet winkube-proxy") // it may be gone since the last time
 		return err
 	}, 5 * time.Second},
 	{"external address", func(c *serviceChaos, _ *rand.Rand) error {
