@@ -40,7 +40,7 @@ func TestRefused(t *testing.T) {
 		function string
 		ask      func() error
 	}{
-		{"GetIfTable2Ex", apply}, {"GetUnicastIpAddressTable", apply}, {"CreateUnicastIpAddressEntry", apply}, {"GetIpInterfaceEntry", apply}, {"SetIpInterfaceEntry", apply},
+		{"GetIfTable2Ex", apply}, {"GetUnicastIpAddressTable", apply}, {"CreateUnicastIpAddressEntry", apply}, {"GetIpInterfaceEntry", apply},
 		{"GetIfTable2Ex", look}, {"GetUnicastIpAddressTable", look}, {"GetIpForwardTable2", look},
 		{"GetIfTable2Ex", uplink}, {"GetIpForwardTable2", uplink}, {"GetIfTable2Ex", restore}, {"CreateUnicastIpAddressEntry", restore},
 		{"NotifyIpInterfaceChange", changes},
