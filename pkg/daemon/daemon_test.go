@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 )
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func flags(t *testing.T, args ...string) (*pflag.FlagSet, error) {
 	t.Helper()

@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
 	"k8s.io/klog/v2"
@@ -12,19 +15,53 @@ import (
 
 func addServiceFlag(fs *pflag.FlagSet) {
 	fs.Bool("windows-service", false, "run as a Windows service, started and stopped by the service manager")
+	fs.String("windows-priorityclass", "NORMAL_PRIORITY_CLASS", "`class` of this process with Windows' scheduler, as ABOVE_NORMAL_PRIORITY_CLASS")
+}
+
+// setPriority gives this process its class.
+func setPriority(fs *pflag.FlagSet) error {
+	f := fs.Lookup("windows-priorityclass")
+	if f == nil || !f.Changed {
+		return nil
+	}
+	class, err := priorityClass(f.Value.String())
+	if err != nil {
+		return err
+	}
+	if err := windows.SetPriorityClass(windows.CurrentProcess(), class); err != nil {
+		return fmt.Errorf("--windows-priorityclass=%s: %w", f.Value, err)
+	}
+	return nil
+}
+
+// AsService says whether the service manager started this program.
+func AsService(fs *pflag.FlagSet) bool {
+	asService, err := fs.GetBool("windows-service")
+	return err == nil && asService
 }
 
 // serve asks the flag, not svc.IsWindowsService, which is wrong in some sessions and under Wine.
 func serve(name string, fs *pflag.FlagSet, run func(context.Context) error) error {
-	if asService, err := fs.GetBool("windows-service"); err != nil || !asService {
+	if err := setPriority(fs); err != nil {
+		return err
+	}
+	if !AsService(fs) {
 		return console(run)
 	}
-	s := &service{run: run}
+	s := &service{run: func(ctx context.Context) error {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		awaitServices(ctx, needed, serviceState, tick.C, time.After(neededPatience))
+		logEvent(name, "started, version "+Version, (*eventlog.Log).Info)
+		return run(ctx)
+	}}
 	if err := svc.Run(name, s); err != nil {
 		return fmt.Errorf("cannot run as Windows service %s (--windows-service is for the service manager only): %w", name, err)
 	}
 	if s.err != nil {
-		logEvent(name, s.err)
+		logEvent(name, oneLine(s.err), (*eventlog.Log).Error)
+	} else {
+		logEvent(name, "stopped", (*eventlog.Log).Info)
 	}
 	return s.err
 }
@@ -40,8 +77,8 @@ const stopHint = 30_000
 
 // Execute implements svc.Handler. An error of run ends the service with a code of its own, so that its recovery actions apply.
 func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (bool, uint32) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
 	done := make(chan error, 1)
 	go func() { done <- s.run(ctx) }()
 	status <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown | svc.AcceptPreShutdown}
@@ -58,7 +95,7 @@ func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 			case svc.Stop, svc.Shutdown, svc.PreShutdown:
 				klog.InfoS("Stopping", "command", r.Cmd)
 				status <- svc.Status{State: svc.StopPending, WaitHint: stopHint}
-				cancel()
+				cancel(reasonOf(r.Cmd))
 			}
 		}
 	}
@@ -72,15 +109,21 @@ func (s *service) exitCode() (ours bool, code uint32) {
 	return false, 0
 }
 
-// logEvent puts the last error into the Application log, for a service has no stderr that anyone sees. Failing to is only logged.
-func logEvent(name string, reason error) {
-	log, err := eventlog.Open(name)
-	if err != nil {
-		klog.ErrorS(err, "Cannot open the event log", "source", name)
-		return
+// reasonOf is why the context of run ends.
+func reasonOf(command svc.Cmd) error {
+	if command == svc.PreShutdown {
+		return ErrShutdown
 	}
-	defer log.Close()
-	if err := log.Error(1, oneLine(reason)); err != nil {
+	return context.Canceled
+}
+
+// logEvent puts a line into the Application log, for a service has no stderr that anyone sees. Failing to is only logged.
+func logEvent(name, text string, write func(log *eventlog.Log, id uint32, text string) error) {
+	log, err := eventlog.Open(name)
+	if err == nil {
+		err = errors.Join(write(log, 1, text), log.Close())
+	}
+	if err != nil {
 		klog.ErrorS(err, "Cannot write to the event log", "source", name)
 	}
 }

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/windows/svc"
+	"golang.org/x/sys/windows/svc/eventlog"
 )
 
 // manage plays the service manager: it sends commands one after another and collects the states that are answered.
@@ -64,5 +67,71 @@ func TestServe(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "--windows-service is for the service manager only") {
 		t.Errorf("as a service without a service manager: %v", err)
 	}
-	logEvent("winkube-test", errors.New("two\nlines")) // it may fail, and must not end the program
+	logEvent("winkube-test", "a line", (*eventlog.Log).Info) // it may fail, and must not end the program
+	for class, want := range map[string]string{"ABOVE_NORMAL_PRIORITY_CLASS": "", "FAST": "want one of"} {
+		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		addServiceFlag(fs)
+		err := errors.Join(fs.Set("windows-priorityclass", class), setPriority(fs))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("class %s: %v", class, err)
+		}
+	}
+}
+
+func TestShutdown(t *testing.T) {
+	var cause error
+	s := &service{run: func(ctx context.Context) error { <-ctx.Done(); cause = context.Cause(ctx); return nil }}
+	if _, ours, code := manage(t, s, svc.PreShutdown); ours || code != 0 || !errors.Is(cause, ErrShutdown) {
+		t.Errorf("before a shutdown: code %v %d, cause %v", ours, code, cause)
+	}
+}
+
+// TestServiceManager makes a service in the service manager that there is; the program is this test, which is none.
+func TestServiceManager(t *testing.T) {
+	const name = "winkube-test"
+	m := windowsServices{}
+	program, err := m.Executable()
+	if err != nil || !m.Elevated() {
+		t.Skipf("%v; elevated %v: a service cannot be made", err, m.Elevated())
+	}
+	t.Cleanup(func() {
+		if err := m.Remove(name); err != nil {
+			t.Error(err)
+		}
+	})
+	want := Registration{Title: "A test", About: "Of the service manager.", Argv: []string{program, "--a=b c", `--d="e\`}, Env: []string{"A=1", "B=x y"}, Shutdown: time.Minute}
+	for range 2 { // the second time it is changed
+		lacking, err := m.Write(name, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("this service manager lacks: %q", lacking)
+		have, running, err := m.Read(name)
+		if err != nil || have == nil || running.State != stateStopped || running.Exit != 0 {
+			t.Fatalf("%+v %+v %v", have, running, err)
+		}
+		if !same(*have, want) {
+			t.Errorf("have %+v\nwant %+v", *have, want)
+		}
+		want.Env, want.Title, want.Shutdown = nil, "Another", 2*time.Minute
+	}
+	if state, err := serviceState(name); err != nil || state != stateStopped {
+		t.Errorf("state %q, %v", state, err)
+	}
+	if err := m.Remove(name); err != nil {
+		t.Error(err)
+	}
+	if have, _, err := m.Read(name); err != nil || have != nil {
+		t.Errorf("after it was removed: %+v, %v", have, err)
+	}
+	if state, err := serviceState(name); err != nil || state != "" {
+		t.Errorf("of none: state %q, %v", state, err)
+	}
+	if err := m.Start(name); err == nil {
+		t.Error("a service that is not there was started")
+	}
+	if err := m.Stop(name); err == nil {
+		t.Error("a service that is not there was stopped")
+	}
+	AddServiceCommand(&cobra.Command{}, Program{Name: name})
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,9 @@ var (
 	Commit  = ""
 )
 
+// logFileSize is in megabytes. klog's own default, 1800, is a tenth of a small system drive, and it would throw the old log away.
+const logFileSize = "100"
+
 // AddFlags adds the flags that both binaries share: those of klog, --log-flush-frequency, --logging-format, --version and, on Windows,
 // --windows-service. From then on fs takes "_" in the name of any flag for "-", as users of old command lines write it.
 func AddFlags(fs *pflag.FlagSet) {
@@ -32,7 +36,11 @@ func AddFlags(fs *pflag.FlagSet) {
 	})
 	logs := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logs)
+	size := logs.Lookup("log_file_max_size")
+	size.DefValue, size.Usage = logFileSize, "size, in megabytes, at which the log file is begun anew; 0: never"
+	_ = size.Value.Set(logFileSize) // it is a number
 	fs.AddGoFlagSet(logs)
+	fs.Int("log-file-max-files", 5, "number of files kept of --log-file, the one that is written to among them")
 	fs.Duration("log-flush-frequency", 5*time.Second, "longest time between two writes of buffered log lines to a log file")
 	fs.String("logging-format", "text", "format of the log: text")
 	fs.Var(new(versionValue), "version", "print the version and end; raw: also our own version, commit and build")
@@ -80,6 +88,24 @@ func startLogging(fs *pflag.FlagSet) error {
 			return err
 		}
 	}
+	return rotateLog(fs)
+}
+
+// rotateLog makes klog write to --log-file by way of rotated.
+func rotateLog(fs *pflag.FlagSet) error {
+	path, keep := fs.Lookup("log-file"), fs.Lookup("log-file-max-files")
+	if path == nil || keep == nil || path.Value.String() == "" {
+		return nil
+	}
+	files, err := fs.GetInt("log-file-max-files")
+	if err != nil || files < 1 {
+		return fmt.Errorf("--log-file-max-files=%s: want at least 1", keep.Value)
+	}
+	size, err := strconv.ParseInt(fs.Lookup("log-file-max-size").Value.String(), 10, 32)
+	if err != nil {
+		return fmt.Errorf("--log-file-max-size=%s: want a number of megabytes", fs.Lookup("log-file-max-size").Value)
+	}
+	klog.SetOutput(&rotated{path: path.Value.String(), limit: size << 20, keep: files}) // with --log-file klog writes each line once, whatever its severity
 	return nil
 }
 

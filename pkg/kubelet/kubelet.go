@@ -58,6 +58,7 @@ type Config struct {
 	Source   pod.SourceConfig
 	Server   server.Config
 	Healthz  string // address:port of the plain /healthz; "": none
+	Shutdown Shutdown
 }
 
 const (
@@ -77,9 +78,10 @@ type Kubelet struct {
 	server  *server.Server
 	records *credential.Records
 	// settled is closed when it is known for the first time whether the pod network can be used.
-	settled chan struct{}
-	healthz *server.Healthz
-	guard   *guard.Guard
+	settled  chan struct{}
+	healthz  *server.Healthz
+	guard    *guard.Guard
+	shutdown *shutdown
 	recorder
 }
 
@@ -91,7 +93,11 @@ type recorder struct {
 // New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
 func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	k := &Kubelet{cfg: cfg, settled: make(chan struct{})}
-	var err error
+	err := cfg.Shutdown.Check()
+	if err != nil {
+		return nil, err
+	}
+	k.shutdown = k.newShutdown()
 	if cfg.Healthz != "" { // before all else: installers ask it while the rest is still being made
 		if k.healthz, err = server.NewHealthz(cfg.Healthz); err != nil {
 			return nil, err
@@ -131,7 +137,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
 		Source: pod.NewSource(cfg.Source), Runtime: connecting{k.engine, k.network}, Resolver: resolver, Volumes: volumes, Objects: k.objects,
-		Status: kubeclient.NewStatusWriter(client), Admitter: admitter, Prober: prober{probe.New(k.engine)}, Executor: k.engine,
+		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(admitter), Prober: prober{probe.New(k.engine)}, Executor: k.engine,
 		Events: events, Clock: clock.RealClock{},
 	}))
 
@@ -145,7 +151,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		RuntimeInfo:  k.runtime,
 		Images:       k.images,
 		NetworkReady: k.network.Ready, NetworkUnavailable: k.networkUnavailable,
-		Events: events,
+		ShuttingDown: k.shutdown.began.Load, Events: events,
 	}); err != nil {
 		return nil, err
 	}
@@ -291,10 +297,11 @@ func (k *Kubelet) imageRoot(ctx context.Context) (string, error) {
 	return info.Root, err
 }
 
-// Run runs every part until ctx ends, or until one of them cannot go on. Pods are left as they are.
+// Run runs every part until ctx ends, or until one of them cannot go on. Pods are left as they are, unless the host shuts down
+// (daemon.ErrShutdown as the cause) and they were to be ended before that.
 func (k *Kubelet) Run(ctx context.Context) error {
 	defer k.recorder.stop()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := k.untilShutdown(ctx)
 	defer cancel()
 	parts := map[string]func(context.Context) error{
 		"objects": k.objects.Run, "network": k.network.Run, "node": k.runNode, "pods": k.runPods, "server": k.server.Run,

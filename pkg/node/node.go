@@ -39,6 +39,7 @@ type Parts struct {
 	NetworkReady       func() error                                           // nil: ready
 	Pressure           func() Pressure                                        // nil: none
 	VolumesInUse       func() []v1.UniqueVolumeName                           // nil, or nil from it: the field is left alone
+	ShuttingDown       func() bool                                            // the host, which makes the node not ready; nil: never
 	Events             record.EventRecorder                                   // nil: none
 	Clock              clock.WithTicker                                       // nil: the real one
 }
@@ -303,6 +304,9 @@ func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, erro
 	}
 	if m.parts.NetworkUnavailable != nil {
 		in.NetworkUnavailable = m.parts.NetworkUnavailable()
+	}
+	if m.parts.ShuttingDown != nil {
+		in.ShuttingDown = m.parts.ShuttingDown()
 	}
 	if m.parts.Pressure != nil {
 		in.Pressure = m.parts.Pressure()

@@ -27,6 +27,7 @@ type Inputs struct {
 	Pressure  Pressure
 	// EngineErr and NetworkErr say why pods cannot start; each makes the node not ready.
 	EngineErr, NetworkErr error
+	ShuttingDown          bool // the host
 	// NetworkUnavailable is the condition of that type without its times; nil leaves what others say there.
 	NetworkUnavailable *v1.NodeCondition
 	// Images and VolumesInUse that are nil leave what is known.
@@ -163,6 +164,9 @@ func conditions(in Inputs, capacity v1.ResourceList) []v1.NodeCondition {
 // notReady lists why pods cannot run here, in the words that upstream uses.
 func notReady(in Inputs, capacity v1.ResourceList) []string {
 	var why []string
+	if in.ShuttingDown {
+		why = append(why, "node is shutting down")
+	}
 	if in.EngineErr != nil {
 		why = append(why, "container runtime is down: "+oneLine(in.EngineErr))
 	}

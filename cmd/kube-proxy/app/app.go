@@ -63,6 +63,7 @@ func newCommand(code *int) *cobra.Command {
 		return err
 	}
 	root.AddCommand(newTableCommand(os.Stdin, os.Stdout))
+	daemon.AddServiceCommand(root, service)
 	return root
 }
 
@@ -81,51 +82,28 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	if o.initOnly {
 		return 0, nil
 	}
-	facts, err := host.Read()
-	if err != nil {
-		return 1, err
-	}
-	s, err := o.settings(facts)
-	if err != nil {
-		return 1, o.file.located(err)
-	}
-	if s.config.Effective, err = o.effective(fs); err != nil {
-		return 1, err
-	}
-	open, remove := ownAddresses, removeOwn
-	if s.serviceInterface != "" {
-		named, err := relay.NewAddresses(s.serviceInterface)
-		if err != nil {
-			return 1, fmt.Errorf("%s: %w", envInterface, err)
-		}
-		open = func(context.Context) (relay.Addresses, error) { return named, nil }
-		remove = func(ctx context.Context) error { return named.Set(ctx, nil) }
-	}
-	table, err := routes.NewTable()
-	if err != nil {
+	w, err := o.prepare(fs)
+	if err != nil && (o.cleanup || !daemon.AsService(fs)) {
 		return 1, err
 	}
 	if o.cleanup {
-		return daemon.Run("kube-proxy", fs, func(ctx context.Context) error {
-			return errors.Join(s.cleanup(ctx, newSystem()), remove(ctx), routes.Cleanup(ctx, table))
+		return daemon.Run(service.Name, fs, func(ctx context.Context) error {
+			return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), routes.Cleanup(ctx, w.table))
 		}), nil
-	}
-	config, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
-		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst, ContentType: o.kubeAPIContentType})
-	if err != nil {
-		return 1, err
-	}
-	if o.kubeconfig != "" && o.master != "" {
-		config.Host = o.master // as upstream has it, the flag wins over the file
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
-	return daemon.Run("kube-proxy", fs, func(ctx context.Context) error {
-		for _, note := range o.notes(fs, s.backEnd) {
+	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
+		if err != nil { // what a service waited for may have mended it; one that cannot begin ends as one, and its manager tries again
+			if w, err = o.prepare(fs); err != nil {
+				return err
+			}
+		}
+		for _, note := range o.notes(fs, w.settings.backEnd) {
 			klog.InfoS(note)
 		}
-		addresses, err := open(ctx)
+		addresses, err := w.open(ctx)
 		if err != nil {
 			return err
 		}
@@ -135,9 +113,54 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 				return untilChanged(ctx, o.configPath, o.file.data, func() error { return o.recheck(fs) })
 			})
 		}
-		group.Go(func() error { return s.serve(ctx, config, addresses, table) })
+		group.Go(func() error { return w.settings.serve(ctx, w.config, addresses, w.table) })
 		return group.Wait()
 	}), nil
+}
+
+// wiring is what the proxy is made of.
+type wiring struct {
+	settings *settings
+	config   *rest.Config // nil for --cleanup
+	table    routes.Table
+	open     func(context.Context) (relay.Addresses, error) // where addresses of services are kept
+	remove   func(context.Context) error
+}
+
+// prepare reads the host and changes nothing on it.
+func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
+	facts, err := host.Read()
+	if err != nil {
+		return nil, err
+	}
+	s, err := o.settings(facts)
+	if err != nil {
+		return nil, o.file.located(err)
+	}
+	if s.config.Effective, err = o.effective(fs); err != nil {
+		return nil, err
+	}
+	w := &wiring{settings: s, open: ownAddresses, remove: removeOwn}
+	if s.serviceInterface != "" {
+		named, err := relay.NewAddresses(s.serviceInterface)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", envInterface, err)
+		}
+		w.open = func(context.Context) (relay.Addresses, error) { return named, nil }
+		w.remove = func(ctx context.Context) error { return named.Set(ctx, nil) }
+	}
+	if w.table, err = routes.NewTable(); err != nil || o.cleanup {
+		return w, err
+	}
+	w.config, err = kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
+		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst, ContentType: o.kubeAPIContentType})
+	if err != nil {
+		return nil, err
+	}
+	if o.kubeconfig != "" && o.master != "" {
+		w.config.Host = o.master // as upstream has it, the flag wins over the file
+	}
+	return w, nil
 }
 
 // serve wires the parts and runs them.

@@ -58,6 +58,7 @@ func newCommand(code *int) *cobra.Command {
 		root.RunE = func(*cobra.Command, []string) error { return err }
 	}
 	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdin, os.Stdout))
+	daemon.AddServiceCommand(root, service)
 	return root
 }
 
@@ -65,30 +66,23 @@ func newCommand(code *int) *cobra.Command {
 // when many pods start at once is much more: half as much again as Go's own figure saves a third of the collections.
 const collectAt = 150
 
-// run checks everything that can be checked without changing the host, then runs the agent.
+// run checks everything that can be checked without changing the host, then runs the agent. A service that cannot begin ends as one, so
+// that its manager tries again: after a boot an address, or a disk with a file, may come later than we.
 func (o *options) run(fs *pflag.FlagSet) (int, error) {
-	facts, err := host.Read()
-	if err != nil {
+	cfg, client, err := o.prepare()
+	if err != nil && !daemon.AsService(fs) {
 		return 1, err
-	}
-	cfg, err := o.settings(facts)
-	if err != nil {
-		return 1, err
-	}
-	rest, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.apiServers, UserAgent: daemon.UserAgent("kubelet"),
-		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst})
-	if err != nil {
-		return 1, err
-	}
-	client, err := kubernetes.NewForConfig(rest)
-	if err != nil {
-		return 1, fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
 	// From here on the host is changed.
-	return daemon.Run("kubelet", fs, func(ctx context.Context) error {
+	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
+		if err != nil { // what a service waited for may have mended it
+			if cfg, client, err = o.prepare(); err != nil {
+				return err
+			}
+		}
 		o.logStart(cfg)
 		o.protect(cfg)
 		k, err := kubelet.New(cfg, client)
@@ -97,6 +91,28 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		}
 		return k.Run(ctx)
 	}), nil
+}
+
+// prepare reads the host and makes what the kubelet is made of.
+func (o *options) prepare() (kubelet.Config, kubernetes.Interface, error) {
+	facts, err := host.Read()
+	if err != nil {
+		return kubelet.Config{}, nil, err
+	}
+	cfg, err := o.settings(facts)
+	if err != nil {
+		return cfg, nil, err
+	}
+	rest, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.apiServers, UserAgent: daemon.UserAgent("kubelet"),
+		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst})
+	if err != nil {
+		return cfg, nil, err
+	}
+	client, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return cfg, nil, fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
+	}
+	return cfg, client, nil
 }
 
 func (o *options) logStart(cfg kubelet.Config) {

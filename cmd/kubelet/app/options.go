@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/winkube/winkube/pkg/credential"
+	"github.com/winkube/winkube/pkg/kubelet"
 )
 
 // options are the flags as typed; settings (settings.go) are what they mean.
@@ -29,6 +30,7 @@ type options struct {
 	kubeReserved, systemReserved       map[string]string
 	nodeStatusFrequency, syncFrequency time.Duration
 	statusReportFrequency              time.Duration
+	shutdown                           kubelet.Shutdown
 
 	rootDir, certDir          string
 	podLogsDir                string
@@ -109,6 +111,8 @@ func (o *options) addNodeFlags(fs *pflag.FlagSet) {
 	fs.StringToStringVar(&o.systemReserved, "system-reserved", nil, "resources kept for the system, `cpu=200m,memory=500Mi,...`")
 	fs.DurationVar(&o.nodeStatusFrequency, "node-status-update-frequency", 10*time.Second, "how often the Node's status is reckoned; it is sent only when it changed")
 	fs.DurationVar(&o.statusReportFrequency, "node-status-report-frequency", 5*time.Minute, "how often an unchanged Node status is sent all the same")
+	fs.DurationVar(&o.shutdown.Grace, "shutdown-grace-period", 0, "how long pods may take to end before the host shuts down; 0: they are left to it, and start again with it (Windows, as a service)")
+	fs.DurationVar(&o.shutdown.Critical, "shutdown-grace-period-critical-pods", 0, "the part of --shutdown-grace-period, at its end, that is for critical pods")
 	fs.DurationVar(&o.syncFrequency, "sync-frequency", time.Minute, "how often every pod is looked at although nothing is known to have changed")
 }
 
@@ -196,7 +200,6 @@ var retired = map[string]string{
 	"kubelet-cgroups":            "its own figures are those of the cgroup in which it was started",
 	"runtime-cgroups":            "the engine is found by its socket",
 	"fail-swap-on":               "swap is no reason not to start",
-	"windows-priorityclass":      "start the process with the class that it should have",
 	"experimental-cri":           "the runtime is Docker",
 	"docker":                     "use --docker-endpoint",
 }

@@ -62,6 +62,9 @@ func (o *options) setNode(cfg *kubelet.Config) error {
 	cfg.Node.Name, cfg.Node.Hostname = cfg.NodeName, cfg.NodeName
 	cfg.Node.Labels, cfg.Node.Unregistered, cfg.Node.MaxPods = o.nodeLabels, !o.registerNode, o.maxPods
 	cfg.Node.PodsPerCore = o.podsPerCore
+	if cfg.Shutdown = o.shutdown; cfg.Shutdown.Check() != nil {
+		return fmt.Errorf("--shutdown-grace-period=%s --shutdown-grace-period-critical-pods=%s: %w", o.shutdown.Grace, o.shutdown.Critical, cfg.Shutdown.Check())
+	}
 	cfg.Node.UpdateFrequency, cfg.Node.ReportFrequency = o.nodeStatusFrequency, o.statusReportFrequency
 	cfg.Node.Port = int32(o.port)
 	if o.maxPods < 1 {

@@ -1,0 +1,47 @@
+package app
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/host"
+)
+
+// service is the proxy as Windows' service manager knows it.
+var service = daemon.Program{
+	Name: "kube-proxy", Title: "Kubernetes proxy (winkube)", About: "Serves the Services of the Kubernetes cluster on this node.",
+	Env:   []string{envInterface, "KUBE_NETWORK", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"},
+	Check: checkService,
+}
+
+// checkService looks at a service's flags as run would, so that a mistake is seen by who makes it and not by the event log.
+func checkService(args []string) (time.Duration, error) {
+	o := &options{}
+	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return 0, err
+	}
+	if fs.NArg() > 0 {
+		return 0, fmt.Errorf("argument %q: want flags only", fs.Arg(0))
+	}
+	if o.cleanup || o.writeConfigTo != "" || o.initOnly {
+		return 0, fmt.Errorf("--cleanup, --write-config-to and --init-only end at once: a service goes on")
+	}
+	if err := daemon.CheckPaths(fs); err != nil {
+		return 0, err
+	}
+	if err := o.readConfig(fs); err != nil {
+		return 0, err
+	}
+	facts, err := host.Read()
+	if err != nil {
+		return 0, err
+	}
+	_, err = o.settings(facts)
+	return 0, o.file.located(err)
+}

@@ -1,0 +1,79 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// ErrShutdown is why the context of Run ended (context.Cause) when Windows shuts down: there is time to end pods in order, as much as the
+// service was installed with.
+var ErrShutdown = errors.New("the host shuts down")
+
+// needed are the services without which there are no containers and no network. They are waited for here, and not by the service manager:
+// a dependency there would stop us whenever one of them is stopped, as with each update of Docker, and start us never again.
+var needed = []string{"docker", "hns"}
+
+// neededPatience is how long they may take after a boot. Then we start all the same, and say on the Node what is missing.
+const neededPatience = 3 * time.Minute
+
+// awaitServices returns when all services run that there are of names, or after patience. state is "" for one that there is not; tick says
+// when to ask again.
+func awaitServices(ctx context.Context, names []string, state func(string) (string, error), tick <-chan time.Time, patience <-chan time.Time) {
+	said := ""
+	for {
+		waits := pending(names, state)
+		if len(waits) == 0 {
+			return
+		}
+		if now := strings.Join(waits, ", "); now != said {
+			klog.InfoS("Waiting for services", "services", now)
+			said = now
+		}
+		select {
+		case <-tick:
+		case <-patience:
+			klog.InfoS("Starting without services that do not run", "services", said)
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// pending says of which services it is worth to wait for.
+func pending(names []string, state func(string) (string, error)) (waits []string) {
+	for _, name := range names {
+		switch now, err := state(name); {
+		case err != nil:
+			klog.ErrorS(err, "Cannot ask for a service, and do not wait for it", "service", name)
+		case now != "" && now != stateRunning:
+			waits = append(waits, fmt.Sprintf("%s (%s)", name, now))
+		}
+	}
+	return waits
+}
+
+// priorityClasses are the names that upstream's --windows-priorityclass takes, with Windows' numbers (SetPriorityClass).
+var priorityClasses = map[string]uint32{
+	"IDLE_PRIORITY_CLASS": 0x40, "BELOW_NORMAL_PRIORITY_CLASS": 0x4000, "NORMAL_PRIORITY_CLASS": 0x20,
+	"ABOVE_NORMAL_PRIORITY_CLASS": 0x8000, "HIGH_PRIORITY_CLASS": 0x80, "REALTIME_PRIORITY_CLASS": 0x100,
+}
+
+// priorityClass reads the flag's value.
+func priorityClass(name string) (uint32, error) {
+	if class, ok := priorityClasses[name]; ok {
+		return class, nil
+	}
+	var names []string
+	for known := range priorityClasses {
+		names = append(names, known)
+	}
+	slices.Sort(names)
+	return 0, fmt.Errorf("--windows-priorityclass=%s: want one of %s", name, strings.Join(names, ", "))
+}

@@ -1,0 +1,320 @@
+package daemon
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Program is what one of our programs is as a Windows service.
+type Program struct {
+	Name  string // of the service and of its event source: kubelet, kube-proxy
+	Title string // for people, in the list of services
+	About string // one sentence, in the same place
+	// Env names environment variables that the program listens to. A service keeps those that are set when it is installed.
+	Env []string
+	// Check says what is wrong with the program's flags, and how long it needs when Windows shuts down (0: no longer than anybody).
+	Check func(args []string) (shutdown time.Duration, err error)
+}
+
+// Registration is what the service manager keeps of a service.
+type Registration struct {
+	Title, About string
+	Argv         []string      // the program and its arguments
+	Env          []string      // NAME=value, beside those of the system
+	Shutdown     time.Duration // which Windows gives it before it shuts down (SERVICE_CONFIG_PRESHUTDOWN_INFO)
+}
+
+// Running is what a service does at the moment.
+type Running struct {
+	State string // stopped, start pending, stop pending, running, continue pending, pause pending, paused
+	PID   int
+	Exit  int // of its last run; 0: none, or in order
+}
+
+const (
+	stateRunning = "running"
+	stateStopped = "stopped"
+)
+
+// serviceManager is Windows'. Every method may be repeated. An error is the system's own, with what was asked.
+type serviceManager interface {
+	// Elevated says whether this process may change services.
+	Elevated() bool
+	// Executable is the whole path of this program.
+	Executable() (string, error)
+	// Read returns nil where there is no such service.
+	Read(name string) (*Registration, *Running, error)
+	// Write makes the service, or changes it to what it should be: starts by itself a while after the system, is started again whenever
+	// it fails, has a source in the event log. It returns what this service manager does not know of that.
+	Write(name string, want Registration) (lacking []string, err error)
+	// Remove also removes the source in the event log. A service that is not there is no error.
+	Remove(name string) error
+	// Start and Stop return when the service runs, or has stopped.
+	Start(name string) error
+	Stop(name string) error
+}
+
+// restarts are the pauses before a service that failed is started again; the last one is repeated. A day without failure forgets them.
+var restarts = []time.Duration{5 * time.Second, 10 * time.Second, 30 * time.Second}
+
+// leastShutdown is what a service needs to stop in order.
+const leastShutdown = 30 * time.Second
+
+// serviceCommand does what `PROGRAM service VERB` asks for.
+type serviceCommand struct {
+	program Program
+	manager serviceManager
+	out     io.Writer
+	lookup  func(env string) (string, bool)
+}
+
+func (c *serviceCommand) do(verb string, args []string) error {
+	if verb != "status" && !c.manager.Elevated() {
+		return fmt.Errorf("service %s: this takes an administrator's rights: open PowerShell by \"Run as administrator\" and say it again", verb)
+	}
+	var err error
+	switch verb {
+	case "install":
+		err = c.install(args)
+	case "uninstall":
+		err = c.uninstall()
+	case "start":
+		err = c.start()
+	case "stop":
+		err = c.stop()
+	case "status":
+		err = c.status()
+	}
+	if err != nil {
+		return fmt.Errorf("service %s: %w", verb, err)
+	}
+	return nil
+}
+
+func (c *serviceCommand) say(format string, args ...any) {
+	fmt.Fprintf(c.out, "%s: %s\n", c.program.Name, fmt.Sprintf(format, args...))
+}
+
+// install makes the service what it should be. Without arguments it keeps those that it has.
+func (c *serviceCommand) install(args []string) error {
+	have, running, err := c.manager.Read(c.program.Name)
+	if err != nil {
+		return err
+	}
+	if have != nil && len(args) == 0 {
+		args = have.Argv[min(1, len(have.Argv)):]
+	}
+	want, err := c.registration(args, have)
+	if err != nil {
+		return err
+	}
+	if have != nil && same(*have, want) {
+		c.say("is installed as wanted")
+		return nil
+	}
+	lacking, err := c.manager.Write(c.program.Name, want)
+	if err != nil {
+		return err
+	}
+	for _, what := range lacking {
+		c.say("note: this service manager has no %s", what)
+	}
+	switch {
+	case have == nil:
+		c.say("installed; it starts with Windows, and now by: service start")
+	case running.State == stateRunning:
+		c.say("changed; what runs goes on as before until: service stop, service start")
+	default:
+		c.say("changed")
+	}
+	return nil
+}
+
+// registration is what the service manager is to keep.
+func (c *serviceCommand) registration(args []string, have *Registration) (Registration, error) {
+	program, err := c.manager.Executable()
+	if err != nil {
+		return Registration{}, err
+	}
+	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == "--windows-service" || arg == "--windows-service=true" })
+	shutdown, err := c.program.Check(args)
+	if err != nil {
+		return Registration{}, err
+	}
+	argv := []string{program, "--windows-service"}
+	if !slices.ContainsFunc(args, logs) {
+		argv = append(argv, `--log-file=C:\var\log\`+c.program.Name+`\`+c.program.Name+`.log`)
+	}
+	want := Registration{Title: c.program.Title, About: c.program.About, Argv: append(argv, args...), Shutdown: max(shutdown, leastShutdown)}
+	for _, name := range c.program.Env {
+		value, set := c.lookup(name)
+		if !set && have != nil { // as with arguments: a shell that lacks the variable takes none away
+			value, set = valueOf(have.Env, name)
+		}
+		if set && value != "" {
+			want.Env = append(want.Env, name+"="+value)
+		}
+	}
+	return want, nil
+}
+
+// CheckPaths refuses files and directories in parsed flags that are not given by their whole path: a service does not start in the
+// directory in which it was installed.
+func CheckPaths(fs *pflag.FlagSet) error {
+	var errs []error
+	fs.Visit(func(f *pflag.Flag) {
+		what, _ := pflag.UnquoteUsage(f)
+		path := f.Value.String()
+		if slices.Contains([]string{"file", "directory"}, what) && path != "" && !filepath.IsAbs(path) {
+			errs = append(errs, fmt.Errorf("--%s=%s: want a whole path: a service does not start in this directory", f.Name, path))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// logs tells whether an argument says where the log goes.
+func logs(arg string) bool {
+	name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+	return slices.Contains([]string{"log-file", "log-dir"}, strings.ReplaceAll(name, "_", "-"))
+}
+
+func valueOf(env []string, name string) (string, bool) {
+	for _, entry := range env {
+		if key, value, _ := strings.Cut(entry, "="); strings.EqualFold(key, name) {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// same compares what every service manager gives back.
+func same(a, b Registration) bool {
+	return a.Title == b.Title && a.About == b.About && a.Shutdown == b.Shutdown && slices.Equal(a.Argv, b.Argv) && slices.Equal(a.Env, b.Env)
+}
+
+func (c *serviceCommand) uninstall() error {
+	have, running, err := c.manager.Read(c.program.Name)
+	if err != nil {
+		return err
+	}
+	if have != nil && running.State != stateStopped {
+		if err := c.manager.Stop(c.program.Name); err != nil {
+			return err
+		}
+	}
+	if err := c.manager.Remove(c.program.Name); err != nil {
+		return err
+	}
+	if have == nil {
+		c.say("is not installed")
+		return nil
+	}
+	c.say("uninstalled; logs and data are left where they are")
+	return nil
+}
+
+// errNotInstalled names the way out.
+var errNotInstalled = errors.New("the service is not installed: service install, followed by the program's flags, does that")
+
+func (c *serviceCommand) start() error {
+	return c.to(stateRunning, c.manager.Start, "runs")
+}
+
+func (c *serviceCommand) stop() error {
+	return c.to(stateStopped, c.manager.Stop, "stopped")
+}
+
+// to brings the service to a state.
+func (c *serviceCommand) to(state string, do func(string) error, done string) error {
+	have, running, err := c.manager.Read(c.program.Name)
+	switch {
+	case err != nil:
+		return err
+	case have == nil:
+		return errNotInstalled
+	case running.State == state:
+		c.say("%s already", done)
+		return nil
+	}
+	if err := do(c.program.Name); err != nil {
+		return fmt.Errorf("%w (its own words are in the event log: Get-EventLog Application -Source %s -Newest 5)", err, c.program.Name)
+	}
+	c.say("%s", done)
+	return nil
+}
+
+func (c *serviceCommand) status() error {
+	have, running, err := c.manager.Read(c.program.Name)
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		return errNotInstalled
+	}
+	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	row := func(name, value string) { fmt.Fprintf(w, "%s\t%s\n", name, cmp.Or(value, "-")) }
+	row("SERVICE", c.program.Name)
+	row("STATE", running.State)
+	row("PROCESS", number(running.PID))
+	row("LAST EXIT CODE", strconv.Itoa(running.Exit))
+	row("TIME AT SHUTDOWN", have.Shutdown.String())
+	row("PROGRAM", have.Argv[0])
+	for i, arg := range have.Argv[1:] {
+		row([]string{"ARGUMENTS", " "}[min(i, 1)], arg)
+	}
+	for i, entry := range have.Env {
+		row([]string{"ENVIRONMENT", " "}[min(i, 1)], entry)
+	}
+	return w.Flush()
+}
+
+// number is "" for 0.
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// stateName is what a person calls a SERVICE_STATUS.dwCurrentState.
+func stateName(state uint32) string {
+	names := []string{stateStopped, "start pending", "stop pending", stateRunning, "continue pending", "pause pending", "paused"}
+	if state < 1 || int(state) > len(names) {
+		return fmt.Sprintf("unknown (%d)", state)
+	}
+	return names[state-1]
+}
+
+// newServiceCommand makes `PROGRAM service`. What follows install is the program's own command line, so that nothing of it is looked at here.
+func newServiceCommand(c *serviceCommand) *cobra.Command {
+	parent := &cobra.Command{Use: "service", Short: "Makes this program a Windows service, starts and stops it", Args: cobra.NoArgs}
+	verb := func(use, short string) *cobra.Command {
+		name, _, _ := strings.Cut(use, " ")
+		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(_ *cobra.Command, args []string) error { return c.do(name, args) }}
+	}
+	install := verb("install [flags of the program]", "Makes or changes the service; without flags it keeps those that it has")
+	install.Args, install.DisableFlagParsing = nil, true
+	install.RunE = func(command *cobra.Command, args []string) error {
+		if slices.Contains(args, "--help") || slices.Contains(args, "-h") {
+			return command.Help()
+		}
+		if len(args) > 0 && args[0] == "--" {
+			args = args[1:]
+		}
+		return c.do("install", args)
+	}
+	parent.AddCommand(install, verb("uninstall", "Stops and removes the service; logs and data stay"), verb("start", "Starts the service and waits until it runs"),
+		verb("stop", "Stops the service and waits; pods go on"), verb("status", "Prints what the service is and does"))
+	return parent
+}
