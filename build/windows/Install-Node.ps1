@@ -1,0 +1,120 @@
+<#
+.SYNOPSIS
+Makes this Windows Server a node of a Kubernetes cluster: lays out kubelet.exe and proxy.exe, installs both as services, starts them.
+
+.DESCRIPTION
+Downloads nothing. Say it again at any time: what is as wanted is left alone, newer programs replace older ones while pods go on.
+Everything that it changes is printed, and Remove-Node.ps1 takes it back.
+
+.EXAMPLE
+.\Install-Node.ps1 -Kubeconfig .\kubelet.conf -ProxyKubeconfig .\proxy.conf -ClusterCIDR 10.244.0.0/16 -ClusterDNS 10.96.0.10
+#>
+[CmdletBinding()]
+param(
+    [Parameter(Mandatory = $true)] [string] $Kubeconfig,
+    [string] $ProxyKubeconfig = $Kubeconfig,
+    [string] $ClusterCIDR = '10.244.0.0/16',
+    [string] $ClusterDNS = '10.96.0.10',
+    [string] $ClusterDomain = 'cluster.local',
+    [string] $NodeIP = '',
+    [string] $NodeName = '',
+    [string] $ClientCA = '',
+    [string] $Programs = $PSScriptRoot,
+    [string] $Target = 'C:\k',
+    [string] $DataRoot = 'C:\var\lib\kubelet',
+    [string[]] $KubeletFlags = @(),
+    [string[]] $ProxyFlags = @(),
+    [switch] $NoFirewall,
+    [switch] $NoDefender
+)
+$ErrorActionPreference = 'Stop'
+Set-StrictMode -Version 2
+
+function Invoke-Program([string] $Program, [string[]] $Arguments) {
+    & $Program @Arguments
+    if ($LASTEXITCODE -ne 0) {
+        throw "$Program $($Arguments[0]) $($Arguments[1]) ended with code $LASTEXITCODE"
+    }
+}
+
+function Copy-Program([string] $Name) {
+    $from = Join-Path $Programs $Name
+    $to = Join-Path $Target $Name
+    if (-not (Test-Path $from)) {
+        throw "$from is not there: -Programs names the directory of kubelet.exe and proxy.exe"
+    }
+    if ((Test-Path $to) -and ((Get-FileHash $from).Hash -eq (Get-FileHash $to).Hash)) {
+        return
+    }
+    if (Test-Path $to) {
+        # A program that runs can be renamed, not replaced. The old one stays for a way back.
+        Remove-Item "$to.old" -ErrorAction SilentlyContinue
+        Rename-Item $to "$Name.old"
+    }
+    Copy-Item $from $to
+    Write-Host "copied $to"
+}
+
+$principal = New-Object Security.Principal.WindowsPrincipal([Security.Principal.WindowsIdentity]::GetCurrent())
+if (-not $principal.IsInRole([Security.Principal.WindowsBuiltInRole]::Administrator)) {
+    throw 'This takes an administrator''s rights: open PowerShell by "Run as administrator".'
+}
+foreach ($name in 'docker', 'hns') {
+    $service = Get-Service $name -ErrorAction SilentlyContinue
+    if ($null -eq $service) {
+        throw "There is no service ${name}: install the feature Containers (Install-WindowsFeature Containers; Restart-Computer) and Docker first."
+    }
+    if ($service.Status -ne 'Running') {
+        Start-Service $name
+        Write-Host "started the service $name"
+    }
+}
+
+New-Item -ItemType Directory -Force $Target, $DataRoot | Out-Null
+foreach ($name in 'kubelet.exe', 'proxy.exe') {
+    Copy-Program $name
+}
+$nodeConfig = Join-Path $Target 'kubelet.conf'
+$serviceConfig = Join-Path $Target 'proxy.conf'
+Copy-Item $Kubeconfig $nodeConfig -Force
+Copy-Item $ProxyKubeconfig $serviceConfig -Force
+foreach ($secret in $nodeConfig, $serviceConfig) {
+    # SYSTEM and Administrators by their SIDs, whose names differ by language.
+    & icacls.exe $secret /inheritance:r /grant '*S-1-5-18:F' '*S-1-5-32-544:F' | Out-Null
+}
+
+if (-not $NoFirewall) {
+    & netsh.exe advfirewall firewall delete rule 'name=winkube kubelet' | Out-Null
+    & netsh.exe advfirewall firewall add rule 'name=winkube kubelet' dir=in action=allow protocol=TCP localport=10250 | Out-Null
+    Write-Host 'firewall: TCP 10250 is open; back: netsh advfirewall firewall delete rule "name=winkube kubelet"'
+}
+if ((-not $NoDefender) -and (Get-Command Add-MpPreference -ErrorAction SilentlyContinue)) {
+    Add-MpPreference -ExclusionPath $DataRoot
+    Write-Host "Defender: $DataRoot is not scanned; back: Remove-MpPreference -ExclusionPath '$DataRoot'"
+}
+
+$flags = @("--kubeconfig=$nodeConfig", "--root-dir=$DataRoot", "--cluster-cidr=$ClusterCIDR", "--cluster-dns=$ClusterDNS", "--cluster-domain=$ClusterDomain")
+$serviceFlags = @("--kubeconfig=$serviceConfig", "--cluster-cidr=$ClusterCIDR")
+if ($NodeIP -ne '') {
+    $flags += "--node-ip=$NodeIP"
+    $serviceFlags += "--bind-address=$NodeIP"
+}
+if ($NodeName -ne '') {
+    $flags += "--hostname-override=$NodeName"
+    $serviceFlags += "--hostname-override=$NodeName"
+}
+if ($ClientCA -ne '') {
+    $authority = Join-Path $Target 'ca.crt'
+    Copy-Item $ClientCA $authority -Force
+    $flags += "--client-ca-file=$authority"
+}
+$kubelet = Join-Path $Target 'kubelet.exe'
+$proxy = Join-Path $Target 'proxy.exe'
+Invoke-Program $kubelet (@('service', 'install') + $flags + $KubeletFlags)
+Invoke-Program $proxy (@('service', 'install') + $serviceFlags + $ProxyFlags)
+foreach ($program in $kubelet, $proxy) {
+    # Whatever was changed takes effect; pods go on meanwhile.
+    & $program service stop
+    Invoke-Program $program @('service', 'start')
+    Invoke-Program $program @('service', 'status')
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Parses the PowerShell scripts of build/windows, and proves that the parser sees a mistake. Wants node and npm.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+dir=_output/tools/powershell
+mkdir -p $dir
+cp hack/powershell/* $dir/
+[ -d $dir/node_modules ] || npm ci --prefix $dir --no-audit --no-fund --ignore-scripts >/dev/null
+printf 'if ($a { 1 }\n' >$dir/wrong.ps1
+if node $dir/check.mjs $dir/wrong.ps1 >/dev/null; then
+	echo "the parser sees no mistake in $dir/wrong.ps1"
+	exit 1
+fi
+node $dir/check.mjs build/windows/*.ps1
