@@ -73,6 +73,7 @@ type Engine struct {
 	sweptHolders atomic.Bool                   // see sweepHolders
 	accounts     accountCache
 	recursive    atomic.Bool  // see RecursiveReadOnly
+	hyperv       atomic.Bool  // see HyperV
 	minOOM       atomic.Int64 // the lowest oom_score_adj that the host allows, as far as known
 	cache        cache
 	files        fileCache
@@ -272,6 +273,7 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 		}
 		e.root.Store(info.DockerRootDir)
 		e.recursive.Store(recursiveReadOnly(out))
+		e.hyperv.Store(out.Isolation == "hyperv")
 		e.cpus.Store(int64(info.NCPU))
 		return nil
 	})

@@ -13,6 +13,9 @@ import (
 // RecursiveReadOnly says whether read-only mounts can be made recursively so, as far as the engine has told by now.
 func (e *Engine) RecursiveReadOnly() bool { return e.recursive.Load() }
 
+// HyperV says whether containers of Windows get virtual machines by the engine's own default, as far as it has told by now.
+func (e *Engine) HyperV() bool { return e.hyperv.Load() }
+
 // recursiveReadOnly knows that by versions: the engine takes the options from API 1.44 on, the kernel has mount_setattr from 5.12 on.
 func recursiveReadOnly(info Info) bool {
 	if info.OS != "linux" || versions.LessThan(info.APIVersion, "1.44") {

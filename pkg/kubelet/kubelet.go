@@ -129,6 +129,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
 	cfg.Resolver.Capacity = k.allocatable
 	cfg.Resolver.RecursiveReadOnly, cfg.Resolver.AppArmorLoaded = k.engine.RecursiveReadOnly, host.AppArmorProfile
+	cfg.Resolver.HyperV = k.engine.HyperV
 	resolver, err := k.resolver(cfg, client, volumes)
 	if err != nil {
 		return nil, err

@@ -34,6 +34,8 @@ type ResolverConfig struct {
 	Capacity func() v1.ResourceList
 	// RecursiveReadOnly says whether the engine can make read-only mounts recursively so; nil: it cannot.
 	RecursiveReadOnly func() bool
+	// HyperV says whether containers get virtual machines unless their pods say otherwise (Windows); nil: they do not.
+	HyperV func() bool
 	// AppArmorLoaded says whether the host has the AppArmor profile of that name; nil: it has all.
 	AppArmorLoaded func(profile string) bool
 }
@@ -225,6 +227,10 @@ func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Con
 	}
 	if in.Image, err = r.image(ctx, pod, container, ref); err != nil {
 		return nil, err
+	}
+	isolation, _ := Isolation(pod, in.Runtime)
+	if err := checkImageFits(container.Image, in.Image, r.cfg.Platform, isHyperV(isolation, r.cfg.HyperV)); err != nil {
+		return nil, config(err)
 	}
 	if err := checkNonRoot(pod, container, in.Image.User, r.cfg.Platform.OS); err != nil {
 		return nil, config(err)

@@ -3,6 +3,7 @@ package pod
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,8 +20,14 @@ const (
 // What upstream names a pod that a node cannot do without.
 const systemNodeCritical = "system-node-critical"
 
-// windowsRoot is the account that runAsNonRoot forbids on Windows.
-const windowsRoot = "ContainerAdministrator"
+// windowsRoots are the accounts that runAsNonRoot forbids on Windows: upstream's one, and what else means the same or more. Their SIDs are
+// well known (Microsoft, "Well-known SIDs"; those of containers' accounts begin with S-1-5-93-2).
+var windowsRoots = []string{"ContainerAdministrator", `User Manager\ContainerAdministrator`, "S-1-5-93-2-1", "SYSTEM", `NT AUTHORITY\SYSTEM`, "S-1-5-18"}
+
+// isWindowsRoot knows names and SIDs in any case.
+func isWindowsRoot(user string) bool {
+	return slices.ContainsFunc(windowsRoots, func(root string) bool { return strings.EqualFold(user, root) })
+}
 
 // refusePod says why pod cannot run on platform at all, for fields that the engine cannot honour; "" if it can.
 func refusePod(pod *v1.Pod, platform Platform) string {
@@ -135,12 +142,12 @@ func checkNonRoot(pod *v1.Pod, container *v1.Container, imageUser, os string) er
 
 func checkNonRootWindows(options v1.WindowsSecurityContextOptions, imageUser, where string) error {
 	if options.RunAsUserName != nil {
-		if strings.EqualFold(*options.RunAsUserName, windowsRoot) {
+		if isWindowsRoot(*options.RunAsUserName) {
 			return fmt.Errorf("container's runAsUserName (%s) which will be regarded as root identity and will break non-root policy %s", *options.RunAsUserName, where)
 		}
 		return nil
 	}
-	if strings.EqualFold(imageUser, windowsRoot) {
+	if isWindowsRoot(imageUser) {
 		return fmt.Errorf("container's runAsUser (%s) which will be regarded as root identity and will break non-root policy %s", imageUser, where)
 	}
 	return nil

@@ -1,0 +1,52 @@
+package pod
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// stableABI is the build of Windows Server 2022: its images run with process isolation on later hosts too. Source: Microsoft, "Windows
+// container version compatibility".
+const stableABI = 20348
+
+// checkImageFits says why an image cannot run on this host of Windows, which an engine tells in words of its own, and only when the container
+// starts. hyperv says that the container gets a virtual machine. An image that tells no version may run.
+func checkImageFits(name string, image Image, platform Platform, hyperv bool) error {
+	if platform.OS != "windows" {
+		return nil
+	}
+	if image.OS != "" && image.OS != "windows" {
+		return fmt.Errorf("image %s is for %s, and this host runs containers of Windows: use an image for windows, or the nodeSelector kubernetes.io/os: %[2]s", name, image.OS)
+	}
+	build := imageBuild(image.OSVersion)
+	switch {
+	case build == 0, build == platform.Build:
+		return nil
+	case build > platform.Build:
+		return fmt.Errorf("image %s is for Windows build %d, which is newer than this host's, %d: use an image for build %[3]d, or the nodeSelector node.kubernetes.io/windows-build",
+			name, build, platform.Build)
+	case hyperv, build >= stableABI:
+		return nil
+	}
+	return fmt.Errorf("image %s is for Windows build %d, this host has %d, and without Hyper-V isolation they must be the same: use an image for build %[3]d, "+
+		"or give the pod the annotation %[4]s: hyperv", name, build, platform.Build, isolationAnnotation)
+}
+
+// imageBuild is the third number of 10.0.14393.5850; 0 where there is none.
+func imageBuild(version string) int {
+	parts := strings.Split(version, ".")
+	if len(parts) < 3 {
+		return 0
+	}
+	build, err := strconv.Atoi(parts[2])
+	if err != nil {
+		return 0
+	}
+	return build
+}
+
+// isHyperV says whether the containers of a pod get a virtual machine each. byDefault is the engine's word where the pod says nothing.
+func isHyperV(isolation string, byDefault func() bool) bool {
+	return isolation == "hyperv" || isolation == "" && byDefault != nil && byDefault()
+}
