@@ -23,7 +23,7 @@ function Save-Output([string] $Name, [scriptblock] $Command) {
 
 $kubelet = Join-Path $Target 'kubelet.exe'
 $proxy = Join-Path $Target 'proxy.exe'
-Save-Output 'doctor' { & $kubelet doctor }
+Save-Output 'doctor' { & $kubelet network doctor }
 Save-Output 'kubelet-service' { & $kubelet service status; & $kubelet '--version=raw' }
 Save-Output 'proxy-service' { & $proxy service status; & $proxy '--version=raw' }
 Save-Output 'proxy-table' { (Invoke-WebRequest -UseBasicParsing 'http://127.0.0.1:10249/debug/table').Content }
