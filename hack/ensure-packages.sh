@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a purpose needs and that are missing: ensure-packages.sh cluster|wine ...
+# Installs the Debian packages that a purpose needs and that are missing: ensure-packages.sh cluster|cni|wine ...
 set -euo pipefail
 
 packages=()
@@ -7,9 +7,9 @@ for purpose in "$@"; do
 	case $purpose in
 	cluster) packages+=(docker.io iproute2 iptables nftables conntrack procps util-linux ca-certificates) ;;
 	wine) packages+=(wine64 gcc-mingw-w64-x86-64) ;;
-	peer) packages+=(containernetworking-plugins) ;;
+	cni) packages+=(containernetworking-plugins) ;;
 	*)
-		echo "ensure-packages: $purpose: know cluster, peer and wine" >&2
+		echo "ensure-packages: $purpose: know cluster, cni and wine" >&2
 		exit 1 ;;
 	esac
 done

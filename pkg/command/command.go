@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -53,6 +54,8 @@ type runner struct {
 	dirs  []string
 	env   []string
 	quiet bool // stdout may hold secrets
+	// mark is a NAME=value of env by which what a program started is found again; "": only the program itself is ended.
+	mark  string
 	mu    sync.Mutex
 	paths map[string]string
 }
@@ -67,6 +70,12 @@ func New() Runner {
 // NewPrivate returns a Runner whose programs see just env and whose stdout may hold secrets: errors show nothing of it.
 func NewPrivate(env []string) Runner {
 	return &runner{dirs: searchDirs(), env: env, quiet: true, paths: map[string]string{}}
+}
+
+// NewFamily returns a Runner whose programs end together with all that they have started when ctx ends. They see just env and mark, a
+// NAME=value that no other program has. On Windows they also end with this process; on Linux EndFamily ends those of an earlier one.
+func NewFamily(env []string, mark string) Runner {
+	return &runner{dirs: searchDirs(), env: append(slices.Clip(env), mark), mark: mark, paths: map[string]string{}}
 }
 
 // Look finds the program at an absolute path, which on Windows may lack its .exe. The error wraps ErrNotFound where there is none that
@@ -129,7 +138,7 @@ func (r *runner) Run(ctx context.Context, stdin []byte, name string, args ...str
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.WaitDelay = waitDelay
-	err = cmd.Run()
+	err = r.wait(cmd)
 	if err == nil {
 		return stdout.Bytes(), nil
 	}
@@ -148,6 +157,26 @@ func (r *runner) Run(ctx context.Context, stdin []byte, name string, args ...str
 		err = fmt.Errorf("%w: %v", ErrNotFound, err)
 	}
 	return stdout.Bytes(), failed(name, args, err)
+}
+
+// wait runs cmd to its end.
+func (r *runner) wait(cmd *exec.Cmd) error {
+	if r.mark == "" {
+		return cmd.Run()
+	}
+	all, err := newFamily(r.mark)
+	if err != nil {
+		return err
+	}
+	defer all.close()
+	cmd.Cancel = func() error { return errors.Join(cmd.Process.Kill(), all.end()) }
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := all.adopt(cmd.Process); err != nil {
+		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	return cmd.Wait()
 }
 
 // shown is the part of a program's output that an error carries.

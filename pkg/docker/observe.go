@@ -225,6 +225,9 @@ func view(in container.InspectResponse) seen {
 			ID: in.ID, Attempt: number(labels, LabelRestartCount), Running: in.State.Running,
 			Unstarted: in.State.Status == container.StateCreated, CreatedAt: created, Addresses: addresses, Runtime: labels[LabelRuntime],
 		}
+		if in.State.Running {
+			s.sandbox.PID = in.State.Pid
+		}
 		return s
 	}
 	c := &pod.Container{

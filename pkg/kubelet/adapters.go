@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -19,7 +20,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/winkube/winkube/pkg/cni"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/server"
@@ -106,6 +109,41 @@ type imageVolumes struct {
 
 func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.Image, error) {
 	return i.resolver.EnsureImage(ctx, p, v)
+}
+
+// withPlugins gives the network CNI plugins where they make it.
+func (k *Kubelet) withPlugins(cfg Config, parts *network.Parts) error {
+	if cfg.Network.Mode != network.CNI {
+		return nil
+	}
+	plugins, err := cni.New(cni.Config{ConfDir: cfg.Network.ConfDir, BinDirs: cfg.CNIBin, StateDir: filepath.Join(cfg.RootDir, "cni")})
+	if err != nil {
+		return err
+	}
+	parts.Plugins, parts.Containers = plugins, k.containers
+	parts.PodEvent = func(namespace, name, uid, kind, reason, message string) {
+		ref := &v1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(uid)}
+		k.recorder.Event(ref, kind, reason, message)
+	}
+	return nil
+}
+
+// containers are the ids of all that the engine has of pods.
+func (k *Kubelet) containers(ctx context.Context) (map[string]bool, error) {
+	all, err := k.engine.ObserveAll(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := map[string]bool{}
+	for _, observed := range all {
+		for _, s := range observed.Sandboxes {
+			ids[s.ID] = true
+		}
+		for _, c := range observed.Containers {
+			ids[c.ID] = true
+		}
+	}
+	return ids, nil
 }
 
 // annotator writes annotations of the Node name, nil values are removed. A node may write those of its own Node only.

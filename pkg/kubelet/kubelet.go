@@ -53,6 +53,7 @@ type Config struct {
 	Cgroups  CgroupConfig
 	Images   Images
 	Network  network.Config
+	CNIBin   []string // directories of CNI plugins
 	Resolver pod.ResolverConfig
 	Pods     pod.Config
 	Source   pod.SourceConfig
@@ -116,8 +117,12 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.network, err = network.New(cfg.Network, network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(),
-		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, Probe: probeServer(client)}); err != nil {
+	networkParts := network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(),
+		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, Probe: probeServer(client)}
+	if err := k.withPlugins(cfg, &networkParts); err != nil {
+		return nil, err
+	}
+	if k.network, err = network.New(cfg.Network, networkParts); err != nil {
 		return nil, err
 	}
 
@@ -137,7 +142,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	imageVolumes.resolver, cfg.Source.Client, cfg.Source.Registered = resolver, client, k.registered
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
-		Source: pod.NewSource(cfg.Source), Runtime: connecting{k.engine, k.network}, Resolver: resolver, Volumes: volumes, Objects: k.objects,
+		Source: pod.NewSource(cfg.Source), Runtime: connecting{k.engine, k.network}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
 		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(admitter), Prober: prober{probe.New(k.engine)}, Executor: k.engine,
 		Events: events, Clock: clock.RealClock{},
 	}))

@@ -21,6 +21,8 @@ type Symptoms struct {
 	Elevated  bool
 	EngineErr error
 	Networks  []pod.EngineNetwork
+	Plugins   string // mode CNI: the network's name and file
+	PluginErr error  // mode CNI: why there is none
 	Surroundings
 	// Linux
 	Forwarding map[string]bool // "ipv4", "ipv6": the sysctl
@@ -110,6 +112,12 @@ func engineNetworks(s Symptoms) []Finding {
 	}
 	if s.EngineErr != nil {
 		return []Finding{fault(restart, "the engine does not answer: %v", s.EngineErr)}
+	}
+	if s.Config.Mode == CNI {
+		if s.PluginErr != nil {
+			return []Finding{fault("install or configure the network's CNI plugins there", "%v", s.PluginErr)}
+		}
+		return []Finding{good("there is a CNI network: %s", s.Plugins)}
 	}
 	i := slices.IndexFunc(s.Networks, func(n pod.EngineNetwork) bool { return n.Name == s.State.Join })
 	switch want := s.State.Network; {

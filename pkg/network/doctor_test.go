@@ -111,6 +111,17 @@ func TestDiagnose(t *testing.T) {
 	golden(t, "doctor", b.String())
 }
 
+func TestDiagnosePlugins(t *testing.T) {
+	s := Symptoms{Config: Config{Mode: CNI, Platform: onLinux}, Plugins: `"lab" of /etc/cni/net.d/10-lab.conflist`}
+	if got := fmt.Sprint(engineNetworks(s)); got != "[ok     there is a CNI network: \"lab\" of /etc/cni/net.d/10-lab.conflist\n]" {
+		t.Error(got)
+	}
+	s.PluginErr = errors.New("/etc/cni/net.d has no network")
+	if got := engineNetworks(s); len(got) != 1 || !got[0].Fault || got[0].What != "/etc/cni/net.d has no network" {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestParseExcluded(t *testing.T) {
 	got := parseExcluded("\r\nProtocol tcp Port Exclusion Ranges\r\n\r\nStart Port    End Port\r\n----------    --------\r\n      5357        5357\r\n     50000       50059     *\r\n\r\n* - Administered port exclusions.\r\n 9 70000\r\n")
 	if fmt.Sprint(got) != "[[5357 5357] [50000 50059]]" {

@@ -102,6 +102,9 @@ func chains(want []Rules) []chain {
 	for _, r := range want {
 		forward.jump = "-j " + forwardChain
 		forward.rules = append(forward.rules, fmt.Sprintf("-s %s -j ACCEPT", r.PodCIDR), fmt.Sprintf("-d %s -j ACCEPT", r.PodCIDR))
+		if len(r.NonMasquerade) == 0 {
+			continue
+		}
 		masq.jump = fmt.Sprintf("-s %s -j %s", r.PodCIDR, masqChain)
 		for _, p := range r.NonMasquerade {
 			masq.rules = append(masq.rules, fmt.Sprintf("-d %s -j RETURN", p))

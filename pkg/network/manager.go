@@ -64,11 +64,17 @@ type Parts struct {
 	Event func(kind, reason, message string)
 	// Probe says whether a packet from the address from, which is the pods' gateway (invalid: any), finds its way. nil: it does.
 	Probe func(ctx context.Context, from netip.Addr) error
+	// Plugins make the pods' network in mode CNI, and are nil in all others.
+	Plugins Plugins
+	// Containers are the ids of all that the engine has of ours; with Plugins.
+	Containers func(ctx context.Context) (map[string]bool, error)
+	// PodEvent tells something of a pod. May be nil.
+	PodEvent func(namespace, name, uid, kind, reason, message string)
 	// Changed is called after each attempt to bring about a State, with what Ready says from now on. It must not block. May be nil.
 	Changed func(ready error)
 }
 
-// Manager holds this host to the Plan of its pod network. It implements pod.Network.
+// Manager holds this host to the Plan of its pod network. It implements pod.Network and pod.Attacher.
 type Manager struct {
 	cfg   Config
 	parts Parts
@@ -87,7 +93,10 @@ type Manager struct {
 	guard guarded
 }
 
-var _ pod.Network = (*Manager)(nil)
+var (
+	_ pod.Network  = (*Manager)(nil)
+	_ pod.Attacher = (*Manager)(nil)
+)
 
 const (
 	recheck    = 30 * time.Second
@@ -100,6 +109,9 @@ const (
 func New(cfg Config, parts Parts) (*Manager, error) {
 	if _, err := Plan(cfg, Facts{}); err != nil {
 		return nil, err
+	}
+	if (cfg.Mode == CNI) != (parts.Plugins != nil) {
+		return nil, fmt.Errorf("network mode %s and CNI plugins go together; the mode is %s", CNI, cfg.Mode)
 	}
 	if parts.Host == nil {
 		parts.Host = NewHost()
@@ -171,6 +183,10 @@ func (m *Manager) State() State {
 
 // Run holds the host to the plan until ctx ends, and leaves everything in place then: pods go on. Returns nil when ctx ended.
 func (m *Manager) Run(ctx context.Context) error {
+	if m.parts.Plugins != nil {
+		go m.tend(ctx)
+		go m.follow(ctx, m.cfg.ConfDir)
+	}
 	changes, err := m.parts.Host.Changes(ctx)
 	if err != nil {
 		klog.ErrorS(err, "The pod network is repaired by comparison only", "every", recheck)
@@ -255,6 +271,9 @@ func (m *Manager) compare(ctx context.Context) (Condition, error) {
 	state, err := Plan(m.cfg, facts)
 	if err != nil {
 		return m.refused(rangeInvalid, err)
+	}
+	if m.cfg.Mode == CNI {
+		return m.plugged(ctx, state)
 	}
 	if !state.Ready.Ready {
 		return m.refused(state.Ready.Reason, errors.New(state.Ready.Message))

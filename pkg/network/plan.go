@@ -26,6 +26,7 @@ const (
 	Upstream    Mode = "upstream"     // the network is made here, a router knows the pod CIDRs
 	Overlay     Mode = "overlay"      // the network and a VXLAN device are made here, the entries of other nodes by the proxy
 	External    Mode = "external"     // an engine network that exists is used; nothing is made
+	CNI         Mode = "cni"          // CNI plugins make the network of each pod
 )
 
 // Config is what the administrator chose.
@@ -34,6 +35,8 @@ type Config struct {
 	Platform pod.Platform
 	// External is the engine network of mode External (CONTAINER_NETWORK).
 	External string
+	// ConfDir is where mode CNI finds the network's configuration.
+	ConfDir string
 	// NodeIPs are this node's addresses, primary first: tunnels begin at the first of their family.
 	NodeIPs []netip.Addr
 	// Name is the engine network that is made; "": winkube.
@@ -66,7 +69,7 @@ type Condition struct {
 // Rules is what the packet filter of Linux does for one address family.
 type Rules struct {
 	PodCIDR       netip.Prefix   // traffic from and to it is forwarded
-	NonMasquerade []netip.Prefix // sorted; other traffic from PodCIDR leaves with the host's address
+	NonMasquerade []netip.Prefix // sorted; other traffic from PodCIDR leaves with the host's address; empty: none does
 }
 
 // Gateway is an address that the host itself must have on an interface.
@@ -102,13 +105,16 @@ func Plan(cfg Config, facts Facts) (State, error) {
 			return State{}, fmt.Errorf("network mode %s needs the name of an engine network in CONTAINER_NETWORK", External)
 		}
 		return State{Join: cfg.External, Ready: ready("pods join the engine's network %q", cfg.External)}, nil
-	case HostGateway, Upstream, Overlay:
+	case HostGateway, Upstream, Overlay, CNI:
 	default:
-		return State{}, fmt.Errorf("network mode %q is not known; want %s, %s, %s or %s", cfg.Mode, HostGateway, Upstream, Overlay, External)
+		return State{}, fmt.Errorf("network mode %q is not known; want %s, %s, %s, %s or %s", cfg.Mode, HostGateway, Upstream, Overlay, External, CNI)
 	}
 	cidrs, err := parseCIDRs(facts.PodCIDRs)
 	if err != nil {
 		return State{}, err
+	}
+	if cfg.Mode == CNI {
+		return planCNI(cfg, cidrs), nil
 	}
 	if len(cidrs) == 0 {
 		return State{Ready: Condition{Reason: "PodCIDRMissing",
@@ -156,6 +162,18 @@ func parseCIDRs(list []string) ([]netip.Prefix, error) {
 	}
 	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() })
 	return out, nil
+}
+
+// planCNI leaves all to the plugins, but lets what they may not know of pass: the engine's FORWARD policy drops what comes from other nodes
+// for the Node's pods. A network whose addresses are not of the Node's ranges, or that has none, sees to that itself.
+func planCNI(cfg Config, cidrs []netip.Prefix) State {
+	s := State{Join: noEngineNetwork, Ready: ready("pods get their network from CNI plugins")}
+	for _, c := range cidrs {
+		if cfg.Platform.OS != "windows" {
+			s.Rules = append(s.Rules, Rules{PodCIDR: c})
+		}
+	}
+	return s
 }
 
 // usualMTU is what the engine gives its networks unless told otherwise.
@@ -294,7 +312,10 @@ func (s State) String() string {
 		}
 	}
 	for _, r := range s.Rules {
-		fmt.Fprintf(&b, "forward: from and to %s\nmasquerade: from %s except to %s\n", r.PodCIDR, r.PodCIDR, join(r.NonMasquerade))
+		fmt.Fprintf(&b, "forward: from and to %s\n", r.PodCIDR)
+		if len(r.NonMasquerade) > 0 {
+			fmt.Fprintf(&b, "masquerade: from %s except to %s\n", r.PodCIDR, join(r.NonMasquerade))
+		}
 	}
 	s.printWindows(&b)
 	for _, g := range s.Gateways {

@@ -22,6 +22,7 @@ const (
 	rangeOverlaps = "PodCIDROverlaps"
 	noNetwork     = "NetworkMissing"
 	addressLost   = "HostAddressLost"
+	noPlugins     = "CNINotReady"
 )
 
 // patience is how long something must be wrong before the Node says so: a new Node gets its range a moment after it was registered.
@@ -52,7 +53,7 @@ func (t *trouble) recall(n *v1.Node) {
 			continue
 		}
 		switch c.Reason {
-		case rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork, addressLost:
+		case rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork, addressLost, noPlugins:
 			t.told = Condition{Reason: c.Reason, Message: c.Message}
 		}
 	}

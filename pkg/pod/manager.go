@@ -59,13 +59,14 @@ type Feed interface {
 	Run(ctx context.Context, out chan<- Update) error
 }
 
-// Parts are what a Manager works with. All are needed but Status and Cgroups.
+// Parts are what a Manager works with. All are needed but Status, Cgroups and Attacher.
 type Parts struct {
 	Source   Feed
 	Runtime  Runtime
 	Resolver inputs // a *Resolver
 	Volumes  Volumes
-	Cgroups  Cgroups // nil: pods have none, only their containers
+	Cgroups  Cgroups  // nil: pods have none, only their containers
+	Attacher Attacher // nil: the engine gives pods all of their network
 	Objects  Objects
 	Status   StatusWriter // nil: there is no API server
 	Admitter Admitter

@@ -97,6 +97,8 @@ func (w *worker) doing(op *operation) func(context.Context) error {
 			}
 			return parts.Runtime.Apply(ctx, pod, step)
 		}
+	case AttachNetwork, StopSandbox, RemoveSandbox, RemoveContainer:
+		return w.networkStep(step)
 	case ChooseRuntime:
 		return func(ctx context.Context) error {
 			handler, err := parts.Resolver.Handler(ctx, pod)
@@ -183,6 +185,8 @@ func (w *worker) settled(op *operation, err error) {
 	switch step.Action {
 	case CreateSandbox, ChooseRuntime:
 		w.sandboxSettled(err)
+	case AttachNetwork:
+		w.attachSettled(step, err)
 	case StartContainer:
 		w.startSettled(step, err)
 	case PostStart:

@@ -83,6 +83,7 @@ func (p *planner) sync() {
 	if !ok || p.restartAll() {
 		return
 	}
+	p.attachContainers()
 	p.growPod()
 	if p.know.needsSandbox(p.pod) {
 		p.ephemeral(box)
@@ -166,6 +167,10 @@ func (p *planner) sandbox() (box string, ok bool) {
 		return "", true
 	}
 	current := newestSandbox(p.observed)
+	if current != nil && current.Running && current.Unattached {
+		p.attach(Step{ID: current.ID, Attempt: current.Attempt})
+		return "", false
+	}
 	if current != nil && p.usable(*current) {
 		p.dropSandboxes(current.ID)
 		return current.ID, true

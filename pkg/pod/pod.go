@@ -75,8 +75,11 @@ type Sandbox struct {
 	Running   bool
 	Unstarted bool // made and never started, or just being started
 	CreatedAt time.Time
+	PID       int          // of its process on the host while Running, 0 where unknown
 	Addresses []netip.Addr // empty with hostNetwork
-	Runtime   string       // handler of the pod's RuntimeClass; "": none
+	// Unattached says that it has no network yet: it waits for AttachNetwork. From Attacher alone.
+	Unattached bool
+	Runtime    string // handler of the pod's RuntimeClass; "": none
 }
 
 // Container is one attempt to run a container of the spec.
@@ -98,7 +101,9 @@ type Container struct {
 	ImageID   string       // as shown in containerStatuses.imageID, e.g. docker-pullable://repo@sha256:... or docker://sha256:...
 	Message   string       // termination message, at most 4096 bytes; only when Exited
 	Addresses []netip.Addr // only where the container has a network of its own
-	HostPID   int          // pid on the host while Running, 0 where unknown
+	// Unattached is as for Sandbox, where the network has to be given to each container.
+	Unattached bool
+	HostPID    int // pid on the host while Running, 0 where unknown
 	// Resources are what the engine holds it to; nil where it cannot be changed while it runs.
 	Resources *Resources
 	// User is as whom its first process began (containerStatuses.user); nil where that is not known, and on Windows.
@@ -118,6 +123,7 @@ const (
 	StartContainer  Action = "start-container" // create and start
 	StopContainer   Action = "stop-container"  // stop signal, Grace, kill
 	RemoveContainer Action = "remove-container"
+	AttachNetwork   Action = "attach-network"   // give a sandbox or container its network; the worker does it by Attacher
 	UpdateContainer Action = "update-container" // hold it to other Resources while it runs
 	UpdatePod       Action = "update-pod"       // likewise the pod as a whole; the worker does it, the Runtime never sees it
 )
@@ -336,6 +342,23 @@ type Cgroups interface {
 type Network interface {
 	// Join names the engine network for pods that do not use the host's; the error says why pods cannot start yet (upstream's NetworkNotReady).
 	Join(pod *v1.Pod) (engineNetwork string, err error)
+}
+
+// Attacher gives running sandboxes and containers a network where the engine does not: by CNI plugins.
+type Attacher interface {
+	// Complete adds to what the engine has of pod what only the network knows: addresses, and who is Unattached. It does not block.
+	Complete(pod *v1.Pod, observed *Observed)
+	// Attach gives to, which runs, its network. Idempotent; it blocks as long as the network's plugins may take. What fails is undone.
+	Attach(ctx context.Context, pod *v1.Pod, to Member) error
+	// Detach takes back what Attach gave, or a part of it. It is called before from is stopped and again when it is removed.
+	Detach(ctx context.Context, from Member) error
+}
+
+// Member is a sandbox or container as Attacher knows it.
+type Member struct {
+	ID        string
+	SandboxID string // whose network it shares; its own ID for a sandbox; "": it has one of its own
+	PID       int    // on the host; 0: it does not run, or that is not known
 }
 
 // StatusWriter brings statuses to the API server. Calls block until done or ctx ends; retries are the caller's.

@@ -164,6 +164,7 @@ func (w *worker) observe() {
 			cgroup, err = w.parts.Cgroups.Limits(pod)
 		}
 		observed.Cgroup = cgroup
+		w.parts.complete(pod, &observed)
 		return err
 	}, func(err error) {
 		w.inbox.put(func() {
@@ -210,7 +211,7 @@ func (w *worker) launching() bool {
 }
 
 func (op *operation) starts() bool {
-	return op.step.Action == CreateSandbox || op.step.Action == StartContainer
+	return op.step.Action == CreateSandbox || op.step.Action == AttachNetwork || op.step.Action == StartContainer
 }
 
 // hint says that the engine's containers may have changed.
@@ -225,6 +226,7 @@ func (w *worker) seen(observed Observed, began time.Time) {
 		return
 	}
 	observed.Cgroup = w.observed.Cgroup // which nobody but our steps changes
+	w.parts.complete(w.pod, &observed)
 	w.observed, w.taken, w.stale = observed, w.finished, false
 }
 

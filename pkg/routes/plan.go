@@ -28,6 +28,7 @@ const (
 	Upstream    Mode = "upstream"     // the routers know the pod CIDRs; nothing is written here
 	Overlay     Mode = "overlay"      // a route into the tunnel, and the tunnel's entries, written here
 	External    Mode = "external"     // somebody else's network; nothing is written here
+	CNI         Mode = "cni"          // a plugin's network, which finds its own ways; nothing is written here
 )
 
 // NextHop is the address that stands in a route to another node's pods.
@@ -129,10 +130,10 @@ func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Node, p.Re
 // ParseMode reads a mode as typed by a user.
 func ParseMode(s string) (Mode, error) {
 	switch m := Mode(s); m {
-	case HostGateway, Upstream, Overlay, External:
+	case HostGateway, Upstream, Overlay, External, CNI:
 		return m, nil
 	}
-	return "", fmt.Errorf("network mode %q is not known; want %s, %s, %s or %s", s, HostGateway, Upstream, Overlay, External)
+	return "", fmt.Errorf("network mode %q is not known; want %s, %s, %s, %s or %s", s, HostGateway, Upstream, Overlay, External, CNI)
 }
 
 // ParseNextHop reads a next hop as typed by a user; "" is NodeIP.

@@ -27,6 +27,8 @@ func TestParse(t *testing.T) {
 		{map[string]string{"PROCS": "many"}, `PROCS: got "many", want a number from 1 to 64`},
 		{map[string]string{"NODES": "3"}, `NODES: got "3", want a number from 1 to 2`},
 		{map[string]string{"SERIAL": "yes"}, `SERIAL: got "yes", want 1 or nothing`},
+		{map[string]string{"SIGS": "sig-network", "NETWORK_MODE": "cni"}, "conformance tests of sig-network, not Serial, NETWORK_MODE=cni; 8 processes, 2 nodes"},
+		{map[string]string{"SIGS": "sig-network", "NETWORK_MODE": "host-gateway"}, "conformance tests of sig-network, not Serial; 8 processes, 2 nodes"},
 		{map[string]string{"FOCUS": "("}, "FOCUS: \"(\" is no regular expression: error parsing regexp: missing closing ): `(`"},
 		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},
 	} {

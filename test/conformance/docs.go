@@ -26,6 +26,7 @@ cluster: a real control plane, and two nodes with a Docker engine each.
     make conformance SUBSET=1                         a few of each subject, in minutes
     make conformance PROCS=4 NODES=1                  tests at once (8), schedulable nodes (2)
     make conformance ALL=1 FOCUS='InPlace'            also tests that are not marked Conformance
+    make conformance NETWORK_MODE=overlay             in another mode of the pod network; also cni
     make conformance ENGINE_API=1.24                  with an engine that speaks API 1.24 at most; also 1.41, and min1.44: 1.44 at least
 
 The suite, ginkgo and the images' programs are built from the module k8s.io/kubernetes (hack/tools/kubernetes), the images here too
@@ -109,6 +110,9 @@ func engineTitle(name string) string {
 		return "The engine as it is"
 	case "min1.44":
 		return "An engine that speaks API 1.44 to 1.52"
+	}
+	if mode, ok := strings.CutPrefix(name, networkMark); ok {
+		return "The engine as it is, --network-mode=" + mode
 	}
 	return "An engine that speaks API " + name + " at most"
 }

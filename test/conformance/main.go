@@ -34,6 +34,7 @@ From the environment:
   SERIAL      1: the Serial tests instead of the others; they run one by one
   ALL         1: also tests that are not [Conformance]; give a FOCUS with it
   SUBSET      1: a selection that takes a few minutes
+  NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (or nothing), overlay, cni
   ENGINE_API  what the kubelet shall take its engine for: 1.24, 1.41 (at most), min1.44 (at least); nothing: for what it is
 `
 
@@ -48,6 +49,7 @@ type options struct {
 	serial      bool
 	all         bool
 	subset      bool
+	network     string // --network-mode; "": host-gateway
 	engine      string // API that the kubelet's engine shall speak; "": its own
 }
 
@@ -94,6 +96,9 @@ func parse(getenv func(string) string) (options, error) {
 	}
 	if o.engine = getenv("ENGINE_API"); o.engine != "" && !slices.Contains(lab.EngineAPIs, o.engine) {
 		return o, fmt.Errorf("ENGINE_API: got %q, want one of %s, or nothing", o.engine, strings.Join(lab.EngineAPIs, ", "))
+	}
+	if o.network = getenv("NETWORK_MODE"); o.network == "host-gateway" {
+		o.network = ""
 	}
 	if o.all && o.focus == nil {
 		return o, errors.New("ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems")
@@ -189,7 +194,7 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 			return err
 		}
 	}
-	p.Engine, p.Commit = o.engine, commit(ctx, root)
+	p.Engine, p.Commit = o.around(), commit(ctx, root)
 	if len(p.Tests) == 0 {
 		return errors.New("no test is selected")
 	}

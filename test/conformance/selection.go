@@ -18,7 +18,7 @@ type plan struct {
 	Selection string   // in words
 	Tests     []string // names of the tests to run
 	Cannot    []left   // selected, but not for this machine
-	Engine    string   // what the kubelet took its engine for, see lab.EngineAPIs; "": for what it is
+	Engine    string   // options.around: what the kubelet took its engine for, see lab.EngineAPIs; "": for what it is
 	Commit    string   // of the repository
 }
 
@@ -144,10 +144,24 @@ func (o options) describe() string {
 	if o.skip != nil {
 		words = append(words, "SKIP="+o.skip.String())
 	}
+	if o.network != "" {
+		words = append(words, networkMark+o.network)
+	}
 	if o.engine != "" {
 		words = append(words, "ENGINE_API="+o.engine)
 	}
 	return fmt.Sprintf("%s; %d processes, %d nodes", strings.Join(words, ", "), o.procs, o.nodes)
+}
+
+// networkMark stands before a network mode where an engine may stand.
+const networkMark = "NETWORK_MODE="
+
+// around is what kubelets have around them other than usual, by which results are kept apart: the engine's API or else the network mode.
+func (o options) around() string {
+	if o.engine == "" && o.network != "" {
+		return networkMark + o.network
+	}
+	return o.engine
 }
 
 // sigOf is the group to which a test belongs: sig-node.

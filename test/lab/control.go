@@ -80,7 +80,7 @@ func (c *Cluster) apiserverArgv() []string {
 		"--service-account-issuer=https://kubernetes.default.svc." + DNSDomain,
 		"--service-account-key-file=" + pki("sa.pub"),
 		"--service-account-signing-key-file=" + pki("sa.key"),
-		"--service-cluster-ip-range=" + ServiceCIDR,
+		"--service-cluster-ip-range=" + c.both(ServiceCIDR, serviceCIDR6),
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged",
@@ -93,6 +93,10 @@ func (c *Cluster) apiserverArgv() []string {
 
 func (c *Cluster) controllerManagerArgv() []string {
 	pki := c.Control.PKI
+	size := "--node-cidr-mask-size=24"
+	if c.DualStack {
+		size = "--node-cidr-mask-size-ipv4=24" // and 64 for IPv6
+	}
 	return []string{
 		filepath.Join(c.Tools, "kube-controller-manager"),
 		"--kubeconfig=" + pki("controller-manager.kubeconfig"),
@@ -106,9 +110,9 @@ func (c *Cluster) controllerManagerArgv() []string {
 		"--cluster-signing-cert-file=" + pki("ca.crt"),
 		"--cluster-signing-key-file=" + pki("ca.key"),
 		"--allocate-node-cidrs",
-		"--cluster-cidr=" + PodCIDR,
-		"--node-cidr-mask-size=24",
-		"--service-cluster-ip-range=" + ServiceCIDR,
+		"--cluster-cidr=" + c.both(PodCIDR, podCIDR6),
+		size,
+		"--service-cluster-ip-range=" + c.both(ServiceCIDR, serviceCIDR6),
 		"--node-monitor-grace-period=24s", // upstream 50s: a test need not wait so long for a node that left
 		"--node-monitor-period=2s",
 		"--concurrent-gc-syncs=5",

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os/exec"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -55,13 +56,13 @@ func Gateway(ctx context.Context, listener net.Listener, to, kubeconfig string) 
 
 // addRoutes leads a node's pod range to the node. A range whose node has gone keeps its route until another node gets the range.
 func addRoutes(ctx context.Context, routes map[string]string, node *v1.Node) {
-	hop := ""
-	for _, address := range node.Status.Addresses {
-		if address.Type == v1.NodeInternalIP && hop == "" {
-			hop = address.Address
-		}
-	}
 	for _, cidr := range node.Spec.PodCIDRs {
+		hop := ""
+		for _, address := range node.Status.Addresses {
+			if address.Type == v1.NodeInternalIP && hop == "" && strings.Contains(address.Address, ":") == strings.Contains(cidr, ":") {
+				hop = address.Address
+			}
+		}
 		if hop == "" || routes[cidr] == hop {
 			continue
 		}

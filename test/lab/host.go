@@ -144,6 +144,11 @@ func (h *Host) upLink(ctx context.Context) error {
 	if err := ip(ctx, switchNamespace, "link set "+h.Name+" master br0 up"); err != nil {
 		return err
 	}
+	if h.cluster.DualStack {
+		if err := h.upIPv6(ctx); err != nil {
+			return err
+		}
+	}
 	for _, args := range []string{
 		"addr replace " + h.Addr.String() + "/24 dev eth0",
 		"link set eth0 up",

@@ -51,7 +51,8 @@ type Cluster struct {
 	Tools string // built programs of others, and our sample program
 
 	Control *Host
-	Nodes   []*Host
+	Nodes   []*Host // two, or three with WINKUBE_NODES=3 in the environment
+	spare   []*Host // the third where there are two
 	Peer    *Host   // of UpPeer
 	Windows []*Host // of UpWindows: win1, win2
 
@@ -59,9 +60,13 @@ type Cluster struct {
 	// the next Up. New takes it from ENGINE_API in the environment.
 	EngineAPI string
 
-	// NetworkMode is the --network-mode of kubelets and proxies, host-gateway or overlay. It acts on the next Up. New takes it from
+	// NetworkMode is the --network-mode of kubelets and proxies, host-gateway, overlay or cni. It acts on the next Up. New takes it from
 	// NETWORK_MODE in the environment.
 	NetworkMode string
+
+	// DualStack gives hosts, pods and services addresses of both families. It has to be chosen before the first Up. New takes it from
+	// DUAL_STACK=1 in the environment.
+	DualStack bool
 
 	steps *Steps
 }
@@ -77,16 +82,21 @@ func New(root string, out io.Writer) *Cluster {
 
 		EngineAPI:   os.Getenv("ENGINE_API"),
 		NetworkMode: cmp.Or(os.Getenv("NETWORK_MODE"), "host-gateway"),
+		DualStack:   os.Getenv("DUAL_STACK") == "1",
 	}
 	c.Control = c.newHost("control", netip.MustParseAddr("172.30.0.10"))
 	c.Nodes = []*Host{
 		c.newHost("node1", netip.MustParseAddr("172.30.0.11")),
 		c.newHost("node2", netip.MustParseAddr("172.30.0.12")),
+		c.newHost("node3", netip.MustParseAddr("172.30.0.15")),
 	}
 	c.Control.processes = c.controlProcesses()
 	for i, node := range c.Nodes {
 		node.number = i + 1
 		node.processes = c.nodeProcesses(node)
+	}
+	if os.Getenv("WINKUBE_NODES") != "3" {
+		c.Nodes, c.spare = c.Nodes[:2:2], c.Nodes[2:]
 	}
 	c.Peer = c.newPeer()
 	c.Windows = c.newWindows()
@@ -132,6 +142,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 	defer unlock()
 	return c.run(ctx, []step{
 		{"packages", c.ensurePackages},
+		{"plugins", c.ensurePlugins},
 		{"build", c.Build},
 		{"hosts", c.upHosts},
 		{"certificates", c.upCertificates},
@@ -139,6 +150,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 		{"images", c.upImages},
 		{"control plane", c.upControl},
 		{"kubelet and proxy", c.upAgents},
+		{"networks", c.upNetworks},
 		{"nodes ready", c.waitNodesReady},
 	})
 }

@@ -32,7 +32,7 @@ func (h *Host) KubeletArgv() []string {
 		h.cluster.Binary("kubelet"),
 		"--hostname-override=" + h.Name,
 		"--kubeconfig=" + h.PKI("kubelet.kubeconfig"),
-		"--node-ip=" + h.Addr.String(),
+		"--node-ip=" + h.cluster.both(h.Addr.String(), h.addr6()),
 		"--root-dir=" + h.Dir("kubelet"),
 		"--cert-dir=" + h.PKI(""),
 		"--docker-endpoint=unix://" + h.kubeletSocket(),
@@ -47,7 +47,9 @@ func (h *Host) KubeletArgv() []string {
 		"--pod-manifest-path=" + h.Dir("manifests"),
 		"--pod-logs-dir=" + h.Dir("log", "pods"),
 		"--network-mode=" + h.cluster.NetworkMode,
-		"--cluster-cidr=" + PodCIDR,
+		"--cni-conf-dir=" + h.Dir("cni"),
+		"--cni-bin-dir=" + cniPlugins,
+		"--cluster-cidr=" + h.cluster.both(PodCIDR, podCIDR6),
 		"--v=2",
 	}
 }
@@ -61,8 +63,8 @@ func (h *Host) ProxyArgv() []string {
 		"--bind-address=" + h.Addr.String(),
 		"--healthz-bind-address=127.0.0.1:10256",
 		"--metrics-bind-address=127.0.0.1:10249",
-		"--cluster-cidr=" + PodCIDR,
-		"--network-mode=" + h.cluster.NetworkMode,
+		"--cluster-cidr=" + h.cluster.both(PodCIDR, podCIDR6),
+		"--network-mode=" + h.cluster.proxyMode(),
 		"--v=2",
 	}
 }

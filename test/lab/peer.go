@@ -34,8 +34,10 @@ func (c *Cluster) newPeer() *Host {
 	return peer
 }
 
-// machines returns every host that may be there, the peer and those for Windows among them.
-func (c *Cluster) machines() []*Host { return slices.Concat(c.Hosts(), []*Host{c.Peer}, c.Windows) }
+// machines returns every host that may be there, a third node, the peer and those for Windows among them.
+func (c *Cluster) machines() []*Host {
+	return slices.Concat(c.Hosts(), c.spare, []*Host{c.Peer}, c.Windows)
+}
 
 // UpPeer joins the peer to the running cluster and returns when it is Ready.
 func (c *Cluster) UpPeer(ctx context.Context) error {
@@ -45,7 +47,7 @@ func (c *Cluster) UpPeer(ctx context.Context) error {
 	}
 	defer unlock()
 	return c.run(ctx, []step{
-		{"peer: packages", c.ensurePeerPackages},
+		{"peer: packages", c.installPlugins},
 		{"peer: build upstream's kubelet", func(ctx context.Context) error { return c.buildTool(ctx, peerKubelet) }},
 		{"peer: host", c.upPeerHost},
 		{"peer: containerd and images", c.upPeerEngine},
@@ -64,6 +66,7 @@ func (c *Cluster) DownPeer(ctx context.Context) error {
 		killAll(pids)
 		return len(pids) == 0, nil
 	}))
+	errs = append(errs, c.Peer.dropNamespaces(ctx))
 	if client, err := c.Client(); err != nil {
 		errs = append(errs, err)
 	} else if err := client.CoreV1().Nodes().Delete(ctx, c.Peer.Name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
@@ -71,16 +74,6 @@ func (c *Cluster) DownPeer(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-
-func (c *Cluster) ensurePeerPackages(ctx context.Context) error {
-	if _, err := os.Stat(cniPlugins); err == nil {
-		return nil
-	}
-	return c.logged(ctx, "packages", c.Root, nil, "hack/ensure-packages.sh", "peer")
-}
-
-// cniPlugins is where Debian has them.
-const cniPlugins = "/usr/lib/cni"
 
 func (c *Cluster) upPeerHost(ctx context.Context) error {
 	if err := c.upHost(ctx, c.Peer); err != nil {
@@ -119,6 +112,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   sandbox_image = "docker.io/%s"
   restrict_oom_score_adj = true
   disable_apparmor = true
+  netns_mounts_under_state_dir = true
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = %q
   conf_dir = %q

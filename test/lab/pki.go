@@ -45,7 +45,7 @@ func (c *Cluster) identities() []identity {
 		{host: control, file: "controller-manager", common: "system:kube-controller-manager", kubeconfig: true},
 		{host: control, file: "scheduler", common: "system:kube-scheduler", kubeconfig: true},
 	}
-	for _, node := range slices.Concat(c.Nodes, []*Host{c.Peer}, c.Windows) {
+	for _, node := range slices.Concat(c.Nodes, c.spare, []*Host{c.Peer}, c.Windows) {
 		list = append(list,
 			identity{host: node, file: "kubelet", common: "system:node:" + node.Name, groups: []string{"system:nodes"}, kubeconfig: true},
 			identity{host: node, file: "kubelet-server", common: node.Name, names: []string{node.Name, node.Addr.String(), "127.0.0.1", "localhost"}},

@@ -11,7 +11,7 @@ import (
 func (c *Cluster) newWindows() (hosts []*Host) {
 	for i, addr := range []string{"172.30.0.13", "172.30.0.14"} {
 		host := c.newHost(fmt.Sprintf("win%d", i+1), netip.MustParseAddr(addr))
-		host.number = len(c.Nodes) + 1 + i
+		host.number = len(c.Nodes) + len(c.spare) + 1 + i
 		host.processes = []*Process{
 			{Name: "containerd", host: host, argv: host.containerdArgv},
 			{Name: "dockerd", host: host, argv: host.dockerdArgv},

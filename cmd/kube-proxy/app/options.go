@@ -64,7 +64,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods, or two of both families with a comma between")
 	fs.DurationVar(&o.udpTimeout, "udp-timeout", 2*time.Minute, "how long a UDP session may be silent; single questions and answers live 10s at most")
 	fs.DurationVar(&o.resync, "iptables-sync-period", 30*time.Second, "how often the whole host is compared with what it should be")
-	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "as of the kubelet. host-gateway: keep routes to the other nodes' pods; overlay: keep the tunnels to them; upstream, external: nothing")
+	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "as of the kubelet. host-gateway: keep routes to the other nodes' pods; overlay: keep the tunnels to them; upstream, external, cni: nothing; beside kubelets with cni, whose plugin knows only its own node, host-gateway")
 	fs.StringVar(&o.nextHop, "route-next-hop", "node", "next hop of those routes. node: the other node's address; pod-gateway: the first address of its pods' range")
 
 	fs.StringVar(&o.healthz, "healthz-bind-address", defaultHealthz, "`address` and port of /healthz and /livez; empty: none")

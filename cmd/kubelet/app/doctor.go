@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/winkube/winkube/pkg/cni"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/network"
@@ -20,6 +21,8 @@ type doctorOptions struct {
 	windows, adapter       string
 	nodeIP, podCIDRs, keep []string
 	services               []string
+	cniConfDir             string
+	cniBinDirs             []string
 }
 
 // newDoctorCommand makes `kubelet network doctor`.
@@ -41,6 +44,7 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on this node")
 	fs.StringSliceVar(&o.keep, "cluster-cidr", nil, "`ranges` of all pods")
 	fs.StringSliceVar(&o.services, "service-cidr", nil, "`ranges` of services' addresses")
+	addCNIFlags(fs, &o.cniConfDir, &o.cniBinDirs)
 	command.RunE = func(*cobra.Command, []string) error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -74,6 +78,10 @@ func (o *doctorOptions) symptoms(ctx context.Context) (network.Symptoms, error) 
 		Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter}
 	if s.Config.External != "" {
 		s.Config.Mode = network.External
+	}
+	if s.Config.Mode == network.CNI {
+		name, file, err := cni.Find(o.cniConfDir, o.cniBinDirs)
+		s.Plugins, s.PluginErr = fmt.Sprintf("%q of %s", name, file), err
 	}
 	if s.Config.NonMasquerade, err = parsePrefixes("cluster-cidr", o.keep); err != nil {
 		return s, err

@@ -36,7 +36,7 @@ func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 	}
 	fs := plan.Flags()
 	o.platform.add(fs)
-	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "host-gateway, overlay, upstream or external")
+	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "host-gateway, overlay, upstream, cni or external")
 	fs.StringVar(&o.engine, "engine-version", "", "version of the Docker Engine, as in 28.1.0")
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on the node")
 	fs.StringSliceVar(&o.out, "cluster-cidr", nil, "`ranges` of all pods: traffic to them keeps the pod's address")

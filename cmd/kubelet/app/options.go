@@ -64,6 +64,8 @@ type options struct {
 	clusterDomain string
 	resolvConf    string
 	networkMode   string
+	cniConfDir    string
+	cniBinDirs    []string
 	podCIDR       string
 	clusterCIDR   string
 	nonMasquerade []string
@@ -153,13 +155,19 @@ func (o *options) addNetworkFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.clusterDNS, "cluster-dns", nil, "`addresses` of the cluster's DNS")
 	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "`domain` of the cluster, as in cluster.local")
 	fs.StringVar(&o.resolvConf, "resolv-conf", defaultResolvConf(), "`file` with the host's DNS settings for pods that use them; empty: none")
-	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "host-gateway: proxy keeps routes to other nodes; upstream: a router has them; overlay: VXLAN between the nodes; external: $CONTAINER_NETWORK names an existing Docker network (its default when that is set)")
+	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "host-gateway: proxy keeps routes to other nodes; upstream: a router has them; overlay: VXLAN between the nodes; cni: plugins, see --cni-conf-dir; external: $CONTAINER_NETWORK names an existing Docker network (its default when that is set)")
+	addCNIFlags(fs, &o.cniConfDir, &o.cniBinDirs)
 	fs.StringVar(&o.podCIDR, "pod-cidr", "", "pods' `range` on this node when the Node has none (default: the Node's spec.podCIDRs)")
 	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods: traffic to it keeps the pod's address")
 	fs.StringSliceVar(&o.nonMasquerade, "non-masquerade-cidrs", nil, "further `ranges` to which traffic keeps the pod's address")
 	fs.StringVar(&o.serviceCIDR, "service-cidr", "", "`range` of services' addresses, which pods of a Windows host's l2bridge network reach by the host")
 	fs.StringVar(&o.windowsNetwork, "windows-network", "", "l2bridge, transparent or nat: how pods of Windows are connected (default: l2bridge, before Server 2019 transparent)")
 	fs.StringVar(&o.adapter, "interface", "", "`name` of the Windows network adapter for the pods' network (default: the one with the node's address)")
+}
+
+func addCNIFlags(fs *pflag.FlagSet, conf *string, bins *[]string) {
+	fs.StringVar(conf, "cni-conf-dir", "/etc/cni/net.d", "`directory` of CNI network configurations, of which the first by name counts; with --network-mode=cni")
+	fs.StringSliceVar(bins, "cni-bin-dir", []string{"/opt/cni/bin"}, "`directories` of CNI plugins")
 }
 
 func (o *options) addServerFlags(fs *pflag.FlagSet) {
@@ -188,8 +196,6 @@ var retired = map[string]string{
 	"allow-privileged":           "the API server's admission decides on privileged pods",
 	"require-kubeconfig":         "--kubeconfig or --api-servers is always required",
 	"network-plugin":             "the network follows from --network-mode",
-	"cni-bin-dir":                "the network follows from --network-mode",
-	"cni-conf-dir":               "the network follows from --network-mode",
 	"hairpin-mode":               "services are served by proxy on the node, a pod reaches itself without hairpin",
 	"cadvisor-port":              "there is no cAdvisor",
 	"container-runtime":          "the runtime is Docker",

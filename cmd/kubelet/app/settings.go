@@ -175,6 +175,16 @@ func (o *options) setNetwork(cfg *kubelet.Config) error {
 		cfg.Network.Mode = network.External
 	}
 	var err error
+	if cfg.Network.ConfDir, err = filepath.Abs(o.cniConfDir); err != nil {
+		return fmt.Errorf("--cni-conf-dir=%s: %w", o.cniConfDir, err)
+	}
+	for _, dir := range o.cniBinDirs {
+		bin, err := filepath.Abs(dir)
+		if err != nil {
+			return fmt.Errorf("--cni-bin-dir=%s: %w", dir, err)
+		}
+		cfg.CNIBin = append(cfg.CNIBin, bin)
+	}
 	if cfg.PodCIDRs, err = parsePrefixes("pod-cidr", split(o.podCIDR)); err != nil {
 		return err
 	}

@@ -1,0 +1,305 @@
+// Package cni stands below package network: it runs CNI plugins (CNI specification 1.1) by libcni and keeps what they did.
+//
+//	configuration directory --Load--> network; Attachment --Add--> record, plugins, record with addresses --Del--> nothing
+//
+// A record is on disk from before the plugins first run for a container until they have taken everything back, so that an agent that is
+// killed at any moment finds what it has begun.
+package cni
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/command"
+)
+
+// Config is where things are.
+type Config struct {
+	ConfDir  string   // of network configurations; the first by name counts
+	BinDirs  []string // of plugins, searched in order
+	StateDir string   // ours: records, and what libcni keeps
+	// Patience is how long one call of a network's plugins may take; 0: a minute.
+	Patience time.Duration
+}
+
+// Interface is the name of a pod's own network interface.
+const Interface = "eth0"
+
+// Plugins runs the plugins of the network that the configuration directory names. Its methods may be called concurrently, but not for
+// one container.
+type Plugins struct {
+	cfg Config
+	lib *libcni.CNIConfig
+	// calls is held for reading while an Add runs: a network's own garbage collection must know of all that is in use.
+	calls sync.RWMutex
+
+	mu      sync.Mutex
+	list    *libcni.NetworkConfigList // nil: there is none that can be used
+	records map[string]Attachment     // by container id, as on disk
+}
+
+// New reads the records of former runs, ends what a killed agent has left running for them, and returns a Plugins without a network.
+func New(cfg Config) (*Plugins, error) {
+	cfg.Patience = cmp.Or(cfg.Patience, time.Minute)
+	p := &Plugins{cfg: cfg, lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(cfg.StateDir, "cache"), &runner{})}
+	var err error
+	if p.records, err = readRecords(p.recordDir()); err != nil {
+		return nil, err
+	}
+	for id, a := range p.records {
+		if a.Done {
+			continue
+		}
+		if err := command.EndFamily(mark(id)); err != nil {
+			return nil, fmt.Errorf("cannot end a CNI plugin of a former run: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// Load reads the configuration directory anew and returns the network's name and file. The error says what is wrong with the directory,
+// the file or the plugins; until a Load without one no container is attached.
+func (p *Plugins) Load(ctx context.Context) (name, file string, err error) {
+	list, file, err := load(p.cfg.ConfDir, p.cfg.BinDirs)
+	if err == nil && atLeast(list, "1.1.0") {
+		if err = p.call(ctx, func(ctx context.Context) error { return p.lib.GetStatusNetworkList(ctx, list) }); err != nil {
+			err = fmt.Errorf("the plugins of %s are not ready: %w", file, err)
+		}
+	}
+	if err != nil {
+		list = nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.list = list
+	if list == nil {
+		return "", file, err
+	}
+	return list.Name, file, nil
+}
+
+// Find returns the name and the file of the network that Load would take, without asking its plugins whether they are ready.
+func Find(confDir string, binDirs []string) (name, file string, err error) {
+	list, file, err := load(confDir, binDirs)
+	if err != nil {
+		return "", file, err
+	}
+	return list.Name, file, nil
+}
+
+// load finds the network that counts: the first file by name that can be read.
+func load(dir string, bins []string) (list *libcni.NetworkConfigList, file string, err error) {
+	files, err := libcni.ConfFiles(dir, []string{".conflist", ".conf", ".json"})
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot read the CNI configuration directory %s: %w", dir, err)
+	}
+	slices.Sort(files)
+	var broken []error
+	for _, file := range files {
+		list, err := read(file)
+		if err != nil {
+			broken = append(broken, fmt.Errorf("%s: %w", filepath.Base(file), err))
+			continue
+		}
+		for _, plugin := range list.Plugins {
+			if _, err := new(runner).FindInPath(plugin.Network.Type, bins); err != nil {
+				return nil, file, fmt.Errorf("the network %q of %s needs the plugin %q, which is not in %s (--cni-bin-dir)", list.Name, file,
+					plugin.Network.Type, strings.Join(bins, ", "))
+			}
+		}
+		return list, file, nil
+	}
+	if len(broken) == 0 {
+		return nil, "", fmt.Errorf("the CNI configuration directory %s (--cni-conf-dir) has no network; want a file *.conflist, *.conf or *.json", dir)
+	}
+	return nil, "", fmt.Errorf("the CNI configuration directory %s (--cni-conf-dir) has nothing that can be used: %w", dir, errors.Join(broken...))
+}
+
+// read takes a list of plugins, or a file for one plugin as before CNI 0.3.
+func read(file string) (*libcni.NetworkConfigList, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if filepath.Ext(file) == ".conflist" {
+		return libcni.NetworkConfFromBytes(data)
+	}
+	one, err := libcni.NetworkPluginConfFromBytes(data)
+	if err != nil {
+		return nil, err
+	}
+	//nolint:staticcheck // the older instructions' files are of that form
+	return libcni.ConfListFromConf(one)
+}
+
+func atLeast(list *libcni.NetworkConfigList, want string) bool {
+	ok, err := version.GreaterThanOrEqualTo(list.CNIVersion, want)
+	return err == nil && ok
+}
+
+// Add has the network's plugins attach a container and returns the addresses that they gave it. One that is attached to the same
+// namespace keeps what it has; what is left of another attempt is taken back first.
+func (p *Plugins) Add(ctx context.Context, a Attachment) ([]netip.Addr, error) {
+	p.calls.RLock()
+	defer p.calls.RUnlock()
+	p.mu.Lock()
+	old, known := p.records[a.ContainerID]
+	list := p.list
+	p.mu.Unlock()
+	if known && old.Done && old.Netns == a.Netns {
+		return old.Addresses, nil
+	}
+	if list == nil {
+		return nil, fmt.Errorf("there is no CNI network: see %s (--cni-conf-dir)", p.cfg.ConfDir)
+	}
+	if known {
+		if err := p.Del(ctx, a.ContainerID, a.Netns); err != nil {
+			return nil, err
+		}
+	}
+	a.Network, a.List = list.Name, list.Bytes
+	if err := p.keep(a); err != nil {
+		return nil, err
+	}
+	err := p.call(ctx, func(ctx context.Context) error {
+		result, err := p.lib.AddNetworkList(ctx, list, a.runtimeConf(a.Netns))
+		if err == nil {
+			a.Addresses, err = addresses(result)
+		}
+		return err
+	})
+	if err == nil {
+		a.Done = true
+		return a.Addresses, p.keep(a)
+	}
+	err = fmt.Errorf("cannot attach to the CNI network %q: %w", list.Name, err)
+	if ctx.Err() != nil { // who gave up takes it back
+		return nil, err
+	}
+	return nil, errors.Join(err, p.Del(ctx, a.ContainerID, a.Netns))
+}
+
+// Del has the plugins take back what they gave to a container; netns is its namespace, "" when that is gone. Nothing known of it is no
+// error. What was attached to the namespace of another container is only forgotten: the plugins would take it from that one.
+func (p *Plugins) Del(ctx context.Context, id, netns string) error {
+	p.mu.Lock()
+	a, known := p.records[id]
+	p.mu.Unlock()
+	if !known {
+		return nil
+	}
+	if !a.Borrowed {
+		list, err := libcni.NetworkConfFromBytes(a.List)
+		if err != nil {
+			return fmt.Errorf("cannot read how container %s was attached: %w", id, err)
+		}
+		if err := p.call(ctx, func(ctx context.Context) error { return p.lib.DelNetworkList(ctx, list, a.runtimeConf(netns)) }); err != nil {
+			return fmt.Errorf("cannot detach from the CNI network %q: %w", a.Network, err)
+		}
+	}
+	return p.forget(a)
+}
+
+// Check asks the plugins whether what they gave to a container is still as it was (CHECK, CNI 0.4 and later); nil where they cannot tell.
+func (p *Plugins) Check(ctx context.Context, id string) error {
+	p.mu.Lock()
+	a, known := p.records[id]
+	p.mu.Unlock()
+	if !known || !a.Done || a.Borrowed {
+		return nil
+	}
+	list, err := libcni.NetworkConfFromBytes(a.List)
+	if err != nil || !atLeast(list, "0.4.0") {
+		return err
+	}
+	return p.call(ctx, func(ctx context.Context) error { return p.lib.CheckNetworkList(ctx, list, a.runtimeConf(a.Netns)) })
+}
+
+// Collect takes back what containers have that do not exist any more: exists is asked after the records were read, since a container is
+// there before it is attached. Then it has the network itself collect, unless something is just being attached.
+func (p *Plugins) Collect(ctx context.Context, exists func(ctx context.Context) (map[string]bool, error)) error {
+	all := p.Records()
+	if len(all) == 0 {
+		return nil
+	}
+	there, err := exists(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	gone := 0
+	for _, a := range all {
+		if there[a.ContainerID] {
+			continue
+		}
+		klog.InfoS("Taking back the network of a container that is gone", "container", a.ContainerID, "pod", a.Namespace+"/"+a.Name)
+		errs = append(errs, p.Del(ctx, a.ContainerID, ""))
+		gone++
+	}
+	if gone > 0 {
+		errs = append(errs, p.collectNetwork(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// collectNetwork tells the network what is in use (GC, CNI 1.1).
+func (p *Plugins) collectNetwork(ctx context.Context) error {
+	if !p.calls.TryLock() {
+		return nil
+	}
+	defer p.calls.Unlock()
+	p.mu.Lock()
+	list := p.list
+	p.mu.Unlock()
+	if list == nil || !atLeast(list, "1.1.0") {
+		return nil
+	}
+	args := &libcni.GCArgs{}
+	for _, a := range p.Records() {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: a.ContainerID, IfName: Interface})
+	}
+	return p.call(ctx, func(ctx context.Context) error { return p.lib.GCNetworkList(ctx, list, args) })
+}
+
+// call runs something with the time that plugins get.
+func (p *Plugins) call(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience,
+		fmt.Errorf("it did not end within %s and was ended with all that it had started", p.cfg.Patience))
+	defer cancel()
+	return do(ctx)
+}
+
+// addresses are those of the container itself in a result, in the plugins' order.
+func addresses(result types.Result) (out []netip.Addr, err error) {
+	all, err := types100.NewResultFromResult(result)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the plugins' result: %w", err)
+	}
+	for _, ip := range all.IPs {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(all.Interfaces) && all.Interfaces[*i].Sandbox == "" {
+			continue // the host's end
+		}
+		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			out = append(out, addr.Unmap())
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("the plugins gave the pod no address")
+	}
+	return out, nil
+}

@@ -1,0 +1,82 @@
+package cni
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/winkube/winkube/pkg/command"
+)
+
+// runner is libcni's invoke.Exec by package command, which ends a plugin together with what it has started.
+type runner struct{ version.PluginDecoder }
+
+var _ invoke.Exec = (*runner)(nil)
+
+// idVariable names the container in a plugin's environment; the plugins that it runs itself have it too.
+const idVariable = "CNI_CONTAINERID"
+
+func mark(id string) string { return idVariable + "=" + id }
+
+// maxShown is how much of what a plugin printed an error carries, in bytes.
+const maxShown = 200
+
+// ExecPlugin runs a plugin with exactly that environment and returns what it printed, which is JSON or nothing.
+func (*runner) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("plugin %q: want an absolute path", path)
+	}
+	out, err := family(environ).Run(ctx, stdin, path)
+	out = bytes.TrimSpace(out)
+	switch exit := new(command.ExitError); {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case errors.As(err, &exit):
+		told := &types.Error{}
+		if json.Unmarshal(out, told) == nil && told.Msg != "" {
+			return nil, told
+		}
+		return nil, err
+	case err != nil:
+		return nil, err
+	case len(out) > 0 && !json.Valid(out):
+		return nil, fmt.Errorf("%s printed what is not JSON: %q", path, shorten(out))
+	}
+	return out, nil
+}
+
+// family is the Runner for one call. A call for no container is marked as such and nothing else is.
+func family(environ []string) command.Runner {
+	rest, id := make([]string, 0, len(environ)), ""
+	for _, v := range environ {
+		if value, ok := strings.CutPrefix(v, idVariable+"="); ok {
+			id = value
+			continue
+		}
+		rest = append(rest, v)
+	}
+	if id == "" {
+		return command.NewPrivate(append(rest, mark("")))
+	}
+	return command.NewFamily(rest, mark(id))
+}
+
+func shorten(data []byte) string {
+	if len(data) > maxShown {
+		return string(data[:maxShown]) + "..."
+	}
+	return string(data)
+}
+
+// FindInPath finds a plugin in dirs.
+func (*runner) FindInPath(plugin string, dirs []string) (string, error) {
+	return invoke.FindInPath(plugin, dirs)
+}

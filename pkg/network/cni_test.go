@@ -1,0 +1,289 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/cni"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// plugins are CNI plugins in memory.
+type plugins struct {
+	mu     sync.Mutex
+	broken error
+	has    map[string]cni.Attachment
+	log    []string
+	loads  chan struct{}
+}
+
+var address = netip.MustParseAddr("10.244.1.7")
+
+func (p *plugins) Load(context.Context) (name, file string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case p.loads <- struct{}{}:
+	default:
+	}
+	return "lab", "/etc/cni/net.d/10-lab.conflist", p.broken
+}
+
+func (p *plugins) Add(_ context.Context, a cni.Attachment) ([]netip.Addr, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken != nil {
+		return nil, p.broken
+	}
+	p.has[a.ContainerID] = a
+	p.log = append(p.log, fmt.Sprintf("ADD %s of %s/%s to %s in %s, borrowed %t, %d ports", a.ContainerID, a.Namespace, a.Name, a.Netns, a.SandboxID, a.Borrowed, len(a.Ports)))
+	return []netip.Addr{address}, nil
+}
+
+func (p *plugins) Attached(id, netns string) ([]netip.Addr, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a, ok := p.has[id]; !ok || a.Netns != netns {
+		return nil, false
+	}
+	return []netip.Addr{address}, true
+}
+
+func (p *plugins) Del(_ context.Context, id, netns string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.log = append(p.log, fmt.Sprintf("DEL %s from %q", id, netns))
+	delete(p.has, id)
+	return nil
+}
+
+func (p *plugins) Check(context.Context, string) error { return errors.New("no route") }
+
+func (p *plugins) Records() (out []cni.Attachment) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.has {
+		out = append(out, a)
+	}
+	return out
+}
+
+func (p *plugins) Collect(ctx context.Context, exists func(context.Context) (map[string]bool, error)) error {
+	there, err := exists(ctx)
+	for _, a := range p.Records() {
+		if err == nil && !there[a.ContainerID] {
+			err = p.Del(ctx, a.ContainerID, "")
+		}
+	}
+	return err
+}
+
+func newPlugged(t *testing.T, cfg Config, clock clock.Clock) (*Manager, *plugins, *system) {
+	t.Helper()
+	cfg.Mode = CNI
+	p := &plugins{has: map[string]cni.Attachment{}, loads: make(chan struct{}, 100)}
+	s := &system{}
+	m, err := New(cfg, Parts{Engine: &engine{}, Host: s, Clock: clock, Plugins: p,
+		Containers: func(context.Context) (map[string]bool, error) { return map[string]bool{"box": true}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, p, s
+}
+
+func webPod() *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u"},
+		Spec: v1.PodSpec{Containers: []v1.Container{{Ports: []v1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 81, HostPort: 8081}}}}}}
+}
+
+func TestAttachByPlugins(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		platform pod.Platform
+		observed pod.Observed
+		want     string // who is to be attached, and how
+	}{
+		{"linux", onLinux, pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, PID: 42}}, Containers: []pod.Container{{ID: "app", SandboxID: "box", State: pod.Running}}},
+			"ADD box of shop/web to /proc/42/ns/net in box, borrowed false, 1 ports"},
+		{"windows", pod.Platform{OS: "windows", SharedNetwork: true},
+			pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, PID: 42}}, Containers: []pod.Container{{ID: "app", SandboxID: "box", State: pod.Running}}},
+			"ADD box of shop/web to none in box, borrowed false, 1 ports\nADD app of shop/web to container:box in box, borrowed true, 1 ports"},
+		{"windows without sandboxes", pod.Platform{OS: "windows"}, pod.Observed{Containers: []pod.Container{{ID: "app", State: pod.Running}, {ID: "old", State: pod.Exited}}},
+			"ADD app of shop/web to none in app, borrowed false, 1 ports"},
+		{"of another mode", onLinux, pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, Addresses: []netip.Addr{address}}}}, ""},
+		{"has ended", onLinux, pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box"}}}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m, p, _ := newPlugged(t, Config{Platform: test.platform}, testclock.NewFakeClock(time.Unix(0, 0)))
+			o := test.observed
+			m.Complete(webPod(), &o)
+			for _, s := range o.Sandboxes {
+				if s.Unattached {
+					if err := m.Attach(t.Context(), webPod(), pod.Member{ID: s.ID, SandboxID: s.ID, PID: s.PID}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			for _, c := range o.Containers {
+				if c.Unattached {
+					if err := m.Attach(t.Context(), webPod(), pod.Member{ID: c.ID, SandboxID: c.SandboxID}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if got := strings.Join(p.log, "\n"); got != test.want {
+				t.Errorf("%s\nwant\n%s", got, test.want)
+			}
+			m.Complete(webPod(), &o)
+			for _, s := range o.Sandboxes {
+				if s.Running && (s.Unattached || !slices.Equal(s.Addresses, []netip.Addr{address})) {
+					t.Errorf("afterwards: %+v", s)
+				}
+			}
+			for _, c := range o.Containers {
+				if c.Unattached || c.State == pod.Running && c.SandboxID == "" && len(c.Addresses) == 0 {
+					t.Errorf("afterwards: %+v", c)
+				}
+			}
+		})
+	}
+}
+
+func TestDetach(t *testing.T) {
+	m, p, _ := newPlugged(t, Config{Platform: onLinux}, testclock.NewFakeClock(time.Unix(0, 0)))
+	for _, from := range []pod.Member{{ID: "box", SandboxID: "box", PID: 42}, {ID: "box", SandboxID: "box"}} { // running, and not: its process may be another by now
+		if err := m.Detach(t.Context(), from); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := strings.Join(p.log, "\n"); got != "DEL box from \"/proc/42/ns/net\"\nDEL box from \"\"" {
+		t.Error(got)
+	}
+}
+
+func TestHostNetworkIsNotAttached(t *testing.T) {
+	m, _, _ := newPlugged(t, Config{Platform: onLinux}, testclock.NewFakeClock(time.Unix(0, 0)))
+	o := pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true}}}
+	p := webPod()
+	p.Spec.HostNetwork = true
+	if m.Complete(p, &o); o.Sandboxes[0].Unattached {
+		t.Error("waits for a network")
+	}
+}
+
+func TestBandwidth(t *testing.T) {
+	for _, test := range []struct{ in, out, want string }{
+		{"", "", "<nil>"}, {"10M", "", "&{10000000 2147483647 0 0}"}, {"1k", "2G", "&{1000 2147483647 2000000000 2147483647}"},
+		{"10", "", `annotation kubernetes.io/ingress-bandwidth="10": want bits per second from 1k to 1P, as in 10M`}, {"1M", "fast", `annotation kubernetes.io/egress-bandwidth="fast"`},
+	} {
+		annotations := map[string]string{}
+		for name, value := range map[string]string{ingressBandwidth: test.in, egressBandwidth: test.out} {
+			if value != "" {
+				annotations[name] = value
+			}
+		}
+		got, err := bandwidth(annotations)
+		if text := fmt.Sprint(got); text != test.want && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%q, %q: %s, %v; want %s", test.in, test.out, text, err, test.want)
+		}
+	}
+}
+
+func TestPluginsNotReady(t *testing.T) {
+	clock := testclock.NewFakeClock(time.Unix(0, 0))
+	m, p, s := newPlugged(t, Config{Platform: onLinux}, clock)
+	m.SetNode(nodeWith("10.244.1.0/24"))
+	p.broken = errors.New("/etc/cni/net.d has no network")
+	for range 2 { // the Node's condition waits whether it lasts
+		if err := m.sync(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		clock.Step(patience)
+	}
+	wantErr(t, m, "/etc/cni/net.d has no network")
+	if c := m.Unavailable(); c == nil || c.Reason != "CNINotReady" || c.Ready {
+		t.Errorf("condition: %+v", c)
+	}
+	p.broken = nil
+	if err := m.sync(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wantErr(t, m, "")
+	if c := m.Unavailable(); c == nil || !c.Ready {
+		t.Errorf("condition afterwards: %+v", c)
+	}
+	if name, err := m.Join(webPod()); name != "none" || err != nil {
+		t.Errorf("pods join %q, %v", name, err)
+	}
+	if got := s.state.String(); strings.Contains(got, "masquerade") || !strings.Contains(got, "forward: from and to 10.244.1.0/24\n") || s.state.Network != nil {
+		t.Errorf("on the host: %s", s.state)
+	}
+}
+
+// A configuration that comes is taken at once, also into a directory that was not there, and what nobody has any more is taken back.
+func TestFollowDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cni", "net.d")
+	m, p, _ := newPlugged(t, Config{Platform: onLinux, ConfDir: dir}, clock.RealClock{})
+	p.has["gone"], p.has["box"] = cni.Attachment{ContainerID: "gone"}, cni.Attachment{ContainerID: "box", Namespace: "shop", Name: "web"}
+	told := make(chan string, 1)
+	m.parts.PodEvent = func(namespace, name, _, _, reason, _ string) { told <- namespace + "/" + name + " " + reason }
+	m.SetNode(nodeWith())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- m.Run(ctx) }()
+	if got := <-told; got != "shop/web NetworkCheckFailed" {
+		t.Error(got)
+	}
+	if records := p.Records(); len(records) != 1 || records[0].ContainerID != "box" {
+		t.Errorf("kept: %+v", records)
+	}
+	for _, path := range []string{filepath.Dir(dir), dir, filepath.Join(dir, "10-lab.conf")} {
+		for len(p.loads) > 0 {
+			<-p.loads
+		}
+		var err error
+		if filepath.Ext(path) == ".conf" {
+			err = os.WriteFile(path, []byte("{}"), 0o644)
+		} else {
+			err = os.Mkdir(path, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-p.loads:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s came, and nobody looked", path)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestModeAndPluginsGoTogether(t *testing.T) {
+	for _, cfg := range []Config{{Mode: CNI, Platform: onLinux}, {Mode: HostGateway, Platform: onLinux}} {
+		parts := Parts{Engine: &engine{}, Host: &system{}}
+		if cfg.Mode != CNI {
+			parts.Plugins = &plugins{}
+		}
+		if _, err := New(cfg, parts); err == nil {
+			t.Errorf("mode %s, plugins %v: no error", cfg.Mode, parts.Plugins)
+		}
+	}
+}

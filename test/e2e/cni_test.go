@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+func needPlugins(t *testing.T) {
+	t.Helper()
+	if cluster.NetworkMode != "cni" {
+		t.Skip("the pods' network is not of CNI plugins here: NETWORK_MODE=cni")
+	}
+}
+
+// leases are the containers that the node's plugins have given an address to, by address.
+func leases(node *lab.Host) (map[string]string, error) {
+	entries, err := os.ReadDir(filepath.Join(node.Leases(), "lab"))
+	out := map[string]string{}
+	for _, entry := range entries {
+		if _, err := netip.ParseAddr(entry.Name()); err != nil {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(node.Leases(), "lab", entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		id, _, _ := strings.Cut(string(data), "\r\n")
+		out[entry.Name()] = strings.TrimSpace(id)
+	}
+	return out, err
+}
+
+// balanced says what is wrong where leases and pods of a node do not agree: each pod with an address of its own has exactly one.
+func balanced(ctx context.Context, node *lab.Host) error {
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
+	if err != nil {
+		return err
+	}
+	want := map[string]bool{}
+	for _, p := range pods.Items {
+		if !p.Spec.HostNetwork && p.Status.PodIP != "" && p.Status.Phase == v1.PodRunning {
+			want[p.Status.PodIP] = true
+		}
+	}
+	have, err := leases(node)
+	if err != nil {
+		return err
+	}
+	if len(want) != len(have) || slices.ContainsFunc(slices.Collect(maps.Keys(have)), func(a string) bool { return !want[a] }) {
+		return fmt.Errorf("pods have %v, the plugins have given %v", slices.Sorted(maps.Keys(want)), have)
+	}
+	return nil
+}
+
+// A kubelet that is killed while it attaches and detaches pods leaks no address and restarts nothing.
+func TestKilledWhileAttaching(t *testing.T) {
+	needPlugins(t)
+	s := newSpace(t)
+	node := cluster.Nodes[0]
+	s.create(s.pod("stays", node, "serve", "8080"))
+	before := s.ready("stays").Status
+	const rounds, pods = 4, 4
+	for round := range rounds {
+		for i := range pods {
+			s.create(s.pod(fmt.Sprintf("p%d-%d", round, i), node, "serve", "8080"))
+		}
+		s.eventually(30*time.Second, "a new pod has an address", func(context.Context) error {
+			have, err := leases(node)
+			if err == nil && len(have) < 2+round {
+				err = fmt.Errorf("%d addresses are given", len(have))
+			}
+			return err
+		})
+		if round > 0 { // and some go
+			for i := range pods / 2 {
+				s.must(client.CoreV1().Pods(s.name).Delete(t.Context(), fmt.Sprintf("p%d-%d", round-1, i), metav1.DeleteOptions{}))
+			}
+		}
+		s.must(node.Process("kubelet").Kill9(t.Context()))
+		s.must(node.Process("kubelet").Ensure(t.Context()))
+	}
+	s.allReady(90 * time.Second)
+	s.eventually(60*time.Second, "addresses and pods agree", func(ctx context.Context) error { return balanced(ctx, node) })
+	after := s.get("stays").Status
+	if after.PodIP != before.PodIP || after.ContainerStatuses[0].ContainerID != before.ContainerStatuses[0].ContainerID {
+		t.Errorf("the pod that stayed was %s %s and is %s %s", before.PodIP, before.ContainerStatuses[0].ContainerID, after.PodIP, after.ContainerStatuses[0].ContainerID)
+	}
+}
+
+// A sandbox that somebody removes gets a successor with a network; a node without a configuration says so until one comes; plugins that
+// hang or print rubbish are named on the pod.
+func TestPluginsInTrouble(t *testing.T) {
+	needPlugins(t)
+	s := newSpace(t)
+	node := cluster.Nodes[0]
+	web := s.pod("web", node, "serve", "8080")
+	web.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 8080, HostPort: 18080}}
+	s.create(web)
+	s.ready("web")
+	if _, err := ask(t.Context(), cluster.Nodes[1], "http://"+node.Addr.String()+":18080/"); err != nil {
+		t.Errorf("hostPort by the plugin portmap: %v", err)
+	}
+	good, err := os.ReadFile(node.NetworkConf())
+	s.must(err)
+	defer func() { s.must(os.WriteFile(node.NetworkConf(), good, 0o644)) }()
+
+	s.must(os.Remove(node.NetworkConf()))
+	took := s.eventually(20*time.Second, "node without a network is not Ready", func(ctx context.Context) error {
+		return s.conditions(ctx, node, v1.ConditionFalse, "has no network")
+	})
+	t.Logf("not Ready and NetworkUnavailable %.1f s after its configuration went", took.Seconds())
+
+	bad := s.badPlugins()
+	for name, want := range map[string]string{"rubbish": "printed what is not JSON", "broken": `plugin type="broken"`} {
+		s.must(os.WriteFile(node.NetworkConf(), fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "bad", "plugins": [{"type": %q}]}`, name), 0o644))
+		node.ExtraArgs["kubelet"] = []string{"--cni-bin-dir=" + bad}
+		s.must(node.Process("kubelet").Restart(t.Context()))
+		s.create(s.pod(name, node, "serve", "8080"))
+		s.eventually(30*time.Second, "an event names the plugin", func(ctx context.Context) error {
+			events, err := client.CoreV1().Events(s.name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+			for _, e := range events.Items {
+				if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, want) && strings.Contains(e.Message, name) {
+					return nil
+				}
+			}
+			return fmt.Errorf("no such event, %v", err)
+		})
+	}
+	delete(node.ExtraArgs, "kubelet")
+	s.must(node.Process("kubelet").Restart(t.Context()))
+	s.must(os.WriteFile(node.NetworkConf(), good, 0o644))
+	s.eventually(30*time.Second, "node is Ready again", func(ctx context.Context) error {
+		return s.conditions(ctx, node, v1.ConditionTrue, "")
+	})
+	s.allReady(60 * time.Second)
+	s.eventually(60*time.Second, "addresses and pods agree", func(ctx context.Context) error { return balanced(ctx, node) })
+}
+
+// conditions wants the Node Ready or not, and while it is not, its network unavailable for a reason with why in it.
+func (s *space) conditions(ctx context.Context, node *lab.Host, ready v1.ConditionStatus, why string) error {
+	have, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	told := false
+	for _, c := range have.Status.Conditions {
+		told = told || c.Type == v1.NodeNetworkUnavailable
+		unavailable := c.Type == v1.NodeNetworkUnavailable && (c.Status == v1.ConditionTrue) == (ready == v1.ConditionTrue)
+		if c.Type == v1.NodeReady && c.Status != ready || unavailable || c.Type == v1.NodeNetworkUnavailable && !strings.Contains(c.Message, why) {
+			return fmt.Errorf("condition %s is %s: %s", c.Type, c.Status, c.Message)
+		}
+	}
+	if !told {
+		return errors.New("no condition NetworkUnavailable")
+	}
+	return nil
+}
+
+// badPlugins makes a directory of plugins that are no good.
+func (s *space) badPlugins() string {
+	dir := s.TempDir()
+	for name, script := range map[string]string{"rubbish": "[ $CNI_COMMAND = DEL ] || echo hello", "broken": "[ $CNI_COMMAND = DEL ] || exit 7"} {
+		s.must(os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	}
+	return dir
+}
