@@ -111,6 +111,17 @@ func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod
 	return i.resolver.EnsureImage(ctx, p, v)
 }
 
+// makeNetwork makes the part that keeps this node's pod network.
+func (k *Kubelet) makeNetwork(cfg Config, client kubernetes.Interface) (err error) {
+	parts := network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(),
+		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, Probe: probeServer(client)}
+	if err := k.withPlugins(cfg, &parts); err != nil {
+		return err
+	}
+	k.network, err = network.New(cfg.Network, parts)
+	return err
+}
+
 // withPlugins gives the network CNI plugins where they make it.
 func (k *Kubelet) withPlugins(cfg Config, parts *network.Parts) error {
 	if cfg.Network.Mode != network.CNI {

@@ -117,12 +117,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
-	networkParts := network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(),
-		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, Probe: probeServer(client)}
-	if err := k.withPlugins(cfg, &networkParts); err != nil {
-		return nil, err
-	}
-	if k.network, err = network.New(cfg.Network, networkParts); err != nil {
+	if err := k.makeNetwork(cfg, client); err != nil {
 		return nil, err
 	}
 
