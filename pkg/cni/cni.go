@@ -143,7 +143,7 @@ func read(file string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, err
 	}
-	//nolint:staticcheck // the older instructions' files are of that form
+	//lint:ignore SA1019 the older instructions' files are of that form
 	return libcni.ConfListFromConf(one)
 }
 
