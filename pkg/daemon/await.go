@@ -19,9 +19,6 @@ var ErrShutdown = errors.New("the host shuts down")
 // a dependency there would stop us whenever one of them is stopped, as with each update of Docker, and start us never again.
 var needed = []string{"docker", "hns"}
 
-// neededPatience is how long they may take after a boot. Then we start all the same, and say on the Node what is missing.
-const neededPatience = 3 * time.Minute
-
 // awaitServices returns when all services run that there are of names, or after patience. state is "" for one that there is not; tick says
 // when to ask again.
 func awaitServices(ctx context.Context, names []string, state func(string) (string, error), tick <-chan time.Time, patience <-chan time.Time) {

@@ -40,6 +40,9 @@ func AsService(fs *pflag.FlagSet) bool {
 	return err == nil && asService
 }
 
+// neededPatience is how long the services of needed may take after a boot. Then we start all the same, and say on the Node what is missing.
+const neededPatience = 3 * time.Minute
+
 // serve asks the flag, not svc.IsWindowsService, which is wrong in some sessions and under Wine.
 func serve(name string, fs *pflag.FlagSet, run func(context.Context) error) error {
 	if err := setPriority(fs); err != nil {

@@ -65,9 +65,6 @@ type serviceManager interface {
 	Stop(name string) error
 }
 
-// restarts are the pauses before a service that failed is started again; the last one is repeated. A day without failure forgets them.
-var restarts = []time.Duration{5 * time.Second, 10 * time.Second, 30 * time.Second}
-
 // leastShutdown is what a service needs to stop in order.
 const leastShutdown = 30 * time.Second
 

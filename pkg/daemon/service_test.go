@@ -94,7 +94,10 @@ func TestServiceCommand(t *testing.T) {
 			}}}
 	do := func(line string, args ...string) {
 		fmt.Fprintf(&out, "> kubelet.exe service %s\n", strings.TrimSpace(line+" "+strings.Join(args, " ")))
-		if err := c.do(line, args); err != nil {
+		command := newServiceCommand(c)
+		command.SetArgs(append([]string{line}, args...))
+		command.SilenceErrors, command.SilenceUsage = true, true
+		if err := command.Execute(); err != nil {
 			fmt.Fprintf(&out, "kubelet: %v\n", err)
 		}
 	}
@@ -128,6 +131,14 @@ func TestServiceCommand(t *testing.T) {
 		t.Errorf("%d writes, want 3: what is as wanted is not written", m.writes)
 	}
 	compare(t, "service.txt", out.String())
+}
+
+func TestStateName(t *testing.T) {
+	for state, want := range map[uint32]string{0: "unknown (0)", 1: stateStopped, 2: "start pending", 4: stateRunning, 7: "paused", 8: "unknown (8)"} {
+		if got := stateName(state); got != want {
+			t.Errorf("%d: %q, want %q", state, got, want)
+		}
+	}
 }
 
 // compare holds a text to a golden file, or writes the file when UPDATE_GOLDEN says so (make golden).

@@ -205,6 +205,9 @@ func setOptions(s *mgr.Service, want Registration) (lacking []string, err error)
 	return lacking, nil
 }
 
+// restarts are the pauses before a service that failed is started again; the last one is repeated. A day without failure forgets them.
+var restarts = []time.Duration{5 * time.Second, 10 * time.Second, 30 * time.Second}
+
 func recovery() (actions []mgr.RecoveryAction) {
 	for _, pause := range restarts {
 		actions = append(actions, mgr.RecoveryAction{Type: mgr.ServiceRestart, Delay: pause})
