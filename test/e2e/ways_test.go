@@ -17,73 +17,106 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// Every way between each two nodes, of each family that the cluster has: pod to pod, pod to service, host to pod and pod to host.
+// Every way between each two nodes, of each family that the cluster has: pod to pod, pod to service, host to pod, host to service, and pod to
+// a host's node port. The pod that is meant answers.
 func TestWays(t *testing.T) {
 	s := newSpace(t)
-	pods := map[*lab.Host]*v1.Pod{}
 	for _, node := range cluster.Nodes {
 		s.create(s.pod("web-"+node.Name, node, "serve", "8080"))
 	}
-	fronts, ports := map[*lab.Host][]string{}, map[*lab.Host]int{} // a service's addresses, and its port on each node
-	policy := v1.IPFamilyPolicyPreferDualStack
+	var ends []end
 	for _, node := range cluster.Nodes {
-		service, err := client.CoreV1().Services(s.name).Create(t.Context(), &v1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: "to-" + node.Name},
-			Spec:       v1.ServiceSpec{Type: v1.ServiceTypeNodePort, IPFamilyPolicy: &policy, Selector: map[string]string{"app": "web-" + node.Name}, Ports: []v1.ServicePort{{Port: 8080}}},
-		}, metav1.CreateOptions{})
-		s.must(err)
-		pods[node], fronts[node], ports[node] = s.ready("web-"+node.Name), service.Spec.ClusterIPs, int(service.Spec.Ports[0].NodePort)
+		ends = append(ends, s.end(node))
 	}
-	families := 1
-	if cluster.DualStack {
-		families = 2
-	}
+	deadline := time.Now().Add(30 * time.Second) // for all of them
 	var table strings.Builder
-	for _, from := range cluster.Nodes {
-		for _, to := range cluster.Nodes {
-			if n := len(pods[to].Status.PodIPs); n != families || len(fronts[to]) != families {
-				t.Fatalf("pod on %s has %d addresses, its service %v; want %d", to.Name, n, fronts[to], families)
+	for _, from := range ends {
+		for _, to := range ends {
+			for _, w := range s.ways(from, to) {
+				patience := max(time.Second, time.Until(deadline))
+				took := s.eventually(patience, fmt.Sprintf("%s, %s to %s", w.name, from.node.Name, to.node.Name), func(ctx context.Context) error {
+					out, err := w.ask(ctx, "http://"+w.address+"/hostname")
+					if got := strings.TrimSpace(out); err == nil && got != to.pod.Name {
+						err = fmt.Errorf("%s answered at %s, want %s", got, w.address, to.pod.Name)
+					}
+					return err
+				})
+				fmt.Fprintf(&table, "%-16s %s to %s  %-28s after %.1f s\n", w.name, from.node.Name, to.node.Name, w.address, took.Seconds())
 			}
-			for i, ip := range pods[to].Status.PodIPs {
-				inPod := func(address string) func(context.Context) error { return s.fromPod(from, pods[from], address, 8080) }
-				for _, way := range []struct {
-					name, address string
-					ask           func(context.Context) error
-				}{
-					{"pod to pod", ip.IP, inPod(ip.IP)}, {"pod to service", fronts[to][i], inPod(fronts[to][i])},
-					{"host to pod", ip.IP, s.fromHost(from, ip.IP)}, {"host to service", fronts[to][i], s.fromHost(from, fronts[to][i])},
-				} {
-					took := s.eventually(20*time.Second, fmt.Sprintf("%s, %s to %s", way.name, from.Name, to.Name), way.ask)
-					fmt.Fprintf(&table, "%-16s %s to %s  %-24s after %.1f s\n", way.name, from.Name, to.Name, way.address, took.Seconds())
-				}
-			}
-			took := s.eventually(20*time.Second, fmt.Sprintf("pod to host, %s to %s", from.Name, to.Name), s.fromPod(from, pods[from], to.Addr.String(), ports[to]))
-			fmt.Fprintf(&table, "%-16s %s to %s  %-24s after %.1f s\n", "pod to host", from.Name, to.Name, to.Addr, took.Seconds())
 		}
 	}
 	t.Logf("mode %s, %d nodes\n%s", cluster.NetworkMode, len(cluster.Nodes), table.String())
 }
 
-func (s *space) fromHost(node *lab.Host, address string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := ask(ctx, node, "http://"+net.JoinHostPort(address, "8080")+"/")
-		return err
-	}
+// end is one node with its pod and service. The addresses are one per family, of the same families in the same order.
+type end struct {
+	node                 *lab.Host
+	pod                  *v1.Pod
+	pods, services, host []string
+	nodePort             int
 }
 
-// fromPod asks from inside a pod's network.
-func (s *space) fromPod(node *lab.Host, pod *v1.Pod, address string, port int) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
-		details, err := node.Engine().Inspect(ctx, id)
-		if err != nil {
-			return err
-		}
-		url := "http://" + net.JoinHostPort(address, strconv.Itoa(port)) + "/"
-		cmd := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", details.State.Pid), "--", filepath.Join(cluster.Tools, "sample"), "get", url)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s from the pod on %s: %w: %s", url, node.Name, err, out)
-		}
-		return nil
+// end makes the service of a node's pod and waits for the pod.
+func (s *space) end(node *lab.Host) end {
+	s.Helper()
+	policy := v1.IPFamilyPolicyPreferDualStack
+	service, err := client.CoreV1().Services(s.name).Create(s.Context(), &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "to-" + node.Name},
+		Spec:       v1.ServiceSpec{Type: v1.ServiceTypeNodePort, IPFamilyPolicy: &policy, Selector: map[string]string{"app": "web-" + node.Name}, Ports: []v1.ServicePort{{Port: 8080}}},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	known, err := client.CoreV1().Nodes().Get(s.Context(), node.Name, metav1.GetOptions{})
+	s.must(err)
+	e := end{node: node, pod: s.ready("web-" + node.Name), services: service.Spec.ClusterIPs, nodePort: int(service.Spec.Ports[0].NodePort)}
+	for _, ip := range e.pod.Status.PodIPs {
+		e.pods = append(e.pods, ip.IP)
 	}
+	for _, address := range known.Status.Addresses {
+		if address.Type == v1.NodeInternalIP {
+			e.host = append(e.host, address.Address)
+		}
+	}
+	families := 1
+	if cluster.DualStack {
+		families = 2
+	}
+	for what, have := range map[string][]string{"pod": e.pods, "service": e.services, "host": e.host} {
+		if len(have) != families {
+			s.Fatalf("%s on %s has the addresses %v, want %d", what, node.Name, have, families)
+		}
+	}
+	return e
+}
+
+type way struct {
+	name, address string // with a port
+	ask           func(ctx context.Context, url string) (string, error)
+}
+
+func (s *space) ways(from, to end) []way {
+	inPod := func(ctx context.Context, url string) (string, error) { return s.fromPod(ctx, from, url) }
+	onHost := func(ctx context.Context, url string) (string, error) { return ask(ctx, from.node, url) }
+	var out []way
+	for i := range to.pods {
+		pod, service := net.JoinHostPort(to.pods[i], "8080"), net.JoinHostPort(to.services[i], "8080")
+		host := net.JoinHostPort(to.host[i], strconv.Itoa(to.nodePort))
+		out = append(out, way{"pod to pod", pod, inPod}, way{"pod to service", service, inPod}, way{"pod to host", host, inPod},
+			way{"host to pod", pod, onHost}, way{"host to service", service, onHost})
+	}
+	return out
+}
+
+// fromPod asks from inside the network of an end's pod.
+func (s *space) fromPod(ctx context.Context, from end, url string) (string, error) {
+	_, id, _ := strings.Cut(from.pod.Status.ContainerStatuses[0].ContainerID, "://")
+	details, err := from.node.Engine().Inspect(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", details.State.Pid), "--", filepath.Join(cluster.Tools, "sample"), "get", url)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s from the pod on %s: %w: %s", url, from.node.Name, err, out)
+	}
+	return string(out), nil
 }
