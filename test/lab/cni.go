@@ -28,6 +28,17 @@ func (c *Cluster) proxyMode() string {
 	return c.NetworkMode
 }
 
+// keepNetwork refuses a NetworkMode or DualStack that the pods of a running cluster cannot follow: those that stay would have their addresses on
+// another bridge with the same range. Down forgets it.
+func (c *Cluster) keepNetwork(context.Context) error {
+	want := fmt.Sprintf("CNI plugins %t, DUAL_STACK %t", c.NetworkMode == cniMode, c.DualStack)
+	path := filepath.Join(runDir, "network")
+	if have, err := os.ReadFile(path); err == nil && string(have) != want {
+		return fmt.Errorf("the cluster runs with %s, want %s: take it down first (go run ./hack/cluster down)", have, want)
+	}
+	return os.WriteFile(path, []byte(want), 0o644)
+}
+
 // ensurePlugins installs what NetworkMode needs.
 func (c *Cluster) ensurePlugins(ctx context.Context) error {
 	if c.NetworkMode != cniMode {

@@ -144,6 +144,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 		{"packages", c.ensurePackages},
 		{"plugins", c.ensurePlugins},
 		{"build", c.Build},
+		{"network mode", c.keepNetwork},
 		{"hosts", c.upHosts},
 		{"certificates", c.upCertificates},
 		{"engines", c.upEngines},
