@@ -12,7 +12,8 @@ import (
 )
 
 // Lines says where in a configuration file a field stands: the line by the field's path, such as "clientConnection.burst". Fields that
-// are null or have their type's zero value are not in it: a file with every field spelt out is as good as an empty one.
+// are null or have their type's zero value are not in it: a file with every field spelt out is as good as an empty one. Of a field that is
+// a pointer, the zero value is a value.
 type Lines map[string]int
 
 // ReadConfig reads a configuration file in YAML or JSON into a pointer to a struct with JSON tags. It is strict: a field that into does
@@ -46,6 +47,7 @@ func (r *configReader) value(n *node.Node, t reflect.Type, path string) {
 	if n.Kind == node.AliasNode {
 		n = n.Alias
 	}
+	pointer := t.Kind() == reflect.Pointer
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -60,7 +62,7 @@ func (r *configReader) value(n *node.Node, t reflect.Type, path string) {
 		}
 		r.found(n, len(n.Content) > 0, path)
 	default:
-		r.leaf(n, t, path)
+		r.leaf(n, t, path, pointer)
 	}
 }
 
@@ -90,8 +92,8 @@ func (r *configReader) mapping(n *node.Node, t reflect.Type, path string) {
 	r.found(n, t.Kind() == reflect.Map && len(seen) > 0, path)
 }
 
-// leaf decodes a single value as the whole file will be decoded.
-func (r *configReader) leaf(n *node.Node, t reflect.Type, path string) {
+// leaf decodes a single value as the whole file will be decoded. pointer: its zero value is a value too.
+func (r *configReader) leaf(n *node.Node, t reflect.Type, path string, pointer bool) {
 	value := reflect.New(t)
 	text, err := node.Marshal(n)
 	if err == nil {
@@ -101,7 +103,7 @@ func (r *configReader) leaf(n *node.Node, t reflect.Type, path string) {
 		r.problem(n, path, "%q is no %s", n.Value, kindName(t))
 		return
 	}
-	r.found(n, !value.Elem().IsZero(), path)
+	r.found(n, pointer || !value.Elem().IsZero(), path)
 }
 
 func (r *configReader) found(n *node.Node, set bool, path string) {

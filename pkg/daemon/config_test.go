@@ -47,7 +47,7 @@ inner: null
 	if c.Name != "a" || c.Count == nil || c.Rate != 2.5 || c.Every.Seconds() != 90 || len(c.List) != 2 || !c.Gates["A"] || c.Items[0].Pattern != "x*" || c.Kind != "Config" {
 		t.Errorf("read %+v", c)
 	}
-	want := Lines{"apiVersion": 2, "kind": 3, "name": 4, "rate": 6, "every": 8, "list": 10, "list[0]": 10, "list[1]": 11, "gates": 12, "gates.A": 12, "items": 14, "items[0].pattern": 14}
+	want := Lines{"apiVersion": 2, "kind": 3, "name": 4, "count": 5, "rate": 6, "every": 8, "list": 10, "list[0]": 10, "list[1]": 11, "gates": 12, "gates.A": 12, "items": 14, "items[0].pattern": 14}
 	if !maps.Equal(lines, want) {
 		t.Errorf("lines %v, want %v", lines, want)
 	}

@@ -110,7 +110,7 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		group, ctx := errgroup.WithContext(ctx)
 		if o.configPath != "" {
 			group.Go(func() error {
-				return untilChanged(ctx, o.configPath, o.file.data, func() error { return o.recheck(fs) })
+				return untilChanged(ctx, o.configPath, o.file.Data, func() error { return o.recheck(fs) })
 			})
 		}
 		group.Go(func() error { return w.settings.serve(ctx, w.config, addresses, w.table) })
@@ -135,7 +135,7 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 	}
 	s, err := o.settings(facts)
 	if err != nil {
-		return nil, o.file.located(err)
+		return nil, o.file.Located(err)
 	}
 	if s.config.Effective, err = o.effective(fs); err != nil {
 		return nil, err

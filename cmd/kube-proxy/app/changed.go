@@ -63,7 +63,7 @@ func (o *options) recheck(fs *pflag.FlagSet) error {
 	var errs []error
 	fs.Visit(func(f *pflag.Flag) {
 		to := flags.Lookup(f.Name)
-		if _, fromFile := o.file.from[f.Name]; fromFile || to == nil {
+		if o.file.Sets(f.Name) || to == nil {
 			return
 		}
 		to.Changed = true
@@ -81,5 +81,5 @@ func (o *options) recheck(fs *pflag.FlagSet) error {
 		return err
 	}
 	_, err = next.settings(facts)
-	return next.file.located(err)
+	return next.file.Located(err)
 }

@@ -3,8 +3,6 @@ package app
 import (
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -140,45 +138,37 @@ type conntrack struct {
 	UDPStreamTimeout      metav1.Duration  `json:"udpStreamTimeout"`
 }
 
-// binding says that a field of the file and a flag mean the same.
-type binding struct {
-	path, flag string
-	field      func(*configFile) any // pointer to the field
-}
-
-var bindings = []binding{
-	{"clientConnection.kubeconfig", "kubeconfig", func(c *configFile) any { return &c.ClientConnection.Kubeconfig }},
-	{"clientConnection.contentType", "kube-api-content-type", func(c *configFile) any { return &c.ClientConnection.ContentType }},
-	{"clientConnection.qps", "kube-api-qps", func(c *configFile) any { return &c.ClientConnection.QPS }},
-	{"clientConnection.burst", "kube-api-burst", func(c *configFile) any { return &c.ClientConnection.Burst }},
-	{"hostnameOverride", "hostname-override", func(c *configFile) any { return &c.HostnameOverride }},
-	{"bindAddress", "bind-address", func(c *configFile) any { return &c.BindAddress }},
-	{"healthzBindAddress", "healthz-bind-address", func(c *configFile) any { return &c.HealthzBindAddress }},
-	{"metricsBindAddress", "metrics-bind-address", func(c *configFile) any { return &c.MetricsBindAddress }},
-	{"enableProfiling", "profiling", func(c *configFile) any { return &c.EnableProfiling }},
-	{"mode", "proxy-mode", func(c *configFile) any { return &c.Mode }},
-	{"iptables.syncPeriod", "iptables-sync-period", func(c *configFile) any { return &c.IPTables.SyncPeriod }},
-	{"winkernel.networkName", "network-name", func(c *configFile) any { return &c.Winkernel.NetworkName }},
-	{"winkernel.sourceVip", "source-vip", func(c *configFile) any { return &c.Winkernel.SourceVip }},
-	{"winkernel.enableDSR", "enable-dsr", func(c *configFile) any { return &c.Winkernel.EnableDSR }},
-	{"clusterCIDR", "cluster-cidr", func(c *configFile) any { return &c.ClusterCIDR }},
-	{"nodePortAddresses", "nodeport-addresses", func(c *configFile) any { return &c.NodePortAddresses }},
-	{"conntrack.udpStreamTimeout", "udp-timeout", func(c *configFile) any { return &c.Conntrack.UDPStreamTimeout }},
-	{"configSyncPeriod", "config-sync-period", func(c *configFile) any { return &c.ConfigSyncPeriod }},
-	{"featureGates", "feature-gates", func(c *configFile) any { return &c.FeatureGates }},
-	{"logging.format", "logging-format", func(c *configFile) any { return &c.Logging.Format }},
-	{"logging.flushFrequency", "log-flush-frequency", func(c *configFile) any { return &c.Logging.FlushFrequency.Duration }},
-	{"logging.verbosity", "v", func(c *configFile) any { return &c.Logging.Verbosity }},
-	{"windowsRunAsService", "windows-service", func(c *configFile) any { return &c.WindowsRunAsService }},
+// bindings are the fields of the file that act, and the flags that mean the same.
+var bindings = []daemon.Binding{
+	{Path: "clientConnection.kubeconfig", Flag: "kubeconfig"},
+	{Path: "clientConnection.contentType", Flag: "kube-api-content-type"},
+	{Path: "clientConnection.qps", Flag: "kube-api-qps"},
+	{Path: "clientConnection.burst", Flag: "kube-api-burst"},
+	{Path: "hostnameOverride", Flag: "hostname-override"},
+	{Path: "bindAddress", Flag: "bind-address"},
+	{Path: "healthzBindAddress", Flag: "healthz-bind-address"},
+	{Path: "metricsBindAddress", Flag: "metrics-bind-address"},
+	{Path: "enableProfiling", Flag: "profiling"},
+	{Path: "mode", Flag: "proxy-mode"},
+	{Path: "iptables.syncPeriod", Flag: "iptables-sync-period"},
+	{Path: "winkernel.networkName", Flag: "network-name"},
+	{Path: "winkernel.sourceVip", Flag: "source-vip"},
+	{Path: "winkernel.enableDSR", Flag: "enable-dsr"},
+	{Path: "clusterCIDR", Flag: "cluster-cidr"},
+	{Path: "nodePortAddresses", Flag: "nodeport-addresses"},
+	{Path: "conntrack.udpStreamTimeout", Flag: "udp-timeout"},
+	{Path: "configSyncPeriod", Flag: "config-sync-period"},
+	{Path: "featureGates", Flag: "feature-gates"},
+	{Path: "logging.format", Flag: "logging-format"},
+	{Path: "logging.flushFrequency", Flag: "log-flush-frequency"},
+	{Path: "logging.verbosity", Flag: "v"},
+	{Path: "windowsRunAsService", Flag: "windows-service"},
 }
 
 // fileConfig is the file that was given and where it has what; the zero value is no file.
 type fileConfig struct {
-	name    string
-	data    []byte // as read
-	lines   daemon.Lines
+	daemon.ConfigFile
 	content configFile
-	from    map[string]binding // by flag: those whose value is the file's
 }
 
 // readConfig takes what --config names. A flag that was given wins over the file; an empty value in the file is none, as upstream has it.
@@ -186,55 +176,23 @@ func (o *options) readConfig(fs *pflag.FlagSet) error {
 	if o.configPath == "" {
 		return nil
 	}
-	data, err := os.ReadFile(o.configPath)
-	if err != nil {
+	f := fileConfig{}
+	if err := f.Read(o.configPath, &f.content); err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
-	f := fileConfig{name: o.configPath, data: data, from: map[string]binding{}}
-	if f.lines, err = daemon.ReadConfig(data, &f.content); err != nil {
-		return fmt.Errorf("--config=%s: %w", f.name, err)
-	}
 	if c := f.content; c.APIVersion != configVersion || c.Kind != configKind {
-		return fmt.Errorf("--config=%s: it is %q %q: want apiVersion: %s and kind: %s", f.name, c.APIVersion, c.Kind, configVersion, configKind)
-	}
-	for _, b := range bindings {
-		if f.lines[b.path] == 0 || fs.Lookup(b.flag) == nil || fs.Changed(b.flag) {
-			continue
-		}
-		if err := fs.Set(b.flag, flagText(b.field(&f.content))); err != nil {
-			return fmt.Errorf("%s:%d: %s: %w", f.name, f.lines[b.path], b.path, err)
-		}
-		f.from[b.flag] = b
+		return fmt.Errorf("--config=%s: it is %q %q: want apiVersion: %s and kind: %s", o.configPath, c.APIVersion, c.Kind, configVersion, configKind)
 	}
 	o.file = f
-	return nil
-}
-
-// located names the place in the file for an error about a flag whose value came from there.
-func (f *fileConfig) located(err error) error {
-	if err == nil {
-		return nil
-	}
-	name, ok := strings.CutPrefix(err.Error(), "--")
-	if end := strings.IndexAny(name, "=: "); ok && end > 0 {
-		if b, ok := f.from[name[:end]]; ok {
-			return fmt.Errorf("%s:%d: %s: %w", f.name, f.lines[b.path], b.path, err)
-		}
-	}
-	return err
+	return o.file.Apply(fs, bindings, &o.file.content)
 }
 
 // unused names the fields of the file that are set and change nothing here.
 func (f *fileConfig) unused() []string {
 	var out []string
-	for path, line := range f.lines {
-		bound := slices.ContainsFunc(bindings, func(b binding) bool { return path == b.path || strings.HasPrefix(path, b.path+".") })
-		if bound || path == "apiVersion" || path == "kind" || strings.HasSuffix(path, "]") || strings.Contains(path, "].") {
-			continue
-		}
-		out = append(out, fmt.Sprintf("Ignored %s (%s:%d): this proxy has nothing that it could change", path, filepath.Base(f.name), line))
+	for _, field := range f.Unused(bindings) {
+		out = append(out, fmt.Sprintf("Ignored %s: this proxy has nothing that it could change", field))
 	}
-	slices.Sort(out)
 	return out
 }
 
@@ -242,14 +200,7 @@ func (f *fileConfig) unused() []string {
 func (o *options) effective(fs *pflag.FlagSet) (configFile, error) {
 	c := o.file.content
 	c.APIVersion, c.Kind = configVersion, configKind
-	for _, b := range bindings {
-		if f := fs.Lookup(b.flag); f != nil {
-			if err := setField(b.field(&c), f.Value); err != nil {
-				return c, fmt.Errorf("cannot write --%s as %s: %w", b.flag, b.path, err)
-			}
-		}
-	}
-	return c, nil
+	return c, o.file.Effective(fs, bindings, &c)
 }
 
 // writeConfig writes the configuration in use to the file that --write-config-to names.
@@ -266,73 +217,4 @@ func (o *options) writeConfig(fs *pflag.FlagSet) error {
 		return fmt.Errorf("--write-config-to: %w", err)
 	}
 	return nil
-}
-
-// flagText is a field's value as its flag takes it.
-func flagText(field any) string {
-	switch f := field.(type) {
-	case *string:
-		return *f
-	case *bool:
-		return strconv.FormatBool(*f)
-	case *int32:
-		return strconv.Itoa(int(*f))
-	case *float32:
-		return strconv.FormatFloat(float64(*f), 'g', -1, 32)
-	case *metav1.Duration:
-		return f.Duration.String()
-	case *[]string:
-		return strings.Join(*f, ",")
-	case *map[string]bool:
-		var parts []string
-		for name, on := range *f {
-			parts = append(parts, fmt.Sprintf("%s=%t", name, on))
-		}
-		slices.Sort(parts)
-		return strings.Join(parts, ",")
-	}
-	panic(fmt.Sprintf("a binding has a field of type %T", field))
-}
-
-// setField sets a field to a flag's value.
-func setField(field any, value pflag.Value) (err error) {
-	switch f := field.(type) {
-	case *string:
-		*f = value.String()
-	case *bool:
-		*f, err = strconv.ParseBool(value.String())
-	case *int32:
-		var n int64
-		n, err = strconv.ParseInt(value.String(), 10, 32)
-		*f = int32(n)
-	case *float32:
-		var n float64
-		n, err = strconv.ParseFloat(value.String(), 32)
-		*f = float32(n)
-	case *metav1.Duration:
-		f.Duration, err = time.ParseDuration(value.String())
-	case *[]string:
-		*f = nil
-		if list, ok := value.(pflag.SliceValue); ok && len(list.GetSlice()) > 0 {
-			*f = list.GetSlice()
-		}
-	case *map[string]bool:
-		*f, err = parseGates(value.String())
-	}
-	return err
-}
-
-// parseGates takes what a flag of the form name=true,... prints.
-func parseGates(text string) (map[string]bool, error) {
-	gates := map[string]bool{}
-	for part := range strings.SplitSeq(strings.Trim(text, "[]"), ",") {
-		if name, value, ok := strings.Cut(part, "="); ok {
-			on, err := strconv.ParseBool(value)
-			if err != nil {
-				return nil, err
-			}
-			gates[name] = on
-		}
-	}
-	return gates, nil
 }

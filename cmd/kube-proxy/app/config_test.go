@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/winkube/winkube/pkg/daemon"
 )
 
 func configAt(t *testing.T, text string) string {
@@ -147,7 +149,7 @@ func TestConfigFileMistakes(t *testing.T) {
 		err := o.readConfig(fs)
 		if err == nil {
 			_, err = o.settings(linux)
-			err = o.file.located(err)
+			err = o.file.Located(err)
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
@@ -163,19 +165,21 @@ func TestConfigFileMistakes(t *testing.T) {
 func TestBindings(t *testing.T) {
 	_, fs := parse(t)
 	var c configFile
+	if err := new(daemon.ConfigFile).Effective(fs, bindings, &c); err != nil {
+		t.Error(err)
+	}
 	data, err := yaml.Marshal(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, b := range bindings {
-		if fs.Lookup(b.flag) == nil && b.flag != "windows-service" {
-			t.Errorf("%s: no flag --%s", b.path, b.flag)
+		if fs.Lookup(b.Flag) == nil && b.Flag != "windows-service" {
+			t.Errorf("%s: no flag --%s", b.Path, b.Flag)
 		}
-		parts := strings.Split(b.path, ".")
+		parts := strings.Split(b.Path, ".")
 		if name := parts[len(parts)-1]; !strings.Contains(string(data), name+":") && name != "featureGates" && name != "windowsRunAsService" && parts[0] != "logging" {
-			t.Errorf("%s: no such field", b.path)
+			t.Errorf("%s: no such field", b.Path)
 		}
-		_ = flagText(b.field(&c)) // panics for a type that it does not know
 	}
 }
 

@@ -43,5 +43,5 @@ func checkService(args []string) (time.Duration, error) {
 		return 0, err
 	}
 	_, err = o.settings(facts)
-	return 0, o.file.located(err)
+	return 0, o.file.Located(err)
 }
