@@ -58,8 +58,11 @@ type Config struct {
 	Pods     pod.Config
 	Source   pod.SourceConfig
 	Server   server.Config
-	Healthz  string // address:port of the plain /healthz; "": none
-	Shutdown Shutdown
+	Healthz  string // address:port of the plain /healthz, which is served before all this; "": none
+	// RotateServing has the serving certificate requested from the API server (serverTLSBootstrap).
+	RotateServing bool
+	Configz       any // the KubeletConfiguration in use; it must hold no secret
+	Shutdown      Shutdown
 }
 
 const (
@@ -80,7 +83,7 @@ type Kubelet struct {
 	records *credential.Records
 	// settled is closed when it is known for the first time whether the pod network can be used.
 	settled  chan struct{}
-	healthz  *server.Healthz
+	serving  *kubeclient.Pair // nil: the serving certificate is not requested
 	guard    *guard.Guard
 	shutdown *shutdown
 	recorder
@@ -99,11 +102,6 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		return nil, err
 	}
 	k.shutdown = k.newShutdown()
-	if cfg.Healthz != "" { // before all else: installers ask it while the rest is still being made
-		if k.healthz, err = server.NewHealthz(cfg.Healthz); err != nil {
-			return nil, err
-		}
-	}
 	events, stop := kubeclient.Events(client, "kubelet", cfg.NodeName)
 	k.recorder = recorder{events, stop}
 	k.objects = kubeclient.NewObjects(client, cfg.NodeName)
@@ -161,12 +159,17 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
+	certificate, err := k.servingCertificate(client)
+	if err != nil {
+		return nil, err
+	}
 	k.server, err = server.New(cfg.Server, server.Parts{
-		Pods: lookup{k.pods}, Engine: k.engine, Observer: k.engine,
+		GetCertificate: certificate,
+		Pods:           lookup{k.pods}, Engine: k.engine, Observer: k.engine,
 		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
 		Checks:  []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
 		Metrics: metricsHandler(), StatsSummary: figures.SummaryHandler(), MetricsResource: figures.ResourceHandler(),
-		DebugPods: debugHandler(k.pods),
+		DebugPods: debugHandler(k.pods), Configz: cfg.Configz,
 	})
 	return k, err
 }
@@ -210,6 +213,9 @@ func (k *Kubelet) nodeChanged(n *v1.Node) {
 	k.network.SetNode(k.withPodCIDRs(n))
 	if n == nil {
 		return
+	}
+	if k.serving != nil {
+		k.serving.Kick()
 	}
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == v1.NodeReady && condition.Status == v1.ConditionUnknown {
@@ -308,8 +314,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		"objects": k.objects.Run, "network": k.network.Run, "node": k.runNode, "pods": k.runPods, "server": k.server.Run,
 		"guard": k.guard.Run,
 	}
-	if k.healthz != nil {
-		parts["healthz"] = k.healthz.Run
+	if k.serving != nil {
+		parts["serving certificate"] = k.serving.Run
 	}
 	ended := make(chan error, len(parts))
 	for name, run := range parts {

@@ -12,12 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
-	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/kubelet"
 )
 
@@ -57,7 +55,7 @@ func newCommand(code *int) *cobra.Command {
 	if err := addRetiredFlags(fs); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }
 	}
-	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdin, os.Stdout))
+	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdin, os.Stdout), newConfigCommand(os.Stdout))
 	daemon.AddServiceCommand(root, service)
 	return root
 }
@@ -69,9 +67,12 @@ const collectAt = 150
 // run checks everything that can be checked without changing the host, then runs the agent. A service that cannot begin ends as one, so
 // that its manager tries again: after a boot an address, or a disk with a file, may come later than we.
 func (o *options) run(fs *pflag.FlagSet) (int, error) {
-	cfg, client, err := o.prepare()
+	cfg, err := o.prepare(fs)
 	if err != nil && !daemon.AsService(fs) {
 		return 1, err
+	}
+	if o.writeConfigTo != "" {
+		return 0, o.writeConfig(fs)
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
@@ -79,44 +80,44 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	// From here on the host is changed.
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
 		if err != nil { // what a service waited for may have mended it
-			if cfg, client, err = o.prepare(); err != nil {
+			if cfg, err = o.prepare(fs); err != nil {
 				return err
 			}
 		}
 		o.logStart(cfg)
 		o.protect(cfg)
-		k, err := kubelet.New(cfg, client)
-		if err != nil {
-			return err
-		}
-		return k.Run(ctx)
+		return o.join(ctx, cfg)
 	}), nil
 }
 
 // prepare reads the host and makes what the kubelet is made of.
-func (o *options) prepare() (kubelet.Config, kubernetes.Interface, error) {
+func (o *options) prepare(fs *pflag.FlagSet) (kubelet.Config, error) {
 	facts, err := host.Read()
 	if err != nil {
-		return kubelet.Config{}, nil, err
+		return kubelet.Config{}, err
+	}
+	if err := readFlagsFile(fs, o.kubeadmFlags); err != nil {
+		return kubelet.Config{}, err
+	}
+	if err := o.readConfig(fs, facts.OS); err != nil {
+		return kubelet.Config{}, err
 	}
 	cfg, err := o.settings(facts)
 	if err != nil {
-		return cfg, nil, err
+		return cfg, o.file.Located(err)
 	}
-	rest, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.apiServers, UserAgent: daemon.UserAgent("kubelet"),
-		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst})
-	if err != nil {
-		return cfg, nil, err
+	if cfg.Configz, err = o.effective(fs); err != nil || o.bootstrapKubeconfig != "" || o.writeConfigTo != "" {
+		return cfg, err
 	}
-	client, err := kubernetes.NewForConfig(rest)
-	if err != nil {
-		return cfg, nil, fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
-	}
-	return cfg, client, nil
+	_, err = o.clientConfig()
+	return cfg, err
 }
 
 func (o *options) logStart(cfg kubelet.Config) {
 	klog.InfoS("Starting kubelet", "version", daemon.Version, "kubernetes", daemon.Kubernetes, "node", cfg.NodeName, "os", cfg.Facts.OSImage)
+	for _, note := range o.file.notes() {
+		klog.InfoS(note)
+	}
 	for name, value := range o.featureGates {
 		if name != "HyperVContainer" {
 			klog.InfoS("This feature gate decides nothing here", "gate", name, "value", value)

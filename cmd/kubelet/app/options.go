@@ -18,7 +18,12 @@ import (
 
 // options are the flags as typed; settings (settings.go) are what they mean.
 type options struct {
+	configPath, configDir              string
+	writeConfigTo, kubeadmFlags        string
+	file                               fileConfig // what configPath and configDir hold
 	kubeconfig, apiServers             string
+	bootstrapKubeconfig                string
+	rotateCertificates                 bool
 	kubeAPIQPS                         float32
 	kubeAPIBurst                       int
 	eventQPS                           float32
@@ -76,6 +81,9 @@ type options struct {
 	port, healthzPort, readOnlyPort   int
 	clientCAFile                      string
 	tlsCertFile, tlsKeyFile           string
+	rotateServing                     bool
+	tlsCipherSuites                   []string
+	tlsMinVersion                     string
 	anonymousAuth, tokenWebhook       bool
 	authorizationMode                 string
 	authnTTL, authorizedTTL           time.Duration
@@ -94,6 +102,12 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 }
 
 func (o *options) addAPIFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.configPath, "config", "", "`file` with a KubeletConfiguration; flags win over it")
+	fs.StringVar(&o.configDir, "config-dir", "", "`directory` of drop-ins: its *.conf, in the order of their names, go over --config")
+	fs.StringVar(&o.writeConfigTo, "write-config-to", "", "write the configuration that flags and files make to this `file`, and end")
+	fs.StringVar(&o.kubeadmFlags, "kubeadm-flags", "", "`file` with KUBELET_KUBEADM_ARGS=\"--name=value ...\" as kubeadm writes it; it may come later, flags of the command line win")
+	fs.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` with which a client certificate is requested where --kubeconfig does not exist; the node's own kubeconfig is then written there")
+	fs.BoolVar(&o.rotateCertificates, "rotate-certificates", false, "request a new client certificate before the current one ends")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the API server's address and this node's credentials")
 	fs.StringVar(&o.apiServers, "api-servers", "", "API server's `address` without credentials: host:port, http://... or https://... (--kubeconfig is the better way)")
 	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 50, "requests per second to the API server")
@@ -179,6 +193,9 @@ func (o *options) addServerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.clientCAFile, "client-ca-file", "", "`file` of certificate authorities whose client certificates are accepted")
 	fs.StringVar(&o.tlsCertFile, "tls-cert-file", "", "`file` with the serving certificate (default: self-signed, in --cert-dir)")
 	fs.StringVar(&o.tlsKeyFile, "tls-private-key-file", "", "`file` with the serving certificate's key")
+	fs.BoolVar(&o.rotateServing, "rotate-server-certificates", false, "request the serving certificate from the API server, and a new one before it ends; somebody must approve the requests")
+	fs.StringSliceVar(&o.tlsCipherSuites, "tls-cipher-suites", nil, "`suites` of TLS 1.2 that are served, by their IANA names (default: Go's)")
+	fs.StringVar(&o.tlsMinVersion, "tls-min-version", "VersionTLS12", "lowest TLS `version` that is served: VersionTLS12 or VersionTLS13")
 	fs.BoolVar(&o.anonymousAuth, "anonymous-auth", false, "let requests without credentials be system:anonymous instead of refusing them")
 	fs.BoolVar(&o.tokenWebhook, "authentication-token-webhook", true, "check bearer tokens by TokenReview")
 	fs.DurationVar(&o.authnTTL, "authentication-token-webhook-cache-ttl", 2*time.Minute, "how long a checked token is believed")
@@ -204,6 +221,7 @@ var retired = map[string]string{
 	"non-masquerade-cidr":        "use --non-masquerade-cidrs",
 	"cgroup-driver":              "the engine's own is used",
 	"kubelet-cgroups":            "its own figures are those of the cgroup in which it was started",
+	"pod-sandbox-image":          "use --pod-infra-container-image",
 	"runtime-cgroups":            "the engine is found by its socket",
 	"fail-swap-on":               "swap is no reason not to start",
 	"experimental-cri":           "the runtime is Docker",

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -42,8 +44,15 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 }
 
 func (o *options) setFiles(cfg *kubelet.Config) error {
-	for flag, path := range map[string]string{"kubeconfig": o.kubeconfig, "client-ca-file": o.clientCAFile, "tls-cert-file": o.tlsCertFile,
-		"tls-private-key-file": o.tlsKeyFile, "pod-manifest-path": o.manifestPath, "resolv-conf": o.resolvConf,
+	if o.bootstrapKubeconfig == "" {
+		if err := checkFile("kubeconfig", o.kubeconfig); err != nil {
+			return err
+		}
+	} else if o.kubeconfig == "" {
+		return fmt.Errorf("--bootstrap-kubeconfig=%s: want --kubeconfig with it: the file that is made", o.bootstrapKubeconfig)
+	}
+	for flag, path := range map[string]string{"client-ca-file": o.clientCAFile, "tls-cert-file": o.tlsCertFile,
+		"tls-private-key-file": o.tlsKeyFile, "resolv-conf": o.resolvConf,
 		"image-credential-provider-config": o.providersConfig, "image-credential-provider-bin-dir": o.providersDir} {
 		if err := checkFile(flag, path); err != nil {
 			return err
@@ -256,9 +265,17 @@ func (o *options) setServer(cfg *kubelet.Config) error {
 	if o.healthzPort != 0 {
 		cfg.Healthz = netip.AddrPortFrom(healthz, uint16(o.healthzPort)).String()
 	}
+	suites, version, err := parseTLS(o.tlsCipherSuites, o.tlsMinVersion)
+	if err != nil {
+		return err
+	}
+	if o.rotateServing && o.tlsCertFile != "" {
+		return fmt.Errorf("--rotate-server-certificates: want it or --tls-cert-file, not both")
+	}
+	cfg.RotateServing = o.rotateServing
 	cfg.Server = server.Config{
 		Address: netip.AddrPortFrom(address, uint16(o.port)).String(), NodeName: cfg.NodeName,
-		TLS:               server.TLS{CertFile: o.tlsCertFile, KeyFile: o.tlsKeyFile, CertDir: o.certDirectory()},
+		TLS:               server.TLS{CertFile: o.tlsCertFile, KeyFile: o.tlsKeyFile, CertDir: o.certDirectory(), MinVersion: version, CipherSuites: suites},
 		Authentication:    server.Authentication{ClientCAFile: o.clientCAFile, Webhook: o.tokenWebhook, CacheTTL: o.authnTTL, Anonymous: o.anonymousAuth},
 		Authorization:     server.Authorization{Mode: server.Mode(o.authorizationMode), AuthorizedTTL: o.authorizedTTL, UnauthorizedTTL: o.unauthorizedTTL},
 		StreamIdleTimeout: o.streamingTimeout, Debugging: o.debuggingHandlers, Profiling: o.profiling, DebugFlags: o.debuggingHandlers,
@@ -271,4 +288,28 @@ func split(list string) []string {
 		return nil
 	}
 	return strings.Split(list, ",")
+}
+
+// parseTLS reads suites by their IANA names. Those that Go calls insecure are taken, as upstream does, for clients that have no better.
+func parseTLS(names []string, least string) (suites []uint16, version uint16, err error) {
+	switch least {
+	case "VersionTLS12", "":
+		version = tls.VersionTLS12
+	case "VersionTLS13":
+		version = tls.VersionTLS13
+	default:
+		return nil, 0, fmt.Errorf("--tls-min-version=%s: want VersionTLS12 or VersionTLS13", least)
+	}
+	for _, name := range names {
+		found := false
+		for _, suite := range slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites()) {
+			if suite.Name == name {
+				suites, found = append(suites, suite.ID), true
+			}
+		}
+		if !found {
+			return nil, 0, fmt.Errorf("--tls-cipher-suites: %s: want names such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", name)
+		}
+	}
+	return suites, version, nil
 }

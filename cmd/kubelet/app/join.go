@@ -1,0 +1,70 @@
+package app
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/kubelet"
+	"github.com/winkube/winkube/pkg/server"
+)
+
+// clientConfig is how the API server is reached with the node's own credentials.
+func (o *options) clientConfig() (*rest.Config, error) {
+	return kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.apiServers, UserAgent: daemon.UserAgent("kubelet"),
+		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst})
+}
+
+// join comes to credentials and runs the kubelet with them. /healthz is served from the first moment: installers, kubeadm among them, wait
+// for it before the credentials that they wait for next.
+func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if cfg.Healthz != "" {
+		healthz, err := server.NewHealthz(cfg.Healthz)
+		if err != nil {
+			return err
+		}
+		go o.background(ctx, "healthz", healthz.Run)
+	}
+	identity := kubeclient.NodeIdentity{NodeName: cfg.NodeName, Bootstrap: o.bootstrapKubeconfig, Kubeconfig: o.kubeconfig,
+		CertDir: o.certDirectory(), UserAgent: daemon.UserAgent("kubelet")}
+	if o.kubeconfig != "" {
+		if err := identity.Join(ctx); err != nil {
+			return err
+		}
+	}
+	config, err := o.clientConfig()
+	if err != nil {
+		return err
+	}
+	if o.rotateCertificates && o.kubeconfig != "" {
+		var pair *kubeclient.Pair
+		if config, pair, err = identity.Rotating(config); err != nil {
+			return fmt.Errorf("--rotate-certificates: %w", err)
+		}
+		if pair != nil {
+			go o.background(ctx, "client certificate", pair.Run)
+		}
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
+	}
+	k, err := kubelet.New(cfg, client)
+	if err != nil {
+		return err
+	}
+	return k.Run(ctx)
+}
+
+func (o *options) background(ctx context.Context, name string, run func(context.Context) error) {
+	if err := run(ctx); err != nil {
+		klog.ErrorS(err, "A part of the kubelet ended", "part", name)
+	}
+}

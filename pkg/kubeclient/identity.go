@@ -1,0 +1,228 @@
+package kubeclient
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
+)
+
+// NodeIdentity says how a node comes to its client certificate.
+type NodeIdentity struct {
+	NodeName   string
+	Bootstrap  string // kubeconfig with which a certificate may be requested, as kubeadm writes it; "": none
+	Kubeconfig string // the node's own, made by Join where it is missing
+	CertDir    string
+	UserAgent  string
+}
+
+func (n NodeIdentity) template() *x509.CertificateRequest {
+	return &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + n.NodeName, Organization: []string{"system:nodes"}}}
+}
+
+func (n NodeIdentity) pair(client func(expired bool) (kubernetes.Interface, error), changed func(), initial *tls.Certificate) (*Pair, error) {
+	return NewPair(PairConfig{Name: "kubelet-client", Dir: n.CertDir, Signer: certificates.KubeAPIServerClientKubeletSignerName,
+		Template: n.template, Client: client, Changed: changed}, initial)
+}
+
+// Join makes the node's kubeconfig with a certificate that is requested with the bootstrap credentials. Nothing is done where there is a
+// kubeconfig that opens the API server. It blocks until the certificate is there or ctx ends; failures are logged and tried again.
+func (n NodeIdentity) Join(ctx context.Context) error {
+	usable, err := n.usable()
+	if err != nil || usable || n.Bootstrap == "" {
+		return err
+	}
+	if _, err := os.Stat(n.Bootstrap); err != nil {
+		if _, own := os.Stat(n.Kubeconfig); own == nil {
+			klog.InfoS("The node's certificate seems to have ended, and there are no bootstrap credentials", "kubeconfig", n.Kubeconfig, "bootstrap", n.Bootstrap)
+			return nil
+		}
+		return fmt.Errorf("--kubeconfig=%s is not there and --bootstrap-kubeconfig cannot be read: %w", n.Kubeconfig, err)
+	}
+	client, err := n.bootstrapClient()
+	if err != nil {
+		return err
+	}
+	pair, err := n.pair(func(bool) (kubernetes.Interface, error) { return client, nil }, nil, nil)
+	if err != nil {
+		return err
+	}
+	klog.InfoS("Joining: requesting a client certificate", "node", n.NodeName, "bootstrap", n.Bootstrap)
+	for pause := firstRenewal; ; pause = min(2*pause, longestRenewal/10) {
+		if err = pair.Renew(ctx); err == nil {
+			return n.writeKubeconfig(pair.Path())
+		}
+		klog.ErrorS(err, "Cannot join yet", "node", n.NodeName)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// usable says whether the kubeconfig is there and its certificate, if it has one, has not ended.
+func (n NodeIdentity) usable() (bool, error) {
+	if _, err := os.Stat(n.Kubeconfig); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", n.Kubeconfig)
+	if err != nil {
+		return false, fmt.Errorf("cannot use kubeconfig %s: %s", n.Kubeconfig, oneLine(err))
+	}
+	cert, err := clientCertificate(config)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // of an installation that was removed in part
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("cannot use kubeconfig %s: %s", n.Kubeconfig, oneLine(err))
+	}
+	return cert == nil || time.Now().Before(cert.Leaf.NotAfter), nil
+}
+
+func (n NodeIdentity) bootstrapClient() (kubernetes.Interface, error) {
+	config, err := Config(Options{Kubeconfig: n.Bootstrap, UserAgent: n.UserAgent})
+	if err != nil {
+		return nil, fmt.Errorf("--bootstrap-kubeconfig: %w", err)
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// writeKubeconfig writes the node's own kubeconfig: the bootstrap file's cluster, and the pair's file as credentials.
+func (n NodeIdentity) writeKubeconfig(pair string) error {
+	file, err := clientcmd.LoadFromFile(n.Bootstrap)
+	if err == nil {
+		err = clientcmd.ResolveLocalPaths(file)
+	}
+	if err != nil {
+		return fmt.Errorf("--bootstrap-kubeconfig: %s", oneLine(err))
+	}
+	current := file.Contexts[file.CurrentContext]
+	if current == nil || file.Clusters[current.Cluster] == nil {
+		return fmt.Errorf("--bootstrap-kubeconfig=%s: its current context %q names no cluster of the file", n.Bootstrap, file.CurrentContext)
+	}
+	own := clientcmdapi.NewConfig()
+	own.Clusters["default-cluster"] = file.Clusters[current.Cluster]
+	own.AuthInfos["default-auth"] = &clientcmdapi.AuthInfo{ClientCertificate: pair, ClientKey: pair}
+	own.Contexts["default-context"] = &clientcmdapi.Context{Cluster: "default-cluster", AuthInfo: "default-auth", Namespace: "default"}
+	own.CurrentContext = "default-context"
+	data, err := clientcmd.Write(*own)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(n.Kubeconfig), 0o755); err != nil {
+		return fmt.Errorf("cannot write --kubeconfig: %w", err)
+	}
+	temp := n.Kubeconfig + ".new" // who waits for the file sees all of it
+	if err := os.WriteFile(temp, data, 0o600); err != nil {
+		return fmt.Errorf("cannot write --kubeconfig: %w", err)
+	}
+	return os.Rename(temp, n.Kubeconfig)
+}
+
+// clientCertificate is what a configuration shows the API server; nil: no certificate.
+func clientCertificate(config *rest.Config) (*tls.Certificate, error) {
+	full := rest.CopyConfig(config)
+	if err := rest.LoadTLSFiles(full); err != nil || len(full.CertData) == 0 {
+		return nil, err
+	}
+	cert, err := tls.X509KeyPair(full.CertData, full.KeyData)
+	if err != nil {
+		return nil, err
+	}
+	return &cert, nil
+}
+
+// Rotating returns a configuration that shows the newest certificate at each new connection, and the Pair that renews it, whose Run must
+// follow. The Pair is nil, and the configuration as it was, where the kubeconfig has no client certificate to renew.
+func (n NodeIdentity) Rotating(config *rest.Config) (*rest.Config, *Pair, error) {
+	initial, err := clientCertificate(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	if initial == nil {
+		klog.InfoS("Nothing to renew: the kubeconfig has no client certificate", "kubeconfig", n.Kubeconfig)
+		return config, nil, nil
+	}
+	out := rest.CopyConfig(config)
+	transport := &renewed{}
+	pair, err := n.pair(func(expired bool) (kubernetes.Interface, error) {
+		if _, err := os.Stat(n.Bootstrap); expired && n.Bootstrap != "" && err == nil {
+			return n.bootstrapClient()
+		}
+		return kubernetes.NewForConfig(out)
+	}, transport.renew, initial)
+	if err != nil {
+		return nil, nil, err
+	}
+	if transport.open, err = transports(config, pair.Current); err != nil {
+		return nil, nil, err
+	}
+	transport.now.Store(transport.open())
+	out.Transport = transport
+	out.TLSClientConfig, out.Proxy = rest.TLSClientConfig{}, nil // they stand in the transport; client-go takes one or the other
+	if !strings.Contains(out.Host, "://") {
+		out.Host = "https://" + out.Host
+	}
+	return out, pair, nil
+}
+
+// transports returns what makes a transport for config with the certificate that current gives at each handshake.
+func transports(config *rest.Config, current func() *tls.Certificate) (func() *http.Transport, error) {
+	plain := rest.CopyConfig(config)
+	plain.CertData, plain.KeyData, plain.CertFile, plain.KeyFile = nil, nil, "", ""
+	settings, err := rest.TLSConfigFor(plain)
+	if err != nil {
+		return nil, err
+	}
+	if settings == nil {
+		settings = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	settings.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return current(), nil }
+	proxy := config.Proxy
+	if proxy == nil {
+		proxy = http.ProxyFromEnvironment
+	}
+	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	return func() *http.Transport {
+		return utilnet.SetTransportDefaults(&http.Transport{Proxy: proxy, TLSHandshakeTimeout: 10 * time.Second, TLSClientConfig: settings.Clone(),
+			MaxIdleConnsPerHost: 25, IdleConnTimeout: 90 * time.Second, DialContext: dialer.DialContext, DisableCompression: config.DisableCompression})
+	}, nil
+}
+
+// renewed sends requests over connections of their own for each certificate: the API server looks at a connection's certificate with each
+// request. What is under way when there is a new one, watches among it, ends on the connection on which it began.
+type renewed struct {
+	open func() *http.Transport
+	now  atomic.Pointer[http.Transport]
+}
+
+func (r *renewed) RoundTrip(request *http.Request) (*http.Response, error) {
+	return r.now.Load().RoundTrip(request)
+}
+
+func (r *renewed) renew() { r.now.Swap(r.open()).CloseIdleConnections() }
+
+// ServingPair is the kubelet's own serving certificate, requested for the addresses that the Node has (serverTLSBootstrap).
+func ServingPair(client kubernetes.Interface, dir string, template func() *x509.CertificateRequest) (*Pair, error) {
+	return NewPair(PairConfig{Name: "kubelet-server", Dir: dir, Signer: certificates.KubeletServingSignerName, Template: template,
+		Client: func(bool) (kubernetes.Interface, error) { return client, nil }}, nil)
+}

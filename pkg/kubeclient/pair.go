@@ -1,0 +1,277 @@
+package kubeclient
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/kubernetes"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/certificate"
+	"k8s.io/client-go/util/certificate/csr"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// PairConfig says what a Pair is.
+type PairConfig struct {
+	Name   string // of the files: NAME-current.pem leads to NAME-<time>.pem with certificate and key
+	Dir    string // --cert-dir
+	Signer string // certificates.KubeAPIServerClientKubeletSignerName or KubeletServingSignerName
+	// Template is what the certificate shall be for; nil: not known yet. It is asked whenever Kick is called.
+	Template func() *x509.CertificateRequest
+	// Client is asked for each request; expired says that the current certificate opens nothing any more.
+	Client func(expired bool) (kubernetes.Interface, error)
+	// Changed is called after there is a new certificate.
+	Changed func()
+	Clock   clock.WithTicker
+}
+
+// Pair is a certificate and its key, which are replaced by ones from the API server before they end.
+type Pair struct {
+	cfg     PairConfig
+	store   certificate.FileStore
+	current atomic.Pointer[held]
+	kick    chan struct{}
+	jitter  func() float64
+}
+
+// held is a certificate and when it came from the API server, the zero time for one that was there at the start.
+type held struct {
+	*tls.Certificate
+	got time.Time
+}
+
+const (
+	answerPatience = 15 * time.Minute // how long a request may wait for whoever approves it
+	longestLook    = time.Hour        // the clock may be set while we wait
+	firstRenewal   = 2 * time.Second  // after a failure, until the next attempt
+	longestRenewal = 5 * time.Minute
+)
+
+// NewPair takes what is in the directory. initial is used where that holds nothing, or something older; nil: there is none.
+func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.RealClock{}
+	}
+	p := &Pair{cfg: cfg, kick: make(chan struct{}, 1), jitter: mathrand.Float64}
+	var err error
+	if p.store, err = certificate.NewFileStoreWithLogger(klog.Background().V(4), cfg.Name, cfg.Dir, cfg.Dir, "", ""); err != nil {
+		return nil, fmt.Errorf("cannot use --cert-dir: %w", err)
+	}
+	stored, err := p.store.Current()
+	var none *certificate.NoCertKeyError
+	if err != nil && !errors.As(err, &none) {
+		klog.ErrorS(err, "Cannot use a stored certificate; a new one is asked for", "file", p.Path())
+		stored = nil
+	}
+	if initial != nil && (stored == nil || initial.Leaf.NotBefore.After(stored.Leaf.NotBefore)) {
+		stored = initial
+	}
+	if stored != nil {
+		p.current.Store(&held{Certificate: stored})
+	}
+	return p, nil
+}
+
+// Path is the file that always leads to the newest certificate and its key.
+func (p *Pair) Path() string { return p.store.CurrentPath() }
+
+// Current is the certificate in use, nil when there is none yet. One that has ended is still given: it is the other side's clock that decides.
+func (p *Pair) Current() *tls.Certificate {
+	if h := p.current.Load(); h != nil {
+		return h.Certificate
+	}
+	return nil
+}
+
+// Kick has the template compared with the certificate at once.
+func (p *Pair) Kick() {
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Run renews until ctx ends. Failures are logged and tried again.
+func (p *Pair) Run(ctx context.Context) error {
+	retry := firstRenewal
+	for ctx.Err() == nil {
+		if wait := p.due(); wait > 0 {
+			p.sleep(ctx, min(wait, longestLook))
+			continue
+		}
+		if err := p.Renew(ctx); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot renew a certificate; the former stays in use", "certificate", p.cfg.Name, "again in", retry)
+			p.sleep(ctx, retry/2+time.Duration(p.jitter()*float64(retry)))
+			retry = min(2*retry, longestRenewal)
+			continue
+		}
+		retry = firstRenewal
+	}
+	return nil
+}
+
+func (p *Pair) sleep(ctx context.Context, wait time.Duration) {
+	timer := p.cfg.Clock.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C():
+	case <-p.kick:
+	}
+}
+
+// due is how long nothing need be done.
+func (p *Pair) due() time.Duration {
+	template := p.cfg.Template()
+	h := p.current.Load()
+	switch {
+	case template == nil:
+		return longestLook
+	case h == nil || !covers(h.Leaf, template):
+		return 0
+	}
+	return renewIn(h.Leaf, h.got, p.cfg.Clock.Now(), p.jitterOf(h))
+}
+
+// jitterOf is the same for one certificate however often it is asked.
+func (p *Pair) jitterOf(h *held) float64 {
+	n := 0
+	for _, b := range h.Leaf.SerialNumber.Bytes() {
+		n = (n*31 + int(b)) % 1000
+	}
+	return float64(n) / 1000
+}
+
+// covers says whether a certificate is for all that is wanted.
+func covers(leaf *x509.Certificate, want *x509.CertificateRequest) bool {
+	if leaf.Subject.CommonName != want.Subject.CommonName {
+		return false
+	}
+	for _, group := range want.Subject.Organization {
+		if !slices.Contains(leaf.Subject.Organization, group) {
+			return false
+		}
+	}
+	for _, name := range want.DNSNames {
+		if !slices.Contains(leaf.DNSNames, name) {
+			return false
+		}
+	}
+	for _, ip := range want.IPAddresses {
+		if !slices.ContainsFunc(leaf.IPAddresses, ip.Equal) {
+			return false
+		}
+	}
+	return true
+}
+
+// renewIn is how long from now a certificate is used before the next is asked for: until 70 to 90 % of its life are over, chosen by jitter
+// (0 to 1) so that nodes that joined together do not ask together. got, which is zero or carries a monotonic reading, is when it came: its
+// life counts from there, as signers date certificates back. Our clock may be wrong: a certificate that came a moment ago is never asked for
+// again at once, and one whose life has passed since it came is, whatever the clock says.
+func renewIn(leaf *x509.Certificate, got, now time.Time, jitter float64) time.Duration {
+	part := func(life time.Duration) time.Duration { return time.Duration(float64(life) * (0.7 + 0.2*jitter)) }
+	whole := leaf.NotAfter.Sub(leaf.NotBefore)
+	begin := leaf.NotBefore
+	if got.IsZero() {
+		return begin.Add(part(whole)).Sub(now)
+	}
+	if got.After(begin) && got.Before(leaf.NotAfter) {
+		begin = got
+	}
+	wait := min(begin.Add(part(leaf.NotAfter.Sub(begin))).Sub(now), part(whole)-now.Sub(got))
+	if pause := min(whole/20, longestLook) - now.Sub(got); pause > wait {
+		return pause
+	}
+	return wait
+}
+
+// Renew asks for a certificate with a new key and takes it into use. It blocks until the API server has answered.
+func (p *Pair) Renew(ctx context.Context) error {
+	template := p.cfg.Template()
+	if template == nil {
+		return errors.New("it is not known yet what the certificate is to be for")
+	}
+	h := p.current.Load()
+	client, err := p.cfg.Client(h == nil || p.cfg.Clock.Now().After(h.Leaf.NotAfter))
+	if err != nil {
+		return err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	request, err := certutil.MakeCSRFromTemplate(key, template)
+	if err != nil {
+		return err
+	}
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
+	usages := []certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageClientAuth}
+	if p.cfg.Signer == certificates.KubeletServingSignerName {
+		usages[1] = certificates.UsageServerAuth
+	}
+	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, "", p.cfg.Signer, nil, usages, key)
+	if err != nil {
+		return fmt.Errorf("cannot request a certificate of %s: %w", p.cfg.Signer, err)
+	}
+	klog.InfoS("Requested a certificate", "request", name, "signer", p.cfg.Signer)
+	answer, err := csr.WaitForCertificate(ctx, client, name, uid)
+	if err != nil {
+		return fmt.Errorf("CertificateSigningRequest %s has no certificate (kubectl get csr %s): %w", name, name, err)
+	}
+	return p.adopt(answer, keyPEM)
+}
+
+// adopt stores a certificate and takes it into use.
+func (p *Pair) adopt(certPEM, keyPEM []byte) error {
+	cert, err := p.store.Update(certPEM, keyPEM)
+	if err != nil {
+		return fmt.Errorf("cannot store the new certificate: %w", err)
+	}
+	p.current.Store(&held{cert, p.cfg.Clock.Now()})
+	klog.InfoS("Renewed a certificate", "certificate", p.cfg.Name, "until", cert.Leaf.NotAfter)
+	p.prune()
+	if p.cfg.Changed != nil {
+		p.cfg.Changed()
+	}
+	return nil
+}
+
+// kept is how many certificates stay on disk beside the current: a node that lives for years shall not collect them.
+const kept = 2
+
+func (p *Pair) prune() {
+	files, err := filepath.Glob(filepath.Join(p.cfg.Dir, p.cfg.Name+"-????-??-??-??-??-??.pem"))
+	current, linkErr := filepath.EvalSymlinks(p.Path())
+	if err != nil || linkErr != nil {
+		return
+	}
+	slices.Sort(files) // by time, as they are named
+	files = slices.DeleteFunc(files, func(f string) bool { return strings.EqualFold(filepath.Base(f), filepath.Base(current)) })
+	for _, file := range files[:max(0, len(files)-kept)] {
+		if err := os.Remove(file); err != nil {
+			klog.V(2).InfoS("Cannot remove an old certificate", "err", err)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package kubelet
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"net"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/winkube/winkube/pkg/kubeclient"
+)
+
+// servingCertificate returns what the server shows; nil: what its own Config says.
+func (k *Kubelet) servingCertificate(client kubernetes.Interface) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	if !k.cfg.RotateServing {
+		return nil, nil
+	}
+	var err error
+	k.serving, err = kubeclient.ServingPair(client, k.cfg.Server.TLS.CertDir, func() *x509.CertificateRequest {
+		return servingTemplate(k.cfg.NodeName, k.objects.Node())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if cert := k.serving.Current(); cert != nil {
+			return cert, nil
+		}
+		return nil, errors.New("no serving certificate yet: its request has not been approved (kubectl get csr)")
+	}, nil
+}
+
+// servingTemplate is the certificate for the addresses of a Node; nil where there are none yet. It is pure.
+func servingTemplate(name string, n *v1.Node) *x509.CertificateRequest {
+	if n == nil {
+		return nil
+	}
+	t := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}}}
+	for _, address := range n.Status.Addresses {
+		if ip := net.ParseIP(address.Address); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else if address.Address != "" && !slices.Contains(t.DNSNames, address.Address) {
+			t.DNSNames = append(t.DNSNames, address.Address)
+		}
+	}
+	if len(t.IPAddresses)+len(t.DNSNames) == 0 {
+		return nil
+	}
+	return t
+}
