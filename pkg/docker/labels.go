@@ -72,12 +72,18 @@ func containerName(p *v1.Pod, name string, attempt int) string {
 func (e *Engine) owner(labels map[string]string) (types.UID, bool) {
 	node, ok := labels[LabelNode]
 	uid := labels[LabelPodUID]
-	return types.UID(uid), ok && node == e.cfg.Node && uid != ""
+	return types.UID(uid), ok && (node == e.cfg.Node || e.bystander()) && uid != ""
 }
+
+// bystander says that another agent may own the containers: pods of any node are seen, and nothing is swept.
+func (e *Engine) bystander() bool { return e.cfg.Node == "" }
 
 // ours selects this node's containers: of one pod, or with uid "" of all.
 func (e *Engine) ours(uid types.UID) filters.Args {
 	args := filters.NewArgs(filters.Arg("label", LabelNode+"="+e.cfg.Node))
+	if e.bystander() {
+		args = filters.NewArgs(filters.Arg("label", LabelNode))
+	}
 	if uid != "" {
 		args.Add("label", LabelPodUID+"="+string(uid))
 	}

@@ -35,6 +35,9 @@ const glimpsePatience = 10 * time.Second
 
 // ObserveAll returns every pod of which the engine has anything: one list, and an inspect for each container that is not known yet.
 func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
+	if e.bystander() {
+		return e.observeAll(ctx)
+	}
 	e.sweepLogs() // before anything starts: a link made for a start leads nowhere for a moment
 	all, err := e.observeAll(ctx)
 	if err == nil && !e.sweptHolders.Load() {
@@ -91,7 +94,7 @@ func (e *Engine) observeAll(ctx context.Context) (map[types.UID]pod.Observed, er
 	if err != nil {
 		return nil, err
 	}
-	if !e.begun.Swap(true) {
+	if !e.bystander() && !e.begun.Swap(true) {
 		e.endFormer(ctx, list, found)
 	}
 	out := map[types.UID]pod.Observed{}

@@ -196,10 +196,10 @@ func renewIn(leaf *x509.Certificate, got, now time.Time, jitter float64) time.Du
 		begin = got
 	}
 	wait := min(begin.Add(part(leaf.NotAfter.Sub(begin))).Sub(now), part(whole)-now.Sub(got))
-	if pause := min(whole/20, longestLook) - now.Sub(got); pause > wait {
-		return pause
+	if got.Before(leaf.NotAfter) {
+		return wait
 	}
-	return wait
+	return max(wait, min(whole/20, longestLook)-now.Sub(got))
 }
 
 // Renew asks for a certificate with a new key and takes it into use. It blocks until the API server has answered.

@@ -92,7 +92,7 @@ var bindings = []daemon.Binding{
 
 // fulfilled are fields without a flag of which nothing need be said: registerWithTaints acts, and the others ask for what is so in any case.
 var fulfilled = []string{"registerWithTaints", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
-	"failCgroupV1", "enableControllerAttachDetach"}
+	"failCgroupV1", "enableControllerAttachDetach", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"}
 
 // fileConfig is what --config and --config-dir say; the zero value is no file.
 type fileConfig struct {

@@ -16,6 +16,8 @@ import (
 	"github.com/winkube/winkube/pkg/kubelet"
 )
 
+const defaultInfraImage = "registry.k8s.io/pause:3.10"
+
 // options are the flags as typed; settings (settings.go) are what they mean.
 type options struct {
 	configPath, configDir              string
@@ -137,7 +139,7 @@ func (o *options) addRuntimeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.podLogsDir, "pod-logs-dir", defaultPodLogsDir(), "`directory` with links to containers' logs by pod, and beside it containers; empty: none")
 	fs.StringVar(&o.certDir, "cert-dir", "", "`directory` for certificates (default: pki below --root-dir)")
 	fs.StringVar(&o.dockerEndpoint, "docker-endpoint", "", "Docker Engine's `address`: unix://, npipe:// or tcp:// (default: $DOCKER_HOST or the platform's)")
-	fs.StringVar(&o.infraImage, "pod-infra-container-image", "registry.k8s.io/pause:3.10", "`image` whose container holds each pod's network")
+	fs.StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "`image` whose container holds each pod's network")
 	fs.StringVar(&o.cgroupRoot, "cgroup-root", "", "`cgroup` below which pods' cgroups are made, which must exist; empty: the top (Linux)")
 	fs.BoolVar(&o.cgroupsPerQoS, "cgroups-per-qos", true, "give QoS classes and pods cgroups of their own (Linux)")
 	fs.StringSliceVar(&o.enforceAllocatable, "enforce-node-allocatable", []string{"pods"}, "`what` is held to its part of the machine: pods, or none (Linux)")

@@ -1,0 +1,71 @@
+package app
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/cri"
+	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
+)
+
+// criOptions are the flags of `kubelet cri`, as those of the kubelet.
+type criOptions struct {
+	listen, endpoint, image, logs string
+}
+
+func (o *criOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.listen, "listen", cri.DefaultEndpoint, "`address` on which kubeadm asks: unix:// or npipe://")
+	fs.StringVar(&o.endpoint, "docker-endpoint", "", "Docker Engine's `address`: unix://, npipe:// or tcp:// (default: $DOCKER_HOST or the platform's)")
+	fs.StringVar(&o.image, "pod-infra-container-image", defaultInfraImage, "as of the kubelet")
+	fs.StringVar(&o.logs, "pod-logs-dir", defaultPodLogsDir(), "as of the kubelet")
+}
+
+// newCRICommand makes `kubelet cri`.
+func newCRICommand(code *int) *cobra.Command {
+	o := &criOptions{}
+	command := &cobra.Command{
+		Use:   "cri",
+		Short: "Answers what kubeadm asks of a container runtime; a service of its own",
+		Long: "Answers what kubeadm join, reset and upgrade ask of a container runtime, on the socket or pipe where kubeadm looks for an engine that is Docker.\n" +
+			"It is a service of its own, since kubeadm asks before the kubelet was started and after it was stopped.",
+		Args: cobra.NoArgs,
+	}
+	fs := command.Flags()
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	command.RunE = func(*cobra.Command, []string) error {
+		engine, err := o.engine()
+		if err != nil {
+			return err
+		}
+		*code = daemon.Run("kubelet-cri", fs, func(ctx context.Context) error {
+			listener, err := cri.Listen(o.listen)
+			if err != nil {
+				return err
+			}
+			klog.InfoS("Answering kubeadm", "endpoint", o.listen)
+			return cri.New(engine, o.image).Serve(ctx, listener)
+		})
+		return nil
+	}
+	return command
+}
+
+// engine is the engine seen without a Node's name: whatever pods there are, they are this host's.
+func (o *criOptions) engine() (*docker.Engine, error) {
+	facts, err := host.Read()
+	if err != nil {
+		return nil, err
+	}
+	engine, err := docker.New(docker.Config{Host: o.endpoint, Platform: platformOf(facts), InfraImage: o.image, LogsDir: o.logs})
+	if err != nil {
+		return nil, fmt.Errorf("--docker-endpoint=%s: %w", o.endpoint, err)
+	}
+	return engine, nil
+}

@@ -1,0 +1,303 @@
+// Package cri answers the few questions of the Container Runtime Interface that kubeadm puts to a node (`kubelet cri`).
+//
+//	kubeadm --gRPC on cri-dockerd's well-known socket or pipe--> Server --> Engine (docker)
+//
+// kubeadm join asks for Version, Status and RuntimeConfig before it lets a host join, kubeadm config images and kubeadm upgrade pull images, and
+// kubeadm reset, after it has stopped the kubelet, lists, stops and removes pods. That is why this is a service of its own. A pod's identifier
+// here is its UID: not every pod has a sandbox. Whatever else CRI has is Unimplemented; no kubelet can be run on it.
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Engine is what is asked of the container engine; docker.Engine is one.
+type Engine interface {
+	Info(ctx context.Context) (docker.Info, error)
+	Lookup(ctx context.Context, name string) (pod.Image, bool, error)
+	ListImages(ctx context.Context) (list docker.ImageList, changed bool, err error)
+	Pull(ctx context.Context, name string, creds []pod.Credential) (img pod.Image, used int, err error)
+	ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error)
+	Observe(ctx context.Context, uid types.UID) (pod.Observed, error)
+	Apply(ctx context.Context, p *v1.Pod, step pod.Step) error
+}
+
+const (
+	apiVersion  = "v1"
+	runtimeName = "docker"
+	// stopGrace is what a pod gets to end on StopPodSandbox: kubeadm waits for 2 s and asks five times.
+	stopGrace = time.Second
+	// stopPatience bounds the work that a call begins, which goes on when the caller has given up.
+	stopPatience = time.Minute
+	maxMessage   = 16 << 20 // bytes, as containerd's CRI
+	maxStreams   = 100
+	greeting     = 10 * time.Second // within which a connection must speak HTTP/2
+)
+
+// Server answers. It keeps nothing but the work that is under way.
+type Server struct {
+	runtime.UnimplementedRuntimeServiceServer
+	images
+	engine Engine
+
+	mu   sync.Mutex
+	jobs map[string]*job
+}
+
+// job is work that is done once for all who ask for it.
+type job struct {
+	done chan struct{}
+	err  error
+}
+
+type images struct {
+	runtime.UnimplementedImageServiceServer
+	engine       Engine
+	sandboxImage string
+}
+
+// New makes a Server. sandboxImage is the kubelet's --pod-infra-container-image.
+func New(engine Engine, sandboxImage string) *Server {
+	return &Server{engine: engine, images: images{engine: engine, sandboxImage: sandboxImage}, jobs: map[string]*job{}}
+}
+
+// Serve answers on listener until ctx ends, and closes it.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(greeting))
+	runtime.RegisterRuntimeServiceServer(server, s)
+	runtime.RegisterImageServiceServer(server, &s.images)
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) && ctx.Err() == nil {
+		return fmt.Errorf("cannot serve on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+// Version says what runs here.
+func (s *Server) Version(ctx context.Context, _ *runtime.VersionRequest) (*runtime.VersionResponse, error) {
+	info, err := s.engine.Info(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return &runtime.VersionResponse{Version: "0.1.0", RuntimeName: runtimeName, RuntimeVersion: info.Version, RuntimeApiVersion: apiVersion}, nil
+}
+
+// Status says whether the engine answers. The network is the kubelet's, which makes it when the node has joined: it is never what is missing.
+func (s *Server) Status(ctx context.Context, request *runtime.StatusRequest) (*runtime.StatusResponse, error) {
+	ready := &runtime.RuntimeCondition{Type: runtime.RuntimeReady, Status: true}
+	info, err := s.engine.Info(ctx)
+	if err != nil {
+		ready.Status, ready.Reason, ready.Message = false, "EngineNotReady", err.Error()
+	}
+	answer := &runtime.StatusResponse{Status: &runtime.RuntimeStatus{Conditions: []*runtime.RuntimeCondition{ready, {Type: runtime.NetworkReady, Status: true}}}}
+	for _, name := range info.Runtimes {
+		answer.RuntimeHandlers = append(answer.RuntimeHandlers, &runtime.RuntimeHandler{Name: name})
+	}
+	if request.GetVerbose() {
+		config, err := json.Marshal(map[string]string{"sandboxImage": s.sandboxImage})
+		if err != nil {
+			return nil, err
+		}
+		answer.Info = map[string]string{"config": string(config)}
+	}
+	return answer, nil
+}
+
+// RuntimeConfig says how the engine keeps cgroups (KEP-4033).
+func (s *Server) RuntimeConfig(ctx context.Context, _ *runtime.RuntimeConfigRequest) (*runtime.RuntimeConfigResponse, error) {
+	info, err := s.engine.Info(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	if info.OS == "windows" {
+		return &runtime.RuntimeConfigResponse{}, nil
+	}
+	driver := runtime.CgroupDriver_CGROUPFS
+	if info.CgroupDriver == "systemd" {
+		driver = runtime.CgroupDriver_SYSTEMD
+	}
+	return &runtime.RuntimeConfigResponse{Linux: &runtime.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
+}
+
+// ListPodSandbox lists the pods of which the engine has anything.
+func (s *Server) ListPodSandbox(ctx context.Context, request *runtime.ListPodSandboxRequest) (*runtime.ListPodSandboxResponse, error) {
+	all, err := s.engine.ObserveAll(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer := &runtime.ListPodSandboxResponse{}
+	filter := request.GetFilter()
+	for uid, o := range all {
+		state := runtime.PodSandboxState_SANDBOX_NOTREADY
+		if runs(o) {
+			state = runtime.PodSandboxState_SANDBOX_READY
+		}
+		if filter.GetId() != "" && filter.GetId() != string(uid) || filter.GetState() != nil && filter.GetState().State != state {
+			continue
+		}
+		answer.Items = append(answer.Items, &runtime.PodSandbox{Id: string(uid), State: state,
+			Metadata: &runtime.PodSandboxMetadata{Name: o.Name, Namespace: o.Namespace, Uid: string(uid)}})
+	}
+	slices.SortFunc(answer.Items, func(a, b *runtime.PodSandbox) int { return strings.Compare(a.Id, b.Id) })
+	return answer, nil
+}
+
+func runs(o pod.Observed) bool {
+	return slices.ContainsFunc(o.Containers, func(c pod.Container) bool { return c.State == pod.Running }) ||
+		slices.ContainsFunc(o.Sandboxes, func(s pod.Sandbox) bool { return s.Running })
+}
+
+// StopPodSandbox ends a pod's containers. It goes on when the caller has given up waiting, and the next call waits for the same work.
+func (s *Server) StopPodSandbox(ctx context.Context, request *runtime.StopPodSandboxRequest) (*runtime.StopPodSandboxResponse, error) {
+	uid := types.UID(request.GetPodSandboxId())
+	return &runtime.StopPodSandboxResponse{}, s.once(ctx, "stop "+string(uid), func(ctx context.Context) error { return s.end(ctx, uid, false) })
+}
+
+// RemovePodSandbox ends and removes a pod's containers and the names of their logs.
+func (s *Server) RemovePodSandbox(ctx context.Context, request *runtime.RemovePodSandboxRequest) (*runtime.RemovePodSandboxResponse, error) {
+	uid := types.UID(request.GetPodSandboxId())
+	return &runtime.RemovePodSandboxResponse{}, s.once(ctx, "remove "+string(uid), func(ctx context.Context) error { return s.end(ctx, uid, true) })
+}
+
+// once does work that has a name, unless it is under way, and waits for its end or the caller's.
+func (s *Server) once(ctx context.Context, name string, work func(context.Context) error) error {
+	s.mu.Lock()
+	j := s.jobs[name]
+	if j == nil {
+		j = &job{done: make(chan struct{})}
+		s.jobs[name] = j
+		go func() {
+			inner, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
+			defer cancel()
+			j.err = work(inner)
+			s.mu.Lock()
+			delete(s.jobs, name)
+			s.mu.Unlock()
+			close(j.done)
+		}()
+	}
+	s.mu.Unlock()
+	select {
+	case <-j.done:
+		return j.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// end stops everything of a pod, containers before the sandbox whose network they use, and with remove leaves nothing of it.
+func (s *Server) end(ctx context.Context, uid types.UID, remove bool) error {
+	o, err := s.engine.Observe(ctx, uid)
+	if err != nil {
+		return err
+	}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: uid}}
+	apply := func(action pod.Action, id string) error {
+		return s.engine.Apply(ctx, p, pod.Step{Action: action, ID: id, Grace: stopGrace, Reason: "asked for by CRI"})
+	}
+	var group sync.WaitGroup
+	errs := make([]error, len(o.Containers))
+	for i, c := range o.Containers {
+		group.Go(func() {
+			if c.State == pod.Running {
+				errs[i] = apply(pod.StopContainer, c.ID)
+			}
+			if errs[i] == nil && remove {
+				errs[i] = apply(pod.RemoveContainer, c.ID)
+			}
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, sandbox := range o.Sandboxes {
+		if sandbox.Running {
+			errs = append(errs, apply(pod.StopSandbox, sandbox.ID))
+		}
+		if remove {
+			errs = append(errs, apply(pod.RemoveSandbox, sandbox.ID))
+		}
+	}
+	if err := errors.Join(errs...); err != nil || !remove {
+		return err
+	}
+	klog.InfoS("Removed a pod", "pod", klog.KRef(o.Namespace, o.Name), "uid", uid)
+	return nil
+}
+
+// ListImages lists the images that are here.
+func (i *images) ListImages(ctx context.Context, request *runtime.ListImagesRequest) (*runtime.ListImagesResponse, error) {
+	list, _, err := i.engine.ListImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer := &runtime.ListImagesResponse{}
+	wanted := request.GetFilter().GetImage().GetImage()
+	for _, img := range list.Named {
+		if wanted != "" && !slices.Contains(img.Names, wanted) {
+			continue
+		}
+		out := &runtime.Image{Id: img.Names[0], Size: uint64(max(img.SizeBytes, 0))}
+		for _, name := range img.Names {
+			if strings.Contains(name, "@") {
+				out.RepoDigests = append(out.RepoDigests, name)
+			} else {
+				out.RepoTags = append(out.RepoTags, name)
+			}
+		}
+		answer.Images = append(answer.Images, out)
+	}
+	return answer, nil
+}
+
+// ImageStatus says of one image whether it is here; without an image: it is not.
+func (i *images) ImageStatus(ctx context.Context, request *runtime.ImageStatusRequest) (*runtime.ImageStatusResponse, error) {
+	name := request.GetImage().GetImage()
+	if name == "" {
+		return nil, status.Error(codes.InvalidArgument, "image.image is empty; want an image's name")
+	}
+	img, found, err := i.engine.Lookup(ctx, name)
+	if err != nil || !found {
+		return &runtime.ImageStatusResponse{}, err
+	}
+	return &runtime.ImageStatusResponse{Image: &runtime.Image{Id: img.ID, RepoTags: []string{name}}}, nil
+}
+
+// PullImage fetches an image.
+func (i *images) PullImage(ctx context.Context, request *runtime.PullImageRequest) (*runtime.PullImageResponse, error) {
+	name := request.GetImage().GetImage()
+	if name == "" {
+		return nil, status.Error(codes.InvalidArgument, "image.image is empty; want an image's name")
+	}
+	var creds []pod.Credential
+	if auth := request.GetAuth(); auth.GetUsername() != "" || auth.GetIdentityToken() != "" {
+		creds = []pod.Credential{{Username: auth.GetUsername(), Password: auth.GetPassword(), IdentityToken: auth.GetIdentityToken()}}
+	}
+	img, _, err := i.engine.Pull(ctx, name, creds)
+	if err != nil {
+		return nil, err
+	}
+	return &runtime.PullImageResponse{ImageRef: img.ID}, nil
+}

@@ -1,0 +1,35 @@
+package cri
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+)
+
+// DefaultEndpoint is where kubeadm looks for an engine that is Docker.
+const DefaultEndpoint = "unix:///var/run/cri-dockerd.sock"
+
+// listen opens a socket that only root can use. What an earlier process left there is removed.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&os.ModeSocket == 0 {
+			return nil, fmt.Errorf("%s is no socket: it is left alone", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
+	return listener, nil
+}

@@ -1,0 +1,17 @@
+package cri
+
+import (
+	"net"
+
+	"github.com/Microsoft/go-winio"
+)
+
+// DefaultEndpoint is where kubeadm looks for an engine that is Docker.
+const DefaultEndpoint = "npipe:////./pipe/cri-dockerd"
+
+// administrators and the system may use the pipe (SDDL: protected, full access for BA and SY).
+const administrators = "D:P(A;;GA;;;BA)(A;;GA;;;SY)"
+
+func listen(path string) (net.Listener, error) {
+	return winio.ListenPipe(path, &winio.PipeConfig{SecurityDescriptor: administrators})
+}
