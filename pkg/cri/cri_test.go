@@ -50,7 +50,9 @@ func (f *fakeEngine) Pull(_ context.Context, name string, creds []pod.Credential
 	return pod.Image{ID: "sha256:2"}, -1, nil
 }
 
-func (f *fakeEngine) ObserveAll(context.Context) (map[types.UID]pod.Observed, error) { return f.pods, f.down }
+func (f *fakeEngine) ObserveAll(context.Context) (map[types.UID]pod.Observed, error) {
+	return f.pods, f.down
+}
 
 func (f *fakeEngine) Observe(_ context.Context, uid types.UID) (pod.Observed, error) {
 	f.mu.Lock()
