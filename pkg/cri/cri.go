@@ -28,6 +28,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -245,6 +246,19 @@ func (s *Server) end(ctx context.Context, uid types.UID, remove bool) error {
 	}
 	klog.InfoS("Removed a pod", "pod", klog.KRef(o.Namespace, o.Name), "uid", uid)
 	return nil
+}
+
+// ImageFsInfo tells of the file system that holds the images: clients ask it to see that an image service is there.
+func (i *images) ImageFsInfo(ctx context.Context, _ *runtime.ImageFsInfoRequest) (*runtime.ImageFsInfoResponse, error) {
+	info, err := i.engine.Info(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	fs := &runtime.FilesystemUsage{Timestamp: time.Now().UnixNano(), FsId: &runtime.FilesystemIdentifier{Mountpoint: info.Root}}
+	if disk, err := host.DiskUsage(info.Root); err == nil { // a remote engine's is not here
+		fs.UsedBytes = &runtime.UInt64Value{Value: disk.Capacity - disk.Available}
+	}
+	return &runtime.ImageFsInfoResponse{ImageFilesystems: []*runtime.FilesystemUsage{fs}, ContainerFilesystems: []*runtime.FilesystemUsage{fs}}, nil
 }
 
 // ListImages lists the images that are here.

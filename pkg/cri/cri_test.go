@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,7 +33,7 @@ type fakeEngine struct {
 }
 
 func (f *fakeEngine) Info(context.Context) (docker.Info, error) {
-	return docker.Info{Version: "28.1.0", CgroupDriver: "systemd", Runtimes: []string{"runc"}}, f.down
+	return docker.Info{Version: "28.1.0", CgroupDriver: "systemd", Root: os.TempDir(), Runtimes: []string{"runc"}}, f.down
 }
 
 func (f *fakeEngine) Lookup(_ context.Context, name string) (pod.Image, bool, error) {
@@ -170,6 +171,9 @@ func TestImages(t *testing.T) {
 	}
 	if list, err := client.ListImages(ctx, &runtime.ListImagesRequest{Filter: &runtime.ImageFilter{Image: spec("other:1")}}); err != nil || len(list.Images) != 1 {
 		t.Errorf("%v, %v", list, err)
+	}
+	if answer, err := client.ImageFsInfo(ctx, &runtime.ImageFsInfoRequest{}); err != nil || answer.ImageFilesystems[0].UsedBytes.GetValue() == 0 {
+		t.Errorf("%v, %v", answer, err)
 	}
 	for name, want := range map[string]string{"here:1": "sha256:1", "away:1": ""} {
 		if answer, err := client.ImageStatus(ctx, &runtime.ImageStatusRequest{Image: spec(name)}); err != nil || answer.GetImage().GetId() != want {

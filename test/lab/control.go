@@ -82,6 +82,7 @@ func (c *Cluster) apiserverArgv() []string {
 		"--service-account-signing-key-file=" + pki("sa.key"),
 		"--service-cluster-ip-range=" + c.both(ServiceCIDR, serviceCIDR6),
 		"--authorization-mode=Node,RBAC",
+		"--enable-bootstrap-token-auth",
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged",
 		"--enable-aggregator-routing",
@@ -104,6 +105,7 @@ func (c *Cluster) controllerManagerArgv() []string {
 		"--authorization-kubeconfig=" + pki("controller-manager.kubeconfig"),
 		"--bind-address=127.0.0.1",
 		"--leader-elect=false",
+		"--controllers=*,bootstrapsigner,tokencleaner", // as kubeadm has it
 		"--use-service-account-credentials",
 		"--service-account-private-key-file=" + pki("sa.key"),
 		"--root-ca-file=" + pki("ca.crt"),

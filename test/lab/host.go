@@ -26,7 +26,8 @@ type Host struct {
 	ExtraEnv map[string][]string
 
 	cluster   *Cluster
-	number    int // 1, 2, ... for nodes
+	number    int  // 1, 2, ... for nodes
+	ownMounts bool // see upMounts
 	processes []*Process
 }
 
@@ -71,7 +72,12 @@ func (h *Host) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append(h.enter(), argv...)...)
 }
 
-func (h *Host) enter() []string { return []string{"--net=/run/netns/" + h.Namespace(), "--"} }
+func (h *Host) enter() []string {
+	if h.ownMounts {
+		return []string{"--net=/run/netns/" + h.Namespace(), "--mount=" + h.mountsFile(), "--"}
+	}
+	return []string{"--net=/run/netns/" + h.Namespace(), "--"}
+}
 
 // Exec runs a program in the host's network and returns what it printed to both streams; the error repeats it.
 func (h *Host) Exec(ctx context.Context, argv ...string) (string, error) {

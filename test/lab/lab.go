@@ -54,6 +54,7 @@ type Cluster struct {
 	Nodes   []*Host // two, or three with WINKUBE_NODES=3 in the environment
 	spare   []*Host // the third where there are two
 	Peer    *Host   // of UpPeer
+	Joiner  *Host   // of UpJoiner
 	Windows []*Host // of UpWindows: win1, win2
 
 	// EngineAPI is the engine that kubelets shall see, one of EngineAPIs; "": their own engine as it is. It acts on
@@ -99,6 +100,7 @@ func New(root string, out io.Writer) *Cluster {
 		c.Nodes, c.spare = c.Nodes[:2:2], c.Nodes[2:]
 	}
 	c.Peer = c.newPeer()
+	c.Joiner = c.newJoiner()
 	c.Windows = c.newWindows()
 	return c
 }

@@ -34,9 +34,9 @@ func (c *Cluster) newPeer() *Host {
 	return peer
 }
 
-// machines returns every host that may be there, a third node, the peer and those for Windows among them.
+// machines returns every host that may be there, a third node, the peer, the joiner and those for Windows among them.
 func (c *Cluster) machines() []*Host {
-	return slices.Concat(c.Hosts(), c.spare, []*Host{c.Peer}, c.Windows)
+	return slices.Concat(c.Hosts(), c.spare, []*Host{c.Peer, c.Joiner}, c.Windows)
 }
 
 // UpPeer joins the peer to the running cluster and returns when it is Ready.

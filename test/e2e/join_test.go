@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// TestKubeadmJoin: kubeadm joins a third host with nothing ignored but its check of the kernel, runs a pod there, has certificates renewed,
+// and leaves with nothing of ours behind. WINKUBE_GENERATIONS=10 lets that many client certificates of 2 minutes follow each other.
+func TestKubeadmJoin(t *testing.T) {
+	s := newSpace(t)
+	ctx := t.Context()
+	joiner := cluster.Joiner
+	s.must(cluster.UpJoiner(ctx))
+	t.Cleanup(func() {
+		if log, err := joiner.Exec(context.Background(), "tail", "-n", "80", "/var/log/kubelet.log"); err == nil && t.Failed() {
+			t.Logf("kubelet:\n%s", log)
+		}
+		if err := cluster.DownJoiner(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := client.CoreV1().Nodes().Delete(context.Background(), joiner.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+	before := leftovers(s, joiner)
+	s.shortLives(15 * time.Second)
+
+	command, err := cluster.JoinCommand()
+	s.must(err)
+	command += " --node-name " + joiner.Name + " --ignore-preflight-errors=SystemVerification"
+	transcript, err := joiner.Shell(ctx, command)
+	t.Logf("$ %s\n%s", command, transcript)
+	if err != nil {
+		t.FailNow()
+	}
+	s.eventually(time.Minute, "node Ready", func(ctx context.Context) error {
+		node, err := client.CoreV1().Nodes().Get(ctx, joiner.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == v1.NodeReady && c.Status == v1.ConditionTrue {
+				return nil
+			}
+		}
+		return fmt.Errorf("%v", node.Status.Conditions)
+	})
+	s.approveServing(joiner)
+	s.create(s.pod("joined", joiner, "serve", "8080"))
+	s.ready("joined")
+	s.eventually(20*time.Second, "logs by the requested serving certificate", func(ctx context.Context) error {
+		_, err := client.CoreV1().Pods(s.name).GetLogs("joined", &v1.PodLogOptions{}).DoRaw(ctx)
+		return err
+	})
+	s.generations(joiner)
+
+	s.must(client.CoreV1().Nodes().Delete(ctx, joiner.Name, metav1.DeleteOptions{}))
+	if there := leftovers(s, joiner); strings.Count(there, "container ") < 2 || !strings.Contains(there, " /var/lib/kubelet/pods/") {
+		t.Errorf("a joined host with a pod should have containers and mounts:\n%s", there)
+	}
+	transcript, err = joiner.Shell(ctx, "kubeadm reset --force")
+	t.Logf("$ kubeadm reset --force\n%s", transcript)
+	s.must(err)
+	if after := leftovers(s, joiner); after != before {
+		t.Errorf("left by kubeadm reset:\n%s\nthere was before:\n%s", after, before)
+	}
+	now := int64(0) // nobody is there any more who would say that it ended
+	if err := client.CoreV1().Pods(s.name).Delete(ctx, "joined", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil && !apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
+}
+
+// leftovers lists what a node leaves on a host: containers, mounts, and files where kubeadm and kubelet write. The CA's certificate directory
+// and kubeadm's own empty directories are not ours.
+func leftovers(s *space, host *lab.Host) string {
+	s.Helper()
+	list, err := host.Engine().Containers(s.Context())
+	s.must(err)
+	var out strings.Builder
+	for _, c := range list {
+		fmt.Fprintf(&out, "container %v\n", c.Names)
+	}
+	text, err := host.Shell(s.Context(), `grep -o ' /var/lib/kubelet[^ ]*' /proc/mounts; find /var/lib/kubelet /etc/kubernetes /var/log/pods /var/log/containers /var/lib/winkube -not -type d 2>/dev/null; true`)
+	s.must(err)
+	return out.String() + text
+}
+
+// shortLives has certificates signed for so long until the test ends.
+func (s *space) shortLives(life time.Duration) {
+	s.Helper()
+	if os.Getenv("WINKUBE_GENERATIONS") != "" {
+		life = 2 * time.Minute
+	}
+	manager := cluster.Control.Process("kube-controller-manager")
+	set := func(args ...string) {
+		cluster.Control.ExtraArgs["kube-controller-manager"] = args
+		if err := manager.Ensure(context.Background()); err != nil {
+			s.Error(err)
+		}
+	}
+	set("--cluster-signing-duration=" + life.String())
+	s.Cleanup(func() { set() })
+}
+
+// approveServing approves the request for the serving certificate, as an administrator or a controller would.
+func (s *space) approveServing(host *lab.Host) {
+	s.Helper()
+	s.eventually(30*time.Second, "request for a serving certificate", func(ctx context.Context) error {
+		list, err := client.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, csr := range list.Items {
+			if csr.Spec.SignerName != certificates.KubeletServingSignerName || csr.Spec.Username != "system:node:"+host.Name || len(csr.Status.Conditions) > 0 {
+				continue
+			}
+			csr.Status.Conditions = []certificates.CertificateSigningRequestCondition{{Type: certificates.CertificateApproved, Status: v1.ConditionTrue, Reason: "test"}}
+			_, err := client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, &csr, metav1.UpdateOptions{})
+			return err
+		}
+		return errors.New("none yet")
+	})
+}
+
+// generations waits until so many client certificates have followed the first, while the node stays Ready.
+func (s *space) generations(host *lab.Host) {
+	s.Helper()
+	wanted := 1
+	if text := os.Getenv("WINKUBE_GENERATIONS"); text != "" {
+		var err error
+		wanted, err = strconv.Atoi(text)
+		s.must(err)
+	}
+	digest := func(ctx context.Context) (string, error) {
+		text, err := host.Exec(ctx, "cat", "/var/lib/kubelet/pki/kubelet-client-current.pem")
+		sum := sha256.Sum256([]byte(text))
+		return fmt.Sprintf("%x", sum[:4]), err
+	}
+	last, err := digest(s.Context())
+	s.must(err)
+	for generation := range wanted {
+		took := s.eventually(3*time.Minute, "another client certificate", func(ctx context.Context) error {
+			now, err := digest(ctx)
+			if err == nil && now == last {
+				err = errors.New("still the same")
+			}
+			if err == nil {
+				last = now
+			}
+			return err
+		})
+		s.Logf("generation %d: %s after %.1f s", generation+1, last, took.Seconds())
+	}
+	log, err := host.Shell(s.Context(), "grep -c 'Unauthorized\\|certificate has expired\\|bad certificate' /var/log/kubelet.log; true")
+	s.must(err)
+	if strings.TrimSpace(log) != "0" {
+		s.Errorf("lines of refused requests in the kubelet's log: %s", log)
+	}
+}
