@@ -25,6 +25,8 @@ type Parts struct {
 	Pods func() []pod.View
 	// Volumes measures a pod's volumes, as far as they are there.
 	Volumes func(*v1.Pod) ([]volume.Usage, error)
+	// Files measures what a pod's own files take, which its containers can write to: hosts, resolv.conf, termination messages.
+	Files func(types.UID) uint64
 	// Container measures what a container has written.
 	Container func(ctx context.Context, id string) (docker.DiskUsage, error)
 	// Evict ends a pod. One that ends already, or is gone, is no error.
@@ -93,6 +95,7 @@ func (g *Guard) measure(ctx context.Context, view pod.View, limits Limits) Usage
 	if limits.Pod == nil && len(limits.Containers) == 0 {
 		return u
 	}
+	u.Files = g.parts.Files(view.Pod.UID)
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, c := range view.Observed.Containers {

@@ -138,6 +138,7 @@ func TestRun(t *testing.T) {
 				defer mu.Unlock()
 				evicted = append(evicted, fmt.Sprintf("%s: %s%s", uid, e.Message, e.Grace))
 			},
+			Files: func(types.UID) uint64 { return 3 },
 			Clock: clock.RealClock{},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -167,4 +168,17 @@ func TestRun(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestFilesCount: a pod that fills its hosts file is held to its limit too (CVE-2020-8557).
+func TestFilesCount(t *testing.T) {
+	p := testPod("p", []string{"1Mi"}, nil)
+	u := Usage{Pod: p, Limits: LimitsOf(p), Files: 1 << 20}
+	if out := Plan([]Usage{u}); len(out) != 0 {
+		t.Errorf("at its limit: %v", out)
+	}
+	u.Files++
+	if out := Plan([]Usage{u}); len(out) != 1 {
+		t.Error("over its limit by its hosts file, and not evicted")
+	}
 }

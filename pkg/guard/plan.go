@@ -60,6 +60,7 @@ type Usage struct {
 	Limits     Limits
 	Volumes    []volume.Usage
 	Containers map[string]uint64 // bytes of the logs and the writable layer, by name
+	Files      uint64            // bytes of files that the agent has put into the containers, and that these can write to
 }
 
 // total is what counts against the pod's ephemeral-storage: all but claims and memory.
@@ -72,7 +73,7 @@ func (u Usage) total() (bytes uint64) {
 	for _, c := range u.Containers {
 		bytes += c
 	}
-	return bytes
+	return bytes + u.Files
 }
 
 // Eviction is a pod that has to end.

@@ -293,7 +293,7 @@ func (k *Kubelet) figures(volumes *volume.Manager) (*stats.Collector, error) {
 // diskGuard keeps the pods to their limits of disk.
 func (k *Kubelet) diskGuard(volumes *volume.Manager) *guard.Guard {
 	return guard.New(guard.Parts{
-		Pods: k.pods.Snapshot, Volumes: volumes.Usage, Container: k.engine.DiskUsage, Evict: k.pods.Evict, Clock: clock.RealClock{},
+		Pods: k.pods.Snapshot, Volumes: volumes.Usage, Files: volumes.FilesUsed, Container: k.engine.DiskUsage, Evict: k.pods.Evict, Clock: clock.RealClock{},
 	})
 }
 

@@ -9,6 +9,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -97,6 +98,8 @@ type Config struct {
 	Debugging  bool // exec, attach, portForward, run, containerLogs, runningpods, configz, debug (enableDebuggingHandlers)
 	Profiling  bool // debug/pprof (enableProfilingHandler)
 	DebugFlags bool // debug/flags/v (enableDebugFlagsHandler)
+
+	headerTimeout time.Duration // 0: headerTimeout; tests are shorter
 }
 
 // TLS says where the serving certificate comes from: Parts.GetCertificate, or else CertFile and KeyFile, or else a self-signed one.
@@ -205,7 +208,7 @@ func New(config Config, parts Parts) (*Server, error) {
 	s.http = &http.Server{
 		Handler:           s.guard(s.routes()),
 		TLSConfig:         tlsConfig,
-		ReadHeaderTimeout: headerTimeout,
+		ReadHeaderTimeout: cmp.Or(config.headerTimeout, headerTimeout),
 		ReadTimeout:       bodyTimeout,
 		WriteTimeout:      config.StreamIdleTimeout,
 		IdleTimeout:       keepAliveTimeout,

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/pod"
 )
@@ -282,5 +283,63 @@ func TestUpgradeAnswersShowNoSecret(t *testing.T) {
 	body, _ := io.ReadAll(response.Body)
 	if response.StatusCode != 400 || strings.Contains(string(body), "root-token") {
 		t.Errorf("got %d %s", response.StatusCode, body)
+	}
+}
+
+// TestSlowClients: who sends its request byte by byte is not waited for.
+func TestSlowClients(t *testing.T) {
+	r := newRig(t, func(config *Config, _ *Parts) { config.headerTimeout = 100 * time.Millisecond })
+	for _, begin := range []string{"", "G", "GET /healthz HTTP/1.1\r\nHost: x\r\nX: "} {
+		conn, err := tls.Dial("tcp", r.server.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, begin); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, err = io.ReadAll(conn)
+		if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+			t.Errorf("after %q the server went on waiting", begin)
+		}
+		_ = conn.Close()
+	}
+}
+
+// TestOldTLS: 1.2 is the oldest that is served, whatever is configured, and what is configured above it holds.
+func TestOldTLS(t *testing.T) {
+	for _, test := range []struct {
+		least, offered uint16
+		want           bool
+	}{
+		{0, tls.VersionTLS11, false}, {tls.VersionTLS10, tls.VersionTLS11, false}, {0, tls.VersionTLS12, true},
+		{tls.VersionTLS13, tls.VersionTLS12, false}, {tls.VersionTLS13, tls.VersionTLS13, true},
+	} {
+		r := newRig(t, func(config *Config, _ *Parts) { config.TLS.MinVersion = test.least })
+		conn, err := tls.Dial("tcp", r.server.Addr().String(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: test.offered})
+		if (err == nil) != test.want {
+			t.Errorf("least %x, offered %x: %v", test.least, test.offered, err)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+	}
+}
+
+// TestSelfSignedIsRenewed: also in a process that lives longer than its certificate.
+func TestSelfSignedIsRenewed(t *testing.T) {
+	dir, clock := t.TempDir(), clocktesting.NewFakePassiveClock(time.Now())
+	config, err := newTLSConfig(TLS{CertDir: dir}, "node-1", nil, nil, clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err1 := config.GetCertificate(nil)
+	again, err2 := config.GetCertificate(nil)
+	if err1 != nil || err2 != nil || first != again {
+		t.Fatalf("%v, %v: not the same", err1, err2)
+	}
+	clock.SetTime(first.Leaf.NotAfter.Add(-selfSignedMargin + time.Hour))
+	if next, err := config.GetCertificate(nil); err != nil || next == first {
+		t.Errorf("not renewed: %v", err)
 	}
 }

@@ -118,7 +118,8 @@ func newTLSConfig(config TLS, node string, get getCertificate, clientCA *reloade
 		if (certFile == "") != (keyFile == "") {
 			return nil, fmt.Errorf("tlsCertFile is %q and tlsPrivateKeyFile is %q: set both or none", certFile, keyFile)
 		}
-		if certFile == "" {
+		own := certFile == ""
+		if own {
 			var err error
 			if certFile, keyFile, err = selfSigned(config.CertDir, node, clock.Now()); err != nil {
 				return nil, err
@@ -129,6 +130,9 @@ func newTLSConfig(config TLS, node string, get getCertificate, clientCA *reloade
 			return nil, fmt.Errorf("cannot use the serving certificate (tlsCertFile, tlsPrivateKeyFile): %w", err)
 		}
 		get = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.get(), nil }
+		if own {
+			get = renewing(pair, config.CertDir, node, clock)
+		}
 	}
 	base := &tls.Config{
 		MinVersion:     max(config.MinVersion, tls.VersionTLS12),
@@ -150,6 +154,24 @@ func newTLSConfig(config TLS, node string, get getCertificate, clientCA *reloade
 		}
 	}
 	return base, nil
+}
+
+// renewing gives a self-signed certificate, made anew before it ends.
+func renewing(pair *reloader[*tls.Certificate], dir, node string, clock clock.PassiveClock) getCertificate {
+	var mu sync.Mutex
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		current := pair.get()
+		if now := clock.Now(); now.Add(selfSignedMargin).After(current.Leaf.NotAfter) {
+			if _, _, err := selfSigned(dir, node, now); err != nil {
+				klog.ErrorS(err, "Cannot renew the self-signed serving certificate")
+				return current, nil
+			}
+			current = pair.get()
+		}
+		return current, nil
+	}
 }
 
 // selfSigned returns the files of a self-signed serving certificate in dir, made now unless one is there that is good for a while. Clients

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/host"
 )
@@ -42,6 +43,28 @@ func (m *Manager) Usage(p *v1.Pod) ([]Usage, error) {
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+// FilesUsed is how many bytes the files take that containers of the pod can write beside volumes: hosts, resolv.conf, termination messages.
+func (m *Manager) FilesUsed(uid types.UID) (bytes uint64) {
+	dir, err := m.podDir(uid)
+	if err != nil {
+		return 0
+	}
+	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return nil //nolint:nilerr // it is gone, or not ours to read
+		case entry.IsDir() && filepath.Dir(path) == dir && entry.Name() != "containers":
+			return filepath.SkipDir // volumes
+		case entry.Type().IsRegular():
+			if info, err := entry.Info(); err == nil {
+				bytes += uint64(info.Size())
+			}
+		}
+		return nil
+	})
+	return bytes
 }
 
 var errNotPrepared = errors.New("not prepared")

@@ -1,0 +1,38 @@
+package app
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/winkube/winkube/pkg/daemon"
+)
+
+var updatePage = flag.Bool("update", false, "rewrite the page of flags")
+
+// TestReference holds the page of flags to the program's own table.
+func TestReference(t *testing.T) {
+	const page = "../../../docs/proxy-flags.md"
+	_, fs := parse(t)
+	for _, name := range systemFlags { // whose defaults are of one system, or that one system alone has
+		if f := fs.Lookup(name); f != nil {
+			f.DefValue, f.Hidden = "", true
+		}
+	}
+	got := daemon.Reference("`proxy`", "KubeProxyConfiguration", fs, bindings)
+	if *updatePage {
+		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.ReplaceAll(string(want), "\r\n", "\n") != got {
+		t.Errorf("%s differs from the program's flags (run with -update)", page)
+	}
+}
+
+var systemFlags = []string{"windows-service", "interface"}

@@ -1,0 +1,35 @@
+package app
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/winkube/winkube/pkg/daemon"
+)
+
+// TestReference holds the page of flags to the program's own table.
+func TestReference(t *testing.T) {
+	const page = "../../../docs/kubelet-flags.md"
+	_, fs := parse(t)
+	for _, name := range systemFlags { // whose defaults are of one system, or that one system alone has
+		if f := fs.Lookup(name); f != nil {
+			f.DefValue, f.Hidden = "", true
+		}
+	}
+	got := daemon.Reference("`kubelet`", "KubeletConfiguration", fs, bindings)
+	if *update {
+		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.ReplaceAll(string(want), "\r\n", "\n") != got {
+		t.Errorf("%s differs from the program's flags (run with -update)", page)
+	}
+}
+
+var systemFlags = []string{"root-dir", "pod-logs-dir", "resolv-conf", "windows-service", "log-file-max-size"}

@@ -1,0 +1,42 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Reference is the page of a program's flags in Markdown: every flag that acts with its default, and the field of the configuration file that
+// means the same; then those that are taken and do nothing, with the reason. It is pure.
+func Reference(title, kind string, fs *pflag.FlagSet, bindings []Binding) string {
+	fields := map[string]string{}
+	for _, b := range bindings {
+		fields[b.Flag] = strings.TrimSpace(fields[b.Flag] + " `" + b.Path + "`")
+	}
+	var act, retired []string
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Name == "windows-service" { // of one system alone
+			return
+		}
+		cell := func(text string) string {
+			return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "\\|")
+		}
+		if f.Deprecated != "" {
+			retired = append(retired, fmt.Sprintf("| `--%s` | %s |", f.Name, cell(f.Deprecated)))
+			return
+		}
+		_, usage := pflag.UnquoteUsage(f)
+		standard := ""
+		if f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" {
+			standard = "`" + cell(f.DefValue) + "`"
+		}
+		act = append(act, fmt.Sprintf("| `--%s` | %s | %s | %s |", f.Name, standard, fields[f.Name], cell(usage)))
+	})
+	slices.Sort(act)
+	slices.Sort(retired)
+	return fmt.Sprintf("# Flags of %s\n\nMade from the program's own table; `go test ./cmd/... -run TestReference -update` makes it anew. The field is that of %s; flags win over the file.\n\n"+
+		"| flag | default | field | meaning |\n| --- | --- | --- | --- |\n%s\n\n## Taken, and of no effect\n\n| flag | why |\n| --- | --- |\n%s\n",
+		title, kind, strings.Join(act, "\n"), strings.Join(retired, "\n"))
+}
