@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/klog/v2"
+
 	"github.com/winkube/winkube/pkg/daemon"
 )
 
@@ -20,6 +22,9 @@ func TestReference(t *testing.T) {
 			f.DefValue, f.Hidden = "", true
 		}
 	}
+	logs := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(logs)
+	logs.VisitAll(func(f *flag.Flag) { fs.Lookup(f.Name).DefValue = "" }) // they are what another test has set
 	got := daemon.Reference("`proxy`", "KubeProxyConfiguration", fs, bindings)
 	if *updatePage {
 		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
