@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// The joiner is a third host, which kubeadm joins. It has mounts of its own, shared with its engine: kubeadm's /etc/kubernetes and
+// The joiner is a further host, which kubeadm joins. It has mounts of its own, shared with its engine: kubeadm's /etc/kubernetes and
 // /var/lib/kubelet are not the machine's. Its systemctl is a script that does what our unit files say.
 
 var kubeadm = tool{module: "kubeadm", packages: []string{"k8s.io/kubernetes/cmd/kubeadm"}, names: []string{"kubeadm"}, ldflags: tools()[0].ldflags}
@@ -30,8 +30,8 @@ var systemctl []byte
 const BootstrapToken = "abcdef.0123456789abcdef"
 
 func (c *Cluster) newJoiner() *Host {
-	host := c.newHost("node3", netip.MustParseAddr("172.30.0.15"))
-	host.number = 5
+	host := c.newHost("joiner", netip.MustParseAddr("172.30.0.16"))
+	host.number = 6 // after a third node and those for Windows
 	host.ownMounts = true
 	host.processes = []*Process{
 		{Name: "containerd", host: host, argv: host.containerdArgv},

@@ -22,7 +22,7 @@ import (
 // Main runs the kubelet with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
 func Main(args []string) int {
 	code := 0
-	command := newCommand(&code)
+	command := newCommand(&code, args)
 	command.SetArgs(args)
 	if err := command.Execute(); err != nil {
 		fmt.Fprintf(os.Stderr, "kubelet: %v (kubelet --help lists the flags)\n", err)
@@ -31,7 +31,7 @@ func Main(args []string) int {
 	return code
 }
 
-func newCommand(code *int) *cobra.Command {
+func newCommand(code *int, args []string) *cobra.Command {
 	o := &options{}
 	root := &cobra.Command{
 		Use:           "kubelet",
@@ -49,7 +49,7 @@ func newCommand(code *int) *cobra.Command {
 			return nil
 		}
 		var err error
-		*code, err = o.run(fs)
+		*code, err = o.run(fs, args)
 		return err
 	}
 	if err := addRetiredFlags(fs); err != nil {
@@ -65,10 +65,10 @@ func newCommand(code *int) *cobra.Command {
 const collectAt = 150
 
 // run checks everything that can be checked without changing the host, then runs the agent. A service that cannot begin ends as one, so
-// that its manager tries again: after a boot an address, or a disk with a file, may come later than we.
-func (o *options) run(fs *pflag.FlagSet) (int, error) {
+// that its manager tries again: after a boot an address, or a disk with a file, may come later than we. args are what fs was parsed from.
+func (o *options) run(fs *pflag.FlagSet, args []string) (int, error) {
 	cfg, err := o.prepare(fs)
-	if err != nil && !daemon.AsService(fs) {
+	if err != nil && (o.writeConfigTo != "" || !daemon.AsService(fs)) {
 		return 1, err
 	}
 	if o.writeConfigTo != "" {
@@ -80,7 +80,7 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	// From here on the host is changed.
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
 		if err != nil { // what a service waited for may have mended it
-			if cfg, err = o.prepare(fs); err != nil {
+			if o, cfg, err = prepareArgs(args); err != nil {
 				return err
 			}
 		}
@@ -90,16 +90,34 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	}), nil
 }
 
+// parseFlags parses the kubelet's own command line, which is one without a subcommand.
+func parseFlags(args []string) (*options, *pflag.FlagSet, error) {
+	o, fs := &options{}, pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	if err := addRetiredFlags(fs); err != nil {
+		return nil, nil, err
+	}
+	return o, fs, fs.Parse(args)
+}
+
+// prepareArgs prepares from the beginning: flags that a former try took from files would count as given.
+func prepareArgs(args []string) (*options, kubelet.Config, error) {
+	o, fs, err := parseFlags(args)
+	if err != nil {
+		return o, kubelet.Config{}, err
+	}
+	cfg, err := o.prepare(fs)
+	return o, cfg, err
+}
+
 // prepare reads the host and makes what the kubelet is made of.
 func (o *options) prepare(fs *pflag.FlagSet) (kubelet.Config, error) {
 	facts, err := host.Read()
 	if err != nil {
 		return kubelet.Config{}, err
 	}
-	if err := readFlagsFile(fs, o.kubeadmFlags); err != nil {
-		return kubelet.Config{}, err
-	}
-	if err := o.readConfig(fs, facts.OS); err != nil {
+	if err := o.readFiles(fs, facts.OS); err != nil {
 		return kubelet.Config{}, err
 	}
 	cfg, err := o.settings(facts)

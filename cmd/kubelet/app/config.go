@@ -78,6 +78,8 @@ var bindings = []daemon.Binding{
 	{Path: "seccompDefault", Flag: "seccomp-default"},
 	{Path: "serializeImagePulls", Flag: "serialize-image-pulls"},
 	{Path: "serverTLSBootstrap", Flag: "rotate-server-certificates"},
+	{Path: "shutdownGracePeriod", Flag: "shutdown-grace-period"},
+	{Path: "shutdownGracePeriodCriticalPods", Flag: "shutdown-grace-period-critical-pods"},
 	{Path: "staticPodPath", Flag: "pod-manifest-path"},
 	{Path: "staticPodURL", Flag: "manifest-url"},
 	{Path: "staticPodURLHeader", Flag: "manifest-url-header"},
@@ -144,6 +146,14 @@ func (f *fileConfig) texts() map[string]*string {
 		texts["resolvConf"] = c.ResolverConfig
 	}
 	return texts
+}
+
+// readFiles gives flags the values of --kubeadm-flags, and then of --config and --config-dir.
+func (o *options) readFiles(fs *pflag.FlagSet, system string) error {
+	if err := readFlagsFile(fs, o.kubeadmFlags); err != nil {
+		return err
+	}
+	return o.readConfig(fs, system)
 }
 
 // readConfig takes what --config and --config-dir name. A flag that was given wins over the files.
@@ -308,9 +318,10 @@ func newConfigCommand(out io.Writer) *cobra.Command {
 		Short: "Says what is wrong with a configuration file, and which of its fields change nothing here",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			o, set := &options{}, pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
-			daemon.AddFlags(set)
-			o.addFlags(set)
+			o, set, err := parseFlags(nil)
+			if err != nil {
+				return err
+			}
 			return o.check(set, args[0], dir, out)
 		},
 	}

@@ -1,10 +1,11 @@
 package app
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
@@ -22,29 +23,32 @@ const afterPods = 15 * time.Second
 
 // checkService looks at a service's flags as run would, so that a mistake is seen by who makes it and not by the event log.
 func checkService(args []string) (time.Duration, error) {
-	o := &options{}
-	fs := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
-	if err := addRetiredFlags(fs); err != nil {
+	o, flags, err := parseFlags(args)
+	if err != nil {
 		return 0, err
 	}
-	if err := fs.Parse(args); err != nil {
-		return 0, err
+	if flags.NArg() > 0 {
+		return 0, fmt.Errorf("argument %q: want flags only", flags.Arg(0))
 	}
-	if fs.NArg() > 0 {
-		return 0, fmt.Errorf("argument %q: want flags only", fs.Arg(0))
+	if o.writeConfigTo != "" {
+		return 0, fmt.Errorf("--write-config-to=%s: it ends at once: a service goes on", o.writeConfigTo)
 	}
-	if err := daemon.CheckPaths(fs); err != nil {
+	if err := daemon.CheckPaths(flags); err != nil {
 		return 0, err
 	}
 	facts, err := host.Read()
 	if err != nil {
 		return 0, err
 	}
+	if _, err := os.Stat(o.configPath); o.configPath != "" && errors.Is(err, fs.ErrNotExist) && o.kubeadmFlags+o.bootstrapKubeconfig != "" {
+		o.configPath, o.configDir = "", "" // kubeadm join, which writes it, is to come
+	}
+	if err := o.readFiles(flags, facts.OS); err != nil {
+		return 0, err
+	}
 	cfg, err := o.settings(facts)
 	if err != nil || cfg.Shutdown.Grace == 0 {
-		return 0, err
+		return 0, o.file.Located(err)
 	}
 	return cfg.Shutdown.Grace + afterPods, nil
 }

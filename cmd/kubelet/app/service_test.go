@@ -33,3 +33,62 @@ func TestCheckService(t *testing.T) {
 		t.Errorf("%v, %v", shutdown, err)
 	}
 }
+
+// TestCheckServiceFiles: what --config and --kubeadm-flags name is checked with the flags; kubeadm may write them later.
+func TestCheckServiceFiles(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	head := "apiVersion: " + configVersion + "\nkind: " + configKind + "\n"
+	good := file("good.yaml", head+"shutdownGracePeriod: 40s\nshutdownGracePeriodCriticalPods: 10s\nmaxPods: 20\n")
+	bad := file("bad.yaml", head+"maxPods: 20\nshutdownGracePeriodCriticalPods: 10s\n")
+	flags := file("kubeadm-flags.env", `KUBELET_KUBEADM_ARGS="--kubeconfig=`+file("config", "")+`"`+"\n")
+	for _, c := range []struct {
+		args []string
+		time time.Duration
+		want string
+	}{
+		{args: []string{"--kubeadm-flags=" + flags, "--config=" + good}, time: 55 * time.Second},
+		{args: []string{"--kubeadm-flags=" + flags, "--config=" + good, "--shutdown-grace-period=1m"}, time: 75 * time.Second},
+		{args: []string{"--kubeadm-flags=" + flags, "--config=" + bad}, want: "shutdownGracePeriod"},
+		{args: []string{"--kubeadm-flags=" + flags, "--config=" + good, "--max-pods=0"}, want: "--max-pods=0: want at least 1"},
+		{args: []string{"--api-servers=10.0.0.1:8080", "--config=" + filepath.Join(dir, "none")}, want: "none: no such file"},
+		{args: []string{"--bootstrap-kubeconfig=" + filepath.Join(dir, "none"), "--kubeconfig=" + filepath.Join(dir, "later"), "--config=" + filepath.Join(dir, "none")}},
+		{args: []string{"--api-servers=10.0.0.1:8080", "--write-config-to=" + filepath.Join(dir, "out")}, want: "a service goes on"},
+	} {
+		shutdown, err := checkService(append(c.args, "--root-dir="+dir))
+		if c.want == "" && (err != nil || shutdown != c.time) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, %v; want %v, %q", c.args, shutdown, err, c.time, c.want)
+		}
+	}
+}
+
+// TestSecondTry: a try that failed leaves nothing behind that would win over what the files say at the next.
+func TestSecondTry(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	head := "apiVersion: " + configVersion + "\nkind: " + configKind + "\n"
+	write("config.yaml", head+"maxPods: 20\nregisterWithTaints: [{key: a, effect: NoSchedule}]\nauthentication: {x509: {clientCAFile: none}}\n")
+	args := []string{"--api-servers=http://10.0.0.1:8080", "--root-dir=" + dir, "--config=" + filepath.Join(dir, "config.yaml"), "--kubeadm-flags=" + filepath.Join(dir, "flags")}
+	if _, _, err := prepareArgs(args); err == nil || !strings.Contains(err.Error(), "config.yaml:5: authentication.x509.clientCAFile") {
+		t.Fatal(err)
+	}
+	write("config.yaml", head+"maxPods: 30\nregisterWithTaints: [{key: b, effect: NoSchedule}]\n")
+	write("flags", `KUBELET_KUBEADM_ARGS="--max-pods=40"`)
+	_, cfg, err := prepareArgs(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Node.MaxPods != 40 || len(cfg.Node.Taints) != 1 || cfg.Node.Taints[0].Key != "b" {
+		t.Errorf("%d pods, taints %v; want 40 and b", cfg.Node.MaxPods, cfg.Node.Taints)
+	}
+}
