@@ -103,8 +103,8 @@ func (s *service) endpointAddr(field string, list []string, ipv4 bool) netip.Add
 		s.problem(field+"[0]", "%s is not of the slice's family", list[0])
 		return netip.Addr{}
 	}
-	if addr.IsLoopback() || addr.IsLinkLocalUnicast() { // they would lead to what this host serves to itself, or its cloud to it (CVE-2021-25737)
-		s.problem(field+"[0]", "%s is a loopback or link-local address: no pod has one", list[0])
+	if addr.IsLinkLocalUnicast() { // it would lead to what the host's cloud serves to it (CVE-2021-25737)
+		s.problem(field+"[0]", "%s is a link-local address: no pod has one", list[0])
 		return netip.Addr{}
 	}
 	return addr

@@ -158,7 +158,7 @@ type Parts struct {
 
 const (
 	defaultStreamIdleTimeout = 4 * time.Hour
-	headerTimeout            = 10 * time.Second // a client that sends its header byte by byte is not waited for
+	headerTimeout            = 30 * time.Second // with the TLS handshake, which takes its time on a starved host; a client that sends its header byte by byte is not waited for
 	bodyTimeout              = 30 * time.Second
 	keepAliveTimeout         = 90 * time.Second // as Go's clients keep idle connections
 	maxHeaderBytes           = 1 << 20
