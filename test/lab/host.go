@@ -31,6 +31,9 @@ type Host struct {
 	processes []*Process
 }
 
+// Number tells the hosts apart, from 1 on: it is in the addresses of a host and of its engine's own network.
+func (h *Host) Number() int { return h.number }
+
 func (c *Cluster) newHost(name string, addr netip.Addr) *Host {
 	return &Host{Name: name, Addr: addr, LiveRestore: true, ExtraArgs: map[string][]string{}, ExtraEnv: map[string][]string{}, cluster: c}
 }

@@ -181,7 +181,7 @@ func (m *member) names(ctx context.Context) (map[string]string, error) {
 		}
 		return err
 	}
-	if err := errors.Join(named(m.podCIDR, "own-pods"), named(fmt.Sprintf("192.168.%d.0/24", 100+m.number()), "nat")); err != nil {
+	if err := errors.Join(named(m.podCIDR, "own-pods"), named(fmt.Sprintf("192.168.%d.0/24", 100+m.host.Number()), "nat")); err != nil {
 		return nil, err
 	}
 	for _, host := range cluster.Nodes {
@@ -214,9 +214,6 @@ func (m *member) names(ctx context.Context) (map[string]string, error) {
 	}
 	return names, nil
 }
-
-// number tells the hosts for Windows apart.
-func (m *member) number() int { return len(cluster.Nodes) + 1 + slices.Index(cluster.Windows, m.host) }
 
 // sortNeighbours sorts lines of one kind that were sorted by their addresses.
 func sortNeighbours(lines []string) {
