@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -121,6 +122,9 @@ func TestRenewIn(t *testing.T) {
 // TestJoinAndRotate: the whole life of a node's identity against a server that looks at certificates, as long as they live, through
 // a bootstrap, an outage and generations of two seconds.
 func TestJoinAndRotate(t *testing.T) {
+	if goruntime.GOOS == "windows" {
+		t.Skip("expects this system's paths and programs: not yet brought to Windows")
+	}
 	api := newSigner(t, 2*time.Second)
 	var seen, refused atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -205,6 +209,9 @@ func TestJoinAndRotate(t *testing.T) {
 
 // TestRenewalFails: what there is stays in use, and is asked for again.
 func TestRenewalFails(t *testing.T) {
+	if goruntime.GOOS == "windows" {
+		t.Skip("expects this system's paths and programs: not yet brought to Windows")
+	}
 	api := newSigner(t, time.Hour)
 	node := NodeIdentity{NodeName: "n1", CertDir: t.TempDir()}
 	pair, err := node.pair(func(bool) (kubernetes.Interface, error) { return api, nil }, nil, nil)

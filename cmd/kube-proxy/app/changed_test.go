@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -32,6 +33,9 @@ func parsed(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
 // TestConfigChanged: a mistake in the file changes nothing, also where the link that it is leads elsewhere (as in ConfigMap volumes); a good
 // change ends the proxy; the same content again is no change.
 func TestConfigChanged(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("expects this system's paths and programs: not yet brought to Windows")
+	}
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()

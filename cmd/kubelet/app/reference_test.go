@@ -3,6 +3,7 @@ package app
 import (
 	"flag"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -13,6 +14,9 @@ import (
 
 // TestReference holds the page of flags to the program's own table.
 func TestReference(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("expects this system's paths and programs: not yet brought to Windows")
+	}
 	const page = "../../../docs/kubelet-flags.md"
 	_, fs := parse(t)
 	for _, name := range systemFlags { // whose defaults are of one system, or that one system alone has

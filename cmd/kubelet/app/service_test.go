@@ -3,6 +3,7 @@ package app
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,9 @@ func TestCheckService(t *testing.T) {
 
 // TestCheckServiceFiles: what --config and --kubeadm-flags name is checked with the flags; kubeadm may write them later.
 func TestCheckServiceFiles(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("expects this system's paths and programs: not yet brought to Windows")
+	}
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
