@@ -119,7 +119,7 @@ func play(verb string) error {
 // wrong says what is wrong with a call.
 func wrong(verb string, in input, id, netns string) string {
 	switch {
-	case in.Name == "" || in.Type != filepath.Base(os.Args[0]) || in.CNIVersion == "":
+	case in.Name == "" || in.Type != strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe") || in.CNIVersion == "":
 		return fmt.Sprintf("configuration %+v", in)
 	case os.Getenv("CNI_PATH") == "":
 		return "no CNI_PATH"
