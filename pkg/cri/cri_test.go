@@ -3,9 +3,8 @@ package cri
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
-	"path/filepath"
-	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -111,7 +110,7 @@ func newFake() *fakeEngine {
 
 func dial(t *testing.T, engine Engine) (runtime.RuntimeServiceClient, runtime.ImageServiceClient) {
 	t.Helper()
-	endpoint := "unix://" + filepath.Join(t.TempDir(), "cri.sock")
+	endpoint := testEndpoint(t)
 	listener, err := Listen(endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +118,8 @@ func dial(t *testing.T, engine Engine) (runtime.RuntimeServiceClient, runtime.Im
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- New(engine, "pause:1").Serve(ctx, listener) }()
-	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return connect(ctx, endpoint) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,9 +134,6 @@ func dial(t *testing.T, engine Engine) (runtime.RuntimeServiceClient, runtime.Im
 }
 
 func TestStatus(t *testing.T) {
-	if goruntime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	engine := newFake()
 	client, _ := dial(t, engine)
 	ctx := t.Context()
@@ -166,9 +163,6 @@ func TestStatus(t *testing.T) {
 }
 
 func TestImages(t *testing.T) {
-	if goruntime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	_, client := dial(t, newFake())
 	ctx := t.Context()
 	spec := func(name string) *runtime.ImageSpec { return &runtime.ImageSpec{Image: name} }
@@ -203,9 +197,6 @@ func TestImages(t *testing.T) {
 
 // TestReset does what kubeadm reset does: list, and for each stop and remove.
 func TestReset(t *testing.T) {
-	if goruntime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	engine := newFake()
 	client, _ := dial(t, engine)
 	ctx := t.Context()
@@ -231,9 +222,6 @@ func TestReset(t *testing.T) {
 
 // TestStopOutlivesCaller: kubeadm waits for 2 s and asks again; the work goes on and is done once.
 func TestStopOutlivesCaller(t *testing.T) {
-	if goruntime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	engine := newFake()
 	engine.block = make(chan struct{})
 	client, _ := dial(t, engine)

@@ -13,10 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-func addServiceFlag(fs *pflag.FlagSet) {
-	fs.Bool("windows-service", false, "run as a Windows service, started and stopped by the service manager")
-	fs.String("windows-priorityclass", "NORMAL_PRIORITY_CLASS", "`class` of this process with Windows' scheduler, as ABOVE_NORMAL_PRIORITY_CLASS")
-}
+func addServiceFlag(fs *pflag.FlagSet) { addWindowsFlags(fs) }
 
 // setPriority gives this process its class.
 func setPriority(fs *pflag.FlagSet) error {

@@ -16,10 +16,12 @@ func Reference(title, kind string, fs *pflag.FlagSet, bindings []Binding) string
 		fields[b.Flag] = strings.TrimSpace(fields[b.Flag] + " `" + b.Path + "`")
 	}
 	var act, retired []string
-	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Name == "windows-service" { // of one system alone
-			return
-		}
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	all.AddFlagSet(fs)
+	if all.Lookup("windows-service") == nil { // the page is one for both systems
+		addWindowsFlags(all)
+	}
+	all.VisitAll(func(f *pflag.Flag) {
 		cell := func(text string) string {
 			return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "\\|")
 		}
@@ -39,4 +41,10 @@ func Reference(title, kind string, fs *pflag.FlagSet, bindings []Binding) string
 	return fmt.Sprintf("# Flags of %s\n\nMade from the program's own table; `go test ./cmd/... -run TestReference -update` makes it anew. The field is that of %s; flags win over the file.\n\n"+
 		"| flag | default | field | meaning |\n| --- | --- | --- | --- |\n%s\n\n## Taken, and of no effect\n\n| flag | why |\n| --- | --- |\n%s\n",
 		title, kind, strings.Join(act, "\n"), strings.Join(retired, "\n"))
+}
+
+// addWindowsFlags adds the flags that Windows alone has.
+func addWindowsFlags(fs *pflag.FlagSet) {
+	fs.Bool("windows-service", false, "on Windows: run as a service, started and stopped by the service manager")
+	fs.String("windows-priorityclass", "NORMAL_PRIORITY_CLASS", "on Windows: `class` of this process with the scheduler, as ABOVE_NORMAL_PRIORITY_CLASS")
 }

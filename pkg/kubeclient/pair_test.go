@@ -122,9 +122,6 @@ func TestRenewIn(t *testing.T) {
 // TestJoinAndRotate: the whole life of a node's identity against a server that looks at certificates, as long as they live, through
 // a bootstrap, an outage and generations of two seconds.
 func TestJoinAndRotate(t *testing.T) {
-	if goruntime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	api := newSigner(t, 2*time.Second)
 	var seen, refused atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -202,16 +199,13 @@ func TestJoinAndRotate(t *testing.T) {
 	if err != nil || !strings.Contains(string(data), pair.Path()) || strings.Contains(string(data), "abcdef") {
 		t.Errorf("%v\n%s", err, data)
 	}
-	if info, err := os.Stat(pair.Path()); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info.Mode(), err)
+	if info, err := os.Stat(pair.Path()); err != nil || info.Mode().Perm() != 0o600 && goruntime.GOOS != "windows" { // which has no such bits
+		t.Errorf("%v, %v", info, err)
 	}
 }
 
 // TestRenewalFails: what there is stays in use, and is asked for again.
 func TestRenewalFails(t *testing.T) {
-	if goruntime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	api := newSigner(t, time.Hour)
 	node := NodeIdentity{NodeName: "n1", CertDir: t.TempDir()}
 	pair, err := node.pair(func(bool) (kubernetes.Interface, error) { return api, nil }, nil, nil)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	slashpath "path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -226,7 +227,7 @@ func resolvePath(path, from, system string, exists func(string) bool) string {
 		if strings.HasPrefix(path, "/") {
 			return path
 		}
-		return filepath.Join(filepath.Dir(from), path)
+		return slashpath.Join(slashpath.Dir(from), path)
 	}
 	if path == "Host" { // resolvConf: the host's own settings
 		return path

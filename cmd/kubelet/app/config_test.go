@@ -84,7 +84,7 @@ func TestConfigOfKubeadm(t *testing.T) {
 	if err := readFlagsFile(fs, o.kubeadmFlags); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.readConfig(fs, "linux"); err != nil {
+	if err := o.readConfig(fs, runtime.GOOS); err != nil {
 		t.Fatal(err)
 	}
 	facts, err := host.Read()
@@ -107,9 +107,6 @@ func TestConfigOfKubeadm(t *testing.T) {
 
 // TestConfigDropIns: maps are merged, all else is replaced, flags win; what was written means the same again.
 func TestConfigDropIns(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	dir := t.TempDir()
 	file := write(t, dir, "config.yaml", header+"maxPods: 50\nkubeReserved: {cpu: 100m}\nauthentication: {webhook: {enabled: false}}\nclusterDNS: [10.0.0.1]\nevictionMaxPodGracePeriod: 7\nport: 1\n"+
 		"registerWithTaints: [{key: a, value: b, effect: NoSchedule}]\nstaticPodURLHeader: {X-Token: [secret]}\nstaticPodURL: http://x\n")
@@ -121,7 +118,7 @@ func TestConfigDropIns(t *testing.T) {
 	write(t, drop, "10-a.conf", header+"maxPods: 70\nkubeReserved: {memory: 1Gi}\n")
 	write(t, drop, "notes.txt", "not read")
 	o, fs := parse(t, "--config="+file, "--config-dir="+drop, "--port=10250")
-	if err := o.readConfig(fs, "linux"); err != nil {
+	if err := o.readConfig(fs, runtime.GOOS); err != nil {
 		t.Fatal(err)
 	}
 	if o.maxPods != 60 || o.kubeReserved["cpu"] != "100m" || o.kubeReserved["memory"] != "1Gi" || o.tokenWebhook || !slices.Equal(o.clusterDNS, []string{"10.0.0.2"}) || o.port != 10250 ||
@@ -137,7 +134,7 @@ func TestConfigDropIns(t *testing.T) {
 		t.Errorf("%v\n%s", err, data)
 	}
 	again, fs2 := parse(t, "--config="+o.writeConfigTo)
-	if err := again.readConfig(fs2, "linux"); err != nil {
+	if err := again.readConfig(fs2, runtime.GOOS); err != nil {
 		t.Fatal(err)
 	}
 	first, err1 := o.effective(fs)
@@ -204,9 +201,6 @@ func TestBindings(t *testing.T) {
 }
 
 func TestConfigCheck(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	dir := t.TempDir()
 	run := func(args ...string) string {
 		var out bytes.Buffer
@@ -216,7 +210,7 @@ func TestConfigCheck(t *testing.T) {
 		if err := c.Execute(); err != nil {
 			out.WriteString("error: " + err.Error())
 		}
-		return strings.ReplaceAll(out.String(), dir, "")
+		return strings.ReplaceAll(filepath.ToSlash(out.String()), filepath.ToSlash(dir), "")
 	}
 	good := write(t, dir, "good.yaml", header+"maxPods: 10\ncpuManagerPolicy: static\nauthentication: {webhook: {enabled: true}}\n")
 	want := "Ignored cpuManagerPolicy (good.yaml:4): this kubelet has nothing that it could change\n/good.yaml: good; fields that are set: 5\n"
@@ -230,9 +224,6 @@ func TestConfigCheck(t *testing.T) {
 
 // TestResolvePath: on Windows, kubeadm and older scripts leave paths that lack their drive or have too much of it.
 func TestResolvePath(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	there := `C:\var\lib\kubelet\etc\kubernetes\pki\there.crt`
 	for _, test := range []struct{ system, path, from, want string }{
 		{"linux", "/etc/kubernetes/pki/ca.crt", "/var/lib/kubelet/config.yaml", "/etc/kubernetes/pki/ca.crt"},

@@ -3,7 +3,6 @@ package app
 import (
 	"flag"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -14,9 +13,6 @@ import (
 
 // TestReference holds the page of flags to the program's own table.
 func TestReference(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("expects this system's paths and programs: not yet brought to Windows")
-	}
 	const page = "../../../docs/kubelet-flags.md"
 	_, fs := parse(t)
 	for _, name := range systemFlags { // whose defaults are of one system, or that one system alone has
@@ -42,4 +38,4 @@ func TestReference(t *testing.T) {
 	}
 }
 
-var systemFlags = []string{"root-dir", "pod-logs-dir", "resolv-conf", "windows-service", "log-file-max-size"}
+var systemFlags = []string{"root-dir", "pod-logs-dir", "resolv-conf", "log-file-max-size"}

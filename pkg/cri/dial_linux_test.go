@@ -1,0 +1,17 @@
+package cri
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// testEndpoint is an endpoint that nobody else uses.
+func testEndpoint(t *testing.T) string { return "unix://" + filepath.Join(t.TempDir(), "cri.sock") }
+
+// connect is how a client gets to it.
+func connect(ctx context.Context, endpoint string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(endpoint, "unix://"))
+}
