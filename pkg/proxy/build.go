@@ -207,7 +207,7 @@ func (s *service) buildPort(port v1.ServicePort, clusterIP netip.Addr) {
 	add := func(kind Kind, addr netip.Addr, number int32, local bool) *Route {
 		backends, elsewhere := choose(all, local, s.node)
 		s.out.routes = append(s.out.routes, Route{Service: name, Kind: kind, Protocol: port.Protocol, Affinity: s.affinity(),
-			Front: netip.AddrPortFrom(addr, uint16(number)), Backends: backends, Drop: elsewhere})
+			Front: netip.AddrPortFrom(addr, uint16(number)), Backends: backends, Drop: elsewhere, KeepClient: local && kind != ClusterIP})
 		return &s.out.routes[len(s.out.routes)-1]
 	}
 	internal := s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal

@@ -50,7 +50,9 @@ type Route struct {
 	Affinity time.Duration  // 0: none
 	Sources  []netip.Prefix // loadBalancerSourceRanges; empty: anyone
 	Backends []Endpoint     // already chosen by readiness, traffic policy and topology; sorted; may be empty: reject at once
-	Drop     bool           // with no Backends: drop instead of reject (externalTrafficPolicy Local without a local endpoint)
+	// KeepClient says that endpoints are to see the client's own address (externalTrafficPolicy Local).
+	KeepClient bool
+	Drop       bool // with no Backends: drop instead of reject (externalTrafficPolicy Local without a local endpoint)
 }
 
 // Table is every Route this node should serve, sorted by service, port, kind, protocol and front.

@@ -30,7 +30,7 @@ func (t *Table) sort() {
 // Equal says whether two Routes mean the same.
 func (r *Route) Equal(o *Route) bool {
 	return r.Service == o.Service && r.Kind == o.Kind && r.Protocol == o.Protocol && r.Front == o.Front && r.Affinity == o.Affinity &&
-		r.Drop == o.Drop && slices.Equal(r.Sources, o.Sources) && slices.Equal(r.Backends, o.Backends)
+		r.Drop == o.Drop && r.KeepClient == o.KeepClient && slices.Equal(r.Sources, o.Sources) && slices.Equal(r.Backends, o.Backends)
 }
 
 func routesEqual(a, b []Route) bool {

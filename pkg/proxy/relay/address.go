@@ -18,6 +18,14 @@ type Addresses interface {
 	Changes(ctx context.Context) (<-chan struct{}, error)
 }
 
+// clientKeeper is the ability of Addresses to lead endpoints' answers to clients back to this host, so that connections to endpoints can carry
+// the client's address.
+type clientKeeper interface {
+	CanKeepClients() bool
+	KeepClients(wanted bool) // takes effect with the next Set
+	KeepsClients() bool      // what the last Set made of it
+}
+
 // AddressError says why one address could not be brought to, or taken from, the host.
 type AddressError struct {
 	Addr netip.Addr

@@ -32,6 +32,8 @@ type netlinkAddresses struct {
 	guard  *guard
 	routes localRanges
 
+	keep, keeps bool // answers to clients: wanted, and led here
+
 	mu      sync.Mutex
 	ranges  []netip.Prefix // of the cluster's services, sorted
 	ours    map[netip.Addr]bool
@@ -68,14 +70,29 @@ func (a *netlinkAddresses) Set(ctx context.Context, want []netip.Addr) error {
 	outside := func(ranges []netip.Prefix) []netip.Addr {
 		return slices.DeleteFunc(slices.Clone(want), func(addr netip.Addr) bool { return inRange(ranges, addr) })
 	}
-	guarded := a.guard.set(ctx, usable, outside(usable))
+	keep := a.keep && len(want) > 0
+	guarded := a.guard.set(ctx, usable, outside(usable), keep)
+	var answers error
+	if keep || a.keeps || len(want) == 0 {
+		answers = setAnswers(keep)
+	}
+	a.keeps = keep && guarded == nil && answers == nil
 	if errors.Is(guarded, errNoGuard) {
 		usable, guarded = nil, nil
 	}
 	done := a.routes.add(have, usable)
 	single := a.setSingle(outside(done))
-	return errors.Join(guarded, single, a.routes.remove(have, done))
+	return errors.Join(guarded, answers, single, a.routes.remove(have, done))
 }
+
+// CanKeepClients implements clientKeeper.
+func (a *netlinkAddresses) CanKeepClients() bool { return canKeepClients() }
+
+// KeepClients implements clientKeeper.
+func (a *netlinkAddresses) KeepClients(wanted bool) { a.keep = wanted }
+
+// KeepsClients implements clientKeeper.
+func (a *netlinkAddresses) KeepsClients() bool { return a.keeps }
 
 // setSingle holds addresses on the interface.
 func (a *netlinkAddresses) setSingle(want []netip.Addr) error {

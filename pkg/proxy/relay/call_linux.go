@@ -68,8 +68,9 @@ func acceptSocket(listener int) (fd int, from netip.AddrPort, errno unix.Errno) 
 	}
 }
 
-// connectSocket opens a socket of a kind towards an address. A stream is not connected yet when it returns.
-func connectSocket(kind int, to netip.AddrPort) (int, unix.Errno) {
+// connectSocket opens a socket of a kind towards an address, and as if it were from's unless that is the zero Addr. A stream is not connected yet
+// when it returns.
+func connectSocket(kind int, to netip.AddrPort, from netip.Addr) (int, unix.Errno) {
 	family := uintptr(unix.AF_INET6)
 	if to.Addr().Is4() {
 		family = unix.AF_INET
@@ -85,6 +86,12 @@ func connectSocket(kind int, to netip.AddrPort) (int, unix.Errno) {
 			return -1, errno
 		}
 	}
+	if from.IsValid() {
+		if errno := pretend(fd, from); errno != 0 {
+			closeSocket(fd)
+			return -1, errno
+		}
+	}
 	name, size := nameOf(to)
 	_, _, errno = unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&name)), uintptr(size))
 	if errno != 0 && errno != unix.EINPROGRESS && errno != unix.EINTR {
@@ -92,6 +99,11 @@ func connectSocket(kind int, to netip.AddrPort) (int, unix.Errno) {
 		return -1, errno
 	}
 	return fd, 0
+}
+
+func bindName(fd int, name *unix.RawSockaddrInet6, size uint32) unix.Errno {
+	_, _, errno := unix.RawSyscall(unix.SYS_BIND, uintptr(fd), uintptr(unsafe.Pointer(name)), uintptr(size))
+	return errno
 }
 
 func setOption(fd, level, name int, value int32) unix.Errno {

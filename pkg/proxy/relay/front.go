@@ -21,6 +21,7 @@ import (
 type front struct {
 	cfg      *Config
 	own      *ownSockets
+	keep     *atomic.Bool // connections may carry their client's address
 	counts   *counts
 	protocol v1.Protocol
 	balancer *balancer
@@ -84,8 +85,8 @@ var (
 	errNoEndpoint = errors.New("there is no endpoint")
 )
 
-func newFront(cfg *Config, own *ownSockets, n *counts, p plane, protocol v1.Protocol) *front {
-	f := &front{cfg: cfg, own: own, counts: n, protocol: protocol, balancer: newBalancer(cfg.Clock), sockets: map[netip.AddrPort]socket{}}
+func newFront(cfg *Config, own *ownSockets, keep *atomic.Bool, n *counts, p plane, protocol v1.Protocol) *front {
+	f := &front{cfg: cfg, own: own, keep: keep, counts: n, protocol: protocol, balancer: newBalancer(cfg.Clock), sockets: map[netip.AddrPort]socket{}}
 	f.carrier = p.carry(f)
 	return f
 }

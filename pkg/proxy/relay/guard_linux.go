@@ -32,25 +32,27 @@ type guard struct {
 	useless    bool           // it cannot be
 	ranges     []netip.Prefix // as written last
 	single     []netip.Addr
+	answers    bool
 	written    uint32 // the ruleset's generation then; any later one means that somebody has changed something
 }
 
 func newGuard(run command.Runner) *guard { return &guard{run: run, generation: rulesetGeneration} }
 
-// set protects the ranges and the single addresses beside them; nothing of either removes every trace. errNoGuard: it never will.
-func (g *guard) set(ctx context.Context, ranges []netip.Prefix, single []netip.Addr) error {
+// set protects the ranges and the single addresses beside them; nothing of either removes every trace. answers: what endpoints send to clients whose
+// address a socket of ours has is marked. errNoGuard: it never will.
+func (g *guard) set(ctx context.Context, ranges []netip.Prefix, single []netip.Addr, answers bool) error {
 	if g.useless {
 		return errNoGuard
 	}
 	now, err := g.generation()
-	untouched := err == nil && g.written != 0 && now == g.written && slices.Equal(ranges, g.ranges)
+	untouched := err == nil && g.written != 0 && now == g.written && slices.Equal(ranges, g.ranges) && answers == g.answers
 	switch {
 	case untouched && slices.Equal(single, g.single):
 		return nil
 	case untouched:
 		err = g.nft(ctx, guardChange(g.single, single))
 	default:
-		err = g.nft(ctx, guardScript(ranges, single))
+		err = g.nft(ctx, guardScript(ranges, single, answers))
 	}
 	if err != nil {
 		g.written = 0 // write everything the next time
@@ -62,7 +64,7 @@ func (g *guard) set(ctx context.Context, ranges []netip.Prefix, single []netip.A
 		return fmt.Errorf("cannot guard service addresses: %w", err)
 	}
 	g.works = true
-	g.ranges, g.single = slices.Clone(ranges), slices.Clone(single)
+	g.ranges, g.single, g.answers = slices.Clone(ranges), slices.Clone(single), answers
 	if g.written, err = g.generation(); err != nil {
 		g.written = 1 // no generation of a ruleset that was written to
 	}
@@ -75,7 +77,7 @@ func (g *guard) nft(ctx context.Context, script string) error {
 }
 
 // guardScript replaces the table at once; nft needs it to exist to delete it.
-func guardScript(ranges []netip.Prefix, single []netip.Addr) string {
+func guardScript(ranges []netip.Prefix, single []netip.Addr, answers bool) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "add table inet %s\ndelete table inet %s\n", guardTable, guardTable)
 	if len(ranges)+len(single) == 0 {
@@ -89,6 +91,13 @@ func guardScript(ranges []netip.Prefix, single []netip.Addr) string {
 		of := func(a netip.Addr) bool { return a.Is4() == family.is4 }
 		set(&s, "ranges"+family.name, family.kind+"; flags interval; auto-merge", texts(ranges, func(p netip.Prefix) bool { return of(p.Addr()) }))
 		set(&s, "addresses"+family.name, family.kind, texts(single, of))
+	}
+	if answers {
+		fmt.Fprintf(&s, `	chain answers {
+		type filter hook prerouting priority mangle; policy accept;
+		iifname != "lo" meta l4proto { tcp, udp } socket transparent 1 meta mark set meta mark | %#x
+	}
+`, answerMark)
 	}
 	fmt.Fprint(&s, `	chain input {
 		type filter hook input priority filter - 5; policy accept;

@@ -190,7 +190,7 @@ func (n *conn) connect(target netip.AddrPort, patience time.Duration) error {
 	if n.carrier.own.has(n.carrier.protocol, target) {
 		return errOwnFront
 	}
-	fd, errno := connectSocket(unix.SOCK_STREAM, target)
+	fd, errno := n.carrier.connect(unix.SOCK_STREAM, target, n.from)
 	if errno == unix.EADDRNOTAVAIL {
 		n.carrier.exhausted()
 	}

@@ -148,7 +148,7 @@ func (o *loopSession) open(name *unix.RawSockaddrAny) error {
 	if c.own.has(c.protocol, target) {
 		return errOwnFront
 	}
-	fd, errno := connectSocket(unix.SOCK_DGRAM, target)
+	fd, errno := c.connect(unix.SOCK_DGRAM, target, from)
 	if errno != 0 {
 		c.balancer.fail(target)
 		return errno

@@ -161,6 +161,16 @@ func (c *loopCarrier) listen(addr netip.AddrPort) (socket, error) {
 	return c.listenTCP(addr)
 }
 
+// connect opens a socket towards an endpoint, with the client's address where the front asks for that and it can be.
+func (c *loopCarrier) connect(kind int, target netip.AddrPort, client netip.Addr) (int, unix.Errno) {
+	if c.keep.Load() && c.route.Load().KeepClient && apart(client, target.Addr()) {
+		if fd, errno := connectSocket(kind, target, client); errno == 0 {
+			return fd, 0
+		}
+	}
+	return connectSocket(kind, target, netip.Addr{})
+}
+
 // bound returns a new socket of the front's own at addr.
 func bound(kind int, addr netip.AddrPort, prepare func(fd int) error) (fd int, err error) {
 	family, sockaddr := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()})

@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -62,6 +63,8 @@ type Relay struct {
 	byService map[proxy.ServiceName][]frontKey
 	fronts    map[frontKey]*front
 	own       ownSockets
+	keep      atomic.Bool                // connections may carry their client's address
+	keepers   map[proxy.ServiceName]bool // Services that ask for it; true: they were told that it cannot be
 	plane     plane
 	counts    *counts
 	refs      map[netip.Addr]int // how many claims use an address
@@ -77,7 +80,7 @@ func New(cfg Config) *Relay { return newRelay(cfg, newPlane()) }
 func newRelay(cfg Config, p plane) *Relay {
 	cfg.UDPIdle = cmp.Or(cfg.UDPIdle, defaultUDPIdle)
 	return &Relay{cfg: cfg, claims: map[frontKey][]proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
-		plane: p, counts: newCounts(), own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
+		plane: p, counts: newCounts(), keepers: map[proxy.ServiceName]bool{}, own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
 }
 
 // SetOthers names the addresses of other nodes. They are never made local, whatever a Service says: an external IP that is another
@@ -91,8 +94,46 @@ func (r *Relay) SetOthers(addrs []netip.Addr) {
 	}
 }
 
-// HidesClients says that endpoints see this host's address instead of a client's: a relay's connections to them are its own.
-func (*Relay) HidesClients() bool { return true }
+// HidesClients says whether endpoints see this host's address instead of a client's in any case: a relay's connections to them are its own. Where
+// they may carry the client's address, Services that ask for it and do not get it are warned.
+func (r *Relay) HidesClients() bool {
+	k, ok := r.cfg.Addresses.(clientKeeper)
+	return !ok || !k.CanKeepClients()
+}
+
+// askToKeep tells the Addresses whether a Service asks that endpoints see the client's address, and says whether that is new.
+func (r *Relay) askToKeep(want *proxy.Table, changed []proxy.ServiceName) bool {
+	k, ok := r.cfg.Addresses.(clientKeeper)
+	if !ok || !k.CanKeepClients() {
+		return false
+	}
+	before := len(r.keepers) > 0
+	for _, name := range changed {
+		if !slices.ContainsFunc(want.Of(name), func(route proxy.Route) bool { return route.KeepClient }) {
+			delete(r.keepers, name)
+		} else if _, ok := r.keepers[name]; !ok {
+			r.keepers[name] = false
+		}
+	}
+	k.KeepClients(len(r.keepers) > 0)
+	return before != (len(r.keepers) > 0)
+}
+
+// noteKept takes what has come of it, and warns Services once.
+func (r *Relay) noteKept() {
+	k, ok := r.cfg.Addresses.(clientKeeper)
+	if !ok || len(r.keepers) == 0 {
+		return
+	}
+	kept := k.KeepsClients()
+	r.keep.Store(kept)
+	for name, told := range r.keepers {
+		if !kept && !told && r.cfg.Warn != nil {
+			r.keepers[name] = true
+			go r.cfg.Warn(name, "ClientAddressHidden", "externalTrafficPolicy Local: traffic stays on this node, but its endpoints see the node's address instead of the client's, since this host has no nft or refuses its rules, which would lead the answers back")
+		}
+	}
+}
 
 // Sync implements proxy.Backend. Established TCP connections outlive any change but the end of their front; see front.set.
 func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
@@ -124,9 +165,10 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 			delete(r.fronts, key)
 		}
 	}
-	if whole || moved || len(r.addrErrs) > 0 {
+	if asked := r.askToKeep(want, changed); whole || moved || asked || len(r.addrErrs) > 0 {
 		errs = append(errs, r.setAddresses(ctx)...)
 	}
+	r.noteKept()
 	errs = append(errs, r.serve(dirty, changed)...)
 	errs = append(errs, r.health.sync(want, changed)...)
 	return errors.Join(errs...)
@@ -254,7 +296,7 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 		}
 		f := r.fronts[key]
 		if f == nil {
-			f = newFront(&r.cfg, &r.own, r.counts, r.plane, key.protocol)
+			f = newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
 			r.fronts[key] = f
 		}
 		err := f.set(*route, r.listenAddrs(key))
