@@ -234,7 +234,7 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := filepath.Join(dir, "page.md")
-	if err := writeDocs(page, rec); err != nil {
+	if err := writeDocs(page, rec, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(page)
@@ -287,6 +287,24 @@ From these runs; the last one that ran a test counts:
 	}
 	if !strings.Contains(end, limits[0].reason) {
 		t.Errorf("the page does not tell what cannot run:\n%s", end)
+	}
+
+	// Another checkout has one run with the engine as it is, and one with an engine that the page does not know.
+	other, said := record{}, &strings.Builder{}
+	other.add(&report{plan: plan{Selection: "few"}, when: day, outcomes: []outcome{{Name: a, State: passed}, {Name: b, State: passed}}})
+	other.add(&report{plan: plan{Selection: "new", Engine: "1.41"}, when: day, outcomes: []outcome{{Name: a, State: passed}}})
+	if err := writeDocs(page, other, said); err != nil {
+		t.Fatal(err)
+	}
+	merged, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, _, _ := strings.Cut(string(merged), "\n### An engine that speaks API 1.41"); !strings.HasPrefix(string(data), kept) {
+		t.Errorf("what the page told already has changed:\n%s", merged)
+	}
+	if !strings.Contains(string(merged), "commit : new. 1 passed") || !strings.Contains(said.String(), "tells of 3 tests, this checkout's runs of 2: it stays") {
+		t.Errorf("said %q, page:\n%s", said, merged)
 	}
 }
 

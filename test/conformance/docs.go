@@ -1,11 +1,15 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,18 +45,74 @@ takes out of requests what the old ignore, and out of answers what the old did n
 ## Results
 `
 
-// writeDocs writes the page from all that is on record.
-func writeDocs(path string, rec record) error {
+// writeDocs writes the page from all that is on record here. A section of the page that tells of more tests than this record has comes from another
+// checkout's runs: it stays, which said is told.
+func writeDocs(path string, rec record, said io.Writer) error {
+	page, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	sections := pageSections(string(page))
+	for name, results := range rec {
+		title := engineTitle(name)
+		if told := testsTold(sections[title]); told > len(results.Tests) {
+			fmt.Fprintf(said, "%s: the section %q tells of %d tests, this checkout's runs of %d: it stays as it is\n", path, title, told, len(results.Tests))
+			continue
+		}
+		var section strings.Builder
+		writeEngine(&section, name, results)
+		sections[title] = section.String()
+	}
 	var out strings.Builder
 	fmt.Fprintf(&out, docsHead, lab.SuiteVersion)
-	for _, name := range slices.Sorted(maps.Keys(rec)) {
-		writeEngine(&out, name, rec[name])
+	for _, title := range slices.SortedFunc(maps.Keys(sections), plainFirst) {
+		out.WriteString(sections[title])
 	}
 	out.WriteString("\n## What some machines cannot run\n\nThese are left out where the reason holds, and never counted as passed.\n\n| Tests | Reason | Proof |\n|---|---|---|\n")
 	for _, l := range limits {
 		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", cell(l.name.String()), cell(l.reason), cell(l.proof))
 	}
 	return os.WriteFile(path, []byte(out.String()), 0o644)
+}
+
+// pageSections are the results of a page by their titles, each with the empty line before it.
+func pageSections(page string) map[string]string {
+	sections := map[string]string{}
+	_, results, _ := strings.Cut(page, "\n## Results\n")
+	results, _, _ = strings.Cut(results, "\n## ")
+	for part := range strings.SplitSeq(results, "\n### ") {
+		if title, _, ok := strings.Cut(part, "\n"); ok && strings.TrimSpace(title) != "" {
+			sections[title] = "\n### " + part
+		}
+	}
+	return sections
+}
+
+// testsTold is how many tests the tables of a section tell of.
+func testsTold(section string) (sum int) {
+	for line := range strings.Lines(section) {
+		cells, ok := strings.CutPrefix(line, "| all |")
+		if !ok {
+			continue
+		}
+		counts := strings.Split(cells, "|")
+		for _, count := range counts[:max(0, len(counts)-2)] { // the last but one is their time
+			n, _ := strconv.Atoi(strings.TrimSpace(count))
+			sum += n
+		}
+	}
+	return sum
+}
+
+// plainFirst orders titles: the engine as it is, then the others.
+func plainFirst(a, b string) int {
+	rank := func(title string) int {
+		if strings.HasPrefix(title, engineTitle("")) {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(rank(a)-rank(b), strings.Compare(a, b))
 }
 
 // writeEngine writes the results with one engine.

@@ -158,7 +158,7 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 		return r.failed(), err
 	}
 	if updateDocs {
-		if err := writeDocs(filepath.Join(root, "docs/conformance.md"), rec); err != nil {
+		if err := writeDocs(filepath.Join(root, "docs/conformance.md"), rec, os.Stdout); err != nil {
 			return r.failed(), err
 		}
 	}
