@@ -83,6 +83,27 @@ func (p *Plugins) Attached(id, netns string) (addrs []netip.Addr, ok bool) {
 	return nil, false
 }
 
+// MapsPorts says whether a plugin that made a container's network has the capability portMappings.
+func (p *Plugins) MapsPorts(id string) bool {
+	p.mu.Lock()
+	list := p.records[id].List
+	p.mu.Unlock()
+	var conf struct {
+		Plugins []struct {
+			Capabilities map[string]bool `json:"capabilities"`
+		} `json:"plugins"`
+	}
+	if json.Unmarshal(list, &conf) != nil {
+		return false
+	}
+	for _, plugin := range conf.Plugins {
+		if plugin.Capabilities["portMappings"] {
+			return true
+		}
+	}
+	return false
+}
+
 func (p *Plugins) recordDir() string { return filepath.Join(p.cfg.StateDir, "attachments") }
 
 // keep writes a record, at once or not at all.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/versions"
-	"github.com/docker/go-connections/nat"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
@@ -196,7 +195,7 @@ func environment(env []pod.Env) []string {
 	return out
 }
 
-// joinNetwork makes out the owner of the pod's network: its hostname, resolver and published ports.
+// joinNetwork makes out the owner of the pod's network: its hostname, resolver and hostPorts.
 func joinNetwork(out *Creation, p *v1.Pod, in *pod.SandboxInputs, t Target) error {
 	h := out.HostConfig
 	h.NetworkMode = container.NetworkMode(in.Network)
@@ -208,35 +207,7 @@ func joinNetwork(out *Creation, p *v1.Pod, in *pod.SandboxInputs, t Target) erro
 	if t.Platform.OS == "windows" { // Linux has resolv.conf among the Files
 		h.DNS, h.DNSSearch, h.DNSOptions = in.DNS.Servers, in.DNS.Searches, in.DNS.Options
 	}
-	return publish(out, p)
-}
-
-// publish makes the engine forward the pod's hostPorts. Init containers that go on running have ports as well.
-func publish(out *Creation, p *v1.Pod) error {
-	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		for _, port := range c.Ports {
-			if port.HostPort == 0 {
-				continue
-			}
-			protocol := strings.ToLower(string(port.Protocol))
-			if protocol == "" {
-				protocol = "tcp"
-			}
-			inner, err := nat.NewPort(protocol, strconv.Itoa(int(port.ContainerPort)))
-			if err != nil {
-				return fmt.Errorf("container %s: port %d/%s: %w", c.Name, port.ContainerPort, port.Protocol, err)
-			}
-			if out.HostConfig.PortBindings == nil {
-				out.HostConfig.PortBindings, out.Config.ExposedPorts = nat.PortMap{}, nat.PortSet{}
-			}
-			binding := nat.PortBinding{HostIP: port.HostIP, HostPort: strconv.Itoa(int(port.HostPort))}
-			if !slices.Contains(out.HostConfig.PortBindings[inner], binding) {
-				out.HostConfig.PortBindings[inner] = append(out.HostConfig.PortBindings[inner], binding)
-			}
-			out.Config.ExposedPorts[inner] = struct{}{}
-		}
-	}
-	return nil
+	return publish(out, p, t)
 }
 
 // isolation is what the pod asks for; "" leaves it to the engine.

@@ -37,6 +37,7 @@ const (
 	LabelUser      = "io.winkube.user"                // containerStatuses.user, see formatUser
 	LabelRecursive = "io.winkube.recursive-read-only" // "true": mounts that are to be recursively read-only if possible are
 	LabelResources = "io.winkube.resources"           // pod.Resources at creation; only on Linux
+	LabelHostPorts = "io.winkube.host-ports"          // of who has the pod's network, see formatHostPorts
 )
 
 const (

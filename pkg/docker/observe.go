@@ -227,6 +227,7 @@ func view(in container.InspectResponse) seen {
 		s.sandbox = &pod.Sandbox{
 			ID: in.ID, Attempt: number(labels, LabelRestartCount), Running: in.State.Running,
 			Unstarted: in.State.Status == container.StateCreated, CreatedAt: created, Addresses: addresses, Runtime: labels[LabelRuntime],
+			Network: networkOf(in), HostPorts: unpublished(in),
 		}
 		if in.State.Running {
 			s.sandbox.PID = in.State.Pid
@@ -238,6 +239,7 @@ func view(in container.InspectResponse) seen {
 		SandboxID: labels[LabelSandboxID], Hash: labels[LabelHash], CreatedAt: created,
 		Image: labels[LabelImage], ImageID: labels[LabelImageRef], Addresses: addresses,
 		User: parseUser(labels[LabelUser]), StopSignal: in.Config.StopSignal, RecursiveReadOnly: labels[LabelRecursive] == "true",
+		Network: networkOf(in), HostPorts: unpublished(in),
 	}
 	if c.ImageID == "" {
 		c.ImageID = imageIDPrefix + in.Image
@@ -269,6 +271,14 @@ func stamp(text string) time.Time {
 		return time.Time{}
 	}
 	return t
+}
+
+// networkOf is the engine network on which a container was made.
+func networkOf(in container.InspectResponse) string {
+	if in.HostConfig == nil {
+		return ""
+	}
+	return string(in.HostConfig.NetworkMode)
 }
 
 // addressesOf lists the addresses of a container's own network, IPv4 first.

@@ -114,7 +114,7 @@ func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod
 // makeNetwork makes the part that keeps this node's pod network.
 func (k *Kubelet) makeNetwork(cfg Config, client kubernetes.Interface) (err error) {
 	parts := network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(),
-		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, Probe: probeServer(client)}
+		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, PodEvent: k.podEvent, Probe: probeServer(client)}
 	if err := k.withPlugins(cfg, &parts); err != nil {
 		return err
 	}
@@ -132,11 +132,12 @@ func (k *Kubelet) withPlugins(cfg Config, parts *network.Parts) error {
 		return err
 	}
 	parts.Plugins, parts.Containers = plugins, k.containers
-	parts.PodEvent = func(namespace, name, uid, kind, reason, message string) {
-		ref := &v1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(uid)}
-		k.recorder.Event(ref, kind, reason, message)
-	}
 	return nil
+}
+
+// podEvent tells something of a pod.
+func (k *Kubelet) podEvent(namespace, name, uid, kind, reason, message string) {
+	k.recorder.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(uid)}, kind, reason, message)
 }
 
 // containers are the ids of all that the engine has of pods.

@@ -77,6 +77,7 @@ type Kubelet struct {
 	engine  *docker.Engine
 	network *network.Manager
 	pods    *pod.Manager
+	ports   hostPorts
 	cgroups *cgroups // nil: pods have none
 	node    *node.Manager
 	server  *server.Server
@@ -134,10 +135,11 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	}
 	imageVolumes.resolver, cfg.Source.Client, cfg.Source.Registered = resolver, client, k.registered
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
+	k.ports = newHostPorts(cfg.NodeIPs, k.podEvent)
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
 		Source: pod.NewSource(cfg.Source), Runtime: connecting{k.engine, k.network}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
 		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(admitter), Prober: prober{probe.New(k.engine)}, Executor: k.engine,
-		Events: events, Clock: clock.RealClock{},
+		HostPorts: k.ports, Events: events, Clock: clock.RealClock{},
 	}))
 
 	if err := k.objects.OnNode(k.nodeChanged); err != nil {
@@ -312,7 +314,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	defer cancel()
 	parts := map[string]func(context.Context) error{
 		"objects": k.objects.Run, "network": k.network.Run, "node": k.runNode, "pods": k.runPods, "server": k.server.Run,
-		"guard": k.guard.Run,
+		"guard": k.guard.Run, "host ports": k.ports.Run,
 	}
 	if k.serving != nil {
 		parts["serving certificate"] = k.serving.Run

@@ -27,6 +27,7 @@ type Plugins interface {
 	Load(ctx context.Context) (name, file string, err error)
 	Add(ctx context.Context, a cni.Attachment) ([]netip.Addr, error)
 	Attached(id, netns string) ([]netip.Addr, bool)
+	MapsPorts(id string) bool
 	Del(ctx context.Context, id, netns string) error
 	Check(ctx context.Context, id string) error
 	Records() []cni.Attachment
@@ -47,6 +48,7 @@ func namespaceOf(platform pod.Platform, m pod.Member) string {
 
 // Complete implements pod.Attacher.
 func (m *Manager) Complete(p *v1.Pod, o *pod.Observed) {
+	m.notice(p, o)
 	if m.parts.Plugins == nil || p.Spec.HostNetwork {
 		return
 	}
@@ -58,6 +60,9 @@ func (m *Manager) Complete(p *v1.Pod, o *pod.Observed) {
 		var attached bool
 		s.Addresses, attached = m.parts.Plugins.Attached(s.ID, namespaceOf(m.cfg.Platform, pod.Member{ID: s.ID, PID: s.PID}))
 		s.Unattached = !attached
+		if len(s.HostPorts) > 0 && m.parts.Plugins.MapsPorts(s.ID) {
+			s.HostPorts = nil
+		}
 	}
 	for i := range o.Containers {
 		c := &o.Containers[i]
@@ -67,6 +72,9 @@ func (m *Manager) Complete(p *v1.Pod, o *pod.Observed) {
 		addresses, attached := m.parts.Plugins.Attached(c.ID, namespaceOf(m.cfg.Platform, pod.Member{ID: c.ID, SandboxID: c.SandboxID}))
 		if c.Unattached = !attached; c.SandboxID == "" {
 			c.Addresses = addresses
+		}
+		if len(c.HostPorts) > 0 && m.parts.Plugins.MapsPorts(c.ID) {
+			c.HostPorts = nil
 		}
 	}
 }

@@ -28,6 +28,7 @@ type plugins struct {
 	broken error
 	has    map[string]cni.Attachment
 	log    []string
+	maps   bool // portMappings
 	loads  chan struct{}
 }
 
@@ -62,6 +63,8 @@ func (p *plugins) Attached(id, netns string) ([]netip.Addr, bool) {
 	}
 	return []netip.Addr{address}, true
 }
+
+func (p *plugins) MapsPorts(string) bool { return p.maps }
 
 func (p *plugins) Del(_ context.Context, id, netns string) error {
 	p.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -87,6 +88,7 @@ type Manager struct {
 	notes   map[string]string // annotations of the Node that concern tunnels
 	state   State             // as applied
 	err     error             // why pods cannot start; nil: ready
+	places  map[types.UID]place
 
 	// Of sync alone:
 	cut   map[string]time.Time // containers without connection, since when
@@ -250,6 +252,7 @@ func restart(timer clock.Timer, d time.Duration) {
 // sync compares and repairs everything once, and has the Node say what stands in the way.
 func (m *Manager) sync(ctx context.Context) error {
 	wrong, err := m.compare(ctx)
+	m.tellMoved()
 	if err != nil && wrong.Reason == "" { // may pass: nothing new is known
 		return err
 	}

@@ -5,12 +5,20 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // complete has the Attacher add what it knows, where there is one.
 func (p *Parts) complete(pod *v1.Pod, observed *Observed) {
 	if p.Attacher != nil {
 		p.Attacher.Complete(pod, observed)
+	}
+}
+
+// expose has the pod's hostPorts served, where somebody does that.
+func (p *Parts) expose(uid types.UID, observed Observed) {
+	if p.HostPorts != nil {
+		p.HostPorts.Serve(uid, observed)
 	}
 }
 

@@ -14,6 +14,8 @@ func TestPlanAttaches(t *testing.T) {
 	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}
 	box := Sandbox{ID: "box", Running: true, Unattached: true, CreatedAt: noon}
 	app := Container{ID: "app", Name: "main", Kind: App, State: Running, SandboxID: "box", Unattached: true, Hash: Hash(&pod.Spec.Containers[0]), StartedAt: noon}
+	ended := app
+	ended.State, ended.FinishedAt = Exited, noon
 	attached := box
 	attached.Unattached, attached.Addresses = false, []netip.Addr{netip.MustParseAddr("10.1.0.7")}
 	for _, test := range []struct {
@@ -30,7 +32,8 @@ func TestPlanAttaches(t *testing.T) {
 		{name: "it failed just now", observed: Observed{Sandboxes: []Sandbox{box}}, failed: true},
 		{name: "it has ended", observed: Observed{Sandboxes: []Sandbox{{ID: "box", CreatedAt: noon}}}, want: "create-sandbox "},
 		{name: "attached", observed: Observed{Sandboxes: []Sandbox{attached}}, want: "start-container "},
-		{name: "the agent came back and something runs", observed: Observed{Sandboxes: []Sandbox{box}, Containers: []Container{app}}, want: "attach-network box"},
+		{name: "restarted under its containers", observed: Observed{Sandboxes: []Sandbox{box}, Containers: []Container{app}}, want: "stop-container app"},
+		{name: "... which have been stopped", observed: Observed{Sandboxes: []Sandbox{box}, Containers: []Container{ended}}, want: "stop-sandbox box, create-sandbox "},
 		{name: "container", platform: "windows-2022", observed: Observed{Sandboxes: []Sandbox{attached}, Containers: []Container{app}}, want: "attach-network app"},
 		{name: "no sandbox", platform: "windows-2016", observed: Observed{Containers: []Container{app}}, want: "attach-network app"},
 		{name: "the pod ends", phase: Terminating, observed: Observed{Sandboxes: []Sandbox{box}}, want: "stop-sandbox box"},

@@ -59,21 +59,22 @@ type Feed interface {
 	Run(ctx context.Context, out chan<- Update) error
 }
 
-// Parts are what a Manager works with. All are needed but Status, Cgroups and Attacher.
+// Parts are what a Manager works with. All are needed but Status, Cgroups, Attacher and HostPorts.
 type Parts struct {
-	Source   Feed
-	Runtime  Runtime
-	Resolver inputs // a *Resolver
-	Volumes  Volumes
-	Cgroups  Cgroups  // nil: pods have none, only their containers
-	Attacher Attacher // nil: the engine gives pods all of their network
-	Objects  Objects
-	Status   StatusWriter // nil: there is no API server
-	Admitter Admitter
-	Prober   Prober
-	Executor Executor
-	Events   record.EventRecorder
-	Clock    clock.WithTicker
+	Source    Feed
+	Runtime   Runtime
+	Resolver  inputs // a *Resolver
+	Volumes   Volumes
+	Cgroups   Cgroups   // nil: pods have none, only their containers
+	Attacher  Attacher  // nil: the engine gives pods all of their network
+	HostPorts HostPorts // nil: the engine publishes all ports, or none is served
+	Objects   Objects
+	Status    StatusWriter // nil: there is no API server
+	Admitter  Admitter
+	Prober    Prober
+	Executor  Executor
+	Events    record.EventRecorder
+	Clock     clock.WithTicker
 }
 
 // Manager runs the node's pods, a worker for each.
@@ -121,6 +122,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	first, err := m.observeFirst(changes)
 	if err != nil {
 		return nil //nolint:nilerr // ctx has ended
+	}
+	for uid, observed := range first { // their workers begin when a source has told of them
+		pod := orphanPod(uid, observed)
+		m.parts.complete(pod, &observed)
+		m.parts.expose(uid, observed)
 	}
 	resync := m.parts.Clock.NewTicker(m.cfg.Resync)
 	defer resync.Stop()

@@ -167,7 +167,7 @@ func (p *planner) sandbox() (box string, ok bool) {
 		return "", true
 	}
 	current := newestSandbox(p.observed)
-	if current != nil && current.Running && current.Unattached {
+	if current != nil && current.Running && current.Unattached && !p.left(*current) {
 		p.attach(Step{ID: current.ID, Attempt: current.Attempt})
 		return "", false
 	}
@@ -208,10 +208,16 @@ func (p *planner) sandbox() (box string, ok bool) {
 // usable says whether a sandbox can hold containers. One without an address cannot, but while something runs in it that is the
 // engine's momentary silence rather than a reason to stop a pod.
 func (p *planner) usable(box Sandbox) bool {
-	if !box.Running {
+	if !box.Running || p.left(box) {
 		return false
 	}
 	return p.pod.Spec.HostNetwork || len(box.Addresses) > 0 || len(p.running(func(c Container) bool { return c.SandboxID == box.ID })) > 0
+}
+
+// left says that a sandbox got another network namespace under its containers, as a restart by hand gives it: they were started when it was
+// attached, and now it is not.
+func (p *planner) left(box Sandbox) bool {
+	return box.Unattached && slices.ContainsFunc(p.observed.Containers, func(c Container) bool { return c.SandboxID == box.ID && c.State != Created })
 }
 
 // dropSandboxes stops and removes all sandboxes but keep in which nothing runs.

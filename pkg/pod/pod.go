@@ -76,10 +76,21 @@ type Sandbox struct {
 	Unstarted bool // made and never started, or just being started
 	CreatedAt time.Time
 	PID       int          // of its process on the host while Running, 0 where unknown
+	Network   string       // of the engine; "host" with hostNetwork
 	Addresses []netip.Addr // empty with hostNetwork
 	// Unattached says that it has no network yet: it waits for AttachNetwork. From Attacher alone.
 	Unattached bool
 	Runtime    string // handler of the pod's RuntimeClass; "": none
+	// HostPorts are those of the pod that nobody serves yet while Running: the engine publishes none of them.
+	HostPorts []HostPort
+}
+
+// HostPort is a port of the host that leads to one of a pod.
+type HostPort struct {
+	IP            netip.Addr // hostIP; invalid: all addresses, unspecified: all of that family
+	Port          uint16
+	Protocol      v1.Protocol
+	ContainerPort uint16
 }
 
 // Container is one attempt to run a container of the spec.
@@ -100,10 +111,12 @@ type Container struct {
 	Image     string       // as in the spec at creation
 	ImageID   string       // as shown in containerStatuses.imageID, e.g. docker-pullable://repo@sha256:... or docker://sha256:...
 	Message   string       // termination message, at most 4096 bytes; only when Exited
+	Network   string       // of the engine, as for Sandbox; "container:<id>" where it is another's
 	Addresses []netip.Addr // only where the container has a network of its own
 	// Unattached is as for Sandbox, where the network has to be given to each container.
 	Unattached bool
-	HostPID    int // pid on the host while Running, 0 where unknown
+	HostPorts  []HostPort // as for Sandbox, likewise
+	HostPID    int        // pid on the host while Running, 0 where unknown
 	// Resources are what the engine holds it to; nil where it cannot be changed while it runs.
 	Resources *Resources
 	// User is as whom its first process began (containerStatuses.user); nil where that is not known, and on Windows.
@@ -352,6 +365,12 @@ type Attacher interface {
 	Attach(ctx context.Context, pod *v1.Pod, to Member) error
 	// Detach takes back what Attach gave, or a part of it. It is called before from is stopped and again when it is removed.
 	Detach(ctx context.Context, from Member) error
+}
+
+// HostPorts serves the hostPorts that nobody else does.
+type HostPorts interface {
+	// Serve has the HostPorts of observed, and no others, lead to the pod from now on; nothing observed ends it all. It does not block.
+	Serve(uid types.UID, observed Observed)
 }
 
 // Member is a sandbox or container as Attacher knows it.

@@ -177,6 +177,7 @@ func (w *worker) observe() {
 			}
 			w.succeeded("observe")
 			w.observed, w.taken = observed, at
+			w.parts.expose(w.uid, observed)
 			if at == w.finished {
 				w.cgroup = observed.Cgroup
 			}
@@ -228,6 +229,7 @@ func (w *worker) seen(observed Observed, began time.Time) {
 	observed.Cgroup = w.observed.Cgroup // which nobody but our steps changes
 	w.parts.complete(w.pod, &observed)
 	w.observed, w.taken, w.stale = observed, w.finished, false
+	w.parts.expose(w.uid, observed)
 }
 
 // desire takes in a new version of the pod or of its mirror.

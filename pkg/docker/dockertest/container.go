@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/go-connections/nat"
 )
 
 // box is one container.
@@ -95,6 +96,24 @@ func (b *box) networks() map[string]*network.EndpointSettings {
 		settings.NetworkID = b.endpoint.ID
 	}
 	return map[string]*network.EndpointSettings{string(b.host.NetworkMode): settings}
+}
+
+// ports are what the engine forwards: only networks of the driver bridge have port mappings on Linux.
+func (b *box) ports() nat.PortMap {
+	out := nat.PortMap{}
+	if !b.running || b.endpoint == nil || b.endpoint.Driver != "bridge" {
+		return out
+	}
+	for port, bindings := range b.host.PortBindings {
+		for _, binding := range bindings {
+			if binding.HostIP == "" {
+				out[port] = append(out[port], nat.PortBinding{HostIP: "0.0.0.0", HostPort: binding.HostPort}, nat.PortBinding{HostIP: "::", HostPort: binding.HostPort})
+				continue
+			}
+			out[port] = append(out[port], binding)
+		}
+	}
+	return out
 }
 
 func (e *Engine) createContainer(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +223,7 @@ func (e *Engine) inspectContainer(w http.ResponseWriter, b *box) {
 			},
 		},
 		Config:          b.config,
-		NetworkSettings: &container.NetworkSettings{Networks: b.networks()},
+		NetworkSettings: &container.NetworkSettings{NetworkSettingsBase: container.NetworkSettingsBase{Ports: b.ports()}, Networks: b.networks()},
 	})
 }
 

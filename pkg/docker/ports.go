@@ -1,0 +1,144 @@
+package docker
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/go-connections/nat"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// publish makes the engine forward the pod's hostPorts, and notes on the container what they are: the engine says which of them it does
+// forward. An engine of Windows is not asked: its transparent and l2bridge networks have no port mappings (moby
+// libnetwork/drivers/windows gives them to HNS all the same), and those of nat do not answer the host itself.
+func publish(out *Creation, p *v1.Pod, t Target) error {
+	ports, err := hostPorts(p)
+	if err != nil || len(ports) == 0 {
+		return err
+	}
+	out.Config.Labels[LabelHostPorts] = formatHostPorts(ports)
+	if t.Platform.OS == "windows" {
+		return nil
+	}
+	bindings, exposed := nat.PortMap{}, nat.PortSet{}
+	for _, port := range ports {
+		inner := natPort(port)
+		binding := nat.PortBinding{HostPort: strconv.Itoa(int(port.Port))}
+		if port.IP.IsValid() {
+			binding.HostIP = port.IP.String()
+		}
+		bindings[inner] = append(bindings[inner], binding)
+		exposed[inner] = struct{}{}
+	}
+	out.HostConfig.PortBindings, out.Config.ExposedPorts = bindings, exposed
+	return nil
+}
+
+func natPort(p pod.HostPort) nat.Port {
+	return nat.Port(fmt.Sprintf("%d/%s", p.ContainerPort, strings.ToLower(string(p.Protocol))))
+}
+
+// hostPorts are the pod's, each once, in order. Init containers that go on running have ports as well.
+func hostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		for _, port := range c.Ports {
+			if port.HostPort == 0 {
+				continue
+			}
+			one := pod.HostPort{Port: uint16(port.HostPort), Protocol: cmp.Or(port.Protocol, v1.ProtocolTCP), ContainerPort: uint16(port.ContainerPort)}
+			if port.HostIP != "" {
+				if one.IP, err = netip.ParseAddr(port.HostIP); err != nil {
+					return nil, fmt.Errorf("container %s: ports: hostIP %q: want an IP address", c.Name, port.HostIP)
+				}
+			}
+			if !slices.Contains(out, one) {
+				out = append(out, one)
+			}
+		}
+	}
+	return out, nil
+}
+
+// formatHostPorts writes them as 8080=80/TCP,10.0.0.1!53=53/UDP.
+func formatHostPorts(ports []pod.HostPort) string {
+	var out []string
+	for _, p := range ports {
+		at := ""
+		if p.IP.IsValid() {
+			at = p.IP.String() + "!"
+		}
+		out = append(out, fmt.Sprintf("%s%d=%d/%s", at, p.Port, p.ContainerPort, p.Protocol))
+	}
+	return strings.Join(out, ",")
+}
+
+// parseHostPorts reads what formatHostPorts wrote. What it cannot read is left out.
+func parseHostPorts(text string) (out []pod.HostPort) {
+	for _, one := range strings.Split(text, ",") {
+		at, rest, has := strings.Cut(one, "!")
+		if !has {
+			at, rest = "", one
+		}
+		port, rest, _ := strings.Cut(rest, "=")
+		inner, protocol, _ := strings.Cut(rest, "/")
+		outer, err := strconv.ParseUint(port, 10, 16)
+		to, err2 := strconv.ParseUint(inner, 10, 16)
+		if err != nil || err2 != nil {
+			continue
+		}
+		p := pod.HostPort{Port: uint16(outer), Protocol: v1.Protocol(protocol), ContainerPort: uint16(to)}
+		if at != "" {
+			if p.IP, err = netip.ParseAddr(at); err != nil {
+				continue
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// unpublished are the hostPorts of a running container that the engine does not forward, for lack of port mappings on the container's network or
+// in one family. It is pure.
+func unpublished(in container.InspectResponse) (out []pod.HostPort) {
+	text := in.Config.Labels[LabelHostPorts]
+	if text == "" || !in.State.Running {
+		return nil
+	}
+	for _, p := range parseHostPorts(text) {
+		v4, v6, exact := published(in, p)
+		switch {
+		case exact, p.IP.IsValid() && p.IP.IsUnspecified() && (p.IP.Is4() && v4 || p.IP.Is6() && v6), !p.IP.IsValid() && v4 && v6:
+			continue
+		case !p.IP.IsValid() && v4:
+			p.IP = netip.IPv6Unspecified()
+		case !p.IP.IsValid() && v6:
+			p.IP = netip.IPv4Unspecified()
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// published says whether the engine forwards p from all addresses of a family, and from p's own.
+func published(in container.InspectResponse, p pod.HostPort) (v4, v6, exact bool) {
+	if in.NetworkSettings == nil {
+		return false, false, false
+	}
+	for _, b := range in.NetworkSettings.Ports[natPort(p)] {
+		if b.HostPort != strconv.Itoa(int(p.Port)) {
+			continue
+		}
+		addr, err := netip.ParseAddr(b.HostIP)
+		v4 = v4 || err != nil || addr == netip.IPv4Unspecified() // before API 1.22 "" is all
+		v6 = v6 || addr == netip.IPv6Unspecified()
+		exact = exact || p.IP.IsValid() && addr == p.IP
+	}
+	return v4, v6, exact
+}

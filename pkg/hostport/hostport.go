@@ -1,0 +1,235 @@
+// Package hostport serves the hostPorts that the engine does not publish: those of pods on a network for which it has no port mappings
+// (macvlan, ipvlan, Windows'), on one that CNI plugins make without mapping ports, or of a family that it leaves out.
+//
+//	pod.Observed --Routes--> proxy.Table --> proxy.Backend, in the kubelet: sockets
+//
+// Routes is pure. What is to be served is read from what the engine has of the pods (the labels of their sandboxes), so that an agent that
+// comes back serves it before it has heard of the API server.
+package hostport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// Reasons of the Events on pods.
+const (
+	reasonNotServed = "HostPortNotServed"
+	reasonServed    = "HostPortServed"
+)
+
+// recheck is how often everything is compared without a reason: the host may have other addresses. retry is how soon after a failure; who
+// holds a port tells nobody when it is given up.
+const (
+	recheck = 30 * time.Second
+	retry   = 2 * time.Second
+)
+
+// Config is what a Manager works with.
+type Config struct {
+	// Backend serves a Table in which each pod stands as a Service named by namespace and UID.
+	Backend proxy.Backend
+	// Event tells something of a pod. It must not block.
+	Event func(namespace, name, uid, kind, reason, message string)
+	Clock clock.WithTicker
+}
+
+// Manager implements pod.HostPorts.
+type Manager struct {
+	cfg  Config
+	wake chan struct{}
+
+	mu   sync.Mutex
+	pods map[types.UID]served
+
+	told map[proxy.ServiceName]string // of Run alone: what the last Event said that is not served
+}
+
+// served is one pod with something to serve.
+type served struct {
+	namespace, name, uid string
+	routes               []proxy.Route
+}
+
+var _ pod.HostPorts = (*Manager)(nil)
+
+// New returns a Manager that serves nothing before Run.
+func New(cfg Config) *Manager {
+	return &Manager{cfg: cfg, wake: make(chan struct{}, 1), pods: map[types.UID]served{}, told: map[proxy.ServiceName]string{}}
+}
+
+// Serve implements pod.HostPorts.
+func (m *Manager) Serve(uid types.UID, o pod.Observed) {
+	routes := Routes(uid, o)
+	m.mu.Lock()
+	had := m.pods[uid].routes
+	if len(routes) == 0 {
+		delete(m.pods, uid)
+	} else {
+		m.pods[uid] = served{o.Namespace, o.Name, string(uid), routes}
+	}
+	m.mu.Unlock()
+	if slices.EqualFunc(had, routes, func(a, b proxy.Route) bool { return a.Equal(&b) }) {
+		return
+	}
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Routes decides what a pod is to be served on: the ports of its newest sandbox, or of its container where there are no sandboxes, while that
+// runs and has an address. It is pure; the result is sorted.
+func Routes(uid types.UID, o pod.Observed) []proxy.Route {
+	ports, addresses := owner(o)
+	var out []proxy.Route
+	for _, p := range ports {
+		for _, front := range fronts(p, addresses) {
+			out = append(out, proxy.Route{
+				Service: proxy.ServicePortName{ServiceName: proxy.ServiceName{Namespace: o.Namespace, Name: string(uid)}}, Kind: proxy.NodePort, Protocol: p.Protocol,
+				Front:    netip.AddrPortFrom(front, p.Port),
+				Backends: []proxy.Endpoint{{Addr: netip.AddrPortFrom(nearest(addresses, front.Is4()), p.ContainerPort), Local: true}},
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b proxy.Route) int {
+		return strings.Compare(string(a.Protocol)+a.Front.String(), string(b.Protocol)+b.Front.String())
+	})
+	return slices.CompactFunc(out, func(a, b proxy.Route) bool { return a.Protocol == b.Protocol && a.Front == b.Front })
+}
+
+// owner is who has the pod's network.
+func owner(o pod.Observed) ([]pod.HostPort, []netip.Addr) {
+	for _, s := range o.Sandboxes { // newest first
+		if s.Running {
+			return s.HostPorts, s.Addresses
+		}
+	}
+	for _, c := range o.Containers {
+		if c.State == pod.Running && len(o.Sandboxes) == 0 {
+			return c.HostPorts, c.Addresses
+		}
+	}
+	return nil, nil
+}
+
+// fronts are the addresses of the host that p means: one, or for no particular one all of each family that the pod has.
+func fronts(p pod.HostPort, addresses []netip.Addr) (out []netip.Addr) {
+	if len(addresses) == 0 {
+		return nil
+	}
+	if p.IP.IsValid() && !p.IP.IsUnspecified() {
+		return []netip.Addr{p.IP}
+	}
+	for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		has := slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a.Is4() == all.Is4() })
+		if has && (!p.IP.IsValid() || p.IP == all) {
+			out = append(out, all)
+		}
+	}
+	return out
+}
+
+// nearest is the pod's address of a family, or of the other where it has none.
+func nearest(addresses []netip.Addr, is4 bool) netip.Addr {
+	if i := slices.IndexFunc(addresses, func(a netip.Addr) bool { return a.Is4() == is4 }); i >= 0 {
+		return addresses[i]
+	}
+	return addresses[0]
+}
+
+// Run serves until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	timer := m.cfg.Clock.NewTimer(recheck)
+	defer timer.Stop()
+	for {
+		wait := recheck
+		if !m.sync(ctx) {
+			wait = retry
+		}
+		if !timer.Stop() {
+			select {
+			case <-timer.C():
+			default:
+			}
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		case <-timer.C():
+		}
+	}
+}
+
+// sync serves what is wanted now, and tells the pods whose ports cannot be. false: not all is served.
+func (m *Manager) sync(ctx context.Context) bool {
+	m.mu.Lock()
+	pods := maps.Clone(m.pods)
+	m.mu.Unlock()
+	table, asked := &proxy.Table{}, map[proxy.ServiceName]served{}
+	for _, p := range pods {
+		name := p.routes[0].Service.ServiceName
+		table.Set(name, p.routes, nil)
+		asked[name] = p
+	}
+	failed, other := complaints(m.cfg.Backend.Sync(ctx, table, nil))
+	if other != nil && ctx.Err() == nil {
+		klog.ErrorS(other, "hostPorts are not served as they should be", "retryIn", retry)
+	}
+	m.tell(asked, failed)
+	return other == nil && len(failed) == 0
+}
+
+// tell says on each pod what has changed since it was last told.
+func (m *Manager) tell(asked map[proxy.ServiceName]served, failed map[proxy.ServiceName][]string) {
+	for name, p := range asked {
+		message := strings.Join(slices.Compact(slices.Sorted(slices.Values(failed[name]))), "; ")
+		if message == m.told[name] {
+			continue
+		}
+		if m.told[name] = message; message == "" {
+			delete(m.told, name)
+			m.cfg.Event(p.namespace, p.name, p.uid, v1.EventTypeNormal, reasonServed, "All hostPorts of the pod are served now")
+			continue
+		}
+		klog.InfoS("A pod's hostPorts are not served", "pod", klog.KRef(p.namespace, p.name), "why", message)
+		m.cfg.Event(p.namespace, p.name, p.uid, v1.EventTypeWarning, reasonNotServed, message)
+	}
+	maps.DeleteFunc(m.told, func(name proxy.ServiceName, _ string) bool { _, is := asked[name]; return !is })
+}
+
+// complaints are what a Backend says of single pods, in words; other is the rest.
+func complaints(err error) (failed map[proxy.ServiceName][]string, other error) {
+	failed = map[proxy.ServiceName][]string{}
+	routes, rest := proxy.RouteErrors(err)
+	for _, e := range routes {
+		r := e.Route
+		failed[r.Service.ServiceName] = append(failed[r.Service.ServiceName], fmt.Sprintf("hostPort %d/%s%s: %v", r.Front.Port(), r.Protocol, at(r.Front.Addr()), e.Err))
+	}
+	return failed, errors.Join(rest...)
+}
+
+// at names the address of a port that has one.
+func at(a netip.Addr) string {
+	if a.IsUnspecified() {
+		return ""
+	}
+	return " at " + a.String()
+}

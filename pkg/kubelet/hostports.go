@@ -1,0 +1,51 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/hostport"
+	"github.com/winkube/winkube/pkg/proxy/relay"
+)
+
+// hostPorts serves the hostPorts that the engine does not publish, by the relay that serves node ports in the proxy. One without an
+// address is served on the node's addresses and on loopback, not on others that the host may have: they may be those of services.
+type hostPorts struct {
+	*hostport.Manager
+	relay *relay.Relay
+}
+
+func newHostPorts(nodeIPs []netip.Addr, event func(namespace, name, uid, kind, reason, message string)) hostPorts {
+	at := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	for _, addr := range nodeIPs {
+		at = append(at, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	backend := relay.New(relay.Config{Addresses: presentAddresses{}, NodePorts: at, Clock: clock.RealClock{}})
+	return hostPorts{hostport.New(hostport.Config{Backend: backend, Event: event, Clock: clock.RealClock{}}), backend}
+}
+
+// Run serves until ctx ends.
+func (h hostPorts) Run(ctx context.Context) error {
+	defer h.relay.Close()
+	return h.Manager.Run(ctx)
+}
+
+// presentAddresses are the host's as they are: for a hostPort none is added.
+type presentAddresses struct{}
+
+func (presentAddresses) Host() ([]netip.Addr, error) { return host.Addresses() }
+
+func (presentAddresses) Set(_ context.Context, want []netip.Addr) error {
+	var errs []error
+	for _, addr := range want {
+		errs = append(errs, &relay.AddressError{Addr: addr, Err: errors.New("it is no address of this node")})
+	}
+	return errors.Join(errs...)
+}
+
+// Changes tells nothing: hostport.Manager compares on a timer.
+func (presentAddresses) Changes(context.Context) (<-chan struct{}, error) { return nil, nil }

@@ -1,0 +1,153 @@
+package kubelet
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// guest is a pod that answers on 127.0.0.1, by TCP and UDP.
+func guest(t *testing.T) (tcp, udp uint16) {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, "tcp")
+			_ = conn.Close()
+		}
+	}()
+	packets, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { packets.Close() })
+	go func() {
+		buffer := make([]byte, 100)
+		for {
+			_, from, err := packets.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = packets.WriteTo([]byte("udp"), from)
+		}
+	}()
+	return listener.Addr().(*net.TCPAddr).AddrPort().Port(), packets.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+}
+
+// free is a port on which nothing listens.
+func free(t *testing.T) uint16 {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).AddrPort().Port()
+}
+
+// hear reads what a port of the host says; "" when nothing answers.
+func hear(network string, port uint16) string {
+	conn, err := net.DialTimeout(network, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port).String(), time.Second)
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	_, _ = io.WriteString(conn, "?")
+	buffer := make([]byte, 10)
+	n, _ := conn.Read(buffer)
+	return string(buffer[:n])
+}
+
+// Real sockets: TCP and UDP, a port that another program holds, a protocol that cannot be relayed, an address that is not the node's; the
+// end of the pod; and an agent after the agent.
+func TestHostPortsServed(t *testing.T) {
+	tcp, udp := guest(t)
+	events := make(chan string, 20)
+	serve := func(ctx context.Context) (hostPorts, chan error) {
+		h := newHostPorts(nil, func(_, name, _, kind, _, message string) { events <- name + " " + kind + ": " + message })
+		done := make(chan error, 1)
+		go func() { done <- h.Run(ctx) }()
+		return h, done
+	}
+	observed := func(name string, ports ...pod.HostPort) pod.Observed {
+		return pod.Observed{Namespace: "shop", Name: name,
+			Sandboxes: []pod.Sandbox{{Running: true, Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, HostPorts: ports}}}
+	}
+	held, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	port, conflict := free(t), held.Addr().(*net.TCPAddr).AddrPort().Port()
+	web := observed("web", pod.HostPort{Port: port, Protocol: v1.ProtocolTCP, ContainerPort: tcp}, pod.HostPort{Port: port, Protocol: v1.ProtocolUDP, ContainerPort: udp})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	h, done := serve(ctx)
+	h.Serve("1", web)
+	h.Serve("2", observed("conflict", pod.HostPort{Port: conflict, Protocol: v1.ProtocolTCP, ContainerPort: tcp}))
+	h.Serve("3", observed("sctp", pod.HostPort{Port: port, Protocol: v1.ProtocolSCTP, ContainerPort: tcp}))
+	h.Serve("4", observed("elsewhere", pod.HostPort{IP: netip.MustParseAddr("192.0.2.1"), Port: port, Protocol: v1.ProtocolTCP, ContainerPort: tcp}))
+	said := map[string]string{}
+	for len(said) < 3 {
+		select {
+		case e := <-events:
+			name, message, _ := strings.Cut(e, " ")
+			said[name] = message
+		case <-time.After(10 * time.Second):
+			t.Fatalf("pods were told only %v", said)
+		}
+	}
+	for name, want := range map[string]string{"conflict": "Warning: hostPort ", "sctp": "protocol SCTP cannot be relayed: want TCP or UDP", "elsewhere": "it is no address of this node"} {
+		if !strings.Contains(said[name], want) {
+			t.Errorf("pod %s was told %q, want %q", name, said[name], want)
+		}
+	}
+	both := func() string { return hear("tcp4", port) + " " + hear("udp4", port) }
+	if got := both(); got != "tcp udp" {
+		t.Errorf("the host's port %d says %q, want both protocols", port, got)
+	}
+
+	cancel() // the agent dies; the next has not heard of the pod from the API server
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := both(); got != " " {
+		t.Errorf("without an agent the port says %q", got)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	h, done = serve(ctx)
+	h.Serve("1", web)
+	await(t, "the port is served again", func() bool { return both() == "tcp udp" })
+	h.Serve("1", pod.Observed{})
+	await(t, "nothing listens when the pod is gone", func() bool { return both() == " " })
+	cancel()
+	<-done
+}
+
+// await asks until it is so; a socket tells nobody that it listens.
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}

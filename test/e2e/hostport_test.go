@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// Where the engine publishes no ports, as for networks without port mappings, the kubelet serves hostPorts itself: again within a second
+// after it was killed, without a word from the API server. The pods that were there when the network changed are named.
+func TestHostPortsWithoutEngine(t *testing.T) {
+	s := newSpace(t)
+	node, other := cluster.Nodes[0], cluster.Nodes[1]
+	s.create(s.pod("before", node, "serve", "8080"))
+	s.ready("before")
+
+	const unpublished = "e2e-internal" // an internal network: its ports are not published
+	s.must(node.Engine().CreateInternal(t.Context(), unpublished, "10.199.0.0/24"))
+	env, args := node.ExtraEnv["kubelet"], node.ExtraArgs["kubelet"]
+	node.ExtraEnv["kubelet"] = append(env[:len(env):len(env)], "CONTAINER_NETWORK="+unpublished)
+	node.ExtraArgs["kubelet"] = append(args[:len(args):len(args)], "--network-mode=external")
+	t.Cleanup(func() {
+		node.ExtraEnv["kubelet"], node.ExtraArgs["kubelet"] = env, args
+		if err := node.Process("kubelet").Restart(context.Background()); err != nil {
+			t.Error(err)
+		}
+		s.eventually(60*time.Second, "the network of this test is gone", func(ctx context.Context) error {
+			return node.Engine().RemoveNetwork(ctx, unpublished)
+		})
+	})
+	s.must(node.Process("kubelet").Restart(t.Context()))
+	s.eventually(30*time.Second, "who is on the network of before is named", func(ctx context.Context) error {
+		_, err := s.event(ctx, "before", "PodsOnOtherNetwork", unpublished)
+		return errors.Join(err, nodeEvent(ctx, node, "PodsOnOtherNetwork", s.name+"/before"))
+	})
+
+	web := s.pod("web", node, "serve", "8080")
+	web.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 8080, HostPort: 18081}, {ContainerPort: 9, HostPort: 18081, Protocol: v1.ProtocolSCTP}}
+	s.create(web)
+	s.ready("web")
+	front := net.JoinHostPort(node.Addr.String(), "18081")
+	answers := func(ctx context.Context) error { _, err := ask(ctx, other, "http://"+front+"/"); return err }
+	took := s.eventually(10*time.Second, "the hostPort answers another host", answers)
+	t.Logf("the hostPort answers another host %.1f s after the pod is Ready", took.Seconds())
+	s.eventually(10*time.Second, "SCTP is refused by name", func(ctx context.Context) error {
+		_, err := s.event(ctx, "web", "HostPortNotServed", "18081/SCTP: protocol SCTP cannot be relayed")
+		return err
+	})
+
+	s.must(cluster.Control.Process("kube-apiserver").Kill9(t.Context()))
+	t.Cleanup(func() {
+		if err := cluster.Control.Process("kube-apiserver").Ensure(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	s.must(node.Process("kubelet").Kill9(t.Context()))
+	s.must(node.Process("kubelet").Ensure(t.Context()))
+	took = s.eventually(10*time.Second, "served again without the API server", answers)
+	t.Logf("after kill -9 the hostPort answers %.2f s after the next kubelet was started, the API server away", took.Seconds())
+	s.must(cluster.Control.Process("kube-apiserver").Ensure(t.Context()))
+	s.eventually(60*time.Second, "the API server answers", func(ctx context.Context) error {
+		return client.CoreV1().Pods(s.name).Delete(ctx, "web", metav1.DeleteOptions{})
+	})
+	s.eventually(60*time.Second, "nothing listens when the pod is gone", func(ctx context.Context) error {
+		if answers(ctx) == nil {
+			return errors.New("the port still answers")
+		}
+		return nil
+	})
+}
+
+// nodeEvent looks for an event of a node by reason and a part of its message.
+func nodeEvent(ctx context.Context, node *lab.Host, reason, says string) error {
+	list, err := client.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node.Name})
+	if err != nil {
+		return err
+	}
+	for _, event := range list.Items {
+		if event.Reason == reason && strings.Contains(event.Message, says) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no event %s with %q", node.Name, reason, says)
+}
