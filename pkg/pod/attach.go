@@ -22,6 +22,15 @@ func (p *Parts) expose(uid types.UID, observed Observed) {
 	}
 }
 
+// exposeAll does it for what is found at the start, and returns that: the pods' workers begin only when a source has told of them.
+func (p *Parts) exposeAll(found map[types.UID]Observed) map[types.UID]Observed {
+	for uid, observed := range found {
+		p.complete(orphanPod(uid, observed), &observed)
+		p.expose(uid, observed)
+	}
+	return found
+}
+
 // attach plans that a sandbox, or with Container in step a container, gets its network.
 func (p *planner) attach(step Step) {
 	step.Action, step.Reason = AttachNetwork, "it has no network yet"

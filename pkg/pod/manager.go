@@ -123,11 +123,6 @@ func (m *Manager) Run(ctx context.Context) error {
 	if err != nil {
 		return nil //nolint:nilerr // ctx has ended
 	}
-	for uid, observed := range first { // their workers begin when a source has told of them
-		pod := orphanPod(uid, observed)
-		m.parts.complete(pod, &observed)
-		m.parts.expose(uid, observed)
-	}
 	resync := m.parts.Clock.NewTicker(m.cfg.Resync)
 	defer resync.Stop()
 	beat := m.parts.Clock.NewTicker(beatPeriod)
@@ -171,7 +166,7 @@ func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]Observed
 	for delay := time.Second; ; delay = min(2*delay, 10*time.Second) {
 		all, err := m.parts.Runtime.ObserveAll(m.ctx)
 		if err == nil {
-			return all, nil
+			return m.parts.exposeAll(all), nil
 		}
 		if m.ctx.Err() != nil {
 			return nil, m.ctx.Err()

@@ -101,6 +101,54 @@ func TestKilledWhileAttaching(t *testing.T) {
 	}
 }
 
+// A sandbox that somebody restarts has another network namespace than its containers: all is made anew. hostPorts work without a plugin for them.
+func TestSandboxRestartedByHand(t *testing.T) {
+	needPlugins(t)
+	s := newSpace(t)
+	node, other := cluster.Nodes[0], cluster.Nodes[1]
+	good, err := os.ReadFile(node.NetworkConf())
+	s.must(err)
+	t.Cleanup(func() { s.must(os.WriteFile(node.NetworkConf(), good, 0o644)) })
+	s.must(os.WriteFile(node.NetworkConf(), []byte(strings.Replace(string(good), `,
+ {"type": "portmap", "capabilities": {"portMappings": true}}`, "", 1)), 0o644))
+	web := s.pod("web", node, "serve", "8080")
+	web.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 8080, HostPort: 18082}}
+	var box string
+	s.eventually(30*time.Second, "the network is read anew", func(ctx context.Context) error { return s.conditions(ctx, node, v1.ConditionTrue, "") })
+	s.create(web)
+	before := s.ready("web")
+	answers := func(ctx context.Context) error {
+		_, err := ask(ctx, other, "http://"+node.Addr.String()+":18082/")
+		return err
+	}
+	s.eventually(10*time.Second, "the hostPort answers without portmap", answers)
+	containers, err := node.Engine().Containers(t.Context())
+	s.must(err)
+	for _, c := range containers {
+		if c.Labels["io.kubernetes.pod.uid"] == string(before.UID) && c.Labels["io.kubernetes.docker.type"] == "podsandbox" {
+			box = c.ID
+		}
+	}
+	s.must(node.Engine().Restart(t.Context(), box))
+	s.eventually(30*time.Second, "the containers are in the new network", func(ctx context.Context) error {
+		now, err := client.CoreV1().Pods(s.name).Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if now.Status.ContainerStatuses[0].ContainerID == before.Status.ContainerStatuses[0].ContainerID {
+			return errors.New("the container is still the one in the former namespace")
+		}
+		if err := isReady(now); err != nil {
+			return err
+		}
+		_, err = ask(ctx, node, "http://"+now.Status.PodIP+":8080/")
+		return errors.Join(err, answers(ctx))
+	})
+	_, err = s.event(t.Context(), "web", "SandboxChanged", "")
+	s.must(err)
+	s.eventually(60*time.Second, "addresses and pods agree", func(ctx context.Context) error { return balanced(ctx, node) })
+}
+
 // A sandbox that somebody removes gets a successor with a network; a node without a configuration says so until one comes; plugins that
 // hang or print rubbish are named on the pod.
 func TestPluginsInTrouble(t *testing.T) {

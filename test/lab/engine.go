@@ -226,11 +226,6 @@ func (e *Engine) CreateInternal(ctx context.Context, name, subnet string) error 
 		"IPAM": map[string]any{"Config": []map[string]string{{"Subnet": subnet}}}}, nil)
 }
 
-// RemoveNetwork fails while containers use it.
-func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
-	return e.call(ctx, http.MethodDelete, "/networks/"+url.PathEscape(name), nil, nil)
-}
-
 // Restart restarts a container as a person would.
 func (e *Engine) Restart(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodPost, "/containers/"+url.PathEscape(id)+"/restart?t=0", nil, nil)
