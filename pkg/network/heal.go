@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,7 +17,13 @@ import (
 
 // rejoin is how long a container is without connection before it is ended: an HNS that has just started may still be putting its endpoints
 // back (kubernetes/kubernetes#139519).
-const rejoin = 5 * time.Second
+const rejoin = 3 * time.Second
+
+// pending is what time may mend, or is up to us when that has passed: no failure to back off from.
+type pending struct {
+	in time.Duration // until then
+	error
+}
 
 // heal ends containers that have lost their connection, once each: Windows' HNS loses endpoints when it crashes (projectcalico/calico#5164,
 // docker/for-win#12425), which neither it nor the engine brings back for a container that runs. What ended with them is for the pods' workers
@@ -51,25 +58,41 @@ func (m *Manager) heal(ctx context.Context, n pod.EngineNetwork) error {
 	return m.end(ctx, since, now, n.Name)
 }
 
+// together is how many containers are ended at a time: the last shall not be without network for as long as the others take to end.
+const together = 10
+
 // end stops the containers that were cut for long enough.
 func (m *Manager) end(ctx context.Context, since map[string]time.Time, now time.Time, network string) error {
 	var errs []error
-	ended := 0
+	var over []string
 	for id, begin := range since {
-		if now.Sub(begin) < rejoin {
-			errs = append(errs, fmt.Errorf("container %.12s has lost its connection to network %q; it is ended if that lasts %s", id, network, rejoin))
+		if left := rejoin - now.Sub(begin); left > 0 {
+			errs = append(errs, &pending{left, fmt.Errorf("container %.12s has lost its connection to network %q; it is ended if that lasts %s", id, network, rejoin)})
 			continue
 		}
+		over = append(over, id)
+	}
+	results := make([]error, len(over))
+	var group sync.WaitGroup
+	places := make(chan struct{}, together)
+	for i, id := range over {
 		klog.InfoS("A container without connection is ended, to be made anew", "container", id, "network", network)
-		err := m.parts.Engine.Stop(ctx, id)
+		places <- struct{}{}
+		group.Go(func() {
+			results[i] = m.parts.Engine.Stop(ctx, id)
+			<-places
+		})
+	}
+	group.Wait()
+	ended := 0
+	for i, err := range results {
 		if err == nil {
 			ended++
-			delete(since, id)
+			delete(since, over[i])
 		}
-		errs = append(errs, err)
 	}
 	if ended > 0 {
 		m.event(v1.EventTypeWarning, "EndpointsLost", fmt.Sprintf("%d containers had lost their connection to network %q and are made anew", ended, network))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, results...)...)
 }

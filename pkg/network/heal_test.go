@@ -1,6 +1,7 @@
 package network
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -70,6 +71,31 @@ func TestHealWaits(t *testing.T) {
 	clock.Step(rejoin)
 	if err := m.sync(t.Context()); err == nil || len(e.stopped) > 0 {
 		t.Errorf("%v, stopped %v", err, e.stopped)
+	}
+}
+
+// TestNext: failures are tried again ever later; what time alone mends, when that has passed, however much failed before it.
+func TestNext(t *testing.T) {
+	broken := errors.New("HNS does not run")
+	cut := fmt.Errorf("some: %w", errors.Join(&pending{2 * time.Second, errors.New("cut")}))
+	var got []time.Duration
+	failures := 0
+	for _, err := range []error{nil, broken, broken, broken, cut, broken, nil, broken} {
+		var wait time.Duration
+		wait, failures = next(err, failures, recheck)
+		got = append(got, wait/time.Second)
+	}
+	if want := []time.Duration{30, 1, 2, 4, 2, 1, 30, 1}; !slices.Equal(got, want) {
+		t.Errorf("waits %d s, want %d s", got, want)
+	}
+	if wait, _ := next(broken, 100, recheck); wait != recheck {
+		t.Errorf("waits %s after 100 failures", wait)
+	}
+	for platform, want := range map[pod.Platform]time.Duration{onLinux: recheck, onServer2022: recheck, {OS: "windows", Build: 14393}: recheckOld} {
+		m, _, _ := newRig(t, Config{Mode: External, External: "theirs", Platform: platform})
+		if got := m.every(); got != want {
+			t.Errorf("%+v is compared every %s, want %s", platform, got, want)
+		}
 	}
 }
 
