@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -57,24 +58,21 @@ func served(objects map[string]runtime.Object, name, address string, port int32,
 // soon wants all lines in what the World is, within a minute.
 func soon(t *testing.T, w *sim.World, lines ...string) {
 	t.Helper()
-	retry := time.NewTicker(50 * time.Millisecond)
-	defer retry.Stop()
-	deadline := time.After(time.Minute)
-	for {
-		state, missing := w.String(), ""
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	missing := ""
+	err := w.Log.Wait(ctx, func() bool {
+		state := w.String()
+		missing = ""
 		for _, line := range lines {
 			if !strings.Contains(state, line) {
 				missing = line
 			}
 		}
-		if missing == "" {
-			return
-		}
-		select {
-		case <-retry.C:
-		case <-deadline:
-			t.Fatalf("%q does not come in:\n%s\ncalls:\n%s", missing, state, w.Log)
-		}
+		return missing == ""
+	})
+	if err != nil {
+		t.Fatalf("%q does not come in:\n%s\n%v", missing, w, err)
 	}
 }
 

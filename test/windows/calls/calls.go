@@ -92,15 +92,20 @@ func (l *Log) String() string {
 	return b.String()
 }
 
+// Changed returns a channel that is closed at the next call.
+func (l *Log) Changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	return l.changed
+}
+
 // Wait blocks until ok holds, asking again after each call.
 func (l *Log) Wait(ctx context.Context, ok func() bool) error {
 	for {
-		l.mu.Lock()
-		if l.changed == nil {
-			l.changed = make(chan struct{})
-		}
-		changed := l.changed
-		l.mu.Unlock()
+		changed := l.Changed()
 		if ok() {
 			return nil
 		}

@@ -65,7 +65,7 @@ func (m *member) join() {
 		began      time.Time
 	}{{"kubelet.exe", "10248", m.kubelet.begin}, {"proxy.exe", "10256", m.proxy.begin}} {
 		url := "http://127.0.0.1:" + one.port + "/healthz"
-		m.until(time.Minute, url, func(ctx context.Context) error { return m.get(ctx, url, "") })
+		m.served(time.Minute, url, func(ctx context.Context) error { return m.get(ctx, url, "") })
 		m.did(one.name+": start to /healthz", seconds(time.Since(one.began)))
 	}
 	var cidr string
@@ -211,7 +211,7 @@ func (m *member) namespace(name string) {
 func (m *member) inPod(line string) (out string) {
 	m.Helper()
 	words := strings.Fields(line)
-	m.until(30*time.Second, "exec in "+line, func(ctx context.Context) (err error) {
+	m.served(30*time.Second, "exec in "+line, func(ctx context.Context) (err error) {
 		out, err = cluster.Kubectl(ctx, append([]string{"exec", "-n", m.space, words[0], "--", "/sample"}, words[1:]...)...)
 		return err
 	})
@@ -304,7 +304,7 @@ func (m *member) services() {
 			m.Fatal(err)
 		}
 		for _, where := range []string{service.Spec.ClusterIP, m.host.Addr.String() + ":" + strconv.Itoa(int(service.Spec.Ports[0].NodePort))} {
-			m.until(20*time.Second, "service "+name+" at "+where, func(ctx context.Context) error { return m.get(ctx, "http://"+where+"/hostname", name) })
+			m.served(20*time.Second, "service "+name+" at "+where, func(ctx context.Context) error { return m.get(ctx, "http://"+where+"/hostname", name) })
 		}
 	}
 	m.did("services on the node: ClusterIP, node port", "ok")

@@ -68,6 +68,11 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	if client, err = cluster.Client(); err != nil {
 		return 1, err
 	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := ofAPI.follow(watching, client); err != nil {
+		return 1, err
+	}
 	if err := cluster.Step(ctx, "build kubelet.exe, proxy.exe, windockerd", build); err != nil {
 		return 1, err
 	}

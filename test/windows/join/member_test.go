@@ -1,6 +1,7 @@
 package join
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -90,7 +91,7 @@ func newMember(t *testing.T, host *lab.Host, build int) *member {
 	return m
 }
 
-// simulate gives the host what Wine lacks. The simulators live in this process, on the machine's network; windockerd leads to them.
+// simulate gives the host what Wine lacks. The simulators live in this process, on the machine's network.
 func (m *member) simulate() {
 	m.Helper()
 	m.world = sim.New(m.Build, "eth0") // as Wine calls the host's
@@ -106,9 +107,30 @@ func (m *member) simulate() {
 	}
 	m.world.Serve(listener)
 	m.Cleanup(m.world.Close)
+	m.leadTo(socket)
 	m.startEngine()
 	if err := m.world.Install(m.Context(), m.Prefix, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: simPort}); err != nil {
 		m.Fatal(err)
+	}
+}
+
+// leadTo makes a port of the host lead to the simulators. What it carries, notifications of HNS among it, outlives the engine, as in Windows.
+func (m *member) leadTo(socket string) {
+	m.Helper()
+	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--forward=%d=%s", simPort, socket))
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		m.Fatalf("nothing leads to the simulators: %v", err)
 	}
 }
 
@@ -191,9 +213,9 @@ func (m *member) boot() {
 func (m *member) startEngine() {
 	m.Helper()
 	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket(),
-		"--hns="+m.host.RunDir("sim.sock"), fmt.Sprintf("--forward=%d=%s", simPort, m.host.RunDir("sim.sock")))
+		"--hns="+m.host.RunDir("sim.sock"))
 	m.engine = m.start("windockerd", cmd)
-	m.until(30*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
+	m.served(30*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
 }
 
 // startAgents starts both programs with the command lines of the seeds' pages, and credentials.
@@ -339,30 +361,5 @@ func (m *member) collectCoverage() {
 	profile := filepath.Join(out, fmt.Sprintf("join-%d.txt", m.Build))
 	if text, err := exec.Command("go", "tool", "covdata", "textfmt", "-i="+m.covered, "-o="+profile).CombinedOutput(); err != nil {
 		m.Errorf("cannot read the counters of coverage: %v: %s", err, text)
-	}
-}
-
-// until asks until ok is nil and returns how long it took.
-func (m *member) until(patience time.Duration, what string, ok func(context.Context) error) time.Duration {
-	m.Helper()
-	begin := time.Now()
-	ctx, cancel := context.WithTimeout(m.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	var last error
-	for {
-		err := ok(ctx)
-		if err == nil {
-			return time.Since(begin)
-		}
-		if last == nil || !strings.Contains(err.Error(), "context deadline") { // which says less than what was before it
-			last = err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			m.Fatalf("%s: not after %s: %v", what, patience, last)
-		}
 	}
 }

@@ -29,24 +29,23 @@ const (
 	inHNS       = "hnslb"
 )
 
-// backEnds lets proxy.exe serve by port proxy rules, by load balancers of HNS where it has them, and again by relaying. The first finds what the
-// one before it left; load balancers are removed by --cleanup, which names their network. Nothing flows through the first two here.
+// backEnds lets proxy.exe serve by port proxy rules, by load balancers of HNS where it has them, and again by relaying. Each removes what the
+// one before it left, load balancers where their network is named. Nothing flows through the first two here.
 func (m *member) backEnds() {
+	network := "--network-name=" + podNetwork
 	back := []struct {
 		name  string
 		flags []string
-	}{{portProxied, []string{"--userspace-backend=portproxy"}}, {inHNS, []string{"--proxy-mode=kernelspace", "--network-name=" + podNetwork}}, {relayed, nil}}
+	}{{portProxied, []string{"--userspace-backend=portproxy"}}, {inHNS, []string{"--proxy-mode=kernelspace", network}}, {relayed, []string{network}}}
 	for _, one := range back {
 		if one.name == inHNS && !m.world.HNS.V2() {
 			continue
 		}
 		m.proxy.stop()
-		if one.name == relayed {
-			m.cleanup()
-		}
 		m.proxy = m.start("proxy.exe", m.agent("proxy.exe", append(m.proxyFlags(), one.flags...)))
 		m.state("state with back end "+one.name, one.name)
 	}
+	m.services()
 }
 
 // cleanup removes what proxy.exe left on the host, load balancers too, of which an older HNS has none.

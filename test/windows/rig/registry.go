@@ -29,7 +29,8 @@ var versions = map[int]release{
 	26100: {"Windows Server 2025 Datacenter", "24H2", 3476},
 }
 
-// registry is a file for regedit. RtlGetVersion and everything that reads the registry then answer as that Windows does.
+// registry is a file for regedit. The boot counter and the machine's UUID are where upstream's kubelet reads them (kubernetes
+// pkg/kubelet/winstats perfcounter_nodestats_windows.go). RtlGetVersion and everything that reads the registry then answer as that Windows does.
 func (r release) registry(build int) string {
 	text := func(name, value string) string { return fmt.Sprintf("%q=%q", name, value) }
 	number := func(name string, value uint32) string { return fmt.Sprintf("%q=dword:%08x", name, value) }

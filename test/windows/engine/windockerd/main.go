@@ -27,14 +27,17 @@ func main() {
 	address := flag.String("listen", "127.0.0.1:2375", "where to serve")
 	socket := flag.String("socket", "", "where to serve as well, for those in another network")
 	hns := flag.String("hns", "", "socket of a server of package sim, whose HNS is told of networks and endpoints")
-	neighbour := flag.String("forward", "", "PORT=SOCKET: a port of loopback that leads to another server's socket")
+	neighbour := flag.String("forward", "", "PORT=SOCKET: be no engine, but a port of loopback that leads to another server's socket")
 	flag.Parse()
 	opts.Dial = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", *linux) }
 	if *hns != "" {
 		opts.HNS = sim.HNSCall(func() (net.Conn, error) { return net.Dial("unix", *hns) })
 	}
-	err := forward(*neighbour)
-	if err == nil {
+	err := errors.New("want --engine, or --forward alone")
+	switch {
+	case *neighbour != "":
+		err = forward(*neighbour)
+	case *linux != "":
 		err = serve(opts, *address, *socket)
 	}
 	if err != nil {
@@ -43,26 +46,21 @@ func main() {
 	}
 }
 
-// forward lets programs in this network reach a server in another; it is for tests, whose simulators are in their own process.
+// forward lets programs in this network reach a server in another, until it is killed; it is for tests, whose simulators are in their own process.
 func forward(rule string) error {
-	port, socket, found := strings.Cut(rule, "=")
-	if !found {
-		return nil
-	}
+	port, socket, _ := strings.Cut(rule, "=")
 	listener, err := net.Listen("tcp", "127.0.0.1:"+port)
 	if err != nil {
 		return err
 	}
-	go func() {
-		for {
-			from, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go join(from.(*net.TCPConn), socket)
+	fmt.Println("ready")
+	for {
+		from, err := listener.Accept()
+		if err != nil {
+			return err
 		}
-	}()
-	return nil
+		go join(from.(*net.TCPConn), socket)
+	}
 }
 
 func join(from *net.TCPConn, socket string) {
