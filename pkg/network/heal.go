@@ -19,6 +19,12 @@ import (
 // back (kubernetes/kubernetes#139519).
 const rejoin = 3 * time.Second
 
+// recheckOld is how often a host is compared whose HNS has no subscribers: Windows before firstToTell, the build of Server 2019.
+const (
+	recheckOld  = 5 * time.Second
+	firstToTell = 17763
+)
+
 // pending is what time may mend, or is up to us when that has passed: no failure to back off from.
 type pending struct {
 	in time.Duration // until then
@@ -95,4 +101,25 @@ func (m *Manager) end(ctx context.Context, since map[string]time.Time, now time.
 		m.event(v1.EventTypeWarning, "EndpointsLost", fmt.Sprintf("%d containers had lost their connection to network %q and are made anew", ended, network))
 	}
 	return errors.Join(append(errs, results...)...)
+}
+
+// next says how long to wait after a comparison that ended with err and came after so many failures in a row, and how many there are now.
+// every is the wait when nothing is wrong.
+func next(err error, failures int, every time.Duration) (wait time.Duration, now int) {
+	var soon *pending
+	switch {
+	case err == nil:
+		return every, 0
+	case errors.As(err, &soon):
+		return soon.in, 0
+	}
+	return min(firstRetry<<min(failures, 10), every), failures + 1
+}
+
+// every is how often a host is compared that tells of no change: oftener where HNS cannot tell of its end.
+func (m *Manager) every() time.Duration {
+	if p := m.cfg.Platform; p.OS == "windows" && p.Build < firstToTell {
+		return recheckOld
+	}
+	return recheck
 }

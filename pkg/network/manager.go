@@ -102,10 +102,7 @@ var (
 
 const (
 	recheck    = 30 * time.Second
-	recheckOld = 5 * time.Second
-	// firstToTell is the build of Windows whose HNS has subscribers: Server 2019.
-	firstToTell = 17763
-	firstRetry  = time.Second
+	firstRetry = time.Second
 	// atMostEvery keeps a chatty host from costing more than this much.
 	atMostEvery = time.Second
 )
@@ -209,27 +206,6 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// next says how long to wait after a comparison that ended with err and came after so many failures in a row, and how many there are now.
-// every is the wait when nothing is wrong.
-func next(err error, failures int, every time.Duration) (wait time.Duration, now int) {
-	var soon *pending
-	switch {
-	case err == nil:
-		return every, 0
-	case errors.As(err, &soon):
-		return soon.in, 0
-	}
-	return min(firstRetry<<min(failures, 10), every), failures + 1
-}
-
-// every is how often a host is compared that tells of no change: oftener where HNS cannot tell of its end.
-func (m *Manager) every() time.Duration {
-	if p := m.cfg.Platform; p.OS == "windows" && p.Build < firstToTell {
-		return recheckOld
-	}
-	return recheck
 }
 
 // wait returns when it is time to compare again; an error when ctx ended. What others change is repaired at once, unless the last
