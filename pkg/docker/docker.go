@@ -280,6 +280,15 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 	return out, err
 }
 
+// Root is where the engine keeps images and containers, as it said last.
+func (e *Engine) Root(ctx context.Context) (string, error) {
+	if root, known := e.root.Load().(string); known {
+		return root, nil
+	}
+	info, err := e.Info(ctx)
+	return info.Root, err
+}
+
 // inspect asks for one container.
 func (e *Engine) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
 	return e.inspectWithin(ctx, e.cfg.CallTimeout, id)

@@ -125,13 +125,7 @@ func (e *Engine) ListImages(ctx context.Context) (list ImageList, changed bool, 
 func listed(all []image.Summary) (list ImageList) {
 	for _, summary := range all {
 		list.IDs = append(list.IDs, summary.ID)
-		var names []string
-		for _, name := range slices.Concat(summary.RepoDigests, summary.RepoTags) {
-			if !strings.HasPrefix(name, "<none>") {
-				names = append(names, name)
-			}
-		}
-		if len(names) > 0 {
+		if names := namesOf(summary); len(names) > 0 {
 			list.Named = append(list.Named, v1.ContainerImage{Names: names, SizeBytes: summary.Size})
 		}
 	}

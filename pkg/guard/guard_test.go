@@ -110,7 +110,7 @@ func TestRun(t *testing.T) {
 			{Pod: testPod("ending", nil, []string{"1Mi"}), Phase: pod.Terminating},
 		}
 		var evicted []string
-		g := New(Parts{
+		g := New(Config{Images: ImagePolicy{High: 100}}, Parts{
 			Pods: func() []pod.View {
 				mu.Lock()
 				defer mu.Unlock()

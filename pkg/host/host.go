@@ -42,6 +42,9 @@ func Read() (Facts, error) {
 // DiskUsage reads the file system on which path, which must exist, lies.
 func DiskUsage(path string) (Disk, error) { return diskUsage(path) }
 
+// SameDisk says whether two paths, which must exist, lie on one file system.
+func SameDisk(a, b string) (bool, error) { return sameDisk(a, b) }
+
 // BootTime says when the machine started.
 func BootTime() (time.Time, error) { return bootTime() }
 

@@ -93,6 +93,18 @@ func diskUsage(path string) (Disk, error) {
 	}, nil
 }
 
+func sameDisk(a, b string) (bool, error) {
+	var device [2]uint64
+	for i, path := range []string{a, b} {
+		var s unix.Stat_t
+		if err := unix.Stat(path, &s); err != nil {
+			return false, fmt.Errorf("cannot find the file system of %s: %w", path, err)
+		}
+		device[i] = uint64(s.Dev)
+	}
+	return device[0] == device[1], nil
+}
+
 func bootTime() (time.Time, error) {
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {

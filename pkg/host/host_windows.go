@@ -91,6 +91,23 @@ func diskUsage(path string) (Disk, error) {
 	return Disk{Capacity: total, Available: available, Used: total - free}, nil
 }
 
+// sameDisk compares the places at which the paths' volumes are mounted.
+func sameDisk(a, b string) (bool, error) {
+	var volumes [2]string
+	for i, path := range []string{a, b} {
+		name, err := windows.UTF16PtrFromString(path)
+		var root [windows.MAX_PATH + 1]uint16
+		if err == nil {
+			err = windows.GetVolumePathName(name, &root[0], uint32(len(root)))
+		}
+		if err != nil {
+			return false, fmt.Errorf("cannot find the volume of %s: %w", path, err)
+		}
+		volumes[i] = windows.UTF16ToString(root[:])
+	}
+	return strings.EqualFold(volumes[0], volumes[1]), nil
+}
+
 func bootTime() (time.Time, error) { return time.Now().Round(0).Add(-windows.DurationSinceBoot()), nil }
 
 func elevated() (bool, error) { return windows.GetCurrentProcessToken().IsElevated(), nil }

@@ -20,6 +20,9 @@ type Load struct {
 	MajorFaults uint64        // those for which a disk was read
 	Tasks       int64         // processes and threads, 0 where unknown
 	MaxTasks    int64         // most that there can be, 0 where there is no limit
+	// Commit is what the system has promised to all processes, and CommitLimit what it can: memory and page files. Bytes, 0 on Linux, which
+	// promises more than it has.
+	Commit, CommitLimit uint64
 }
 
 // ReadLoad asks the kernel for the Load.

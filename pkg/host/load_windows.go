@@ -25,5 +25,6 @@ func readLoad() (Load, error) {
 	return Load{
 		CPU:    time.Duration(less(span(system)+span(user), span(idle))) * 100,
 		Memory: used, WorkingSet: used, Capacity: status.totalPhys,
+		Commit: less(status.totalPage, status.availPage), CommitLimit: status.totalPage,
 	}, nil
 }

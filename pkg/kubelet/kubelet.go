@@ -63,6 +63,7 @@ type Config struct {
 	RotateServing bool
 	Configz       any // the KubeletConfiguration in use; it must hold no secret
 	Shutdown      Shutdown
+	Guard         guard.Config
 }
 
 const (
@@ -86,6 +87,7 @@ type Kubelet struct {
 	settled  chan struct{}
 	serving  *kubeclient.Pair // nil: the serving certificate is not requested
 	guard    *guard.Guard
+	figures  *stats.Collector
 	shutdown *shutdown
 	recorder
 }
@@ -119,6 +121,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	if err := k.makeNetwork(cfg, client); err != nil {
 		return nil, err
 	}
+	k.guard = k.makeGuard(volumes)
 
 	admitter := admit.New(admit.Config{
 		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
@@ -138,7 +141,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	k.ports = newHostPorts(cfg.NodeIPs, k.podEvent)
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
 		Source: pod.NewSource(cfg.Source), Runtime: connecting{k.engine, k.network}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
-		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(admitter), Prober: prober{probe.New(k.engine)}, Executor: k.engine,
+		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine)}, Executor: k.engine,
 		HostPorts: k.ports, Events: events, Clock: clock.RealClock{},
 	}))
 
@@ -152,13 +155,12 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		RuntimeInfo:  k.runtime,
 		Images:       k.images,
 		NetworkReady: k.network.Ready, NetworkUnavailable: k.networkUnavailable,
+		Pressure:     k.pressure,
 		ShuttingDown: k.shutdown.began.Load, Events: events,
 	}); err != nil {
 		return nil, err
 	}
-	k.guard = k.diskGuard(volumes)
-	figures, err := k.figures(volumes)
-	if err != nil {
+	if k.figures, err = k.makeFigures(volumes); err != nil {
 		return nil, err
 	}
 	certificate, err := k.servingCertificate(client)
@@ -170,7 +172,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		Pods:           lookup{k.pods}, Engine: k.engine, Observer: k.engine,
 		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
 		Checks:  []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
-		Metrics: metricsHandler(), StatsSummary: figures.SummaryHandler(), MetricsResource: figures.ResourceHandler(),
+		Metrics: metricsHandler(), StatsSummary: k.figures.SummaryHandler(), MetricsResource: k.figures.ResourceHandler(),
 		DebugPods: debugHandler(k.pods), Configz: cfg.Configz,
 	})
 	return k, err
@@ -283,8 +285,8 @@ func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
 	return info.Version, nil
 }
 
-// figures measures what the pods use.
-func (k *Kubelet) figures(volumes *volume.Manager) (*stats.Collector, error) {
+// makeFigures makes what measures the node and its pods.
+func (k *Kubelet) makeFigures(volumes *volume.Manager) (*stats.Collector, error) {
 	return stats.New(stats.Config{NodeName: k.cfg.NodeName, OS: k.cfg.Platform.OS, Root: k.cfg.RootDir}, stats.Parts{
 		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: host.DiskUsage, Volumes: volumes.Usage,
 		ImageRoot: k.imageRoot, Usage: k.engine.Usage, Files: k.engine.Files, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
@@ -292,18 +294,10 @@ func (k *Kubelet) figures(volumes *volume.Manager) (*stats.Collector, error) {
 	})
 }
 
-// diskGuard keeps the pods to their limits of disk.
-func (k *Kubelet) diskGuard(volumes *volume.Manager) *guard.Guard {
-	return guard.New(guard.Parts{
-		Pods: k.pods.Snapshot, Volumes: volumes.Usage, Files: volumes.FilesUsed, Container: k.engine.DiskUsage, Evict: k.pods.Evict, Clock: clock.RealClock{},
-	})
-}
-
 func (k *Kubelet) imageRoot(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // who asks for figures does not wait for an engine that hangs
 	defer cancel()
-	info, err := k.engine.Info(ctx)
-	return info.Root, err
+	return k.engine.Root(ctx)
 }
 
 // Run runs every part until ctx ends, or until one of them cannot go on. Pods are left as they are, unless the host shuts down

@@ -64,19 +64,19 @@ func isHugePages(name v1.ResourceName) bool {
 	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }
 
-// evictionDefaults are upstream's hard thresholds for the two signals that reduce allocatable.
-func evictionDefaults(os string) map[string]string {
-	memory := "100Mi"
-	if os == "windows" {
-		memory = "500Mi" // Windows' own processes need more before they suffer
+// DefaultEvictionHard are upstream's hard thresholds of eviction by signal.
+func DefaultEvictionHard(os string) map[string]string {
+	if os == "windows" { // whose own processes need more memory before they suffer, and whose file systems have no inodes
+		return map[string]string{"memory.available": "500Mi", "nodefs.available": "10%", "imagefs.available": "15%"}
 	}
-	return map[string]string{"memory.available": memory, "nodefs.available": "10%"}
+	return map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
+		"imagefs.available": "15%", "imagefs.inodesFree": "5%"}
 }
 
 func evictionReserve(in Inputs, capacity v1.ResourceList) v1.ResourceList {
 	thresholds := in.Config.EvictionHard
 	if thresholds == nil {
-		thresholds = evictionDefaults(in.Facts.OS)
+		thresholds = DefaultEvictionHard(in.Facts.OS)
 	}
 	out := v1.ResourceList{}
 	for signal, name := range map[string]v1.ResourceName{"memory.available": v1.ResourceMemory, "nodefs.available": v1.ResourceEphemeralStorage} {

@@ -218,6 +218,7 @@ func (w *worker) chase() {
 		w.chore("clean", func(ctx context.Context) error { return w.parts.Volumes.Clean(ctx, w.uid) }, func(err error) { w.cleaned = err == nil })
 		return
 	}
+	w.vacate()
 	statusThere := w.parts.Status == nil || w.sent != nil && reflect.DeepEqual(*w.sent, w.know.Last)
 	if w.pod.DeletionTimestamp != nil && !w.gone && !w.deleted && statusThere && w.parts.Status != nil && !fromFile(w.pod) {
 		pod := w.pod

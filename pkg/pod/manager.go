@@ -257,20 +257,11 @@ func (m *Manager) want(d Desired, known bool) {
 			return
 		} else if no != nil {
 			klog.V(1).InfoS("Pod is not admitted", "pod", klog.KObj(d.Pod), "reason", no.Reason, "message", no.Message)
-			w.end(*no)
+			w.end(*no, nil)
 		}
 	}
 	w.register()
 	m.begin(w)
-}
-
-// Evict ends a pod. It may be called by any goroutine and does not wait; a pod that is not here, or ends already, is left as it is.
-func (m *Manager) Evict(uid types.UID, e Eviction) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if w := m.workers[uid]; w != nil {
-		w.inbox.put(func() { w.evict(e) })
-	}
 }
 
 // dropHeld forgets a pod that waits.

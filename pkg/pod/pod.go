@@ -428,6 +428,8 @@ type Preemption struct{ Victims []types.UID }
 type Eviction struct {
 	Rejection
 	Grace time.Duration // so long its containers get to stop, or less where the pod says less; at least a second
+	// Annotations go on the Event.
+	Annotations map[string]string
 }
 
 // Admitter decides what may start here. It is called by the Manager's goroutine only, in order of arrival.

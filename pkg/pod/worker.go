@@ -59,6 +59,7 @@ type worker struct {
 	unlimited  bool // its cgroup is gone
 	deleted    bool // the API object is gone at our request
 	over       bool
+	vacated    chan struct{} // closed when nothing of the pod runs and its volumes are gone, or the loop has ended
 }
 
 // operation is a step in flight.
@@ -75,7 +76,7 @@ type operation struct {
 func newWorker(cfg *Config, parts *Parts, d Desired) *worker {
 	w := &worker{
 		cfg: cfg, parts: parts, uid: d.Pod.UID, pod: d.Pod, mirror: d.Mirror, inbox: newInbox(), stale: true, taken: -1,
-		ops: map[*operation]struct{}{}, probes: map[probeKey]*probeRun{}, chores: map[string]*chore{}, said: map[string]string{},
+		ops: map[*operation]struct{}{}, probes: map[probeKey]*probeRun{}, chores: map[string]*chore{}, said: map[string]string{}, vacated: make(chan struct{}),
 	}
 	w.know = Knowledge{
 		Platform: cfg.Platform, Last: *d.Pod.Status.DeepCopy(), Stops: map[string]time.Time{}, Replace: map[string]bool{},
@@ -101,6 +102,7 @@ func (w *worker) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	w.ctx = ctx
 	defer w.ended(w)
+	defer w.vacate()
 	defer w.crew.Wait()
 	defer cancel()
 	timer := w.parts.Clock.NewTimer(0)
@@ -322,7 +324,7 @@ func (w *worker) act() Phase {
 		}
 		switch {
 		case d.End != nil:
-			w.end(*d.End)
+			w.end(*d.End, nil)
 		case w.know.Phase == Syncing && d.Done:
 			w.terminate("all containers have ended")
 		case w.know.Phase == Terminating && d.Done:
@@ -334,13 +336,13 @@ func (w *worker) act() Phase {
 	}
 }
 
-// end stops the pod against its will.
-func (w *worker) end(why Rejection) {
+// end stops the pod against its will. annotations go on the Event.
+func (w *worker) end(why Rejection, annotations map[string]string) {
 	kind := v1.EventTypeWarning
 	if why.Reason == reasonDeadline {
 		kind = v1.EventTypeNormal
 	}
-	w.parts.Events.Event(podRef(w.pod), kind, why.Reason, why.Message)
+	w.parts.Events.AnnotatedEventf(podRef(w.pod), annotations, kind, why.Reason, "%s", why.Message)
 	w.know.Ended = &why
 	w.terminate(why.Reason)
 }
@@ -351,7 +353,7 @@ func (w *worker) evict(e Eviction) {
 		return
 	}
 	w.know.Disrupted = true
-	w.end(e.Rejection)
+	w.end(e.Rejection, e.Annotations)
 	if deadline := w.parts.Clock.Now().Add(max(e.Grace, time.Second)); deadline.Before(w.know.Deadline) {
 		w.know.Deadline = deadline
 	}
@@ -373,6 +375,22 @@ func (w *worker) terminated() {
 	w.parts.Objects.Unregister(w.uid)
 	w.publish() // who is told looks
 	w.released(w)
+}
+
+// vacate lets those go on who wait for the pod's end.
+func (w *worker) vacate() {
+	select {
+	case <-w.vacated:
+	default:
+		close(w.vacated)
+	}
+}
+
+// sweep removes what a terminated pod has left in the engine, although somebody could still ask for its logs.
+func (w *worker) sweep() {
+	if w.know.Phase == Terminated {
+		w.know.Remove = true
+	}
 }
 
 // busy lists the steps in flight, those first that began first.

@@ -38,12 +38,7 @@ func (c *Collector) measureDisks(ctx context.Context, u usage) disks {
 		return c.disks
 	}
 	d := disks{at: now, volumes: map[types.UID][]volume.Usage{}}
-	d.node = c.disk(c.cfg.Root)
-	if root, err := c.parts.ImageRoot(ctx); err == nil && root != "" {
-		d.images = c.disk(root)
-	} else {
-		klog.V(3).InfoS("Cannot find where the engine keeps images", "err", err)
-	}
+	c.nodeDisks(ctx, &d)
 	d.containers = c.measureContainers(ctx, u)
 	for _, p := range u.pods {
 		usages, err := c.parts.Volumes(p.pod)
@@ -54,6 +49,16 @@ func (c *Collector) measureDisks(ctx context.Context, u usage) disks {
 	}
 	c.disks, c.diskTaken = d, now
 	return d
+}
+
+// nodeDisks asks for the file systems of the node and of the images.
+func (c *Collector) nodeDisks(ctx context.Context, d *disks) {
+	d.node = c.disk(c.cfg.Root)
+	if root, err := c.parts.ImageRoot(ctx); err == nil && root != "" {
+		d.images = c.disk(root)
+	} else {
+		klog.V(3).InfoS("Cannot find where the engine keeps images", "err", err)
+	}
 }
 
 // measureContainers walks what containers have written. The engine is asked only for those that it was not asked for before.

@@ -248,6 +248,21 @@ func (c *Collector) Summary(ctx context.Context, onlyUsage bool) *summary.Summar
 	return c.summarize(u, &d)
 }
 
+// Node measures the node alone, now: memory, disks and processes, without rates and networks. What cannot be measured is missing.
+func (c *Collector) Node(ctx context.Context) *summary.NodeStats {
+	u := usage{at: c.parts.Clock.Now()}
+	var err error
+	if u.load, err = c.parts.Load(); err != nil {
+		klog.V(3).InfoS("Cannot measure the node", "err", err)
+	}
+	if u.system, err = c.meter.system(); err != nil {
+		klog.V(3).InfoS("Cannot measure the node", "err", err)
+	}
+	d := disks{at: u.at}
+	c.nodeDisks(ctx, &d)
+	return &c.summarize(u, &d).Node
+}
+
 // engine measures by the engine's own figures.
 type engine struct {
 	usage func(ctx context.Context, id string) (docker.Usage, error)

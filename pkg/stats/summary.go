@@ -34,6 +34,12 @@ func (c *Collector) summarize(u usage, d *disks) *summary.Summary {
 		stats.StartTime = metav1.NewTime(u.boot)
 		out.Node.SystemContainers = append(out.Node.SystemContainers, stats)
 	}
+	if load.CommitLimit > 0 {
+		out.Node.SystemContainers = append(out.Node.SystemContainers, summary.ContainerStats{
+			Name: summary.SystemContainerWindowsGlobalCommitMemory, StartTime: metav1.NewTime(u.boot),
+			Memory: &summary.MemoryStats{Time: at, UsageBytes: &load.Commit, AvailableBytes: new(less(load.CommitLimit, load.Commit))},
+		})
+	}
 	if d != nil {
 		out.Node.Network = networkStats(at, u.net)
 		out.Node.Fs = filesystem(d.at, d.node)

@@ -191,6 +191,8 @@ kind: KubeletConfiguration
 cgroupDriver: cgroupfs
 serverTLSBootstrap: true
 clusterDNS: [%s]
+evictionHard: {memory.available: 0%%, nodefs.available: 0%%, nodefs.inodesFree: 0%%, imagefs.available: 0%%, imagefs.inodesFree: 0%%}
+imageGCHighThresholdPercent: 100
 `, BootstrapToken, c.Control.Addr, kubernetesVersion, c.apiAddress(), PodCIDR, ServiceCIDR, DNSDomain, DNSAddress)
 }
 

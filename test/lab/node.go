@@ -50,6 +50,8 @@ func (h *Host) KubeletArgv() []string {
 		"--cni-conf-dir=" + h.Dir("cni"),
 		"--cni-bin-dir=" + cniPlugins,
 		"--cluster-cidr=" + h.cluster.both(PodCIDR, podCIDR6),
+		"--eviction-hard=", // the machine's disk and memory are not the host's: they must evict nobody
+		"--image-gc-high-threshold=100",
 		"--v=2",
 	}
 }

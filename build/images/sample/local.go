@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -79,6 +80,47 @@ func fill(args []string) error {
 		size -= int64(n)
 	}
 	return errors.Join(err, file.Close())
+}
+
+// hold writes to every page of the memory that it takes: what was never written to does not count.
+func hold(args []string) error {
+	n, err := number("hold", args)
+	if err != nil {
+		return err
+	}
+	kept := make([]byte, n)
+	for i := 0; i < n; i += os.Getpagesize() {
+		kept[i] = 1
+	}
+	fmt.Println("held", n)
+	err = sleep(nil)
+	runtime.KeepAlive(kept)
+	return err
+}
+
+func threads(args []string) error {
+	n, err := number("threads", args)
+	if err != nil {
+		return err
+	}
+	for range n {
+		go func() {
+			runtime.LockOSThread()
+			select {}
+		}()
+	}
+	return sleep(nil)
+}
+
+func number(command string, args []string) (int, error) {
+	if len(args) != 1 {
+		return 0, fmt.Errorf("%s: want a number", command)
+	}
+	n, err := strconv.Atoi(args[0])
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%s: %q: want a number of 0 or more", command, args[0])
+	}
+	return n, nil
 }
 
 // longLine is how long every 10000th line of count is: more than engines take in one piece.

@@ -31,6 +31,8 @@ func commands() []command {
 		{"ls", "[DIR...]   list directories", list},
 		{"write", "FILE TEXT   write a file", write},
 		{"fill", "FILE BYTES   write a file of that size", fill},
+		{"hold", "BYTES   take so much memory, and keep it until told to end", hold},
+		{"threads", "N   start so many threads, and keep them until told to end", threads},
 		{"count", "N [WIDTH]   print N numbered lines of at least WIDTH bytes, every 10000th of them long", count},
 		{"append", "FILE TEXT   add a line to a file", appendLine},
 		{"echoargs", "ARG...   print the arguments", echoArgs},

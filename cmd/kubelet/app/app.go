@@ -141,6 +141,9 @@ func (o *options) logStart(cfg kubelet.Config) {
 			klog.InfoS("This feature gate decides nothing here", "gate", name, "value", value)
 		}
 	}
+	if o.reservesForWindows(cfg.Platform.OS) {
+		klog.InfoS("Windows is left with memory of its own; --system-reserved=memory=... says how much", "memory", windowsReserve)
+	}
 	if elevated, err := host.Elevated(); err == nil && !elevated {
 		klog.InfoS("Not running as administrator (root): mounts, networks and addresses will fail")
 	}

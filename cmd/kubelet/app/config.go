@@ -46,11 +46,21 @@ var bindings = []daemon.Binding{
 	{Path: "enableProfilingHandler", Flag: "profiling"},
 	{Path: "enforceNodeAllocatable", Flag: "enforce-node-allocatable"},
 	{Path: "eventRecordQPS", Flag: "event-qps"},
+	{Path: "evictionHard", Flag: "eviction-hard"},
+	{Path: "evictionMaxPodGracePeriod", Flag: "eviction-max-pod-grace-period"},
+	{Path: "evictionMinimumReclaim", Flag: "eviction-minimum-reclaim"},
+	{Path: "evictionPressureTransitionPeriod", Flag: "eviction-pressure-transition-period"},
+	{Path: "evictionSoft", Flag: "eviction-soft"},
+	{Path: "evictionSoftGracePeriod", Flag: "eviction-soft-grace-period"},
 	{Path: "featureGates", Flag: "feature-gates"},
 	{Path: "fileCheckFrequency", Flag: "file-check-frequency"},
 	{Path: "healthzBindAddress", Flag: "healthz-bind-address"},
 	{Path: "healthzPort", Flag: "healthz-port"},
 	{Path: "httpCheckFrequency", Flag: "http-check-frequency"},
+	{Path: "imageGCHighThresholdPercent", Flag: "image-gc-high-threshold"},
+	{Path: "imageGCLowThresholdPercent", Flag: "image-gc-low-threshold"},
+	{Path: "imageMaximumGCAge", Flag: "maximum-image-ttl-duration"},
+	{Path: "imageMinimumGCAge", Flag: "minimum-image-ttl-duration"},
 	{Path: "imagePullCredentialsVerificationPolicy", Flag: "image-pull-credentials-verification-policy"},
 	{Path: "kubeAPIBurst", Flag: "kube-api-burst"},
 	{Path: "kubeAPIQPS", Flag: "kube-api-qps"},
@@ -93,8 +103,8 @@ var bindings = []daemon.Binding{
 	{Path: "tlsPrivateKeyFile", Flag: "tls-private-key-file"},
 }
 
-// fulfilled are fields without a flag of which nothing need be said: registerWithTaints acts, and the others ask for what is so in any case.
-var fulfilled = []string{"registerWithTaints", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
+// fulfilled are fields without a flag of which nothing need be said: the first two act, and the others ask for what is so in any case.
+var fulfilled = []string{"registerWithTaints", "mergeDefaultEvictionSettings", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
 	"failCgroupV1", "enableControllerAttachDetach", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"}
 
 // fileConfig is what --config and --config-dir say; the zero value is no file.

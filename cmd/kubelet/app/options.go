@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/winkube/winkube/pkg/credential"
+	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/kubelet"
 )
 
@@ -38,6 +39,10 @@ type options struct {
 	nodeStatusFrequency, syncFrequency time.Duration
 	statusReportFrequency              time.Duration
 	shutdown                           kubelet.Shutdown
+	eviction                           guard.Settings
+	evictionTransition                 time.Duration
+	evictionMaxGrace                   int
+	images                             guard.ImagePolicy
 
 	rootDir, certDir          string
 	podLogsDir                string
@@ -101,6 +106,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	o.addRuntimeFlags(fs)
 	o.addNetworkFlags(fs)
 	o.addServerFlags(fs)
+	o.addGuardFlags(fs)
 }
 
 func (o *options) addAPIFlags(fs *pflag.FlagSet) {

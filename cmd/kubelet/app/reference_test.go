@@ -38,4 +38,4 @@ func TestReference(t *testing.T) {
 	}
 }
 
-var systemFlags = []string{"root-dir", "pod-logs-dir", "resolv-conf", "log-file-max-size"}
+var systemFlags = []string{"root-dir", "pod-logs-dir", "resolv-conf", "log-file-max-size", "eviction-hard"}

@@ -35,7 +35,7 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	if (o.kubeconfig == "") == (o.apiServers == "") {
 		return cfg, fmt.Errorf("want exactly one of --kubeconfig and --api-servers")
 	}
-	for _, set := range []func(*kubelet.Config) error{o.setFiles, o.setNode, o.setEngine, o.setCgroups, o.setImages, o.setNetwork, o.setPods, o.setServer} {
+	for _, set := range []func(*kubelet.Config) error{o.setFiles, o.setNode, o.setGuard, o.setEngine, o.setCgroups, o.setImages, o.setNetwork, o.setPods, o.setServer} {
 		if err := set(&cfg); err != nil {
 			return cfg, err
 		}

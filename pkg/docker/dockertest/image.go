@@ -129,6 +129,19 @@ func (e *Engine) removeImage(w http.ResponseWriter, name string) {
 		refuse(w, http.StatusNotFound, "No such image: %s", name)
 		return
 	}
+	byID := strings.TrimPrefix(img.ID, "sha256:") == strings.TrimPrefix(name, "sha256:")
+	names := len(img.Names) + len(img.Digests)
+	if byID && len(img.Names) > 1 {
+		refuse(w, http.StatusConflict, "conflict: unable to delete %s (must be forced) - image is referenced in multiple repositories", img.ID)
+		return
+	}
+	if !byID && names > 1 {
+		is := func(n string) bool { return n == familiar(name) }
+		img.Names, img.Digests = slices.DeleteFunc(img.Names, is), slices.DeleteFunc(img.Digests, is)
+		e.tell(events.ImageEventType, events.ActionUnTag, events.Actor{ID: img.ID})
+		answer(w, http.StatusOK, []map[string]string{{"Untagged": familiar(name)}})
+		return
+	}
 	for _, b := range e.containers {
 		if b.image == img {
 			refuse(w, http.StatusConflict, "conflict: unable to remove repository reference %q (must force) - container %s is using its referenced image %s", name, b.id[:12], img.ID)

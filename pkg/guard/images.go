@@ -1,0 +1,204 @@
+package guard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
+)
+
+// ImagePolicy says when images that no container uses are removed.
+type ImagePolicy struct {
+	// High and Low are percent of the file system that holds the images: from High on the oldest are removed until Low is reached
+	// (imageGCHighThresholdPercent, imageGCLowThresholdPercent). High 100: never for their size.
+	High, Low int
+	// MinAge is how long an image stays at least after it was first seen (imageMinimumGCAge): who pulled it may be about to use it.
+	MinAge time.Duration
+	// MaxAge is how long an image stays at most after it was last used (imageMaximumGCAge); 0: however long.
+	MaxAge time.Duration
+}
+
+// Check says what is wrong, beginning with the flag.
+func (p ImagePolicy) Check() error {
+	switch {
+	case p.High < 0 || p.High > 100:
+		return fmt.Errorf("--image-gc-high-threshold=%d: want a percentage from 0 to 100", p.High)
+	case p.Low < 0 || p.Low > 100 || p.Low >= p.High && p.High > 0:
+		return fmt.Errorf("--image-gc-low-threshold=%d: want a percentage below --image-gc-high-threshold=%d", p.Low, p.High)
+	case p.MinAge < 0:
+		return fmt.Errorf("--minimum-image-ttl-duration=%s: want 0 or more", p.MinAge)
+	case p.MaxAge < 0 || p.MaxAge > 0 && p.MaxAge <= p.MinAge:
+		return fmt.Errorf("--maximum-image-ttl-duration=%s: want more than --minimum-image-ttl-duration=%s, or 0 for no such limit", p.MaxAge, p.MinAge)
+	}
+	return nil
+}
+
+// idle says that no image is ever removed for its age or for the disk's use.
+func (p ImagePolicy) idle() bool { return p.High >= 100 && p.MaxAge == 0 }
+
+// memory is what is known of an image over time. It begins with the agent: engines do not tell when an image was used.
+type memory struct{ first, used time.Time }
+
+// images remembers when images were used.
+type images map[string]memory
+
+// note takes in what is there.
+func (m images) note(all []docker.ImageUse, now time.Time) {
+	there := map[string]bool{}
+	for _, i := range all {
+		there[i.ID] = true
+		known, ok := m[i.ID]
+		if !ok {
+			known.first = now
+		}
+		if i.Used {
+			known.used = now
+		}
+		m[i.ID] = known
+	}
+	maps.DeleteFunc(m, func(id string, _ memory) bool { return !there[id] })
+}
+
+// last is when an image was last of use, as far as is known.
+func (m memory) last() time.Time {
+	if m.used.After(m.first) {
+		return m.used
+	}
+	return m.first
+}
+
+// unused are the images that may be removed: the one that was used longest ago first. Pinned ones never may. It is pure.
+func (m images) unused(all []docker.ImageUse, policy ImagePolicy, now time.Time) []docker.ImageUse {
+	var out []docker.ImageUse
+	for _, i := range all {
+		if !i.Used && !i.Pinned && now.Sub(m[i.ID].first) >= policy.MinAge {
+			out = append(out, i)
+		}
+	}
+	slices.SortFunc(out, func(a, b docker.ImageUse) int {
+		x, y := m[a.ID], m[b.ID]
+		return cmp.Or(x.used.Compare(y.used), x.first.Compare(y.first), cmp.Compare(a.ID, b.ID))
+	})
+	return out
+}
+
+// outlived are those of unused images that were not used for longer than the policy lets them stay.
+func (m images) outlived(unused []docker.ImageUse, policy ImagePolicy, now time.Time) []docker.ImageUse {
+	if policy.MaxAge == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(unused), func(i docker.ImageUse) bool { return now.Sub(m[i.ID].last()) <= policy.MaxAge })
+}
+
+// excess is how many bytes of images are too many on a disk; 0: none.
+func (p ImagePolicy) excess(disk host.Disk) uint64 {
+	available := min(disk.Available, disk.Capacity)
+	if disk.Capacity == 0 || p.High >= 100 || 100-int(available*100/disk.Capacity) < p.High {
+		return 0
+	}
+	want := disk.Capacity / 100 * uint64(100-p.Low)
+	return want - min(want, available)
+}
+
+// ImageParts is what images are collected with.
+type ImageParts struct {
+	// List tells all images of the engine, and which of them a container, whoever made it, was made from.
+	List func(context.Context) ([]docker.ImageUse, error)
+	// Remove removes an image under all its names; the engine refuses what a container uses.
+	Remove func(ctx context.Context, id string) error
+	// Disk measures the file system that holds them.
+	Disk func(context.Context) (host.Disk, error)
+}
+
+const (
+	imagePeriod     = 5 * time.Minute
+	reasonDiskFull  = "FreeDiskSpaceFailed"
+	reasonCapacity  = "InvalidDiskCapacity"
+	reasonImageFail = "ImageGCFailed"
+)
+
+// collectImages removes images as the policy has it. All of it belongs to the loop.
+func (g *Guard) collectImages(ctx context.Context) {
+	if g.cfg.Images.idle() {
+		return
+	}
+	if err := g.tryCollectImages(ctx); err != nil && ctx.Err() == nil {
+		klog.ErrorS(err, "Cannot keep images within their limits")
+		g.parts.NodeEvent(v1.EventTypeWarning, reasonImageFail, err.Error())
+	}
+}
+
+func (g *Guard) tryCollectImages(ctx context.Context) error {
+	unused, err := g.unusedImages(ctx)
+	if err != nil {
+		return err
+	}
+	now := g.parts.Clock.Now()
+	old := g.images.outlived(unused, g.cfg.Images, now)
+	_, err = g.removeImages(ctx, old, ^uint64(0))
+	if err != nil {
+		return err
+	}
+	disk, err := g.parts.Images.Disk(ctx)
+	if err != nil {
+		return err
+	}
+	if disk.Capacity == 0 {
+		const problem = "invalid capacity 0 on image filesystem"
+		g.parts.NodeEvent(v1.EventTypeWarning, reasonCapacity, problem)
+		return errors.New(problem)
+	}
+	excess := g.cfg.Images.excess(disk)
+	if excess == 0 {
+		return nil
+	}
+	klog.InfoS("Removing images: the file system that holds them is too full", "capacity", disk.Capacity, "available", disk.Available, "excess", excess)
+	rest := slices.DeleteFunc(unused, func(i docker.ImageUse) bool {
+		return slices.ContainsFunc(old, func(o docker.ImageUse) bool { return o.ID == i.ID })
+	})
+	freed, err := g.removeImages(ctx, rest, excess)
+	if err != nil || freed >= excess {
+		return err
+	}
+	message := fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %d bytes used). Failed to free sufficient space by "+
+		"deleting unused images (freed %d bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+		100-disk.Available*100/disk.Capacity, disk.Capacity, freed)
+	g.parts.NodeEvent(v1.EventTypeWarning, reasonDiskFull, message)
+	return errors.New(message)
+}
+
+// unusedImages lists what may be removed, and remembers what is used.
+func (g *Guard) unusedImages(ctx context.Context) ([]docker.ImageUse, error) {
+	all, err := g.parts.Images.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := g.parts.Clock.Now()
+	g.images.note(all, now)
+	return g.images.unused(all, g.cfg.Images, now), nil
+}
+
+// removeImages removes images in their order until so many bytes are free, as far as the engine tells their size: layers may be shared.
+func (g *Guard) removeImages(ctx context.Context, list []docker.ImageUse, bytes uint64) (freed uint64, err error) {
+	for _, i := range list {
+		if freed >= bytes || ctx.Err() != nil {
+			break
+		}
+		klog.InfoS("Removing an image that nobody uses", "id", i.ID, "names", i.Names, "size", i.Size)
+		if problem := g.parts.Images.Remove(ctx, i.ID); problem != nil {
+			err = errors.Join(err, problem)
+			continue
+		}
+		freed += uint64(max(i.Size, 0))
+	}
+	return freed, err
+}

@@ -1,0 +1,77 @@
+package guard
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// state is what earlier looks have found. The zero value: nothing. Nothing in it is changed once it is made.
+type state struct {
+	since map[Threshold]time.Time            // since when a threshold has been crossed
+	seen  map[v1.NodeConditionType]time.Time // when a condition was last found
+	due   []Threshold                        // crossed for their grace and not resolved yet
+}
+
+// look takes in observations: it says which conditions the node is in, sorted, and which thresholds ask for something to be given back, in
+// the order of signals. A threshold that has become due stays so until Reclaim more than its value is there; a condition stays for
+// transition after it was last found (evictionPressureTransitionPeriod). It is pure.
+func (s state) look(all []Threshold, o Observations, transition time.Duration, now time.Time) (next state, conditions []v1.NodeConditionType) {
+	next = state{since: map[Threshold]time.Time{}, seen: map[v1.NodeConditionType]time.Time{}}
+	for _, t := range all {
+		if !t.crossed(o, false) && !(slices.Contains(s.due, t) && t.crossed(o, true)) {
+			continue
+		}
+		since, ok := s.since[t]
+		if !ok {
+			since = now
+		}
+		next.since[t] = since
+		next.seen[t.Signal.condition()] = now
+		if now.Sub(since) >= t.Grace {
+			next.due = append(next.due, t)
+		}
+	}
+	for condition, at := range s.seen {
+		if _, ok := next.seen[condition]; !ok {
+			next.seen[condition] = at
+		}
+	}
+	for condition, at := range next.seen {
+		if at.Equal(now) || now.Sub(at) < transition {
+			conditions = append(conditions, condition)
+		}
+	}
+	slices.Sort(conditions)
+	return next, conditions
+}
+
+// crossed says whether less is left than t wants, with its Reclaim if that is asked for. What was not measured is not crossed.
+func (t Threshold) crossed(o Observations, reclaim bool) bool {
+	seen, ok := o[t.Signal]
+	if !ok {
+		return false
+	}
+	want := t.Value.of(seen.Capacity)
+	if reclaim {
+		want += t.Reclaim.of(seen.Capacity)
+	}
+	return seen.Available < want
+}
+
+// satisfied says whether nothing more need be given back.
+func satisfied(all []Threshold, o Observations) bool {
+	return !slices.ContainsFunc(all, func(t Threshold) bool { return t.crossed(o, true) })
+}
+
+// reclaims says whether images and dead containers lie on the file system of a signal. dedicated: imagefs is a file system of its own.
+func (s Signal) reclaims(dedicated bool) bool {
+	switch s {
+	case NodeFSAvailable, NodeFSInodes:
+		return !dedicated
+	case ImageFSAvailable, ImageFSInodes:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,213 @@
+package guard
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	helper "k8s.io/component-helpers/resource"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// candidate is a pod that could be evicted, and what it uses.
+type candidate struct {
+	pod   *v1.Pod
+	stats *summary.PodStats // nil: not measured
+}
+
+// rank puts those first who have to go first: whoever is not measured, then who uses more than it requested, then the lower priority, then
+// who uses more above its request. Of processes there are no requests: there it is priority, then their number. It is pure.
+func rank(all []candidate, signal Signal, dedicated bool) []candidate {
+	out := slices.Clone(all)
+	starved := signal.resource()
+	slices.SortStableFunc(out, func(a, b candidate) int {
+		if (a.stats == nil) != (b.stats == nil) {
+			return before(a.stats == nil)
+		}
+		if starved != pids {
+			if x, y := a.excess(signal, dedicated) > 0, b.excess(signal, dedicated) > 0; x != y {
+				return before(x)
+			}
+		}
+		return cmp.Or(cmp.Compare(priority(a.pod), priority(b.pod)),
+			cmp.Compare(b.excess(signal, dedicated), a.excess(signal, dedicated)),
+			cmp.Compare(a.pod.Namespace+"/"+a.pod.Name, b.pod.Namespace+"/"+b.pod.Name))
+	})
+	return out
+}
+
+func before(first bool) int {
+	if first {
+		return -1
+	}
+	return 1
+}
+
+func priority(p *v1.Pod) int32 {
+	if p.Spec.Priority == nil {
+		return 0
+	}
+	return *p.Spec.Priority
+}
+
+// excess is how much more than its request a pod uses of a signal's resource.
+func (c candidate) excess(signal Signal, dedicated bool) int64 {
+	if c.stats == nil {
+		return 0
+	}
+	request := func(name v1.ResourceName) int64 {
+		q := helper.PodRequests(c.pod, helper.PodResourcesOptions{})[name]
+		return q.Value()
+	}
+	switch signal.resource() {
+	case v1.ResourceMemory:
+		return workingSet(c.stats.Memory) - request(v1.ResourceMemory)
+	case pids:
+		if s := c.stats.ProcessStats; s != nil && s.ProcessCount != nil {
+			return int64(*s.ProcessCount)
+		}
+		return 0
+	}
+	bytes, files := c.disk(signal, dedicated)
+	if signal.resource() == inodes {
+		return files
+	}
+	return bytes - request(v1.ResourceEphemeralStorage)
+}
+
+func workingSet(m *summary.MemoryStats) int64 {
+	if m == nil || m.WorkingSetBytes == nil {
+		return 0
+	}
+	return int64(*m.WorkingSetBytes)
+}
+
+// disk is what a pod takes of the file system of a signal. Root file systems lie with the images, logs and volumes on nodefs, all on one
+// where the two are not apart. (The engine keeps logs with the containers, but their place in the rank is upstream's.)
+func (c candidate) disk(signal Signal, dedicated bool) (bytes, files int64) {
+	add := func(fs *summary.FsStats) {
+		if fs != nil && fs.UsedBytes != nil {
+			bytes += int64(*fs.UsedBytes)
+		}
+		if fs != nil && fs.InodesUsed != nil {
+			files += int64(*fs.InodesUsed)
+		}
+	}
+	onNode := signal == NodeFSAvailable || signal == NodeFSInodes
+	for _, container := range c.stats.Containers {
+		if !dedicated || !onNode {
+			add(container.Rootfs)
+		}
+		if !dedicated || onNode {
+			add(container.Logs)
+		}
+	}
+	if dedicated && !onNode {
+		return bytes, files
+	}
+	for _, v := range c.stats.VolumeStats {
+		if local(c.pod, v.Name) {
+			add(&v.FsStats)
+		}
+	}
+	return bytes, files
+}
+
+// local says whether a volume lies on the node's disk.
+func local(p *v1.Pod, name string) bool {
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; v.Name == name {
+			return v.HostPath != nil || v.ConfigMap != nil || v.GitRepo != nil || v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumDefault
+		}
+	}
+	return false
+}
+
+// choose is who has to go for the sake of a threshold: the first who may. ok false: nobody.
+func choose(all []candidate, t Threshold, dedicated bool) (candidate, bool) {
+	for _, c := range rank(all, t.Signal, dedicated) {
+		if !pod.Critical(c.pod) {
+			return c, true
+		}
+	}
+	return candidate{}, false
+}
+
+// graceFor is what the containers of p get to stop: a moment for the sake of a hard threshold, else what the pod wants, at most what the node
+// allows (evictionMaxPodGracePeriod).
+func graceFor(p *v1.Pod, t Threshold, most time.Duration) time.Duration {
+	if t.Grace == 0 {
+		return grace
+	}
+	if own := p.Spec.TerminationGracePeriodSeconds; own != nil {
+		return min(most, time.Duration(*own)*time.Second)
+	}
+	return most
+}
+
+// What an evicted pod's status and Event say, in upstream's words.
+const (
+	messageLow       = "The node was low on resource: %s. "
+	messageThreshold = "Threshold quantity: %s, available: %s. "
+	messageUsing     = "%s %s was using %s, request is %s, has larger consumption of %s. "
+)
+
+// Annotations of the Event of an eviction, which tools read.
+const (
+	annotationContainers = "offending_containers"
+	annotationUsage      = "offending_containers_usage"
+	annotationPod        = "offending_pod"
+	annotationPodUsage   = "offending_pod_usage"
+	annotationStarved    = "starved_resource"
+)
+
+// explain is what the pod's status says of an eviction for t, and what its Event says beside.
+func (c candidate) explain(t Threshold, o Observations) (message string, annotations map[string]string) {
+	starved := t.Signal.resource()
+	message = fmt.Sprintf(messageLow, starved)
+	if seen, ok := o[t.Signal]; ok {
+		message += fmt.Sprintf(messageThreshold, t.Value.text(seen.Capacity, t.Signal), resource.NewQuantity(seen.Available, t.Signal.format()))
+	}
+	annotations = map[string]string{annotationStarved: string(starved)}
+	if c.stats == nil {
+		return message, annotations
+	}
+	if r := c.pod.Spec.Resources; r != nil && starved == v1.ResourceMemory {
+		if request, ok := r.Requests[starved]; ok {
+			usage := resource.NewQuantity(workingSet(c.stats.Memory), resource.BinarySI).String()
+			message += fmt.Sprintf(messageUsing, "Pod", c.pod.Name, usage, request.String(), starved)
+			annotations[annotationPod], annotations[annotationPodUsage] = c.pod.Name, usage
+		}
+	}
+	var names, usages []string
+	for _, stats := range c.stats.Containers {
+		_, spec, ok := pod.FindContainer(c.pod, stats.Name)
+		usage, measured := containerUse(&stats, starved)
+		if !ok || !measured {
+			continue
+		}
+		if request := spec.Resources.Requests[starved]; usage.Cmp(request) > 0 {
+			message += fmt.Sprintf(messageUsing, "Container", stats.Name, usage.String(), request.String(), starved)
+			names, usages = append(names, stats.Name), append(usages, usage.String())
+		}
+	}
+	annotations[annotationContainers], annotations[annotationUsage] = strings.Join(names, ","), strings.Join(usages, ",")
+	return message, annotations
+}
+
+// containerUse is what a container uses of a resource that containers request.
+func containerUse(c *summary.ContainerStats, name v1.ResourceName) (*resource.Quantity, bool) {
+	switch {
+	case name == v1.ResourceMemory && c.Memory != nil && c.Memory.WorkingSetBytes != nil:
+		return resource.NewQuantity(workingSet(c.Memory), resource.BinarySI), true
+	case name == v1.ResourceEphemeralStorage && c.Rootfs != nil && c.Rootfs.UsedBytes != nil && c.Logs != nil && c.Logs.UsedBytes != nil:
+		return resource.NewQuantity(int64(*c.Rootfs.UsedBytes+*c.Logs.UsedBytes), resource.BinarySI), true
+	}
+	return nil, false
+}

@@ -1,0 +1,70 @@
+package kubelet
+
+import (
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/guard"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/node"
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/volume"
+)
+
+// makeGuard makes what keeps the node from running out of memory, disk and processes. It asks pods and figures, which come after it since
+// admission asks it.
+func (k *Kubelet) makeGuard(volumes *volume.Manager) *guard.Guard {
+	parts := guard.Parts{
+		Pods: func() []pod.View { return k.pods.Snapshot() }, Volumes: volumes.Usage, Files: volumes.FilesUsed, Container: k.engine.DiskUsage,
+		Evict:     func(uid types.UID, e pod.Eviction) { k.pods.Evict(uid, e) },
+		Ended:     func(uid types.UID) <-chan struct{} { return k.pods.Vacated(uid) },
+		Node:      func(ctx context.Context) *summary.NodeStats { return k.figures.Node(ctx) },
+		Summary:   func(ctx context.Context) *summary.Summary { return k.figures.Summary(ctx, false) },
+		Dedicated: k.imagesApart,
+		Sweep:     func() { k.pods.Sweep() },
+		Images:    guard.ImageParts{List: k.engine.ImageUses, Remove: k.engine.RemoveImage, Disk: k.imageDisk},
+		Changed:   func() { k.node.Kick() },
+		NodeEvent: k.nodeEvent, Clock: clock.RealClock{},
+	}
+	if k.cfg.Platform.OS == "linux" {
+		alarm, err := cgroup.NewAlarm("/proc", func() cgroup.Place { return k.cgroups.place() })
+		if err == nil {
+			parts.Alarm = alarm
+		} else {
+			klog.ErrorS(err, "The kernel does not tell when memory runs out; it is looked at every ten seconds")
+		}
+	}
+	return guard.New(k.cfg.Guard, parts)
+}
+
+// imagesApart says whether the engine keeps images on another file system than the one that is the node's.
+func (k *Kubelet) imagesApart(ctx context.Context) (bool, error) {
+	root, err := k.imageRoot(ctx)
+	if err != nil {
+		return false, err
+	}
+	same, err := host.SameDisk(k.cfg.RootDir, root)
+	return !same, err
+}
+
+func (k *Kubelet) imageDisk(ctx context.Context) (host.Disk, error) {
+	root, err := k.imageRoot(ctx)
+	if err != nil {
+		return host.Disk{}, err
+	}
+	return host.DiskUsage(root)
+}
+
+// pressure is guard's Conditions in the words of package node.
+func (k *Kubelet) pressure() node.Pressure {
+	conditions := k.guard.Conditions()
+	has := func(c v1.NodeConditionType) bool { return slices.Contains(conditions, c) }
+	return node.Pressure{Memory: has(v1.NodeMemoryPressure), Disk: has(v1.NodeDiskPressure), PID: has(v1.NodePIDPressure)}
+}
