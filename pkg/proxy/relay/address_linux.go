@@ -245,7 +245,7 @@ func (a *netlinkAddresses) Changes(ctx context.Context) (<-chan struct{}, error)
 		default:
 		}
 	}
-	if err := a.watchRoutes(ctx, hint); err != nil {
+	if err := errors.Join(a.watchRoutes(ctx, hint), watchGuard(ctx, hint)); err != nil {
 		return nil, err
 	}
 	go func() {

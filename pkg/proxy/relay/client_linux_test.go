@@ -201,6 +201,46 @@ func answerTraces(t *testing.T) string {
 	return text
 }
 
+// TestRulesTakenAway: whoever takes rules or routes of ours away is seen, and the next Set brings them back.
+func TestRulesTakenAway(t *testing.T) {
+	a := ranged(t, "10.96.0.0/12")
+	if !a.CanKeepClients() {
+		t.Skip("sockets with a client's address are not allowed here")
+	}
+	hints, err := a.Changes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.KeepClients(true)
+	set4(t, a, "10.96.0.1")
+	const there = "2 rules, 2 routes, marked"
+	for _, taken := range []string{"nft flush ruleset", "nft delete table inet winkube-proxy", "nft flush chain inet winkube-proxy input", "ip rule del priority 119", "ip route flush table 119"} {
+		if _, err := command.New().Run(t.Context(), nil, "nft", "add", "table", "inet", "another"); err != nil {
+			t.Fatal(err)
+		}
+		for quiet := false; !quiet; { // what we have done ourselves
+			select {
+			case <-hints:
+			case <-time.After(200 * time.Millisecond):
+				quiet = true
+			}
+		}
+		words := strings.Fields(taken)
+		if _, err := command.New().Run(t.Context(), nil, words[0], words[1:]...); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-hints:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: no hint", taken)
+		}
+		set4(t, a, "10.96.0.1")
+		if got := answerTraces(t); got != there {
+			t.Errorf("after %s: %s; want %s", taken, got, there)
+		}
+	}
+}
+
 // TestApart: answers pass this host only where it stands between the two.
 func TestApart(t *testing.T) {
 	inNamespace(t)

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -189,4 +191,53 @@ func rulesetGeneration() (uint32, error) {
 		}
 	}
 	return 0, errors.New("cannot read the generation of nftables: the kernel does not say")
+}
+
+// watchGuard calls hint when the table of rules, or a part of it, or a rule that leads answers back, is taken away. What a transaction of our own
+// replaces counts too: the comparison that follows finds nothing to do.
+func watchGuard(ctx context.Context, hint func()) error {
+	const nftables, rules4, rules6 = 7, 8, 19 // NFNLGRP_NFTABLES, RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE
+	for protocol, groups := range map[int][]uint{unix.NETLINK_NETFILTER: {nftables}, unix.NETLINK_ROUTE: {rules4, rules6}} {
+		socket, err := nl.Subscribe(protocol, groups...)
+		if err != nil {
+			return fmt.Errorf("cannot watch the host's rules: %w", err)
+		}
+		context.AfterFunc(ctx, socket.Close)
+		go func() {
+			for {
+				messages, _, err := socket.Receive()
+				if ctx.Err() != nil {
+					return
+				}
+				// An error says that there was more than the socket holds: something may have been ours.
+				if err != nil || slices.ContainsFunc(messages, takesRule) {
+					hint()
+				}
+				if err != nil && !errors.Is(err, unix.ENOBUFS) {
+					klog.ErrorS(err, "Cannot watch the host's rules any more: what is taken away comes back when everything is compared")
+					return
+				}
+			}
+		}()
+	}
+	return nil
+}
+
+// takesRule says whether a message of the kernel tells of the end of a rule that may be ours.
+func takesRule(m syscall.NetlinkMessage) bool {
+	const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
+	switch m.Header.Type {
+	case unix.RTM_DELRULE:
+		return true
+	case subsystem | unix.NFT_MSG_DELTABLE, subsystem | unix.NFT_MSG_DELCHAIN, subsystem | unix.NFT_MSG_DELRULE:
+	default:
+		return false
+	}
+	if len(m.Data) < nl.SizeofNfgenmsg {
+		return false
+	}
+	attributes, err := nl.ParseRouteAttr(m.Data[nl.SizeofNfgenmsg:])
+	return err == nil && slices.ContainsFunc(attributes, func(a syscall.NetlinkRouteAttr) bool {
+		return a.Attr.Type == unix.NFTA_TABLE_NAME && string(bytes.TrimRight(a.Value, "\x00")) == guardTable // the first attribute of each of them
+	})
 }

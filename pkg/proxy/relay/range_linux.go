@@ -179,6 +179,9 @@ func (a *netlinkAddresses) watchRoutes(ctx context.Context, hint func()) error {
 	}
 	go func() {
 		for update := range updates {
+			if update.Table == answerTable && update.Type == unix.RTM_DELROUTE {
+				hint()
+			}
 			to := destination(&update.Route)
 			if isOurs(&update.Route) && update.Type == unix.RTM_NEWROUTE || update.Table == unix.RT_TABLE_LOCAL && !isOurs(&update.Route) || !to.IsValid() {
 				continue
