@@ -114,7 +114,7 @@ func (l *Loop) Run(ctx context.Context, synced <-chan struct{}) error {
 	case <-synced:
 	}
 	l.step(ctx, nil, true)
-	debug.FreeOSMemory() // reading everything took a multiple of what is kept
+	go debug.FreeOSMemory() // reading everything took a multiple of what is kept
 	resync := l.cfg.Clock.NewTicker(l.cfg.Resync)
 	defer resync.Stop()
 	for {

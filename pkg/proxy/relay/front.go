@@ -2,7 +2,6 @@ package relay
 
 import (
 	"errors"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -26,7 +25,7 @@ type front struct {
 	protocol v1.Protocol
 	balancer *balancer
 	route    atomic.Pointer[proxy.Route]
-	sockets  map[netip.AddrPort]socket // of Sync only
+	sockets  []listening // of Sync only; mostly one, for which a map would be large
 	carrier  carrier
 	pressure pressure
 }
@@ -52,6 +51,12 @@ type carrier interface {
 // socket is what listens on one address of a front.
 type socket interface {
 	close() // stops listening; returns when nothing new can come in
+}
+
+// listening is a socket and where it listens.
+type listening struct {
+	addr   netip.AddrPort
+	socket socket
 }
 
 // ownSockets are all sockets on which the relay listens, by frontKey. An endpoint that is one of them would have the relay talk to itself
@@ -86,7 +91,7 @@ var (
 )
 
 func newFront(cfg *Config, own *ownSockets, keep *atomic.Bool, n *counts, p plane, protocol v1.Protocol) *front {
-	f := &front{cfg: cfg, own: own, keep: keep, counts: n, protocol: protocol, balancer: newBalancer(cfg.Clock), sockets: map[netip.AddrPort]socket{}}
+	f := &front{cfg: cfg, own: own, keep: keep, counts: n, protocol: protocol, balancer: newBalancer(cfg.Clock)}
 	f.carrier = p.carry(f)
 	return f
 }
@@ -104,14 +109,16 @@ func (f *front) set(route proxy.Route, addrs []netip.AddrPort) error {
 	if len(route.Backends) == 0 && !route.Drop {
 		addrs = nil
 	}
-	for _, addr := range slices.Collect(maps.Keys(f.sockets)) {
-		if !slices.Contains(addrs, addr) {
-			f.shut(addr)
+	f.sockets = slices.DeleteFunc(f.sockets, func(l listening) bool {
+		gone := !slices.Contains(addrs, l.addr)
+		if gone {
+			f.shut(l)
 		}
-	}
+		return gone
+	})
 	var errs []error
 	for _, addr := range addrs {
-		if f.sockets[addr] != nil {
+		if slices.ContainsFunc(f.sockets, func(l listening) bool { return l.addr == addr }) {
 			continue
 		}
 		s, err := f.carrier.listen(addr)
@@ -119,16 +126,15 @@ func (f *front) set(route proxy.Route, addrs []netip.AddrPort) error {
 			errs = append(errs, err)
 			continue
 		}
-		f.sockets[addr] = s
+		f.sockets = append(f.sockets, listening{addr, s})
 		f.own.add(frontKey{f.protocol, addr})
 	}
 	return errors.Join(errs...)
 }
 
-func (f *front) shut(addr netip.AddrPort) {
-	f.own.remove(frontKey{f.protocol, addr})
-	f.sockets[addr].close()
-	delete(f.sockets, addr)
+func (f *front) shut(l listening) {
+	f.own.remove(frontKey{f.protocol, l.addr})
+	l.socket.close()
 }
 
 func hasBackend(route *proxy.Route, addr netip.AddrPort) bool {
@@ -138,8 +144,9 @@ func hasBackend(route *proxy.Route, addr netip.AddrPort) bool {
 
 // close ends the front and everything that came in through it.
 func (f *front) close() {
-	for addr := range f.sockets {
-		f.shut(addr)
+	for _, l := range f.sockets {
+		f.shut(l)
 	}
+	f.sockets = nil
 	f.carrier.close()
 }

@@ -103,13 +103,14 @@ func guardScript(ranges []netip.Prefix, single []netip.Addr, answers bool) strin
 	}
 	fmt.Fprint(&s, `	chain input {
 		type filter hook input priority filter - 5; policy accept;
+		tcp flags & (fin | syn | rst | ack) != syn accept
 		ip daddr @ranges4 jump service
 		ip daddr @addresses4 jump service
 		ip6 daddr @ranges6 jump service
 		ip6 daddr @addresses6 jump service
 	}
 	chain service {
-		tcp flags & (fin | syn | rst | ack) == syn socket wildcard 1 reject with tcp reset
+		meta l4proto tcp socket wildcard 1 reject with tcp reset
 		meta l4proto udp socket wildcard 1 reject
 	}
 }

@@ -173,7 +173,7 @@ func (h *testHost) Traces(t *testing.T) []string {
 func (h *testHost) Writes() int {
 	for _, f := range h.relay.fronts {
 		for _, s := range f.sockets {
-			h.seen[s] = true
+			h.seen[s.socket] = true
 		}
 	}
 	return len(h.seen) + h.addresses.Writes()
