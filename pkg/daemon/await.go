@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ErrShutdown is why the context of Run ended (context.Cause) when Windows shuts down: there is time to end pods in order, as much as the
-// service was installed with.
+// ErrShutdown is why the context of Run ended (context.Cause) when the host shuts down and waits for us: there is time to end pods in order, as
+// much as the service of Windows was installed with, or systemd-logind allows.
 var ErrShutdown = errors.New("the host shuts down")
 
 // needed are the services without which there are no containers and no network. They are waited for here, and not by the service manager:

@@ -72,7 +72,7 @@ func TestBadLoggingFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--logging-format=json":                  `--logging-format: "json"`,
+		"--logging-format=xml":                   `--logging-format: "xml"`,
 		"--log-flush-frequency=0s":               "--log-flush-frequency: 0s",
 		"--logtostderr --log-dir=" + file + "/x": "--log-dir",
 	} {

@@ -37,6 +37,9 @@ func AsService(fs *pflag.FlagSet) bool {
 	return err == nil && asService
 }
 
+// UntilShutdown is ctx: the service manager tells of a shutdown by itself.
+func UntilShutdown(ctx context.Context, _ string, _ time.Duration) context.Context { return ctx }
+
 // neededPatience is how long the services of needed may take after a boot. Then we start all the same, and say on the Node what is missing.
 const neededPatience = 3 * time.Minute
 

@@ -42,7 +42,7 @@ func AddFlags(fs *pflag.FlagSet) {
 	fs.AddGoFlagSet(logs)
 	fs.Int("log-file-max-files", 5, "number of files kept of --log-file, the one that is written to among them")
 	fs.Duration("log-flush-frequency", 5*time.Second, "longest time between two writes of buffered log lines to a log file")
-	fs.String("logging-format", "text", "format of the log: text")
+	fs.String("logging-format", "text", "format of the log: text, or json with one object a line")
 	fs.Var(new(versionValue), "version", "print the version and end; raw: also our own version, commit and build")
 	fs.Lookup("version").NoOptDefVal = "true"
 	addServiceFlag(fs)
@@ -69,8 +69,9 @@ func UserAgent(component string) string {
 // startLogging makes klog follow the flags: a log file or directory is meant to be written to even where --logtostderr, whose default
 // would keep it empty, is not given.
 func startLogging(fs *pflag.FlagSet) error {
-	if f := fs.Lookup("logging-format"); f != nil && f.Value.String() != "text" {
-		return fmt.Errorf("--logging-format: %q: the one format is text", f.Value)
+	format := fs.Lookup("logging-format")
+	if format != nil && format.Value.String() != "text" && format.Value.String() != "json" {
+		return fmt.Errorf("--logging-format: %q: want text or json", format.Value)
 	}
 	if (fs.Changed("log-file") || fs.Changed("log-dir")) && !fs.Changed("logtostderr") {
 		if err := fs.Set("logtostderr", "false"); err != nil {
@@ -88,25 +89,39 @@ func startLogging(fs *pflag.FlagSet) error {
 			return err
 		}
 	}
-	return rotateLog(fs)
+	out, err := rotatedLog(fs)
+	switch {
+	case err != nil:
+		return err
+	case format != nil && format.Value.String() == "json":
+		if fs.Changed("log-dir") {
+			return fmt.Errorf("--log-dir=%s: want --log-file with --logging-format=json", fs.Lookup("log-dir").Value)
+		}
+		if out == nil {
+			out = os.Stderr
+		}
+		logJSON(out)
+	case out != nil:
+		klog.SetOutput(out) // with --log-file klog writes each line once, whatever its severity
+	}
+	return nil
 }
 
-// rotateLog makes klog write to --log-file by way of rotated.
-func rotateLog(fs *pflag.FlagSet) error {
+// rotatedLog writes to --log-file; nil where there is none.
+func rotatedLog(fs *pflag.FlagSet) (io.Writer, error) {
 	path, keep := fs.Lookup("log-file"), fs.Lookup("log-file-max-files")
 	if path == nil || keep == nil || path.Value.String() == "" {
-		return nil
+		return nil, nil
 	}
 	files, err := fs.GetInt("log-file-max-files")
 	if err != nil || files < 1 {
-		return fmt.Errorf("--log-file-max-files=%s: want at least 1", keep.Value)
+		return nil, fmt.Errorf("--log-file-max-files=%s: want at least 1", keep.Value)
 	}
 	size, err := strconv.ParseInt(fs.Lookup("log-file-max-size").Value.String(), 10, 32)
 	if err != nil {
-		return fmt.Errorf("--log-file-max-size=%s: want a number of megabytes", fs.Lookup("log-file-max-size").Value)
+		return nil, fmt.Errorf("--log-file-max-size=%s: want a number of megabytes", fs.Lookup("log-file-max-size").Value)
 	}
-	klog.SetOutput(&rotated{path: path.Value.String(), limit: size << 20, keep: files}) // with --log-file klog writes each line once, whatever its severity
-	return nil
+	return &rotated{path: path.Value.String(), limit: size << 20, keep: files}, nil
 }
 
 // checkLogPath finds out now what klog would end the program for later: it cannot create its file.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -26,17 +27,26 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/server"
+	"github.com/winkube/winkube/pkg/stats"
 )
 
 // prober is probe.Prober in the words of package pod, which stands beside it and not above it.
-type prober struct{ *probe.Prober }
+type prober struct {
+	*probe.Prober
+	count *stats.Probes
+}
 
 func (p prober) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.ProbeTarget) (bool, string, error) {
 	env := make([]string, len(target.Env))
 	for i, variable := range target.Env {
 		env[i] = variable.Name + "=" + variable.Value
 	}
-	return p.Prober.Probe(ctx, handler, probe.Target{ContainerID: target.ContainerID, PodIP: target.PodIP, Ports: target.Ports, Env: env})
+	begin := time.Now()
+	ok, detail, err := p.Prober.Probe(ctx, handler, probe.Target{ContainerID: target.ContainerID, PodIP: target.PodIP, Ports: target.Ports, Env: env})
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // else it was ended, and nothing came of it
+		p.count.Count(target.Pod, target.Container, target.Kind, ok, err, time.Since(begin))
+	}
+	return ok, detail, err
 }
 
 // lookup is pod.Manager in the words of package server.
@@ -219,9 +229,9 @@ func debugHandler(pods *pod.Manager) http.Handler {
 	})
 }
 
-// metricsHandler serves what the process itself costs. The registry is ours, so that no library adds to it behind our back.
-func metricsHandler() http.Handler {
+// metricsHandler serves what the agent knows of its pods, and what its process costs. The registry is ours, so that no library adds to it behind our back.
+func metricsHandler(agent stats.Agent) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(agent, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

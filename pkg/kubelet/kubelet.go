@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"sync"
 	"time"
@@ -21,7 +22,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/admit"
+	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/credential"
+	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/host"
@@ -64,6 +67,13 @@ type Config struct {
 	Configz       any // the KubeletConfiguration in use; it must hold no secret
 	Shutdown      Shutdown
 	Guard         guard.Config
+	Logs          Logs
+}
+
+// Logs says which of the host's logs are served on /logs/.
+type Logs struct {
+	Dir   string // whose files are; "": nothing is served (enableSystemLogHandler: false)
+	Query bool   // and what services have logged elsewhere (enableSystemLogQuery)
 }
 
 const (
@@ -122,7 +132,6 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		return nil, err
 	}
 	k.guard = k.makeGuard(volumes)
-
 	admitter := admit.New(admit.Config{
 		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
 		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: k.allocatable,
@@ -136,12 +145,13 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
+	probes := stats.NewProbes(func() []pod.View { return k.pods.Snapshot() })
 	imageVolumes.resolver, cfg.Source.Client, cfg.Source.Registered = resolver, client, k.registered
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.ports = newHostPorts(cfg.NodeIPs, k.podEvent)
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
 		Source: pod.NewSource(cfg.Source), Runtime: connecting{k.engine, k.network}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
-		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine)}, Executor: k.engine,
+		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine), probes}, Executor: k.engine,
 		HostPorts: k.ports, Events: events, Clock: clock.RealClock{},
 	}))
 
@@ -171,9 +181,10 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		GetCertificate: certificate,
 		Pods:           lookup{k.pods}, Engine: k.engine, Observer: k.engine,
 		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
-		Checks:  []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
-		Metrics: metricsHandler(), StatsSummary: k.figures.SummaryHandler(), MetricsResource: k.figures.ResourceHandler(),
-		DebugPods: debugHandler(k.pods), Configz: cfg.Configz,
+		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
+		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Volumes: volumes.Usage}),
+		StatsSummary: k.figures.SummaryHandler(), MetricsResource: k.figures.ResourceHandler(), MetricsCadvisor: k.figures.CadvisorHandler(), MetricsProbes: probes,
+		NodeLogs: k.nodeLogs(), DebugPods: debugHandler(k.pods), Configz: cfg.Configz,
 	})
 	return k, err
 }
@@ -287,11 +298,19 @@ func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
 
 // makeFigures makes what measures the node and its pods.
 func (k *Kubelet) makeFigures(volumes *volume.Manager) (*stats.Collector, error) {
-	return stats.New(stats.Config{NodeName: k.cfg.NodeName, OS: k.cfg.Platform.OS, Root: k.cfg.RootDir}, stats.Parts{
+	return stats.New(stats.Config{NodeName: k.cfg.NodeName, OS: k.cfg.Platform.OS, CPUs: k.cfg.Facts.CPUs, Root: k.cfg.RootDir}, stats.Parts{
 		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: host.DiskUsage, Volumes: volumes.Usage,
 		ImageRoot: k.imageRoot, Usage: k.engine.Usage, Files: k.engine.Files, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
 		Clock: clock.RealClock{},
 	})
+}
+
+// nodeLogs serves the host's logs; nil: they are not served.
+func (k *Kubelet) nodeLogs() http.Handler {
+	if k.cfg.Logs.Dir == "" {
+		return nil
+	}
+	return server.NodeLogs{Dir: k.cfg.Logs.Dir, Query: k.cfg.Logs.Query, OS: k.cfg.Platform.OS, Runner: command.New()}
 }
 
 func (k *Kubelet) imageRoot(ctx context.Context) (string, error) {
@@ -304,6 +323,9 @@ func (k *Kubelet) imageRoot(ctx context.Context) (string, error) {
 // (daemon.ErrShutdown as the cause) and they were to be ended before that.
 func (k *Kubelet) Run(ctx context.Context) error {
 	defer k.recorder.stop()
+	if k.cfg.Shutdown.Grace > 0 {
+		ctx = daemon.UntilShutdown(ctx, "kubelet", k.cfg.Shutdown.Grace)
+	}
 	ctx, cancel := k.untilShutdown(ctx)
 	defer cancel()
 	parts := map[string]func(context.Context) error{

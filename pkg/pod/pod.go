@@ -459,6 +459,9 @@ type ProbeTarget struct {
 	PodIP       netip.Addr
 	Ports       []v1.ContainerPort // to resolve named ports
 	Env         []Env
+	// Who is probed, and why: Startup, Liveness or Readiness.
+	Pod             *v1.Pod
+	Container, Kind string
 }
 
 // EngineNetwork is a network of the engine on which sandboxes are made. Package network decides it, package docker keeps it.

@@ -63,7 +63,7 @@ func (w *worker) watchProbes(now time.Time) {
 func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c Container, now time.Time) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	w.probes[key] = &probeRun{cancel: cancel}
-	target := ProbeTarget{ContainerID: c.ID, Ports: spec.Ports}
+	target := ProbeTarget{ContainerID: c.ID, Ports: spec.Ports, Pod: w.pod, Container: spec.Name, Kind: string(key.kind)}
 	if ips := PodAddresses(w.pod, w.observed, w.know.HostIPs); len(ips) > 0 {
 		target.PodIP = ips[0]
 	}

@@ -69,6 +69,9 @@ func (s *Server) routes() http.Handler {
 	if s.parts.DebugPods != nil {
 		mux.Handle("GET /debug/pods", s.parts.DebugPods)
 	}
+	if s.parts.NodeLogs != nil {
+		mux.Handle("GET /logs/", s.parts.NodeLogs)
+	}
 	if s.config.Profiling {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

@@ -150,6 +150,7 @@ type Parts struct {
 	MetricsResource http.Handler // /metrics/resource
 	StatsSummary    http.Handler // /stats/summary
 	DebugPods       http.Handler // /debug/pods
+	NodeLogs        http.Handler // /logs/
 	// Configz is the KubeletConfiguration in use, for /configz; nil: 404. It must hold no secrets.
 	Configz any
 

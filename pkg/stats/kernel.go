@@ -46,6 +46,15 @@ func (k *kernel) container(_ context.Context, uid types.UID, c *pod.Container, w
 	return s, &all, err
 }
 
+func (k *kernel) detail(pid int) (*cgroup.Detail, string) {
+	at, err := k.reader.Of(pid)
+	if pid == 0 || err != nil {
+		return nil, ""
+	}
+	d := k.reader.Detail(at)
+	return &d, at.Path()
+}
+
 func (k *kernel) interfaces(c *pod.Container) ([]Interface, error) {
 	if c == nil {
 		return network(k.proc, "self")

@@ -9,8 +9,9 @@ import (
 
 // Interface is what passed one network interface since it is there.
 type Interface struct {
-	Name                                 string
-	RxBytes, RxErrors, TxBytes, TxErrors uint64
+	Name                                    string
+	RxBytes, RxPackets, RxErrors, RxDropped uint64
+	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
 // parseNetDev reads /proc/PID/net/dev (proc(5)): two lines of headings, then one per interface. Loopback and the hosts' ends of
@@ -20,10 +21,10 @@ func parseNetDev(text string) (all []Interface) {
 		name, rest, ok := strings.Cut(line, ":")
 		name = strings.TrimSpace(name)
 		fields := strings.Fields(rest)
-		if !ok || len(fields) < 11 || name == "" || name == "lo" || strings.HasPrefix(name, "veth") || strings.HasPrefix(name, "docker") {
+		if !ok || len(fields) < 12 || name == "" || name == "lo" || strings.HasPrefix(name, "veth") || strings.HasPrefix(name, "docker") {
 			continue
 		}
-		var n [11]uint64
+		var n [12]uint64
 		var err error
 		for i := range n {
 			if n[i], err = strconv.ParseUint(fields[i], 10, 64); err != nil {
@@ -31,7 +32,7 @@ func parseNetDev(text string) (all []Interface) {
 			}
 		}
 		if err == nil {
-			all = append(all, Interface{name, n[0], n[2], n[8], n[10]})
+			all = append(all, Interface{name, n[0], n[1], n[2], n[3], n[8], n[9], n[10], n[11]})
 		}
 	}
 	return all

@@ -34,6 +34,7 @@ const (
 type Config struct {
 	NodeName string
 	OS       string // "linux" or "windows"
+	CPUs     int
 	Root     string // directory whose file system is the node's
 	Proc     string // of Linux; "": /proc
 }
@@ -64,6 +65,8 @@ type meter interface {
 	container(ctx context.Context, uid types.UID, c *pod.Container, pod bool) (s Sample, whole *Sample, err error)
 	// interfaces is what a container's pod sees, or for nil the host; the main one first.
 	interfaces(c *pod.Container) ([]Interface, error)
+	// detail is what of a running container only /metrics/cadvisor shows, and its cgroup; nil where it is not known.
+	detail(hostPID int) (d *cgroup.Detail, path string)
 	// system measures the node beside the pods.
 	system() (systemUsage, error)
 }
@@ -115,6 +118,8 @@ type podUsage struct {
 type containerUsage struct {
 	name    string
 	id      string
+	image   string
+	pid     int // on the host, 0 where unknown
 	started time.Time
 	sample  Sample
 	cores   *uint64
@@ -199,7 +204,7 @@ func (c *Collector) measure(ctx context.Context, now time.Time) usage {
 				}
 				continue
 			}
-			used := containerUsage{name: box.Name, id: box.ID, started: box.StartedAt, sample: sample}
+			used := containerUsage{name: box.Name, id: box.ID, image: box.Image, pid: box.HostPID, started: box.StartedAt, sample: sample}
 			rated(box.ID, &used)
 			p.containers = append(p.containers, used)
 			if whole != nil {
@@ -274,5 +279,7 @@ func (e engine) container(ctx context.Context, _ types.UID, c *pod.Container, _ 
 }
 
 func (engine) interfaces(*pod.Container) ([]Interface, error) { return nil, nil }
+
+func (engine) detail(int) (*cgroup.Detail, string) { return nil, "" }
 
 func (engine) system() (systemUsage, error) { return systemUsage{}, nil }

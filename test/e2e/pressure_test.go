@@ -152,6 +152,12 @@ func TestFilledMemory(t *testing.T) {
 	s := starve(t, "--eviction-hard=memory.available<100Mi", fmt.Sprintf("--system-reserved=memory=%d", int64(facts.Memory)-used-300<<20))
 	s.create(s.pod("greedy", s.node, "hold", strconv.Itoa(230<<20)))
 	s.evicted(v1.NodeMemoryPressure, "The node was low on resource: memory. Threshold quantity: 100Mi, available: ")
+	// By now the kernel watches: nobody waits for the next look.
+	begin := time.Now()
+	s.create(s.pod("again", s.node, "hold", strconv.Itoa(230<<20)))
+	s.ended("again", v1.PodFailed, 60*time.Second)
+	s.Logf("a second one is evicted after %.1f s", time.Since(begin).Seconds())
+	s.condition(v1.NodeMemoryPressure, v1.ConditionFalse, 60*time.Second)
 }
 
 // TestForkBomb starts more threads than the node can spare; a limit of the pod keeps them from being more than that.

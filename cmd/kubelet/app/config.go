@@ -103,8 +103,8 @@ var bindings = []daemon.Binding{
 	{Path: "tlsPrivateKeyFile", Flag: "tls-private-key-file"},
 }
 
-// fulfilled are fields without a flag of which nothing need be said: the first two act, and the others ask for what is so in any case.
-var fulfilled = []string{"registerWithTaints", "mergeDefaultEvictionSettings", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
+// fulfilled are fields without a flag of which nothing need be said: the first five act, and the others ask for what is so in any case.
+var fulfilled = []string{"registerWithTaints", "mergeDefaultEvictionSettings", "enableSystemLogHandler", "enableSystemLogQuery", "enableDebugFlagsHandler", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
 	"failCgroupV1", "enableControllerAttachDetach", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"}
 
 // fileConfig is what --config and --config-dir say; the zero value is no file.

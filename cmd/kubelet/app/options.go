@@ -135,7 +135,7 @@ func (o *options) addNodeFlags(fs *pflag.FlagSet) {
 	fs.StringToStringVar(&o.systemReserved, "system-reserved", nil, "resources kept for the system, `cpu=200m,memory=500Mi,...`")
 	fs.DurationVar(&o.nodeStatusFrequency, "node-status-update-frequency", 10*time.Second, "how often the Node's status is reckoned; it is sent only when it changed")
 	fs.DurationVar(&o.statusReportFrequency, "node-status-report-frequency", 5*time.Minute, "how often an unchanged Node status is sent all the same")
-	fs.DurationVar(&o.shutdown.Grace, "shutdown-grace-period", 0, "how long pods may take to end before the host shuts down; 0: they are left to it, and start again with it (Windows, as a service)")
+	fs.DurationVar(&o.shutdown.Grace, "shutdown-grace-period", 0, "how long pods may take to end before the host shuts down; 0: they are left to it, and start again with it (on Windows as a service, on Linux with systemd-logind)")
 	fs.DurationVar(&o.shutdown.Critical, "shutdown-grace-period-critical-pods", 0, "the part of --shutdown-grace-period, at its end, that is for critical pods")
 	fs.DurationVar(&o.syncFrequency, "sync-frequency", time.Minute, "how often every pod is looked at although nothing is known to have changed")
 }

@@ -280,8 +280,19 @@ func (o *options) setServer(cfg *kubelet.Config) error {
 		Authorization:     server.Authorization{Mode: server.Mode(o.authorizationMode), AuthorizedTTL: o.authorizedTTL, UnauthorizedTTL: o.unauthorizedTTL},
 		StreamIdleTimeout: o.streamingTimeout, Debugging: o.debuggingHandlers, Profiling: o.profiling, DebugFlags: o.debuggingHandlers,
 	}
+	file := &o.file.content
+	if off := file.EnableDebugFlagsHandler; off != nil && !*off {
+		cfg.Server.DebugFlags = false
+	}
+	if on := file.EnableSystemLogHandler; on == nil || *on {
+		cfg.Logs.Dir = systemLogs
+	}
+	cfg.Logs.Query = file.EnableSystemLogQuery != nil && *file.EnableSystemLogQuery
 	return nil
 }
+
+// systemLogs is the directory of logs, of which Windows has one where somebody made it, on the drive that we run on.
+const systemLogs = "/var/log"
 
 func split(list string) []string {
 	if list == "" {

@@ -1,0 +1,297 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	programs "github.com/winkube/winkube/pkg/command"
+)
+
+// NodeLogs serves the host's logs on /logs/: the files below Dir, and with Query those of services (KEP-2258): of the journal, of Windows'
+// event log, or else of the files that are named like the service.
+type NodeLogs struct {
+	Dir    string // /var/log
+	OS     string // linux or windows
+	Query  bool   // enableSystemLogQuery
+	Runner programs.Runner
+}
+
+// Limits of a query. Upstream's, but that it has none for lines where none was asked for.
+const (
+	maxLogLines     = 100_000
+	maxServices     = 4
+	maxServiceName  = 256
+	logQueryTimeout = 30 * time.Second
+)
+
+// logQuery is what /logs/?query=... asks for.
+type logQuery struct {
+	services     []string
+	file         string
+	since, until time.Time // zero: not given
+	lines        int       // -1: not given
+	boot         *int
+	pattern      *regexp.Regexp // nil: not given
+}
+
+// bounded says that not all of a log is wanted, which files cannot serve.
+func (q logQuery) bounded() bool {
+	return !q.since.IsZero() || !q.until.IsZero() || q.lines >= 0 || q.boot != nil || q.pattern != nil
+}
+
+// serviceName is what may stand in a program's arguments.
+var serviceName = regexp.MustCompile(`^[a-zA-Z0-9_.:@][a-zA-Z0-9\-_.:@]*$`)
+
+// parseLogQuery reads the parameters. The error says which is wrong.
+func parseLogQuery(values url.Values, system string) (q logQuery, err error) {
+	q.lines = -1
+	for _, name := range values["query"] {
+		switch {
+		case strings.ContainsAny(name, `/\`) && q.file == "" && len(values["query"]) == 1:
+			q.file = name
+		case strings.ContainsAny(name, `/\`):
+			return q, fmt.Errorf("query: %q: want one file and nothing else, or services", name)
+		case len(name) > maxServiceName || !serviceName.MatchString(name):
+			return q, fmt.Errorf("query: %q: want the name of a service of at most %d letters, digits and -_.:@, or a file with / in its name", name, maxServiceName)
+		default:
+			q.services = append(q.services, name)
+		}
+	}
+	if len(q.services) > maxServices || q.file == "" && len(q.services) == 0 {
+		return q, fmt.Errorf("query: %d services: want 1 to %d, or one file", len(q.services), maxServices)
+	}
+	for name, at := range map[string]*time.Time{"sinceTime": &q.since, "untilTime": &q.until} {
+		if text := values.Get(name); text != "" {
+			if *at, err = time.Parse(time.RFC3339, text); err != nil {
+				return q, fmt.Errorf("%s: %q: want a time such as 2026-01-02T15:04:05Z", name, text)
+			}
+		}
+	}
+	if !q.until.IsZero() && q.since.After(q.until) {
+		return q, fmt.Errorf("untilTime: %s: want a time after sinceTime", values.Get("untilTime"))
+	}
+	if text := values.Get("tailLines"); text != "" {
+		if q.lines, err = strconv.Atoi(text); err != nil || q.lines < 0 || q.lines > maxLogLines {
+			return q, fmt.Errorf("tailLines: %q: want a number from 0 to %d", text, maxLogLines)
+		}
+	}
+	if text := values.Get("boot"); text != "" {
+		boot, err := strconv.Atoi(text)
+		if err != nil || boot > 0 || system == "windows" {
+			return q, fmt.Errorf("boot: %q: want 0 for this boot, -1 for the one before and so on; not on Windows", text)
+		}
+		q.boot = &boot
+	}
+	if text := values.Get("pattern"); text != "" {
+		if q.pattern, err = regexp.Compile(text); err != nil {
+			return q, fmt.Errorf("pattern: %w", err)
+		}
+	}
+	if q.file != "" && q.bounded() {
+		return q, errors.New("query: a file is given as a whole: want no other parameter with it")
+	}
+	return q, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (n NodeLogs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	values := r.URL.Query()
+	if _, asked := values["query"]; asked || len(values) > 0 && n.Query {
+		n.serveQuery(w, r, values)
+		return
+	}
+	root, err := os.OpenRoot(n.Dir) // no name and no link in it leads out
+	if err != nil {
+		plain(w, http.StatusNotFound, fmt.Sprintf("cannot open %s\n", n.Dir))
+		return
+	}
+	defer root.Close()
+	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, r)
+}
+
+func (n NodeLogs) serveQuery(w http.ResponseWriter, r *http.Request, values url.Values) {
+	if !n.Query {
+		plain(w, http.StatusMethodNotAllowed, "queries of logs are off: want enableSystemLogQuery: true in the kubelet's configuration\n")
+		return
+	}
+	q, err := parseLogQuery(values, n.OS)
+	if err != nil {
+		plain(w, http.StatusBadRequest, err.Error()+"\n")
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), logQueryTimeout)
+	defer cancel()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if q.file != "" {
+		n.copyFile(w, q.file)
+		return
+	}
+	var native, files []string
+	for _, service := range q.services {
+		if n.known(ctx, service) {
+			native = append(native, service)
+		} else {
+			files = append(files, service)
+		}
+	}
+	if len(native) > 0 {
+		n.copyServices(ctx, w, q, native)
+	}
+	if len(files) > 0 && q.bounded() {
+		fmt.Fprintf(w, "\noptions present and query resolved to log files for %v\ntry without specifying options\n", files)
+		return
+	}
+	for _, service := range files {
+		n.copyFile(w, service, service+".log", service+"/"+service+".log")
+	}
+}
+
+// known says whether the system's own log has a service.
+func (n NodeLogs) known(ctx context.Context, service string) bool {
+	if n.OS == "windows" {
+		_, err := n.Runner.Run(ctx, nil, "wevtutil", "gp", service)
+		return err == nil
+	}
+	units, err := n.Runner.Run(ctx, nil, "journalctl", "--field", "_SYSTEMD_UNIT")
+	return err == nil && slices.Contains(strings.Fields(string(units)), service+".service")
+}
+
+func (n NodeLogs) copyServices(ctx context.Context, w io.Writer, q logQuery, services []string) {
+	name, args := "journalctl", journalArgs(q, services)
+	if n.OS == "windows" {
+		name, args = "wevtutil", eventArgs(q, services)
+	}
+	out, err := n.Runner.Run(ctx, nil, name, args...)
+	if n.OS == "windows" {
+		out = oldestFirst(out, q.pattern)
+	}
+	_, _ = w.Write(out)
+	var exit *programs.ExitError
+	if err != nil && !(errors.As(err, &exit) && len(out) == 0) { // journalctl ends with 1 when a pattern matches nothing
+		klog.ErrorS(err, "Cannot read the logs of services", "services", services)
+		fmt.Fprintf(w, "\nerror: the log of %v is not available\n", services)
+	}
+}
+
+const (
+	journalTime = "2006-01-02 15:04:05"
+	eventTime   = "2006-01-02T15:04:05.000Z"
+)
+
+// journalArgs are those of journalctl(1).
+func journalArgs(q logQuery, services []string) []string {
+	args := []string{"--utc", "--no-pager", "--output=short-precise"}
+	if !q.since.IsZero() {
+		args = append(args, "--since="+q.since.UTC().Format(journalTime)+" UTC")
+	}
+	if !q.until.IsZero() {
+		args = append(args, "--until="+q.until.UTC().Format(journalTime)+" UTC")
+	}
+	args = append(args, fmt.Sprintf("--lines=%d", q.most()))
+	for _, service := range services {
+		args = append(args, "--unit="+service)
+	}
+	if q.pattern != nil {
+		args = append(args, "--grep="+q.pattern.String())
+	}
+	if q.boot != nil {
+		args = append(args, fmt.Sprintf("--boot=%d", *q.boot))
+	}
+	return args
+}
+
+func (q logQuery) most() int {
+	if q.lines >= 0 {
+		return q.lines
+	}
+	return maxLogLines
+}
+
+// eventArgs are those of wevtutil.exe: the newest events of the log Application that are the services', newest first. The pattern is ours to
+// apply, and lines are events.
+func eventArgs(q logQuery, services []string) []string {
+	var providers, times []string
+	for _, service := range services {
+		providers = append(providers, "@Name='"+service+"'")
+	}
+	if !q.since.IsZero() {
+		times = append(times, "@SystemTime>='"+q.since.UTC().Format(eventTime)+"'")
+	}
+	if !q.until.IsZero() {
+		times = append(times, "@SystemTime<='"+q.until.UTC().Format(eventTime)+"'")
+	}
+	filter := "Provider[" + strings.Join(providers, " or ") + "]"
+	if len(times) > 0 {
+		filter += " and TimeCreated[" + strings.Join(times, " and ") + "]"
+	}
+	return []string{"qe", "Application", "/q:*[System[" + filter + "]]", fmt.Sprintf("/c:%d", q.most()), "/rd:true", "/f:text"}
+}
+
+var eventBegin = regexp.MustCompile(`(?m)^Event\[`)
+
+// oldestFirst turns the events in wevtutil's text around, and drops those that the pattern does not match.
+func oldestFirst(text []byte, pattern *regexp.Regexp) []byte {
+	var events [][]byte
+	begins := eventBegin.FindAllIndex(text, -1)
+	for i, begin := range begins {
+		end := len(text)
+		if i+1 < len(begins) {
+			end = begins[i+1][0]
+		}
+		if event := text[begin[0]:end]; pattern == nil || pattern.Match(event) {
+			events = append(events, event)
+		}
+	}
+	slices.Reverse(events)
+	return bytes.Join(events, nil)
+}
+
+// copyFile writes the first of the files below Dir that is there.
+func (n NodeLogs) copyFile(w io.Writer, names ...string) {
+	root, err := os.OpenRoot(n.Dir)
+	if err == nil {
+		defer root.Close()
+		for _, name := range names {
+			if err = copyLog(w, root, strings.TrimPrefix(strings.ReplaceAll(name, `\`, "/"), "/")); err == nil {
+				return
+			}
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(w, "\nlog not found for %s\n", names[0])
+		return
+	}
+	fmt.Fprintf(w, "\nerror getting log for %s: %v\n", names[0], err)
+}
+
+func copyLog(w io.Writer, root *os.Root, name string) error {
+	info, err := root.Stat(name) // before it is opened: to open what is no file may block
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
+	file, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = io.Copy(w, file)
+	return err
+}

@@ -1,0 +1,92 @@
+package stats
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/volume"
+)
+
+var claimLabels = []string{"namespace", "persistentvolumeclaim"}
+
+// What upstream's kubelet tells of itself on /metrics, as far as Prometheus' kubernetes-mixin asks for it.
+var (
+	nodeName          = prometheus.NewDesc("kubelet_node_name", "The node's name", []string{"node"}, nil)
+	runningPods       = prometheus.NewDesc("kubelet_running_pods", "Pods of which something runs", nil, nil)
+	runningContainers = prometheus.NewDesc("kubelet_running_containers", "Containers by their state", []string{"container_state"}, nil)
+
+	claimCapacity  = prometheus.NewDesc("kubelet_volume_stats_capacity_bytes", "Size of the volume", claimLabels, nil)
+	claimAvailable = prometheus.NewDesc("kubelet_volume_stats_available_bytes", "What of the volume is free", claimLabels, nil)
+	claimUsed      = prometheus.NewDesc("kubelet_volume_stats_used_bytes", "What of the volume is used", claimLabels, nil)
+	claimInodes    = prometheus.NewDesc("kubelet_volume_stats_inodes", "Files that the volume can hold", claimLabels, nil)
+	claimFree      = prometheus.NewDesc("kubelet_volume_stats_inodes_free", "Files that the volume can hold more", claimLabels, nil)
+	claimInUse     = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Files that the volume holds", claimLabels, nil)
+)
+
+// Agent is a prometheus.Collector of the agent's view of its pods.
+type Agent struct {
+	Node    string
+	Pods    func() []pod.View
+	Volumes func(*v1.Pod) ([]volume.Usage, error)
+}
+
+// Describe promises nothing: of which claims there are figures is known only when they are measured.
+func (Agent) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (a Agent) Collect(out chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	gauge(nodeName, 1, a.Node)
+	pods, states, measured := 0, map[pod.State]int{pod.Running: 0, pod.Exited: 0, pod.Created: 0}, map[string]bool{}
+	for _, view := range a.Pods() {
+		runs := false
+		for _, c := range view.Observed.Containers {
+			states[c.State]++
+			runs = runs || c.State == pod.Running
+		}
+		if runs {
+			pods++
+		}
+		if runs && hasClaim(view.Pod) {
+			a.claims(view.Pod, measured, gauge)
+		}
+	}
+	gauge(runningPods, float64(pods))
+	for state, n := range states {
+		gauge(runningContainers, float64(n), string(state))
+	}
+}
+
+func hasClaim(p *v1.Pod) bool {
+	for i := range p.Spec.Volumes {
+		if p.Spec.Volumes[i].PersistentVolumeClaim != nil || p.Spec.Volumes[i].Ephemeral != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// claims tells of the volumes behind p's claims that were not told of before.
+func (a Agent) claims(p *v1.Pod, measured map[string]bool, gauge func(*prometheus.Desc, float64, ...string)) {
+	all, err := a.Volumes(p)
+	_ = err // what could be measured is in all
+	for _, u := range all {
+		if key := p.Namespace + "/" + u.Claim; u.Claim == "" || measured[key] {
+			continue
+		} else {
+			measured[key] = true
+		}
+		tell := func(desc *prometheus.Desc, n uint64) { gauge(desc, float64(n), p.Namespace, u.Claim) }
+		tell(claimCapacity, u.Capacity)
+		tell(claimAvailable, u.Available)
+		tell(claimUsed, u.Used)
+		if u.Inodes > 0 {
+			tell(claimInodes, u.Inodes)
+			tell(claimFree, u.InodesFree)
+			tell(claimInUse, u.InodesUsed)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package stats
+
+import (
+	"errors"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/volume"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// TestCadvisor compares the whole answer with a golden file, which also is the list of the names that are told.
+func TestCadvisor(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the kernel's files have colons in their names and paths")
+	}
+	for _, version := range []string{"v1", "v2"} {
+		root := machine(t, version == "v2")
+		more := map[string]string{
+			"cg/cpu/pods/podu1/a/cpu.stat":          "nr_periods 50\nnr_throttled 5\nthrottled_time 2000000000\n",
+			"cg/cpu/pods/podu1/a/cpu.shares":        "512\n",
+			"cg/cpu/pods/podu1/a/cpu.cfs_quota_us":  "20000\n",
+			"cg/cpu/pods/podu1/a/cpu.cfs_period_us": "100000\n",
+		}
+		if version == "v2" {
+			more = map[string]string{
+				"cg/pods/podu1/a/cpu.max": "20000 100000\n",
+				"cg/pods/podu1/a/io.stat": "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=4 wbytes=0 rios=1 wios=0\n",
+			}
+		}
+		for name, text := range more {
+			if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := newRig(t, "linux", root)
+		w := httptest.NewRecorder()
+		r.CadvisorHandler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics/cadvisor", nil))
+		got := w.Body.String()
+		file := "testdata/cadvisor-" + version + ".txt"
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", version, got, want)
+		}
+	}
+}
+
+func TestProbes(t *testing.T) {
+	web := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"}}
+	next := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u2"}}
+	views := []pod.View{{Pod: web}}
+	p := NewProbes(func() []pod.View { return views })
+	p.Count(web, "app", "Liveness", true, nil, 20*time.Millisecond)
+	p.Count(web, "app", "Liveness", true, nil, time.Second)
+	p.Count(web, "app", "Liveness", false, nil, time.Second)
+	p.Count(web, "app", "Readiness", false, errors.New("no answer"), time.Second)
+	lines := func() string {
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, httptest.NewRequest("GET", "/metrics/probes", nil))
+		return strings.Join(regexp.MustCompile(`(?m)^prober_probe_(total|duration_seconds_count).*$`).FindAllString(w.Body.String(), -1), "\n")
+	}
+	of := `container="app",namespace="ns",pod="web",`
+	counts := "prober_probe_duration_seconds_count{" + of + `probe_type="Liveness"} 3` + "\nprober_probe_duration_seconds_count{" + of + `probe_type="Readiness"} 1`
+	want := counts + "\nprober_probe_total{" + of + `pod_uid="u1",probe_type="Liveness",result="failed"} 1` +
+		"\nprober_probe_total{" + of + `pod_uid="u1",probe_type="Liveness",result="successful"} 2` +
+		"\nprober_probe_total{" + of + `pod_uid="u1",probe_type="Readiness",result="unknown"} 1`
+	if got := lines(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	views = []pod.View{{Pod: next}} // of the same name
+	if got := lines(); got != counts {
+		t.Errorf("a pod of the same name: got\n%s\nwant\n%s", got, counts)
+	}
+	p.Count(next, "app", "Startup", true, nil, time.Second)
+	views = nil
+	if got := lines(); got != "" {
+		t.Errorf("no pods: got\n%s", got)
+	}
+}
+
+func TestAgent(t *testing.T) {
+	with := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db"}}
+	with.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	runs := pod.Observed{Containers: []pod.Container{{State: pod.Running}, {State: pod.Exited}}}
+	agent := Agent{
+		Node: "n1",
+		Pods: func() []pod.View {
+			return []pod.View{{Pod: with, Observed: runs}, {Pod: with, Observed: runs}, {Pod: &v1.Pod{}, Observed: pod.Observed{}}}
+		},
+		Volumes: func(*v1.Pod) ([]volume.Usage, error) {
+			return []volume.Usage{{Volume: "tmp"}, {Volume: "v", Claim: "data", Disk: host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}}}, errors.New("another cannot be measured")
+		},
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(agent)
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{`kubelet_node_name{node="n1"} 1`, "kubelet_running_pods 2", `kubelet_running_containers{container_state="exited"} 2`,
+		`kubelet_running_containers{container_state="running"} 2`, `kubelet_volume_stats_available_bytes{namespace="ns",persistentvolumeclaim="data"} 60`,
+		`kubelet_volume_stats_inodes_used{namespace="ns",persistentvolumeclaim="data"} 3`} {
+		if !strings.Contains(w.Body.String(), "\n"+want+"\n") {
+			t.Errorf("not in the answer: %s\n%s", want, w.Body)
+		}
+	}
+}
+
+// BenchmarkScrape is one answer of /metrics/cadvisor for 100 containers, measured anew. It should stay below 100 ms.
+func BenchmarkScrape(b *testing.B) {
+	r := crowd(b)
+	for b.Loop() {
+		r.clock.SetTime(r.clock.Now().Add(2 * usageAge))
+		r.CadvisorHandler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics/cadvisor", nil))
+	}
+}

@@ -1,0 +1,93 @@
+package stats
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Probes counts how probes end, under upstream's names (/metrics/probes). What it has of pods that are no more is forgotten when it is asked.
+type Probes struct {
+	pods     func() []pod.View
+	total    *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	handler  http.Handler
+
+	mu   sync.Mutex
+	seen map[types.UID]types.NamespacedName // of whom something was counted
+}
+
+// Results of a probe, as the label result has them.
+const (
+	probePassed  = "successful"
+	probeFailed  = "failed"
+	probeUnknown = "unknown"
+)
+
+// NewProbes makes one that has counted nothing. pods are all that there are.
+func NewProbes(pods func() []pod.View) *Probes {
+	p := &Probes{
+		pods: pods, seen: map[types.UID]types.NamespacedName{},
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prober_probe_total", Help: "How often a probe of a container ended so"},
+			[]string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prober_probe_duration_seconds", Help: "How long a probe of a container took, whatever came of it"},
+			[]string{"probe_type", "container", "pod", "namespace"}),
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(p.total, p.duration)
+	p.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return p
+}
+
+// Count takes in one probe: kind is Startup, Liveness or Readiness; err: it could not run.
+func (p *Probes) Count(of *v1.Pod, container, kind string, passed bool, err error, took time.Duration) {
+	result := probeFailed
+	switch {
+	case err != nil:
+		result = probeUnknown
+	case passed:
+		result = probePassed
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen[of.UID] = nameOf(of)
+	p.total.WithLabelValues(kind, result, container, of.Name, of.Namespace, string(of.UID)).Inc()
+	p.duration.WithLabelValues(kind, container, of.Name, of.Namespace).Observe(took.Seconds())
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Probes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.forget()
+	p.handler.ServeHTTP(w, r)
+}
+
+// forget drops the pods that are no more.
+func (p *Probes) forget() {
+	uids, names := map[types.UID]bool{}, map[types.NamespacedName]bool{}
+	for _, view := range p.pods() {
+		uids[view.Pod.UID], names[nameOf(view.Pod)] = true, true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid, name := range p.seen {
+		if uids[uid] {
+			continue
+		}
+		delete(p.seen, uid)
+		p.total.DeletePartialMatch(prometheus.Labels{"pod_uid": string(uid)})
+		if !names[name] {
+			p.duration.DeletePartialMatch(prometheus.Labels{"pod": name.Name, "namespace": name.Namespace})
+		}
+	}
+}
+
+func nameOf(p *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+}

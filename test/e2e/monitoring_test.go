@@ -1,0 +1,48 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// TestMonitoring asks for what Prometheus and kubectl ask for, through the API server: names and labels of a container that has just started.
+func TestMonitoring(t *testing.T) {
+	s := newSpace(t)
+	node := cluster.Nodes[0]
+	pod := s.pod("seen", node, "serve", "8080")
+	pod.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1, ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(8080)}}}
+	s.create(pod)
+	s.ready("seen")
+	raw := func(ctx context.Context, path string) (string, error) {
+		return cluster.Kubectl(ctx, "get", "--raw", "/api/v1/nodes/"+node.Name+"/proxy"+path)
+	}
+	of := fmt.Sprintf(`namespace="%s",pod="seen"`, s.name)
+	for path, wants := range map[string][]string{
+		"/metrics/cadvisor": {
+			`container_cpu_usage_seconds_total{container="main",cpu="total",id="/`, `image="winkube/sample:1"`, of,
+			`container_memory_working_set_bytes{container="main"`, `container_network_receive_bytes_total{container=""`, `interface="eth0"`, `container_start_time_seconds{`, "machine_memory_bytes "},
+		"/metrics/probes":   {`prober_probe_total{container="main",` + of, `probe_type="Readiness",result="successful"`, "prober_probe_duration_seconds_bucket{"},
+		"/metrics":          {`kubelet_node_name{node="` + node.Name + `"} 1`, "kubelet_running_pods ", `kubelet_running_containers{container_state="running"}`},
+		"/metrics/resource": {`container_cpu_usage_seconds_total{container="main",` + of},
+		"/logs/":            {"<pre>"},
+	} {
+		s.eventually(20*time.Second, path, func(ctx context.Context) error {
+			text, err := raw(ctx, path)
+			for _, want := range wants {
+				if err == nil && !strings.Contains(text, want) {
+					err = fmt.Errorf("there is no %s in %d bytes", want, len(text))
+				}
+			}
+			return err
+		})
+	}
+	if out, err := raw(t.Context(), "/logs/?query=kubelet"); err == nil || !strings.Contains(out+err.Error(), "enableSystemLogQuery") {
+		t.Errorf("a query that is off: %q, %v", out, err)
+	}
+}
