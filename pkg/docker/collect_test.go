@@ -1,9 +1,14 @@
 package docker
 
 import (
+	"archive/tar"
+	"bytes"
+	"io"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/docker/docker/api/types/image"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 )
@@ -53,5 +58,63 @@ func TestImageUses(t *testing.T) {
 	}
 	if got, want := list(), "pause:1 used pinned; "+testImage; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestRemoveImage does the same on a real engine: an image with two names goes, one of which there is a container stays.
+func TestRemoveImage(t *testing.T) {
+	r := realRig(t, nil)
+	c, err := r.api(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err := w.WriteHeader(&tar.Header{Name: "keep", Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	const one, two = "winkube.test/idle:1", "winkube.test/other:2"
+	answer, err := c.ImageImport(t.Context(), image.ImportSource{Source: &archive, SourceName: "-"}, one, image.ImportOptions{Message: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, answer)
+	answer.Close()
+	if err := c.ImageTag(t.Context(), one, two); err != nil {
+		t.Fatal(err)
+	}
+	r.sandbox(r.pod("p"))
+	find := func(name string) (ImageUse, bool) {
+		t.Helper()
+		all, err := r.ImageUses(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(all, func(i ImageUse) bool { return slices.Contains(i.Names, name) })
+		if i < 0 {
+			return ImageUse{}, false
+		}
+		return all[i], true
+	}
+	idle, ok := find(two)
+	if !ok || idle.Used || idle.Pinned || !slices.Contains(idle.Names, one) {
+		t.Fatalf("%+v, %t", idle, ok)
+	}
+	if err := r.RemoveImage(t.Context(), idle.ID); err != nil {
+		t.Error(err)
+	}
+	if still, ok := find(one); ok {
+		t.Errorf("still there: %+v", still)
+	}
+	used, ok := find(testImage)
+	if !ok || !used.Used || !used.Pinned {
+		t.Errorf("%+v, %t", used, ok)
+	}
+	if err := r.RemoveImage(t.Context(), used.ID); err == nil {
+		t.Error("an image went of which there is a container")
+	}
+	if _, ok := find(testImage); !ok {
+		t.Error("it lost its name")
 	}
 }
