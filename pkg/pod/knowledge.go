@@ -40,6 +40,9 @@ type Knowledge struct {
 	// Granted is the generation of the spec whose resources were granted last; 0: none since this agent began.
 	Granted int64
 	Updates map[string]Resources // by container id: what the engine was last told to hold it to
+	// Dead says which containers that have ended are kept, and Surplus, by id, which of them are too many for the node.
+	Dead    *DeadLimits
+	Surplus map[string]bool
 	// Busy are the steps in flight.
 	Busy []Step
 }

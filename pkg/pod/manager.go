@@ -25,6 +25,8 @@ type Config struct {
 	Platform Platform
 	// HostIPs are this node's addresses, primary first. Called often; must not block.
 	HostIPs func() []netip.Addr
+	// Dead says which containers that have ended are kept; nil: upstream's defaults.
+	Dead *DeadLimits
 	// Resync is how often everything is compared without a reason; 0: 60 s.
 	Resync time.Duration
 }
@@ -413,6 +415,7 @@ func (m *Manager) resync() {
 			}
 			m.orphans(all)
 			m.leftovers()
+			m.trimDead()
 			m.dropStrays()
 			m.retryResizes()
 		})

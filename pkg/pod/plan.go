@@ -78,7 +78,7 @@ func (p *planner) sync() {
 	if p.out.End = p.mustEnd(); p.out.End != nil {
 		return
 	}
-	p.dropOld(2)
+	p.dropOld()
 	box, ok := p.sandbox()
 	if !ok || p.restartAll() {
 		return

@@ -203,9 +203,10 @@ func (p *planner) restartAll() bool {
 	return true
 }
 
-// dropOld removes attempts that nobody asks for any more: all but the latest keep of each container (`kubectl logs --previous` reads the
-// last dead one), what was made and never started and is not the next attempt, and containers that the spec does not have.
-func (p *planner) dropOld(keep int) {
+// dropOld removes attempts that nobody asks for any more: all but the latest of each container and as many before it as DeadLimits has (`kubectl
+// logs --previous` reads one), what was made and never started and is not the next attempt, and containers that the spec does not have.
+func (p *planner) dropOld() {
+	limits := p.know.Dead.orDefault()
 	all := slices.Clone(p.observed.Containers)
 	slices.SortStableFunc(all, func(a, b Container) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(b.Attempt, a.Attempt))
@@ -223,7 +224,9 @@ func (p *planner) dropOld(keep int) {
 			p.remove(c, "the pod has no such container any more")
 		case !started(c) && (seen[c.Name] > 1 || p.know.Phase != Syncing):
 			p.remove(c, "a leftover that was never started")
-		case seen[c.Name] > keep:
+		case p.know.Surplus[c.ID]:
+			p.remove(c, "the node keeps too many containers that have ended")
+		case limits.PerContainer >= 0 && seen[c.Name] > limits.PerContainer+1 && !limits.young(c, p.now):
 			p.remove(c, "an old attempt")
 		}
 	}

@@ -53,7 +53,7 @@ func (p *planner) sweep() {
 		p.stop(c, nil, "Stopping container "+c.Name, 0, true)
 	}
 	if !p.know.Remove {
-		p.dropOld(2)
+		p.dropOld()
 		p.out.Done = len(p.out.Steps) == 0 && len(p.know.Busy) == 0 && len(p.running(nil)) == 0
 		return
 	}

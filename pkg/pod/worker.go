@@ -82,7 +82,7 @@ func newWorker(cfg *Config, parts *Parts, d Desired) *worker {
 		Platform: cfg.Platform, Last: *d.Pod.Status.DeepCopy(), Stops: map[string]time.Time{}, Replace: map[string]bool{},
 		Delays: map[string]time.Duration{}, Failures: map[string]Failure{}, Updates: map[string]Resources{},
 	}
-	w.know.Resize = d.Resize
+	w.know.Resize, w.know.Dead = d.Resize, cfg.Dead
 	if d.Mirror != nil && d.Mirror.Annotations[v1.MirrorPodAnnotationKey] == mirrorHash(d.Pod) {
 		w.know.Last = *d.Mirror.Status.DeepCopy()
 	}
@@ -419,6 +419,7 @@ func (w *worker) forget() {
 	maps.DeleteFunc(w.know.Hooks, func(id string, _ Hooks) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Probes, func(id string, _ Verdict) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Stops, func(id string, _ time.Time) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Surplus, func(id string, _ bool) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Replace, func(id string, _ bool) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Updates, func(id string, _ Resources) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Failures, func(id string, _ Failure) bool { return dead(id) })

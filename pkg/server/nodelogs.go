@@ -120,7 +120,19 @@ func (n NodeLogs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer root.Close()
-	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, r)
+	http.StripPrefix("/logs/", http.FileServerFS(below{root.FS()})).ServeHTTP(w, r)
+}
+
+// below has nothing where its files cannot be opened, as behind a link that leads out.
+type below struct{ fs.FS }
+
+// Open implements fs.FS.
+func (b below) Open(name string) (fs.File, error) {
+	file, err := b.FS.Open(name)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
+	return file, nil
 }
 
 func (n NodeLogs) serveQuery(w http.ResponseWriter, r *http.Request, values url.Values) {

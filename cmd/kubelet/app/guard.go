@@ -30,6 +30,9 @@ func (o *options) addGuardFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.images.Low, "image-gc-low-threshold", 80, "`percent` of the images' file system down to which they are removed")
 	fs.DurationVar(&o.images.MinAge, "minimum-image-ttl-duration", 2*time.Minute, "how long an image stays at least, from when it was first seen")
 	fs.DurationVar(&o.images.MaxAge, "maximum-image-ttl-duration", 0, "how long an image stays at most that nobody uses; 0: however long")
+	fs.IntVar(&o.dead.PerContainer, "maximum-dead-containers-per-container", 1, "number of containers that have ended that are kept of each beside the last; negative: all")
+	fs.IntVar(&o.dead.Total, "maximum-dead-containers", -1, "number of containers that have ended that are kept on the node; negative: no limit")
+	fs.DurationVar(&o.dead.MinAge, "minimum-container-ttl-duration", 0, "how long a container that has ended is kept at least")
 }
 
 // leastValue is a flag's value of signals and the least that should be left of each: signal<least, as upstream has it, or signal=least, as its

@@ -238,7 +238,7 @@ func (o *options) setPods(cfg *kubelet.Config) error {
 	}
 	cfg.Source = pod.SourceConfig{NodeName: cfg.NodeName, Path: o.manifestPath, PathPeriod: o.fileFrequency,
 		URL: o.manifestURL, URLHeader: header, URLPeriod: o.manifestURLFrequency}
-	cfg.Pods = pod.Config{Platform: cfg.Platform, Resync: o.syncFrequency}
+	cfg.Pods = pod.Config{Platform: cfg.Platform, Resync: o.syncFrequency, Dead: &o.dead}
 	return nil
 }
 

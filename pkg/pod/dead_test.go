@@ -1,0 +1,80 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestDeadLimits: a container with a running attempt and three dead ones, which ended 1, 2 and 3 minutes ago.
+func TestDeadLimits(t *testing.T) {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
+	observed := Observed{Sandboxes: []Sandbox{{ID: "s", Running: true}}}
+	for i, state := range []State{Running, Exited, Exited, Exited} {
+		c := Container{ID: fmt.Sprintf("c%d", 3-i), Name: "c", Kind: App, Attempt: 3 - i, SandboxID: "s", Hash: Hash(&p.Spec.Containers[0]), State: state,
+			CreatedAt: noon.Add(-time.Hour), StartedAt: noon.Add(-time.Hour)}
+		if state == Exited {
+			c.FinishedAt = noon.Add(-time.Duration(i) * time.Minute)
+		}
+		observed.Containers = append(observed.Containers, c)
+	}
+	for _, test := range []struct {
+		name    string
+		dead    *DeadLimits
+		surplus map[string]bool
+		want    string
+	}{
+		{"upstream's", nil, nil, "c1 c0"},
+		{"none", &DeadLimits{PerContainer: 0}, nil, "c2 c1 c0"},
+		{"two", &DeadLimits{PerContainer: 2}, nil, "c0"},
+		{"all", &DeadLimits{PerContainer: -1}, nil, ""},
+		{"none but the young", &DeadLimits{MinAge: 2 * time.Minute}, nil, "c1 c0"},
+		{"too many on the node", &DeadLimits{PerContainer: -1}, map[string]bool{"c1": true, "c3": true}, "c1"},
+	} {
+		know := Knowledge{Platform: platforms[""], Dead: test.dead, Surplus: test.surplus}
+		var removed []string
+		for _, step := range Plan(p, observed, know, noon).Steps {
+			if step.Action == RemoveContainer {
+				removed = append(removed, step.ID)
+			}
+		}
+		if got := strings.Join(removed, " "); got != test.want {
+			t.Errorf("%s: removed %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+func TestSurplus(t *testing.T) {
+	dead := func(id string, minutes int) Container {
+		return Container{ID: id, Name: strings.TrimRight(id, "0123456789"), State: Exited, FinishedAt: noon.Add(-time.Duration(minutes) * time.Minute)}
+	}
+	view := func(uid types.UID, phase Phase, all ...Container) View {
+		return View{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}, Phase: phase, Observed: Observed{Containers: all}}
+	}
+	views := []View{
+		view("runs", Syncing, Container{ID: "a9", Name: "a", State: Running}, dead("a8", 2), dead("a7", 6), dead("b1", 9)), // b waits to be started again
+		view("over", Terminated, dead("d2", 4), dead("d1", 5)),
+	}
+	for _, test := range []struct {
+		limits DeadLimits
+		want   string
+	}{
+		{DeadLimits{Total: -1}, ""}, {DeadLimits{Total: 4}, ""}, {DeadLimits{Total: 3}, "a7"}, {DeadLimits{Total: 1}, "a7 d1 d2"}, {DeadLimits{Total: 0}, "a7 a8 d1 d2"},
+		{DeadLimits{Total: 0, MinAge: 5 * time.Minute}, "a7 d1"},
+	} {
+		var got []string
+		for _, ids := range test.limits.surplus(views, noon) {
+			got = append(got, ids...)
+		}
+		slices.Sort(got)
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%+v: got %q, want %q", test.limits, got, test.want)
+		}
+	}
+}
