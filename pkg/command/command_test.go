@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -35,11 +37,29 @@ func TestMain(m *testing.M) {
 	case "long":
 		fmt.Fprint(os.Stderr, strings.Repeat("x", 10*maxShown), "the end")
 		os.Exit(1)
+	case "spawn":
+		if err := exec.Command(os.Args[0], "call", os.Args[2]).Start(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		callAndHang()
+	case "call":
+		callAndHang()
 	case "hang":
 		fmt.Println("started")
 		<-time.After(time.Hour)
 	}
 	os.Exit(0)
+}
+
+// callAndHang holds a connection for as long as this process lives.
+func callAndHang() {
+	conn, err := net.Dial("tcp", os.Args[2])
+	if err == nil {
+		_, err = io.Copy(io.Discard, conn)
+	}
+	fmt.Println(err)
+	os.Exit(1)
 }
 
 func child(t *testing.T) (Runner, string) {
@@ -105,6 +125,47 @@ func TestRunCtx(t *testing.T) {
 	defer cancel()
 	if _, err := r.Run(ctx, nil, exe, "hang"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want the deadline", err)
+	}
+}
+
+// TestFamily: what a program has started ends with it.
+func TestFamily(t *testing.T) {
+	_, exe := child(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	mark := fmt.Sprintf("WINKUBE_FAMILY=%d", os.Getpid())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := NewFamily(os.Environ(), mark).Run(ctx, nil, exe, "spawn", listener.Addr().String())
+		ended <- err
+		_ = listener.Close()
+	}()
+	var conns []net.Conn
+	for range 2 {
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatalf("%v; the program: %v", err, <-ended)
+		}
+		conns = append(conns, conn)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it was cancelled", err)
+	}
+	for _, conn := range conns {
+		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("one of the family lives on: %v", err)
+		}
+		_ = conn.Close()
+	}
+	if err := EndFamily(mark); err != nil {
+		t.Errorf("of a family that is no more: %v", err)
 	}
 }
 

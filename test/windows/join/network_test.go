@@ -84,7 +84,7 @@ func (m *member) kinds() {
 		m.until(time.Minute, "Node Ready with network "+string(kind), func(ctx context.Context) error { return m.ready(ctx, begin) })
 		m.world.HNS.Restart()
 		m.state("network "+string(kind)+", kill -9, crash of HNS", string(kind))
-		m.kubelet.kill()
+		m.kubelet.stop() // as an orderly shutdown does; reboots is a loss of power
 		m.engine.kill()
 		m.world.Reboot()
 		if err := m.Reboot(m.Context()); err != nil {
