@@ -447,10 +447,13 @@ func (m *member) leaves() {
 		m.Errorf("the engine's log: %v %.200s", err, calls)
 	}
 	m.did("engine's calls since the reboot, faults", fmt.Sprintf("%d, %d", strings.Count(calls, "\n")+1, 0))
-	if err := os.WriteFile(filepath.Join(cluster.Root, fmt.Sprintf("_output/wine/calls-%d.log", m.Build)), []byte(calls), 0o644); err != nil {
-		m.Error(err)
-	}
 	m.kinds()
+	m.did("calls of HNS, IP Helper, netsh; unknown", fmt.Sprintf("%d, %d", len(m.world.Log.Calls()), len(m.world.Log.Unknown())))
+	for name, log := range map[string]string{"calls": calls, "simulators": m.world.Log.String()} {
+		if err := os.WriteFile(filepath.Join(cluster.Root, fmt.Sprintf("_output/wine/%s-%d.log", name, m.Build)), []byte(log), 0o644); err != nil {
+			m.Error(err)
+		}
+	}
 	if err := m.forget(ctx); err != nil {
 		m.Error(err)
 	}
