@@ -150,7 +150,7 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 		id, err = e.requestCreate(ctx, what, creation)
 		switch {
 		case err == nil:
-			e.cache.see(p.UID, id)
+			e.cache.made(p.UID, id, e.fresh(id, creation))
 			return id, false, nil
 		case gone(err) && creation.Config.Labels[LabelType] == typeSandbox && creation.Config.Image == e.cfg.InfraImage:
 			if _, _, pullErr := e.Pull(ctx, e.cfg.InfraImage, nil); pullErr != nil {
@@ -180,13 +180,24 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 	if nameTaken(err) { // by nobody that can be seen: a fault of the engine that only its restart heals
 		creation.Name = fmt.Sprintf("%s_%x", creation.Name, e.clock.Now().UnixNano())
 		if id, err = e.requestCreate(ctx, what, creation); err == nil {
-			e.cache.see(p.UID, id)
+			e.cache.made(p.UID, id, e.fresh(id, creation))
 		}
 	}
 	return id, false, err
 }
 
+// fresh is what inspect would say of a container that was made just now.
+func (e *Engine) fresh(id string, c Creation) seen {
+	return view(container.InspectResponse{
+		ContainerJSONBase: &container.ContainerJSONBase{
+			ID: id, Created: e.clock.Now().UTC().Format(time.RFC3339Nano), State: &container.State{Status: container.StateCreated}, HostConfig: c.HostConfig,
+		},
+		Config: c.Config,
+	})
+}
+
 func (e *Engine) start(ctx context.Context, id, name string) error {
+	e.cache.starting(id)
 	err := e.call(ctx, e.cfg.CallTimeout, "start container "+name, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStart(ctx, id, container.StartOptions{})
 	})

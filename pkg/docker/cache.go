@@ -32,7 +32,19 @@ type cached struct {
 	version uint64
 	state   string // as a list says it; "": seen does not hold
 	seen    seen
+	// start is how far a start by this agent has come.
+	start startState
 }
+
+// startState is what is known of a start that this agent asked for. It has an event, which is no news to who waited for its end.
+type startState uint8
+
+const (
+	notAsked  startState = iota // or over, with its event
+	asked                       // neither its end nor its event has come
+	toldEarly                   // its event has come, its end not
+	toldLate                    // its end has come, its event not
+)
 
 func (c *cache) init() {
 	c.entries, c.pods = map[string]*cached{}, map[types.UID]map[string]*cached{}
@@ -96,19 +108,67 @@ func (c *cache) drop(id string) {
 	defer c.mu.Unlock()
 	if e := c.entries[id]; e != nil {
 		c.changes++
-		e.version, e.state, e.seen = c.changes, "", seen{}
+		e.version, e.state, e.seen, e.start = c.changes, "", seen{}, notAsked
 	}
 }
 
-// started is drop after a start, or the event of one, which is no news of a container that was seen to run: the end of a former run has an
-// event of its own.
+// made notes what this agent has just created, and so that nobody else starts it unseen.
+func (c *cache) made(owner types.UID, id string, s seen) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entry(owner, id)
+	e.state, e.seen = string(container.StateCreated), s
+}
+
+// starting says that this agent asks for a start of a container.
+func (c *cache) starting(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[id]; e != nil {
+		e.start = asked
+	}
+}
+
+// started says that it has started. What was seen of the container as it runs stays.
 func (c *cache) started(id string) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	e := c.entries[id]
-	known := e != nil && e.state == string(container.StateRunning)
-	c.mu.Unlock()
-	if !known {
-		c.drop(id)
+	if e == nil {
+		return
+	}
+	if e.start == toldEarly {
+		e.start = notAsked
+	} else {
+		e.start = toldLate
+	}
+	c.renew(e)
+}
+
+// toldStarted takes in the event of a start. news is false for that of a start which this agent knows to be over. It is none of what a
+// container is that was seen to run either: the end of a former run has an event of its own.
+func (c *cache) toldStarted(id string) (news bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[id]
+	switch {
+	case e == nil:
+		return true
+	case e.start == toldLate:
+		e.start = notAsked
+		return false
+	case e.start == asked:
+		e.start = toldEarly
+	}
+	c.renew(e)
+	return true
+}
+
+// renew has a container that started inspected again, unless it was seen to run. It wants c.mu held.
+func (c *cache) renew(e *cached) {
+	if e.state != string(container.StateRunning) {
+		c.changes++
+		e.version, e.state, e.seen = c.changes, "", seen{}
 	}
 }
 

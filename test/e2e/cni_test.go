@@ -113,8 +113,6 @@ func TestSandboxRestartedByHand(t *testing.T) {
  {"type": "portmap", "capabilities": {"portMappings": true}}`, "", 1)), 0o644))
 	web := s.pod("web", node, "serve", "8080")
 	web.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 8080, HostPort: 18082}}
-	var box string
-	s.eventually(30*time.Second, "the network is read anew", func(ctx context.Context) error { return s.conditions(ctx, node, v1.ConditionTrue, "") })
 	s.create(web)
 	before := s.ready("web")
 	answers := func(ctx context.Context) error {
@@ -122,8 +120,12 @@ func TestSandboxRestartedByHand(t *testing.T) {
 		return err
 	}
 	s.eventually(10*time.Second, "the hostPort answers without portmap", answers)
+	if sockets, err := node.Exec(t.Context(), "ss", "-Hltn", "sport = :18082"); err != nil || sockets == "" {
+		t.Errorf("nobody listens at the hostPort, so that portmap must have mapped it (%v)", err)
+	}
 	containers, err := node.Engine().Containers(t.Context())
 	s.must(err)
+	var box string
 	for _, c := range containers {
 		if c.Labels["io.kubernetes.pod.uid"] == string(before.UID) && c.Labels["io.kubernetes.docker.type"] == "podsandbox" {
 			box = c.ID
