@@ -64,8 +64,14 @@ func TestFields(t *testing.T) {
 			t.Errorf("%s: status says %+v, want %s", name, user, want)
 		}
 	}
+	able, err := recursiveReadOnly(t.Context(), node)
+	s.must(err)
+	want := v1.RecursiveReadOnlyDisabled
+	if able {
+		want = v1.RecursiveReadOnlyEnabled
+	}
 	if status := s.ready("mounts").Status.ContainerStatuses[0].VolumeMounts; !slices.ContainsFunc(status, func(m v1.VolumeMountStatus) bool {
-		return m.MountPath == "/v" && m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled // this engine cannot
+		return m.MountPath == "/v" && m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == want
 	}) {
 		t.Errorf("mounts: %+v", status)
 	}

@@ -125,7 +125,9 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.a
 		"exec-opts":        []string{"native.cgroupdriver=cgroupfs"}, // also where systemd runs: it would want slices
 		"bip":              fmt.Sprintf("192.168.%d.1/24", 100+h.number),
 		"shutdown-timeout": 15,
-		"runtimes":         map[string]any{RuntimeHandler: map[string]string{"path": system("runc")}},
+		// Of the same version as the dockerd that PATH has first.
+		"userland-proxy-path": system("docker-proxy"),
+		"runtimes":            map[string]any{RuntimeHandler: map[string]string{"path": system("runc")}},
 	}
 	if version, err := run(ctx, "dockerd", "--version"); err == nil && strings.HasPrefix(version, "Docker version 20.") {
 		settings["deprecated-key-path"] = h.Dir("docker-key.json") // else in /etc/docker; later engines have no such key
