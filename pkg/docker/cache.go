@@ -36,7 +36,7 @@ type cached struct {
 	start startState
 }
 
-// startState is what is known of a start that this agent asked for. It has an event, which is no news to who waited for its end.
+// startState is what is known of a start that this agent asked for, and that has an event.
 type startState uint8
 
 const (
@@ -145,23 +145,23 @@ func (c *cache) started(id string) {
 	c.renew(e)
 }
 
-// toldStarted takes in the event of a start. news is false for that of a start which this agent knows to be over. It is none of what a
-// container is that was seen to run either: the end of a former run has an event of its own.
-func (c *cache) toldStarted(id string) (news bool) {
+// toldStarted takes in the event of a start. That of a start which this agent knows to be over is no news, and who looks at the container just
+// then need not look again. Nor is it news of one that was seen to run: the end of a former run has an event of its own.
+func (c *cache) toldStarted(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[id]
-	switch {
-	case e == nil:
-		return true
-	case e.start == toldLate:
+	if e == nil {
+		return
+	}
+	switch e.start {
+	case toldLate:
 		e.start = notAsked
-		return false
-	case e.start == asked:
+		return
+	case asked:
 		e.start = toldEarly
 	}
 	c.renew(e)
-	return true
 }
 
 // renew has a container that started inspected again, unless it was seen to run. It wants c.mu held.

@@ -118,7 +118,7 @@ func (e *Engine) noted(uid types.UID, message events.Message) bool {
 	case events.ActionDestroy:
 		e.cache.gone(id)
 	case events.ActionStart:
-		return e.cache.toldStarted(id)
+		e.cache.toldStarted(id)
 	default:
 		e.cache.drop(id)
 	}
