@@ -10,10 +10,12 @@ import (
 
 func TestUnpublished(t *testing.T) {
 	inspect := func(label string, ports nat.PortMap) container.InspectResponse {
+		settings := &container.NetworkSettings{}
+		settings.Ports = ports
 		return container.InspectResponse{
 			ContainerJSONBase: &container.ContainerJSONBase{State: &container.State{Running: true}},
 			Config:            &container.Config{Labels: map[string]string{LabelHostPorts: label}},
-			NetworkSettings:   &container.NetworkSettings{NetworkSettingsBase: container.NetworkSettingsBase{Ports: ports}},
+			NetworkSettings:   settings,
 		}
 	}
 	bound := func(port string, ips ...string) nat.PortMap {

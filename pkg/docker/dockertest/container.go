@@ -214,6 +214,8 @@ func (e *Engine) inspectContainer(w http.ResponseWriter, b *box) {
 			commands = append(commands, id)
 		}
 	}
+	settings := &container.NetworkSettings{Networks: b.networks()}
+	settings.Ports = b.ports()
 	answer(w, http.StatusOK, container.InspectResponse{
 		ContainerJSONBase: &container.ContainerJSONBase{
 			ExecIDs: commands, ID: b.id, Created: stamp(b.created), Name: "/" + b.name, Image: b.image.ID, HostConfig: b.host, Platform: e.opts.OS,
@@ -223,7 +225,7 @@ func (e *Engine) inspectContainer(w http.ResponseWriter, b *box) {
 			},
 		},
 		Config:          b.config,
-		NetworkSettings: &container.NetworkSettings{NetworkSettingsBase: container.NetworkSettingsBase{Ports: b.ports()}, Networks: b.networks()},
+		NetworkSettings: settings,
 	})
 }
 
