@@ -137,7 +137,7 @@ func (b below) Open(name string) (fs.File, error) {
 
 func (n NodeLogs) serveQuery(w http.ResponseWriter, r *http.Request, values url.Values) {
 	if !n.Query {
-		plain(w, http.StatusMethodNotAllowed, "queries of logs are off: want enableSystemLogQuery: true in the kubelet's configuration\n")
+		plain(w, http.StatusForbidden, "queries of logs are off: want enableSystemLogQuery: true in the kubelet's configuration\n")
 		return
 	}
 	q, err := parseLogQuery(values, n.OS)

@@ -89,7 +89,7 @@ func TestNodeLogs(t *testing.T) {
 		{"nothing", NodeLogs{}, "/logs/x", 404, ""},
 		{"the way out", NodeLogs{}, "/logs/..%2foutside", 404, ""},
 		{"a link out", NodeLogs{}, "/logs/link", 404, ""},
-		{"query that is off", NodeLogs{}, "/logs/?query=kubelet", 405, "enableSystemLogQuery: true"},
+		{"query that is off", NodeLogs{}, "/logs/?query=kubelet", 403, "enableSystemLogQuery: true"},
 		{"of the journal", NodeLogs{Query: true}, "/logs/?query=kubelet", 200, "of the journal\n"},
 		{"a pattern that nothing matches", NodeLogs{Query: true}, "/logs/?query=kubelet&pattern=none", 200, ""},
 		{"of a file by its service", NodeLogs{Query: true}, "/logs/?query=docker", 200, "of docker\n"},

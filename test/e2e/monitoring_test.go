@@ -9,6 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/winkube/winkube/test/lab"
 )
 
 // TestMonitoring asks for what Prometheus and kubectl ask for, through the API server: names and labels of a container that has just started.
@@ -25,7 +27,7 @@ func TestMonitoring(t *testing.T) {
 	of := fmt.Sprintf(`namespace="%s",pod="seen"`, s.name)
 	for path, wants := range map[string][]string{
 		"/metrics/cadvisor": {
-			`container_cpu_usage_seconds_total{container="main",cpu="total",id="/`, `image="winkube/sample:1"`, of,
+			`container_cpu_usage_seconds_total{container="main",cpu="total",id="/`, `image="` + lab.SampleImage + `"`, of,
 			`container_memory_working_set_bytes{container="main"`, `container_network_receive_bytes_total{container=""`, `interface="eth0"`, `container_start_time_seconds{`, "machine_memory_bytes "},
 		"/metrics/probes":   {`prober_probe_total{container="main",` + of, `probe_type="Readiness",result="successful"`, "prober_probe_duration_seconds_bucket{"},
 		"/metrics":          {`kubelet_node_name{node="` + node.Name + `"} 1`, "kubelet_running_pods ", `kubelet_running_containers{container_state="running"}`},
