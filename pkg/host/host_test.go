@@ -2,6 +2,8 @@ package host
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -137,4 +139,19 @@ func FuzzParse(f *testing.F) {
 		}
 		_, _ = parseBootTime(text)
 	})
+}
+
+// TestSameDisk: a directory and one in it are on one volume.
+func TestSameDisk(t *testing.T) {
+	dir := t.TempDir()
+	inside := filepath.Join(dir, "inside")
+	if err := os.Mkdir(inside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if same, err := SameDisk(dir, inside); !same || err != nil {
+		t.Errorf("%v, %v", same, err)
+	}
+	if same, err := SameDisk(dir, "a\x00b"); same || err == nil {
+		t.Errorf("a path that is none: %v, %v", same, err)
+	}
 }
