@@ -47,7 +47,7 @@ func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 // target gathers what Convert needs of this engine.
 func (e *Engine) target(ctx context.Context) (Target, error) {
 	t := Target{
-		Platform: e.cfg.Platform, Node: e.cfg.Node, CPUs: int(e.cpus.Load()), LogMaxSize: e.cfg.LogMaxSize, LogMaxFiles: e.cfg.LogMaxFiles,
+		Platform: e.cfg.Platform, Node: e.cfg.Node, CPUs: int(e.cpus.Load()), HostCPUs: e.cfg.CPUs, HyperV: e.HyperV(), LogMaxSize: e.cfg.LogMaxSize, LogMaxFiles: e.cfg.LogMaxFiles,
 		CgroupParent: e.cfg.CgroupParent, MinOOMScoreAdj: int(e.minOOM.Load()), SeccompDefault: e.cfg.SeccompDefault,
 	}
 	err := e.call(ctx, e.cfg.CallTimeout, "connect to the engine", func(_ context.Context, c *client.Client) error {
@@ -120,7 +120,7 @@ func (e *Engine) createAndStart(ctx context.Context, p *v1.Pod, t Target, conver
 	if err != nil || done {
 		return failed(ReasonCreate, err)
 	}
-	err = e.start(ctx, id, creation.Name)
+	err = e.startWith(ctx, id, creation)
 	if err == nil || creation.HostConfig.OomScoreAdj >= 0 || !deniedOOM(err) {
 		return failed(ReasonRun, err)
 	}
@@ -151,7 +151,7 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 		switch {
 		case err == nil:
 			e.cache.made(p.UID, id, e.fresh(id, creation))
-			return id, false, nil
+			return id, false, e.copyIn(ctx, id, creation.Files)
 		case gone(err) && creation.Config.Labels[LabelType] == typeSandbox && creation.Config.Image == e.cfg.InfraImage:
 			if _, _, pullErr := e.Pull(ctx, e.cfg.InfraImage, nil); pullErr != nil {
 				return "", false, fmt.Errorf("cannot get the image of the sandbox: %w", pullErr)
@@ -181,6 +181,7 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 		creation.Name = fmt.Sprintf("%s_%x", creation.Name, e.clock.Now().UnixNano())
 		if id, err = e.requestCreate(ctx, what, creation); err == nil {
 			e.cache.made(p.UID, id, e.fresh(id, creation))
+			err = e.copyIn(ctx, id, creation.Files)
 		}
 	}
 	return id, false, err

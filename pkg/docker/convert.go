@@ -20,9 +20,11 @@ type Target struct {
 	Platform       pod.Platform
 	Node           string // value of LabelNode
 	API            string // negotiated version; "": newest
-	CPUs           int    // of the host: Windows engines refuse a limit above it; 0: unknown
+	CPUs           int    // as the engine counts them: Windows engines refuse a limit above it; 0: unknown
+	HostCPUs       int    // of the host, which has more where there are several groups of processors (Windows); 0: CPUs
 	LogMaxSize     int64
 	LogMaxFiles    int
+	HyperV         bool // the engine's default isolation, where the pod says nothing (Windows)
 	CgroupParent   string
 	MinOOMScoreAdj int  // lower scores are raised to this
 	SeccompDefault bool // pods that name no profile get the engine's, not none
@@ -37,6 +39,10 @@ type Creation struct {
 	Name       string
 	Config     *container.Config
 	HostConfig *container.HostConfig
+	// Files are copied into the container before it starts (Windows).
+	Files []pod.File
+	// CredentialSpec is a file that the engine wants while the container starts; nil: none.
+	CredentialSpec *CredentialSpec
 }
 
 // minOOMScoreAdj is the lowest score there is. The sandbox gets upstream's -998: it goes last, for the whole pod goes with it.
@@ -103,6 +109,9 @@ func Convert(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
 	})
 	if in.SandboxID != "" {
 		labels[LabelSandboxID] = in.SandboxID
+	}
+	if in.TerminationRoot != "" {
+		labels[LabelMessageRoot] = in.TerminationRoot
 	}
 	out := creation(containerName(p, c.Name, step.Attempt), labels, t)
 	config, h := out.Config, out.HostConfig

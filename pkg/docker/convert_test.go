@@ -322,13 +322,3 @@ func TestConvertDetails(t *testing.T) {
 		t.Errorf("an engine that knows no Mounts: %v", err)
 	}
 }
-
-func TestWindowsPath(t *testing.T) {
-	for path, want := range map[string]string{
-		`C:\a`: `C:\a`, "/a/b": `C:\a\b`, `\a`: `C:\a`, "a": `C:\a`, "d:/x": `d:\x`, `\\.\pipe\x`: `\\.\pipe\x`, "//./pipe/x": `\\.\pipe\x`, `\\host\share`: `\\host\share`,
-	} {
-		if got := windowsPath(path); got != want {
-			t.Errorf("%s: %s, want %s", path, got, want)
-		}
-	}
-}

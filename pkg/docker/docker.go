@@ -41,6 +41,7 @@ type Config struct {
 	// so that agents with different names can share an engine.
 	Node        string
 	Platform    pod.Platform
+	CPUs        int    // of this host, in all of Windows' processor groups, of which engines see one; 0: as many as the engine says
 	InfraImage  string // of the sandbox; pulled when it is not present
 	LogMaxSize  int64  // bytes of one log file (containerLogMaxSize); 0: no limit
 	LogMaxFiles int    // log files per container (containerLogMaxFiles); 0: the engine's default
@@ -71,6 +72,7 @@ type Engine struct {
 	root         atomic.Value                  // string: the engine's data directory; nothing: not asked yet
 	swept        sync.Once                     // of names of logs that are gone
 	sweptHolders atomic.Bool                   // see sweepHolders
+	sweptSpecs   sync.Once                     // of credential specs, see startWith
 	accounts     accountCache
 	recursive    atomic.Bool  // see RecursiveReadOnly
 	hyperv       atomic.Bool  // see HyperV
@@ -250,7 +252,7 @@ type Info struct {
 	Runtimes        []string // sorted: what the handler of a RuntimeClass may be; none on Windows
 }
 
-// Info asks the engine about itself.
+// Info asks the engine about itself. One that runs containers of another system than Config.Platform's is an error, with what it told.
 func (e *Engine) Info(ctx context.Context) (Info, error) {
 	var out Info
 	err := e.call(ctx, e.cfg.CallTimeout, "ask the engine about itself", func(ctx context.Context, c *client.Client) error {
@@ -277,6 +279,9 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 		e.cpus.Store(int64(info.NCPU))
 		return nil
 	})
+	if want := e.cfg.Platform.OS; err == nil && out.OS != "" && want != "" && out.OS != want {
+		err = fmt.Errorf("the engine at %s runs containers of %s, and this agent is for %s: switch Docker to containers of %[3]s", e.host, out.OS, want)
+	}
 	return out, err
 }
 

@@ -27,11 +27,12 @@ const (
 	LabelMessagePolicy = "annotation.io.kubernetes.container.terminationMessagePolicy"
 	LabelGrace         = "annotation.io.kubernetes.pod.terminationGracePeriod"
 
-	LabelNode     = "io.winkube.node"      // Config.Node
-	LabelKind     = "io.winkube.kind"      // init, app or ephemeral
-	LabelImage    = "io.winkube.image"     // as in the spec
-	LabelImageRef = "io.winkube.image-ref" // containerStatuses.imageID
-	LabelMessage  = "io.winkube.message"   // host file behind the termination message path
+	LabelNode        = "io.winkube.node"         // Config.Node
+	LabelKind        = "io.winkube.kind"         // init, app or ephemeral
+	LabelImage       = "io.winkube.image"        // as in the spec
+	LabelImageRef    = "io.winkube.image-ref"    // containerStatuses.imageID
+	LabelMessage     = "io.winkube.message"      // host file behind the termination message path
+	LabelMessageRoot = "io.winkube.message-root" // directory that the container can write to: LabelMessage is then relative to it
 
 	LabelRuntime   = "io.winkube.runtime"             // of a sandbox: handler of the pod's RuntimeClass
 	LabelUser      = "io.winkube.user"                // containerStatuses.user, see formatUser

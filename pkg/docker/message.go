@@ -3,15 +3,30 @@ package docker
 import (
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
-// readHead reads the start of a file; "" when there is none.
-func readHead(path string, limit int64) string {
+// readHead reads the start of a file; "" when there is none. With a root, in which others can write, path is below it: no link leads out of
+// it, and what is no regular file is nothing.
+func readHead(root, path string, limit int64) string {
 	if path == "" {
 		return ""
 	}
-	file, err := os.Open(path)
+	open := os.Open
+	if root != "" {
+		dir, err := os.OpenRoot(root)
+		if err != nil {
+			return ""
+		}
+		defer dir.Close()
+		path = filepath.FromSlash(strings.ReplaceAll(path, `\`, "/"))
+		if fi, err := dir.Stat(path); err != nil || !fi.Mode().IsRegular() {
+			return ""
+		}
+		open = dir.Open
+	}
+	file, err := open(path)
 	if err != nil {
 		return ""
 	}

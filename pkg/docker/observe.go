@@ -314,7 +314,11 @@ const (
 // the log of a container that failed.
 func (e *Engine) terminationMessage(ctx context.Context, in container.InspectResponse) string {
 	labels := in.Config.Labels
-	if text := readHead(labels[LabelMessage], maxMessage); text != "" {
+	text := readHead(labels[LabelMessageRoot], labels[LabelMessage], maxMessage)
+	if labels[LabelMessage] == "" && e.cfg.Platform.OS == "windows" {
+		text = e.copyOut(ctx, in.ID, labels[LabelMessagePath])
+	}
+	if text != "" {
 		return text
 	}
 	if labels[LabelMessagePolicy] != string(v1.TerminationMessageFallbackToLogsOnError) || in.State.ExitCode == 0 {

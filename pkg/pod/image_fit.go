@@ -10,9 +10,9 @@ import (
 // container version compatibility".
 const stableABI = 20348
 
-// checkImageFits says why an image cannot run on this host of Windows, which an engine tells in words of its own, and only when the container
+// CheckImageFits says why an image cannot run on this host of Windows, which an engine tells in words of its own, and only when the container
 // starts. hyperv says that the container gets a virtual machine. An image that tells no version may run.
-func checkImageFits(name string, image Image, platform Platform, hyperv bool) error {
+func CheckImageFits(name string, image Image, platform Platform, hyperv bool) error {
 	if platform.OS != "windows" {
 		return nil
 	}

@@ -30,7 +30,7 @@ func TestCheckImageFits(t *testing.T) {
 		if c.host == 0 {
 			platform.OS = "linux"
 		}
-		err := checkImageFits("app", Image{OS: c.os, OSVersion: c.version}, platform, c.hyperv)
+		err := CheckImageFits("app", Image{OS: c.os, OSVersion: c.version}, platform, c.hyperv)
 		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}

@@ -182,13 +182,16 @@ type Inputs struct {
 	Args       []string // spec.args, expanded; nil: the image's, unless Entrypoint is set
 	Env        []Env    // in order; a later name wins
 	Mounts     []Mount
-	Files      []File // single files: bind mounts on Linux; Windows cannot mount files
+	Files      []File // single files: bind mounts on Linux, copies on Windows
 	SandboxID  string // "" where there is no sandbox; then Sandbox is set
 	Sandbox    *SandboxInputs
 	// CgroupParent is as for SandboxInputs.
 	CgroupParent string
-	// TerminationLog is the host file behind terminationMessagePath; "" where single files cannot be mounted.
+	// TerminationLog is the host file behind terminationMessagePath; "" where it lies in the container alone (Windows).
 	TerminationLog string
+	// TerminationRoot is a directory that containers can write to: TerminationLog is then relative to it, and no link in it leads out
+	// of it. "" where TerminationLog is a mount of its own.
+	TerminationRoot string
 	// Runtime is the handler of the pod's RuntimeClass, as its sandbox has it; "": the engine's default.
 	Runtime string
 	// TargetID is the container whose processes an ephemeral container sees (targetContainerName); "": none.
@@ -210,6 +213,8 @@ type Mount struct {
 	Propagation   v1.MountPropagationMode // "" is None
 	// Recursive says that ReadOnly holds for what is mounted below it as well.
 	Recursive bool
+	// Copy says that it is a single file on Windows, which cannot be mounted: the container gets a copy before it starts.
+	Copy bool
 }
 
 // Device is a block device of the host in a container.
@@ -221,7 +226,7 @@ type Device struct {
 
 // File is one managed file in a container.
 type File struct {
-	HostPath      string
+	HostPath      string // "": a directory, made where the image lacks it (only where files are copied)
 	ContainerPath string
 	ReadOnly      bool
 }
@@ -330,6 +335,8 @@ type Volumes interface {
 	// WriteFile keeps a managed file (hosts, resolv.conf, a termination log) in the pod's directory and returns its path. The file is
 	// rewritten in place when data differs, so that a running container's bind mount sees it. nil data: create empty, keep what is there.
 	WriteFile(uid types.UID, name string, data []byte, mode uint32) (path string, err error)
+	// MakeDir makes a directory in the pod's directory that its containers may write to, and returns its path.
+	MakeDir(uid types.UID, name string) (path string, err error)
 	// Clean removes the pod's directory with all that is in it: unmounts, deletes. Idempotent; an error means "try again later".
 	Clean(ctx context.Context, uid types.UID) error
 	// Leftovers lists the pods that have a directory here.

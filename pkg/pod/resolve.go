@@ -182,10 +182,6 @@ func (r *Resolver) sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 	if err != nil {
 		return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 	}
-	if r.cfg.Platform.OS == "windows" && len(pod.Spec.HostAliases) > 0 {
-		r.parts.Recorder.Event(podRef(pod), v1.EventTypeWarning, "HostAliasesIgnored",
-			"spec.hostAliases has no effect here: Docker on Windows cannot mount a hosts file; give the names to a Service or a DNS server")
-	}
 	for _, w := range warnings {
 		r.parts.Recorder.Event(podRef(pod), v1.EventTypeWarning, w.reason, w.message)
 	}
@@ -229,7 +225,7 @@ func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Con
 		return nil, err
 	}
 	isolation, _ := Isolation(pod, in.Runtime)
-	if err := checkImageFits(container.Image, in.Image, r.cfg.Platform, isHyperV(isolation, r.cfg.HyperV)); err != nil {
+	if err := CheckImageFits(container.Image, in.Image, r.cfg.Platform, isHyperV(isolation, r.cfg.HyperV)); err != nil {
 		return nil, config(err)
 	}
 	if err := checkNonRoot(pod, container, in.Image.User, r.cfg.Platform.OS); err != nil {
@@ -252,10 +248,12 @@ func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Con
 	}
 	in.Entrypoint, in.Args = expandAll(container.Command, in.Env), expandAll(container.Args, in.Env)
 	in.OOMScoreAdj = oomScoreAdj(pod, container, r.memory())
-	if r.cfg.Platform.OS != "windows" {
-		if err := r.files(pod, container, at, in); err != nil {
-			return nil, config(err)
-		}
+	files := r.files
+	if r.cfg.Platform.OS == "windows" {
+		files = r.windowsFiles
+	}
+	if err := files(pod, container, at, in); err != nil {
+		return nil, config(err)
 	}
 	return in, nil
 }

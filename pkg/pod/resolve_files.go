@@ -2,6 +2,7 @@ package pod
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -85,10 +86,7 @@ func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at Attempt, in *I
 		}
 		in.Files = append(in.Files, file)
 	}
-	target := container.TerminationMessagePath
-	if target == "" {
-		target = v1.TerminationMessagePathDefault
-	}
+	target := cmp.Or(container.TerminationMessagePath, v1.TerminationMessagePathDefault)
 	if !own[path.Clean(target)] {
 		name := fmt.Sprintf("containers/%s/termination-%d", container.Name, at.Number)
 		log, err := r.parts.Volumes.WriteFile(pod.UID, name, nil, 0o666)

@@ -207,6 +207,10 @@ func (s stageVolumes) WriteFile(uid types.UID, name string, data []byte, mode ui
 	return "/pods/" + string(uid) + "/" + name, s.broken["write"]
 }
 
+func (s stageVolumes) MakeDir(uid types.UID, name string) (string, error) {
+	return "/pods/" + string(uid) + "/" + name, s.broken["dir"]
+}
+
 func (s stageVolumes) Clean(context.Context, types.UID) error {
 	return errors.New("a Resolver cleans nothing")
 }

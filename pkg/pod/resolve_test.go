@@ -41,12 +41,6 @@ func TestSandbox(t *testing.T) {
 			want: "&{winkube web {[] [] []} []  }",
 		},
 		{
-			name: "aliases on Windows", pod: stagePod(func(p *v1.Pod) {
-				p.Spec.DNSPolicy, p.Spec.HostAliases = v1.DNSDefault, []v1.HostAlias{{IP: "10.0.0.1", Hostnames: []string{"db"}}}
-			}), change: func(s *stage) { s.cfg.Platform.OS = "windows"; s.cfg.ResolvConf = "" },
-			want: "&{winkube web {[] [] []} []  }", told: "Warning HostAliasesIgnored pod: spec.hostAliases has no effect here",
-		},
-		{
 			name: "warning", pod: stagePod(func(p *v1.Pod) { p.Spec.DNSPolicy = v1.DNSClusterFirst }), change: func(s *stage) { s.cfg.ClusterDNS = nil },
 			want: "&{winkube web {[192.168.0.53] [corp.example] []} [{/pods/u1/resolv.conf /etc/resolv.conf false}]  }",
 			told: `Warning MissingClusterDNS pod: this node has no cluster DNS address (clusterDNS), so the policy "ClusterFirst" cannot be kept; the pod gets "Default" instead`,
@@ -140,7 +134,7 @@ func TestContainer(t *testing.T) {
 entrypoint [/app 1]
 args [10.96.0.2 $(A) $(NONE)]
 env A=1 IP=10.1.0.5 (14 more)
-mount {data /vol/data/16 /data false  false}
+mount {data /vol/data/16 /data false  false false}
 file {/pods/u1/etc-hosts /etc/hosts false}
 file {/pods/u1/resolv.conf /etc/resolv.conf false}
 sandbox box <nil>
@@ -197,7 +191,6 @@ func TestContainerFiles(t *testing.T) {
 		name  string
 		pod   *v1.Pod
 		at    Attempt
-		os    string
 		files string
 		log   string
 	}{
@@ -207,12 +200,8 @@ func TestContainerFiles(t *testing.T) {
 		{name: "own log at another path", pod: stagePod(mounts("/dev/termination-log"), container(func(c *v1.Container) { c.TerminationMessagePath = "/log" })), at: inSandbox1,
 			files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-2"},
 		{name: "no sandbox", pod: stagePod(), at: Attempt{Kind: App}, files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-0"},
-		{name: "Windows", pod: stagePod(), at: inSandbox1, os: "windows", files: "[]"},
 	} {
 		s := newStage(t)
-		if test.os != "" {
-			s.cfg.Platform.OS = test.os
-		}
 		in, err := s.resolver().Container(t.Context(), test.pod, &test.pod.Spec.Containers[0], test.at)
 		if err != nil {
 			t.Errorf("%s: %v", test.name, err)

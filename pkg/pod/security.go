@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -70,14 +71,38 @@ func refuseContainer(pod *v1.Pod, container *v1.Container, platform Platform) st
 	if len(container.VolumeDevices) > 0 && platform.OS == "windows" {
 		return fmt.Sprintf("volumeDevices (%s) are not possible here: Windows containers have no block devices; use volumeMounts", container.VolumeDevices[0].Name)
 	}
-	if w := windowsOptions(pod, container); w.HostProcess != nil && *w.HostProcess {
+	if w := WindowsOptions(pod, container); w.HostProcess != nil && *w.HostProcess {
 		return "windowsOptions.hostProcess: true is not possible here: Docker has no HostProcess containers; run the program as a service of the host"
+	} else if platform.OS == "windows" {
+		return refuseCredentialSpec(w)
 	}
 	return ""
 }
 
-// windowsOptions merges the pod's and the container's; the container's win, field by field.
-func windowsOptions(pod *v1.Pod, container *v1.Container) v1.WindowsSecurityContextOptions {
+// refuseCredentialSpec says why a credential spec of a group Managed Service Account cannot be given to the engine, which would fail in
+// words of its own when the container starts.
+func refuseCredentialSpec(w v1.WindowsSecurityContextOptions) string {
+	switch text := deref(w.GMSACredentialSpec); {
+	case text == "" && deref(w.GMSACredentialSpecName) != "":
+		return fmt.Sprintf("windowsOptions.gmsaCredentialSpecName is %q and gmsaCredentialSpec is empty: the cluster's admission webhook for GMSA, which fills it in, is not installed", *w.GMSACredentialSpecName)
+	case text != "":
+		var spec map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(text), &spec); err != nil {
+			return fmt.Sprintf("windowsOptions.gmsaCredentialSpec is no JSON object, as New-CredentialSpec writes it: %v", err)
+		}
+	}
+	return ""
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// WindowsOptions merges the pod's and the container's; the container's win, field by field.
+func WindowsOptions(pod *v1.Pod, container *v1.Container) v1.WindowsSecurityContextOptions {
 	var out v1.WindowsSecurityContextOptions
 	merge := func(o *v1.WindowsSecurityContextOptions) {
 		if o == nil {
@@ -88,6 +113,12 @@ func windowsOptions(pod *v1.Pod, container *v1.Container) v1.WindowsSecurityCont
 		}
 		if o.HostProcess != nil {
 			out.HostProcess = o.HostProcess
+		}
+		if o.GMSACredentialSpec != nil {
+			out.GMSACredentialSpec = o.GMSACredentialSpec
+		}
+		if o.GMSACredentialSpecName != nil {
+			out.GMSACredentialSpecName = o.GMSACredentialSpecName
 		}
 	}
 	if pod.Spec.SecurityContext != nil {
@@ -120,7 +151,7 @@ func checkNonRoot(pod *v1.Pod, container *v1.Container, imageUser, os string) er
 	}
 	where := fmt.Sprintf("(pod: %q, container: %s)", podLabel(pod), container.Name)
 	if os == "windows" {
-		return checkNonRootWindows(windowsOptions(pod, container), imageUser, where)
+		return checkNonRootWindows(WindowsOptions(pod, container), imageUser, where)
 	}
 	if uid != nil {
 		if *uid == 0 {

@@ -17,6 +17,9 @@ func TestRefuse(t *testing.T) {
 	server2022 := Platform{OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true}
 	apps := func(n int) []v1.Container { return make([]v1.Container, n) }
 	always := v1.ContainerRestartPolicyAlways
+	gmsa := func(spec, name string) *v1.WindowsSecurityContextOptions {
+		return &v1.WindowsSecurityContextOptions{GMSACredentialSpec: &spec, GMSACredentialSpecName: &name}
+	}
 	hostProcess := &v1.WindowsSecurityContextOptions{HostProcess: ptr(true)}
 	for _, test := range []struct {
 		name     string
@@ -34,6 +37,10 @@ func TestRefuse(t *testing.T) {
 		{name: "sidecar on 2016", platform: server2016, spec: v1.PodSpec{Containers: apps(1), InitContainers: []v1.Container{{RestartPolicy: &always}}}, want: "the pod has 2 containers"},
 		{name: "devices", platform: server2022, spec: v1.PodSpec{Containers: []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "disk"}}}}}, want: "volumeDevices (disk) are not possible here"},
 		{name: "devices on Linux", platform: linux, spec: v1.PodSpec{Containers: []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "disk"}}}}}},
+		{name: "a credential spec that is no JSON", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("CmsPlugins: x", "")}}, want: "gmsaCredentialSpec is no JSON object"},
+		{name: "a credential spec that is a list", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("[]", "")}}, want: "gmsaCredentialSpec is no JSON object"},
+		{name: "a credential spec that nobody filled in", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("", "web")}}, want: `gmsaCredentialSpecName is "web" and gmsaCredentialSpec is empty`},
+		{name: "a credential spec", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("{}", "web")}}},
 		{name: "host process of the pod", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: hostProcess}}, want: "hostProcess: true is not possible"},
 		{name: "host process of the container", platform: server2022, spec: v1.PodSpec{Containers: []v1.Container{{SecurityContext: &v1.SecurityContext{WindowsOptions: hostProcess}}}}, want: "hostProcess: true is not possible"},
 		{name: "host process taken back", platform: server2022, spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{WindowsOptions: hostProcess},

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/resource"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // prepareHostPath checks or makes what hostPath.type asks for, with upstream's words. Without a type a missing directory is made, as
@@ -20,7 +22,7 @@ func (m *Manager) prepareHostPath(s *v1.HostPathVolumeSource, path string) error
 	if s.Type != nil {
 		kind = *s.Type
 	}
-	if m.cfg.Platform.OS == "windows" && isPipe(path) {
+	if m.cfg.Platform.OS == "windows" && pod.IsPipe(path) {
 		return nil // a pipe can only be opened, which would disturb its owner
 	}
 	fi, err := os.Stat(path)
@@ -105,6 +107,9 @@ func (m *Manager) prepareEmptyDir(p *v1.Pod, v *v1.Volume, path string) error {
 		}
 	}
 	if err := m.setGroup(path, p.Spec.SecurityContext, false); err != nil {
+		return err
+	}
+	if err := m.protect(path, accessModify); err != nil {
 		return err
 	}
 	return setMark(mark)

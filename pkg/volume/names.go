@@ -8,14 +8,6 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// devices are names that Windows takes for devices in any directory and with any extension.
-var devices = map[string]bool{
-	"con": true, "prn": true, "aux": true, "nul": true, "conin$": true, "conout$": true,
-	"com0": true, "com1": true, "com2": true, "com3": true, "com4": true, "com5": true, "com6": true, "com7": true, "com8": true, "com9": true,
-	"lpt0": true, "lpt1": true, "lpt2": true, "lpt3": true, "lpt4": true, "lpt5": true, "lpt6": true, "lpt7": true, "lpt8": true, "lpt9": true,
-	"com¹": true, "com²": true, "com³": true, "lpt¹": true, "lpt²": true, "lpt³": true,
-}
-
 // checkElement says why name cannot be one file or directory name on platform.
 func checkElement(platform pod.Platform, name string) error {
 	switch {
@@ -25,18 +17,8 @@ func checkElement(platform pod.Platform, name string) error {
 		return fmt.Errorf("%q is not a file name: want no slash and no zero byte in it", name)
 	case len(name) > 255:
 		return fmt.Errorf("%q... is not a file name: want at most 255 bytes, have %d", name[:32], len(name))
-	case platform.OS != "windows":
-		return nil
-	}
-	if strings.ContainsAny(name, `<>:"\|?*`) || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' }) {
-		return fmt.Errorf(`%q is not a file name on Windows: want none of <>:"/\|?* and no control characters in it`, name)
-	}
-	if strings.HasSuffix(name, ".") || strings.HasSuffix(name, " ") {
-		return fmt.Errorf("%q is not a file name on Windows: want no dot or space at its end", name)
-	}
-	base, _, _ := strings.Cut(strings.ToLower(name), ".")
-	if devices[strings.TrimRight(base, " ")] {
-		return fmt.Errorf("%q is not a file name on Windows: it is the name of a device", name)
+	case platform.OS == "windows":
+		return pod.CheckWindowsName(name)
 	}
 	return nil
 }
@@ -100,28 +82,12 @@ func hostPath(platform pod.Platform, p string) (string, error) {
 		}
 		return p, nil
 	}
-	w := windowsPath(p)
-	switch {
-	case isPipe(w), strings.HasPrefix(w, `\\`), hasDrive(w) && len(w) > 2 && w[2] == '\\':
-		return w, nil
+	w, err := pod.WindowsPath(p)
+	if err != nil {
+		return "", fmt.Errorf("hostPath.path: %w", err)
 	}
-	return "", fmt.Errorf(`hostPath.path %q is relative; want an absolute path like C:\data`, p)
+	return w, nil
 }
-
-// windowsPath writes p with backslashes, and a path from the root with the drive that containers and hosts have.
-func windowsPath(p string) string {
-	w := strings.ReplaceAll(p, "/", `\`)
-	if strings.HasPrefix(w, `\`) && !strings.HasPrefix(w, `\\`) {
-		w = "c:" + w
-	}
-	return w
-}
-
-func hasDrive(p string) bool {
-	return len(p) >= 2 && p[1] == ':' && (p[0]|0x20 >= 'a' && p[0]|0x20 <= 'z')
-}
-
-func isPipe(p string) bool { return strings.HasPrefix(strings.ToLower(p), `\\.\pipe\`) }
 
 // containerPath returns a mountPath as the container's system writes it.
 func containerPath(platform pod.Platform, p string) (string, error) {
@@ -129,15 +95,28 @@ func containerPath(platform pod.Platform, p string) (string, error) {
 	case p == "":
 		return "", fmt.Errorf("mountPath is empty; want an absolute path")
 	case platform.OS == "windows":
-		w := windowsPath(p)
-		if !hasDrive(w) && !isPipe(w) {
-			w = `c:\` + w
-		}
-		return w, nil
+		return windowsTarget(p)
 	case strings.Contains(p, ":"):
 		return "", fmt.Errorf("mountPath %q must not contain ':'", p)
 	case !path.IsAbs(p):
 		return "/" + p, nil
 	}
 	return p, nil
+}
+
+// windowsTarget is a mountPath on Windows: on a drive, or a pipe.
+func windowsTarget(p string) (string, error) {
+	if !strings.ContainsAny(p, `:`) && !strings.HasPrefix(strings.ReplaceAll(p, "/", `\`), `\`) {
+		p = "/" + p
+	}
+	w, err := pod.WindowsPath(p)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("mountPath: %w", err)
+	case strings.HasPrefix(w, `\\`) && !pod.IsPipe(w):
+		return "", fmt.Errorf(`mountPath %q is a share; want a directory of the container like C:\data`, p)
+	case strings.EqualFold(w, `C:\`):
+		return "", fmt.Errorf(`mountPath %q is the drive of the system; want a directory like C:\data`, p)
+	}
+	return w, nil
 }

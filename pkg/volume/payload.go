@@ -55,6 +55,9 @@ func (m *Manager) prepareContent(ctx context.Context, s *podState, p *v1.Pod, v 
 			return err
 		}
 	}
+	if err := m.protect(path, accessRead, accounts(p)...); err != nil {
+		return err
+	}
 	return m.writer.write(path, want, m.fsGroup(p))
 }
 

@@ -34,6 +34,11 @@ func (m *Manager) Mounts(ctx context.Context, p *v1.Pod, c *v1.Container, env []
 		}
 		out = append(out, mount)
 	}
+	if m.cfg.Platform.OS == "windows" {
+		if err := checkTargets(c, out); err != nil {
+			return nil, fmt.Errorf("cannot mount volumes into container %q: %w", c.Name, err)
+		}
+	}
 	return out, nil
 }
 
@@ -80,14 +85,6 @@ func (m *Manager) mount(ctx context.Context, p *v1.Pod, of mountOf, env []pod.En
 			}
 		}
 	}
-	if sub != "" {
-		if host, err = m.subPath(p, of.container, of.index, host, sub); err != nil {
-			return pod.Mount{}, err
-		}
-	}
-	if err := m.mountable(host); err != nil {
-		return pod.Mount{}, err
-	}
 	mount := pod.Mount{Name: vm.Name, HostPath: host, ContainerPath: inside, ReadOnly: vm.ReadOnly}
 	// What the agent keeps up to date no container may write to.
 	if v.Secret != nil || v.ConfigMap != nil || v.Projected != nil || v.DownwardAPI != nil || v.Image != nil {
@@ -99,58 +96,73 @@ func (m *Manager) mount(ctx context.Context, p *v1.Pod, of mountOf, env []pod.En
 	if vm.MountPropagation != nil && *vm.MountPropagation != v1.MountPropagationNone {
 		mount.Propagation = *vm.MountPropagation
 	}
-	return mount, nil
+	switch {
+	case m.cfg.Platform.OS == "windows" && pod.IsPipe(host):
+		err = m.checkPipe(mount, sub)
+	case sub != "":
+		err = m.subPath(p, of, sub, &mount)
+	case m.cfg.Platform.OS == "windows":
+		err = m.wholeFile(p, of, &mount)
+	}
+	return mount, err
 }
 
-// mountable refuses what the engine on this platform cannot mount, in words that help more than the engine's.
-func (m *Manager) mountable(host string) error {
-	if m.cfg.Platform.OS != "windows" || isPipe(host) {
-		return nil
-	}
-	if fi, err := os.Stat(host); err == nil && !fi.IsDir() {
-		return fmt.Errorf("%s is a file; Docker on Windows can only mount directories: mount the volume without subPath", host)
-	}
-	return nil
-}
-
-// subPath returns a host path for sub within the volume at dir, which is made when missing. sub may go through links that stay within the
-// volume; what leads out of it is refused, also when a container exchanges links meanwhile. On Linux the file that was found is held
-// open and bound to a mount point of ours. On Windows it is checked and its path returned: nothing is kept open, since an open
+// subPath makes mount, which is of a whole volume, one of sub in it, which is made when missing. sub may go through links that stay within
+// the volume; what leads out of it is refused, also when a container exchanges links meanwhile. On Linux the file that was found is held
+// open and bound to a mount point of ours. On Windows a directory is checked and its path taken: nothing is kept open, since an open
 // handle would hinder the pod in its own volume, so a later exchange is not seen; only directories that containers cannot exchange
 // while they run (junctions need privileges that they lack) stand there.
-func (m *Manager) subPath(p *v1.Pod, c *v1.Container, index int, dir, sub string) (string, error) {
+func (m *Manager) subPath(p *v1.Pod, of mountOf, sub string, mount *pod.Mount) error {
 	clean, err := cleanSubPath(m.cfg.Platform, sub)
-	if err != nil || clean == "." {
-		return dir, err
-	}
-	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return "", fmt.Errorf("failed to prepare subPath %q: %w", sub, err)
+		return err
+	}
+	if clean == "." {
+		return nil
+	}
+	root, err := os.OpenRoot(mount.HostPath)
+	if err != nil {
+		return fmt.Errorf("failed to prepare subPath %q: %w", sub, err)
 	}
 	defer root.Close()
 	if err := makeInside(root, clean); err != nil {
-		return "", fmt.Errorf("failed to create subPath directory %q: %w", sub, err)
+		return fmt.Errorf("failed to create subPath directory %q: %w", sub, err)
 	}
-	f, err := openInside(root, clean)
+	open := openInside
+	if m.cfg.Platform.OS == "windows" {
+		open = (*os.Root).Open
+	}
+	f, err := open(root, clean)
 	if err != nil {
-		return "", fmt.Errorf("failed to prepare subPath %q: %w", sub, err)
+		return fmt.Errorf("failed to prepare subPath %q: %w", sub, err)
 	}
 	defer f.Close()
-	if m.mounts == nil {
-		return filepath.Join(dir, filepath.FromSlash(clean)), nil
+	if m.cfg.Platform.OS == "windows" {
+		mount.HostPath = filepath.Join(mount.HostPath, filepath.FromSlash(clean))
+		return m.stageFile(p, of, f, mount)
 	}
+	target, err := m.subPathTarget(p, of)
+	if err != nil {
+		return err
+	}
+	if err := m.bind(f, target); err != nil {
+		return fmt.Errorf("failed to prepare subPath %q: %w", sub, err)
+	}
+	mount.HostPath = target
+	return nil
+}
+
+// subPathTarget is where what is mounted by a subPath is shown to the engine.
+func (m *Manager) subPathTarget(p *v1.Pod, of mountOf) (string, error) {
+	c := of.container
 	podDir, err := m.podDir(p.UID)
 	if err == nil {
-		err = errors.Join(checkElement(m.cfg.Platform, c.Name), checkElement(m.cfg.Platform, c.VolumeMounts[index].Name))
+		err = errors.Join(checkElement(m.cfg.Platform, c.Name), checkElement(m.cfg.Platform, c.VolumeMounts[of.index].Name))
 	}
 	if err != nil {
 		return "", err
 	}
-	target := filepath.Join(podDir, subPathsName, c.VolumeMounts[index].Name, c.Name, strconv.Itoa(index))
-	if err := m.bind(f, target); err != nil {
-		return "", fmt.Errorf("failed to prepare subPath %q: %w", sub, err)
-	}
-	return target, nil
+	return filepath.Join(podDir, subPathsName, c.VolumeMounts[of.index].Name, c.Name, strconv.Itoa(of.index)), nil
 }
 
 // bind makes target show f, and keeps a mount that already does.

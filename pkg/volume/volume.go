@@ -72,7 +72,9 @@ type Manager struct {
 	images  images
 	clock   clock.PassiveClock
 	mounts  mounter // nil: this system has no mounts (Windows); everything is a plain directory
-	writer  writer
+	// setAccess gives a directory an access list (SDDL); nil where there are none.
+	setAccess func(path, sddl string) error
+	writer    writer
 
 	mu   sync.Mutex
 	pods map[types.UID]*podState
@@ -117,6 +119,9 @@ func newManager(cfg Config, parts Parts, mounts mounter) (*Manager, error) {
 	}
 	m := &Manager{cfg: cfg, objects: parts.Objects, clock: parts.Clock, mounts: mounts, pods: map[types.UID]*podState{}}
 	m.images = images{source: parts.Images, dir: filepath.Join(root, imagesName)}
+	if cfg.Platform.OS == "windows" {
+		m.setAccess = setAccess
+	}
 	m.writer = writer{layout: layoutFor(cfg.Platform), clock: parts.Clock}
 	return m, nil
 }
@@ -309,6 +314,24 @@ func (m *Manager) WriteFile(uid types.UID, name string, data []byte, mode uint32
 		return "", fmt.Errorf("cannot write file %q: %w", name, err)
 	}
 	return path, nil
+}
+
+// MakeDir implements pod.Volumes.
+func (m *Manager) MakeDir(uid types.UID, name string) (string, error) {
+	dir, err := m.podDir(uid)
+	if err == nil {
+		err = checkRelative(m.cfg.Platform, name)
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot make directory %q: %w", name, err)
+	}
+	s := m.lock(uid)
+	defer s.Unlock()
+	path := filepath.Join(dir, filepath.FromSlash(name))
+	if err := makeDir(path, 0o777); err != nil {
+		return "", fmt.Errorf("cannot make directory %q: %w", name, err)
+	}
+	return path, m.protect(path, accessModify)
 }
 
 // rewrite brings data into the file without exchanging the file: a bind mount shows one inode, not a name.

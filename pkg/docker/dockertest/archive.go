@@ -4,6 +4,10 @@ import (
 	"archive/tar"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"path"
 	"strings"
@@ -16,13 +20,16 @@ import (
 func (e *Engine) archive(w http.ResponseWriter, r *http.Request, b *box) {
 	name := r.URL.Query().Get("path")
 	e.mu.Lock()
-	content, ok := b.image.Files[name]
+	content, ok := b.files[name]
+	if !ok {
+		content, ok = b.image.Files[name]
+	}
 	e.mu.Unlock()
 	if !ok {
 		refuse(w, http.StatusNotFound, "Could not find the file %s in container %s", name, b.id)
 		return
 	}
-	header := &tar.Header{Name: path.Base(name), Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content)), ModTime: time.Unix(0, 0)}
+	header := &tar.Header{Name: path.Base(strings.ReplaceAll(name, `\`, "/")), Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content)), ModTime: time.Unix(0, 0)}
 	link, isLink := strings.CutPrefix(content, "-> ")
 	if isLink {
 		header.Typeflag, header.Linkname, header.Size, content = tar.TypeSymlink, link, 0, ""
@@ -39,4 +46,54 @@ func (e *Engine) archive(w http.ResponseWriter, r *http.Request, b *box) {
 		_, _ = out.Write([]byte(content))
 		_ = out.Close()
 	}
+}
+
+// unpack puts the files of an archive into a container. Of Windows' drives the system's alone is taken, and no path is that leads out of it.
+func (e *Engine) unpack(w http.ResponseWriter, r *http.Request, b *box) {
+	root := r.URL.Query().Get("path")
+	if want := map[string]string{"windows": `C:\`, "linux": "/"}[e.opts.OS]; root != want {
+		refuse(w, http.StatusBadRequest, "Could not find the path %s in container %s: want %s", root, b.id, want)
+		return
+	}
+	files := map[string]string{}
+	archive := tar.NewReader(r.Body)
+	for {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		var data []byte
+		if err == nil {
+			data, err = io.ReadAll(archive)
+		}
+		if err == nil && (path.IsAbs(header.Name) || strings.Contains(header.Name, "..") || strings.ContainsAny(header.Name, `\:`)) {
+			err = fmt.Errorf("invalid name %q", header.Name)
+		}
+		if err != nil {
+			refuse(w, http.StatusInternalServerError, "Error processing tar file: %v", err)
+			return
+		}
+		name := root + header.Name
+		if e.opts.OS == "windows" {
+			name = strings.ReplaceAll(name, "/", `\`)
+		}
+		files[name] = string(data)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if b.files == nil {
+		b.files = map[string]string{}
+	}
+	maps.Copy(b.files, files)
+	w.WriteHeader(http.StatusOK)
+}
+
+// Copied are the files that were copied into the container of that name, by path.
+func (e *Engine) Copied(name string) map[string]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if b := e.lookup(name); b != nil {
+		return maps.Clone(b.files)
+	}
+	return nil
 }

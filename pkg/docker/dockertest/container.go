@@ -36,6 +36,7 @@ type box struct {
 	address    string
 	waiters    chan struct{} // closed when it stops
 	stdinTaken bool
+	files      map[string]string // copied in, by path; "" for a directory, which ends in a slash
 }
 
 func (b *box) state() string {
@@ -192,6 +193,8 @@ func (e *Engine) container(w http.ResponseWriter, r *http.Request, id, verb stri
 		e.removeContainer(w, r, b)
 	case "GET logs":
 		e.logs(w, r, b)
+	case "PUT archive":
+		e.unpack(w, r, b)
 	case "GET archive":
 		e.archive(w, r, b)
 	case "GET stats":

@@ -62,6 +62,11 @@ func (d *Disk) WriteFile(uid types.UID, name string, data []byte, mode uint32) (
 	return "/pods/" + string(uid) + "/" + name, nil
 }
 
+// MakeDir implements pod.Volumes.
+func (d *Disk) MakeDir(uid types.UID, name string) (string, error) {
+	return "/pods/" + string(uid) + "/" + name, nil
+}
+
 // Clean implements pod.Volumes.
 func (d *Disk) Clean(ctx context.Context, uid types.UID) error {
 	d.mu.Lock()

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -136,6 +137,11 @@ func (e *Engine) binds(all []volume) (out []string) {
 			source = e.Path(v.source)
 		}
 		line := source + ":" + inside(v.target)
+		if v.kind == mount.TypeBind && inside(v.target) == "/dev" { // Linux needs its own; the file that pods write there is bound alone
+			if err := os.WriteFile(filepath.Join(source, messageFile), nil, 0o666); err == nil {
+				line = filepath.Join(source, messageFile) + ":/dev/" + messageFile
+			}
+		}
 		if v.source == "" {
 			line = inside(v.target)
 		}
@@ -146,6 +152,9 @@ func (e *Engine) binds(all []volume) (out []string) {
 	}
 	return out
 }
+
+// messageFile is the last element of Kubernetes' default path of a termination message.
+const messageFile = "termination-log"
 
 // inside is the path in a container of Linux for one in a container of Windows: `C:\var\run` is /var/run.
 func inside(windows string) string {

@@ -33,6 +33,7 @@ func TestJoin(t *testing.T) {
 			m.boot()
 			m.join()
 			m.samples()
+			m.files()
 			m.streams()
 			m.services()
 			m.state("state of HNS, IP Helper, netsh", relayed)

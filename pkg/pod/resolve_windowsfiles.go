@@ -1,0 +1,67 @@
+package pod
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Where Windows looks for names, and the directory of v1.TerminationMessagePathDefault, which images of Windows lack.
+const (
+	windowsHosts    = `C:\Windows\System32\drivers\etc\hosts`
+	windowsMessages = `C:\dev`
+)
+
+// windowsFiles is files for Windows, where single files cannot be mounted: the hosts file is copied in. The termination message is
+// written to a directory mount, to a volume, or into the container, from which the runtime reads it at its end.
+func (r *Resolver) windowsFiles(pod *v1.Pod, container *v1.Container, at Attempt, in *Inputs) error {
+	if over(in.Mounts, windowsHosts) == nil {
+		hosts, err := r.hosts(pod, at)
+		if err != nil {
+			return err
+		}
+		file, err := r.writeFile(pod, "etc-hosts", windowsHosts, []byte(strings.ReplaceAll(string(hosts), "\n", "\r\n")))
+		if err != nil {
+			return err
+		}
+		in.Files = append(in.Files, file)
+	}
+	target, err := WindowsPath(cmp.Or(container.TerminationMessagePath, v1.TerminationMessagePathDefault))
+	if err != nil {
+		return fmt.Errorf("terminationMessagePath: %w", err)
+	}
+	if m := over(in.Mounts, target); m != nil {
+		if rest, _ := WindowsWithin(target, m.ContainerPath); rest != "" && !m.Copy && !IsPipe(m.HostPath) {
+			in.TerminationRoot, in.TerminationLog = m.HostPath, rest
+		}
+		return nil
+	}
+	parent, name := target[:strings.LastIndex(target, `\`)], target[strings.LastIndex(target, `\`)+1:]
+	below := slices.ContainsFunc(in.Mounts, func(m Mount) bool { _, in := WindowsWithin(m.ContainerPath, parent); return in })
+	if !strings.EqualFold(parent, windowsMessages) || below {
+		if len(parent) > len("C:") {
+			in.Files = append(in.Files, File{ContainerPath: parent})
+		}
+		return nil
+	}
+	dir, err := r.parts.Volumes.MakeDir(pod.UID, fmt.Sprintf("containers/%s/termination-%d", container.Name, at.Number))
+	if err != nil {
+		return fmt.Errorf("cannot create termination log: %w", err)
+	}
+	in.Mounts = append(in.Mounts, Mount{Name: "termination-log", HostPath: dir, ContainerPath: parent})
+	in.TerminationRoot, in.TerminationLog = dir, name
+	return nil
+}
+
+// over finds the mount in which a path of the container lies, the innermost one; nil: none.
+func over(mounts []Mount, path string) (found *Mount) {
+	for i := range mounts {
+		if _, in := WindowsWithin(path, mounts[i].ContainerPath); in && (found == nil || len(mounts[i].ContainerPath) > len(found.ContainerPath)) {
+			found = &mounts[i]
+		}
+	}
+	return found
+}
