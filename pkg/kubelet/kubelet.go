@@ -27,6 +27,7 @@ import (
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/guard"
+	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/network"
@@ -300,7 +301,7 @@ func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
 func (k *Kubelet) makeFigures(volumes *volume.Manager) (*stats.Collector, error) {
 	return stats.New(stats.Config{NodeName: k.cfg.NodeName, OS: k.cfg.Platform.OS, CPUs: k.cfg.Facts.CPUs, Root: k.cfg.RootDir}, stats.Parts{
 		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: host.DiskUsage, Volumes: volumes.Usage,
-		ImageRoot: k.imageRoot, Usage: k.engine.Usage, Files: k.engine.Files, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
+		ImageRoot: k.imageRoot, HCS: hcs.Measure, Adapters: host.Adapters, Usage: k.engine.Usage, Files: k.engine.Files, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
 		Clock: clock.RealClock{},
 	})
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/cgroup"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/volume"
@@ -48,7 +49,11 @@ type Parts struct {
 	Volumes func(*v1.Pod) ([]volume.Usage, error)
 	// ImageRoot is the directory in which the engine keeps images and containers.
 	ImageRoot func(context.Context) (string, error)
-	// Usage measures a container where there are no cgroups.
+	// HCS measures a container on Windows; nil: Usage does.
+	HCS func(id string) (hcs.Statistics, error)
+	// Adapters are the host's on Windows; nil: they are not known.
+	Adapters func() ([]host.Adapter, error)
+	// Usage measures a container where there are no cgroups, and HCS does not know it.
 	Usage func(ctx context.Context, id string) (docker.Usage, error)
 	// Files are where containers lie, by id.
 	Files func(ctx context.Context, ids []string) (map[string]docker.Files, error)
@@ -69,6 +74,24 @@ type meter interface {
 	detail(hostPID int) (d *cgroup.Detail, path string)
 	// system measures the node beside the pods.
 	system() (systemUsage, error)
+}
+
+// preparer is a meter for which it pays to measure many containers together.
+type preparer interface {
+	// prepare measures the containers with these ids; container then gives what was found.
+	prepare(ctx context.Context, ids []string)
+}
+
+// running are the ids of the containers that run.
+func running(views []pod.View) (ids []string) {
+	for _, view := range views {
+		for _, c := range view.Observed.Containers {
+			if c.State == pod.Running {
+				ids = append(ids, c.ID)
+			}
+		}
+	}
+	return ids
 }
 
 // Sample is what a container, or a pod as a whole, has used.
@@ -133,7 +156,10 @@ type rate struct {
 
 // New makes a Collector, which does nothing until it is asked. An error means that this system cannot be measured.
 func New(cfg Config, parts Parts) (*Collector, error) {
-	c := &Collector{cfg: cfg, parts: parts, meter: engine{parts.Usage}, rates: map[string]rate{}}
+	c := &Collector{cfg: cfg, parts: parts, rates: map[string]rate{}}
+	if cfg.OS == "windows" {
+		c.meter = &compute{measure: parts.HCS, usage: parts.Usage, adapters: parts.Adapters}
+	}
 	if cfg.OS == "linux" {
 		if cfg.Proc == "" {
 			cfg.Proc = "/proc"
@@ -188,7 +214,11 @@ func (c *Collector) measure(ctx context.Context, now time.Time) usage {
 	for i := range u.system.containers {
 		rated(u.system.containers[i].name, &u.system.containers[i])
 	}
-	for _, view := range c.parts.Pods() {
+	views := c.parts.Pods()
+	if m, ok := c.meter.(preparer); ok {
+		m.prepare(ctx, running(views))
+	}
+	for _, view := range views {
 		p := podUsage{pod: view.Pod}
 		seen := map[string]bool{}
 		for i := range view.Observed.Containers {
@@ -267,19 +297,3 @@ func (c *Collector) Node(ctx context.Context) *summary.NodeStats {
 	c.nodeDisks(ctx, &d)
 	return &c.summarize(u, &d).Node
 }
-
-// engine measures by the engine's own figures.
-type engine struct {
-	usage func(ctx context.Context, id string) (docker.Usage, error)
-}
-
-func (e engine) container(ctx context.Context, _ types.UID, c *pod.Container, _ bool) (Sample, *Sample, error) {
-	u, err := e.usage(ctx, c.ID)
-	return Sample{CPU: u.CPU, Memory: u.Memory, WorkingSet: u.WorkingSet}, nil, err
-}
-
-func (engine) interfaces(*pod.Container) ([]Interface, error) { return nil, nil }
-
-func (engine) detail(int) (*cgroup.Detail, string) { return nil, "" }
-
-func (engine) system() (systemUsage, error) { return systemUsage{}, nil }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/cgroup"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/volume"
@@ -141,6 +142,14 @@ func newRig(t testing.TB, system, root string) *rig {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if m, ok := r.meter.(*compute); ok {
+		m.adapters = func() ([]host.Adapter, error) {
+			return []host.Adapter{{Name: "Ethernet", Up: true, RxBytes: 3, RxErrors: 4, TxBytes: 5, TxErrors: 6}}, nil
+		}
+		m.measure = func(string) (hcs.Statistics, error) {
+			return hcs.Statistics{CPU: 2500 * time.Millisecond, Commit: 1000, PrivateWorkingSet: 700, Endpoints: []hcs.Endpoint{{ID: "E1", RxBytes: 30, TxBytes: 50}}}, nil
+		}
 	}
 	return r
 }

@@ -1,0 +1,103 @@
+package stats
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/hcs"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// compute measures by the Host Compute Service of Windows, and by the engine what that does not know: a container of another runtime. All
+// containers of a collection are measured at once, some at a time.
+type compute struct {
+	measure  func(id string) (hcs.Statistics, error) // nil: there is none
+	usage    func(ctx context.Context, id string) (docker.Usage, error)
+	adapters func() ([]host.Adapter, error) // nil: they are not known
+
+	mu    sync.Mutex
+	found map[string]measured // of this collection
+}
+
+type measured struct {
+	sample Sample
+	net    []Interface
+	err    error
+}
+
+// atOnce is how many containers are measured at a time.
+const atOnce = 16
+
+// prepare measures the containers with these ids.
+func (m *compute) prepare(ctx context.Context, ids []string) {
+	m.found = make(map[string]measured, len(ids))
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for _, id := range ids {
+		group.Go(func() error {
+			one := m.one(ctx, id)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.found[id] = one
+			return nil
+		})
+	}
+	_ = group.Wait() // each has its own error
+}
+
+func (m *compute) one(ctx context.Context, id string) measured {
+	if m.measure != nil {
+		if s, err := m.measure(id); err == nil {
+			out := measured{sample: Sample{CPU: s.CPU, Memory: s.Commit, WorkingSet: s.PrivateWorkingSet}}
+			for _, e := range s.Endpoints {
+				out.net = append(out.net, Interface{Name: e.ID, RxBytes: e.RxBytes, RxErrors: e.RxDropped, TxBytes: e.TxBytes, TxErrors: e.TxDropped})
+			}
+			return out
+		}
+	}
+	u, err := m.usage(ctx, id)
+	return measured{sample: Sample{CPU: u.CPU, Memory: u.Memory, WorkingSet: u.WorkingSet}, err: err}
+}
+
+func (m *compute) container(_ context.Context, _ types.UID, c *pod.Container, _ bool) (Sample, *Sample, error) {
+	one := m.found[c.ID]
+	return one.sample, nil, one.err
+}
+
+func (m *compute) interfaces(c *pod.Container) ([]Interface, error) {
+	switch {
+	case c != nil:
+		return m.found[c.ID].net, nil
+	case m.adapters == nil:
+		return nil, nil
+	}
+	all, err := m.adapters()
+	return ordered(all), err
+}
+
+func (m *compute) detail(int) (*cgroup.Detail, string) { return nil, "" }
+
+func (m *compute) system() (systemUsage, error) { return systemUsage{}, nil }
+
+// ordered are the adapters that carry something, that of the default route first. A filter that is bound to an adapter has its name as well.
+func ordered(all []host.Adapter) (out []Interface) {
+	seen := map[string]bool{}
+	for _, a := range all {
+		one := Interface{Name: a.Name, RxBytes: a.RxBytes, RxErrors: a.RxErrors, TxBytes: a.TxBytes, TxErrors: a.TxErrors}
+		switch {
+		case !a.Up || a.Loopback || seen[a.Name] || a.RxBytes+a.TxBytes == 0:
+		case a.Default:
+			out = append([]Interface{one}, out...)
+		default:
+			out = append(out, one)
+		}
+		seen[a.Name] = true
+	}
+	return out
+}

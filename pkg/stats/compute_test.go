@@ -1,0 +1,78 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/hcs"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// TestHundredContainers: the summary of 100 containers, of each of which HCS takes 50 ms to tell, is there within a second.
+func TestHundredContainers(t *testing.T) {
+	r := newRig(t, "windows", machine(t, true))
+	var views []pod.View
+	for i := range 100 {
+		id := fmt.Sprint(i)
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p" + id, UID: types.UID(id)}}
+		views = append(views, pod.View{Pod: p, Observed: pod.Observed{Containers: []pod.Container{{ID: id, Name: "app", State: pod.Running}}}})
+	}
+	r.parts.Pods = func() []pod.View { return views }
+	r.meter.(*compute).measure = func(id string) (hcs.Statistics, error) {
+		<-time.After(50 * time.Millisecond) // what is tested
+		return hcs.Statistics{Commit: uint64(len(id))}, nil
+	}
+	begin := time.Now()
+	all := r.Summary(t.Context(), true)
+	if took := time.Since(begin); took > time.Second || len(all.Pods) != 100 {
+		t.Errorf("%d pods after %s", len(all.Pods), took)
+	}
+	for _, p := range all.Pods {
+		if got := *p.Containers[0].Memory.UsageBytes; got != uint64(len(p.PodRef.UID)) {
+			t.Errorf("pod %s has %d bytes", p.PodRef.UID, got)
+		}
+	}
+}
+
+// TestNotInHCS: a container that HCS does not know is measured by the engine; one that neither knows is told.
+func TestNotInHCS(t *testing.T) {
+	r := newRig(t, "windows", machine(t, true))
+	m := r.meter.(*compute)
+	for _, measure := range []func(string) (hcs.Statistics, error){nil, func(string) (hcs.Statistics, error) { return hcs.Statistics{}, errors.New("no such system") }} {
+		m.measure = measure
+		r.clock.SetTime(r.clock.Now().Add(time.Minute))
+		if u := r.collect(t.Context()); u.failed != 0 || len(u.pods) != 1 || u.pods[0].containers[0].sample.WorkingSet != 700 || u.pods[0].net != nil {
+			t.Errorf("got %+v", u)
+		}
+	}
+	m.usage = func(context.Context, string) (docker.Usage, error) { return docker.Usage{}, errors.New("no") }
+	m.adapters = func() ([]host.Adapter, error) { return nil, errors.New("no") }
+	r.clock.SetTime(r.clock.Now().Add(time.Minute))
+	if u := r.collect(t.Context()); u.failed != 2 || len(u.pods) != 0 {
+		t.Errorf("got %+v", u)
+	}
+}
+
+func TestAdapters(t *testing.T) {
+	got := ordered([]host.Adapter{
+		{Name: "Loopback", Up: true, Loopback: true, RxBytes: 9}, {Name: "vEthernet (nat)", Up: true, RxBytes: 5}, {Name: "Ethernet", Up: true, Default: true, RxBytes: 7},
+		{Name: "Ethernet", Up: true, RxBytes: 7}, {Name: "Wi-Fi", RxBytes: 3}, {Name: "idle", Up: true},
+	})
+	var names []string
+	for _, i := range got {
+		names = append(names, i.Name)
+	}
+	if want := []string{"Ethernet", "vEthernet (nat)"}; !slices.Equal(names, want) {
+		t.Errorf("got %q, want %q", names, want)
+	}
+}
