@@ -83,7 +83,7 @@ func fault(mend, format string, args ...any) Finding {
 // Diagnose says what is right and wrong on a host. It is pure.
 func Diagnose(s Symptoms) []Finding {
 	var out []Finding
-	checks := []func(Symptoms) []Finding{elevation, engineNetworks, gatewayAddresses, ranges}
+	checks := []func(Symptoms) []Finding{elevation, adapter, engineNetworks, gatewayAddresses, ranges}
 	if s.Config.Platform.OS == "windows" {
 		checks = append(checks, windowsServices, windowsPorts, windowsForwarding)
 	} else {
@@ -103,6 +103,19 @@ func elevation(s Symptoms) []Finding {
 		return []Finding{good("this runs with the rights to change the network")}
 	}
 	return []Finding{fault("run kubelet, proxy and this as administrator (root)", "this runs without the rights to change the network")}
+}
+
+// adapter looks for the one that --interface names.
+func adapter(s Symptoms) []Finding {
+	name := s.Config.Adapter
+	if name == "" || s.link(name) != nil || len(s.Links) == 0 {
+		return nil
+	}
+	var names []string
+	for _, l := range s.Links {
+		names = append(names, strconv.Quote(l.Name))
+	}
+	return []Finding{fault("give --interface one of "+strings.Join(names, ", "), "this host has no interface %q", name)}
 }
 
 func engineNetworks(s Symptoms) []Finding {

@@ -55,7 +55,7 @@ func newCommand(code *int, args []string) *cobra.Command {
 	if err := addRetiredFlags(fs); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }
 	}
-	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdin, os.Stdout), newConfigCommand(os.Stdout), newCRICommand(code))
+	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdin, os.Stdout), newConfigCommand(os.Stdout), newCRICommand(code), newHostDoctorCommand(os.Stdout))
 	daemon.AddServiceCommand(root, service)
 	return root
 }

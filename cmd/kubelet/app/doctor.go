@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/winkube/winkube/pkg/cni"
 	"github.com/winkube/winkube/pkg/docker"
@@ -35,7 +36,21 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 			"Without --pod-cidr the range is that of the network which the kubelet made.",
 		Args: cobra.NoArgs,
 	}
-	fs := command.Flags()
+	o.add(command.Flags())
+	command.RunE = func(*cobra.Command, []string) error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		symptoms, err := o.symptoms(ctx)
+		if err != nil {
+			return err
+		}
+		return report(out, network.Diagnose(symptoms))
+	}
+	return command
+}
+
+// add makes the flags.
+func (o *doctorOptions) add(fs *pflag.FlagSet) {
 	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "as of the kubelet")
 	fs.StringVar(&o.windows, "windows-network", "", "as of the kubelet")
 	fs.StringVar(&o.adapter, "interface", "", "as of the kubelet")
@@ -45,26 +60,6 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 	fs.StringSliceVar(&o.keep, "cluster-cidr", nil, "`ranges` of all pods")
 	fs.StringSliceVar(&o.services, "service-cidr", nil, "`ranges` of services' addresses")
 	addCNIFlags(fs, &o.cniConfDir, &o.cniBinDirs)
-	command.RunE = func(*cobra.Command, []string) error {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		symptoms, err := o.symptoms(ctx)
-		if err != nil {
-			return err
-		}
-		faults := 0
-		for _, f := range network.Diagnose(symptoms) {
-			fmt.Fprint(out, f)
-			if f.Fault {
-				faults++
-			}
-		}
-		if faults > 0 {
-			return fmt.Errorf("faults found: %d", faults)
-		}
-		return nil
-	}
-	return command
 }
 
 // symptoms reads the host.

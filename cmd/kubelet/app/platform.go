@@ -22,6 +22,17 @@ func platformOf(facts host.Facts) pod.Platform {
 		SharedNetwork: facts.OS == "linux" || facts.WindowsBuild >= sharedNetworkBuild}
 }
 
+// oldestBuild is Windows Server 2016, the first with containers.
+const oldestBuild = 14393
+
+// checkBuild refuses a Windows that has no containers.
+func checkBuild(facts host.Facts) error {
+	if facts.OS == "windows" && facts.WindowsBuild < oldestBuild {
+		return fmt.Errorf("this is %s, build %d, which has no containers: want Windows Server 2016 (build %d) or later", facts.OSImage, facts.WindowsBuild, oldestBuild)
+	}
+	return nil
+}
+
 // platformFlags choose a platform to explain plans for.
 type platformFlags struct {
 	os    string

@@ -32,6 +32,9 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	if problems := validation.IsDNS1123Subdomain(cfg.NodeName); len(problems) > 0 {
 		return cfg, fmt.Errorf("--hostname-override=%s: want a DNS name in lower case, as in node1 or node1.example.com", cfg.NodeName)
 	}
+	if err := checkBuild(facts); err != nil {
+		return cfg, err
+	}
 	if (o.kubeconfig == "") == (o.apiServers == "") {
 		return cfg, fmt.Errorf("want exactly one of --kubeconfig and --api-servers")
 	}
@@ -118,7 +121,7 @@ func (o *options) setEngine(cfg *kubelet.Config) error {
 		return fmt.Errorf("--pod-infra-container-image: want an image name: pods here share a network that its container holds")
 	}
 	cfg.Engine = docker.Config{
-		Host: o.dockerEndpoint, Node: cfg.NodeName, Platform: cfg.Platform, InfraImage: o.infraImage, Hash: pod.Hash,
+		Host: o.dockerEndpoint, Node: cfg.NodeName, Platform: cfg.Platform, CPUs: cfg.Facts.CPUs, InfraImage: o.infraImage, Hash: pod.Hash,
 		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, LogsDir: o.podLogsDir, CgroupParent: o.cgroupRoot,
 		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"), SeccompDefault: o.seccompDefault,
 	}

@@ -1,0 +1,281 @@
+// Package doctor says what is wrong with a whole host that is to be a node, and how it is mended.
+//
+//	registry, service manager, /proc, engine, API server --> Symptoms --> Diagnose --> `kubelet doctor`
+//
+// Diagnose is pure; what is wrong with the pods' network, package network says.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// Symptoms is what the doctor reads of a host. Nothing in it was changed for the reading.
+type Symptoms struct {
+	Platform  pod.Platform
+	Facts     host.Facts
+	Elevated  bool
+	Engine    docker.Info
+	EngineErr error
+	// Infra is the image of sandboxes; InfraErr: it is not there.
+	InfraName string
+	Infra     pod.Image
+	InfraErr  error
+	Disks     []Disk
+	Server    Server
+	Network   []network.Finding
+	// Services of Windows by name: "RUNNING", "STOPPED", ...; "" where there is none of that name.
+	Services map[string]string
+	// Controllers of cgroups that the kernel has and enables; Linux.
+	Controllers []string
+	Unread      []string // what could not be read, and why
+}
+
+// Disk is a file system and what lies there.
+type Disk struct {
+	What, Path string
+	host.Disk
+}
+
+// Server is what the API server answered.
+type Server struct {
+	Asked   bool // a kubeconfig was given
+	Err     error
+	Version string        // v1.36.3
+	Ahead   time.Duration // of its clock before ours
+	Ours    string        // the version that we speak
+}
+
+// Limits from which on the doctor speaks. Certificates and leases bear a difference of clocks of a few seconds.
+const (
+	oldestBuild  = 14393 // Windows Server 2016: the first with containers
+	oldestDocker = "17.6"
+	clockSlack   = 10 * time.Second
+	freePercent  = 15 // upstream's threshold for image file systems
+)
+
+// Diagnose says what is right and wrong.
+func Diagnose(s Symptoms) (out []network.Finding) {
+	out = append(out, system(s), elevation(s))
+	if s.Platform.OS == "windows" {
+		out = append(out, features(s)...)
+	} else {
+		out = append(out, controllers(s))
+	}
+	out = append(out, engine(s)...)
+	for _, d := range s.Disks {
+		out = append(out, disk(d))
+	}
+	out = append(out, server(s.Server)...)
+	for _, u := range s.Unread {
+		out = append(out, fault("run this as administrator (root), or look yourself", "cannot read %s", u))
+	}
+	return append(out, s.Network...)
+}
+
+func good(format string, args ...any) network.Finding {
+	return network.Finding{What: fmt.Sprintf(format, args...)}
+}
+
+func fault(mend, format string, args ...any) network.Finding {
+	return network.Finding{Fault: true, What: fmt.Sprintf(format, args...), Mend: mend}
+}
+
+func system(s Symptoms) network.Finding {
+	if s.Platform.OS == "windows" && s.Platform.Build < oldestBuild {
+		return fault("use Windows Server 2016 (build 14393) or later", "this is %s, build %d, which has no containers", s.Facts.OSImage, s.Platform.Build)
+	}
+	return good("this is %s, %s, with %d processors and %d GiB of memory", s.Facts.OSImage, s.Facts.KernelVersion, s.Facts.CPUs, s.Facts.Memory>>30)
+}
+
+func elevation(s Symptoms) network.Finding {
+	if s.Elevated {
+		return good("this runs as administrator (root)")
+	}
+	return fault(`run kubelet, proxy and this as root, on Windows from a PowerShell opened by "Run as administrator"`, "this runs without the rights of an administrator")
+}
+
+// features are known by their services: Windows has no other quick answer for a program.
+func features(s Symptoms) (out []network.Finding) {
+	missing := false
+	for _, name := range []string{"vmcompute", "hns"} {
+		missing = missing || s.Services[name] == ""
+	}
+	switch {
+	case missing:
+		out = append(out, fault("Install-WindowsFeature Containers; Restart-Computer", "the feature Containers is not installed: there is no service vmcompute or hns"))
+	case s.Services["hns"] != "RUNNING":
+		out = append(out, fault("Start-Service hns", "the Host Networking Service (hns) is %s: no pod gets a network", strings.ToLower(s.Services["hns"])))
+	default:
+		out = append(out, good("the feature Containers is installed, the Host Networking Service runs"))
+	}
+	if s.Services["vmms"] != "" {
+		out = append(out, good("the feature Hyper-V is installed: pods can have Hyper-V isolation"))
+	} else {
+		out = append(out, good("the feature Hyper-V is not installed: pods have process isolation (Install-WindowsFeature Hyper-V would bring it)"))
+	}
+	switch state := s.Services["docker"]; {
+	case state == "" && s.EngineErr != nil:
+		out = append(out, fault("install Docker Engine for Windows Server, or give --docker-endpoint", "there is no service docker"))
+	case state != "" && state != "RUNNING":
+		out = append(out, fault("Start-Service docker", "the service docker is %s", strings.ToLower(state)))
+	}
+	if state := s.Services["w32time"]; state != "RUNNING" {
+		out = append(out, fault("Set-Service w32time -StartupType Automatic; Start-Service w32time", "the clock is set by nobody: the service w32time does not run"))
+	}
+	return out
+}
+
+func controllers(s Symptoms) network.Finding {
+	var missing []string
+	for _, name := range []string{"cpu", "memory", "pids"} {
+		if !slices.Contains(s.Controllers, name) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return fault("boot with cgroup_enable=memory, or a kernel that has them; with cgroups v2 see /sys/fs/cgroup/cgroup.subtree_control", "the kernel has no cgroup controller %s: limits of pods are not kept", strings.Join(missing, ", "))
+	}
+	return good("the kernel has the cgroup controllers cpu, memory and pids")
+}
+
+func engine(s Symptoms) (out []network.Finding) {
+	e := s.Engine
+	restart, linux := "systemctl start docker", s.Platform.OS == "linux"
+	if !linux {
+		restart = "Start-Service docker; else see Get-EventLog Application -Source docker -Newest 20"
+	}
+	switch {
+	case e.OS != "" && e.OS != s.Platform.OS:
+		return []network.Finding{fault(`& "$env:ProgramFiles\Docker\Docker\DockerCli.exe" -SwitchWindowsEngine`, "Docker runs containers of %s, and this is a host of %s", e.OS, s.Platform.OS)}
+	case s.EngineErr != nil && !linux && s.Services["docker"] != "RUNNING":
+		return nil // said of the service
+	case s.EngineErr != nil:
+		return []network.Finding{fault(restart, "Docker does not answer as it should: %v", oneLine(s.EngineErr))}
+	case older(e.Version, oldestDocker):
+		out = append(out, fault("install a later Docker Engine", "Docker is of version %s, older than 17.06", e.Version))
+	default:
+		out = append(out, good("Docker %s answers, API %s, storage driver %s", e.Version, e.APIVersion, e.StorageDriver))
+	}
+	if linux && !e.LiveRestore {
+		out = append(out, fault(`"live-restore": true in /etc/docker/daemon.json, then systemctl reload docker`, "containers end whenever Docker is restarted, as each update does: live-restore is off"))
+	}
+	switch {
+	case !s.Platform.SharedNetwork || s.InfraName == "":
+	case s.InfraErr != nil:
+		out = append(out, fault("build/pause/Dockerfile says how it is made for this host, or docker pull it; --pod-infra-container-image names another", "the pause image %s is not there: %v", s.InfraName, oneLine(s.InfraErr)))
+	default:
+		if err := pod.CheckImageFits(s.InfraName, s.Infra, s.Platform, e.Isolation == "hyperv"); err != nil {
+			out = append(out, fault("build/pause/Dockerfile for this host's build", "%v", err))
+		} else {
+			out = append(out, good("the pause image %s is there and fits this host", s.InfraName))
+		}
+	}
+	return out
+}
+
+// older compares versions like 20.10.24 by their numbers; one that cannot be read is not older.
+func older(version, than string) bool {
+	a, b := strings.FieldsFunc(version, notDigit), strings.FieldsFunc(than, notDigit)
+	for i := range min(len(a), len(b)) {
+		x, errX := strconv.Atoi(a[i])
+		y, errY := strconv.Atoi(b[i])
+		if errX != nil || errY != nil || x != y {
+			return errX == nil && errY == nil && x < y
+		}
+	}
+	return false
+}
+
+func notDigit(r rune) bool { return r < '0' || r > '9' }
+
+func disk(d Disk) network.Finding {
+	percent := uint64(100)
+	if d.Capacity > 0 {
+		percent = d.Available * 100 / d.Capacity
+	}
+	if percent < freePercent {
+		return fault("docker image prune, or a larger disk", "%d%% of the disk are free at %s, %s: below %d%% images are deleted and pods evicted", percent, d.Path, d.What, freePercent)
+	}
+	return good("%d%% of the disk are free at %s, %s", percent, d.Path, d.What)
+}
+
+func server(s Server) (out []network.Finding) {
+	switch {
+	case !s.Asked:
+		return []network.Finding{good("the API server was not asked: give --kubeconfig to compare clocks and versions")}
+	case s.Err != nil:
+		return []network.Finding{fault("see that the address in the kubeconfig is reached from here and its certificates are valid", "the API server does not answer: %v", oneLine(s.Err))}
+	case s.Ahead.Abs() > clockSlack:
+		out = append(out, fault("set the clock (w32tm /resync, chronyc makestep)", "this host's clock differs by %s from the API server's: certificates and leases are not valid", s.Ahead.Abs().Round(time.Second)))
+	default:
+		out = append(out, good("the clock is the API server's"))
+	}
+	var theirs, ours int
+	_, errTheirs := fmt.Sscanf(s.Version, "v1.%d", &theirs)
+	_, errOurs := fmt.Sscanf(s.Ours, "v1.%d", &ours)
+	switch {
+	case errTheirs != nil || errOurs != nil:
+		out = append(out, fault("see what answers at the kubeconfig's address", "the API server's version is %q", s.Version))
+	case ours > theirs || theirs-ours > 3:
+		out = append(out, fault("upgrade the older of the two: a node may be up to three minor versions behind, never ahead", "the API server has %s, this speaks %s", s.Version, s.Ours))
+	default:
+		out = append(out, good("the API server has %s, this speaks %s", s.Version, s.Ours))
+	}
+	return out
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// Examine reads what the host's system alone has. s.Platform is set.
+func Examine(ctx context.Context, s *Symptoms, run command.Runner) {
+	if s.Platform.OS == "windows" {
+		s.Services = map[string]string{}
+		for _, name := range []string{"docker", "hns", "vmcompute", "vmms", "w32time"} {
+			out, _ := run.Run(ctx, nil, "sc.exe", "query", name) // where there is none of that name it fails
+			s.Services[name] = parseService(string(out))
+		}
+		return
+	}
+	text, err := os.ReadFile("/proc/cgroups")
+	if err != nil {
+		s.Unread = append(s.Unread, "the cgroup controllers: "+err.Error())
+	}
+	s.Controllers = parseControllers(string(text))
+}
+
+// parseService reads the state in `sc.exe query NAME`: a line of a number and the state's name, which are the same in every language.
+func parseService(text string) string {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		for i, field := range fields {
+			if field == ":" && i+2 < len(fields) && slices.Contains(states, fields[i+2]) {
+				return fields[i+2]
+			}
+		}
+	}
+	return ""
+}
+
+var states = []string{"STOPPED", "START_PENDING", "STOP_PENDING", "RUNNING", "CONTINUE_PENDING", "PAUSE_PENDING", "PAUSED"}
+
+// parseControllers reads /proc/cgroups (cgroups(7)): name, hierarchy, number, enabled.
+func parseControllers(text string) (names []string) {
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); len(fields) == 4 && fields[3] == "1" {
+			names = append(names, fields[0])
+		}
+	}
+	return names
+}

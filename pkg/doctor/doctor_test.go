@@ -1,0 +1,139 @@
+package doctor
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// sound is a host on which nothing is wrong.
+func sound(system string) Symptoms {
+	s := Symptoms{
+		Platform: pod.Platform{OS: system, Arch: "amd64", SharedNetwork: true},
+		Facts:    host.Facts{OSImage: "Debian GNU/Linux 12 (bookworm)", KernelVersion: "6.1.0-18-amd64", CPUs: 4, Memory: 16 << 30},
+		Elevated: true, InfraName: "pause:1", Infra: pod.Image{OS: system},
+		Engine:      docker.Info{Version: "27.1.0", APIVersion: "1.46", OS: system, StorageDriver: "overlay2", LiveRestore: true},
+		Disks:       []Disk{{What: "the agent's directory", Path: "/var/lib/kubelet", Disk: host.Disk{Capacity: 100, Available: 60}}},
+		Server:      Server{Asked: true, Version: "v1.36.3", Ours: "v1.36.3", Ahead: 2 * time.Second},
+		Controllers: []string{"cpu", "memory", "pids"},
+		Network:     []network.Finding{{What: "the network is as it should be"}},
+	}
+	if system == "windows" {
+		s.Platform.Build = 20348
+		s.Facts.OSImage, s.Facts.KernelVersion = "Windows Server 2022 Datacenter", "10.0.20348.2700"
+		s.Infra.OSVersion, s.Engine.StorageDriver, s.Engine.LiveRestore = "10.0.20348.2582", "windowsfilter", false
+		s.Services = map[string]string{"docker": "RUNNING", "hns": "RUNNING", "vmcompute": "RUNNING", "w32time": "RUNNING"}
+	}
+	return s
+}
+
+func text(s Symptoms) string {
+	var b strings.Builder
+	for _, f := range Diagnose(s) {
+		b.WriteString(f.String())
+	}
+	return b.String()
+}
+
+// TestSound: a host on which nothing is wrong is told so, as the golden files show.
+func TestSound(t *testing.T) {
+	for _, system := range []string{"linux", "windows"} {
+		got, path := text(sound(system)), filepath.Join("testdata", system+".golden")
+		if *update {
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil || got != strings.ReplaceAll(string(want), "\r\n", "\n") || strings.Contains(got, "FAULT") {
+			t.Errorf("%s: %v; got\n%s", path, err, got)
+		}
+	}
+}
+
+// TestFaults: each fault is one line that says what is wrong, and how it is mended.
+func TestFaults(t *testing.T) {
+	for _, test := range []struct {
+		name, system string
+		change       func(*Symptoms)
+		what, mend   string
+	}{
+		{"an old Windows", "windows", func(s *Symptoms) { s.Platform.Build, s.Infra.OSVersion = 9600, "" }, "build 9600, which has no containers", "Windows Server 2016"},
+		{"no feature", "windows", func(s *Symptoms) { delete(s.Services, "hns"); delete(s.Services, "vmcompute") }, "the feature Containers is not installed", "Install-WindowsFeature Containers"},
+		{"HNS stopped", "windows", func(s *Symptoms) { s.Services["hns"] = "STOPPED" }, "(hns) is stopped", "Start-Service hns"},
+		{"Docker stopped", "windows", func(s *Symptoms) { s.Services["docker"] = "STOPPED" }, "the service docker is stopped", "Start-Service docker"},
+		{"no Docker", "windows", func(s *Symptoms) {
+			delete(s.Services, "docker")
+			s.Engine, s.EngineErr = docker.Info{}, errors.New("no pipe")
+		}, "there is no service docker", "install Docker Engine"},
+		{"Docker Desktop", "windows", func(s *Symptoms) { s.Engine.OS, s.EngineErr = "linux", errors.New("other") }, "Docker runs containers of linux", "-SwitchWindowsEngine"},
+		{"rubbish", "windows", func(s *Symptoms) { s.Engine, s.EngineErr = docker.Info{}, errors.New("malformed\nHTTP response") }, "does not answer as it should: malformed HTTP response", "Start-Service docker"},
+		{"old Docker", "windows", func(s *Symptoms) { s.Engine.Version = "17.03.2-ce" }, "version 17.03.2-ce, older than 17.06", "later Docker"},
+		{"no clock", "windows", func(s *Symptoms) { s.Services["w32time"] = "STOPPED" }, "w32time does not run", "Start-Service w32time"},
+		{"pause for another build", "windows", func(s *Symptoms) { s.Infra.OSVersion = "10.0.17763.1" }, "image pause:1 is for Windows build 17763", "build/pause/Dockerfile"},
+		{"no pause", "linux", func(s *Symptoms) { s.InfraErr = errors.New("no such image") }, "pause image pause:1 is not there", "docker pull"},
+		{"no rights", "linux", func(s *Symptoms) { s.Elevated = false }, "without the rights", "as root"},
+		{"live-restore", "linux", func(s *Symptoms) { s.Engine.LiveRestore = false }, "live-restore is off", `"live-restore": true`},
+		{"no memory cgroup", "linux", func(s *Symptoms) { s.Controllers = []string{"cpu", "pids"} }, "no cgroup controller memory", "cgroup_enable=memory"},
+		{"full disk", "linux", func(s *Symptoms) { s.Disks[0].Available = 14 }, "14% of the disk are free at /var/lib/kubelet", "docker image prune"},
+		{"clock", "linux", func(s *Symptoms) { s.Server.Ahead = -3 * time.Minute }, "differs by 3m0s", "set the clock"},
+		{"no server", "linux", func(s *Symptoms) { s.Server.Err = errors.New("connection refused") }, "does not answer: connection refused", "kubeconfig"},
+		{"an old server", "linux", func(s *Symptoms) { s.Server.Version = "v1.35.9" }, "has v1.35.9, this speaks v1.36.3", "never ahead"},
+		{"a new server", "linux", func(s *Symptoms) { s.Server.Version = "v1.40.0" }, "has v1.40.0", "three minor versions"},
+		{"no server at all", "linux", func(s *Symptoms) { s.Server.Version = "" }, `version is ""`, "see what answers"},
+		{"unread", "linux", func(s *Symptoms) { s.Unread = []string{"x: denied"} }, "cannot read x: denied", "as administrator"},
+	} {
+		s := sound(test.system)
+		test.change(&s)
+		got := text(s)
+		_, rest, _ := strings.Cut(got, "FAULT  ")
+		if what, mend, _ := strings.Cut(rest, "\n       mend: "); strings.Count(got, "FAULT") != 1 || !strings.Contains(what, test.what) || !strings.Contains(mend, test.mend) {
+			t.Errorf("%s: want one fault, %q mended by %q; got\n%s", test.name, test.what, test.mend, got)
+		}
+	}
+	s := sound("linux")
+	if s.Server = (Server{}); strings.Contains(text(s), "FAULT") || !strings.Contains(text(s), "give --kubeconfig") {
+		t.Errorf("the server was not asked:\n%s", text(s))
+	}
+}
+
+func TestParse(t *testing.T) {
+	query := "\r\nSERVICE_NAME: hns \r\n        TYPE               : 20  WIN32_SHARE_PROCESS  \r\n        STATE              : 4  RUNNING \r\n                                (STOPPABLE)\r\n"
+	for in, want := range map[string]string{query: "RUNNING", strings.Replace(query, "STATE              : 4  RUNNING", "STATUS             : 1  STOPPED", 1): "STOPPED", "[SC] EnumQueryServicesStatus:OpenService FAILED 1060:\r\n": "", "": ""} {
+		if got := parseService(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+	if got := parseControllers("#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t9\t1\nmemory\t0\t9\t0\npids\t1\t2\t1\n"); strings.Join(got, " ") != "cpu pids" {
+		t.Errorf("controllers %q", got)
+	}
+	for version, want := range map[string]bool{"17.03.2-ce": true, "17.06.2-ee": false, "20.10.24+dfsg1": false, "1.13.1": true, "dev": false, "": false, "27.1.0": false} {
+		if got := older(version, oldestDocker); got != want {
+			t.Errorf("%q is older: %v", version, got)
+		}
+	}
+}
+
+func TestExamine(t *testing.T) {
+	run := command.NewFake()
+	run.Script("sc.exe query docker", command.Answer{Stdout: "        STATE              : 1  STOPPED \r\n"})
+	run.Script("sc.exe query hns", command.Answer{Stdout: "        STATE              : 4  RUNNING \r\n"})
+	run.Install("sc.exe", func([]byte, []string) ([]byte, error) { return nil, command.Exit(36, "1060") })
+	s := Symptoms{Platform: pod.Platform{OS: "windows"}}
+	Examine(t.Context(), &s, run)
+	if s.Services["docker"] != "STOPPED" || s.Services["hns"] != "RUNNING" || s.Services["vmms"] != "" || len(s.Services) != 5 {
+		t.Errorf("services are %v", s.Services)
+	}
+}
