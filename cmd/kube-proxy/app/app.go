@@ -71,9 +71,11 @@ func newCommand(code *int) *cobra.Command {
 // cluster is much.
 const collectAt = 50
 
-// run checks everything that can be checked without changing the host, then runs the proxy.
+// run checks everything that can be checked without changing the host, then runs the proxy. A service that cannot begin, also for want of its
+// configuration file, ends as one, so that its manager tries again.
 func (o *options) run(fs *pflag.FlagSet) (int, error) {
-	if err := o.readConfig(fs); err != nil {
+	err := o.readConfig(fs)
+	if err != nil && (o.writeConfigTo != "" || o.initOnly || o.cleanup || !daemon.AsService(fs)) {
 		return 1, err
 	}
 	if o.writeConfigTo != "" {
@@ -82,7 +84,10 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	if o.initOnly {
 		return 0, nil
 	}
-	w, err := o.prepare(fs)
+	var w *wiring
+	if err == nil {
+		w, err = o.prepare(fs)
+	}
 	if err != nil && (o.cleanup || !daemon.AsService(fs)) {
 		return 1, err
 	}
@@ -96,7 +101,7 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	}
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
 		if err != nil { // what a service waited for may have mended it; one that cannot begin ends as one, and its manager tries again
-			if w, err = o.prepare(fs); err != nil {
+			if o, w, err = o.begin(fs); err != nil {
 				return err
 			}
 		}
@@ -116,6 +121,19 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		group.Go(func() error { return w.settings.serve(ctx, w.config, addresses, w.table) })
 		return group.Wait()
 	}), nil
+}
+
+// begin reads everything from the beginning: what a former try took from the file would count as given on the command line.
+func (o *options) begin(fs *pflag.FlagSet) (*options, *wiring, error) {
+	next, flags, err := o.anew(fs)
+	if err == nil {
+		err = next.readConfig(flags)
+	}
+	if err != nil {
+		return o, nil, err
+	}
+	w, err := next.prepare(flags)
+	return next, w, err
 }
 
 // wiring is what the proxy is made of.

@@ -57,6 +57,23 @@ func untilChanged(ctx context.Context, path string, content []byte, check func()
 
 // recheck reads the configuration file anew, with the flags of the command line, and says what is wrong with it.
 func (o *options) recheck(fs *pflag.FlagSet) error {
+	next, flags, err := o.anew(fs)
+	if err != nil {
+		return err
+	}
+	facts, err := host.Read()
+	if err != nil {
+		return err
+	}
+	if err := next.readConfig(flags); err != nil {
+		return err
+	}
+	_, err = next.settings(facts)
+	return next.file.Located(err)
+}
+
+// anew are options with the flags of the command line alone, before a configuration file was read.
+func (o *options) anew(fs *pflag.FlagSet) (*options, *pflag.FlagSet, error) {
 	next, flags := &options{}, pflag.NewFlagSet("", pflag.ContinueOnError)
 	daemon.AddFlags(flags)
 	next.addFlags(flags)
@@ -73,13 +90,8 @@ func (o *options) recheck(fs *pflag.FlagSet) error {
 			errs = append(errs, to.Value.Set(f.Value.String()))
 		}
 	})
-	facts, err := host.Read()
-	if err = errors.Join(append(errs, err)...); err != nil {
-		return fmt.Errorf("cannot read the flags again: %w", err)
+	if err := errors.Join(errs...); err != nil {
+		return nil, nil, fmt.Errorf("cannot read the flags again: %w", err)
 	}
-	if err := next.readConfig(flags); err != nil {
-		return err
-	}
-	_, err = next.settings(facts)
-	return next.file.Located(err)
+	return next, flags, nil
 }

@@ -103,3 +103,24 @@ func changes(t *testing.T, replace func(t *testing.T, dir, to string)) {
 		t.Errorf("no change: %v", err)
 	}
 }
+
+// TestBegin: a service whose configuration file comes late, with a disk, reads it at its next try.
+func TestBegin(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "proxy.yaml")
+	o, fs := &options{}, pflag.NewFlagSet("", pflag.ContinueOnError)
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	if err := fs.Parse([]string{"--config=" + file, "--master=http://127.0.0.1:1", "--hostname-override=node1"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := o.begin(fs); err == nil || !strings.Contains(err.Error(), "--config") {
+		t.Errorf("without the file: %v", err)
+	}
+	if err := os.WriteFile(file, []byte(minimalConfig+"hostnameOverride: other\nclusterCIDR: 10.9.0.0/16\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next, _, err := o.begin(fs) // what else is wrong with a host of tests is no matter here
+	if err != nil && strings.Contains(err.Error(), "--config") || !next.file.Sets("cluster-cidr") || next.file.Sets("hostname-override") {
+		t.Errorf("with it: %+v, %v", next.file, err)
+	}
+}
