@@ -106,6 +106,7 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 	if err != nil {
 		s.Unread = append(s.Unread, "the pods' network: "+err.Error())
 	} else {
+		pods.Stopped = nil // the whole host was asked for more services
 		s.Network = network.Diagnose(pods)
 	}
 	return s, nil

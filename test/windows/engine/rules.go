@@ -3,10 +3,12 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/versions"
 )
 
 // request is what a client asks for.
@@ -156,8 +158,16 @@ func securityRule(q request) error {
 		if !ok || rest == "" || !slices.Contains([]string{"file", "registry", "raw"}, strings.ToLower(scheme)) {
 			return errors.New("invalid credential spec security option - value must be prefixed by 'file://', 'registry://', or 'raw://' followed by a non-empty value")
 		}
-		if strings.EqualFold(scheme, "file") && strings.Contains(rest, ":") {
-			return errors.New("invalid credential spec: file:// path cannot be absolute")
+		if strings.EqualFold(scheme, "raw") && versions.LessThan(q.engine.facts.api, "1.40") { // 19.03 brought it: moby/moby#38777
+			return errors.New("invalid credential spec security option - value must be prefixed file:// or registry:// followed by a value")
+		}
+		if strings.EqualFold(scheme, "file") {
+			if strings.Contains(rest, ":") {
+				return errors.New("invalid credential spec: file:// path cannot be absolute")
+			}
+			if _, err := os.Stat(q.engine.Path(`C:\ProgramData\docker\CredentialSpecs\` + rest)); err != nil { // it is read now
+				return fmt.Errorf("credential spec for container %s could not be read from file %q", q.Hostname, rest)
+			}
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-// Package sim is a simulated Windows host as its network APIs show it: HNS, IP Helper, netsh and performance counters, one World with one
+// Package sim is a simulated Windows host as its network APIs show it: HNS, IP Helper, netsh and performance counters, and compute systems, one World with one
 // log, which Windows programs under Wine reach by shims over loopback.
 //
 //	proxy.exe, kubelet.exe --> shim DLLs, netsh.exe --> TCP --> World --> hns, iphelper, netsh, pdh
@@ -26,6 +26,8 @@ type World struct {
 	IPHelper *iphelper.Host
 	Netsh    *netsh.Netsh
 	PDH      *pdh.PDH
+	// Compute gives the properties of a compute system of HCS as JSON (hcsshim internal/hcs/schema1 ContainerProperties); nil: there is none.
+	Compute func(id string) (properties string, found bool)
 
 	build  int
 	ctx    context.Context
@@ -121,6 +123,9 @@ func (w *World) answer(conn net.Conn) {
 		_ = writeAnswer(conn, uint32(code), []byte(output))
 	case "pdh":
 		w.pdh(conn, function, args)
+	case "hcs":
+		properties, result := w.compute(function, args)
+		_ = writeAnswer(conn, result, []byte(properties))
 	default:
 		w.Log.Add(calls.Call{Service: service, Function: function, Unknown: true})
 	}
@@ -164,4 +169,20 @@ func (w *World) pdh(conn net.Conn, function string, args [][]byte) {
 		return
 	}
 	_ = writeAnswer(conn, result, []byte(out))
+}
+
+// noSystem is HCS_E_SYSTEM_NOT_FOUND.
+const noSystem = 0xc037010e
+
+// compute answers for the Host Compute Service.
+func (w *World) compute(function string, args [][]byte) (properties string, result uint32) {
+	if len(args) == 0 || w.Compute == nil {
+		return "", noSystem
+	}
+	properties, found := w.Compute(string(args[0]))
+	if !found {
+		result = noSystem
+	}
+	w.Log.Add(calls.Call{Service: "hcs", Function: function, Args: []string{string(args[0])}, Result: result})
+	return properties, result
 }

@@ -1,4 +1,4 @@
-/* vmcompute.dll (with -DVMCOMPUTE: HNSCall) and computenetwork.dll (Hcn*) of Windows. Signatures: hcsshim's //sys lines and Microsoft's
+/* vmcompute.dll (with -DVMCOMPUTE: HNSCall, compute systems) and computenetwork.dll (Hcn*) of Windows. Signatures: hcsshim's //sys lines and Microsoft's
  * "RPC context handles for HCN". Returned strings are CoTaskMemAlloc'ed, error records only come with errors. */
 #include "wire.h"
 #include <objbase.h>
@@ -22,7 +22,46 @@ static struct answer call(const char *function, struct field *fields, DWORD coun
 	return a;
 }
 
+#define API __declspec(dllexport) HRESULT WINAPI
+
 #ifdef VMCOMPUTE
+/* Compute systems (hcsshim internal/vmcompute): a handle is the text of the id. Nobody is called back. */
+API HcsOpenComputeSystem(PCWSTR id, void **system, PWSTR *result)
+{
+	struct field fields[] = {wire_text(id)};
+	struct answer a = call("hcs HcsOpenComputeSystem", fields, 1);
+	HRESULT hr = (HRESULT)a.result;
+	*system = hr == 0 ? _wcsdup(id) : NULL;
+	give(result, NULL);
+	wire_free(&a);
+	return hr;
+}
+
+API HcsGetComputeSystemProperties(void *system, PCWSTR query, PWSTR *properties, PWSTR *result)
+{
+	struct field fields[] = {wire_text(system), wire_text(query)};
+	struct answer a = call("hcs HcsGetComputeSystemProperties", fields, 2);
+	HRESULT hr = (HRESULT)a.result;
+	give(properties, hr == 0 && a.count > 0 ? a.data[0] : NULL);
+	give(result, NULL);
+	wire_free(&a);
+	return hr;
+}
+
+API HcsRegisterComputeSystemCallback(void *system, void *callback, void *context, void **handle)
+{
+	*handle = system;
+	return 0;
+}
+
+API HcsUnregisterComputeSystemCallback(void *handle) { return 0; }
+
+API HcsCloseComputeSystem(void *system)
+{
+	free(system);
+	return 0;
+}
+
 __declspec(dllexport) HRESULT WINAPI HNSCall(PCWSTR method, PCWSTR path, PCWSTR object, PWSTR *response)
 {
 	struct field fields[] = {wire_text(method), wire_text(path), wire_text(object)};
@@ -57,8 +96,6 @@ static HRESULT answered(struct answer a, PWSTR *value, void **handle, PWSTR *rec
 	wire_free(&a);
 	return (HRESULT)a.result;
 }
-
-#define API __declspec(dllexport) HRESULT WINAPI
 
 #define KIND(K)                                                                                                  \
 	API HcnEnumerate##K##s(PCWSTR query, PWSTR *ids, PWSTR *record)                                          \

@@ -1,0 +1,148 @@
+package join
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// identityPod is a pod with an isolation, a credential spec, limits.
+const identityPod = `---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %[1]s
+  labels: {winkube.test/files: "true"}
+  annotations: {experimental.windows.kubernetes.io/isolation-type: %[3]q}
+spec:
+  nodeSelector: {kubernetes.io/hostname: %[2]s}
+  restartPolicy: Never
+  securityContext: {windowsOptions: {gmsaCredentialSpec: %[4]q, runAsUserName: ContainerUser}}
+  containers:
+  - name: app
+    image: ` + lab.SampleImage + `
+    args: [hostname]
+    resources: {limits: {cpu: 500m, memory: 64Mi}}
+`
+
+// identities have pods with Hyper-V isolation and a credential spec, and one whose credential spec is no JSON.
+func (m *member) identities() {
+	m.Helper()
+	ctx := m.Context()
+	const spec = `{"CmsPlugins":["ActiveDirectory"]}`
+	text := fmt.Sprintf(identityPod, "gmsa", m.host.Name, "process", spec) + fmt.Sprintf(identityPod, "hyperv", m.host.Name, "hyperv", spec) +
+		fmt.Sprintf(identityPod, "rubbish", m.host.Name, "process", "CmsPlugins: x")
+	manifest := filepath.Join(m.TempDir(), "identities.yaml")
+	if err := os.WriteFile(manifest, []byte(text), 0o644); err != nil {
+		m.Fatal(err)
+	}
+	if _, err := cluster.Kubectl(ctx, "apply", "-n", m.space, "-f", manifest); err != nil {
+		m.Fatal(err)
+	}
+	scheme := ""
+	for name, isolation := range map[string]container.Isolation{"gmsa": container.IsolationProcess, "hyperv": container.IsolationHyperV} {
+		m.ended(name, v1.PodSucceeded)
+		in := m.inspect(name)
+		h := in.HostConfig
+		if len(h.SecurityOpt) == 1 {
+			scheme, _, _ = strings.Cut(strings.TrimPrefix(h.SecurityOpt[0], "credentialspec="), "://")
+		}
+		if h.Isolation != isolation || in.Config.User != "ContainerUser" || h.NanoCPUs != 5e8 || h.Memory != 64<<20 || h.CPUShares != 0 || len(h.SecurityOpt) != 1 {
+			m.Errorf("%s was made with isolation %q, user %q, %+v, %q", name, h.Isolation, in.Config.User, h.Resources, h.SecurityOpt)
+		}
+		if alone := !h.NetworkMode.IsContainer(); alone != (isolation == container.IsolationHyperV || m.Build < 16299) {
+			m.Errorf("%s is in network %q", name, h.NetworkMode)
+		}
+	}
+	left, err := filepath.Glob(m.Path(`C:\ProgramData\docker\CredentialSpecs`) + "/*")
+	if err != nil || len(left) > 0 {
+		m.Errorf("credential specs are left: %q, %v", left, err)
+	}
+	m.did("gMSA, removed afterwards", scheme+"://")
+	m.did("Hyper-V isolation: one container, no infra container", "ok")
+	m.did("limits of CPU and memory, user", "ok")
+	m.event("rubbish", "gmsaCredentialSpec is no JSON object")
+	m.did("credential spec that is no JSON", "Event")
+	if _, err := cluster.Kubectl(ctx, "delete", "pods", "-n", m.space, "-l", "winkube.test/files=true", "--grace-period=0", "--wait=true"); err != nil {
+		m.Error(err)
+	}
+}
+
+// inspect is what the engine of Windows has of the pod's container.
+func (m *member) inspect(name string) (in container.InspectResponse) {
+	m.Helper()
+	pod, err := client.CoreV1().Pods(m.space).Get(m.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "docker://")
+	text, err := m.ask(m.Context(), http.MethodGet, "/containers/"+id+"/json", "")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &in)
+	}
+	if err != nil {
+		m.Fatalf("%s: %v", name, err)
+	}
+	return in
+}
+
+// event waits for an Event of a pod with these words.
+func (m *member) event(name, want string) {
+	m.Helper()
+	m.until(time.Minute, "the Event of pod "+name, func(ctx context.Context) error {
+		list, err := client.CoreV1().Events(m.space).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+		if err != nil {
+			return err
+		}
+		var said []string
+		for _, e := range list.Items {
+			if strings.Contains(e.Message, want) {
+				return nil
+			}
+			said = append(said, e.Message)
+		}
+		return fmt.Errorf("told is %q", said)
+	})
+}
+
+// hostDoctor has kubelet.exe examine the whole host: Wine has neither the feature Containers nor its services.
+func (m *member) hostDoctor() {
+	m.Helper()
+	out, _ := m.agent("kubelet.exe", []string{"doctor", "--node-ip=" + m.host.Addr.String(), "--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR,
+		`--root-dir=C:\kubelet`, "--pod-infra-container-image=" + lab.PauseImage, m.kubeletFlags()[3]}).CombinedOutput() // it finds faults
+	got := string(out)
+	for _, want := range []string{"ok     this is Windows Server 20", fmt.Sprintf("10.0.%d.", m.Build), "FAULT  the feature Containers is not installed", "mend: Install-WindowsFeature Containers",
+		"ok     Docker ", "of the disk are free at C:\\kubelet", "ok     the clock is the API server's", "ok     the API server has v1.36.3", "faults found: "} {
+		if !strings.Contains(got, want) {
+			m.Errorf("kubelet.exe doctor says nothing of %q:\n%s", want, got)
+		}
+	}
+	m.Logf("kubelet.exe doctor:\n%s", got)
+	m.did("kubelet.exe doctor", "ok")
+}
+
+// sizes are those of the programs that make leaves behind; the ones here count coverage.
+func (m *member) sizes() {
+	m.Helper()
+	for exe, most := range map[string]int64{"kubelet.exe": 45e6, "proxy.exe": 35e6} {
+		cell := "not built: make"
+		if info, err := os.Stat(filepath.Join(cluster.Root, "_output/bin/windows/amd64", exe)); err == nil {
+			cell = fmt.Sprintf("%.1f MB", float64(info.Size())/1e6)
+			if info.Size() > most {
+				m.Errorf("%s has %s", exe, cell)
+			}
+		}
+		m.did(fmt.Sprintf("%s: size, at most %d MB", exe, most/1e6), cell)
+	}
+}
