@@ -83,7 +83,7 @@ func fault(mend, format string, args ...any) Finding {
 // Diagnose says what is right and wrong on a host. It is pure.
 func Diagnose(s Symptoms) []Finding {
 	var out []Finding
-	checks := []func(Symptoms) []Finding{elevation, adapter, engineNetworks, gatewayAddresses, ranges}
+	checks := []func(Symptoms) []Finding{elevation, adapterName, engineNetworks, gatewayAddresses, ranges}
 	if s.Config.Platform.OS == "windows" {
 		checks = append(checks, windowsServices, windowsPorts, windowsForwarding)
 	} else {
@@ -105,8 +105,8 @@ func elevation(s Symptoms) []Finding {
 	return []Finding{fault("run kubelet, proxy and this as administrator (root)", "this runs without the rights to change the network")}
 }
 
-// adapter looks for the one that --interface names.
-func adapter(s Symptoms) []Finding {
+// adapterName looks for the adapter that --interface names.
+func adapterName(s Symptoms) []Finding {
 	name := s.Config.Adapter
 	if name == "" || s.link(name) != nil || len(s.Links) == 0 {
 		return nil

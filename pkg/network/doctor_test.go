@@ -156,7 +156,7 @@ func TestAdapterName(t *testing.T) {
 	for name, faults := range map[string]int{"": 0, "eth0": 0, "Ethernet 7": 1} {
 		s := healthy(t, Config{Mode: HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.244.0.0/16")}, "10.244.1.0/24")
 		s.Config.Adapter = name
-		got := adapter(s)
+		got := adapterName(s)
 		if len(got) != faults || faults > 0 && (!strings.Contains(got[0].What, `no interface "Ethernet 7"`) || !strings.Contains(got[0].Mend, `"eth0"`)) {
 			t.Errorf("%q: %+v", name, got)
 		}
