@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // A little of D-Bus (dbus.freedesktop.org/doc/dbus-specification.html), as much as systemd-logind is asked with: calls whose arguments are
@@ -188,4 +189,17 @@ func (r *reader) signature() string {
 	text := string(r.take(int(r.byte())))
 	r.take(1)
 	return text
+}
+
+// delayOf reads a variant of a number of microseconds.
+func delayOf(m message) time.Duration {
+	r := reader{m.body, 0, m.order, false}
+	if r.signature() != "t" {
+		return 0
+	}
+	r.align(8)
+	if b := r.take(8); b != nil {
+		return time.Duration(min(m.order.Uint64(b), 1<<53)) * time.Microsecond
+	}
+	return 0
 }

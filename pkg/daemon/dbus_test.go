@@ -10,7 +10,7 @@ import (
 func TestMessages(t *testing.T) {
 	body, signature := texts("shutdown", "kubelet", "", "delay")
 	for _, m := range []message{
-		{kind: busCall, serial: 7, path: loginPath, iface: loginManager, member: "Inhibit", target: loginName, signature: signature, body: body},
+		{kind: busCall, serial: 7, path: "/org/x", iface: "org.x.Manager", member: "Inhibit", target: "org.x", signature: signature, body: body},
 		{kind: busReply, serial: 1, replyTo: 7, files: 1, signature: "h", body: []byte{0, 0, 0, 0}},
 		{kind: busError, serial: 1 << 30, replyTo: 2, errorName: "org.x.No", body: []byte{}},
 	} {

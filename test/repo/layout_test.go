@@ -19,6 +19,8 @@ var lonely = map[string]string{
 	"pkg/hns/bridge_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
 	"pkg/hns/watch_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
 
+	"pkg/daemon/logind_linux.go": "Windows' service manager tells of a shutdown by itself",
+
 	"pkg/proxy/relay/call_linux.go":     relayLoops,
 	"pkg/proxy/relay/icmp_linux.go":     relayLoops,
 	"pkg/proxy/relay/ports_linux.go":    relayLoops,

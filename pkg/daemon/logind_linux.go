@@ -75,19 +75,6 @@ func (l *logind) begin(who, why string, grace time.Duration) error {
 	return nil
 }
 
-// delayOf reads a variant of a number of microseconds.
-func delayOf(m message) time.Duration {
-	r := reader{m.body, 0, m.order, false}
-	if r.signature() != "t" {
-		return 0
-	}
-	r.align(8)
-	if b := r.take(8); b != nil {
-		return time.Duration(min(m.order.Uint64(b), 1<<53)) * time.Microsecond
-	}
-	return 0
-}
-
 // authenticate says who we are, which the kernel confirms, and that we take files.
 func (l *logind) authenticate() error {
 	for _, line := range []struct{ say, want string }{
