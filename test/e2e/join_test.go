@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,20 +122,79 @@ func (s *space) shortLives(life time.Duration) {
 func (s *space) approveServing(host *lab.Host) {
 	s.Helper()
 	s.eventually(30*time.Second, "request for a serving certificate", func(ctx context.Context) error {
-		list, err := client.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
+		found, err := approveOne(ctx, host)
+		if err == nil && !found {
+			err = errors.New("none yet")
 		}
-		for _, csr := range list.Items {
-			if csr.Spec.SignerName != certificates.KubeletServingSignerName || csr.Spec.Username != "system:node:"+host.Name || len(csr.Status.Conditions) > 0 {
-				continue
-			}
-			csr.Status.Conditions = []certificates.CertificateSigningRequestCondition{{Type: certificates.CertificateApproved, Status: v1.ConditionTrue, Reason: "test"}}
-			_, err := client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, &csr, metav1.UpdateOptions{})
-			return err
-		}
-		return errors.New("none yet")
+		return err
 	})
+}
+
+func approveOne(ctx context.Context, host *lab.Host) (found bool, err error) {
+	requests := client.CertificatesV1().CertificateSigningRequests()
+	list, err := requests.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err
+	}
+	for _, csr := range list.Items {
+		if csr.Spec.SignerName != certificates.KubeletServingSignerName || csr.Spec.Username != "system:node:"+host.Name || len(csr.Status.Conditions) > 0 {
+			continue
+		}
+		csr.Status.Conditions = []certificates.CertificateSigningRequestCondition{{Type: certificates.CertificateApproved, Status: v1.ConditionTrue, Reason: "test"}}
+		_, err := requests.UpdateApproval(ctx, csr.Name, &csr, metav1.UpdateOptions{})
+		return true, err
+	}
+	return false, nil
+}
+
+// askForLogs asks again and again for the logs of the pod on host, by its kubelet's serving certificates, which it approves as they are asked for, until
+// the function that it returns is called.
+func (s *space) askForLogs(host *lab.Host) func() (count int, failures []error) {
+	ctx, stop := context.WithCancel(s.Context())
+	var group sync.WaitGroup
+	var count int
+	var failures []error
+	group.Go(func() {
+		for ctx.Err() == nil {
+			_, err := client.CoreV1().Pods(s.name).GetLogs("joined", &v1.PodLogOptions{}).DoRaw(ctx)
+			if ctx.Err() == nil {
+				count++
+			}
+			if err != nil && ctx.Err() == nil {
+				failures = append(failures, fmt.Errorf("%s: %w", time.Now().Format(time.TimeOnly), err))
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond): // the pace of the traffic
+			}
+		}
+	})
+	group.Go(func() {
+		watch, err := client.CertificatesV1().CertificateSigningRequests().Watch(ctx, metav1.ListOptions{})
+		if err != nil {
+			s.Error(err)
+			return
+		}
+		defer watch.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case _, ok := <-watch.ResultChan():
+				if !ok {
+					return
+				}
+				if _, err := approveOne(ctx, host); err != nil && ctx.Err() == nil {
+					s.Error(err)
+				}
+			}
+		}
+	})
+	return func() (int, []error) {
+		stop()
+		group.Wait()
+		return count, failures
+	}
 }
 
 // generations waits until so many client certificates have followed the first, while the node stays Ready.
@@ -153,6 +213,7 @@ func (s *space) generations(host *lab.Host) {
 	}
 	last, err := digest(s.Context())
 	s.must(err)
+	asked := s.askForLogs(host)
 	for generation := range wanted {
 		took := s.eventually(3*time.Minute, "another client certificate", func(ctx context.Context) error {
 			now, err := digest(ctx)
@@ -165,6 +226,11 @@ func (s *space) generations(host *lab.Host) {
 			return err
 		})
 		s.Logf("generation %d: %s after %.1f s", generation+1, last, took.Seconds())
+	}
+	count, failures := asked()
+	s.Logf("%d requests for logs meanwhile, %d failed", count, len(failures))
+	if len(failures) > 0 {
+		s.Errorf("the first of them: %v", failures[0])
 	}
 	log, err := host.Shell(s.Context(), "grep -c 'Unauthorized\\|certificate has expired\\|bad certificate' /var/log/kubelet.log; true")
 	s.must(err)
