@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -73,6 +74,9 @@ func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) er
 	if err := e.checkRuntime(ctx, step.Sandbox.Runtime); err != nil {
 		return err
 	}
+	if t.HostAddresses, err = e.hostAddresses(p); err != nil {
+		return failed(ReasonCreate, err)
+	}
 	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) {
 		return ConvertSandbox(p, step, e.cfg.InfraImage, t)
 	})
@@ -103,7 +107,18 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 	if t.accounts, err = e.accountsFor(ctx, p, c, step.Inputs.Image); err != nil {
 		return failed(ReasonCreate, err)
 	}
+	if t.HostAddresses, err = e.hostAddresses(p); err != nil {
+		return failed(ReasonCreate, err)
+	}
 	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) { return Convert(p, step, t) })
+}
+
+// hostAddresses are Target's for a pod; nothing for one without hostPorts.
+func (e *Engine) hostAddresses(p *v1.Pod) ([]netip.Addr, error) {
+	if ports, err := hostPorts(p); err != nil || len(ports) == 0 || e.cfg.HostAddresses == nil {
+		return nil, nil // a mistake in them is Convert's to tell
+	}
+	return e.cfg.HostAddresses()
 }
 
 // createAndStart makes a container run. When the host does not let it have its OOM score, it is made again with 0, and all later

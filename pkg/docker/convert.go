@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,9 @@ type Target struct {
 	LogMaxFiles    int
 	HyperV         bool // the engine's default isolation, where the pod says nothing (Windows)
 	CgroupParent   string
-	MinOOMScoreAdj int  // lower scores are raised to this
+	MinOOMScoreAdj int // lower scores are raised to this
+	// HostAddresses are those at which a hostPort without hostIP is published; none: all that the host has.
+	HostAddresses  []netip.Addr
 	SeccompDefault bool // pods that name no profile get the engine's, not none
 	// SeccompProfile is the content of the container's localhost profile; see localhostProfile.
 	SeccompProfile string

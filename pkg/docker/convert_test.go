@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,6 +133,7 @@ func TestConvertGolden(t *testing.T) {
 				}
 				target := Target{Platform: platform, Node: "node-1", CPUs: 8, LogMaxSize: 10 << 20, LogMaxFiles: 5, MinOOMScoreAdj: minOOMScoreAdj, Hash: "cafe"}
 				if !windows {
+					target.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fd00::7")}
 					target.CgroupParent = "/kubepods"
 				}
 				var made []Creation

@@ -15,6 +15,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,6 +52,8 @@ type Config struct {
 	// SeccompRoot is the directory of localhostProfiles; SeccompDefault makes RuntimeDefault the profile of pods that name none.
 	SeccompRoot    string
 	SeccompDefault bool
+	// HostAddresses gives Target.HostAddresses (Linux); nil: the engine publishes at all addresses, service addresses among them.
+	HostAddresses func() ([]netip.Addr, error)
 	// Hash gives Container.Hash; nil: the hash stays empty.
 	Hash func(*v1.Container) string
 

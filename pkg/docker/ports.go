@@ -30,15 +30,34 @@ func publish(out *Creation, p *v1.Pod, t Target) error {
 	bindings, exposed := nat.PortMap{}, nat.PortSet{}
 	for _, port := range ports {
 		inner := natPort(port)
-		binding := nat.PortBinding{HostPort: strconv.Itoa(int(port.Port))}
-		if port.IP.IsValid() {
-			binding.HostIP = port.IP.String()
+		for _, at := range bindTo(port.IP, t.HostAddresses) {
+			bindings[inner] = append(bindings[inner], nat.PortBinding{HostIP: at, HostPort: strconv.Itoa(int(port.Port))})
 		}
-		bindings[inner] = append(bindings[inner], binding)
 		exposed[inner] = struct{}{}
 	}
 	out.HostConfig.PortBindings, out.Config.ExposedPorts = bindings, exposed
 	return nil
+}
+
+// bindTo are the addresses at which a hostPort is published, as the engine takes them. The engine's own "all addresses" would take the port at every
+// service address that is local to this host, and nobody could serve it there: without a hostIP it is the host's own IPv4 addresses. Those of IPv6 are left to
+// the agent (see unpublished), since engines differ in what they do with them.
+func bindTo(wanted netip.Addr, host []netip.Addr) (out []string) {
+	if wanted.IsValid() && wanted != netip.IPv4Unspecified() {
+		return []string{wanted.String()}
+	}
+	for _, addr := range host {
+		if addr.Is4() {
+			out = append(out, addr.String())
+		}
+	}
+	switch {
+	case len(out) > 0:
+		return out
+	case wanted.IsValid():
+		return []string{wanted.String()}
+	}
+	return []string{""}
 }
 
 func natPort(p pod.HostPort) nat.Port {
@@ -136,7 +155,7 @@ func published(in container.InspectResponse, p pod.HostPort) (v4, v6, exact bool
 			continue
 		}
 		addr, err := netip.ParseAddr(b.HostIP)
-		v4 = v4 || err != nil || addr == netip.IPv4Unspecified() // before API 1.22 "" is all
+		v4 = v4 || err != nil || addr.Is4() && (!p.IP.IsValid() || p.IP.IsUnspecified()) // before API 1.22 "" is all; see bindTo
 		v6 = v6 || addr == netip.IPv6Unspecified()
 		exact = exact || p.IP.IsValid() && addr == p.IP
 	}

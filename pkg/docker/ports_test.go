@@ -1,6 +1,8 @@
 package docker
 
 import (
+	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/docker/docker/api/types/container"
@@ -36,6 +38,8 @@ func TestUnpublished(t *testing.T) {
 		{"both families", "8080=80/TCP", bound("8080", "0.0.0.0", "::"), ""},
 		{"IPv4 only", "8080=80/TCP", bound("8080", "0.0.0.0"), "::!8080=80/TCP"},
 		{"IPv6 only", "8080=80/TCP", bound("8080", "::"), "0.0.0.0!8080=80/TCP"},
+		{"the host's own addresses", "8080=80/TCP", bound("8080", "192.0.2.7", "127.0.0.1"), "::!8080=80/TCP"},
+		{"the host's own addresses, IPv4 was all that was wanted", "0.0.0.0!8080=80/TCP", bound("8080", "192.0.2.7", "127.0.0.1"), ""},
 		{"IPv4 was all that was wanted", "0.0.0.0!8080=80/TCP", bound("8080", "0.0.0.0"), ""},
 		{"another port", "8080=80/TCP", bound("8081", "0.0.0.0", "::"), "8080=80/TCP"},
 		{"one address", "10.1.0.11!8080=80/TCP,10.1.0.12!8080=80/TCP", bound("8080", "10.1.0.11"), "10.1.0.12!8080=80/TCP"},
@@ -51,6 +55,28 @@ func TestUnpublished(t *testing.T) {
 	stopped.State.Running = false
 	if got := unpublished(stopped); got != nil {
 		t.Errorf("a container that does not run: %v", got)
+	}
+}
+
+func TestBindTo(t *testing.T) {
+	here := []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("fd00::7"), netip.MustParseAddr("127.0.0.1")}
+	for _, test := range []struct {
+		wanted string
+		host   []netip.Addr
+		want   string
+	}{
+		{"", here, "192.0.2.7 127.0.0.1"},
+		{"0.0.0.0", here, "192.0.2.7 127.0.0.1"},
+		{"::", here, "::"},
+		{"192.0.2.9", here, "192.0.2.9"},
+		{"fd00::9", here, "fd00::9"},
+		{"", nil, ""},
+		{"0.0.0.0", nil, "0.0.0.0"},
+	} {
+		wanted, _ := netip.ParseAddr(test.wanted)
+		if got := strings.Join(bindTo(wanted, test.host), " "); got != test.want {
+			t.Errorf("hostIP %q of %v: %q; want %q", test.wanted, test.host, got, test.want)
+		}
 	}
 }
 

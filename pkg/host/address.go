@@ -16,6 +16,7 @@ type iface struct {
 	Loopback bool
 	Default4 bool // has the IPv4 default route
 	Default6 bool
+	Inner    bool // a bridge, a tunnel or a dummy: nobody else is reached by it
 	Addrs    []netip.Addr
 }
 
@@ -27,6 +28,31 @@ func Addresses() ([]netip.Addr, error) {
 		all = append(all, i.Addrs...)
 	}
 	return all, err
+}
+
+// Doors are the addresses at which others and the host itself find this host: sure, 127.0.0.1 and ::1, and those of every interface that leads to other
+// machines, each once, without zones and link-local ones. Addresses of bridges, tunnels and dummies are none: containers or services have them.
+func Doors(sure []netip.Addr) ([]netip.Addr, error) {
+	ifaces, err := interfaces()
+	if err != nil {
+		return nil, err
+	}
+	return doors(ifaces, sure), nil
+}
+
+func doors(ifaces []iface, sure []netip.Addr) []netip.Addr {
+	out := append(slices.Clone(sure), netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+	for _, i := range ifaces {
+		if i.Inner || i.Loopback {
+			continue
+		}
+		for _, addr := range i.Addrs {
+			if !addr.IsLinkLocalUnicast() && !slices.Contains(out, addr) {
+				out = append(out, addr)
+			}
+		}
+	}
+	return out
 }
 
 // NodeAddress chooses the address under which others reach this node, as upstream does: that of the interface with the default route,
@@ -50,6 +76,10 @@ func interfaces() ([]iface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list default routes: %w", err)
 	}
+	inner, err := innerInterfaces()
+	if err != nil {
+		return nil, fmt.Errorf("cannot list network interfaces: %w", err)
+	}
 	var out []iface
 	for _, i := range list {
 		if i.Flags&net.FlagUp == 0 {
@@ -60,7 +90,7 @@ func interfaces() ([]iface, error) {
 			continue // it went away meanwhile
 		}
 		next := iface{Name: i.Name, Index: i.Index, Loopback: i.Flags&net.FlagLoopback != 0,
-			Default4: i.Index == default4, Default6: i.Index == default6}
+			Default4: i.Index == default4, Default6: i.Index == default6, Inner: inner[i.Index]}
 		for _, a := range addrs {
 			if n, ok := a.(*net.IPNet); ok {
 				if addr, ok := netip.AddrFromSlice(n.IP); ok {

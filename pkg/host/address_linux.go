@@ -34,3 +34,19 @@ func defaultRoute(family int) (int, error) {
 	}
 	return index, nil
 }
+
+// innerInterfaces are the indexes of those that lead to no other machine.
+func innerInterfaces() (map[int]bool, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	inner := map[int]bool{}
+	for _, link := range links {
+		switch link.Type() {
+		case "bridge", "vxlan", "dummy", "ifb":
+			inner[link.Attrs().Index] = true
+		}
+	}
+	return inner, nil
+}

@@ -41,3 +41,6 @@ func defaultRoute(family winipcfg.AddressFamily, metrics map[uint32]uint32) (int
 	}
 	return index, nil
 }
+
+// innerInterfaces are none here: Windows' engine publishes no ports by address.
+func innerInterfaces() (map[int]bool, error) { return nil, nil }

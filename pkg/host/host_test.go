@@ -155,3 +155,16 @@ func TestSameDisk(t *testing.T) {
 		t.Errorf("a path that is none: %v, %v", same, err)
 	}
 }
+
+func TestDoors(t *testing.T) {
+	a := netip.MustParseAddr
+	got := doors([]iface{
+		{Name: "lo", Loopback: true, Addrs: []netip.Addr{a("127.0.0.1"), a("::1"), a("10.96.0.10")}},
+		{Name: "br0", Inner: true, Addrs: []netip.Addr{a("192.0.2.7"), a("172.17.0.1")}},
+		{Name: "winkube-svc", Inner: true, Addrs: []netip.Addr{a("198.51.100.1")}},
+		{Name: "eth0", Addrs: []netip.Addr{a("203.0.113.5"), a("192.0.2.7"), a("fe80::5"), a("2001:db8::5")}},
+	}, []netip.Addr{a("192.0.2.7")})
+	if want := []netip.Addr{a("192.0.2.7"), a("127.0.0.1"), a("::1"), a("203.0.113.5"), a("2001:db8::5")}; !slices.Equal(got, want) {
+		t.Errorf("%v; want %v", got, want)
+	}
+}

@@ -120,6 +120,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	k.recorder = recorder{events, stop}
 	k.objects = kubeclient.NewObjects(client, cfg.NodeName)
 
+	cfg.Engine.HostAddresses = func() ([]netip.Addr, error) { return host.Doors(cfg.NodeIPs) }
 	if k.engine, err = docker.New(cfg.Engine); err != nil {
 		return nil, err
 	}

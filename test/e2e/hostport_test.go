@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/winkube/winkube/test/lab"
 )
@@ -76,6 +77,37 @@ func TestHostPortsWithoutEngine(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A pod may have the host's port 80 although services have port 80 too, whoever comes first, and takes nothing from them.
+func TestHostPortBesideServices(t *testing.T) {
+	s := newSpace(t)
+	node, other := cluster.Nodes[0], cluster.Nodes[1]
+	s.create(s.pod("web", node, "serve", "8080"))
+	early := s.service("web", 8080)
+	ingress := s.pod("ingress", node, "serve", "8081")
+	ingress.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 8081, HostPort: 80}}
+	s.create(ingress)
+	s.ready("web")
+	s.ready("ingress")
+	late, err := client.CoreV1().Services(s.name).Create(t.Context(), &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: "late"},
+		Spec: v1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []v1.ServicePort{{Port: 80, TargetPort: intstr.FromInt(8080)}}}}, metav1.CreateOptions{})
+	s.must(err)
+	for _, want := range []struct {
+		from     *lab.Host
+		at, name string
+	}{
+		{node, early, "web"}, {node, late.Spec.ClusterIP, "web"}, {other, early, "web"}, {other, late.Spec.ClusterIP, "web"},
+		{node, node.Addr.String(), "ingress"}, {other, node.Addr.String(), "ingress"}, {node, "127.0.0.1", "ingress"},
+	} {
+		s.eventually(20*time.Second, fmt.Sprintf("%s answers %s at %s", want.name, want.from.Name, want.at), func(ctx context.Context) error {
+			out, err := ask(ctx, want.from, "http://"+want.at+"/hostname")
+			if got := strings.TrimSpace(out); err == nil && got != want.name {
+				err = fmt.Errorf("%s answered", got)
+			}
+			return err
+		})
+	}
 }
 
 // nodeEvent looks for an event of a node by reason and a part of its message.
