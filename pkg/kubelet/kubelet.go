@@ -140,9 +140,8 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		Node: k.objects.Node, FreshNode: func() *v1.Node { return freshNode(client, cfg.NodeName) },
 	})
 	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
-	cfg.Resolver.Capacity = k.allocatable
 	cfg.Resolver.RecursiveReadOnly, cfg.Resolver.AppArmorLoaded = k.engine.RecursiveReadOnly, host.AppArmorProfile
-	cfg.Resolver.HyperV = k.engine.HyperV
+	cfg.Resolver.Capacity, cfg.Resolver.HyperV = k.allocatable, k.engine.HyperV
 	resolver, err := k.resolver(cfg, client, volumes)
 	if err != nil {
 		return nil, err
