@@ -196,6 +196,9 @@ func TestWithoutHNS(t *testing.T) {
 		"DeleteLoadBalancer":  func() error { return c.DeleteLoadBalancer(ctx, testID) },
 		"MakeInternal":        func() error { return MakeInternal("switch") },
 		"RemoveInternal":      func() error { return RemoveInternal("switch") },
+		"MakeBridge":          func() error { _, err := MakeBridge(Bridge{Name: "pods"}); return err },
+		"JoinBridge":          func() error { return JoinBridge(Bridge{Name: "pods"}, true) },
+		"LocalAddresses":      func() error { _, err := LocalAddresses(testID); return err },
 	} {
 		if err := call(); err == nil {
 			t.Errorf("%s: no error", what)
