@@ -20,13 +20,18 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 			Networks map[string]struct{ NetworkID, IPAddress, MacAddress string }
 		}
 	}
+	e.endpoints.Lock() // before looking: a container that ends after that is detached by Watch when we are done
+	defer e.endpoints.Unlock()
 	if err := e.ask(ctx, "/containers/"+url.PathEscape(id)+"/json", &c); err != nil {
 		return err
 	}
-	e.endpoints.Lock()
-	defer e.endpoints.Unlock()
+	running, err := e.running(ctx)
+	if err != nil {
+		return err
+	}
 	defer e.joined.Store(c.ID, true)
-	if err := e.detach(func(holder string) bool { return holder == c.ID }); err != nil {
+	// Watch may not have come to those that ended, whose addresses the engine beneath gives away already.
+	if err := e.detach(func(holder string) bool { return holder == c.ID || !running[holder] }); err != nil {
 		return err
 	}
 	for name, n := range c.NetworkSettings.Networks {
