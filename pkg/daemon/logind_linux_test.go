@@ -182,7 +182,8 @@ func TestLogindLock(t *testing.T) {
 	socket := startBus(t)
 	server := startLogin(t, socket)
 	defer server.close()
-	go server.serve()
+	served := make(chan struct{})
+	go func() { server.serve(); close(served) }()
 	conn, err := dialBus(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +192,7 @@ func TestLogindLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-server.asked
+	<-served
 	l.close()
 	_ = server.held.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := server.held.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
