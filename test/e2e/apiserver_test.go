@@ -47,6 +47,8 @@ func TestAPIServerGone(t *testing.T) {
 	t.Cleanup(func() {
 		tr.must(api.Start(ctx))
 		tr.must(cluster.WaitAPIServer(ctx))
+		// Its watches come back up to a minute after the API server does, and no service gets endpoints until then.
+		tr.must(cluster.Control.Process("kube-controller-manager").Restart(ctx))
 	})
 	longest, seen := tr.during(length, func() {
 		o.ask("pod leaving deleted", func() error { return client.CoreV1().Pods(tr.name).Delete(ctx, "leaving", metav1.DeleteOptions{}) })
