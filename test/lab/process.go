@@ -83,7 +83,8 @@ func startTime(pid int) (uint64, bool) {
 	}
 	_, rest, _ := strings.Cut(string(data), ") ") // the name before it may hold anything
 	fields := strings.Fields(rest)
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	// Killed, it is over when its last thread is: the first may be a zombie while another still holds the listeners.
+	if len(fields) < 20 || fields[0] == "Z" && (fields[17] == "0" || fields[17] == "1") || fields[0] == "X" {
 		return 0, false
 	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
