@@ -1,11 +1,11 @@
 package stats
 
 import (
+	"context"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/winkube/winkube/pkg/cgroup"
 )
@@ -68,27 +68,11 @@ var netCounters = []struct {
 }
 
 // CadvisorHandler serves /metrics/cadvisor.
-func (c *Collector) CadvisorHandler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		registry := prometheus.NewRegistry() // of this answer alone, so that it is of one collection
-		registry.MustRegister(cadvisor{c, r})
-		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
-	})
-}
+func (c *Collector) CadvisorHandler() http.Handler { return serveMetrics(c.sendCadvisor) }
 
-// cadvisor is one answer.
-type cadvisor struct {
-	*Collector
-	request *http.Request
-}
-
-// Describe promises nothing: which containers there are is known only when they are measured.
-func (cadvisor) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (a cadvisor) Collect(out chan<- prometheus.Metric) {
-	u := a.collect(a.request.Context())
-	out <- prometheus.MustNewConstMetric(machineCores, prometheus.GaugeValue, float64(a.cfg.CPUs))
+func (c *Collector) sendCadvisor(ctx context.Context, out chan<- prometheus.Metric) {
+	u := c.collect(ctx)
+	out <- prometheus.MustNewConstMetric(machineCores, prometheus.GaugeValue, float64(c.cfg.CPUs))
 	out <- prometheus.MustNewConstMetric(machineMemory, prometheus.GaugeValue, float64(u.load.Capacity))
 	whole := sink{out, u.at, []string{"", "/", "", "", "", ""}}
 	whole.sample(&Sample{CPU: u.load.CPU, Memory: u.load.Memory, WorkingSet: u.load.WorkingSet, Resident: known(u.load.Resident)}, u.boot)
@@ -102,7 +86,7 @@ func (a cadvisor) Collect(out chan<- prometheus.Metric) {
 		seen[namespace+"/"+name] = true
 		for j := range p.containers {
 			used := &p.containers[j]
-			detail, path := a.meter.detail(used.pid)
+			detail, path := c.meter.detail(used.pid)
 			s := sink{out, u.at, []string{used.name, path, used.image, used.id, namespace, name}}
 			s.sample(&used.sample, used.started)
 			s.detail(detail)

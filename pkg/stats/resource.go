@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -30,33 +31,38 @@ var (
 	scrapeError        = prometheus.NewDesc("resource_scrape_error", "1 when something could not be measured, else 0", nil, nil)
 )
 
-// ResourceHandler serves /metrics/resource.
-func (c *Collector) ResourceHandler() http.Handler {
+// answer is one answer of a handler: a collection of its own.
+type answer struct {
+	ctx     context.Context
+	collect func(context.Context, chan<- prometheus.Metric)
+}
+
+// Describe promises nothing: which containers there are is known only when they are measured.
+func (answer) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (a answer) Collect(out chan<- prometheus.Metric) { a.collect(a.ctx, out) }
+
+// serveMetrics answers each request with what collect sends for it.
+func serveMetrics(collect func(context.Context, chan<- prometheus.Metric)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		registry := prometheus.NewRegistry() // of this answer alone, so that it is of one collection
-		registry.MustRegister(resource{c, r})
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(answer{r.Context(), collect})
 		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	})
 }
 
-// resource is one answer.
-type resource struct {
-	*Collector
-	request *http.Request
-}
+// ResourceHandler serves /metrics/resource.
+func (c *Collector) ResourceHandler() http.Handler { return serveMetrics(c.sendResource) }
 
-// Describe promises nothing: which containers there are is known only when they are measured.
-func (resource) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (r resource) Collect(out chan<- prometheus.Metric) {
-	u := r.collect(r.request.Context())
+func (c *Collector) sendResource(ctx context.Context, out chan<- prometheus.Metric) {
+	u := c.collect(ctx)
 	send := func(kind prometheus.ValueType, desc *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.NewMetricWithTimestamp(u.at, prometheus.MustNewConstMetric(desc, kind, value, labels...))
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	seconds := func(n *uint64) float64 { return float64(*n) / float64(time.Second) }
-	all := r.summarize(u, nil)
+	all := c.summarize(u, nil)
 	if n := all.Node; n.CPU != nil {
 		send(counter, nodeCPU, seconds(n.CPU.UsageCoreNanoSeconds))
 		send(gauge, nodeMemory, float64(*n.Memory.WorkingSetBytes))
