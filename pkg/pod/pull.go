@@ -112,8 +112,11 @@ func newPuller(cfg ResolverConfig, images Images, clk clock.PassiveClock) *pulle
 	return p
 }
 
-// pull fetches an image.
+// pull fetches an image; for a pod that is going already it begins nothing.
 func (p *puller) pull(ctx context.Context, name string, creds []Credential) (pullResult, error) {
+	if ctx.Err() != nil {
+		return pullResult{}, context.Cause(ctx)
+	}
 	f := p.join(name, creds)
 	return p.wait(ctx, f)
 }
