@@ -1,10 +1,15 @@
 package server
 
 import (
+	"cmp"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 )
@@ -48,6 +53,13 @@ func TestAccess(t *testing.T) {
 	stranger := newAuthority(t, "another CA")
 	foreign := r.as("")
 	foreign.CertData, foreign.KeyData = stranger.client("root", "system:masters")
+	expired, server := r.as(""), r.as("")
+	past := time.Now().Add(-time.Minute)
+	expired.CertData, expired.KeyData = r.ca.issue(&x509.Certificate{Subject: pkix.Name{CommonName: "root"}, NotBefore: past.Add(-time.Hour), NotAfter: past,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	server.CertData, server.KeyData = r.ca.issue(&x509.Certificate{Subject: pkix.Name{CommonName: "root"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	node := r.as("")
+	node.CertData, node.KeyData = r.ca.client("system:node:node-2", "system:nodes")
 	both := rest.CopyConfig(foreign)
 	both.BearerToken = "root-token"
 	credentials := []struct {
@@ -57,6 +69,9 @@ func TestAccess(t *testing.T) {
 	}{
 		{"none", r.as(""), unauthorized},
 		{"bad-cert", foreign, unauthorized},
+		{"expired-cert", expired, unauthorized},
+		{"server-cert", server, unauthorized},
+		{"other-node", node, forbidden},
 		{"cert-allowed", r.as("root"), served},
 		{"cert-denied", r.as("nobody"), forbidden},
 		{"cert-sar-error", r.as("broken"), func(status int) bool { return status == http.StatusInternalServerError }},
@@ -88,6 +103,56 @@ func TestAccess(t *testing.T) {
 		}
 	}
 	golden(t, "access", trimLines(text.String()))
+}
+
+// rights are what opens the paths that begin so, as upstream's documentation of the kubelet's authorization has them (KEP-2862). It is written
+// down here once more, so that the table in the product is not compared with itself.
+var rights = []struct{ path, needs string }{
+	{"/metrics", "metrics"}, {"/stats/", "stats"}, {"/logs/", "log"}, {"/checkpoint/", "checkpoint"}, {"/flagz", "configz"}, {"/statusz", "statusz"},
+	{"/healthz/", "healthz proxy"}, {"/pods/", "pods proxy"}, {"/runningpods/", "pods proxy"}, {"/configz/", "configz proxy"},
+	{"/", "proxy"},
+}
+
+// needs are the sub-resources of nodes of which one opens path.
+func needs(path string) []string {
+	for _, right := range rights {
+		if strings.HasPrefix(path+"/", strings.TrimSuffix(right.path, "/")+"/") {
+			return strings.Fields(right.needs)
+		}
+	}
+	return nil
+}
+
+// TestRights sends to every path with the right to one sub-resource of nodes at a time, by GET and by POST with each verb: what is open is what upstream opens,
+// and a right to read opens nothing that changes something.
+func TestRights(t *testing.T) {
+	r := newRig(t, nil)
+	var names []string
+	for _, sub := range []string{"metrics", "stats", "log", "healthz", "pods", "configz", "statusz", "checkpoint", "proxy", ""} {
+		for _, verb := range []string{"get", "create"} {
+			name := verb + "-" + cmp.Or(sub, "nodes")
+			r.api.rules[name] = []string{verb + " " + sub}
+			names = append(names, name)
+		}
+	}
+	clients := map[string]*http.Client{}
+	for _, name := range names {
+		clients[name] = r.http(r.as(name))
+	}
+	var text strings.Builder
+	for _, path := range paths {
+		for method, verb := range map[string]string{"GET": "get", "POST": "create"} {
+			for _, name := range names {
+				status, body := r.do(clients[name], method, path, "")
+				want := slices.ContainsFunc(needs(path), func(sub string) bool { return name == verb+"-"+sub })
+				if served(status) != want {
+					t.Errorf("%s %s with %s: %d %s", method, path, name, status, body)
+				}
+			}
+		}
+		fmt.Fprintf(&text, "%-36s nodes/%s\n", path, strings.Join(needs(path), " or nodes/"))
+	}
+	t.Logf("who may get or create one of these is served:\n%s", text.String())
 }
 
 func unauthorized(status int) bool { return status == http.StatusUnauthorized }

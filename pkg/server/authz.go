@@ -131,6 +131,10 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
 		who, err := s.authn.authenticate(r)
+		if errors.Is(err, errBusy) {
+			busy(w)
+			return
+		}
 		if who == nil {
 			klog.V(2).InfoS("Unauthorized", "remote", r.RemoteAddr, "path", r.URL.Path, "err", err)
 			plain(w, http.StatusUnauthorized, "Unauthorized")
@@ -139,6 +143,10 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		verb, subs := attributes(r.Method, r.URL.Path)
 		for _, sub := range subs {
 			allowed, err := s.authz.authorize(r.Context(), who, verb, sub)
+			if errors.Is(err, errBusy) {
+				busy(w)
+				return
+			}
 			if err != nil {
 				klog.ErrorS(err, "Cannot authorize a request", "user", who.Name, "verb", verb, "resource", "nodes", "subresource", sub)
 				plain(w, http.StatusInternalServerError, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", who.Name, verb, sub))

@@ -17,17 +17,20 @@ const (
 	fetchTimeout = 30 * time.Second // of one question to the API server with its retries
 )
 
-// memo remembers the API server's answers for a time and asks each question once, however many wait for it. Errors are not remembered.
+// memo remembers the API server's answers for a time and asks each question once, however many wait for it. Errors are not remembered. A
+// question for which there is no room beside others is errBusy.
 type memo[T any] struct {
 	answers *cache.LRUExpireCache
 	flights singleflight.Group
 	backoff wait.Backoff
+	room    bound // for questions under way
 }
 
 func newMemo[T any](clock clock.PassiveClock) *memo[T] {
 	return &memo[T]{
 		answers: cache.NewLRUExpireCacheWithClock(memoEntries, clock),
 		backoff: wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5},
+		room:    make(bound, maxQuestions),
 	}
 }
 
@@ -42,6 +45,10 @@ func (m *memo[T]) get(ctx context.Context, key string, ask func(context.Context)
 		if answer, ok := m.answers.Get(key); ok { // another flight ended between our look and our start
 			return answer, nil
 		}
+		if !m.room.enter() {
+			return none, errBusy
+		}
+		defer m.room.leave()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 		defer cancel()
 		var answer T

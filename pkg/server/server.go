@@ -99,7 +99,9 @@ type Config struct {
 	Profiling  bool // debug/pprof (enableProfilingHandler)
 	DebugFlags bool // debug/flags/v (enableDebugFlagsHandler)
 
-	headerTimeout time.Duration // 0: headerTimeout; tests are shorter
+	// What follows is 0, for the constants of the same names, but in tests.
+	headerTimeout, takeTimeout time.Duration
+	maxRequests, maxStreams    int
 }
 
 // TLS says where the serving certificate comes from: Parts.GetCertificate, or else CertFile and KeyFile, or else a self-signed one.
@@ -169,9 +171,12 @@ const (
 
 // Server is the HTTPS API of one node.
 type Server struct {
-	config   Config
-	parts    Parts
-	checks   checks
+	config Config
+	parts  Parts
+	checks checks
+	// Of what is under way.
+	requestBound, streamBound, runBound bound
+
 	authn    *authenticator
 	authz    *authorizer
 	listener net.Listener
@@ -190,7 +195,13 @@ func New(config Config, parts Parts) (*Server, error) {
 	if config.StreamIdleTimeout == 0 {
 		config.StreamIdleTimeout = defaultStreamIdleTimeout
 	}
-	s := &Server{config: config, parts: parts, checks: append(checks{pingCheck, newLogCheck()}, parts.Checks...)}
+	config.takeTimeout = cmp.Or(config.takeTimeout, takeTimeout)
+	s := &Server{
+		config: config, parts: parts, checks: append(checks{pingCheck, newLogCheck()}, parts.Checks...),
+		requestBound: make(bound, cmp.Or(config.maxRequests, maxRequests)),
+		streamBound:  make(bound, cmp.Or(config.maxStreams, maxStreams)),
+		runBound:     make(bound, maxRuns),
+	}
 	var err error
 	if s.authn, err = newAuthenticator(config.Authentication, parts.TokenReviews, parts.Clock); err != nil {
 		return nil, err
@@ -207,13 +218,14 @@ func New(config Config, parts Parts) (*Server, error) {
 	}
 	s.life, s.stop = context.WithCancel(context.Background())
 	s.http = &http.Server{
-		Handler:           s.guard(s.routes()),
+		Handler:           s.guard(s.limit(s.routes())),
 		TLSConfig:         tlsConfig,
 		ReadHeaderTimeout: cmp.Or(config.headerTimeout, headerTimeout),
 		ReadTimeout:       bodyTimeout,
 		WriteTimeout:      config.StreamIdleTimeout,
 		IdleTimeout:       keepAliveTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams},
 		BaseContext:       func(net.Listener) context.Context { return s.life },
 		ErrorLog:          log.New(logWriter{}, "", 0),
 	}

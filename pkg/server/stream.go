@@ -147,6 +147,11 @@ func (s *Server) serveRun(w http.ResponseWriter, r *http.Request) {
 		plain(w, http.StatusInternalServerError, fmt.Sprintf("container not found (%q)", r.PathValue("container")))
 		return
 	}
+	var long *http.MaxBytesError
+	if err := r.ParseForm(); errors.As(err, &long) {
+		plain(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes\n", long.Limit))
+		return
+	}
 	var output limitedBuffer
 	cmd := strings.Split(r.FormValue("cmd"), " ")
 	if err := s.parts.Engine.Exec(r.Context(), ref.ContainerID, cmd, nil, &output, &output, false, nil); err != nil {

@@ -1,0 +1,100 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// What is under way at once at most. Whoever comes on top of it is sent away with 429 and may come again in a second; health is always told.
+const (
+	maxRequests  = 400         // that are answered in one piece, as many as the API server takes itself
+	maxStreams   = 1000        // exec, attach, port-forward, and logs, which may be followed: each holds a connection to the engine
+	maxRuns      = 16          // of /run, each of which keeps runOutput in memory
+	maxQuestions = 100         // to the API server of one kind: tokens that nobody has seen come from whoever can reach the port
+	maxBody      = 1 << 20     // bytes of a request that is no stream; the commands that are sent to us take some hundred
+	maxH2Streams = 250         // HTTP/2: requests at once on one connection
+	takeTimeout  = time.Minute // for a client to take what was written of an answer, logs excepted
+)
+
+// errBusy says that too much of something is under way.
+var errBusy = errors.New("too much is under way")
+
+// bound lets so many in at once as it has room.
+type bound chan struct{}
+
+// enter does not wait. Who was let in leaves.
+func (b bound) enter() bool {
+	select {
+	case b <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (b bound) leave() { <-b }
+
+// boundFor is what a path counts against; nil: nothing.
+func (s *Server) boundFor(path string) bound {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch first {
+	case "healthz":
+		return nil
+	case "exec", "attach", "portForward", "containerLogs":
+		return s.streamBound
+	case "run":
+		return s.runBound
+	}
+	return s.requestBound
+}
+
+// limit lets a request through to next while there is room for it, and as long as its client sends and takes in time.
+func (s *Server) limit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		room := s.boundFor(r.URL.Path)
+		if room != nil {
+			if !room.enter() {
+				busy(w)
+				return
+			}
+			defer room.leave()
+		}
+		if room == s.streamBound {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if r.ContentLength > maxBody {
+			plain(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has %d bytes, want at most %d\n", r.ContentLength, maxBody))
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		out := &timedWriter{w, http.NewResponseController(w), s.config.takeTimeout}
+		next.ServeHTTP(out, r)
+		out.begin() // of what net/http has kept back
+	})
+}
+
+func busy(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	plain(w, http.StatusTooManyRequests, "Too many requests are under way, try again later\n")
+}
+
+// timedWriter gives up a client that does not take what is written in time. How long the answer takes to come about does not count.
+type timedWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+}
+
+func (t *timedWriter) begin() { _ = t.control.SetWriteDeadline(time.Now().Add(t.timeout)) } // the machine's clock, as net.Conn wants
+
+func (t *timedWriter) Write(p []byte) (int, error) {
+	t.begin()
+	return t.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (t *timedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }

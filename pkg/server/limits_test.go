@@ -1,0 +1,170 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestRequestLimit: what comes on top of the limit is sent away, health is told all the same, and whoever comes later is served again.
+func TestRequestLimit(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	r := newRig(t, func(config *Config, parts *Parts) {
+		config.maxRequests = 2
+		parts.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			begun <- struct{}{}
+			<-release
+			plain(w, http.StatusOK, "metrics\n")
+		})
+	})
+	var group sync.WaitGroup
+	for range 2 {
+		client := r.http(r.as("root"))
+		group.Go(func() {
+			if status, _ := r.do(client, "GET", "/metrics", ""); status != http.StatusOK {
+				t.Errorf("one of those that had room: %d", status)
+			}
+		})
+		<-begun
+	}
+	for path, want := range map[string]int{"/pods": http.StatusTooManyRequests, "/unknown": http.StatusTooManyRequests, "/healthz": http.StatusOK, "/healthz/ping": http.StatusOK,
+		"/containerLogs/default/web/main": http.StatusOK} {
+		if status, body := r.get("GET", path, ""); status != want {
+			t.Errorf("%s: got %d %q, want %d", path, status, body, want)
+		}
+	}
+	if status, _ := r.do(r.http(r.as("nobody")), "GET", "/pods", ""); status != http.StatusForbidden {
+		t.Errorf("who may not ask is told of the limit: %d", status)
+	}
+	close(release)
+	group.Wait()
+	if status, body := r.get("GET", "/pods", ""); status != http.StatusOK {
+		t.Errorf("afterwards: got %d %q", status, body)
+	}
+}
+
+// TestStreamLimit: streams and logs share a limit of their own.
+func TestStreamLimit(t *testing.T) {
+	r := newRig(t, func(config *Config, _ *Parts) { config.maxStreams = 2 })
+	var group sync.WaitGroup
+	for range 2 {
+		out := &signalling{first: make(chan struct{})}
+		group.Go(func() {
+			_ = session{path: "exec/default/web/main", command: []string{"hang"}, stdout: out}.run(t.Context(), r, 0) // ends with the server
+		})
+		<-out.first
+	}
+	for path, want := range map[string]int{"/exec/default/web/main?command=x&output=1": 429, "/attach/default/web/main?output=1": 429, "/portForward/default/web": 429,
+		"/containerLogs/default/web/main": 429, "/pods": 200} {
+		response, err := r.http(r.as("root")).Get("https://" + r.server.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want || (want == 429) != (response.Header.Get("Retry-After") == "1") {
+			t.Errorf("%s: got %d, Retry-After %q, want %d", path, response.StatusCode, response.Header.Get("Retry-After"), want)
+		}
+	}
+	r.stop()
+	group.Wait()
+}
+
+// TestQuestionLimit: tokens that nobody has seen keep neither a known client nor a known token out.
+func TestQuestionLimit(t *testing.T) {
+	r := newRig(t, nil)
+	if status, _ := r.do(r.http(r.as("token:root-token")), "GET", "/pods", ""); status != http.StatusOK {
+		t.Fatalf("got %d", status)
+	}
+	for range cap(r.server.authn.tokens.room) {
+		if !r.server.authn.tokens.room.enter() {
+			t.Fatal("something is under way")
+		}
+	}
+	for who, want := range map[string]int{"token:guess": http.StatusTooManyRequests, "token:root-token": http.StatusOK, "root": http.StatusOK} {
+		if status, body := r.do(r.http(r.as(who)), "GET", "/pods", ""); status != want {
+			t.Errorf("%s: got %d %q, want %d", who, status, body, want)
+		}
+	}
+	r.server.authn.tokens.room.leave()
+	if status, _ := r.do(r.http(r.as("token:guess")), "GET", "/pods", ""); status != http.StatusUnauthorized {
+		t.Errorf("a bad token, later: got %d", status)
+	}
+}
+
+func TestBigRequests(t *testing.T) {
+	r := newRig(t, nil)
+	client := r.http(r.as("root"))
+	url := "https://" + r.server.Addr().String()
+	send := func(method, path string, body io.Reader, header http.Header) (int, error) {
+		request, err := http.NewRequest(method, url+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header = header
+		response, err := client.Do(request)
+		if err != nil {
+			return 0, err
+		}
+		defer response.Body.Close()
+		_, _ = io.Copy(io.Discard, response.Body)
+		return response.StatusCode, nil
+	}
+	form := http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
+	for _, test := range []struct {
+		name   string
+		body   io.Reader
+		header http.Header
+		want   int
+	}{
+		{"small", strings.NewReader("cmd=echo+a"), form, http.StatusOK},
+		{"announced as too long", bytes.NewReader(make([]byte, maxBody+1)), form, http.StatusRequestEntityTooLarge},
+		{"without an end", io.MultiReader(strings.NewReader("cmd=echo+a&more="), pattern{}), form, http.StatusRequestEntityTooLarge},
+		{"long header", strings.NewReader("cmd=echo+a"), http.Header{"X-Long": {strings.Repeat("x", maxHeaderBytes+8<<10)}}, http.StatusRequestHeaderFieldsTooLarge},
+		{"small again", strings.NewReader("cmd=echo+a"), form, http.StatusOK},
+	} {
+		// Whether the client sees the answer, or that no more is read of what it sends, is a matter of who is quicker.
+		if status, err := send("POST", "/run/default/web/main", test.body, test.header); status != test.want && (err == nil || test.want == http.StatusOK) {
+			t.Errorf("%s: got %d, %v, want %d", test.name, status, err, test.want)
+		}
+	}
+}
+
+// TestNobodyTakes: a client that takes nothing of a long answer is given up; how long the answer takes to begin does not count.
+func TestNobodyTakes(t *testing.T) {
+	gaveUp, wait := make(chan struct{}), make(chan struct{})
+	r := newRig(t, func(config *Config, parts *Parts) {
+		config.takeTimeout = 100 * time.Millisecond
+		parts.Metrics = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			context.AfterFunc(r.Context(), func() { close(gaveUp) })
+			for r.Context().Err() == nil {
+				_, _ = w.Write(make([]byte, 1<<20))
+			}
+		})
+		parts.MetricsProbes = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			<-wait
+			fmt.Fprintln(w, "at last")
+		})
+	})
+	slow := make(chan string, 1)
+	client := r.http(r.as("root"))
+	go func() {
+		_, body := r.do(client, "GET", "/metrics/probes", "")
+		slow <- body
+	}()
+	response, err := r.http(r.as("root")).Get("https://" + r.server.Addr().String() + "/metrics") // and not read
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-gaveUp
+	response.Body.Close() // else the server waits some seconds to say goodbye
+	close(wait)           // by now longer than takeTimeout has gone by
+	if body := <-slow; body != "at last\n" {
+		t.Errorf("got %q", body)
+	}
+}
