@@ -1,9 +1,11 @@
 package kubeclient
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -191,8 +193,21 @@ func find(conditions []v1.PodCondition, kind v1.PodConditionType) *v1.PodConditi
 	return nil
 }
 
-// statusPatch is the strategic merge patch from known to want, with the UID as a precondition; nil where they are the same.
+// statusPatch is the strategic merge patch from known to want, with the UID as a precondition; nil where they are the same. The lists of
+// containers, most of a status, are replaced as wholes by the API (listType=atomic): they are compared as text, the rest by its schema.
 func statusPatch(uid types.UID, known, want v1.PodStatus) ([]byte, error) {
+	lists := map[string]json.RawMessage{}
+	for name, field := range map[string]func(*v1.PodStatus) *[]v1.ContainerStatus{
+		"containerStatuses":          func(s *v1.PodStatus) *[]v1.ContainerStatus { return &s.ContainerStatuses },
+		"initContainerStatuses":      func(s *v1.PodStatus) *[]v1.ContainerStatus { return &s.InitContainerStatuses },
+		"ephemeralContainerStatuses": func(s *v1.PodStatus) *[]v1.ContainerStatus { return &s.EphemeralContainerStatuses },
+	} {
+		before, after := field(&known), field(&want)
+		if err := diffContainers(lists, name, *before, *after); err != nil {
+			return nil, err
+		}
+		*before, *after = nil, nil
+	}
 	before, err := json.Marshal(v1.Pod{Status: known})
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the known status: %w", err)
@@ -201,17 +216,48 @@ func statusPatch(uid types.UID, known, want v1.PodStatus) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the new status: %w", err)
 	}
-	diff, err := strategicpatch.CreateTwoWayMergePatch(before, after, v1.Pod{})
-	if err != nil {
-		return nil, fmt.Errorf("cannot compare statuses: %w", err)
+	patch := struct {
+		Metadata map[string]types.UID       `json:"metadata"`
+		Status   map[string]json.RawMessage `json:"status"`
+	}{Metadata: map[string]types.UID{"uid": uid}}
+	if !bytes.Equal(before, after) {
+		diff, err := strategicpatch.CreateTwoWayMergePatch(before, after, v1.Pod{})
+		if err != nil {
+			return nil, fmt.Errorf("cannot compare statuses: %w", err)
+		}
+		if err := json.Unmarshal(diff, &patch); err != nil {
+			return nil, fmt.Errorf("cannot read the difference of statuses: %w", err)
+		}
 	}
-	var patch map[string]any
-	if err := json.Unmarshal(diff, &patch); err != nil {
-		return nil, fmt.Errorf("cannot read the difference of statuses: %w", err)
+	if patch.Status == nil {
+		patch.Status = lists
+	} else {
+		maps.Copy(patch.Status, lists)
 	}
-	if len(patch) == 0 {
+	if len(patch.Status) == 0 {
 		return nil, nil
 	}
-	patch["metadata"] = map[string]any{"uid": uid}
 	return json.Marshal(patch)
+}
+
+// diffContainers adds after to lists where it is not before; JSON's null takes a list away.
+func diffContainers(lists map[string]json.RawMessage, name string, before, after []v1.ContainerStatus) error {
+	if len(before) == 0 && len(after) == 0 {
+		return nil
+	}
+	old, err := json.Marshal(before)
+	if err != nil {
+		return fmt.Errorf("cannot encode the known %s: %w", name, err)
+	}
+	list, err := json.Marshal(after)
+	if err != nil {
+		return fmt.Errorf("cannot encode the new %s: %w", name, err)
+	}
+	if len(after) == 0 {
+		list = []byte("null")
+	}
+	if len(before) == 0 || !bytes.Equal(old, list) {
+		lists[name] = list
+	}
+	return nil
 }

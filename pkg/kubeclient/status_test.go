@@ -2,13 +2,17 @@ package kubeclient
 
 import (
 	"encoding/json"
+	"errors"
+	"reflect"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
@@ -147,4 +151,63 @@ func current(t *testing.T, a *api) *v1.Pod {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// TestStatusPatchIsTheSchemas compares our patches with those that the schema alone makes, between every two of some statuses.
+func TestStatusPatchIsTheSchemas(t *testing.T) {
+	at := metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	container := func(name string, ready bool) v1.ContainerStatus {
+		return v1.ContainerStatus{Name: name, Ready: ready, Image: "app:1", State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: at}},
+			AllocatedResources: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m")}}
+	}
+	statuses := []v1.PodStatus{
+		{},
+		{Phase: v1.PodPending, StartTime: &at, ContainerStatuses: []v1.ContainerStatus{{Name: "a", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}},
+		{Phase: v1.PodRunning, PodIP: "10.0.0.1", PodIPs: []v1.PodIP{{IP: "10.0.0.1"}}, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionFalse}},
+			ContainerStatuses: []v1.ContainerStatus{container("a", false), container("b", true)}, InitContainerStatuses: []v1.ContainerStatus{container("i", true)}},
+		{Phase: v1.PodRunning, PodIPs: []v1.PodIP{{IP: "10.0.0.2"}}, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}, {Type: v1.PodInitialized}},
+			ContainerStatuses: []v1.ContainerStatus{container("b", true), container("a", true)}, EphemeralContainerStatuses: []v1.ContainerStatus{container("e", true)},
+			Resources: &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}},
+	}
+	for i, known := range statuses {
+		for j, want := range statuses {
+			before, _ := json.Marshal(v1.Pod{Status: known})
+			after, _ := json.Marshal(v1.Pod{Status: want})
+			plain, err := strategicpatch.CreateTwoWayMergePatch(before, after, v1.Pod{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var expected map[string]any
+			if err := json.Unmarshal(plain, &expected); err != nil {
+				t.Fatal(err)
+			}
+			got, err := statusPatch("u", known, want)
+			if len(expected) == 0 {
+				if got != nil || err != nil {
+					t.Errorf("%d to %d: %s %v", i, j, got, err)
+				}
+				continue
+			}
+			expected["metadata"] = map[string]any{"uid": "u"}
+			var patch map[string]any
+			if err := errors.Join(err, json.Unmarshal(got, &patch)); err != nil || !reflect.DeepEqual(patch, expected) {
+				t.Errorf("%d to %d: %v\ngot  %s\nwant %v", i, j, err, got, expected)
+			}
+		}
+	}
+}
+
+func BenchmarkStatusPatch(b *testing.B) {
+	at := metav1.Now()
+	known := v1.PodStatus{Phase: v1.PodPending, StartTime: &at, HostIP: "10.0.0.1", QOSClass: v1.PodQOSBestEffort,
+		Conditions:        []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionFalse, LastTransitionTime: at}, {Type: v1.PodInitialized, Status: v1.ConditionTrue, LastTransitionTime: at}},
+		ContainerStatuses: []v1.ContainerStatus{{Name: "web", Image: "app:1", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}}
+	want := *known.DeepCopy()
+	want.Phase, want.Conditions[0].Status, want.PodIP, want.PodIPs = v1.PodRunning, v1.ConditionTrue, "10.1.0.2", []v1.PodIP{{IP: "10.1.0.2"}}
+	want.ContainerStatuses[0].State = v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: at}}
+	for b.Loop() {
+		if _, err := statusPatch("u", known, want); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

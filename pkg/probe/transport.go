@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -51,8 +52,9 @@ func (plain) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	end := func() error { stop(); return conn.Close() }
-	resp, err := exchange(conn, req)
+	buffer := buffers.Get().(*bufio.ReadWriter)
+	end := sync.OnceValue(func() error { buffers.Put(buffer); stop(); return conn.Close() })
+	resp, err := exchange(conn, buffer, req)
 	if err != nil {
 		end()
 		if ctx.Err() != nil {
@@ -64,16 +66,23 @@ func (plain) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// buffers are those of connections that have ended.
+var buffers = sync.Pool{New: func() any { return bufio.NewReadWriter(bufio.NewReader(nil), bufio.NewWriter(nil)) }}
+
 // exchange sends req and reads the head of its response; informational ones before it are passed over.
-func exchange(conn net.Conn, req *http.Request) (*http.Response, error) {
+func exchange(conn net.Conn, buffer *bufio.ReadWriter, req *http.Request) (*http.Response, error) {
+	buffer.Reader.Reset(io.LimitReader(conn, maxResponse))
+	buffer.Writer.Reset(conn)
 	req = req.Clone(req.Context()) // a RoundTripper must not change its request
 	req.Close = true
-	if err := req.Write(conn); err != nil {
+	if err := req.Write(buffer.Writer); err != nil {
 		return nil, err
 	}
-	reader := bufio.NewReader(io.LimitReader(conn, maxResponse))
+	if err := buffer.Flush(); err != nil {
+		return nil, err
+	}
 	for {
-		resp, err := http.ReadResponse(reader, req)
+		resp, err := http.ReadResponse(buffer.Reader, req)
 		if err != nil || resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
 			return resp, err
 		}

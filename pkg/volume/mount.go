@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"bufio"
 	"bytes"
 	"os"
 	"path/filepath"
@@ -25,19 +24,28 @@ type mounter interface {
 // parseMountinfo returns the mount points that stand in a /proc/PID/mountinfo at dir or below it, in order (proc_pid_mountinfo(5)).
 func parseMountinfo(data []byte, dir string) []string {
 	var out []string
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
+	for line := range bytes.Lines(data) {
+		field := mountPoint(line)
+		if !bytes.HasPrefix(field, []byte(dir)) && !bytes.ContainsRune(field, '\\') { // nearly all of a node's mounts
 			continue
 		}
-		point := strings.TrimSuffix(unescape(fields[4]), "//deleted")
+		point := strings.TrimSuffix(unescape(string(field)), "//deleted")
 		if point == dir || strings.HasPrefix(point, dir+string(filepath.Separator)) {
 			out = append(out, point)
 		}
 	}
 	return out
+}
+
+// mountPoint is the fifth field of a line.
+func mountPoint(line []byte) []byte {
+	i := 0
+	for field := range bytes.FieldsSeq(line) {
+		if i++; i == 5 {
+			return field
+		}
+	}
+	return nil
 }
 
 // unescape undoes the \ooo that the kernel writes for space, tab, newline and backslash.
