@@ -10,12 +10,14 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -26,6 +28,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/probe"
+	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/server"
 	"github.com/winkube/winkube/pkg/stats"
 )
@@ -124,7 +127,12 @@ func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod
 // makeNetwork makes the part that keeps this node's pod network.
 func (k *Kubelet) makeNetwork(cfg Config, client kubernetes.Interface) (err error) {
 	parts := network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(),
-		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, PodEvent: k.podEvent, Probe: probeServer(client)}
+		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, PodEvent: k.podEvent, Probe: probeServer(client), ProbeTo: probePods(cfg.Server.Address)}
+	if way, err := report.OfHost(cfg.Platform.OS == "windows"); err == nil {
+		parts.Way = way
+	} else {
+		klog.ErrorS(err, "Nothing is heard of the proxy's routes")
+	}
 	if err := k.withPlugins(cfg, &parts); err != nil {
 		return err
 	}
@@ -221,6 +229,36 @@ func probeServer(client kubernetes.Interface) func(context.Context, netip.Addr) 
 		return conn.Close()
 	}
 }
+
+// probePods connects from a given address to another node by the address that its pods' gateway has, the first of their range or, in HNS networks,
+// the second. Kubelets listen there, on the port served mostly; a refusal has found its way as well.
+func probePods(served string) func(ctx context.Context, from netip.Addr, to netip.Prefix) error {
+	_, port, err := net.SplitHostPort(served)
+	if err != nil {
+		port = "10250"
+	}
+	return func(ctx context.Context, from netip.Addr, to netip.Prefix) error {
+		dialer := net.Dialer{Timeout: 3 * time.Second}
+		if from.IsValid() {
+			dialer.LocalAddr = &net.TCPAddr{IP: from.AsSlice()}
+		}
+		var errs []error
+		for _, at := range []netip.Addr{to.Masked().Addr().Next(), to.Masked().Addr().Next().Next()} {
+			conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.String(), port))
+			if err == nil {
+				return conn.Close()
+			}
+			if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, refusedOnWindows) {
+				return nil
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// refusedOnWindows is WSAECONNREFUSED.
+const refusedOnWindows = syscall.Errno(10061)
 
 func debugHandler(pods *pod.Manager) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -47,6 +47,22 @@ func TestProbeServer(t *testing.T) {
 	}
 }
 
+// A server that answers and a port that refuses have been reached; an address that this host cannot send from has not.
+func TestProbePods(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	to := netip.MustParsePrefix("127.0.0.0/8") // its first address is the server's
+	if err := probePods(server.Listener.Addr().String())(t.Context(), netip.MustParseAddr("127.0.0.1"), to); err != nil {
+		t.Errorf("a server: %v", err)
+	}
+	if err := probePods("0.0.0.0:1")(t.Context(), netip.Addr{}, to); err != nil {
+		t.Errorf("a refusal: %v", err)
+	}
+	if err := probePods("")(t.Context(), netip.MustParseAddr("192.0.2.9"), to); err == nil {
+		t.Error("an address that this host does not have sent a packet")
+	}
+}
+
 func TestAnnotator(t *testing.T) {
 	var got string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

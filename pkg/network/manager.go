@@ -65,6 +65,10 @@ type Parts struct {
 	Event func(kind, reason, message string)
 	// Probe says whether a packet from the address from, which is the pods' gateway (invalid: any), finds its way. nil: it does.
 	Probe func(ctx context.Context, from netip.Addr) error
+	// Way is what the proxy of this host says of the way to other nodes; nil: nothing is heard of it.
+	Way Way
+	// ProbeTo says whether a packet from the address from (invalid: any) finds its way to the pods of another node in to. Goes with Way.
+	ProbeTo func(ctx context.Context, from netip.Addr, to netip.Prefix) error
 	// Plugins make the pods' network in mode CNI, and are nil in all others.
 	Plugins Plugins
 	// Containers are the ids of all that the engine has of ours; with Plugins.
@@ -188,6 +192,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	if m.parts.Plugins != nil {
 		go m.tend(ctx)
 		go m.follow(ctx, m.cfg.ConfDir)
+	}
+	if m.parts.Way != nil {
+		go m.followWay(ctx)
 	}
 	changes, err := m.parts.Host.Changes(ctx)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ const (
 	noNetwork     = "NetworkMissing"
 	addressLost   = "HostAddressLost"
 	noPlugins     = "CNINotReady"
+	routeConflict = "RouteConflict" // the proxy says so
 )
 
 // patience is how long something must be wrong before the Node says so: a new Node gets its range a moment after it was registered.
@@ -30,9 +32,10 @@ const patience = 3 * time.Second
 
 // trouble is what stands between this node's pods and others, as the Node's condition NetworkUnavailable tells it.
 type trouble struct {
-	seen  Condition // by the last comparison; no Reason: nothing
-	since time.Time // of seen's Reason
-	told  Condition // on the Node; no Reason: nothing was ever said
+	seen  Condition      // by the last comparison; no Reason: nothing
+	since time.Time      // of seen's Reason
+	told  Condition      // on the Node; no Reason: nothing was ever said
+	to    []netip.Prefix // others' pods to which there was no way while the Node said so
 }
 
 // Unavailable is what the Node's condition NetworkUnavailable should say; nil: nothing, what others say there stays.
@@ -53,14 +56,18 @@ func (t *trouble) recall(n *v1.Node) {
 			continue
 		}
 		switch c.Reason {
-		case rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork, addressLost, noPlugins:
+		case rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork, addressLost, noPlugins, routeConflict:
 			t.told = Condition{Reason: c.Reason, Message: c.Message}
 		}
 	}
 }
 
-// judge decides what the Node says after a comparison that found seen. What was said is taken back only when a packet has found its way.
+// judge decides what the Node says after a comparison that found seen. What was said is taken back only when packets have found their way.
 func (m *Manager) judge(ctx context.Context, seen Condition) error {
+	var to []netip.Prefix
+	if seen.Reason == "" {
+		seen, to = m.way()
+	}
 	m.mu.Lock()
 	t := &m.trouble
 	now := m.parts.Clock.Now()
@@ -68,6 +75,12 @@ func (m *Manager) judge(ctx context.Context, seen Condition) error {
 		t.since = now
 	}
 	t.seen = seen
+	for _, p := range to {
+		if !slices.Contains(t.to, p) {
+			t.to = append(t.to, p)
+		}
+	}
+	to = slices.Clone(t.to)
 	told, state := t.told, m.state
 	lasted := now.Sub(t.since) >= patience
 	m.mu.Unlock()
@@ -75,10 +88,14 @@ func (m *Manager) judge(ctx context.Context, seen Condition) error {
 	case seen.Reason != "" && lasted && told != seen:
 		m.say(v1.EventTypeWarning, seen, told.Reason != seen.Reason)
 	case seen.Reason == "" && told.Reason != "" && !told.Ready:
-		if err := m.probe(ctx, state); err != nil {
+		if err := m.probe(ctx, state, to); err != nil {
 			return fmt.Errorf("the node stays marked NetworkUnavailable: %w", err)
 		}
 		m.say(v1.EventTypeNormal, ready("%s", state.Ready.Message), true)
+	case seen.Reason == "":
+		m.mu.Lock()
+		t.to = nil
+		m.mu.Unlock()
 	}
 	if seen.Reason != "" {
 		return errors.New(seen.Message)
@@ -90,23 +107,14 @@ func (m *Manager) judge(ctx context.Context, seen Condition) error {
 func (m *Manager) say(kind string, c Condition, news bool) {
 	m.mu.Lock()
 	m.trouble.told = c
+	if c.Ready {
+		m.trouble.to = nil
+	}
 	m.mu.Unlock()
 	klog.InfoS("The Node's condition NetworkUnavailable changes", "unavailable", !c.Ready, "reason", c.Reason, "message", c.Message)
 	if news && m.parts.Event != nil {
 		m.parts.Event(kind, c.Reason, c.Message)
 	}
-}
-
-// probe sends a packet from where pods send theirs.
-func (m *Manager) probe(ctx context.Context, s State) error {
-	if m.parts.Probe == nil {
-		return nil
-	}
-	from := netip.Addr{}
-	if len(s.Gateways) > 0 {
-		from = s.Gateways[0].Address.Addr()
-	}
-	return m.parts.Probe(ctx, from)
 }
 
 // overlaps finds what of others lies in the pods' range.

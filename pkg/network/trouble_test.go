@@ -123,7 +123,7 @@ func TestTroubleRecalled(t *testing.T) {
 		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionTrue, Reason: reason}}
 		return n
 	}
-	for reason, want := range map[string]string{rangeOverlaps: "available NetworkReady", "NoRouteCreated": "nothing"} {
+	for reason, want := range map[string]string{rangeOverlaps: "available NetworkReady", routeConflict: "available NetworkReady", "NoRouteCreated": "nothing"} {
 		r := newTroubled(t, Config{Mode: HostGateway, Platform: onLinux})
 		r.SetNode(marked(reason))
 		r.sync(t.Context())

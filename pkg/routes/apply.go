@@ -66,12 +66,15 @@ type Table interface {
 // Windows, whose route protocols are fixed.
 const Protocol = 157
 
+// errUnlisted says that nothing is known of the routes on the host.
+var errUnlisted = errors.New("cannot list routes")
+
 // Apply makes the routes of ours in t those of want and nothing more: it lists once, compares and changes what differs. The same State
 // twice changes nothing; an empty one removes every trace. Errors of single routes are joined, the rest is applied.
 func Apply(ctx context.Context, t Table, want State) (Diff, error) {
 	host, err := t.List(ctx)
 	if err != nil {
-		return Diff{}, fmt.Errorf("cannot list routes: %w", err)
+		return Diff{}, fmt.Errorf("%w: %w", errUnlisted, err)
 	}
 	d, errs := compare(host, want)
 	if !d.Empty() {

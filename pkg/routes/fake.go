@@ -173,6 +173,13 @@ func (f *Fake) Plant(r Route) {
 	f.foreign = append(f.foreign, r)
 }
 
+// Uproot removes all routes of somebody else.
+func (f *Fake) Uproot() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.foreign = nil
+}
+
 // Break makes List fail with err until it is called with nil.
 func (f *Fake) Break(err error) {
 	f.mu.Lock()

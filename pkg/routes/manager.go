@@ -2,8 +2,10 @@ package routes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,6 +32,9 @@ type Parts struct {
 	// Problem is called once for each Problem that has lasted until a comparison, and again after it had gone; nil: logged only. It
 	// must not block.
 	Problem func(Problem)
+	// Here is told all Problems that are of this host itself: after the first comparison, and when they are others. It is called again at the
+	// next comparison when it fails. nil: nobody asks.
+	Here func([]Problem) error
 }
 
 // Manager keeps this host's routes as the Nodes say. All its state belongs to the goroutine of Run.
@@ -38,6 +43,8 @@ type Manager struct {
 	parts    Parts
 	reported map[Problem]bool
 	failures int
+	here     []Problem // as Parts.Here was told
+	told     bool      // it was
 }
 
 const (
@@ -78,8 +85,10 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	compared := false
 	for {
 		state, problems := Plan(m.cfg.Mode, m.cfg.Node, list(nodes), m.cfg.Options)
-		wait, conflicts := m.apply(ctx, state)
-		m.report(append(problems, conflicts...), compared)
+		wait, conflicts, known := m.apply(ctx, state)
+		if known {
+			m.report(append(problems, conflicts...), compared)
+		}
 		if !timer.Stop() {
 			select {
 			case <-timer.C():
@@ -102,8 +111,8 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	}
 }
 
-// apply brings the host to state and returns when to look again, and where others' routes stand in the way.
-func (m *Manager) apply(ctx context.Context, state State) (time.Duration, []Problem) {
+// apply brings the host to state and returns when to look again, and where others' routes stand in the way, if that is known.
+func (m *Manager) apply(ctx context.Context, state State) (wait time.Duration, inTheWay []Problem, known bool) {
 	d, err := Apply(ctx, m.parts.Table, state)
 	if !d.Empty() {
 		klog.InfoS("Changed routes to other nodes", "removed", len(d.Remove), "replaced", len(d.Replace), "added", len(d.Add), "total", len(state.Routes),
@@ -111,22 +120,22 @@ func (m *Manager) apply(ctx context.Context, state State) (time.Duration, []Prob
 	}
 	if err == nil {
 		m.failures = 0
-		return m.cfg.Compare, nil
+		return m.cfg.Compare, nil, true
 	}
 	if ctx.Err() != nil {
-		return m.cfg.Compare, nil
+		return m.cfg.Compare, nil, false
 	}
-	wait := min(firstRetry<<min(m.failures, 10), m.cfg.Compare)
+	wait = min(firstRetry<<min(m.failures, 10), m.cfg.Compare)
 	m.failures++
 	klog.ErrorS(err, "Routes to other nodes are incomplete", "retryIn", wait)
-	return wait, conflicts(err)
+	return wait, conflicts(err), !errors.Is(err, errUnlisted)
 }
 
 // conflicts finds in what Apply returned the routes of others.
 func conflicts(err error) (out []Problem) {
 	switch e := err.(type) { //nolint:errorlint // the tree is walked by hand, since errors.As stops at the first
 	case *Conflict:
-		return []Problem{{Node: e.Route.Node, Reason: ForeignRoute, Message: e.Error()}}
+		return []Problem{{Node: e.Route.Node, Reason: ForeignRoute, Message: e.Error(), Here: true, To: e.Route.Dst}}
 	case interface{ Unwrap() []error }:
 		for _, one := range e.Unwrap() {
 			out = append(out, conflicts(one)...)
@@ -148,6 +157,21 @@ func (m *Manager) report(problems []Problem, compared bool) {
 		}
 	}
 	m.reported = now
+	m.tell(problems, compared)
+}
+
+// tell passes on what is of this host. What an earlier run told stays until a comparison knows better.
+func (m *Manager) tell(problems []Problem, compared bool) {
+	here := slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return !p.Here || !m.reported[p] })
+	if m.parts.Here == nil || !m.told && !compared || m.told && slices.Equal(here, m.here) {
+		return
+	}
+	if err := m.parts.Here(here); err != nil {
+		klog.ErrorS(err, "The node does not say what is wrong with the way to others")
+		m.told = false
+		return
+	}
+	m.here, m.told = here, true
 }
 
 // Cleanup removes all routes of ours. Idempotent.

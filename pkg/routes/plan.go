@@ -122,6 +122,9 @@ type Problem struct {
 	Node    string
 	Reason  string
 	Message string
+	// Here says that pods of this host are cut off by it, not only those of another: its own Node says so too.
+	Here bool
+	To   netip.Prefix // Here: the pods that this host's do not reach; invalid: others do not reach this host's
 }
 
 // String is the problem for logs.
@@ -171,9 +174,10 @@ func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Prob
 
 type planner struct {
 	self     string
+	own      *v1.Node // nil: this host is no node
 	opts     Options
 	overlay  bool
-	own      []netip.Addr // this node's InternalIPs
+	addrs    []netip.Addr // this node's InternalIPs
 	state    State
 	problems []Problem
 	taken    map[netip.Prefix]string // pod CIDR -> node
@@ -195,13 +199,17 @@ func (p *planner) order(a, b *v1.Node) int {
 		}
 		return 1
 	}
+	return byAge(a, b)
+}
+
+func byAge(a, b *v1.Node) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
 func (p *planner) add(n *v1.Node) {
 	addrs := internalIPs(n)
 	if n.Name == p.self {
-		p.own = addrs
+		p.own, p.addrs = n, addrs
 	}
 	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
@@ -229,6 +237,10 @@ func (p *planner) claim(n *v1.Node, dst netip.Prefix) bool {
 	case other == "":
 	case other == p.self:
 		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with that of this node %s", dst, other))
+		if byAge(n, p.own) < 0 {
+			p.problems = append(p.problems, Problem{Node: p.self, Reason: PodCIDRTaken, Here: true, Message: fmt.Sprintf(
+				"the pod CIDR overlaps with %s of node %s, which is older: other nodes send there what is for pods of %s; delete this Node, to be registered again with another range", dst, n.Name, p.self)})
+		}
 		return false
 	case other != n.Name:
 		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with that of node %s, which is older and keeps its route", dst, other))
@@ -275,7 +287,7 @@ func (p *planner) route(n *v1.Node, dst netip.Prefix, addrs []netip.Addr) {
 		p.problem(n, NoNodeAddress, fmt.Sprintf("pod CIDR %s needs an InternalIP of its address family in status.addresses; there is none", dst))
 		return
 	}
-	src, _ := ofFamily(p.own, dst.Addr())
+	src, _ := ofFamily(p.addrs, dst.Addr())
 	if p.cutsOff(n, dst, peer, src) {
 		return
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/winkube/winkube/pkg/kubeproxy"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/routes"
 )
 
@@ -93,7 +94,7 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	}
 	if o.cleanup {
 		return daemon.Run(service.Name, fs, func(ctx context.Context) error {
-			return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), routes.Cleanup(ctx, w.table))
+			return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil))
 		}), nil
 	}
 	if os.Getenv("GOGC") == "" {
@@ -181,6 +182,19 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 	return w, nil
 }
 
+// tellKubelet leaves word of what is wrong with this host's way to others, for the condition that only the kubelet may write.
+func (s *settings) tellKubelet(problems []routes.Problem) error {
+	file, err := report.OfHost(s.windows)
+	if err != nil {
+		return err
+	}
+	var list []report.Trouble
+	for _, p := range problems {
+		list = append(list, report.Trouble{Reason: p.Reason, Message: p.Message, To: p.To})
+	}
+	return file.Write(list)
+}
+
 // serve wires the parts and runs them.
 func (s *settings) serve(ctx context.Context, config *rest.Config, addresses relay.Addresses, table routes.Table) error {
 	client, err := kubernetes.NewForConfig(config)
@@ -207,7 +221,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		Routes: routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop}},
 			routes.Parts{Table: table, Clock: clock.RealClock{}, Problem: func(p routes.Problem) {
 				events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
-			}}),
+			}, Here: s.tellKubelet}),
 		Hints:  hints,
 		Ranges: ranges,
 		Events: events,

@@ -1,0 +1,90 @@
+package report
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestFile(t *testing.T) {
+	f := File(filepath.Join(t.TempDir(), "deep", "trouble"))
+	want := []Trouble{
+		{Reason: "RouteConflict", Message: "a route of others", To: netip.MustParsePrefix("10.244.2.0/24")},
+		{Reason: "PodCIDROverlaps", Message: "an older Node has it"},
+	}
+	for _, list := range [][]Trouble{nil, want, want, want[:1], nil, nil} {
+		if err := f.Write(list); err != nil {
+			t.Fatal(err)
+		}
+		got, err := f.Read()
+		if err != nil || !slices.Equal(got, list) {
+			t.Errorf("read %+v, %v; written %+v", got, err, list)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Dir(string(f))); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestFileSpoilt(t *testing.T) {
+	f := File(filepath.Join(t.TempDir(), "trouble"))
+	for _, text := range []string{"", "{", `[{"to": "10.244.0.0/99"}]`} {
+		if err := os.WriteFile(string(f), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := f.Read(); err == nil || !strings.Contains(err.Error(), "cannot read what the proxy tells in ") {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+	inFile := File(filepath.Join(string(f), "trouble"))
+	if err := inFile.Write([]Trouble{{Reason: "X"}}); err == nil {
+		t.Error("written where no directory can be")
+	}
+	if err := inFile.Watch(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "cannot watch") {
+		t.Errorf("watched where no directory can be: %v", err)
+	}
+}
+
+// Each change is told after it was made.
+func TestWatch(t *testing.T) {
+	f := File(filepath.Join(t.TempDir(), "not there yet", "trouble"))
+	ctx, cancel := context.WithCancel(t.Context())
+	told, done := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		done <- f.Watch(ctx, func() {
+			select {
+			case told <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	<-told // of the beginning: from here on everything is seen
+	for _, list := range [][]Trouble{{{Reason: "One"}}, {{Reason: "Two"}}, nil} {
+		if err := f.Write(list); err != nil {
+			t.Fatal(err)
+		}
+		<-told
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOfHost(t *testing.T) {
+	if f, err := OfHost(true); err != nil || !strings.HasPrefix(string(f), `C:\`) {
+		t.Errorf("%q, %v", f, err)
+	}
+	if _, err := os.Stat("/proc/self/ns/net"); err != nil {
+		t.Skip("this system has no network namespaces")
+	}
+	one, err := OfHost(false)
+	again, _ := OfHost(false)
+	if err != nil || one != again || !strings.HasPrefix(string(one), "/run/winkube-proxy/trouble-") {
+		t.Errorf("%q and %q, %v", one, again, err)
+	}
+}
