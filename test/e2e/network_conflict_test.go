@@ -1,0 +1,59 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestRouteConflict has somebody else's route stand where ours leads to the other node's pods. The Node says so, its pods go on, and it takes that
+// back when packets arrive again.
+func TestRouteConflict(t *testing.T) {
+	s := newSpace(t)
+	node, other := cluster.Nodes[0], cluster.Nodes[1]
+	of, err := client.CoreV1().Nodes().Get(t.Context(), other.Name, metav1.GetOptions{})
+	s.must(err)
+	ours, err := node.Exec(t.Context(), "ip", "route", "show", of.Spec.PodCIDR, "proto", "157")
+	s.must(err)
+	if ours == "" {
+		t.Skipf("in mode %s nothing of ours leads there", cluster.NetworkMode)
+	}
+	_, err = node.Exec(t.Context(), "ip", "route", "replace", of.Spec.PodCIDR, "via", cluster.Control.Addr.String())
+	s.must(err)
+	remove := func() error {
+		_, err := node.Exec(context.Background(), "ip", "route", "del", of.Spec.PodCIDR, "proto", "boot")
+		return err
+	}
+	s.Cleanup(func() { _ = remove() })
+	condition := func(status v1.ConditionStatus, reason, says string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			n, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, c := range n.Status.Conditions {
+				if c.Type == v1.NodeNetworkUnavailable && c.Status == status && c.Reason == reason && strings.Contains(c.Message, says) {
+					return nil
+				}
+			}
+			return fmt.Errorf("%+v", n.Status.Conditions)
+		}
+	}
+	said := s.eventually(60*time.Second, "the Node says so", condition(v1.ConditionTrue, "RouteConflict", of.Spec.PodCIDR+" via "+cluster.Control.Addr.String()+" is there"))
+	meanwhile := s.pod("meanwhile", node, "sleep")
+	meanwhile.Spec.NodeName = node.Name // the scheduler takes such a node no more
+	s.create(meanwhile)
+	s.ready("meanwhile")
+	s.must(remove())
+	back := s.eventually(60*time.Second, "the Node takes it back", condition(v1.ConditionFalse, "NetworkReady", ""))
+	again, err := node.Exec(t.Context(), "ip", "route", "show", of.Spec.PodCIDR, "proto", "157")
+	if s.must(err); again != ours {
+		t.Errorf("the route was %q, is %q", ours, again)
+	}
+	t.Logf("another's route to %s: on the Node after %.1f s, taken back %.1f s after it was removed", other.Name, said.Seconds(), back.Seconds())
+}
