@@ -30,6 +30,9 @@ const (
 // patience is how long something must be wrong before the Node says so: a new Node gets its range a moment after it was registered.
 const patience = 3 * time.Second
 
+// goneAfter is how long a node to which there was no way is asked before it is taken to have gone itself: the Node shall not wait for it.
+const goneAfter = time.Minute
+
 // trouble is what stands between this node's pods and others, as the Node's condition NetworkUnavailable tells it.
 type trouble struct {
 	seen  Condition      // by the last comparison; no Reason: nothing
@@ -80,7 +83,9 @@ func (m *Manager) judge(ctx context.Context, seen Condition) error {
 			t.to = append(t.to, p)
 		}
 	}
-	to = slices.Clone(t.to)
+	if to = slices.Clone(t.to); now.Sub(t.since) > goneAfter {
+		to = nil
+	}
 	told, state := t.told, m.state
 	lasted := now.Sub(t.since) >= patience
 	m.mu.Unlock()

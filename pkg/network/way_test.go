@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/winkube/winkube/pkg/report"
 )
@@ -71,6 +72,20 @@ func TestWay(t *testing.T) {
 	if want := []string{"10.244.1.1 to 10.244.2.0/24", "10.244.1.1 to 10.244.3.0/24"}; !slices.Equal(probed, want) {
 		t.Errorf("probed %q, want %q", probed, want)
 	}
+	// A node that never answers has gone with its route.
+	proxy.list, blocked = []report.Trouble{{Reason: "RouteConflict", Message: "a route to node4 is there", To: netip.MustParsePrefix("10.244.4.0/24")}}, true
+	r.lasting(ctx)
+	proxy.list = nil
+	for _, after := range []time.Duration{0, goneAfter} {
+		r.clock.Step(after)
+		if err := r.sync(ctx); err == nil || !strings.Contains(err.Error(), "10.244.4.0/24") {
+			t.Errorf("after %s: %v", after, err)
+		}
+	}
+	r.clock.Step(time.Second)
+	if err := r.sync(ctx); err != nil || r.said() != "available NetworkReady" {
+		t.Errorf("%v; said %s", err, r.said())
+	}
 	// Another trouble: the ranges of the first are forgotten, and what cannot be read is no trouble.
 	proxy.list = []report.Trouble{{Reason: "PodCIDROverlaps", Message: "node0 has it"}}
 	r.lasting(ctx)
@@ -78,7 +93,7 @@ func TestWay(t *testing.T) {
 	if err := r.sync(ctx); err != nil || r.said() != "available NetworkReady" || len(probed) > 0 {
 		t.Errorf("%v; said %s; probed %q", err, r.said(), probed)
 	}
-	want := "Warning RouteConflict, Normal NetworkReady, Warning PodCIDROverlaps, Normal NetworkReady"
+	want := "Warning RouteConflict, Normal NetworkReady, Warning RouteConflict, Normal NetworkReady, Warning PodCIDROverlaps, Normal NetworkReady"
 	if got := strings.Join(r.events, ", "); got != want {
 		t.Errorf("events %s, want %s", got, want)
 	}
