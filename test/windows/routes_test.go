@@ -52,9 +52,9 @@ func TestThousandRoutes(t *testing.T) {
 	if n := count("DeleteIpForwardEntry2"); n != 0 {
 		t.Errorf("%d routes were deleted", n)
 	}
-	tables := count("GetIpForwardTable2")
+	tables := w.IPHelper.Reads("GetIpForwardTable2")
 	if tables == 0 || tables > reads {
 		t.Errorf("the routing table was read %d times, want 1 to %d", tables, reads)
 	}
-	t.Logf("%d routes in %.1f s under Wine: %d calls that write one, %d that read the table, %d that read addresses", others, took.Seconds(), others, tables, count("GetUnicastIpAddressTable"))
+	t.Logf("%d routes in %.1f s under Wine: %d calls that write one, %d that read the table, %d that read addresses", others, took.Seconds(), others, tables, w.IPHelper.Reads("GetUnicastIpAddressTable"))
 }

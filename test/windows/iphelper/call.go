@@ -25,10 +25,20 @@ func (h *Host) Call(function string, fields [][]byte) (result uint32, out []byte
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	text, o := h.dispatch(function, fields)
+	if tables[function] {
+		h.reads[function]++
+	}
 	if !tables[function] || o.result != 0 {
 		h.log.Add(calls.Call{Service: "iphelper", Function: function, Args: text, Result: o.result, Detail: o.detail, Unknown: o.unknown})
 	}
 	return o.result, o.row
+}
+
+// Reads is how often a table was read by the function.
+func (h *Host) Reads(function string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.reads[function]
 }
 
 // tables are read too often to log.

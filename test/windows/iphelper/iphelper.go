@@ -51,11 +51,12 @@ type Host struct {
 	realRoutes  map[routeKey]bool       // as Wine last said
 	realAddrs   map[addressKey]bool
 	subscribers map[*subscriber]bool
+	reads       map[string]int // of whole tables, by function
 }
 
 // New returns a Host without changes.
 func New(log *calls.Log) *Host {
-	h := &Host{log: log, subscribers: map[*subscriber]bool{}}
+	h := &Host{log: log, subscribers: map[*subscriber]bool{}, reads: map[string]int{}}
 	h.forget()
 	return h
 }
