@@ -112,11 +112,13 @@ func (h *linuxHost) adoptPorts(gateways []Gateway) error {
 	if len(loose) == 0 {
 		return nil
 	}
-	err = inNamespaces(func(handle *netlink.Handle) error { return adopt(handle, loose, gateways) })
+	if err := inNamespaces(func(handle *netlink.Handle) error { return adopt(handle, loose, gateways) }); err != nil {
+		return err // what is left may be a pod's: the bridge may have gone meanwhile
+	}
 	for i := range loose {
 		h.foreign[i] = true
 	}
-	return err
+	return nil
 }
 
 // adopt looks in one network namespace for interfaces with an address of the gateways' ranges whose other ends are among loose, and puts

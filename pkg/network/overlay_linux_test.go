@@ -235,5 +235,8 @@ func TestBridgeComesBack(t *testing.T) {
 		if err := netlink.LinkDel(bridge); err != nil {
 			t.Fatal(err)
 		}
+		if err := host.adoptPorts(gateways); err == nil { // it went just before its ports were to be put back
+			t.Error("a pod's interface was put on a bridge that is not there")
+		}
 	}
 }
