@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,13 @@ func TestRouteConflict(t *testing.T) {
 	s.ready("meanwhile")
 	s.must(remove())
 	back := s.eventually(60*time.Second, "the Node takes it back", condition(v1.ConditionFalse, "NetworkReady", ""))
+	s.eventually(60*time.Second, "pods may come again", func(ctx context.Context) error {
+		n, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
+		if err == nil && slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == v1.TaintNodeNetworkUnavailable }) {
+			err = fmt.Errorf("%+v", n.Spec.Taints)
+		}
+		return err
+	})
 	again, err := node.Exec(t.Context(), "ip", "route", "show", of.Spec.PodCIDR, "proto", "157")
 	if s.must(err); again != ours {
 		t.Errorf("the route was %q, is %q", ours, again)
