@@ -13,4 +13,4 @@ kube_proxy() { # upstream's own program, which package differential runs; it tak
 step "upstream's kube-proxy.exe" kube_proxy
 step "rig, simulators, smoke" env WINKUBE_WINE=1 go test -count=1 -timeout 15m "${packages[@]}"
 WINKUBE_WINE=1 WINKUBE_E2E=1 go test -count=1 -timeout 30m -v ./test/windows/join | grep -v '^=== '
-go run ./test/windows/cover -goal 86
+go run ./test/windows/cover -goal 90

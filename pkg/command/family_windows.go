@@ -26,13 +26,15 @@ func newFamily(string) (*family, error) {
 	return &family{job}, nil
 }
 
+// adopt takes a process in. One that has ended needs nobody: Windows refuses it, or does not know it any more.
 func (f *family) adopt(process *os.Process) error {
-	handle, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, uint32(process.Pid))
+	handle, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE|windows.SYNCHRONIZE, false, uint32(process.Pid))
 	if err != nil {
 		return nil //nolint:nilerr // it has ended already
 	}
 	defer windows.CloseHandle(handle)
-	if err := windows.AssignProcessToJobObject(f.job, handle); err != nil {
+	err = windows.AssignProcessToJobObject(f.job, handle)
+	if ended, _ := windows.WaitForSingleObject(handle, 0); err != nil && ended != windows.WAIT_OBJECT_0 {
 		return fmt.Errorf("cannot put process %d into a job object: %w", process.Pid, err)
 	}
 	return nil

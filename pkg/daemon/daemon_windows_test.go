@@ -3,15 +3,41 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
+	"golang.org/x/sys/windows/svc/mgr"
 )
+
+// asService is the first argument of this program when the service manager starts it, the second is how it is to end.
+const asService = "serve-as-service"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) != 3 || os.Args[1] != asService {
+		os.Exit(m.Run())
+	}
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	addServiceFlag(fs)
+	err := errors.Join(fs.Set("windows-service", "true"), serve("winkube-test-service", fs, func(ctx context.Context) error {
+		if os.Args[2] == "fail" {
+			return errors.New("told to fail")
+		}
+		<-ctx.Done()
+		return nil
+	}))
+	if err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
 
 // manage plays the service manager: it sends commands one after another and collects the states that are answered.
 func manage(t *testing.T, s *service, commands ...svc.Cmd) (states []svc.State, ours bool, code uint32) {
@@ -67,7 +93,9 @@ func TestServe(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "--windows-service is for the service manager only") {
 		t.Errorf("as a service without a service manager: %v", err)
 	}
-	logEvent("winkube-test", "a line", (*eventlog.Log).Info) // it may fail, and must not end the program
+	for _, source := range []string{"winkube-test", "a\x00b"} {
+		logEvent(source, "a line", (*eventlog.Log).Info) // it may fail, and must not end the program
+	}
 	for class, want := range map[string]string{"ABOVE_NORMAL_PRIORITY_CLASS": "", "FAST": "want one of"} {
 		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		addServiceFlag(fs)
@@ -100,7 +128,7 @@ func TestServiceManager(t *testing.T) {
 		}
 	})
 	want := Registration{Title: "A test", About: "Of the service manager.", Argv: []string{program, "--a=b c", `--d="e\`}, Env: []string{"A=1", "B=x y"}, Shutdown: time.Minute}
-	for range 2 { // the second time it is changed
+	for range 3 { // the second time it is changed, the third time nothing is
 		lacking, err := m.Write(name, want)
 		if err != nil {
 			t.Fatal(err)
@@ -134,4 +162,98 @@ func TestServiceManager(t *testing.T) {
 		t.Error("a service that is not there was stopped")
 	}
 	AddServiceCommand(&cobra.Command{}, Program{Name: name})
+}
+
+// TestRunningService has the service manager start and stop this program, once as one that fails.
+func TestRunningService(t *testing.T) {
+	const name = "winkube-test-service"
+	m := windowsServices{}
+	program, err := m.Executable()
+	if err != nil || !m.Elevated() {
+		t.Skipf("%v; elevated %v: a service cannot be made", err, m.Elevated())
+	}
+	t.Cleanup(func() {
+		if err := m.Remove(name); err != nil {
+			t.Error(err)
+		}
+	})
+	install := func(how string) {
+		t.Helper()
+		if _, err := m.Write(name, Registration{Title: "A test", Argv: []string{program, asService, how}, Shutdown: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within := func(do func(*mgr.Service) error) error { return withService(name, windows.SERVICE_QUERY_STATUS, do) }
+	again := func(start func() error) { // once in hundreds of starts Wine hangs before it runs the program
+		t.Helper()
+		var err error
+		for range 3 {
+			if err = start(); err == nil {
+				return
+			}
+			t.Log(err)
+		}
+		t.Fatal(err)
+	}
+	install("serve")
+	for range 2 { // the second time it runs already, and has stopped already
+		again(func() error { return m.Start(name) })
+	}
+	err = within(func(s *mgr.Service) error { return reach(s, svc.Paused, -time.Second) })
+	if err == nil || !strings.Contains(err.Error(), `want "`) {
+		t.Errorf("a service that runs is paused: %v", err)
+	}
+	for range 2 {
+		if err := m.Stop(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, running, err := m.Read(name); err != nil || running.State != stateStopped || running.Exit != 0 {
+		t.Errorf("stopped: %+v, %v", running, err)
+	}
+	install("fail")
+	again(func() error {
+		_ = m.Start(name) // it may be seen to run before it ends
+		if err := within(func(s *mgr.Service) error { return reach(s, svc.Stopped, startPatience) }); err != nil {
+			return err
+		}
+		_, running, err := m.Read(name)
+		if err == nil && running.Exit != 1 {
+			err = fmt.Errorf("it failed: %+v", *running)
+		}
+		return err
+	})
+	err = within(func(s *mgr.Service) error { return reach(s, svc.Running, startPatience) })
+	if err == nil || !strings.Contains(err.Error(), "stopped again with code 1") {
+		t.Errorf("a service that failed runs: %v", err)
+	}
+}
+
+// TestServiceManagerRefuses: each call that the service manager or the registry does not do is an error.
+func TestServiceManagerRefuses(t *testing.T) {
+	const none = "winkube-test-none"
+	closed := &mgr.Service{Name: none}
+	refused := func(what string, err error) {
+		if err == nil {
+			t.Errorf("done: %s", what)
+		}
+	}
+	refused("a name with a zero in it", withService("a\x00b", windows.SERVICE_QUERY_STATUS, func(*mgr.Service) error { return nil }))
+	_, err := query(closed)
+	refused("query of a service that is closed", err)
+	_, err = readRegistration(closed)
+	refused("registration of a service that is closed", err)
+	for _, words := range [][2]string{{"a\x00b", "title"}, {"line", "a\x00b"}, {"line", "title"}} {
+		refused("change of a service that is closed", change(closed, words[0], words[1]))
+	}
+	_, err = setOptions(closed, Registration{About: "a\x00b"})
+	refused("a description with a zero in it", err)
+	if lacking, err := setOptions(closed, Registration{}); err != nil || len(lacking) == 0 {
+		t.Errorf("options of a service that is closed: lacking %q, %v", lacking, err)
+	}
+	_, err = readEnvironment(none)
+	refused("environment read", err)
+	refused("environment written", writeEnvironment(none, nil))
+	_, err = windowsServices{}.Write("a/b", Registration{Title: "A test", Argv: []string{"none.exe"}})
+	refused("a service with a slash in its name", err)
 }

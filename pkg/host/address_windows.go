@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/windows"
@@ -18,11 +19,9 @@ func defaultRoutes() (four, six int, err error) {
 	for _, a := range adapters {
 		metrics4[a.IfIndex], metrics6[a.IPv6IfIndex] = a.Ipv4Metric, a.Ipv6Metric
 	}
-	if four, err = defaultRoute(windows.AF_INET, metrics4); err != nil {
-		return 0, 0, err
-	}
-	six, err = defaultRoute(windows.AF_INET6, metrics6)
-	return four, six, err
+	four, err = defaultRoute(windows.AF_INET, metrics4)
+	six, err6 := defaultRoute(windows.AF_INET6, metrics6)
+	return four, six, errors.Join(err, err6)
 }
 
 func defaultRoute(family winipcfg.AddressFamily, metrics map[uint32]uint32) (int, error) {

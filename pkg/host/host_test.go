@@ -27,8 +27,10 @@ func TestReadThisMachine(t *testing.T) {
 	if err != nil || d.Capacity == 0 || d.Available > d.Capacity || d.Used > d.Capacity {
 		t.Errorf("disk: %+v, %v", d, err)
 	}
-	if _, err := DiskUsage(t.TempDir() + "/none/none"); err == nil {
-		t.Error("disk of a path that does not exist")
+	for _, path := range []string{t.TempDir() + "/none/none", "a\x00b"} {
+		if _, err := DiskUsage(path); err == nil {
+			t.Errorf("disk of %q, which does not exist", path)
+		}
 	}
 	if boot, err := BootTime(); err != nil || boot.After(time.Now()) || boot.Year() < 2000 {
 		t.Errorf("boot time: %v, %v", boot, err)
@@ -124,6 +126,15 @@ func TestParse(t *testing.T) {
 	for _, bad := range []string{"", "btime x\n"} {
 		if _, err := parseBootTime(bad); err == nil {
 			t.Errorf("%q has a boot time", bad)
+		}
+	}
+}
+
+func TestBootID(t *testing.T) {
+	at := time.Date(2026, 3, 4, 5, 6, 40, 0, time.FixedZone("", 3600))
+	for counter, want := range map[uint64]string{0: "20260304T0407Z", 42: "42"} {
+		if got := bootID(counter, at); got != want {
+			t.Errorf("counter %d: %q, want %q", counter, got, want)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package host
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 	"unsafe"
@@ -29,19 +28,12 @@ func read(f *Facts) error {
 	f.KernelVersion = fmt.Sprintf("%d.%d.%d.%d", f.WindowsMajor, f.WindowsMinor, f.WindowsBuild, f.WindowsUBR)
 	f.OSImage = registryString(`SOFTWARE\Microsoft\Windows NT\CurrentVersion`, "ProductName")
 	f.SystemUUID = strings.ToUpper(strings.Trim(registryString(`SYSTEM\HardwareConfig`, "LastConfig"), "{}"))
-	f.BootID = bootID()
+	started, _ := bootTime() // cannot fail
+	f.BootID = bootID(registryNumber(`SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters`, "BootId"), started)
 	f.CPUs = int(windows.GetActiveProcessorCount(allGroups))
-	f.Memory, err = totalMemory()
+	memory, err := readMemory()
+	f.Memory = memory.totalPhys
 	return err
-}
-
-// bootID is the boot counter of the prefetcher, as upstream has it; without one the minute of the boot serves.
-func bootID() string {
-	if id := registryNumber(`SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters`, "BootId"); id > 0 {
-		return strconv.FormatUint(id, 10)
-	}
-	started, _ := bootTime()
-	return started.UTC().Round(time.Minute).Format("20060102T1504Z")
 }
 
 func registryString(path, name string) string {
@@ -70,13 +62,13 @@ type memoryStatus struct {
 	totalPhys, availPhys, totalPage, availPage, totalVirt, availVirt, availExt uint64
 }
 
-func totalMemory() (uint64, error) {
+func readMemory() (memoryStatus, error) {
 	status := memoryStatus{length: uint32(unsafe.Sizeof(memoryStatus{}))}
 	proc := windows.NewLazySystemDLL("kernel32.dll").NewProc("GlobalMemoryStatusEx")
 	if ok, _, err := proc.Call(uintptr(unsafe.Pointer(&status))); ok == 0 {
-		return 0, fmt.Errorf("cannot read the memory size: %w", err)
+		return status, fmt.Errorf("cannot read the memory's size and use: %w", err)
 	}
-	return status.totalPhys, nil
+	return status, nil
 }
 
 func diskUsage(path string) (Disk, error) {

@@ -10,21 +10,17 @@ import (
 
 // readLoad takes the kernel's own times, in which system contains idle.
 func readLoad() (Load, error) {
-	kernel := windows.NewLazySystemDLL("kernel32.dll")
 	var idle, system, user windows.Filetime
-	ok, _, err := kernel.NewProc("GetSystemTimes").Call(uintptr(unsafe.Pointer(&idle)), uintptr(unsafe.Pointer(&system)), uintptr(unsafe.Pointer(&user)))
-	if ok == 0 {
+	proc := windows.NewLazySystemDLL("kernel32.dll").NewProc("GetSystemTimes")
+	if ok, _, err := proc.Call(uintptr(unsafe.Pointer(&idle)), uintptr(unsafe.Pointer(&system)), uintptr(unsafe.Pointer(&user))); ok == 0 {
 		return Load{}, fmt.Errorf("cannot read the processors' time: %w", err)
 	}
 	span := func(f windows.Filetime) uint64 { return uint64(f.HighDateTime)<<32 | uint64(f.LowDateTime) }
-	status := memoryStatus{length: uint32(unsafe.Sizeof(memoryStatus{}))}
-	if ok, _, err := kernel.NewProc("GlobalMemoryStatusEx").Call(uintptr(unsafe.Pointer(&status))); ok == 0 {
-		return Load{}, fmt.Errorf("cannot read the memory in use: %w", err)
-	}
+	status, err := readMemory()
 	used := less(status.totalPhys, status.availPhys)
 	return Load{
 		CPU:    time.Duration(less(span(system)+span(user), span(idle))) * 100,
 		Memory: used, WorkingSet: used, Capacity: status.totalPhys,
 		Commit: less(status.totalPage, status.availPage), CommitLimit: status.totalPage,
-	}, nil
+	}, err
 }

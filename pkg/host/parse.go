@@ -75,3 +75,11 @@ func parseBootTime(text string) (time.Time, error) {
 	}
 	return time.Time{}, fmt.Errorf("cannot read the boot time: /proc/stat has no line btime")
 }
+
+// bootID is the boot counter of Windows' prefetcher, as upstream has it; without one (0) the minute of the boot serves.
+func bootID(counter uint64, started time.Time) string {
+	if counter > 0 {
+		return strconv.FormatUint(counter, 10)
+	}
+	return started.UTC().Round(time.Minute).Format("20060102T1504Z")
+}

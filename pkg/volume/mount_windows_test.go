@@ -25,3 +25,16 @@ func TestPlainDirectories(t *testing.T) {
 		t.Errorf("5 bytes take %+v", got)
 	}
 }
+
+// TestSetAccessRefused: what cannot be an access list is an error. That Windows applies one is not seen under Wine.
+func TestSetAccessRefused(t *testing.T) {
+	dir := t.TempDir()
+	for _, sddl := range []string{"nobody may", "O:BA", "D:P(A;;FR;;;no-sid)"} { // no SDDL; an owner and no list; a list for nobody
+		if err := setAccess(dir, sddl); err == nil {
+			t.Errorf("%q was set", sddl)
+		}
+	}
+	if err := setAccess(filepath.Join(dir, "none"), "D:P(A;;FA;;;SY)"); err == nil {
+		t.Error("the list of a file that is not there was set")
+	}
+}

@@ -36,7 +36,8 @@ func TestKubeletRegisters(t *testing.T) {
 	api := newAPI(t, map[string]runtime.Object{})
 
 	start(t, p, []string{"CONTAINER_NETWORK=nat"}, "kubelet.exe", "--hostname-override=win1", "--pod-infra-container-image=pause", "--resolv-conf=",
-		"--api_servers="+api.URL, `--root-dir=C:\kubelet`, "--address=127.0.0.1", "--port=0", "--healthz-port=0")
+		"--api_servers="+api.URL, `--root-dir=C:\kubelet`, "--address=127.0.0.1", "--port=0", "--healthz-port=0",
+		"--eviction-hard=", "--image-gc-high-threshold=100") // the machine's disk is not the host's
 
 	node := api.wait(t, "/api/v1/nodes/win1", func(o runtime.Object) bool {
 		for _, condition := range o.(*v1.Node).Status.Conditions {

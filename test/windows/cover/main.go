@@ -90,9 +90,9 @@ func run(ctx context.Context, build int, patterns []string, listMissed bool, goa
 	for i := range built { // a package is tested while the next is built
 		if r := &results[i]; r.err == nil {
 			begin := time.Now()
-			r.err = test(ctx, p, root, r.pkg)
+			r.err = test(ctx, p, root, r.pkg, "")
 			if slices.Contains(lacking, r.pkg) {
-				r.err = errors.Join(r.err, test(ctx, bare, root, r.pkg, "-test.run=Windows|WithoutIPHelper|WithoutHNS"))
+				r.err = errors.Join(r.err, test(ctx, bare, root, r.pkg, "-bare", "-test.run=Windows|WithoutIPHelper|WithoutHNS"))
 			}
 			r.took = time.Since(begin)
 		}
@@ -107,6 +107,7 @@ var lacking = []string{"cmd/kube-proxy/app", "pkg/hns", "pkg/network", "pkg/prox
 // simulate gives the prefix what Wine lacks: HNS, IP Helper, netsh, counters. Each package's tests find it as it was left.
 func simulate(ctx context.Context, p *rig.Prefix) (*sim.World, error) {
 	world := sim.New(p.Build)
+	world.Compute = compute
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -117,6 +118,19 @@ func simulate(ctx context.Context, p *rig.Prefix) (*sim.World, error) {
 		return nil, err
 	}
 	return world, nil
+}
+
+// compute are the containers that the tests of pkg/hcs measure.
+func compute(id string) (properties string, found bool) {
+	switch id {
+	case "winkube-test":
+		return `{"Id":"winkube-test","SystemType":"Container","Owner":"docker","Statistics":{"Processor":{"TotalRuntime100ns":30000000},` +
+			`"Memory":{"MemoryUsageCommitBytes":5242880,"MemoryUsagePrivateWorkingSetBytes":4194304},` +
+			`"Network":[{"EndpointId":"e1","BytesReceived":1,"BytesSent":2,"DroppedPacketsIncoming":3,"DroppedPacketsOutgoing":4}]}}`, true
+	case "winkube-test-unreadable":
+		return `{"Id":`, true
+	}
+	return "", false
 }
 
 // list finds the packages that have tests for Windows, or files of their own for it.
@@ -142,8 +156,9 @@ func profile(p *rig.Prefix, pkg string) string {
 	return p.Path(`C:\windows\temp\` + strings.ReplaceAll(pkg, "/", "-") + ".cover")
 }
 
-// test runs the tests of one package in its own directory, as go test does. They may not take longer than five minutes.
-func test(ctx context.Context, p *rig.Prefix, root, pkg string, more ...string) error {
+// test runs the tests of one package in its own directory, as go test does; kind tells one run of it from the other. They may not take longer
+// than five minutes.
+func test(ctx context.Context, p *rig.Prefix, root, pkg, kind string, more ...string) error {
 	if _, err := os.Stat(exe(root, pkg)); errors.Is(err, os.ErrNotExist) {
 		return nil // no test file after all
 	}
@@ -154,7 +169,7 @@ func test(ctx context.Context, p *rig.Prefix, root, pkg string, more ...string) 
 	cmd := p.Command(ctx, exe(root, pkg), append(args, more...)...)
 	cmd.Dir = filepath.Join(root, pkg)
 	out, err := cmd.CombinedOutput()
-	log := filepath.Join(root, "_output/wine/tests", strings.ReplaceAll(pkg, "/", "-")+".log")
+	log := filepath.Join(root, "_output/wine/tests", strings.ReplaceAll(pkg, "/", "-")+kind+".log")
 	if err := os.WriteFile(log, out, 0o644); err != nil {
 		return err
 	}
@@ -168,7 +183,7 @@ func test(ctx context.Context, p *rig.Prefix, root, pkg string, more ...string) 
 func failures(out string) string {
 	var kept []string
 	for line := range strings.SplitSeq(out, "\n") {
-		if strings.Contains(line, "--- FAIL") || strings.HasPrefix(line, "panic:") || strings.Contains(line, "_test.go:") {
+		if strings.Contains(line, "--- FAIL") || strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "winkube shim:") || strings.Contains(line, "_test.go:") {
 			kept = append(kept, strings.TrimSpace(line))
 		}
 	}

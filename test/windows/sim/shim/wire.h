@@ -99,7 +99,7 @@ static SOCKET wire_open(const char *function, const struct field *fields, DWORD 
 			goto failed;
 	return s;
 failed:
-	fprintf(stderr, "winkube shim: %s: there is no simulator at \"%s\"\n", function, address);
+	fprintf(stderr, "winkube shim: %s: there is no simulator at \"%s\": error %d\n", function, address, WSAGetLastError());
 	if (s != INVALID_SOCKET)
 		closesocket(s);
 	return INVALID_SOCKET;
@@ -110,12 +110,16 @@ static struct answer wire_call(const char *function, const struct field *fields,
 {
 	struct answer a = {0};
 	SOCKET s = wire_open(function, fields, count);
-	if (s == INVALID_SOCKET || !wire_answer(s, &a)) {
+	if (s == INVALID_SOCKET) {
+		a.result = NO_SIMULATOR;
+		return a;
+	}
+	if (!wire_answer(s, &a)) {
+		fprintf(stderr, "winkube shim: %s: the simulator did not answer: error %d\n", function, WSAGetLastError());
 		wire_free(&a);
 		a.result = NO_SIMULATOR;
 	}
-	if (s != INVALID_SOCKET)
-		closesocket(s);
+	closesocket(s);
 	return a;
 }
 
