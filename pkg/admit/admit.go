@@ -54,6 +54,8 @@ type Config struct {
 	// Sysctls are those that pods may set, and AppArmor says whether this host has it. Neither means anything on Windows.
 	Sysctls  Sysctls
 	AppArmor bool
+	// Preempted is told how many pods have to make room for a critical one, and what it lacked first. nil: nobody asks.
+	Preempted func(resource string, pods int)
 }
 
 // Shortage is a resource of which too little is left for a pod. CPU is in thousandths, memory and storage in bytes, all else in pieces.

@@ -26,6 +26,9 @@ func (a *Admitter) preempt(p *v1.Pod, want holding, missing []Shortage) *pod.Rej
 		a.pods[uid] = held
 	}
 	a.hold(p.UID, want)
+	if a.cfg.Preempted != nil && len(victims) > 0 {
+		a.cfg.Preempted(string(missing[0].Resource), len(victims))
+	}
 	return &pod.Rejection{Reason: ReasonOutOf + string(missing[0].Resource), Message: missing[0].message(), Preemption: &pod.Preemption{Victims: victims}}
 }
 

@@ -73,7 +73,9 @@ func TestVictims(t *testing.T) {
 
 // TestPreemption follows two critical pods to their places.
 func TestPreemption(t *testing.T) {
-	a := New(testConfig())
+	config, counted := testConfig(), ""
+	config.Preempted = func(resource string, pods int) { counted += fmt.Sprintf("%d for %s,", pods, resource) }
+	a := New(config)
 	step := func(what, got, want string) {
 		t.Helper()
 		if !strings.HasPrefix(got, want) {
@@ -93,6 +95,9 @@ func TestPreemption(t *testing.T) {
 	a.Release("uid-b")
 	step("the first", said(a.Admit(first)), "admitted")
 	step("the second", said(a.Admit(second)), "admitted")
+	if counted != "1 for cpu,1 for cpu," {
+		t.Errorf("counted %q", counted)
+	}
 	if cpu := cpuOf(a); cpu != 1200 {
 		t.Errorf("%dm are held, want 1200m", cpu)
 	}

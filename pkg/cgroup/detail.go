@@ -3,6 +3,7 @@ package cgroup
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +16,13 @@ type Detail struct {
 	ThrottledTime      time.Duration
 	Shares             uint64 // CPU weight as v1 has it, 0 with v2
 	Quota, Period      int64  // microseconds; Quota 0: none
-	// Of block devices, through the kernel's own throttling layer.
+	Devices            []Device
+	OOMKills           *uint64 // processes of it that were ended because it had no memory left; nil: the kernel does not tell (before 4.13)
+}
+
+// Device is what went to and from a block device, through the kernel's own throttling layer.
+type Device struct {
+	Number                               string // MAJOR:MINOR
 	ReadBytes, WriteBytes, Reads, Writes uint64
 }
 
@@ -24,6 +31,7 @@ func (r *Reader) Detail(at Place) (d Detail) {
 	if dir, v2, err := r.dir(at, "memory"); err == nil {
 		values, _ := table(dir, "memory.stat")
 		d.Cache = values[map[bool]string{false: "total_cache", true: "file"}[v2]]
+		d.OOMKills = oomKills(dir, v2)
 	}
 	if dir, v2, err := r.dir(at, "cpu"); err == nil {
 		values, _ := table(dir, "cpu.stat")
@@ -39,12 +47,40 @@ func (r *Reader) Detail(at Place) (d Detail) {
 		}
 	}
 	if dir, v2, err := r.dir(at, "blkio"); err == nil && !v2 {
-		d.ReadBytes, d.WriteBytes = parseBlkio(text(dir, "blkio.throttle.io_service_bytes_recursive"))
-		d.Reads, d.Writes = parseBlkio(text(dir, "blkio.throttle.io_serviced_recursive"))
+		d.Devices = parseBlkio(text(dir, "blkio.throttle.io_service_bytes_recursive"), text(dir, "blkio.throttle.io_serviced_recursive"))
 	} else if err == nil {
-		d.parseIO(text(dir, "io.stat"))
+		d.Devices = parseIO(text(dir, "io.stat"))
 	}
 	return d
+}
+
+// OOMKills is that of Detail alone.
+func (r *Reader) OOMKills(at Place) *uint64 {
+	dir, v2, err := r.dir(at, "memory")
+	if err != nil {
+		return nil
+	}
+	return oomKills(dir, v2)
+}
+
+func oomKills(dir string, v2 bool) *uint64 {
+	values, err := table(dir, map[bool]string{false: "memory.oom_control", true: "memory.events"}[v2])
+	n, ok := values["oom_kill"]
+	if err != nil || !ok {
+		return nil
+	}
+	return &n
+}
+
+// DeviceNames are the names of the machine's block devices by their numbers (/proc/diskstats), such as sda1 for 8:1.
+func (r *Reader) DeviceNames() map[string]string {
+	names := map[string]string{}
+	for line := range strings.Lines(text(r.proc, "diskstats")) {
+		if fields := strings.Fields(line); len(fields) > 2 {
+			names[fields[0]+":"+fields[1]] = fields[2]
+		}
+	}
+	return names
 }
 
 // Path is where a process at p is in the hierarchy of memory.
@@ -69,38 +105,58 @@ func parseMax(line string) (quota, period int64) {
 	return quota, period
 }
 
-// parseBlkio adds up the devices in lines such as "8:0 Read 4096".
-func parseBlkio(lines string) (read, write uint64) {
-	for line := range strings.Lines(lines) {
-		fields := strings.Fields(line)
-		if len(fields) != 3 {
-			continue
-		}
-		n, _ := strconv.ParseUint(fields[2], 10, 64)
-		switch fields[1] {
-		case "Read":
-			read += n
-		case "Write":
-			write += n
-		}
+// parseBlkio reads the lines of two files, such as "8:0 Read 4096", of bytes and of operations.
+func parseBlkio(bytes, operations string) (out []Device) {
+	for line := range strings.Lines(bytes) {
+		deviceLine(&out, line, func(d *Device) (read, write *uint64) { return &d.ReadBytes, &d.WriteBytes })
 	}
-	return read, write
+	for line := range strings.Lines(operations) {
+		deviceLine(&out, line, func(d *Device) (read, write *uint64) { return &d.Reads, &d.Writes })
+	}
+	return out
 }
 
-// parseIO adds up the devices in lines such as "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0".
-func (d *Detail) parseIO(lines string) {
-	for field := range strings.FieldsSeq(lines) {
-		name, value, _ := strings.Cut(field, "=")
-		n, _ := strconv.ParseUint(value, 10, 64)
-		switch name {
-		case "rbytes":
-			d.ReadBytes += n
-		case "wbytes":
-			d.WriteBytes += n
-		case "rios":
-			d.Reads += n
-		case "wios":
-			d.Writes += n
-		}
+func deviceLine(out *[]Device, line string, of func(*Device) (read, write *uint64)) {
+	fields := strings.Fields(line)
+	if len(fields) != 3 || fields[1] != "Read" && fields[1] != "Write" {
+		return // another kind, or the sum
 	}
+	i := slices.IndexFunc(*out, func(d Device) bool { return d.Number == fields[0] })
+	if i < 0 {
+		i = len(*out)
+		*out = append(*out, Device{Number: fields[0]})
+	}
+	n, _ := strconv.ParseUint(fields[2], 10, 64)
+	if read, write := of(&(*out)[i]); fields[1] == "Read" {
+		*read = n
+	} else {
+		*write = n
+	}
+}
+
+// parseIO reads lines such as "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0".
+func parseIO(lines string) (out []Device) {
+	for line := range strings.Lines(lines) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue // a device that nothing was told of
+		}
+		d := Device{Number: fields[0]}
+		for _, field := range fields[1:] {
+			name, value, _ := strings.Cut(field, "=")
+			n, _ := strconv.ParseUint(value, 10, 64)
+			switch name {
+			case "rbytes":
+				d.ReadBytes = n
+			case "wbytes":
+				d.WriteBytes = n
+			case "rios":
+				d.Reads = n
+			case "wios":
+				d.Writes = n
+			}
+		}
+		out = append(out, d)
+	}
+	return out
 }

@@ -45,6 +45,8 @@ type Parts struct {
 	Container func(ctx context.Context, id string) (docker.DiskUsage, error)
 	// Evict ends a pod. One that ends already, or is gone, is no error.
 	Evict func(types.UID, pod.Eviction)
+	// Evicted is told of each pod that has to go: for the sake of which signal, and how old the figures are by which it was found. nil: nobody asks.
+	Evicted func(signal string, age time.Duration)
 	// Ended returns what is closed when nothing of a pod runs and its volumes are gone.
 	Ended func(types.UID) <-chan struct{}
 
@@ -89,6 +91,9 @@ type Guard struct {
 // New makes a Guard, which does nothing before Run.
 func New(cfg Config, parts Parts) *Guard {
 	g := &Guard{cfg: cfg, parts: parts, images: images{}}
+	if parts.Evicted == nil {
+		g.parts.Evicted = func(string, time.Duration) {}
+	}
 	var ignored []Signal
 	if g.cfg.Thresholds, ignored = forEngine(cfg.Thresholds); len(ignored) > 0 {
 		klog.InfoS("Thresholds of containerfs are those of imagefs, or where it is no file system of its own of nodefs: the engine keeps containers with the images",
@@ -159,6 +164,7 @@ func (g *Guard) turn(ctx context.Context) (evicted bool) {
 // holdToLimits measures the pods that have limits and evicts those that Plan names.
 func (g *Guard) holdToLimits(ctx context.Context) (evicted bool) {
 	var usages []Usage
+	begin := g.parts.Clock.Now()
 	for _, view := range g.parts.Pods() {
 		if view.Phase != pod.Syncing || ctx.Err() != nil {
 			continue
@@ -168,13 +174,14 @@ func (g *Guard) holdToLimits(ctx context.Context) (evicted bool) {
 		}
 	}
 	for _, e := range Plan(usages) {
-		g.evict(e.Pod, pod.Eviction{Rejection: pod.Rejection{Reason: reason, Message: e.Message}, Grace: grace})
+		g.evict(e.Pod, pod.Eviction{Rejection: pod.Rejection{Reason: reason, Message: e.Message}, Grace: grace}, e.Signal, begin)
 		evicted = true
 	}
 	return evicted
 }
 
-func (g *Guard) evict(p *v1.Pod, e pod.Eviction) {
+func (g *Guard) evict(p *v1.Pod, e pod.Eviction, signal string, measured time.Time) {
+	g.parts.Evicted(signal, g.parts.Clock.Since(measured))
 	klog.InfoS("Evicting pod", "pod", klog.KObj(p), "why", e.Message, "grace", e.Grace)
 	g.parts.Evict(p.UID, e)
 }
@@ -215,6 +222,7 @@ func (g *Guard) relieve(ctx context.Context) bool {
 	if len(g.cfg.Thresholds) == 0 {
 		return false
 	}
+	measured := g.parts.Clock.Now()
 	o := Observe(g.parts.Node(ctx))
 	var conditions []v1.NodeConditionType
 	g.state, conditions = g.state.look(g.cfg.Thresholds, o, g.cfg.Transition, g.parts.Clock.Now())
@@ -245,7 +253,8 @@ func (g *Guard) relieve(ctx context.Context) bool {
 		return false
 	}
 	message, annotations := c.explain(t, o)
-	g.evict(c.pod, pod.Eviction{Rejection: pod.Rejection{Reason: reason, Message: message}, Grace: graceFor(c.pod, t, g.cfg.MaxGrace), Annotations: annotations})
+	g.evict(c.pod, pod.Eviction{Rejection: pod.Rejection{Reason: reason, Message: message}, Grace: graceFor(c.pod, t, g.cfg.MaxGrace), Annotations: annotations},
+		string(t.Signal), measured)
 	select {
 	case <-ctx.Done():
 	case <-g.parts.Ended(c.pod.UID):
@@ -276,7 +285,7 @@ func (g *Guard) reclaim(ctx context.Context) {
 	g.parts.Sweep()
 	unused, err := g.unusedImages(ctx)
 	if err == nil {
-		_, err = g.removeImages(ctx, unused, ^uint64(0))
+		_, err = g.removeImages(ctx, unused, ^uint64(0), "space")
 	}
 	if err != nil && ctx.Err() == nil {
 		klog.ErrorS(err, "Cannot remove images to make room")

@@ -89,6 +89,11 @@ func TestPlan(t *testing.T) {
 		got := ""
 		for _, e := range evictions {
 			got += e.Message
+			signal := map[bool]string{true: "emptydirfs.limit"}[strings.HasPrefix(e.Message, "Usage")] + map[bool]string{true: "ephemeralpodfs.limit"}[strings.HasPrefix(e.Message, "Pod")] +
+				map[bool]string{true: "ephemeralcontainerfs.limit"}[strings.HasPrefix(e.Message, "Container")]
+			if e.Signal != signal {
+				t.Errorf("%s: counted as %q, want %q", test.name, e.Signal, signal)
+			}
 		}
 		if got != test.want {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)

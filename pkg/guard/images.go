@@ -117,6 +117,8 @@ type ImageParts struct {
 	Remove func(ctx context.Context, id string) error
 	// Disk measures the file system that holds them.
 	Disk func(context.Context) (host.Disk, error)
+	// Removed is told of each image that was removed, for the sake of space or for its age. nil: nobody asks.
+	Removed func(reason string)
 }
 
 const (
@@ -144,7 +146,7 @@ func (g *Guard) tryCollectImages(ctx context.Context) error {
 	}
 	now := g.parts.Clock.Now()
 	old := g.images.outlived(unused, g.cfg.Images, now)
-	_, err = g.removeImages(ctx, old, ^uint64(0))
+	_, err = g.removeImages(ctx, old, ^uint64(0), "age")
 	if err != nil {
 		return err
 	}
@@ -165,7 +167,7 @@ func (g *Guard) tryCollectImages(ctx context.Context) error {
 	rest := slices.DeleteFunc(unused, func(i docker.ImageUse) bool {
 		return slices.ContainsFunc(old, func(o docker.ImageUse) bool { return o.ID == i.ID })
 	})
-	freed, err := g.removeImages(ctx, rest, excess)
+	freed, err := g.removeImages(ctx, rest, excess, "space")
 	if err != nil || freed >= excess {
 		return err
 	}
@@ -188,7 +190,7 @@ func (g *Guard) unusedImages(ctx context.Context) ([]docker.ImageUse, error) {
 }
 
 // removeImages removes images in their order until so many bytes are free, as far as the engine tells their size: layers may be shared.
-func (g *Guard) removeImages(ctx context.Context, list []docker.ImageUse, bytes uint64) (freed uint64, err error) {
+func (g *Guard) removeImages(ctx context.Context, list []docker.ImageUse, bytes uint64, reason string) (freed uint64, err error) {
 	for _, i := range list {
 		if freed >= bytes || ctx.Err() != nil {
 			break
@@ -199,6 +201,9 @@ func (g *Guard) removeImages(ctx context.Context, list []docker.ImageUse, bytes 
 			continue
 		}
 		freed += uint64(max(i.Size, 0))
+		if g.parts.Images.Removed != nil {
+			g.parts.Images.Removed(reason)
+		}
 	}
 	return freed, err
 }

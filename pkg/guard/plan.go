@@ -25,6 +25,13 @@ const (
 	messageContainer = "Container %s exceeded its local ephemeral storage limit %q. "
 )
 
+// What a limit of a pod's own is called where evictions are counted, as upstream has it.
+const (
+	signalEmptyDir  = "emptydirfs.limit"
+	signalPod       = "ephemeralpodfs.limit"
+	signalContainer = "ephemeralcontainerfs.limit"
+)
+
 // Limits are a pod's limits on disk.
 type Limits struct {
 	Volumes    map[string]resource.Quantity // sizeLimit of emptyDirs by name
@@ -80,6 +87,7 @@ func (u Usage) total() (bytes uint64) {
 type Eviction struct {
 	Pod     *v1.Pod
 	Message string
+	Signal  string // which kind of limit
 }
 
 // Plan says which pods have to end, and why. It is pure; each pod stands for itself. Static pods and those of the system's priority
@@ -87,31 +95,31 @@ type Eviction struct {
 func Plan(usages []Usage) []Eviction {
 	var out []Eviction
 	for _, u := range usages {
-		if message := u.excess(); message != "" && !pod.Critical(u.Pod) {
-			out = append(out, Eviction{u.Pod, message})
+		if signal, message := u.excess(); message != "" && !pod.Critical(u.Pod) {
+			out = append(out, Eviction{u.Pod, message, signal})
 		}
 	}
 	return out
 }
 
 // excess says which limit is exceeded; "": none.
-func (u Usage) excess() string {
+func (u Usage) excess() (signal, message string) {
 	over := func(bytes uint64, limit resource.Quantity) bool {
 		return limit.CmpInt64(int64(min(bytes, 1<<63-1))) < 0
 	}
 	for _, v := range u.Volumes {
 		if limit, ok := u.Limits.Volumes[v.Volume]; ok && v.EmptyDir && !v.Memory && over(v.Used, limit) {
-			return fmt.Sprintf(messageEmptyDir, v.Volume, limit.String())
+			return signalEmptyDir, fmt.Sprintf(messageEmptyDir, v.Volume, limit.String())
 		}
 	}
 	if limit := u.Limits.Pod; limit != nil && over(u.total(), *limit) {
-		return fmt.Sprintf(messagePod, limit.String())
+		return signalPod, fmt.Sprintf(messagePod, limit.String())
 	}
 	for i := range u.Pod.Spec.Containers {
 		name := u.Pod.Spec.Containers[i].Name
 		if limit, ok := u.Limits.Containers[name]; ok && over(u.Containers[name], limit) {
-			return fmt.Sprintf(messageContainer, name, limit.String())
+			return signalContainer, fmt.Sprintf(messageContainer, name, limit.String())
 		}
 	}
-	return ""
+	return "", ""
 }

@@ -32,6 +32,8 @@ type machine struct {
 	alarm  chan struct{}
 	armed  int64
 	log    []string
+	// counted are the signals for whose sake a pod had to go, and how old the figures were.
+	counted []string
 }
 
 func (m *machine) note(format string, args ...any) {
@@ -105,6 +107,11 @@ func (m *machine) parts() Parts {
 				delete(m.pods, string(uid))
 				close(gone)
 			})
+		},
+		Evicted: func(signal string, age time.Duration) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.counted = append(m.counted, fmt.Sprintf("%s %s", signal, age))
 		},
 		Ended: func(uid types.UID) <-chan struct{} {
 			m.mu.Lock()
@@ -222,6 +229,9 @@ func TestRelieveMemory(t *testing.T) {
 		expect(t, "there is enough", m.said())
 		time.Sleep(30 * time.Second)
 		expect(t, "after the transition period", m.said(), "changed")
+		m.set(func() {
+			expect(t, "counted", strings.Join(m.counted, "\n"), "memory.available 0s", "memory.available 0s")
+		})
 	})
 }
 

@@ -46,6 +46,7 @@ type Pair struct {
 	cfg     PairConfig
 	store   certificate.FileStore
 	current atomic.Pointer[held]
+	failed  atomic.Uint64
 	kick    chan struct{}
 	jitter  func() float64
 }
@@ -98,6 +99,9 @@ func (p *Pair) Current() *tls.Certificate {
 	}
 	return nil
 }
+
+// Failures is how often Renew failed.
+func (p *Pair) Failures() uint64 { return p.failed.Load() }
 
 // Kick has the template compared with the certificate at once.
 func (p *Pair) Kick() {
@@ -204,6 +208,14 @@ func renewIn(leaf *x509.Certificate, got, now time.Time, jitter float64) time.Du
 
 // Renew asks for a certificate with a new key and takes it into use. It blocks until the API server has answered.
 func (p *Pair) Renew(ctx context.Context) error {
+	err := p.renew(ctx)
+	if err != nil {
+		p.failed.Add(1)
+	}
+	return err
+}
+
+func (p *Pair) renew(ctx context.Context) error {
 	template := p.cfg.Template()
 	if template == nil {
 		return errors.New("it is not known yet what the certificate is to be for")

@@ -220,6 +220,9 @@ func TestRenewalFails(t *testing.T) {
 	if err := pair.Renew(t.Context()); err == nil || !strings.Contains(err.Error(), "away") || pair.Current() != before {
 		t.Errorf("%v, other certificate: %v", err, pair.Current() != before)
 	}
+	if n := pair.Failures(); n != 1 {
+		t.Errorf("%d failures are counted, want 1", n)
+	}
 	// A restart finds the stored one, and prefers a newer one of the kubeconfig.
 	again, err := node.pair(nil, nil, nil)
 	if err != nil || again.Current() == nil || again.Current().Leaf.SerialNumber.Cmp(before.Leaf.SerialNumber) != 0 {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -77,6 +78,30 @@ func (l lookup) Lookup(namespace, name string, uid types.UID, container string) 
 		found.ContainerID = ref.ID
 	}
 	return found, true
+}
+
+// counted is a runtime whose calls are counted.
+type counted struct {
+	pod.Runtime
+	counters *stats.Counters
+}
+
+func (c counted) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
+	begin := time.Now()
+	err := c.Runtime.Apply(ctx, p, step)
+	c.counters.Operation(strings.ReplaceAll(string(step.Action), "-", "_"), time.Since(begin), err)
+	return err
+}
+
+func (c counted) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
+	begin := time.Now()
+	all, err := c.Runtime.ObserveAll(ctx)
+	end := time.Now()
+	c.counters.Operation("list", end.Sub(begin), err)
+	if err == nil {
+		c.counters.Relisted(begin, end)
+	}
+	return all, err
 }
 
 // connecting is the engine with word to the pod network: of pods that join it, and of an engine that was gone.
@@ -268,8 +293,9 @@ func debugHandler(pods *pod.Manager) http.Handler {
 }
 
 // metricsHandler serves what the agent knows of its pods, and what its process costs. The registry is ours, so that no library adds to it behind our back.
-func metricsHandler(agent stats.Agent) http.Handler {
+func metricsHandler(own ...prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(agent, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(own...)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,12 +25,13 @@ func (k *Kubelet) makeGuard(volumes *volume.Manager) *guard.Guard {
 	parts := guard.Parts{
 		Pods: func() []pod.View { return k.pods.Snapshot() }, Volumes: volumes.Usage, Files: volumes.FilesUsed, Container: k.engine.DiskUsage,
 		Evict:     func(uid types.UID, e pod.Eviction) { k.pods.Evict(uid, e) },
+		Evicted:   k.cfg.Counters.Evicted,
 		Ended:     func(uid types.UID) <-chan struct{} { return k.pods.Vacated(uid) },
 		Node:      func(ctx context.Context) *summary.NodeStats { return k.figures.Node(ctx) },
 		Summary:   func(ctx context.Context) *summary.Summary { return k.figures.Summary(ctx, false) },
 		Dedicated: k.imagesApart,
 		Sweep:     func() { k.pods.Sweep() },
-		Images:    guard.ImageParts{List: k.engine.ImageUses, Remove: k.engine.RemoveImage, Disk: k.imageDisk},
+		Images:    guard.ImageParts{List: k.engine.ImageUses, Remove: k.engine.RemoveImage, Disk: k.imageDisk, Removed: k.cfg.Counters.ImageRemoved},
 		Changed:   func() { k.node.Kick() },
 		NodeEvent: k.nodeEvent, Clock: clock.RealClock{},
 	}
@@ -42,6 +44,18 @@ func (k *Kubelet) makeGuard(volumes *volume.Manager) *guard.Guard {
 		}
 	}
 	return guard.New(k.cfg.Guard, parts)
+}
+
+// watchOOM says on the Node what the kernel had to end because the machine had no memory left.
+func (k *Kubelet) watchOOM(ctx context.Context) error {
+	err := host.WatchOOM(ctx, func(v host.Victim) {
+		klog.InfoS("The machine is out of memory: the kernel has ended a process", "name", v.Name, "pid", v.PID)
+		k.nodeEvent(v1.EventTypeWarning, "SystemOOM", fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", v.Name, v.PID))
+	})
+	if err != nil {
+		klog.InfoS("No Event will tell of processes that the kernel ends when the machine is out of memory", "err", err)
+	}
+	return nil
 }
 
 // imagesApart says whether the engine keeps images on another file system than the one that is the node's.

@@ -66,9 +66,12 @@ type Config struct {
 	// RotateServing has the serving certificate requested from the API server (serverTLSBootstrap).
 	RotateServing bool
 	Configz       any // the KubeletConfiguration in use; it must hold no secret
-	Shutdown      Shutdown
-	Guard         guard.Config
-	Logs          Logs
+	// Client is the client certificate where it is renewed; nil: it is not.
+	Client   *kubeclient.Pair
+	Counters *stats.Counters
+	Shutdown Shutdown
+	Guard    guard.Config
+	Logs     Logs
 }
 
 // Logs says which of the host's logs are served on /logs/.
@@ -136,7 +139,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	k.guard = k.makeGuard(volumes)
 	admitter := admit.New(admit.Config{
 		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
-		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: k.allocatable,
+		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: k.allocatable, Preempted: cfg.Counters.Preempted,
 		Node: k.objects.Node, FreshNode: func() *v1.Node { return freshNode(client, cfg.NodeName) },
 	})
 	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
@@ -151,7 +154,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.ports = newHostPorts(cfg.NodeIPs, k.podEvent)
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
-		Source: pod.NewSource(cfg.Source), Runtime: connecting{k.engine, k.network}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
+		Source: pod.NewSource(cfg.Source), Runtime: counted{connecting{k.engine, k.network}, cfg.Counters}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
 		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine), probes}, Executor: k.engine,
 		HostPorts: k.ports, Events: events, Clock: clock.RealClock{},
 	}))
@@ -183,7 +186,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		Pods:           lookup{k.pods}, Engine: k.engine, Observer: k.engine,
 		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
 		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
-		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Volumes: volumes.Usage}),
+		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Volumes: volumes.Usage, Version: daemon.Kubernetes, Certificates: k.certificates()}, cfg.Counters),
 		StatsSummary: k.figures.SummaryHandler(), MetricsResource: k.figures.ResourceHandler(), MetricsCadvisor: k.figures.CadvisorHandler(), MetricsProbes: probes,
 		NodeLogs: k.nodeLogs(), DebugPods: debugHandler(k.pods), Configz: cfg.Configz,
 	})
@@ -331,7 +334,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	defer cancel()
 	parts := map[string]func(context.Context) error{
 		"objects": k.objects.Run, "network": k.network.Run, "node": k.runNode, "pods": k.runPods, "server": k.server.Run,
-		"guard": k.guard.Run, "host ports": k.ports.Run,
+		"guard": k.guard.Run, "host ports": k.ports.Run, "out of memory": k.watchOOM,
 	}
 	if k.serving != nil {
 		parts["serving certificate"] = k.serving.Run

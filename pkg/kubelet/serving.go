@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/stats"
 )
 
 // servingCertificate returns what the server shows; nil: what its own Config says.
@@ -32,6 +33,18 @@ func (k *Kubelet) servingCertificate(client kubernetes.Interface) (func(*tls.Cli
 		}
 		return nil, errors.New("no serving certificate yet: its request has not been approved (kubectl get csr)")
 	}, nil
+}
+
+// certificates are those that are renewed, by the names that /metrics has for them.
+func (k *Kubelet) certificates() map[string]stats.Certificate {
+	all := map[string]stats.Certificate{}
+	if k.cfg.Client != nil {
+		all[stats.ClientCertificate] = k.cfg.Client
+	}
+	if k.serving != nil {
+		all[stats.ServingCertificate] = k.serving
+	}
+	return all
 }
 
 // servingTemplate is the certificate for the addresses of a Node; nil where there are none yet. It is pure.

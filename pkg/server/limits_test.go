@@ -139,7 +139,7 @@ func TestBigRequests(t *testing.T) {
 func TestNobodyTakes(t *testing.T) {
 	gaveUp, wait := make(chan struct{}), make(chan struct{})
 	r := newRig(t, func(config *Config, parts *Parts) {
-		config.takeTimeout = 100 * time.Millisecond
+		config.takeTimeout = time.Second // of which a process on a busy machine must not be kept from the processor
 		parts.Metrics = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			context.AfterFunc(r.Context(), func() { close(gaveUp) })
 			for r.Context().Err() == nil {

@@ -326,6 +326,24 @@ func TestOldTLS(t *testing.T) {
 	}
 }
 
+// TestCipherSuites: of TLS 1.2 only what is configured is served. (Those of 1.3 cannot be chosen in Go.)
+func TestCipherSuites(t *testing.T) {
+	r := newRig(t, func(config *Config, _ *Parts) {
+		config.TLS.CipherSuites = []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384}
+	})
+	for suite, want := range map[uint16]bool{
+		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384: true, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256: false, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256: false,
+	} {
+		conn, err := tls.Dial("tcp", r.server.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{suite}})
+		if (err == nil) != want {
+			t.Errorf("%s: %v", tls.CipherSuiteName(suite), err)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+	}
+}
+
 // TestSelfSignedIsRenewed: also in a process that lives longer than its certificate.
 func TestSelfSignedIsRenewed(t *testing.T) {
 	dir, clock := t.TempDir(), clocktesting.NewFakePassiveClock(time.Now())

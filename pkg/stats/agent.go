@@ -1,6 +1,9 @@
 package stats
 
 import (
+	"crypto/tls"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
@@ -16,6 +19,8 @@ var (
 	runningPods       = prometheus.NewDesc("kubelet_running_pods", "Pods of which something runs", nil, nil)
 	runningContainers = prometheus.NewDesc("kubelet_running_containers", "Containers by their state", []string{"container_state"}, nil)
 
+	buildInfo = prometheus.NewDesc("kubernetes_build_info", "1, with the version of Kubernetes whose behaviour this agent has", []string{"git_version"}, nil)
+
 	claimCapacity  = prometheus.NewDesc("kubelet_volume_stats_capacity_bytes", "Size of the volume", claimLabels, nil)
 	claimAvailable = prometheus.NewDesc("kubelet_volume_stats_available_bytes", "What of the volume is free", claimLabels, nil)
 	claimUsed      = prometheus.NewDesc("kubelet_volume_stats_used_bytes", "What of the volume is used", claimLabels, nil)
@@ -24,11 +29,41 @@ var (
 	claimInUse     = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Files that the volume holds", claimLabels, nil)
 )
 
+// The certificates that can be told of.
+const (
+	ClientCertificate  = "client"
+	ServingCertificate = "server"
+)
+
+// certificateDescs are, by certificate, how long it is good for, and how often its renewal failed. The names are upstream's; where a certificate is
+// not renewed there is neither.
+var certificateDescs = map[string]struct{ left, failed *prometheus.Desc }{
+	ClientCertificate: {
+		prometheus.NewDesc("kubelet_certificate_manager_client_ttl_seconds", "How long the client certificate is good for from now on; below 0: it has ended", nil, nil),
+		prometheus.NewDesc("kubelet_certificate_manager_client_expiration_renew_errors", "How often the client certificate could not be renewed", nil, nil),
+	},
+	ServingCertificate: {
+		prometheus.NewDesc("kubelet_certificate_manager_server_ttl_seconds", "How long the serving certificate is good for from now on; below 0: it has ended", nil, nil),
+		prometheus.NewDesc("kubelet_server_expiration_renew_errors", "How often the serving certificate could not be renewed", nil, nil),
+	},
+}
+
+// Certificate is one that is renewed.
+type Certificate interface {
+	// Current is nil while there is none yet.
+	Current() *tls.Certificate
+	// Failures is how often renewing it failed.
+	Failures() uint64
+}
+
 // Agent is a prometheus.Collector of the agent's view of its pods.
 type Agent struct {
 	Node    string
 	Pods    func() []pod.View
 	Volumes func(*v1.Pod) ([]volume.Usage, error)
+	Version string // of Kubernetes
+	// Certificates are those that are renewed, by ClientCertificate and ServingCertificate.
+	Certificates map[string]Certificate
 }
 
 // Describe promises nothing: of which claims there are figures is known only when they are measured.
@@ -40,6 +75,14 @@ func (a Agent) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}
 	gauge(nodeName, 1, a.Node)
+	gauge(buildInfo, 1, a.Version)
+	for name, certificate := range a.Certificates {
+		desc := certificateDescs[name]
+		if current := certificate.Current(); current != nil {
+			gauge(desc.left, time.Until(current.Leaf.NotAfter).Seconds())
+		}
+		out <- prometheus.MustNewConstMetric(desc.failed, prometheus.CounterValue, float64(certificate.Failures()))
+	}
 	pods, states, measured := 0, map[pod.State]int{pod.Running: 0, pod.Exited: 0, pod.Created: 0}, map[string]bool{}
 	for _, view := range a.Pods() {
 		runs := false

@@ -45,6 +45,7 @@ var (
 	boxSeen          = boxDesc("container_last_seen", "When it was measured, in seconds since 1970")
 	boxReadBytes     = boxDesc("container_fs_reads_bytes_total", "Bytes read from block devices", "device")
 	boxWriteBytes    = boxDesc("container_fs_writes_bytes_total", "Bytes written to block devices", "device")
+	boxOOM           = boxDesc("container_oom_events_total", "Processes that were ended because the container had no memory left")
 	boxReads         = boxDesc("container_fs_reads_total", "Reads from block devices", "device")
 	boxWrites        = boxDesc("container_fs_writes_total", "Writes to block devices", "device")
 
@@ -76,6 +77,7 @@ func (c *Collector) sendCadvisor(ctx context.Context, out chan<- prometheus.Metr
 	out <- prometheus.MustNewConstMetric(machineMemory, prometheus.GaugeValue, float64(u.load.Capacity))
 	whole := sink{out, u.at, []string{"", "/", "", "", "", ""}}
 	whole.sample(&Sample{CPU: u.load.CPU, Memory: u.load.Memory, WorkingSet: u.load.WorkingSet, Resident: known(u.load.Resident)}, u.boot)
+	devices := c.meter.devices()
 	seen := map[string]bool{}
 	for i := range u.pods {
 		p := &u.pods[i]
@@ -84,16 +86,19 @@ func (c *Collector) sendCadvisor(ctx context.Context, out chan<- prometheus.Metr
 			continue // a pod that ends beside its successor: the labels do not tell them apart
 		}
 		seen[namespace+"/"+name] = true
+		var place cgroup.Place
 		for j := range p.containers {
 			used := &p.containers[j]
-			detail, path := c.meter.detail(used.pid)
-			s := sink{out, u.at, []string{used.name, path, used.image, used.id, namespace, name}}
+			detail, at := c.meter.detail(used.pid)
+			place = at
+			s := sink{out, u.at, []string{used.name, at.Path(), used.image, used.id, namespace, name}}
 			s.sample(&used.sample, used.started)
-			s.detail(detail)
+			s.detail(detail, devices)
 		}
 		s := sink{out, u.at, []string{"", "pod" + string(p.pod.UID), "", "", namespace, name}}
 		if p.whole != nil {
 			s.sample(&p.whole.sample, p.pod.CreationTimestamp.Time)
+			s.oom(c.meter.oomKills(place, p.pod.UID))
 		}
 		s.network(p.net)
 	}
@@ -133,7 +138,8 @@ func (s sink) sample(u *Sample, started time.Time) {
 	}
 }
 
-func (s sink) detail(d *cgroup.Detail) {
+// detail sends what of a container is asked for less often; devices are the names of block devices by their numbers.
+func (s sink) detail(d *cgroup.Detail, devices map[string]string) {
 	if d == nil {
 		return
 	}
@@ -149,10 +155,23 @@ func (s sink) detail(d *cgroup.Detail) {
 		s.send(counter, boxThrottled, float64(d.Throttled))
 		s.send(counter, boxThrottledTime, d.ThrottledTime.Seconds())
 	}
-	s.send(counter, boxReadBytes, float64(d.ReadBytes), "")
-	s.send(counter, boxWriteBytes, float64(d.WriteBytes), "")
-	s.send(counter, boxReads, float64(d.Reads), "")
-	s.send(counter, boxWrites, float64(d.Writes), "")
+	s.oom(d.OOMKills)
+	for _, device := range d.Devices {
+		name := device.Number
+		if known := devices[name]; known != "" {
+			name = "/dev/" + known
+		}
+		s.send(counter, boxReadBytes, float64(device.ReadBytes), name)
+		s.send(counter, boxWriteBytes, float64(device.WriteBytes), name)
+		s.send(counter, boxReads, float64(device.Reads), name)
+		s.send(counter, boxWrites, float64(device.Writes), name)
+	}
+}
+
+func (s sink) oom(kills *uint64) {
+	if kills != nil {
+		s.send(prometheus.CounterValue, boxOOM, float64(*kills))
+	}
 }
 
 func (s sink) network(all []Interface) {

@@ -30,15 +30,19 @@ func TestCadvisor(t *testing.T) {
 	for _, version := range []string{"v1", "v2"} {
 		root := machine(t, version == "v2")
 		more := map[string]string{
-			"cg/cpu/pods/podu1/a/cpu.stat":          "nr_periods 50\nnr_throttled 5\nthrottled_time 2000000000\n",
-			"cg/cpu/pods/podu1/a/cpu.shares":        "512\n",
-			"cg/cpu/pods/podu1/a/cpu.cfs_quota_us":  "20000\n",
-			"cg/cpu/pods/podu1/a/cpu.cfs_period_us": "100000\n",
+			"cg/cpu/pods/podu1/a/cpu.stat":              "nr_periods 50\nnr_throttled 5\nthrottled_time 2000000000\n",
+			"cg/cpu/pods/podu1/a/cpu.shares":            "512\n",
+			"cg/cpu/pods/podu1/a/cpu.cfs_quota_us":      "20000\n",
+			"cg/cpu/pods/podu1/a/cpu.cfs_period_us":     "100000\n",
+			"cg/memory/pods/podu1/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
 		}
 		if version == "v2" {
 			more = map[string]string{
-				"cg/pods/podu1/a/cpu.max": "20000 100000\n",
-				"cg/pods/podu1/a/io.stat": "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=4 wbytes=0 rios=1 wios=0\n",
+				"cg/pods/podu1/a/cpu.max":       "20000 100000\n",
+				"cg/pods/podu1/a/memory.events": "oom 1\noom_kill 2\n",
+				"cg/pods/podu1/memory.events":   "oom 1\noom_kill 5\n",
+				"proc/diskstats":                "   8       0 sda 1 2 3\n",
+				"cg/pods/podu1/a/io.stat":       "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=4 wbytes=0 rios=1 wios=0\n",
 			}
 		}
 		for name, text := range more {

@@ -81,7 +81,11 @@ func (m *compute) interfaces(c *pod.Container) ([]Interface, error) {
 	return ordered(all), err
 }
 
-func (m *compute) detail(int) (*cgroup.Detail, string) { return nil, "" }
+func (m *compute) detail(int) (*cgroup.Detail, cgroup.Place) { return nil, "" }
+
+func (m *compute) oomKills(cgroup.Place, types.UID) *uint64 { return nil }
+
+func (m *compute) devices() map[string]string { return nil }
 
 func (m *compute) system() (systemUsage, error) { return systemUsage{}, nil }
 

@@ -46,14 +46,23 @@ func (k *kernel) container(_ context.Context, uid types.UID, c *pod.Container, w
 	return s, &all, err
 }
 
-func (k *kernel) detail(pid int) (*cgroup.Detail, string) {
+func (k *kernel) detail(pid int) (*cgroup.Detail, cgroup.Place) {
 	at, err := k.reader.Of(pid)
 	if pid == 0 || err != nil {
 		return nil, ""
 	}
 	d := k.reader.Detail(at)
-	return &d, at.Path()
+	return &d, at
 }
+
+func (k *kernel) oomKills(at cgroup.Place, uid types.UID) *uint64 {
+	if above, ok := at.Pod(string(uid)); ok {
+		return k.reader.OOMKills(above)
+	}
+	return nil
+}
+
+func (k *kernel) devices() map[string]string { return k.reader.DeviceNames() }
 
 func (k *kernel) interfaces(c *pod.Container) ([]Interface, error) {
 	if c == nil {

@@ -71,7 +71,11 @@ type meter interface {
 	// interfaces is what a container's pod sees, or for nil the host; the main one first.
 	interfaces(c *pod.Container) ([]Interface, error)
 	// detail is what of a running container only /metrics/cadvisor shows, and its cgroup; nil where it is not known.
-	detail(hostPID int) (d *cgroup.Detail, path string)
+	detail(hostPID int) (d *cgroup.Detail, at cgroup.Place)
+	// oomKills are those of the pod in whose cgroup at is; nil: not known.
+	oomKills(at cgroup.Place, pod types.UID) *uint64
+	// devices are the names of the machine's block devices by their numbers, MAJOR:MINOR.
+	devices() map[string]string
 	// system measures the node beside the pods.
 	system() (systemUsage, error)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/kubelet"
 	"github.com/winkube/winkube/pkg/server"
+	"github.com/winkube/winkube/pkg/stats"
 )
 
 // clientConfig is how the API server is reached with the node's own credentials.
@@ -44,14 +45,15 @@ func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
 		return err
 	}
 	if o.rotateCertificates && o.kubeconfig != "" {
-		var pair *kubeclient.Pair
-		if config, pair, err = identity.Rotating(config); err != nil {
+		if config, cfg.Client, err = identity.Rotating(config); err != nil {
 			return fmt.Errorf("--rotate-certificates: %w", err)
 		}
-		if pair != nil {
-			go o.background(ctx, "client certificate", pair.Run)
+		if cfg.Client != nil {
+			go o.background(ctx, "client certificate", cfg.Client.Run)
 		}
 	}
+	cfg.Counters = stats.NewCounters()
+	config.Wrap(cfg.Counters.Transport)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)

@@ -1,0 +1,30 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// WatchOOM tells of each process that the kernel ends from now on because the machine has no memory left, and not only a cgroup, until ctx
+// ends. An error says why it cannot, or no longer.
+func WatchOOM(ctx context.Context, tell func(Victim)) error {
+	log, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0) // so that Close ends a Read
+	if err != nil {
+		return fmt.Errorf("cannot open the kernel's log: %w", err)
+	}
+	defer log.Close()
+	if _, err := log.Seek(0, io.SeekEnd); err != nil {
+		return fmt.Errorf("cannot find the end of the kernel's log: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = log.Close() })
+	defer stop()
+	err = readOOM(log, tell)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

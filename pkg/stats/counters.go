@@ -1,0 +1,131 @@
+package stats
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Counters is what the agent counts of its own doing, under upstream's names, as a prometheus.Collector for /metrics. Any goroutine may count.
+type Counters struct {
+	evictions    *prometheus.CounterVec
+	evictionAge  *prometheus.HistogramVec
+	preemptions  *prometheus.CounterVec
+	images       *prometheus.CounterVec
+	operations   *prometheus.CounterVec
+	failures     *prometheus.CounterVec
+	duration     *prometheus.HistogramVec
+	relist       prometheus.Observer
+	relistPause  prometheus.Observer
+	requests     *prometheus.CounterVec
+	requestTime  *prometheus.HistogramVec
+	all          []prometheus.Collector
+	mu           sync.Mutex
+	relistedLast time.Time // zero: not yet
+}
+
+// NewCounters makes one that has counted nothing. All its times are durations in seconds.
+func NewCounters() *Counters {
+	c := &Counters{}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		c.all = append(c.all, v)
+		return v
+	}
+	times := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: timeBuckets}, labels)
+		c.all = append(c.all, v)
+		return v
+	}
+	c.evictions = counter("kubelet_evictions", "Pods that had to go, by the signal for whose sake", "eviction_signal")
+	c.evictionAge = times("kubelet_eviction_stats_age_seconds", "How old the figures were by which a pod had to go", "eviction_signal")
+	c.preemptions = counter("kubelet_preemptions", "Pods that had to make room for a critical one, by what it lacked", "preemption_signal")
+	c.images = counter("kubelet_image_garbage_collected_total", "Images that were removed, for the sake of space or for their age", "reason")
+	c.operations = counter("kubelet_runtime_operations_total", "Calls to the engine", "operation_type")
+	c.failures = counter("kubelet_runtime_operations_errors_total", "Calls to the engine that failed", "operation_type")
+	c.duration = times("kubelet_runtime_operations_duration_seconds", "How long calls to the engine took", "operation_type")
+	c.relist = times("kubelet_pleg_relist_duration_seconds", "How long it took to compare everything that the engine has").WithLabelValues()
+	c.relistPause = times("kubelet_pleg_relist_interval_seconds", "How long after the one before it a comparison began").WithLabelValues()
+	c.requests = counter("rest_client_requests_total", "Requests to the API server", "code", "method", "host")
+	c.requestTime = times("rest_client_request_duration_seconds", "How long requests to the API server took until the answer began", "verb", "host")
+	return c
+}
+
+// timeBuckets go from what a look takes to what a pull may.
+var timeBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+
+// Describe implements prometheus.Collector.
+func (c *Counters) Describe(out chan<- *prometheus.Desc) {
+	for _, one := range c.all {
+		one.Describe(out)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Counters) Collect(out chan<- prometheus.Metric) {
+	for _, one := range c.all {
+		one.Collect(out)
+	}
+}
+
+// Evicted takes in that a pod had to go by figures of that age.
+func (c *Counters) Evicted(signal string, age time.Duration) {
+	c.evictions.WithLabelValues(signal).Inc()
+	c.evictionAge.WithLabelValues(signal).Observe(age.Seconds())
+}
+
+// Preempted takes in that so many pods had to make room.
+func (c *Counters) Preempted(resource string, pods int) {
+	c.preemptions.WithLabelValues(resource).Add(float64(pods))
+}
+
+// ImageRemoved takes in one image; reason is space or age.
+func (c *Counters) ImageRemoved(reason string) { c.images.WithLabelValues(reason).Inc() }
+
+// Operation takes in a call to the engine.
+func (c *Counters) Operation(kind string, took time.Duration, err error) {
+	c.operations.WithLabelValues(kind).Inc()
+	c.duration.WithLabelValues(kind).Observe(took.Seconds())
+	if err != nil {
+		c.failures.WithLabelValues(kind).Inc()
+	}
+}
+
+// Relisted takes in a comparison of everything that the engine has.
+func (c *Counters) Relisted(begin, end time.Time) {
+	c.relist.Observe(end.Sub(begin).Seconds())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.relistedLast.IsZero() {
+		c.relistPause.Observe(begin.Sub(c.relistedLast).Seconds())
+	}
+	c.relistedLast = begin
+}
+
+// Transport counts the requests that go through next.
+func (c *Counters) Transport(next http.RoundTripper) http.RoundTripper { return &counting{next, c} }
+
+// counting has no CloseIdleConnections of its own: client-go finds that of next by WrappedRoundTripper.
+type counting struct {
+	next     http.RoundTripper
+	counters *Counters
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	begin := time.Now()
+	response, err := t.next.RoundTrip(r)
+	code := "<error>" // as client-go has it
+	if err == nil {
+		code = strconv.Itoa(response.StatusCode)
+	}
+	t.counters.requests.WithLabelValues(code, r.Method, r.URL.Host).Inc()
+	t.counters.requestTime.WithLabelValues(r.Method, r.URL.Host).Observe(time.Since(begin).Seconds())
+	return response, err
+}
+
+// WrappedRoundTripper implements net.RoundTripperWrapper of k8s.io/apimachinery.
+func (t *counting) WrappedRoundTripper() http.RoundTripper { return t.next }
