@@ -69,8 +69,17 @@ func newRegistry(t *testing.T, node *lab.Host, port int, basic bool) *registry {
 	return r
 }
 
-// listenOn opens a port in a node's network: a socket stays in the network in which it was opened.
+// listenOn opens a port in a node's network.
 func listenOn(node *lab.Host, addr string) (listener net.Listener, err error) {
+	err = within(node, func() (err error) {
+		listener, err = net.Listen("tcp", addr)
+		return err
+	})
+	return listener, err
+}
+
+// within does something in a node's network: a socket stays in the network in which it was opened.
+func within(node *lab.Host, do func() error) (err error) {
 	done := make(chan struct{})
 	go func() { // its thread, which is in the wrong network after this, ends with it
 		defer close(done)
@@ -81,11 +90,11 @@ func listenOn(node *lab.Host, addr string) (listener net.Listener, err error) {
 		}
 		defer network.Close()
 		if err = netns.Set(network); err == nil {
-			listener, err = net.Listen("tcp", addr)
+			err = do()
 		}
 	}()
 	<-done
-	return listener, err
+	return err
 }
 
 func digestOf(data []byte) string {
