@@ -120,7 +120,6 @@ func TestNetworkChaos(t *testing.T) {
 	if diff := difference(before, tr.snapshot()); diff != "" {
 		t.Errorf("containers or restart counts changed:\n%s", diff)
 	}
-	stream := tr.unbroken()
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DAMAGE\tTIMES\tMEDIAN\tLONGEST")
@@ -135,7 +134,8 @@ func TestNetworkChaos(t *testing.T) {
 		m, _ := strconv.Atoi(match[2])
 		asked, lost = asked+n, lost+m
 	}
-	t.Logf("mode %s\n%s%d of %d requests lost, longest silence %s; stream between pods: %s", cluster.NetworkMode, b.String(), lost, asked, longest, stream)
+	t.Logf("mode %s\n%s%d of %d requests lost, longest silence %s", cluster.NetworkMode, b.String(), lost, asked, longest)
+	t.Logf("stream between pods: %s", tr.unbroken()) // the last: it ends the test where it broke
 	if asked == 0 || longest > 10*time.Second {
 		t.Errorf("the service was silent for %s:\n%s", longest, seen)
 	}
