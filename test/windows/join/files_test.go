@@ -76,7 +76,8 @@ func (m *member) files() {
 		m.Errorf("the end of the log as message: %q", got)
 	}
 	m.did("termination message: directory, copied out, volume, log", "ok")
-	if _, err := cluster.Kubectl(ctx, "delete", "pods", "-n", m.space, "-l", "winkube.test/files=true", "--grace-period=0", "--wait=true"); err != nil {
+	// identities waits until they are gone, with its own, which have the same label.
+	if _, err := cluster.Kubectl(ctx, "delete", "pods", "-n", m.space, "-l", "winkube.test/files=true", "--grace-period=0", "--wait=false"); err != nil {
 		m.Error(err)
 	}
 }

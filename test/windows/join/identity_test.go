@@ -116,12 +116,22 @@ func (m *member) event(name, want string) {
 	})
 }
 
-// hostDoctor has kubelet.exe examine the whole host: Wine has neither the feature Containers nor its services.
-func (m *member) hostDoctor() {
+// hostDoctor has kubelet.exe examine the whole host: Wine has neither the feature Containers nor its services. It takes some seconds, in which
+// other things go on; what it returns waits for it and judges what it said.
+func (m *member) hostDoctor() (judge func()) {
 	m.Helper()
-	out, _ := m.agent("kubelet.exe", []string{"doctor", "--node-ip=" + m.host.Addr.String(), "--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR,
-		`--root-dir=C:\kubelet`, "--pod-infra-container-image=" + lab.PauseImage, m.kubeletFlags()[3]}).CombinedOutput() // it finds faults
-	got := string(out)
+	cmd := m.agent("kubelet.exe", []string{"doctor", "--node-ip=" + m.host.Addr.String(), "--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR,
+		`--root-dir=C:\kubelet`, "--pod-infra-container-image=" + lab.PauseImage, m.kubeletFlags()[3]})
+	said := make(chan string, 1)
+	go func() {
+		out, _ := cmd.CombinedOutput() // it finds faults
+		said <- string(out)
+	}()
+	return func() { m.doctorSaid(<-said) }
+}
+
+func (m *member) doctorSaid(got string) {
+	m.Helper()
 	for _, want := range []string{"ok     this is Windows Server 20", fmt.Sprintf("10.0.%d.", m.Build), "FAULT  the feature Containers is not installed", "mend: Install-WindowsFeature Containers",
 		"ok     Docker ", "of the disk are free at C:\\kubelet", "ok     the clock is the API server's", "ok     the API server has v1.36.3", "faults found: "} {
 		if !strings.Contains(got, want) {

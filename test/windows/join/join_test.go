@@ -33,15 +33,17 @@ func TestJoin(t *testing.T) {
 			m.boot()
 			m.join()
 			m.samples()
+			judge := m.hostDoctor()
 			m.files()
 			m.identities()
-			m.hostDoctor()
+			judge()
 			m.sizes()
 			m.metrics()
 			m.streams()
 			m.services()
 			m.state("state of HNS, IP Helper, netsh", relayed)
 			m.doctor()
+			m.replaced()
 			m.backEnds()
 			m.killed()
 			m.engineRestarts()
@@ -339,6 +341,19 @@ func (m *member) containers() []string {
 	}
 	slices.Sort(ids)
 	return ids
+}
+
+// replaced ends the kubelet in order and starts it again, as a new version of it is put in place: its pods run on.
+func (m *member) replaced() {
+	before := m.containers()
+	m.kubelet.stop()
+	begin := time.Now()
+	m.startKubelet()
+	m.until(time.Minute, "Node Ready after an orderly restart", func(ctx context.Context) error { return m.ready(ctx, begin) })
+	if after := m.containers(); !slices.Equal(before, after) {
+		m.Errorf("containers before: %v\nafter: %v", before, after)
+	}
+	m.did("kubelet replaced in order: Node Ready again", seconds(time.Since(begin)))
 }
 
 // killed kills both agents; what runs goes on, and the next ones find it.

@@ -23,6 +23,20 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+// TestInstalled: the error says what to install.
+func TestInstalled(t *testing.T) {
+	if os.Getenv("WINKUBE_WINE") == "" {
+		t.Skip("where Wine is, in `make test-windows` (WINKUBE_WINE=1)")
+	}
+	if err := installed(); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if err := installed(); err == nil || !strings.Contains(err.Error(), compiler+" is missing") || !strings.Contains(err.Error(), "apt-get install gcc-mingw-w64-x86-64") {
+		t.Errorf("without a compiler: %v", err)
+	}
+}
+
 func TestReboot(t *testing.T) {
 	p := Test(t, 20348)
 	ctx := t.Context()
