@@ -8,10 +8,16 @@ Everything that it changes is printed, and Remove-Node.ps1 takes it back.
 
 .EXAMPLE
 .\Install-Node.ps1 -Kubeconfig .\kubelet.conf -ProxyKubeconfig .\proxy.conf -ClusterCIDR 10.244.0.0/16 -ClusterDNS 10.96.0.10
+
+.EXAMPLE
+.\Install-Node.ps1 -Upgrade
+Has the programs beside this script take the place of those that the services run. -Rollback has those before come back. Pods go on.
 #>
-[CmdletBinding()]
+[CmdletBinding(DefaultParameterSetName = 'Install')]
 param(
-    [Parameter(Mandatory = $true)] [string] $Kubeconfig,
+    [Parameter(Mandatory = $true, ParameterSetName = 'Install')] [string] $Kubeconfig,
+    [Parameter(Mandatory = $true, ParameterSetName = 'Upgrade')] [switch] $Upgrade,
+    [Parameter(Mandatory = $true, ParameterSetName = 'Rollback')] [switch] $Rollback,
     [string] $ProxyKubeconfig = $Kubeconfig,
     [string] $ClusterCIDR = '10.244.0.0/16',
     [string] $ClusterDNS = '10.96.0.10',
@@ -58,6 +64,20 @@ function Copy-Program([string] $Name) {
 $principal = New-Object Security.Principal.WindowsPrincipal([Security.Principal.WindowsIdentity]::GetCurrent())
 if (-not $principal.IsInRole([Security.Principal.WindowsBuiltInRole]::Administrator)) {
     throw 'This takes an administrator''s rights: open PowerShell by "Run as administrator".'
+}
+$kubelet = Join-Path $Target 'kubelet.exe'
+$proxy = Join-Path $Target 'proxy.exe'
+if ($Upgrade) {
+    $newKubelet = Join-Path $Programs 'kubelet.exe'
+    $newProxy = Join-Path $Programs 'proxy.exe'
+    Invoke-Program $newKubelet @('service', 'upgrade')
+    Invoke-Program $newProxy @('service', 'upgrade')
+    return
+}
+if ($Rollback) {
+    Invoke-Program $kubelet @('service', 'rollback')
+    Invoke-Program $proxy @('service', 'rollback')
+    return
 }
 foreach ($name in 'docker', 'hns') {
     $service = Get-Service $name -ErrorAction SilentlyContinue
@@ -108,8 +128,6 @@ if ($ClientCA -ne '') {
     Copy-Item $ClientCA $authority -Force
     $flags += "--client-ca-file=$authority"
 }
-$kubelet = Join-Path $Target 'kubelet.exe'
-$proxy = Join-Path $Target 'proxy.exe'
 Invoke-Program $kubelet (@('service', 'install') + $flags + $KubeletFlags)
 Invoke-Program $proxy (@('service', 'install') + $serviceFlags + $ProxyFlags)
 foreach ($program in $kubelet, $proxy) {

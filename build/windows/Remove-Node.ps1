@@ -34,7 +34,7 @@ if (Test-Path $proxy) {
 if (Get-Command Remove-MpPreference -ErrorAction SilentlyContinue) {
     Remove-MpPreference -ExclusionPath $DataRoot -ErrorAction SilentlyContinue
 }
-foreach ($name in 'kubelet.exe', 'kubelet.exe.old', 'proxy.exe', 'proxy.exe.old', 'kubelet.conf', 'proxy.conf', 'ca.crt') {
+foreach ($name in 'kubelet.exe', 'kubelet.exe.old', 'kubelet.exe.new', 'kubelet.exe.back', 'proxy.exe', 'proxy.exe.old', 'proxy.exe.new', 'proxy.exe.back', 'kubelet.conf', 'proxy.conf', 'ca.crt') {
     Remove-Item (Join-Path $Target $name) -ErrorAction SilentlyContinue
 }
 if ($RemoveData -and (Test-Path $DataRoot)) {

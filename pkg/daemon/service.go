@@ -25,6 +25,8 @@ type Program struct {
 	Env []string
 	// Check says what is wrong with the program's flags, and how long it needs when Windows shuts down (0: no longer than anybody).
 	Check func(args []string) (shutdown time.Duration, err error)
+	// Skew asks the API server that the program's flags lead to and says why this version does not go with it. May be nil.
+	Skew func(args []string) error
 }
 
 // Registration is what the service manager keeps of a service.
@@ -92,6 +94,10 @@ func (c *serviceCommand) do(verb string, args []string) error {
 		err = c.stop()
 	case "status":
 		err = c.status()
+	case "upgrade":
+		err = c.upgrade()
+	case "rollback":
+		err = c.rollback()
 	}
 	if err != nil {
 		return fmt.Errorf("service %s: %w", verb, err)
@@ -312,6 +318,7 @@ func newServiceCommand(c *serviceCommand) *cobra.Command {
 		return c.do("install", args)
 	}
 	parent.AddCommand(install, verb("uninstall", "Stops and removes the service; logs and data stay"), verb("start", "Starts the service and waits until it runs"),
-		verb("stop", "Stops the service and waits; pods go on"), verb("status", "Prints what the service is and does"))
+		verb("stop", "Stops the service and waits; pods go on"), verb("status", "Prints what the service is and does"),
+		verb("upgrade", "Puts this program in the place of the service's own and starts it; pods go on"), verb("rollback", "Changes the service's program back to the one before; pods go on"))
 	return parent
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -20,10 +21,13 @@ type scm struct {
 	state  Running
 	writes int
 	broken error // of Start
+	exe    string
 }
 
-func (m *scm) Elevated() bool              { return !m.user }
-func (m *scm) Executable() (string, error) { return `C:\Program Files\k\kubelet.exe`, nil }
+func (m *scm) Elevated() bool { return !m.user }
+func (m *scm) Executable() (string, error) {
+	return cmp.Or(m.exe, `C:\Program Files\k\kubelet.exe`), nil
+}
 
 func (m *scm) Read(string) (*Registration, *Running, error) {
 	if m.have == nil {

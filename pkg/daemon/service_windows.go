@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
-// AddServiceCommand adds `service install|uninstall|start|stop|status` to a program's command.
+// AddServiceCommand adds `service install|uninstall|start|stop|status|upgrade|rollback` to a program's command.
 func AddServiceCommand(root *cobra.Command, program Program) {
 	root.AddCommand(newServiceCommand(&serviceCommand{program: program, manager: windowsServices{}, out: os.Stdout, lookup: os.LookupEnv}))
 }

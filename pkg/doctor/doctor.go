@@ -7,6 +7,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
 )
@@ -222,14 +224,11 @@ func server(s Server) (out []network.Finding) {
 	default:
 		out = append(out, good("the clock is the API server's"))
 	}
-	var theirs, ours int
-	_, errTheirs := fmt.Sscanf(s.Version, "v1.%d", &theirs)
-	_, errOurs := fmt.Sscanf(s.Ours, "v1.%d", &ours)
-	switch {
-	case errTheirs != nil || errOurs != nil:
-		out = append(out, fault("see what answers at the kubeconfig's address", "the API server's version is %q", s.Version))
-	case ours > theirs || theirs-ours > 3:
-		out = append(out, fault("upgrade the older of the two: a node may be up to three minor versions behind, never ahead", "the API server has %s, this speaks %s", s.Version, s.Ours))
+	switch err := kubeclient.CheckSkew(s.Version, s.Ours); {
+	case errors.Is(err, kubeclient.ErrNoVersion):
+		out = append(out, fault("see what answers at the kubeconfig's address", "%v", err))
+	case err != nil:
+		out = append(out, fault("upgrade the older of the two", "%v", err))
 	default:
 		out = append(out, good("the API server has %s, this speaks %s", s.Version, s.Ours))
 	}

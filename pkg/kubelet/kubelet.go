@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
@@ -103,6 +104,7 @@ type Kubelet struct {
 	guard    *guard.Guard
 	figures  *stats.Collector
 	shutdown *shutdown
+	versions discovery.ServerVersionInterface // of the API server
 	recorder
 }
 
@@ -113,7 +115,7 @@ type recorder struct {
 
 // New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
 func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
-	k := &Kubelet{cfg: cfg, settled: make(chan struct{})}
+	k := &Kubelet{cfg: cfg, settled: make(chan struct{}), versions: client.Discovery()}
 	err := cfg.Shutdown.Check()
 	if err != nil {
 		return nil, err
@@ -243,6 +245,15 @@ func (k *Kubelet) nodeChanged(n *v1.Node) {
 	}
 }
 
+// followVersion waits for the Node, on which Events are.
+func (k *Kubelet) followVersion(ctx context.Context) {
+	select {
+	case <-k.node.Registered():
+		kubeclient.FollowVersion(ctx, k.versions, daemon.Kubernetes, clock.RealClock{}, k.nodeEvent)
+	case <-ctx.Done():
+	}
+}
+
 // runNode waits a moment for the network, so that an agent that comes back does not tell the cluster that its node is not ready only
 // because nobody has looked yet. A Node that is new has no range before it exists, and then the wait is for nothing.
 func (k *Kubelet) runNode(ctx context.Context) error {
@@ -339,6 +350,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	if k.serving != nil {
 		parts["serving certificate"] = k.serving.Run
 	}
+	go k.followVersion(ctx)
 	ended := make(chan error, len(parts))
 	for name, run := range parts {
 		go func() {

@@ -171,15 +171,18 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 	if w.table, err = routes.NewTable(); err != nil || o.cleanup {
 		return w, err
 	}
-	w.config, err = kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
+	w.config, err = o.clientConfig()
+	return w, err
+}
+
+// clientConfig is how the API server is reached.
+func (o *options) clientConfig() (*rest.Config, error) {
+	config, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
 		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst, ContentType: o.kubeAPIContentType})
-	if err != nil {
-		return nil, err
+	if err == nil && o.kubeconfig != "" && o.master != "" {
+		config.Host = o.master // as upstream has it, the flag wins over the file
 	}
-	if o.kubeconfig != "" && o.master != "" {
-		w.config.Host = o.master // as upstream has it, the flag wins over the file
-	}
-	return w, nil
+	return config, err
 }
 
 // tellKubelet leaves word of what is wrong with this host's way to others, for the condition that only the kubelet may write.
@@ -230,6 +233,9 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		return err
 	}
+	go kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, func(kind, reason, message string) {
+		events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
+	})
 	// From here on the host is changed.
 	sys.openFirewall(ctx)
 	if s.backEnd != byPortProxy {

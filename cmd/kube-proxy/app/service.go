@@ -8,6 +8,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeclient"
 )
 
 // service is the proxy as Windows' service manager knows it.
@@ -15,15 +16,36 @@ var service = daemon.Program{
 	Name: "kube-proxy", Title: "Kubernetes proxy (winkube)", About: "Serves the Services of the Kubernetes cluster on this node.",
 	Env:   []string{envInterface, "KUBE_NETWORK", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"},
 	Check: checkService,
+	Skew:  skew,
+}
+
+func parseFlags(args []string) (*options, *pflag.FlagSet, error) {
+	o, fs := &options{}, pflag.NewFlagSet("proxy", pflag.ContinueOnError)
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	return o, fs, fs.Parse(args)
+}
+
+// skew asks the API server of a service's flags for its version.
+func skew(args []string) error {
+	o, fs, err := parseFlags(args)
+	if err != nil {
+		return err
+	}
+	if err := o.readConfig(fs); err != nil {
+		return err
+	}
+	config, err := o.clientConfig()
+	if err != nil {
+		return err
+	}
+	return kubeclient.AskSkew(config, daemon.Kubernetes)
 }
 
 // checkService looks at a service's flags as run would, so that a mistake is seen by who makes it and not by the event log.
 func checkService(args []string) (time.Duration, error) {
-	o := &options{}
-	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
-	if err := fs.Parse(args); err != nil {
+	o, fs, err := parseFlags(args)
+	if err != nil {
 		return 0, err
 	}
 	if fs.NArg() > 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeclient"
 )
 
 // service is the kubelet as Windows' service manager knows it.
@@ -16,6 +17,7 @@ var service = daemon.Program{
 	Name: "kubelet", Title: "Kubernetes kubelet (winkube)", About: "Runs the pods of this Kubernetes node with Docker.",
 	Env:   []string{"CONTAINER_NETWORK", "DOCKER_HOST", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"},
 	Check: checkService,
+	Skew:  skew,
 }
 
 // afterPods is what the kubelet itself needs to stop, beside its pods.
@@ -51,4 +53,24 @@ func checkService(args []string) (time.Duration, error) {
 		return 0, o.file.Located(err)
 	}
 	return cfg.Shutdown.Grace + afterPods, nil
+}
+
+// skew asks the API server of a service's flags for its version.
+func skew(args []string) error {
+	o, flags, err := parseFlags(args)
+	if err != nil {
+		return err
+	}
+	facts, err := host.Read()
+	if err != nil {
+		return err
+	}
+	if err := o.readFiles(flags, facts.OS); err != nil {
+		return err
+	}
+	config, err := o.clientConfig()
+	if err != nil {
+		return err
+	}
+	return kubeclient.AskSkew(config, daemon.Kubernetes)
 }

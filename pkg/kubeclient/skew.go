@@ -1,0 +1,79 @@
+package kubeclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// ErrNoVersion: what answers names no version of Kubernetes.
+var ErrNoVersion = errors.New("no version of Kubernetes")
+
+// maxSkew is how many minor versions a node may be behind (Kubernetes' version skew policy).
+const maxSkew = 3
+
+// CheckSkew says why a node agent of version ours does not go with an API server of version server; both like v1.36.3. nil: it does.
+func CheckSkew(server, ours string) error {
+	var theirs, own int
+	if _, err := fmt.Sscanf(server, "v1.%d", &theirs); err != nil {
+		return fmt.Errorf("the API server's version is %q: %w", server, ErrNoVersion)
+	}
+	if _, err := fmt.Sscanf(ours, "v1.%d", &own); err != nil {
+		return fmt.Errorf("our version is %q: %w", ours, ErrNoVersion)
+	}
+	if own > theirs || theirs-own > maxSkew {
+		return fmt.Errorf("the API server has %s, this speaks %s: a node may be up to three minor versions older than its API server, never newer", server, ours)
+	}
+	return nil
+}
+
+// askTimeout bounds AskSkew.
+const askTimeout = 10 * time.Second
+
+// AskSkew is CheckSkew with the version that the API server of config answers. One that does not answer is an error too.
+func AskSkew(config *rest.Config, ours string) error {
+	config = rest.CopyConfig(config)
+	config.Timeout = askTimeout
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return err
+	}
+	info, err := client.ServerVersion()
+	if err != nil {
+		return fmt.Errorf("the API server does not tell its version: %s", oneLine(err))
+	}
+	return CheckSkew(info.GitVersion, ours)
+}
+
+// versionEvery is how often FollowVersion asks: control planes are upgraded under nodes that run.
+const versionEvery = time.Hour
+
+// FollowVersion logs the API server's version beside ours, at once and whenever it changes, until ctx ends. What is wrong is told as an Event too.
+func FollowVersion(ctx context.Context, server discovery.ServerVersionInterface, ours string, clk clock.WithTicker, tell func(kind, reason, message string)) {
+	ticker := clk.NewTicker(versionEvery)
+	defer ticker.Stop()
+	for last := ""; ctx.Err() == nil; {
+		if info, err := server.ServerVersion(); err != nil {
+			klog.V(2).InfoS("The API server does not tell its version", "err", err)
+		} else if info.GitVersion != last {
+			last = info.GitVersion
+			if err := CheckSkew(last, ours); err != nil {
+				klog.InfoS("Warning: versions do not go together", "reason", err.Error())
+				tell(v1.EventTypeWarning, "VersionSkew", err.Error())
+			} else {
+				klog.InfoS("The API server's version goes with ours", "server", last, "ours", ours)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C():
+		}
+	}
+}
