@@ -38,6 +38,8 @@ func known(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case windows.NewLazySystemDLL("vmcompute.dll").Load() != nil:
+		return fmt.Errorf("%s: %w", what, ErrNoContainers)
 	case slices.ContainsFunc(down, is):
 		return fmt.Errorf("%s: %w: %w", what, ErrDown, err)
 	case hcn.IsNotFoundError(err), slices.ContainsFunc(missing, is):

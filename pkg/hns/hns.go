@@ -15,7 +15,9 @@ var (
 	// ErrNotFound: there is no such object.
 	ErrNotFound = errors.New("not found in HNS")
 	// ErrDown: the service does not answer. What it has is unknown then, and never nothing.
-	ErrDown = errors.New("HNS does not run")
+	ErrDown = errors.New("HNS does not run (Start-Service hns)")
+	// ErrNoContainers: there is no HNS at all.
+	ErrNoContainers = errors.New("this Windows lacks the feature Containers (Install-WindowsFeature Containers; Restart-Computer)")
 	// ErrOld: this Windows has no second version of HNS' interface, and so no load balancers or l2bridge networks of ours.
 	ErrOld = errors.New("this Windows has no computenetwork.dll (Windows Server 2019 has)")
 )

@@ -294,13 +294,16 @@ func (m *Manager) compare(ctx context.Context) (Condition, error) {
 	if m.guard.ruined != nil {
 		return m.refused(addressLost, m.guard.ruined)
 	}
+	overlap := m.overlaps(state, networks, around)
+	if wrong := m.forbids(state, networks, around, overlap); wrong.Reason != "" {
+		return m.refused(wrong.Reason, errors.New(wrong.Message))
+	}
 	if err := m.save(networks, &state); err != nil {
 		return Condition{}, m.failed(err)
 	}
 	if err := m.prepare(ctx, networks, &state); err != nil {
-		return Condition{}, m.failed(err)
+		return overlap, m.failed(err)
 	}
-	overlap := m.overlaps(state, networks, around)
 	have, err := m.existing(ctx, networks, state.Network)
 	if err != nil {
 		return overlap, m.failed(err)

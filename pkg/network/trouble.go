@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ const (
 	rangeOverlaps = "PodCIDROverlaps"
 	noNetwork     = "NetworkMissing"
 	addressLost   = "HostAddressLost"
+	noAdapter     = "AdapterMissing"
 	noPlugins     = "CNINotReady"
 	routeConflict = "RouteConflict" // the proxy says so
 )
@@ -59,7 +61,7 @@ func (t *trouble) recall(n *v1.Node) {
 			continue
 		}
 		switch c.Reason {
-		case rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork, addressLost, noPlugins, routeConflict:
+		case rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork, addressLost, noAdapter, noPlugins, routeConflict:
 			t.told = Condition{Reason: c.Reason, Message: c.Message}
 		}
 	}
@@ -134,4 +136,22 @@ func (m *Manager) overlaps(s State, networks []pod.EngineNetwork, around Surroun
 		return Condition{}
 	}
 	return Condition{Reason: rangeOverlaps, Message: strings.Join(found, "; ")}
+}
+
+// forbids is why a network that is not there is not begun: what would stop it half-way, or cost others their addresses, is seen before.
+func (m *Manager) forbids(s State, networks []pod.EngineNetwork, around Surroundings, overlap Condition) Condition {
+	if slices.ContainsFunc(networks, func(n pod.EngineNetwork) bool { return n.Name == s.Network.Name }) {
+		return Condition{}
+	}
+	var names []string
+	for _, l := range around.Links {
+		names = append(names, strconv.Quote(l.Name))
+		if l.Name == m.cfg.Adapter || l.Name == adapterOf(m.cfg.Adapter) {
+			return overlap
+		}
+	}
+	if m.cfg.Platform.OS != "windows" || m.cfg.Adapter == "" || len(names) == 0 {
+		return overlap
+	}
+	return Condition{Reason: noAdapter, Message: fmt.Sprintf("--interface=%s: this host has no such network adapter; it has %s", m.cfg.Adapter, strings.Join(names, ", "))}
 }

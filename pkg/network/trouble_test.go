@@ -116,6 +116,39 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
+// TestForbids: a network that would collide, or whose adapter is not there, is not begun, and is when nothing stands in its way any more. One
+// that is there already stays.
+func TestForbids(t *testing.T) {
+	ctx := t.Context()
+	windows := pod.Platform{OS: "windows", Build: 20348}
+	for reason, test := range map[string]struct {
+		cfg    Config
+		around Surroundings
+		says   string
+	}{
+		rangeOverlaps: {Config{Mode: HostGateway, Platform: onLinux}, Surroundings{Links: []Link{{Name: "tun0", Addrs: prefixes("10.244.1.77/32")}}}, `"tun0"`},
+		noAdapter: {Config{Mode: HostGateway, Platform: windows, Windows: Transparent, Adapter: "Ethernet 7"}, Surroundings{Links: []Link{{Name: "Ethernet"}, {Name: "Wi-Fi"}}},
+			`--interface=Ethernet 7: this host has no such network adapter; it has "Ethernet", "Wi-Fi"`},
+	} {
+		r := newTroubled(t, test.cfg)
+		r.SetNode(nodeWith("10.244.1.0/24"))
+		r.s.mu.Lock()
+		r.s.around = test.around
+		r.s.mu.Unlock()
+		r.lasting(ctx)
+		if !strings.HasPrefix(r.said(), reason+": ") || !strings.Contains(r.said(), test.says) || len(r.e.networks) > 0 || len(r.events) != 1 {
+			t.Errorf("%s: said is %s, told %q, the engine has %v", reason, r.said(), r.events, r.e.networks)
+		}
+		r.s.mu.Lock()
+		r.s.around = Surroundings{Links: []Link{{Name: "vEthernet (Ethernet 7)"}}}
+		r.s.mu.Unlock()
+		r.sync(ctx)
+		if len(r.e.networks) != 1 || r.said() != "available NetworkReady" {
+			t.Errorf("%s: mended, said is %s, the engine has %v", reason, r.said(), r.e.networks)
+		}
+	}
+}
+
 // What an earlier run said is taken back by the next one; what others say stays.
 func TestTroubleRecalled(t *testing.T) {
 	marked := func(reason string) *v1.Node {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -54,6 +55,10 @@ const (
 	longestPause   = 7 * time.Second // between attempts to register, as upstream
 	requestTimeout = 10 * time.Second
 	engineTimeout  = 5 * time.Second // after which the engine is taken for dead
+	// patience is how long one reason must keep the node from being ready before an Event tells it: what a start or a restart brings passes.
+	patience = 3 * time.Second
+	// longestEvent is less than what the API server takes as an Event's message (1024 bytes).
+	longestEvent = 1000
 )
 
 // Manager keeps the Node object and the Lease. All its state belongs to the goroutine of Run.
@@ -70,6 +75,14 @@ type Manager struct {
 	images []v1.ContainerImage // as last listed
 
 	unschedulable bool
+	wrong         complaint
+}
+
+// complaint is why the node is not ready.
+type complaint struct {
+	text  string // "": it is ready
+	since time.Time
+	told  bool
 }
 
 // New makes a Manager. The error names what of config is wrong.
@@ -249,6 +262,7 @@ func (m *Manager) update(ctx context.Context, known *v1.Node, labels map[string]
 	}
 	want := known.DeepCopy()
 	want.Status = Status(in)
+	m.complain(find(want.Status.Conditions, v1.NodeReady))
 	relabelled := label(want, required(in.Facts))
 	relabelled = label(want, labels) || relabelled
 	changed := relabelled || !same(known.Status, want.Status)
@@ -341,6 +355,21 @@ func (m *Manager) emit(before, after v1.NodeStatus) {
 	for _, t := range transitions(m.config.Name, before, after) {
 		klog.InfoS("Node changed", "node", m.config.Name, "reason", t.reason)
 		m.event(t.kind, t.reason, t.message)
+	}
+}
+
+// complain tells in an Event why the node is not ready, once for each reason that lasts.
+func (m *Manager) complain(ready *v1.NodeCondition) {
+	text, now := "", m.parts.Clock.Now()
+	if ready.Status != v1.ConditionTrue {
+		text = ready.Message
+	}
+	switch w := &m.wrong; {
+	case text != w.text:
+		*w = complaint{text: text, since: now}
+	case text != "" && !w.told && now.Sub(w.since) >= patience:
+		w.told = true
+		m.event(v1.EventTypeWarning, ready.Reason, strings.ToValidUTF8(text[:min(len(text), longestEvent)], ""))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -215,6 +216,40 @@ func TestEngineDeathIsSentAtOnce(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("no event %q in:\n%s", want, got)
 		}
+	}
+}
+
+// TestComplains: what keeps the node from being ready is told in one Event, when it has lasted.
+func TestComplains(t *testing.T) {
+	r := newRig(t, Config{})
+	r.start()
+	r.registered()
+	r.quiet()
+	complaints := func() (all []string) {
+		r.quiet()
+		for len(r.events.Events) > 0 {
+			if e := <-r.events.Events; strings.Contains(e, "KubeletNotReady") {
+				all = append(all, e)
+			}
+		}
+		return all
+	}
+	r.set(func() { r.engine = errors.New("connection\nrefused") })
+	r.manager.Kick()
+	r.expect("PATCH")
+	if got := complaints(); len(got) > 0 {
+		t.Errorf("told at once: %q", got)
+	}
+	r.clock.Step(patience)
+	if got := complaints(); len(got) != 1 || got[0] != "Warning KubeletNotReady container runtime is down: connection refused" {
+		t.Errorf("told was %q", got)
+	}
+	r.set(func() { r.engine = errors.New(strings.Repeat("ä", longestEvent)) })
+	r.manager.Kick()
+	r.expect("PATCH")
+	r.clock.Step(patience)
+	if got := complaints(); len(got) != 1 || len(got[0]) > longestEvent+30 || !utf8.ValidString(got[0]) {
+		t.Errorf("another reason is told once: %q", got)
 	}
 }
 
