@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type api struct {
 	objects map[string]runtime.Object // by path
 	changed chan struct{}             // closed and renewed at each change
 	calls   []string
+	version string // of Kubernetes; "": v1.36.3
 }
 
 func newAPI(t *testing.T, objects map[string]runtime.Object) *api {
@@ -65,7 +67,7 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.URL.Path == "/version":
-		fmt.Fprint(w, `{"major":"1","minor":"36","gitVersion":"v1.36.3"}`)
+		fmt.Fprintf(w, `{"gitVersion":%q}`, cmp.Or(a.version, "v1.36.3"))
 	case r.URL.Query().Get("watch") != "":
 		a.watch(w, r)
 	case r.Method == http.MethodGet && known:

@@ -50,6 +50,7 @@ func TestJoin(t *testing.T) {
 			m.hnsRestarts()
 			m.reboots()
 			m.asServices()
+			m.upgrades()
 			m.leaves()
 		})
 	}

@@ -96,6 +96,9 @@ func chosen(name string) ([]int, error) {
 	return []int{build}, nil
 }
 
+// newer is the version of a kubelet.exe to which the service is upgraded.
+const newer = "99.0.0"
+
 // build makes the programs with counters of coverage and with the library that Wine needs; else they are what `make` makes.
 func build(ctx context.Context) error {
 	bin = filepath.Join(cluster.Root, "_output/wine/bin")
@@ -107,9 +110,12 @@ func build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	flags := "-X github.com/winkube/winkube/pkg/daemon.Version=" + strings.TrimSpace(string(version))
-	for exe, pkg := range map[string]string{"kubelet.exe": "./cmd/kubelet", "proxy.exe": "./cmd/kube-proxy"} {
-		if err := rig.Go(ctx, "build", "-cover", "-overlay="+overlay, "-tags=grpcnotrace", "-ldflags="+flags, "-o", filepath.Join(bin, exe), pkg); err != nil {
+	for _, one := range []struct{ exe, pkg, version string }{
+		{"kubelet.exe", "./cmd/kubelet", strings.TrimSpace(string(version))}, {"proxy.exe", "./cmd/kube-proxy", strings.TrimSpace(string(version))},
+		{"newer/kubelet.exe", "./cmd/kubelet", newer},
+	} {
+		flags := "-ldflags=-X github.com/winkube/winkube/pkg/daemon.Version=" + one.version
+		if err := rig.Go(ctx, "build", "-cover", "-overlay="+overlay, "-tags=grpcnotrace", flags, "-o", filepath.Join(bin, one.exe), one.pkg); err != nil {
 			return err
 		}
 	}

@@ -238,7 +238,12 @@ func (m *member) startProxy() {
 
 // agent prepares one of our programs.
 func (m *member) agent(exe string, flags []string) *exec.Cmd {
-	cmd := m.Command(m.Context(), filepath.Join(bin, exe), flags...)
+	return m.agentAt(filepath.Join(bin, exe), flags)
+}
+
+// agentAt prepares one that lies elsewhere.
+func (m *member) agentAt(path string, flags []string) *exec.Cmd {
+	cmd := m.Command(m.Context(), path, flags...)
 	for name, value := range m.environment() {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}

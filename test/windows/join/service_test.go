@@ -2,8 +2,12 @@ package join
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -18,7 +22,11 @@ func (m *member) asServices() {
 	m.proxy.stop()
 	m.did("ended in order on Ctrl-C", fmt.Sprintf("%d, %d", m.kubelet.cmd.ProcessState.ExitCode(), m.proxy.cmd.ProcessState.ExitCode()))
 	begin := time.Now()
+	if err := m.Own(m.Path(`C:\k`)); err != nil {
+		m.Fatal(err)
+	}
 	for i, flags := range [][]string{m.kubeletFlags(), m.proxyFlags()} {
+		m.copyProgram(services[i].exe)
 		one := services[i]
 		m.does(one.exe, one.name+": installed; it starts with Windows", append([]string{"install"}, flags...)...)
 		m.does(one.exe, one.name+": is installed as wanted", "install")
@@ -41,10 +49,54 @@ func (m *member) asServices() {
 	}
 }
 
+// copyProgram lays a program out on drive C, where an upgrade may change it.
+func (m *member) copyProgram(exe string) {
+	m.Helper()
+	program, err := os.ReadFile(filepath.Join(bin, exe))
+	if err == nil {
+		err = os.WriteFile(m.Path(`C:\k\`+exe), program, 0o755)
+	}
+	if err != nil {
+		m.Fatal(err)
+	}
+}
+
+// upgrades has a kubelet.exe of another version take the place of the service's, and the one before come back. No pod is restarted.
+func (m *member) upgrades() {
+	m.Helper()
+	before := m.containers()
+	begin := time.Now()
+	m.doesWith(filepath.Join(bin, "newer", "kubelet.exe"), "version "+newer+" runs in the place of the one before", "upgrade")
+	m.until(time.Minute, "Node Ready after an upgrade", func(ctx context.Context) error { return m.ready(ctx, begin) })
+	m.served(30*time.Second, "a log of version "+newer, func(context.Context) error {
+		text, err := os.ReadFile(m.Path(`C:\var\log\kubelet\kubelet.log`))
+		if err == nil && !strings.Contains(string(text), fmt.Sprintf("version=%q", newer)) {
+			err = errors.New("no kubelet of that version was started")
+		}
+		return err
+	})
+	m.inPod("my-secret-pod env")
+	m.did("service upgrade: Node Ready", seconds(time.Since(begin)))
+	begin = time.Now()
+	m.does("kubelet.exe", "the version before runs again", "rollback")
+	m.until(time.Minute, "Node Ready after a roll-back", func(ctx context.Context) error { return m.ready(ctx, begin) })
+	m.did("service rollback: Node Ready", seconds(time.Since(begin)))
+	if after := m.containers(); !slices.Equal(before, after) {
+		m.Errorf("containers before: %v\nafter: %v", before, after)
+	}
+	m.did("containers kept over both", strconv.Itoa(len(before)))
+}
+
 // does runs `EXE service VERB` and wants a text in what it prints.
 func (m *member) does(exe, want string, args ...string) string {
 	m.Helper()
-	out, err := m.agent(exe, append([]string{"service"}, args...)).CombinedOutput()
+	return m.doesWith(`C:\k\`+exe, want, args...)
+}
+
+// doesWith is does with the program at a path.
+func (m *member) doesWith(exe, want string, args ...string) string {
+	m.Helper()
+	out, err := m.agentAt(exe, append([]string{"service"}, args...)).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), want) {
 		m.Fatalf("%s service %s: %v, want %q:\n%s", exe, args[0], err, want, out)
 	}
@@ -58,7 +110,7 @@ func (m *member) stopServices() {
 		m.does(one.exe, one.name+": stopped already", "stop")
 		m.does(one.exe, one.name+": uninstalled", "uninstall")
 		m.does(one.exe, one.name+": is not installed", "uninstall")
-		out, err := m.agent(one.exe, []string{"service", "start"}).CombinedOutput()
+		out, err := m.agentAt(`C:\k\`+one.exe, []string{"service", "start"}).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "the service is not installed") {
 			m.Errorf("%s service start of none: %v:\n%s", one.exe, err, out)
 		}
