@@ -30,7 +30,7 @@ versions() {
 }
 smoke() {
 	hack/ensure-packages.sh wine
-	WINKUBE_WINE=1 go test -count=1 -timeout 3m ./test/windows ./test/windows/rig
+	WINKUBE_WINE=1 go test -short -count=1 -timeout 3m ./test/windows ./test/windows/rig
 }
 
 mkdir -p _output/tools
