@@ -37,6 +37,12 @@ func TestParseLoad(t *testing.T) {
 	}
 }
 
+func TestWorked(t *testing.T) {
+	if got := worked([]processorTimes{{idle: 70, kernel: 80, user: 20, dpc: 5}, {idle: 0, kernel: 1, user: 2}}); got != 3300*time.Nanosecond {
+		t.Errorf("got %s, want 3.3µs", got)
+	}
+}
+
 func FuzzParseLoad(f *testing.F) {
 	f.Add("cpu 1 2 3 4 5\nMemTotal: 5 kB\npgfault 1\n0 0 0 1/2 3")
 	f.Fuzz(func(t *testing.T, text string) {

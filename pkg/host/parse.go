@@ -83,3 +83,17 @@ func bootID(counter uint64, started time.Time) string {
 	}
 	return started.UTC().Round(time.Minute).Format("20060102T1504Z")
 }
+
+// processorTimes is SYSTEM_PROCESSOR_PERFORMANCE_INFORMATION of Windows: the times of one processor in 100 ns. kernel contains idle.
+type processorTimes struct {
+	idle, kernel, user, dpc, interrupt int64
+	interrupts                         uint32
+}
+
+// worked is what processors did beside waiting.
+func worked(times []processorTimes) (sum time.Duration) {
+	for _, t := range times {
+		sum += time.Duration(t.kernel-t.idle+t.user) * 100
+	}
+	return sum
+}
