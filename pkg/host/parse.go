@@ -86,8 +86,9 @@ func bootID(counter uint64, started time.Time) string {
 
 // processorTimes is SYSTEM_PROCESSOR_PERFORMANCE_INFORMATION of Windows: the times of one processor in 100 ns. kernel contains idle.
 type processorTimes struct {
-	idle, kernel, user, dpc, interrupt int64
-	interrupts                         uint32
+	idle, kernel, user int64
+	_                  [2]int64 // in DPCs and interrupts, which kernel contains
+	_                  uint32   // interrupts
 }
 
 // worked is what processors did beside waiting.
