@@ -136,13 +136,22 @@ func (c *Cluster) schedulerArgv() []string {
 }
 
 // listen opens the port on the machine's loopback by which its users reach the API server. The gateway gets the socket and runs in
-// the control plane's network: a socket stays in the network in which it was opened. The kubeconfig names the port.
+// the control plane's network: a socket stays in the network in which it was opened. The kubeconfig names the port; a gateway that is
+// started anew gets the former one's, for the clients that know it.
 func (c *Cluster) listen() ([]*os.File, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:16443")
-	if err != nil {
-		if listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			return nil, err
+	former := ""
+	if config, err := clientcmd.LoadFromFile(c.Kubeconfig()); err == nil && config.Clusters["winkube"] != nil {
+		former = config.Clusters["winkube"].Server
+	}
+	var listener net.Listener
+	var err error
+	for _, address := range gatewayAddresses(former) {
+		if listener, err = net.Listen("tcp", address); err == nil {
+			break
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	defer listener.Close()
 	file, err := listener.(*net.TCPListener).File()
@@ -155,6 +164,19 @@ func (c *Cluster) listen() ([]*os.File, error) {
 	}
 	config.Clusters["winkube"].Server = "https://" + listener.Addr().String()
 	return []*os.File{file}, clientcmd.WriteToFile(*config, c.Kubeconfig())
+}
+
+// gatewayAddresses are those at which the gateway may listen, the best first: where the former one was, if any, then fixed ports, one per
+// cluster of this machine. They are below those that the kernel gives to connections.
+func gatewayAddresses(former string) []string {
+	var addresses []string
+	if address, ok := strings.CutPrefix(former, "https://"); ok {
+		addresses = append(addresses, address)
+	}
+	for port := 16443; port < 16475; port++ {
+		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	return addresses
 }
 
 // upControl starts the control plane and waits until the API server knows the cluster's own objects and the controllers work. These
