@@ -214,10 +214,7 @@ func (m *Manager) follow(ctx context.Context, dir string) {
 	}
 	defer watcher.Close()
 	for ctx.Err() == nil {
-		at := dir // or what would hold it: the nearest that exists
-		for watcher.Add(at) != nil && at != filepath.Dir(at) {
-			at = filepath.Dir(at)
-		}
+		at := addNearest(watcher.Add, dir)
 		for _, former := range watcher.WatchList() {
 			if former != at {
 				_ = watcher.Remove(former)
@@ -231,6 +228,26 @@ func (m *Manager) follow(ctx context.Context, dir string) {
 			m.settleDown(ctx, watcher)
 		}
 	}
+}
+
+// addNearest adds dir or, of what would hold it, the nearest that exists, and returns what it has added last. What comes to be between the
+// look for it and the watch of what holds it would be told by neither, so that it is looked for once more.
+func addNearest(add func(path string) error, dir string) (at string) {
+	at = dir
+	for add(at) != nil && at != filepath.Dir(at) {
+		at = filepath.Dir(at)
+	}
+	for at != dir {
+		next := dir
+		for filepath.Dir(next) != at {
+			next = filepath.Dir(next)
+		}
+		if add(next) != nil {
+			break
+		}
+		at = next
+	}
+	return at
 }
 
 // quiet is how long a directory has to be without changes before it is read: who writes a file does it in several steps.

@@ -284,6 +284,29 @@ func TestFollowDirectory(t *testing.T) {
 	}
 }
 
+// TestDirectoryComesMeanwhile: what would hold a directory is found missing, and is made before what would hold that is watched.
+func TestDirectoryComesMeanwhile(t *testing.T) {
+	root := t.TempDir()
+	middle, dir := filepath.Join(root, "cni"), filepath.Join(root, "cni", "net.d")
+	for _, test := range []struct{ makes, want string }{{"", root}, {middle, middle}, {dir, dir}} {
+		exists := map[string]bool{root: true}
+		var added []string
+		at := addNearest(func(path string) error {
+			if !exists[path] {
+				return os.ErrNotExist
+			}
+			added = append(added, path)
+			if path == root && test.makes != "" {
+				exists[middle], exists[test.makes] = true, true
+			}
+			return nil
+		}, dir)
+		if at != test.want || added[len(added)-1] != test.want {
+			t.Errorf("%q comes meanwhile: watched %q, want %s", test.makes, added, test.want)
+		}
+	}
+}
+
 func TestModeAndPluginsGoTogether(t *testing.T) {
 	for _, cfg := range []Config{{Mode: CNI, Platform: onLinux}, {Mode: HostGateway, Platform: onLinux}} {
 		parts := Parts{Engine: &engine{}, Host: &system{}}
