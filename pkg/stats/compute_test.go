@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,28 +21,30 @@ import (
 
 // TestHundredContainers: the summary of 100 containers, of each of which HCS takes 50 ms to tell, is there within a second.
 func TestHundredContainers(t *testing.T) {
-	r := newRig(t, "windows", machine(t, true))
-	var views []pod.View
-	for i := range 100 {
-		id := fmt.Sprint(i)
-		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p" + id, UID: types.UID(id)}}
-		views = append(views, pod.View{Pod: p, Observed: pod.Observed{Containers: []pod.Container{{ID: id, Name: "app", State: pod.Running}}}})
-	}
-	r.parts.Pods = func() []pod.View { return views }
-	r.meter.(*compute).measure = func(id string) (hcs.Statistics, error) {
-		<-time.After(50 * time.Millisecond) // what is tested
-		return hcs.Statistics{Commit: uint64(len(id))}, nil
-	}
-	begin := time.Now()
-	all := r.Summary(t.Context(), true)
-	if took := time.Since(begin); took > time.Second || len(all.Pods) != 100 {
-		t.Errorf("%d pods after %s", len(all.Pods), took)
-	}
-	for _, p := range all.Pods {
-		if got := *p.Containers[0].Memory.UsageBytes; got != uint64(len(p.PodRef.UID)) {
-			t.Errorf("pod %s has %d bytes", p.PodRef.UID, got)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "windows", machine(t, true))
+		var views []pod.View
+		for i := range 100 {
+			id := fmt.Sprint(i)
+			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p" + id, UID: types.UID(id)}}
+			views = append(views, pod.View{Pod: p, Observed: pod.Observed{Containers: []pod.Container{{ID: id, Name: "app", State: pod.Running}}}})
 		}
-	}
+		r.parts.Pods = func() []pod.View { return views }
+		r.meter.(*compute).measure = func(id string) (hcs.Statistics, error) {
+			<-time.After(50 * time.Millisecond) // what is tested
+			return hcs.Statistics{Commit: uint64(len(id))}, nil
+		}
+		begin := time.Now()
+		all := r.Summary(t.Context(), true)
+		if took := time.Since(begin); took > time.Second || len(all.Pods) != 100 {
+			t.Errorf("%d pods after %s", len(all.Pods), took)
+		}
+		for _, p := range all.Pods {
+			if got := *p.Containers[0].Memory.UsageBytes; got != uint64(len(p.PodRef.UID)) {
+				t.Errorf("pod %s has %d bytes", p.PodRef.UID, got)
+			}
+		}
+	})
 }
 
 // TestNotInHCS: a container that HCS does not know is measured by the engine; one that neither knows is told.
