@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/proxy/proxytest"
 )
 
 // guest is a pod that answers on 127.0.0.1, by TCP and UDP.
@@ -50,17 +51,6 @@ func guest(t *testing.T) (tcp, udp uint16) {
 	return listener.Addr().(*net.TCPAddr).AddrPort().Port(), packets.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// free is a port on which nothing listens.
-func free(t *testing.T) uint16 {
-	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).AddrPort().Port()
-}
-
 // hear reads what a port of the host says; "" when nothing answers.
 func hear(network string, port uint16) string {
 	conn, err := net.DialTimeout(network, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port).String(), time.Second)
@@ -95,7 +85,7 @@ func TestHostPortsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	port, conflict := free(t), held.Addr().(*net.TCPAddr).AddrPort().Port()
+	port, conflict := proxytest.FreePort(t), held.Addr().(*net.TCPAddr).AddrPort().Port()
 	web := observed("web", pod.HostPort{Port: port, Protocol: v1.ProtocolTCP, ContainerPort: tcp}, pod.HostPort{Port: port, Protocol: v1.ProtocolUDP, ContainerPort: udp})
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -30,12 +30,7 @@ import (
 // free is an address of this machine's loopback at which nobody listens.
 func free(t *testing.T) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return netip.MustParseAddrPort(l.Addr().String())
+	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), proxytest.FreePort(t))
 }
 
 func get(url string) (int, string, error) {
