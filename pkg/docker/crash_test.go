@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
+	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/pod"
@@ -160,12 +162,16 @@ func (r *rig) await(what string, ok func() bool) {
 
 // TestStuckContainer: the engine does not tell of one container. Other pods do not wait for it, also when the agent is new.
 func TestStuckContainer(t *testing.T) {
-	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.CallTimeout = 200 * time.Millisecond })
+	clock := testclock.NewFakeClock(time.Now())
+	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.Clock = clock })
+	r.observers = 1 // so that nobody else waits for an answer when the time is over
 	stuck, well := r.pod("stuck", []string{"pause"}), r.pod("well", []string{"pause"})
 	id := r.run(stuck)[0]
 	r.run(well)
-	defer r.fake.Hang("GET /containers/" + id + "/json")()
-	all, err := r.ObserveAll(t.Context())
+	hangs := "GET /containers/" + id + "/json"
+	var all map[types.UID]pod.Observed
+	release, err := r.hung(hangs, clock, glimpsePatience, func(ctx context.Context) (err error) { all, err = r.ObserveAll(ctx); return err })
+	defer release()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +185,9 @@ func TestStuckContainer(t *testing.T) {
 	if c := o.Containers[0]; c.ID != id || c.Name != "c0" || c.State != pod.Running || c.SandboxID != o.Sandboxes[0].ID {
 		t.Errorf("its container: %+v", c)
 	}
-	if _, err := r.Observe(t.Context(), stuck.UID); err == nil {
+	again, err := r.hung(hangs, clock, r.cfg.CallTimeout, func(ctx context.Context) error { _, err := r.Observe(ctx, stuck.UID); return err })
+	defer again()
+	if err == nil {
 		t.Error("the stuck pod by itself: no error")
 	}
 }
@@ -190,11 +198,17 @@ func TestCommandStartsLate(t *testing.T) {
 	id := r.run(r.pod("late", []string{"pause"}))[0]
 	killed := make(chan string, 1)
 	r.kill = func(_ int, container string) { killed <- container }
+	ctx := newDeadline(t)
 	release := r.fake.Hang("POST /exec/*/start")
 	defer release()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, _, err := r.ExecSync(ctx, id, []string{programPath, "pause"}, 10); !errors.Is(err, context.DeadlineExceeded) {
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := r.ExecSync(ctx, id, []string{programPath, "pause"}, 10)
+		done <- err
+	}()
+	r.requested("POST /exec/*/start")
+	close(ctx.over)
+	if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the engine answers: %v", err)
 	}
 	release()

@@ -21,6 +21,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/pod"
@@ -28,7 +29,8 @@ import (
 
 // TestHang: an engine that does not answer one request makes that one fail in time, and no other.
 func TestHang(t *testing.T) {
-	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.CallTimeout = 150 * time.Millisecond; c.StopSlack = 150 * time.Millisecond })
+	clock := testclock.NewFakeClock(time.Now())
+	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.Clock, c.CallTimeout = clock, 150*time.Millisecond })
 	p := r.pod("hang", []string{"pause"})
 	id := r.run(p)[0]
 	for _, test := range []struct {
@@ -45,8 +47,7 @@ func TestHang(t *testing.T) {
 		{"POST /containers/*/attach", func(ctx context.Context) error { return r.Attach(ctx, id, nil, newBuffer(), nil, false, nil) }},
 		{"GET /containers/*/logs", func(ctx context.Context) error { return r.Logs(ctx, id, &v1.PodLogOptions{}, newBuffer(), nil) }},
 	} {
-		release := r.fake.Hang(test.match)
-		err := test.call(t.Context())
+		release, err := r.hung(test.match, clock, r.cfg.CallTimeout, test.call)
 		var timeout interface{ Timeout() bool }
 		if !errors.As(err, &timeout) || !strings.HasPrefix(err.Error(), "cannot ") || !strings.Contains(err.Error(), "did not answer within 150ms") {
 			t.Errorf("%s hangs: %v", test.match, err)
@@ -67,8 +68,13 @@ func TestHang(t *testing.T) {
 		}
 	}
 	// A stop that hangs ends in a kill.
-	defer r.fake.Hang("POST /containers/*/stop")()
-	r.apply(p, pod.Step{Action: pod.StopContainer, ID: id, Grace: time.Millisecond})
+	release, err := r.hung("POST /containers/*/stop", clock, time.Second+r.cfg.StopSlack, func(ctx context.Context) error {
+		return r.Apply(ctx, p, pod.Step{Action: pod.StopContainer, ID: id, Grace: time.Millisecond})
+	})
+	defer release()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if c := r.container(p, "c0"); c.State != pod.Exited || c.ExitCode != 137 {
 		t.Errorf("%+v", c)
 	}
@@ -108,12 +114,23 @@ func TestObserveCost(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	changes := r.Changes(t.Context())
 	<-changes
+	r.await("the events of images", func() bool { // a stream of its own, which is a request
+		r.images.mu.Lock()
+		defer r.images.mu.Unlock()
+		return r.images.following
+	})
+	var p *v1.Pod
 	for i := range 5 {
-		r.run(r.pod(fmt.Sprintf("p%d", i), []string{"pause"}, []string{"exit", "1"}))
+		p = r.pod(fmt.Sprintf("p%d", i), []string{"pause"}, []string{"exit", "1"})
+		r.run(p)
+		for r.container(p, "c1").State != pod.Exited {
+			<-changes
+		}
 	}
-	p := r.pod("p3", []string{"pause"}, []string{"exit", "1"})
-	r.exited(p, "c1") // has a stream of its own, whose end forgets
-	<-changes
+	last := r.pod("last", []string{"pause"})
+	r.run(last)
+	for <-changes != last.UID { // what was told before it is noted then
+	}
 	settle := func() {
 		for {
 			if _, err := r.ObserveAll(t.Context()); err != nil {

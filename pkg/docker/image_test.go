@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/pod"
@@ -59,7 +60,8 @@ func TestImagesAreListedOnce(t *testing.T) {
 }
 
 func TestPull(t *testing.T) {
-	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.PullProgressDeadline = 200 * time.Millisecond })
+	clock := testclock.NewFakeClock(time.Now())
+	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.Clock, c.PullProgressDeadline = clock, 200*time.Millisecond })
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	r.fake.AddRemote("docker.io/library/web:1", dockertest.Remote{
 		Image: dockertest.Image{Digests: []string{"other@" + digest, "web@" + digest}, User: "www", Size: 42}, Username: "joe", Password: "right",
@@ -77,7 +79,14 @@ func TestPull(t *testing.T) {
 		t.Errorf("by digest: %+v, %v, %v", again, found, err)
 	}
 	r.fake.AddRemote("slow:latest", dockertest.Remote{Stall: true, Messages: []string{`{"id":"a","status":"Downloading","progressDetail":{"current":1}}`}})
-	if _, _, err := r.Pull(t.Context(), "slow", nil); err == nil || !strings.Contains(err.Error(), "no progress for 200ms") {
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := r.Pull(t.Context(), "slow", nil)
+		done <- err
+	}()
+	r.await("the pull", clock.HasWaiters)
+	clock.Step(r.cfg.PullProgressDeadline)
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "no progress for 200ms") {
 		t.Errorf("stalled: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

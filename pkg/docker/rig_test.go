@@ -11,8 +11,10 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +27,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/pod"
@@ -261,6 +264,48 @@ func (r *rig) exited(p *v1.Pod, name string) pod.Container {
 		if _, ok := <-changes; !ok {
 			r.t.Fatalf("container %s did not end", name)
 		}
+	}
+}
+
+// hung makes requests that match wait, has call make one, and lets patience pass on clock when it has come. What the call gives is returned.
+func (r *rig) hung(match string, clock *testclock.FakeClock, patience time.Duration, call func(context.Context) error) (release func(), err error) {
+	r.t.Helper()
+	r.fake.Requests(true)
+	release = r.fake.Hang(match)
+	done := make(chan error, 1)
+	go func() { done <- call(r.t.Context()) }()
+	r.requested(match)
+	clock.Step(patience)
+	return release, <-done
+}
+
+// requested waits until a request that matches has come.
+func (r *rig) requested(match string) {
+	r.t.Helper()
+	r.await(match, func() bool {
+		return slices.ContainsFunc(r.fake.Requests(false), func(request string) bool {
+			ok, _ := path.Match(match, request)
+			return ok
+		})
+	})
+}
+
+// deadline is a context whose time is over when the test says.
+type deadline struct {
+	context.Context
+	over chan struct{}
+}
+
+func newDeadline(t *testing.T) deadline { return deadline{t.Context(), make(chan struct{})} }
+
+func (d deadline) Done() <-chan struct{} { return d.over }
+
+func (d deadline) Err() error {
+	select {
+	case <-d.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }
 

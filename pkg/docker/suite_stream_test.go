@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,15 +115,33 @@ func testExecSync(t *testing.T, r *rig) {
 	if _, _, err := r.ExecSync(t.Context(), id, nil, 10); err == nil {
 		t.Error("no command: no error")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if _, output, err := r.ExecSync(ctx, id, []string{programPath, "stubborn"}, 10); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("timeout: %q, %v", output, err)
+	ctx, done := newDeadline(t), make(chan error, 1)
+	go func() {
+		_, _, err := r.ExecSync(ctx, id, []string{programPath, "stubborn"}, 10)
+		done <- err
+	}()
+	r.await("the command", func() bool { return r.runsCommand(id) })
+	close(ctx.over)
+	if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("timeout: %v", err)
 	}
 	r.apply(p, pod.Step{Action: pod.StopContainer, ID: id})
 	if _, _, err := r.ExecSync(t.Context(), id, []string{programPath, "exit", "0"}, 10); err == nil || !strings.Contains(err.Error(), "not running") {
 		t.Errorf("in a container that does not run: %v", err)
 	}
+}
+
+// runsCommand says whether some command runs in a container.
+func (r *rig) runsCommand(id string) bool {
+	c, err := r.api(r.t.Context())
+	if err != nil {
+		return false
+	}
+	in, err := r.inspect(r.t.Context(), id)
+	return err == nil && slices.ContainsFunc(in.ExecIDs, func(id string) bool {
+		command, err := c.ContainerExecInspect(r.t.Context(), id)
+		return err == nil && command.Running
+	})
 }
 
 func testExec(t *testing.T, r *rig) {
