@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -42,7 +43,7 @@ type registry struct {
 
 func password(user string) string { return user + "-secret" }
 
-// newRegistry serves until the test ends.
+// newRegistry serves until the test ends. The node has none of its images then: a cluster that was kept may have those of an earlier run.
 func newRegistry(t *testing.T, node *lab.Host, port int, basic bool) *registry {
 	t.Helper()
 	r := &registry{t: t, addr: fmt.Sprintf("127.0.0.1:%d", port), basic: basic, manifests: map[string][]byte{}, configs: map[string][]byte{},
@@ -58,6 +59,15 @@ func newRegistry(t *testing.T, node *lab.Host, port int, basic bool) *registry {
 	var listener net.Listener
 	if err == nil {
 		listener, err = listenOn(node, r.addr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := node.Engine().Images(t.Context())
+	for _, image := range left {
+		if strings.HasPrefix(image, r.addr+"/") {
+			err = errors.Join(err, node.Engine().RemoveImage(t.Context(), image))
+		}
 	}
 	if err != nil {
 		t.Fatal(err)

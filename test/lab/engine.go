@@ -155,6 +155,17 @@ func (e *Engine) Tag(ctx context.Context, image, name string) error {
 	return e.call(ctx, http.MethodPost, "/images/"+url.PathEscape(image)+"/tag?"+query.Encode(), nil, nil)
 }
 
+// Images lists the names of all images, with their tags.
+func (e *Engine) Images(ctx context.Context) ([]string, error) {
+	var list []struct{ RepoTags []string }
+	err := e.call(ctx, http.MethodGet, "/images/json", nil, &list)
+	var names []string
+	for _, image := range list {
+		names = append(names, image.RepoTags...)
+	}
+	return names, err
+}
+
 // RemoveImage removes an image by name.
 func (e *Engine) RemoveImage(ctx context.Context, name string) error {
 	return e.call(ctx, http.MethodDelete, "/images/"+url.PathEscape(name), nil, nil)
