@@ -37,6 +37,7 @@ func TestKubeadmJoin(t *testing.T) {
 		if err := client.CoreV1().Nodes().Delete(context.Background(), joiner.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
+		s.noPodsOf(joiner.Name)
 	})
 	before := leftovers(s, joiner)
 	s.shortLives(15 * time.Second)
@@ -80,10 +81,25 @@ func TestKubeadmJoin(t *testing.T) {
 	if after := leftovers(s, joiner); after != before {
 		t.Errorf("left by kubeadm reset:\n%s\nthere was before:\n%s", after, before)
 	}
-	now := int64(0) // nobody is there any more who would say that it ended
-	if err := client.CoreV1().Pods(s.name).Delete(ctx, "joined", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil && !apierrors.IsNotFound(err) {
-		t.Error(err)
-	}
+}
+
+// noPodsOf removes the pods of a node that has gone, of all namespaces: nobody is there any more who would say that they ended, and what
+// collects them in the end would do so in the middle of a later test.
+func (s *space) noPodsOf(node string) {
+	s.Helper()
+	s.eventually(30*time.Second, "no pods of "+node, func(ctx context.Context) error {
+		pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+		if err != nil || len(pods.Items) == 0 {
+			return err
+		}
+		for _, pod := range pods.Items {
+			err = errors.Join(err, client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0)))
+		}
+		if err == nil {
+			err = fmt.Errorf("%d were there", len(pods.Items))
+		}
+		return err
+	})
 }
 
 // leftovers lists what a node leaves on a host: containers, mounts, and files where kubeadm and kubelet write. The CA's certificate directory
