@@ -38,6 +38,7 @@ func newSpace(t *testing.T) *space {
 			diagnose(t, s.name)
 		}
 		ctx := context.Background()
+		s.allRun(ctx)
 		if err := client.CoreV1().Namespaces().Delete(ctx, s.name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
@@ -54,6 +55,35 @@ func newSpace(t *testing.T) *space {
 		return err
 	})
 	return s
+}
+
+// allRun starts what the test has left stopped, so that its failure is not that of the next one too.
+func (s *space) allRun(ctx context.Context) {
+	s.Helper()
+	var stopped []string
+	for _, host := range cluster.Hosts() {
+		for _, name := range host.ProcessNames() {
+			revived, err := host.Process(name).Revive(ctx)
+			if err != nil {
+				s.Error(err)
+			}
+			if revived {
+				stopped = append(stopped, host.Name+" "+name)
+			}
+		}
+	}
+	if len(stopped) == 0 {
+		return
+	}
+	if err := cluster.WaitAPIServer(ctx); err != nil {
+		s.Error(err)
+	}
+	for _, node := range cluster.Nodes {
+		s.nodeReady(node.Name, true, 60*time.Second)
+	}
+	if !s.Failed() {
+		s.Errorf("the test has left stopped: %q", stopped)
+	}
 }
 
 // eventually asks until ok is nil and returns how long it took; it ends the test when patience is over.

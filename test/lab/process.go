@@ -121,6 +121,14 @@ func (p *Process) Ensure(ctx context.Context) error {
 	return p.Start(ctx)
 }
 
+// Revive starts the process if it should run and does not, and says whether it did.
+func (p *Process) Revive(ctx context.Context) (bool, error) {
+	if !p.wanted() || p.Running() {
+		return false, nil
+	}
+	return true, p.Start(ctx)
+}
+
 // Start starts the process; a running one is left alone. It does not wait until the program is ready.
 func (p *Process) Start(context.Context) error {
 	p.mu.Lock()
