@@ -187,8 +187,16 @@ func (e *Engine) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
 	}
 	switch r.Method + " " + verb {
 	case "POST start":
-		_, _ = io.Copy(io.Discard, r.Body) // what follows on the connection is the command's input
-		e.startExec(w, c)
+		var how container.ExecStartOptions
+		body, err := io.ReadAll(r.Body) // what follows on the connection is the command's input
+		if err == nil {
+			err = json.Unmarshal(body, &how)
+		}
+		if err != nil {
+			refuse(w, http.StatusBadRequest, "invalid request body: %v", err)
+			return
+		}
+		e.startExec(w, c, how.Detach)
 	case "GET json":
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -214,7 +222,8 @@ func (e *Engine) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
 	}
 }
 
-func (e *Engine) startExec(w http.ResponseWriter, c *command) {
+// startExec starts a command and serves its streams until it ends; detached, it has none.
+func (e *Engine) startExec(w http.ResponseWriter, c *command, detached bool) {
 	e.mu.Lock()
 	if c.process != nil || !c.box.running {
 		e.mu.Unlock()
@@ -234,6 +243,10 @@ func (e *Engine) startExec(w http.ResponseWriter, c *command) {
 	}
 	run, down := c.process, e.down
 	e.mu.Unlock()
+	if detached && program != nil {
+		w.WriteHeader(http.StatusOK)
+		return
+	}
 	conn, in, err := takeOver(w)
 	if err != nil {
 		return
