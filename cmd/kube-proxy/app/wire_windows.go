@@ -33,35 +33,47 @@ func adapterExists(name string) bool {
 	return err == nil
 }
 
-// ownAddresses are those of the internal switch, which is made where it is missing.
-func ownAddresses(ctx context.Context) (relay.Addresses, error) {
-	if err := makeSwitch(ctx); err != nil {
-		return nil, err
+// switchAdapter is the name that the switch's adapter has; empty: there is none.
+func switchAdapter() string {
+	if i := slices.IndexFunc(switchAdapters, adapterExists); i >= 0 {
+		return switchAdapters[i]
 	}
-	name := switchAdapters[slices.IndexFunc(switchAdapters, adapterExists)]
-	addresses, err := relay.NewAddresses(name)
-	return &onSwitch{Addresses: addresses, exists: func() bool { return adapterExists(name) }, make: makeSwitch}, err
+	return ""
 }
 
-// makeSwitch makes the switch and waits for its adapter.
-func makeSwitch(ctx context.Context) error {
+// ownAddresses are those of the internal switch, which is made where it is missing.
+func ownAddresses(ctx context.Context) (relay.Addresses, error) {
+	name, err := makeSwitch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := relay.NewAddresses(name)
+	again := func(ctx context.Context) error { _, err := makeSwitch(ctx); return err }
+	return &onSwitch{Addresses: addresses, exists: func() bool { return adapterExists(name) }, make: again}, err
+}
+
+// makeSwitch makes the switch, waits for its adapter and returns that one's name. It looks every second as well, for a look may fail.
+func makeSwitch(ctx context.Context) (string, error) {
 	if adapterExists(switchAdapters[0]) {
-		return nil
+		return switchAdapters[0], nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, adapterWait)
 	defer cancel()
 	hints, watched := network.NewHost().Changes(ctx)
 	if err := hns.MakeInternal(internalSwitch); err != nil {
-		return fmt.Errorf("cannot make the switch %s for service addresses (%s can name an interface instead): %w", internalSwitch, envInterface, err)
+		return "", fmt.Errorf("cannot make the switch %s for service addresses (%s can name an interface instead): %w", internalSwitch, envInterface, err)
 	}
-	for !slices.ContainsFunc(switchAdapters, adapterExists) {
+	for {
+		if name := switchAdapter(); name != "" {
+			return name, nil
+		}
 		select {
 		case <-hints:
+		case <-time.After(time.Second):
 		case <-ctx.Done():
-			return fmt.Errorf("the switch %s has no adapter %q after %s; %v", internalSwitch, switchAdapters[0], adapterWait, watched)
+			return "", fmt.Errorf("the switch %s has no adapter %q after %s; %v", internalSwitch, switchAdapters[0], adapterWait, watched)
 		}
 	}
-	return nil
 }
 
 // removeOwn removes the addresses on the switch, and the switch if it is one that HNS made.
