@@ -132,7 +132,7 @@ route 10.244.2.0/24 via 192.168.1.2 on "eth0" metric 256
 	}
 }
 
-// TestNotifications: a subscriber hears that it is one, then of each change of its kind.
+// TestNotifications: a subscriber is answered, hears that it is one, then of each change of its kind.
 func TestNotifications(t *testing.T) {
 	h := New(&calls.Log{})
 	read(t, h)
@@ -141,8 +141,8 @@ func TestNotifications(t *testing.T) {
 		heard <- kind
 		return nil
 	})
-	if got := <-heard; got != initial {
-		t.Errorf("at first %d, want %d", got, initial)
+	if result, got := <-heard, <-heard; result != 0 || got != initial {
+		t.Errorf("the subscription's result is %d, then %d, want 0 and %d", result, got, initial)
 	}
 	h.Call("CreateUnicastIpAddressEntry", [][]byte{addressRow(1, "10.96.0.10", 32, 1)})
 	h.Call("CreateIpForwardEntry2", [][]byte{routeRow(1, "10.244.2.0/24", "192.168.1.2", 256)})

@@ -37,8 +37,8 @@ func Notifies(function string) bool {
 	return function == kindRoute || function == kindAddress || function == kindInterface
 }
 
-// Subscribe sends changes until ctx ends or send fails. arguments are the family, which is not looked at, and whether to tell at once that
-// the subscription stands (MibInitialNotification).
+// Subscribe answers a subscription with its result, and goes on to send changes until ctx ends or send fails: nothing that happens after the answer
+// is missed. arguments are the family, which is not looked at, and whether to tell at once that the subscription stands (MibInitialNotification).
 func (h *Host) Subscribe(ctx context.Context, function string, arguments []byte, send func(kind uint32, row []byte) error) {
 	s := &subscriber{function, make(chan event, 1000)}
 	h.mu.Lock()
@@ -53,6 +53,9 @@ func (h *Host) Subscribe(ctx context.Context, function string, arguments []byte,
 		delete(h.subscribers, s)
 		h.mu.Unlock()
 	}()
+	if send(0, nil) != nil {
+		return
+	}
 	for {
 		select {
 		case <-ctx.Done():

@@ -176,7 +176,8 @@ DWORD WINAPI sim_ConvertInterfaceLuidToIndex(const NET_LUID *luid, NET_IFINDEX *
 
 DWORD WINAPI sim_SetCurrentThreadCompartmentId(DWORD id) { return row_call("iphelper SetCurrentThreadCompartmentId", &id, sizeof id); }
 
-/* Change notifications: a connection stays open on which the simulator sends one answer per change, its result the kind, its field the row. */
+/* Change notifications: a connection stays open on which the simulator sends the subscription's result and then one answer per change, its result
+ * the kind, its field the row. */
 struct notification { SOCKET socket; HANDLE thread; PVOID context; void (WINAPI *callback)(PVOID, PVOID, MIB_NOTIFICATION_TYPE); };
 
 static DWORD WINAPI deliver(LPVOID p)
@@ -199,10 +200,16 @@ static DWORD subscribe(const char *function, ADDRESS_FAMILY family, void *callba
 	struct notification *n = calloc(1, sizeof *n);
 	if (!n || !handle || !callback)
 		return free(n), ERROR_INVALID_PARAMETER;
+	struct answer a = {NO_SIMULATOR};
 	n->callback = callback, n->context = context;
 	n->socket = wire_open(function, f, 1);
-	if (n->socket == INVALID_SOCKET || !(n->thread = CreateThread(NULL, 0, deliver, n, 0, NULL)))
-		return free(n), NO_SIMULATOR;
+	if (n->socket == INVALID_SOCKET || !wire_answer(n->socket, &a) || a.result != 0 || !(n->thread = CreateThread(NULL, 0, deliver, n, 0, NULL))) {
+		if (n->socket != INVALID_SOCKET)
+			closesocket(n->socket);
+		free(n);
+		return a.result ? a.result : NO_SIMULATOR;
+	}
+	wire_free(&a);
 	*handle = n;
 	return 0;
 }
