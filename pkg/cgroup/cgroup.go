@@ -226,7 +226,7 @@ func (t *Tree) Remove(ctx context.Context, g Group) error {
 		return errors.New("cannot remove the root of the cgroups: name a cgroup below it")
 	}
 	if t.systemd != nil {
-		if _, err := t.files.list(t.dir(t.written()[0], g)); missing(err) {
+		if !t.Has(g) {
 			return nil
 		}
 		return t.systemd.stop(ctx, sliceName(slices.Concat(t.root, g)))
@@ -238,6 +238,12 @@ func (t *Tree) Remove(ctx context.Context, g Group) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Has says whether the cgroup is there.
+func (t *Tree) Has(g Group) bool {
+	_, err := t.files.list(t.dir(t.written()[0], g))
+	return !missing(err)
 }
 
 func (t *Tree) removeAll(dir string) error {

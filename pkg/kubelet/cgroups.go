@@ -53,12 +53,13 @@ type cgroups struct {
 	ready atomic.Bool // tree is there
 	clock clock.WithTicker
 	event func(kind, reason, message string) // on the Node
+	done  func(operation string, took time.Duration)
 	// weight is what all burstable pods request, in thousandths of a CPU; the newest counts.
 	weight chan int64
 }
 
-func newCgroups(cfg CgroupConfig, event func(kind, reason, message string)) *cgroups {
-	return &cgroups{cfg: cfg, clock: clock.RealClock{}, event: event, weight: make(chan int64, 1)}
+func newCgroups(cfg CgroupConfig, event func(kind, reason, message string), done func(operation string, took time.Duration)) *cgroups {
+	return &cgroups{cfg: cfg, clock: clock.RealClock{}, event: event, done: done, weight: make(chan int64, 1)}
 }
 
 func group(p *v1.Pod) cgroup.Group {
@@ -81,7 +82,13 @@ func (c *cgroups) Parent(p *v1.Pod) string { return c.tree.Parent(group(p)) }
 
 // Limit implements pod.Cgroups.
 func (c *cgroups) Limit(ctx context.Context, p *v1.Pod, r pod.Resources) error {
-	return c.tree.Set(ctx, group(p), c.limits(p, r))
+	begin, operation := c.clock.Now(), "create"
+	if c.tree.Has(group(p)) {
+		operation = "update"
+	}
+	err := c.tree.Set(ctx, group(p), c.limits(p, r))
+	c.done(operation, c.clock.Since(begin))
+	return err
 }
 
 // Limits implements pod.Cgroups.
@@ -95,10 +102,12 @@ func (c *cgroups) Limits(p *v1.Pod) (*pod.Resources, error) {
 
 // Remove implements pod.Cgroups. The class of a pod that is known by its UID alone is found by looking.
 func (c *cgroups) Remove(ctx context.Context, uid types.UID) error {
+	begin := c.clock.Now()
 	var errs []error
 	for _, class := range classGroups {
 		errs = append(errs, c.tree.Remove(ctx, append(append(cgroup.Group{}, class...), podPrefix+string(uid))))
 	}
+	c.done("destroy", c.clock.Since(begin))
 	return errors.Join(errs...)
 }
 

@@ -50,7 +50,7 @@ func (k *Kubelet) makeGuard(volumes *volume.Manager) *guard.Guard {
 func (k *Kubelet) watchOOM(ctx context.Context) error {
 	err := host.WatchOOM(ctx, func(v host.Victim) {
 		klog.InfoS("The machine is out of memory: the kernel has ended a process", "name", v.Name, "pid", v.PID)
-		k.nodeEvent(v1.EventTypeWarning, "SystemOOM", fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", v.Name, v.PID))
+		k.nodeEvent(v1.EventTypeWarning, "SystemOOM", fmt.Sprintf("the machine is out of memory: the kernel ended process %s (pid %d)", v.Name, v.PID))
 	})
 	if err != nil {
 		klog.InfoS("No Event will tell of processes that the kernel ends when the machine is out of memory", "err", err)

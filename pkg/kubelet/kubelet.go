@@ -130,7 +130,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		return nil, err
 	}
 	imageVolumes := &imageVolumes{Engine: k.engine}
-	parts := volume.Parts{Objects: k.objects, Images: imageVolumes, Clock: clock.RealClock{}}
+	parts := volume.Parts{Objects: k.objects, Images: imageVolumes, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared}
 	volumes, err := volume.New(volume.Config{Root: cfg.RootDir, Platform: cfg.Platform}, parts)
 	if err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
 		Source: pod.NewSource(cfg.Source), Runtime: counted{connecting{k.engine, k.network}, cfg.Counters}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
 		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine), probes}, Executor: k.engine,
-		HostPorts: k.ports, Events: events, Clock: clock.RealClock{},
+		HostPorts: k.ports, Events: events, Timing: cfg.Counters, Clock: clock.RealClock{},
 	}))
 
 	if err := k.objects.OnNode(k.nodeChanged); err != nil {
@@ -188,7 +188,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		Pods:           lookup{k.pods}, Engine: k.engine, Observer: k.engine,
 		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
 		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
-		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Volumes: volumes.Usage, Version: daemon.Kubernetes, Certificates: k.certificates()}, cfg.Counters),
+		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Volumes: volumes.Usage, Plugin: volumes.Plugin, Version: daemon.Kubernetes, Certificates: k.certificates()}, cfg.Counters),
 		StatsSummary: k.figures.SummaryHandler(), MetricsResource: k.figures.ResourceHandler(), MetricsCadvisor: k.figures.CadvisorHandler(), MetricsProbes: probes,
 		NodeLogs: k.nodeLogs(), DebugPods: debugHandler(k.pods), Configz: cfg.Configz,
 	})
@@ -209,7 +209,7 @@ func freshNode(client kubernetes.Interface, name string) *v1.Node {
 // withCgroups gives pods cgroups where that is wanted.
 func (k *Kubelet) withCgroups(parts pod.Parts) pod.Parts {
 	if k.cfg.Cgroups.PerQoS {
-		k.cgroups = newCgroups(k.cfg.Cgroups, k.nodeEvent)
+		k.cgroups = newCgroups(k.cfg.Cgroups, k.nodeEvent, k.cfg.Counters.Cgroup)
 		parts.Cgroups, parts.Admitter = k.cgroups, newWeighed(parts.Admitter, k.cgroups.weight)
 	}
 	return parts

@@ -98,6 +98,7 @@ func (w *worker) reckon() {
 			w.know.Began = now.Add(-max(now.Sub(start.Time), 0))
 		}
 		w.tellResize(&before, &w.know.Last)
+		w.timing.status(w.know.Last.Phase, now)
 	}
 	w.final = w.know.Phase == Terminated
 }

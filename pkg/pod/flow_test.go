@@ -39,6 +39,7 @@ type world struct {
 	cgroups  *podtest.Cgroups // nil but on Linux
 	admitter *podtest.Admitter
 	platform pod.Platform
+	timing   pod.Timing // nil: nobody wants to know
 
 	manager *pod.Manager
 	cancel  context.CancelFunc
@@ -71,7 +72,7 @@ func (w *world) begin() {
 	w.admitter.MaxCPU.Store(former.MaxCPU.Load())
 	parts := pod.Parts{
 		Source: w.api, Runtime: w.engine, Resolver: resolver, Volumes: w.disk, Objects: w.api, Status: w.api, Admitter: w.admitter,
-		Prober: w.engine, Executor: w.engine, Events: events, Clock: clock.RealClock{},
+		Prober: w.engine, Executor: w.engine, Events: events, Timing: w.timing, Clock: clock.RealClock{},
 	}
 	if w.cgroups != nil {
 		parts.Cgroups = w.cgroups

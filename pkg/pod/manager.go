@@ -61,7 +61,7 @@ type Feed interface {
 	Run(ctx context.Context, out chan<- Update) error
 }
 
-// Parts are what a Manager works with. All are needed but Status, Cgroups, Attacher and HostPorts.
+// Parts are what a Manager works with. All are needed but Status, Cgroups, Attacher, HostPorts and Timing.
 type Parts struct {
 	Source    Feed
 	Runtime   Runtime
@@ -76,6 +76,7 @@ type Parts struct {
 	Prober    Prober
 	Executor  Executor
 	Events    record.EventRecorder
+	Timing    Timing // nil: nobody wants to know
 	Clock     clock.WithTicker
 }
 

@@ -21,6 +21,7 @@ func (w *worker) launch(step Step, now time.Time) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	op := &operation{step: step, cancel: cancel, since: now}
 	w.announce(step, now)
+	w.timing.step(w.know.Phase, len(w.observed.Sandboxes)+len(w.observed.Containers) == 0, now)
 	if step.Action == StopContainer || step.Action == PreStop {
 		for other := range w.ops {
 			if other.step.Container == step.Container && other.step.Action != RemoveContainer {

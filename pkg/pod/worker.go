@@ -51,6 +51,7 @@ type worker struct {
 	unsent   time.Time     // since when a status waits for a start to end; zero: none does
 	said     map[string]string
 	next     time.Time
+	timing   timing
 	decision Decision
 	// volumesDue says that the volumes' contents may be out of date.
 	volumesDue bool
@@ -87,6 +88,7 @@ func newWorker(cfg *Config, parts *Parts, d Desired) *worker {
 		w.know.Last = *d.Mirror.Status.DeepCopy()
 	}
 	w.know.recall(d.Pod)
+	w.timing = newTiming(parts.Timing, w.know.Last.Phase, parts.Clock.Now())
 	if isTerminal(w.know.Last.Phase) && !fromFile(d.Pod) {
 		w.terminate("the pod has ended")
 	}
@@ -145,6 +147,9 @@ func (w *worker) turn() {
 		w.reckon()
 		if phase := w.know.Phase; w.act() != phase {
 			w.reckon()
+		}
+		if len(w.ops) == 0 {
+			w.timing.rest(w.parts.Clock.Now())
 		}
 	}
 	w.refreshVolumes()

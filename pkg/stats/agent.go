@@ -26,7 +26,9 @@ var (
 	claimUsed      = prometheus.NewDesc("kubelet_volume_stats_used_bytes", "What of the volume is used", claimLabels, nil)
 	claimInodes    = prometheus.NewDesc("kubelet_volume_stats_inodes", "Files that the volume can hold", claimLabels, nil)
 	claimFree      = prometheus.NewDesc("kubelet_volume_stats_inodes_free", "Files that the volume can hold more", claimLabels, nil)
-	claimInUse     = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Files that the volume holds", claimLabels, nil)
+	volumeCount    = prometheus.NewDesc("volume_manager_total_volumes", "Volumes of pods, by kind: those that should be there, and those that are", []string{"plugin_name", "state"}, nil)
+
+	claimInUse = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Files that the volume holds", claimLabels, nil)
 )
 
 // The certificates that can be told of.
@@ -61,6 +63,8 @@ type Agent struct {
 	Node    string
 	Pods    func() []pod.View
 	Volumes func(*v1.Pod) ([]volume.Usage, error)
+	// Plugin names the kind of a pod's volume as upstream does; "": it is not known yet.
+	Plugin  func(*v1.Pod, *v1.Volume) string
 	Version string // of Kubernetes
 	// Certificates are those that are renewed, by ClientCertificate and ServingCertificate.
 	Certificates map[string]Certificate
@@ -84,7 +88,9 @@ func (a Agent) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(desc.failed, prometheus.CounterValue, float64(certificate.Failures()))
 	}
 	pods, states, measured := 0, map[pod.State]int{pod.Running: 0, pod.Exited: 0, pod.Created: 0}, map[string]bool{}
-	for _, view := range a.Pods() {
+	views := a.Pods()
+	a.countVolumes(views, gauge)
+	for _, view := range views {
 		runs := false
 		for _, c := range view.Observed.Containers {
 			states[c.State]++
@@ -100,6 +106,30 @@ func (a Agent) Collect(out chan<- prometheus.Metric) {
 	gauge(runningPods, float64(pods))
 	for state, n := range states {
 		gauge(runningContainers, float64(n), string(state))
+	}
+}
+
+// countVolumes tells how many volumes pods should have, and how many they have: no container is made before all volumes of its pod are ready.
+func (a Agent) countVolumes(views []pod.View, gauge func(*prometheus.Desc, float64, ...string)) {
+	desired, actual := map[string]int{}, map[string]int{}
+	for _, view := range views {
+		if view.Phase == pod.Terminated {
+			continue
+		}
+		for i := range view.Pod.Spec.Volumes {
+			plugin := a.Plugin(view.Pod, &view.Pod.Spec.Volumes[i])
+			if plugin == "" {
+				continue
+			}
+			desired[plugin]++
+			if len(view.Observed.Containers) > 0 {
+				actual[plugin]++
+			}
+		}
+	}
+	for plugin, n := range desired {
+		gauge(volumeCount, float64(n), plugin, "desired_state_of_world")
+		gauge(volumeCount, float64(actual[plugin]), plugin, "actual_state_of_world")
 	}
 }
 

@@ -105,12 +105,15 @@ func TestProbes(t *testing.T) {
 
 func TestAgent(t *testing.T) {
 	with := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db"}}
-	with.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	with.Spec.Volumes = []v1.Volume{{Name: "unknown"}, {VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 	runs := pod.Observed{Containers: []pod.Container{{State: pod.Running}, {State: pod.Exited}}}
 	agent := Agent{
 		Node: "n1",
 		Pods: func() []pod.View {
-			return []pod.View{{Pod: with, Observed: runs}, {Pod: with, Observed: runs}, {Pod: &v1.Pod{}, Observed: pod.Observed{}}}
+			return []pod.View{{Pod: with, Observed: runs}, {Pod: with, Observed: runs}, {Pod: &v1.Pod{}, Observed: pod.Observed{}}, {Pod: with}, {Pod: with, Phase: pod.Terminated}}
+		},
+		Plugin: func(_ *v1.Pod, v *v1.Volume) string {
+			return map[string]string{"": "kubernetes.io/local-volume"}[v.Name]
 		},
 		Volumes: func(*v1.Pod) ([]volume.Usage, error) {
 			return []volume.Usage{{Volume: "tmp"}, {Volume: "v", Claim: "data", Disk: host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}}}, errors.New("another cannot be measured")
@@ -122,7 +125,9 @@ func TestAgent(t *testing.T) {
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for _, want := range []string{`kubelet_node_name{node="n1"} 1`, "kubelet_running_pods 2", `kubelet_running_containers{container_state="exited"} 2`,
 		`kubelet_running_containers{container_state="running"} 2`, `kubelet_volume_stats_available_bytes{namespace="ns",persistentvolumeclaim="data"} 60`,
-		`kubelet_volume_stats_inodes_used{namespace="ns",persistentvolumeclaim="data"} 3`} {
+		`kubelet_volume_stats_inodes_used{namespace="ns",persistentvolumeclaim="data"} 3`,
+		`volume_manager_total_volumes{plugin_name="kubernetes.io/local-volume",state="desired_state_of_world"} 3`,
+		`volume_manager_total_volumes{plugin_name="kubernetes.io/local-volume",state="actual_state_of_world"} 2`} {
 		if !strings.Contains(w.Body.String(), "\n"+want+"\n") {
 			t.Errorf("not in the answer: %s\n%s", want, w.Body)
 		}

@@ -22,6 +22,10 @@ type Counters struct {
 	relistPause  prometheus.Observer
 	requests     *prometheus.CounterVec
 	requestTime  *prometheus.HistogramVec
+	podSync      *prometheus.HistogramVec
+	podStart     prometheus.Observer
+	cgroups      *prometheus.HistogramVec
+	storage      *prometheus.HistogramVec
 	all          []prometheus.Collector
 	mu           sync.Mutex
 	relistedLast time.Time // zero: not yet
@@ -35,10 +39,13 @@ func NewCounters() *Counters {
 		c.all = append(c.all, v)
 		return v
 	}
-	times := func(name, help string, labels ...string) *prometheus.HistogramVec {
-		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: timeBuckets}, labels)
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 		c.all = append(c.all, v)
 		return v
+	}
+	times := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return histogram(name, help, timeBuckets, labels...)
 	}
 	c.evictions = counter("kubelet_evictions", "Pods that had to go, by the signal for whose sake", "eviction_signal")
 	c.evictionAge = times("kubelet_eviction_stats_age_seconds", "How old the figures were by which a pod had to go", "eviction_signal")
@@ -51,11 +58,20 @@ func NewCounters() *Counters {
 	c.relistPause = times("kubelet_pleg_relist_interval_seconds", "How long after the one before it a comparison began").WithLabelValues()
 	c.requests = counter("rest_client_requests_total", "Requests to the API server", "code", "method", "host")
 	c.requestTime = times("rest_client_request_duration_seconds", "How long requests to the API server took until the answer began", "verb", "host")
+	c.podSync = times("kubelet_pod_worker_duration_seconds", "How long work on a pod took, from its first step until there was none left", "operation_type")
+	c.podStart = histogram("kubelet_pod_start_duration_seconds", "How long after a pod was first seen it ran", startBuckets).WithLabelValues()
+	c.cgroups = times("kubelet_cgroup_manager_duration_seconds", "How long it took to make, change or remove a pod's cgroup", "operation_type")
+	c.storage = histogram("storage_operation_duration_seconds", "How long it took to make a pod's volume ready, or to bring it up to date",
+		storageBuckets, "migrated", "operation_name", "status", "volume_plugin")
 	return c
 }
 
-// timeBuckets go from what a look takes to what a pull may.
-var timeBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+// timeBuckets go from what a look takes to what a pull may. startBuckets and storageBuckets are upstream's, on which alerts and dashboards reckon.
+var (
+	timeBuckets    = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	startBuckets   = []float64{.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+	storageBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
+)
 
 // Describe implements prometheus.Collector.
 func (c *Counters) Describe(out chan<- *prometheus.Desc) {
@@ -92,6 +108,28 @@ func (c *Counters) Operation(kind string, took time.Duration, err error) {
 	if err != nil {
 		c.failures.WithLabelValues(kind).Inc()
 	}
+}
+
+// PodSynced implements pod.Timing.
+func (c *Counters) PodSynced(kind string, took time.Duration) {
+	c.podSync.WithLabelValues(kind).Observe(took.Seconds())
+}
+
+// PodStarted implements pod.Timing.
+func (c *Counters) PodStarted(took time.Duration) { c.podStart.Observe(took.Seconds()) }
+
+// Cgroup takes in an operation on a pod's cgroup: create, update or destroy.
+func (c *Counters) Cgroup(operation string, took time.Duration) {
+	c.cgroups.WithLabelValues(operation).Observe(took.Seconds())
+}
+
+// VolumePrepared takes in that a volume of upstream's plugin of that name was made ready, or could not be.
+func (c *Counters) VolumePrepared(plugin string, took time.Duration, err error) {
+	status := "success"
+	if err != nil {
+		status = "fail-unknown"
+	}
+	c.storage.WithLabelValues("false", "volume_mount", status, plugin).Observe(took.Seconds())
 }
 
 // Relisted takes in a comparison of everything that the engine has.

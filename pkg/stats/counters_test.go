@@ -44,6 +44,11 @@ func TestCounters(t *testing.T) {
 	start := time.Unix(1000, 0)
 	c.Relisted(start, start.Add(time.Second))
 	c.Relisted(start.Add(time.Minute), start.Add(time.Minute+2*time.Second))
+	c.PodSynced("create", 3*time.Second)
+	c.PodStarted(4 * time.Second)
+	c.Cgroup("destroy", 2*time.Second)
+	c.VolumePrepared("kubernetes.io/secret", time.Second, errors.New("no such Secret"))
+	c.VolumePrepared("kubernetes.io/secret", 5*time.Second, nil)
 	next := c.Transport(refusing{})
 	if response, err := next.RoundTrip(httptest.NewRequest("GET", "https://api:6443/x?token=secret", nil)); err == nil {
 		t.Errorf("got %v", response)
@@ -54,6 +59,10 @@ func TestCounters(t *testing.T) {
 		`kubelet_preemptions{preemption_signal="cpu"} 2`, `kubelet_image_garbage_collected_total{reason="age"} 1`,
 		`kubelet_runtime_operations_total{operation_type="start_container"} 2`, `kubelet_runtime_operations_errors_total{operation_type="start_container"} 1`,
 		`kubelet_runtime_operations_duration_seconds_count{operation_type="start_container"} 2`,
+		`kubelet_pod_worker_duration_seconds_sum{operation_type="create"} 3`, "kubelet_pod_start_duration_seconds_sum 4",
+		`kubelet_cgroup_manager_duration_seconds_sum{operation_type="destroy"} 2`,
+		`storage_operation_duration_seconds_sum{migrated="false",operation_name="volume_mount",status="fail-unknown",volume_plugin="kubernetes.io/secret"} 1`,
+		`storage_operation_duration_seconds_sum{migrated="false",operation_name="volume_mount",status="success",volume_plugin="kubernetes.io/secret"} 5`,
 		"kubelet_pleg_relist_duration_seconds_sum 3", "kubelet_pleg_relist_interval_seconds_sum 60", "kubelet_pleg_relist_interval_seconds_count 1",
 		`rest_client_requests_total{code="<error>",host="api:6443",method="GET"} 1`, `rest_client_request_duration_seconds_count{host="api:6443",verb="GET"} 1`,
 	} {

@@ -63,6 +63,8 @@ type Parts struct {
 	Objects Objects
 	Images  Images
 	Clock   clock.PassiveClock
+	// Prepared takes in how long it took to make a volume of that plugin ready, or that it could not be; nil: nobody wants to know.
+	Prepared func(plugin string, took time.Duration, err error)
 }
 
 // Manager owns the pods' directories. Calls for different pods run at the same time, those for one pod after each other.
@@ -71,7 +73,8 @@ type Manager struct {
 	objects Objects
 	images  images
 	clock   clock.PassiveClock
-	mounts  mounter // nil: this system has no mounts (Windows); everything is a plain directory
+	told    func(plugin string, took time.Duration, err error) // nil: nobody
+	mounts  mounter                                            // nil: this system has no mounts (Windows); everything is a plain directory
 	// setAccess gives a directory an access list (SDDL); nil where there are none.
 	setAccess func(path, sddl string) error
 	writer    writer
@@ -117,7 +120,7 @@ func newManager(cfg Config, parts Parts, mounts mounter) (*Manager, error) {
 	if cfg.Platform.OS == "windows" {
 		mounts = nil
 	}
-	m := &Manager{cfg: cfg, objects: parts.Objects, clock: parts.Clock, mounts: mounts, pods: map[types.UID]*podState{}}
+	m := &Manager{cfg: cfg, objects: parts.Objects, clock: parts.Clock, told: parts.Prepared, mounts: mounts, pods: map[types.UID]*podState{}}
 	m.images = images{source: parts.Images, dir: filepath.Join(root, imagesName)}
 	if cfg.Platform.OS == "windows" {
 		m.setAccess = setAccess
@@ -163,7 +166,11 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (map[string]string, er
 	var errs []error
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
+		begin := m.clock.Now()
 		path, err := m.prepareOne(ctx, s, p, v)
+		if plugin := m.Plugin(p, v); m.told != nil && plugin != "" {
+			m.told(plugin, m.clock.Since(begin), err)
+		}
 		if err != nil {
 			// The words before the colon are those that users and tools look for in Events.
 			errs = append(errs, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err))
@@ -202,12 +209,13 @@ const (
 	projectedName   = "kubernetes.io~projected"
 	downwardAPIName = "kubernetes.io~downward-api"
 	localName       = "kubernetes.io~local-volume" // only for marks: a local volume lies where it is
+	hostPathName    = "kubernetes.io~host-path"    // for its name alone, as the next
+	imageName       = "kubernetes.io~image"
 )
 
 // path is where volume v of p lies, or an error that says why there is no such place. That of an image volume is "": each container's
 // start finds out. A claim must have been prepared.
 func (m *Manager) path(p *v1.Pod, v *v1.Volume) (string, error) {
-	var kind string
 	if claim, _ := claimOf(p, v); claim != "" {
 		b, known := m.backingFor(p.UID, v.Name)
 		if !known {
@@ -223,17 +231,9 @@ func (m *Manager) path(p *v1.Pod, v *v1.Volume) (string, error) {
 		return "", nil
 	case s.HostPath != nil:
 		return hostPath(m.cfg.Platform, s.HostPath.Path)
-	case s.EmptyDir != nil:
-		kind = emptyDirName
-	case s.Secret != nil:
-		kind = secretName
-	case s.ConfigMap != nil:
-		kind = configMapName
-	case s.Projected != nil:
-		kind = projectedName
-	case s.DownwardAPI != nil:
-		kind = downwardAPIName
-	default:
+	}
+	kind := contentName(v)
+	if kind == "" {
 		return "", unsupported(v)
 	}
 	if err := checkElement(m.cfg.Platform, v.Name); err != nil {
@@ -244,6 +244,46 @@ func (m *Manager) path(p *v1.Pod, v *v1.Volume) (string, error) {
 		return "", err
 	}
 	return filepath.Join(dir, "volumes", kind, v.Name), nil
+}
+
+// Plugin is upstream's name for the kind of a pod's volume, such as kubernetes.io/secret. "": a kind that this agent has not, or a claim of
+// which it is not known yet what is behind it.
+func (m *Manager) Plugin(p *v1.Pod, v *v1.Volume) string {
+	name := ""
+	switch {
+	case v.PersistentVolumeClaim != nil || v.Ephemeral != nil:
+		b, known := m.backingFor(p.UID, v.Name)
+		switch {
+		case known && b.hostPath != nil:
+			name = hostPathName
+		case known:
+			name = localName
+		}
+	case v.Image != nil:
+		name = imageName
+	case v.HostPath != nil:
+		name = hostPathName
+	default:
+		name = contentName(v)
+	}
+	return strings.Replace(name, "~", "/", 1)
+}
+
+// contentName is the directory of volumes like v, which have one of their own in the pod's; "": they have none.
+func contentName(v *v1.Volume) string {
+	switch {
+	case v.EmptyDir != nil:
+		return emptyDirName
+	case v.Secret != nil:
+		return secretName
+	case v.ConfigMap != nil:
+		return configMapName
+	case v.Projected != nil:
+		return projectedName
+	case v.DownwardAPI != nil:
+		return downwardAPIName
+	}
+	return ""
 }
 
 // unsupported is the error for a volume of a kind that this agent has not.

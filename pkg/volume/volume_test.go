@@ -332,3 +332,51 @@ func TestTokenClock(t *testing.T) {
 		}
 	}
 }
+
+// TestPrepared: whoever wants to know is told of each volume by upstream's name for its kind, also of one that cannot be made ready.
+func TestPrepared(t *testing.T) {
+	r := newRig(t, linux)
+	var told []string
+	r.told = func(plugin string, took time.Duration, err error) {
+		told = append(told, strings.TrimSuffix(plugin+" "+took.String()+" "+map[bool]string{true: "failed"}[err != nil], " "))
+	}
+	r.api.configMaps["conf"] = map[string]string{"a": "1"}
+	p := makePod(configMapVol("conf", "conf"), configMapVol("none", "none"), vol("tmp", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
+		vol("host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: t.TempDir()}}), vol("nfs", v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}))
+	if _, err := r.Prepare(t.Context(), p); err == nil {
+		t.Error("a ConfigMap that is not there is no error")
+	}
+	const want = "kubernetes.io/configmap 0s, kubernetes.io/configmap 0s failed, kubernetes.io/empty-dir 0s, kubernetes.io/host-path 0s"
+	if got := strings.Join(told, ", "); got != want {
+		t.Errorf("told\n%s, want\n%s", got, want)
+	}
+}
+
+// TestPlugin: what a claim is follows from what is behind it.
+func TestPlugin(t *testing.T) {
+	r := newRig(t, linux)
+	p := makePod()
+	claim := vol("data", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}})
+	s := r.lock(p.UID)
+	s.Unlock()
+	for want, b := range map[string]*backing{
+		"": nil, "kubernetes.io/local-volume": {path: "/mnt"}, "kubernetes.io/host-path": {path: "/mnt", hostPath: &v1.HostPathVolumeSource{}},
+	} {
+		delete(s.claims, "data")
+		if b != nil {
+			s.claims["data"] = *b
+		}
+		if got := r.Plugin(p, &claim); got != want {
+			t.Errorf("claim with %+v: %q, want %q", b, got, want)
+		}
+	}
+	for want, source := range map[string]v1.VolumeSource{
+		"kubernetes.io/secret": {Secret: &v1.SecretVolumeSource{}}, "kubernetes.io/projected": {Projected: &v1.ProjectedVolumeSource{}},
+		"kubernetes.io/downward-api": {DownwardAPI: &v1.DownwardAPIVolumeSource{}}, "kubernetes.io/image": {Image: &v1.ImageVolumeSource{}}, "": {NFS: &v1.NFSVolumeSource{}},
+	} {
+		v := vol("v", source)
+		if got := r.Plugin(p, &v); got != want {
+			t.Errorf("%+v: %q, want %q", source, got, want)
+		}
+	}
+}

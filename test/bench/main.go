@@ -53,11 +53,11 @@ func command(ctx context.Context) error {
 	if len(os.Args) > 1 && proxyCommands()[os.Args[1]] != nil {
 		return proxyCommands()[os.Args[1]](os.Args[2:])
 	}
-	only := flag.String("only", "", "measure one `part`: kubelet, proxy or network")
+	only := flag.String("only", "", "measure one `part`: kubelet, scrape, proxy or network")
 	loads := flag.String("loads", "", "of the proxy's `loads` measure only these: bulk,requests,connects,udp,dns,latency,memory")
 	flag.Parse()
-	if !slices.Contains([]string{"", "kubelet", "proxy", "network"}, *only) || flag.NArg() > 0 {
-		return fmt.Errorf("want -only=kubelet, -only=proxy or -only=network, got -only=%s %s", *only, flag.Args())
+	if !slices.Contains([]string{"", "kubelet", "scrape", "proxy", "network"}, *only) || flag.NArg() > 0 {
+		return fmt.Errorf("want -only=kubelet, -only=scrape, -only=proxy or -only=network, got -only=%s %s", *only, flag.Args())
 	}
 	root, err := lab.FindRoot()
 	if err != nil {
@@ -68,32 +68,31 @@ func command(ctx context.Context) error {
 			return err
 		}
 	}
-	if *only != "kubelet" {
+	if *only == "" || *only == "proxy" {
 		modes := strings.FieldsFunc(*loads, func(r rune) bool { return r == ',' })
 		if err := proxyBench(ctx, root, os.Stdout, modes); err != nil || *only != "" {
 			return err
 		}
 	}
-	return run(ctx)
+	return run(ctx, root, *only == "scrape")
 }
 
-func run(ctx context.Context) error {
-	root, err := lab.FindRoot()
-	if err != nil {
-		return err
-	}
+// run measures the kubelet, beside its peers or, alone, what it costs to be scraped.
+func run(ctx context.Context, root string, alone bool) error {
 	cluster := lab.New(root, os.Stdout)
 	if err := cluster.Up(ctx); err != nil {
 		return err
 	}
-	if err := cluster.UpPeer(ctx); err != nil {
-		return err
-	}
-	defer func() {
-		if err := cluster.DownPeer(context.WithoutCancel(ctx)); err != nil {
-			fmt.Fprintln(os.Stderr, "bench: the peer was not ended: run make down:", err)
+	if !alone {
+		if err := cluster.UpPeer(ctx); err != nil {
+			return err
 		}
-	}()
+		defer func() {
+			if err := cluster.DownPeer(context.WithoutCancel(ctx)); err != nil {
+				fmt.Fprintln(os.Stderr, "bench: the peer was not ended: run make down:", err)
+			}
+		}()
+	}
 	client, err := cluster.Client()
 	if err != nil {
 		return err
@@ -104,11 +103,14 @@ func run(ctx context.Context) error {
 	}
 	node := cluster.Nodes[0]
 	b := &bench{
-		cluster:  cluster,
-		engine:   newEngine(node.EngineSocket(), lab.PauseImage, lab.SampleImage),
-		ours:     newAgent(client, node),
-		upstream: newAgent(client, cluster.Peer),
+		cluster: cluster,
+		engine:  newEngine(node.EngineSocket(), lab.PauseImage, lab.SampleImage),
+		ours:    newAgent(client, node),
 	}
+	if alone {
+		return b.scrapeAlone(ctx)
+	}
+	b.upstream = newAgent(client, cluster.Peer)
 	for _, agent := range b.agents() {
 		if _, err := agent.pods.remove(ctx); err != nil {
 			return err
@@ -258,6 +260,9 @@ func (b *bench) probed(ctx context.Context) error {
 		}
 	}
 	if err := b.idle(ctx, fmt.Sprintf("%d pods, HTTP probes", manySize)); err != nil {
+		return err
+	}
+	if err := b.scrape(ctx, b.agents()...); err != nil {
 		return err
 	}
 	for _, agent := range b.agents() {

@@ -31,7 +31,10 @@ func TestMonitoring(t *testing.T) {
 			`container_memory_working_set_bytes{container="main"`, `container_network_receive_bytes_total{container=""`, `interface="eth0"`, `container_oom_events_total{container="main"`, `container_start_time_seconds{`, "machine_memory_bytes "},
 		"/metrics/probes": {`prober_probe_total{container="main",` + of, `probe_type="Readiness",result="successful"`, "prober_probe_duration_seconds_bucket{"},
 		"/metrics": {`kubelet_node_name{node="` + node.Name + `"} 1`, "kubelet_running_pods ", `kubelet_running_containers{container_state="running"}`,
-			`kubelet_runtime_operations_total{operation_type="start_container"}`, "kubelet_pleg_relist_duration_seconds_bucket{", `rest_client_requests_total{code="200",host="`, `kubernetes_build_info{git_version="v1.`},
+			`kubelet_runtime_operations_total{operation_type="start_container"}`, "kubelet_pleg_relist_duration_seconds_bucket{", `rest_client_requests_total{code="200",host="`, `kubernetes_build_info{git_version="v1.`,
+			`kubelet_pod_worker_duration_seconds_bucket{operation_type="create"`, "kubelet_pod_start_duration_seconds_bucket{", `kubelet_cgroup_manager_duration_seconds_count{operation_type="create"}`,
+			`storage_operation_duration_seconds_count{migrated="false",operation_name="volume_mount",status="success",volume_plugin="kubernetes.io/projected"}`,
+			`volume_manager_total_volumes{plugin_name="kubernetes.io/projected",state="actual_state_of_world"}`},
 		"/metrics/resource": {`container_cpu_usage_seconds_total{container="main",` + of},
 		"/logs/":            {"<pre>"},
 	} {

@@ -1,0 +1,80 @@
+package pod
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Timing takes in how long work on pods took, under the names of upstream's metrics. Calls must not block.
+type Timing interface {
+	// PodSynced tells of one piece of work: from its first step until no step was under way and none was to be begun. kind is CreateWork,
+	// SyncWork, KillWork or TerminatedWork.
+	PodSynced(kind string, took time.Duration)
+	// PodStarted tells that a pod has begun to run, and how long that was after it was first seen.
+	PodStarted(took time.Duration)
+}
+
+// Kinds of work on a pod.
+const (
+	CreateWork     = "create"     // the first, when the engine had nothing of it
+	SyncWork       = "sync"       // what came later in its life
+	KillWork       = "kill"       // its end, with the time that its containers took to end
+	TerminatedWork = "terminated" // taking away what ended
+)
+
+// timing is what one worker measures. The zero value measures nothing, which is right for a pod that ran before it was seen.
+type timing struct {
+	to    Timing    // nil: nobody wants to know
+	seen  time.Time // when the pod was first seen; zero: it runs, or has run
+	began time.Time // of the work under way; zero: none is
+	kind  string
+	phase Phase
+}
+
+// newTiming is for a pod that was first seen now, with a status.
+func newTiming(to Timing, known v1.PodPhase, now time.Time) timing {
+	t := timing{to: to}
+	if known == "" || known == v1.PodPending {
+		t.seen = now
+	}
+	return t
+}
+
+// step takes in that a step begins; fresh says that the engine has nothing of the pod. Work does not go on over the change to another phase.
+func (t *timing) step(phase Phase, fresh bool, now time.Time) {
+	if !t.began.IsZero() && t.phase == phase {
+		return
+	}
+	t.rest(now)
+	t.began, t.phase = now, phase
+	switch {
+	case phase == Terminating:
+		t.kind = KillWork
+	case phase == Terminated:
+		t.kind = TerminatedWork
+	case fresh:
+		t.kind = CreateWork
+	default:
+		t.kind = SyncWork
+	}
+}
+
+// rest takes in that no step is under way and none is to be begun.
+func (t *timing) rest(now time.Time) {
+	if t.to != nil && !t.began.IsZero() {
+		t.to.PodSynced(t.kind, now.Sub(t.began))
+	}
+	t.began = time.Time{}
+}
+
+// status takes in the pod's phase in the API.
+func (t *timing) status(phase v1.PodPhase, now time.Time) {
+	if phase == v1.PodPending || phase == "" {
+		return
+	}
+	if t.to != nil && phase == v1.PodRunning && !t.seen.IsZero() {
+		t.to.PodStarted(now.Sub(t.seen))
+	}
+	t.seen = time.Time{}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// scrapeGoal is what one answer for 100 containers may cost the kubelet.
+const scrapeGoal = 100 * time.Millisecond
+
+// scrapes are what monitoring asks a kubelet for, each so many times, and so far apart that nothing of the answer before it may be given again.
+var scrapes = []struct {
+	path  string
+	times int
+	every time.Duration
+}{
+	{"/metrics/resource", 50, 1100 * time.Millisecond},
+	{"/metrics/cadvisor", 50, 1100 * time.Millisecond},
+	{"/stats/summary", 12, 10100 * time.Millisecond},
+}
+
+// scrape measures what an answer costs the kubelets, in CPU time, beside what they use in the same time when nobody asks. Each pod has one
+// container beside that of its network.
+func (b *bench) scrape(ctx context.Context, agents ...*agent) error {
+	idle, err := spent(ctx, agents, func(ctx context.Context) error { return sleep(ctx, idleTime) })
+	if err != nil {
+		return err
+	}
+	for _, s := range scrapes {
+		used, err := spent(ctx, agents, func(ctx context.Context) error {
+			for range s.times {
+				if err := sleep(ctx, s.every); err != nil {
+					return err
+				}
+				for _, agent := range agents {
+					if err := agent.get(ctx, s.path); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		each := map[*agent]float64{}
+		for _, agent := range agents {
+			took := used[agent].cpu - time.Duration(float64(used[agent].wall)*float64(idle[agent].cpu)/float64(idle[agent].wall))
+			each[agent] = inMS(took) / float64(s.times)
+		}
+		row(fmt.Sprintf("%s, goal %.0f ms", s.path, inMS(scrapeGoal)), "%.1f ms", 0, each[b.upstream], each[b.ours])
+	}
+	return nil
+}
+
+// use is what a process has used in a time.
+type use struct{ cpu, wall time.Duration }
+
+// spent is what the agents use while do runs.
+func spent(ctx context.Context, agents []*agent, do func(context.Context) error) (map[*agent]use, error) {
+	out := map[*agent]use{}
+	begin := time.Now()
+	for _, agent := range agents {
+		cpu, err := agent.cpu()
+		if err != nil {
+			return nil, err
+		}
+		out[agent] = use{cpu: cpu}
+	}
+	if err := do(ctx); err != nil {
+		return nil, err
+	}
+	for _, agent := range agents {
+		cpu, err := agent.cpu()
+		if err != nil {
+			return nil, err
+		}
+		out[agent] = use{cpu - out[agent].cpu, time.Since(begin)}
+	}
+	return out, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// get asks the agent's port, by way of the API server as kubectl get --raw does.
+func (a *agent) get(ctx context.Context, path string) error {
+	_, err := a.pods.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", a.host.Name, "proxy", path).DoRaw(ctx)
+	return err
+}
+
+// scrapeAlone measures our own kubelet with 100 pods.
+func (b *bench) scrapeAlone(ctx context.Context) error {
+	header()
+	if _, err := b.ours.pods.run(ctx, "scraped", manySize, false); err != nil {
+		return err
+	}
+	err := b.scrape(ctx, b.ours)
+	if _, removal := b.ours.pods.remove(ctx); err == nil {
+		err = removal
+	}
+	return err
+}
