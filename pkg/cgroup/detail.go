@@ -1,8 +1,6 @@
 package cgroup
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,13 +9,18 @@ import (
 
 // Detail is what of a cgroup is asked for less often than a Sample. What the system does not tell is zero.
 type Detail struct {
-	Cache              uint64 // bytes of files' pages
-	Periods, Throttled uint64 // of CPU quota: those that have passed, and those in which it was used up
+	Cache         uint64 // bytes of files' pages
+	throttling           // where there is a quota
+	Shares        uint64 // CPU weight as v1 has it, 0 with v2
+	Quota, Period int64  // microseconds; Quota 0: none
+	Devices       []Device
+	OOMKills      *uint64 // processes of it that were ended because it had no memory left; nil: the kernel does not tell (before 4.13)
+}
+
+// throttling is how the CPU quota was used.
+type throttling struct {
+	Periods, Throttled uint64 // those that have passed, and those in which it was used up
 	ThrottledTime      time.Duration
-	Shares             uint64 // CPU weight as v1 has it, 0 with v2
-	Quota, Period      int64  // microseconds; Quota 0: none
-	Devices            []Device
-	OOMKills           *uint64 // processes of it that were ended because it had no memory left; nil: the kernel does not tell (before 4.13)
 }
 
 // Device is what went to and from a block device, through the kernel's own throttling layer.
@@ -26,41 +29,50 @@ type Device struct {
 	ReadBytes, WriteBytes, Reads, Writes uint64
 }
 
-// Detail reads what Measure leaves out, as far as it is there.
-func (r *Reader) Detail(at Place) (d Detail) {
-	if dir, v2, err := r.dir(at, "memory"); err == nil {
-		values, _ := table(dir, "memory.stat")
-		d.Cache = values[map[bool]string{false: "total_cache", true: "file"}[v2]]
-		d.OOMKills = oomKills(dir, v2)
-	}
-	if dir, v2, err := r.dir(at, "cpu"); err == nil {
-		values, _ := table(dir, "cpu.stat")
-		d.Periods, d.Throttled = values["nr_periods"], values["nr_throttled"]
-		d.ThrottledTime = time.Duration(values["throttled_time"]) + time.Duration(values["throttled_usec"])*time.Microsecond
-		if v2 {
-			d.Quota, d.Period = parseMax(text(dir, "cpu.max"))
-		} else {
-			d.Shares, _ = number(dir, "cpu.shares")
-			d.Quota, _ = strconv.ParseInt(text(dir, "cpu.cfs_quota_us"), 10, 64)
-			d.Quota = max(d.Quota, 0)
+// Detail adds to what Measure found, which is not read again, what it leaves out, as far as it is there.
+func (p *Spot) Detail(s *Sample) Detail {
+	d := Detail{Cache: s.cache, OOMKills: p.OOMKills()}
+	if dir := p.cpu.dir; p.cpu.err == nil && p.cpu.v2 {
+		d.Quota, d.Period = parseMax(text(dir, "cpu.max"))
+	} else if p.cpu.err == nil {
+		d.Shares, _ = number(dir, "cpu.shares")
+		d.Quota, _ = strconv.ParseInt(text(dir, "cpu.cfs_quota_us"), 10, 64)
+		if d.Quota = max(d.Quota, 0); d.Quota > 0 {
 			d.Period, _ = strconv.ParseInt(text(dir, "cpu.cfs_period_us"), 10, 64)
 		}
 	}
-	if dir, v2, err := r.dir(at, "blkio"); err == nil && !v2 {
-		d.Devices = parseBlkio(text(dir, "blkio.throttle.io_service_bytes_recursive"), text(dir, "blkio.throttle.io_serviced_recursive"))
-	} else if err == nil {
+	if d.Quota > 0 {
+		d.throttling = p.throttling(s)
+	}
+	if dir := p.blkio.dir; p.blkio.err == nil && p.blkio.v2 {
 		d.Devices = parseIO(text(dir, "io.stat"))
+	} else if p.blkio.err == nil {
+		d.Devices = parseBlkio(text(dir, "blkio.throttle.io_service_bytes_recursive"), text(dir, "blkio.throttle.io_serviced_recursive"))
 	}
 	return d
 }
 
+// throttling is what s has, else it is read.
+func (p *Spot) throttling(s *Sample) throttling {
+	if s.throttling != nil {
+		return *s.throttling
+	}
+	values, _ := table(p.cpu.dir, "cpu.stat")
+	return *throttlingOf(values)
+}
+
+// throttlingOf reads it from cpu.stat.
+func throttlingOf(values map[string]uint64) *throttling {
+	took := time.Duration(values["throttled_time"]) + time.Duration(values["throttled_usec"])*time.Microsecond
+	return &throttling{values["nr_periods"], values["nr_throttled"], took}
+}
+
 // OOMKills is that of Detail alone.
-func (r *Reader) OOMKills(at Place) *uint64 {
-	dir, v2, err := r.dir(at, "memory")
-	if err != nil {
+func (p *Spot) OOMKills() *uint64 {
+	if p.memory.err != nil {
 		return nil
 	}
-	return oomKills(dir, v2)
+	return oomKills(p.memory.dir, p.memory.v2)
 }
 
 func oomKills(dir string, v2 bool) *uint64 {
@@ -90,11 +102,11 @@ func (p Place) Path() string {
 }
 
 func text(dir, name string) string {
-	data, err := os.ReadFile(filepath.Join(dir, name))
+	data, err := disk{}.read(dir + "/" + name)
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(data))
+	return strings.TrimSpace(data)
 }
 
 // parseMax reads cpu.max: "max 100000", or "50000 100000".

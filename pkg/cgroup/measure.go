@@ -1,9 +1,7 @@
 package cgroup
 
 import (
-	"bufio"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -20,6 +18,8 @@ type Sample struct {
 	Swap, SwapLimit             *uint64 // bytes; a limit of nil: none
 	Tasks                       *uint64
 	Pressure                    map[string]Pressure // by "cpu", "memory", "io"; only on cgroup v2 with PSI
+	cache                       uint64              // bytes of files' pages, for Detail
+	throttling                  *throttling         // likewise; nil: not read
 }
 
 // Reader measures processes' cgroups by the files of a Linux kernel.
@@ -30,16 +30,16 @@ type Reader struct {
 
 // NewReader looks once where the hierarchies are mounted: they stay as long as the machine runs. proc is /proc.
 func NewReader(proc string) (*Reader, error) {
-	text, err := os.ReadFile(filepath.Join(proc, "self/mountinfo"))
+	text, err := disk{}.read(filepath.Join(proc, "self/mountinfo"))
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the cgroups: %w", err)
 	}
-	return &Reader{proc: proc, mounts: parseMountinfo(string(text))}, nil
+	return &Reader{proc: proc, mounts: parseMountinfo(text)}, nil
 }
 
 // Of says in which cgroups a process is.
 func (r *Reader) Of(pid int) (Place, error) {
-	text, err := os.ReadFile(filepath.Join(r.proc, strconv.Itoa(pid), "cgroup"))
+	text, err := disk{}.read(filepath.Join(r.proc, strconv.Itoa(pid), "cgroup"))
 	if err != nil {
 		return "", fmt.Errorf("cannot find the cgroup of process %d: %w", pid, err)
 	}
@@ -91,25 +91,49 @@ func (r *Reader) dir(at Place, controller string) (dir string, v2 bool, err erro
 	return "", false, fmt.Errorf("cannot find the cgroup of controller %s", controller)
 }
 
+// Spot is a place with the directories in which its cgroups are seen, found once: they stay as long as the cgroups do.
+type Spot struct {
+	cpuacct, cpu, memory, pids, blkio seen
+}
+
+// seen is where the cgroup of one controller is.
+type seen struct {
+	dir string
+	v2  bool
+	err error // why it is not known
+}
+
+// Spot finds the directories of a place. What is missing is told when it is read.
+func (r *Reader) Spot(at Place) *Spot {
+	var s Spot
+	for controller, one := range map[string]*seen{"cpuacct": &s.cpuacct, "cpu": &s.cpu, "memory": &s.memory, "pids": &s.pids, "blkio": &s.blkio} {
+		one.dir, one.v2, one.err = r.dir(at, controller)
+	}
+	return &s
+}
+
 // Measure reads what the cgroups at a place have used. An error wraps fs.ErrNotExist, ESRCH or ENODEV where they are gone.
-func (r *Reader) Measure(at Place) (s Sample, err error) {
-	for controller, read := range map[string][2]func(*Sample, string) error{
-		"cpuacct": {cpuV1, cpuV2}, "memory": {memoryV1, memoryV2},
-	} {
-		dir, v2, err := r.dir(at, controller)
-		if err != nil {
-			return s, err
+func (r *Reader) Measure(at Place) (s Sample, err error) { return r.Spot(at).Measure() }
+
+// Measure is Reader.Measure of the spot's place.
+func (p *Spot) Measure() (s Sample, err error) {
+	for _, one := range []struct {
+		seen
+		v1, v2 func(*Sample, string) error
+	}{{p.cpuacct, cpuV1, cpuV2}, {p.memory, memoryV1, memoryV2}} {
+		read := one.v1
+		if one.seen.v2 {
+			read = one.v2
 		}
-		version := 0
-		if v2 {
-			version = 1
+		if one.err != nil {
+			return s, one.err
 		}
-		if err := read[version](&s, dir); err != nil {
+		if err := read(&s, one.dir); err != nil {
 			return s, err
 		}
 	}
-	if dir, _, err := r.dir(at, "pids"); err == nil {
-		if n, err := number(dir, "pids.current"); err == nil {
+	if p.pids.err == nil {
+		if n, err := number(p.pids.dir, "pids.current"); err == nil {
 			s.Tasks = &n
 		}
 	}
@@ -125,6 +149,7 @@ func cpuV1(s *Sample, dir string) error {
 func cpuV2(s *Sample, dir string) error {
 	values, err := table(dir, "cpu.stat")
 	s.CPU = time.Duration(values["usage_usec"]) * time.Microsecond
+	s.throttling = throttlingOf(values)
 	s.pressure(dir)
 	return err
 }
@@ -144,6 +169,7 @@ func memoryV1(s *Sample, dir string) (err error) {
 	}
 	s.Limit = bounded(limit)
 	s.Resident, s.Faults, s.MajFaults = value(values, "total_rss"), value(values, "total_pgfault"), value(values, "total_pgmajfault")
+	s.cache = values["total_cache"]
 	s.Swap = value(values, "total_swap") // absent where the kernel does not count it
 	if both := bounded(values["hierarchical_memsw_limit"]); s.Swap != nil && both > 0 && s.Limit > 0 {
 		limit := less(both, values["hierarchical_memory_limit"])
@@ -162,6 +188,7 @@ func memoryV2(s *Sample, dir string) (err error) {
 	}
 	s.WorkingSet = less(s.Memory, values["inactive_file"])
 	s.Resident, s.Faults, s.MajFaults = value(values, "anon"), value(values, "pgfault"), value(values, "pgmajfault")
+	s.cache = values["file"]
 	s.Limit, _ = number(dir, "memory.max") // "max" is no number: no limit
 	if n, err := number(dir, "memory.swap.current"); err == nil {
 		s.Swap = &n
@@ -195,11 +222,11 @@ func value(values map[string]uint64, name string) *uint64 {
 }
 
 func number(dir, name string) (uint64, error) {
-	text, err := os.ReadFile(filepath.Join(dir, name))
+	text, err := disk{}.read(dir + "/" + name)
 	if err != nil {
 		return 0, fmt.Errorf("cannot measure: %w", err)
 	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("cannot measure by %s: %w", name, err)
 	}
@@ -207,11 +234,11 @@ func number(dir, name string) (uint64, error) {
 }
 
 func table(dir, name string) (map[string]uint64, error) {
-	text, err := os.ReadFile(filepath.Join(dir, name))
+	text, err := disk{}.read(dir + "/" + name)
 	if err != nil {
 		return nil, fmt.Errorf("cannot measure: %w", err)
 	}
-	return parseTable(string(text)), nil
+	return parseTable(text), nil
 }
 
 // parseTable reads lines of a name and a number; others are passed over.
@@ -237,32 +264,50 @@ type Stall struct {
 
 func (s *Sample) pressure(dir string) {
 	for _, resource := range []string{"cpu", "memory", "io"} {
-		if text, err := os.ReadFile(filepath.Join(dir, resource+".pressure")); err == nil {
+		if text, err := (disk{}).read(dir + "/" + resource + ".pressure"); err == nil {
 			if s.Pressure == nil {
 				s.Pressure = map[string]Pressure{}
 			}
-			s.Pressure[resource] = ParsePressure(string(text))
+			s.Pressure[resource] = ParsePressure(text)
 		}
 	}
 }
 
 // ParsePressure reads a file of pressure stall information.
 func ParsePressure(text string) (p Pressure) {
-	scanner := bufio.NewScanner(strings.NewReader(text))
-	for scanner.Scan() {
-		kind, _, _ := strings.Cut(scanner.Text(), " ")
-		var s Stall
-		if n, _ := fmt.Sscanf(scanner.Text(), kind+" avg10=%f avg60=%f avg300=%f total=%d", &s.Avg10, &s.Avg60, &s.Avg300, &s.Total); n < 4 {
-			continue
-		}
-		switch kind {
-		case "some":
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		s, ok := parseStall(fields)
+		switch {
+		case !ok:
+		case fields[0] == "some":
 			p.Some = s
-		case "full":
+		case fields[0] == "full":
 			p.Full = s
 		}
 	}
 	return p
+}
+
+// parseStall reads the fields of a line such as "some avg10=1.50 avg60=0.25 avg300=0.00 total=99".
+func parseStall(fields []string) (s Stall, ok bool) {
+	averages := []*float64{&s.Avg10, &s.Avg60, &s.Avg300}
+	for i, name := range []string{"avg10=", "avg60=", "avg300=", "total="} {
+		if len(fields) < 5 {
+			return s, false
+		}
+		text, found := strings.CutPrefix(fields[i+1], name)
+		var err error
+		if i < len(averages) {
+			*averages[i], err = strconv.ParseFloat(text, 64)
+		} else {
+			s.Total, err = strconv.ParseUint(text, 10, 64)
+		}
+		if !found || err != nil {
+			return s, false
+		}
+	}
+	return s, true
 }
 
 // Place is where a process in the cgroup would be.

@@ -1,7 +1,10 @@
 package stats
 
 import (
+	"compress/gzip"
 	"errors"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -140,5 +143,39 @@ func BenchmarkScrape(b *testing.B) {
 	for b.Loop() {
 		r.clock.SetTime(r.clock.Now().Add(2 * usageAge))
 		r.CadvisorHandler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics/cadvisor", nil))
+	}
+}
+
+// TestCompressed: who accepts gzip gets the same text as who does not.
+func TestCompressed(t *testing.T) {
+	r := newRig(t, "linux", machine(t, true))
+	for path, handler := range map[string]http.Handler{"/metrics/cadvisor": r.CadvisorHandler(), "/metrics/resource": r.ResourceHandler(), "/stats/summary": r.SummaryHandler()} {
+		var texts []string
+		for accept, wants := range map[string]bool{"": false, "br;q=1, GZIP;q=0.5": true, "gzip": true, "gzip;q=0": false, "identity, gzip; q=0.0": false} {
+			request := httptest.NewRequest("GET", path, nil)
+			request.Header.Set("Accept-Encoding", accept)
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, request)
+			text := io.Reader(w.Body)
+			if w.Header().Get("Content-Encoding") == "gzip" {
+				var err error
+				if text, err = gzip.NewReader(text); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if wants != (w.Header().Get("Content-Encoding") == "gzip") {
+				t.Errorf("%s, Accept-Encoding %q: Content-Encoding %q", path, accept, w.Header().Get("Content-Encoding"))
+			}
+			plain, err := io.ReadAll(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts = append(texts, string(plain))
+		}
+		for _, text := range texts[1:] {
+			if text != texts[0] || text == "" {
+				t.Errorf("%s: got\n%s\nwant\n%s", path, text, texts[0])
+			}
+		}
 	}
 }

@@ -34,7 +34,7 @@ type measured struct {
 // atOnce is how many containers are measured at a time.
 const atOnce = 16
 
-// prepare measures the containers with these ids.
+// prepare measures the containers with these ids: it pays to measure many together.
 func (m *compute) prepare(ctx context.Context, ids []string) {
 	m.found = make(map[string]measured, len(ids))
 	var group errgroup.Group
@@ -81,9 +81,9 @@ func (m *compute) interfaces(c *pod.Container) ([]Interface, error) {
 	return ordered(all), err
 }
 
-func (m *compute) detail(int) (*cgroup.Detail, cgroup.Place) { return nil, "" }
+func (m *compute) detail(*containerUsage) (*cgroup.Detail, string) { return nil, "" }
 
-func (m *compute) oomKills(cgroup.Place, types.UID) *uint64 { return nil }
+func (m *compute) oomKills(string) *uint64 { return nil }
 
 func (m *compute) devices() map[string]string { return nil }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,6 +23,55 @@ type kernel struct {
 	reader *cgroup.Reader
 	proc   string
 	parts  Parts
+
+	mu    sync.Mutex
+	spots map[string]*spot // by id, of the containers of the last collection
+}
+
+// spot is where a container is seen. It stays there as long as it runs.
+type spot struct {
+	path string // in the hierarchy of memory
+	own  *cgroup.Spot
+	pod  *cgroup.Spot // of its whole pod; nil: it was started before pods had cgroups
+}
+
+// prepare forgets the containers that run no more.
+func (k *kernel) prepare(_ context.Context, ids []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	spots := make(map[string]*spot, len(ids))
+	for _, id := range ids {
+		if s := k.spots[id]; s != nil {
+			spots[id] = s
+		}
+	}
+	k.spots = spots
+}
+
+// spot finds where a container is, once.
+func (k *kernel) spot(uid types.UID, c *pod.Container) (*spot, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.spots[c.ID]; s != nil {
+		return s, nil
+	}
+	at, err := k.reader.Of(c.HostPID)
+	if err != nil {
+		return nil, err
+	}
+	s := &spot{path: at.Path(), own: k.reader.Spot(at)}
+	if above, ok := at.Pod(string(uid)); ok {
+		s.pod = k.reader.Spot(above)
+	}
+	k.spots[c.ID] = s
+	return s, nil
+}
+
+// known is where a container of the last collection is; nil: it was not measured.
+func (k *kernel) known(id string) *spot {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.spots[id]
 }
 
 var errNoPID = errors.New("cannot measure a container whose process is unknown")
@@ -30,34 +80,30 @@ func (k *kernel) container(_ context.Context, uid types.UID, c *pod.Container, w
 	if c.HostPID == 0 {
 		return Sample{}, nil, errNoPID
 	}
-	at, err := k.reader.Of(c.HostPID)
+	at, err := k.spot(uid, c)
 	if err != nil {
 		return Sample{}, nil, err
 	}
-	s, err := k.reader.Measure(at)
-	if err != nil || !whole {
+	s, err := at.own.Measure()
+	if err != nil || !whole || at.pod == nil {
 		return s, nil, err
 	}
-	above, ok := at.Pod(string(uid))
-	if !ok { // it was started before pods had cgroups
-		return s, nil, nil
-	}
-	all, err := k.reader.Measure(above)
+	all, err := at.pod.Measure()
 	return s, &all, err
 }
 
-func (k *kernel) detail(pid int) (*cgroup.Detail, cgroup.Place) {
-	at, err := k.reader.Of(pid)
-	if pid == 0 || err != nil {
+func (k *kernel) detail(used *containerUsage) (*cgroup.Detail, string) {
+	at := k.known(used.id)
+	if at == nil {
 		return nil, ""
 	}
-	d := k.reader.Detail(at)
-	return &d, at
+	d := at.own.Detail(&used.sample)
+	return &d, at.path
 }
 
-func (k *kernel) oomKills(at cgroup.Place, uid types.UID) *uint64 {
-	if above, ok := at.Pod(string(uid)); ok {
-		return k.reader.OOMKills(above)
+func (k *kernel) oomKills(id string) *uint64 {
+	if at := k.known(id); at != nil && at.pod != nil {
+		return at.pod.OOMKills()
 	}
 	return nil
 }

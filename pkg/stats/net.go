@@ -56,6 +56,9 @@ func network(proc, process string) ([]Interface, error) {
 		return nil, fmt.Errorf("cannot read the network's counters: %w", err)
 	}
 	all := parseNetDev(string(text))
+	if len(all) < 2 {
+		return all, nil // in whatever order
+	}
 	route, err := os.ReadFile(dir + "route")
 	if err != nil {
 		return all, nil // a kernel without IPv4 routes: the order says nothing then

@@ -66,24 +66,20 @@ type Parts struct {
 
 // meter measures containers on one system.
 type meter interface {
+	// prepare comes before a collection of the containers with these ids.
+	prepare(ctx context.Context, ids []string)
 	// container measures one, and where its pod has a cgroup of its own also that, if asked to; else whole is nil.
 	container(ctx context.Context, uid types.UID, c *pod.Container, pod bool) (s Sample, whole *Sample, err error)
 	// interfaces is what a container's pod sees, or for nil the host; the main one first.
 	interfaces(c *pod.Container) ([]Interface, error)
-	// detail is what of a running container only /metrics/cadvisor shows, and its cgroup; nil where it is not known.
-	detail(hostPID int) (d *cgroup.Detail, at cgroup.Place)
-	// oomKills are those of the pod in whose cgroup at is; nil: not known.
-	oomKills(at cgroup.Place, pod types.UID) *uint64
+	// detail is what of a container that was measured only /metrics/cadvisor shows, and the path of its cgroup; nil where it is not known.
+	detail(used *containerUsage) (d *cgroup.Detail, path string)
+	// oomKills are those of the whole pod of a container with that id; nil: not known.
+	oomKills(id string) *uint64
 	// devices are the names of the machine's block devices by their numbers, MAJOR:MINOR.
 	devices() map[string]string
 	// system measures the node beside the pods.
 	system() (systemUsage, error)
-}
-
-// preparer is a meter for which it pays to measure many containers together.
-type preparer interface {
-	// prepare measures the containers with these ids; container then gives what was found.
-	prepare(ctx context.Context, ids []string)
 }
 
 // running are the ids of the containers that run.
@@ -146,7 +142,6 @@ type containerUsage struct {
 	name    string
 	id      string
 	image   string
-	pid     int // on the host, 0 where unknown
 	started time.Time
 	sample  Sample
 	cores   *uint64
@@ -219,9 +214,7 @@ func (c *Collector) measure(ctx context.Context, now time.Time) usage {
 		rated(u.system.containers[i].name, &u.system.containers[i])
 	}
 	views := c.parts.Pods()
-	if m, ok := c.meter.(preparer); ok {
-		m.prepare(ctx, running(views))
-	}
+	c.meter.prepare(ctx, running(views))
 	for _, view := range views {
 		p := podUsage{pod: view.Pod}
 		seen := map[string]bool{}
@@ -238,7 +231,7 @@ func (c *Collector) measure(ctx context.Context, now time.Time) usage {
 				}
 				continue
 			}
-			used := containerUsage{name: box.Name, id: box.ID, image: box.Image, pid: box.HostPID, started: box.StartedAt, sample: sample}
+			used := containerUsage{name: box.Name, id: box.ID, image: box.Image, started: box.StartedAt, sample: sample}
 			rated(box.ID, &used)
 			p.containers = append(p.containers, used)
 			if whole != nil {
@@ -271,9 +264,9 @@ func cores(before, after rate) *uint64 {
 
 // SummaryHandler serves /stats/summary; with only_cpu_and_memory=true without disks and networks.
 func (c *Collector) SummaryHandler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return compressed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		serveJSON(w, c.Summary(r.Context(), r.FormValue("only_cpu_and_memory") == "true"))
-	})
+	}))
 }
 
 // Summary is the state of the node in upstream's shape (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
