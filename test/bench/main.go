@@ -55,6 +55,7 @@ func command(ctx context.Context) error {
 	}
 	only := flag.String("only", "", "measure one `part`: kubelet, scrape, proxy or network")
 	loads := flag.String("loads", "", "of the proxy's `loads` measure only these: bulk,requests,connects,udp,dns,latency,memory")
+	others := flag.String("beside", "", "measure other builds of the proxy too, the `programs` there")
 	flag.Parse()
 	if !slices.Contains([]string{"", "kubelet", "scrape", "proxy", "network"}, *only) || flag.NArg() > 0 {
 		return fmt.Errorf("want -only=kubelet, -only=scrape, -only=proxy or -only=network, got -only=%s %s", *only, flag.Args())
@@ -69,8 +70,8 @@ func command(ctx context.Context) error {
 		}
 	}
 	if *only == "" || *only == "proxy" {
-		modes := strings.FieldsFunc(*loads, func(r rune) bool { return r == ',' })
-		if err := proxyBench(ctx, root, os.Stdout, modes); err != nil || *only != "" {
+		list := func(text string) []string { return strings.FieldsFunc(text, func(r rune) bool { return r == ',' }) }
+		if err := proxyBench(ctx, root, list(*others), os.Stdout, list(*loads)); err != nil || *only != "" {
 			return err
 		}
 	}

@@ -19,6 +19,6 @@ func networkBench(ctx context.Context, root string, out io.Writer) error {
 	return way.Run(ctx, root, out)
 }
 
-func proxyBench(ctx context.Context, root string, out io.Writer, loads []string) error {
-	return traffic.Run(ctx, root, out, loads)
+func proxyBench(ctx context.Context, root string, others []string, out io.Writer, loads []string) error {
+	return traffic.Run(ctx, root, others, out, loads)
 }

@@ -8,7 +8,7 @@ import (
 
 func proxyCommands() map[string]func([]string) error { return nil }
 
-func proxyBench(context.Context, string, io.Writer, []string) error {
+func proxyBench(context.Context, string, []string, io.Writer, []string) error {
 	return errors.New("the service proxy is measured on Linux")
 }
 

@@ -1,13 +1,12 @@
 // Package hnslb is the back end of the service proxy that lets Windows itself forward: HNS load balancers in the virtual switch.
 //
-//	Table --wishes--> what HNS should have --difference to what it has--> hns.Client, one call each
+//	Table --claims--> what HNS should have --difference to what it has--> hns.Client, one call each
 //
-// What HNS has is listed once per Sync of everything, network, endpoints, load balancers, and kept for those of single services. An HNS that
-// does not answer is unknown: nothing is concluded from it, and the next Sync lists again.
+// What HNS has is listed once per Sync of everything, network, endpoints, load balancers, and kept for those of single services, which look at
+// nothing else than what these have and had. An HNS that does not answer is unknown: nothing is concluded from it, and the next Sync lists again.
 package hnslb
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,30 +38,49 @@ type Balancer struct {
 	endpoints map[netip.Addr]hns.Endpoint
 	balancers map[front]hns.LoadBalancer
 	stray     []hns.LoadBalancer // second ones at a front
+	claims    claims             // what it should have
 }
 
 // New returns a Balancer that has not asked HNS for anything yet.
 func New(cfg Config) *Balancer { return &Balancer{cfg: cfg} }
 
-// Sync implements proxy.Backend. It is not safe for concurrent use.
+// Sync implements proxy.Backend. It is not safe for concurrent use. What it costs grows with the changed Services, unless everything is compared.
 func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
-	if changed == nil || !b.known {
+	whole := changed == nil || !b.known
+	if whole {
 		if err := b.list(ctx); err != nil {
 			return err
 		}
-	}
-	list, errs := wishes(&b.cfg, b.network.Overlay, want)
-	if b.network.Overlay && len(list) > 0 && (!b.cfg.SourceVIP.IsValid() || !b.cfg.NodeAddr.IsValid() || b.cfg.NodeMAC == "") {
-		return fmt.Errorf("HNS network %q is an overlay: want --source-vip and the node's address with its hardware address", b.network.Name)
+		b.claims = newClaims(&b.cfg, &b.network)
+		changed = servicesOf(want)
 	}
 	b.known = false // until all is done: a half-done change is listed again
-	more, err := b.apply(ctx, list)
+	d := b.claims.change(want, changed)
+	if whole {
+		for key := range b.balancers {
+			d.fronts[key] = struct{}{}
+		}
+		for addr := range b.endpoints {
+			d.addrs[addr] = struct{}{}
+		}
+	}
+	if b.network.Overlay && len(b.claims.needed) > 0 && (!b.cfg.SourceVIP.IsValid() || !b.cfg.NodeAddr.IsValid() || b.cfg.NodeMAC == "") {
+		return fmt.Errorf("HNS network %q is an overlay: want --source-vip and the node's address with its hardware address", b.network.Name)
+	}
+	errs, err := b.apply(ctx, &d)
 	if err != nil {
 		return err
 	}
-	errs = append(errs, more...)
-	b.known = len(more) == 0
-	return errors.Join(errs...)
+	b.known = len(errs) == 0
+	return errors.Join(append(d.errs, errs...)...)
+}
+
+// servicesOf are the Services of a Table, which is sorted by them.
+func servicesOf(t *proxy.Table) (names []proxy.ServiceName) {
+	for i := range t.Routes {
+		names = append(names, t.Routes[i].Service.ServiceName)
+	}
+	return slices.Compact(names)
 }
 
 // list asks HNS what it has.
@@ -109,28 +127,33 @@ func (b *Balancer) list(ctx context.Context) error {
 }
 
 // apply makes what is missing, changes what differs, removes what is too much; an error of HNS as a whole ends it.
-func (b *Balancer) apply(ctx context.Context, list map[front]*wish) (errs []error, err error) {
-	needed := endpointsFor(&b.cfg, &b.network, list)
-	failed, err := b.createEndpoints(ctx, needed)
+func (b *Balancer) apply(ctx context.Context, d *difference) (errs []error, err error) {
+	failed, err := b.createEndpoints(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range sortedFronts(list) {
-		if err := b.serve(ctx, key, list[key], failed); err != nil {
+	for _, key := range d.sortedFronts() {
+		w := b.claims.winner(key)
+		if w == nil {
+			continue
+		}
+		if err := b.serve(ctx, key, w, failed); err != nil {
 			if errors.Is(err, hns.ErrDown) {
 				return nil, err
 			}
-			errs = append(errs, &proxy.RouteError{Route: list[key].route, Err: err})
+			errs = append(errs, &proxy.RouteError{Route: w.route, Err: err})
 		}
 	}
-	for key, lb := range b.balancers {
-		if list[key] == nil {
-			if err := b.cfg.Client.DeleteLoadBalancer(ctx, lb.ID); err != nil {
-				errs = append(errs, fmt.Errorf("cannot remove HNS load balancer %s: %w", lb.ID, err))
-				continue
-			}
-			delete(b.balancers, key)
+	for key := range d.fronts {
+		lb, ok := b.balancers[key]
+		if !ok || b.claims.winner(key) != nil {
+			continue
 		}
+		if err := b.cfg.Client.DeleteLoadBalancer(ctx, lb.ID); err != nil {
+			errs = append(errs, fmt.Errorf("cannot remove HNS load balancer %s: %w", lb.ID, err))
+			continue
+		}
+		delete(b.balancers, key)
 	}
 	for _, lb := range b.stray {
 		if err := b.cfg.Client.DeleteLoadBalancer(ctx, lb.ID); err != nil {
@@ -138,16 +161,18 @@ func (b *Balancer) apply(ctx context.Context, list map[front]*wish) (errs []erro
 		}
 	}
 	b.stray = nil
-	return append(errs, b.deleteEndpoints(ctx, needed)...), nil
+	return append(errs, b.deleteEndpoints(ctx, d)...), nil
 }
 
 // createEndpoints makes the endpoints that are not there. It returns the errors of single ones by address.
-func (b *Balancer) createEndpoints(ctx context.Context, needed map[netip.Addr]hns.Endpoint) (map[netip.Addr]error, error) {
+func (b *Balancer) createEndpoints(ctx context.Context, d *difference) (map[netip.Addr]error, error) {
 	failed := map[netip.Addr]error{}
-	for addr, e := range needed {
-		if _, ok := b.endpoints[addr]; ok {
+	for addr := range d.addrs {
+		n, needed := b.claims.needed[addr]
+		if _, ok := b.endpoints[addr]; ok || !needed {
 			continue
 		}
+		e := n.endpoint
 		id, err := b.cfg.Client.CreateEndpoint(ctx, b.network, e)
 		switch {
 		case errors.Is(err, hns.ErrDown):
@@ -201,9 +226,10 @@ func (b *Balancer) serve(ctx context.Context, key front, w *wish, failed map[net
 }
 
 // deleteEndpoints removes those of ours that no front needs any more.
-func (b *Balancer) deleteEndpoints(ctx context.Context, needed map[netip.Addr]hns.Endpoint) (errs []error) {
-	for addr, e := range b.endpoints {
-		if _, ok := needed[addr]; ok || !ours(&b.cfg, &e) {
+func (b *Balancer) deleteEndpoints(ctx context.Context, d *difference) (errs []error) {
+	for addr := range d.addrs {
+		e, ok := b.endpoints[addr]
+		if _, needed := b.claims.needed[addr]; !ok || needed || !ours(&b.cfg, &e) {
 			continue
 		}
 		if err := b.cfg.Client.DeleteEndpoint(ctx, e.ID); err != nil {
@@ -213,21 +239,4 @@ func (b *Balancer) deleteEndpoints(ctx context.Context, needed map[netip.Addr]hn
 		delete(b.endpoints, addr)
 	}
 	return errs
-}
-
-func sortedFronts(list map[front]*wish) []front {
-	keys := make([]front, 0, len(list))
-	for key := range list {
-		keys = append(keys, key)
-	}
-	family := func(f front) int {
-		if f.ipv6 {
-			return 6
-		}
-		return 4
-	}
-	slices.SortFunc(keys, func(a, b front) int {
-		return cmp.Or(a.vip.Compare(b.vip), cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port), cmp.Compare(family(a), family(b)))
-	})
-	return keys
 }

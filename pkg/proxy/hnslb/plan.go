@@ -1,6 +1,7 @@
 package hnslb
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -38,35 +39,24 @@ func Serves(r *proxy.Route) bool {
 		!slices.ContainsFunc(targets, func(e proxy.Endpoint) bool { return e.Addr.Port() != targets[0].Addr.Port() })
 }
 
-// wishes is what HNS should have for a Table. Routes that it cannot serve, or only in part, are errors.
-func wishes(cfg *Config, overlay bool, want *proxy.Table) (map[front]*wish, []error) {
-	out := map[front]*wish{}
-	var errs []error
-	for i := range want.Routes {
-		r := want.Routes[i]
+// wishes is what HNS should have for some Routes. Those that it cannot serve, or only in part, are errors.
+func wishes(cfg *Config, overlay bool, routes []proxy.Route) (out []*wish, errs []error) {
+	for _, r := range routes {
 		targets := r.Targets()
 		if len(targets) == 0 {
 			continue // nothing listens there: refused by nobody, as HNS cannot refuse
 		}
-		fail := func(format string, args ...any) {
-			errs = append(errs, &proxy.RouteError{Route: r, Err: fmt.Errorf(format, args...)})
-		}
 		if len(r.Sources) > 0 {
-			fail("HNS load balancers cannot be limited to source ranges")
+			errs = append(errs, &proxy.RouteError{Route: r, Err: errors.New("HNS load balancers cannot be limited to source ranges")})
 			continue
 		}
 		port := commonPort(targets)
 		same := slices.DeleteFunc(slices.Clone(targets), func(e proxy.Endpoint) bool { return e.Addr.Port() != port })
 		if len(same) < len(targets) {
-			fail("an HNS load balancer has one target port: only endpoints with port %d are used", port)
+			errs = append(errs, &proxy.RouteError{Route: r,
+				Err: fmt.Errorf("an HNS load balancer has one target port: only endpoints with port %d are used", port)})
 		}
-		w := &wish{route: r, lb: balancer(cfg, overlay, &r, same), targets: same}
-		key := frontOf(&w.lb)
-		if other := out[key]; other != nil {
-			fail("the front is that of %s", other.route.Service.ServiceName)
-			continue
-		}
-		out[key] = w
+		out = append(out, &wish{route: r, lb: balancer(cfg, overlay, &r, same), targets: same})
 	}
 	return out, errs
 }
@@ -113,29 +103,26 @@ func remoteMAC(addr netip.Addr) string {
 	return fmt.Sprintf("02-11-%02x-%02x-%02x-%02x", b[0], b[1], b[2], b[3])
 }
 
-// endpointsFor lists the endpoints that the wishes need and that are ours to make, by address.
-func endpointsFor(cfg *Config, network *hns.Network, list map[front]*wish) map[netip.Addr]hns.Endpoint {
-	out := map[netip.Addr]hns.Endpoint{}
-	for _, w := range list {
-		for _, target := range w.targets {
-			addr := target.Addr.Addr()
-			if target.Local {
-				continue // the network's maker made it
-			}
-			e := hns.Endpoint{Addrs: []netip.Addr{addr}, MAC: remoteMAC(addr), Remote: true}
-			if network.Overlay {
-				e.Provider = provider(cfg, network, addr)
-			}
-			out[addr] = e
+// endpointsFor lists the endpoints that a wish needs and that are ours to make.
+func endpointsFor(cfg *Config, network *hns.Network, w *wish) (out []hns.Endpoint) {
+	for _, target := range w.targets {
+		addr := target.Addr.Addr()
+		if target.Local {
+			continue // the network's maker made it
 		}
-		if vip := w.lb.VIP; network.Overlay && w.route.Kind == proxy.ClusterIP {
-			out[vip] = hns.Endpoint{Addrs: []netip.Addr{vip}, MAC: cfg.NodeMAC, Remote: true, Provider: cfg.NodeAddr}
+		e := hns.Endpoint{Addrs: []netip.Addr{addr}, MAC: remoteMAC(addr), Remote: true}
+		if network.Overlay {
+			e.Provider = provider(cfg, network, addr)
 		}
+		out = append(out, e)
 	}
-	if network.Overlay && len(list) > 0 {
-		out[cfg.SourceVIP] = hns.Endpoint{Addrs: []netip.Addr{cfg.SourceVIP}, MAC: cfg.NodeMAC}
+	if !network.Overlay {
+		return out
 	}
-	return out
+	if w.route.Kind == proxy.ClusterIP {
+		out = append(out, hns.Endpoint{Addrs: []netip.Addr{w.lb.VIP}, MAC: cfg.NodeMAC, Remote: true, Provider: cfg.NodeAddr})
+	}
+	return append(out, hns.Endpoint{Addrs: []netip.Addr{cfg.SourceVIP}, MAC: cfg.NodeMAC})
 }
 
 // provider is the host that has an address of an overlay; this one for those outside of all remote subnets.
@@ -148,7 +135,7 @@ func provider(cfg *Config, network *hns.Network, addr netip.Addr) netip.Addr {
 	return cfg.NodeAddr
 }
 
-// ours says whether an endpoint is one that endpointsFor makes: ours to remove.
+// ours says whether an endpoint is one that endpointsFor lists: ours to remove.
 func ours(cfg *Config, e *hns.Endpoint) bool {
 	if len(e.Addrs) != 1 {
 		return false

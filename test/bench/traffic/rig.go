@@ -24,6 +24,7 @@ import (
 const (
 	plain      = "wk-bench"     // namespace of everything that does without rules of the kernel
 	ruled      = "wk-bench-nft" // of upstream's kube-proxy
+	beside     = "wk-bench-b"   // and a number: of other builds of our proxy, which would take each other's addresses away
 	nodeName   = "bench"
 	serverAddr = "10.77.0.1"
 	naiveAddr  = "10.77.0.2"
@@ -38,11 +39,12 @@ type rig struct {
 	root, dir string
 	self      string
 	sides     []side
+	spaces    []string
 	processes []*exec.Cmd
 	servers   []*http.Server
 }
 
-func newRig(ctx context.Context, root string) (r *rig, err error) {
+func newRig(ctx context.Context, root string, others []string) (r *rig, err error) {
 	r = &rig{root: root}
 	defer func() {
 		if err != nil {
@@ -55,7 +57,11 @@ func newRig(ctx context.Context, root string) (r *rig, err error) {
 	if r.dir, err = os.MkdirTemp("", "winkube-bench-"); err != nil {
 		return r, err
 	}
-	for _, namespace := range []string{plain, ruled} {
+	r.spaces = []string{plain, ruled}
+	for i := range others {
+		r.spaces = append(r.spaces, fmt.Sprint(beside, i))
+	}
+	for _, namespace := range r.spaces {
 		if err := upNamespace(ctx, namespace); err != nil {
 			return r, err
 		}
@@ -68,8 +74,11 @@ func newRig(ctx context.Context, root string) (r *rig, err error) {
 		r.haproxy(ctx),
 		r.naive(ctx),
 		r.upstream(ctx),
-		r.ours(ctx),
 	}
+	for i, program := range others {
+		r.sides = append(r.sides, r.relay(ctx, filepath.Base(program), fmt.Sprint(beside, i), program))
+	}
+	r.sides = append(r.sides, r.ours(ctx))
 	if ours := r.sides[len(r.sides)-1]; ours.missing != "" {
 		return r, errors.New(ours.missing)
 	}
@@ -138,7 +147,7 @@ func (r *rig) close() {
 	for _, s := range r.servers {
 		_ = s.Close()
 	}
-	for _, namespace := range []string{plain, ruled} {
+	for _, namespace := range r.spaces {
 		_ = exec.Command("ip", "netns", "del", namespace).Run()
 	}
 	_ = os.RemoveAll(r.dir)
@@ -243,19 +252,28 @@ func (r *rig) upstream(ctx context.Context) side {
 }
 
 func (r *rig) ours(ctx context.Context) side {
-	s := side{name: "relay", namespace: plain, addr: serviceIP, udp: true}
 	build := exec.CommandContext(ctx, "hack/build.sh", "cmd/kube-proxy")
 	build.Dir = r.root
 	if out, err := build.CombinedOutput(); err != nil {
-		s.missing = fmt.Sprintf("cannot build it: %v: %s", err, out)
-		return s
+		return side{name: "relay", missing: fmt.Sprintf("cannot build it: %v: %s", err, out)}
 	}
-	cmd, err := r.startOurs(ctx, 0)
+	return r.relay(ctx, "relay", plain, r.program())
+}
+
+// program is our proxy as built.
+func (r *rig) program() string {
+	return filepath.Join(r.root, "_output/bin/linux", runtime.GOARCH, "proxy")
+}
+
+// relay starts a build of our proxy in a namespace.
+func (r *rig) relay(ctx context.Context, name, namespace, program string) side {
+	s := side{name: name, namespace: namespace, addr: serviceIP, udp: true}
+	cmd, err := r.startRelay(ctx, namespace, program, 0)
 	if err == nil {
 		err = r.answers(ctx, s)
 	}
 	if err != nil {
-		s.missing = err.Error() + ": " + readTail(filepath.Join(r.dir, plain+"-proxy-0.log"))
+		s.missing = err.Error() + ": " + readTail(filepath.Join(r.dir, namespace+"-proxy-0.log"))
 		return s
 	}
 	s.resident = resident(cmd)
@@ -264,13 +282,16 @@ func (r *rig) ours(ctx context.Context) side {
 
 // startOurs starts our proxy with the Service of the loads and count others.
 func (r *rig) startOurs(ctx context.Context, count int) (*exec.Cmd, error) {
+	return r.startRelay(ctx, plain, r.program(), count)
+}
+
+func (r *rig) startRelay(ctx context.Context, namespace, program string, count int) (*exec.Cmd, error) {
 	port := strconv.Itoa(6080 + count)
-	config, err := r.serveAPI(ctx, plain, count, port)
+	config, err := r.serveAPI(ctx, namespace, count, port)
 	if err != nil {
 		return nil, err
 	}
-	program := filepath.Join(r.root, "_output/bin/linux", runtime.GOARCH, "proxy")
-	return r.start(ctx, plain, fmt.Sprint("proxy-", count), "env", "INTERFACE_TO_ADD_SERVICE_IP=lo", program, "--kubeconfig="+config, "--hostname-override="+nodeName,
+	return r.start(ctx, namespace, fmt.Sprint("proxy-", count), "env", "INTERFACE_TO_ADD_SERVICE_IP=lo", program, "--kubeconfig="+config, "--hostname-override="+nodeName,
 		"--healthz-bind-address=127.0.0.1:"+strconv.Itoa(7080+count), "--metrics-bind-address=127.0.0.1:"+strconv.Itoa(17080+count), "--network-mode=upstream", "--profiling")
 }
 

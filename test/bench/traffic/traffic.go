@@ -55,9 +55,10 @@ func loads() []load {
 }
 
 // Run measures and prints. root is the repository's, where the programs of the lab are. It needs root's rights, and changes nothing
-// outside of its network namespaces. modes, if any, are the only loads to measure.
-func Run(ctx context.Context, root string, out io.Writer, modes []string) error {
-	rig, err := newRig(ctx, root)
+// outside of its network namespaces. modes, if any, are the only loads to measure; others are programs of other builds of our proxy
+// to measure beside.
+func Run(ctx context.Context, root string, others []string, out io.Writer, modes []string) error {
+	rig, err := newRig(ctx, root, others)
 	if err != nil {
 		return err
 	}
