@@ -39,10 +39,15 @@ func untilChanged(ctx context.Context, path string, content []byte, check func()
 			seen = now
 			if !bytes.Equal(now, content) { // it may have been half written when it was seen
 				err := check()
-				if err == nil {
+				again, unread := os.ReadFile(path)
+				switch {
+				case err != nil:
+					klog.ErrorS(err, "The changed configuration file is not used", "file", path)
+				case unread == nil && bytes.Equal(again, content):
+					seen = again // it is as it was: what was seen was a part of that
+				default:
 					return errConfigChanged
 				}
-				klog.ErrorS(err, "The changed configuration file is not used", "file", path)
 			}
 		}
 		select {

@@ -104,6 +104,22 @@ func changes(t *testing.T, replace func(t *testing.T, dir, to string)) {
 	}
 }
 
+// TestConfigWrittenAgain: a file that is seen half written, and then is what it was before, has not changed.
+func TestConfigWrittenAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(minimalConfig[:len(minimalConfig)/2]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err := untilChanged(ctx, path, []byte(minimalConfig), func() error {
+		cancel() // after which it ends, unless it holds the file for changed
+		return os.WriteFile(path, []byte(minimalConfig), 0o600)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestBegin: a service whose configuration file comes late, with a disk, reads it at its next try.
 func TestBegin(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "proxy.yaml")

@@ -165,6 +165,9 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 			delete(r.fronts, key)
 		}
 	}
+	if len(r.fronts) == 0 {
+		r.resume(dirty)
+	}
 	if asked := r.askToKeep(want, changed); whole || moved || asked || len(r.addrErrs) > 0 {
 		errs = append(errs, r.setAddresses(ctx)...)
 	}
@@ -321,6 +324,22 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 		}
 	}
 	return errs
+}
+
+// resume opens what it can before the host is compared, which takes long on a busy host: after a proxy that was killed the addresses are still local,
+// and guarded, and clients wait. Where they are not, the first socket fails, and serve opens them in its turn. What depends on more waits for that.
+func (r *Relay) resume(dirty map[frontKey]struct{}) {
+	for key := range dirty {
+		route, ok := r.winner(key)
+		if !ok || route.KeepClient || key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP {
+			continue
+		}
+		f := newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
+		r.fronts[key] = f
+		if err := f.set(*route, r.listenAddrs(key)); err != nil {
+			return
+		}
+	}
 }
 
 // listenAddrs are the addresses on which a front listens: its own, or for a node port all of the host's that --nodeport-addresses allows.

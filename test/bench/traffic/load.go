@@ -203,7 +203,7 @@ func workers(n int, work func(stop *atomic.Bool) (int, error)) ([]float64, error
 		}
 		return float64(total.Load()) / time.Since(begin).Seconds(), nil
 	}
-	if _, err := run(perRound / 10); err != nil {
+	if _, err := run(loadTime - perRound); err != nil {
 		return nil, err
 	}
 	rate, err := run(perRound)

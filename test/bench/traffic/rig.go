@@ -41,11 +41,12 @@ type rig struct {
 	sides     []side
 	spaces    []string
 	processes []*exec.Cmd
+	inside    map[string][]int // process ids by namespace
 	servers   []*http.Server
 }
 
 func newRig(ctx context.Context, root string, others []string) (r *rig, err error) {
-	r = &rig{root: root}
+	r = &rig{root: root, inside: map[string][]int{}}
 	defer func() {
 		if err != nil {
 			r.close()
@@ -118,7 +119,7 @@ func (r *rig) start(ctx context.Context, namespace, name string, argv ...string)
 		if err := cmd.Start(); err != nil {
 			return nil, err
 		}
-		r.processes = append(r.processes, cmd)
+		r.started(namespace, cmd)
 		return cmd, nil
 	}
 	out, err := cmd.StdoutPipe()
@@ -128,11 +129,31 @@ func (r *rig) start(ctx context.Context, namespace, name string, argv ...string)
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	r.processes = append(r.processes, cmd)
+	r.started(namespace, cmd)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		return nil, fmt.Errorf("%s did not start: %v: %s", name, err, readTail(log.Name()))
 	}
 	return cmd, nil
+}
+
+func (r *rig) started(namespace string, cmd *exec.Cmd) {
+	r.processes = append(r.processes, cmd)
+	r.inside[namespace] = append(r.inside[namespace], cmd.Process.Pid)
+}
+
+// used is the processor time in seconds of the programs in a namespace so far, those that do nothing among them.
+func (r *rig) used(namespace string) (seconds float64) {
+	for _, pid := range r.inside[namespace] {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+		for _, path := range threads {
+			data, err := os.ReadFile(path)
+			if fields := strings.Fields(string(data)); err == nil && len(fields) > 0 {
+				nanoseconds, _ := strconv.ParseFloat(fields[0], 64)
+				seconds += nanoseconds / 1e9
+			}
+		}
+	}
+	return seconds
 }
 
 func readTail(path string) string {
@@ -331,20 +352,21 @@ func (r *rig) answers(ctx context.Context, s side) error {
 	}
 }
 
-// client runs one load through a side.
-func (r *rig) client(ctx context.Context, s side, mode string, args ...string) ([]float64, error) {
+// client runs one load through a side. It returns its figures, and the processor time in seconds that everybody took for it.
+func (r *rig) client(ctx context.Context, s side, mode string, args ...string) (figures []float64, used float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*perRound)
 	defer cancel()
 	argv := append([]string{"--net=/run/netns/" + s.namespace, "--", r.self, "traffic-client", mode, s.addr}, args...)
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, "nsenter", argv...)
 	cmd.Stderr = &stderr
+	before := r.used(s.namespace)
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", err, stderr.Bytes())
+		return nil, 0, fmt.Errorf("%w: %s", err, stderr.Bytes())
 	}
-	var figures []float64
-	return figures, json.Unmarshal(out, &figures)
+	used = r.used(s.namespace) - before + (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
+	return figures, used, json.Unmarshal(out, &figures)
 }
 
 // hold opens n connections through a side until the function that it returns is called. Who cannot take so many within a minute fails.

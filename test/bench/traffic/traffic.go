@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 const (
 	rounds    = 5
 	perRound  = 700 * time.Millisecond
+	loadTime  = perRound + perRound/10 // with the time to warm up
 	manyPorts = 1000
 	// heldConns is how many connections are held open: two files each in a program in the middle, of which it has 20,000 here.
 	heldConns = 9000
@@ -86,6 +88,7 @@ func Run(ctx context.Context, root string, others []string, out io.Writer, modes
 			return err
 		}
 		t.row(l.name, l.unit, l.target, medians[0])
+		t.row("  with both processors at work", l.unit, "", medians[1])
 		if l.mode == "requests" {
 			rate = medians[0][len(rig.sides)-1] / 2 // half load is half of what our relay can do
 		}
@@ -121,10 +124,12 @@ func (r *rig) latency(ctx context.Context, t *table, rate float64) error {
 	return nil
 }
 
-// interleaved runs one load on all sides in turn, and returns for each of its figures the sides' medians; 0: not measured.
+// interleaved runs one load on all sides in turn, and returns for each of its figures the sides' medians; 0: not measured. Behind them comes what
+// the first figure, a rate, would be if client, server and who is between them had all processors and never waited for one another, by the
+// processor time that they took: other work on the machine changes that little.
 func (r *rig) interleaved(ctx context.Context, l load) ([][]float64, error) {
 	count := max(1, len(l.figures))
-	samples := make([][][]float64, count)
+	samples := make([][][]float64, count+1)
 	for i := range samples {
 		samples[i] = make([][]float64, len(r.sides))
 	}
@@ -135,7 +140,7 @@ func (r *rig) interleaved(ctx context.Context, l load) ([][]float64, error) {
 			if s.missing != "" || l.udp && !s.udp {
 				continue
 			}
-			got, err := r.client(ctx, s, l.mode, l.args...)
+			got, used, err := r.client(ctx, s, l.mode, l.args...)
 			if err != nil {
 				return nil, fmt.Errorf("%s through %s: %w", l.mode, s.name, err)
 			}
@@ -145,9 +150,10 @@ func (r *rig) interleaved(ctx context.Context, l load) ([][]float64, error) {
 			for k, v := range got {
 				samples[k][j] = append(samples[k][j], v*l.scale)
 			}
+			samples[count][j] = append(samples[count][j], got[0]*l.scale*loadTime.Seconds()*float64(runtime.NumCPU())/used)
 		}
 	}
-	medians := make([][]float64, count)
+	medians := make([][]float64, len(samples))
 	for k := range samples {
 		for _, list := range samples[k] {
 			medians[k] = append(medians[k], median(list))
