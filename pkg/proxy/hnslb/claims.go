@@ -114,7 +114,10 @@ func (c *claims) use(d *difference, w *wish, by int) {
 	for _, e := range endpointsFor(c.cfg, c.network, w) {
 		addr := e.Addrs[0]
 		d.addrs[addr] = struct{}{}
-		n := need{e, c.needed[addr].users + by}
+		n := c.needed[addr]
+		if n.users += by; by > 0 {
+			n.endpoint = e
+		}
 		if n.users > 0 {
 			c.needed[addr] = n
 		} else {
