@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,5 +64,39 @@ func TestRotated(t *testing.T) {
 	}
 	if data, err := os.ReadFile(path); err != nil || !strings.Contains(string(data), "cannot be rotated now") || !strings.HasSuffix(string(data), "14\n") {
 		t.Errorf("%q, %v", data, err)
+	}
+}
+
+// TestRotatedUnderReader: a log is begun anew while somebody reads it who lets it be renamed, as os.Root's files do on Windows. So pkg/server opens
+// the files that it serves.
+func TestRotatedUnderReader(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	r := &rotated{path: filepath.Join(root.Name(), "a.log"), limit: 10, keep: 3}
+	for i, line := range []string{"one\n", "the second\n", "the third\n"} {
+		if _, err := r.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := root.Open("a.log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if got, err := io.ReadAll(reader); err != nil || string(got) != line {
+				t.Errorf("reader %d has %q, %v; want %q", i, got, err, line)
+			}
+			_ = reader.Close()
+		}()
+	}
+	if err := r.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"the third\n", "the second\n", "one\n"} {
+		if got, err := os.ReadFile(r.numbered(i)); err != nil || string(got) != want {
+			t.Errorf("%s has %q, %v; want %q", r.numbered(i), got, err, want)
+		}
 	}
 }

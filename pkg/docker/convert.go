@@ -44,7 +44,7 @@ type Creation struct {
 	HostConfig *container.HostConfig
 	// Files are copied into the container before it starts (Windows).
 	Files []pod.File
-	// CredentialSpec is a file that the engine wants while the container starts; nil: none.
+	// CredentialSpec is what the engine wants in the registry while the container starts; nil: nothing.
 	CredentialSpec *CredentialSpec
 }
 

@@ -33,7 +33,11 @@ var platforms = map[string]pod.Platform{
 	"windows-14393": windows2016,
 	"windows-17763": windows2019,
 	"windows-20348": {OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true},
+	"windows-26100": {OS: "windows", Arch: "amd64", Build: 26100, SharedNetwork: true},
 }
+
+// apis are those of engines that are older than ours: Docker 17.06 is the one of Server 2016.
+var apis = map[string]string{"windows-14393": "1.30"}
 
 func basePod() *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-0", Namespace: "shop", UID: "0a1b2c3d"}}
@@ -131,7 +135,7 @@ func TestConvertGolden(t *testing.T) {
 						{Name: "disk", HostPath: "d:/logs", ContainerPath: `E:\logs`},
 					}
 				}
-				target := Target{Platform: platform, Node: "node-1", CPUs: 8, LogMaxSize: 10 << 20, LogMaxFiles: 5, MinOOMScoreAdj: minOOMScoreAdj, Hash: "cafe"}
+				target := Target{Platform: platform, Node: "node-1", CPUs: 8, LogMaxSize: 10 << 20, LogMaxFiles: 5, MinOOMScoreAdj: minOOMScoreAdj, Hash: "cafe", API: apis[name]}
 				if !windows {
 					target.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fd00::7")}
 					target.CgroupParent = "/kubepods"

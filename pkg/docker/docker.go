@@ -54,6 +54,9 @@ type Config struct {
 	SeccompDefault bool
 	// HostAddresses gives Target.HostAddresses (Linux); nil: the engine publishes at all addresses, service addresses among them.
 	HostAddresses func() ([]netip.Addr, error)
+	// CredentialSpecs has this host's registry hold credential specs, by name, where engines look for them: those of want, and no other whose
+	// name begins with prefix (Windows); want is not kept. nil: there is no registry.
+	CredentialSpecs func(prefix string, want map[string]string) error
 	// Hash gives Container.Hash; nil: the hash stays empty.
 	Hash func(*v1.Container) string
 
@@ -75,7 +78,8 @@ type Engine struct {
 	root         atomic.Value                  // string: the engine's data directory; nothing: not asked yet
 	swept        sync.Once                     // of names of logs that are gone
 	sweptHolders atomic.Bool                   // see sweepHolders
-	sweptSpecs   sync.Once                     // of credential specs, see startWith
+	specs        heldSpecs
+	specsSwept   sync.Once // see sweepSpecs
 	accounts     accountCache
 	recursive    atomic.Bool  // see RecursiveReadOnly
 	hyperv       atomic.Bool  // see HyperV

@@ -2,69 +2,77 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
+	"sync"
 
 	"github.com/docker/docker/api/types/versions"
 	"k8s.io/klog/v2"
 )
 
-// CredentialSpec is the content of a credential spec (windowsOptions.gmsaCredentialSpec) in a file of the engine.
+// CredentialSpec is the content of a credential spec (windowsOptions.gmsaCredentialSpec), and the name by which the engine finds it.
 type CredentialSpec struct{ Name, Content string }
 
-// rawSpecs is API 1.40: the first whose engine takes a credential spec by itself (19.03). Older ones read a file in their directory
-// CredentialSpecs while the container starts (moby daemon/oci_windows.go setWindowsCredentialSpec).
+// rawSpecs is API 1.40: the first whose engine takes a credential spec by itself (19.03, moby/moby#38777). Older ones read it from the
+// registry of their host while the container starts (moby daemon/oci_windows.go readCredentialSpecRegistry).
 const rawSpecs = "1.40"
 
-// credentialSpecs are the files of one agent by their prefix. Nothing in them is secret.
-func (t Target) credentialSpecs() string { return "winkube-" + t.Node + "-" }
+// specPrefix is what the names of one agent's credential specs begin with. A node's name has no underscore.
+func specPrefix(node string) string { return "winkube_" + node + "_" }
 
-// credentialOption is what the engine is told about content, and the file that it needs for that.
-func credentialOption(content, container string, t Target) (option string, file *CredentialSpec) {
+// credentialOption is what the engine is told about content, and what the registry must have for that.
+func credentialOption(content, container string, t Target) (option string, spec *CredentialSpec) {
 	if !versions.LessThan(t.api(), rawSpecs) {
 		return "credentialspec=raw://" + content, nil
 	}
-	file = &CredentialSpec{Name: t.credentialSpecs() + container + ".json", Content: content}
-	return "credentialspec=file://" + file.Name, file
+	spec = &CredentialSpec{Name: specPrefix(t.Node) + container, Content: content}
+	return "credentialspec=registry://" + spec.Name, spec
 }
 
-// startWith starts a container while the engine has its credential spec, if any. What an agent that was killed has left goes before.
+// heldSpecs are the credential specs of containers that start just now, by name.
+type heldSpecs struct {
+	mu     sync.Mutex
+	byName map[string]string
+}
+
+// startWith starts a container while the engine finds its credential spec, if any.
 func (e *Engine) startWith(ctx context.Context, id string, creation Creation) error {
 	spec := creation.CredentialSpec
 	if spec == nil {
 		return e.start(ctx, id, creation.Name)
 	}
-	root, _ := e.root.Load().(string)
-	if !e.local() || root == "" {
-		return fmt.Errorf("cannot give container %s its credential spec: the engine at %s is older than 19.03 and reads it from its own disk; use it by its pipe, or a later one", creation.Name, e.host)
+	if e.cfg.CredentialSpecs == nil || !e.local() {
+		return fmt.Errorf("cannot give container %s its credential spec: the engine at %s is older than 19.03 and reads it from the registry of its own host; use it by its pipe, or a later one", creation.Name, e.host)
 	}
-	dir := filepath.Join(root, "CredentialSpecs")
-	e.sweptSpecs.Do(func() { sweepSpecs(dir, Target{Node: e.cfg.Node}.credentialSpecs()) })
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, spec.Name), []byte(spec.Content), 0o644)); err != nil {
+	defer func() {
+		if err := e.holdSpecs(func(held map[string]string) { delete(held, spec.Name) }); err != nil {
+			klog.ErrorS(err, "Cannot remove a credential spec; it goes with the next one", "name", spec.Name)
+		}
+	}()
+	if err := e.holdSpecs(func(held map[string]string) { held[spec.Name] = spec.Content }); err != nil {
 		return fmt.Errorf("cannot give container %s its credential spec: %w", creation.Name, err)
 	}
-	defer removeSpec(filepath.Join(dir, spec.Name))
 	return e.start(ctx, id, creation.Name)
 }
 
-func sweepSpecs(dir, prefix string) {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		klog.ErrorS(err, "Cannot look for old credential specs")
+// holdSpecs changes what the registry has of this agent. It has nothing else afterwards: what an agent that was killed has left goes.
+func (e *Engine) holdSpecs(change func(held map[string]string)) error {
+	e.specs.mu.Lock()
+	defer e.specs.mu.Unlock()
+	if e.specs.byName == nil {
+		e.specs.byName = map[string]string{}
 	}
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), prefix) {
-			removeSpec(filepath.Join(dir, entry.Name()))
-		}
-	}
+	change(e.specs.byName)
+	return e.cfg.CredentialSpecs(specPrefix(e.cfg.Node), e.specs.byName)
 }
 
-func removeSpec(file string) {
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		klog.ErrorS(err, "Cannot remove a credential spec", "file", file)
+// sweepSpecs removes, once, what an agent that was killed has left, also where the engine has become one that needs no registry.
+func (e *Engine) sweepSpecs() {
+	if e.cfg.CredentialSpecs == nil || !e.local() {
+		return
 	}
+	e.specsSwept.Do(func() {
+		if err := e.holdSpecs(func(map[string]string) {}); err != nil {
+			klog.ErrorS(err, "Cannot look for old credential specs")
+		}
+	})
 }

@@ -2,8 +2,9 @@ package docker
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,22 +16,52 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestCredentialSpecs: engines before 19.03 read a credential spec from a file, which is there while the container starts and no longer.
-func TestCredentialSpecs(t *testing.T) {
+// fakeRegistry is the part of Windows' that holds credential specs. It refuses names that would not be found again as ours.
+type fakeRegistry struct {
+	values  map[string]string
+	history []string // the names after each change
+	broken  error
+}
+
+func (r *fakeRegistry) keep(prefix string, want map[string]string) error {
+	if r.broken != nil {
+		return r.broken
+	}
+	maps.DeleteFunc(r.values, func(name, _ string) bool { return strings.HasPrefix(name, prefix) })
+	for name, content := range want {
+		if !strings.HasPrefix(name, prefix) || prefix == "" {
+			return fmt.Errorf("the name %q does not begin with %q", name, prefix)
+		}
+		r.values[name] = content
+	}
+	r.history = append(r.history, strings.Join(slices.Sorted(maps.Keys(r.values)), " "))
+	return nil
+}
+
+// TestCredentialOption: engines before 19.03 are told a name in the registry, later ones the credential spec itself.
+func TestCredentialOption(t *testing.T) {
 	p, spec := basePod(), `{"CmsPlugins":["ActiveDirectory"]}`
 	p.Spec.SecurityContext = &v1.PodSecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{GMSACredentialSpec: &spec}}
 	step := pod.Step{Container: "app", Kind: kindOfFirst(p), Attempt: 2, Inputs: &pod.Inputs{SandboxID: "5a5a"}}
-	for api, want := range map[string]string{"1.30": "file://winkube-node-1-k8s_app_web-0_shop_0a1b2c3d_2.json", "1.39": "file://winkube-node-1-k8s_app_web-0_shop_0a1b2c3d_2.json", "1.40": "raw://" + spec, "": "raw://" + spec} {
+	const named = "registry://winkube_node-1_k8s_app_web-0_shop_0a1b2c3d_2"
+	for api, want := range map[string]string{"1.24": named, "1.30": named, "1.39": named, "1.40": "raw://" + spec, "1.51": "raw://" + spec, "": "raw://" + spec} {
 		c, err := Convert(p, step, Target{Platform: windows2019, Node: "node-1", API: api})
 		if err != nil || len(c.HostConfig.SecurityOpt) != 1 || c.HostConfig.SecurityOpt[0] != "credentialspec="+want {
 			t.Errorf("API %s: %q, %v; want %s", api, c.HostConfig.SecurityOpt, err, want)
 		}
-		if file := c.CredentialSpec; (file != nil) != strings.HasPrefix(want, "file") || file != nil && (file.Content != spec || !strings.HasSuffix(want, file.Name)) {
-			t.Errorf("API %s: file %+v", api, file)
+		if held := c.CredentialSpec; (held != nil) != (want == named) || held != nil && (held.Content != spec || "registry://"+held.Name != named) {
+			t.Errorf("API %s: the registry is to have %+v", api, held)
 		}
 	}
+}
 
-	r := fakeRig(t, dockertest.Options{OS: "windows", Build: 17763}, nil)
+// TestCredentialSpecs: the registry has a credential spec while its container starts, and no longer; what an agent that was killed left goes.
+func TestCredentialSpecs(t *testing.T) {
+	windows := &fakeRegistry{values: map[string]string{}}
+	r := fakeRig(t, dockertest.Options{OS: "windows", Build: 17763}, func(c *Config) { c.CredentialSpecs = windows.keep })
+	prefix := specPrefix(r.cfg.Node)
+	windows.values = map[string]string{prefix + "old": "{}", "winkube_" + r.cfg.Node + "-2_a": "another agent's", "contoso": "an administrator's"}
+	others := "contoso winkube_" + r.cfg.Node + "-2_a"
 	one := r.pod("gmsa", []string{"pause"})
 	target, err := r.target(t.Context())
 	if err != nil {
@@ -40,27 +71,48 @@ func TestCredentialSpecs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	creation.CredentialSpec = &CredentialSpec{Name: "winkube-x.json", Content: spec}
+	creation.CredentialSpec = &CredentialSpec{Name: prefix + "new", Content: "{}"}
 	id, _, err := r.create(t.Context(), one, creation)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.startWith(t.Context(), id, creation); err == nil || !strings.Contains(err.Error(), "older than 19.03 and reads it from its own disk") {
+	if err := r.startWith(t.Context(), id, creation); err == nil || !strings.Contains(err.Error(), "older than 19.03 and reads it from the registry of its own host") {
 		t.Errorf("an engine elsewhere: %v", err)
 	}
 	r.Engine.host = "npipe:////./pipe/docker_engine" // as if the engine that answers by TCP were on this host
-	root := t.TempDir()
-	r.Engine.root.Store(root)
-	dir := filepath.Join(root, "CredentialSpecs")
-	old, others := filepath.Join(dir, "winkube-"+r.cfg.Node+"-old.json"), filepath.Join(dir, "contoso.json")
-	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(old, nil, 0o644), os.WriteFile(others, nil, 0o644)); err != nil {
-		t.Fatal(err)
+	for range 2 {
+		r.sweepSpecs()
 	}
 	if err := r.startWith(t.Context(), id, creation); err != nil {
 		t.Fatal(err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || entries[0].Name() != "contoso.json" {
-		t.Errorf("left are %v, %v", entries, err)
+	if want := []string{others, others + " " + prefix + "new", others}; !slices.Equal(windows.history, want) {
+		t.Errorf("the registry had, one after the other,\n%q, want\n%q", windows.history, want)
+	}
+	windows.broken = errors.New("access denied")
+	if err := r.startWith(t.Context(), id, creation); err == nil || !strings.Contains(err.Error(), "its credential spec: access denied") {
+		t.Errorf("a registry that refuses: %v", err)
+	}
+	if windows.broken = nil; len(r.specs.byName) != 0 {
+		t.Errorf("held are still %q", r.specs.byName)
+	}
+}
+
+// TestCredentialSpecsTogether: containers that start at the same time do not take each other's credential specs away.
+func TestCredentialSpecsTogether(t *testing.T) {
+	windows := &fakeRegistry{values: map[string]string{}}
+	e := &Engine{cfg: Config{Node: "n", CredentialSpecs: windows.keep}}
+	hold := func(change func(held map[string]string)) {
+		if err := e.holdSpecs(change); err != nil {
+			t.Error(err)
+		}
+	}
+	hold(func(held map[string]string) { held["winkube_n_a"] = "{}" })
+	hold(func(held map[string]string) { held["winkube_n_b"] = "{}" })
+	hold(func(held map[string]string) { delete(held, "winkube_n_a") })
+	hold(func(held map[string]string) { delete(held, "winkube_n_b") })
+	if want := []string{"winkube_n_a", "winkube_n_a winkube_n_b", "winkube_n_b", ""}; !slices.Equal(windows.history, want) {
+		t.Errorf("the registry had %q, want %q", windows.history, want)
 	}
 }
 

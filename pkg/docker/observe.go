@@ -39,6 +39,7 @@ func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, er
 		return e.observeAll(ctx)
 	}
 	e.sweepLogs() // before anything starts: a link made for a start leads nowhere for a moment
+	e.sweepSpecs()
 	all, err := e.observeAll(ctx)
 	if err == nil && !e.sweptHolders.Load() {
 		err = e.sweepHolders(ctx)

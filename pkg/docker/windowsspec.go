@@ -25,8 +25,8 @@ func convertWindows(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t
 		out.Config.User = *options.RunAsUserName
 	}
 	if options.GMSACredentialSpec != nil && *options.GMSACredentialSpec != "" {
-		option, file := credentialOption(*options.GMSACredentialSpec, out.Name, t)
-		h.SecurityOpt, out.CredentialSpec = append(h.SecurityOpt, option), file
+		option, spec := credentialOption(*options.GMSACredentialSpec, out.Name, t)
+		h.SecurityOpt, out.CredentialSpec = append(h.SecurityOpt, option), spec
 	}
 	out.Config.WorkingDir = strings.ReplaceAll(c.WorkingDir, "/", `\`)
 	out.Files = in.Files

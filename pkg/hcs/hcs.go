@@ -1,7 +1,8 @@
 // Package hcs reads what containers use from the Host Compute Service of Windows, which has the figures at hand: engines take seconds for
-// each container.
+// each container. It also keeps the credential specs that engines read from Windows' registry.
 //
 //	vmcompute.dll --> Statistics --> stats
+//	docker --> KeepCredentialSpecs --> registry --> engine
 package hcs
 
 import "time"

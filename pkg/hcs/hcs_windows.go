@@ -1,10 +1,13 @@
 package hcs
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/Microsoft/hcsshim"
+	"golang.org/x/sys/windows/registry"
 )
 
 // Measure reads the figures of the container with that id of the engine, in milliseconds. One that does not run is an error.
@@ -26,4 +29,45 @@ func measure(id string) (Statistics, error) {
 		out.Endpoints = append(out.Endpoints, Endpoint{n.EndpointId, n.BytesReceived, n.BytesSent, n.DroppedPacketsIncoming, n.DroppedPacketsOutgoing})
 	}
 	return out, nil
+}
+
+// specsKey, below HKEY_LOCAL_MACHINE, is where engines look for credential specs (moby daemon/oci_windows.go readCredentialSpecRegistry).
+const specsKey = `SOFTWARE\Microsoft\Windows NT\CurrentVersion\Virtualization\Containers\CredentialSpecs`
+
+// KeepCredentialSpecs has the registry hold the credential specs of want, each by its name, and no other whose name begins with prefix; those of
+// others stay. It may be called again. With no spec to hold no key is made.
+var KeepCredentialSpecs = keepCredentialSpecs
+
+func keepCredentialSpecs(prefix string, want map[string]string) error {
+	const access = registry.QUERY_VALUE | registry.SET_VALUE
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, specsKey, access)
+	if errors.Is(err, registry.ErrNotExist) && len(want) == 0 {
+		return nil
+	}
+	if errors.Is(err, registry.ErrNotExist) {
+		key, _, err = registry.CreateKey(registry.LOCAL_MACHINE, specsKey, access)
+	}
+	if err != nil {
+		return fmt.Errorf(`cannot open HKLM\%s: %w`, specsKey, err)
+	}
+	defer key.Close()
+	if err := keepValues(key, prefix, want); err != nil {
+		return fmt.Errorf(`cannot change HKLM\%s: %w`, specsKey, err)
+	}
+	return nil
+}
+
+// keepValues makes the values whose names begin with prefix those of want.
+func keepValues(key registry.Key, prefix string, want map[string]string) error {
+	names, err := key.ReadValueNames(0)
+	errs := []error{err}
+	for _, name := range names {
+		if _, wanted := want[name]; !wanted && strings.HasPrefix(name, prefix) {
+			errs = append(errs, key.DeleteValue(name))
+		}
+	}
+	for name, content := range want {
+		errs = append(errs, key.SetStringValue(name, content))
+	}
+	return errors.Join(errs...)
 }

@@ -2,11 +2,14 @@ package hcs
 
 import (
 	"errors"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/Microsoft/hcsshim"
+	"golang.org/x/sys/windows/registry"
 )
 
 // What test/windows/cover lets the Host Compute Service have.
@@ -30,5 +33,71 @@ func TestMeasure(t *testing.T) {
 	}
 	if _, err := Measure(unreadable); err == nil {
 		t.Error("an answer that is no JSON was understood")
+	}
+}
+
+// specsHeld are the values of the registry whose names begin so; absent: there is no key.
+func specsHeld(t *testing.T, prefix string) (held map[string]string, absent bool) {
+	t.Helper()
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, specsKey, registry.QUERY_VALUE)
+	if errors.Is(err, registry.ErrNotExist) {
+		return nil, true
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer key.Close()
+	names, err := key.ReadValueNames(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held = map[string]string{}
+	for _, name := range names {
+		if strings.HasPrefix(name, prefix) {
+			if held[name], _, err = key.GetStringValue(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return held, false
+}
+
+// TestKeepCredentialSpecs: the registry has what is wanted, whatever was there before, beside what others put there.
+func TestKeepCredentialSpecs(t *testing.T) {
+	const ours, others, spec = "winkube_test_", "winkube_test-2_", `{"CmsPlugins":["ActiveDirectory"],"x":"ä \"quoted\""}`
+	_, absent := specsHeld(t, "")
+	t.Cleanup(func() {
+		if absent {
+			if err := registry.DeleteKey(registry.LOCAL_MACHINE, specsKey); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for _, step := range []struct {
+		prefix string
+		want   map[string]string
+	}{
+		{ours, nil}, // no key is made for nothing
+		{ours, map[string]string{ours + "a": "old", ours + "b": spec}},
+		{others, map[string]string{others + "a": "{}"}},
+		{ours, map[string]string{ours + "a": spec, ours + "c": spec}},
+		{ours, nil},
+		{ours, nil},
+	} {
+		if err := KeepCredentialSpecs(step.prefix, step.want); err != nil {
+			t.Fatal(err)
+		}
+		if got, none := specsHeld(t, step.prefix); !maps.Equal(got, step.want) || none && !absent {
+			t.Errorf("got %q, want %q", got, step.want)
+		}
+	}
+	if got, _ := specsHeld(t, others); len(got) != 1 {
+		t.Errorf("of the other agent there are %q", got)
+	}
+	if err := KeepCredentialSpecs(others, nil); err != nil {
+		t.Error(err)
+	}
+	if err := KeepCredentialSpecs(ours, map[string]string{"a\x00b": "{}"}); err == nil {
+		t.Error("a name with a zero in it was taken")
 	}
 }

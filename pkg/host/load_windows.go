@@ -27,7 +27,7 @@ func readLoad() (Load, error) {
 // thread (Microsoft's page of it, elastic/beats#40926), so that it is asked only where the kernel does not tell of groups, as Wine's.
 func busy() (sum time.Duration, err error) {
 	groups, _, _ := windows.NewLazySystemDLL("kernel32.dll").NewProc("GetActiveProcessorGroupCount").Call()
-	for group := range uint16(groups) {
+	for group := range uint16(max(groups, 1)) { // 0: the call failed
 		one, err := busyGroup(group)
 		if err != nil {
 			return busySystem()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/admit"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubelet"
 	"github.com/winkube/winkube/pkg/network"
@@ -123,7 +124,7 @@ func (o *options) setEngine(cfg *kubelet.Config) error {
 	cfg.Engine = docker.Config{
 		Host: o.dockerEndpoint, Node: cfg.NodeName, Platform: cfg.Platform, CPUs: cfg.Facts.CPUs, InfraImage: o.infraImage, Hash: pod.Hash,
 		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, LogsDir: o.podLogsDir, CgroupParent: o.cgroupRoot,
-		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"), SeccompDefault: o.seccompDefault,
+		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"), SeccompDefault: o.seccompDefault, CredentialSpecs: hcs.KeepCredentialSpecs,
 	}
 	if cfg.Sysctls, err = admit.NewSysctls(cfg.Facts.KernelVersion, o.unsafeSysctls); err != nil {
 		return fmt.Errorf("--allowed-unsafe-sysctls: %w", err)

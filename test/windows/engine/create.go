@@ -163,7 +163,7 @@ func (e *Engine) start(w http.ResponseWriter, r *http.Request, id string) {
 		for _, rule := range startRules {
 			if err := rule.check(q); err != nil {
 				status := http.StatusBadRequest
-				if strings.HasSuffix(err.Error(), "not found") {
+				if strings.HasSuffix(err.Error(), "host not found") {
 					status = http.StatusNotFound
 				}
 				refuse(w, status, err.Error())

@@ -35,6 +35,8 @@ type Options struct {
 	Dial func(context.Context) (net.Conn, error)
 	// HNS is told of networks, and of endpoints of containers, once Watch runs. nil: there is none, as if HNS had no say.
 	HNS HNSCall
+	// CredentialSpec says whether the host's registry has a credential spec of that name, in any case of its letters; nil: it has none.
+	CredentialSpec func(name string) bool
 }
 
 // Engine is an http.Handler; all methods may be called concurrently.

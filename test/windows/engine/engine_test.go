@@ -46,7 +46,7 @@ func newRig(t *testing.T, build int) *rig {
 	if err := os.WriteFile(filepath.Join(drive, "data/hosts"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	e, err := New(Options{Build: build, Drive: drive, Dial: func(ctx context.Context) (net.Conn, error) {
+	e, err := New(Options{Build: build, Drive: drive, CredentialSpec: func(name string) bool { return name == "contoso" }, Dial: func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", linux.Listener.Addr().String())
 	}})
 	if err != nil {
@@ -267,6 +267,8 @@ func TestStart(t *testing.T) {
 		{"security option", container.HostConfig{SecurityOpt: []string{"seccomp=unconfined"}}, "security option not supported: seccomp"},
 		{"credential spec", container.HostConfig{SecurityOpt: []string{"credentialspec=x"}},
 			"invalid credential spec security option - value must be prefixed by 'file://', 'registry://', or 'raw://' followed by a non-empty value"},
+		{"credential spec of the registry", container.HostConfig{SecurityOpt: []string{"credentialspec=registry://None"}}, `credential spec "None" for container  as it was not found`},
+		{"credential spec in a file", container.HostConfig{SecurityOpt: []string{`credentialspec=file://none.json`}}, `credential spec for container  could not be read from file "none.json"`},
 		{"host network", container.HostConfig{NetworkMode: "host"}, "network host not found"},
 		{"two host ports", container.HostConfig{PortBindings: nat.PortMap{"80/tcp": {{HostPort: "1"}, {HostPort: "2"}}}}, "Windows does not support more than one host port in NAT settings"},
 		{"host address", container.HostConfig{PortBindings: nat.PortMap{"80/tcp": {{HostIP: "10.0.0.1", HostPort: "1"}}}}, "Windows does not support host IP addresses in NAT settings"},
@@ -280,6 +282,29 @@ func TestStart(t *testing.T) {
 				t.Errorf("got %d %q, want %q", status, got, test.want)
 			}
 		})
+	}
+}
+
+// TestCredentialSpec: what each engine takes, and that it is there when the container starts.
+func TestCredentialSpec(t *testing.T) {
+	for _, test := range []struct {
+		build  int
+		option string
+		want   string // of the refusal; "": it starts
+	}{
+		{14393, "registry://Contoso", ""}, // the whole option is made lower case
+		{14393, "registry://fabrikam", `credential spec "fabrikam" for container  as it was not found`},
+		{14393, "raw://{}", "invalid credential spec security option - value must be prefixed file:// or registry:// followed by a value"},
+		{17763, "registry://contoso", ""},
+		{20348, "raw://{}", ""},
+	} {
+		r := newRig(t, test.build)
+		if status, message := r.create("web", container.Config{}, container.HostConfig{SecurityOpt: []string{"credentialspec=" + test.option}}); status != http.StatusCreated {
+			t.Fatalf("create: %d %s", status, message)
+		}
+		if status, got := r.call("POST", "/containers/web/start", nil, nil); (status < 400) != (test.want == "") || got != test.want {
+			t.Errorf("%d, %s: %d %q, want %q", test.build, test.option, status, got, test.want)
+		}
 	}
 }
 

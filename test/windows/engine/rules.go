@@ -161,13 +161,29 @@ func securityRule(q request) error {
 		if strings.EqualFold(scheme, "raw") && versions.LessThan(q.engine.facts.api, "1.40") { // 19.03 brought it: moby/moby#38777
 			return errors.New("invalid credential spec security option - value must be prefixed file:// or registry:// followed by a value")
 		}
-		if strings.EqualFold(scheme, "file") {
-			if strings.Contains(rest, ":") {
-				return errors.New("invalid credential spec: file:// path cannot be absolute")
-			}
-			if _, err := os.Stat(q.engine.Path(`C:\ProgramData\docker\CredentialSpecs\` + rest)); err != nil { // it is read now
-				return fmt.Errorf("credential spec for container %s could not be read from file %q", q.Hostname, rest)
-			}
+		if err := q.credentialSpec(strings.ToLower(scheme), rest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// credentialSpec reads a credential spec as the engine does, when the container starts. Those before 19.03 make the whole option lower case.
+func (q request) credentialSpec(scheme, name string) error {
+	switch scheme {
+	case "file": // moby daemon/oci_windows.go readCredentialSpecFile
+		if strings.Contains(name, ":") {
+			return errors.New("invalid credential spec: file:// path cannot be absolute")
+		}
+		if _, err := os.Stat(q.engine.Path(`C:\ProgramData\docker\CredentialSpecs\` + name)); err != nil {
+			return fmt.Errorf("credential spec for container %s could not be read from file %q", q.Hostname, name)
+		}
+	case "registry": // moby daemon/oci_windows.go readCredentialSpecRegistry
+		if versions.LessThan(q.engine.facts.api, "1.40") {
+			name = strings.ToLower(name)
+		}
+		if q.engine.opts.CredentialSpec == nil || !q.engine.opts.CredentialSpec(name) {
+			return fmt.Errorf("credential spec %q for container %s as it was not found", name, q.Hostname)
 		}
 	}
 	return nil

@@ -40,8 +40,7 @@ spec:
 func (m *member) identities() {
 	m.Helper()
 	ctx := m.Context()
-	const spec = `{"CmsPlugins":["ActiveDirectory"]}`
-	text := fmt.Sprintf(identityPod, "gmsa", m.host.Name, "process", spec) + fmt.Sprintf(identityPod, "hyperv", m.host.Name, "hyperv", spec) +
+	text := fmt.Sprintf(identityPod, "gmsa", m.host.Name, "process", gmsaSpec) + fmt.Sprintf(identityPod, "hyperv", m.host.Name, "hyperv", gmsaSpec) +
 		fmt.Sprintf(identityPod, "rubbish", m.host.Name, "process", "CmsPlugins: x")
 	manifest := filepath.Join(m.TempDir(), "identities.yaml")
 	if err := os.WriteFile(manifest, []byte(text), 0o644); err != nil {
@@ -53,7 +52,7 @@ func (m *member) identities() {
 	scheme := ""
 	for name, isolation := range map[string]container.Isolation{"gmsa": container.IsolationProcess, "hyperv": container.IsolationHyperV} {
 		m.ended(name, v1.PodSucceeded)
-		in := m.inspect(name)
+		in := m.inspect(name, 0)
 		h := in.HostConfig
 		if len(h.SecurityOpt) == 1 {
 			scheme, _, _ = strings.Cut(strings.TrimPrefix(h.SecurityOpt[0], "credentialspec="), "://")
@@ -65,10 +64,7 @@ func (m *member) identities() {
 			m.Errorf("%s is in network %q", name, h.NetworkMode)
 		}
 	}
-	left, err := filepath.Glob(m.Path(`C:\ProgramData\docker\CredentialSpecs`) + "/*")
-	if err != nil || len(left) > 0 {
-		m.Errorf("credential specs are left: %q, %v", left, err)
-	}
+	m.specsGone()
 	m.did("gMSA, removed afterwards", scheme+"://")
 	m.did("Hyper-V isolation: one container, no infra container", "ok")
 	m.did("limits of CPU and memory, user", "ok")
@@ -79,14 +75,14 @@ func (m *member) identities() {
 	}
 }
 
-// inspect is what the engine of Windows has of the pod's container.
-func (m *member) inspect(name string) (in container.InspectResponse) {
+// inspect is what the engine of Windows has of one of the pod's containers.
+func (m *member) inspect(name string, container int) (in container.InspectResponse) {
 	m.Helper()
 	pod, err := client.CoreV1().Pods(m.space).Get(m.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		m.Fatal(err)
 	}
-	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "docker://")
+	id := strings.TrimPrefix(pod.Status.ContainerStatuses[container].ContainerID, "docker://")
 	text, err := m.ask(m.Context(), http.MethodGet, "/containers/"+id+"/json", "")
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &in)

@@ -35,6 +35,7 @@ func TestJoin(t *testing.T) {
 			m.samples()
 			judge := m.hostDoctor()
 			m.files()
+			m.features()
 			m.identities()
 			judge()
 			m.sizes()

@@ -109,6 +109,7 @@ func (m *member) simulate() {
 	m.world.Serve(listener)
 	m.Cleanup(m.world.Close)
 	m.leadTo(socket)
+	m.serveRegistry()
 	m.startEngine()
 	if err := m.world.Install(m.Context(), m.Prefix, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: simPort}); err != nil {
 		m.Fatal(err)
@@ -214,7 +215,7 @@ func (m *member) boot() {
 func (m *member) startEngine() {
 	m.Helper()
 	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket(),
-		"--hns="+m.host.RunDir("sim.sock"))
+		"--hns="+m.host.RunDir("sim.sock"), "--registry="+m.host.RunDir("registry.sock"))
 	m.engine = m.start("windockerd", cmd)
 	m.served(30*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
 }

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"strings"
@@ -27,11 +28,15 @@ func main() {
 	address := flag.String("listen", "127.0.0.1:2375", "where to serve")
 	socket := flag.String("socket", "", "where to serve as well, for those in another network")
 	hns := flag.String("hns", "", "socket of a server of package sim, whose HNS is told of networks and endpoints")
+	registry := flag.String("registry", "", "socket on which GET /NAME answers 200 when the registry has a credential spec of that name")
 	neighbour := flag.String("forward", "", "PORT=SOCKET: be no engine, but a port of loopback that leads to another server's socket")
 	flag.Parse()
 	opts.Dial = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", *linux) }
 	if *hns != "" {
 		opts.HNS = sim.HNSCall(func() (net.Conn, error) { return net.Dial("unix", *hns) })
+	}
+	if *registry != "" {
+		opts.CredentialSpec = inRegistry(*registry)
 	}
 	err := errors.New("want --engine, or --forward alone")
 	switch {
@@ -43,6 +48,22 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "windockerd:", err)
 		os.Exit(1)
+	}
+}
+
+// inRegistry asks who reads the registry of the host.
+func inRegistry(socket string) func(name string) bool {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	return func(name string) bool {
+		response, err := client.Get("http://registry/" + url.PathEscape(name))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "windockerd:", err)
+			return false
+		}
+		_ = response.Body.Close()
+		return response.StatusCode == http.StatusOK
 	}
 }
 
