@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -87,7 +88,8 @@ func plain(text string) string {
 	return text
 }
 
-// TestPage goes through the page from top to bottom on a simulated Server 2022, and holds it to what the programs print.
+// TestPage goes through the page from top to bottom on each Windows Server, and holds it to what the programs print. WINKUBE_WINDOWS names one
+// of them, as in package join.
 func TestPage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-windows runs it")
@@ -96,10 +98,23 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := string(data)
-	_, p := simulated(t, server2022)
+	for _, build := range rig.Builds {
+		if only := os.Getenv("WINKUBE_WINDOWS"); only != "" && only != strconv.Itoa(build) || *update && build != server2022 {
+			continue
+		}
+		t.Run(strconv.Itoa(build), func(t *testing.T) {
+			t.Parallel()
+			walkPage(t, string(data), build)
+		})
+	}
+}
+
+func walkPage(t *testing.T, text string, build int) {
+	_, p := simulated(t, build)
 	layOut(t, p)
 	w := &walk{T: t, Prefix: p}
+	defer w.stop()
+	text = w.forBuild(text)
 	all := parsePage(text)
 	for i := range all {
 		all[i].got = w.through(all[i])
@@ -120,6 +135,39 @@ func TestPage(t *testing.T) {
 		}
 	}
 }
+
+// stop ends what the page leaves running, before the servers that it speaks to.
+func (w *walk) stop() {
+	for _, name := range []string{"kubelet.exe", "proxy.exe"} {
+		w.run([]string{`C:\k\` + name, "service", "stop"})
+	}
+}
+
+// forBuild is the page, which shows Server 2022, as the administrator of another Server has it: with its pause image, of which 2016 has none,
+// and its name.
+func (w *walk) forBuild(text string) string {
+	w.Helper()
+	if w.Build == server2022 {
+		return text
+	}
+	const key = `HKEY_LOCAL_MACHINE\Software\Microsoft\Windows NT\CurrentVersion`
+	name, err := w.Registry(w.Context(), key, "ProductName")
+	revision, numberErr := w.Registry(w.Context(), key, "UBR")
+	if err = errors.Join(err, numberErr); err != nil {
+		w.Fatal(err)
+	}
+	number, err := strconv.ParseInt(revision, 0, 32)
+	if err != nil {
+		w.Fatal(err)
+	}
+	text = thisIs.ReplaceAllString(text, fmt.Sprintf("this is %s, 10.0.%d.%d,", name, w.Build, number))
+	if w.Build < 16299 { // 1709, from which on containers share a network
+		text = regexp.MustCompile("(?m)( -KubeletFlags)? '--pod-infra-container-image=pause:20348'|^ok     the pause image .*\n").ReplaceAllString(text, "")
+	}
+	return strings.ReplaceAll(text, "pause:20348", fmt.Sprintf("pause:%d", w.Build))
+}
+
+var thisIs = regexp.MustCompile(`this is Windows Server 2022 Datacenter, 10\.0\.20348\.\d+,`)
 
 // walk goes through the page's commands.
 type walk struct {
@@ -190,8 +238,8 @@ func (w *walk) run(call []string) string {
 // layOut gives the prefix what the page takes for given: Docker, an API server, programs and credentials in C:\k, and newer programs in C:\new.
 func layOut(t *testing.T, p *rig.Prefix) {
 	t.Helper()
-	engine := dockertest.New(onWindows)
-	engine.AddImage(dockertest.Image{Names: []string{"pause:20348"}, OSVersion: "10.0.20348.1"})
+	engine := dockertest.New(dockertest.Options{OS: "windows", Build: p.Build})
+	engine.AddImage(dockertest.Image{Names: []string{fmt.Sprintf("pause:%d", p.Build)}, OSVersion: fmt.Sprintf("10.0.%d.1", p.Build)})
 	stop, err := p.Relay(t.Context(), rig.DockerPipe, serveEngine(t, engine, nil))
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,14 @@
 package windows
 
 import (
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/winkube/winkube/test/windows/calls"
+	"github.com/winkube/winkube/test/windows/netsh"
 )
 
 // script reads as much of PowerShell as the scripts of build/windows use to call our programs: parameters, lists of words, paths, conditions on
@@ -107,4 +111,54 @@ func (s *script) words(expression string) (out []string) {
 		}
 	}
 	return slices.DeleteFunc(out, func(word string) bool { return word == "" })
+}
+
+var netshCall = regexp.MustCompile(`(?m)^\s*& netsh\.exe (.*?) \| Out-Null`)
+
+// TestReversible: what Install-Node.ps1 changes in the firewall and in Defender's scans it prints with the way back, and Remove-Node.ps1 goes that way.
+func TestReversible(t *testing.T) {
+	text := map[string]string{}
+	for _, name := range []string{"Install-Node.ps1", "Remove-Node.ps1"} {
+		data, err := os.ReadFile("../../build/windows/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[name] = string(data)
+	}
+	host := netsh.New(&calls.Log{})
+	do := func(name string) {
+		for _, call := range netshCall.FindAllStringSubmatch(text[name], -1) {
+			var args []string
+			for _, word := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(call[1], -1) {
+				args = append(args, strings.Trim(word, "'"))
+			}
+			host.Run(args, nil) // of a rule that is not there nothing can be removed
+		}
+	}
+	printed := regexp.MustCompile(`Write-Host 'firewall: .* is open; back: netsh (.*)'`).FindStringSubmatch(text["Install-Node.ps1"])
+	if printed == nil {
+		t.Fatal("Install-Node.ps1 does not print the way back from its firewall rule")
+	}
+	for name, back := range map[string]func(){
+		"what is printed": func() { host.Run([]string{"-f", "x"}, &printed[1]) },
+		"Remove-Node.ps1": func() { do("Remove-Node.ps1") },
+	} {
+		for range 2 { // said again, there is still one
+			do("Install-Node.ps1")
+		}
+		if rules := host.FirewallRules(); len(rules) != 1 || rules[0].LocalPort != "10250" || rules[0].Action != "allow" || rules[0].Direction != "in" {
+			t.Errorf("the firewall has %+v", rules)
+		}
+		if back(); len(host.FirewallRules()) != 0 {
+			t.Errorf("%s leaves %+v", name, host.FirewallRules())
+		}
+	}
+	for _, want := range []string{"Add-MpPreference -ExclusionPath $DataRoot\n", `back: Remove-MpPreference -ExclusionPath '$DataRoot'"`} {
+		if !strings.Contains(text["Install-Node.ps1"], want) {
+			t.Errorf("Install-Node.ps1 lacks %q", want)
+		}
+	}
+	if !strings.Contains(text["Remove-Node.ps1"], "    Remove-MpPreference -ExclusionPath $DataRoot ") {
+		t.Error("Remove-Node.ps1 leaves the data root out of Defender's scans")
+	}
 }
