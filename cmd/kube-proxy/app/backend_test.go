@@ -10,17 +10,23 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 )
 
-// TestOnSwitch: the switch is made when an address is wanted and its adapter is missing, and not for nothing.
+// TestOnSwitch: the switch is made when an address is wanted and its adapter is missing, and not for nothing; a look that fails is no missing adapter.
 func TestOnSwitch(t *testing.T) {
 	there, made := false, 0
-	failure := errors.New("no switch")
+	failure, blind := errors.New("no switch"), errors.New("Windows does not list its adapters")
 	addresses := proxytest.NewAddresses()
-	a := &onSwitch{Addresses: addresses, exists: func() bool { return there }, make: func(context.Context) error {
+	a := &onSwitch{Addresses: addresses, exists: func() (bool, error) { return there, blind }, make: func(context.Context) error {
 		made++
 		there = failure == nil
 		return failure
 	}}
 	want := []netip.Addr{netip.MustParseAddr("10.96.0.1")}
+	for _, addrs := range [][]netip.Addr{nil, want} {
+		if err := a.Set(t.Context(), addrs); !errors.Is(err, blind) || made > 0 || addresses.Writes() > 0 {
+			t.Errorf("not known whether the adapter is there: %v, made %d times", err, made)
+		}
+	}
+	blind = nil
 	if err := a.Set(t.Context(), nil); err != nil || made > 0 {
 		t.Errorf("nothing wanted: %v, made %d times", err, made)
 	}

@@ -10,13 +10,17 @@ import (
 // onSwitch are the addresses of an adapter that comes and goes with a virtual switch of ours.
 type onSwitch struct {
 	relay.Addresses
-	exists func() bool                 // the adapter
+	exists func() (bool, error)        // the adapter; an error: not known
 	make   func(context.Context) error // the switch, until the adapter is there
 }
 
-// Set implements relay.Addresses. The switch is made anew where it is missing and an address is wanted.
+// Set implements relay.Addresses. The switch is made anew where it is missing and an address is wanted; nothing is done where that is not known.
 func (a *onSwitch) Set(ctx context.Context, want []netip.Addr) error {
-	if !a.exists() {
+	there, err := a.exists()
+	if err != nil {
+		return err
+	}
+	if !there {
 		if len(want) == 0 {
 			return nil
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/winkube/winkube/pkg/command"
@@ -28,17 +27,26 @@ var switchAdapters = []string{"vEthernet (" + internalSwitch + ")", "vEthernet (
 // adapterWait is how long Windows may take from a new switch to its adapter.
 const adapterWait = 30 * time.Second
 
-func adapterExists(name string) bool {
+// adapterExists says whether the host has an adapter of that name. An error: not known, for a look may fail.
+func adapterExists(name string) (bool, error) {
 	_, err := relay.NewAddresses(name)
-	return err == nil
+	if errors.Is(err, relay.ErrNoInterface) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
-// switchAdapter is the name that the switch's adapter has; empty: there is none.
-func switchAdapter() string {
-	if i := slices.IndexFunc(switchAdapters, adapterExists); i >= 0 {
-		return switchAdapters[i]
+// firstAdapter is the first of the names that an adapter has; empty: none has it, or, with an error, none is known to.
+func firstAdapter(names []string) (string, error) {
+	var errs []error
+	for _, name := range names {
+		there, err := adapterExists(name)
+		if there {
+			return name, nil
+		}
+		errs = append(errs, err)
 	}
-	return ""
+	return "", errors.Join(errs...)
 }
 
 // ownAddresses are those of the internal switch, which is made where it is missing.
@@ -47,31 +55,34 @@ func ownAddresses(ctx context.Context) (relay.Addresses, error) {
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := relay.NewAddresses(name)
+	addresses, _ := relay.NewAddresses(name) // was seen just now, and each Set looks again
 	again := func(ctx context.Context) error { _, err := makeSwitch(ctx); return err }
-	return &onSwitch{Addresses: addresses, exists: func() bool { return adapterExists(name) }, make: again}, err
+	return &onSwitch{Addresses: addresses, exists: func() (bool, error) { return adapterExists(name) }, make: again}, nil
 }
 
-// makeSwitch makes the switch, waits for its adapter and returns that one's name. It looks every second as well, for a look may fail.
+// makeSwitch makes the switch where its adapter is known to be missing, waits for that and returns its name. It looks every second as well, for
+// a look may fail.
 func makeSwitch(ctx context.Context) (string, error) {
-	if adapterExists(switchAdapters[0]) {
-		return switchAdapters[0], nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, adapterWait)
 	defer cancel()
 	hints, watched := network.NewHost().Changes(ctx)
-	if err := hns.MakeInternal(internalSwitch); err != nil {
-		return "", fmt.Errorf("cannot make the switch %s for service addresses (%s can name an interface instead): %w", internalSwitch, envInterface, err)
-	}
-	for {
-		if name := switchAdapter(); name != "" {
+	for names := switchAdapters[:1]; ; {
+		name, err := firstAdapter(names)
+		if name != "" {
 			return name, nil
+		}
+		if err == nil && len(names) < len(switchAdapters) {
+			if err := hns.MakeInternal(internalSwitch); err != nil {
+				return "", fmt.Errorf("cannot make the switch %s for service addresses (%s can name an interface instead): %w", internalSwitch, envInterface, err)
+			}
+			names = switchAdapters
+			continue
 		}
 		select {
 		case <-hints:
 		case <-time.After(time.Second):
 		case <-ctx.Done():
-			return "", fmt.Errorf("the switch %s has no adapter %q after %s; %v", internalSwitch, switchAdapters[0], adapterWait, watched)
+			return "", errors.Join(fmt.Errorf("the switch %s has no adapter %q after %s", internalSwitch, switchAdapters[0], adapterWait), err, watched)
 		}
 	}
 }
@@ -80,8 +91,12 @@ func makeSwitch(ctx context.Context) (string, error) {
 func removeOwn(ctx context.Context) error {
 	var errs []error
 	for _, name := range switchAdapters {
-		if addresses, err := relay.NewAddresses(name); err == nil {
+		addresses, err := relay.NewAddresses(name)
+		switch {
+		case err == nil:
 			errs = append(errs, addresses.Set(ctx, nil))
+		case !errors.Is(err, relay.ErrNoInterface):
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(append(errs, hns.RemoveInternal(internalSwitch))...)

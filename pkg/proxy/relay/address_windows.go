@@ -23,7 +23,10 @@ type ipHelperAddresses struct {
 	leaving map[netip.Addr]bool // removed by us, not yet seen to go
 }
 
-// NewAddresses returns the Addresses of an interface, which must exist.
+// ErrNoInterface is that the host has no interface of a name.
+var ErrNoInterface = errors.New("the host has no such interface")
+
+// NewAddresses returns the Addresses of an interface, which must exist: else the error is ErrNoInterface. Another error says that it is not known.
 func NewAddresses(name string) (Addresses, error) {
 	a := &ipHelperAddresses{name: name, ours: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}}
 	_, err := a.luid()
@@ -98,7 +101,7 @@ func (a *ipHelperAddresses) luid() (winipcfg.LUID, error) {
 			return links[i].InterfaceLUID, nil
 		}
 	}
-	return 0, fmt.Errorf("cannot find interface %q", a.name)
+	return 0, fmt.Errorf("cannot find interface %q: %w", a.name, ErrNoInterface)
 }
 
 // rows lists the addresses of an interface.
