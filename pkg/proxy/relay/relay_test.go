@@ -20,6 +20,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/proxytest"
 )
 
 // route is a Route of service a/NAME.
@@ -59,12 +60,7 @@ func dialFront(t *testing.T, front netip.AddrPort) *net.TCPConn {
 // closedPort is an address at which nobody listens.
 func closedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
-	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), proxytest.FreePort(t))
 }
 
 func TestHalfClose(t *testing.T) {

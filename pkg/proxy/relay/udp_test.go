@@ -80,12 +80,7 @@ func TestUDPSessionsEnd(t *testing.T) {
 // TestUDPOnLocalhost is the one UDP test that a Wine host can pass too: Wine knows one loopback address for packets.
 func TestUDPOnLocalhost(t *testing.T) {
 	h := newTestHost(t)
-	free, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	front := free.LocalAddr().(*net.UDPAddr).AddrPort()
-	_ = free.Close()
+	front := closedPort(t)
 	udp := h.endpoints[v1.ProtocolUDP]
 	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolUDP, front, udp...))
 	seen := map[netip.AddrPort]bool{}

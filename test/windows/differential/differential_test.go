@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/winkube/winkube/pkg/proxy/proxytest"
 	"github.com/winkube/winkube/test/windows/rig"
 	"github.com/winkube/winkube/test/windows/sim"
 )
@@ -99,7 +100,7 @@ func play(t *testing.T, path string, archive *txtar.Archive, build int) {
 	server.apply(t, node.fill(part(archive, "1.yaml")))
 	config := node.fill(part(archive, "config"))
 	for strings.Contains(config, "FREE_ADDRESS") {
-		config = strings.Replace(config, "FREE_ADDRESS", freeAddress(t), 1)
+		config = strings.Replace(config, "FREE_ADDRESS", fmt.Sprintf("127.0.0.1:%d", proxytest.FreePort(t)), 1)
 	}
 	ctx = startProxy(ctx, t, p, exe, server.URL, config)
 	t.Cleanup(func() {
@@ -259,15 +260,6 @@ func kubeProxy(t *testing.T) string {
 		t.Fatalf("cannot build kube-proxy.exe: %v: %s", err, out)
 	}
 	return exe
-}
-
-func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // startProxy starts kube-proxy and ends it with the test. The context that it returns ends when the program does.
