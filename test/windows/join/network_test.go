@@ -73,15 +73,16 @@ func (m *member) kinds() {
 	}
 	for _, kind := range []network.WindowsNetwork{network.Transparent, network.NAT} {
 		start := func() {
+			begin := time.Now()
 			m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", append(m.kubeletFlags(), "--windows-network="+string(kind))))
+			// What was right before may still be: a program that is stopped before it listens for Ctrl-C does not hear it.
+			m.until(time.Minute, "Node Ready with network "+string(kind), func(ctx context.Context) error { return m.ready(ctx, begin) })
 		}
 		m.world.Reboot() // of what was switched on for the network before
 		start()
 		m.state("network "+string(kind)+", first start", string(kind))
 		m.kubelet.kill()
-		begin := time.Now()
 		start()
-		m.until(time.Minute, "Node Ready with network "+string(kind), func(ctx context.Context) error { return m.ready(ctx, begin) })
 		m.world.HNS.Restart()
 		m.state("network "+string(kind)+", kill -9, crash of HNS", string(kind))
 		m.kubelet.stop() // as an orderly shutdown does; reboots is a loss of power
