@@ -130,8 +130,12 @@ func (h *Host) SetAdapter(name string, present bool, addresses []netip.Prefix) {
 	}
 }
 
+// firstIndex is beyond the indexes that Linux gives, since an index is a part of the LUID and adapters of Linux may come later. A LUID has 24 bits
+// for it (ifdef.h, NET_LUID).
+const firstIndex = 1 << 23
+
 func (h *Host) addAdapter(name string) {
-	index := uint32(1000)
+	index := uint32(firstIndex)
 	for _, a := range h.adapters {
 		index = max(index, a.index+1)
 	}

@@ -49,7 +49,7 @@ func (p *Prefix) install(ctx context.Context, override string, images ...Image) 
 	if err := p.importRegistry(ctx, registryHeader+section(dllKey, values...)); err != nil {
 		return fmt.Errorf("cannot install %s: %w", strings.Join(names, ", "), err)
 	}
-	loaded, err := p.Run(ctx, p.guest, append([]string{"images"}, names...)...)
+	loaded, err := p.ask(ctx, append([]string{"images"}, names...)...)
 	if err != nil {
 		return fmt.Errorf("cannot install %s: a file does not load: %w", strings.Join(names, ", "), err)
 	}

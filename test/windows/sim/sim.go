@@ -6,6 +6,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -84,51 +85,68 @@ func (w *World) Close() {
 	w.done.Wait()
 }
 
-// answer serves one call. A request that is no request is dropped: the shim says so on its program's standard error.
+// answer serves one call. A request that is no request is dropped and logged: the shim says on its program's standard error that nobody
+// answered.
 func (w *World) answer(conn net.Conn) {
 	fields, err := readRequest(conn)
 	if err != nil {
+		w.drop(fields, err)
 		return
 	}
 	var service, function string
 	if _, err := fmt.Sscanf(string(fields[0]), "%s %s", &service, &function); err != nil {
+		w.drop(fields, fmt.Errorf("%w: %w", errRequest, err))
 		return
 	}
-	args := fields[1:]
+	if err := w.dispatch(conn, service, function, fields[1:]); err != nil {
+		w.drop(fields, fmt.Errorf("cannot answer: %w", err))
+	}
+}
+
+// drop logs that a request got no answer. That a program ended while it asked is nothing unknown; that it asked in another form is.
+func (w *World) drop(fields [][]byte, err error) {
+	call := calls.Call{Service: "sim", Function: "request", Detail: err.Error(), Unknown: errors.Is(err, errRequest)}
+	if len(fields) > 0 {
+		call.Function = string(fields[0])
+	}
+	w.Log.Add(call)
+}
+
+// dispatch answers at conn, and returns when nothing more is to be said there. An error is one of writing, or errRequest.
+func (w *World) dispatch(conn net.Conn, service, function string, args [][]byte) error {
 	switch service {
 	case "hns":
 		if function == hns.Notifies {
 			w.keep(conn, func(ctx context.Context) {
 				w.HNS.Subscribe(ctx, func(value uint32) error { return writeAnswer(conn, value) })
 			})
-			return
+			return nil
 		}
 		text := make([]string, len(args))
 		for i, arg := range args {
 			text[i] = string(arg)
 		}
 		result, value, record := w.HNS.Call(function, text)
-		_ = writeAnswer(conn, uint32(result), []byte(value), []byte(record))
+		return writeAnswer(conn, uint32(result), []byte(value), []byte(record))
 	case "iphelper":
 		if iphelper.Notifies(function) && len(args) == 1 {
 			w.keep(conn, func(ctx context.Context) {
 				w.IPHelper.Subscribe(ctx, function, args[0], func(kind uint32, row []byte) error { return writeAnswer(conn, kind, row) })
 			})
-			return
+			return nil
 		}
 		result, row := w.IPHelper.Call(function, args)
-		_ = writeAnswer(conn, result, row)
+		return writeAnswer(conn, result, row)
 	case "netsh":
 		output, code := w.netsh(args)
-		_ = writeAnswer(conn, uint32(code), []byte(output))
+		return writeAnswer(conn, uint32(code), []byte(output))
 	case "pdh":
-		w.pdh(conn, function, args)
+		return w.pdh(conn, function, args)
 	case "hcs":
 		properties, result := w.compute(function, args)
-		_ = writeAnswer(conn, result, []byte(properties))
-	default:
-		w.Log.Add(calls.Call{Service: service, Function: function, Unknown: true})
+		return writeAnswer(conn, result, []byte(properties))
 	}
+	return fmt.Errorf("%w: there is no %q", errRequest, service)
 }
 
 // keep keeps the connection: changes go out until the shim closes it.
@@ -159,16 +177,15 @@ func (w *World) netsh(args [][]byte) (string, int) {
 	return w.Netsh.Run(words, &script)
 }
 
-func (w *World) pdh(conn net.Conn, function string, args [][]byte) {
+func (w *World) pdh(conn net.Conn, function string, args [][]byte) error {
 	if len(args) != 2 || len(args[0]) != 8 {
-		return
+		return fmt.Errorf("%w: want a handle and a text", errRequest)
 	}
 	result, opened, out := w.PDH.Call(function, order.Uint64(args[0]), string(args[1]))
 	if opened != 0 {
-		_ = writeAnswer(conn, result, order.AppendUint64(nil, opened))
-		return
+		return writeAnswer(conn, result, order.AppendUint64(nil, opened))
 	}
-	_ = writeAnswer(conn, result, []byte(out))
+	return writeAnswer(conn, result, []byte(out))
 }
 
 // noSystem is HCS_E_SYSTEM_NOT_FOUND.

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -18,28 +19,33 @@ const (
 	maxField  = 1 << 26
 )
 
-// readRequest reads the fields of a request, of which the first names the function.
+// errRequest is that bytes came which are no request.
+var errRequest = errors.New("no request of a shim")
+
+// readRequest reads the fields of a request, of which the first names the function. With an error it returns those that came whole. An
+// error is errRequest, or one of reading, when the program ended or the simulators are closed.
 func readRequest(r io.Reader) ([][]byte, error) {
 	var count uint32
 	if err := binary.Read(r, order, &count); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot read the number of fields: %w", err)
 	}
 	if count == 0 || count > maxFields {
-		return nil, fmt.Errorf("a request of %d fields, want 1 to %d", count, maxFields)
+		return nil, fmt.Errorf("%w: it has %d fields, want 1 to %d", errRequest, count, maxFields)
 	}
-	fields := make([][]byte, count)
-	for i := range fields {
+	var fields [][]byte
+	for i := range count {
 		var size uint32
 		if err := binary.Read(r, order, &size); err != nil {
-			return nil, err
+			return fields, fmt.Errorf("cannot read the size of field %d: %w", i, err)
 		}
 		if size > maxField {
-			return nil, fmt.Errorf("a field of %d bytes, want at most %d", size, maxField)
+			return fields, fmt.Errorf("%w: field %d has %d bytes, want at most %d", errRequest, i, size, maxField)
 		}
-		fields[i] = make([]byte, size)
-		if _, err := io.ReadFull(r, fields[i]); err != nil {
-			return nil, err
+		field := make([]byte, size)
+		if n, err := io.ReadFull(r, field); err != nil {
+			return fields, fmt.Errorf("cannot read field %d: %d of %d bytes: %w", i, n, size, err)
 		}
+		fields = append(fields, field)
 	}
 	return fields, nil
 }

@@ -41,6 +41,31 @@ static DWORD row_call(const char *function, void *row, DWORD size)
 	return result;
 }
 
+/* READS is how often a table is asked for until there is an answer: a look changes nothing, and each one that failed is told. */
+#define READS 3
+
+static struct answer read_call(const char *function, const struct field *fields, DWORD count)
+{
+	struct answer a = wire_call(function, fields, count);
+	for (int i = 1; i < READS && a.result == NO_SIMULATOR; i++)
+		a = wire_call(function, fields, count);
+	return a;
+}
+
+/* wine_table asks Wine for its own table, again where that fails. */
+static DWORD wine_table(const char *name, ULONG argument, void *own)
+{
+	DWORD(WINAPI * wine)(ULONG, void *) = (void *)real(name);
+	DWORD result = ERROR_NOT_SUPPORTED;
+	for (int i = 0; wine && i < READS; i++) {
+		result = wine(argument, own);
+		if (result == 0 || result == ERROR_NOT_SUPPORTED)
+			break;
+		fprintf(stderr, "winkube shim: Wine's %s failed: error %lu\n", name, result);
+	}
+	return result;
+}
+
 /* table_call makes a table of Wine's rows and the simulator's. Rows stand behind a count, at offset. The table is allocated as Wine does, for
  * FreeMibTable. */
 static DWORD table_call(const char *function, DWORD family, const void *rows, DWORD count, DWORD row, DWORD offset, void **table)
@@ -48,7 +73,7 @@ static DWORD table_call(const char *function, DWORD family, const void *rows, DW
 	if (refused(function))
 		return ERROR_ACCESS_DENIED;
 	struct field f[] = {{&family, sizeof family}, {rows, count * row}};
-	struct answer a = wire_call(function, f, 2);
+	struct answer a = read_call(function, f, 2);
 	DWORD result = a.result;
 	*table = NULL;
 	if (result == 0 && a.count > 0) {
@@ -68,11 +93,11 @@ static DWORD table_call(const char *function, DWORD family, const void *rows, DW
 	DWORD WINAPI sim_##FUNCTION(ADDRESS_FAMILY family, TYPE **table)                                                  \
 	{                                                                                                           \
 		TYPE *own = NULL;                                                                                   \
-		DWORD(WINAPI * wine)(ADDRESS_FAMILY, TYPE **) = (void *)real(#FUNCTION);                            \
 		if (!table)                                                                                         \
 			return ERROR_INVALID_PARAMETER;                                                             \
-		if (wine && wine(family, &own) != 0)                                                                \
-			own = NULL; /* GetIpInterfaceTable: Wine has none */                                        \
+		DWORD failed = wine_table(#FUNCTION, family, &own);                                                 \
+		if (failed != 0 && failed != ERROR_NOT_SUPPORTED) /* Wine has no GetIpInterfaceTable */             \
+			return failed;                                                                              \
 		DWORD result = table_call("iphelper " #FUNCTION, family, own ? own->Table : NULL,                   \
 					  own ? own->NumEntries : 0, sizeof own->Table[0], offsetof(TYPE, Table), (void **)table); \
 		if (own)                                                                                            \
@@ -110,10 +135,12 @@ ROW(SetIpInterfaceEntry, MIB_IPINTERFACE_ROW)
 DWORD WINAPI sim_GetIfTable2Ex(MIB_IF_TABLE_LEVEL level, MIB_IF_TABLE2 **table)
 {
 	MIB_IF_TABLE2 *own = NULL;
-	DWORD(WINAPI * wine)(MIB_IF_TABLE_LEVEL, MIB_IF_TABLE2 **) = (void *)real("GetIfTable2Ex");
-	if (!table || (wine && wine(level, &own) != 0))
+	if (!table)
 		return ERROR_INVALID_PARAMETER;
-	DWORD result = table_call("iphelper GetIfTable2Ex", 0, own ? own->Table : NULL, own ? own->NumEntries : 0, sizeof own->Table[0],
+	DWORD result = wine_table("GetIfTable2Ex", level, &own);
+	if (result != 0)
+		return result;
+	result = table_call("iphelper GetIfTable2Ex", 0, own ? own->Table : NULL, own ? own->NumEntries : 0, sizeof own->Table[0],
 				  offsetof(MIB_IF_TABLE2, Table), (void **)table);
 	if (own)
 		HeapFree(GetProcessHeap(), 0, own);

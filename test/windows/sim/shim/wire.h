@@ -13,7 +13,7 @@
 #define NO_SIMULATOR 0x80004005u /* E_FAIL: never what a simulator answers */
 
 struct field { const void *data; DWORD size; };
-struct answer { DWORD result; DWORD count; char *data[MAX_FIELDS]; DWORD size[MAX_FIELDS]; };
+struct answer { DWORD result; DWORD count; char *data[MAX_FIELDS]; DWORD size[MAX_FIELDS]; char fault[80]; };
 
 static int wire_send(SOCKET s, const void *data, DWORD size)
 {
@@ -27,14 +27,15 @@ static int wire_send(SOCKET s, const void *data, DWORD size)
 	return 1;
 }
 
-static int wire_recv(SOCKET s, void *data, DWORD size)
+static int wire_recv(SOCKET s, struct answer *a, void *data, DWORD size)
 {
-	char *p = data;
-	while (size > 0) {
-		int n = recv(s, p, (int)size, 0);
-		if (n <= 0)
+	for (DWORD got = 0; got < size;) {
+		int n = recv(s, (char *)data + got, (int)(size - got), 0), error = WSAGetLastError();
+		if (n <= 0) {
+			snprintf(a->fault, sizeof a->fault, "%s after %lu of %lu bytes, error %d", n < 0 ? "recv failed" : "closed", got, size, error);
 			return 0;
-		p += n, size -= (DWORD)n;
+		}
+		got += (DWORD)n;
 	}
 	return 1;
 }
@@ -51,16 +52,24 @@ static int wire_answer(SOCKET s, struct answer *a)
 {
 	DWORD head[2];
 	memset(a, 0, sizeof *a);
-	if (!wire_recv(s, head, sizeof head) || head[1] > MAX_FIELDS)
+	if (!wire_recv(s, a, head, sizeof head))
 		return 0;
+	if (head[1] > MAX_FIELDS) {
+		snprintf(a->fault, sizeof a->fault, "an answer of %lu fields", head[1]);
+		return 0;
+	}
 	a->result = head[0];
 	for (DWORD i = 0; i < head[1]; i++) {
 		DWORD size;
 		char *data;
-		if (!wire_recv(s, &size, sizeof size) || !(data = malloc((size_t)size + 1)))
+		if (!wire_recv(s, a, &size, sizeof size))
 			return 0;
+		if (!(data = malloc((size_t)size + 1))) {
+			snprintf(a->fault, sizeof a->fault, "no memory for a field of %lu bytes", size);
+			return 0;
+		}
 		a->data[i] = data, a->size[i] = size, a->count = i + 1;
-		if (!wire_recv(s, data, size))
+		if (!wire_recv(s, a, data, size))
 			return 0;
 		data[size] = 0;
 	}
@@ -115,7 +124,7 @@ static struct answer wire_call(const char *function, const struct field *fields,
 		return a;
 	}
 	if (!wire_answer(s, &a)) {
-		fprintf(stderr, "winkube shim: %s: the simulator did not answer: error %d\n", function, WSAGetLastError());
+		fprintf(stderr, "winkube shim: %s: the simulator did not answer: %s\n", function, a.fault);
 		wire_free(&a);
 		a.result = NO_SIMULATOR;
 	}
