@@ -57,6 +57,9 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 	return nil
 }
 
+// hostItself stands for the host among the containers that have an endpoint (package hns), which removes its own by itself.
+const hostItself = "host"
+
 // detach removes the endpoints of containers that have gone. The caller holds the lock.
 func (e *Engine) detach(gone func(container string) bool) error {
 	var all []hnsEndpoint
@@ -64,7 +67,7 @@ func (e *Engine) detach(gone func(container string) bool) error {
 		return err
 	}
 	for _, one := range all {
-		if slices.ContainsFunc(one.SharedContainers, gone) {
+		if !slices.Contains(one.SharedContainers, hostItself) && slices.ContainsFunc(one.SharedContainers, gone) {
 			if err := e.hns("DELETE", "/endpoints/"+one.ID, nil, nil); err != nil {
 				return err
 			}

@@ -53,7 +53,24 @@ func TestHNS(t *testing.T) {
 		if status, message := r.create("web", container.Config{}, container.HostConfig{NetworkMode: "pods"}); status != http.StatusCreated {
 			t.Fatalf("%d: create: %d %s", build, status, message)
 		}
+		of, err := r.inHNS("nat")
+		endpoint := hnsEndpoint{VirtualNetwork: of.ID, IPAddress: "172.17.0.9"}
+		if err == nil {
+			err = r.hns("POST", "/endpoints/", endpoint, &endpoint)
+		}
+		if err == nil {
+			err = r.hns("POST", "/endpoints/"+endpoint.ID+"/attach", map[string]any{"SystemType": "Host", "CompartmentId": 1}, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		r.wants("POST", "/containers/web/start", nil, http.StatusNoContent)
+		if !strings.Contains(h.String(), "172.17.0.9") {
+			t.Errorf("%d: the host's own endpoint is gone:\n%s", build, h)
+		}
+		if err := r.hns("DELETE", "/endpoints/"+endpoint.ID, nil, nil); err != nil {
+			t.Error(err)
+		}
 		if !strings.Contains(h.String(), "endpoint local 10.244.3.2") || !strings.Contains(h.String(), "attached to ") {
 			t.Errorf("%d: no endpoint of the container:\n%s", build, h)
 		}
