@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -33,7 +32,6 @@ import (
 
 // Main runs the proxy with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
 func Main(args []string) int {
-	collectLater()
 	code := 0
 	command := newCommand(&code)
 	command.SetArgs(args)
@@ -70,22 +68,9 @@ func newCommand(code *int) *cobra.Command {
 	return root
 }
 
-const (
-	// collectAt is how much garbage, in percent of what lives, is let pile up: what the proxy makes of it is little, what it keeps of a large
-	// cluster is much.
-	collectAt = 50
-	// collectFirst has the first collection come at 32 MiB: a small cluster is served before it, and on a busy host each takes its time.
-	collectFirst = 800
-)
-
-// collectLater sets when garbage is collected, at first and from the first time on, unless the environment does.
-func collectLater() {
-	if os.Getenv("GOGC") != "" {
-		return
-	}
-	debug.SetGCPercent(collectFirst)
-	runtime.AddCleanup(new([64]byte), func(percent int) { debug.SetGCPercent(percent) }, collectAt) // garbage at once
-}
+// collectAt is how much garbage, in percent of what lives, is let pile up: what the proxy makes of it is little, what it keeps of a large
+// cluster is much.
+const collectAt = 50
 
 // run checks everything that can be checked without changing the host, then runs the proxy. A service that cannot begin, also for want of its
 // configuration file, ends as one, so that its manager tries again.
@@ -111,6 +96,9 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		return daemon.Run(service.Name, fs, func(ctx context.Context) error {
 			return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil))
 		}), nil
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(collectAt)
 	}
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
 		if err != nil { // what a service waited for may have mended it; one that cannot begin ends as one, and its manager tries again

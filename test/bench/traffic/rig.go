@@ -193,6 +193,21 @@ func RSS(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
+// idle is the RSS of a process once it has not changed for a second, or after ten: what serves at once may still give back what its start took.
+func idle(pid int) (rss int64, err error) {
+	for i, same := 0, 0; i < 100 && same < 10; i, same = i+1, same+1 {
+		time.Sleep(100 * time.Millisecond)
+		now, err := RSS(pid)
+		if err != nil {
+			return 0, err
+		}
+		if now != rss {
+			rss, same = now, 0
+		}
+	}
+	return rss, nil
+}
+
 func (r *rig) naive(ctx context.Context) side {
 	s := side{name: naiveName, namespace: plain, addr: naiveAddr}
 	cmd, err := r.start(ctx, plain, "naive", r.self, "traffic-naive", naiveAddr, serverAddr)
@@ -430,7 +445,7 @@ func (r *rig) fronts(ctx context.Context) ([]float64, error) {
 			if err := r.answers(ctx, side{namespace: s.namespace, addr: addr}); err != nil {
 				return nil, err
 			}
-			rss, err := RSS(cmd.Process.Pid)
+			rss, err := idle(cmd.Process.Pid)
 			if err != nil {
 				return nil, err
 			}
