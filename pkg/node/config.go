@@ -17,8 +17,14 @@ type Config struct {
 	Hostname     string            // for the address of type Hostname and the label kubernetes.io/hostname; "": Name
 	Labels       map[string]string // --node-labels; New refuses those that NodeRestriction would
 	Taints       []v1.Taint        // --register-with-taints; only a new Node gets them, for NodeRestriction refuses later changes
-	ProviderID   string            // only a new Node gets it
+	ProviderID   string            // --provider-id; only a new Node gets it
 	Unregistered bool              // do not create the Node: --register-node=false
+
+	// ExternalCloud is --cloud-provider=external: a new Node is tainted until the cloud's controller manager has seen it, and its addresses are that
+	// one's to set (k8s.io/cloud-provider).
+	ExternalCloud bool
+	// NodeIP is --node-ip, addresses with commas between, as the cloud is told it; "": not given, and a Node of a cloud waits for its addresses.
+	NodeIP string
 
 	PodsPerCore    int // 0: no such limit
 	SystemReserved v1.ResourceList

@@ -265,6 +265,7 @@ func (m *Manager) update(ctx context.Context, known *v1.Node, labels map[string]
 	m.complain(find(want.Status.Conditions, v1.NodeReady))
 	relabelled := label(want, required(in.Facts))
 	relabelled = label(want, labels) || relabelled
+	relabelled = provide(want, in.Config) || relabelled
 	changed := relabelled || !same(known.Status, want.Status)
 	if !changed && !always && m.parts.Clock.Now().Before(m.due) {
 		return nil

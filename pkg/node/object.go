@@ -3,6 +3,9 @@ package node
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -16,17 +19,50 @@ import (
 // attachAnnotation tells the control plane to attach and detach this node's volumes; upstream's kubelet sets it on every node.
 const attachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
 
+// Between a node and its cloud's controller manager (k8s.io/cloud-provider/api): the taint that a new node has until it was seen, and the addresses
+// that its administrator chose.
+const (
+	uninitializedTaint = "node.cloudprovider.kubernetes.io/uninitialized"
+	providedIPs        = "alpha.kubernetes.io/provided-node-ip"
+)
+
 // newNode is the object with which a node registers.
 func newNode(in Inputs) *v1.Node {
-	return &v1.Node{
+	taints := in.Config.Taints
+	if in.Config.ExternalCloud {
+		taints = append(slices.Clone(taints), v1.Taint{Key: uninitializedTaint, Value: "true", Effect: v1.TaintEffectNoSchedule})
+	}
+	node := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        in.Config.Name,
 			Labels:      desiredLabels(in.Config, in.Facts),
 			Annotations: map[string]string{attachAnnotation: "true"},
 		},
-		Spec:   v1.NodeSpec{Taints: in.Config.Taints, ProviderID: in.Config.ProviderID},
+		Spec:   v1.NodeSpec{Taints: taints, ProviderID: in.Config.ProviderID},
 		Status: Status(in),
 	}
+	provide(node, in.Config)
+	return node
+}
+
+// provide tells the cloud, or no longer, which addresses were chosen; 0.0.0.0 and :: choose none. It says whether that changed the node.
+func provide(node *v1.Node, c Config) (changed bool) {
+	have, told := node.Annotations[providedIPs]
+	want := c.NodeIP
+	for given := range strings.SplitSeq(c.NodeIP, ",") {
+		if addr, err := netip.ParseAddr(strings.TrimSpace(given)); err != nil || addr.IsUnspecified() {
+			want = ""
+		}
+	}
+	if !c.ExternalCloud || want == "" {
+		delete(node.Annotations, providedIPs)
+		return told
+	}
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	node.Annotations[providedIPs] = want
+	return have != want
 }
 
 // required are the labels without which the scheduler would send pods for another platform.

@@ -64,9 +64,17 @@ func Status(in Inputs) v1.NodeStatus {
 	return s
 }
 
+// addresses are the host's own. Those of a cloud's controller manager win; until it has given any, a Node has those that its administrator chose.
 func addresses(in Inputs) []v1.NodeAddress {
+	own := in.Addresses
+	if in.Config.ExternalCloud && len(in.Known.Addresses) > 0 {
+		return in.Known.Addresses
+	}
+	if in.Config.ExternalCloud && in.Config.NodeIP == "" {
+		own = nil
+	}
 	var out []v1.NodeAddress
-	for _, a := range in.Addresses {
+	for _, a := range own {
 		out = append(out, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a.String()})
 	}
 	return append(out, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Config.Hostname})

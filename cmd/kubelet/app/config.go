@@ -79,6 +79,7 @@ var bindings = []daemon.Binding{
 	{Path: "podsPerCore", Flag: "pods-per-core"},
 	{Path: "port", Flag: "port"},
 	{Path: "preloadedImagesVerificationAllowlist", Flag: "preloaded-images-verification-allowlist"},
+	{Path: "providerID", Flag: "provider-id"},
 	{Path: "readOnlyPort", Flag: "read-only-port"},
 	{Path: "registerNode", Flag: "register-node"},
 	{Path: "registryBurst", Flag: "registry-burst"},

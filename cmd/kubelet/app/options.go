@@ -32,6 +32,7 @@ type options struct {
 	kubeAPIBurst                       int
 	eventQPS                           float32
 	hostnameOverride, nodeIP           string
+	cloudProvider, providerID          string
 	nodeLabels                         map[string]string
 	registerNode                       bool
 	taints                             []string
@@ -131,6 +132,8 @@ func (o *options) addNodeFlags(fs *pflag.FlagSet) {
 	fs.StringToStringVar(&o.nodeLabels, "node-labels", nil, "labels to register the Node with, `key=value,...`")
 	fs.BoolVar(&o.registerNode, "register-node", true, "register the Node when it does not exist")
 	fs.StringSliceVar(&o.taints, "register-with-taints", nil, "taints to register the Node with, `key=value:effect,...`")
+	fs.StringVar(&o.cloudProvider, "cloud-provider", "", "`external`: the Node is registered with a taint until a cloud's controller manager has seen it, which also gives it its addresses; empty: there is no cloud")
+	fs.StringVar(&o.providerID, "provider-id", "", "`name` of the host at its cloud, with which the Node is registered")
 	fs.IntVar(&o.maxPods, "max-pods", 110, "number of pods that may run here")
 	fs.IntVar(&o.podsPerCore, "pods-per-core", 0, "number of pods that may run here per CPU, where that is less than --max-pods; 0: no such limit")
 	fs.StringToStringVar(&o.kubeReserved, "kube-reserved", nil, "resources kept for the agents, `cpu=200m,memory=500Mi,...`")

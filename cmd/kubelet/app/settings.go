@@ -96,6 +96,10 @@ func (o *options) setNode(cfg *kubelet.Config) error {
 	if cfg.Node.Taints, err = parseTaints(o.taints); err != nil {
 		return err
 	}
+	if o.cloudProvider != "" && o.cloudProvider != "external" {
+		return fmt.Errorf("--cloud-provider=%s: no kubelet talks to a cloud itself any more: want external, or nothing", o.cloudProvider)
+	}
+	cfg.Node.ExternalCloud, cfg.Node.ProviderID, cfg.Node.NodeIP = o.cloudProvider == "external", o.providerID, o.nodeIP
 	overrides := []string{""}
 	if o.nodeIP != "" {
 		overrides = strings.Split(o.nodeIP, ",")
