@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 )
 
@@ -119,14 +120,56 @@ func fromServer(server string) (*rest.Config, error) {
 }
 
 // Events makes a recorder of core/v1 events whose source is component on nodeName. Events are aggregated and limited in number by
-// client-go's correlator; recording never blocks. stop ends it; what has not been sent by then is lost.
-func Events(client kubernetes.Interface, component, nodeName string) (recorder record.EventRecorder, stop func()) {
-	broadcaster := record.NewBroadcaster(record.WithContext(context.Background()))
-	broadcaster.StartRecordingToSink(&typedv1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+// client-go's correlator, and sent no faster than limit says; recording never blocks. stop ends it; what has not been sent by then is lost.
+func Events(client kubernetes.Interface, component, nodeName string, limit EventLimit) (recorder record.EventRecorder, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	var sink record.EventSink = &typedv1.EventSinkImpl{Interface: client.CoreV1().Events("")}
+	if limit.QPS > 0 {
+		sink = &slowSink{sink, ctx, flowcontrol.NewTokenBucketRateLimiter(limit.QPS, max(limit.Burst, 1))}
+	}
+	broadcaster.StartRecordingToSink(sink)
 	if klog.V(3).Enabled() { // else each event would wake a goroutine for nothing
 		broadcaster.StartStructuredLogging(3)
 	}
-	return broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: component, Host: nodeName}), broadcaster.Shutdown
+	return broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: component, Host: nodeName}), func() { cancel(); broadcaster.Shutdown() }
+}
+
+// EventLimit is how fast events are sent: QPS a second, Burst at once. QPS 0: no limit.
+type EventLimit struct {
+	QPS   float32
+	Burst int
+}
+
+// slowSink sends no faster than its limiter lets it. Events wait meanwhile, a thousand at most (client-go, tools/record).
+type slowSink struct {
+	record.EventSink
+	ctx     context.Context
+	limiter flowcontrol.RateLimiter
+}
+
+// Create implements record.EventSink.
+func (s *slowSink) Create(event *v1.Event) (*v1.Event, error) {
+	if err := s.limiter.Wait(s.ctx); err != nil {
+		return nil, err
+	}
+	return s.EventSink.Create(event)
+}
+
+// Update implements record.EventSink.
+func (s *slowSink) Update(event *v1.Event) (*v1.Event, error) {
+	if err := s.limiter.Wait(s.ctx); err != nil {
+		return nil, err
+	}
+	return s.EventSink.Update(event)
+}
+
+// Patch implements record.EventSink.
+func (s *slowSink) Patch(event *v1.Event, data []byte) (*v1.Event, error) {
+	if err := s.limiter.Wait(s.ctx); err != nil {
+		return nil, err
+	}
+	return s.EventSink.Patch(event, data)
 }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -6,8 +6,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -119,7 +121,7 @@ func TestEvents(t *testing.T) {
 		sent <- e
 		return true, e, nil
 	})
-	recorder, stop := Events(client, "kubelet", "n1")
+	recorder, stop := Events(client, "kubelet", "n1", EventLimit{})
 	defer stop()
 	recorder.Eventf(testPod("1", v1.PodStatus{}), v1.EventTypeWarning, "Failed", "cannot pull %s", "x")
 	select {
@@ -130,4 +132,26 @@ func TestEvents(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("no event")
 	}
+}
+
+// TestEventLimit: what comes at once goes out as the limit allows, and nothing after the end.
+func TestEventLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin, sent := time.Now(), []string{}
+		client := fake.NewClientset()
+		client.PrependReactor("create", "events", func(a kubetesting.Action) (bool, runtime.Object, error) {
+			sent = append(sent, time.Since(begin).String())
+			return true, a.(kubetesting.CreateAction).GetObject(), nil
+		})
+		recorder, stop := Events(client, "kubelet", "n1", EventLimit{QPS: 0.5, Burst: 2})
+		for i := range 5 {
+			recorder.Eventf(testPod(strconv.Itoa(i), v1.PodStatus{}), v1.EventTypeWarning, "Failed", "pod %d", i)
+		}
+		time.Sleep(5 * time.Second)
+		stop()
+		synctest.Wait()
+		if got := strings.Join(sent, " "); got != "0s 0s 2s 4s" {
+			t.Errorf("sent after %s", got)
+		}
+	})
 }

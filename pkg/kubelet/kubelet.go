@@ -51,7 +51,7 @@ type Config struct {
 	PodCIDRs []netip.Prefix
 	Sysctls  admit.Sysctls
 
-	EventQPS float32 // 0: no limit
+	Events kubeclient.EventLimit
 
 	Node     node.Config
 	Engine   docker.Config
@@ -121,7 +121,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		return nil, err
 	}
 	k.shutdown = k.newShutdown()
-	events, stop := kubeclient.Events(client, "kubelet", cfg.NodeName)
+	events, stop := kubeclient.Events(client, "kubelet", cfg.NodeName, cfg.Events)
 	k.recorder = recorder{events, stop}
 	k.objects = kubeclient.NewObjects(client, cfg.NodeName)
 
@@ -338,8 +338,8 @@ func (k *Kubelet) imageRoot(ctx context.Context) (string, error) {
 // (daemon.ErrShutdown as the cause) and they were to be ended before that.
 func (k *Kubelet) Run(ctx context.Context) error {
 	defer k.recorder.stop()
-	if k.cfg.Shutdown.Grace > 0 {
-		ctx = daemon.UntilShutdown(ctx, "kubelet", k.cfg.Shutdown.Grace)
+	if total := k.cfg.Shutdown.Total(); total > 0 {
+		ctx = daemon.UntilShutdown(ctx, "kubelet", total)
 	}
 	ctx, cancel := k.untilShutdown(ctx)
 	defer cancel()

@@ -1,29 +1,82 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
 // Shutdown is how long pods may take to end when the host shuts down (KEP-2000, KubeletConfiguration's shutdownGracePeriod and
-// shutdownGracePeriodCriticalPods). Grace 0: they are not ended by us, and start again with the host.
+// shutdownGracePeriodCriticalPods). Total 0: they are not ended by us, and start again with the host.
 type Shutdown struct {
 	Grace    time.Duration // in all
 	Critical time.Duration // the part at the end in which critical pods end
+	// ByPriority is said instead of both (KEP-2712, shutdownGracePeriodByPodPriority): classes of pods, which end one after the other, those of the
+	// lowest priority first. A pod is of the class with the highest priority that is not above its own, or of the lowest.
+	ByPriority []ShutdownClass
+}
+
+// ShutdownClass is a class of pods and the time that they have.
+type ShutdownClass struct {
+	Priority int32
+	Grace    time.Duration
+}
+
+// Total is how long it may take in all.
+func (s Shutdown) Total() (total time.Duration) {
+	for _, class := range s.classes() {
+		total += class.Grace
+	}
+	return total
+}
+
+// classes are those of a Shutdown, the lowest first.
+func (s Shutdown) classes() []ShutdownClass {
+	if len(s.ByPriority) == 0 {
+		return []ShutdownClass{{0, s.Grace - s.Critical}, {pod.SystemCriticalPriority, s.Critical}}
+	}
+	return slices.SortedStableFunc(slices.Values(s.ByPriority), func(a, b ShutdownClass) int { return cmp.Compare(a.Priority, b.Priority) })
+}
+
+// classOf is the index of a pod's class. A critical pod without a priority, as a static one may be, has the least of a critical one.
+func classOf(p *v1.Pod, classes []ShutdownClass) int {
+	priority := ptr.Deref(p.Spec.Priority, 0)
+	if pod.Critical(p) {
+		priority = max(priority, pod.SystemCriticalPriority)
+	}
+	above := slices.IndexFunc(classes, func(c ShutdownClass) bool { return c.Priority > priority })
+	if above < 0 {
+		above = len(classes)
+	}
+	return max(above-1, 0)
 }
 
 // Check says what is wrong.
 func (s Shutdown) Check() error {
+	seen := map[int32]bool{}
+	for _, class := range s.ByPriority {
+		switch {
+		case s.Grace != 0 || s.Critical != 0:
+			return errors.New("shutdownGracePeriodByPodPriority: want it, or shutdownGracePeriod and shutdownGracePeriodCriticalPods, not both")
+		case class.Grace < 0:
+			return fmt.Errorf("shutdownGracePeriodByPodPriority: priority %d: shutdownGracePeriodSeconds: %.0f: want 0 or more", class.Priority, class.Grace.Seconds())
+		case seen[class.Priority]:
+			return fmt.Errorf("shutdownGracePeriodByPodPriority: priority %d: want each priority once", class.Priority)
+		}
+		seen[class.Priority] = true
+	}
 	switch {
 	case s.Grace < 0:
 		return fmt.Errorf("shutdownGracePeriod: %s: want 0 or more", s.Grace)
@@ -65,12 +118,14 @@ func (k *Kubelet) newShutdown() *shutdown {
 func (s *shutdown) run() {
 	s.began.Store(true)
 	s.tell()
-	if s.times.Grace == 0 {
+	if s.times.Total() == 0 {
 		return
 	}
-	klog.InfoS("Ending pods before the host shuts down", "grace", s.times.Grace, "critical", s.times.Critical)
-	s.end(s.times.Grace-s.times.Critical, func(p *v1.Pod) bool { return !pod.Critical(p) })
-	s.end(s.times.Critical, pod.Critical)
+	classes := s.times.classes()
+	klog.InfoS("Ending pods before the host shuts down", "grace", s.times.Total(), "classes", classes)
+	for i, class := range classes {
+		s.end(class.Grace, func(p *v1.Pod) bool { return classOf(p, classes) == i })
+	}
 }
 
 // end evicts the pods that match and waits for them. The workers tell nobody when a pod has ended, so that it looks again and again.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,9 @@ func newHouse(names ...string) (*house, *shutdown) {
 	h := &house{}
 	for _, name := range names {
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+		if priority, err := strconv.Atoi(name); err == nil {
+			p.Spec.Priority = new(int32(priority))
+		}
 		if strings.HasPrefix(name, "critical") {
 			p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 		}
@@ -76,7 +80,9 @@ func TestShutdown(t *testing.T) {
 		"none":           {nil, Shutdown{Grace: time.Minute}, "node is shutting down"},
 		"critical last":  {[]string{"critical", "web", "db"}, Shutdown{Grace: 30 * time.Second, Critical: 10 * time.Second}, "node is shutting down|web Terminated 20s|db Terminated 20s|critical Terminated 10s"},
 		"one never ends": {[]string{"slow", "critical"}, Shutdown{Grace: 30 * time.Second, Critical: 10 * time.Second}, "node is shutting down|slow Terminated 20s|critical Terminated 10s"},
-		"not asked for":  {[]string{"web"}, Shutdown{}, "node is shutting down"},
+		"by priority": {[]string{"9", "critical", "100", "5000", "web", "-7"}, Shutdown{ByPriority: []ShutdownClass{{100, 5 * time.Second}, {pod.SystemCriticalPriority, 0}, {9, time.Minute}}},
+			"node is shutting down|9 Terminated 1m0s|web Terminated 1m0s|-7 Terminated 1m0s|100 Terminated 5s|5000 Terminated 5s|critical Terminated 0s"},
+		"not asked for": {[]string{"web"}, Shutdown{}, "node is shutting down"},
 	} {
 		h, s := newHouse(c.pods...)
 		s.times = c.times
@@ -121,6 +127,8 @@ func TestCheckShutdown(t *testing.T) {
 	}{
 		{Shutdown{}, ""}, {Shutdown{Grace: time.Minute, Critical: time.Minute}, ""},
 		{Shutdown{Grace: -1}, "shutdownGracePeriod"}, {Shutdown{Grace: time.Second, Critical: time.Minute}, "want 0 to 1s"},
+		{Shutdown{ByPriority: []ShutdownClass{{1, 0}, {2, time.Second}}}, ""}, {Shutdown{Grace: time.Second, ByPriority: []ShutdownClass{{1, 0}}}, "not both"},
+		{Shutdown{ByPriority: []ShutdownClass{{1, 0}, {1, time.Second}}}, "priority 1: want each priority once"}, {Shutdown{ByPriority: []ShutdownClass{{1, -time.Second}}}, "-1: want 0 or more"},
 		{Shutdown{Grace: time.Millisecond}, "at least 1s"}, {Shutdown{Critical: time.Second}, "want 0 to 0s"},
 	} {
 		if err := c.s.Check(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -243,8 +243,8 @@ func spareRequest(pod *v1.Pod) int64 {
 	return max(0, pod.Spec.Resources.Requests.Memory().Value()-sum.Memory().Value()) / max(n, 1)
 }
 
-// systemCriticalPriority is the priority from which on pods are critical to the cluster.
-const systemCriticalPriority = 2_000_000_000
+// SystemCriticalPriority is the priority from which on pods are critical to the cluster.
+const SystemCriticalPriority = 2_000_000_000
 
 // fromFile says that pod is static: it came from a file or URL and not from the API server.
 func fromFile(pod *v1.Pod) bool {
@@ -255,7 +255,7 @@ func fromFile(pod *v1.Pod) bool {
 // Critical says that a pod keeps the node or the cluster going: it is static, or of the system's priority classes. It may take the place of
 // others, and is not evicted.
 func Critical(pod *v1.Pod) bool {
-	return fromFile(pod) || pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCriticalPriority
+	return fromFile(pod) || pod.Spec.Priority != nil && *pod.Spec.Priority >= SystemCriticalPriority
 }
 
 // qosOf is the pod's QoS class: the API server's word, or for static pods what it would say.

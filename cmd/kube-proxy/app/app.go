@@ -204,7 +204,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		return fmt.Errorf("cannot make a client of the API server: %w", err)
 	}
-	events, stop := kubeclient.Events(client, "kube-proxy", s.config.Node.Name)
+	events, stop := kubeclient.Events(client, "kube-proxy", s.config.Node.Name, kubeclient.EventLimit{})
 	defer stop()
 	hints, err := addresses.Changes(ctx)
 	if err != nil {

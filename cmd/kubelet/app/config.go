@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubelet"
 )
 
 const (
@@ -45,6 +47,7 @@ var bindings = []daemon.Binding{
 	{Path: "enableDebuggingHandlers", Flag: "enable-debugging-handlers"},
 	{Path: "enableProfilingHandler", Flag: "profiling"},
 	{Path: "enforceNodeAllocatable", Flag: "enforce-node-allocatable"},
+	{Path: "eventBurst", Flag: "event-burst"},
 	{Path: "eventRecordQPS", Flag: "event-qps"},
 	{Path: "evictionHard", Flag: "eviction-hard"},
 	{Path: "evictionMaxPodGracePeriod", Flag: "eviction-max-pod-grace-period"},
@@ -104,8 +107,8 @@ var bindings = []daemon.Binding{
 	{Path: "tlsPrivateKeyFile", Flag: "tls-private-key-file"},
 }
 
-// fulfilled are fields without a flag of which nothing need be said: the first five act, and the others ask for what is so in any case.
-var fulfilled = []string{"registerWithTaints", "mergeDefaultEvictionSettings", "enableSystemLogHandler", "enableSystemLogQuery", "enableDebugFlagsHandler", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
+// fulfilled are fields without a flag of which nothing need be said: the first six act, and the others ask for what is so in any case.
+var fulfilled = []string{"registerWithTaints", "shutdownGracePeriodByPodPriority", "mergeDefaultEvictionSettings", "enableSystemLogHandler", "enableSystemLogQuery", "enableDebugFlagsHandler", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
 	"failCgroupV1", "enableControllerAttachDetach", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"}
 
 // fileConfig is what --config and --config-dir say; the zero value is no file.
@@ -184,6 +187,9 @@ func (o *options) readConfig(fs *pflag.FlagSet, system string) error {
 				return fmt.Errorf("registerWithTaints: %w", err)
 			}
 		}
+	}
+	for _, class := range f.content.ShutdownGracePeriodByPodPriority {
+		o.shutdown.ByPriority = append(o.shutdown.ByPriority, kubelet.ShutdownClass{Priority: class.Priority, Grace: time.Duration(class.ShutdownGracePeriodSeconds) * time.Second})
 	}
 	return o.file.Apply(fs, bindings, &o.file.content)
 }

@@ -31,6 +31,7 @@ type options struct {
 	kubeAPIQPS                         float32
 	kubeAPIBurst                       int
 	eventQPS                           float32
+	eventBurst                         int
 	hostnameOverride, nodeIP           string
 	cloudProvider, providerID          string
 	nodeLabels                         map[string]string
@@ -124,6 +125,7 @@ func (o *options) addAPIFlags(fs *pflag.FlagSet) {
 	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 50, "requests per second to the API server")
 	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 100, "requests to the API server that may come at once")
 	fs.Float32Var(&o.eventQPS, "event-qps", 50, "events per second; 0: no limit")
+	fs.IntVar(&o.eventBurst, "event-burst", 100, "events that may be sent at once, with --event-qps")
 }
 
 func (o *options) addNodeFlags(fs *pflag.FlagSet) {

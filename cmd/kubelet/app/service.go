@@ -49,10 +49,10 @@ func checkService(args []string) (time.Duration, error) {
 		return 0, err
 	}
 	cfg, err := o.settings(facts)
-	if err != nil || cfg.Shutdown.Grace == 0 {
+	if err != nil || cfg.Shutdown.Total() == 0 {
 		return 0, o.file.Located(err)
 	}
-	return cfg.Shutdown.Grace + afterPods, nil
+	return cfg.Shutdown.Total() + afterPods, nil
 }
 
 // skew asks the API server of a service's flags for its version.

@@ -17,6 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/kubelet"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
@@ -25,7 +26,7 @@ import (
 
 // settings checks every flag and says what they mean together. It reads the host and changes nothing on it.
 func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
-	cfg := kubelet.Config{Facts: facts, Platform: platformOf(facts), RootDir: o.rootDir, EventQPS: o.eventQPS,
+	cfg := kubelet.Config{Facts: facts, Platform: platformOf(facts), RootDir: o.rootDir, Events: kubeclient.EventLimit{QPS: o.eventQPS, Burst: o.eventBurst},
 		NodeName: strings.ToLower(strings.TrimSpace(o.hostnameOverride))}
 	if cfg.NodeName == "" {
 		cfg.NodeName = facts.Hostname
@@ -35,6 +36,9 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	}
 	if err := checkBuild(facts); err != nil {
 		return cfg, err
+	}
+	if o.eventQPS < 0 || o.eventBurst < 1 {
+		return cfg, fmt.Errorf("--event-qps=%g --event-burst=%d: want 0 or more, and at least 1", o.eventQPS, o.eventBurst)
 	}
 	if (o.kubeconfig == "") == (o.apiServers == "") {
 		return cfg, fmt.Errorf("want exactly one of --kubeconfig and --api-servers")
@@ -76,7 +80,7 @@ func (o *options) setNode(cfg *kubelet.Config) error {
 	cfg.Node.Labels, cfg.Node.Unregistered, cfg.Node.MaxPods = o.nodeLabels, !o.registerNode, o.maxPods
 	cfg.Node.PodsPerCore = o.podsPerCore
 	if cfg.Shutdown = o.shutdown; cfg.Shutdown.Check() != nil {
-		return fmt.Errorf("--shutdown-grace-period=%s --shutdown-grace-period-critical-pods=%s: %w", o.shutdown.Grace, o.shutdown.Critical, cfg.Shutdown.Check())
+		return fmt.Errorf("time before a shutdown: %w", cfg.Shutdown.Check())
 	}
 	cfg.Node.UpdateFrequency, cfg.Node.ReportFrequency = o.nodeStatusFrequency, o.statusReportFrequency
 	cfg.Node.Port = int32(o.port)
