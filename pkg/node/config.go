@@ -33,7 +33,7 @@ type Config struct {
 
 	MaxPods         int           // 0: 110
 	Port            int32         // of the kubelet's HTTPS API; 0: 10250
-	MaxImages       int           // 0: 50; negative: all
+	MaxImages       *int          // nil: 50; negative: all
 	UpdateFrequency time.Duration // between two comparisons; 0: 10 s
 	ReportFrequency time.Duration // of heartbeats in the status; 0: 5 min
 	LeaseDuration   time.Duration // 0: 40 s; renewed each quarter of it
@@ -60,7 +60,7 @@ func (c Config) complete() (Config, error) {
 	}
 	c.MaxPods = or(c.MaxPods, 110)
 	c.Port = or(c.Port, 10250)
-	c.MaxImages = or(c.MaxImages, 50)
+	c.MaxImages = or(c.MaxImages, new(50))
 	c.UpdateFrequency = or(c.UpdateFrequency, 10*time.Second)
 	c.ReportFrequency = or(c.ReportFrequency, 5*time.Minute)
 	c.LeaseDuration = or(c.LeaseDuration, 40*time.Second)

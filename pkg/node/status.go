@@ -48,7 +48,7 @@ func Status(in Inputs) v1.NodeStatus {
 	s.DaemonEndpoints.KubeletEndpoint.Port = in.Config.Port
 	s.NodeInfo = nodeInfo(in)
 	if in.Images != nil {
-		s.Images = images(in.Images, in.Config.MaxImages)
+		s.Images = images(in.Images, *in.Config.MaxImages)
 	}
 	if in.VolumesInUse != nil {
 		s.VolumesInUse = slices.Sorted(slices.Values(in.VolumesInUse))

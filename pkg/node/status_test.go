@@ -66,13 +66,13 @@ func TestStatusGolden(t *testing.T) {
 			return in
 		},
 		"linux-reserved": func() Inputs {
-			return inputs(t, linuxFacts(), Config{MaxImages: -1,
+			return inputs(t, linuxFacts(), Config{MaxImages: new(-1),
 				SystemReserved: v1.ResourceList{"cpu": resource.MustParse("100m"), "memory": resource.MustParse("256Mi")},
 				KubeReserved:   v1.ResourceList{"cpu": resource.MustParse("3"), "ephemeral-storage": resource.MustParse("1Gi")},
 				EvictionHard:   map[string]string{"memory.available": "5%", "nodefs.available": "2Gi"}})
 		},
 		"linux-images": func() Inputs {
-			in := inputs(t, linuxFacts(), Config{MaxImages: 3})
+			in := inputs(t, linuxFacts(), Config{MaxImages: new(3)})
 			in.Images = many()
 			return in
 		},

@@ -73,6 +73,7 @@ var bindings = []daemon.Binding{
 	{Path: "logging.verbosity", Flag: "v"},
 	{Path: "maxParallelImagePulls", Flag: "max-parallel-image-pulls"},
 	{Path: "maxPods", Flag: "max-pods"},
+	{Path: "nodeStatusMaxImages", Flag: "node-status-max-images"},
 	{Path: "nodeStatusReportFrequency", Flag: "node-status-report-frequency"},
 	{Path: "nodeStatusUpdateFrequency", Flag: "node-status-update-frequency"},
 	{Path: "oomScoreAdj", Flag: "oom-score-adj"},
@@ -107,8 +108,8 @@ var bindings = []daemon.Binding{
 	{Path: "tlsPrivateKeyFile", Flag: "tls-private-key-file"},
 }
 
-// fulfilled are fields without a flag of which nothing need be said: the first six act, and the others ask for what is so in any case.
-var fulfilled = []string{"registerWithTaints", "shutdownGracePeriodByPodPriority", "mergeDefaultEvictionSettings", "enableSystemLogHandler", "enableSystemLogQuery", "enableDebugFlagsHandler", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
+// fulfilled are fields without a flag of which nothing need be said: the first seven act, and the others ask for what is so in any case.
+var fulfilled = []string{"registerWithTaints", "shutdownGracePeriodByPodPriority", "nodeLeaseDurationSeconds", "mergeDefaultEvictionSettings", "enableSystemLogHandler", "enableSystemLogQuery", "enableDebugFlagsHandler", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
 	"failCgroupV1", "enableControllerAttachDetach", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"}
 
 // fileConfig is what --config and --config-dir say; the zero value is no file.

@@ -110,7 +110,7 @@ func TestConfigOfKubeadm(t *testing.T) {
 func TestConfigDropIns(t *testing.T) {
 	dir := t.TempDir()
 	file := write(t, dir, "config.yaml", header+"maxPods: 50\nkubeReserved: {cpu: 100m}\nauthentication: {webhook: {enabled: false}}\nclusterDNS: [10.0.0.1]\nevictionMaxPodGracePeriod: 7\nport: 1\n"+
-		"registerWithTaints: [{key: a, value: b, effect: NoSchedule}]\nproviderID: moon://1\nshutdownGracePeriodByPodPriority: [{priority: 7, shutdownGracePeriodSeconds: 9}]\nstaticPodURLHeader: {X-Token: [secret]}\nstaticPodURL: http://x\n")
+		"registerWithTaints: [{key: a, value: b, effect: NoSchedule}]\nproviderID: moon://1\nnodeStatusMaxImages: 0\neventBurst: 3\nshutdownGracePeriodByPodPriority: [{priority: 7, shutdownGracePeriodSeconds: 9}]\nstaticPodURLHeader: {X-Token: [secret]}\nstaticPodURL: http://x\n")
 	drop := filepath.Join(dir, "drop")
 	if err := os.Mkdir(drop, 0o755); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestConfigDropIns(t *testing.T) {
 	if err := o.readConfig(fs, runtime.GOOS); err != nil {
 		t.Fatal(err)
 	}
-	if o.maxPods != 60 || o.kubeReserved["cpu"] != "100m" || o.kubeReserved["memory"] != "1Gi" || o.tokenWebhook || !slices.Equal(o.clusterDNS, []string{"10.0.0.2"}) || o.port != 10250 || o.providerID != "moon://1" || o.shutdown.Total() != 9*time.Second ||
+	if o.maxPods != 60 || o.kubeReserved["cpu"] != "100m" || o.kubeReserved["memory"] != "1Gi" || o.tokenWebhook || !slices.Equal(o.clusterDNS, []string{"10.0.0.2"}) || o.port != 10250 || o.providerID != "moon://1" || o.statusMaxImages != 0 || o.eventBurst != 3 || o.shutdown.Total() != 9*time.Second ||
 		!slices.Equal(o.taints, []string{"a=b:NoSchedule"}) || !slices.Equal(o.manifestURLHeader, []string{"X-Token: secret"}) {
 		t.Errorf("options %+v", o)
 	}

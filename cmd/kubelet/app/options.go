@@ -38,6 +38,7 @@ type options struct {
 	registerNode                       bool
 	taints                             []string
 	maxPods, podsPerCore               int
+	statusMaxImages                    int
 	kubeReserved, systemReserved       map[string]string
 	nodeStatusFrequency, syncFrequency time.Duration
 	statusReportFrequency              time.Duration
@@ -141,6 +142,7 @@ func (o *options) addNodeFlags(fs *pflag.FlagSet) {
 	fs.StringToStringVar(&o.kubeReserved, "kube-reserved", nil, "resources kept for the agents, `cpu=200m,memory=500Mi,...`")
 	fs.StringToStringVar(&o.systemReserved, "system-reserved", nil, "resources kept for the system, `cpu=200m,memory=500Mi,...`")
 	fs.DurationVar(&o.nodeStatusFrequency, "node-status-update-frequency", 10*time.Second, "how often the Node's status is reckoned; it is sent only when it changed")
+	fs.IntVar(&o.statusMaxImages, "node-status-max-images", 50, "number of images, the biggest ones, of which the Node's status tells; -1: all")
 	fs.DurationVar(&o.statusReportFrequency, "node-status-report-frequency", 5*time.Minute, "how often an unchanged Node status is sent all the same")
 	fs.DurationVar(&o.shutdown.Grace, "shutdown-grace-period", 0, "how long pods may take to end before the host shuts down; 0: they are left to it, and start again with it (on Windows as a service, on Linux with systemd-logind)")
 	fs.DurationVar(&o.shutdown.Critical, "shutdown-grace-period-critical-pods", 0, "the part of --shutdown-grace-period, at its end, that is for critical pods")

@@ -83,7 +83,7 @@ func TestSecondTry(t *testing.T) {
 	if _, _, err := prepareArgs(args); err == nil || !strings.Contains(err.Error(), "config.yaml:5: authentication.x509.clientCAFile") {
 		t.Fatal(err)
 	}
-	write("config.yaml", head+"maxPods: 30\nregisterWithTaints: [{key: b, effect: NoSchedule}]\n")
+	write("config.yaml", head+"maxPods: 30\nnodeLeaseDurationSeconds: 60\nregisterWithTaints: [{key: b, effect: NoSchedule}]\n")
 	write("flags", `KUBELET_KUBEADM_ARGS="--max-pods=40"`)
 	_, cfg, err := prepareArgs(args)
 	if err != nil {
@@ -91,5 +91,8 @@ func TestSecondTry(t *testing.T) {
 	}
 	if cfg.Node.MaxPods != 40 || len(cfg.Node.Taints) != 1 || cfg.Node.Taints[0].Key != "b" {
 		t.Errorf("%d pods, taints %v; want 40 and b", cfg.Node.MaxPods, cfg.Node.Taints)
+	}
+	if cfg.Node.LeaseDuration != time.Minute || *cfg.Node.MaxImages != 50 {
+		t.Errorf("a Lease of %s, %d images; want 1m and 50", cfg.Node.LeaseDuration, *cfg.Node.MaxImages)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -84,6 +85,13 @@ func (o *options) setNode(cfg *kubelet.Config) error {
 	}
 	cfg.Node.UpdateFrequency, cfg.Node.ReportFrequency = o.nodeStatusFrequency, o.statusReportFrequency
 	cfg.Node.Port = int32(o.port)
+	if o.statusMaxImages < -1 {
+		return fmt.Errorf("--node-status-max-images=%d: want 0 or more, or -1 for all", o.statusMaxImages)
+	}
+	if lease := o.file.content.NodeLeaseDurationSeconds; lease < 0 {
+		return fmt.Errorf("nodeLeaseDurationSeconds: %d: want 1 or more, or 0 for 40", lease)
+	}
+	cfg.Node.MaxImages, cfg.Node.LeaseDuration = &o.statusMaxImages, time.Duration(o.file.content.NodeLeaseDurationSeconds)*time.Second
 	if o.maxPods < 1 {
 		return fmt.Errorf("--max-pods=%d: want at least 1", o.maxPods)
 	}
