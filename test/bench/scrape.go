@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"slices"
 	"time"
 )
 
@@ -28,12 +30,19 @@ func (b *bench) scrape(ctx context.Context, agents ...*agent) error {
 		return err
 	}
 	for _, s := range scrapes {
-		used, err := spent(ctx, agents, func(ctx context.Context) error {
+		asked := slices.DeleteFunc(slices.Clone(agents), func(a *agent) bool {
+			err := a.get(ctx, s.path)
+			if err != nil && a == b.upstream { // the peer's own fault, such as a disk that it does not know: it has no figure then
+				fmt.Fprintf(os.Stderr, "bench: upstream does not answer %s: %v\n", s.path, err)
+			}
+			return err != nil && a == b.upstream
+		})
+		used, err := spent(ctx, asked, func(ctx context.Context) error {
 			for range s.times {
 				if err := sleep(ctx, s.every); err != nil {
 					return err
 				}
-				for _, agent := range agents {
+				for _, agent := range asked {
 					if err := agent.get(ctx, s.path); err != nil {
 						return err
 					}
@@ -45,7 +54,7 @@ func (b *bench) scrape(ctx context.Context, agents ...*agent) error {
 			return err
 		}
 		each := map[*agent]float64{}
-		for _, agent := range agents {
+		for _, agent := range asked {
 			took := used[agent].cpu - time.Duration(float64(used[agent].wall)*float64(idle[agent].cpu)/float64(idle[agent].wall))
 			each[agent] = inMS(took) / float64(s.times)
 		}
