@@ -48,13 +48,17 @@ func wineDir() (string, error) {
 	return filepath.Join(root, "_output/wine"), err
 }
 
+// servicesTimeout has Wine's service manager, which reads it when it starts in a clone, wait a minute for a service to begin, where it waits 10 s by
+// itself and Windows 30 s: too little for a busy machine (wine programs/services/services.c).
+var servicesTimeout = []string{"reg.exe", "add", `HKLM\System\CurrentControlSet\Control`, "/v", "ServicesPipeTimeout", "/t", "REG_DWORD", "/d", "60000", "/f"}
+
 // template returns a prefix that was set up and that nothing ever runs in again. It is made when the recipe or Wine changed.
 func template(ctx context.Context, as account) (string, error) {
 	version, err := exec.CommandContext(ctx, wine, "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("cannot ask Wine for its version: %w", err)
 	}
-	recipe := fmt.Appendf(nil, "%s %d %s", version, as.uid, bcryptprimitives)
+	recipe := fmt.Appendf(nil, "%s %d %s %q", version, as.uid, bcryptprimitives, servicesTimeout)
 	return Kept("template", recipe, func(dir string) error { return makeTemplate(ctx, as, dir) })
 }
 
@@ -100,17 +104,13 @@ func makeTemplate(ctx context.Context, as account, dir string) error {
 			return err
 		}
 	}
-	argv := append(as.become(""), wine, "wineboot", "-i")
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env, cmd.Dir = environment(dir), dir
-	if _, err := output(cmd); err != nil {
-		return err
-	}
-	stop := append(as.become(""), wineserver, "-w") // writes the registry to disk
-	cmd = exec.CommandContext(ctx, stop[0], stop[1:]...)
-	cmd.Env = environment(dir)
-	if _, err := output(cmd); err != nil {
-		return err
+	for _, argv := range [][]string{{wine, "wineboot", "-i"}, append([]string{wine}, servicesTimeout...), {wineserver, "-w"}} { // the last writes the registry to disk
+		argv = append(as.become(""), argv...)
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.Env, cmd.Dir = environment(dir), dir
+		if _, err := output(cmd); err != nil {
+			return err
+		}
 	}
 	source := filepath.Join(dir, "bcryptprimitives.c")
 	if err := os.WriteFile(source, bcryptprimitives, 0o644); err != nil {
