@@ -9,14 +9,21 @@ import (
 
 // TestSkew: an upgrade asks the API server of the service's own flags.
 func TestSkew(t *testing.T) {
+	version := "v1.36.0"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`{"gitVersion":"v1.35.9"}`))
+		_, _ = w.Write([]byte(`{"gitVersion":"` + version + `"}`))
 	}))
 	defer server.Close()
-	if err := skew([]string{"--api-servers=" + server.URL, "--v=2"}); err == nil || !strings.Contains(err.Error(), "has v1.35.9") {
+	if err := skew([]string{"--api-servers=" + server.URL, "--v=2"}); err != nil {
+		t.Error(err)
+	}
+	version = "v1.35.9"
+	if err := skew([]string{"--api-servers=" + server.URL}); err == nil || !strings.Contains(err.Error(), "has v1.35.9") || !strings.Contains(err.Error(), "never newer") {
 		t.Errorf("an older API server: %v", err)
 	}
-	if err := skew([]string{"--api-servers=" + server.URL, "--config=/no/such/file"}); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
-		t.Errorf("no such file: %v", err)
+	for _, args := range [][]string{{"--no-such-flag"}, {"--api-servers=" + server.URL, "--config=/no/such/file"}, {"--kubeconfig=/no/such/file"}} {
+		if err := skew(args); err == nil {
+			t.Errorf("%q: no error", args)
+		}
 	}
 }
