@@ -189,6 +189,7 @@ func (o *options) readConfig(fs *pflag.FlagSet, system string) error {
 			}
 		}
 	}
+	o.shutdown.ByPriority = nil
 	for _, class := range f.content.ShutdownGracePeriodByPodPriority {
 		o.shutdown.ByPriority = append(o.shutdown.ByPriority, kubelet.ShutdownClass{Priority: class.Priority, Grace: time.Duration(class.ShutdownGracePeriodSeconds) * time.Second})
 	}
