@@ -87,6 +87,7 @@ func ConvertSandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation,
 		}
 		h.SecurityOpt = append(h.SecurityOpt, selinux(sc.SELinuxOptions)...)
 	}
+	h.SecurityOpt = append(h.SecurityOpt, sandboxSeccomp(p, t)...)
 	return out, bindFiles(h, step.Sandbox.Files)
 }
 

@@ -328,3 +328,26 @@ func TestConvertDetails(t *testing.T) {
 		t.Errorf("an engine that knows no Mounts: %v", err)
 	}
 }
+
+// The infra container is confined as a container of the pod that names no profile; a profile made for the pod's programs is not put on it.
+func TestSandboxSeccomp(t *testing.T) {
+	localhost := &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr("a.json")}
+	for name, test := range map[string]struct {
+		profile *v1.SeccompProfile
+		byAgent bool
+		want    []string
+	}{
+		"nothing asked":  {nil, false, []string{"seccomp=unconfined"}},
+		"seccompDefault": {nil, true, nil},
+		"unconfined":     {&v1.SeccompProfile{Type: v1.SeccompProfileTypeUnconfined}, true, []string{"seccomp=unconfined"}},
+		"the engine's":   {&v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault}, false, nil},
+		"a file's":       {localhost, false, nil},
+	} {
+		p := basePod()
+		p.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: test.profile}
+		out, err := ConvertSandbox(p, pod.Step{Sandbox: &pod.SandboxInputs{Network: "cbr0"}}, "pause", Target{Platform: linux, SeccompDefault: test.byAgent})
+		if err != nil || !slices.Equal(out.HostConfig.SecurityOpt, test.want) {
+			t.Errorf("%s: got %q, %v, want %q", name, out.HostConfig.SecurityOpt, err, test.want)
+		}
+	}
+}

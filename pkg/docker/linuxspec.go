@@ -222,6 +222,16 @@ func seccomp(p *v1.Pod, c *v1.Container, t Target) ([]string, error) {
 	return nil, fmt.Errorf("container %s: seccompProfile %q: must be Unconfined, RuntimeDefault, or Localhost with a localhostProfile", c.Name, profile.Type)
 }
 
+// sandboxSeccomp confines the infra container as a container of the pod that names no profile of its own. A profile from a file is made
+// for the pod's programs: the engine's takes its place.
+func sandboxSeccomp(p *v1.Pod, t Target) []string {
+	if localhostProfile(p, &v1.Container{}) != "" {
+		return nil
+	}
+	options, _ := seccomp(p, &v1.Container{}, t) // what is wrong with the profile is the containers' to tell
+	return options
+}
+
 // apparmor leaves RuntimeDefault to the engine, which has a profile of its own only where the kernel has AppArmor.
 func apparmor(p *v1.Pod, c *v1.Container) ([]string, error) {
 	profile := pod.AppArmorProfile(p, c)
