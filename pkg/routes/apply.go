@@ -85,7 +85,7 @@ func Apply(ctx context.Context, t Table, want State) (Diff, error) {
 
 // compare decides how host must change to be as want says.
 func compare(host Host, want State) (d Diff, errs []error) {
-	have := map[netip.Prefix]Route{}
+	have := make(map[netip.Prefix]Route, len(host.Ours))
 	for _, r := range host.Ours {
 		if _, double := have[r.Dst]; double {
 			d.Remove = append(d.Remove, r)
@@ -125,11 +125,11 @@ func compare(host Host, want State) (d Diff, errs []error) {
 
 // comparePeers decides how a tunnel's entries must change.
 func comparePeers(have, want []Peer) (remove, set []Peer) {
-	wanted, macs := map[netip.Addr]Peer{}, map[vxlan.MAC]bool{}
+	wanted, macs := make(map[netip.Addr]Peer, len(want)), make(map[vxlan.MAC]bool, len(want))
 	for _, w := range want {
 		wanted[w.Inner], macs[w.MAC] = w, true
 	}
-	right := map[netip.Addr]bool{}
+	right := make(map[netip.Addr]bool, len(have))
 	for _, h := range have {
 		w, ok := wanted[h.Inner]
 		if h.Node = w.Node; ok && h == w {

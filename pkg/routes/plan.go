@@ -157,8 +157,11 @@ func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Prob
 	if mode != HostGateway && mode != Overlay {
 		return State{}, nil
 	}
-	p := planner{self: self, opts: opts, overlay: mode == Overlay, taken: map[netip.Prefix]string{}, lengths: map[int]bool{},
-		ends: map[tunnelEnd]string{}}
+	p := planner{self: self, opts: opts, overlay: mode == Overlay, taken: make(map[netip.Prefix]string, len(nodes)), lengths: map[int]bool{}}
+	p.state.Routes = make([]Route, 0, len(nodes))
+	if p.overlay {
+		p.state.Peers, p.ends = make([]Peer, 0, len(nodes)), make(map[tunnelEnd]string, len(nodes))
+	}
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, p.order)
 	for _, n := range nodes {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -49,6 +50,7 @@ func (t *table) List(context.Context) (Host, error) {
 		if err != nil {
 			return Host{}, fmt.Errorf("cannot list the main routing table: %w", err)
 		}
+		host.Ours = slices.Grow(host.Ours, len(list))
 		for _, r := range list {
 			route := Route{Dst: prefix(r.Dst), Via: addr(r.Gw), Src: addr(r.Src), Device: names[r.LinkIndex]}
 			switch {
@@ -103,13 +105,14 @@ func (t *table) listPeers(host *Host) (map[int]string, error) {
 
 // peers joins both kinds of entries by their hardware address.
 func peers(device string, forwards, neighbours []netlink.Neigh) (out []Peer) {
-	public := map[vxlan.MAC]netip.Addr{}
+	public := make(map[vxlan.MAC]netip.Addr, len(forwards))
 	for _, f := range forwards {
 		if len(f.HardwareAddr) == len(vxlan.MAC{}) && f.IP != nil {
 			public[vxlan.MAC(f.HardwareAddr)] = addr(f.IP)
 		}
 	}
-	seen := map[vxlan.MAC]bool{}
+	seen := make(map[vxlan.MAC]bool, len(neighbours))
+	out = make([]Peer, 0, len(neighbours))
 	for _, n := range neighbours {
 		if n.State&netlink.NUD_PERMANENT == 0 || len(n.HardwareAddr) != len(vxlan.MAC{}) || n.IP.IsMulticast() {
 			continue

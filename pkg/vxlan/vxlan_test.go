@@ -1,6 +1,7 @@
 package vxlan
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/netip"
@@ -126,4 +127,19 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%+v", end)
 		}
 	})
+}
+
+// What is read without decoding is read as the decoder reads it, and what is written otherwise is decoded.
+func TestParseData(t *testing.T) {
+	for _, text := range []string{
+		`{"VNI":4096,"VtepMAC":"0e:2a:0a:f4:01:00"}`, `{"VNI":4096,"VtepMAC":""}`, `{ "VNI": 4096, "VtepMAC": "0e:2a:0a:f4:01:00" }`,
+		`{"VtepMAC":"0e:2a:0a:f4:01:00","VNI":4096}`, `{"VNI":4096,"VtepMAC":"0e:2a:0a:f4:01:00","Port":4789}`, `{"VNI":4096,"VtepMAC":"a","VNI":"1"}`,
+		`{"VNI":4096,"VtepMAC":"0e:2a:0a:f4:01:0\u0030"}`, `{"VNI":1,"VtepMAC":"0e:2a:0a:f4:01:00"}`, `{"VNI":4096,"VtepMAC":"0e`, `"}`, ``,
+	} {
+		var want backendData
+		wantErr := json.Unmarshal([]byte(text), &want)
+		if got, err := parseData(text); (err == nil) != (wantErr == nil) || err == nil && got != want {
+			t.Errorf("%s: got %+v, %v, want %+v, %v", text, got, err, want, wantErr)
+		}
+	}
 }
