@@ -48,7 +48,7 @@ func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 // target gathers what Convert needs of this engine.
 func (e *Engine) target(ctx context.Context) (Target, error) {
 	t := Target{
-		Platform: e.cfg.Platform, Node: e.cfg.Node, CPUs: int(e.cpus.Load()), HostCPUs: e.cfg.CPUs, HyperV: e.HyperV(), LogMaxSize: e.cfg.LogMaxSize, LogMaxFiles: e.cfg.LogMaxFiles,
+		Platform: e.cfg.Platform, Node: e.cfg.Node, Boot: e.cfg.Boot, CPUs: int(e.cpus.Load()), HostCPUs: e.cfg.CPUs, HyperV: e.HyperV(), LogMaxSize: e.cfg.LogMaxSize, LogMaxFiles: e.cfg.LogMaxFiles,
 		CgroupParent: e.cfg.CgroupParent, MinOOMScoreAdj: int(e.minOOM.Load()), SeccompDefault: e.cfg.SeccompDefault,
 	}
 	err := e.call(ctx, e.cfg.CallTimeout, "connect to the engine", func(_ context.Context, c *client.Client) error {
@@ -209,7 +209,7 @@ func (e *Engine) fresh(id string, c Creation) seen {
 			ID: id, Created: e.clock.Now().UTC().Format(time.RFC3339Nano), State: &container.State{Status: container.StateCreated}, HostConfig: c.HostConfig,
 		},
 		Config: c.Config,
-	})
+	}, e.cfg.Boot)
 }
 
 func (e *Engine) start(ctx context.Context, id, name string) error {

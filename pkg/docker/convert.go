@@ -20,6 +20,7 @@ import (
 type Target struct {
 	Platform       pod.Platform
 	Node           string // value of LabelNode
+	Boot           string // value of LabelBoot; "": none
 	API            string // negotiated version; "": newest
 	CPUs           int    // as the engine counts them: Windows engines refuse a limit above it; 0: unknown
 	HostCPUs       int    // of the host, which has more where there are several groups of processors (Windows); 0: CPUs
@@ -113,6 +114,9 @@ func Convert(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
 	})
 	if in.SandboxID != "" {
 		labels[LabelSandboxID] = in.SandboxID
+	}
+	if t.Boot != "" {
+		labels[LabelBoot] = t.Boot
 	}
 	if in.TerminationRoot != "" {
 		labels[LabelMessageRoot] = in.TerminationRoot

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 
@@ -226,5 +227,27 @@ func TestCommandStartsLate(t *testing.T) {
 	_ = c.ContainerExecStart(t.Context(), exec, container.ExecStartOptions{Detach: true})
 	if got := <-killed; got != id {
 		t.Errorf("a command of %s was ended, want one of %s", got, id)
+	}
+}
+
+// TestEarlierBoot: a container tells whether it was made before the host's last boot, where its agent and this one knew which boot it was.
+func TestEarlierBoot(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.Boot = "7" })
+	known, unknown := r.pod("known", []string{"pause"}), r.pod("unknown", []string{"pause"})
+	r.run(known)
+	r.cfg.Boot = ""
+	r.run(unknown)
+	for boot, want := range map[string]bool{"7": false, "8": true, "": false} {
+		cfg := r.cfg
+		cfg.Boot = boot
+		e, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for p, want := range map[*v1.Pod]bool{known: want, unknown: false} {
+			if o, err := e.Observe(t.Context(), p.UID); err != nil || len(o.Containers) != 1 || o.Containers[0].EarlierBoot != want {
+				t.Errorf("during boot %q, pod %s: %+v, %v; want EarlierBoot %t", boot, p.Name, o.Containers, err, want)
+			}
+		}
 	}
 }

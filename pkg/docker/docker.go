@@ -40,7 +40,9 @@ type Config struct {
 	Host string // unix:///path, npipe:////./pipe/name, tcp://host:port; "": DOCKER_HOST, or else the platform's default
 	// Node is the value of the label LabelNode on all that this agent makes. Containers with another value, or none, are never touched,
 	// so that agents with different names can share an engine.
-	Node        string
+	Node string
+	// Boot is another after each boot of this host, and the value of the label LabelBoot on containers made during it; "": not known.
+	Boot        string
 	Platform    pod.Platform
 	CPUs        int    // of this host, in all of Windows' processor groups, of which engines see one; 0: as many as the engine says
 	InfraImage  string // of the sandbox; pulled when it is not present

@@ -39,6 +39,7 @@ const (
 	LabelRecursive = "io.winkube.recursive-read-only" // "true": mounts that are to be recursively read-only if possible are
 	LabelResources = "io.winkube.resources"           // pod.Resources at creation; only on Linux
 	LabelHostPorts = "io.winkube.host-ports"          // of who has the pod's network, see formatHostPorts
+	LabelBoot      = "io.winkube.boot"                // Config.Boot; none where that is not known
 )
 
 const (

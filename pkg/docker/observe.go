@@ -165,7 +165,7 @@ func (e *Engine) look(ctx context.Context, id string, version uint64, limit time
 	if err != nil {
 		return seen{}, err
 	}
-	s := view(answer)
+	s := view(answer, e.cfg.Boot)
 	s.commands = answer.ExecIDs
 	if c := s.container; c != nil && c.State == pod.Exited {
 		c.Message = e.terminationMessage(ctx, answer)
@@ -186,7 +186,7 @@ func glimpse(summary container.Summary) seen {
 		},
 		Config: &container.Config{Labels: summary.Labels},
 	}
-	s := view(in)
+	s := view(in, "")
 	s.unclear = true
 	return s
 }
@@ -218,8 +218,8 @@ func newestFirst(o pod.Observed) {
 	})
 }
 
-// view reads an inspect answer. It is pure.
-func view(in container.InspectResponse) seen {
+// view reads an inspect answer during the host's boot of that name. It is pure.
+func view(in container.InspectResponse, boot string) seen {
 	labels := in.Config.Labels
 	created, addresses := stamp(in.Created), addressesOf(in)
 	s := seen{namespace: labels[LabelPodNamespace], name: labels[LabelPodName]}
@@ -240,7 +240,7 @@ func view(in container.InspectResponse) seen {
 		SandboxID: labels[LabelSandboxID], Hash: labels[LabelHash], CreatedAt: created,
 		Image: labels[LabelImage], ImageID: labels[LabelImageRef], Addresses: addresses,
 		User: parseUser(labels[LabelUser]), StopSignal: in.Config.StopSignal, RecursiveReadOnly: labels[LabelRecursive] == "true",
-		Network: networkOf(in), HostPorts: unpublished(in),
+		Network: networkOf(in), HostPorts: unpublished(in), EarlierBoot: boot != "" && labels[LabelBoot] != "" && labels[LabelBoot] != boot,
 	}
 	if c.ImageID == "" {
 		c.ImageID = imageIDPrefix + in.Image

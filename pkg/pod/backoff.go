@@ -11,7 +11,7 @@ const (
 
 // crashDelay is how long after list[0] exited the next attempt may start. applied is the delay after which list[0] itself was started
 // where this agent did it; nil: it is read off the times at which the engine ended list[1] and made list[0], so that a restart of the
-// agent does not forgive a crashing container.
+// agent does not forgive a crashing container. A boot of the host does, as it does upstream: it may be what ended list[0].
 func crashDelay(list []past, hash string, applied *time.Duration) time.Duration {
 	if len(list) == 0 || list[0].Hash != hash {
 		return 0
@@ -20,7 +20,7 @@ func crashDelay(list []past, hash string, applied *time.Duration) time.Duration 
 	if latest.FinishedAt.Sub(latest.StartedAt) > crashBackOffReset && !latest.StartedAt.IsZero() {
 		return 0
 	}
-	if latest.Attempt == 0 {
+	if latest.Attempt == 0 || latest.EarlierBoot {
 		return 0
 	}
 	before := time.Duration(0)

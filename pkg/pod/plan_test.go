@@ -273,6 +273,10 @@ func TestCrashDelay(t *testing.T) {
 		{"after 300 s", []past{attempt(9, 310, 311), attempt(8, 5, 6)}, nil, 300 * time.Second},
 		{"nothing before is known", []past{attempt(7, 310, 311)}, nil, 10 * time.Second},
 		{"ran long", []past{attempt(5, 0, 601), attempt(4, -300, -200)}, nil, 0},
+		{"before the host's last boot", []past{{Container: Container{Attempt: 3, Hash: "h", State: Exited, EarlierBoot: true, CreatedAt: at(45), StartedAt: at(45),
+			FinishedAt: at(47)}}, attempt(2, 16, 17)}, nil, 0},
+		{"second end after it", []past{attempt(4, 50, 51), {Container: Container{Attempt: 3, Hash: "h", State: Exited, EarlierBoot: true, CreatedAt: at(45),
+			FinishedAt: at(47)}}}, nil, 10 * time.Second},
 		{"other image", []past{{Container: Container{Attempt: 3, Hash: "old"}}}, nil, 0},
 	} {
 		if got := crashDelay(c.list, "h", c.applied); got != c.want {

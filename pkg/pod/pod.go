@@ -108,11 +108,12 @@ type Container struct {
 	OOMKilled                        bool
 	Error                            string // why the engine could not start it
 
-	Image     string       // as in the spec at creation
-	ImageID   string       // as shown in containerStatuses.imageID, e.g. docker-pullable://repo@sha256:... or docker://sha256:...
-	Message   string       // termination message, at most 4096 bytes; only when Exited
-	Network   string       // of the engine, as for Sandbox; "container:<id>" where it is another's
-	Addresses []netip.Addr // only where the container has a network of its own
+	Image       string       // as in the spec at creation
+	ImageID     string       // as shown in containerStatuses.imageID, e.g. docker-pullable://repo@sha256:... or docker://sha256:...
+	Message     string       // termination message, at most 4096 bytes; only when Exited
+	Network     string       // of the engine, as for Sandbox; "container:<id>" where it is another's
+	Addresses   []netip.Addr // only where the container has a network of its own
+	EarlierBoot bool         // it was made before the host's last boot
 	// Unattached is as for Sandbox, where the network has to be given to each container.
 	Unattached bool
 	HostPorts  []HostPort // as for Sandbox, likewise

@@ -138,7 +138,7 @@ func (o *options) setEngine(cfg *kubelet.Config) error {
 		return fmt.Errorf("--pod-infra-container-image: want an image name: pods here share a network that its container holds")
 	}
 	cfg.Engine = docker.Config{
-		Host: o.dockerEndpoint, Node: cfg.NodeName, Platform: cfg.Platform, CPUs: cfg.Facts.CPUs, InfraImage: o.infraImage, Hash: pod.Hash,
+		Host: o.dockerEndpoint, Node: cfg.NodeName, Boot: cfg.Facts.BootID, Platform: cfg.Platform, CPUs: cfg.Facts.CPUs, InfraImage: o.infraImage, Hash: pod.Hash,
 		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, LogsDir: o.podLogsDir, CgroupParent: o.cgroupRoot,
 		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"), SeccompDefault: o.seccompDefault, CredentialSpecs: hcs.KeepCredentialSpecs,
 	}
