@@ -103,11 +103,6 @@ foreach ($secret in $nodeConfig, $serviceConfig) {
     & icacls.exe $secret /inheritance:r /grant '*S-1-5-18:F' '*S-1-5-32-544:F' | Out-Null
 }
 
-if (-not $NoFirewall) {
-    & netsh.exe advfirewall firewall delete rule 'name=winkube kubelet' | Out-Null
-    & netsh.exe advfirewall firewall add rule 'name=winkube kubelet' dir=in action=allow protocol=TCP localport=10250 | Out-Null
-    Write-Host 'firewall: TCP 10250 is open; back: netsh advfirewall firewall delete rule "name=winkube kubelet"'
-}
 if ((-not $NoDefender) -and (Get-Command Add-MpPreference -ErrorAction SilentlyContinue)) {
     Add-MpPreference -ExclusionPath $DataRoot
     Write-Host "Defender: $DataRoot is not scanned; back: Remove-MpPreference -ExclusionPath '$DataRoot'"
@@ -115,6 +110,13 @@ if ((-not $NoDefender) -and (Get-Command Add-MpPreference -ErrorAction SilentlyC
 
 $flags = @("--kubeconfig=$nodeConfig", "--root-dir=$DataRoot", "--cluster-cidr=$ClusterCIDR", "--cluster-dns=$ClusterDNS", "--cluster-domain=$ClusterDomain")
 $serviceFlags = @("--kubeconfig=$serviceConfig", "--cluster-cidr=$ClusterCIDR")
+if ($NoFirewall) {
+    # The programs own their rules, and take them back when they are not to have them.
+    $flags += '--windows-firewall=false'
+    $serviceFlags += '--windows-firewall=false'
+} else {
+    Write-Host 'firewall: kubelet.exe and proxy.exe let in what they listen on (rules "winkube ..."); back: -NoFirewall'
+}
 if ($NodeIP -ne '') {
     $flags += "--node-ip=$NodeIP"
     $serviceFlags += "--bind-address=$NodeIP"

@@ -1,7 +1,10 @@
 package netsh
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 )
@@ -36,6 +39,35 @@ func Disallow(name string) string {
 
 // Allowed is the line that shows the rules of a name. Its output has the name where there are any.
 func Allowed(name string) string { return fmt.Sprintf("advfirewall firewall show rule name=%q", name) }
+
+// AdmitSelf is Admit for this program, or without in for none.
+func (p *Program) AdmitSelf(ctx context.Context, name string, in bool) error {
+	if !in {
+		return p.Admit(ctx, name, "")
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("cannot make the rule %q of Windows Firewall: %w", name, err)
+	}
+	return p.Admit(ctx, name, program)
+}
+
+// Admit has one rule of that name let in what program, an absolute path, listens on, whatever that is at a time; "": no rule has the name. What
+// a former run left under it goes, rules of other names stay. An error: it is not so, as where the firewall's service is stopped.
+func (p *Program) Admit(ctx context.Context, name, program string) error {
+	lines := []string{Disallow(name)} // fails where there is none
+	if program != "" {
+		lines = append(lines, Allow{Name: name, Program: program}.Add())
+	}
+	output, err := p.Script(ctx, append(lines, Allowed(name)))
+	switch there := strings.Contains(output, name); {
+	case there == (program != ""):
+		return nil
+	case there:
+		return fmt.Errorf("cannot remove the rule %q of Windows Firewall: %w", name, errors.Join(err, errors.New(strings.TrimSpace(output))))
+	}
+	return fmt.Errorf("cannot make the rule %q of Windows Firewall: %w", name, errors.Join(err, errors.New(strings.TrimSpace(output))))
+}
 
 // ranges are sorted ports as netsh takes them: 80,443,30000-30002.
 func ranges(ports []uint16) string {

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/winkube/winkube/pkg/command"
 )
 
 func rule(listen, connect string) Rule {
@@ -37,6 +39,44 @@ func TestLines(t *testing.T) {
 	} {
 		if got := a.Add(); got != want {
 			t.Errorf("firewall: %s, want %s", got, want)
+		}
+	}
+}
+
+// TestAdmit: whether it was done is read from the listing, not from the exit code: removing what is not there fails, and a firewall that is
+// stopped may not.
+func TestAdmit(t *testing.T) {
+	const listed = "\r\nRule Name:                            winkube x\r\n"
+	for _, test := range []struct {
+		name, program, output string
+		exit                  error
+		fails                 string
+		script                []string
+	}{
+		{"made, where none was", `C:\k\x.exe`, listed, command.Exit(1, ""), "", []string{"delete rule", `program="C:\k\x.exe"`, "show rule"}},
+		{"made anew", `C:\k\x.exe`, "Deleted 2 rule(s).\r\n" + listed, nil, "", []string{"delete rule", "add rule", "show rule"}},
+		{"the firewall is stopped", `C:\k\x.exe`, "no service", nil, `cannot make the rule "winkube x" of Windows Firewall: no service`, nil},
+		{"none", "", "No rules match.", command.Exit(1, ""), "", []string{"delete rule", "show rule"}},
+		{"kept by a policy", "", listed, nil, `cannot remove the rule "winkube x"`, nil},
+	} {
+		fake := command.NewFake()
+		var lines []string
+		fake.Install("netsh", func(_ []byte, args []string) ([]byte, error) {
+			script, err := os.ReadFile(args[1])
+			if err != nil {
+				return nil, err
+			}
+			lines = strings.Split(strings.TrimSpace(string(script)), "\r\n")
+			return []byte(test.output), test.exit
+		})
+		err := New(fake).Admit(t.Context(), "winkube x", test.program)
+		if test.fails == "" && err != nil || test.fails != "" && (err == nil || !strings.Contains(err.Error(), test.fails)) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.fails)
+		}
+		for i, want := range test.script {
+			if len(lines) != len(test.script) || !strings.Contains(lines[i], want) || !strings.Contains(lines[i], `name="winkube x"`) {
+				t.Errorf("%s: the script is %q, want %q", test.name, lines, test.script)
+			}
 		}
 	}
 }

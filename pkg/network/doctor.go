@@ -31,6 +31,8 @@ type Symptoms struct {
 	// Windows
 	Stopped  []string // services that should run and do not
 	Excluded [][2]int // TCP ports that Windows keeps to itself: first and last
+	Admitted bool     // Windows Firewall has a rule of ours for the kubelet
+	NoRule   bool     // it is not to have one (--windows-firewall=false)
 	Unread   []string // what could not be read, and why
 }
 
@@ -85,7 +87,7 @@ func Diagnose(s Symptoms) []Finding {
 	var out []Finding
 	checks := []func(Symptoms) []Finding{elevation, adapterName, engineNetworks, gatewayAddresses, ranges}
 	if s.Config.Platform.OS == "windows" {
-		checks = append(checks, windowsServices, windowsPorts, windowsForwarding)
+		checks = append(checks, windowsServices, windowsPorts, windowsForwarding, windowsFirewall)
 	} else {
 		checks = append(checks, forwarding, packetFilter, tunnels)
 	}
@@ -413,6 +415,18 @@ func windowsPorts(s Symptoms) (out []Finding) {
 		}
 	}
 	return out
+}
+
+// windowsFirewall looks for our rule alone: what others let in is theirs to know.
+func windowsFirewall(s Symptoms) []Finding {
+	switch {
+	case s.NoRule:
+		return nil
+	case s.Admitted:
+		return []Finding{good("Windows Firewall has the rule %q", FirewallRule)}
+	}
+	return []Finding{fault("start the kubelet, which makes it (the service mpssvc must run), or give --windows-firewall=false and let in TCP 10250 yourself",
+		"Windows Firewall has no rule %q: other hosts may not reach the kubelet", FirewallRule)}
 }
 
 func windowsForwarding(s Symptoms) (out []Finding) {

@@ -28,7 +28,7 @@ func healthy(t *testing.T, cfg Config, cidrs ...string) Symptoms {
 			}
 		}
 	}
-	s := Symptoms{Config: cfg, State: state, Elevated: true, Forwarding: map[string]bool{"ipv4": true},
+	s := Symptoms{Config: cfg, State: state, Elevated: true, Admitted: true, Forwarding: map[string]bool{"ipv4": true},
 		Saved: map[string]string{"iptables filter": four.save("filter"), "iptables nat": four.save("nat")},
 		Surroundings: Surroundings{
 			Links:  []Link{{Name: "eth0", Up: true, MTU: 1500, Addrs: prefixes("10.1.0.11/24"), Forwarding: true}},
@@ -85,7 +85,9 @@ func TestDiagnose(t *testing.T) {
 		{"tunnel of others", overlay, func(s *Symptoms) { s.link(vxlan.DeviceName(true)).Tunnel = false }},
 		{"tunnel down", overlay, func(s *Symptoms) { s.link(vxlan.DeviceName(true)).Up = false }},
 		{"address of another host", gateway, func(s *Symptoms) { s.Links[0].Addrs = prefixes("10.1.0.99/24") }},
+		{"Windows, no rule wanted", windows, func(s *Symptoms) { s.Admitted, s.NoRule = false, true }},
 		{"Windows, faults", windows, func(s *Symptoms) {
+			s.Admitted = false
 			s.Stopped, s.Excluded, s.Unread = []string{"hns"}, [][2]int{{5357, 5357}, {10200, 10299}}, []string{"routes: access denied"}
 			s.link(adapterOf("HNSTransparent")).Addrs, s.Links[0].Forwarding = nil, false
 			s.Networks = s.Networks[1:]

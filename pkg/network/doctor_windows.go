@@ -11,6 +11,7 @@ import (
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/netsh"
 )
 
 // Look implements Host.
@@ -40,6 +41,8 @@ func (h windowsHost) Examine(ctx context.Context, s *Symptoms) error {
 		s.Unread = append(s.Unread, fmt.Sprintf("the excluded port ranges: %v", err))
 	}
 	s.Excluded = parseExcluded(string(out))
+	rules, _ := netsh.New(run).Script(ctx, []string{netsh.Allowed(FirewallRule)}) // fails where there is none
+	s.Admitted = strings.Contains(rules, FirewallRule)
 	return nil
 }
 

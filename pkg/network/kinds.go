@@ -34,6 +34,9 @@ const (
 	optionNoNAT     = windowsshim + "outboundnat_exceptions"
 )
 
+// FirewallRule is the name of the rule of Windows Firewall by which others reach the kubelet.
+const FirewallRule = "winkube kubelet"
+
 // adapterOf is the host's own adapter on a virtual switch, named by the network or by the network adapter below.
 func adapterOf(name string) string { return "vEthernet (" + name + ")" }
 

@@ -86,7 +86,7 @@ func (h *badHost) run(number int, address string, env []string, flags ...string)
 	}
 	h.Cleanup(end)
 	return startToStop(h.T, h.Prefix, env, "kubelet.exe", append([]string{"--hostname-override=win1", "--pod-infra-container-image=pause", "--resolv-conf=",
-		"--api-servers=" + h.api.URL, `--root-dir=C:\kubelet`, "--address=127.0.0.1", "--port=0", "--healthz-port=0", "--node-status-update-frequency=1s", "--eviction-hard=", "--image-gc-high-threshold=100",
+		"--api-servers=" + h.api.URL, `--root-dir=C:\kubelet`, "--address=127.0.0.1", "--port=0", "--healthz-port=0", "--node-status-update-frequency=1s", "--eviction-hard=", "--image-gc-high-threshold=100", "--windows-firewall=false",
 		"--cluster-cidr=10.244.0.0/16", "--service-cidr=10.96.0.0/12", "--docker-endpoint=npipe:////./pipe/" + pipe}, flags...)...)
 }
 

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/winkube/winkube/pkg/command"
+	ours "github.com/winkube/winkube/pkg/netsh"
+	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/test/windows/calls"
 	"github.com/winkube/winkube/test/windows/netsh"
 )
@@ -115,7 +118,8 @@ func (s *script) words(expression string) (out []string) {
 
 var netshCall = regexp.MustCompile(`(?m)^\s*& netsh\.exe (.*?) \| Out-Null`)
 
-// TestReversible: what Install-Node.ps1 changes in the firewall and in Defender's scans it prints with the way back, and Remove-Node.ps1 goes that way.
+// TestReversible: what Install-Node.ps1 changes in Defender's scans it prints with the way back, and Remove-Node.ps1 goes that way; what kubelet.exe
+// changes in the firewall, it and Remove-Node.ps1 take back.
 func TestReversible(t *testing.T) {
 	text := map[string]string{}
 	for _, name := range []string{"Install-Node.ps1", "Remove-Node.ps1"} {
@@ -135,22 +139,39 @@ func TestReversible(t *testing.T) {
 			host.Run(args, nil) // of a rule that is not there nothing can be removed
 		}
 	}
-	printed := regexp.MustCompile(`Write-Host 'firewall: .* is open; back: netsh (.*)'`).FindStringSubmatch(text["Install-Node.ps1"])
-	if printed == nil {
-		t.Fatal("Install-Node.ps1 does not print the way back from its firewall rule")
+	if len(netshCall.FindString(text["Install-Node.ps1"])) > 0 {
+		t.Error("Install-Node.ps1 changes the firewall: the rules are the programs' own")
 	}
-	for name, back := range map[string]func(){
-		"what is printed": func() { host.Run([]string{"-f", "x"}, &printed[1]) },
-		"Remove-Node.ps1": func() { do("Remove-Node.ps1") },
-	} {
-		for range 2 { // said again, there is still one
-			do("Install-Node.ps1")
+	if calls := callsOf(t, text["Install-Node.ps1"], map[string][]string{"Kubeconfig": {"k.conf"}, "NoFirewall": {"true"}}); len(calls) != 8 ||
+		!slices.Contains(calls[0], "--windows-firewall=false") || !slices.Contains(calls[1], "--windows-firewall=false") {
+		t.Errorf("with -NoFirewall it calls %q", calls)
+	}
+	host.Run(strings.Fields("advfirewall firewall add rule name=others dir=in action=allow protocol=tcp localport=80"), nil)
+	run := command.NewFake()
+	run.Install("netsh", func(_ []byte, args []string) ([]byte, error) {
+		script, err := os.ReadFile(args[1])
+		content := string(script)
+		out, code := host.Run(args, &content)
+		if code != 0 {
+			err = command.Exit(code, "")
 		}
-		if rules := host.FirewallRules(); len(rules) != 1 || rules[0].LocalPort != "10250" || rules[0].Action != "allow" || rules[0].Direction != "in" {
+		return []byte(out), err
+	})
+	firewall := ours.New(run)
+	for name, back := range map[string]func() error{
+		"--windows-firewall=false": func() error { return firewall.Admit(t.Context(), network.FirewallRule, "") },
+		"Remove-Node.ps1":          func() error { do("Remove-Node.ps1"); return nil },
+	} {
+		for range 2 { // started again, there is still one
+			if err := firewall.Admit(t.Context(), network.FirewallRule, `C:\k\kubelet.exe`); err != nil {
+				t.Error(err)
+			}
+		}
+		if rules := host.FirewallRules(); len(rules) != 2 || rules[1].Program != `C:\k\kubelet.exe` || rules[1].Action != "allow" || rules[1].Direction != "in" {
 			t.Errorf("the firewall has %+v", rules)
 		}
-		if back(); len(host.FirewallRules()) != 0 {
-			t.Errorf("%s leaves %+v", name, host.FirewallRules())
+		if err := back(); err != nil || len(host.FirewallRules()) != 1 || host.FirewallRules()[0].Name != "others" {
+			t.Errorf("%s: %v; it leaves %+v", name, err, host.FirewallRules())
 		}
 	}
 	for _, want := range []string{"Add-MpPreference -ExclusionPath $DataRoot\n", `back: Remove-MpPreference -ExclusionPath '$DataRoot'"`} {

@@ -237,7 +237,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
 	})
 	// From here on the host is changed.
-	sys.openFirewall(ctx)
+	s.setFirewall(ctx, sys)
 	if s.backEnd != byPortProxy {
 		if err := sys.removeRules(ctx); err != nil { // they would hold the ports that are to be relayed
 			klog.ErrorS(err, "Cannot look for port proxy rules of a former run")

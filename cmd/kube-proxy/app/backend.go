@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -138,7 +137,7 @@ func (s *settings) newBackEnd(h kubeproxy.Host, sys system, addresses relay.Addr
 	case byPortProxy:
 		forRules, forRelay := kubeproxy.Share(addresses)
 		relayed.Addresses = forRelay
-		rules := portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: forRules, NodePorts: s.nodePorts})
+		rules := portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: forRules, NodePorts: s.nodePorts, NoFirewall: !s.firewall})
 		return kubeproxy.NewSplit(rules, newRelay(), portproxy.Serves)
 	case byHNS:
 		config := s.hns
@@ -157,18 +156,13 @@ func (noAddresses) Host() ([]netip.Addr, error)             { return nil, nil }
 // firewallName is that of the rule which lets clients of other hosts reach this program.
 const firewallName = "winkube kube-proxy"
 
-// openFirewall lets in what this program listens on, whatever that is at a time: one rule by the program's path.
-func (sys *system) openFirewall(ctx context.Context) {
+// setFirewall lets in what this program listens on, or takes that back where it is not to.
+func (s *settings) setFirewall(ctx context.Context, sys system) {
 	if sys.netsh == nil {
 		return
 	}
-	path, err := os.Executable()
-	var output string
-	if err == nil {
-		output, err = sys.netsh.Script(ctx, []string{netsh.Disallow(firewallName), netsh.Allow{Name: firewallName, Program: path}.Add(), netsh.Allowed(firewallName)})
-	}
-	if !strings.Contains(output, firewallName) {
-		klog.InfoS("Windows Firewall took no rule for this program; clients of other hosts may not get in", "rule", firewallName, "err", err)
+	if err := sys.netsh.AdmitSelf(ctx, firewallName, s.firewall); err != nil {
+		klog.InfoS("Clients of other hosts may not get in", "err", err)
 	}
 }
 
@@ -184,7 +178,7 @@ func (sys *system) removeRules(ctx context.Context) error {
 func (s *settings) cleanup(ctx context.Context, sys system) error {
 	errs := []error{sys.removeRules(ctx)}
 	if sys.netsh != nil {
-		_, _ = sys.netsh.Script(ctx, []string{netsh.Disallow(firewallName)}) // fails where there is none
+		errs = append(errs, sys.netsh.AdmitSelf(ctx, firewallName, false))
 	}
 	return errors.Join(append(errs, s.removeBalancers(ctx, sys))...)
 }

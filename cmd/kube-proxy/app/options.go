@@ -35,6 +35,7 @@ type options struct {
 	healthzPort          int
 	metricsPort          int
 	profiling, cleanup   bool
+	windowsFirewall      bool
 	initOnly             bool
 
 	configPath, writeConfigTo string
@@ -71,6 +72,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.metrics, "metrics-bind-address", defaultMetrics, "`address` and port of /metrics and /debug/table; empty: none")
 	fs.IntVar(&o.healthzPort, "healthz-port", 10256, "port of /healthz where --healthz-bind-address names none; 0: not served")
 	fs.IntVar(&o.metricsPort, "metrics-port", 10249, "port of /metrics where --metrics-bind-address names none; 0: not served")
+	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "let through Windows Firewall what this program, and with portproxy Windows for it, listens on; false: it has no rules of ours")
 	fs.BoolVar(&o.profiling, "profiling", false, "serve /debug/pprof beside /metrics")
 	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules, and with --network-name the HNS load balancers, that a proxy left on this host, and end")
 

@@ -23,6 +23,7 @@ import (
 type settings struct {
 	config           kubeproxy.Config
 	backEnd          string
+	firewall         bool // of Windows: clients of other hosts are let through it
 	hns              hnslb.Config
 	serviceInterface string // "": one of our own
 	nodePorts        []netip.Prefix
@@ -34,7 +35,7 @@ type settings struct {
 
 // settings checks every flag. The first mistake is the error; nothing is touched.
 func (o *options) settings(facts host.Facts) (*settings, error) {
-	s := &settings{udpIdle: o.udpTimeout, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows"}
+	s := &settings{firewall: o.windowsFirewall, udpIdle: o.udpTimeout, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows"}
 	name := strings.ToLower(strings.TrimSpace(cmp.Or(o.hostnameOverride, facts.Hostname)))
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return nil, fmt.Errorf("--hostname-override=%s: want a node name such as node1.example.com", name)

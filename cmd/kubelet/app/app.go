@@ -14,9 +14,12 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubelet"
+	"github.com/winkube/winkube/pkg/netsh"
+	"github.com/winkube/winkube/pkg/network"
 )
 
 // Main runs the kubelet with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
@@ -86,6 +89,9 @@ func (o *options) run(fs *pflag.FlagSet, args []string) (int, error) {
 		}
 		o.logStart(cfg)
 		o.protect(cfg)
+		if cfg.Platform.OS == "windows" {
+			go o.setFirewall(ctx, netsh.New(command.New()))
+		}
 		return o.join(ctx, cfg)
 	}), nil
 }
@@ -156,6 +162,13 @@ func (o *options) protect(cfg kubelet.Config) {
 	}
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(o.oomScoreAdj)), 0); err != nil {
 		klog.InfoS("Warning: this host does not let the agent have its OOM score (it takes CAP_SYS_RESOURCE)", "--oom-score-adj", o.oomScoreAdj, "err", err)
+	}
+}
+
+// setFirewall lets in what this program listens on, or takes that back where it is not to. It may take as long as Windows does.
+func (o *options) setFirewall(ctx context.Context, firewall *netsh.Program) {
+	if err := firewall.AdmitSelf(ctx, network.FirewallRule, o.windowsFirewall); err != nil && ctx.Err() == nil {
+		klog.InfoS("Other hosts may not get through to the kubelet: logs, exec, metrics and hostPorts are asked for from there", "err", err)
 	}
 }
 

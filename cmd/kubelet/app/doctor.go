@@ -24,6 +24,7 @@ type doctorOptions struct {
 	services               []string
 	cniConfDir             string
 	cniBinDirs             []string
+	windowsFirewall        bool
 }
 
 // newDoctorCommand makes `kubelet network doctor`.
@@ -54,6 +55,7 @@ func (o *doctorOptions) add(fs *pflag.FlagSet) {
 	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "as of the kubelet")
 	fs.StringVar(&o.windows, "windows-network", "", "as of the kubelet")
 	fs.StringVar(&o.adapter, "interface", "", "as of the kubelet")
+	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "as of the kubelet")
 	fs.StringVar(&o.endpoint, "docker-endpoint", "", "Docker Engine's `address`")
 	fs.StringSliceVar(&o.nodeIP, "node-ip", nil, "`addresses` of the node (default: that of the default route)")
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on this node")
@@ -64,7 +66,7 @@ func (o *doctorOptions) add(fs *pflag.FlagSet) {
 
 // symptoms reads the host.
 func (o *doctorOptions) symptoms(ctx context.Context) (network.Symptoms, error) {
-	s := network.Symptoms{}
+	s := network.Symptoms{NoRule: !o.windowsFirewall}
 	facts, err := host.Read()
 	if err != nil {
 		return s, err

@@ -88,6 +88,7 @@ type options struct {
 	nonMasquerade []string
 
 	serviceCIDR, windowsNetwork, adapter string
+	windowsFirewall                      bool
 
 	address, healthzAddress           string
 	port, healthzPort, readOnlyPort   int
@@ -193,6 +194,7 @@ func (o *options) addNetworkFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.nonMasquerade, "non-masquerade-cidrs", nil, "further `ranges` to which traffic keeps the pod's address")
 	fs.StringVar(&o.serviceCIDR, "service-cidr", "", "`range` of services' addresses, which pods of a Windows host's l2bridge network reach by the host")
 	fs.StringVar(&o.windowsNetwork, "windows-network", "", "l2bridge, transparent or nat: how pods of Windows are connected (default: l2bridge, before Server 2019 transparent)")
+	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "let through Windows Firewall what this program listens on: --port, hostPorts; false: no rule of ours does")
 	fs.StringVar(&o.adapter, "interface", "", "`name` of the Windows network adapter for the pods' network (default: the one with the node's address)")
 }
 

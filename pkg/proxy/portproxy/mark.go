@@ -42,7 +42,7 @@ const maxPorts = 100
 func (b *Backend) firewall() []string {
 	ports := map[uint16]bool{}
 	for front, claims := range b.claims {
-		if Serves(&claims[0]) {
+		if Serves(&claims[0]) && !b.cfg.NoFirewall {
 			ports[front.Port()] = true
 		}
 	}

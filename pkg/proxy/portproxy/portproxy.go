@@ -42,6 +42,8 @@ type Config struct {
 	Addresses Addresses
 	// NodePorts limits the host's addresses on which node ports are served; empty: all of them.
 	NodePorts []netip.Prefix
+	// NoFirewall leaves it to others to let clients in through Windows Firewall.
+	NoFirewall bool
 }
 
 // Serves says whether a rule can do what a Route says: TCP, one endpoint, for everybody.

@@ -457,6 +457,7 @@ func (m *member) leaves() {
 	m.did("no directory of a pod left", "ok")
 	m.stopServices()
 	m.deleteNetwork()
+	m.removeRule()
 	m.cleanup()
 	m.nothingLeft()
 	m.did("proxy.exe --cleanup: nothing left", "ok")

@@ -96,6 +96,7 @@ func (m *member) kinds() {
 		m.state("network "+string(kind)+", reboot", string(kind))
 		m.kubelet.stop()
 		m.deleteNetwork()
+		m.removeRule()
 	}
 	m.nothingLeft()
 }

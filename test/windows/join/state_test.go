@@ -16,6 +16,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/windows/rig"
 )
@@ -32,11 +33,11 @@ const (
 // backEnds lets proxy.exe serve by port proxy rules, by load balancers of HNS where it has them, and again by relaying. Each removes what the
 // one before it left, load balancers where their network is named. Nothing flows through the first two here.
 func (m *member) backEnds() {
-	network := "--network-name=" + podNetwork
+	named := "--network-name=" + podNetwork
 	back := []struct {
 		name  string
 		flags []string
-	}{{portProxied, []string{"--userspace-backend=portproxy"}}, {inHNS, []string{"--proxy-mode=kernelspace", network}}, {relayed, []string{network}}}
+	}{{portProxied, []string{"--userspace-backend=portproxy"}}, {inHNS, []string{"--proxy-mode=kernelspace", named}}, {relayed, []string{named}}}
 	for _, one := range back {
 		if one.name == inHNS && !m.world.HNS.V2() {
 			continue
@@ -46,6 +47,13 @@ func (m *member) backEnds() {
 		m.state("state with back end "+one.name, one.name)
 	}
 	m.services()
+}
+
+// removeRule removes the kubelet's rule of the firewall, as Remove-Node.ps1 does.
+func (m *member) removeRule() {
+	if out, code := m.world.Netsh.Run([]string{"advfirewall", "firewall", "delete", "rule", "name=" + network.FirewallRule}, nil); code != 0 {
+		m.Errorf("the kubelet's rule of the firewall: %s", out)
+	}
 }
 
 // cleanup removes what proxy.exe left on the host, load balancers too, of which an older HNS has none.

@@ -69,7 +69,7 @@ func (n *Netsh) String() string {
 	for _, r := range n.sorted() {
 		fmt.Fprintf(&b, "portproxy %s %s:%s to %s:%s\n", r.Kind, r.ListenAddress, r.ListenPort, r.ConnectAddress, r.ConnectPort)
 	}
-	for _, r := range n.firewall {
+	for _, r := range slices.SortedStableFunc(slices.Values(n.firewall), func(a, b FirewallRule) int { return strings.Compare(a.Name, b.Name) }) {
 		fmt.Fprintf(&b, "firewall %q %s %s %s%s %s %s\n", r.Name, r.Action, r.Direction, r.Program, r.Service, r.Protocol, r.LocalPort)
 	}
 	for _, line := range n.settled {
