@@ -191,9 +191,12 @@ func throughput(ctx context.Context, cluster *lab.Cluster, out io.Writer) error 
 		}
 		defer stop()
 	}
-	fmt.Fprintf(out, "\nmode %s, one TCP connection between nodes, median of %d (goal of the ratio %.2f)\n%-10s %12s %12s %8s\n",
+	fmt.Fprintf(out, "\nmode %s, one TCP connection between nodes, median of %d (goal of the ratio %.2f)\n%-12s %12s %12s %8s\n",
 		cluster.NetworkMode, rounds, goals[cluster.NetworkMode], "link", "host to host", "pod to pod", "ratio")
 	if err := beside(ctx, out, "as it is", hosts, pods); err != nil {
+		return err
+	}
+	if err := alone(ctx, out, cluster.NetworkMode == "overlay"); err != nil {
 		return err
 	}
 	sender := cluster.Nodes[0]
@@ -218,7 +221,7 @@ func beside(ctx context.Context, out io.Writer, link string, hosts, pods []place
 		}
 		direct, through, ratios = append(direct, a), append(through, b), append(ratios, b/a)
 	}
-	_, err := fmt.Fprintf(out, "%-10s %7.0f MB/s %7.0f MB/s %8.3f\n", link, median(direct)/1e6, median(through)/1e6, median(ratios))
+	_, err := fmt.Fprintf(out, "%-12s %7.0f MB/s %7.0f MB/s %8.3f\n", link, median(direct)/1e6, median(through)/1e6, median(ratios))
 	return err
 }
 
