@@ -112,6 +112,23 @@ func (c *cache) drop(id string) {
 	}
 }
 
+// rewired takes in that a container was taken off a network or put on one (on), and returns whose it is if that is news: not for one that does
+// not run, nor for the network that a start gives.
+func (c *cache) rewired(id string, on bool) (owner types.UID, news bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[id]
+	if e == nil || e.start != notAsked || e.state != "" && e.state != string(container.StateRunning) {
+		return "", false
+	}
+	if s := e.seen.sandbox; on && s != nil && len(s.Addresses) > 0 {
+		return "", false
+	}
+	c.changes++
+	e.version, e.state, e.seen = c.changes, "", seen{}
+	return e.owner, true
+}
+
 // made notes what this agent has just created, and so that nobody else starts it unseen.
 func (c *cache) made(owner types.UID, id string, s seen) {
 	c.mu.Lock()

@@ -30,6 +30,10 @@ func TestCacheInspectsOnce(t *testing.T) {
 		{"died at once", []string{"made", "starting", "event", "end", "begin", "drop", "answer", "look"}, running, 2},
 		{"died before its event came", []string{"made", "starting", "end", "drop", "event", "look"}, running, 1},
 		{"found", []string{"see", "look", "look"}, running, 1},
+		{"on its network by its start", []string{"made", "starting", "on", "end", "event", "look"}, running, 1},
+		{"off its network", []string{"see", "look", "off", "look"}, running, 2},
+		{"off while it is looked at", []string{"see", "begin", "off", "answer", "look"}, running, 2},
+		{"off and on again", []string{"see", "look", "off", "look", "on", "look"}, running, 3},
 	} {
 		var c cache
 		c.init()
@@ -65,6 +69,8 @@ func TestCacheInspectsOnce(t *testing.T) {
 				c.toldStarted("id")
 			case "drop":
 				c.drop("id")
+			case "off", "on":
+				c.rewired("id", what == "on")
 			case "begin":
 				begin()
 			case "answer":

@@ -22,7 +22,7 @@ const (
 // changes are the events that can alter an Observed. exec events, which probes cause all the time, are not among them.
 var changes = []events.Action{
 	events.ActionCreate, events.ActionStart, events.ActionDie, events.ActionOOM, events.ActionDestroy, events.ActionPause, events.ActionUnPause,
-	events.ActionUpdate,
+	events.ActionUpdate, events.ActionConnect, events.ActionDisconnect,
 }
 
 // Changes delivers the UIDs of pods whose containers changed, each once however often it changed since it was last taken, so that a
@@ -86,12 +86,12 @@ type stream struct {
 	each     func(events.Message)
 }
 
-// ofContainers negotiates the version anew each time: after a restart it may be another engine. up is closed when events come.
+// ofContainers negotiates the version anew each time: after a restart it may be another engine. up is closed when events come. Those of networks,
+// which tell of containers that are taken off one, have no labels to choose by; in one stream with the others they come in their order.
 func (e *Engine) ofContainers(pending *pending) (s stream, up <-chan struct{}) {
 	first := make(chan struct{})
 	told := sync.OnceFunc(func() { close(first) })
-	args := e.ours("")
-	args.Add("type", string(events.ContainerEventType))
+	args := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("type", string(events.NetworkEventType)))
 	for _, action := range changes {
 		args.Add("event", string(action))
 	}
@@ -101,7 +101,11 @@ func (e *Engine) ofContainers(pending *pending) (s stream, up <-chan struct{}) {
 		up:     func() { e.cache.stream(1); pending.add(""); told() },
 		down:   func() { e.cache.stream(-1) },
 		each: func(message events.Message) {
-			if uid, ok := e.owner(message.Actor.Attributes); ok && e.noted(uid, message) {
+			if message.Type == events.NetworkEventType {
+				if uid, ok := e.cache.rewired(message.Actor.Attributes["container"], message.Action == events.ActionConnect); ok {
+					pending.add(uid)
+				}
+			} else if uid, ok := e.owner(message.Actor.Attributes); ok && e.noted(uid, message) {
 				pending.add(uid)
 			}
 		},

@@ -167,6 +167,22 @@ func (e *Engine) Members(ctx context.Context, name string) (map[string][]netip.A
 	return members, err
 }
 
+// Connect puts a running container on a network, with these addresses. It fails where one of them is another's by now, and where the network's
+// range is the engine's own choice.
+func (e *Engine) Connect(ctx context.Context, name, id string, addrs []netip.Addr) error {
+	settings := &network.EndpointSettings{IPAMConfig: &network.EndpointIPAMConfig{}}
+	for _, addr := range addrs {
+		if addr.Is4() {
+			settings.IPAMConfig.IPv4Address = addr.String()
+		} else {
+			settings.IPAMConfig.IPv6Address = addr.String()
+		}
+	}
+	return e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("connect container %.12s to network %q", id, name), func(ctx context.Context, c *client.Client) error {
+		return c.NetworkConnect(ctx, name, id, settings)
+	})
+}
+
 // Stop ends a container in order, within the time that it was made with; one that is gone is no error.
 func (e *Engine) Stop(ctx context.Context, id string) error {
 	err := e.call(ctx, e.cfg.CallTimeout, "stop container "+id, func(ctx context.Context, c *client.Client) error {

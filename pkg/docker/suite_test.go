@@ -37,6 +37,7 @@ var suite = []struct {
 	{"exec", testExec},
 	{"attach", testAttach},
 	{"networks", testNetworks},
+	{"taken off the network", testTakenOff},
 	{"images", testImages},
 	{"foreign containers", testForeign},
 	{"limits", testLimits},
@@ -320,10 +321,60 @@ func testNetworks(t *testing.T, r *rig) {
 			t.Error(err)
 		}
 	}
-	r.run(r.pod("onnet", []string{"pause"}))
+	p := r.pod("onnet", []string{"pause"})
+	r.run(p)
 	if err := r.RemoveNetwork(t.Context(), r.net); err == nil || !strings.Contains(err.Error(), "active endpoints") {
 		t.Errorf("a network in use: %v", err)
 	}
+}
+
+// testTakenOff: a pod that somebody takes off its network is told of, and can be put back with the address that it had, which only one may have.
+func testTakenOff(t *testing.T, r *rig) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	changes := r.Changes(ctx)
+	if first := <-changes; first != "" {
+		t.Fatalf("first told of %q", first)
+	}
+	p, other := r.pod("cut", []string{"pause"}), r.pod("other", []string{"pause"})
+	r.run(p)
+	r.run(other)
+	if _, err := r.ObserveAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	addresses := func(of *v1.Pod) []netip.Addr { return r.observed(of).Sandboxes[0].Addresses }
+	was, box := addresses(p), r.observed(p).Sandboxes[0].ID
+	told := func(what string, ok func() bool) {
+		t.Helper()
+		for !ok() {
+			select {
+			case _, open := <-changes:
+				if !open {
+					t.Fatalf("%s: not told", what)
+				}
+			case <-ctx.Done():
+				t.Fatalf("%s: not told", what)
+			}
+		}
+	}
+	c, err := r.api(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.NetworkDisconnect(ctx, r.net, box, false); err != nil {
+		t.Fatal(err)
+	}
+	told("taken off", func() bool { return len(addresses(p)) == 0 })
+	if members, err := r.Members(ctx, r.net); err != nil || len(members) != 1 {
+		t.Errorf("members %v, %v", members, err)
+	}
+	if err := r.Connect(ctx, r.net, box, addresses(other)); err == nil {
+		t.Error("put back with another's address")
+	}
+	if err := r.Connect(ctx, r.net, box, was); err != nil {
+		t.Fatal(err)
+	}
+	told("put back", func() bool { return slices.Equal(addresses(p), was) })
 }
 
 func testImages(t *testing.T, r *rig) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/pod"
@@ -72,6 +73,78 @@ func TestHealWaits(t *testing.T) {
 	if err := m.sync(t.Context()); err == nil || len(e.stopped) > 0 {
 		t.Errorf("%v, stopped %v", err, e.stopped)
 	}
+}
+
+// TestReconnect: a pod that somebody takes off the engine's network is put back with the addresses that it had, also by an agent that knows them
+// from the pod's status alone; where another has one of them by now, its sandbox is ended after a while.
+func TestReconnect(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		known   bool // before it was cut
+		taken   bool // by another since
+		members bool // the engine was silent for a moment: it is not cut
+		put     []netip.Addr
+		stopped []string
+	}{
+		{name: "seen before", known: true, put: addrs("10.244.1.3")},
+		{name: "from its status", put: addrs("10.244.1.9")},
+		{name: "address taken", known: true, taken: true, stopped: []string{"box"}},
+		{name: "not cut", known: true, members: true, put: addrs("10.244.1.3")},
+	} {
+		m, e, _ := newRig(t, Config{Mode: HostGateway, Platform: onLinux, NodeIPs: []netip.Addr{nodeFour}})
+		clock := m.parts.Clock.(*testclock.FakeClock)
+		var said []string
+		m.parts.PodEvent = func(namespace, name, uid, _, reason, message string) {
+			said = append(said, fmt.Sprintf("%s/%s %s %s: %s", namespace, name, uid, reason, message))
+		}
+		m.SetNode(nodeWith("10.244.1.0/24"))
+		if err := m.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-m.wake
+		p := webPod()
+		p.Status.PodIPs = []v1.PodIP{{IP: "10.244.1.9"}}
+		see := func(addresses []netip.Addr) {
+			m.Complete(p, &pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, Network: "winkube", Addresses: addresses}}})
+		}
+		e.members = map[string][]netip.Addr{"well": addrs("10.244.1.4")}
+		if test.known {
+			see(addrs("10.244.1.3"))
+		}
+		if test.taken {
+			e.members["new"] = addrs("10.244.1.3")
+		}
+		if test.members {
+			e.members["box"] = addrs("10.244.1.3")
+		}
+		see(nil)
+		select {
+		case <-m.wake:
+		default:
+			t.Errorf("%s: nobody was woken", test.name)
+		}
+		if err := m.sync(t.Context()); (err != nil) != test.taken || len(e.stopped) > 0 {
+			t.Errorf("%s: %v, stopped %v", test.name, err, e.stopped)
+		}
+		if !slices.Equal(e.members["box"], test.put) {
+			t.Errorf("%s: it has %v, want %v", test.name, e.members["box"], test.put)
+		}
+		clock.Step(rejoin)
+		if err := m.sync(t.Context()); err != nil || !slices.Equal(e.stopped, test.stopped) {
+			t.Errorf("%s: %v, stopped %v, want %v", test.name, err, e.stopped, test.stopped)
+		}
+		if reconnected := len(test.put) > 0 && !test.members; (len(said) > 0) != reconnected || reconnected &&
+			said[0] != fmt.Sprintf(`shop/web u NetworkReconnected: The pod had been taken off the engine's network "winkube" and is on it again, with the same addresses %v`, test.put) {
+			t.Errorf("%s: said %q", test.name, said)
+		}
+	}
+}
+
+func addrs(list ...string) (out []netip.Addr) {
+	for _, a := range list {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
 }
 
 // TestNext: failures are tried again ever later; what time alone mends, when that has passed, however much failed before it.

@@ -28,6 +28,8 @@ type Engine interface {
 	RemoveNetwork(ctx context.Context, name string) error
 	// Members are the running containers with addresses of their own in the network, by ID.
 	Members(ctx context.Context, network string) (map[string][]netip.Addr, error)
+	// Connect puts a running container on the network, with these addresses.
+	Connect(ctx context.Context, network, container string, addrs []netip.Addr) error
 	// Stop ends a container in order; one that has ended is no error.
 	Stop(ctx context.Context, container string) error
 }
@@ -94,7 +96,8 @@ type Manager struct {
 	err     error             // why pods cannot start; nil: ready
 	places  map[types.UID]place
 
-	// Of sync alone:
+	// Of Run and sync alone:
+	rest  time.Duration        // from the last comparison to the next
 	cut   map[string]time.Time // containers without connection, since when
 	guard guarded
 }
@@ -107,8 +110,6 @@ var (
 const (
 	recheck    = 30 * time.Second
 	firstRetry = time.Second
-	// atMostEvery keeps a chatty host from costing more than this much.
-	atMostEvery = time.Second
 )
 
 // New checks cfg and returns a Manager that has not touched anything.
@@ -203,8 +204,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	timer := m.parts.Clock.NewTimer(m.every())
 	defer timer.Stop()
 	for failures := 0; ; {
+		begin := m.parts.Clock.Now()
 		err := m.sync(ctx)
 		synced := m.parts.Clock.Now()
+		m.rest = min(restShare*synced.Sub(begin), longestRest)
 		var wait time.Duration
 		if wait, failures = next(err, failures, m.every()); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "The pod network is not as it should be", "comparedAgainIn", wait)
@@ -213,43 +216,6 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// wait returns when it is time to compare again; an error when ctx ended. What others change is repaired at once, unless the last
-// comparison was only just made.
-func (m *Manager) wait(ctx context.Context, timer clock.Timer, changes <-chan struct{}, synced time.Time, wait time.Duration) error {
-	restart(timer, wait)
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-m.wake:
-		return nil
-	case <-timer.C():
-		return nil
-	case <-changes:
-	}
-	pause := atMostEvery - m.parts.Clock.Since(synced)
-	if pause <= 0 {
-		return nil
-	}
-	restart(timer, pause)
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-m.wake:
-	case <-timer.C():
-	}
-	return nil
-}
-
-func restart(timer clock.Timer, d time.Duration) {
-	if !timer.Stop() {
-		select {
-		case <-timer.C():
-		default:
-		}
-	}
-	timer.Reset(d)
 }
 
 // sync compares and repairs everything once, and has the Node say what stands in the way.

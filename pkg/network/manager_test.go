@@ -1,9 +1,12 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -66,6 +69,21 @@ func (e *engine) Members(context.Context, string) (map[string][]netip.Addr, erro
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.members, e.down
+}
+
+func (e *engine) Connect(_ context.Context, network, id string, addrs []netip.Addr) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for other, has := range e.members {
+		if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(has, a) }) {
+			return fmt.Errorf("address already in use by %s", other)
+		}
+	}
+	if _, ok := e.networks[network]; !ok || e.down != nil {
+		return cmp.Or(e.down, errors.New("no such network"))
+	}
+	e.members[id] = addrs
+	return nil
 }
 
 func (e *engine) Stop(_ context.Context, id string) error {
@@ -294,7 +312,7 @@ func TestRun(t *testing.T) {
 	eventually("kick", func() bool { return applied() > n })
 	n = applied()
 	s.hints <- struct{}{}
-	eventually("hint", func() bool { clock.Step(atMostEvery); return applied() > n })
+	eventually("hint", func() bool { clock.Step(longestRest); return applied() > n })
 	n = applied()
 	eventually("recheck", func() bool { clock.Step(recheck); return applied() > n })
 	cancel()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -21,39 +22,71 @@ const namedPods = 10
 
 // place is the engine network of one running pod.
 type place struct {
+	uid                      types.UID
 	namespace, name, network string
 	told                     bool
+	sandbox                  string       // its infra container
+	addrs                    []netip.Addr // that the pod has, or had before it was cut
+	cut                      bool         // its infra container runs and has no address
 }
 
-// notice remembers on which engine network a pod runs. It does not block.
+// notice remembers on which engine network a pod runs, and with which addresses. It does not block.
 func (m *Manager) notice(p *v1.Pod, o *pod.Observed) {
-	network := ""
+	now := place{uid: p.UID, namespace: p.Namespace, name: p.Name}
 	for _, s := range o.Sandboxes {
-		if s.Running && network == "" {
-			network = s.Network
+		if s.Running && now.network == "" {
+			now.network, now.sandbox, now.addrs, now.cut = s.Network, s.ID, s.Addresses, len(s.Addresses) == 0
 		}
 	}
 	for _, c := range o.Containers {
 		if c.State == pod.Running && len(o.Sandboxes) == 0 {
-			network = cmp.Or(network, c.Network)
+			now.network = cmp.Or(now.network, c.Network)
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if network == "" || network == "host" || p.Spec.HostNetwork {
+	if now.network == "" || now.network == "host" || p.Spec.HostNetwork {
 		delete(m.places, p.UID)
 		return
 	}
-	if m.places[p.UID].network == network {
-		return
+	before := m.places[p.UID]
+	if before.network == now.network {
+		now.told = before.told
+	}
+	if now.cut && before.sandbox == now.sandbox {
+		now.addrs = before.addrs
+	} else if now.cut {
+		now.addrs = addressesIn(p)
 	}
 	if m.places == nil {
 		m.places = map[types.UID]place{}
 	}
-	m.places[p.UID] = place{namespace: p.Namespace, name: p.Name, network: network}
-	if m.err == nil && m.state.Join != network {
+	m.places[p.UID] = now
+	if m.err == nil && (m.state.Join != now.network && before.network != now.network || m.state.Join == now.network && now.cut && !before.cut) {
 		m.Kick()
 	}
+}
+
+// addressesIn are those that a former agent wrote into the pod's status.
+func addressesIn(p *v1.Pod) (out []netip.Addr) {
+	for _, ip := range p.Status.PodIPs {
+		if addr, err := netip.ParseAddr(ip.IP); err == nil {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
+// takenOff are the pods that should be on that network and have no address, though they are known to have had one.
+func (m *Manager) takenOff(network string) (out []place) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, at := range m.places {
+		if at.cut && len(at.addrs) > 0 && at.network == network {
+			out = append(out, at)
+		}
+	}
+	return out
 }
 
 // tellMoved says on pods, and on the Node with their names, that they are on another network than the node's mode makes: they keep what they

@@ -22,6 +22,21 @@ type damage struct {
 	see  []string // what it prints after the damage is other than before
 	each []string // in place of do: for each forwarding entry that see prints
 	want string   // what see printed before all damage
+	// In place of do and see, where the damage is the engine's to do.
+	act  func(context.Context) error
+	look func(context.Context) string
+}
+
+// cut takes a pod off the engine's network.
+func cut(engine *lab.Engine, pod, sandbox string) damage {
+	return damage{name: "pod " + pod + " disconnected", act: func(ctx context.Context) error { return engine.Disconnect(ctx, "winkube", sandbox) },
+		look: func(ctx context.Context) string {
+			details, err := engine.Inspect(ctx, sandbox)
+			if err != nil {
+				return err.Error()
+			}
+			return details.NetworkSettings.Networks["winkube"].IPAddress
+		}}
 }
 
 // damages are those that fit the cluster's mode. other is the range of the other node's pods, gateway the address of this one's.
@@ -50,6 +65,9 @@ func words(line string) []string { return strings.Fields(line) }
 
 // strike does the damage. Forwarding entries are deleted one by one, as listed.
 func (d damage) strike(ctx context.Context, node *lab.Host) error {
+	if d.act != nil {
+		return d.act(ctx)
+	}
 	if d.each == nil {
 		_, err := node.Exec(ctx, d.do...)
 		return err
@@ -67,17 +85,21 @@ func (d damage) strike(ctx context.Context, node *lab.Host) error {
 	return nil
 }
 
-// changing matches what differs between two listings of the same: ports come in any order with other numbers.
-var changing = regexp.MustCompile(`^\d+: `)
+// changing matches what differs between two listings of the same: ports come in any order with other numbers, and a pod that was connected again
+// has another one.
+var changing = regexp.MustCompile(`^(\d+: |veth\S+ +(\w+) +[0-9a-f:]{17})`)
 
 func (d damage) listing(ctx context.Context, node *lab.Host) string {
+	if d.look != nil {
+		return d.look(ctx)
+	}
 	out, err := node.Exec(ctx, d.see...)
 	if err != nil {
 		return "" // the interface is not there
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	for i := range lines {
-		lines[i] = strings.Join(words(changing.ReplaceAllString(lines[i], "")), " ")
+		lines[i] = strings.Join(words(changing.ReplaceAllString(lines[i], "$2")), " ")
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
@@ -102,7 +124,7 @@ func TestNetworkChaos(t *testing.T) {
 		ranges[n.Name] = tr.node(n.Name).Spec.PodCIDR
 	}
 	gateway := strings.Replace(ranges[node.Name], ".0/", ".1/", 1)
-	list := damages(ranges[cluster.Nodes[1].Name], gateway)
+	list := append(damages(ranges[cluster.Nodes[1].Name], gateway), cut(node.Engine(), "echo", tr.sandboxOf(node, tr.get("echo"))))
 	for i := range list {
 		if list[i].want = list[i].listing(t.Context(), node); list[i].want == "" {
 			t.Fatalf("%s: there is nothing to damage", list[i].name)

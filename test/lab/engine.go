@@ -123,6 +123,10 @@ func (e *Engine) Containers(ctx context.Context) ([]Container, error) {
 type Details struct {
 	HostConfig struct{ Runtime, PidMode string }
 	State      struct{ Pid int } // of its first process, on this machine; 0: it does not run
+	// NetworkSettings are those of each network that it is on, by name.
+	NetworkSettings struct {
+		Networks map[string]struct{ IPAddress string }
+	}
 }
 
 // Inspect asks for one container.
@@ -235,6 +239,11 @@ func (e *Engine) Processes(ctx context.Context, id string) ([]string, error) {
 func (e *Engine) CreateInternal(ctx context.Context, name, subnet string) error {
 	return e.call(ctx, http.MethodPost, "/networks/create", map[string]any{"Name": name, "Driver": "bridge", "Internal": true,
 		"IPAM": map[string]any{"Config": []map[string]string{{"Subnet": subnet}}}}, nil)
+}
+
+// Disconnect takes a container off a network, as a person would.
+func (e *Engine) Disconnect(ctx context.Context, network, id string) error {
+	return e.call(ctx, http.MethodPost, "/networks/"+url.PathEscape(network)+"/disconnect", map[string]string{"Container": id}, nil)
 }
 
 // Restart restarts a container as a person would.

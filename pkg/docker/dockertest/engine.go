@@ -260,7 +260,7 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, where string) {
 	case key == "DELETE images":
 		e.removeImage(w, strings.Join(parts[1:], "/"))
 	case kind == "networks":
-		e.network(w, r, id)
+		e.network(w, r, id, verb)
 	default:
 		refuse(w, http.StatusNotFound, "page not found")
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/network"
 )
 
@@ -49,6 +50,16 @@ func (e *Engine) addNetwork(n network.Inspect, subnet string) *segment {
 	return s
 }
 
+// inspect is what one network is told to be: with the containers that are on it.
+func (s *segment) inspect() network.Inspect {
+	out := s.Inspect
+	out.Containers = map[string]network.EndpointResource{}
+	for addr, id := range s.used {
+		out.Containers[id] = network.EndpointResource{IPv4Address: addr.String() + "/24"}
+	}
+	return out
+}
+
 func (e *Engine) findNetwork(key string) *segment {
 	if s := e.networks[key]; s != nil {
 		return s
@@ -61,7 +72,7 @@ func (e *Engine) findNetwork(key string) *segment {
 	return nil
 }
 
-func (e *Engine) network(w http.ResponseWriter, r *http.Request, id string) {
+func (e *Engine) network(w http.ResponseWriter, r *http.Request, id, verb string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r.Method == http.MethodGet && id == "" {
@@ -81,8 +92,10 @@ func (e *Engine) network(w http.ResponseWriter, r *http.Request, id string) {
 	switch {
 	case s == nil:
 		refuse(w, http.StatusNotFound, "network %s not found", id)
+	case r.Method == http.MethodPost && (verb == "connect" || verb == "disconnect"):
+		e.rewire(w, r, s, verb)
 	case r.Method == http.MethodGet:
-		answer(w, http.StatusOK, s.Inspect)
+		answer(w, http.StatusOK, s.inspect())
 	case r.Method == http.MethodDelete && slices.Contains([]string{"bridge", "host", "none", "nat"}, s.Name):
 		refuse(w, http.StatusForbidden, "%s is a pre-defined network and cannot be removed", s.Name)
 	case r.Method == http.MethodDelete && len(s.used) > 0:
@@ -165,6 +178,42 @@ func (e *Engine) connect(b *box) string {
 		return "no available IPv4 addresses on this network's address pools: " + s.Name
 	}
 	return ""
+}
+
+// rewire takes a container off a network or puts it on one, with the IPv4 address that is asked for.
+func (e *Engine) rewire(w http.ResponseWriter, r *http.Request, s *segment, verb string) {
+	var body network.ConnectOptions // and DisconnectOptions, with less
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		refuse(w, http.StatusBadRequest, "invalid request: %v", err)
+		return
+	}
+	b := e.lookup(body.Container)
+	switch {
+	case b == nil:
+		refuse(w, http.StatusNotFound, "No such container: %s", body.Container)
+		return
+	case verb == "disconnect" && b.endpoint != s:
+		refuse(w, http.StatusForbidden, "container %s is not connected to network %s", b.name, s.Name)
+		return
+	case verb == "disconnect":
+		e.disconnect(b)
+	case b.endpoint == s:
+		refuse(w, http.StatusForbidden, "endpoint with name %s already exists in network %s", b.name, s.Name)
+		return
+	default:
+		if body.EndpointConfig == nil || body.EndpointConfig.IPAMConfig == nil {
+			refuse(w, http.StatusNotImplemented, "connect without an address")
+			return
+		}
+		addr, err := netip.ParseAddr(body.EndpointConfig.IPAMConfig.IPv4Address)
+		if _, taken := s.used[addr]; err != nil || taken {
+			refuse(w, http.StatusForbidden, "Address already in use")
+			return
+		}
+		b.endpoint, b.address, s.used[addr] = s, addr.String(), b.id
+	}
+	e.tell(events.NetworkEventType, events.Action(verb), events.Actor{ID: s.ID, Attributes: map[string]string{"container": b.id, "name": s.Name, "type": s.Driver}})
+	w.WriteHeader(http.StatusOK)
 }
 
 // disconnect gives the address back.
