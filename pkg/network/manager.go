@@ -96,8 +96,7 @@ type Manager struct {
 	err     error             // why pods cannot start; nil: ready
 	places  map[types.UID]place
 
-	// Of Run and sync alone:
-	rest  time.Duration        // from the last comparison to the next
+	// Of sync alone:
 	cut   map[string]time.Time // containers without connection, since when
 	guard guarded
 }
@@ -204,10 +203,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	timer := m.parts.Clock.NewTimer(m.every())
 	defer timer.Stop()
 	for failures := 0; ; {
-		begin := m.parts.Clock.Now()
 		err := m.sync(ctx)
 		synced := m.parts.Clock.Now()
-		m.rest = min(restShare*synced.Sub(begin), longestRest)
 		var wait time.Duration
 		if wait, failures = next(err, failures, m.every()); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "The pod network is not as it should be", "comparedAgainIn", wait)

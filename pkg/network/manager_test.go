@@ -315,6 +315,9 @@ func TestRun(t *testing.T) {
 	eventually("hint", func() bool { clock.Step(longestRest); return applied() > n })
 	n = applied()
 	eventually("recheck", func() bool { clock.Step(recheck); return applied() > n })
+	n = applied()
+	s.hints <- struct{}{}
+	eventually("mended right after a comparison", func() bool { return applied() > n })
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)

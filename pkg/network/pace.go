@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
 
@@ -14,38 +15,61 @@ const (
 	firstToTell = 17763
 )
 
-// A chatty host is compared at most once in longestRest, and oftener where a comparison is quick: comparisons take a fifth of the time at most.
-// So a host that is damaged again and again is never without network for long.
 const (
+	// longestRest is between two comparisons at least, however much a chatty host tells.
 	longestRest = time.Second
-	restShare   = 4
+	// restShare is how many times as long as a mending took it is left at that: mending takes a quarter of the time at most.
+	restShare = 3
 )
 
-// wait returns when it is time to compare again; an error when ctx ended. What others change is repaired at once, unless the last
-// comparison was only just made.
+// wait returns when it is time to compare again; an error when ctx ended. What others change is repaired at once, by a comparison or, when the
+// last was only just made, by mending first. So a host that is damaged again and again is never without network for long.
 func (m *Manager) wait(ctx context.Context, timer clock.Timer, changes <-chan struct{}, synced time.Time, wait time.Duration) error {
 	restart(timer, wait)
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-m.wake:
-		return nil
-	case <-timer.C():
-		return nil
-	case <-changes:
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.wake:
+			return nil
+		case <-timer.C():
+			return nil
+		case <-changes:
+		}
+		rest := m.mend(ctx, synced)
+		left := longestRest - m.parts.Clock.Since(synced)
+		if left <= 0 {
+			return nil
+		}
+		restart(timer, min(rest, left))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.wake:
+			return nil
+		case <-timer.C():
+		}
+		if rest >= left {
+			return nil
+		}
+		restart(timer, left-rest)
 	}
-	pause := m.rest - m.parts.Clock.Since(synced)
-	if pause <= 0 {
-		return nil
+}
+
+// mend puts back what Linux itself has of the state, without a look at the engine, unless a comparison is due that does all. It returns how long
+// to leave it at that. An error shows again when everything is compared.
+func (m *Manager) mend(ctx context.Context, synced time.Time) (rest time.Duration) {
+	m.mu.Lock()
+	state, err := m.state, m.err
+	m.mu.Unlock()
+	begin := m.parts.Clock.Now()
+	if err != nil || state.Network == nil || m.cfg.Platform.OS == "windows" || begin.Sub(synced) >= longestRest {
+		return 0
 	}
-	restart(timer, pause)
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-m.wake:
-	case <-timer.C():
+	if err := m.parts.Host.Apply(ctx, state); err != nil {
+		klog.V(2).ErrorS(err, "The pod network was not mended yet")
 	}
-	return nil
+	return restShare * m.parts.Clock.Since(begin)
 }
 
 func restart(timer clock.Timer, d time.Duration) {
