@@ -15,12 +15,8 @@ const (
 	firstToTell = 17763
 )
 
-const (
-	// longestRest is between two comparisons at least, however much a chatty host tells.
-	longestRest = time.Second
-	// restShare is how many times as long as a mending took it is left at that: mending takes a quarter of the time at most.
-	restShare = 3
-)
+// longestRest is between two comparisons at least, however much a chatty host tells.
+const longestRest = time.Second
 
 // wait returns when it is time to compare again; an error when ctx ended. What others change is repaired at once, by a comparison or, when the
 // last was only just made, by mending first. So a host that is damaged again and again is never without network for long.
@@ -57,7 +53,7 @@ func (m *Manager) wait(ctx context.Context, timer clock.Timer, changes <-chan st
 }
 
 // mend puts back what Linux itself has of the state, without a look at the engine, unless a comparison is due that does all. It returns how long
-// to leave it at that. An error shows again when everything is compared.
+// to leave it at that: as long as it took, so that mending takes half of the time at most. An error shows again when everything is compared.
 func (m *Manager) mend(ctx context.Context, synced time.Time) (rest time.Duration) {
 	m.mu.Lock()
 	state, err := m.state, m.err
@@ -69,7 +65,7 @@ func (m *Manager) mend(ctx context.Context, synced time.Time) (rest time.Duratio
 	if err := m.parts.Host.Apply(ctx, state); err != nil {
 		klog.V(2).ErrorS(err, "The pod network was not mended yet")
 	}
-	return restShare * m.parts.Clock.Since(begin)
+	return m.parts.Clock.Since(begin)
 }
 
 func restart(timer clock.Timer, d time.Duration) {
