@@ -50,6 +50,11 @@ func splice(from, to, n int) (int, unix.Errno) {
 	}
 }
 
+// resetAtClose has the other side told by a reset that a connection is over.
+func resetAtClose(fd int) {
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+}
+
 func closeSocket(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
 // acceptSocket takes a connection from a listener's queue.
@@ -66,6 +71,16 @@ func acceptSocket(listener int) (fd int, from netip.AddrPort, errno unix.Errno) 
 			return -1, netip.AddrPort{}, errno
 		}
 	}
+}
+
+// localName is the address of this host's end of a connection; the zero AddrPort: unknown.
+func localName(fd int) netip.AddrPort {
+	var name unix.RawSockaddrAny
+	size := uint32(unix.SizeofSockaddrAny)
+	if _, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size))); errno != 0 {
+		return netip.AddrPort{}
+	}
+	return addrOf(&name)
 }
 
 // connectSocket opens a socket of a kind towards an address, and as if it were from's unless that is the zero Addr. A stream is not connected yet

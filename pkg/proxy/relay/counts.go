@@ -12,6 +12,7 @@ import (
 // counts are what a Relay says of itself beside what every back end says. It is safe for concurrent use.
 type counts struct {
 	accepted, refused, sessions, noPort prometheus.Counter
+	led                                 prometheus.Gauge
 }
 
 func newCounts() *counts {
@@ -23,6 +24,8 @@ func newCounts() *counts {
 		refused:  counter("connections_refused_total", "TCP connections reset because no endpoint answered."),
 		sessions: counter("sessions_total", "UDP sessions begun."),
 		noPort:   counter("source_ports_exhausted_total", "Connections to an endpoint that failed because this host had no source port left for it."),
+		led: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "kubeproxy", Subsystem: "relay", Name: "fronts_by_lookup",
+			Help: "TCP fronts to which the kernel's socket lookup leads (BPF sk_lookup, Linux). Each of the others has a socket."}),
 	}
 }
 
@@ -30,7 +33,7 @@ func newCounts() *counts {
 func (r *Relay) Collectors() []prometheus.Collector {
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "kubeproxy", Subsystem: "relay", Name: "open", Help: "Open TCP connections and UDP sessions."},
 		func() float64 { return float64(r.open()) })
-	return []prometheus.Collector{open, r.counts.accepted, r.counts.refused, r.counts.sessions, r.counts.noPort}
+	return []prometheus.Collector{open, r.counts.accepted, r.counts.refused, r.counts.sessions, r.counts.noPort, r.counts.led}
 }
 
 // open is the number of connections and sessions.

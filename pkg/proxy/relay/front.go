@@ -14,7 +14,7 @@ import (
 
 // front is one front of the Table as it is served: its sockets, one for each address, and what came in through them.
 //
-//	set(route, addrs) ... set ... --> close
+//	set(route, places) ... set ... --> close
 //
 // Relay.Sync calls set and close; what carries the data reads cfg, own, protocol, route and balancer.
 type front struct {
@@ -33,12 +33,14 @@ type front struct {
 // plane makes carriers: loops of the kernel's events on Linux, goroutines elsewhere.
 type plane interface {
 	carry(f *front) carrier
+	// check mends what others may have taken away.
+	check()
 	close() // after all of its carriers
 }
 
 // carrier moves the data of one front. Sync calls it, one call at a time.
 type carrier interface {
-	listen(addr netip.AddrPort) (socket, error)
+	listen(at place) (socket, error)
 	// changed says that the front has another Route: who waits for an endpoint may have one now, and links to endpoints that are not in
 	// it any more are told so. UDP sessions end at once; TCP connections go on as long as the endpoint is alive.
 	changed()
@@ -53,9 +55,15 @@ type socket interface {
 	close() // stops listening; returns when nothing new can come in
 }
 
+// place is where a front listens.
+type place struct {
+	addr netip.AddrPort
+	ours bool // the address is the proxy's, not the host's: no program of the host means it by listening on all addresses
+}
+
 // listening is a socket and where it listens.
 type listening struct {
-	addr   netip.AddrPort
+	place
 	socket socket
 }
 
@@ -96,10 +104,10 @@ func newFront(cfg *Config, own *ownSockets, keep *atomic.Bool, n *counts, p plan
 	return f
 }
 
-// set serves route on addrs. Sockets whose address stays are kept, with their backlog and connections. A Route without backends has no
+// set serves route on places. Sockets whose place stays are kept, with their backlog and connections. A Route without backends has no
 // sockets, so that the kernel itself refuses (reset, or port unreachable), unless it drops. Connections to an endpoint that is not in
 // the Route any more are told so.
-func (f *front) set(route proxy.Route, addrs []netip.AddrPort) error {
+func (f *front) set(route proxy.Route, places []place) error {
 	before := f.route.Load()
 	if before == nil || !before.Equal(&route) {
 		f.balancer.set(&route)
@@ -107,27 +115,27 @@ func (f *front) set(route proxy.Route, addrs []netip.AddrPort) error {
 		f.carrier.changed()
 	}
 	if len(route.Backends) == 0 && !route.Drop {
-		addrs = nil
+		places = nil
 	}
 	f.sockets = slices.DeleteFunc(f.sockets, func(l listening) bool {
-		gone := !slices.Contains(addrs, l.addr)
+		gone := !slices.Contains(places, l.place)
 		if gone {
 			f.shut(l)
 		}
 		return gone
 	})
 	var errs []error
-	for _, addr := range addrs {
-		if slices.ContainsFunc(f.sockets, func(l listening) bool { return l.addr == addr }) {
+	for _, at := range places {
+		if slices.ContainsFunc(f.sockets, func(l listening) bool { return l.place == at }) {
 			continue
 		}
-		s, err := f.carrier.listen(addr)
+		s, err := f.carrier.listen(at)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		f.sockets = append(f.sockets, listening{addr, s})
-		f.own.add(frontKey{f.protocol, addr})
+		f.sockets = append(f.sockets, listening{at, s})
+		f.own.add(frontKey{f.protocol, at.addr})
 	}
 	return errors.Join(errs...)
 }

@@ -22,11 +22,16 @@ const (
 	movesPerTurn = 16
 )
 
-// loopListener listens on one address of a TCP front, in every loop.
+// maxBacklog is more than net.core.somaxconn, to which the kernel limits it.
+const maxBacklog = 1<<16 - 1
+
+// loopListener listens on one address, in every loop.
 type loopListener struct {
-	carrier   *loopCarrier
+	loops     *loops
+	addr      netip.AddrPort
 	fd        int
-	acceptors []*loopAcceptor // by loop
+	expect    func(fd int) *loopCarrier // whose connection that is, which expects it from now on; nil: nobody's any more
+	acceptors []*loopAcceptor           // by loop
 }
 
 // loopAcceptor is a loopListener in one loop.
@@ -38,7 +43,7 @@ type loopAcceptor struct {
 	last  int   // turn of the loop that took some
 }
 
-func (c *loopCarrier) listenTCP(addr netip.AddrPort) (socket, error) {
+func (p *loops) listenTCP(addr netip.AddrPort, expect func(fd int) *loopCarrier) (*loopListener, error) {
 	// Accepted sockets inherit these, so they need not be set on each.
 	fd, err := bound(unix.SOCK_STREAM, addr, func(fd int) error {
 		for _, o := range [][2]int{{unix.SOL_SOCKET, unix.SO_REUSEADDR}, {unix.IPPROTO_TCP, unix.TCP_NODELAY}} {
@@ -51,12 +56,12 @@ func (c *loopCarrier) listenTCP(addr netip.AddrPort) (socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Listen(fd, unix.SOMAXCONN); err != nil {
+	if err := unix.Listen(fd, maxBacklog); err != nil {
 		closeSocket(fd)
 		return nil, fmt.Errorf("cannot listen on %s: %w", addr, err)
 	}
-	s := &loopListener{carrier: c, fd: fd}
-	for _, l := range c.loops.all {
+	s := &loopListener{loops: p, addr: addr, fd: fd, expect: expect}
+	for _, l := range p.all {
 		a := &loopAcceptor{loopListener: s, loop: l}
 		a.timer.owner = a
 		s.acceptors = append(s.acceptors, a)
@@ -66,7 +71,7 @@ func (c *loopCarrier) listenTCP(addr netip.AddrPort) (socket, error) {
 }
 
 func (s *loopListener) close() {
-	s.carrier.loops.each(func(l *loop) {
+	s.loops.each(func(l *loop) {
 		s.acceptors[l.index].timer.stop()
 		l.forget(s.fd)
 	})
@@ -82,7 +87,7 @@ func (a *loopAcceptor) expired() {
 
 // rest lets some connections end first.
 func (a *loopAcceptor) rest(err error) {
-	klog.ErrorS(err, "Cannot accept connections for a while", "front", a.carrier.route.Load().Front)
+	klog.ErrorS(err, "Cannot accept connections for a while", "at", a.addr)
 	a.loop.begin(&a.timer, acceptRest)
 }
 
@@ -99,14 +104,7 @@ func (a *loopAcceptor) ready(uint32) {
 		fd, from, errno := acceptSocket(a.fd)
 		switch errno {
 		case 0:
-			a.carrier.expect()
-			l := a.carrier.loops.evenly(a.loop)
-			l.conns.Add(1)
-			if l == a.loop {
-				a.carrier.serve(l, fd, from.Addr().Unmap())
-			} else {
-				l.post(func() { a.carrier.serve(l, fd, from.Addr().Unmap()) })
-			}
+			a.take(fd, from.Addr().Unmap())
 		case unix.EAGAIN:
 			return
 		case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
@@ -114,6 +112,23 @@ func (a *loopAcceptor) ready(uint32) {
 			a.rest(errno)
 			return
 		}
+	}
+}
+
+// take hands a connection to the loop that is to have it.
+func (a *loopAcceptor) take(fd int, from netip.Addr) {
+	c := a.expect(fd)
+	if c == nil {
+		resetAtClose(fd)
+		closeSocket(fd)
+		return
+	}
+	l := a.loops.evenly(a.loop)
+	l.conns.Add(1)
+	if l == a.loop {
+		c.serve(l, fd, from)
+	} else {
+		l.post(func() { c.serve(l, fd, from) })
 	}
 }
 
@@ -345,7 +360,7 @@ func (n *conn) move(from, to *end) (more bool, errno unix.Errno) {
 func (n *conn) abort() {
 	for _, e := range []*end{&n.client, &n.server} {
 		if e.fd >= 0 {
-			_ = unix.SetsockoptLinger(int(e.fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+			resetAtClose(int(e.fd))
 		}
 	}
 	n.end()

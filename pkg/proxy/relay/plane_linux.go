@@ -23,9 +23,11 @@ func newPlane() plane { return &loops{} }
 // loops is the plane of Linux: loops on epoll, one for each processor. A TCP front listens in all of them, and a connection stays where
 // it was accepted; a UDP front belongs to one. They start with the first front.
 type loops struct {
-	all   []*loop
-	next  int // loop of the next UDP front
-	ports int // that the kernel may choose as a connection's source
+	all    []*loop
+	next   int     // loop of the next UDP front
+	ports  int     // that the kernel may choose as a connection's source
+	lookup *lookup // nil: no front is led
+	bound  bool    // none can be: each has a socket
 }
 
 func (p *loops) start() error {
@@ -45,7 +47,17 @@ func (p *loops) start() error {
 	return nil
 }
 
+func (p *loops) check() {
+	if p.lookup != nil {
+		p.lookup.check()
+	}
+}
+
 func (p *loops) close() {
+	if p.lookup != nil {
+		p.lookup.close()
+		p.lookup = nil
+	}
 	for _, l := range p.all {
 		l.close()
 	}
@@ -151,14 +163,19 @@ func (p *loops) each(do func(l *loop)) {
 	}
 }
 
-func (c *loopCarrier) listen(addr netip.AddrPort) (socket, error) {
+func (c *loopCarrier) listen(at place) (socket, error) {
 	if err := c.loops.start(); err != nil {
 		return nil, err
 	}
 	if c.protocol == v1.ProtocolUDP {
-		return c.listenUDP(addr)
+		return c.listenUDP(at.addr)
 	}
-	return c.listenTCP(addr)
+	if at.ours {
+		if s := c.loops.lead(at.addr, c); s != nil {
+			return s, nil
+		}
+	}
+	return c.loops.listenTCP(at.addr, func(int) *loopCarrier { c.expect(); return c })
 }
 
 // connect opens a socket towards an endpoint, with the client's address where the front asks for that and it can be.

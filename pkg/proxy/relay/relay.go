@@ -152,6 +152,7 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 			errs = append(errs, err)
 		}
 		changed = r.names(want)
+		r.plane.check()
 	}
 	dirty, moved := r.claim(want, changed)
 	if whole {
@@ -302,7 +303,7 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 			f = newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
 			r.fronts[key] = f
 		}
-		err := f.set(*route, r.listenAddrs(key))
+		err := f.set(*route, r.places(key))
 		if err := cmp.Or(r.addrErrs[key.addr.Addr()], err); err != nil { // an address may fail although IPv6 lets us listen on it
 			failed[key] = err
 		}
@@ -327,7 +328,8 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 }
 
 // resume opens what it can before the host is compared, which takes long on a busy host: after a proxy that was killed the addresses are still local,
-// and guarded, and clients wait. Where they are not, the first socket fails, and serve opens them in its turn. What depends on more waits for that.
+// and guarded, and clients wait. Where they are not, the first socket fails, and serve opens the rest in its turn; what needs no socket does not fail.
+// What depends on more waits for that.
 func (r *Relay) resume(dirty map[frontKey]struct{}) {
 	for key := range dirty {
 		route, ok := r.winner(key)
@@ -336,25 +338,25 @@ func (r *Relay) resume(dirty map[frontKey]struct{}) {
 		}
 		f := newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
 		r.fronts[key] = f
-		if err := f.set(*route, r.listenAddrs(key)); err != nil {
+		if err := f.set(*route, r.places(key)); err != nil {
 			return
 		}
 	}
 }
 
-// listenAddrs are the addresses on which a front listens: its own, or for a node port all of the host's that --nodeport-addresses allows.
-// Link-local ones are left out: they mean nothing without an interface.
-func (r *Relay) listenAddrs(key frontKey) []netip.AddrPort {
-	if !key.addr.Addr().IsUnspecified() {
-		return []netip.AddrPort{key.addr}
+// places are where a front listens: at its own address, or for a node port all of the host's that --nodeport-addresses allows. Link-local ones are
+// left out: they mean nothing without an interface.
+func (r *Relay) places(key frontKey) []place {
+	if addr := key.addr.Addr(); !addr.IsUnspecified() {
+		return []place{{key.addr, len(r.host) > 0 && !slices.Contains(r.host, addr) && r.addrErrs[addr] == nil}}
 	}
-	var out []netip.AddrPort
+	var out []place
 	for _, addr := range r.host {
 		if addr.Is4() != key.addr.Addr().Is4() || addr.IsLinkLocalUnicast() {
 			continue
 		}
 		if len(r.cfg.NodePorts) == 0 || slices.ContainsFunc(r.cfg.NodePorts, func(p netip.Prefix) bool { return p.Contains(addr) }) {
-			out = append(out, netip.AddrPortFrom(addr, key.addr.Port()))
+			out = append(out, place{addr: netip.AddrPortFrom(addr, key.addr.Port())})
 		}
 	}
 	return out

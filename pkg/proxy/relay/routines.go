@@ -14,6 +14,7 @@ import (
 // goroutines is the plane of every system: one for each listener and two for each connection.
 type goroutines struct{}
 
+func (goroutines) check() {}
 func (goroutines) close() {}
 
 func (goroutines) carry(f *front) carrier {
@@ -42,11 +43,11 @@ type link interface {
 	removed() // its endpoint is no longer one of the Route's
 }
 
-func (f *routines) listen(addr netip.AddrPort) (socket, error) {
+func (f *routines) listen(at place) (socket, error) {
 	if f.protocol == v1.ProtocolUDP {
-		return openUDP(f, addr)
+		return openUDP(f, at.addr)
 	}
-	return openTCP(f, addr)
+	return openTCP(f, at.addr)
 }
 
 // changed wakes who waits for an endpoint and tells links that theirs is gone.

@@ -34,9 +34,19 @@ func TestGoroutines(t *testing.T) {
 		t.Skip("it is this system's own")
 	}
 	for name, test := range map[string]func(*testing.T){
+		"affinity": TestAffinity, "churn": TestChurn, "udp": TestUDPSession, "udp ends": TestUDPSessionsEnd,
+	} {
+		t.Run(name, test)
+	}
+	testTCP(t)
+}
+
+// testTCP runs what has to do with how fronts listen.
+func testTCP(t *testing.T) {
+	for name, test := range map[string]func(*testing.T){
 		"suite": TestSuite, "half-close": TestHalfClose, "reset": TestResetPassesThrough, "packets": TestPackets, "held": TestHeldUntilEndpointComes,
-		"established": TestEstablishedSurvivesChanges, "affinity": TestAffinity, "node port": TestNodePort, "churn": TestChurn,
-		"udp": TestUDPSession, "udp ends": TestUDPSessionsEnd, "leak": TestNoLeak, "itself": TestEndpointIsFront,
+		"established": TestEstablishedSurvivesChanges, "node port": TestNodePort, "leak": TestNoLeak, "itself": TestEndpointIsFront, "resume": TestResume,
+		"addresses": TestAddresses, "claims": TestClaims,
 	} {
 		t.Run(name, test)
 	}
@@ -50,11 +60,21 @@ func (h *testHost) unreachable() string {
 	return "refused"
 }
 
+// planes are those that a test's children run on instead of this system's own.
+var planes = map[string]func() plane{"TestGoroutines": func() plane { return goroutines{} }}
+
 func planeOf(t *testing.T) plane {
-	if strings.HasPrefix(t.Name(), "TestGoroutines/") {
-		return goroutines{}
+	parent, _, child := strings.Cut(t.Name(), "/")
+	if other := planes[parent]; child && other != nil {
+		return other()
 	}
 	return newPlane()
+}
+
+// leads says whether TCP fronts need no sockets, so that no other program's is in their way.
+func (h *testHost) leads() bool {
+	p, ok := h.relay.plane.(interface{ leads() bool })
+	return ok && p.leads()
 }
 
 // testHost is this machine's loopback: every address of 127.0.0.0/8 is local, so services have addresses there without adding any.
@@ -144,6 +164,9 @@ func (h *testHost) Observe(t *testing.T, route proxy.Route) []netip.AddrPort {
 
 func (h *testHost) Occupy(t *testing.T, protocol v1.Protocol, front netip.AddrPort) func() {
 	t.Helper()
+	if protocol == v1.ProtocolTCP && h.leads() {
+		return nil
+	}
 	closer, err := listen(protocol, front)
 	if err != nil {
 		t.Fatal(err)
@@ -166,6 +189,9 @@ func (h *testHost) Traces(t *testing.T) []string {
 	}
 	if text := h.addresses.String(); text != "" {
 		out = append(out, text)
+	}
+	if p, ok := h.relay.plane.(interface{ traces() []string }); ok {
+		out = append(out, p.traces()...)
 	}
 	return out
 }

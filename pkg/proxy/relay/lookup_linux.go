@@ -1,0 +1,273 @@
+package relay
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	netns "github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"k8s.io/klog/v2"
+)
+
+const (
+	// lookupSockets accept for the fronts of a family. A front belongs to one of them: a storm of connections at one front fills the backlog that
+	// it shares with a part of the others only.
+	lookupSockets = 8
+	// lookupFronts is how many fronts fit. Those beyond have sockets.
+	lookupFronts = 1 << 16
+)
+
+// lookup leads the connections of many fronts to a few sockets of ours, at whatever address those listen. When a connection begins the kernel
+// asks a program of ours for the socket (BPF sk_lookup, Linux 5.9) before it looks for one itself:
+//
+//	SYN to 10.96.0.10:80 --> fronts[10.96.0.10:80] = 3 --> sockets[3] --accept, getsockname--> carriers[10.96.0.10:80]
+//
+// So a front is an entry of a map, and nobody's listening at 0.0.0.0:80 is in its way. The program ends with this process. Sync adds and closes, one
+// call at a time; loops call expect.
+type lookup struct {
+	fronts, sockets *ebpf.Map
+	program         *ebpf.Program
+	link            *netns.NetNsLink
+	listeners       map[bool][]*loopListener // by whether they are of IPv4
+	next            int                      // listener of the next front
+
+	mu       sync.RWMutex
+	carriers map[netip.AddrPort]*loopCarrier
+}
+
+// lookupKey is a front as the program asks for it, IPv4 as an address of IPv6 that is mapped to it.
+type lookupKey struct {
+	Addr [16]byte
+	Port uint32 // in the host's order
+}
+
+func keyOfLookup(addr netip.AddrPort) lookupKey {
+	return lookupKey{addr.Addr().As16(), uint32(addr.Port())}
+}
+
+// newLookup opens the sockets, which listen in all loops of p, and has this network namespace ask for them.
+func newLookup(p *loops) (l *lookup, err error) {
+	l = &lookup{listeners: map[bool][]*loopListener{}, carriers: map[netip.AddrPort]*loopCarrier{}}
+	defer func() {
+		if err != nil {
+			l.close()
+			l = nil
+		}
+	}()
+	// Kernels before 5.11 count maps as locked memory. Those that do not need this do not mind either.
+	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	if l.fronts, err = ebpf.NewMap(&ebpf.MapSpec{Name: "winkube_fronts", Type: ebpf.Hash, KeySize: 20, ValueSize: 4, MaxEntries: lookupFronts,
+		Flags: unix.BPF_F_NO_PREALLOC}); err != nil {
+		return l, err
+	}
+	if l.sockets, err = ebpf.NewMap(&ebpf.MapSpec{Name: "winkube_sockets", Type: ebpf.SockMap, KeySize: 4, ValueSize: 4, MaxEntries: 2 * lookupSockets}); err != nil {
+		return l, err
+	}
+	if l.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "winkube_lookup", Type: ebpf.SkLookup, AttachType: ebpf.AttachSkLookup, License: "Apache-2.0",
+		Instructions: lookupProgram(l.fronts.FD(), l.sockets.FD())}); err != nil {
+		return l, err
+	}
+	if err = l.listen(p, netip.AddrFrom4([4]byte{127, 0, 0, 1})); err != nil {
+		return l, err
+	}
+	if err := l.listen(p, netip.IPv6Loopback()); err != nil {
+		klog.V(2).InfoS("Fronts of IPv6 have sockets", "reason", err)
+	}
+	return l, l.attach()
+}
+
+// listen opens the sockets of a family. At their own address nobody is served.
+func (l *lookup) listen(p *loops, addr netip.Addr) error {
+	for range lookupSockets {
+		s, err := p.listenTCP(netip.AddrPortFrom(addr, 0), l.expect)
+		if err != nil {
+			return err
+		}
+		l.listeners[addr.Is4()] = append(l.listeners[addr.Is4()], s)
+		if err := l.sockets.Put(l.index(addr, len(l.listeners[addr.Is4()])-1), uint32(s.fd)); err != nil {
+			return fmt.Errorf("cannot have a socket led to: %w", err)
+		}
+	}
+	return nil
+}
+
+// index is where the n-th socket of an address's family is in the map of sockets.
+func (l *lookup) index(addr netip.Addr, n int) uint32 {
+	if addr.Is4() {
+		return uint32(n)
+	}
+	return uint32(lookupSockets + n)
+}
+
+func (l *lookup) attach() error {
+	space, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("cannot open this network namespace: %w", err)
+	}
+	defer unix.Close(space)
+	l.link, err = netns.AttachNetNs(space, l.program)
+	return err
+}
+
+// check has the namespace ask again where somebody has ended that.
+func (l *lookup) check() {
+	info, err := l.link.Info()
+	if err == nil && info.NetNs() != nil && info.NetNs().NetnsInode != 0 {
+		return
+	}
+	_ = l.link.Close()
+	if err := l.attach(); err != nil {
+		klog.ErrorS(err, "Services are not served over TCP: somebody has taken the program from the kernel's socket lookup, and it cannot be attached again")
+	}
+}
+
+// close ends what newLookup began, as far as that came. Nobody must be led any more.
+func (l *lookup) close() {
+	if l.link != nil {
+		_ = l.link.Close()
+	}
+	for _, family := range l.listeners {
+		for _, s := range family {
+			s.close()
+		}
+	}
+	_, _, _ = l.program.Close(), l.sockets.Close(), l.fronts.Close() // of nil too
+}
+
+// led is a front's entry.
+type led struct {
+	loops *loops
+	addr  netip.AddrPort
+}
+
+// lead has connections to addr come to c; nil: it needs a socket.
+func (p *loops) lead(addr netip.AddrPort, c *loopCarrier) socket {
+	if p.bound {
+		return nil
+	}
+	if p.lookup == nil {
+		l, err := newLookup(p)
+		if err != nil {
+			p.bound = true
+			klog.InfoS("A program that listens on all addresses and a Service with its port are in each other's way on this host: its kernel lets no program of ours find sockets (BPF sk_lookup, from Linux 5.9 on, with CAP_BPF and CAP_NET_ADMIN), so each front has a socket",
+				"reason", err.Error())
+			return nil
+		}
+		p.lookup = l
+	}
+	if err := p.lookup.add(addr, c); err != nil {
+		klog.V(2).InfoS("A front has a socket", "front", addr, "reason", err)
+		return nil
+	}
+	c.counts.led.Inc()
+	return &led{p, addr}
+}
+
+func (l *lookup) add(addr netip.AddrPort, c *loopCarrier) error {
+	family := l.listeners[addr.Addr().Is4()]
+	if len(family) < lookupSockets {
+		return errors.New("there are no sockets of its family")
+	}
+	l.mu.Lock()
+	l.carriers[addr] = c
+	l.mu.Unlock()
+	l.next++
+	err := l.fronts.Put(keyOfLookup(addr), l.index(addr.Addr(), l.next%lookupSockets))
+	if err != nil {
+		l.remove(addr)
+	}
+	return err
+}
+
+func (l *lookup) remove(addr netip.AddrPort) {
+	_ = l.fronts.Delete(keyOfLookup(addr)) // fails only where there is none
+	l.mu.Lock()
+	delete(l.carriers, addr)
+	l.mu.Unlock()
+}
+
+// close implements socket. With the last front the lookup goes too.
+func (s *led) close() {
+	l := s.loops.lookup
+	l.mu.RLock()
+	c := l.carriers[s.addr]
+	l.mu.RUnlock()
+	l.remove(s.addr)
+	c.counts.led.Dec()
+	if len(l.carriers) == 0 {
+		l.close()
+		s.loops.lookup = nil
+	}
+}
+
+// expect returns the carrier of the front at which a connection came in. It expects it before the front can be gone.
+func (l *lookup) expect(fd int) *loopCarrier {
+	addr := localName(fd)
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	c := l.carriers[addr]
+	if c != nil {
+		c.expect()
+	}
+	return c
+}
+
+// lookupProgram looks whether a connection is to a front, and if so which socket accepts it.
+func lookupProgram(fronts, sockets int) asm.Instructions {
+	const (
+		// struct bpf_sk_lookup of linux/bpf.h. Addresses are in the network's order.
+		family, protocol, localIP4, localIP6, localPort = 8, 12, 40, 44, 60
+		key                                             = -20 // on the stack: lookupKey
+		pass                                            = 1   // SK_PASS
+	)
+	ctx, socket := asm.R6, asm.R7
+	mapped := int64(int32(binary.NativeEndian.Uint32([]byte{0, 0, 0xff, 0xff})))
+	program := asm.Instructions{
+		asm.Mov.Reg(ctx, asm.R1),
+		asm.LoadMem(asm.R2, ctx, protocol, asm.Word),
+		asm.JNE.Imm(asm.R2, unix.IPPROTO_TCP, "pass"),
+		asm.LoadMem(asm.R2, ctx, localPort, asm.Word),
+		asm.StoreMem(asm.RFP, key+16, asm.R2, asm.Word),
+		asm.LoadMem(asm.R2, ctx, family, asm.Word),
+		asm.JEq.Imm(asm.R2, unix.AF_INET6, "IPv6"),
+		asm.StoreImm(asm.RFP, key, 0, asm.Word),
+		asm.StoreImm(asm.RFP, key+4, 0, asm.Word),
+		asm.StoreImm(asm.RFP, key+8, mapped, asm.Word),
+		asm.LoadMem(asm.R2, ctx, localIP4, asm.Word),
+		asm.StoreMem(asm.RFP, key+12, asm.R2, asm.Word),
+		asm.Ja.Label("find"),
+	}
+	for i := range int16(4) {
+		load := asm.LoadMem(asm.R2, ctx, localIP6+4*i, asm.Word)
+		if i == 0 {
+			load = load.WithSymbol("IPv6")
+		}
+		program = append(program, load, asm.StoreMem(asm.RFP, key+4*i, asm.R2, asm.Word))
+	}
+	return append(program,
+		asm.LoadMapPtr(asm.R1, fronts).WithSymbol("find"),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, key),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "pass"),
+		asm.LoadMapPtr(asm.R1, sockets),
+		asm.Mov.Reg(asm.R2, asm.R0),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "pass"),
+		asm.Mov.Reg(socket, asm.R0),
+		asm.Mov.Reg(asm.R1, ctx),
+		asm.Mov.Reg(asm.R2, socket),
+		asm.Mov.Imm(asm.R3, unix.BPF_SK_LOOKUP_F_REPLACE), // of two proxies, as during an upgrade, the later one serves
+		asm.FnSkAssign.Call(),
+		asm.Mov.Reg(asm.R1, socket),
+		asm.FnSkRelease.Call(),
+		asm.Mov.Imm(asm.R0, pass).WithSymbol("pass"),
+		asm.Return(),
+	)
+}

@@ -1,0 +1,346 @@
+package relay
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+func init() { planes["TestBound"] = func() plane { return &loops{bound: true} } }
+
+// TestBound runs without the kernel's socket lookup what runs with it where it can be had.
+func TestBound(t *testing.T) { testTCP(t) }
+
+// canLead says why the kernel's socket lookup cannot be had here.
+func canLead() error {
+	p := &loops{}
+	defer p.close()
+	if err := p.start(); err != nil {
+		return err
+	}
+	l, err := newLookup(p)
+	if err == nil {
+		p.lookup = l
+	}
+	return err
+}
+
+func needsLookup(t *testing.T) {
+	t.Helper()
+	if err := canLead(); err != nil {
+		t.Skipf("needs BPF sk_lookup: %v", err)
+	}
+}
+
+func (p *loops) leads() bool { return !p.bound && canLead() == nil }
+
+// traces are the fronts that are still led.
+func (p *loops) traces() (out []string) {
+	if p.lookup == nil {
+		return nil
+	}
+	var key lookupKey
+	var index uint32
+	for entries := p.lookup.fronts.Iterate(); entries.Next(&key, &index); {
+		out = append(out, fmt.Sprintf("lookup of %s port %d", netip.AddrFrom16(key.Addr), key.Port))
+	}
+	return append(out, "the lookup itself")
+}
+
+// ledFronts is what the metric says.
+func ledFronts(t *testing.T, r *Relay) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := r.counts.led.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetGauge().GetValue()
+}
+
+// program listens on all addresses of a family at a port, as a server with hostNetwork does, and says "program".
+func program(t *testing.T, network, addr string) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("program"))
+			_ = c.Close()
+		}
+	}()
+	return l
+}
+
+// echoes says whether what is sent through a connection comes back.
+func echoes(conn net.Conn) error {
+	if _, err := fmt.Fprintln(conn, "still"); err != nil {
+		return err
+	}
+	for lines := bufio.NewReader(conn); ; {
+		if line, err := lines.ReadString('\n'); err != nil || line == "still\n" {
+			return err
+		}
+	}
+}
+
+// inTimeWait says whether this network namespace has a connection of its port in TIME_WAIT.
+func inTimeWait(t *testing.T, network string, port uint16) bool {
+	t.Helper()
+	table, err := os.ReadFile("/proc/thread-self/net/" + network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 3 && f[3] == "06" && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestBesidePrograms: programs that listen on all addresses at the port of services and those services are both served, whoever comes first, while
+// connections through the services are open and after those have ended.
+func TestBesidePrograms(t *testing.T) {
+	needsLookup(t)
+	endpoint := tcpServer(t, whoAndEcho)
+	brief := tcpServer(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("bye")) })
+	a := ranged(t, "10.96.0.0/12", "fd00:96::/112")
+	table := []proxy.Route{
+		route("four", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.1:80"), endpoint),
+		route("six", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("[fd00:96::1]:80"), endpoint),
+		route("external", proxy.ExternalIP, v1.ProtocolTCP, netip.MustParseAddrPort("198.51.100.1:80"), endpoint),
+		route("none", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.2:80")),
+		route("brief4", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.3:80"), brief),
+		route("brief6", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("[fd00:96::3]:80"), brief),
+	}
+	h := &testHost{relay: New(Config{Addresses: a, Clock: clock.RealClock{}})}
+	defer h.relay.Close()
+	check := func(when string) {
+		t.Helper()
+		for _, r := range table[:4] {
+			who, err := ask(r.Protocol, r.Front)
+			if served := err == nil && who == endpoint; served != (len(r.Backends) > 0) || !served && !refused(err) {
+				t.Errorf("%s: %s answers %v, %v", when, r.Front, who, err)
+			}
+		}
+	}
+	programs := func(when string) (end func()) {
+		t.Helper()
+		four, six := program(t, "tcp4", "0.0.0.0:80"), program(t, "tcp6", "[::]:80")
+		for _, addr := range []string{"192.0.2.1:80", "127.0.0.1:80", "[fd01::1]:80"} {
+			if got := answers(t, "tcp", netip.MustParseAddrPort(addr)); got != "program" {
+				t.Errorf("%s: the program at %s: %s", when, addr, got)
+			}
+		}
+		check(when)
+		return func() { _, _ = four.Close(), six.Close() }
+	}
+	four, six := program(t, "tcp4", "0.0.0.0:80"), program(t, "tcp6", "[::]:80")
+	h.mustSync(t, slices.Clone(table)...) // it sorts them
+	check("the programs first")
+	_, _ = four.Close(), six.Close()
+	check("the programs gone")
+	programs("the services first")()
+
+	for _, r := range table[4:] { // whose endpoint ends first, so that the relay's end of it goes to TIME_WAIT
+		c := dialFront(t, r.Front)
+		if _, err := io.ReadAll(c); err != nil || c.Close() != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "connections in TIME_WAIT", func() bool { return inTimeWait(t, "tcp", 80) && inTimeWait(t, "tcp6", 80) })
+	var open []*net.TCPConn
+	for _, r := range table[:3] {
+		c := dialFront(t, r.Front)
+		open = append(open, c)
+		if _, err := question(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := programs("with connections open and ended")
+	for i, c := range open {
+		if err := echoes(c); err != nil {
+			t.Errorf("%s: an open connection: %v", table[i].Front, err)
+		}
+	}
+	if got := ledFronts(t, h.relay); got != 5 {
+		t.Errorf("%v fronts are led, want 5", got)
+	}
+	end()
+	h.mustSync(t)
+	if got := ledFronts(t, h.relay); got != 0 {
+		t.Errorf("%v fronts are led, want none", got)
+	}
+}
+
+// TestHostsOwnPorts: at an address that is the host's own, a program that listens there has its port, and the Service an error that says so. When the
+// address comes to the host later, or leaves it, so it is from then on.
+func TestHostsOwnPorts(t *testing.T) {
+	needsLookup(t)
+	h := newTestHost(t)
+	front := netip.AddrPortFrom(h.addr(200), h.port) // of the host
+	other, err := listen(v1.ProtocolTCP, front)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	r := route("x", proxy.ExternalIP, v1.ProtocolTCP, front, h.Endpoint(0, v1.ProtocolTCP))
+	if err := h.sync(t, r); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("a program's own port: %v", err)
+	}
+	set := func(addrs ...netip.Addr) {
+		go h.addresses.SetHost(addrs...)
+		hints, _ := h.addresses.Changes(t.Context())
+		<-hints
+	}
+	set(h.addr(201))
+	h.mustSync(t, r)
+	if who, err := ask(v1.ProtocolTCP, front); err != nil || who != r.Backends[0].Addr {
+		t.Errorf("the address is not the host's any more: %s, %v", who, err)
+	}
+	set(h.addr(200), h.addr(201))
+	if err := h.sync(t, r); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("the address is the host's again: %v", err)
+	}
+}
+
+// TestTwoRelays: of two proxies, as during an upgrade, the later one serves, and the former when that is gone; no connection is lost meanwhile.
+func TestTwoRelays(t *testing.T) {
+	needsLookup(t)
+	first, second := newTestHost(t), newTestHost(t)
+	front := first.Front(0)
+	r := func(h *testHost) proxy.Route {
+		return route("x", proxy.ClusterIP, v1.ProtocolTCP, front, h.Endpoint(0, v1.ProtocolTCP))
+	}
+	serves := func(when string, h *testHost) {
+		t.Helper()
+		if who, err := ask(v1.ProtocolTCP, front); err != nil || who != h.Endpoint(0, v1.ProtocolTCP) {
+			t.Errorf("%s: %s answers, %v", when, who, err)
+		}
+	}
+	first.mustSync(t, r(first))
+	conn := dialFront(t, front)
+	if _, err := question(conn); err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	var enough atomic.Bool
+	var client sync.WaitGroup
+	client.Go(func() {
+		for !enough.Load() {
+			if _, err := ask(v1.ProtocolTCP, front); err != nil {
+				t.Errorf("a client: %v", err)
+				return
+			}
+			asked.Add(1)
+		}
+	})
+	second.mustSync(t, r(second))
+	serves("both", second)
+	before := asked.Load()
+	eventually(t, "the client goes on", func() bool { return asked.Load() > before+1 || t.Failed() })
+	enough.Store(true)
+	client.Wait()
+	second.mustSync(t)
+	serves("the second gone", first)
+	second.mustSync(t, r(second))
+	serves("the second again", second)
+	if err := echoes(conn); err != nil {
+		t.Errorf("a connection of the first: %v", err)
+	}
+	first.relay.Close()
+	serves("the first gone", second)
+}
+
+// TestLookupTakenAway: what somebody has detached is attached again when everything is compared.
+func TestLookupTakenAway(t *testing.T) {
+	needsLookup(t)
+	h := newTestHost(t)
+	r := route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Endpoint(0, v1.ProtocolTCP))
+	h.mustSync(t, r)
+	if err := h.relay.plane.(*loops).lookup.link.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask(v1.ProtocolTCP, r.Front); !refused(err) {
+		t.Fatalf("taken away: %v", err)
+	}
+	h.mustSync(t, r)
+	if who, err := ask(v1.ProtocolTCP, r.Front); err != nil || who != r.Backends[0].Addr {
+		t.Errorf("after the next comparison: %s, %v", who, err)
+	}
+}
+
+// TestLookupFull: a front for which there is no room has a socket.
+func TestLookupFull(t *testing.T) {
+	needsLookup(t)
+	h := newTestHost(t)
+	routes := []proxy.Route{route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Endpoint(0, v1.ProtocolTCP))}
+	h.mustSync(t, routes...)
+	fronts := h.relay.plane.(*loops).lookup.fronts
+	var err error
+	for n := uint32(0); err == nil; n++ {
+		err = fronts.Update(lookupKey{Port: n}, uint32(0), ebpf.UpdateNoExist)
+	}
+	if !errors.Is(err, unix.E2BIG) {
+		t.Fatal(err)
+	}
+	routes = append(routes, route("y", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), h.Endpoint(1, v1.ProtocolTCP)))
+	h.mustSync(t, routes...)
+	for _, r := range routes {
+		if who, err := ask(v1.ProtocolTCP, r.Front); err != nil || who != r.Backends[0].Addr {
+			t.Errorf("%s: %s, %v", r.Front, who, err)
+		}
+	}
+	if got := ledFronts(t, h.relay); got != 1 {
+		t.Errorf("%v fronts are led, want 1", got)
+	}
+}
+
+// TestNobodysConnection: a connection to the sockets' own address, and one whose front is gone, are reset.
+func TestNobodysConnection(t *testing.T) {
+	needsLookup(t)
+	h := newTestHost(t)
+	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Endpoint(0, v1.ProtocolTCP)))
+	for is4, family := range h.relay.plane.(*loops).lookup.listeners {
+		for _, l := range family {
+			if _, err := ask(v1.ProtocolTCP, localName(l.fd)); !isReset(err) {
+				t.Errorf("IPv4 %v, at %s: %v, want a reset", is4, localName(l.fd), err)
+			}
+		}
+	}
+	l := h.relay.plane.(*loops).lookup
+	l.mu.Lock()
+	c := l.carriers[h.Front(0)]
+	delete(l.carriers, h.Front(0))
+	l.mu.Unlock()
+	if got := meet(t, v1.ProtocolTCP, h.Front(0), false); got != "reset" {
+		t.Errorf("at a front that is gone a client meets %s", got)
+	}
+	l.mu.Lock()
+	l.carriers[h.Front(0)] = c
+	l.mu.Unlock()
+}
