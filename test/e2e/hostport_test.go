@@ -110,6 +110,82 @@ func TestHostPortBesideServices(t *testing.T) {
 	}
 }
 
+// A pod with hostNetwork may listen on all addresses at port 80 although services have port 80, whoever comes first, and again while connections to
+// them are open. Each is served where it is.
+func TestHostNetworkBesideServices(t *testing.T) {
+	s := newSpace(t)
+	node, other := cluster.Nodes[0], cluster.Nodes[1]
+	s.create(s.pod("web", other, "serve", "8080"))
+	s.ready("web")
+	services := []string{s.service("web", 8080)}
+	s.eventually(20*time.Second, "the service answers", func(ctx context.Context) error {
+		_, err := ask(ctx, node, "http://"+services[0]+"/hostname")
+		return err
+	})
+	if metrics, err := ask(t.Context(), node, "http://127.0.0.1:10249/metrics"); err != nil || strings.Contains(metrics, "kubeproxy_relay_fronts_by_lookup 0\n") {
+		s.must(err)
+		t.Skip("this kernel's socket lookup cannot be led: see the log of the proxy")
+	}
+	check := func(when string) {
+		t.Helper()
+		for _, from := range cluster.Nodes {
+			for _, addr := range services {
+				s.eventually(20*time.Second, fmt.Sprintf("%s: the service answers %s at %s", when, from.Name, addr), func(ctx context.Context) error {
+					out, err := ask(ctx, from, "http://"+addr+"/hostname")
+					if got := strings.TrimSpace(out); err == nil && got != "web" {
+						err = fmt.Errorf("%s answered", got)
+					}
+					return err
+				})
+			}
+			s.eventually(20*time.Second, fmt.Sprintf("%s: the pod with hostNetwork answers %s", when, from.Name), func(ctx context.Context) error {
+				out, err := ask(ctx, from, "http://"+node.Addr.String()+"/env")
+				if err == nil && !strings.Contains(out, "WHO=ingress") {
+					err = fmt.Errorf("another answered: %s", out)
+				}
+				return err
+			})
+		}
+	}
+	ingress := func(name string) {
+		t.Helper()
+		pod := s.pod(name, node, "serve", "80")
+		pod.Spec.HostNetwork = true
+		pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "WHO", Value: "ingress"}}
+		s.create(pod)
+		s.ready(name)
+	}
+	ingress("first")
+	check("the service first")
+	late, err := client.CoreV1().Services(s.name).Create(t.Context(), &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: "late"},
+		Spec: v1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []v1.ServicePort{{Port: 80, TargetPort: intstr.FromInt(8080)}}}}, metav1.CreateOptions{})
+	s.must(err)
+	services = append(services, late.Spec.ClusterIP)
+	check("the pod first")
+	s.must(within(node, func() error {
+		for _, addr := range services {
+			conn, err := net.Dial("tcp", net.JoinHostPort(addr, "80"))
+			if err != nil {
+				return err
+			}
+			s.Cleanup(func() { _ = conn.Close() })
+		}
+		return nil
+	}))
+	s.must(client.CoreV1().Pods(s.name).Delete(t.Context(), "first", metav1.DeleteOptions{}))
+	s.eventually(60*time.Second, "the pod is gone", func(ctx context.Context) error {
+		if _, err := client.CoreV1().Pods(s.name).Get(ctx, "first", metav1.GetOptions{}); err == nil {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+	ingress("again")
+	check("again, with connections open")
+	if n := s.get("again").Status.ContainerStatuses[0].RestartCount; n != 0 {
+		t.Errorf("the pod was restarted %d times: %s", n, s.logs("again"))
+	}
+}
+
 // nodeEvent looks for an event of a node by reason and a part of its message.
 func nodeEvent(ctx context.Context, node *lab.Host, reason, says string) error {
 	list, err := client.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node.Name})

@@ -61,7 +61,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	out := os.Stdout
-	fmt.Fprintf(out, "\n%-34s %12s %12s %14s %14s %14s %12s\n", "control plane", "cold", "change p50", "change p99", "CPU a change", "RSS", "RSS at most")
+	fmt.Fprintf(out, "\n%-34s %12s %12s %12s %14s %14s %14s %12s\n", "control plane", "cold", "CPU cold", "change p50", "change p99", "CPU a change", "RSS", "RSS at most")
 	for _, proxy := range []struct{ name, mode, path string }{
 		{"winkube, relay", "userspace", filepath.Join(root, "_output/bin/linux/amd64/proxy")},
 		{"upstream, nftables", "nftables", filepath.Join(root, "_output/tools/kube-proxy")},
