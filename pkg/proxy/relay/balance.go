@@ -24,9 +24,9 @@ type balancer struct {
 	targets  []proxy.Endpoint // sorted by address
 	affinity time.Duration
 	next     uint32
-	clients  map[netip.Addr]sticky
+	clients  map[netip.Addr]sticky // nil: none yet
 	swept    time.Time
-	failed   map[netip.AddrPort]time.Time
+	failed   map[netip.AddrPort]time.Time // nil: none yet
 }
 
 // sticky is where a client went last.
@@ -36,7 +36,7 @@ type sticky struct {
 }
 
 func newBalancer(c clock.PassiveClock) *balancer {
-	return &balancer{clock: c, next: rand.Uint32(), clients: map[netip.Addr]sticky{}, failed: map[netip.AddrPort]time.Time{}, swept: c.Now()}
+	return &balancer{clock: c, next: rand.Uint32(), swept: c.Now()}
 }
 
 // set takes a Route as it is now.
@@ -79,6 +79,9 @@ func (b *balancer) pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPo
 			return target, false
 		}
 	}
+	if b.clients == nil {
+		b.clients = map[netip.Addr]sticky{}
+	}
 	b.clients[client] = sticky{target, now}
 	return target, true
 }
@@ -109,9 +112,13 @@ func (b *balancer) turn(tried []netip.AddrPort) (netip.AddrPort, bool) {
 func (b *balancer) fail(target netip.AddrPort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.has(target) {
-		b.failed[target] = b.clock.Now()
+	if !b.has(target) {
+		return
 	}
+	if b.failed == nil {
+		b.failed = map[netip.AddrPort]time.Time{}
+	}
+	b.failed[target] = b.clock.Now()
 }
 
 // sweep forgets clients whose time is over. It runs once in the affinity time, so it costs each client a constant.

@@ -106,12 +106,12 @@ func newFront(cfg *Config, own *ownSockets, keep *atomic.Bool, n *counts, p plan
 
 // set serves route on places. Sockets whose place stays are kept, with their backlog and connections. A Route without backends has no
 // sockets, so that the kernel itself refuses (reset, or port unreachable), unless it drops. Connections to an endpoint that is not in
-// the Route any more are told so.
-func (f *front) set(route proxy.Route, places []place) error {
+// the Route any more are told so. route is not changed any more.
+func (f *front) set(route *proxy.Route, places []place) error {
 	before := f.route.Load()
-	if before == nil || !before.Equal(&route) {
-		f.balancer.set(&route)
-		f.route.Store(&route)
+	if before == nil || !before.Equal(route) {
+		f.balancer.set(route)
+		f.route.Store(route)
 		f.carrier.changed()
 	}
 	if len(route.Backends) == 0 && !route.Drop {

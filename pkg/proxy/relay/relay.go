@@ -59,7 +59,7 @@ type Relay struct {
 
 	mu        sync.Mutex
 	closed    bool
-	claims    map[frontKey][]proxy.Route // sorted: the first is served
+	claims    map[frontKey][]*proxy.Route // sorted: the first is served
 	byService map[proxy.ServiceName][]frontKey
 	fronts    map[frontKey]*front
 	own       ownSockets
@@ -79,7 +79,7 @@ func New(cfg Config) *Relay { return newRelay(cfg, newPlane()) }
 
 func newRelay(cfg Config, p plane) *Relay {
 	cfg.UDPIdle = cmp.Or(cfg.UDPIdle, defaultUDPIdle)
-	return &Relay{cfg: cfg, claims: map[frontKey][]proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
+	return &Relay{cfg: cfg, claims: map[frontKey][]*proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
 		plane: p, counts: newCounts(), keepers: map[proxy.ServiceName]bool{}, own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
 }
 
@@ -215,7 +215,7 @@ func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map
 	for _, name := range changed {
 		for _, key := range r.byService[name] {
 			dirty[key] = struct{}{}
-			r.claims[key] = slices.DeleteFunc(r.claims[key], func(c proxy.Route) bool { return c.Service.ServiceName == name })
+			r.claims[key] = slices.DeleteFunc(r.claims[key], func(c *proxy.Route) bool { return c.Service.ServiceName == name })
 			if len(r.claims[key]) == 0 {
 				delete(r.claims, key)
 			}
@@ -226,8 +226,9 @@ func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map
 		for i := range routes {
 			key := keyOf(&routes[i])
 			dirty[key] = struct{}{}
-			r.claims[key] = append(r.claims[key], routes[i])
-			slices.SortStableFunc(r.claims[key], compareClaim)
+			route := routes[i] // of its own: the Table changes in place
+			r.claims[key] = append(r.claims[key], &route)
+			slices.SortStableFunc(r.claims[key], func(a, b *proxy.Route) int { return compareClaim(*a, *b) })
 			r.byService[name] = append(r.byService[name], key)
 			refer(key, 1)
 		}
@@ -248,7 +249,7 @@ func (r *Relay) winner(key frontKey) (*proxy.Route, bool) {
 	if len(r.claims[key]) == 0 || r.others[key.addr.Addr()] {
 		return nil, false
 	}
-	return &r.claims[key][0], true
+	return r.claims[key][0], true
 }
 
 // setAddresses makes the fronts' addresses local, but those that are so anyway.
@@ -303,7 +304,7 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 			f = newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
 			r.fronts[key] = f
 		}
-		err := f.set(*route, r.places(key))
+		err := f.set(route, r.places(key))
 		if err := cmp.Or(r.addrErrs[key.addr.Addr()], err); err != nil { // an address may fail although IPv6 lets us listen on it
 			failed[key] = err
 		}
@@ -318,9 +319,9 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 		claims := r.claims[key]
 		for i := range claims {
 			if err := failed[key]; i == 0 && err != nil {
-				errs = append(errs, &proxy.RouteError{Route: claims[0], Err: err})
+				errs = append(errs, &proxy.RouteError{Route: *claims[0], Err: err})
 			} else if i > 0 && !r.others[key.addr.Addr()] && asked[claims[i].Service.ServiceName] {
-				errs = append(errs, &proxy.RouteError{Route: claims[i], Err: fmt.Errorf("%s serves this address and port already", claims[0].Service.ServiceName)})
+				errs = append(errs, &proxy.RouteError{Route: *claims[i], Err: fmt.Errorf("%s serves this address and port already", claims[0].Service.ServiceName)})
 			}
 		}
 	}
@@ -338,7 +339,7 @@ func (r *Relay) resume(dirty map[frontKey]struct{}) {
 		}
 		f := newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
 		r.fronts[key] = f
-		if err := f.set(*route, r.places(key)); err != nil {
+		if err := f.set(route, r.places(key)); err != nil {
 			return
 		}
 	}
