@@ -23,7 +23,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-func init() { planes["TestBound"] = func() plane { return &loops{bound: true} } }
+func (*loops) withoutLookup() plane { return &loops{bound: true} }
 
 // TestBound runs without the kernel's socket lookup what runs with it where it can be had.
 func TestBound(t *testing.T) { testTCP(t) }
