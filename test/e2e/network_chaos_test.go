@@ -18,10 +18,10 @@ import (
 // damage is one thing that somebody does to a node's network, and how to see that it is as before.
 type damage struct {
 	name string
-	do   []string // command line on the node
-	see  []string // what it prints after the damage is other than before
-	each []string // in place of do: for each forwarding entry that see prints
-	want string   // what see printed before all damage
+	do   []string                     // command line on the node
+	see  []string                     // what it prints after the damage is other than before
+	each func(fields []string) string // in place of do: the command line for each entry that see prints
+	want string                       // what see printed before all damage
 	// In place of do and see, where the damage is the engine's to do.
 	act  func(context.Context) error
 	look func(context.Context) string
@@ -54,8 +54,10 @@ func damages(other, gateway string) []damage {
 			damage{name: "tunnel deleted", do: words("ip link del winkube.4096"), see: words("bridge fdb show dev winkube.4096")},
 			damage{name: "tunnel down", do: words("ip link set winkube.4096 down"), see: words("ip -br link show winkube.4096 up")},
 			damage{name: "tunnel's address removed", do: words("ip addr flush dev winkube.4096 scope global"), see: words("ip -o -4 addr show dev winkube.4096")},
-			damage{name: "neighbours flushed", do: words("ip neigh flush dev winkube.4096 nud permanent"), see: words("ip neigh show dev winkube.4096 nud permanent")},
-			damage{name: "forwarding entries deleted", each: words("bridge fdb del"), see: words("bridge fdb show dev winkube.4096")},
+			damage{name: "neighbours deleted", each: func(entry []string) string { return "ip neigh del " + entry[0] + " dev winkube.4096" },
+				see: words("ip neigh show dev winkube.4096 nud permanent")}, // 10.244.0.0 lladdr 0e:2a:0a:f4:00:00 PERMANENT. A flush goes on until none comes back
+			damage{name: "forwarding entries deleted", each: func(entry []string) string { return "bridge fdb del " + entry[0] + " dev winkube.4096 dst " + entry[2] },
+				see: words("bridge fdb show dev winkube.4096")}, // 0e:2a:0a:f4:00:00 dst 172.30.0.12 self permanent
 		)
 	}
 	return list
@@ -63,7 +65,7 @@ func damages(other, gateway string) []damage {
 
 func words(line string) []string { return strings.Fields(line) }
 
-// strike does the damage. Forwarding entries are deleted one by one, as listed.
+// strike does the damage. Entries are deleted one by one, as listed.
 func (d damage) strike(ctx context.Context, node *lab.Host) error {
 	if d.act != nil {
 		return d.act(ctx)
@@ -77,8 +79,11 @@ func (d damage) strike(ctx context.Context, node *lab.Host) error {
 		return err
 	}
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
-		fields := words(line) // 0e:2a:0a:f4:00:00 dst 172.30.0.12 self permanent
-		if _, err := node.Exec(ctx, append(slices.Clone(d.each), fields[0], "dev", "winkube.4096", "dst", fields[2])...); err != nil {
+		entry := words(line)
+		if len(entry) == 0 { // the last damage's repair has not come to them yet
+			continue
+		}
+		if _, err := node.Exec(ctx, words(d.each(entry))...); err != nil {
 			return err
 		}
 	}
