@@ -14,7 +14,7 @@ import (
 
 // Call is one call of a Windows API and its answer.
 type Call struct {
-	Service  string   // which simulator: hns, iphelper, netsh, pdh
+	Service  string   // which simulator: hns, iphelper, netsh, pdh; sim: the way to them
 	Function string   // the function as Windows names it
 	Args     []string // as text
 	Result   uint32   // HRESULT, Win32 error or exit code; 0: done

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 
 	"github.com/winkube/winkube/test/windows/calls"
@@ -34,6 +35,7 @@ type World struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   sync.WaitGroup
+	given  replies
 }
 
 // New returns a freshly installed host of a Windows build with the given network adapters (none: "Ethernet").
@@ -93,12 +95,23 @@ func (w *World) answer(conn net.Conn) {
 		w.drop(fields, err)
 		return
 	}
-	var service, function string
-	if _, err := fmt.Sscanf(string(fields[0]), "%s %s", &service, &function); err != nil {
-		w.drop(fields, fmt.Errorf("%w: %w", errRequest, err))
+	words := strings.Fields(string(fields[0])) // service, function and, where it may come again, the name of the call
+	if len(words) < 2 || len(words) > 3 {
+		w.drop(fields, fmt.Errorf("%w: %q", errRequest, fields[0]))
 		return
 	}
-	if err := w.dispatch(conn, service, function, fields[1:]); err != nil {
+	if len(words) == 3 {
+		mine, first := w.given.of(words[2])
+		if !first {
+			w.Log.Add(calls.Call{Service: "sim", Function: "again", Args: words[:2]})
+			<-mine.done
+			_, _ = conn.Write(mine.text)
+			return
+		}
+		defer close(mine.done)
+		conn = &recorded{Conn: conn, reply: mine}
+	}
+	if err := w.dispatch(conn, words[0], words[1], fields[1:]); err != nil {
 		w.drop(fields, fmt.Errorf("cannot answer: %w", err))
 	}
 }

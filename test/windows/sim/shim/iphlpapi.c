@@ -41,16 +41,8 @@ static DWORD row_call(const char *function, void *row, DWORD size)
 	return result;
 }
 
-/* READS is how often a table is asked for until there is an answer: a look changes nothing, and each one that failed is told. */
+/* READS is how often Wine is asked for a table until it has one: a look changes nothing, and each one that failed is told. */
 #define READS 3
-
-static struct answer read_call(const char *function, const struct field *fields, DWORD count)
-{
-	struct answer a = wire_call(function, fields, count);
-	for (int i = 1; i < READS && a.result == NO_SIMULATOR; i++)
-		a = wire_call(function, fields, count);
-	return a;
-}
 
 /* wine_table asks Wine for its own table, again where that fails. */
 static DWORD wine_table(const char *name, ULONG argument, void *own)
@@ -73,7 +65,7 @@ static DWORD table_call(const char *function, DWORD family, const void *rows, DW
 	if (refused(function))
 		return ERROR_ACCESS_DENIED;
 	struct field f[] = {{&family, sizeof family}, {rows, count * row}};
-	struct answer a = read_call(function, f, 2);
+	struct answer a = wire_call(function, f, 2);
 	DWORD result = a.result;
 	*table = NULL;
 	if (result == 0 && a.count > 0) {

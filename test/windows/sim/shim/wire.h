@@ -1,5 +1,6 @@
 /* How shims ask the simulators: one TCP connection to loopback per call. A request is a number of fields, each with its length; an answer is
- * a 32-bit result and fields. Numbers are little-endian. The simulators' address is in WINKUBE_SIM, or in the file that the rig writes. */
+ * a 32-bit result and fields. The name of the function has behind it that of the call: on a busy machine Wine loses an answer now and then, and the
+ * simulators do nothing twice that is asked again. Numbers are little-endian. The simulators' address is in WINKUBE_SIM, or in the file that the rig writes. */
 #define WIN32_LEAN_AND_MEAN
 #include <winsock2.h>
 #include <ws2ipdef.h>
@@ -10,6 +11,7 @@
 
 #define ADDRESS_FILE "C:\\winkube-sim.txt"
 #define MAX_FIELDS 8
+#define ATTEMPTS 3
 #define NO_SIMULATOR 0x80004005u /* E_FAIL: never what a simulator answers */
 
 struct field { const void *data; DWORD size; };
@@ -118,17 +120,24 @@ failed:
 static struct answer wire_call(const char *function, const struct field *fields, DWORD count)
 {
 	struct answer a = {0};
-	SOCKET s = wire_open(function, fields, count);
-	if (s == INVALID_SOCKET) {
-		a.result = NO_SIMULATOR;
-		return a;
-	}
-	if (!wire_answer(s, &a)) {
-		fprintf(stderr, "winkube shim: %s: the simulator did not answer: %s\n", function, a.fault);
+	LARGE_INTEGER now;
+	char call[160];
+	QueryPerformanceCounter(&now);
+	snprintf(call, sizeof call, "%s %lx-%lx-%lx%08lx", function, GetCurrentProcessId(), GetCurrentThreadId(), now.HighPart, now.LowPart);
+	for (int i = 0; i < ATTEMPTS; i++) {
+		SOCKET s = wire_open(call, fields, count);
+		if (s == INVALID_SOCKET) {
+			a.result = NO_SIMULATOR;
+			return a;
+		}
+		int answered = wire_answer(s, &a);
+		closesocket(s);
+		if (answered)
+			return a;
 		wire_free(&a);
-		a.result = NO_SIMULATOR;
 	}
-	closesocket(s);
+	fprintf(stderr, "winkube shim: %s: the simulator did not answer: %s\n", call, a.fault);
+	a.result = NO_SIMULATOR;
 	return a;
 }
 
