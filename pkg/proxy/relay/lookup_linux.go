@@ -111,7 +111,10 @@ func (l *lookup) attach() error {
 		return fmt.Errorf("cannot open this network namespace: %w", err)
 	}
 	defer unix.Close(space)
-	l.link, err = netns.AttachNetNs(space, l.program)
+	attached, err := netns.AttachNetNs(space, l.program)
+	if err == nil {
+		l.link = attached
+	}
 	return err
 }
 
