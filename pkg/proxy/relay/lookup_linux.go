@@ -84,15 +84,14 @@ func newLookup(p *loops) (l *lookup, err error) {
 
 // listen opens the sockets of a family. At their own address nobody is served.
 func (l *lookup) listen(p *loops, addr netip.Addr) error {
-	for range lookupSockets {
-		s, err := p.listenTCP(netip.AddrPortFrom(addr, 0), l.expect)
+	for n := range lookupSockets {
+		s, err := p.listenTCP(netip.AddrPortFrom(addr, 0), l.expect, func(fd int) error { // who does not listen is not in the map
+			return l.sockets.Put(l.index(addr, n), uint32(fd))
+		})
 		if err != nil {
 			return err
 		}
 		l.listeners[addr.Is4()] = append(l.listeners[addr.Is4()], s)
-		if err := l.sockets.Put(l.index(addr, len(l.listeners[addr.Is4()])-1), uint32(s.fd)); err != nil {
-			return fmt.Errorf("cannot have a socket led to: %w", err)
-		}
 	}
 	return nil
 }

@@ -294,6 +294,43 @@ func TestLookupTakenAway(t *testing.T) {
 	}
 }
 
+// TestListeningEnded: sockets whose listening somebody has ended (as by ss -K) listen again, those of fronts and those that the kernel is led to.
+func TestListeningEnded(t *testing.T) {
+	h := newTestHost(t)
+	routes := []proxy.Route{
+		route("port", proxy.NodePort, v1.ProtocolTCP, netip.AddrPortFrom(h.addr(200), h.port), h.Endpoint(0, v1.ProtocolTCP)),
+		route("address", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Endpoint(0, v1.ProtocolTCP)),
+	}
+	h.mustSync(t, routes...)
+	var ended []int
+	for _, f := range h.relay.fronts {
+		for _, l := range f.sockets {
+			if s, ok := l.socket.(*loopListener); ok {
+				ended = append(ended, s.fd)
+			}
+		}
+	}
+	if l := h.relay.plane.(*loops).lookup; l != nil {
+		for _, s := range l.listeners[true] {
+			ended = append(ended, s.fd)
+		}
+	}
+	if len(ended) < 2 {
+		t.Fatalf("%d sockets listen", len(ended))
+	}
+	for _, fd := range ended {
+		if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range routes {
+		eventually(t, r.Front.String()+" is served", func() bool {
+			who, err := ask(v1.ProtocolTCP, r.Front)
+			return err == nil && who == r.Backends[0].Addr
+		})
+	}
+}
+
 // TestLookupFull: a front for which there is no room has a socket.
 func TestLookupFull(t *testing.T) {
 	needsLookup(t)

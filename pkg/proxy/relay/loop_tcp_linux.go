@@ -14,8 +14,9 @@ import (
 const (
 	// acceptBatch is how many connections a loop takes at most before others may have some.
 	acceptBatch = 16
-	// acceptRest is the pause after the kernel had no memory or files for a connection.
+	// acceptRest is the pause after the kernel had no memory or files for a connection, listenRest that after it did not let a socket listen again.
 	acceptRest = 20 * time.Millisecond
+	listenRest = time.Second
 	// settled is the age from which a connection's endpoint is asked whether it is still there. Most do not live so long.
 	settled = 10 * time.Second
 	// movesPerTurn keeps one busy connection from holding up the others.
@@ -31,6 +32,7 @@ type loopListener struct {
 	addr      netip.AddrPort
 	fd        int
 	expect    func(fd int) *loopCarrier // whose connection that is, which expects it from now on; nil: nobody's any more
+	listened  func(fd int) error        // it listens, at first or again; nil: nothing hangs on that
 	acceptors []*loopAcceptor           // by loop
 }
 
@@ -43,7 +45,7 @@ type loopAcceptor struct {
 	last  int   // turn of the loop that took some
 }
 
-func (p *loops) listenTCP(addr netip.AddrPort, expect func(fd int) *loopCarrier) (*loopListener, error) {
+func (p *loops) listenTCP(addr netip.AddrPort, expect func(fd int) *loopCarrier, listened func(fd int) error) (*loopListener, error) {
 	// Accepted sockets inherit these, so they need not be set on each.
 	fd, err := bound(unix.SOCK_STREAM, addr, func(fd int) error {
 		for _, o := range [][2]int{{unix.SOL_SOCKET, unix.SO_REUSEADDR}, {unix.IPPROTO_TCP, unix.TCP_NODELAY}} {
@@ -56,11 +58,11 @@ func (p *loops) listenTCP(addr netip.AddrPort, expect func(fd int) *loopCarrier)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Listen(fd, maxBacklog); err != nil {
+	s := &loopListener{loops: p, addr: addr, fd: fd, expect: expect, listened: listened}
+	if err := s.begin(); err != nil {
 		closeSocket(fd)
 		return nil, fmt.Errorf("cannot listen on %s: %w", addr, err)
 	}
-	s := &loopListener{loops: p, addr: addr, fd: fd, expect: expect}
 	for _, l := range p.all {
 		a := &loopAcceptor{loopListener: s, loop: l}
 		a.timer.owner = a
@@ -81,14 +83,23 @@ func (s *loopListener) close() {
 // expired begins to accept, at first and after a rest.
 func (a *loopAcceptor) expired() {
 	if err := a.loop.watch(a.fd, shared, a); err != nil {
-		a.rest(err)
+		a.rest(err, acceptRest)
 	}
 }
 
+// begin listens, also where somebody has ended that (ss -K), after which the socket is as if it had never listened.
+func (s *loopListener) begin() error {
+	err := unix.Listen(s.fd, maxBacklog)
+	if err == nil && s.listened != nil {
+		err = s.listened(s.fd)
+	}
+	return err
+}
+
 // rest lets some connections end first.
-func (a *loopAcceptor) rest(err error) {
+func (a *loopAcceptor) rest(err error, pause time.Duration) {
 	klog.ErrorS(err, "Cannot accept connections for a while", "at", a.addr)
-	a.loop.begin(&a.timer, acceptRest)
+	a.loop.begin(&a.timer, pause)
 }
 
 // ready takes connections: one, and more when there were some again in the loop's turn before. To ask for one that is not there costs the
@@ -109,7 +120,16 @@ func (a *loopAcceptor) ready(uint32) {
 			return
 		case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
 			a.loop.forget(a.fd)
-			a.rest(errno)
+			a.rest(errno, acceptRest)
+			return
+		case unix.EINVAL:
+			a.loop.forget(a.fd)
+			if err := a.begin(); err != nil {
+				a.rest(err, listenRest)
+				return
+			}
+			klog.InfoS("Somebody has ended the listening of a socket; it listens again", "at", a.addr)
+			a.expired()
 			return
 		}
 	}

@@ -175,7 +175,7 @@ func (c *loopCarrier) listen(at place) (socket, error) {
 			return s, nil
 		}
 	}
-	return c.loops.listenTCP(at.addr, func(int) *loopCarrier { c.expect(); return c })
+	return c.loops.listenTCP(at.addr, func(int) *loopCarrier { c.expect(); return c }, nil)
 }
 
 // connect opens a socket towards an endpoint, with the client's address where the front asks for that and it can be.
