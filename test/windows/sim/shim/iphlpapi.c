@@ -197,38 +197,88 @@ DWORD WINAPI sim_SetCurrentThreadCompartmentId(DWORD id) { return row_call("iphe
 
 /* Change notifications: a connection stays open on which the simulator sends the subscription's result and then one answer per change, its result
  * the kind, its field the row. */
-struct notification { SOCKET socket; HANDLE thread; PVOID context; void (WINAPI *callback)(PVOID, PVOID, MIB_NOTIFICATION_TYPE); };
+struct notification {
+	const char *function;
+	ADDRESS_FAMILY family;
+	CRITICAL_SECTION lock; /* of socket and cancelled */
+	SOCKET socket;
+	BOOL cancelled;
+	HANDLE thread;
+	PVOID context;
+	void (WINAPI *callback)(PVOID, PVOID, MIB_NOTIFICATION_TYPE);
+};
 
+/* stream subscribes and returns the connection; INVALID_SOCKET: result says why not. */
+static SOCKET stream(const struct notification *n, BOOLEAN initial, DWORD *result)
+{
+	DWORD arguments[2] = {n->family, initial};
+	struct field f[] = {{arguments, sizeof arguments}};
+	struct answer a = {NO_SIMULATOR};
+	SOCKET s = wire_open(n->function, f, 1);
+	int answered = s != INVALID_SOCKET && wire_answer(s, &a);
+	*result = answered ? a.result : NO_SIMULATOR;
+	wire_free(&a);
+	if (*result != 0 && s != INVALID_SOCKET)
+		closesocket(s), s = INVALID_SOCKET;
+	return s;
+}
+
+/* again subscribes anew. What happened meanwhile is missed, as on Windows by one that does not listen. */
+static BOOL again(struct notification *n)
+{
+	DWORD result;
+	SOCKET s = stream(n, FALSE, &result), old = s;
+	if (s == INVALID_SOCKET)
+		return FALSE;
+	EnterCriticalSection(&n->lock);
+	if (!n->cancelled)
+		old = n->socket, n->socket = s;
+	LeaveCriticalSection(&n->lock);
+	closesocket(old);
+	return old != s;
+}
+
+/* deliver calls back. On a busy machine Wine loses bytes now and then: from then on nothing on the connection can be read. */
 static DWORD WINAPI deliver(LPVOID p)
 {
 	struct notification *n = p;
 	struct answer a;
-	while (wire_answer(n->socket, &a)) {
-		n->callback(n->context, a.count > 0 && a.size[0] > 0 ? a.data[0] : NULL, (MIB_NOTIFICATION_TYPE)a.result);
+	BOOL whole;
+	do {
+		while ((whole = wire_answer(n->socket, &a) && a.count == 1 && a.result <= MibInitialNotification &&
+			(a.size[0] > 0) == (a.result != MibInitialNotification))) {
+			n->callback(n->context, a.size[0] > 0 ? a.data[0] : NULL, (MIB_NOTIFICATION_TYPE)a.result);
+			wire_free(&a);
+		}
 		wire_free(&a);
-	}
+		if (a.ended)
+			return 0;
+		fprintf(stderr, "winkube shim: %s: a notification cannot be read, its beginning is lost; subscribed again\n", n->function);
+	} while (again(n));
 	return 0;
+}
+
+static void drop(struct notification *n)
+{
+	DeleteCriticalSection(&n->lock);
+	free(n);
 }
 
 static DWORD subscribe(const char *function, ADDRESS_FAMILY family, void *callback, PVOID context, BOOLEAN initial, HANDLE *handle)
 {
-	DWORD arguments[2] = {family, initial};
-	struct field f[] = {{arguments, sizeof arguments}};
+	DWORD result;
 	if (refused(function))
 		return ERROR_ACCESS_DENIED;
 	struct notification *n = calloc(1, sizeof *n);
 	if (!n || !handle || !callback)
 		return free(n), ERROR_INVALID_PARAMETER;
-	struct answer a = {NO_SIMULATOR};
-	n->callback = callback, n->context = context;
-	n->socket = wire_open(function, f, 1);
-	if (n->socket == INVALID_SOCKET || !wire_answer(n->socket, &a) || a.result != 0 || !(n->thread = CreateThread(NULL, 0, deliver, n, 0, NULL))) {
-		if (n->socket != INVALID_SOCKET)
-			closesocket(n->socket);
-		free(n);
-		return a.result ? a.result : NO_SIMULATOR;
-	}
-	wire_free(&a);
+	n->function = function, n->family = family, n->callback = callback, n->context = context;
+	InitializeCriticalSection(&n->lock);
+	n->socket = stream(n, initial, &result);
+	if (n->socket == INVALID_SOCKET)
+		return drop(n), result;
+	if (!(n->thread = CreateThread(NULL, 0, deliver, n, 0, NULL)))
+		return closesocket(n->socket), drop(n), NO_SIMULATOR;
 	*handle = n;
 	return 0;
 }
@@ -254,10 +304,13 @@ DWORD WINAPI sim_CancelMibChangeNotify2(HANDLE handle)
 	struct notification *n = handle;
 	if (!n)
 		return ERROR_INVALID_PARAMETER;
+	EnterCriticalSection(&n->lock);
+	n->cancelled = TRUE;
 	shutdown(n->socket, SD_BOTH);
-	closesocket(n->socket);
+	LeaveCriticalSection(&n->lock);
 	WaitForSingleObject(n->thread, INFINITE);
 	CloseHandle(n->thread);
-	free(n);
+	closesocket(n->socket);
+	drop(n);
 	return 0;
 }

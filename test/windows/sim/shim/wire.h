@@ -15,7 +15,7 @@
 #define NO_SIMULATOR 0x80004005u /* E_FAIL: never what a simulator answers */
 
 struct field { const void *data; DWORD size; };
-struct answer { DWORD result; DWORD count; char *data[MAX_FIELDS]; DWORD size[MAX_FIELDS]; char fault[80]; };
+struct answer { DWORD result; DWORD count; char *data[MAX_FIELDS]; DWORD size[MAX_FIELDS]; char fault[80]; BOOL ended; /* there was no more, whether whole or not */ };
 
 static int wire_send(SOCKET s, const void *data, DWORD size)
 {
@@ -34,6 +34,7 @@ static int wire_recv(SOCKET s, struct answer *a, void *data, DWORD size)
 	for (DWORD got = 0; got < size;) {
 		int n = recv(s, (char *)data + got, (int)(size - got), 0), error = WSAGetLastError();
 		if (n <= 0) {
+			a->ended = TRUE;
 			snprintf(a->fault, sizeof a->fault, "%s after %lu of %lu bytes, error %d", n < 0 ? "recv failed" : "closed", got, size, error);
 			return 0;
 		}
