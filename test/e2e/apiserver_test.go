@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -44,20 +45,20 @@ func TestAPIServerGone(t *testing.T) {
 	o.stage()
 	before := o.others()
 	api := cluster.Control.Process("kube-apiserver")
-	t.Cleanup(func() {
+	back := sync.OnceFunc(func() {
 		tr.must(api.Start(ctx))
 		tr.must(cluster.WaitAPIServer(ctx))
-		// Its watches come back up to a minute after the API server does, and no service gets endpoints until then.
+		// Its watches come back up to a minute after the API server does: no job completes and no service gets endpoints until then.
 		tr.must(cluster.Control.Process("kube-controller-manager").Restart(ctx))
 	})
+	t.Cleanup(back)
 	longest, seen := tr.during(length, func() {
 		o.ask("pod leaving deleted", func() error { return client.CoreV1().Pods(tr.name).Delete(ctx, "leaving", metav1.DeleteOptions{}) })
 		tr.must(api.Stop(ctx))
 		o.happen()
 	})
 	begin := time.Now()
-	tr.must(api.Start(ctx))
-	tr.must(cluster.WaitAPIServer(ctx))
+	back()
 	o.note("API server answers again", begin)
 	o.reported(begin)
 	if longest > 0 {

@@ -208,7 +208,7 @@ func (s *space) snapshot() string {
 	s.Helper()
 	var out strings.Builder
 	for _, node := range cluster.Nodes {
-		fmt.Fprintln(&out, node.Name, strings.Join(s.running(node), "\n  "))
+		fmt.Fprintln(&out, strings.Join(append([]string{node.Name}, s.running(node)...), "\n  "))
 	}
 	pods, err := client.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
 	if err != nil {
