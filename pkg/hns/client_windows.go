@@ -72,7 +72,7 @@ func (c *client) Network(_ context.Context, name string) (Network, error) {
 	}
 	version := globals.Version
 	c.modify = version.Major > 15 || version.Major == 15 && version.Minor >= 5
-	n := Network{ID: found.Id, Name: found.Name, Overlay: found.Type == hcn.Overlay}
+	n := Network{ID: found.Id, Name: found.Name, Overlay: found.Type == hcn.Overlay, Subnet: subnetOf(found)}
 	n.Remote, err = remoteSubnets(found.Policies)
 	return n, err
 }
@@ -87,10 +87,11 @@ func remoteSubnets(policies []hcn.NetworkPolicy) ([]RemoteSubnet, error) {
 		err := json.Unmarshal(p.Settings, &s)
 		prefix, bad := netip.ParsePrefix(s.DestinationPrefix)
 		provider, worse := netip.ParseAddr(s.ProviderAddress)
-		if err := errors.Join(err, bad, worse); err != nil {
-			return nil, fmt.Errorf("cannot read a remote subnet of the network: %w", err)
+		mac, worst := hardware(s.DistributedRouterMacAddress)
+		if err := errors.Join(err, bad, worse, worst); err != nil {
+			return nil, fmt.Errorf("cannot read the remote subnet %s of the network: %w", p.Settings, err)
 		}
-		out = append(out, RemoteSubnet{prefix, provider})
+		out = append(out, RemoteSubnet{prefix, provider, mac})
 	}
 	return out, nil
 }
@@ -127,7 +128,8 @@ func listEndpoints() ([]Endpoint, error) {
 	}
 	out := make([]Endpoint, len(found))
 	for i, e := range found {
-		out[i] = Endpoint{ID: e.Id, Network: e.HostComputeNetwork, MAC: e.MacAddress, Remote: e.Flags&hcn.EndpointFlagsRemoteEndpoint != 0}
+		out[i] = Endpoint{ID: e.Id, Network: e.HostComputeNetwork, MAC: e.MacAddress, Remote: e.Flags&hcn.EndpointFlagsRemoteEndpoint != 0,
+			Provider: providerOf(e.Policies)}
 		for _, config := range e.IpConfigurations {
 			if addr, err := netip.ParseAddr(config.IpAddress); err == nil {
 				out[i].Addrs = append(out[i].Addrs, addr)
@@ -135,6 +137,17 @@ func listEndpoints() ([]Endpoint, error) {
 		}
 	}
 	return out, nil
+}
+
+// providerOf is the host that has an overlay's endpoint; the zero Addr where HNS says nothing of it.
+func providerOf(policies []hcn.EndpointPolicy) (provider netip.Addr) {
+	for _, p := range policies {
+		var s hcn.ProviderAddressEndpointPolicySetting
+		if p.Type == hcn.NetworkProviderAddress && json.Unmarshal(p.Settings, &s) == nil {
+			provider, _ = netip.ParseAddr(s.ProviderAddress) // "" is the zero Addr
+		}
+	}
+	return provider
 }
 
 // CreateEndpoint implements Client.

@@ -2,6 +2,7 @@
 // and removes them. It decides nothing.
 //
 //	proxy/hnslb --> Client --> HNS
+//	network --> Bridge, Overlay --> HNS          routes --> RemoteSubnet --> HNS
 package hns
 
 import (
@@ -20,12 +21,21 @@ var (
 	ErrNoContainers = errors.New("this Windows lacks the feature Containers (Install-WindowsFeature Containers; Restart-Computer)")
 	// ErrOld: this Windows has no second version of HNS' interface, and so no load balancers or l2bridge networks of ours.
 	ErrOld = errors.New("this Windows has no computenetwork.dll (Windows Server 2019 has)")
+	// ErrNoOverlay: this HNS has no policy RemoteSubnetRoute, by which overlays know other hosts (9.2 is the first that has: hcsshim hcnglobals.go).
+	ErrNoOverlay = errors.New("this HNS knows no other hosts' subnets; install the updates of Windows Server 2019 from KB4489899 (March 2019) on")
+	// ErrUnsettled: HNS has made the network and not yet said by which address and hardware address others reach it.
+	ErrUnsettled = errors.New("HNS has not finished the network yet")
+	// ErrDiffers: there is a network of that name which is of another kind or range.
+	ErrDiffers = errors.New("HNS has another network of that name")
+	// ErrNoHostRoute: the network is there and its host does not reach the pods on it.
+	ErrNoHostRoute = errors.New("HNS has no policy HostRoute: probes of this kubelet do not reach its pods, those by exec do")
 )
 
 // Network is a network of the host, with the subnets of other hosts that an overlay knows.
 type Network struct {
 	ID, Name string
 	Overlay  bool
+	Subnet   netip.Prefix // the first of its ranges; invalid: it has none
 	Remote   []RemoteSubnet
 }
 
@@ -33,6 +43,7 @@ type Network struct {
 type RemoteSubnet struct {
 	Prefix   netip.Prefix
 	Provider netip.Addr
+	MAC      [6]byte // of that host's end of the tunnel: HNS' distributed router, or the VXLAN device of Linux
 }
 
 // Endpoint is an address in a network: on this host, or Remote.
@@ -42,7 +53,7 @@ type Endpoint struct {
 	Addrs    []netip.Addr
 	MAC      string // 02-11-0a-f4-02-07
 	Remote   bool
-	Provider netip.Addr // of a remote one in an overlay: the host that has it
+	Provider netip.Addr // of an overlay's: the host that has it
 }
 
 // LoadBalancer sends what comes to one front to endpoints, all at one port.

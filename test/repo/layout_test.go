@@ -15,9 +15,10 @@ var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/h
 
 // lonely are files of one system whose pair would be empty.
 var lonely = map[string]string{
-	"pkg/hns/client_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
-	"pkg/hns/bridge_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
-	"pkg/hns/watch_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/client_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/bridge_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/overlay_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/watch_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
 
 	"pkg/daemon/logind_linux.go": "Windows' service manager tells of a shutdown by itself",
 

@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -107,7 +108,7 @@ var lacking = []string{"cmd/kube-proxy/app", "pkg/hns", "pkg/network", "pkg/prox
 // simulate gives the prefix what Wine lacks: HNS, IP Helper, netsh, counters. Each package's tests find it as it was left.
 func simulate(ctx context.Context, p *rig.Prefix) (*sim.World, error) {
 	world := sim.New(p.Build)
-	world.Compute = compute
+	world.Compute, world.Address = compute, netip.MustParseAddr("192.168.1.3") // as pkg/hns overlay_windows_test.go has it
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err

@@ -27,6 +27,9 @@ type Options struct {
 	// OnAdapter is told of the host's virtual adapters that networks and endpoints bring and take away; it may be nil. It is called with
 	// the simulator's lock held.
 	OnAdapter func(name string, added bool, addresses []netip.Prefix)
+	// Address is what the host has on its network adapters, from which overlay networks tunnel; the zero Addr: HNS does not find it. nil: overlay
+	// networks are never finished. It is called with the simulator's lock held.
+	Address func() netip.Addr
 }
 
 // HNS is one simulated service. It is safe for concurrent use.
@@ -36,6 +39,7 @@ type HNS struct {
 	adapters  []string
 	log       *calls.Log
 	onAdapter func(string, bool, []netip.Prefix)
+	address   func() netip.Addr
 
 	mu              sync.Mutex
 	subscribers     map[chan uint32]bool
@@ -61,7 +65,7 @@ func New(o Options) *HNS {
 	if o.Log == nil {
 		o.Log = &calls.Log{}
 	}
-	h := &HNS{build: o.Build, adapters: o.Adapters, log: o.Log, onAdapter: o.OnAdapter, running: true, subscribers: map[chan uint32]bool{}, bound: map[string]string{},
+	h := &HNS{build: o.Build, adapters: o.Adapters, log: o.Log, onAdapter: o.OnAdapter, address: o.Address, running: true, subscribers: map[chan uint32]bool{}, bound: map[string]string{},
 		handles: map[uint64]handle{}, lastHandle: 0x1000, lastCompartment: 1}
 	if v, ok := versions[o.Build]; ok {
 		h.version = &v

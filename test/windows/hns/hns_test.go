@@ -3,6 +3,7 @@ package hns
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden parts of testdata")
 
 // TestScripts plays testdata/*.txtar. A script is a list of calls, "NAME = Function argument | argument"; NAME keeps the value that the call
-// gives, and $NAME in an argument stands for it. "build N" makes a new service; state, crash, start, restart and reboot do so. The part
+// gives, and $NAME in an argument stands for it. "build N" makes a new service, "build N ADDRESS" on a host with that address; state, crash, start, restart and reboot do so. The part
 // "out" is what came of each line.
 func TestScripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
@@ -62,11 +63,13 @@ func play(t *testing.T, script string) string {
 		function, rest, _ := strings.Cut(call, " ")
 		switch function {
 		case "build":
-			build, err := strconv.Atoi(rest)
+			number, address, _ := strings.Cut(rest, " ")
+			build, err := strconv.Atoi(number)
 			if err != nil {
 				t.Fatal(err)
 			}
-			h = New(Options{Build: build, Log: &calls.Log{}})
+			host, _ := netip.ParseAddr(address) // most say none
+			h = New(Options{Build: build, Log: &calls.Log{}, Address: func() netip.Addr { return host }})
 			continue
 		case "state":
 			out.WriteString(h.String())

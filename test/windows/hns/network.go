@@ -63,6 +63,9 @@ func (h *HNS) createNetwork(n *Network) error {
 		index := len(h.networks)
 		n.MacPool.Ranges = []MacRange{{fmt.Sprintf("00-15-5D-%02X-00-00", index), fmt.Sprintf("00-15-5D-%02X-0F-FF", index)}}
 	}
+	if n.Type == "Overlay" {
+		h.distribute(n)
+	}
 	if err := h.identify(&n.ID, "network"); err != nil {
 		return err
 	}
@@ -70,6 +73,17 @@ func (h *HNS) createNetwork(n *Network) error {
 	h.adapterChanged(n, true)
 	h.notify(notifyNetworkCreate)
 	return nil
+}
+
+// distribute gives an overlay network its end of the tunnel: the host's address (v1's ManagementIP) and the hardware address of its distributed
+// router. Source: flannel's pkg/backend/vxlan device_windows.go getManagementIP and vxlan_windows.go, which read both from the network's policies,
+// and wait for the former.
+func (h *HNS) distribute(n *Network) {
+	if h.address == nil || !h.address().IsValid() {
+		return
+	}
+	n.Policies = append(n.Policies, policy("ProviderAddress", providerAddressPolicy{h.address().String()}),
+		policy("DrMacAddress", map[string]string{"Address": fmt.Sprintf("00-15-5D-%02X-FF-FF", len(h.networks))}))
 }
 
 // checkSubnets: a range needs a gateway (hcsshim's Create refuses it otherwise; HNS answers E_INVALIDARG), and in an overlay network its VSID.

@@ -65,6 +65,9 @@ func (h *HNS) printNetwork(b *strings.Builder, n *Network) {
 		if e.Name != "" {
 			fmt.Fprintf(b, " name %s", e.Name)
 		}
+		if len(e.Dns.ServerList) > 0 || len(e.Dns.Search) > 0 {
+			fmt.Fprintf(b, " dns %s search %s", orDash(strings.Join(e.Dns.ServerList, ",")), orDash(strings.Join(e.Dns.Search, ",")))
+		}
 		if len(e.attached) > 0 {
 			fmt.Fprintf(b, " attached to %s", strings.Join(e.attached, ", "))
 		}

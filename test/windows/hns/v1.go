@@ -164,6 +164,12 @@ func (h *HNS) v1Attach(e *Endpoint, attach bool, request string) error {
 	if e.remote() {
 		return fail(InvalidRemoteOperation, "endpoint %s is remote", e.ID)
 	}
+	if n, err := h.network(e.HostComputeNetwork); err == nil && n.Type == "Overlay" {
+		// libnetwork's overlay driver and win-overlay give each endpoint of an overlay its policy PA; what is without is not known to work.
+		if _, ok := find[providerAddressPolicy](e.Policies, "ProviderAddress"); !ok {
+			return fail(InvalidPolicy, "endpoint %s of an overlay network has no provider address", e.ID)
+		}
+	}
 	name := in.ContainerId
 	switch in.SystemType {
 	case "Host":
@@ -186,6 +192,25 @@ func (h *HNS) v1Attach(e *Endpoint, attach bool, request string) error {
 		e.attached = slices.DeleteFunc(e.attached, func(a string) bool { return a == name })
 	}
 	return nil
+}
+
+// Attach connects an endpoint to a container of the Host Compute Service, or takes it off: what that does in HNS when it is asked to add a network to
+// a running container (hcsshim hnsendpoint.go modifyNetworkEndpoint).
+func (h *HNS) Attach(container, endpoint string, attach bool) (Result, string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.running {
+		return ServiceNotActive, "the service is down"
+	}
+	e, err := h.endpoint(endpoint)
+	if err == nil {
+		err = h.v1Attach(e, attach, encode(map[string]string{"ContainerId": container, "SystemType": "Container"}))
+	}
+	if err != nil {
+		f := resultOf(err)
+		return f.code, f.detail
+	}
+	return 0, ""
 }
 
 // v1Stats: nothing flows in a simulated network.

@@ -136,6 +136,12 @@ func (in *v1Endpoint) v2() (*Endpoint, error) {
 	if in.IPv6Address != "" {
 		e.IpConfigurations = append(e.IpConfigurations, IPConfig{in.IPv6Address, in.IPv6PrefixLength})
 	}
+	if in.DNSServerList != "" {
+		e.Dns.ServerList = strings.Split(in.DNSServerList, ",")
+	}
+	if in.DNSSuffix != "" {
+		e.Dns.Search = strings.Split(in.DNSSuffix, ",")
+	}
 	var err error
 	e.Policies, err = policiesV2(in.Policies)
 	return e, err
@@ -143,7 +149,8 @@ func (in *v1Endpoint) v2() (*Endpoint, error) {
 
 func (h *HNS) endpointV1(e *Endpoint) v1Endpoint {
 	out := v1Endpoint{ID: strings.ToUpper(e.ID), Name: e.Name, VirtualNetwork: strings.ToUpper(e.HostComputeNetwork), MacAddress: e.MacAddress,
-		IsRemoteEndpoint: e.remote(), SharedContainers: e.attached, Policies: policiesV1(e.Policies), State: 1}
+		IsRemoteEndpoint: e.remote(), SharedContainers: e.attached, Policies: policiesV1(e.Policies), State: 1,
+		DNSServerList: strings.Join(e.Dns.ServerList, ","), DNSSuffix: strings.Join(e.Dns.Search, ",")}
 	if len(e.attached) > 0 {
 		out.State = 2
 	}

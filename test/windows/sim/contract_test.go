@@ -14,6 +14,7 @@ import (
 // Windows to be, and nothing that they call may be unknown here. That they did call is seen in the log.
 func TestContract(t *testing.T) {
 	w, p := start(t, 20348)
+	w.Compute = func(id string) (string, bool) { return `{"Id":"contract","SystemType":"Container"}`, id == "contract" }
 	w.PDH.Set(`\Memory\Available Bytes`, 4<<30)
 	dir, err := filepath.Abs("testdata/contract")
 	if err != nil {
@@ -41,7 +42,7 @@ func TestContract(t *testing.T) {
 		}
 	}
 	// One of each kind of call, by the DLL that they go through.
-	for _, function := range []string{"HNSCall", "HcnCreateNetwork", "HcnModifyEndpoint", "HcnCreateSdnRoute", "HcnModifyNamespace", "CreateIpForwardEntry2",
+	for _, function := range []string{"HNSCall", "HcnCreateNetwork", "HcnModifyEndpoint", "HcsModifyComputeSystem", "HcnCreateSdnRoute", "HcnModifyNamespace", "CreateIpForwardEntry2",
 		"CreateUnicastIpAddressEntry", "SetIpInterfaceEntry", "NotifyRouteChange2", "PdhCollectQueryData"} {
 		if len(w.Log.Calls(function)) == 0 {
 			t.Errorf("%s was not called", function)

@@ -6,6 +6,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +31,8 @@ type World struct {
 	PDH      *pdh.PDH
 	// Compute gives the properties of a compute system of HCS as JSON (hcsshim internal/hcs/schema1 ContainerProperties); nil: there is none.
 	Compute func(id string) (properties string, found bool)
+	// Address is the host's own on its network adapters; the zero Addr: none.
+	Address netip.Addr
 
 	build  int
 	ctx    context.Context
@@ -46,7 +49,7 @@ func New(build int, adapters ...string) *World {
 	w.PDH = pdh.New(w.Log)
 	w.HNS = hns.New(hns.Options{Build: build, Adapters: adapters, Log: w.Log, OnAdapter: func(name string, added bool, addrs []netip.Prefix) {
 		w.IPHelper.SetAdapter(name, added, addrs)
-	}})
+	}, Address: func() netip.Addr { return w.Address }})
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
@@ -210,9 +213,23 @@ func (w *World) compute(function string, args [][]byte) (properties string, resu
 		return "", noSystem
 	}
 	properties, found := w.Compute(string(args[0]))
-	if !found {
+	switch {
+	case !found:
 		result = noSystem
+	case function == "HcsModifyComputeSystem" && len(args) == 2:
+		properties, result = "", w.modify(string(args[0]), args[1])
 	}
 	w.Log.Add(calls.Call{Service: "hcs", Function: function, Args: []string{string(args[0])}, Result: result})
 	return properties, result
+}
+
+// modify connects a container to an endpoint, or takes it off it (hcsshim hnsendpoint.go modifyNetworkEndpoint). Other changes are invalid arguments.
+func (w *World) modify(container string, request []byte) uint32 {
+	const invalid = 0x80070057
+	var in struct{ ResourceType, Settings, RequestType string }
+	if err := json.Unmarshal(request, &in); err != nil || in.ResourceType != "Network" || in.RequestType != "Add" && in.RequestType != "Remove" {
+		return invalid
+	}
+	result, _ := w.HNS.Attach(container, in.Settings, in.RequestType == "Add")
+	return uint32(result)
 }

@@ -48,6 +48,16 @@ API HcsGetComputeSystemProperties(void *system, PCWSTR query, PWSTR *properties,
 	return hr;
 }
 
+API HcsModifyComputeSystem(void *system, PCWSTR configuration, PWSTR *result)
+{
+	struct field fields[] = {wire_text(system), wire_text(configuration)};
+	struct answer a = call("hcs HcsModifyComputeSystem", fields, 2);
+	HRESULT hr = (HRESULT)a.result;
+	give(result, NULL);
+	wire_free(&a);
+	return hr;
+}
+
 API HcsRegisterComputeSystemCallback(void *system, void *callback, void *context, void **handle)
 {
 	*handle = system;

@@ -264,6 +264,35 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// TestHotAttach: a running container gets an endpoint of an overlay, whose DNS and policies the first interface reads as it wrote them.
+func TestHotAttach(t *testing.T) {
+	vsid := must[[]byte](t)(json.Marshal(hcn.SubnetPolicy{Type: hcn.VSID, Settings: json.RawMessage(`{"IsolationId":4096}`)}))
+	network := must[*hcn.HostComputeNetwork](t)((&hcn.HostComputeNetwork{Name: "vx", Type: hcn.Overlay, Ipams: []hcn.Ipam{subnet(vsid)}, SchemaVersion: hcn.V2SchemaVersion()}).Create())
+	defer network.Delete()
+	endpoint := must[*hcsshim.HNSEndpoint](t)
+	bare := endpoint((&hcsshim.HNSEndpoint{Name: "bare", VirtualNetwork: network.Id}).Create())
+	if err := hcsshim.HotAttachEndpoint("contract", bare.Id); err == nil {
+		t.Error("an endpoint without provider address was attached")
+	}
+	made := endpoint((&hcsshim.HNSEndpoint{Name: "pod", VirtualNetwork: network.Id, DNSServerList: "10.96.0.10,10.96.0.11", DNSSuffix: "cluster.local",
+		Policies: []json.RawMessage{json.RawMessage(`{"Type":"PA","PA":"192.168.1.3"}`)}}).Create())
+	for _, id := range []string{"another", "contract"} {
+		if err := hcsshim.HotAttachEndpoint(id, made.Id); (err == nil) != (id == "contract") {
+			t.Errorf("attach %s: %v", id, err)
+		}
+	}
+	got := endpoint(hcsshim.GetHNSEndpointByID(made.Id))
+	if !slices.Equal(got.SharedContainers, []string{"contract"}) || got.DNSServerList != made.DNSServerList || got.DNSSuffix != "cluster.local" || len(got.Policies) != 1 {
+		t.Errorf("attached: %+v", got)
+	}
+	if err := hcsshim.HotDetachEndpoint("contract", made.Id); err != nil {
+		t.Error(err)
+	}
+	if got := endpoint(hcsshim.GetHNSEndpointByID(made.Id)); len(got.SharedContainers) != 0 {
+		t.Errorf("detached: %+v", got)
+	}
+}
+
 func TestForwarding(t *testing.T) {
 	luid := adapter(t)
 	row := must[*winipcfg.MibIPInterfaceRow](t)(luid.IPInterface(windows.AF_INET))
