@@ -38,7 +38,19 @@ type Device struct {
 	MTU     int          // bytes of an inner packet
 }
 
-// DeviceName is the interface's name on Linux. Each family has its own device, as in flannel, since its outer packets are of that family.
+// ParseMAC reads a hardware address of six bytes, with colons or, as HNS writes it, dashes.
+func ParseMAC(text string) (MAC, error) {
+	mac, err := net.ParseMAC(text)
+	if err != nil || len(mac) != len(MAC{}) {
+		return MAC{}, fmt.Errorf("hardware address %q: want six bytes like 0e:2a:0a:f4:01:00", text)
+	}
+	return MAC(mac), nil
+}
+
+// chosen says whether a hardware address is one that NewDevice makes. HNS of Windows chooses by itself.
+func (m MAC) chosen() bool { return m[0] == 0x0e && m[1] == 0x2a }
+
+// DeviceName is the interface's name on Linux, and that of the network in HNS on Windows. Each family has its own device, as in flannel, since its outer packets are of that family.
 func DeviceName(four bool) string {
 	if four {
 		return fmt.Sprintf("winkube.%d", VNI)
@@ -79,6 +91,8 @@ const (
 	prefix        = "flannel.alpha.coreos.com/"
 	backendType   = prefix + "backend-type"
 	subnetManager = prefix + "kube-subnet-manager"
+	// mark is ours alone: the hardware address of an end that we announce and whose form does not tell that.
+	mark = "winkube.io/tunnel"
 )
 
 // keys are the annotations of one family.
@@ -100,7 +114,7 @@ type backendData struct {
 func Known(all map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range all {
-		if strings.HasPrefix(k, prefix) {
+		if strings.HasPrefix(k, prefix) || k == mark {
 			out[k] = v
 		}
 	}
@@ -121,12 +135,15 @@ func Annotations(devices []Device, have map[string]string) map[string]string {
 		if overwrite := have[k.overwrite]; overwrite != "" {
 			out[k.public] = overwrite
 		}
+		if !d.MAC.chosen() {
+			out[mark] = d.MAC.String()
+		}
 	}
 	return out
 }
 
 // Changes are what must be written for have to say what want says; nil values are to be removed. What nobody of us wrote, because
-// its hardware address is not one that NewDevice makes, is left to whoever did. Nothing to do is an empty map.
+// its hardware address is neither one that NewDevice makes nor marked, is left to whoever did. Nothing to do is an empty map.
 func Changes(have, want map[string]string) map[string]*string {
 	out := map[string]*string{}
 	for k, v := range want {
@@ -134,12 +151,15 @@ func Changes(have, want map[string]string) map[string]*string {
 			out[k] = &v
 		}
 	}
+	if _, marked := have[mark]; marked && want[mark] == "" {
+		out[mark] = nil
+	}
 	if len(want) > 0 {
 		return out
 	}
 	for _, four := range []bool{true, false} {
 		end, err := parse(have, four)
-		if k := keysOf(four); err == nil && end.MAC[0] == 0x0e && end.MAC[1] == 0x2a {
+		if k := keysOf(four); err == nil && (end.MAC.chosen() || have[mark] == end.MAC.String()) {
 			for _, name := range []string{k.data, k.public, backendType, subnetManager} {
 				if _, there := have[name]; there {
 					out[name] = nil
@@ -182,15 +202,15 @@ func parse(annotations map[string]string, four bool) (End, error) {
 		return End{}, fmt.Errorf("annotation %s has VNI %d; want %d, which is what Windows nodes can have (flannel: \"Backend\": {\"VNI\": %d, \"Port\": %d})",
 			k.data, data.VNI, VNI, VNI, Port)
 	}
-	mac, err := net.ParseMAC(data.VtepMAC)
-	if err != nil || len(mac) != len(MAC{}) {
+	mac, err := ParseMAC(data.VtepMAC)
+	if err != nil {
 		return End{}, fmt.Errorf("annotation %s has VtepMAC %q; want six bytes like 0e:2a:0a:f4:01:00", k.data, data.VtepMAC)
 	}
 	public, err := netip.ParseAddr(annotations[k.public])
 	if err != nil || public.Is4() != four {
 		return End{}, fmt.Errorf("annotation %s is %q; want the node's address", k.public, annotations[k.public])
 	}
-	return End{Public: public, MAC: MAC(mac)}, nil
+	return End{Public: public, MAC: mac}, nil
 }
 
 // usual is how everybody writes the beginning of backendData.

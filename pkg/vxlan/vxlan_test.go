@@ -118,6 +118,43 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// An end of Windows has the hardware address that HNS chose: it is taken back because it is marked, and never that of a flannel.
+func TestChangesOfWindows(t *testing.T) {
+	d := four
+	var err error
+	if d.MAC, err = ParseMAC("00-15-5D-4B-1C-8F"); err != nil {
+		t.Fatal(err)
+	}
+	ours := Annotations([]Device{d}, nil)
+	if end, err := Parse(ours, d.Local); err != nil || end != (End{d.Local, d.MAC}) || ours["winkube.io/tunnel"] != "00:15:5d:4b:1c:8f" {
+		t.Errorf("%v: %+v, %v", ours, end, err)
+	}
+	if got := Known(ours); len(got) != len(ours) {
+		t.Errorf("known are %v", got)
+	}
+	if got := Changes(ours, nil); len(got) != len(ours) {
+		t.Errorf("removed: %v", got)
+	}
+	rebuilt := d
+	rebuilt.MAC[5]++
+	if got := Changes(ours, Annotations([]Device{rebuilt}, nil)); len(got) != 2 || *got["winkube.io/tunnel"] != "00:15:5d:4b:1c:90" {
+		t.Errorf("HNS made the network anew: %v", got)
+	}
+	if got := Changes(ours, Annotations([]Device{four}, nil)); len(got) != 2 || got["winkube.io/tunnel"] != nil {
+		t.Errorf("the host is Linux now: %v", got)
+	}
+	flannels := maps.Clone(ours)
+	flannels["flannel.alpha.coreos.com/backend-data"] = `{"VNI":4096,"VtepMAC":"00:15:5d:11:22:33"}`
+	if got := Changes(flannels, nil); len(got) != 1 {
+		t.Errorf("flannel came after us: only the mark is ours; removed: %v", got)
+	}
+	for _, bad := range []string{"", "00-15-5D", "00:00:00:00:fe:80:00:00"} {
+		if _, err := ParseMAC(bad); err == nil {
+			t.Errorf("%q is taken for a hardware address", bad)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add("vxlan", `{"VNI":4096,"VtepMAC":"0e:2a:0a:f4:01:00"}`, "10.1.0.11")
 	f.Add("vxlan", `{}`, "::ffff:10.1.0.11")
