@@ -32,6 +32,11 @@ const (
 	haproxyAt  = "10.77.0.3"
 	serviceIP  = "10.96.0.10"
 	apiPort    = "6080"
+	// far, behind a namespace's name, is another host, at the end of a link.
+	far      = "-far"
+	farAddr  = "10.78.0.2"
+	nearAddr = "10.78.0.1"
+	linkRate = "1gbit"
 )
 
 // rig is what a run has started.
@@ -102,6 +107,24 @@ func upNamespace(ctx context.Context, name string) error {
 	if out, err := exec.CommandContext(ctx, "ip", "netns", "exec", name, "sh", "-c", script).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot set up namespace %s: %w: %s", name, err, out)
 	}
+	return upLink(ctx, name)
+}
+
+// upLink joins a namespace to another host by a link that carries linkRate.
+func upLink(ctx context.Context, name string) error {
+	_ = exec.CommandContext(ctx, "ip", "netns", "del", name+far).Run()
+	for _, args := range []string{
+		"ip netns add " + name + far, "ip -n " + name + " link add name link type veth peer name link netns " + name + far,
+		"ip -n " + name + " addr add " + nearAddr + "/24 dev link", "ip -n " + name + " link set dev link up",
+		"ip -n " + name + far + " addr add " + farAddr + "/24 dev link", "ip -n " + name + far + " link set dev link up",
+		"ip -n " + name + far + " route add default via " + nearAddr,
+		"tc -n " + name + " qdisc replace dev link root tbf rate " + linkRate + " burst 256kb latency 20ms",
+	} {
+		argv := strings.Fields(args)
+		if out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", args, err, out)
+		}
+	}
 	return nil
 }
 
@@ -169,6 +192,7 @@ func (r *rig) close() {
 		_ = s.Close()
 	}
 	for _, namespace := range r.spaces {
+		_ = exec.Command("ip", "netns", "del", namespace+far).Run()
 		_ = exec.Command("ip", "netns", "del", namespace).Run()
 	}
 	_ = os.RemoveAll(r.dir)
@@ -368,10 +392,14 @@ func (r *rig) answers(ctx context.Context, s side) error {
 }
 
 // client runs one load through a side. It returns its figures, and the processor time in seconds that everybody took for it.
-func (r *rig) client(ctx context.Context, s side, mode string, args ...string) (figures []float64, used float64, err error) {
+func (r *rig) client(ctx context.Context, s side, l load) (figures []float64, used float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*perRound)
 	defer cancel()
-	argv := append([]string{"--net=/run/netns/" + s.namespace, "--", r.self, "traffic-client", mode, s.addr}, args...)
+	namespace := s.namespace
+	if l.link {
+		namespace += far
+	}
+	argv := append([]string{"--net=/run/netns/" + namespace, "--", r.self, "traffic-client", l.mode, s.addr}, l.args...)
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, "nsenter", argv...)
 	cmd.Stderr = &stderr
