@@ -21,6 +21,9 @@ import (
 const (
 	// batchWindow is how long the loop waits for more after a first change: a rollout comes as many small ones.
 	batchWindow = 3 * time.Millisecond
+	// settleTime after the start memory is given back: reading everything takes a multiple of what is kept, and informers and back end let go of
+	// it only when they are done with their part.
+	settleTime = 500 * time.Millisecond
 	// defaultResync is how often everything is compared although nothing changed.
 	defaultResync = 30 * time.Second
 	// Failed routes are tried again after retryFirst, then each time after twice as long, at most retryMax.
@@ -114,7 +117,7 @@ func (l *Loop) Run(ctx context.Context, synced <-chan struct{}) error {
 	case <-synced:
 	}
 	l.step(ctx, nil, true)
-	go debug.FreeOSMemory() // reading everything took a multiple of what is kept
+	defer time.AfterFunc(settleTime, debug.FreeOSMemory).Stop()
 	resync := l.cfg.Clock.NewTicker(l.cfg.Resync)
 	defer resync.Stop()
 	for {
