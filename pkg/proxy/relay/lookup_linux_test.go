@@ -381,3 +381,106 @@ func TestNobodysConnection(t *testing.T) {
 	l.carriers[h.Front(0)] = c
 	l.mu.Unlock()
 }
+
+// TestStorm: a front whose connections nobody can accept any more, as many as they are, fills the queue of one socket. Fronts at the others are connected to.
+func TestStorm(t *testing.T) {
+	needsLookup(t)
+	endpoint := tcpServer(t, whoAndEcho)
+	a := ranged(t, "10.96.0.0/12")
+	if err := os.WriteFile("/proc/sys/net/core/somaxconn", []byte("8"), 0); err != nil { // of this namespace
+		t.Skip(err)
+	}
+	h := &testHost{relay: New(Config{Addresses: a, Clock: clock.RealClock{}})}
+	defer h.relay.Close()
+	var table []proxy.Route
+	for i := range lookupSockets {
+		table = append(table, route(fmt.Sprint("s", i), proxy.ClusterIP, v1.ProtocolTCP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i + 1)}), 80), endpoint))
+	}
+	h.mustSync(t, table...)
+	all := h.relay.plane.(*loops)
+	release := sync.OnceFunc(halt(all))
+	defer release()
+
+	full := func() (count int) {
+		for _, l := range all.lookup.listeners[true] {
+			if info, err := unix.GetsockoptTCPInfo(l.fd, unix.IPPROTO_TCP, unix.TCP_INFO); err != nil {
+				t.Fatal(err)
+			} else if info.Unacked > info.Sacked { // of a socket that listens: how many wait, and how many may
+				count++
+			}
+		}
+		return count
+	}
+	for range 32 {
+		fd, errno := connectSocket(unix.SOCK_STREAM, table[0].Front, netip.Addr{})
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		defer closeSocket(fd)
+	}
+	if got := full(); got != 1 {
+		t.Fatalf("the queues of %d sockets are full, want that of one", got)
+	}
+	var conns []net.Conn
+	for _, r := range table[1:] {
+		conn, err := knock(v1.ProtocolTCP, r.Front)
+		if err != nil {
+			t.Fatalf("%s during a storm at %s: %v", r.Front, table[0].Front, err)
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	release()
+	for i, conn := range conns {
+		if who, err := question(conn); err != nil || who != endpoint {
+			t.Errorf("%s: %s, %v", table[i+1].Front, who, err)
+		}
+	}
+}
+
+// halt has no loop do anything until the function that it returns is called.
+func halt(p *loops) (release func()) {
+	gate := make(chan struct{})
+	halted := make(chan struct{})
+	for _, l := range p.all {
+		l.post(func() {
+			halted <- struct{}{}
+			<-gate
+		})
+		<-halted
+	}
+	return func() { close(gate) }
+}
+
+// TestProgramThatSharesNothing: a program that binds a service's port without SO_REUSEADDR is refused while a connection through the Service is
+// open, as docs/service-proxy.md says, and not longer.
+func TestProgramThatSharesNothing(t *testing.T) {
+	needsLookup(t)
+	endpoint := tcpServer(t, whoAndEcho)
+	a := ranged(t, "10.96.0.0/12")
+	h := &testHost{relay: New(Config{Addresses: a, Clock: clock.RealClock{}})}
+	defer h.relay.Close()
+	r := route("x", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.1:80"), endpoint)
+	h.mustSync(t, r)
+	bind := func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		return unix.Bind(fd, &unix.SockaddrInet4{Port: int(r.Front.Port())})
+	}
+	if err := bind(); err != nil {
+		t.Errorf("with no connection: %v", err)
+	}
+	conn := dialFront(t, r.Front)
+	if _, err := question(conn); err != nil {
+		t.Fatal(err)
+	}
+	if err := bind(); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("with a connection: %v", err)
+	}
+	_ = conn.SetLinger(0) // ends without TIME_WAIT
+	_ = conn.Close()
+	eventually(t, "the port is free again", func() bool { return bind() == nil })
+}
