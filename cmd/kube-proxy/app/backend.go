@@ -66,8 +66,12 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 func (o *options) setHNS(s *settings) {
 	s.hns.DSR = o.enableDSR
 	s.hns.SourceVIP, _ = netip.ParseAddr(o.sourceVIP)
-	if addrs, err := host.NodeAddress(o.bindAddress); err == nil && len(addrs) > 0 { // hnslb says what overlays miss without
-		s.hns.NodeAddr, s.hns.NodeMAC = addrs[0], hardwareAddress(addrs[0])
+	s.hns.Node = func() (netip.Addr, string) {
+		addrs, err := host.NodeAddress(o.bindAddress)
+		if err != nil || len(addrs) == 0 {
+			return netip.Addr{}, "" // hnslb says what overlays miss without
+		}
+		return addrs[0], hardwareAddress(addrs[0])
 	}
 }
 

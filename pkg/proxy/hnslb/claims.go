@@ -13,8 +13,7 @@ import (
 // claims are the wishes of a Table's Services, kept so that a change costs what the changed Services cost. At a front the first in the Table's
 // order wins.
 type claims struct {
-	cfg       *Config
-	network   *hns.Network
+	network   *segment
 	at        map[front][]*wish // sorted
 	byService map[proxy.ServiceName][]front
 	needed    map[netip.Addr]need // by those that win
@@ -26,8 +25,8 @@ type need struct {
 	users    int
 }
 
-func newClaims(cfg *Config, network *hns.Network) claims {
-	return claims{cfg: cfg, network: network, at: map[front][]*wish{}, byService: map[proxy.ServiceName][]front{}, needed: map[netip.Addr]need{}}
+func newClaims(network *segment) claims {
+	return claims{network: network, at: map[front][]*wish{}, byService: map[proxy.ServiceName][]front{}, needed: map[netip.Addr]need{}}
 }
 
 // difference is what to look at after a change.
@@ -60,7 +59,7 @@ func (c *claims) change(want *proxy.Table, changed []proxy.ServiceName) differen
 			c.remove(key, name)
 		}
 		delete(c.byService, name)
-		list, errs := wishes(c.cfg, c.network.Overlay, want.Of(name))
+		list, errs := c.network.wishes(want.Of(name))
 		d.errs = append(d.errs, errs...)
 		for _, w := range list {
 			key := frontOf(&w.lb)
@@ -111,7 +110,7 @@ func (c *claims) use(d *difference, w *wish, by int) {
 	if w == nil {
 		return
 	}
-	for _, e := range endpointsFor(c.cfg, c.network, w) {
+	for _, e := range c.network.endpointsFor(w) {
 		addr := e.Addrs[0]
 		d.addrs[addr] = struct{}{}
 		n := c.needed[addr]

@@ -22,10 +22,44 @@ type Config struct {
 	Client  hns.Client
 	Network string // the HNS network of the pods
 	DSR     bool   // direct server return for cluster IPs
-	// Of overlay networks only: the address from which this node asks, the node's own, and the hardware address behind it.
+	// Of overlay networks only: the address from which this node asks (invalid: hns.SourceVIP of the network's range), and what says the node's own
+	// with the hardware address behind it. Both move to another adapter when HNS makes the network, so that they are asked for with each list; the
+	// zero Addr: not known at the moment.
 	SourceVIP netip.Addr
-	NodeAddr  netip.Addr
-	NodeMAC   string
+	Node      func() (addr netip.Addr, mac string)
+}
+
+// segment is the network of the pods, and the place of this node in it.
+type segment struct {
+	hns.Network
+	dsr       bool
+	sourceVIP netip.Addr // of an overlay, as the following
+	nodeAddr  netip.Addr
+	nodeMAC   string
+}
+
+// segmentOf says what the configuration is on a network that HNS has.
+func segmentOf(cfg *Config, network hns.Network) segment {
+	s := segment{Network: network, dsr: cfg.DSR, sourceVIP: cfg.SourceVIP}
+	if !network.Overlay {
+		return s
+	}
+	if !s.sourceVIP.IsValid() && network.Subnet.IsValid() {
+		s.sourceVIP = hns.SourceVIP(network.Subnet)
+	}
+	if cfg.Node != nil {
+		s.nodeAddr, s.nodeMAC = cfg.Node()
+	}
+	return s
+}
+
+// complete says what an overlay needs and has not.
+func (s *segment) complete() error {
+	if s.Overlay && (!s.sourceVIP.IsValid() || !s.nodeAddr.IsValid() || s.nodeMAC == "") {
+		return fmt.Errorf("HNS network %q is an overlay: want a source VIP (have %s) and the node's address with its hardware address (have %s %q)",
+			s.Name, s.sourceVIP, s.nodeAddr, s.nodeMAC)
+	}
+	return nil
 }
 
 // Balancer implements proxy.Backend.
@@ -34,7 +68,7 @@ type Balancer struct {
 
 	// What HNS has, as last listed and changed since; known: that it can be relied on.
 	known     bool
-	network   hns.Network
+	network   segment
 	endpoints map[netip.Addr]hns.Endpoint
 	balancers map[front]hns.LoadBalancer
 	stray     []hns.LoadBalancer // second ones at a front
@@ -46,12 +80,12 @@ func New(cfg Config) *Balancer { return &Balancer{cfg: cfg} }
 
 // Sync implements proxy.Backend. It is not safe for concurrent use. What it costs grows with the changed Services, unless everything is compared.
 func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
-	whole := changed == nil || !b.known
+	whole := changed == nil || !b.known || b.moved(ctx)
 	if whole {
 		if err := b.list(ctx); err != nil {
 			return err
 		}
-		b.claims = newClaims(&b.cfg, &b.network)
+		b.claims = newClaims(&b.network)
 		changed = servicesOf(want)
 	}
 	b.known = false // until all is done: a half-done change is listed again
@@ -64,8 +98,8 @@ func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 			d.addrs[addr] = struct{}{}
 		}
 	}
-	if b.network.Overlay && len(b.claims.needed) > 0 && (!b.cfg.SourceVIP.IsValid() || !b.cfg.NodeAddr.IsValid() || b.cfg.NodeMAC == "") {
-		return fmt.Errorf("HNS network %q is an overlay: want --source-vip and the node's address with its hardware address", b.network.Name)
+	if err := b.network.complete(); err != nil && len(b.claims.needed) > 0 {
+		return err
 	}
 	errs, err := b.apply(ctx, &d)
 	if err != nil {
@@ -73,6 +107,15 @@ func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 	}
 	b.known = len(errs) == 0
 	return errors.Join(append(d.errs, errs...)...)
+}
+
+// moved says whether an overlay knows other hosts by now: an endpoint is made with the address of the host that has it, which HNS does not change.
+func (b *Balancer) moved(ctx context.Context) bool {
+	if !b.network.Overlay {
+		return false
+	}
+	now, err := b.cfg.Client.Network(ctx, b.cfg.Network)
+	return err != nil || now.ID != b.network.ID || !slices.Equal(now.Remote, b.network.Remote)
 }
 
 // servicesOf are the Services of a Table, which is sorted by them.
@@ -98,7 +141,7 @@ func (b *Balancer) list(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot list HNS load balancers: %w", err)
 	}
-	b.network, b.endpoints, b.balancers, b.stray = network, map[netip.Addr]hns.Endpoint{}, map[front]hns.LoadBalancer{}, nil
+	b.network, b.endpoints, b.balancers, b.stray = segmentOf(&b.cfg, network), map[netip.Addr]hns.Endpoint{}, map[front]hns.LoadBalancer{}, nil
 	of := map[string]string{} // endpoint -> network
 	for _, e := range endpoints {
 		of[e.ID] = e.Network
@@ -169,11 +212,19 @@ func (b *Balancer) createEndpoints(ctx context.Context, d *difference) (map[neti
 	failed := map[netip.Addr]error{}
 	for addr := range d.addrs {
 		n, needed := b.claims.needed[addr]
-		if _, ok := b.endpoints[addr]; ok || !needed {
+		have, ok := b.endpoints[addr]
+		if !needed || ok && !b.network.elsewhere(&have, &n.endpoint) {
 			continue
 		}
+		if ok { // its load balancers get the new one below
+			if err := b.cfg.Client.DeleteEndpoint(ctx, have.ID); err != nil {
+				failed[addr] = fmt.Errorf("cannot remove HNS endpoint %s, which is on another host now: %w", addr, err)
+				continue
+			}
+			delete(b.endpoints, addr)
+		}
 		e := n.endpoint
-		id, err := b.cfg.Client.CreateEndpoint(ctx, b.network, e)
+		id, err := b.cfg.Client.CreateEndpoint(ctx, b.network.Network, e)
 		switch {
 		case errors.Is(err, hns.ErrDown):
 			return nil, err
@@ -229,7 +280,7 @@ func (b *Balancer) serve(ctx context.Context, key front, w *wish, failed map[net
 func (b *Balancer) deleteEndpoints(ctx context.Context, d *difference) (errs []error) {
 	for addr := range d.addrs {
 		e, ok := b.endpoints[addr]
-		if _, needed := b.claims.needed[addr]; !ok || needed || !ours(&b.cfg, &e) {
+		if _, needed := b.claims.needed[addr]; !ok || needed || !b.network.ours(&e) {
 			continue
 		}
 		if err := b.cfg.Client.DeleteEndpoint(ctx, e.ID); err != nil {

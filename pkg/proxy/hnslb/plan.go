@@ -40,7 +40,7 @@ func Serves(r *proxy.Route) bool {
 }
 
 // wishes is what HNS should have for some Routes. Those that it cannot serve, or only in part, are errors.
-func wishes(cfg *Config, overlay bool, routes []proxy.Route) (out []*wish, errs []error) {
+func (s *segment) wishes(routes []proxy.Route) (out []*wish, errs []error) {
 	for _, r := range routes {
 		targets := r.Targets()
 		if len(targets) == 0 {
@@ -56,26 +56,38 @@ func wishes(cfg *Config, overlay bool, routes []proxy.Route) (out []*wish, errs 
 			errs = append(errs, &proxy.RouteError{Route: r,
 				Err: fmt.Errorf("an HNS load balancer has one target port: only endpoints with port %d are used", port)})
 		}
-		out = append(out, &wish{route: r, lb: balancer(cfg, overlay, &r, same), targets: same})
+		out = append(out, &wish{route: r, lb: s.balancer(&r, same), targets: same})
 	}
 	return out, errs
 }
 
 // balancer has the flags that upstream's winkernel proxy gives: direct server return for cluster IPs where it is switched on, and for other
 // kinds when all endpoints are on this node.
-func balancer(cfg *Config, overlay bool, r *proxy.Route, targets []proxy.Endpoint) hns.LoadBalancer {
+func (s *segment) balancer(r *proxy.Route, targets []proxy.Endpoint) hns.LoadBalancer {
 	lb := hns.LoadBalancer{VIP: r.Front.Addr(), IPv6: r.Front.Addr().Is6(), Protocol: protocols[r.Protocol], ExternalPort: r.Front.Port(),
-		InternalPort: targets[0].Addr.Port(), ClientAffinity: r.Affinity > 0, ExternalIP: r.Kind != proxy.ClusterIP, DSR: cfg.DSR}
+		InternalPort: targets[0].Addr.Port(), ClientAffinity: r.Affinity > 0, ExternalIP: r.Kind != proxy.ClusterIP, DSR: s.dsr}
 	if r.Kind != proxy.ClusterIP {
 		lb.DSR = !slices.ContainsFunc(targets, func(e proxy.Endpoint) bool { return !e.Local })
 	}
 	if r.Kind == proxy.NodePort {
 		lb.VIP, lb.LocalRouted = netip.Addr{}, true
 	}
-	if overlay {
-		lb.SourceVIP = cfg.SourceVIP
+	if s.Overlay {
+		lb.SourceVIP = s.asksFrom(targets)
 	}
 	return lb
+}
+
+// asksFrom is the address from which a load balancer of an overlay asks: the node's own where an endpoint is outside of the overlay, which has no way
+// back to the other (kubernetes/kubernetes#79359: the API server's own Service, whose endpoints are nodes).
+func (s *segment) asksFrom(targets []proxy.Endpoint) netip.Addr {
+	for _, target := range targets {
+		inside := target.Local || slices.ContainsFunc(s.Remote, func(other hns.RemoteSubnet) bool { return other.Prefix.Contains(target.Addr.Addr()) })
+		if !inside {
+			return s.nodeAddr
+		}
+	}
+	return s.sourceVIP
 }
 
 // commonPort is the port that most endpoints have; of several the lowest.
@@ -104,46 +116,56 @@ func remoteMAC(addr netip.Addr) string {
 }
 
 // endpointsFor lists the endpoints that a wish needs and that are ours to make.
-func endpointsFor(cfg *Config, network *hns.Network, w *wish) (out []hns.Endpoint) {
+func (s *segment) endpointsFor(w *wish) (out []hns.Endpoint) {
 	for _, target := range w.targets {
 		addr := target.Addr.Addr()
 		if target.Local {
 			continue // the network's maker made it
 		}
 		e := hns.Endpoint{Addrs: []netip.Addr{addr}, MAC: remoteMAC(addr), Remote: true}
-		if network.Overlay {
-			e.Provider = provider(cfg, network, addr)
+		if s.Overlay {
+			e.Provider = s.provider(addr)
 		}
 		out = append(out, e)
 	}
-	if !network.Overlay {
+	if !s.Overlay {
 		return out
 	}
 	if w.route.Kind == proxy.ClusterIP {
-		out = append(out, hns.Endpoint{Addrs: []netip.Addr{w.lb.VIP}, MAC: cfg.NodeMAC, Remote: true, Provider: cfg.NodeAddr})
+		out = append(out, hns.Endpoint{Addrs: []netip.Addr{w.lb.VIP}, MAC: s.nodeMAC, Remote: true, Provider: s.nodeAddr})
 	}
-	return append(out, hns.Endpoint{Addrs: []netip.Addr{cfg.SourceVIP}, MAC: cfg.NodeMAC})
+	return append(out, hns.Endpoint{Addrs: []netip.Addr{s.sourceVIP}, MAC: s.nodeMAC})
 }
 
 // provider is the host that has an address of an overlay; this one for those outside of all remote subnets.
-func provider(cfg *Config, network *hns.Network, addr netip.Addr) netip.Addr {
-	for _, s := range network.Remote {
-		if s.Prefix.Contains(addr) || s.Provider == addr {
-			return s.Provider
+func (s *segment) provider(addr netip.Addr) netip.Addr {
+	for _, other := range s.Remote {
+		if other.Prefix.Contains(addr) || other.Provider == addr {
+			return other.Provider
 		}
 	}
-	return cfg.NodeAddr
+	return s.nodeAddr
 }
 
 // ours says whether an endpoint is one that endpointsFor lists: ours to remove.
-func ours(cfg *Config, e *hns.Endpoint) bool {
+func (s *segment) ours(e *hns.Endpoint) bool {
 	if len(e.Addrs) != 1 {
 		return false
 	}
 	if !e.Remote {
-		return e.Addrs[0] == cfg.SourceVIP && strings.EqualFold(e.MAC, cfg.NodeMAC)
+		return e.Addrs[0] == s.sourceVIP && sameMAC(e.MAC, s.nodeMAC)
 	}
-	return strings.EqualFold(e.MAC, remoteMAC(e.Addrs[0])) || cfg.NodeMAC != "" && strings.EqualFold(e.MAC, cfg.NodeMAC)
+	return sameMAC(e.MAC, remoteMAC(e.Addrs[0])) || s.nodeMAC != "" && sameMAC(e.MAC, s.nodeMAC)
+}
+
+// elsewhere says whether an endpoint of ours leads to another host than it should.
+func (s *segment) elsewhere(have, want *hns.Endpoint) bool {
+	return have.Remote && want.Provider.IsValid() && have.Provider.IsValid() && have.Provider != want.Provider && s.ours(have)
+}
+
+// sameMAC compares hardware addresses in either notation: HNS may answer with dashes to what was given with colons.
+func sameMAC(a, b string) bool {
+	return strings.EqualFold(strings.ReplaceAll(a, ":", "-"), strings.ReplaceAll(b, ":", "-"))
 }
 
 // equal says whether two load balancers do the same.

@@ -135,10 +135,10 @@ func (c *client) Network(_ context.Context, name string) (hns.Network, error) {
 	if len(found) == 0 {
 		return hns.Network{}, hns.ErrNotFound
 	}
-	n := hns.Network{ID: found[0].ID, Name: name, Overlay: found[0].Type == "Overlay"}
+	n := hns.Network{ID: found[0].ID, Name: name, Overlay: found[0].Type == "Overlay", Subnet: netip.MustParsePrefix(found[0].Ipams[0].Subnets[0].IpAddressPrefix)}
 	for _, p := range found[0].Policies {
 		var s struct{ DestinationPrefix, ProviderAddress string }
-		if p.Type == "RemoteSubnetRoute" && json.Unmarshal(p.Settings, &s) == nil {
+		if p.Type == "RemoteSubnetRoute" && json.Unmarshal(p.Settings, &s) == nil { // its MAC is the tunnel's affair
 			n.Remote = append(n.Remote, hns.RemoteSubnet{Prefix: netip.MustParsePrefix(s.DestinationPrefix), Provider: netip.MustParseAddr(s.ProviderAddress)})
 		}
 	}
@@ -150,6 +150,12 @@ func (c *client) Endpoints(context.Context) ([]hns.Endpoint, error) {
 	var out []hns.Endpoint
 	for _, e := range found {
 		one := hns.Endpoint{ID: e.ID, Network: e.HostComputeNetwork, MAC: e.MacAddress, Remote: e.Flags&1 != 0}
+		for _, p := range e.Policies {
+			var s struct{ ProviderAddress string }
+			if p.Type == "ProviderAddress" && json.Unmarshal(p.Settings, &s) == nil {
+				one.Provider = netip.MustParseAddr(s.ProviderAddress)
+			}
+		}
 		for _, config := range e.IpConfigurations {
 			one.Addrs = append(one.Addrs, netip.MustParseAddr(config.IpAddress))
 		}

@@ -93,7 +93,7 @@ func differences(t *testing.T, archive *txtar.Archive) string {
 		case "setup":
 			network = setUp(t, c, string(f.Data))
 			balancer = hnslb.New(hnslb.Config{Client: c, Network: network, DSR: true, SourceVIP: netip.MustParseAddr("10.244.1.254"),
-				NodeAddr: netip.MustParseAddr(nodeIP), NodeMAC: nodeMAC})
+				Node: func() (netip.Addr, string) { return netip.MustParseAddr(nodeIP), nodeMAC }})
 		case "yaml":
 			apply(t, string(f.Data), services, slicesOf)
 		case "state":
