@@ -20,6 +20,8 @@ type Host struct {
 	// Peers are the entries of our tunnel devices. A neighbour entry without its forwarding entry has no Public, one of the latter alone no
 	// Inner.
 	Peers []Peer
+	// TunnelErr is why the Peers, and routes into a tunnel, are not known; nil: they are.
+	TunnelErr error
 }
 
 // Diff is how the host must change. Each list is sorted by destination.
@@ -85,6 +87,12 @@ func Apply(ctx context.Context, t Table, want State) (Diff, error) {
 
 // compare decides how host must change to be as want says.
 func compare(host Host, want State) (d Diff, errs []error) {
+	if host.TunnelErr != nil { // nothing is concluded from it
+		if len(want.Peers) > 0 {
+			errs = append(errs, host.TunnelErr)
+		}
+		want = State{Routes: slices.DeleteFunc(slices.Clone(want.Routes), func(r Route) bool { return r.Device != "" })}
+	}
 	have := make(map[netip.Prefix]Route, len(host.Ours))
 	for _, r := range host.Ours {
 		if _, double := have[r.Dst]; double {

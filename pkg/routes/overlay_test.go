@@ -38,6 +38,7 @@ func TestPlanOverlay(t *testing.T) {
 	dual := announce(node("self", "10.1.0.11", "fd00:1::11", "10.244.0.0/24", "fd00:244::/64"),
 		node("other", "10.1.0.12", "fd00:1::12", "10.244.1.0/24", "fd00:244:0:1::/64"))
 	fmt.Fprintf(&b, "## dual stack\n%s", printed(Plan(Overlay, "self", dual, Options{})))
+	fmt.Fprintf(&b, "## dual stack, seen from Windows\n%s", printed(Plan(Overlay, "self", dual, Options{Tunnel4: true})))
 
 	silent := node("silent", "10.1.0.14", "192.168.4.0/24")
 	flannel := announce(younger(node("flannel", "10.1.0.15", "192.168.5.0/24"), time.Hour))[0]

@@ -42,6 +42,8 @@ const (
 // Options are what a cluster's administrator may choose.
 type Options struct {
 	NextHop NextHop // "" is NodeIP
+	// Tunnel4 says that this host's tunnel carries IPv4 alone: overlays of Windows. Ranges of IPv6 are left out, which is nobody's problem.
+	Tunnel4 bool
 }
 
 // Route is the way to the pods of one other node, in one address family.
@@ -314,6 +316,9 @@ func (p *planner) cutsOff(n *v1.Node, dst netip.Prefix, addrs ...netip.Addr) boo
 
 // tunnel leads dst to the end of n's tunnel. As in flannel, the inner next hop is the first address of the range.
 func (p *planner) tunnel(n *v1.Node, dst netip.Prefix) {
+	if p.opts.Tunnel4 && !dst.Addr().Is4() {
+		return
+	}
 	end, err := vxlan.Parse(n.Annotations, dst.Addr())
 	if err != nil {
 		reason := BadTunnel

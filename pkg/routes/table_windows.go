@@ -8,9 +8,13 @@ import (
 
 	"golang.org/x/sys/windows"
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
+
+	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// table is the host's routing table, by IP helper. Its routes are not persistent: they go with a reboot and come back with the proxy.
+// table is the host's routing table, by IP helper, and the remote subnets of the overlay network that the kubelet makes in HNS. Neither outlives a
+// reboot: both come back with the programs.
 type table struct{}
 
 // NewTable returns the host's routing table.
@@ -41,7 +45,13 @@ func (table) List(context.Context) (Host, error) {
 	if err != nil {
 		return Host{}, fmt.Errorf("cannot read the routing table: %w", err)
 	}
-	var host Host
+	host := listed(rows)
+	listTunnel(&host)
+	return host, nil
+}
+
+// listed sorts the rows of the routing table by whose they are.
+func listed(rows []winipcfg.MibIPforwardRow2) (host Host) {
 	for i := range rows {
 		row := &rows[i]
 		r := Route{Dst: row.DestinationPrefix.Prefix(), Via: row.NextHop.Addr()}
@@ -56,11 +66,44 @@ func (table) List(context.Context) (Host, error) {
 			host.Foreign = append(host.Foreign, r)
 		}
 	}
-	return host, nil
+	return host
+}
+
+// listTunnel adds what HNS has. Where there is no overlay network there are no remote subnets.
+func listTunnel(host *Host) {
+	subnets, err := hns.RemoteSubnets(vxlan.DeviceName(true))
+	none := errors.Is(err, hns.ErrNotFound) || errors.Is(err, hns.ErrOld) || errors.Is(err, hns.ErrNoContainers)
+	if err != nil && !none {
+		host.TunnelErr = err
+	}
+	ours, peers := tunnels(subnets)
+	host.Ours, host.Peers = append(host.Ours, ours...), peers
 }
 
 // Change implements Table.
 func (t table) Change(ctx context.Context, d Diff) error {
+	d, tunnel := split(d)
+	return errors.Join(changeTunnel(tunnel), t.changeTable(ctx, d))
+}
+
+// changeTunnel brings the overlay network to where the Diff leads.
+func changeTunnel(d Diff) error {
+	if d.Empty() {
+		return nil
+	}
+	have, err := hns.RemoteSubnets(vxlan.DeviceName(true))
+	if err != nil {
+		return fmt.Errorf("there is no overlay to lead packets into, the kubelet makes it (--network-mode=overlay): %w", err)
+	}
+	remove, add := hns.ChangedSubnets(have, subnetsAfter(have, d))
+	return hns.ChangeSubnets(vxlan.DeviceName(true), vxlan.VNI, remove, add)
+}
+
+// changeTable does what d says of the routing table.
+func (table) changeTable(ctx context.Context, d Diff) error {
+	if d.Empty() {
+		return nil
+	}
 	if err := available("CreateIpForwardEntry2", "DeleteIpForwardEntry2", "InitializeIpForwardEntry", "GetUnicastIpAddressTable"); err != nil {
 		return err
 	}
@@ -142,19 +185,19 @@ func towards(addrs []winipcfg.MibUnicastIPAddressRow, peer netip.Addr) (winipcfg
 
 // Changes implements Table.
 func (table) Changes(ctx context.Context) (<-chan struct{}, error) {
-	for _, name := range []string{"NotifyRouteChange2", "CancelMibChangeNotify2"} {
-		if err := windows.NewLazySystemDLL("iphlpapi.dll").NewProc(name).Find(); err != nil {
-			return nil, fmt.Errorf("cannot subscribe to route changes: %w", err)
-		}
+	if err := available("NotifyRouteChange2", "CancelMibChangeNotify2"); err != nil {
+		return nil, fmt.Errorf("cannot subscribe to changes: %w", err)
 	}
 	hints := make(chan struct{}, 1)
-	callback, err := winipcfg.RegisterRouteChangeCallback(func(kind winipcfg.MibNotificationType, _ *winipcfg.MibIPforwardRow2) {
-		if kind != winipcfg.MibDeleteInstance {
-			return
-		}
+	tell := func() {
 		select {
 		case hints <- struct{}{}:
 		default:
+		}
+	}
+	callback, err := winipcfg.RegisterRouteChangeCallback(func(kind winipcfg.MibNotificationType, _ *winipcfg.MibIPforwardRow2) {
+		if kind == winipcfg.MibDeleteInstance {
+			tell()
 		}
 	})
 	if err != nil {
@@ -162,5 +205,6 @@ func (table) Changes(ctx context.Context) (<-chan struct{}, error) {
 	}
 	// A callback may still be running when it is unregistered, so hints is left open; ctx ends its reader.
 	context.AfterFunc(ctx, func() { _ = callback.Unregister() })
+	_ = hns.Watch(ctx, tell) // of the overlay network; a Windows that does not tell has none
 	return hints, nil
 }
