@@ -135,6 +135,8 @@ func wrong(verb string, in input, id, netns string) string {
 		return "portMappings " + string(in.RuntimeConfig["portMappings"])
 	case in.Capabilities["bandwidth"] && string(in.RuntimeConfig["bandwidth"]) != `{"ingressRate":1000000,"ingressBurst":100}`:
 		return "bandwidth " + string(in.RuntimeConfig["bandwidth"])
+	case in.Capabilities["dns"] && string(in.RuntimeConfig["dns"]) != `{"servers":["10.96.0.10"],"searches":["svc.cluster.local"],"options":["ndots:5"]}`:
+		return "dns " + string(in.RuntimeConfig["dns"])
 	case len(in.Capabilities) == 0 && len(in.RuntimeConfig) > 0:
 		return "runtimeConfig for a plugin without capabilities"
 	case verb == "CHECK" && in.PrevResult == nil:

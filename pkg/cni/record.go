@@ -25,6 +25,7 @@ type Attachment struct {
 	SandboxID            string        // K8S_POD_INFRA_CONTAINER_ID
 	Ports                []PortMapping `json:",omitempty"`
 	Bandwidth            *Bandwidth    `json:",omitempty"`
+	DNS                  *DNS          `json:",omitempty"` // on Windows, where it is the endpoint's
 	// Borrowed says that Netns is the namespace of another container, which has an Attachment of its own.
 	Borrowed bool
 
@@ -50,6 +51,13 @@ type Bandwidth struct {
 	EgressBurst  int64 `json:"egressBurst,omitempty"`
 }
 
+// DNS is the capability dns (CNI conventions), which win-bridge and win-overlay have.
+type DNS struct {
+	Servers  []string `json:"servers,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
+}
+
 // runtimeConf is the Attachment in libcni's words. libcni hands a capability's arguments only to plugins that have it.
 func (a *Attachment) runtimeConf(netns string) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
@@ -62,6 +70,9 @@ func (a *Attachment) runtimeConf(netns string) *libcni.RuntimeConf {
 	}
 	if a.Bandwidth != nil {
 		rt.CapabilityArgs["bandwidth"] = a.Bandwidth
+	}
+	if a.DNS != nil {
+		rt.CapabilityArgs["dns"] = *a.DNS
 	}
 	return rt
 }

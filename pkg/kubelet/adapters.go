@@ -174,9 +174,12 @@ func (k *Kubelet) withPlugins(cfg Config, parts *network.Parts) error {
 	if err != nil {
 		return err
 	}
-	parts.Plugins, parts.Containers = plugins, k.containers
+	parts.Plugins, parts.Containers, parts.DNS = plugins, k.containers, k.podDNS
 	return nil
 }
+
+// podDNS is asked for pods that are attached, long after the resolver was made.
+func (k *Kubelet) podDNS(p *v1.Pod) (pod.DNS, error) { return k.dns(p) }
 
 // podEvent tells something of a pod.
 func (k *Kubelet) podEvent(namespace, name, uid, kind, reason, message string) {

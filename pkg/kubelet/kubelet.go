@@ -105,6 +105,7 @@ type Kubelet struct {
 	figures  *stats.Collector
 	shutdown *shutdown
 	versions discovery.ServerVersionInterface // of the API server
+	dns      func(*v1.Pod) (pod.DNS, error)   // of the resolver
 	recorder
 }
 
@@ -152,7 +153,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		return nil, err
 	}
 	probes := stats.NewProbes(func() []pod.View { return k.pods.Snapshot() })
-	imageVolumes.resolver, cfg.Source.Client, cfg.Source.Registered = resolver, client, k.registered
+	imageVolumes.resolver, k.dns, cfg.Source.Client, cfg.Source.Registered = resolver, resolver.DNS, client, k.registered
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.ports = newHostPorts(cfg.NodeIPs, k.podEvent)
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{

@@ -95,6 +95,13 @@ func (m *Manager) Attach(ctx context.Context, p *v1.Pod, to pod.Member) error {
 	if a.Bandwidth, err = bandwidth(p.Annotations); err != nil {
 		return err
 	}
+	if m.parts.DNS != nil && m.cfg.Platform.OS == "windows" { // Linux has it in the pod's resolv.conf
+		dns, err := m.parts.DNS(p)
+		if err != nil {
+			return fmt.Errorf("cannot tell the pod's network of its DNS: %w", err)
+		}
+		a.DNS = &cni.DNS{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
+	}
 	_, err = m.parts.Plugins.Add(ctx, a)
 	return err
 }

@@ -52,7 +52,11 @@ func (p *plugins) Add(_ context.Context, a cni.Attachment) ([]netip.Addr, error)
 		return nil, p.broken
 	}
 	p.has[a.ContainerID] = a
-	p.log = append(p.log, fmt.Sprintf("ADD %s of %s/%s to %s in %s, borrowed %t, %d ports", a.ContainerID, a.Namespace, a.Name, a.Netns, a.SandboxID, a.Borrowed, len(a.Ports)))
+	line := fmt.Sprintf("ADD %s of %s/%s to %s in %s, borrowed %t, %d ports", a.ContainerID, a.Namespace, a.Name, a.Netns, a.SandboxID, a.Borrowed, len(a.Ports))
+	if a.DNS != nil {
+		line += fmt.Sprintf(", dns %v search %v options %v", a.DNS.Servers, a.DNS.Searches, a.DNS.Options)
+	}
+	p.log = append(p.log, line)
 	return []netip.Addr{address}, nil
 }
 
@@ -102,11 +106,19 @@ func newPlugged(t *testing.T, cfg Config, clock clock.Clock) (*Manager, *plugins
 	p := &plugins{has: map[string]cni.Attachment{}, loads: make(chan struct{}, 100)}
 	s := &system{}
 	m, err := New(cfg, Parts{Engine: &engine{}, Host: s, Clock: clock, Plugins: p,
-		Containers: func(context.Context) (map[string]bool, error) { return map[string]bool{"box": true}, nil }})
+		Containers: func(context.Context) (map[string]bool, error) { return map[string]bool{"box": true}, nil }, DNS: resolved})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m, p, s
+}
+
+// resolved is the resolver configuration of all pods but those of one namespace.
+func resolved(p *v1.Pod) (pod.DNS, error) {
+	if p.Namespace == "unresolved" {
+		return pod.DNS{}, errors.New("no such file")
+	}
+	return pod.DNS{Servers: []string{"10.96.0.10"}, Searches: []string{p.Namespace + ".svc.cluster.local"}, Options: []string{"ndots:5"}}, nil
 }
 
 func webPod() *v1.Pod {
@@ -125,9 +137,9 @@ func TestAttachByPlugins(t *testing.T) {
 			"ADD box of shop/web to /proc/42/ns/net in box, borrowed false, 1 ports"},
 		{"windows", pod.Platform{OS: "windows", SharedNetwork: true},
 			pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, PID: 42}}, Containers: []pod.Container{{ID: "app", SandboxID: "box", State: pod.Running}}},
-			"ADD box of shop/web to none in box, borrowed false, 1 ports\nADD app of shop/web to container:box in box, borrowed true, 1 ports"},
+			"ADD box of shop/web to none in box, borrowed false, 1 ports, dns [10.96.0.10] search [shop.svc.cluster.local] options [ndots:5]\nADD app of shop/web to container:box in box, borrowed true, 1 ports, dns [10.96.0.10] search [shop.svc.cluster.local] options [ndots:5]"},
 		{"windows without sandboxes", pod.Platform{OS: "windows"}, pod.Observed{Containers: []pod.Container{{ID: "app", State: pod.Running}, {ID: "old", State: pod.Exited}}},
-			"ADD app of shop/web to none in app, borrowed false, 1 ports"},
+			"ADD app of shop/web to none in app, borrowed false, 1 ports, dns [10.96.0.10] search [shop.svc.cluster.local] options [ndots:5]"},
 		{"of another mode", onLinux, pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, Addresses: []netip.Addr{address}}}}, ""},
 		{"has ended", onLinux, pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box"}}}, ""},
 	} {
@@ -164,6 +176,22 @@ func TestAttachByPlugins(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDNSUnknown: a pod of Windows does not start with names that do not resolve.
+func TestDNSUnknown(t *testing.T) {
+	p := webPod()
+	p.Namespace = "unresolved"
+	for _, test := range []struct {
+		platform pod.Platform
+		want     string
+	}{{pod.Platform{OS: "windows"}, "cannot tell the pod's network of its DNS: no such file"}, {onLinux, ""}} {
+		m, plugins, _ := newPlugged(t, Config{Platform: test.platform}, testclock.NewFakeClock(time.Unix(0, 0)))
+		err := m.Attach(t.Context(), p, pod.Member{ID: "app"})
+		if test.want == "" && (err != nil || len(plugins.log) != 1) || test.want != "" && (err == nil || err.Error() != test.want || len(plugins.log) != 0) {
+			t.Errorf("%s: %v; want %q; calls %q", test.platform.OS, err, test.want, plugins.log)
+		}
 	}
 }
 

@@ -75,6 +75,8 @@ type Parts struct {
 	Plugins Plugins
 	// Containers are the ids of all that the engine has of ours; with Plugins.
 	Containers func(ctx context.Context) (map[string]bool, error)
+	// DNS is a pod's resolver configuration, which containers of Windows have from who makes their network. With Plugins; nil: they get none.
+	DNS func(p *v1.Pod) (pod.DNS, error)
 	// PodEvent tells something of a pod. May be nil.
 	PodEvent func(namespace, name, uid, kind, reason, message string)
 	// Changed is called after each attempt to bring about a State, with what Ready says from now on. It must not block. May be nil.

@@ -48,6 +48,12 @@ func (r *Resolver) dns(pod *v1.Pod) (DNS, []dnsWarning, error) {
 	return dns, warnings, nil
 }
 
+// DNS is the pod's resolver configuration, for who gives it to the pod's network (Windows). Warnings are told where its sandbox is made.
+func (r *Resolver) DNS(pod *v1.Pod) (DNS, error) {
+	dns, _, err := r.dns(pod)
+	return dns, err
+}
+
 // readHead reads a file that has just been opened, at most maxConfigFile bytes of it.
 func readHead(file *os.File, err error) (string, error) {
 	if err != nil {
