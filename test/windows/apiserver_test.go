@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// api is as much of an API server as one node asks of it: objects by path, lists that then say nothing more, created and patched.
+// api is as much of an API server as one node asks of it: objects by path, lists that then say nothing more, or with stream what changes, created and patched.
 type api struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -28,6 +28,7 @@ type api struct {
 	changed chan struct{}             // closed and renewed at each change
 	calls   []string
 	version string // of Kubernetes; "": v1.36.3
+	stream  bool   // watches that were asked for initial events go on telling
 }
 
 func newAPI(t *testing.T, objects map[string]runtime.Object) *api {
@@ -103,20 +104,52 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	flusher := w.(http.Flusher)
+	told := map[string]runtime.Object{}
+	var more <-chan struct{} // closed when there is
 	if r.URL.Query().Get("sendInitialEvents") == "true" {
-		a.mu.Lock()
-		for p, object := range a.objects {
-			if strings.HasSuffix(r.URL.Path, resourceOf(p)) {
-				writeEvent(w, "ADDED", object)
-			}
-		}
-		a.mu.Unlock()
+		more = a.tell(w, r.URL.Path, told)
 		kind := map[string]string{"nodes": "Node", "pods": "Pod", "services": "Service", "endpointslices": "EndpointSlice"}[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]
 		writeEvent(w, "BOOKMARK", map[string]any{"kind": kind, "apiVersion": groupVersion(r.URL.Path), "metadata": map[string]any{
 			"resourceVersion": "1", "annotations": map[string]string{metav1.InitialEventsAnnotationKey: "true"}}})
 	}
 	flusher.Flush()
-	<-r.Context().Done()
+	for {
+		select {
+		case <-more:
+		case <-r.Context().Done():
+			return
+		}
+		if a.stream {
+			more = a.tell(w, r.URL.Path, told)
+			flusher.Flush()
+		} else {
+			more = nil
+		}
+	}
+}
+
+// tell writes events of what differs from what was told, which it brings up to date.
+func (a *api) tell(w io.Writer, path string, told map[string]runtime.Object) (more <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for p, object := range a.objects {
+		if !strings.HasSuffix(path, resourceOf(p)) || told[p] == object {
+			continue
+		}
+		kind := "MODIFIED"
+		if told[p] == nil {
+			kind = "ADDED"
+		}
+		writeEvent(w, kind, object)
+		told[p] = object
+	}
+	for p, object := range told {
+		if a.objects[p] == nil {
+			writeEvent(w, "DELETED", object)
+			delete(told, p)
+		}
+	}
+	return a.changed
 }
 
 func (a *api) create(w http.ResponseWriter, path string, body []byte) {
@@ -154,10 +187,13 @@ func (a *api) update(w http.ResponseWriter, method, path string, body []byte) {
 	writeJSON(w, http.StatusOK, object)
 }
 
+// store puts an object at its path; nil removes what is there.
 func (a *api) store(path string, object runtime.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.objects[path] = object
+	if a.objects[path] = object; object == nil {
+		delete(a.objects, path)
+	}
 	close(a.changed)
 	a.changed = make(chan struct{})
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
-var update = flag.Bool("update", false, "write what the programs print into docs/windows.md")
+var update = flag.Bool("update", false, "write what the programs print into docs/windows.md, and golden states")
 
 // page is docs/windows.md.
 const page = "../../docs/windows.md"

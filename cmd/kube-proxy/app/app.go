@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,6 +157,7 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 	if err != nil {
 		return nil, o.file.Located(err)
 	}
+	o.proxyMode = cmp.Or(o.proxyMode, s.config.Mode)
 	if s.config.Effective, err = o.effective(fs); err != nil {
 		return nil, err
 	}
@@ -221,7 +223,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
 		Client:  client,
 		Backend: func(h kubeproxy.Host) proxy.Backend { return s.newBackEnd(h, sys, addresses) },
-		Routes: routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop}},
+		Routes: routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop, Tunnel4: s.windows}},
 			routes.Parts{Table: table, Clock: clock.RealClock{}, Problem: func(p routes.Problem) {
 				events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
 			}, Here: s.tellKubelet}),

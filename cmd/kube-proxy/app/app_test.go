@@ -120,6 +120,9 @@ func TestMistakes(t *testing.T) {
 		{"--master=x --userspace-backend=portproxy", "want relay", linux},
 		{"--master=x --proxy-mode=kernelspace", "--network-name or KUBE_NETWORK", windows},
 		{"--master=x --proxy-mode=kernelspace --network-name=cbr0", "build 14393) has no load balancers", server2016},
+		{"--master=x --network-mode=overlay", "build 14393) knows no subnets of other nodes, that of build 17763 (Server 2019, with the updates from KB4489899 on) does; want host-gateway", server2016},
+		{"--master=x --network-mode=overlay --proxy-mode=userspace", "--proxy-mode=userspace: pods of an overlay of Windows (--network-mode=overlay) reach Services by HNS load balancers alone; want kernelspace", windows},
+		{"--master=x --network-mode=overlay --proxy-mode=ipvs", "--proxy-mode=ipvs: want userspace, or on Windows kernelspace", windows},
 	} {
 		o, _ := parse(t, strings.Fields(c.args)...)
 		if _, err := o.settings(c.facts); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -129,6 +132,31 @@ func TestMistakes(t *testing.T) {
 	o, _ := parse(t, "--master=x", "--userspace-backend=portproxy")
 	if s, err := o.settings(server2016); err != nil || s.backEnd != byPortProxy {
 		t.Errorf("port proxy rules on Windows: %v %v", s, err)
+	}
+}
+
+// TestOverlay: on Windows the one flag is enough, and what was named wins.
+func TestOverlay(t *testing.T) {
+	t.Setenv(envInterface, "")
+	t.Setenv("KUBE_NETWORK", "")
+	for _, c := range []struct {
+		args, backEnd, network, vip string
+		facts                       host.Facts
+	}{
+		{"--master=x", byHNS, "winkube.4096", "invalid IP", windows},
+		{"--master=x --proxy-mode=kernelspace --network-name=mine --source-vip=10.244.1.9", byHNS, "mine", "10.244.1.9", windows},
+		{"--cleanup", byHNS, "winkube.4096", "invalid IP", windows},
+		{"--cleanup --proxy-mode=userspace", byRelay, "winkube.4096", "invalid IP", windows},
+		{"--master=x", byRelay, "", "invalid IP", linux},
+	} {
+		o, _ := parse(t, strings.Fields("--network-mode=overlay "+c.args)...)
+		s, err := o.settings(c.facts)
+		if err != nil || s.backEnd != c.backEnd || s.hns.Network != c.network || s.hns.SourceVIP.String() != c.vip || s.mode != routes.Overlay {
+			t.Errorf("%s on %s: %v, %+v", c.args, c.facts.OS, err, s)
+		}
+		if want := map[string]string{byHNS: "kernelspace", byRelay: "userspace"}[c.backEnd]; err == nil && s.config.Mode != want {
+			t.Errorf("%s on %s: mode %s, want %s", c.args, c.facts.OS, s.config.Mode, want)
+		}
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/hnslb"
 	"github.com/winkube/winkube/pkg/proxy/portproxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/routes"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // The back ends, by the flags that choose them. What portproxy and hnslb cannot do is relayed.
@@ -35,19 +37,26 @@ const firstHNSBuild = 17763
 // setBackEnd chooses the back end.
 func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	windows := facts.OS == "windows"
+	mode := cmp.Or(o.proxyMode, "userspace")
 	s.config.Mode, s.backEnd = "userspace", o.userspaceBackend
 	if windows && facts.WindowsBuild >= firstHNSBuild {
 		s.hns.Network = cmp.Or(o.networkName, os.Getenv("KUBE_NETWORK"))
+	}
+	if windows && s.mode == routes.Overlay {
+		mode = cmp.Or(o.proxyMode, "kernelspace")
+		if err := o.setOverlay(s, facts); err != nil {
+			return err
+		}
 	}
 	switch {
 	case s.backEnd != byRelay && s.backEnd != byPortProxy:
 		return fmt.Errorf("--userspace-backend=%s: want relay or portproxy", s.backEnd)
 	case s.backEnd == byPortProxy && !windows:
 		return fmt.Errorf("--userspace-backend=portproxy: port proxy rules are of Windows; want relay")
-	case o.proxyMode == "" || o.proxyMode == "userspace":
+	case mode == "userspace":
 		return nil
-	case o.proxyMode != "kernelspace":
-		return fmt.Errorf("--proxy-mode=%s: want userspace, or on Windows kernelspace", o.proxyMode)
+	case mode != "kernelspace":
+		return fmt.Errorf("--proxy-mode=%s: want userspace, or on Windows kernelspace", mode)
 	case !windows:
 		s.backEnd = byRelay // see notes
 		return nil
@@ -62,10 +71,25 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	return nil
 }
 
+// setOverlay checks what an overlay of Windows takes: pods on it send to Services through the virtual switch, where they meet its load balancers and
+// no socket of their host.
+func (o *options) setOverlay(s *settings, facts host.Facts) error {
+	switch {
+	case o.cleanup: // whatever was there
+	case facts.WindowsBuild < firstHNSBuild:
+		return fmt.Errorf("--network-mode=overlay: the HNS of this Windows (build %d) knows no subnets of other nodes, that of build %d (Server 2019, with the updates from KB4489899 on) does; want host-gateway or upstream",
+			facts.WindowsBuild, firstHNSBuild)
+	case o.proxyMode == "userspace":
+		return fmt.Errorf("--proxy-mode=userspace: pods of an overlay of Windows (--network-mode=overlay) reach Services by HNS load balancers alone; want kernelspace, which is the default there")
+	}
+	s.hns.Network = cmp.Or(s.hns.Network, vxlan.DeviceName(true))
+	return nil
+}
+
 // setHNS reads what HNS load balancers need beside the network's name; an --source-vip that is no address was refused before.
 func (o *options) setHNS(s *settings) {
 	s.hns.DSR = o.enableDSR
-	s.hns.SourceVIP, _ = netip.ParseAddr(o.sourceVIP)
+	s.hns.SourceVIP, _ = netip.ParseAddr(o.sourceVIP) // "": hnslb finds it
 	s.hns.Node = func() (netip.Addr, string) {
 		addrs, err := host.NodeAddress(o.bindAddress)
 		if err != nil || len(addrs) == 0 {

@@ -112,7 +112,7 @@ metricsBindAddress: 127.0.0.1:1
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"kind: KubeProxyConfiguration", "burst: 7", "qps: 50.5", "oomScoreAdj: -999", "udpStreamTimeout: 1m30s", "- 10.0.0.0/8", "A: true", "B: false", "mode: userspace"} {
+	for _, part := range []string{"kind: KubeProxyConfiguration", "burst: 7", "qps: 50.5", "oomScoreAdj: -999", "udpStreamTimeout: 1m30s", "- 10.0.0.0/8", "A: true", "B: false", `mode: ""`} {
 		if !strings.Contains(string(data), part) {
 			t.Errorf("no %s in\n%s", part, data)
 		}

@@ -59,7 +59,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the Node (default: the host's name in lower case)")
 	fs.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "`address` of this node; 0.0.0.0 and :: leave both families to the cluster")
 
-	fs.StringVar(&o.proxyMode, "proxy-mode", "userspace", "userspace: connections are relayed by this program, on every system; kernelspace: by HNS load balancers of Windows")
+	fs.StringVar(&o.proxyMode, "proxy-mode", "", "userspace: connections are relayed by this program, on every system; kernelspace: by HNS load balancers of Windows (default: userspace, on Windows with --network-mode=overlay kernelspace)")
 	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`who` relays in userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
 	fs.StringSliceVar(&o.nodePortAddresses, "nodeport-addresses", nil, "`ranges` of this host's addresses that serve node ports; primary: those of the Node (default: all)")
 	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods, or two of both families with a comma between")
@@ -78,8 +78,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 	fs.BoolVar(&o.initOnly, "init-only", false, "end at once: nothing needs more rights at the start than later")
 
-	fs.StringVar(&o.networkName, "network-name", "", "HNS network of the pods ($KUBE_NETWORK); for kernelspace")
-	fs.StringVar(&o.sourceVIP, "source-vip", "", "`address` for traffic to other nodes in overlay networks; for kernelspace")
+	fs.StringVar(&o.networkName, "network-name", "", "HNS network of the pods ($KUBE_NETWORK); for kernelspace (default with --network-mode=overlay: the network that the kubelet makes)")
+	fs.StringVar(&o.sourceVIP, "source-vip", "", "`address` for traffic to other nodes in overlay networks; for kernelspace (default: the third of this node's range, which the kubelet gives to no pod)")
 	fs.BoolVar(&o.enableDSR, "enable-dsr", false, "direct server return; for kernelspace")
 	fs.StringToStringVar(&o.featureGates, "feature-gates", nil, "`name=true,...`; noted and ignored")
 	addRetiredFlags(fs)

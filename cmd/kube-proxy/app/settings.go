@@ -41,10 +41,13 @@ func (o *options) settings(facts host.Facts) (*settings, error) {
 		return nil, fmt.Errorf("--hostname-override=%s: want a node name such as node1.example.com", name)
 	}
 	s.config = kubeproxy.Config{Node: proxy.NodeInfo{Name: name}, Profiling: o.profiling, ConfigSync: o.configSync, Resync: o.resync}
+	if err := o.setModes(s); err != nil {
+		return nil, err
+	}
 	if err := o.setBackEnd(s, facts); err != nil {
 		return nil, err
 	}
-	for _, check := range []func(*settings) error{o.setModes, o.setTimes, o.setRanges, o.setServers} {
+	for _, check := range []func(*settings) error{o.setTimes, o.setRanges, o.setServers} {
 		if err := check(s); err != nil {
 			return nil, err
 		}
@@ -59,9 +62,6 @@ func (o *options) setModes(s *settings) error {
 	var err error
 	if s.mode, err = routes.ParseMode(o.networkMode); err != nil {
 		return fmt.Errorf("--network-mode: %w", err)
-	}
-	if s.mode == routes.Overlay && s.windows {
-		return fmt.Errorf("--network-mode=overlay: not on Windows yet; want host-gateway or upstream")
 	}
 	switch o.nextHop {
 	case "node":
