@@ -7,8 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The calls of the data plane never wait, so they go without telling Go's scheduler that they might: that would cost as much as the
-// shorter of them.
+// The calls of the data plane do not wait, or only for as long as they are told, so they go without telling Go's scheduler that they might: that
+// would cost as much as the shorter of them.
+
+// epollWait waits up to that many milliseconds.
+func epollWait(epoll int, events []unix.EpollEvent, milliseconds int) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), uintptr(milliseconds), 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), 0
+}
 
 // receive reads from a socket; no bytes and no error: its other end has ended.
 func receive(fd int, p []byte) (int, unix.Errno) {

@@ -13,6 +13,9 @@ import (
 
 const (
 	maxEvents = 128
+	// briefly is how long a loop waits for events before its processor is given to others, in milliseconds: the least that epoll_wait knows, and
+	// far longer than a busy loop waits.
+	briefly = 1
 	// edge: the kernel tells once what has become possible, so nothing needs to be asked for or taken back while a connection lives.
 	edge = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 	// shared: of the loops that listen on one socket one is woken.
@@ -133,7 +136,7 @@ func (l *loop) run() {
 	defer close(l.done)
 	events := make([]unix.EpollEvent, maxEvents)
 	for !l.ended {
-		n, err := unix.EpollWait(l.epoll, events, l.patience())
+		n, err := l.wait(events)
 		if err != nil && err != unix.EINTR {
 			klog.ErrorS(err, "Cannot wait for events of sockets")
 			break
@@ -164,6 +167,26 @@ func (l *loop) run() {
 		}
 	}
 	_, _ = unix.Close(l.epoll), unix.Close(l.wake)
+}
+
+// wait returns the next events. Where there are some within briefly, Go's scheduler is not told that this thread waits: it would take the
+// processor away, for a goroutine that is not there, and wake a thread to watch over that, thousands of times a second. See addProcessors.
+func (l *loop) wait(events []unix.EpollEvent) (int, error) {
+	patience := l.patience()
+	first := briefly
+	if patience >= 0 {
+		first = min(patience, briefly)
+	}
+	n, errno := epollWait(l.epoll, events, first)
+	switch {
+	case errno == unix.EINTR: // by the scheduler or the garbage collector, which want this goroutine to stop for a moment
+		return 0, nil
+	case errno != 0:
+		return 0, errno
+	case n > 0 || first == patience:
+		return n, nil
+	}
+	return unix.EpollWait(l.epoll, events, patience)
 }
 
 // patience is how long to wait for events, in milliseconds; -1: until there is one.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -35,16 +36,38 @@ func (p *loops) start() error {
 		return nil
 	}
 	p.ports = preparePorts()
-	for i := range min(runtime.GOMAXPROCS(0), maxLoops) {
+	for i := range min(processors(), maxLoops) {
 		l, err := newLoop(i)
 		if err != nil {
 			p.close()
 			return err
 		}
 		p.all = append(p.all, l)
+		addProcessors(1)
 		go l.run()
 	}
 	return nil
+}
+
+// added are processors of Go's scheduler (GOMAXPROCS) beyond the machine's, one for each loop: it keeps one while it waits for the next event, and
+// everybody else has as many as without loops.
+var added struct {
+	sync.Mutex
+	n int
+}
+
+func addProcessors(n int) {
+	added.Lock()
+	defer added.Unlock()
+	added.n += n
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n)
+}
+
+// processors are those of the machine that this program may use.
+func processors() int {
+	added.Lock()
+	defer added.Unlock()
+	return runtime.GOMAXPROCS(0) - added.n
 }
 
 func (p *loops) check() {
@@ -60,6 +83,7 @@ func (p *loops) close() {
 	}
 	for _, l := range p.all {
 		l.close()
+		addProcessors(-1)
 	}
 	p.all = nil
 }
