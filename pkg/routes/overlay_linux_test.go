@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -109,5 +110,24 @@ func BenchmarkKernelOverlay1000(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
+	}
+}
+
+// BenchmarkKernelChange1000 is one node of a thousand that gets another address, with planning and listing.
+func BenchmarkKernelChange1000(b *testing.B) {
+	for _, mode := range []Mode{HostGateway, Overlay} {
+		b.Run(string(mode), func(b *testing.B) {
+			tab := namespace(b, "172.16.0.1/16")
+			tunnel(b)
+			nodes := announce(thousand()...)
+			for i := 0; b.Loop(); i++ {
+				moved := fmt.Sprintf("172.16.200.%d", i%250+1)
+				nodes[500].Status.Addresses[0].Address, nodes[500].Annotations["flannel.alpha.coreos.com/public-ip"] = moved, moved
+				state, _ := Plan(mode, "n0000", nodes, Options{})
+				if d, err := Apply(b.Context(), tab, state); err != nil || i > 0 && len(d.Replace)+len(d.SetPeers) != 1 {
+					b.Fatalf("%+v, %v", d, err)
+				}
+			}
+		})
 	}
 }

@@ -2,14 +2,16 @@ package routes
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -19,6 +21,7 @@ import (
 // table is the main routing table of one network namespace, by netlink.
 type table struct {
 	handle *netlink.Handle
+	dumps  *nl.SocketHandle
 	ns     netns.NsHandle
 
 	mu      sync.Mutex
@@ -35,7 +38,12 @@ func NewTable() (Table, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot open netlink: %w", err), ns.Close())
 	}
-	return &table{handle: h, ns: ns}, nil
+	socket, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		h.Close()
+		return nil, errors.Join(fmt.Errorf("cannot open netlink: %w", err), ns.Close())
+	}
+	return &table{handle: h, dumps: &nl.SocketHandle{Socket: socket}, ns: ns}, nil
 }
 
 // List implements Table.
@@ -46,20 +54,19 @@ func (t *table) List(context.Context) (Host, error) {
 		return Host{}, err
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := t.handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		err := t.dump(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family)}}, func(m []byte) {
+			r, ok := parseRoute(m, family)
+			r.Device = names[r.link]
+			switch {
+			case !ok:
+			case r.protocol == Protocol:
+				host.Ours = append(host.Ours, r.Route)
+			case r.metric == metric(family): // others with that metric would collide; with any other they stand beside ours
+				host.Foreign = append(host.Foreign, r.Route)
+			}
+		})
 		if err != nil {
 			return Host{}, fmt.Errorf("cannot list the main routing table: %w", err)
-		}
-		host.Ours = slices.Grow(host.Ours, len(list))
-		for _, r := range list {
-			route := Route{Dst: prefix(r.Dst), Via: addr(r.Gw), Src: addr(r.Src), Device: names[r.LinkIndex]}
-			switch {
-			case !route.Dst.IsValid():
-			case r.Protocol == Protocol:
-				host.Ours = append(host.Ours, route)
-			case r.Priority == metric(family): // others with that metric would collide; with any other they stand beside ours
-				host.Foreign = append(host.Foreign, route)
-			}
 		}
 	}
 	addrs, err := t.handle.AddrList(nil, netlink.FAMILY_ALL)
@@ -87,11 +94,11 @@ func (t *table) listPeers(host *Host) (map[int]string, error) {
 		}
 		index := link.Attrs().Index
 		names[index], indices[index] = name, true
-		forwards, err := t.handle.NeighList(index, unix.AF_BRIDGE)
+		forwards, err := t.entries(index, unix.AF_BRIDGE)
 		if err != nil {
 			return nil, fmt.Errorf("cannot list the forwarding entries of %s: %w", name, err)
 		}
-		neighbours, err := t.handle.NeighList(index, family)
+		neighbours, err := t.entries(index, family)
 		if err != nil {
 			return nil, fmt.Errorf("cannot list the neighbours of %s: %w", name, err)
 		}
@@ -103,23 +110,33 @@ func (t *table) listPeers(host *Host) (map[int]string, error) {
 	return names, nil
 }
 
+// entries are those of one family on an interface.
+func (t *table) entries(index, family int) (out []entry, err error) {
+	header := &netlink.Ndmsg{Family: uint8(family), Index: uint32(index)}
+	err = t.dump(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, header, func(m []byte) {
+		if e, ok := parseEntry(m, family); ok && e.link == index {
+			out = append(out, e)
+		}
+	})
+	return out, err
+}
+
 // peers joins both kinds of entries by their hardware address.
-func peers(device string, forwards, neighbours []netlink.Neigh) (out []Peer) {
+func peers(device string, forwards, neighbours []entry) (out []Peer) {
 	public := make(map[vxlan.MAC]netip.Addr, len(forwards))
 	for _, f := range forwards {
-		if len(f.HardwareAddr) == len(vxlan.MAC{}) && f.IP != nil {
-			public[vxlan.MAC(f.HardwareAddr)] = addr(f.IP)
+		if f.addr.IsValid() {
+			public[f.mac] = f.addr
 		}
 	}
 	seen := make(map[vxlan.MAC]bool, len(neighbours))
 	out = make([]Peer, 0, len(neighbours))
 	for _, n := range neighbours {
-		if n.State&netlink.NUD_PERMANENT == 0 || len(n.HardwareAddr) != len(vxlan.MAC{}) || n.IP.IsMulticast() {
+		if !n.permanent || n.addr.IsMulticast() {
 			continue
 		}
-		mac := vxlan.MAC(n.HardwareAddr)
-		seen[mac] = true
-		out = append(out, Peer{Device: device, Inner: addr(n.IP), MAC: mac, Public: public[mac]})
+		seen[n.mac] = true
+		out = append(out, Peer{Device: device, Inner: n.addr, MAC: n.mac, Public: public[n.mac]})
 	}
 	for mac, p := range public {
 		if !seen[mac] {
@@ -315,14 +332,6 @@ func (t *table) tunnel(index int) bool {
 	return t.tunnels[index]
 }
 
-func prefix(n *net.IPNet) netip.Prefix {
-	if n == nil {
-		return netip.Prefix{}
-	}
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(addr(n.IP), bits)
-}
-
 func addr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
@@ -337,4 +346,100 @@ func ip(a netip.Addr) net.IP {
 
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// dump asks the kernel for everything of a kind, in one request, and calls each with one message after the other (rtnetlink(7)). They are read field
+// by field: each change lists a thousand entries of three kinds, and the library makes objects of all that stands in them.
+func (t *table) dump(ask int, answer uint16, header nl.NetlinkRequestData, each func(message []byte)) error {
+	request := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
+	request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: t.dumps}
+	request.AddData(header)
+	return request.ExecuteIter(unix.NETLINK_ROUTE, answer, func(message []byte) bool {
+		each(message)
+		return true
+	})
+}
+
+// attributes are those behind a message's header. What is cut off is the end.
+func attributes(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofRtAttr {
+			size, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK
+			if size < unix.SizeofRtAttr || size > len(b) || !yield(kind, b[unix.SizeofRtAttr:size]) {
+				return
+			}
+			b = b[min((size+3)&^3, len(b)):] // they begin at multiples of 4
+		}
+	}
+}
+
+// found is a route of the main table as the kernel tells it.
+type found struct {
+	Route            // Device unknown
+	protocol, metric int
+	link             int
+}
+
+// parseRoute reads a message of type RTM_NEWROUTE (struct rtmsg and attributes); false: it is none of the main table and the family.
+func parseRoute(m []byte, family int) (r found, ok bool) {
+	if len(m) < unix.SizeofRtMsg || int(m[0]) != family || m[4] != unix.RT_TABLE_MAIN || binary.NativeEndian.Uint32(m[8:])&unix.RTM_F_CLONED != 0 {
+		return r, false
+	}
+	dst := netip.IPv4Unspecified() // what a default route leaves out
+	if family == netlink.FAMILY_V6 {
+		dst = netip.IPv6Unspecified()
+	}
+	r.protocol = int(m[5])
+	for kind, value := range attributes(m[unix.SizeofRtMsg:]) {
+		switch kind {
+		case unix.RTA_DST:
+			dst = addr(value)
+		case unix.RTA_GATEWAY:
+			r.Via = addr(value)
+		case unix.RTA_PREFSRC:
+			r.Src = addr(value)
+		case unix.RTA_OIF:
+			r.link = number(value)
+		case unix.RTA_PRIORITY:
+			r.metric = number(value)
+		}
+	}
+	r.Dst = netip.PrefixFrom(dst, int(m[1]))
+	return r, r.Dst.IsValid()
+}
+
+// entry is one of an interface's neighbours, or of its forwarding table.
+type entry struct {
+	link      int
+	addr      netip.Addr // of the neighbour, or where frames go; invalid: none
+	mac       vxlan.MAC
+	permanent bool
+}
+
+// parseEntry reads a message of type RTM_NEWNEIGH (struct ndmsg and attributes); false: it is none of the family, or not of Ethernet.
+func parseEntry(m []byte, family int) (e entry, ok bool) {
+	if len(m) < unix.SizeofNdMsg || int(m[0]) != family {
+		return e, false
+	}
+	e.link = number(m[4:8])
+	e.permanent = binary.NativeEndian.Uint16(m[8:])&netlink.NUD_PERMANENT != 0
+	for kind, value := range attributes(m[unix.SizeofNdMsg:]) {
+		switch kind {
+		case unix.NDA_DST:
+			e.addr = addr(value)
+		case unix.NDA_LLADDR:
+			if ok = len(value) == len(e.mac); ok {
+				e.mac = vxlan.MAC(value)
+			}
+		}
+	}
+	return e, ok
+}
+
+// number reads an int of 32 bits, 0 where there is none.
+func number(b []byte) int {
+	if len(b) < 4 {
+		return 0
+	}
+	return int(int32(binary.NativeEndian.Uint32(b)))
 }
