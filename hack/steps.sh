@@ -1,6 +1,8 @@
-# Sourced: step NAME COMMAND... runs a command, prints one line with its time, and on failure what failed, the end of its log and where the rest is.
+# Sourced: step NAME COMMAND... runs a command, prints one line with its time and what its processes used of the processors, and on failure what
+# failed, the end of its log and where the rest is. Each step is a line in the account, which `account` prints.
 logs=_output/logs/$(basename "$0" .sh)
 mkdir -p "$logs"
+: >"$logs/account"
 
 step() {
 	local name=$1 start=$SECONDS log
@@ -9,7 +11,7 @@ step() {
 	printf '[%4d s] %-34s ' "$SECONDS" "$name"
 	local code=0
 	set +e # a command in a condition would not stop at its first failing line
-	(set -e; "$@") >"$log" 2>&1
+	measured "$name" "$@" >"$log" 2>&1
 	code=$?
 	set -e
 	if [ $code = 0 ]; then
@@ -23,3 +25,33 @@ step() {
 	echo "the whole log: $log"
 	exit 1
 }
+
+# measured NAME COMMAND... runs a command, stopping at the first line of it that fails, and adds it to the account.
+measured() {
+	local name=$1 start=$SECONDS code=0 TIMEFORMAT='%R %U %S' times=$logs/times.$BASHPID
+	shift
+	{
+		time {
+			(
+				set -e
+				"$@"
+			) 2>&3 3>&-
+		}
+	} 3>&2 2>"$times"
+	code=$?
+	printf '%s\t%s\t%s\n' "$start" "$(cat "$times")" "$name" >>"$logs/account"
+	rm -f "$times"
+	return $code
+}
+
+# account prints when each part began and what it took, and what the machine's processors did meanwhile.
+account() {
+	printf '\n%-44s %8s %8s %12s\n' 'seconds' began took 'processors*'
+	sort -n "$logs/account" | awk -F'\t' '{split($2, t, " "); printf "%-44s %8d %8.0f %12.0f\n", $3, $1, t[1], t[2] + t[3]}'
+	printf '%-44s %8s %8d %12d\n' "all, by all of the machine's processes" '' "$SECONDS" $(($(busy) - busy_before))
+	echo "* of a part's own processes: Wine's server, engines and containers are in the last line alone, and so is what others did here"
+}
+
+# busy is how many seconds the machine's processors have worked since it started: user, nice, system, irq, softirq of proc_stat(5).
+busy() { awk -v hz="$(getconf CLK_TCK)" '/^cpu / {printf "%d\n", ($2 + $3 + $4 + $7 + $8) / hz}' /proc/stat; }
+busy_before=$(busy)

@@ -31,7 +31,7 @@ const BootstrapToken = "abcdef.0123456789abcdef"
 
 func (c *Cluster) newJoiner() *Host {
 	host := c.newHost("joiner", netip.MustParseAddr("172.30.0.16"))
-	host.number = 6 // after a third node and those for Windows
+	host.number = 8 // after a third node and those for Windows
 	host.ownMounts = true
 	host.processes = []*Process{
 		{Name: "containerd", host: host, argv: host.containerdArgv},

@@ -55,7 +55,7 @@ type Cluster struct {
 	spare   []*Host // the third where there are two
 	Peer    *Host   // of UpPeer
 	Joiner  *Host   // of UpJoiner
-	Windows []*Host // of UpWindows: win1, win2
+	Windows []*Host // of UpWindows: win1 to win4
 
 	// EngineAPI is the engine that kubelets shall see, one of EngineAPIs; "": their own engine as it is. It acts on
 	// the next Up. New takes it from ENGINE_API in the environment.

@@ -9,7 +9,7 @@ import (
 // A host for Windows has an engine and no agent: test/windows runs kubelet.exe and proxy.exe there, under Wine.
 
 func (c *Cluster) newWindows() (hosts []*Host) {
-	for i, addr := range []string{"172.30.0.13", "172.30.0.14"} {
+	for i, addr := range []string{"172.30.0.13", "172.30.0.14", "172.30.0.17", "172.30.0.18"} {
 		host := c.newHost(fmt.Sprintf("win%d", i+1), netip.MustParseAddr(addr))
 		host.number = len(c.Nodes) + len(c.spare) + 1 + i
 		host.processes = []*Process{

@@ -146,6 +146,7 @@ func TestBadInputs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a minute: make test-windows runs it")
 	}
+	t.Parallel()
 	w, p := simulated(t, server2022)
 	for i, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
@@ -219,6 +220,7 @@ func TestNoContainers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-windows runs it")
 	}
+	t.Parallel()
 	p := rig.Test(t, server2022)
 	h := &badHost{T: t, Prefix: p, api: newBadAPI(t, nil)}
 	engine := dockertest.New(onWindows)

@@ -82,7 +82,7 @@ const bridge = `{"Name":"cbr0","Type":"L2Bridge","Ipams":[{"Subnets":[{"IpAddres
 // beside them, and that --cleanup leaves nothing of it.
 func TestProxyBackEnds(t *testing.T) {
 	kernelspace := []string{"--proxy-mode=kernelspace", "--network-name=cbr0"}
-	for _, test := range []struct {
+	for i, test := range []struct {
 		build int
 		args  []string
 		want  string
@@ -94,6 +94,8 @@ func TestProxyBackEnds(t *testing.T) {
 		{26100, kernelspace, "load balancer 10.96.0.10 tcp 80 to 8080"},
 	} {
 		t.Run(fmt.Sprint(test.build, test.args[0]), func(t *testing.T) {
+			t.Parallel()
+			address := fmt.Sprintf("127.77.1.%d", i+1) // of the machine, which all share
 			w, p := simulated(t, test.build)
 			if strings.Contains(test.args[0], "kernelspace") {
 				if result, _, _ := w.HNS.Call("HcnCreateNetwork", []string{"00000000-0000-0000-0000-000000000000", bridge}); result != 0 {
@@ -105,13 +107,13 @@ func TestProxyBackEnds(t *testing.T) {
 			served(objects, "web", "10.96.0.10", 80, "10.244.2.7:8080")
 			backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
 			t.Cleanup(backend.Close)
-			served(objects, "relayed", "127.77.0.1", 18080, backend.Listener.Addr().String(), "127.0.0.1:1") // two ports, one of them dead
+			served(objects, "relayed", address, 18080, backend.Listener.Addr().String(), "127.0.0.1:1") // two ports, one of them dead
 			api := newAPI(t, objects)
 			args := append([]string{"--v=3", "--hostname-override=win1", "--master=" + api.URL, "--bind-address=127.0.0.1", "--network-mode=upstream",
 				"--healthz-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"}, test.args...)
 			stop := startToStop(t, p, nil, "proxy.exe", args...)
 			soon(t, w, test.want, `firewall "winkube kube-proxy" allow in`, "KubeProxySwitch")
-			if got := getSoon(t, "http://127.77.0.1:18080/"); got != "served" {
+			if got := getSoon(t, "http://"+address+":18080/"); got != "served" {
 				t.Errorf("what Windows cannot do is relayed: %q", got)
 			}
 			stop()
@@ -134,6 +136,7 @@ func TestProxyBackEnds(t *testing.T) {
 
 // TestKernelspaceOf2016: its HNS has nothing that a proxy could manage, and the proxy says so.
 func TestKernelspaceOf2016(t *testing.T) {
+	t.Parallel()
 	_, p := simulated(t, 14393)
 	path, err := filepath.Abs("../../_output/bin/windows/amd64/proxy.exe")
 	if err != nil {

@@ -2,6 +2,7 @@ package join
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,6 +55,8 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	}
 	defer unlock()
 	keep := cluster.Running() || os.Getenv("WINKUBE_KEEP") != ""
+	built := make(chan error, 1)
+	go func() { built <- build(ctx) }() // while the cluster comes up
 	if err := cluster.Up(ctx); err != nil {
 		return 1, err
 	}
@@ -73,7 +76,11 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	if err := ofAPI.follow(watching, client); err != nil {
 		return 1, err
 	}
-	if err := cluster.Step(ctx, "build kubelet.exe, proxy.exe, windockerd", build); err != nil {
+	if err := cluster.Step(ctx, "build kubelet.exe, proxy.exe, windockerd", func(context.Context) error { return <-built }); err != nil {
+		return 1, err
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(len(hosts)+1)); err != nil { // they wait more than they compute
 		return 1, err
 	}
 	code := m.Run()
@@ -114,7 +121,7 @@ func build(ctx context.Context) error {
 		{"kubelet.exe", "./cmd/kubelet", strings.TrimSpace(string(version))}, {"proxy.exe", "./cmd/kube-proxy", strings.TrimSpace(string(version))},
 		{"newer/kubelet.exe", "./cmd/kubelet", newer},
 	} {
-		flags := "-ldflags=-X github.com/winkube/winkube/pkg/daemon.Version=" + one.version
+		flags := "-ldflags=-s -w -X github.com/winkube/winkube/pkg/daemon.Version=" + one.version
 		if err := rig.Go(ctx, "build", "-cover", "-overlay="+overlay, "-tags=grpcnotrace", flags, "-o", filepath.Join(bin, one.exe), one.pkg); err != nil {
 			return err
 		}

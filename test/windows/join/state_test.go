@@ -90,7 +90,7 @@ func (m *member) state(check, backEnd string) {
 			m.Fatal(err)
 		}
 	}
-	m.until(30*time.Second, check, func(ctx context.Context) error { return m.sameState(ctx, backEnd) })
+	m.until(time.Minute, check, func(ctx context.Context) error { return m.sameState(ctx, backEnd) })
 	m.did(check, "ok")
 }
 

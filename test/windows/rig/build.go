@@ -9,12 +9,12 @@ import (
 	"sync"
 )
 
-// Go runs the go command in the repository, for Windows.
+// Go runs a go command that builds in the repository, for Windows.
 func Go(ctx context.Context, args ...string) error {
 	return goFor(ctx, "GOOS=windows", args)
 }
 
-// GoLinux runs the go command in the repository, for this machine.
+// GoLinux does so for this machine.
 func GoLinux(ctx context.Context, args ...string) error {
 	return goFor(ctx, "GOOS=linux", args)
 }
@@ -24,7 +24,8 @@ func goFor(ctx context.Context, system string, args []string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", args...)
+	// Tests run beside builds, and have deadlines: builds yield.
+	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", "10", "go", args[0], "-trimpath"}, args[1:]...)...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), system, "GOARCH=amd64", "CGO_ENABLED=0")
 	_, err = output(cmd)
