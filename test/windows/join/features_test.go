@@ -102,8 +102,8 @@ func (m *member) features() {
 // failed waits for a pod that was refused, with a reason.
 func (m *member) failed(name string) {
 	m.Helper()
-	m.until(time.Minute, "the refusal of pod "+name, func(ctx context.Context) error {
-		pod, err := client.CoreV1().Pods(m.space).Get(ctx, name, metav1.GetOptions{})
+	m.until(time.Minute, "the refusal of pod "+name, func(context.Context) error {
+		pod, err := watched.Pods().Lister().Pods(m.space).Get(name)
 		if err == nil && (pod.Status.Phase != v1.PodFailed || pod.Status.Reason == "" || len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].ContainerID != "") {
 			err = fmt.Errorf("it is %+v", pod.Status)
 		}

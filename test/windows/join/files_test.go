@@ -9,7 +9,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
 )
@@ -85,8 +84,8 @@ func (m *member) files() {
 // ended waits for a pod to end and returns its message.
 func (m *member) ended(name string, phase v1.PodPhase) (message string) {
 	m.Helper()
-	m.until(time.Minute, "the end of pod "+name, func(ctx context.Context) error {
-		pod, err := client.CoreV1().Pods(m.space).Get(ctx, name, metav1.GetOptions{})
+	m.until(time.Minute, "the end of pod "+name, func(context.Context) error {
+		pod, err := watched.Pods().Lister().Pods(m.space).Get(name)
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/winkube/winkube/test/lab"
 )
@@ -78,7 +78,7 @@ func (m *member) identities() {
 // inspect is what the engine of Windows has of one of the pod's containers.
 func (m *member) inspect(name string, container int) (in container.InspectResponse) {
 	m.Helper()
-	pod, err := client.CoreV1().Pods(m.space).Get(m.Context(), name, metav1.GetOptions{})
+	pod, err := watched.Pods().Lister().Pods(m.space).Get(name)
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -96,13 +96,16 @@ func (m *member) inspect(name string, container int) (in container.InspectRespon
 // event waits for an Event of a pod with these words.
 func (m *member) event(name, want string) {
 	m.Helper()
-	m.until(time.Minute, "the Event of pod "+name, func(ctx context.Context) error {
-		list, err := client.CoreV1().Events(m.space).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+	m.until(time.Minute, "the Event of pod "+name, func(context.Context) error {
+		list, err := watched.Events().Lister().Events(m.space).List(labels.Everything())
 		if err != nil {
 			return err
 		}
 		var said []string
-		for _, e := range list.Items {
+		for _, e := range list {
+			if e.InvolvedObject.Name != name {
+				continue
+			}
 			if strings.Contains(e.Message, want) {
 				return nil
 			}

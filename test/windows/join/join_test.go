@@ -18,6 +18,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/winkube/winkube/test/windows/rig"
 )
@@ -78,8 +79,8 @@ func (m *member) join() {
 		m.did(one.name+": start to /healthz", seconds(time.Since(one.began)))
 	}
 	var cidr string
-	took := m.until(time.Minute, "Node "+m.host.Name, func(ctx context.Context) error {
-		node, err := client.CoreV1().Nodes().Get(ctx, m.host.Name, metav1.GetOptions{})
+	took := m.until(time.Minute, "Node "+m.host.Name, func(context.Context) error {
+		node, err := watched.Nodes().Lister().Get(m.host.Name)
 		if err == nil && node.Spec.PodCIDR == "" {
 			err = errors.New("it has no spec.podCIDR")
 		}
@@ -89,7 +90,7 @@ func (m *member) join() {
 		return err
 	})
 	m.did("then to a registered Node", seconds(took))
-	m.until(time.Minute, "Node Ready", func(ctx context.Context) error { return m.ready(ctx, time.Time{}) })
+	m.until(time.Minute, "Node Ready", func(context.Context) error { return m.ready(time.Time{}) })
 	m.did("Node Ready", "ok")
 	node, err := client.CoreV1().Nodes().Get(ctx, m.host.Name, metav1.GetOptions{})
 	if err != nil {
@@ -113,15 +114,15 @@ func (m *member) join() {
 }
 
 // ready is nil when the Node is Ready and its kubelet said so after since.
-func (m *member) ready(ctx context.Context, since time.Time) error {
-	lease, err := client.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(ctx, m.host.Name, metav1.GetOptions{})
+func (m *member) ready(since time.Time) error {
+	lease, err := leases.Leases(v1.NamespaceNodeLease).Get(m.host.Name)
 	if err != nil {
 		return err
 	}
 	if lease.Spec.RenewTime.Time.Before(since) {
 		return fmt.Errorf("the lease is of %s", lease.Spec.RenewTime)
 	}
-	node, err := client.CoreV1().Nodes().Get(ctx, m.host.Name, metav1.GetOptions{})
+	node, err := watched.Nodes().Lister().Get(m.host.Name)
 	if err != nil {
 		return err
 	}
@@ -175,7 +176,7 @@ func (m *member) samples() {
 	if _, err := cluster.Kubectl(ctx, "apply", "-n", m.space, "-f", dir); err != nil {
 		m.Fatal(err)
 	}
-	took := m.until(2*time.Minute, "9 pods Ready", func(ctx context.Context) error { return m.podsReady(ctx, 9, 0) })
+	took := m.until(2*time.Minute, "9 pods Ready", func(context.Context) error { return m.podsReady(9, 0) })
 	m.did("samples: 9 pods Ready", seconds(took))
 	for _, look := range []struct{ pod, want string }{
 		{"my-secret-pod cat /etc/secret/username", "admin"},
@@ -210,8 +211,8 @@ func (m *member) namespace(name string) {
 	m.Cleanup(func() {
 		_, _ = cluster.Kubectl(context.Background(), "delete", "namespace", m.space, "--ignore-not-found", "--wait=false")
 	})
-	m.until(20*time.Second, "service account", func(ctx context.Context) error {
-		_, err := client.CoreV1().ServiceAccounts(m.space).Get(ctx, "default", metav1.GetOptions{})
+	m.until(20*time.Second, "service account", func(context.Context) error {
+		_, err := watched.ServiceAccounts().Lister().ServiceAccounts(m.space).Get("default")
 		return err
 	})
 }
@@ -228,15 +229,14 @@ func (m *member) inPod(line string) (out string) {
 }
 
 // podsReady is nil when so many pods of the test are Ready and each of their containers was started again at least restarts times.
-func (m *member) podsReady(ctx context.Context, want int, restarts int32) error {
-	pods, err := client.CoreV1().Pods(m.space).List(ctx, metav1.ListOptions{})
+func (m *member) podsReady(want int, restarts int32) error {
+	pods, err := watched.Pods().Lister().Pods(m.space).List(labels.Everything())
 	if err != nil {
 		return err
 	}
 	ready := 0
 	var waits []string
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	for _, pod := range pods {
 		ok := slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
 		for _, status := range pod.Status.ContainerStatuses {
 			ok = ok && status.RestartCount >= restarts && status.State.Running != nil
@@ -351,7 +351,7 @@ func (m *member) replaced() {
 	m.kubelet.stop()
 	begin := time.Now()
 	m.startKubelet()
-	m.until(time.Minute, "Node Ready after an orderly restart", func(ctx context.Context) error { return m.ready(ctx, begin) })
+	m.until(time.Minute, "Node Ready after an orderly restart", func(context.Context) error { return m.ready(begin) })
 	if after := m.containers(); !slices.Equal(before, after) {
 		m.Errorf("containers before: %v\nafter: %v", before, after)
 	}
@@ -364,7 +364,7 @@ func (m *member) killed() {
 	m.crash()
 	begin := time.Now()
 	m.startAgents()
-	m.until(time.Minute, "Node Ready after kill -9", func(ctx context.Context) error { return m.ready(ctx, begin) })
+	m.until(time.Minute, "Node Ready after kill -9", func(context.Context) error { return m.ready(begin) })
 	m.did("kill -9 of both: Node Ready again", seconds(time.Since(begin)))
 	m.inPod("my-empty-dir-pod cat /cache/file")
 	m.services()
@@ -387,11 +387,11 @@ func (m *member) engineRestarts() {
 	}
 	m.startEngine()
 	begin := time.Now()
-	m.until(90*time.Second, "Node Ready after a restart of the engine", func(ctx context.Context) error {
-		if err := m.ready(ctx, time.Time{}); err != nil {
+	m.until(90*time.Second, "Node Ready after a restart of the engine", func(context.Context) error {
+		if err := m.ready(time.Time{}); err != nil {
 			return err
 		}
-		return m.podsReady(ctx, 9, 0)
+		return m.podsReady(9, 0)
 	})
 	if after := m.containers(); !slices.Equal(before, after) {
 		m.Errorf("containers before: %v\nafter: %v", before, after)
@@ -419,11 +419,11 @@ func (m *member) reboots() {
 	begin := time.Now()
 	m.boot()
 	m.startAgents()
-	m.until(2*time.Minute, "pods after a reboot", func(ctx context.Context) error {
-		if err := m.ready(ctx, begin); err != nil {
+	m.until(2*time.Minute, "pods after a reboot", func(context.Context) error {
+		if err := m.ready(begin); err != nil {
 			return err
 		}
-		return m.podsReady(ctx, 9, m.restarts+1)
+		return m.podsReady(9, m.restarts+1)
 	})
 	m.did("reboot: 9 pods Ready again", seconds(time.Since(begin)))
 	m.services()

@@ -28,17 +28,20 @@ func (m *member) hnsRestarts() {
 	begin := time.Now()
 	m.world.HNS.Start()
 	kept := m.world.HNS.Restores()
-	m.until(90*time.Second, "pods after a crash of HNS", func(ctx context.Context) error {
-		if err := m.ready(ctx, time.Time{}); err != nil {
+	m.until(90*time.Second, "pods after a crash of HNS", func(context.Context) error {
+		if err := m.ready(time.Time{}); err != nil {
+			return err
+		}
+		if err := m.podsReady(9, 0); err != nil {
+			return err
+		}
+		if err := m.sameState(relayed); err != nil { // before the engine is asked, which costs more
 			return err
 		}
 		if after := m.containers(); slices.Equal(before, after) != kept {
 			return fmt.Errorf("containers are the same: %t, endpoints were kept: %t", !kept, kept)
 		}
-		if err := m.podsReady(ctx, 9, 0); err != nil {
-			return err
-		}
-		return m.sameState(ctx, relayed)
+		return nil
 	})
 	m.did("crash of HNS: pods connected again after", seconds(time.Since(begin)))
 	if !kept {
@@ -76,7 +79,7 @@ func (m *member) kinds() {
 			begin := time.Now()
 			m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", append(m.kubeletFlags(), "--windows-network="+string(kind))))
 			// What was right before may still be: a program that is stopped before it listens for Ctrl-C does not hear it.
-			m.until(time.Minute, "Node Ready with network "+string(kind), func(ctx context.Context) error { return m.ready(ctx, begin) })
+			m.until(time.Minute, "Node Ready with network "+string(kind), func(context.Context) error { return m.ready(begin) })
 		}
 		m.world.Reboot() // of what was switched on for the network before
 		start()
@@ -108,7 +111,7 @@ func (m *member) doctor() {
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		m.Fatal(err)
 	}
-	names, err := m.names(m.Context())
+	names, err := m.names()
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -139,7 +142,7 @@ func (m *member) deleteNetwork() {
 // nothingLeft looks for what is left on the host, and for calls that the simulators do not know.
 func (m *member) nothingLeft() {
 	m.Helper()
-	if left, err := m.dump(m.Context()); err != nil || m.without(left) != "" {
+	if left, err := m.dump(); err != nil || m.without(left) != "" {
 		m.Errorf("left in HNS, IP Helper and netsh beside the network nat: %v\n%s", err, m.without(left))
 	}
 	if unknown := m.world.Log.Unknown(); len(unknown) > 0 {

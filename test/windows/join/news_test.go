@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/informers"
+	informersv1 "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
+	coordinationv1 "k8s.io/client-go/listers/coordination/v1"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -18,8 +20,14 @@ type news struct {
 	changed chan struct{} // closed and renewed at each change
 }
 
-// ofAPI tells of Nodes, Leases, Pods, Services and ServiceAccounts.
+// ofAPI tells of Nodes, Leases, Pods, Services, ServiceAccounts and Events.
 var ofAPI = &news{changed: make(chan struct{})}
+
+// Copies of what ofAPI tells of. Whoever waits for something there reads these: he asks some thousand times.
+var (
+	watched informersv1.Interface // its listers
+	leases  coordinationv1.LeaseLister
+)
 
 // next is closed at the next change.
 func (n *news) next() <-chan struct{} {
@@ -38,9 +46,9 @@ func (n *news) tell() {
 // follow has n tell of what the API server's watches do, until ctx ends.
 func (n *news) follow(ctx context.Context, client kubernetes.Interface) error {
 	factory := informers.NewSharedInformerFactory(client, 0)
-	core := factory.Core().V1()
-	for _, one := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Pods().Informer(), core.Services().Informer(), core.ServiceAccounts().Informer(),
-		factory.Coordination().V1().Leases().Informer()} {
+	watched, leases = factory.Core().V1(), factory.Coordination().V1().Leases().Lister()
+	for _, one := range []cache.SharedIndexInformer{watched.Nodes().Informer(), watched.Pods().Informer(), watched.Services().Informer(),
+		watched.ServiceAccounts().Informer(), watched.Events().Informer(), factory.Coordination().V1().Leases().Informer()} {
 		if _, err := one.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.tell() }, UpdateFunc: func(any, any) { n.tell() },
 			DeleteFunc: func(any) { n.tell() }}); err != nil {
 			return err

@@ -27,7 +27,7 @@ func (m *member) asServices() {
 		m.Fatal(err)
 	}
 	m.awaitsDocker(m.startServices)
-	m.until(time.Minute, "Node Ready by a service", func(ctx context.Context) error { return m.ready(ctx, begin) })
+	m.until(time.Minute, "Node Ready by a service", func(context.Context) error { return m.ready(begin) })
 	m.inPod("my-secret-pod env")
 	m.services()
 	m.did("service install, start: Node Ready", seconds(time.Since(begin)))
@@ -74,7 +74,7 @@ func (m *member) upgrades() {
 	before := m.containers()
 	begin := time.Now()
 	m.doesWith(filepath.Join(bin, "newer", "kubelet.exe"), "version "+newer+" runs in the place of the one before", "upgrade")
-	m.until(time.Minute, "Node Ready after an upgrade", func(ctx context.Context) error { return m.ready(ctx, begin) })
+	m.until(time.Minute, "Node Ready after an upgrade", func(context.Context) error { return m.ready(begin) })
 	m.served(30*time.Second, "a log of version "+newer, func(context.Context) error {
 		text, err := os.ReadFile(m.Path(`C:\var\log\kubelet\kubelet.log`))
 		if err == nil && !strings.Contains(string(text), fmt.Sprintf("version=%q", newer)) {
@@ -86,7 +86,7 @@ func (m *member) upgrades() {
 	m.did("service upgrade: Node Ready", seconds(time.Since(begin)))
 	begin = time.Now()
 	m.does("kubelet.exe", "the version before runs again", "rollback")
-	m.until(time.Minute, "Node Ready after a roll-back", func(ctx context.Context) error { return m.ready(ctx, begin) })
+	m.until(time.Minute, "Node Ready after a roll-back", func(context.Context) error { return m.ready(begin) })
 	m.did("service rollback: Node Ready", seconds(time.Since(begin)))
 	if after := m.containers(); !slices.Equal(before, after) {
 		m.Errorf("containers before: %v\nafter: %v", before, after)

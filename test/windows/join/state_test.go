@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/test/lab"
@@ -90,7 +90,7 @@ func (m *member) state(check, backEnd string) {
 			m.Fatal(err)
 		}
 	}
-	m.until(time.Minute, check, func(ctx context.Context) error { return m.sameState(ctx, backEnd) })
+	m.until(30*time.Second, check, func(context.Context) error { return m.sameState(backEnd) })
 	m.did(check, "ok")
 }
 
@@ -100,7 +100,7 @@ func (m *member) quiet() (text string) {
 	const long = 5 * time.Second
 	since := time.Now()
 	m.until(time.Minute, "a state that stays", func(ctx context.Context) error {
-		now, err := m.dump(ctx)
+		now, err := m.dump()
 		if now != text {
 			text, since = now, time.Now()
 		}
@@ -113,12 +113,12 @@ func (m *member) quiet() (text string) {
 }
 
 // sameState compares the simulators with the golden file.
-func (m *member) sameState(ctx context.Context, backEnd string) error {
+func (m *member) sameState(backEnd string) error {
 	data, err := os.ReadFile(m.golden(backEnd))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	got, err := m.dump(ctx)
+	got, err := m.dump()
 	if err != nil {
 		return err
 	}
@@ -145,8 +145,8 @@ var (
 
 // dump is the simulators' state with names for what varies: addresses that the cluster gave out, IDs, hardware addresses. What belongs to
 // others, such as services of other namespaces and the way to the other Windows node, is left out.
-func (m *member) dump(ctx context.Context) (string, error) {
-	names, err := m.names(ctx)
+func (m *member) dump() (string, error) {
+	names, err := m.names()
 	if err != nil {
 		return "", err
 	}
@@ -177,7 +177,7 @@ func (m *member) dump(ctx context.Context) (string, error) {
 }
 
 // names are the addresses and node ports that a golden file may name.
-func (m *member) names(ctx context.Context) (map[string]string, error) {
+func (m *member) names() (map[string]string, error) {
 	names := map[string]string{"0.0.0.0": "0.0.0.0", lab.ServiceIP: lab.ServiceIP, cluster.Control.Addr.String(): "control",
 		m.host.Addr.String(): "own-node"}
 	named := func(prefix, name string) error {
@@ -192,7 +192,7 @@ func (m *member) names(ctx context.Context) (map[string]string, error) {
 		return nil, err
 	}
 	for _, host := range cluster.Nodes {
-		node, err := client.CoreV1().Nodes().Get(ctx, host.Name, metav1.GetOptions{})
+		node, err := watched.Nodes().Lister().Get(host.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -201,22 +201,22 @@ func (m *member) names(ctx context.Context) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	services, err := client.CoreV1().Services(m.space).List(ctx, metav1.ListOptions{})
+	services, err := watched.Services().Lister().Services(m.space).List(labels.Everything())
 	if err != nil {
 		return nil, err
 	}
-	for _, one := range services.Items {
+	for _, one := range services {
 		names[one.Spec.ClusterIP] = "service-" + one.Name
 		for _, port := range one.Spec.Ports {
 			number := strconv.Itoa(int(port.NodePort))
 			names[number] = number
 		}
 	}
-	pods, err := client.CoreV1().Pods(m.space).List(ctx, metav1.ListOptions{})
+	pods, err := watched.Pods().Lister().Pods(m.space).List(labels.Everything())
 	if err != nil {
 		return nil, err
 	}
-	for _, one := range pods.Items {
+	for _, one := range pods {
 		names[one.Status.PodIP] = "pod-" + one.Spec.Containers[0].Name
 	}
 	return names, nil
