@@ -61,7 +61,7 @@ func (j job) programs() map[string]string {
 	return places
 }
 
-// compile builds the programs, without what only a debugger reads.
+// compile builds the programs, without what only a debugger reads; one that is up to date is left as it is.
 func (j job) compile(ctx context.Context) error {
 	overlay, err := rig.Overlay(ctx)
 	if err != nil {
@@ -69,9 +69,6 @@ func (j job) compile(ctx context.Context) error {
 	}
 	together := map[string][]string{}
 	for pkg, program := range j.programs() {
-		if err := os.Remove(program); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
 		together[filepath.Dir(program)] = append(together[filepath.Dir(program)], "./"+pkg)
 	}
 	for dir, packages := range together {
