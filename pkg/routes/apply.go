@@ -93,10 +93,11 @@ func compare(host Host, want State) (d Diff, errs []error) {
 		}
 		want = State{Routes: slices.DeleteFunc(slices.Clone(want.Routes), func(r Route) bool { return r.Device != "" })}
 	}
-	have := make(map[netip.Prefix]Route, len(host.Ours))
-	for _, r := range host.Ours {
-		if _, double := have[r.Dst]; double {
-			d.Remove = append(d.Remove, r)
+	have := make(map[netip.Prefix]*Route, len(host.Ours))
+	for i := range host.Ours {
+		r := &host.Ours[i]
+		if have[r.Dst] != nil {
+			d.Remove = append(d.Remove, *r)
 			continue
 		}
 		have[r.Dst] = r
@@ -110,13 +111,13 @@ func compare(host Host, want State) (d Diff, errs []error) {
 		if !slices.Contains(host.Addrs, w.Src) {
 			w.Src = netip.Addr{}
 		}
-		h, ours := have[w.Dst]
+		h := have[w.Dst]
 		delete(have, w.Dst)
 		f, theirs := foreign[w.Dst]
 		switch {
-		case ours && h.Via == w.Via && h.Src == w.Src && h.Device == w.Device:
-		case ours:
-			d.Replace = append(d.Replace, Replacement{Old: h, New: w})
+		case h != nil && h.Via == w.Via && h.Src == w.Src && h.Device == w.Device:
+		case h != nil:
+			d.Replace = append(d.Replace, Replacement{Old: *h, New: w})
 		case theirs && f.Via == w.Via && f.Device == w.Device: // somebody wrote the same route by hand
 		case theirs:
 			errs = append(errs, &Conflict{Route: w, Found: f})
@@ -125,7 +126,7 @@ func compare(host Host, want State) (d Diff, errs []error) {
 		}
 	}
 	for _, r := range have {
-		d.Remove = append(d.Remove, r)
+		d.Remove = append(d.Remove, *r)
 	}
 	slices.SortFunc(d.Remove, func(a, b Route) int { return comparePrefixes(a.Dst, b.Dst) })
 	return d, errs
@@ -133,15 +134,18 @@ func compare(host Host, want State) (d Diff, errs []error) {
 
 // comparePeers decides how a tunnel's entries must change.
 func comparePeers(have, want []Peer) (remove, set []Peer) {
-	wanted, macs := make(map[netip.Addr]Peer, len(want)), make(map[vxlan.MAC]bool, len(want))
-	for _, w := range want {
-		wanted[w.Inner], macs[w.MAC] = w, true
+	wanted, macs := make(map[netip.Addr]int, len(want)), make(map[vxlan.MAC]bool, len(want)) // the former: where in want
+	for i := range want {
+		wanted[want[i].Inner], macs[want[i].MAC] = i, true
 	}
-	right := make(map[netip.Addr]bool, len(have))
+	right := make([]bool, len(want))
 	for _, h := range have {
-		w, ok := wanted[h.Inner]
-		if h.Node = w.Node; ok && h == w {
-			right[h.Inner] = true
+		i, ok := wanted[h.Inner]
+		if ok {
+			h.Node = want[i].Node
+		}
+		if ok && h == want[i] {
+			right[i] = true
 			continue
 		}
 		if ok { // is overwritten
@@ -154,8 +158,8 @@ func comparePeers(have, want []Peer) (remove, set []Peer) {
 			remove = append(remove, h)
 		}
 	}
-	for _, w := range want {
-		if !right[w.Inner] {
+	for i, w := range want {
+		if !right[i] {
 			set = append(set, w)
 		}
 	}

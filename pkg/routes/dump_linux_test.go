@@ -90,11 +90,11 @@ func TestListsLikeLibrary(t *testing.T) {
 				want = append(want, entry{device, addr(n.IP), vxlan.MAC(n.HardwareAddr), n.State&netlink.NUD_PERMANENT != 0})
 			}
 		}
-		if got, err := tab.entries(device, family); err != nil || !slices.Equal(got, want) {
+		if got, err := tab.entries(device, family, 0); err != nil || !slices.Equal(got, want) {
 			t.Errorf("family %d: %v, %v, want %v", family, got, err, want)
 		}
 	}
-	if forwards, _ := tab.entries(device, unix.AF_BRIDGE); len(forwards) != 2 {
+	if forwards, _ := tab.entries(device, unix.AF_BRIDGE, 0); len(forwards) != 2 {
 		t.Errorf("forwarding entries: %v", forwards)
 	}
 }

@@ -192,8 +192,8 @@ type planner struct {
 
 // tunnelEnd is what a tunnel's forwarding entries are found by.
 type tunnelEnd struct {
-	device string
-	mac    vxlan.MAC
+	four bool // of which device
+	mac  vxlan.MAC
 }
 
 // order puts this node first, then the older before the younger.
@@ -212,9 +212,8 @@ func byAge(a, b *v1.Node) int {
 }
 
 func (p *planner) add(n *v1.Node) {
-	addrs := internalIPs(n)
 	if n.Name == p.self {
-		p.own, p.addrs = n, addrs
+		p.own, p.addrs = n, internalIPs(n)
 	}
 	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
@@ -230,7 +229,7 @@ func (p *planner) add(n *v1.Node) {
 			continue
 		}
 		if dst = dst.Masked(); p.claim(n, dst) && n.Name != p.self {
-			p.route(n, dst, addrs)
+			p.route(n, dst)
 		}
 	}
 }
@@ -282,12 +281,12 @@ func (p *planner) overlapping(dst netip.Prefix) string {
 	return p.taken[first]
 }
 
-func (p *planner) route(n *v1.Node, dst netip.Prefix, addrs []netip.Addr) {
+func (p *planner) route(n *v1.Node, dst netip.Prefix) {
 	if p.overlay {
 		p.tunnel(n, dst)
 		return
 	}
-	peer, ok := ofFamily(addrs, dst.Addr())
+	peer, ok := ofFamily(internalIPs(n), dst.Addr())
 	if !ok {
 		p.problem(n, NoNodeAddress, fmt.Sprintf("pod CIDR %s needs an InternalIP of its address family in status.addresses; there is none", dst))
 		return
@@ -332,11 +331,11 @@ func (p *planner) tunnel(n *v1.Node, dst netip.Prefix) {
 		return
 	}
 	device := vxlan.DeviceName(dst.Addr().Is4())
-	if other, taken := p.ends[tunnelEnd{device, end.MAC}]; taken {
+	if other, taken := p.ends[tunnelEnd{dst.Addr().Is4(), end.MAC}]; taken {
 		p.problem(n, BadTunnel, fmt.Sprintf("the end of its tunnel has hardware address %s, as that of node %s, which is older and keeps it", end.MAC, other))
 		return
 	}
-	p.ends[tunnelEnd{device, end.MAC}] = n.Name
+	p.ends[tunnelEnd{dst.Addr().Is4(), end.MAC}] = n.Name
 	p.state.Routes = append(p.state.Routes, Route{Dst: dst, Via: dst.Addr(), Peer: end.Public, Node: n.Name, Device: device})
 	p.state.Peers = append(p.state.Peers, Peer{Device: device, Inner: dst.Addr(), MAC: end.MAC, Public: end.Public, Node: n.Name})
 }

@@ -26,6 +26,7 @@ type table struct {
 
 	mu      sync.Mutex
 	tunnels map[int]bool // interfaces, as last listed
+	listed  int          // so many routes and entries of a kind were there, and will be about
 }
 
 // NewTable returns the routing table of the network namespace of the calling thread.
@@ -48,8 +49,11 @@ func NewTable() (Table, error) {
 
 // List implements Table.
 func (t *table) List(context.Context) (Host, error) {
-	var host Host
-	names, err := t.listPeers(&host)
+	t.mu.Lock()
+	about := t.listed
+	t.mu.Unlock()
+	host := Host{Ours: make([]Route, 0, about)}
+	names, err := t.listPeers(&host, about)
 	if err != nil {
 		return Host{}, err
 	}
@@ -73,6 +77,9 @@ func (t *table) List(context.Context) (Host, error) {
 	if err != nil {
 		return Host{}, fmt.Errorf("cannot list addresses: %w", err)
 	}
+	t.mu.Lock()
+	t.listed = len(host.Ours)
+	t.mu.Unlock()
 	for _, a := range addrs {
 		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 { // until then the kernel refuses it as a source
 			host.Addrs = append(host.Addrs, addr(a.IP))
@@ -82,7 +89,7 @@ func (t *table) List(context.Context) (Host, error) {
 }
 
 // listPeers adds the entries of our tunnels to host and returns the tunnels' names by index.
-func (t *table) listPeers(host *Host) (map[int]string, error) {
+func (t *table) listPeers(host *Host, about int) (map[int]string, error) {
 	names, indices := map[int]string{}, map[int]bool{}
 	for family, name := range map[int]string{netlink.FAMILY_V4: vxlan.DeviceName(true), netlink.FAMILY_V6: vxlan.DeviceName(false)} {
 		link, err := t.handle.LinkByName(name)
@@ -94,11 +101,11 @@ func (t *table) listPeers(host *Host) (map[int]string, error) {
 		}
 		index := link.Attrs().Index
 		names[index], indices[index] = name, true
-		forwards, err := t.entries(index, unix.AF_BRIDGE)
+		forwards, err := t.entries(index, unix.AF_BRIDGE, about)
 		if err != nil {
 			return nil, fmt.Errorf("cannot list the forwarding entries of %s: %w", name, err)
 		}
-		neighbours, err := t.entries(index, family)
+		neighbours, err := t.entries(index, family, about)
 		if err != nil {
 			return nil, fmt.Errorf("cannot list the neighbours of %s: %w", name, err)
 		}
@@ -111,9 +118,10 @@ func (t *table) listPeers(host *Host) (map[int]string, error) {
 }
 
 // entries are those of one family on an interface.
-func (t *table) entries(index, family int) (out []entry, err error) {
+func (t *table) entries(index, family, about int) ([]entry, error) {
+	out := make([]entry, 0, about)
 	header := &netlink.Ndmsg{Family: uint8(family), Index: uint32(index)}
-	err = t.dump(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, header, func(m []byte) {
+	err := t.dump(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, header, func(m []byte) {
 		if e, ok := parseEntry(m, family); ok && e.link == index {
 			out = append(out, e)
 		}

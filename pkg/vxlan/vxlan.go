@@ -50,13 +50,16 @@ func ParseMAC(text string) (MAC, error) {
 // chosen says whether a hardware address is one that NewDevice makes. HNS of Windows chooses by itself.
 func (m MAC) chosen() bool { return m[0] == 0x0e && m[1] == 0x2a }
 
-// DeviceName is the interface's name on Linux, and that of the network in HNS on Windows. Each family has its own device, as in flannel, since its outer packets are of that family.
+// DeviceName is the interface's name on Linux, and that of the network in HNS on Windows. Each family has its own device, as in flannel, since its outer
+// packets are of that family.
 func DeviceName(four bool) string {
 	if four {
-		return fmt.Sprintf("winkube.%d", VNI)
+		return device4
 	}
-	return fmt.Sprintf("winkube-v6.%d", VNI)
+	return device6
 }
+
+var device4, device6 = fmt.Sprintf("winkube.%d", VNI), fmt.Sprintf("winkube-v6.%d", VNI)
 
 // NewDevice is the device for the pods of cidr on a host with address local, whose interface carries packets of uplink bytes.
 func NewDevice(cidr netip.Prefix, local netip.Addr, uplink int) Device {
