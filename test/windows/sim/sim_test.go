@@ -12,13 +12,19 @@ import (
 // start installs a World into a prefix of that build.
 func start(t *testing.T, build int) (*sim.World, *rig.Prefix) {
 	t.Helper()
+	return startBehind(t, build, func(l net.Listener) net.Listener { return l })
+}
+
+// startBehind does so with something between the shims and the World.
+func startBehind(t *testing.T, build int, between func(net.Listener) net.Listener) (*sim.World, *rig.Prefix) {
+	t.Helper()
 	p := rig.Test(t, build)
 	w := sim.New(build)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Serve(l)
+	w.Serve(between(l))
 	t.Cleanup(w.Close)
 	if err := w.Install(t.Context(), p, l.Addr()); err != nil {
 		t.Fatal(err)

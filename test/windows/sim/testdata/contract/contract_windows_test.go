@@ -198,6 +198,21 @@ func adapter(t *testing.T) winipcfg.LUID {
 	return 0
 }
 
+// TestHeard ends when an adapter has changed; package sim's TestLostNotification changes one.
+func TestHeard(t *testing.T) {
+	heard := make(chan struct{}, 1)
+	callback := must[*winipcfg.InterfaceChangeCallback](t)(winipcfg.RegisterInterfaceChangeCallback(func(winipcfg.MibNotificationType, *winipcfg.MibIPInterfaceRow) {
+		select {
+		case heard <- struct{}{}:
+		default:
+		}
+	}))
+	<-heard
+	if err := callback.Unregister(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRoutes(t *testing.T) {
 	luid := adapter(t)
 	heard := make(chan winipcfg.MibNotificationType, 10)
