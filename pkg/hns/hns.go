@@ -25,8 +25,10 @@ var (
 	ErrNoOverlay = errors.New("this HNS knows no other hosts' subnets; install the updates of Windows Server 2019 from KB4489899 (March 2019) on")
 	// ErrUnsettled: HNS has made the network and not yet said by which address and hardware address others reach it.
 	ErrUnsettled = errors.New("HNS has not finished the network yet")
-	// ErrDiffers: there is a network of that name which is of another kind or range.
-	ErrDiffers = errors.New("HNS has another network of that name")
+	// ErrDiffers: the network is there, with another range.
+	ErrDiffers = errors.New("the overlay network has another range")
+	// ErrElsewhere: the network is there, on an adapter with another address.
+	ErrElsewhere = errors.New("not from the node's address")
 	// ErrNoHostRoute: the network is there and its host does not reach the pods on it.
 	ErrNoHostRoute = errors.New("HNS has no policy HostRoute: probes of this kubelet do not reach its pods, those by exec do")
 )

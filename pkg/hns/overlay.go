@@ -56,6 +56,17 @@ func PodMAC(addr netip.Addr) string {
 	return fmt.Sprintf("0E-2A-%02X-%02X-%02X-%02X", b[0], b[1], b[2], b[3])
 }
 
+// fits says why a network that has o's name is not o's.
+func (o Overlay) fits(kind string, subnet netip.Prefix) error {
+	switch {
+	case kind != "Overlay":
+		return fmt.Errorf("network %q is of type %s, wanted is Overlay; remove it (Get-HnsNetwork | ? Name -eq %[1]s | Remove-HnsNetwork)", o.Name, kind)
+	case subnet != o.Subnet:
+		return fmt.Errorf("%w: network %q has %s, wanted is %s", ErrDiffers, o.Name, subnet, o.Subnet)
+	}
+	return nil
+}
+
 // settled reads what HNS says of its end of o's tunnel: the host's address and the hardware address of its distributed router.
 func (o Overlay) settled(provider, router string) ([6]byte, error) {
 	mac, err := hardware(router)
@@ -63,7 +74,8 @@ func (o Overlay) settled(provider, router string) ([6]byte, error) {
 		return mac, fmt.Errorf("network %s: %w: its address is %q, its hardware address %q", o.Name, ErrUnsettled, provider, router)
 	}
 	if provider != o.Provider.String() {
-		return mac, fmt.Errorf("network %s tunnels from %s, not from the node's address %s; name its adapter (--interface)", o.Name, provider, o.Provider)
+		return mac, fmt.Errorf("network %s tunnels from %s, %w %s; name its adapter (--interface), and remove the network (Get-HnsNetwork | ? Name -eq %[1]s | Remove-HnsNetwork)",
+			o.Name, provider, ErrElsewhere, o.Provider)
 	}
 	return mac, nil
 }

@@ -1,6 +1,8 @@
 package hns
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -76,6 +78,19 @@ func TestEndpointNames(t *testing.T) {
 	}
 }
 
+func TestFits(t *testing.T) {
+	o := Overlay{Name: "pods", Subnet: netip.MustParsePrefix("10.244.1.0/24")}
+	for _, c := range []struct{ kind, subnet, want string }{
+		{"Overlay", "10.244.1.0/24", "<nil>"},
+		{"Overlay", "10.244.2.0/24", `the overlay network has another range: network "pods" has 10.244.2.0/24, wanted is 10.244.1.0/24`},
+		{"L2Bridge", "10.244.1.0/24", `network "pods" is of type L2Bridge, wanted is Overlay; remove it (Get-HnsNetwork | ? Name -eq pods | Remove-HnsNetwork)`},
+	} {
+		if err := o.fits(c.kind, netip.MustParsePrefix(c.subnet)); fmt.Sprint(err) != c.want || errors.Is(err, ErrDiffers) != strings.Contains(c.want, "range") {
+			t.Errorf("%s with %s: %v, want %s", c.kind, c.subnet, err, c.want)
+		}
+	}
+}
+
 func TestSettled(t *testing.T) {
 	o := Overlay{Name: "pods", Provider: netip.MustParseAddr("10.1.0.11")}
 	for _, c := range []struct{ provider, router, want string }{ // what is wrong; "": nothing
@@ -84,7 +99,7 @@ func TestSettled(t *testing.T) {
 		{"", "00-15-5D-01-02-03", `its address is ""`},
 		{"", "", "HNS has not finished the network yet"},
 		{"10.1.0.11", "00-15-5D-01-02-03-04-05", "HNS has not finished the network yet"},
-		{"10.0.0.5", "00-15-5D-01-02-03", "tunnels from 10.0.0.5, not from the node's address 10.1.0.11; name its adapter (--interface)"},
+		{"10.0.0.5", "00-15-5D-01-02-03", "tunnels from 10.0.0.5, not from the node's address 10.1.0.11; name its adapter (--interface), and remove the network (Get-HnsNetwork | ? Name -eq pods | Remove-HnsNetwork)"},
 	} {
 		got, err := o.settled(c.provider, c.router)
 		switch {

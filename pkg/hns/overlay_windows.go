@@ -29,9 +29,8 @@ func MakeOverlay(o Overlay) (router [6]byte, err error) {
 			return router, known("cannot create network "+o.Name, err)
 		}
 	}
-	if found.Type != hcn.Overlay || subnetOf(found) != o.Subnet {
-		return router, fmt.Errorf("%w: network %q of type %s with %s is not %s with %s; drain this node, then remove it (Get-HnsNetwork | ? Name -eq %[2]s | Remove-HnsNetwork)",
-			ErrDiffers, o.Name, found.Type, subnetOf(found), hcn.Overlay, o.Subnet)
+	if err := o.fits(string(found.Type), subnetOf(found)); err != nil {
+		return router, err
 	}
 	return settled(o, found)
 }

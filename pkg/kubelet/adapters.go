@@ -151,7 +151,7 @@ func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod
 
 // makeNetwork makes the part that keeps this node's pod network.
 func (k *Kubelet) makeNetwork(cfg Config, client kubernetes.Interface) (err error) {
-	parts := network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(),
+	parts := network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(), Containers: k.containers, DNS: k.podDNS,
 		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, PodEvent: k.podEvent, Probe: probeServer(client), ProbeTo: probePods(cfg.Server.Address)}
 	if way, err := report.OfHost(cfg.Platform.OS == "windows"); err == nil {
 		parts.Way = way
@@ -174,7 +174,7 @@ func (k *Kubelet) withPlugins(cfg Config, parts *network.Parts) error {
 	if err != nil {
 		return err
 	}
-	parts.Plugins, parts.Containers, parts.DNS = plugins, k.containers, k.podDNS
+	parts.Plugins = plugins
 	return nil
 }
 

@@ -14,7 +14,8 @@ type Allow struct {
 	Name    string
 	Program string   // absolute path; "": any
 	Service string   // "": any
-	Ports   []uint16 // TCP; empty: every protocol and port
+	Ports   []uint16 // empty: every protocol and port
+	UDP     bool     // the Ports are of UDP, not of TCP
 }
 
 // Add is the line that makes the rule once more: rules are no set, and one of the same name stays beside it.
@@ -27,7 +28,11 @@ func (a Allow) Add() string {
 		text += " service=" + a.Service
 	}
 	if len(a.Ports) > 0 {
-		text += " protocol=tcp localport=" + ranges(a.Ports)
+		protocol := "tcp"
+		if a.UDP {
+			protocol = "udp"
+		}
+		text += " protocol=" + protocol + " localport=" + ranges(a.Ports)
 	}
 	return text
 }
@@ -40,8 +45,8 @@ func Disallow(name string) string {
 // Allowed is the line that shows the rules of a name. Its output has the name where there are any.
 func Allowed(name string) string { return fmt.Sprintf("advfirewall firewall show rule name=%q", name) }
 
-// AdmitSelf is Admit for this program, or without in for none.
-func (p *Program) AdmitSelf(ctx context.Context, name string, in bool) error {
+// AdmitSelf is Admit for this program, or without in for no rule at all.
+func (p *Program) AdmitSelf(ctx context.Context, name string, in bool, more ...Allow) error {
 	if !in {
 		return p.Admit(ctx, name, "")
 	}
@@ -49,15 +54,20 @@ func (p *Program) AdmitSelf(ctx context.Context, name string, in bool) error {
 	if err != nil {
 		return fmt.Errorf("cannot make the rule %q of Windows Firewall: %w", name, err)
 	}
-	return p.Admit(ctx, name, program)
+	return p.Admit(ctx, name, program, more...)
 }
 
-// Admit has one rule of that name let in what program, an absolute path, listens on, whatever that is at a time; "": no rule has the name. What
-// a former run left under it goes, rules of other names stay. An error: it is not so, as where the firewall's service is stopped.
-func (p *Program) Admit(ctx context.Context, name, program string) error {
+// Admit has one rule of that name let in what program, an absolute path, listens on, whatever that is at a time, and rules of the same name what
+// more says; "": no rule has the name. What a former run left under it goes, rules of other names stay. An error: it is not so, as where the
+// firewall's service is stopped.
+func (p *Program) Admit(ctx context.Context, name, program string, more ...Allow) error {
 	lines := []string{Disallow(name)} // fails where there is none
 	if program != "" {
 		lines = append(lines, Allow{Name: name, Program: program}.Add())
+		for _, a := range more {
+			a.Name = name
+			lines = append(lines, a.Add())
+		}
 	}
 	output, err := p.Script(ctx, append(lines, Allowed(name)))
 	switch there := strings.Contains(output, name); {

@@ -36,6 +36,7 @@ func TestLines(t *testing.T) {
 	for want, a := range map[string]Allow{
 		`advfirewall firewall add rule name="a b" dir=in action=allow program="C:\k\proxy.exe"`:                                       {Name: "a b", Program: `C:\k\proxy.exe`},
 		`advfirewall firewall add rule name="a" dir=in action=allow service=iphlpsvc protocol=tcp localport=80,443,30000-30002,65535`: {Name: "a", Service: "iphlpsvc", Ports: []uint16{80, 443, 30000, 30001, 30002, 65535}},
+		`advfirewall firewall add rule name="a" dir=in action=allow protocol=udp localport=4789`:                                      {Name: "a", Ports: []uint16{4789}, UDP: true},
 	} {
 		if got := a.Add(); got != want {
 			t.Errorf("firewall: %s, want %s", got, want)

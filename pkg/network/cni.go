@@ -22,7 +22,7 @@ import (
 // noEngineNetwork is what the engine connects containers to whose network comes from plugins.
 const noEngineNetwork = "none"
 
-// Plugins are what mode CNI asks of the CNI plugins; *cni.Plugins is it.
+// Plugins are what gives containers a network that the engine does not: *cni.Plugins in mode CNI, endpoints on overlay networks of Windows.
 type Plugins interface {
 	Load(ctx context.Context) (name, file string, err error)
 	Add(ctx context.Context, a cni.Attachment) ([]netip.Addr, error)
@@ -43,8 +43,14 @@ func namespaceOf(platform pod.Platform, m pod.Member) string {
 	case m.SandboxID == "" || m.SandboxID == m.ID:
 		return "none"
 	}
-	return "container:" + m.SandboxID
+	return sharing + m.SandboxID
 }
+
+// sharing begins CNI_NETNS of a container of Windows that shares another's network.
+const sharing = "container:"
+
+// sharedWith is whose network that is; ok false: the container's own.
+func sharedWith(netns string) (container string, ok bool) { return strings.CutPrefix(netns, sharing) }
 
 // Complete implements pod.Attacher.
 func (m *Manager) Complete(p *v1.Pod, o *pod.Observed) {

@@ -1,12 +1,14 @@
 package network
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
@@ -34,6 +36,9 @@ type Symptoms struct {
 	Admitted bool     // Windows Firewall has a rule of ours for the kubelet
 	NoRule   bool     // it is not to have one (--windows-firewall=false)
 	Unread   []string // what could not be read, and why
+	// Windows, mode Overlay: HNS' network, or why there is none to read
+	Overlay    hns.Network
+	OverlayErr error
 }
 
 // Surroundings are the host's interfaces and routes.
@@ -134,6 +139,9 @@ func engineNetworks(s Symptoms) []Finding {
 		}
 		return []Finding{good("there is a CNI network: %s", s.Plugins)}
 	}
+	if s.State.Overlay != nil {
+		return []Finding{overlayOf(s, *s.State.Overlay)}
+	}
 	i := slices.IndexFunc(s.Networks, func(n pod.EngineNetwork) bool { return n.Name == s.State.Join })
 	switch want := s.State.Network; {
 	case s.State.Join == "":
@@ -147,6 +155,19 @@ func engineNetworks(s Symptoms) []Finding {
 	default:
 		return []Finding{sameNetwork(s.Networks[i], *want)}
 	}
+}
+
+// overlayOf compares what HNS has with what is planned.
+func overlayOf(s Symptoms, want hns.Overlay) Finding {
+	switch {
+	case errors.Is(s.OverlayErr, hns.ErrNotFound):
+		return fault("start the kubelet, which makes it", "HNS has no network %q yet", want.Name)
+	case s.OverlayErr != nil:
+		return fault("Start-Service hns", "it is not known whether HNS has the network %q: %v", want.Name, s.OverlayErr)
+	case !s.Overlay.Overlay || s.Overlay.Subnet != want.Subnet:
+		return fault("drain this node, then the kubelet makes it anew", "HNS' network %q has %s, the node's pod CIDR is %s", want.Name, s.Overlay.Subnet, want.Subnet)
+	}
+	return good("HNS has the overlay network %q, %s; UDP %d must be let in from the other nodes", want.Name, want.Subnet, vxlan.Port)
 }
 
 // sameNetwork compares what the engine has with what is planned.
@@ -380,16 +401,19 @@ func ways(s Symptoms) []Finding {
 	if s.Config.Mode != HostGateway && s.Config.Mode != Overlay {
 		return nil
 	}
-	n := 0
+	n, kind, none := 0, "routes", "there is no route"
+	if s.State.Overlay != nil {
+		n, kind, none = len(s.Overlay.Remote), "remote subnets of the overlay", "the overlay has no remote subnet, and so no way"
+	}
 	for _, r := range s.Routes {
 		if r.Ours {
 			n++
 		}
 	}
 	if n == 0 {
-		return []Finding{fault("start the proxy with --network-mode="+string(s.Config.Mode)+" (one node alone needs no route)", "there is no route to another node's pods")}
+		return []Finding{fault("start the proxy with --network-mode="+string(s.Config.Mode)+" (one node alone needs no route)", "%s to another node's pods", none)}
 	}
-	return []Finding{good("%d routes lead to other nodes' pods", n)}
+	return []Finding{good("%d %s lead to other nodes' pods", n, kind)}
 }
 
 func windowsServices(s Symptoms) (out []Finding) {
@@ -435,7 +459,7 @@ func windowsForwarding(s Symptoms) (out []Finding) {
 		names = append(names, g.Interface)
 	}
 	for _, a := range s.Config.NodeIPs {
-		if l := s.linkOf(a); l != nil {
+		if l := s.linkOf(a); l != nil && s.State.Overlay == nil { // HNS' router passes on what is in the tunnel
 			names = append(names, l.Name)
 		}
 	}

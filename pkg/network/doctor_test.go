@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
@@ -34,6 +35,10 @@ func healthy(t *testing.T, cfg Config, cidrs ...string) Symptoms {
 			Links:  []Link{{Name: "eth0", Up: true, MTU: 1500, Addrs: prefixes("10.1.0.11/24"), Forwarding: true}},
 			Routes: []HostRoute{{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: netip.MustParseAddr("10.1.0.12"), Link: "eth0", Ours: true}},
 		}}
+	if o := state.Overlay; o != nil {
+		s.Overlay = hns.Network{Name: o.Name, Overlay: true, Subnet: o.Subnet, Remote: make([]hns.RemoteSubnet, 2)}
+		s.Routes, s.Links[0].Forwarding = nil, false
+	}
 	if state.Network != nil {
 		has := *state.Network
 		has.Options = maps.Clone(has.Options)
@@ -53,6 +58,8 @@ func TestDiagnose(t *testing.T) {
 	gateway := Config{Mode: HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.244.0.0/16")}
 	overlay, windows := gateway, gateway
 	overlay.Mode, windows.Platform = Overlay, onWindows
+	tunnelled := overlay
+	tunnelled.Platform = onServer2022
 	var b strings.Builder
 	for _, c := range []struct {
 		name   string
@@ -86,6 +93,10 @@ func TestDiagnose(t *testing.T) {
 		{"tunnel down", overlay, func(s *Symptoms) { s.link(vxlan.DeviceName(true)).Up = false }},
 		{"address of another host", gateway, func(s *Symptoms) { s.Links[0].Addrs = prefixes("10.1.0.99/24") }},
 		{"Windows, no rule wanted", windows, func(s *Symptoms) { s.Admitted, s.NoRule = false, true }},
+		{"Windows, overlay, healthy", tunnelled, func(*Symptoms) {}},
+		{"Windows, overlay, not made yet", tunnelled, func(s *Symptoms) { s.Overlay, s.OverlayErr = hns.Network{}, fmt.Errorf("looking: %w", hns.ErrNotFound) }},
+		{"Windows, overlay, HNS down", tunnelled, func(s *Symptoms) { s.Overlay, s.OverlayErr = hns.Network{}, hns.ErrDown }},
+		{"Windows, overlay, of another range, alone", tunnelled, func(s *Symptoms) { s.Overlay.Subnet, s.Overlay.Remote = netip.MustParsePrefix("10.244.9.0/24"), nil }},
 		{"Windows, faults", windows, func(s *Symptoms) {
 			s.Admitted = false
 			s.Stopped, s.Excluded, s.Unread = []string{"hns"}, [][2]int{{5357, 5357}, {10200, 10299}}, []string{"routes: access denied"}

@@ -11,7 +11,9 @@ import (
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/netsh"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // Look implements Host.
@@ -43,6 +45,9 @@ func (h windowsHost) Examine(ctx context.Context, s *Symptoms) error {
 	s.Excluded = parseExcluded(string(out))
 	rules, _ := netsh.New(run).Script(ctx, []string{netsh.Allowed(FirewallRule)}) // fails where there is none
 	s.Admitted = strings.Contains(rules, FirewallRule)
+	if s.Config.Mode == Overlay {
+		s.Overlay, s.OverlayErr = hns.NewClient().Network(ctx, vxlan.DeviceName(true))
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 type windowsHost struct{}
@@ -42,6 +43,25 @@ func (windowsHost) Prepare(_ context.Context, s State) (map[string]string, error
 	id, err := hns.MakeBridge(*s.Bridge)
 	return map[string]string{optionHNS: id}, err
 }
+
+// Of HNS, as Overlays.
+func (windowsHost) MakeOverlay(o hns.Overlay) (vxlan.MAC, error) {
+	router, err := hns.MakeOverlay(o)
+	return vxlan.MAC(router), err
+}
+func (windowsHost) RemoveOverlay(name string) error { return hns.RemoveOverlay(name) }
+func (windowsHost) PodEndpoints(network string) ([]hns.PodEndpoint, error) {
+	return hns.PodEndpoints(network)
+}
+func (windowsHost) MakeEndpoint(o hns.Overlay, e hns.PodEndpoint) (string, error) {
+	return hns.MakeEndpoint(o, e)
+}
+func (windowsHost) AttachEndpoint(id, container string) error {
+	return hns.AttachEndpoint(id, container)
+}
+func (windowsHost) RemoveEndpoint(e hns.PodEndpoint) error { return hns.RemoveEndpoint(e) }
+
+var _ Overlays = windowsHost{}
 
 // Connected implements Host: the engine has each container's address as an endpoint in HNS.
 func (windowsHost) Connected(_ context.Context, n pod.EngineNetwork) ([]netip.Addr, bool, error) {

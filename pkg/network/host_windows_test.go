@@ -10,6 +10,9 @@ import (
 
 	"golang.org/x/sys/windows"
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
+
+	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 func needIPHelper(t *testing.T) {
@@ -55,6 +58,49 @@ func TestApplyWindows(t *testing.T) {
 	}
 	if row, err := link.InterfaceLUID.IPInterface(windows.AF_INET); err != nil || !row.ForwardingEnabled {
 		t.Errorf("forwarding on %s: %+v %v", link.Alias(), row, err)
+	}
+}
+
+// TestOverlayWindows: HNS makes the overlay, a container that runs is connected to it, and what is left behind is taken back. The simulated host's
+// address is 192.168.1.3, its one container that runs winkube-test.
+func TestOverlayWindows(t *testing.T) {
+	host := NewHost()
+	overlays, ok := host.(Overlays)
+	if !ok {
+		t.Fatal("this host has no overlays")
+	}
+	o := theOverlay
+	o.VNI, o.Provider = vxlan.VNI, netip.MustParseAddr("192.168.1.3")
+	if _, err := overlays.PodEndpoints(o.Name); err != nil {
+		t.Skipf("no HNS here, real or simulated: %v", err)
+	}
+	if mac, err := overlays.MakeOverlay(o); err != nil || mac == (vxlan.MAC{}) {
+		t.Fatalf("%s, %v", mac, err)
+	}
+	e := newEndpoints(overlays, o.Name)
+	e.use(o)
+	if addrs, err := e.Add(t.Context(), infra("winkube-test")); err != nil || !slices.Equal(addrs, []netip.Addr{netip.MustParseAddr("10.244.1.3")}) {
+		t.Errorf("%v, %v", addrs, err)
+	}
+	if addrs, attached := newEndpoints(overlays, o.Name).Attached("winkube-test", "none"); !attached || len(addrs) != 1 {
+		t.Errorf("another agent finds %v, attached %t", addrs, attached)
+	}
+	s := Symptoms{Config: Config{Mode: Overlay}}
+	if err := host.Examine(t.Context(), &s); err != nil || s.OverlayErr != nil || s.Overlay.Subnet != o.Subnet {
+		t.Errorf("examined: %+v, %v, %v", s.Overlay, s.OverlayErr, err)
+	}
+	nobody := func(context.Context) (map[string]bool, error) { return nil, nil }
+	if err := e.Collect(t.Context(), nobody); err != nil {
+		t.Error(err)
+	}
+	if left, err := overlays.PodEndpoints(o.Name); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+	if err := overlays.RemoveOverlay(o.Name); err != nil {
+		t.Error(err)
+	}
+	if err := host.Examine(t.Context(), &s); err != nil || !errors.Is(s.OverlayErr, hns.ErrNotFound) {
+		t.Errorf("afterwards: %v, %v", s.OverlayErr, err)
 	}
 }
 

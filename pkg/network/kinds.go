@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // WindowsNetwork says how pods of Windows are connected.
@@ -52,9 +53,6 @@ func belowAdapter(name string) string {
 // a range of IPv6 is left alone.
 func planWindows(cfg Config, facts Facts, s *State) error {
 	n := s.Network
-	if cfg.Mode == Overlay {
-		return fmt.Errorf("network mode %s is not made on Windows yet; want %s, %s or %s", Overlay, HostGateway, Upstream, External)
-	}
 	if n.Subnets[0].Addr().Is6() {
 		return fmt.Errorf("spec.podCIDRs has %s only; Docker on Windows has networks of IPv4 only", n.Subnets[0])
 	}
@@ -63,6 +61,9 @@ func planWindows(cfg Config, facts Facts, s *State) error {
 	s.Ready = ready("pods get addresses of %s", n.Subnets[0])
 	if err := cfg.CheckWindows(); err != nil {
 		return err
+	}
+	if cfg.Mode == Overlay {
+		return planOverlay(cfg, facts, s)
 	}
 	kind := cfg.Windows
 	if kind == "" && cfg.Platform.Build < server2019 {
@@ -84,6 +85,11 @@ func planWindows(cfg Config, facts Facts, s *State) error {
 func (cfg Config) CheckWindows() error {
 	build := cfg.Platform.Build
 	switch {
+	case cfg.Mode == Overlay && build < server2019:
+		return fmt.Errorf("network mode %s needs Windows Server 2019 (build %d) with the updates from KB4489899 (March 2019) on: HNS of build %d knows no subnets of other nodes; want %s or %s",
+			Overlay, server2019, build, HostGateway, Upstream)
+	case cfg.Mode == Overlay && cfg.Windows != "":
+		return fmt.Errorf("--windows-network=%s: network mode %s is a kind of its own; want one of the two flags", cfg.Windows, Overlay)
 	case cfg.Windows == L2Bridge && build < server2019:
 		return fmt.Errorf("--windows-network=%s needs Windows Server 2019 (build %d): HNS of build %d keeps the gateway's address from the host; want %s", L2Bridge, server2019, build, Transparent)
 	case cfg.Windows == NAT && build < server2019:
@@ -129,10 +135,8 @@ func planBridge(cfg Config, facts Facts, s *State) error {
 		adapter = belowAdapter(facts.Adapter)
 	}
 	var keep []string
-	for _, p := range slices.Concat(nonMasquerade(cfg, c), cfg.Services) {
-		if text := p.Masked().String(); p.Addr().Is4() && !p.Addr().IsMulticast() && !slices.Contains(keep, text) {
-			keep = append(keep, text)
-		}
+	for _, p := range keptInside(cfg, c) {
+		keep = append(keep, p.String())
 	}
 	n.Options[optionNAT], n.Options[optionNoNAT] = "true", strings.Join(keep, ",")
 	s.Bridge = &hns.Bridge{Name: n.Name, Subnet: c, Gateway: n.Gateways[0], Adapter: adapter}
@@ -151,7 +155,49 @@ func planBridge(cfg Config, facts Facts, s *State) error {
 	return nil
 }
 
+// keptInside are the ranges of IPv4 towards which OutBoundNAT leaves the pods of c their address.
+func keptInside(cfg Config, c netip.Prefix) (keep []netip.Prefix) {
+	for _, p := range slices.Concat(nonMasquerade(cfg, c), cfg.Services) {
+		if p = p.Masked(); p.Addr().Is4() && !p.Addr().IsMulticast() && !slices.Contains(keep, p) {
+			keep = append(keep, p)
+		}
+	}
+	return keep
+}
+
+// planOverlay: HNS makes the network and its distributed router, which has the gateway's address; the pods' endpoints are ours, since Docker has
+// overlay networks in swarms only. The range's third address is the source VIP of the service proxy (hns.SourceVIP).
+func planOverlay(cfg Config, facts Facts, s *State) error {
+	c := s.Network.Subnets[0]
+	if c.Bits() > 29 {
+		return fmt.Errorf("spec.podCIDRs has %s, which has no room for HNS' router, the service proxy and pods; want at most 29 bits", c)
+	}
+	i := slices.IndexFunc(cfg.NodeIPs, netip.Addr.Is4)
+	if i < 0 {
+		return fmt.Errorf("network mode %s needs an address of this node (--node-ip) in the family of its pod CIDR %s; there is none", Overlay, c)
+	}
+	o := hns.Overlay{Name: vxlan.DeviceName(true), Subnet: c, Gateway: c.Addr().Next(), VNI: vxlan.VNI, Adapter: cfg.Adapter, Provider: cfg.NodeIPs[i], Keep: keptInside(cfg, c)}
+	if o.Adapter == "" {
+		o.Adapter = belowAdapter(facts.Adapter)
+	}
+	for _, p := range cfg.Services {
+		if p.Addr().Is4() {
+			o.Services = append(o.Services, p.Masked())
+		}
+	}
+	s.Join, s.Network, s.Overlay = noEngineNetwork, nil, &o
+	return nil
+}
+
 func (s State) printWindows(b *strings.Builder) {
+	if o := s.Overlay; o != nil {
+		fmt.Fprintf(b, "HNS network: %s, overlay on adapter %q, %s, gateway %s is HNS', VNI %d, UDP port %d, from %s\n", o.Name, o.Adapter, o.Subnet, o.Gateway, o.VNI, vxlan.Port, o.Provider)
+		fmt.Fprintf(b, "source VIP of the service proxy: %s\n", hns.SourceVIP(o.Subnet))
+		fmt.Fprintf(b, "masquerade: except to %s\n", join(o.Keep))
+		if len(o.Services) > 0 {
+			fmt.Fprintf(b, "stays in the overlay: %s\n", join(o.Services))
+		}
+	}
 	if h := s.Bridge; h != nil {
 		fmt.Fprintf(b, "HNS network: %s, l2bridge on adapter %q, %s, gateway %s is an endpoint of the host\n", h.Name, h.Adapter, h.Subnet, h.Gateway)
 		fmt.Fprintf(b, "pods' traffic by the host: %s\n", join(h.Routes))

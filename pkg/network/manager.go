@@ -73,7 +73,7 @@ type Parts struct {
 	ProbeTo func(ctx context.Context, from netip.Addr, to netip.Prefix) error
 	// Plugins make the pods' network in mode CNI, and are nil in all others.
 	Plugins Plugins
-	// Containers are the ids of all that the engine has of ours; with Plugins.
+	// Containers are the ids of all that the engine has of ours; with Plugins, and in mode Overlay on Windows.
 	Containers func(ctx context.Context) (map[string]bool, error)
 	// DNS is a pod's resolver configuration, which containers of Windows have from who makes their network. With Plugins; nil: they get none.
 	DNS func(p *v1.Pod) (pod.DNS, error)
@@ -101,6 +101,7 @@ type Manager struct {
 	// Of sync alone:
 	cut   map[string]time.Time // containers without connection, since when
 	guard guarded
+	over  overlaid
 }
 
 var (
@@ -127,7 +128,11 @@ func New(cfg Config, parts Parts) (*Manager, error) {
 	if parts.Clock == nil {
 		parts.Clock = clock.RealClock{}
 	}
-	return &Manager{cfg: cfg, parts: parts, wake: make(chan struct{}, 1), err: errors.New("the Node object is not known yet")}, nil
+	m := &Manager{cfg: cfg, parts: parts, wake: make(chan struct{}, 1), err: errors.New("the Node object is not known yet"), over: newOverlaid(parts.Host, cfg.Mode)}
+	if m.over.endpoints != nil {
+		m.parts.Plugins = m.over.endpoints
+	}
+	return m, nil
 }
 
 // SetNode tells which pod CIDRs this node has, and what it tells others of its tunnels. It does not block; nil is ignored.
@@ -193,6 +198,8 @@ func (m *Manager) State() State {
 func (m *Manager) Run(ctx context.Context) error {
 	if m.parts.Plugins != nil {
 		go m.tend(ctx)
+	}
+	if m.cfg.Mode == CNI {
 		go m.follow(ctx, m.cfg.ConfDir)
 	}
 	if m.parts.Way != nil {
@@ -258,6 +265,12 @@ func (m *Manager) compare(ctx context.Context) (Condition, error) {
 	}
 	if m.guard.ruined != nil {
 		return m.refused(addressLost, m.guard.ruined)
+	}
+	if state.Overlay != nil {
+		return m.tunnelled(ctx, state, facts.MTU, networks, around)
+	}
+	if err := m.leaveOverlay(); err != nil {
+		return Condition{}, m.failed(err)
 	}
 	overlap := m.overlaps(state, networks, around)
 	if wrong := m.forbids(state, networks, around, overlap); wrong.Reason != "" {
@@ -449,7 +462,7 @@ func (m *Manager) Cleanup(ctx context.Context) error {
 	if name == "" {
 		name = defaultName
 	}
-	errs := []error{m.parts.Host.Apply(ctx, State{})}
+	errs := []error{m.parts.Host.Apply(ctx, State{}), m.removeOverlay()}
 	all, err := m.parts.Engine.Networks(ctx)
 	errs = append(errs, err)
 	for _, n := range all {

@@ -86,6 +86,7 @@ type State struct {
 	Gateways []Gateway
 	Devices  []vxlan.Device // ends of tunnels, IPv4 first
 	Bridge   *hns.Bridge    // the network in HNS beneath the engine's, to be made first; nil: the engine makes it
+	Overlay  *hns.Overlay   // the network in HNS, on which pods get endpoints of ours; nil: none
 	Forward  []netip.Addr   // forwarding is switched on where the host has these addresses
 	Ready    Condition
 }

@@ -143,15 +143,23 @@ func (m *Manager) forbids(s State, networks []pod.EngineNetwork, around Surround
 	if slices.ContainsFunc(networks, func(n pod.EngineNetwork) bool { return n.Name == s.Network.Name }) {
 		return Condition{}
 	}
+	if wrong := m.lacksAdapter(around); wrong.Reason != "" {
+		return wrong
+	}
+	return overlap
+}
+
+// lacksAdapter says that the adapter which --interface names is not there, where the host's are known.
+func (m *Manager) lacksAdapter(around Surroundings) Condition {
 	var names []string
 	for _, l := range around.Links {
 		names = append(names, strconv.Quote(l.Name))
 		if l.Name == m.cfg.Adapter || l.Name == adapterOf(m.cfg.Adapter) {
-			return overlap
+			return Condition{}
 		}
 	}
 	if m.cfg.Platform.OS != "windows" || m.cfg.Adapter == "" || len(names) == 0 {
-		return overlap
+		return Condition{}
 	}
 	return Condition{Reason: noAdapter, Message: fmt.Sprintf("--interface=%s: this host has no such network adapter; it has %s", m.cfg.Adapter, strings.Join(names, ", "))}
 }

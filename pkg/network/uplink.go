@@ -140,11 +140,18 @@ func (m *Manager) verify(ctx context.Context, s State) error {
 
 // rollBack removes the network that was made: Windows gives the adapter its settings back then (microsoft/SDN#498).
 func (m *Manager) rollBack(ctx context.Context, s State, lost string) error {
-	if err := m.parts.Engine.RemoveNetwork(ctx, s.Network.Name); err != nil {
+	var name string
+	var err error
+	if s.Overlay != nil {
+		name, err = s.Overlay.Name, m.over.host.RemoveOverlay(s.Overlay.Name)
+	} else {
+		name, err = s.Network.Name, m.parts.Engine.RemoveNetwork(ctx, s.Network.Name)
+	}
+	if err != nil {
 		return err
 	}
 	m.guard.ruined = fmt.Errorf("network %q cost the host %s and was removed; give %q its settings again and name another adapter (--interface) or kind (--windows-network), then restart the kubelet",
-		s.Network.Name, lost, m.guard.want.Interface)
+		name, lost, m.guard.want.Interface)
 	m.event(v1.EventTypeWarning, addressLost, m.guard.ruined.Error())
 	return m.guard.ruined
 }

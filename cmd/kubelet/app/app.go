@@ -20,6 +20,7 @@ import (
 	"github.com/winkube/winkube/pkg/kubelet"
 	"github.com/winkube/winkube/pkg/netsh"
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // Main runs the kubelet with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
@@ -167,7 +168,11 @@ func (o *options) protect(cfg kubelet.Config) {
 
 // setFirewall lets in what this program listens on, or takes that back where it is not to. It may take as long as Windows does.
 func (o *options) setFirewall(ctx context.Context, firewall *netsh.Program) {
-	if err := firewall.AdmitSelf(ctx, network.FirewallRule, o.windowsFirewall); err != nil && ctx.Err() == nil {
+	var more []netsh.Allow
+	if network.Mode(o.networkMode) == network.Overlay {
+		more = []netsh.Allow{{Ports: []uint16{vxlan.Port}, UDP: true}} // nobody listens: HNS takes it
+	}
+	if err := firewall.AdmitSelf(ctx, network.FirewallRule, o.windowsFirewall, more...); err != nil && ctx.Err() == nil {
 		klog.InfoS("Other hosts may not get through to the kubelet: logs, exec, metrics and hostPorts are asked for from there", "err", err)
 	}
 }

@@ -103,7 +103,7 @@ func (o *doctorOptions) symptoms(ctx context.Context) (network.Symptoms, error) 
 	return s, o.plan(ctx, &s, facts)
 }
 
-// plan decides what should be, for the range that is given or that the engine's network has.
+// plan decides what should be, for the range that is given or that the network has.
 func (o *doctorOptions) plan(ctx context.Context, s *network.Symptoms, facts host.Facts) error {
 	engine, err := docker.New(docker.Config{Host: o.endpoint, Node: facts.Hostname, Platform: s.Config.Platform, CallTimeout: 10 * time.Second})
 	if err != nil {
@@ -121,6 +121,9 @@ func (o *doctorOptions) plan(ctx context.Context, s *network.Symptoms, facts hos
 				in.PodCIDRs = append(in.PodCIDRs, subnet.String())
 			}
 		}
+	}
+	if s.Overlay.Subnet.IsValid() && len(in.PodCIDRs) == 0 {
+		in.PodCIDRs = []string{s.Overlay.Subnet.String()}
 	}
 	in.MTU, in.Adapter = s.MTU(s.Config.NodeIPs), s.Adapter(s.Config.NodeIPs)
 	if s.State, err = network.Plan(s.Config, in); err != nil {
