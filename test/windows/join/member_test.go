@@ -96,7 +96,7 @@ func (m *member) simulate() {
 	m.Helper()
 	m.world = sim.New(m.Build, "eth0") // as Wine calls the host's
 	m.world.IPHelper.Hidden = func(name string) bool { return beneath.MatchString(name) }
-	m.world.Compute = m.compute
+	m.world.Compute, m.world.Address = m.compute, m.host.Addr
 	m.world.IPHelper.OnAddress, m.world.IPHelper.OnRoute = m.mirror, m.mirrorRoute
 	socket := m.host.RunDir("sim.sock")
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -3,6 +3,7 @@ package join
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,9 +14,11 @@ import (
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/vxlan"
 	"github.com/winkube/winkube/test/lab"
 )
 
@@ -69,39 +72,123 @@ func (m *member) restartedSoOften() {
 	}
 }
 
-// kinds goes through the other networks of this Windows, without pods: their first start, kill -9, a crash of HNS and a reboot. Server 2016 has one.
+// kind is a network of Windows that the kubelet makes for a flag.
+type kind struct {
+	name, flag string
+	pod        bool   // one pod is on it all the time
+	remove     func() // with which the kubelet leaves the node
+}
+
+// kinds goes through the other networks of this Windows: their first start, kill -9, a crash of HNS and a reboot. Server 2016 has one.
 func (m *member) kinds() {
 	if !m.world.HNS.V2() {
+		out, err := m.agent("kubelet.exe", append(m.kubeletFlags(), "--network-mode=overlay")).CombinedOutput()
+		if want := fmt.Sprintf("HNS of build %d knows no subnets of other nodes; want host-gateway or upstream", m.Build); err == nil || !strings.Contains(string(out), want) {
+			m.Errorf("overlay: %v: %s; want %s", err, out, want)
+		}
 		return
 	}
-	for _, kind := range []network.WindowsNetwork{network.Transparent, network.NAT} {
-		start := func() {
-			begin := time.Now()
-			m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", append(m.kubeletFlags(), "--windows-network="+string(kind))))
-			// What was right before may still be: a program that is stopped before it listens for Ctrl-C does not hear it.
-			m.until(time.Minute, "Node Ready with network "+string(kind), func(context.Context) error { return m.ready(begin) })
-		}
-		m.world.Reboot() // of what was switched on for the network before
-		start()
-		m.state("network "+string(kind)+", first start", string(kind))
-		m.kubelet.kill()
-		start()
-		m.world.HNS.Restart()
-		m.state("network "+string(kind)+", kill -9, crash of HNS", string(kind))
-		m.kubelet.stop() // as an orderly shutdown does; reboots is a loss of power
-		m.engine.kill()
-		m.world.Reboot()
-		if err := m.Reboot(m.Context()); err != nil {
-			m.Fatal(err)
-		}
-		m.boot()
-		start()
-		m.state("network "+string(kind)+", reboot", string(kind))
-		m.kubelet.stop()
-		m.deleteNetwork()
-		m.removeRule()
+	for _, windows := range []network.WindowsNetwork{network.Transparent, network.NAT} {
+		m.goThrough(kind{name: string(windows), flag: "--windows-network=" + string(windows), remove: m.deleteNetwork})
 	}
+	m.goThrough(kind{name: "overlay", flag: "--network-mode=overlay", pod: true, remove: m.deleteOverlay})
 	m.nothingLeft()
+}
+
+func (m *member) goThrough(k kind) {
+	start := func() {
+		begin := time.Now()
+		m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", append(m.kubeletFlags(), k.flag)))
+		// What was right before may still be: a program that is stopped before it listens for Ctrl-C does not hear it.
+		m.until(time.Minute, "Node Ready with network "+k.name, func(context.Context) error { return m.ready(begin) })
+	}
+	state := func(when string) {
+		if k.pod {
+			m.until(90*time.Second, "the pod, "+when, func(context.Context) error {
+				err := m.podsReady(1, 0)
+				if err == nil && !*update {
+					err = m.sameState(k.name)
+				}
+				return err
+			})
+		}
+		m.state("network "+k.name+", "+when, k.name)
+	}
+	m.world.Reboot() // of what was switched on for the network before
+	start()
+	if k.pod {
+		m.podOfKind()
+	}
+	state("first start")
+	m.kubelet.kill()
+	start()
+	state("kill -9")
+	m.world.HNS.Restart()
+	state("crash of HNS")
+	m.kubelet.stop() // as an orderly shutdown does; reboots is a loss of power
+	m.engine.kill()
+	m.world.Reboot()
+	if err := m.Reboot(m.Context()); err != nil {
+		m.Fatal(err)
+	}
+	m.boot()
+	start()
+	state("reboot")
+	if k.pod {
+		m.deletePodOfKind()
+	}
+	m.kubelet.stop()
+	k.remove()
+	m.removeRule()
+}
+
+// podOfKind makes a pod whose names are the same in each run, DNS among them.
+func (m *member) podOfKind() {
+	m.namespace("kind")
+	grace := int64(0)
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pause", Namespace: m.space}, Spec: v1.PodSpec{NodeName: m.host.Name, TerminationGracePeriodSeconds: &grace,
+		DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{lab.ServiceIP}, Searches: []string{"kind.example", "example"}},
+		Containers: []v1.Container{{Name: "pause", Image: lab.PauseImage, ImagePullPolicy: v1.PullNever}}}}
+	if _, err := client.CoreV1().Pods(m.space).Create(m.Context(), p, metav1.CreateOptions{}); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// deletePodOfKind deletes it, and wants its container and its endpoint gone.
+func (m *member) deletePodOfKind() {
+	if err := client.CoreV1().Pods(m.space).Delete(m.Context(), "pause", metav1.DeleteOptions{}); err != nil {
+		m.Fatal(err)
+	}
+	m.until(time.Minute, "neither container nor endpoint", func(ctx context.Context) error {
+		list, err := m.host.Engine().Containers(ctx)
+		if state := m.world.HNS.String(); err == nil && (len(list) > 0 || strings.Contains(state, "attached to")) {
+			err = fmt.Errorf("%d containers; HNS has\n%s", len(list), state)
+		}
+		return err
+	})
+	m.did("one pod through its network's life, then gone", "ok")
+}
+
+// deleteOverlay removes the network that the engine does not know, and what the Node tells of it.
+func (m *member) deleteOverlay() {
+	m.Helper()
+	var answer struct{ Output []struct{ ID, Name string } }
+	_, text, _ := m.world.HNS.Call("HNSCall", []string{http.MethodGet, "/networks/", ""})
+	if err := json.Unmarshal([]byte(text), &answer); err != nil {
+		m.Fatal(err)
+	}
+	for _, n := range answer.Output {
+		if n.Name == vxlan.DeviceName(true) {
+			m.world.HNS.Call("HNSCall", []string{http.MethodDelete, "/networks/" + n.ID, ""})
+		}
+	}
+	node, err := client.CoreV1().Nodes().Get(m.Context(), m.host.Name, metav1.GetOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	if end, err := vxlan.Parse(node.Annotations, m.host.Addr); err != nil || end.Public != m.host.Addr {
+		m.Errorf("the Node tells %+v, %v of its tunnel: %v", end, err, vxlan.Known(node.Annotations))
+	}
 }
 
 // doctor runs `kubelet.exe network doctor` on the healthy node. Wine's service manager has neither hns nor docker, which it says.

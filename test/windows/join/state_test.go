@@ -136,7 +136,7 @@ var (
 		pattern *regexp.Regexp
 		name    string
 	}{
-		{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "ID"},
+		{regexp.MustCompile(`\b[0-9a-f]{64}(\b|_)`), "ID$1"},
 		{regexp.MustCompile(`\b[0-9A-Fa-f]{2}([-:][0-9A-Fa-f]{2}){5}\b`), "MAC"},
 		{regexp.MustCompile(`fd57:[0-9a-f:]*:(\d+)`), "MARK:$1"}, // pkg/proxy/portproxy knows its rules by such an address
 		{regexp.MustCompile(`(winkube port proxy.* tcp) [\d,-]+`), "$1 PORTS"},
