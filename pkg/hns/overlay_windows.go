@@ -165,8 +165,15 @@ func subnetPolicy(s RemoteSubnet, vni uint32) hcn.NetworkPolicy {
 	return hcn.NetworkPolicy{Type: hcn.RemoteSubnetRoute, Settings: settings}
 }
 
-// PodEndpoints lists the endpoints that MakeEndpoint made on the network of that name, in one call of HNS' first interface.
+// PodEndpoints lists the endpoints that MakeEndpoint made on the network of that name; where there is no such network there are none. The network
+// is looked for by HNS' second interface, whose errors say what is wrong, the endpoints by the first, which says who is connected.
 func PodEndpoints(network string) ([]PodEndpoint, error) {
+	if windows.NewLazySystemDLL("computenetwork.dll").Load() != nil {
+		return nil, fmt.Errorf("cannot look for network %s: %w", network, ErrOld)
+	}
+	if _, err := hcn.GetNetworkByName(network); err != nil {
+		return nil, gone(known("cannot look for network "+network, err))
+	}
 	list, err := hcsshim.HNSListEndpointRequest()
 	if err != nil {
 		return nil, known("cannot list endpoints", err)

@@ -137,14 +137,14 @@ func (m *Manager) removeOverlay() error {
 	}
 	name := vxlan.DeviceName(true)
 	list, err := m.over.host.PodEndpoints(name)
+	if errors.Is(err, hns.ErrOld) { // there are no overlays
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	if used := slices.IndexFunc(list, func(e hns.PodEndpoint) bool { return len(e.Attached) > 0 }); used >= 0 {
 		return fmt.Errorf("pods run on the overlay network %q; drain this node, then it is removed (container %.12s has %s)", name, list[used].Container, list[used].Addr)
 	}
-	if err := m.over.host.RemoveOverlay(name); err != nil && !errors.Is(err, hns.ErrOld) {
-		return err
-	}
-	return nil
+	return m.over.host.RemoveOverlay(name)
 }
