@@ -16,7 +16,7 @@ mapfile -t packages < <(go list ./test/windows/... | grep -v '/test/windows/join
 # load Wine loses a program now and then.
 (step "build the packages' tests" go run ./test/windows/cover -only build) >"$logs/built" 2>&1 &
 builds=$!
-step "rig, simulators, smoke" env WINKUBE_WINE=1 go test -count=1 -parallel 4 -timeout 15m "${packages[@]}"
+step "rig, simulators, smoke" env WINKUBE_WINE=1 go test -count=1 -timeout 15m "${packages[@]}"
 wait $builds || { cat "$logs/built"; exit 1; }
 cat "$logs/built"
 join() { WINKUBE_WINE=1 WINKUBE_E2E=1 go test -count=1 -timeout 30m -v ./test/windows/join | grep -v '^=== '; }

@@ -93,12 +93,8 @@ func (p *Prefix) boot(ctx context.Context, reg string) error {
 
 // keep starts the keeper: without a program that stays, Wine ends its services some seconds after the last one.
 func (p *Prefix) keep(ctx context.Context) error {
-	cmd := p.Command(context.WithoutCancel(ctx), p.guest, "keep")
-	leash, err := cmd.StdinPipe()
+	cmd, leash, err := p.stay(ctx, "keep")
 	if err != nil {
-		return err
-	}
-	if err := started(cmd); err != nil {
 		return fmt.Errorf("cannot keep %s: %w", p.Dir, err)
 	}
 	p.mu.Lock()
@@ -196,10 +192,13 @@ func (p *Prefix) Run(ctx context.Context, exe string, args ...string) (string, e
 	return output(p.Command(ctx, exe, args...))
 }
 
+// attempts is how often the rig's own program is started that ends before it said anything.
+const attempts = 3
+
 // ask runs the rig's own program, which changes nothing, and returns what it printed. It always prints: where nothing came Wine has ended it
 // before it ran, as was seen once in a hundred fresh prefixes on a busy machine, and it is run again.
 func (p *Prefix) ask(ctx context.Context, args ...string) (out string, err error) {
-	for range 3 {
+	for range attempts {
 		if out, err = p.Run(ctx, p.guest, args...); out != "" {
 			break
 		}
