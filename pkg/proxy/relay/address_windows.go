@@ -216,12 +216,12 @@ func (a *ipHelperAddresses) Changes(ctx context.Context) (<-chan struct{}, error
 	return hints, nil
 }
 
-// expected says whether a change of the host's addresses is our own doing.
+// expected says whether a change of the host's addresses is our own doing. That one was added may be told only when it is on its way out again.
 func (a *ipHelperAddresses) expected(addr netip.Addr, added bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if added {
-		return a.ours[addr]
+		return a.ours[addr] || a.leaving[addr]
 	}
 	expected := a.leaving[addr]
 	delete(a.leaving, addr)
