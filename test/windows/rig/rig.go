@@ -187,16 +187,22 @@ func (p *Prefix) Command(ctx context.Context, exe string, args ...string) *exec.
 	return cmd
 }
 
-// Run runs a program to its end and returns what it printed; the error repeats it.
-func (p *Prefix) Run(ctx context.Context, exe string, args ...string) (string, error) {
-	return output(p.Command(ctx, exe, args...))
-}
-
-// attempts is how often the rig's own program is started that ends before it said anything.
+// attempts is how often a program is started that ends before it said anything.
 const attempts = 3
 
-// ask runs the rig's own program, which changes nothing, and returns what it printed. It always prints: where nothing came Wine has ended it
-// before it ran, as was seen once in a hundred fresh prefixes on a busy machine, and it is run again.
+// Run runs a program to its end and returns what it printed; the error repeats it. Programs say why they fail: where one fails without a word Wine
+// has ended it before it ran, as was seen once in some hundred starts on a busy machine, and it is run again.
+func (p *Prefix) Run(ctx context.Context, exe string, args ...string) (out string, err error) {
+	for range attempts {
+		if out, err = output(p.Command(ctx, exe, args...)); err == nil || out != "" || ctx.Err() != nil {
+			break
+		}
+	}
+	return out, err
+}
+
+// ask runs the rig's own program, which changes nothing, and returns what it printed. It always prints: where nothing came it did not run either, and
+// is run again.
 func (p *Prefix) ask(ctx context.Context, args ...string) (out string, err error) {
 	for range attempts {
 		if out, err = p.Run(ctx, p.guest, args...); out != "" {

@@ -103,6 +103,21 @@ func TestInstall(t *testing.T) {
 	}
 }
 
+// TestRunAgain: what fails without a word is run again, and in the end the failure is told.
+func TestRunAgain(t *testing.T) {
+	p := Test(t, 20348)
+	script := "@echo off\r\nif exist C:\\once goto second\r\necho x> C:\\once\r\nexit 1\r\n:second\r\necho ran\r\n"
+	if err := os.WriteFile(p.Path(`C:\again.bat`), []byte(script), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := p.Run(t.Context(), "cmd.exe", "/c", `C:\again.bat`); err != nil || strings.TrimSpace(out) != "ran" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if out, err := p.Run(t.Context(), "cmd.exe", "/c", "exit 3"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
 func TestUnprivileged(t *testing.T) {
 	p := Test(t, 20348)
 	if p.as.uid == 0 {
