@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,6 +135,8 @@ func (l *loop) shut(fd int) {
 
 func (l *loop) run() {
 	defer close(l.done)
+	runtime.LockOSThread() // who wakes up needs no other thread to go on with
+	defer runtime.UnlockOSThread()
 	events := make([]unix.EpollEvent, maxEvents)
 	for !l.ended {
 		n, err := l.wait(events)
