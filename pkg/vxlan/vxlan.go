@@ -38,8 +38,8 @@ type Device struct {
 	MTU     int          // bytes of an inner packet
 }
 
-// ParseMAC reads a hardware address of six bytes, with colons or, as HNS writes it, dashes.
-func ParseMAC(text string) (MAC, error) {
+// parseMAC reads a hardware address of six bytes, with colons or, as HNS writes it, dashes.
+func parseMAC(text string) (MAC, error) {
 	mac, err := net.ParseMAC(text)
 	if err != nil || len(mac) != len(MAC{}) {
 		return MAC{}, fmt.Errorf("hardware address %q: want six bytes like 0e:2a:0a:f4:01:00", text)
@@ -205,7 +205,7 @@ func parse(annotations map[string]string, four bool) (End, error) {
 		return End{}, fmt.Errorf("annotation %s has VNI %d; want %d, which is what Windows nodes can have (flannel: \"Backend\": {\"VNI\": %d, \"Port\": %d})",
 			k.data, data.VNI, VNI, VNI, Port)
 	}
-	mac, err := ParseMAC(data.VtepMAC)
+	mac, err := parseMAC(data.VtepMAC)
 	if err != nil {
 		return End{}, fmt.Errorf("annotation %s has VtepMAC %q; want six bytes like 0e:2a:0a:f4:01:00", k.data, data.VtepMAC)
 	}

@@ -122,7 +122,7 @@ func TestChanges(t *testing.T) {
 func TestChangesOfWindows(t *testing.T) {
 	d := four
 	var err error
-	if d.MAC, err = ParseMAC("00-15-5D-4B-1C-8F"); err != nil {
+	if d.MAC, err = parseMAC("00-15-5D-4B-1C-8F"); err != nil {
 		t.Fatal(err)
 	}
 	ours := Annotations([]Device{d}, nil)
@@ -149,7 +149,7 @@ func TestChangesOfWindows(t *testing.T) {
 		t.Errorf("flannel came after us: only the mark is ours; removed: %v", got)
 	}
 	for _, bad := range []string{"", "00-15-5D", "00:00:00:00:fe:80:00:00"} {
-		if _, err := ParseMAC(bad); err == nil {
+		if _, err := parseMAC(bad); err == nil {
 			t.Errorf("%q is taken for a hardware address", bad)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/winkube/winkube/test/windows/rig"
 	"github.com/winkube/winkube/test/windows/sim"
 )
 
@@ -40,7 +40,7 @@ func TestProxyOverlay(t *testing.T) {
 
 func playOverlay(t *testing.T, build int) {
 	w, p := simulated(t, build)
-	ip, mac := hostAddress(t)
+	ip, mac := rig.HostAddress(t)
 	objects := map[string]runtime.Object{"/api/v1/nodes/win1": otherNode("win1", 1, ip), "/api/v1/nodes/flannel1": otherNode("flannel1", 2, "192.168.99.2")}
 	served(objects, "web", "10.96.0.10", 80, "10.244.2.7:8080")
 	served(objects, "kubernetes", "10.96.0.1", 443, "192.168.99.2:6443")
@@ -124,26 +124,4 @@ func settle(t *testing.T, w *sim.World) {
 			t.Fatal(t.Context().Err())
 		}
 	}
-}
-
-// hostAddress is an address of this machine with the hardware address behind it, which programs under Wine find too.
-func hostAddress(t *testing.T) (ip, mac string) {
-	t.Helper()
-	links, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, link := range links {
-		addrs, err := link.Addrs()
-		if err != nil || len(link.HardwareAddr) == 0 || link.Flags&net.FlagUp == 0 {
-			continue
-		}
-		for _, addr := range addrs {
-			if n, ok := addr.(*net.IPNet); ok && n.IP.To4() != nil {
-				return n.IP.String(), link.HardwareAddr.String()
-			}
-		}
-	}
-	t.Skip("no interface of this machine has a hardware address and an IPv4 address")
-	return "", ""
 }

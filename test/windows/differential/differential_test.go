@@ -218,23 +218,8 @@ func setUp(t *testing.T, w *sim.World, text string) {
 type machine struct{ ip, mac string }
 
 func thisNode(t *testing.T) machine {
-	links, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, link := range links {
-		addrs, err := link.Addrs()
-		if err != nil || len(link.HardwareAddr) == 0 || link.Flags&net.FlagUp == 0 {
-			continue
-		}
-		for _, addr := range addrs {
-			if network, ok := addr.(*net.IPNet); ok && network.IP.To4() != nil {
-				return machine{network.IP.String(), link.HardwareAddr.String()}
-			}
-		}
-	}
-	t.Skip("no interface of this machine has a hardware address and an IPv4 address")
-	return machine{}
+	ip, mac := rig.HostAddress(t)
+	return machine{ip, mac}
 }
 
 func (m machine) fill(text string) string { return strings.ReplaceAll(text, "NODE_IP", m.ip) }

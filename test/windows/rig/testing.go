@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"net"
 	"os"
 	"testing"
 )
@@ -22,4 +23,27 @@ func Test(t *testing.T, build int) *Prefix {
 		}
 	})
 	return p
+}
+
+// HostAddress is an address of this machine with the hardware address behind it, which programs under Wine find too. Where there is none the test is
+// skipped.
+func HostAddress(t *testing.T) (ip, mac string) {
+	t.Helper()
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		addrs, err := link.Addrs()
+		if err != nil || len(link.HardwareAddr) == 0 || link.Flags&net.FlagUp == 0 {
+			continue
+		}
+		for _, addr := range addrs {
+			if n, ok := addr.(*net.IPNet); ok && n.IP.To4() != nil {
+				return n.IP.String(), link.HardwareAddr.String()
+			}
+		}
+	}
+	t.Skip("no interface of this machine has a hardware address and an IPv4 address")
+	return "", ""
 }
