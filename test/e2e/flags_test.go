@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/winkube/winkube/test/output"
 )
 
 // TestWrongFlags starts both programs with arguments that are wrong: one line, exit code 1, nothing changed on the host.
@@ -50,13 +52,13 @@ func TestWrongFlags(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			before := network(t)
-			out, err := node.Command(ctx, argv...).CombinedOutput()
+			said, err := output.Of(node.Command(ctx, argv...))
 			code := -1
 			if exit, ok := err.(*exec.ExitError); ok {
 				code = exit.ExitCode()
 			}
-			if text := strings.TrimSpace(string(out)); code != 1 || text == "" || strings.Contains(text, "\n") {
-				t.Errorf("exit code %d (%v), want 1; want one line, got:\n%s", code, err, out)
+			if text := strings.TrimSpace(said.Stderr); code != 1 || text == "" || strings.Contains(text, "\n") {
+				t.Errorf("exit code %d (%v), want 1; want one line, got:\n%s", code, err, said)
 			} else {
 				t.Log(text)
 			}

@@ -47,9 +47,7 @@ func TestKubeadmJoin(t *testing.T) {
 	command += " --node-name " + joiner.Name + " --ignore-preflight-errors=SystemVerification"
 	transcript, err := joiner.Shell(ctx, command)
 	t.Logf("$ %s\n%s", command, transcript)
-	if err != nil {
-		t.FailNow()
-	}
+	s.must(err)
 	s.eventually(time.Minute, "node Ready", func(ctx context.Context) error {
 		node, err := client.CoreV1().Nodes().Get(ctx, joiner.Name, metav1.GetOptions{})
 		if err != nil {

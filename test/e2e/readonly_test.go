@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/output"
 )
 
 // recursiveReadOnly says whether the node tells that its engine and kernel have recursively read-only mounts: Docker from 25 on.
@@ -43,12 +44,12 @@ func TestRecursiveReadOnly(t *testing.T) {
 	if err := os.Mkdir(below, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("mount", "-t", "tmpfs", "tmpfs", below).CombinedOutput(); err != nil {
-		t.Fatalf("mount: %v: %s", err, out)
+	if said, err := output.Of(exec.Command("mount", "-t", "tmpfs", "tmpfs", below)); err != nil {
+		t.Fatalf("mount: %v: %s", err, said)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", below).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
+		if said, err := output.Of(exec.Command("umount", below)); err != nil {
+			t.Errorf("umount: %v: %s", err, said)
 		}
 	})
 	s := newSpace(t)

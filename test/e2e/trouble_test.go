@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/output"
 )
 
 // freeze stops a process until the returned function, or the end of the test, lets it go on.
@@ -283,7 +284,7 @@ func TestRemovalFails(t *testing.T) {
 	pod := s.create(s.pod("busy", node, "sleep"))
 	id := containerID(s.ready("busy"))
 	dir := node.Dir("docker", "containers", id)
-	attributes := func(change string) ([]byte, error) { return exec.Command("chattr", change, dir).CombinedOutput() }
+	attributes := func(change string) (output.Said, error) { return output.Of(exec.Command("chattr", change, dir)) }
 	if out, err := attributes("+i"); err != nil {
 		t.Skipf("this host's file system lets no directory be made immutable: %v %s", err, out)
 	}

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/output"
 )
 
 // Every way between each two nodes, of each family that the cluster has: pod to pod, pod to service, host to pod, host to service, and pod to
@@ -114,9 +115,9 @@ func (s *space) fromPod(ctx context.Context, from end, url string) (string, erro
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", details.State.Pid), "--", filepath.Join(cluster.Tools, "sample"), "get", url)
-	out, err := cmd.CombinedOutput()
+	said, err := output.Of(cmd)
 	if err != nil {
-		return "", fmt.Errorf("%s from the pod on %s: %w: %s", url, from.node.Name, err, out)
+		return "", fmt.Errorf("%s from the pod on %s: %w: %s", url, from.node.Name, err, said)
 	}
-	return string(out), nil
+	return said.Stdout, nil
 }

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/winkube/winkube/test/output"
 )
 
 // Gateway is the one program between the machine and the cluster. It runs in the control plane's network and hands connections of
@@ -66,8 +68,8 @@ func addRoutes(ctx context.Context, routes map[string]string, node *v1.Node) {
 		if hop == "" || routes[cidr] == hop {
 			continue
 		}
-		out, err := exec.CommandContext(ctx, "ip", "route", "replace", cidr, "via", hop).CombinedOutput()
-		fmt.Printf("route %s via %s: %v %s\n", cidr, hop, err, out)
+		said, err := output.Of(exec.CommandContext(ctx, "ip", "route", "replace", cidr, "via", hop))
+		fmt.Printf("route %s via %s: %v %s\n", cidr, hop, err, said)
 		if err == nil {
 			routes[cidr] = hop
 		}

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
@@ -9,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/winkube/winkube/test/output"
 )
 
 // switchNamespace holds the bridge to which every host's veth leads.
@@ -82,23 +83,22 @@ func (h *Host) enter() []string {
 	return []string{"--net=/run/netns/" + h.Namespace(), "--"}
 }
 
-// Exec runs a program in the host's network and returns what it printed to both streams; the error repeats it.
-func (h *Host) Exec(ctx context.Context, argv ...string) (string, error) {
-	return output(h.Command(ctx, argv...), argv)
+// Exec runs a program in the host's network and returns its standard output; the error repeats both streams.
+func (h *Host) Exec(ctx context.Context, argv ...string) (stdout string, err error) {
+	return finish(h.Command(ctx, argv...), argv)
 }
 
 // run runs a program on the machine itself.
 func run(ctx context.Context, argv ...string) (string, error) {
-	return output(exec.CommandContext(ctx, argv[0], argv[1:]...), argv)
+	return finish(exec.CommandContext(ctx, argv[0], argv[1:]...), argv)
 }
 
-func output(cmd *exec.Cmd, argv []string) (string, error) {
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(out.String()))
+func finish(cmd *exec.Cmd, argv []string) (stdout string, err error) {
+	said, err := output.Of(cmd)
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, said)
 	}
-	return out.String(), nil
+	return said.Stdout, err
 }
 
 // upHosts makes the namespaces, the bridge and the veths, and keeps those that are there.

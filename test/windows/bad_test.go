@@ -242,13 +242,13 @@ func TestNoContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"--api-servers=" + h.api.URL}, {"service", "install", "--api-servers=" + h.api.URL}} {
-		out, err := p.Run(t.Context(), path, args...)
-		said := strings.TrimSpace(out)
+		printed, err := p.Finish(p.Command(t.Context(), path, args...))
+		said := strings.TrimSpace(printed.Stderr)
 		if err == nil || strings.Contains(said, "\n") || !strings.Contains(said, "build 9600, which has no containers: want Windows Server 2016 (build 14393) or later") {
 			t.Errorf("%q: %v; it says %q", args, err, said)
 		}
 	}
-	if out, err := p.Run(t.Context(), path, "service", "status"); err == nil || !strings.Contains(out, "the service is not installed") {
-		t.Errorf("the refused service: %v, %s", err, out)
+	if said, err := p.Finish(p.Command(t.Context(), path, "service", "status")); err == nil || !strings.Contains(said.String(), "the service is not installed") {
+		t.Errorf("the refused service: %v, %s", err, said)
 	}
 }

@@ -228,11 +228,11 @@ func (w *walk) run(call []string) string {
 	if len(args) > 2 && args[0] == "service" && args[1] == "install" {
 		args = slices.Concat(args, ownFlags[exe[strings.LastIndex(exe, `\`)+1:]])
 	}
-	out, err := w.Command(w.Context(), exe, args...).CombinedOutput()
+	said, err := w.Finish(w.Command(w.Context(), exe, args...))
 	if err != nil && args[0] != "doctor" { // which finds that Wine has no containers
-		w.Errorf("%q: %v: %s", call, err, out)
+		w.Errorf("%q: %v: %s", call, err, said)
 	}
-	return string(out)
+	return said.Stdout + said.Stderr
 }
 
 // layOut gives the prefix what the page takes for given: Docker, an API server, programs and credentials in C:\k, and newer programs in C:\new.

@@ -142,8 +142,8 @@ func TestKernelspaceOf2016(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := p.Run(t.Context(), path, "--master=127.0.0.1:1", "--hostname-override=win1", "--proxy-mode=kernelspace", "--network-name=cbr0")
-	if err == nil || !strings.Contains(out, "build 14393") || !strings.Contains(out, "--proxy-mode=userspace") {
-		t.Errorf("%v: %s", err, out)
+	said, err := p.Finish(p.Command(t.Context(), path, "--master=127.0.0.1:1", "--hostname-override=win1", "--proxy-mode=kernelspace", "--network-name=cbr0"))
+	if err == nil || !strings.Contains(said.Stderr, "build 14393") || !strings.Contains(said.Stderr, "--proxy-mode=userspace") {
+		t.Errorf("%v: %s", err, said)
 	}
 }

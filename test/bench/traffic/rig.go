@@ -19,6 +19,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/winkube/winkube/test/output"
 )
 
 const (
@@ -98,14 +100,14 @@ func upNamespace(ctx context.Context, name string) error {
 		"netns add " + name, "-n " + name + " link set lo up", "-n " + name + " addr add " + serverAddr + "/32 dev lo",
 		"-n " + name + " route add local 10.77.0.0/16 dev lo", "-n " + name + " route add default dev lo src " + serverAddr,
 	} {
-		if out, err := exec.CommandContext(ctx, "ip", strings.Fields(args)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("ip %s: %w: %s", args, err, out)
+		if said, err := output.Of(exec.CommandContext(ctx, "ip", strings.Fields(args)...)); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", args, err, said)
 		}
 	}
 	// The client ends its connections in an orderly way, tens of thousands a second.
 	script := "echo 1024 65000 > /proc/sys/net/ipv4/ip_local_port_range; echo 1 > /proc/sys/net/ipv4/tcp_tw_reuse"
-	if out, err := exec.CommandContext(ctx, "ip", "netns", "exec", name, "sh", "-c", script).CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot set up namespace %s: %w: %s", name, err, out)
+	if said, err := output.Of(exec.CommandContext(ctx, "ip", "netns", "exec", name, "sh", "-c", script)); err != nil {
+		return fmt.Errorf("cannot set up namespace %s: %w: %s", name, err, said)
 	}
 	return upLink(ctx, name)
 }
@@ -121,8 +123,8 @@ func upLink(ctx context.Context, name string) error {
 		"tc -n " + name + " qdisc replace dev link root tbf rate " + linkRate + " burst 256kb latency 20ms",
 	} {
 		argv := strings.Fields(args)
-		if out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", args, err, out)
+		if said, err := output.Of(exec.CommandContext(ctx, argv[0], argv[1:]...)); err != nil {
+			return fmt.Errorf("%s: %w: %s", args, err, said)
 		}
 	}
 	return nil
@@ -248,8 +250,8 @@ func (r *rig) haproxy(ctx context.Context) side {
 	s := side{name: "HAProxy", namespace: plain, addr: haproxyAt}
 	if _, err := exec.LookPath("haproxy"); err != nil {
 		install := exec.CommandContext(ctx, "apt-get", "install", "-y", "--no-install-recommends", "haproxy")
-		if out, err := install.CombinedOutput(); err != nil {
-			s.missing = fmt.Sprintf("cannot install it: %v: %s", err, bytes.TrimSpace(out))
+		if said, err := output.Of(install); err != nil {
+			s.missing = fmt.Sprintf("cannot install it: %v: %s", err, said)
 			return s
 		}
 	}
@@ -293,8 +295,8 @@ func (r *rig) upstream(ctx context.Context) side {
 	path := filepath.Join(r.root, "_output/tools/kube-proxy")
 	build := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(r.root, "hack/tools/kubernetes"), "-trimpath", "-o", path, "k8s.io/kubernetes/cmd/kube-proxy")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		s.missing = fmt.Sprintf("cannot build it: %v: %s", err, bytes.TrimSpace(out))
+	if said, err := output.Of(build); err != nil {
+		s.missing = fmt.Sprintf("cannot build it: %v: %s", err, said)
 		return s
 	}
 	config, err := r.serveAPI(ctx, ruled, 0, apiPort)
@@ -314,8 +316,8 @@ func (r *rig) upstream(ctx context.Context) side {
 func (r *rig) ours(ctx context.Context) side {
 	build := exec.CommandContext(ctx, "hack/build.sh", "cmd/kube-proxy")
 	build.Dir = r.root
-	if out, err := build.CombinedOutput(); err != nil {
-		return side{name: "relay", missing: fmt.Sprintf("cannot build it: %v: %s", err, out)}
+	if said, err := output.Of(build); err != nil {
+		return side{name: "relay", missing: fmt.Sprintf("cannot build it: %v: %s", err, said)}
 	}
 	return r.relay(ctx, "relay", plain, r.program())
 }

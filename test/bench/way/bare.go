@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/winkube/winkube/pkg/vxlan"
+	"github.com/winkube/winkube/test/output"
 )
 
 // bare is what the kernel takes for the same way when nobody else has a hand in it: two hosts on a switch, each with a bridge and one pod,
@@ -69,13 +70,13 @@ func newBare(ctx context.Context, overlay bool) (b *bare, err error) {
 		}
 	}
 	for _, line := range script {
-		if out, err := exec.CommandContext(ctx, "ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			return b, fmt.Errorf("ip %s: %w: %s", line, err, out)
+		if said, err := output.Of(exec.CommandContext(ctx, "ip", strings.Fields(line)...)); err != nil {
+			return b, fmt.Errorf("ip %s: %w: %s", line, err, said)
 		}
 	}
 	for _, h := range b.hosts {
-		if out, err := exec.CommandContext(ctx, "nsenter", "--net="+h.netns, "--", "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward").CombinedOutput(); err != nil {
-			return b, fmt.Errorf("cannot forward in %s: %w: %s", h.netns, err, out)
+		if said, err := output.Of(exec.CommandContext(ctx, "nsenter", "--net="+h.netns, "--", "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")); err != nil {
+			return b, fmt.Errorf("cannot forward in %s: %w: %s", h.netns, err, said)
 		}
 	}
 	return b, nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/lab/check"
+	"github.com/winkube/winkube/test/output"
 )
 
 const (
@@ -125,11 +126,11 @@ func (p place) rate(ctx context.Context, to place) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	out, err := cmd.CombinedOutput()
+	said, err := output.Of(cmd)
 	if err != nil {
-		return 0, fmt.Errorf("cannot send from %s to %s: %w: %s", p.netns, to.addr, err, out)
+		return 0, fmt.Errorf("cannot send from %s to %s: %w: %s", p.netns, to.addr, err, said)
 	}
-	return strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+	return strconv.ParseFloat(strings.TrimSpace(said.Stdout), 64)
 }
 
 // linkRate is what a shaped link between hosts carries: namespaces have no wire, and their throughput is the processor's.

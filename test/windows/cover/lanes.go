@@ -162,13 +162,13 @@ func (j job) testPackage(ctx context.Context, p *rig.Prefix, pkg, program, kind 
 	}
 	cmd := p.Command(ctx, program, args...)
 	cmd.Dir = filepath.Join(j.root, pkg)
-	out, failed := cmd.CombinedOutput()
+	said, failed := p.Finish(cmd)
 	log := j.file(pkg, kind, ".log")
-	if err := os.WriteFile(log, out, 0o644); err != nil {
+	if err := os.WriteFile(log, []byte(said.Stdout+said.Stderr), 0o644); err != nil {
 		return err
 	}
 	if failed != nil {
-		failed = fmt.Errorf("%w: %s (all of it: %s)", failed, failures(string(out)), log)
+		failed = fmt.Errorf("%w: %s (all of it: %s)", failed, failures(said.Stdout+said.Stderr), log)
 	}
 	return errors.Join(failed, moveProfile(inside, j.profile(pkg, kind)))
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
+	"github.com/winkube/winkube/test/output"
 	"github.com/winkube/winkube/test/windows/rig"
 	"github.com/winkube/winkube/test/windows/sim"
 )
@@ -241,8 +242,8 @@ func kubeProxy(t *testing.T) string {
 	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(root, "hack/tools/kubernetes"), "-o", exe, "k8s.io/kubernetes/cmd/kube-proxy")
 	build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("cannot build kube-proxy.exe: %v: %s", err, out)
+	if said, err := output.Of(build); err != nil {
+		t.Fatalf("cannot build kube-proxy.exe: %v: %s", err, said)
 	}
 	return exe
 }

@@ -121,12 +121,12 @@ func (m *member) hostDoctor() (judge func()) {
 	m.Helper()
 	cmd := m.agent("kubelet.exe", []string{"doctor", "--node-ip=" + m.host.Addr.String(), "--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR,
 		`--root-dir=C:\kubelet`, "--pod-infra-container-image=" + lab.PauseImage, m.kubeletFlags()[3]})
-	said := make(chan string, 1)
+	report := make(chan string, 1)
 	go func() {
-		out, _ := cmd.CombinedOutput() // it finds faults
-		said <- string(out)
+		said, _ := m.Finish(cmd) // it finds faults
+		report <- said.Stdout + said.Stderr
 	}()
-	return func() { m.doctorSaid(<-said) }
+	return func() { m.doctorSaid(<-report) }
 }
 
 func (m *member) doctorSaid(got string) {

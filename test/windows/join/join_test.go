@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/winkube/winkube/test/output"
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
@@ -263,8 +264,8 @@ func (m *member) streams() {
 	m.did("logs", "ok")
 	shell := exec.CommandContext(ctx, cluster.KubectlPath(), "--kubeconfig="+cluster.Kubeconfig(), "exec", "-i", "-n", m.space, "iis", "--", "/sample", "shell")
 	shell.Stdin = strings.NewReader("echoargs from standard input\n")
-	if text, err := shell.CombinedOutput(); err != nil || !strings.Contains(string(text), "from standard input") {
-		m.Errorf("exec -i: %q %v", text, err)
+	if said, err := output.Of(shell); err != nil || !strings.Contains(said.Stdout, "from standard input") {
+		m.Errorf("exec -i: %q %v", said, err)
 	}
 	m.did("exec, exec -i", "ok")
 	m.forwards()

@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/output"
 	"github.com/winkube/winkube/test/windows/rig"
 	"github.com/winkube/winkube/test/windows/sim"
 )
@@ -367,7 +368,7 @@ func (m *member) collectCoverage() {
 		return
 	}
 	profile := filepath.Join(out, fmt.Sprintf("join-%d.txt", m.Build))
-	if text, err := exec.Command("go", "tool", "covdata", "textfmt", "-i="+m.covered, "-o="+profile).CombinedOutput(); err != nil {
-		m.Errorf("cannot read the counters of coverage: %v: %s", err, text)
+	if said, err := output.Of(exec.Command("go", "tool", "covdata", "textfmt", "-i="+m.covered, "-o="+profile)); err != nil {
+		m.Errorf("cannot read the counters of coverage: %v: %s", err, said)
 	}
 }

@@ -82,9 +82,9 @@ type kind struct {
 // kinds goes through the other networks of this Windows: their first start, kill -9, a crash of HNS and a reboot. Server 2016 has one.
 func (m *member) kinds() {
 	if !m.world.HNS.V2() {
-		out, err := m.agent("kubelet.exe", append(m.kubeletFlags(), "--network-mode=overlay")).CombinedOutput()
-		if want := fmt.Sprintf("HNS of build %d knows no subnets of other nodes; want host-gateway or upstream", m.Build); err == nil || !strings.Contains(string(out), want) {
-			m.Errorf("overlay: %v: %s; want %s", err, out, want)
+		said, err := m.Finish(m.agent("kubelet.exe", append(m.kubeletFlags(), "--network-mode=overlay")))
+		if want := fmt.Sprintf("HNS of build %d knows no subnets of other nodes; want host-gateway or upstream", m.Build); err == nil || !strings.Contains(said.Stderr, want) {
+			m.Errorf("overlay: %v: %s; want %s", err, said, want)
 		}
 		return
 	}

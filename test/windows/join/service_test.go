@@ -103,11 +103,11 @@ func (m *member) does(exe, want string, args ...string) string {
 // doesWith is does with the program at a path.
 func (m *member) doesWith(exe, want string, args ...string) string {
 	m.Helper()
-	out, err := m.agentAt(exe, append([]string{"service"}, args...)).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), want) {
-		m.Fatalf("%s service %s: %v, want %q:\n%s", exe, args[0], err, want, out)
+	said, err := m.Finish(m.agentAt(exe, append([]string{"service"}, args...)))
+	if err != nil || !strings.Contains(said.Stdout, want) {
+		m.Fatalf("%s service %s: %v, want %q:\n%s", exe, args[0], err, want, said)
 	}
-	return string(out)
+	return said.Stdout
 }
 
 // stopServices ends the services and removes them, as an administrator does.
@@ -117,9 +117,9 @@ func (m *member) stopServices() {
 		m.does(one.exe, one.name+": stopped already", "stop")
 		m.does(one.exe, one.name+": uninstalled", "uninstall")
 		m.does(one.exe, one.name+": is not installed", "uninstall")
-		out, err := m.agentAt(`C:\k\`+one.exe, []string{"service", "start"}).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "the service is not installed") {
-			m.Errorf("%s service start of none: %v:\n%s", one.exe, err, out)
+		said, err := m.Finish(m.agentAt(`C:\k\`+one.exe, []string{"service", "start"}))
+		if err == nil || !strings.Contains(said.Stderr, "the service is not installed") {
+			m.Errorf("%s service start of none: %v:\n%s", one.exe, err, said)
 		}
 	}
 	m.did("service stop, uninstall", "ok")

@@ -59,8 +59,8 @@ func (m *member) removeRule() {
 // cleanup removes what proxy.exe left on the host, load balancers too, of which an older HNS has none.
 func (m *member) cleanup() {
 	flags := append(m.proxyFlags(), "--cleanup", "--network-name="+podNetwork)
-	if out, err := m.agent("proxy.exe", flags).CombinedOutput(); err != nil {
-		m.Errorf("proxy.exe --cleanup: %v: %s", err, out)
+	if said, err := m.Finish(m.agent("proxy.exe", flags)); err != nil {
+		m.Errorf("proxy.exe --cleanup: %v: %s", err, said)
 	}
 }
 

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/winkube/winkube/test/output"
 )
 
 const (
@@ -26,6 +29,9 @@ var kept = []struct {
 	number int    // of capabilities(7)
 }{{"dac_read_search", 2}, {"net_bind_service", 10}}
 
+// setpcap is the right to choose securebits, of capabilities(7).
+const setpcap = 8
+
 // installed says which package is missing.
 func installed() error {
 	for _, need := range []struct{ program, pkg string }{
@@ -43,6 +49,9 @@ type account struct {
 	uid      int
 	switched bool // we are root and Wine is not
 	rights   []string
+	// sees says that access(2) answers by those rights, as open(2) does. By itself it takes no notice of them for a user other than root, and
+	// libraries that ask before they open find nothing below a directory that only root may enter.
+	sees bool
 }
 
 func who() (account, error) {
@@ -59,7 +68,7 @@ func who() (account, error) {
 	if err != nil {
 		return account{}, fmt.Errorf("cannot read the capabilities: %w", err)
 	}
-	a := account{uid: unprivileged, switched: true}
+	a := account{uid: unprivileged, switched: true, sees: held&(1<<setpcap) != 0}
 	for _, right := range kept {
 		if held&(1<<right.number) != 0 {
 			a.rights = append(a.rights, "+"+right.name)
@@ -79,6 +88,9 @@ func (a account) become(netns string) []string {
 		argv = append(argv, "setpriv", "--reuid="+id, "--regid="+id, "--clear-groups")
 		if rights := strings.Join(a.rights, ","); rights != "" {
 			argv = append(argv, "--inh-caps="+rights, "--ambient-caps="+rights)
+			if a.sees {
+				argv = append(argv, "--securebits=+no_setuid_fixup")
+			}
 		}
 		argv = append(argv, "--")
 	}
@@ -93,14 +105,32 @@ func (a account) own(path string) error {
 	return os.Chown(path, a.uid, a.uid)
 }
 
+// fontconfig keeps the machine's fonts and its cache out of a prefix: without fonts of its own Wine's libraries would read the machine's, and
+// print an error for each program where no cache of them can be written. Wine brings the fonts that it needs.
+const (
+	fontconfigFile = "fonts.conf"
+	fontconfig     = `<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">
+<fontconfig><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
+`
+)
+
+// environment is all that programs see of the caller's: everything that a library may keep for its user is in the prefix.
+func environment(dir string) []string {
+	home := filepath.Join(dir, "home")
+	return []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + home, "XDG_CACHE_HOME=" + filepath.Join(home, ".cache"),
+		"FONTCONFIG_FILE=" + filepath.Join(dir, fontconfigFile), "USER=" + user, "LANG=C.UTF-8",
+		"WINEPREFIX=" + dir, "WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml="}
+}
+
 // stopServer ends the server of a prefix, if there is one, and with it every program.
 func stopServer(ctx context.Context, as account, dir string) error {
 	for _, flag := range []string{"-k", "-w"} {
 		argv := append(as.become(""), wineserver, flag)
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Env = environment(dir)
-		if out, err := cmd.CombinedOutput(); err != nil && cmd.ProcessState.ExitCode() != 1 { // 1: none runs
-			return fmt.Errorf("cannot end Wine in %s: %w: %s", dir, err, out)
+		if said, err := output.Of(cmd); err != nil && cmd.ProcessState.ExitCode() != 1 { // 1: none runs
+			return fmt.Errorf("cannot end Wine in %s: %w: %s", dir, err, said)
 		}
 	}
 	return nil

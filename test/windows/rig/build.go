@@ -28,7 +28,7 @@ func goFor(ctx context.Context, system string, args []string) error {
 	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", "10", "go", args[0], "-trimpath"}, args[1:]...)...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), system, "GOARCH=amd64", "CGO_ENABLED=0")
-	_, err = output(cmd)
+	_, err = finish(cmd)
 	return err
 }
 

@@ -14,10 +14,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/winkube/winkube/test/output"
 )
 
 // Builds are the Windows Servers that the rig can claim to be: 2016, 2019, 2022, 2025.
@@ -27,6 +30,8 @@ var Builds = []int{14393, 17763, 20348, 26100}
 type Prefix struct {
 	Build int
 	Dir   string // on Linux; drive C is below it
+	// Log is where programs' standard error goes, beside the errors of those that fail; nil: nowhere. Set it before the first program runs.
+	Log io.Writer
 
 	netns string // "": the network of the caller
 	as    account
@@ -35,6 +40,7 @@ type Prefix struct {
 	mu     sync.Mutex
 	keeper *exec.Cmd
 	leash  io.Closer // the keeper ends when this is closed
+	noise  []string  // see learnNoise
 }
 
 // Open makes a prefix of that build in the caller's network and starts it. Close removes it. An error names the Debian package that is
@@ -80,11 +86,13 @@ func (p *Prefix) boot(ctx context.Context, reg string) error {
 	if err := p.keep(ctx); err != nil {
 		return err
 	}
-	out, err := p.ask(ctx, "build")
+	if err := p.learnNoise(ctx); err != nil {
+		return err
+	}
+	got, err := p.ask(ctx, "build")
 	if err != nil {
 		return err
 	}
-	got, _, _ := strings.Cut(out, "\n") // Wine may add words of its own when a program ends
 	if got = strings.TrimSpace(got); got != "10.0."+strconv.Itoa(p.Build)+" server" {
 		return fmt.Errorf("the prefix should claim to be a server of build %d, but says %q", p.Build, got)
 	}
@@ -190,15 +198,32 @@ func (p *Prefix) Command(ctx context.Context, exe string, args ...string) *exec.
 // attempts is how often a program is started that ends before it said anything.
 const attempts = 3
 
-// Run runs a program to its end and returns what it printed; the error repeats it. Programs say why they fail: where one fails without a word Wine
-// has ended it before it ran, as was seen once in some hundred starts on a busy machine, and it is run again.
-func (p *Prefix) Run(ctx context.Context, exe string, args ...string) (out string, err error) {
+// Run runs a program to its end and returns its standard output; the error repeats both streams. Programs say why they fail: where one fails
+// without a word Wine has ended it before it ran, as was seen once in some hundred starts on a busy machine, and it is run again.
+func (p *Prefix) Run(ctx context.Context, exe string, args ...string) (stdout string, err error) {
 	for range attempts {
-		if out, err = output(p.Command(ctx, exe, args...)); err == nil || out != "" || ctx.Err() != nil {
+		cmd := p.Command(ctx, exe, args...)
+		said, failed := p.Finish(cmd)
+		if stdout, err = said.Stdout, nil; failed == nil {
+			break
+		}
+		if err = describe(cmd, said, failed); said.String() != "" || ctx.Err() != nil {
 			break
 		}
 	}
-	return out, err
+	return stdout, err
+}
+
+// Finish runs a prepared program to its end and returns what it printed itself: on standard error, without the lines that libraries print there
+// whatever the program is. What is on standard error goes to Log, too.
+func (p *Prefix) Finish(cmd *exec.Cmd) (output.Said, error) {
+	said, err := output.Of(cmd)
+	said.Stderr = p.withoutNoise(said.Stderr)
+	if log := p.Log; log != nil && said.Stderr != "" {
+		args := cmd.Args[slices.Index(cmd.Args, wine)+1:]
+		fmt.Fprintf(log, "%s: %s\n", strings.Join(args, " "), strings.TrimSpace(said.Stderr))
+	}
+	return said, err
 }
 
 // ask runs the rig's own program, which changes nothing, and returns what it printed. It always prints: where nothing came it did not run either, and
@@ -212,15 +237,49 @@ func (p *Prefix) ask(ctx context.Context, args ...string) (out string, err error
 	return out, err
 }
 
-func output(cmd *exec.Cmd) (string, error) {
-	out, err := cmd.CombinedOutput()
+// learnNoise notes which lines a program that prints nothing leaves on standard error all the same: Wine runs with the machine's libraries, and
+// those complain about the machine.
+func (p *Prefix) learnNoise(ctx context.Context) error {
+	cmd := p.Command(ctx, "cmd.exe", "/c", "exit 0")
+	said, err := output.Of(cmd)
 	if err != nil {
-		return string(out), fmt.Errorf("cannot run %s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out)))
+		return describe(cmd, said, err)
 	}
-	return string(out), nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noise = nil
+	for line := range strings.Lines(said.Stderr) {
+		if line = strings.TrimSpace(line); line != "" && !slices.Contains(p.noise, line) {
+			p.noise = append(p.noise, line)
+		}
+	}
+	return nil
 }
 
-func environment(dir string) []string {
-	return []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + filepath.Join(dir, "home"), "USER=" + user, "LANG=C.UTF-8",
-		"WINEPREFIX=" + dir, "WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml="}
+func (p *Prefix) withoutNoise(stderr string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.noise) == 0 {
+		return stderr
+	}
+	var kept strings.Builder
+	for line := range strings.Lines(stderr) {
+		if !slices.Contains(p.noise, strings.TrimSpace(line)) {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+// finish runs a program of this machine and returns its standard output.
+func finish(cmd *exec.Cmd) (stdout string, err error) {
+	said, err := output.Of(cmd)
+	if err != nil {
+		err = describe(cmd, said, err)
+	}
+	return said.Stdout, err
+}
+
+func describe(cmd *exec.Cmd, said output.Said, err error) error {
+	return fmt.Errorf("cannot run %s: %w: %s", strings.Join(cmd.Args, " "), err, said)
 }

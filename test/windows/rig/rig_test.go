@@ -1,11 +1,16 @@
 package rig
 
 import (
+	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/winkube/winkube/test/output"
 )
 
 func TestVersions(t *testing.T) {
@@ -106,6 +111,11 @@ func TestInstall(t *testing.T) {
 // TestRunAgain: what fails without a word is run again, and in the end the failure is told.
 func TestRunAgain(t *testing.T) {
 	p := Test(t, 20348)
+	runAgain(t, p)
+}
+
+func runAgain(t *testing.T, p *Prefix) {
+	t.Helper()
 	script := "@echo off\r\nif exist C:\\once goto second\r\necho x> C:\\once\r\nexit 1\r\n:second\r\necho ran\r\n"
 	if err := os.WriteFile(p.Path(`C:\again.bat`), []byte(script), 0o644); err != nil {
 		t.Fatal(err)
@@ -115,6 +125,91 @@ func TestRunAgain(t *testing.T) {
 	}
 	if out, err := p.Run(t.Context(), "cmd.exe", "/c", "exit 3"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// TestStandardError: what a program prints there is no part of its answer, and goes to the log.
+func TestStandardError(t *testing.T) {
+	p := Test(t, 20348)
+	var log bytes.Buffer
+	p.Log = &log
+	out, err := p.Run(t.Context(), "cmd.exe", "/c", "echo noise>&2& echo answer& echo more noise>&2")
+	if err != nil || strings.TrimSpace(out) != "answer" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if got := log.String(); !strings.Contains(got, "cmd.exe /c echo") || !strings.Contains(got, "noise") || strings.Contains(got, "\nanswer") {
+		t.Errorf("the log has %q", got)
+	}
+	if _, err := p.Run(t.Context(), "cmd.exe", "/c", "echo the reason>&2& exit 3"); err == nil || !strings.Contains(err.Error(), "the reason") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("a program that fails: %v", err)
+	}
+}
+
+// TestNoisyLibraries takes fontconfig's settings from a prefix: then that library, which every program of Wine loads, prints an error for each, as it
+// does where no cache can be written. Nothing takes that for an answer, or for the reason why a program failed.
+func TestNoisyLibraries(t *testing.T) {
+	p := Test(t, 20348)
+	if err := os.Remove(filepath.Join(p.Dir, fontconfigFile)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := p.Command(t.Context(), "cmd.exe", "/c", "echo answer")
+	said, err := output.Of(cmd)
+	if err != nil || !strings.Contains(said.Stderr, "Fontconfig") {
+		t.Fatalf("the library is silent, and the test shows nothing: %+v, %v", said, err)
+	}
+	if err := p.learnNoise(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := p.Finish(p.Command(t.Context(), "cmd.exe", "/c", "echo answer& echo own words>&2")); err != nil ||
+		strings.TrimSpace(said.Stdout) != "answer" || strings.TrimSpace(said.Stderr) != "own words" {
+		t.Errorf("%+v, %v", said, err)
+	}
+	runAgain(t, p)
+	dll := filepath.Join(t.TempDir(), "shim.dll")
+	if err := CompileDLL(t.Context(), dll, "testdata/shim.c"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.InstallDLL(t.Context(), "vmcompute.dll", dll, "native"); err != nil {
+		t.Error(err)
+	}
+	if got, err := p.Registry(t.Context(), bootKey, "BootId"); err != nil || got != "0x7" {
+		t.Errorf("BootId is %q (%v), want 0x7", got, err)
+	}
+}
+
+// TestClosedDirectory: below a directory that only root may enter, and with no cache of fonts on the machine, Wine's libraries have nothing to say.
+func TestClosedDirectory(t *testing.T) {
+	p := Test(t, 20348)
+	if p.as.switched && !p.as.sees {
+		t.Skip("root may not choose securebits here (CAP_SETPCAP): libraries find nothing below a closed directory")
+	}
+	closed := filepath.Join(t.TempDir(), "closed")
+	if err := os.Mkdir(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	inside := &Prefix{Build: p.Build, Dir: filepath.Join(closed, "prefix"), as: p.as, guest: p.guest}
+	home, err := template(t.Context(), p.as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := finish(exec.CommandContext(t.Context(), "cp", "-a", home, inside.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := inside.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := inside.boot(t.Context(), versions[p.Build].registry(p.Build)); err != nil {
+		t.Fatal(err)
+	}
+	if len(inside.noise) > 0 {
+		t.Errorf("libraries print for every program: %q", inside.noise)
+	}
+	for _, name := range []string{"HOME", "XDG_CACHE_HOME", "FONTCONFIG_FILE", "WINEPREFIX"} {
+		if !slices.ContainsFunc(inside.Command(t.Context(), "cmd.exe").Env, func(one string) bool { return strings.HasPrefix(one, name+"="+inside.Dir) }) {
+			t.Errorf("%s is not the prefix's own", name)
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ func template(ctx context.Context, as account) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot ask Wine for its version: %w", err)
 	}
-	recipe := fmt.Appendf(nil, "%s %d %s %q", version, as.uid, bcryptprimitives, servicesTimeout)
+	recipe := fmt.Appendf(nil, "%s %d %s %q %s", version, as.uid, bcryptprimitives, servicesTimeout, fontconfig)
 	return Kept("template", recipe, func(dir string) error { return makeTemplate(ctx, as, dir) })
 }
 
@@ -104,11 +104,14 @@ func makeTemplate(ctx context.Context, as account, dir string) error {
 			return err
 		}
 	}
+	if err := os.WriteFile(filepath.Join(dir, fontconfigFile), []byte(fontconfig), 0o644); err != nil {
+		return err
+	}
 	for _, argv := range [][]string{{wine, "wineboot", "-i"}, append([]string{wine}, servicesTimeout...), {wineserver, "-w"}} { // the last writes the registry to disk
 		argv = append(as.become(""), argv...)
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Env, cmd.Dir = environment(dir), dir
-		if _, err := output(cmd); err != nil {
+		if _, err := finish(cmd); err != nil {
 			return err
 		}
 	}
@@ -126,7 +129,7 @@ func CompileDLL(ctx context.Context, out string, sources ...string) error {
 
 // CompileEXE makes a program in the same way.
 func CompileEXE(ctx context.Context, out string, sources ...string) error {
-	_, err := output(exec.CommandContext(ctx, compiler, append([]string{"-O2", "-Wall", "-Werror", "-o", out}, sources...)...))
+	_, err := finish(exec.CommandContext(ctx, compiler, append([]string{"-O2", "-Wall", "-Werror", "-o", out}, sources...)...))
 	return err
 }
 
@@ -143,7 +146,7 @@ func clone(ctx context.Context, template string, build int) (string, error) {
 	cloneNumber.last++
 	dir := filepath.Join(parent, fmt.Sprintf("%d.%d", os.Getpid(), cloneNumber.last))
 	cloneNumber.Unlock()
-	if _, err := output(exec.CommandContext(ctx, "cp", "-al", template, dir)); err != nil {
+	if _, err := finish(exec.CommandContext(ctx, "cp", "-al", template, dir)); err != nil {
 		return "", err
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.reg"))
@@ -151,7 +154,7 @@ func clone(ctx context.Context, template string, build int) (string, error) {
 		return "", fmt.Errorf("the template %s has no registry: remove it (%w)", template, err)
 	}
 	for _, file := range files {
-		if _, err := output(exec.CommandContext(ctx, "cp", "-a", "--remove-destination", filepath.Join(template, filepath.Base(file)), file)); err != nil {
+		if _, err := finish(exec.CommandContext(ctx, "cp", "-a", "--remove-destination", filepath.Join(template, filepath.Base(file)), file)); err != nil {
 			return "", err
 		}
 	}

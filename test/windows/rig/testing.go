@@ -17,6 +17,10 @@ func Test(t *testing.T, build int) *Prefix {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.Log = t.Output()
+	if len(p.noise) > 0 {
+		t.Logf("libraries print to every program's standard error: %q", p.noise)
+	}
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/winkube/winkube/test/output"
 	"github.com/winkube/winkube/test/windows/hns"
 )
 
@@ -51,8 +52,8 @@ func contract(t *testing.T) string {
 	exe := filepath.Join(t.TempDir(), "contract.exe")
 	build := exec.CommandContext(t.Context(), "go", "test", "-C", dir, "-c", "-o", exe, ".")
 	build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("cannot build the contract tests: %v: %s", err, out)
+	if said, err := output.Of(build); err != nil {
+		t.Fatalf("cannot build the contract tests: %v: %s", err, said)
 	}
 	for parent := exe; parent != os.TempDir() && parent != "/"; parent = filepath.Dir(parent) {
 		if err := os.Chmod(parent, 0o755); err != nil { // Wine's user reads it

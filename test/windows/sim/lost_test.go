@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/winkube/winkube/test/output"
 )
 
 const subscription = "NotifyIpInterfaceChange"
@@ -17,11 +19,11 @@ func TestLostNotification(t *testing.T) {
 	w, p := startBehind(t, 20348, func(l net.Listener) net.Listener { return &losing{Listener: l} })
 	exe := contract(t)
 	ctx, ended := context.WithCancel(t.Context())
-	var out string
+	var said output.Said
 	var failed error
 	go func() {
 		defer ended()
-		out, failed = p.Run(t.Context(), exe, "-test.run=^TestHeard$", "-test.timeout=1m")
+		said, failed = p.Finish(p.Command(t.Context(), exe, "-test.run=^TestHeard$", "-test.timeout=1m"))
 	}()
 	for i, adapter := range []string{"one", "two"} {
 		if err := w.Log.Wait(ctx, func() bool { return len(w.Log.Calls(subscription)) == i+1 }); err != nil {
@@ -30,8 +32,8 @@ func TestLostNotification(t *testing.T) {
 		w.IPHelper.SetAdapter(adapter, true, nil)
 	}
 	<-ctx.Done()
-	if failed != nil || !strings.Contains(out, subscription+": a notification cannot be read, its beginning is lost; subscribed again") {
-		t.Errorf("%v; the program printed %q", failed, out)
+	if failed != nil || !strings.Contains(said.Stderr, subscription+": a notification cannot be read, its beginning is lost; subscribed again") {
+		t.Errorf("%v; the program printed %q", failed, said)
 	}
 	if got := len(w.Log.Calls(subscription)); got != 2 {
 		t.Errorf("subscribed %d times, want 2; calls:\n%s", got, w.Log)
