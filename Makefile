@@ -27,6 +27,11 @@ check:
 test: check
 	@hack/test.sh
 
+## test-fresh: the README's commands in a minimal Debian made for it; PARTS="packages smoke" are the cheap ones, the others build, up, test
+.PHONY: test-fresh
+test-fresh:
+	@hack/test-fresh.sh
+
 ## test-windows: kubelet.exe and proxy.exe under Wine: simulators, joining the cluster as each Windows Server, coverage
 .PHONY: test-windows
 test-windows:
@@ -73,4 +78,4 @@ clean:
 ## help: list the targets
 .PHONY: help
 help:
-	@sed -n 's/^## \([a-z]*\): \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@sed -n 's/^## \([a-z-]*\): \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'

@@ -28,10 +28,6 @@ versions() {
 		[ "$got" = "Kubernetes v1.36.3" ] || { echo "$name --version printed: $got"; return 1; }
 	done
 }
-smoke() {
-	hack/ensure-packages.sh wine
-	WINKUBE_WINE=1 go test -short -count=1 -timeout 3m ./test/windows ./test/windows/rig
-}
 
 mkdir -p _output/tools
 step "format" format
@@ -44,5 +40,5 @@ step "unit tests" go test -timeout 10m ./...
 step "plain go build" plain
 step "binaries" binaries
 step "versions" versions
-step "smoke under Wine" smoke
+step "smoke under Wine" hack/smoke.sh
 echo "check: all passed in $SECONDS s"

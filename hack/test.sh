@@ -12,6 +12,7 @@ if [ -z "${WINKUBE_CLUSTER-}" ] && [ "$owner" != "$PWD" ] && [ -d "$owner" ]; th
 	echo "A cluster of $owner runs on this machine; the tests' own is WINKUBE_CLUSTER=t."
 fi
 
+step "packages for the race detector" hack/ensure-packages.sh race
 step "unit tests, race detector" go test -race -timeout 8m ./...
 
 # The cluster is removed at the end, which fails when something is left behind; one that ran before stays.
