@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,7 +72,8 @@ func (c *Cluster) Build(ctx context.Context) error {
 
 // BuildAgents builds kubelet and proxy as `make` does.
 func (c *Cluster) BuildAgents(ctx context.Context) error {
-	return c.logged(ctx, "agents", c.Root, nil, "hack/build.sh")
+	return c.build(ctx, "agents", c.Root, filepath.Dir(c.Binary("kubelet")), []string{"./cmd/kubelet", "./cmd/kube-proxy"}, []string{"kubelet", "proxy"},
+		[]string{"-tags=grpcnotrace"}, []string{"CGO_ENABLED=0", "GOFLAGS=" + os.Getenv("GOFLAGS") + " -v"}, "hack/build.sh")
 }
 
 // Binary is the path of a program that `make` builds: kubelet or proxy.
@@ -112,9 +114,9 @@ func (c *Cluster) buildTool(ctx context.Context, t tool) error {
 	if len(t.names) == 1 {
 		out += t.names[0] // etcd's package has another name
 	}
-	argv := append([]string{"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", t.ldflags, "-o", out}, t.packages...)
+	argv := append([]string{"go", "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", t.ldflags, "-o", out}, t.packages...)
 	begin := time.Now()
-	if err := c.logged(ctx, "build-"+t.names[0], dir, []string{"CGO_ENABLED=0"}, argv...); err != nil {
+	if err := c.build(ctx, "build-"+t.names[0], dir, c.Tools, t.packages, t.names, nil, []string{"CGO_ENABLED=0"}, argv...); err != nil {
 		return err
 	}
 	if took := time.Since(begin); took > 2*time.Second {
@@ -148,6 +150,11 @@ func (t tool) stamp(dir string) (string, error) {
 
 // logged runs a program with its output in a log of that name below the cluster's state.
 func (c *Cluster) logged(ctx context.Context, name, dir string, env []string, argv ...string) error {
+	return c.loggedTo(ctx, name, dir, env, nil, argv...)
+}
+
+// loggedTo is logged with something that the program's standard error goes through on its way to the log.
+func (c *Cluster) loggedTo(ctx context.Context, name, dir string, env []string, through func(io.Writer) io.WriteCloser, argv ...string) error {
 	path := filepath.Join(c.State, "logs", name+".log")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -159,6 +166,12 @@ func (c *Cluster) logged(ctx context.Context, name, dir string, env []string, ar
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, append(os.Environ(), env...), log, log
+	err = nil
+	if through != nil {
+		filter := through(log)
+		defer filter.Close()
+		cmd.Stderr = filter
+	}
 	if err := cmd.Run(); err != nil {
 		return &LogError{Err: fmt.Errorf("%s: %w", name, err), Log: path}
 	}

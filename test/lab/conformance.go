@@ -54,6 +54,7 @@ func (c *Cluster) BuildSuite(ctx context.Context) error {
 	begin := time.Now()
 	// Vetting would read every package below the suite once more: most of the time that the build takes.
 	argv := []string{"go", "test", "-c", "-vet=off", "-trimpath", "-buildvcs=false", "-ldflags", t.ldflags, "-o", filepath.Join(c.Tools, t.names[0]), t.packages[0]}
+	defer c.steps.show([]*task{{name: "e2e.test", began: begin, path: filepath.Join(c.Tools, "e2e.test")}})()
 	if err := c.logged(ctx, "build-e2e.test", dir, []string{"CGO_ENABLED=0"}, argv...); err != nil {
 		return err
 	}

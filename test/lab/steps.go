@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,21 +29,36 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // Steps prints what is being done and how long it takes.
 type Steps struct {
-	out   io.Writer
-	start time.Time
+	out      io.Writer
+	terminal bool
+	start    time.Time
 
-	mu    sync.Mutex
-	notes []string
+	mu     sync.Mutex
+	header string // of the running step
+	notes  []string
+	tasks  []*task // that are under way
+	below  int     // lines that stand below the header
 }
 
-func newSteps(out io.Writer) *Steps { return &Steps{out: out, start: time.Now()} }
+func newSteps(out io.Writer) *Steps {
+	s := &Steps{out: out, start: time.Now()}
+	if file, ok := out.(*os.File); ok {
+		info, err := file.Stat()
+		s.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	return s
+}
 
-// Run prints one line for do: the time since the start, the name, ok or what failed, and the time it took when over 2 s. Of a
-// failure with a log the log's last lines follow. The error it returns is a StepError.
+// Run prints one line for do: the time since the start, the name, ok or what failed, and the time it took when over 2 s. What it builds meanwhile is
+// shown below: on a terminal as it is each second, elsewhere a line per program every 30 s. Of a failure with a log the log's last lines follow. The
+// error it returns is a StepError.
 func (s *Steps) Run(ctx context.Context, name string, do func(context.Context) error) error {
 	begin := time.Now()
-	fmt.Fprintf(s.out, "[%6.1fs] %s ... ", begin.Sub(s.start).Seconds(), name)
-	err := do(ctx)
+	s.mu.Lock()
+	s.header, s.below = fmt.Sprintf("[%6.1fs] %s ... ", begin.Sub(s.start).Seconds(), name), 0
+	fmt.Fprint(s.out, s.header)
+	s.mu.Unlock()
+	err := s.watch(func() error { return do(ctx) })
 	took := time.Since(begin)
 	result := "ok"
 	if err != nil {
@@ -51,8 +67,12 @@ func (s *Steps) Run(ctx context.Context, name string, do func(context.Context) e
 	if took > 2*time.Second {
 		result += fmt.Sprintf(" (%.1f s)", took.Seconds())
 	}
-	fmt.Fprintln(s.out, result)
 	s.mu.Lock()
+	if s.below > 0 {
+		s.rewind()
+		fmt.Fprint(s.out, s.header)
+	}
+	fmt.Fprintln(s.out, result)
 	for _, note := range s.notes {
 		fmt.Fprintf(s.out, "%10s %s\n", "", note)
 	}
@@ -65,6 +85,69 @@ func (s *Steps) Run(ctx context.Context, name string, do func(context.Context) e
 		return &StepError{err}
 	}
 	return nil
+}
+
+// watch prints the progress of tasks while do runs.
+func (s *Steps) watch(do func() error) error {
+	every := 30 * time.Second
+	if s.terminal {
+		every = time.Second
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-ticker.C:
+			s.progress()
+		}
+	}
+}
+
+// progress prints a line per task.
+func (s *Steps) progress() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.tasks) == 0 && (s.below == 0 || !s.terminal) {
+		return
+	}
+	if s.terminal && s.below > 0 {
+		s.rewind()
+		fmt.Fprint(s.out, s.header)
+	}
+	if s.terminal || s.below == 0 {
+		fmt.Fprintln(s.out)
+	}
+	now := ""
+	if !s.terminal {
+		now = fmt.Sprintf("[%6.1fs] ", time.Since(s.start).Seconds())
+	}
+	for _, t := range s.tasks {
+		fmt.Fprintf(s.out, "%10s %.100s\n", "", now+t.String())
+	}
+	s.below = len(s.tasks) + 1
+}
+
+// rewind goes back to the header on a terminal, and clears what is below it.
+func (s *Steps) rewind() {
+	if s.terminal {
+		fmt.Fprintf(s.out, "\r\x1b[%dA\x1b[J", s.below)
+	}
+}
+
+// show has the running step show tasks until the function that it returns is called.
+func (s *Steps) show(tasks []*task) (over func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tasks = append(s.tasks, tasks...)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.tasks = slices.DeleteFunc(s.tasks, func(t *task) bool { return slices.Contains(tasks, t) })
+	}
 }
 
 // note adds a line below the running step.
