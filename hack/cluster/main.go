@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -25,8 +26,8 @@ cluster status        list its processes
 cluster check         print the table of checks again
 cluster bench         measure the kubelet beside the bare engine
 cluster kubeconfig    print the line that makes kubectl work in a shell
-cluster exec HOST COMMAND...   run a command in a host's network: control, node1, node2
-cluster restart HOST PROCESS   stop and start a process: kubelet, proxy, dockerd, kube-apiserver, ...
+cluster exec HOST -- COMMAND...  run a command in a host's network: control, node1, node2
+cluster restart HOST PROCESS     stop and start a process: kubelet, proxy, dockerd, kube-apiserver, ...
 `
 
 func main() {
@@ -44,19 +45,63 @@ func main() {
 	}
 }
 
+// request is a command line that makes sense.
+type request struct {
+	verb string
+	host string   // of exec and restart
+	argv []string // the command of exec, the process of restart, flags
+}
+
+// parse judges a command line without doing anything.
+func parse(args []string) (request, error) {
+	if len(args) == 0 {
+		return request{verb: "help"}, nil
+	}
+	r := request{verb: args[0]}
+	rest := args[1:]
+	switch r.verb {
+	case "help", "down", "status", "check", "bench", "kubeconfig":
+		if len(rest) > 0 {
+			return r, fmt.Errorf("%s: %q: it takes no arguments", r.verb, rest)
+		}
+	case "up", "gateway":
+		r.argv = rest
+	case "exec":
+		if len(rest) > 1 && rest[1] == "--" {
+			rest = slices.Delete(slices.Clone(rest), 1, 2)
+		}
+		if len(rest) < 2 {
+			return r, errors.New("exec: want a host and a command: exec node1 -- ip route")
+		}
+		r.host, r.argv = rest[0], rest[1:]
+	case "restart":
+		if len(rest) != 2 {
+			return r, errors.New("restart: want a host and a process: restart node1 kubelet")
+		}
+		r.host, r.argv = rest[0], rest[1:]
+	default:
+		return r, fmt.Errorf("%s: no such command; there are:\n%s", r.verb, strings.TrimRight(usage, "\n"))
+	}
+	return r, nil
+}
+
 func run(ctx context.Context, args []string) error {
-	if len(args) == 0 || args[0] == "help" {
+	r, err := parse(args)
+	if err != nil {
+		return err
+	}
+	if r.verb == "help" {
 		fmt.Print(usage)
 		return nil
 	}
 	root, err := lab.FindRoot()
-	if err != nil && args[0] != "gateway" {
+	if err != nil && r.verb != "gateway" {
 		return err
 	}
 	c := lab.New(root, os.Stdout)
-	switch args[0] {
+	switch r.verb {
 	case "up":
-		return up(ctx, c, args[1:])
+		return up(ctx, c, r.argv)
 	case "down":
 		return c.Down(ctx)
 	case "status":
@@ -72,13 +117,11 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println(c.ShellLine())
 		return nil
 	case "exec":
-		return execute(ctx, c, args[1:])
+		return execute(ctx, c, r)
 	case "restart":
-		return restart(ctx, c, args[1:])
-	case "gateway":
-		return gateway(ctx, args[1:])
+		return restart(ctx, c, r)
 	}
-	return fmt.Errorf("%s: no such command; there are:\n%s", args[0], strings.TrimRight(usage, "\n"))
+	return gateway(ctx, r.argv)
 }
 
 func up(ctx context.Context, c *lab.Cluster, args []string) error {
@@ -114,34 +157,27 @@ func host(c *lab.Cluster, name string) (*lab.Host, error) {
 	return nil, fmt.Errorf("%s: no such host: control, node1 or node2", name)
 }
 
-func execute(ctx context.Context, c *lab.Cluster, args []string) error {
-	if len(args) < 2 {
-		return errors.New("exec: want a host and a command")
-	}
-	h, err := host(c, args[0])
+func execute(ctx context.Context, c *lab.Cluster, r request) error {
+	h, err := host(c, r.host)
 	if err != nil {
 		return err
 	}
-	cmd := h.Command(ctx, args[1:]...)
+	cmd := h.Command(ctx, r.argv...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "DOCKER_HOST=unix://"+h.EngineSocket(), "PATH="+c.Tools+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig())
 	return cmd.Run()
 }
 
-func restart(ctx context.Context, c *lab.Cluster, args []string) error {
-	if len(args) != 2 {
-		return errors.New("restart: want a host and a process")
-	}
-	h, err := host(c, args[0])
+func restart(ctx context.Context, c *lab.Cluster, r request) error {
+	h, err := host(c, r.host)
 	if err != nil {
 		return err
 	}
-	for _, name := range h.ProcessNames() {
-		if name == args[1] {
-			return h.Process(name).Restart(ctx)
-		}
+	name := r.argv[0]
+	if !slices.Contains(h.ProcessNames(), name) {
+		return fmt.Errorf("%s: no such process on %s: %s", name, r.host, strings.Join(h.ProcessNames(), ", "))
 	}
-	return fmt.Errorf("%s: no such process on %s: %s", args[1], args[0], strings.Join(h.ProcessNames(), ", "))
+	return h.Process(name).Restart(ctx)
 }
 
 func gateway(ctx context.Context, args []string) error {
