@@ -95,6 +95,46 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
+// TestAgnhost: its shell and wget are busybox's, and nothing of it hides the root's /bin, a link in Debian.
+func TestAgnhost(t *testing.T) {
+	links := map[string]string{}
+	for _, e := range agnhostEntries([]byte("program")) {
+		if strings.HasPrefix(e.name, "bin/") || strings.HasPrefix(e.name, "sbin/") || strings.HasPrefix(e.name, "lib") {
+			t.Errorf("%s replaces a link of the root by a directory", e.name)
+		}
+		links[e.name] = e.link
+		if e.name == "usr/bin/busybox" && (string(e.data) != "program" || e.mode != 0o755) {
+			t.Errorf("the program is %q with mode %o", e.data, e.mode)
+		}
+	}
+	if links["usr/bin/sh"] != "busybox" || links["usr/bin/wget"] != "busybox" {
+		t.Errorf("links: %v", links)
+	}
+}
+
+// TestSuits asks a busybox that has no $RANDOM, played by a script.
+func TestSuits(t *testing.T) {
+	for script, want := range map[string]string{
+		"echo 4711": "",
+		"echo":      "busybox's shell knows no $RANDOM (<nil>): set ASH_RANDOM_SUPPORT",
+	} {
+		file := filepath.Join(t.TempDir(), "busybox")
+		if err := os.WriteFile(file, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := suits(t.Context(), file, []string{"sh", "wget"}); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", script, got, want)
+		}
+	}
+	if err := suits(t.Context(), "/nowhere", []string{"sh"}); err == nil || !strings.Contains(err.Error(), "busybox has no wget") {
+		t.Errorf("one without wget: %v", err)
+	}
+}
+
 // ginkgoOutput is what ginkgo prints of tests side by side: two that passed, one that failed, one that skipped itself, and what is no test.
 const ginkgoOutput = `Running Suite: Kubernetes e2e suite
 SSSS

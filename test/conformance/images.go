@@ -127,7 +127,11 @@ func (m *maker) debianImages(ctx context.Context) ([]image, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries := []entry{{name: "uploads/", mode: 0o777}, {name: "agnhost-2", link: "agnhost"}}
+	busybox, _, err := m.busyboxProgram(ctx)
+	if err != nil {
+		return nil, err
+	}
+	entries := agnhostEntries(busybox)
 	for _, file := range []struct {
 		name string
 		mode int64
@@ -174,6 +178,15 @@ func (m *maker) debianImages(ctx context.Context) ([]image, error) {
 		}
 	}
 	return images, nil
+}
+
+// agnhostEntries are what agnhost's image has beside Debian and the programs. Upstream's stands on Alpine, whose shell and wget are busybox's: tests
+// want $RANDOM of the shell, and a wget that tries once. In Debian /bin is a link, which an entry below it would replace.
+func agnhostEntries(busybox []byte) []entry {
+	return []entry{
+		{name: "uploads/", mode: 0o777}, {name: "agnhost-2", link: "agnhost"},
+		{name: "usr/bin/busybox", mode: 0o755, data: busybox}, {name: "usr/bin/sh", link: "busybox"}, {name: "usr/bin/wget", link: "busybox"},
+	}
 }
 
 // pages are the files that kitten and nautilus serve. The test of image volumes wants to read on which system upstream's are built.

@@ -84,7 +84,7 @@ func (m *maker) pack(ctx context.Context, root, file string) (layer, error) {
 
 // busyboxSettings differ from busybox's defaults. DI_ENV_HACK makes the shell keep variables whose names hold other characters than
 // its own language allows; the shell of upstream's image does, Debian's binary and the defaults do not.
-var busyboxSettings = []string{"CONFIG_STATIC=y", "CONFIG_FEATURE_DI_ENV_HACK=y", "# CONFIG_TC is not set"}
+var busyboxSettings = []string{"CONFIG_STATIC=y", "CONFIG_FEATURE_DI_ENV_HACK=y", "CONFIG_ASH_RANDOM_SUPPORT=y", "# CONFIG_TC is not set"}
 
 // busyboxProgram builds busybox of Debian's source package, once for these settings. Its links are asked from it.
 func (m *maker) busyboxProgram(ctx context.Context) (program []byte, links []string, err error) {
@@ -101,7 +101,22 @@ func (m *maker) busyboxProgram(ctx context.Context) (program []byte, links []str
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the programs in busybox: %w", err)
 	}
-	return program, strings.Fields(string(out)), nil
+	links = strings.Fields(string(out))
+	return program, links, suits(ctx, file, links)
+}
+
+// suits says what tests want of busybox and this one lacks.
+func suits(ctx context.Context, busybox string, links []string) error {
+	for _, want := range []string{"sh", "wget"} {
+		if !slices.Contains(links, want) {
+			return fmt.Errorf("busybox has no %s: its settings are not what is needed", want)
+		}
+	}
+	out, err := exec.CommandContext(ctx, busybox, "sh", "-c", "echo $RANDOM").Output()
+	if err != nil || strings.TrimSpace(string(out)) == "" {
+		return fmt.Errorf("busybox's shell knows no $RANDOM (%v): set ASH_RANDOM_SUPPORT", err)
+	}
+	return nil
 }
 
 func (m *maker) buildBusybox(ctx context.Context, file string) error {

@@ -15,7 +15,7 @@ import (
 // switchNamespace holds the bridge to which every host's veth leads.
 var switchNamespace = prefix + "switch"
 
-// Host is a network namespace that plays a machine.
+// Host is a network namespace, and a name, that play a machine.
 type Host struct {
 	Name string     // of the Node: node1
 	Addr netip.Addr // of eth0
@@ -71,16 +71,37 @@ func (h *Host) ProcessNames() []string {
 	return names
 }
 
-// Command prepares a program in the host's network.
+// Command prepares a program on the host: in its network, and with its name.
 func (h *Host) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append(h.enter(), argv...)...)
 }
 
 func (h *Host) enter() []string {
-	if h.ownMounts {
-		return []string{"--net=/run/netns/" + h.Namespace(), "--mount=" + h.mountsFile(), "--"}
+	args := []string{"--net=/run/netns/" + h.Namespace()}
+	if _, err := os.Stat(h.utsFile()); err == nil { // a cluster of an earlier build has none
+		args = append(args, "--uts="+h.utsFile())
 	}
-	return []string{"--net=/run/netns/" + h.Namespace(), "--"}
+	if h.ownMounts {
+		args = append(args, "--mount="+h.mountsFile())
+	}
+	return append(args, "--")
+}
+
+// utsFile keeps the namespace in which the host has a name of its own.
+func (h *Host) utsFile() string { return h.RunDir("uts") }
+
+// upHostName gives the host its name: pods in the host's network have it, too, since the engine names them as its own host is called.
+func (h *Host) upHostName(ctx context.Context) error {
+	for _, m := range readMounts() {
+		if m.point == h.utsFile() {
+			return nil
+		}
+	}
+	if err := os.WriteFile(h.utsFile(), nil, 0o644); err != nil {
+		return err
+	}
+	_, err := run(ctx, "unshare", "--uts="+h.utsFile(), "--", "sh", "-c", "echo "+h.Name+" >/proc/sys/kernel/hostname")
+	return err
 }
 
 // Exec runs a program in the host's network and returns its standard output; the error repeats both streams.
@@ -129,7 +150,10 @@ func (c *Cluster) upHost(ctx context.Context, host *Host) error {
 	if err := host.upLink(ctx); err != nil {
 		return err
 	}
-	return host.upDirectories()
+	if err := host.upDirectories(); err != nil {
+		return err
+	}
+	return host.upHostName(ctx)
 }
 
 func (c *Cluster) upNamespace(ctx context.Context, name string) error {

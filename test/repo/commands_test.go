@@ -109,10 +109,10 @@ func TestBadCommands(t *testing.T) {
 	makefile := "up:\nconformance:\n## conformance: SIGS= FOCUS=\n"
 	tests := map[string][]string{"test/e2e": {"TestFilled", "TestForkBomb"}}
 	for line, want := range map[string]string{
-		"make up":                                   "",
-		"make conformance FOCUS=x":                  "",
-		"make start":                                "the Makefile has no target start",
-		"make conformance FOCI=x":                   "the Makefile has no setting FOCI",
+		"make up":                  "",
+		"make conformance FOCUS=x": "",
+		"make start":               "the Makefile has no target start",
+		"make conformance FOCI=x":  "the Makefile has no setting FOCI",
 		"go test ./test/e2e -run 'TestFilled|Fork'": "",
 		"go test ./test/e2e -run TestEmptied":       "no test there is called TestEmptied",
 		"go test ./test/nowhere":                    "./test/nowhere is not there",
