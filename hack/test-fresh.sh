@@ -10,7 +10,7 @@
 #   test      make test
 #
 # PARTS chooses among them. With smoke and packages alone Go's caches are this machine's, so that nothing is compiled twice; with the others they
-# start empty. Packages that apt has downloaded are kept in _output/fresh.
+# start empty. CACHES=machine or CACHES=empty decides otherwise. Packages that apt has downloaded are kept in _output/fresh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all="packages smoke build up test"
@@ -18,6 +18,10 @@ parts=${PARTS:-$all}
 for part in $parts; do
 	grep -qw -- "$part" <<<"$all" || { echo "test-fresh: PARTS: $part: know $all" >&2; exit 1; }
 done
+caches=empty
+[[ " $parts " =~ \ (build|up|test)\  ]] || caches=machine
+caches=${CACHES:-$caches}
+case $caches in empty | machine) ;; *) echo "test-fresh: CACHES: $caches: know empty and machine" >&2; exit 1 ;; esac
 source hack/steps.sh
 work=$PWD/_output/fresh
 root=$work/root.$$
@@ -37,11 +41,11 @@ if [ "${1-}" = inside ]; then
 	}
 	for part in $parts; do
 		case $part in
-		packages) step "fresh: packages" packages ;;
-		smoke) step "fresh: smoke under Wine" smoke ;;
-		build) step "fresh: build" build ;;
-		up) step "fresh: make up" up ;;
-		test) step "fresh: make test" make test ;;
+		packages) step "fresh packages" packages ;;
+		smoke) step "fresh smoke under Wine" smoke ;;
+		build) step "fresh build" build ;;
+		up) printf '[%4d s] fresh make up\n' $SECONDS && (up) ;; # it prints steps of its own, and so does the next
+		test) printf '[%4d s] fresh make test\n' $SECONDS && make test ;;
 		esac
 	done
 	exit
@@ -87,6 +91,7 @@ finish() {
 		kill -KILL "$child" 2>/dev/null || true
 		wait "$child" 2>/dev/null || true
 	fi
+	[ $code = 0 ] || [ ! -e "$root" ] || echo "test-fresh: logs of the fresh machine are in _output/logs/fresh"
 	cgroups remove
 	rm -rf --one-file-system "$root"
 	exit $code
@@ -134,11 +139,12 @@ step "a minimal Debian" debian
 step "a checkout in it" checkout
 
 binds=
-if [[ " $parts " != *" build "* && " $parts " != *" up "* && " $parts " != *" test "* ]]; then
+if [ $caches = machine ]; then
 	mkdir -p "$(go env GOMODCACHE)" "$(go env GOCACHE)"
 	binds="$(go env GOMODCACHE) $(go env GOCACHE)"
 fi
-keep=$PWD/$logs/inside
+keep=$PWD/_output/logs/fresh
+rm -rf "$keep"
 mkdir -p "$keep"
 groups=$(cgroups make)
 # What the machine's owner has chosen for Go and for ways out of the machine holds in there, too.
@@ -180,7 +186,7 @@ mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
 mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 for link in ptmx:pts/ptmx fd:/proc/self/fd stdin:/proc/self/fd/0 stdout:/proc/self/fd/1 stderr:/proc/self/fd/2; do ln -s "${link#*:}" "$root/dev/${link%%:*}"; done
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
-mkdir -p "$root/run/lock" "$root$checkout/_output/logs/test-fresh"
+mkdir -p "$root/run/lock" "$root$checkout/_output/logs"
 mount --bind "$goroot" "$root/usr/local/go" && mount -o remount,bind,ro "$root/usr/local/go"
 mount --bind "$archives" "$root/var/cache/apt/archives" && mkdir -p "$archives/partial"
 mount --bind "$keep" "$root$checkout/_output/logs"
