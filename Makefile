@@ -27,7 +27,7 @@ check:
 test: check
 	@hack/test.sh
 
-## test-fresh: the README's commands in a minimal Debian made for it; PARTS="packages smoke" are the cheap ones, the others build, up, test
+## test-fresh: the README's commands in a minimal Debian made for it; PARTS="packages smoke" are the cheap ones, the others build, up, test; CACHES=machine|empty
 .PHONY: test-fresh
 test-fresh:
 	@hack/test-fresh.sh

@@ -34,8 +34,9 @@ cluster: a real control plane, and two nodes with a Docker engine each.
     make conformance ENGINE_API=1.24                  with an engine that speaks API 1.24 at most; also 1.41, and min1.44: 1.44 at least
 
 The suite, ginkgo and the images' programs are built from the module k8s.io/kubernetes (hack/tools/kubernetes), the images here too
-(_output/images): no registry is asked. agnhost stands on a small Debian; busybox is built of Debian's source with the setting
-DI_ENV_HACK, without which its shell drops variables with odd names; nginx is agnhost's web server. A run leaves in _output/conformance
+(_output/images): no registry is asked. agnhost stands on a small Debian with the shell and the wget of busybox, as upstream's has them of
+Alpine; busybox is built of Debian's source with the setting DI_ENV_HACK, without which its shell drops variables with odd names; nginx is
+agnhost's web server. Each host has a host name of its own, that of its Node. A run leaves in _output/conformance
 the suite's report (report.json, junit.xml), all output (output.log) and a log per failure (failures/). ` + "`go run ./test/conformance -report`" + `
 prints the last run's report again.
 
