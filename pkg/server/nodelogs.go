@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -28,6 +26,8 @@ type NodeLogs struct {
 	OS     string // linux or windows
 	Query  bool   // enableSystemLogQuery
 	Runner programs.Runner
+
+	fileTimeout time.Duration // 0: logFileTimeout
 }
 
 // Limits of a query. Upstream's, but that it has none for lines where none was asked for.
@@ -114,25 +114,7 @@ func (n NodeLogs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		n.serveQuery(w, r, values)
 		return
 	}
-	root, err := os.OpenRoot(n.Dir) // no name and no link in it leads out
-	if err != nil {
-		plain(w, http.StatusNotFound, fmt.Sprintf("cannot open %s\n", n.Dir))
-		return
-	}
-	defer root.Close()
-	http.StripPrefix("/logs/", http.FileServerFS(below{root.FS()})).ServeHTTP(w, r)
-}
-
-// below has nothing where its files cannot be opened, as behind a link that leads out.
-type below struct{ fs.FS }
-
-// Open implements fs.FS.
-func (b below) Open(name string) (fs.File, error) {
-	file, err := b.FS.Open(name)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
-	}
-	return file, nil
+	n.serveFile(w, r)
 }
 
 func (n NodeLogs) serveQuery(w http.ResponseWriter, r *http.Request, values url.Values) {
@@ -150,7 +132,7 @@ func (n NodeLogs) serveQuery(w http.ResponseWriter, r *http.Request, values url.
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if q.file != "" {
-		n.copyFile(w, q.file)
+		n.copyFile(ctx, w, q.file)
 		return
 	}
 	var native, files []string
@@ -169,7 +151,7 @@ func (n NodeLogs) serveQuery(w http.ResponseWriter, r *http.Request, values url.
 		return
 	}
 	for _, service := range files {
-		n.copyFile(w, service, service+".log", service+"/"+service+".log")
+		n.copyFile(ctx, w, service, service+".log", service+"/"+service+".log")
 	}
 }
 
@@ -271,39 +253,4 @@ func oldestFirst(text []byte, pattern *regexp.Regexp) []byte {
 	}
 	slices.Reverse(events)
 	return bytes.Join(events, nil)
-}
-
-// copyFile writes the first of the files below Dir that is there.
-func (n NodeLogs) copyFile(w io.Writer, names ...string) {
-	root, err := os.OpenRoot(n.Dir)
-	if err == nil {
-		defer root.Close()
-		for _, name := range names {
-			if err = copyLog(w, root, strings.TrimPrefix(strings.ReplaceAll(name, `\`, "/"), "/")); err == nil {
-				return
-			}
-		}
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(w, "\nlog not found for %s\n", names[0])
-		return
-	}
-	fmt.Fprintf(w, "\nerror getting log for %s: %v\n", names[0], err)
-}
-
-func copyLog(w io.Writer, root *os.Root, name string) error {
-	info, err := root.Stat(name) // before it is opened: to open what is no file may block
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s: %w", name, fs.ErrNotExist)
-	}
-	file, err := root.Open(name)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	_, err = io.Copy(w, file)
-	return err
 }

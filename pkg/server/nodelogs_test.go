@@ -1,6 +1,10 @@
 package server
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -8,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	programs "github.com/winkube/winkube/pkg/command"
 )
@@ -133,4 +138,99 @@ func FuzzNodeLogQuery(f *testing.F) {
 		}
 		oldestFirst([]byte(text), q.pattern)
 	})
+}
+
+// TestLogFiles: what a file is served as, how far, and how much of a directory.
+func TestLogFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("page.html", "<script>alert(1)</script>")
+	write("old.gz", "packed")
+	write("a&b<c>", "odd")
+	if err := os.MkdirAll(filepath.Join(dir, "sub", "many"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxListed + 1 {
+		write(fmt.Sprintf("sub/many/%d", i), "")
+	}
+	get := func(logs NodeLogs, path string, header http.Header) *httptest.ResponseRecorder {
+		logs.Dir = dir
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
+		maps.Copy(r.Header, header)
+		logs.ServeHTTP(w, r)
+		return w
+	}
+	if w := get(NodeLogs{}, "/logs/page.html", nil); w.Header().Get("Content-Type") != "text/plain; charset=utf-8" || w.Header().Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("a page of a pod is served as %q", w.Header())
+	}
+	if w := get(NodeLogs{}, "/logs/old.gz", nil); w.Header().Get("Content-Type") != "application/octet-stream" || w.Body.String() != "packed" {
+		t.Errorf("a packed file: %q %q", w.Header(), w.Body)
+	}
+	if w := get(NodeLogs{}, "/logs/page.html", http.Header{"Range": {"bytes=1-6"}}); w.Code != http.StatusPartialContent || w.Body.String() != "script" {
+		t.Errorf("a part: %d %q", w.Code, w.Body)
+	}
+	if w := get(NodeLogs{}, "/logs/", nil); !strings.Contains(w.Body.String(), `<a href="a&amp;b%3Cc%3E">a&amp;b&lt;c&gt;</a>`) || strings.Contains(w.Body.String(), "and more") {
+		t.Errorf("the directory: %s", w.Body)
+	}
+	for path, want := range map[string]string{"/logs/sub": "sub/", "/logs/sub/many": "many/", "/logs/old.gz/": "../old.gz"} {
+		if w := get(NodeLogs{}, path, nil); w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != want {
+			t.Errorf("%s leads to %d %q, want %q", path, w.Code, w.Header().Get("Location"), want)
+		}
+	}
+	if w := get(NodeLogs{}, "/logs/sub/many/", nil); strings.Count(w.Body.String(), "<a ") != maxListed || !strings.Contains(w.Body.String(), "and more: these are the first 10000") {
+		t.Errorf("%d names of a directory of %d", strings.Count(w.Body.String(), "<a "), maxListed+1)
+	}
+	if w := get(NodeLogs{fileTimeout: time.Nanosecond}, "/logs/page.html", nil); w.Body.Len() > 0 {
+		t.Errorf("after its time: %q", w.Body)
+	}
+}
+
+// growing appends to a file whenever some of it is written to the client, as a log that grows faster than it is read.
+type growing struct {
+	*httptest.ResponseRecorder
+	file  *os.File
+	times int
+}
+
+func (g *growing) Write(p []byte) (int, error) {
+	if g.times++; g.times > 1000 {
+		return 0, errors.New("there is no end of it")
+	}
+	if _, err := g.file.Write(p); err != nil {
+		return 0, err
+	}
+	return g.ResponseRecorder.Write(p)
+}
+
+// TestEndlessLog: a file that grows while it is read ends where it ended at first, asked for by its path, by query, or by its service.
+func TestEndlessLog(t *testing.T) {
+	dir, text := t.TempDir(), strings.Repeat("line\n", 100)
+	fake := programs.NewFake()
+	fake.Script("journalctl --field _SYSTEMD_UNIT", programs.Answer{})
+	for _, path := range []string{"/logs/endless", "/logs/?query=/endless", "/logs/?query=endless"} {
+		file, err := os.OpenFile(filepath.Join(dir, "endless"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		w := &growing{ResponseRecorder: httptest.NewRecorder(), file: file}
+		NodeLogs{Dir: dir, Query: true, OS: "linux", Runner: fake}.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		file.Close()
+		if w.Body.String() != text {
+			t.Errorf("%s: %d bytes after %d writes, want %d", path, w.Body.Len(), w.times, len(text))
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	NodeLogs{Dir: dir}.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/logs/endless", nil))
+	if w.Body.Len() > 0 {
+		t.Errorf("a client that is gone got %d bytes", w.Body.Len())
+	}
 }
