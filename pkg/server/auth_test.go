@@ -77,7 +77,7 @@ func TestTokens(t *testing.T) {
 		{"Bearer good-token", reader, 1, 2 * time.Minute},
 		{"Bearer good-token", reader, 2, 0},
 		{"Bearer bad", "error: invalid bearer token", 3, 0},
-		{"Bearer bad", "error: invalid bearer token", 3, 31 * time.Second},
+		{"Bearer bad", "error: invalid bearer token", 3, 11 * time.Second},
 		{"Bearer bad", "error: invalid bearer token", 4, 0},
 	} {
 		if got := g.who(test.header); got != test.want {

@@ -17,6 +17,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/apis/asn1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
 )
 
@@ -27,7 +28,8 @@ const (
 	credentialID         = "authentication.kubernetes.io/credential-id"
 
 	defaultTokenTTL = 2 * time.Minute
-	badTokenTTL     = 30 * time.Second // long enough against floods, short enough for a token that is not known everywhere yet
+	badTokenTTL     = 10 * time.Second // for a client that repeats itself; short enough for a token that is not known everywhere yet
+	maxToken        = 16 << 10         // bytes. Nothing else is asked of a token's form: a webhook may know tokens of any
 )
 
 // identity is who sent a request, as RBAC knows them.
@@ -37,7 +39,7 @@ type identity struct {
 	Extra     map[string][]string
 }
 
-// authenticator tells who sent a request: client certificate first, then bearer token, then, if allowed, nobody.
+// authenticator says who sent a request: client certificate first, then bearer token, then, if allowed, the anonymous user.
 type authenticator struct {
 	clientCA  *reloader[*x509.CertPool] // nil: no client certificates
 	reviews   TokenReviewer             // nil: no tokens
@@ -45,11 +47,17 @@ type authenticator struct {
 	ttl       time.Duration
 	key       []byte // of this process; the tokens themselves are not kept
 	tokens    *memo[*identity]
-	clock     clock.PassiveClock
+	// Who asks for the first time waits apart from those who are known.
+	strangers, regulars *turns
+	wasGood             *cache.LRUExpireCache // keys of tokens
+	clock               clock.PassiveClock
 }
 
 func newAuthenticator(config Authentication, reviews TokenReviewer, clock clock.PassiveClock) (*authenticator, error) {
-	a := &authenticator{anonymous: config.Anonymous, ttl: config.CacheTTL, key: make([]byte, sha256.Size), tokens: newMemo[*identity](clock), clock: clock}
+	a := &authenticator{
+		anonymous: config.Anonymous, ttl: config.CacheTTL, key: make([]byte, sha256.Size), tokens: newMemo[*identity](clock), clock: clock,
+		strangers: newTurns(strangerTurns), regulars: newTurns(regularTurns), wasGood: cache.NewLRUExpireCacheWithClock(regularEntries, clock),
+	}
 	if a.ttl == 0 {
 		a.ttl = defaultTokenTTL
 	}
@@ -72,7 +80,7 @@ func newAuthenticator(config Authentication, reviews TokenReviewer, clock clock.
 	return a, nil
 }
 
-// authenticate returns who sent r, or nil for nobody known. A credential that is shown and wrong is an error even where the anonymous are
+// authenticate returns who sent r, or nil for somebody unknown. A credential that is shown and wrong is an error even where the anonymous are
 // let in. A token that was good is removed from r, so that nothing later can show or keep it.
 func (a *authenticator) authenticate(r *http.Request) (*identity, error) {
 	who, certErr := a.byCertificate(r)
@@ -151,36 +159,53 @@ func (a *authenticator) byToken(r *http.Request) (*identity, error) {
 	if a.reviews == nil || token == "" {
 		return nil, nil
 	}
+	if len(token) > maxToken {
+		return nil, fmt.Errorf("the bearer token has %d bytes, want at most %d", len(token), maxToken)
+	}
 	sum := hmac.New(sha256.New, a.key)
 	sum.Write([]byte(token))
-	who, err := a.tokens.get(r.Context(), string(sum.Sum(nil)), func(ctx context.Context) (*identity, time.Duration, error) {
+	key, client := string(sum.Sum(nil)), visitorOf(r.Context())
+	got, err := a.tokens.get(r.Context(), key, a.asker(r, key, client), func(ctx context.Context) (answer[*identity], error) {
 		return a.review(ctx, token)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot review a bearer token: %w", err)
 	}
-	if who == nil {
+	client.known.Store(got.good)
+	if !got.good {
+		a.wasGood.Remove(key)
 		return nil, errors.New("invalid bearer token")
 	}
+	a.wasGood.Add(key, nil, regularTTL)
 	r.Header.Del("Authorization")
-	return who, nil
+	return got.value, nil
 }
 
-// review asks the API server whose token it is; nil: nobody's.
-func (a *authenticator) review(ctx context.Context, token string) (*identity, time.Duration, error) {
+// asker says where a question about a token waits. A token that was good, and a connection whose last token was, do not wait among the many
+// that anybody may send; a bad answer ends that.
+func (a *authenticator) asker(r *http.Request, key string, client *visitor) asker {
+	source := sourceOf(r.RemoteAddr)
+	if _, was := a.wasGood.Get(key); was || client.known.Load() {
+		return asker{a.regulars, source, &client.regular}
+	}
+	return asker{a.strangers, source, &client.stranger}
+}
+
+// review asks the API server whose token it is.
+func (a *authenticator) review(ctx context.Context, token string) (answer[*identity], error) {
 	review, err := a.reviews.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
-		return nil, 0, err
+		return answer[*identity]{}, err
 	}
 	if !review.Status.Authenticated {
-		return nil, min(badTokenTTL, a.ttl), nil
+		return answer[*identity]{holds: min(badTokenTTL, a.ttl)}, nil
 	}
 	user := review.Status.User
 	who := &identity{Name: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string][]string{}}
 	for key, values := range user.Extra {
 		who.Extra[key] = values
 	}
-	return who, a.ttl, nil
+	return answer[*identity]{value: who, good: true, holds: a.ttl}, nil
 }
 
 // bearerToken is the token of an Authorization header, "" when there is none (RFC 6750).

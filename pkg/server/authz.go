@@ -59,11 +59,12 @@ type authorizer struct {
 	reviews         AccessReviewer // nil: everything is allowed
 	node            string
 	allowed, denied time.Duration
-	answers         *memo[bool]
+	answers         *memo[struct{}]
+	turns           *turns
 }
 
 func newAuthorizer(config Authorization, node string, reviews AccessReviewer, clock clock.PassiveClock) (*authorizer, error) {
-	a := &authorizer{node: node, allowed: config.AuthorizedTTL, denied: config.UnauthorizedTTL, answers: newMemo[bool](clock)}
+	a := &authorizer{node: node, allowed: config.AuthorizedTTL, denied: config.UnauthorizedTTL, answers: newMemo[struct{}](clock), turns: newTurns(accessTurns)}
 	if a.allowed == 0 {
 		a.allowed = defaultAuthorizedTTL
 	}
@@ -108,18 +109,19 @@ func (a *authorizer) authorize(ctx context.Context, who *identity, verb, subreso
 		return false, err
 	}
 	key := sha256.Sum256(text)
-	return a.answers.get(ctx, string(key[:]), func(ctx context.Context) (bool, time.Duration, error) {
+	got, err := a.answers.get(ctx, string(key[:]), asker{a.turns, who.Name, &standing{}}, func(ctx context.Context) (answer[struct{}], error) {
 		review, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		switch {
 		case err != nil:
-			return false, 0, err
+			return answer[struct{}]{}, err
 		case review.Status.Allowed && review.Status.Denied:
-			return false, 0, errors.New("the API server both allowed and denied it")
+			return answer[struct{}]{}, errors.New("the API server both allowed and denied it")
 		case review.Status.Allowed:
-			return true, a.allowed, nil
+			return answer[struct{}]{good: true, holds: a.allowed}, nil
 		}
-		return false, a.denied, nil
+		return answer[struct{}]{holds: a.denied}, nil
 	})
+	return got.good, err
 }
 
 // guard lets through to next what is authenticated and authorized. The path that is authorized is the path that is served: both go by the

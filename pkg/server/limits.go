@@ -13,7 +13,6 @@ const (
 	maxRequests  = 400         // that are answered in one piece, as many as the API server takes itself
 	maxStreams   = 1000        // exec, attach, port-forward, and logs, which may be followed: each holds a connection to the engine
 	maxRuns      = 16          // of /run, each of which keeps runOutput in memory
-	maxQuestions = 100         // to the API server of one kind: tokens that nobody has seen come from whoever can reach the port
 	maxBody      = 1 << 20     // bytes of a request that is no stream; the commands that are sent to us take some hundred
 	maxH2Streams = 250         // HTTP/2: requests at once on one connection
 	takeTimeout  = time.Minute // for a client to take what was written of an answer, logs excepted

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -13,64 +14,112 @@ import (
 )
 
 const (
-	memoEntries  = 8192
-	fetchTimeout = 30 * time.Second // of one question to the API server with its retries
+	goodEntries    = 8192
+	badEntries     = 1024
+	regularEntries = 8192
+	regularTTL     = 24 * time.Hour   // of having been good, which opens nothing but a better place to wait
+	fetchTimeout   = 30 * time.Second // of one question to the API server with its retries
 )
 
-// memo remembers the API server's answers for a time and asks each question once, however many wait for it. Errors are not remembered. A
-// question for which there is no room beside others is errBusy.
+// memo remembers the API server's answers for a time and asks each question once, however many from one source wait for it. Errors are not
+// remembered, and bad answers apart from good ones, so that no number of them drives a good one out.
 type memo[T any] struct {
-	answers *cache.LRUExpireCache
-	flights singleflight.Group
-	backoff wait.Backoff
-	room    bound // for questions under way
+	good, bad *cache.LRUExpireCache
+	flights   singleflight.Group
+	backoff   wait.Backoff
+}
+
+// answer is what the API server said.
+type answer[T any] struct {
+	value T
+	good  bool
+	holds time.Duration // 0: it is not remembered
+}
+
+// asker is for whom a question is asked, and where its turn comes.
+type asker struct {
+	turns  *turns
+	source string
+	from   *standing
 }
 
 func newMemo[T any](clock clock.PassiveClock) *memo[T] {
 	return &memo[T]{
-		answers: cache.NewLRUExpireCacheWithClock(memoEntries, clock),
+		good:    cache.NewLRUExpireCacheWithClock(goodEntries, clock),
+		bad:     cache.NewLRUExpireCacheWithClock(badEntries, clock),
 		backoff: wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5},
-		room:    make(bound, maxQuestions),
 	}
 }
 
-// get returns the answer for key, from memory or by ask, which says how long it holds (0: not at all). ask does not end with ctx, since
-// others may wait for it too.
-func (m *memo[T]) get(ctx context.Context, key string, ask func(context.Context) (T, time.Duration, error)) (T, error) {
-	var none T
-	if answer, ok := m.answers.Get(key); ok {
-		return answer.(T), nil
+func (m *memo[T]) remembered(key string) (answer[T], bool) {
+	for _, answers := range []*cache.LRUExpireCache{m.good, m.bad} {
+		if known, ok := answers.Get(key); ok {
+			return known.(answer[T]), true
+		}
 	}
-	flight := m.flights.DoChan(key, func() (any, error) {
-		if answer, ok := m.answers.Get(key); ok { // another flight ended between our look and our start
-			return answer, nil
+	return answer[T]{}, false
+}
+
+func (m *memo[T]) remember(key string, a answer[T]) {
+	switch {
+	case a.holds <= 0:
+	case a.good:
+		m.good.Add(key, a, a.holds)
+	default:
+		m.bad.Add(key, a, a.holds)
+	}
+}
+
+// errLeft says that the request for which others waited too has ended before its turn came.
+var errLeft = errors.New("the client is gone")
+
+// get returns the answer for key, from memory or by ask when it is the asker's turn. Once asked, a question does not end with ctx, since
+// others may wait for it too. errBusy: there was no turn in time.
+func (m *memo[T]) get(ctx context.Context, key string, by asker, ask func(context.Context) (answer[T], error)) (answer[T], error) {
+	for {
+		if known, ok := m.remembered(key); ok {
+			return known, nil
 		}
-		if !m.room.enter() {
-			return none, errBusy
+		// By source, so that nobody waits in another's line.
+		flight := m.flights.DoChan(by.source+"\x00"+key, func() (any, error) { return m.ask(ctx, key, by, ask) })
+		select {
+		case result := <-flight:
+			if errors.Is(result.Err, errLeft) && ctx.Err() == nil {
+				continue
+			}
+			return result.Val.(answer[T]), result.Err
+		case <-ctx.Done():
+			return answer[T]{}, ctx.Err()
 		}
-		defer m.room.leave()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
-		defer cancel()
-		var answer T
-		var holds time.Duration
-		err := retry(ctx, m.backoff, func() (err error) {
-			answer, holds, err = ask(ctx)
-			return err
-		})
-		if err == nil && holds > 0 {
-			m.answers.Add(key, answer, holds)
+	}
+}
+
+func (m *memo[T]) ask(ctx context.Context, key string, by asker, ask func(context.Context) (answer[T], error)) (got answer[T], err error) {
+	if known, ok := m.remembered(key); ok { // another flight ended between our look and our start
+		return known, nil
+	}
+	leave, err := by.turns.enter(ctx, by.source, by.from)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errLeft
 		}
-		return answer, err
+		return got, err
+	}
+	defer func() { leave(got.good) }()
+	if known, ok := m.remembered(key); ok { // another source asked the same meanwhile
+		return known, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
+	defer cancel()
+	err = retry(ctx, m.backoff, func() (err error) {
+		got, err = ask(ctx)
+		return err
 	})
-	select {
-	case result := <-flight:
-		if result.Err != nil {
-			return none, result.Err
-		}
-		return result.Val.(T), nil
-	case <-ctx.Done():
-		return none, ctx.Err()
+	if err != nil {
+		return answer[T]{}, err
 	}
+	m.remember(key, got)
+	return got, nil
 }
 
 // retry calls again after errors that pass by themselves, and returns the last one.

@@ -116,7 +116,7 @@ type TLS struct {
 type Authentication struct {
 	ClientCAFile string        // "": no client certificates; read again when it changes (x509.clientCAFile)
 	Webhook      bool          // bearer tokens by TokenReview (webhook.enabled)
-	CacheTTL     time.Duration // of a good token; a bad one is remembered for 30 s at most. 0: 2 min (webhook.cacheTTL)
+	CacheTTL     time.Duration // of a good token; a bad one is remembered for 10 s at most. 0: 2 min (webhook.cacheTTL)
 	Anonymous    bool          // who shows nothing is system:anonymous (anonymous.enabled)
 }
 
@@ -227,6 +227,7 @@ func New(config Config, parts Parts) (*Server, error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams},
 		BaseContext:       func(net.Listener) context.Context { return s.life },
+		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return withVisitor(ctx) },
 		ErrorLog:          log.New(logWriter{}, "", 0),
 	}
 	if !slices.Contains(tlsConfig.NextProtos, "h2") {
