@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	certificates "k8s.io/api/certificates/v1"
@@ -163,21 +162,20 @@ func (n NodeIdentity) Rotating(config *rest.Config) (*rest.Config, *Pair, error)
 		return config, nil, nil
 	}
 	out := rest.CopyConfig(config)
-	transport := &renewed{}
+	all := &fleet{}
 	pair, err := n.pair(func(expired bool) (kubernetes.Interface, error) {
 		if _, err := os.Stat(n.Bootstrap); expired && n.Bootstrap != "" && err == nil {
 			return n.bootstrapClient()
 		}
 		return kubernetes.NewForConfig(out)
-	}, transport.renew, initial)
+	}, all.renew, initial)
 	if err != nil {
 		return nil, nil, err
 	}
-	if transport.open, err = transports(config, pair.Current); err != nil {
+	if all.open, err = transports(config, pair.Current); err != nil {
 		return nil, nil, err
 	}
-	transport.now.Store(transport.open())
-	out.Transport = transport
+	out.Transport = all.add()
 	out.TLSClientConfig, out.Proxy = rest.TLSClientConfig{}, nil // they stand in the transport; client-go takes one or the other
 	if !strings.Contains(out.Host, "://") {
 		out.Host = "https://" + out.Host
@@ -207,19 +205,6 @@ func transports(config *rest.Config, current func() *tls.Certificate) (func() *h
 			MaxIdleConnsPerHost: 25, IdleConnTimeout: 90 * time.Second, DialContext: dialer.DialContext, DisableCompression: config.DisableCompression})
 	}, nil
 }
-
-// renewed sends requests over connections of their own for each certificate: the API server looks at a connection's certificate with each
-// request. What is under way when there is a new one, watches among it, ends on the connection on which it began.
-type renewed struct {
-	open func() *http.Transport
-	now  atomic.Pointer[http.Transport]
-}
-
-func (r *renewed) RoundTrip(request *http.Request) (*http.Response, error) {
-	return r.now.Load().RoundTrip(request)
-}
-
-func (r *renewed) renew() { r.now.Swap(r.open()).CloseIdleConnections() }
 
 // ServingPair is the kubelet's own serving certificate, requested for the addresses that the Node has (serverTLSBootstrap).
 func ServingPair(client kubernetes.Interface, dir string, template func() *x509.CertificateRequest) (*Pair, error) {

@@ -115,14 +115,15 @@ type recorder struct {
 }
 
 // New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
-func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
+func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
+	client := clients.Main
 	k := &Kubelet{cfg: cfg, settled: make(chan struct{}), versions: client.Discovery()}
 	err := cfg.Shutdown.Check()
 	if err != nil {
 		return nil, err
 	}
 	k.shutdown = k.newShutdown()
-	events, stop := kubeclient.Events(client, "kubelet", cfg.NodeName, cfg.Events)
+	events, stop := kubeclient.Events(clients.Events, "kubelet", cfg.NodeName, cfg.Events)
 	k.recorder = recorder{events, stop}
 	k.objects = kubeclient.NewObjects(client, cfg.NodeName)
 
@@ -166,7 +167,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 		return nil, err
 	}
 	if k.node, err = node.New(cfg.Node, node.Parts{
-		Client: client, Node: k.objects.Node, Facts: host.Read,
+		Client: clients.Heartbeat, Node: k.objects.Node, Facts: host.Read,
 		Addresses:    func() ([]netip.Addr, error) { return cfg.NodeIPs, nil },
 		Disk:         func() (host.Disk, error) { return host.DiskUsage(cfg.RootDir) },
 		RuntimeInfo:  k.runtime,
@@ -187,7 +188,7 @@ func New(cfg Config, client kubernetes.Interface) (*Kubelet, error) {
 	k.server, err = server.New(cfg.Server, server.Parts{
 		GetCertificate: certificate,
 		Pods:           lookup{k.pods}, Engine: k.engine, Observer: k.engine,
-		TokenReviews: client.AuthenticationV1().TokenReviews(), AccessReviews: client.AuthorizationV1().SubjectAccessReviews(),
+		TokenReviews: clients.Reviews.AuthenticationV1().TokenReviews(), AccessReviews: clients.Reviews.AuthorizationV1().SubjectAccessReviews(),
 		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
 		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Volumes: volumes.Usage, Plugin: volumes.Plugin, Version: daemon.Kubernetes, Certificates: k.certificates()}, cfg.Counters),
 		StatsSummary: k.figures.SummaryHandler(), MetricsResource: k.figures.ResourceHandler(), MetricsCadvisor: k.figures.CadvisorHandler(), MetricsProbes: probes,

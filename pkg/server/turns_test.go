@@ -279,8 +279,8 @@ func TestBadAnswersApart(t *testing.T) {
 	}
 }
 
-// TestOneUserAsks: however much one user's rights are asked about, others' are too.
-func TestOneUserAsks(t *testing.T) {
+// TestQuestionLimit: however much one user's rights are asked about, others' are too.
+func TestQuestionLimit(t *testing.T) {
 	g := newGate(t, Authentication{Webhook: true})
 	for range accessTurns.places + accessTurns.waiting {
 		g.authz.turns.arrive("tenant", &standing{})

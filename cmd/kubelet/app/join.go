@@ -1,10 +1,11 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -54,15 +55,20 @@ func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
 	}
 	cfg.Counters = stats.NewCounters()
 	config.Wrap(cfg.Counters.Transport)
-	client, err := kubernetes.NewForConfig(config)
+	clients, err := kubeclient.NewClients(config, heartbeatPatience(cfg.Node.LeaseDuration))
 	if err != nil {
 		return fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
 	}
-	k, err := kubelet.New(cfg, client)
+	k, err := kubelet.New(cfg, clients)
 	if err != nil {
 		return err
 	}
 	return k.Run(ctx)
+}
+
+// heartbeatPatience leaves time for three more attempts before the Lease ends.
+func heartbeatPatience(lease time.Duration) time.Duration {
+	return max(time.Second, min(cmp.Or(lease, 40*time.Second)/4, 10*time.Second))
 }
 
 func (o *options) background(ctx context.Context, name string, run func(context.Context) error) {
