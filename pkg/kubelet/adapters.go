@@ -40,17 +40,26 @@ type prober struct {
 	count *stats.Probes
 }
 
-func (p prober) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.ProbeTarget) (bool, string, error) {
+func (p prober) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.ProbeTarget) (pod.ProbeResult, error) {
+	begin := time.Now()
+	result, err := p.Prober.Probe(ctx, handler, probeTarget(target))
+	ok := err == nil && result.Outcome != probe.Failure
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // else it was ended, and nothing came of it
+		p.count.Count(target.Pod, target.Container, target.Kind, ok, err, time.Since(begin))
+	}
+	return pod.ProbeResult{OK: ok, Warning: result.Outcome == probe.Warning, Detail: result.Detail}, err
+}
+
+func (p prober) Hook(ctx context.Context, action *v1.HTTPGetAction, target pod.ProbeTarget) (bool, error) {
+	return p.Prober.Hook(ctx, action, probeTarget(target))
+}
+
+func probeTarget(target pod.ProbeTarget) probe.Target {
 	env := make([]string, len(target.Env))
 	for i, variable := range target.Env {
 		env[i] = variable.Name + "=" + variable.Value
 	}
-	begin := time.Now()
-	ok, detail, err := p.Prober.Probe(ctx, handler, probe.Target{ContainerID: target.ContainerID, PodIP: target.PodIP, Ports: target.Ports, Env: env})
-	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // else it was ended, and nothing came of it
-		p.count.Count(target.Pod, target.Container, target.Kind, ok, err, time.Since(begin))
-	}
-	return ok, detail, err
+	return probe.Target{ContainerID: target.ContainerID, PodIP: target.PodIP, Ports: target.Ports, Env: env}
 }
 
 // lookup is pod.Manager in the words of package server.

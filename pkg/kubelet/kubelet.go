@@ -116,8 +116,7 @@ type recorder struct {
 
 // New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
 func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
-	client := clients.Main
-	k := &Kubelet{cfg: cfg, settled: make(chan struct{}), versions: client.Discovery()}
+	k, client := &Kubelet{cfg: cfg, settled: make(chan struct{}), versions: clients.Main.Discovery()}, clients.Main
 	err := cfg.Shutdown.Check()
 	if err != nil {
 		return nil, err

@@ -2,20 +2,12 @@ package pod
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
-	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/klog/v2"
 )
 
@@ -61,81 +53,26 @@ func (h hookRun) run(ctx context.Context, handler *v1.LifecycleHandler) error {
 	return nil
 }
 
-// hookClient trusts any certificate, as upstream does for hooks, and keeps no connections.
-var hookClient = &http.Client{Transport: &http.Transport{
-	TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the container's own, self-signed as a rule
-	DisableKeepAlives: true,
-	Proxy:             nil,
-}}
-
 // get sends the request of an httpGet hook. Whatever is answered will do; only no answer is a failure.
 func (h hookRun) get(ctx context.Context, action *v1.HTTPGetAction) error {
+	target := ProbeTarget{ContainerID: h.id, Ports: h.container.Ports, Pod: h.pod, Container: h.container.Name}
+	if len(h.ips) > 0 {
+		target.PodIP = h.ips[0]
+	}
+	fellBack, err := h.parts.Prober.Hook(ctx, action, target)
+	if fellBack && err == nil {
+		klog.V(1).InfoS("HTTPS hook got an HTTP response, HTTP was tried and succeeded", "pod", klog.KObj(h.pod), "container", h.container.Name)
+		h.parts.Events.Eventf(podRef(h.pod), v1.EventTypeWarning, "LifecycleHTTPFallback",
+			"request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", hookHost(action, target))
+	}
+	return err
+}
+
+// hookHost is where a hook's request goes, for people.
+func hookHost(action *v1.HTTPGetAction, target ProbeTarget) string {
 	host := action.Host
 	if host == "" {
-		if len(h.ips) == 0 {
-			return errors.New("the pod has no address")
-		}
-		host = h.ips[0].String()
+		host = target.PodIP.String()
 	}
-	port, err := containerPort(action.Port, h.container)
-	if err != nil {
-		return err
-	}
-	target, err := url.Parse(action.Path)
-	if err != nil {
-		return fmt.Errorf("cannot parse path %q of the hook: %w", action.Path, err)
-	}
-	target.Scheme, target.Host = strings.ToLower(string(action.Scheme)), net.JoinHostPort(host, strconv.Itoa(port))
-	if target.Scheme == "" {
-		target.Scheme = "http"
-	}
-	header := http.Header{"User-Agent": {"kube-lifecycle/1.36"}, "Accept": {"*/*"}}
-	for _, pair := range action.HTTPHeaders {
-		header.Add(pair.Name, pair.Value)
-	}
-	err = sendHook(ctx, *target, header)
-	if err != nil && target.Scheme == "https" && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
-		klog.V(1).InfoS("HTTPS hook got an HTTP response, trying HTTP", "pod", klog.KObj(h.pod), "host", target.Host)
-		target.Scheme = "http"
-		header.Del("Authorization")
-		if err = sendHook(ctx, *target, header); err == nil {
-			h.parts.Events.Eventf(podRef(h.pod), v1.EventTypeWarning, "LifecycleHTTPFallback",
-				"request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", target.Host)
-		}
-	}
-	return err
-}
-
-func sendHook(ctx context.Context, target url.URL, header http.Header) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
-	if err != nil {
-		return fmt.Errorf("cannot make the hook's request: %w", err)
-	}
-	request.Header = header.Clone()
-	if host := header.Get("Host"); host != "" {
-		request.Host = host
-	}
-	response, err := hookClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	_, err = io.Copy(io.Discard, io.LimitReader(response.Body, hookOutput))
-	return err
-}
-
-// containerPort is the number of a port that may be given by its name in the container's ports.
-func containerPort(port intstr.IntOrString, container *v1.Container) (int, error) {
-	number := port.IntValue()
-	if port.Type == intstr.String {
-		for _, p := range container.Ports {
-			if p.Name == port.StrVal {
-				number = int(p.ContainerPort)
-			}
-		}
-	}
-	if number < 1 || number > 65535 {
-		return 0, fmt.Errorf("port %q of container %s is neither a number from 1 to 65535 nor the name of one of its ports", port.String(), container.Name)
-	}
-	return number, nil
+	return net.JoinHostPort(host, action.Port.String())
 }

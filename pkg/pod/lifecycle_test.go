@@ -2,12 +2,11 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"flag"
-	"net/http"
-	"net/http/httptest"
+	"fmt"
 	"net/netip"
-	"net/url"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,53 +18,70 @@ import (
 
 func flagUpdate() bool { return flag.Lookup("update").Value.String() == "true" }
 
+// scriptedProber answers each probe and hook alike, and keeps what it was asked.
+type scriptedProber struct {
+	result   ProbeResult
+	fellBack bool
+	err      error
+	hooks    []string
+}
+
+func (s *scriptedProber) Probe(context.Context, v1.ProbeHandler, ProbeTarget) (ProbeResult, error) {
+	return s.result, s.err
+}
+
+func (s *scriptedProber) Hook(_ context.Context, action *v1.HTTPGetAction, target ProbeTarget) (bool, error) {
+	s.hooks = append(s.hooks, fmt.Sprint(action.Path, " to ", target.PodIP, ", ports ", len(target.Ports)))
+	return s.fellBack, s.err
+}
+
+// TestHTTPHook: hooks are sent where probes are, and their errors name the hook.
 func TestHTTPHook(t *testing.T) {
-	var seen []string
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seen = append(seen, r.URL.RequestURI()+" "+r.Host+" "+r.Header.Get("X-A")+" "+r.Header.Get("User-Agent"))
-		w.WriteHeader(http.StatusTeapot) // whatever is answered will do
-	})
-	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
-	defer plain.Close()
-	defer secure.Close()
-	port := func(s *httptest.Server) int {
-		u, err := url.Parse(s.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, _ := strconv.Atoi(u.Port())
-		return n
-	}
-	recorder := record.NewFakeRecorder(10)
+	recorder, prober := record.NewFakeRecorder(10), &scriptedProber{}
 	hook := hookRun{
-		pod: &v1.Pod{}, ips: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, parts: &Parts{Events: recorder},
-		container: &v1.Container{Name: "c", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: int32(port(plain))}}},
+		pod: &v1.Pod{}, ips: []netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fd00::7")}, parts: &Parts{Events: recorder, Prober: prober},
+		container: &v1.Container{Name: "c", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: 80}}},
 	}
-	get := func(action v1.HTTPGetAction) error {
-		return hook.run(context.Background(), &v1.LifecycleHandler{HTTPGet: &action})
+	get := func() error {
+		return hook.run(t.Context(), &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/p", Port: intstr.FromString("web")}})
 	}
-	headers := []v1.HTTPHeader{{Name: "Host", Value: "example.com"}, {Name: "X-A", Value: "b"}}
-	if err := get(v1.HTTPGetAction{Path: "/p?q=1", Port: intstr.FromString("web"), HTTPHeaders: headers}); err != nil {
+	if err := get(); err != nil || !slices.Equal(prober.hooks, []string{"/p to 10.0.0.7, ports 1"}) {
+		t.Errorf("%v, asked: %q", err, prober.hooks)
+	}
+	prober.fellBack = true
+	if err := get(); err != nil {
 		t.Error(err)
 	}
-	if err := get(v1.HTTPGetAction{Scheme: "HTTPS", Port: intstr.FromInt(port(secure))}); err != nil {
-		t.Error(err)
-	}
-	if err := get(v1.HTTPGetAction{Scheme: "HTTPS", Port: intstr.FromInt(port(plain))}); err != nil {
-		t.Error(err)
-	}
-	if len(seen) != 3 || seen[0] != "/p?q=1 example.com b kube-lifecycle/1.36" {
-		t.Errorf("seen: %q", seen)
-	}
-	if e := <-recorder.Events; !strings.Contains(e, "LifecycleHTTPFallback") {
+	if e := <-recorder.Events; e != "Warning LifecycleHTTPFallback request to HTTPS lifecycle hook 10.0.0.7:web got HTTP response, retry with HTTP succeeded" {
 		t.Errorf("event: %s", e)
 	}
-	if err := get(v1.HTTPGetAction{Port: intstr.FromString("none")}); err == nil || !strings.Contains(err.Error(), `port "none"`) {
-		t.Errorf("unknown port: %v", err)
+	prober.fellBack, prober.err = false, errors.New("no answer")
+	if err := get(); err == nil || !strings.Contains(err.Error(), `HTTP lifecycle hook (/p) for Container "c"`) || !strings.HasSuffix(err.Error(), "no answer") {
+		t.Errorf("error: %v", err)
 	}
-	hook.ips = nil
-	if err := get(v1.HTTPGetAction{Port: intstr.FromInt(1)}); err == nil {
-		t.Error("a pod without address")
+	if len(recorder.Events) > 0 {
+		t.Errorf("another event: %s", <-recorder.Events)
+	}
+}
+
+// TestProbeWarning: a probe that passes with a warning passes, and the container's pod has the Event for which users look.
+func TestProbeWarning(t *testing.T) {
+	const detail = "Probe terminated redirects, Response body: <a href=\"http://0.0.0.0/\">Found</a>."
+	for _, kind := range []probeKind{startupProbe, livenessProbe, readinessProbe} {
+		recorder, prober := record.NewFakeRecorder(10), &scriptedProber{result: ProbeResult{OK: true, Warning: true, Detail: detail}}
+		recorder.IncludeObject = true
+		p := probing{worker: &worker{parts: &Parts{Events: recorder, Prober: prober}}, key: probeKey{"id", kind}, probe: &v1.Probe{},
+			pod: &v1.Pod{}, container: &v1.Container{Name: "c"}}
+		if got := p.once(t.Context()); got != Passed {
+			t.Errorf("%s: %v, want it to pass", kind, got)
+		}
+		if e := <-recorder.Events; !strings.HasPrefix(e, "Warning ProbeWarning "+string(kind)+" probe warning: "+detail) {
+			t.Errorf("%s: event %s", kind, e)
+		}
+		prober.result.Warning = false
+		if got := p.once(t.Context()); got != Passed || len(recorder.Events) > 0 {
+			t.Errorf("%s without a warning: %v, %d events", kind, got, len(recorder.Events))
+		}
 	}
 }
 

@@ -454,11 +454,20 @@ type Admitter interface {
 	Release(uid types.UID)
 }
 
-// Prober runs one probe once. It keeps no state.
+// Prober runs one probe or hook once. It keeps no state.
 type Prober interface {
-	// Probe runs handler against target. ok false with err nil: the probe ran and failed; detail is what events show. An error means that
-	// it could not run at all.
-	Probe(ctx context.Context, handler v1.ProbeHandler, target ProbeTarget) (ok bool, detail string, err error)
+	// Probe runs handler against target. An error means that it could not run at all.
+	Probe(ctx context.Context, handler v1.ProbeHandler, target ProbeTarget) (ProbeResult, error)
+	// Hook sends the request of an httpGet hook; any answer will do. fellBack: it was to be sent over TLS, and the server, which does not
+	// speak that, had it without.
+	Hook(ctx context.Context, action *v1.HTTPGetAction, target ProbeTarget) (fellBack bool, err error)
+}
+
+// ProbeResult is how a probe ended.
+type ProbeResult struct {
+	OK      bool
+	Warning bool   // with OK: it passed, and Detail says what is odd
+	Detail  string // what Events show
 }
 
 // ProbeTarget is where a probe goes.

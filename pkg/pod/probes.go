@@ -166,21 +166,26 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 func (p *probing) once(ctx context.Context) Result {
 	within, cancel := context.WithTimeout(ctx, seconds(p.probe.TimeoutSeconds, 1))
 	defer cancel()
-	ok, detail, err := p.worker.parts.Prober.Probe(within, p.probe.ProbeHandler, p.target)
-	if ok && err == nil {
+	result, err := p.worker.parts.Prober.Probe(within, p.probe.ProbeHandler, p.target)
+	passed := result.OK && err == nil
+	if passed && !result.Warning {
 		return Passed
 	}
 	if ctx.Err() != nil {
 		return Unknown
 	}
 	ref := containerRef(p.pod, p.container.Name, p.kind)
+	if passed {
+		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "ProbeWarning", "%s probe warning: %s", p.key.kind, result.Detail)
+		return Passed
+	}
 	if err != nil {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe errored and resulted in unknown state: %v", p.key.kind, err)
 		if p.key.kind != readinessProbe {
 			return Unknown
 		}
 	} else {
-		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", p.key.kind, detail)
+		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", p.key.kind, result.Detail)
 	}
 	return Failed
 }

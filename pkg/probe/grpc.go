@@ -14,6 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
+// maxHealthAnswer bounds, in bytes, what a container sends of one answer, and of its headers.
+const maxHealthAnswer = 64 << 10
+
 // grpc asks the service grpc.health.v1.Health, without encryption (API field GRPCAction). Everything but SERVING is a failure.
 func (p *Prober) grpc(ctx context.Context, action *v1.GRPCAction, target Target) (Result, error) {
 	address, err := target.address("", intstr.FromInt32(action.Port))
@@ -32,6 +35,11 @@ func (p *Prober) grpc(ctx context.Context, action *v1.GRPCAction, target Target)
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
+		// An answer of the health service is a few bytes. Given windows do not grow with what the container sends.
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxHealthAnswer)),
+		grpc.WithMaxHeaderListSize(maxHealthAnswer),
+		grpc.WithInitialWindowSize(maxHealthAnswer),
+		grpc.WithInitialConnWindowSize(maxHealthAnswer),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			select {
 			case c := <-first:

@@ -37,13 +37,13 @@ func (p *Prober) HTTP(ctx context.Context, action *v1.HTTPGetAction, target Targ
 	case resp.StatusCode < 200 || resp.StatusCode > 399:
 		return Result{Detail: fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode)}, nil
 	case resp.StatusCode >= 300:
-		return Result{Warning, fmt.Sprintf("redirect to another host was not followed (status %d, Location %q)", resp.StatusCode, resp.Header.Get("Location"))}, nil
+		return Result{Warning, "Probe terminated redirects, Response body: " + string(body)}, nil // users search for these words, which are upstream's
 	}
 	return Result{Success, string(body)}, nil
 }
 
-// Hook sends the request of an httpGet lifecycle hook. Any answer will do. fellBack says that a hook with scheme HTTPS reached a
-// server that speaks HTTP and was repeated so (upstream's event LifecycleHTTPFallback).
+// Hook sends the request of an httpGet lifecycle hook. Any answer will do, a redirect to another host too, which is not followed. fellBack
+// says that a hook with scheme HTTPS reached a server that speaks HTTP and was repeated so (Event LifecycleHTTPFallback).
 func (p *Prober) Hook(ctx context.Context, action *v1.HTTPGetAction, target Target) (fellBack bool, err error) {
 	req, err := request(ctx, action, target, hookAgent)
 	if err != nil {
@@ -63,6 +63,9 @@ func (p *Prober) Hook(ctx context.Context, action *v1.HTTPGetAction, target Targ
 
 func (p *Prober) send(req *http.Request) error {
 	resp, err := p.client().Do(req)
+	if err != nil && len(err.Error()) > maxOutput { // a line of what the container sent may be in it
+		return errors.New(clip(err.Error()))
+	}
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -42,7 +43,7 @@ type Outcome int
 const (
 	Failure Outcome = iota
 	Success
-	Warning // counts as success; Detail says what is odd (upstream's event ProbeWarning)
+	Warning // counts as success; Detail says what is odd (Event ProbeWarning)
 )
 
 // Result is the end of one probe.
@@ -60,15 +61,20 @@ type Prober struct {
 // New makes a Prober; exec runs the commands of exec probes.
 func New(exec Executor) *Prober { return &Prober{exec: exec, transport: newTransport()} }
 
-// Probe runs handler against target until ctx ends, which is the probe's timeout. ok false with err nil: the probe ran, or timed out,
-// and failed. err: it could not run at all (no such port name, no such container, an engine that does not answer).
-func (p *Prober) Probe(ctx context.Context, handler v1.ProbeHandler, target Target) (ok bool, detail string, err error) {
-	result, err := p.Run(ctx, handler, target)
-	return err == nil && result.Outcome != Failure, result.Detail, err
+// Probe runs handler against target until ctx ends, which is the probe's timeout. Failure with err nil: the probe ran, or timed out, and
+// failed. err: it could not run at all (no such port name, no such container, an engine that does not answer).
+func (p *Prober) Probe(ctx context.Context, handler v1.ProbeHandler, target Target) (Result, error) {
+	result, err := p.run(ctx, handler, target)
+	result.Detail = clip(result.Detail)
+	return result, err
 }
 
-// Run is Probe for callers that tell warnings from successes.
-func (p *Prober) Run(ctx context.Context, handler v1.ProbeHandler, target Target) (Result, error) {
+// clip makes text fit to be shown: it comes from the container, which may send what it likes.
+func clip(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxOutput)], "\uFFFD")
+}
+
+func (p *Prober) run(ctx context.Context, handler v1.ProbeHandler, target Target) (Result, error) {
 	switch {
 	case handler.Exec != nil:
 		return p.command(ctx, handler.Exec, target)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -53,6 +52,12 @@ func httpTarget(t *testing.T, url string) (Target, intstr.IntOrString) {
 	return Target{ContainerID: "c1", PodIP: ap.Addr(), Ports: []v1.ContainerPort{{Name: "web", ContainerPort: int32(ap.Port())}}}, intstr.FromInt32(int32(ap.Port()))
 }
 
+// run is Probe, with a warning as a success.
+func run(p *Prober, ctx context.Context, handler v1.ProbeHandler, target Target) (ok bool, detail string, err error) {
+	result, err := p.Probe(ctx, handler, target)
+	return err == nil && result.Outcome != Failure, result.Detail, err
+}
+
 func TestHTTP(t *testing.T) {
 	var seen *http.Request
 	mux := http.NewServeMux()
@@ -77,7 +82,13 @@ func TestHTTP(t *testing.T) {
 		fmt.Fprint(w, "after hints")
 	})
 	mux.HandleFunc("/headers", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-Long", strings.Repeat("x", maxResponse))
+		w.Header().Set("X-Long", strings.Repeat("x", maxResponse+8<<10))
+	})
+	mux.HandleFunc("/hintsforever", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", strings.Repeat("x", 1000))
+		for r.Context().Err() == nil {
+			w.WriteHeader(http.StatusEarlyHints)
+		}
 	})
 	plain := httptest.NewServer(mux)
 	defer plain.Close()
@@ -105,10 +116,13 @@ func TestHTTP(t *testing.T) {
 		{name: "body of a failure is not told", path: "/secret", want: Failure, detail: "HTTP probe failed with statuscode: 500"},
 		{name: "redirect", path: "/here", want: Success},
 		{name: "redirect to a failure", path: "/herebad", want: Failure, detail: "HTTP probe failed with statuscode: 500"},
-		{name: "redirect to another host", path: "/away", want: Warning, detail: `redirect to another host was not followed (status 302, Location "http://elsewhere.example/")`},
+		{name: "redirect to another host", path: "/away", want: Warning, detail: `Probe terminated redirects, Response body: <a href="http://elsewhere.example/">Found</a>.`},
 		{name: "redirects without end", path: "/loop", want: Failure, detail: "stopped after 10 redirects"},
 		{name: "early hints", path: "/hints", want: Success, detail: "after hints"},
 		{name: "headers without end", path: "/headers", want: Failure, detail: "unexpected EOF"},
+		{name: "headers without end, encrypted", path: "/headers", scheme: v1.URISchemeHTTPS, server: secure, want: Failure, detail: "header"},
+		{name: "hints without end", path: "/hintsforever", want: Failure, detail: "unexpected EOF"},
+		{name: "hints without end, encrypted", path: "/hintsforever", scheme: v1.URISchemeHTTPS, server: secure, want: Failure, detail: ""},
 		{name: "long body", path: "/long", want: Success, detail: strings.Repeat("x", maxOutput)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -139,7 +153,7 @@ func TestHTTP(t *testing.T) {
 			{[]v1.HTTPHeader{{Name: "User-Agent", Value: "me"}, {Name: "Accept", Value: ""}},
 				"agent=me accept= encoding= host=" + strings.TrimPrefix(plain.URL, "http://") + " x=[]"},
 		} {
-			ok, _, err := New(nil).Probe(t.Context(), v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromString("web"), HTTPHeaders: test.headers}}, target)
+			ok, _, err := run(New(nil), t.Context(), v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromString("web"), HTTPHeaders: test.headers}}, target)
 			if !ok || err != nil {
 				t.Fatal(ok, err)
 			}
@@ -162,7 +176,7 @@ func TestHTTP(t *testing.T) {
 		target, port := httpTarget(t, server.URL)
 		p := New(nil)
 		for range 3 {
-			if ok, detail, err := p.Probe(t.Context(), v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: port}}, target); !ok {
+			if ok, detail, err := run(p, t.Context(), v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: port}}, target); !ok {
 				t.Fatal(detail, err)
 			}
 		}
@@ -171,32 +185,6 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("%d connections for 3 probes", opened)
 		}
 	})
-}
-
-func TestHook(t *testing.T) {
-	var agents []string
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		agents = append(agents, r.UserAgent()+" "+r.Header.Get("Authorization"))
-		w.WriteHeader(500) // any answer will do
-	})
-	plain := httptest.NewServer(handler)
-	defer plain.Close()
-	target, port := httpTarget(t, plain.URL)
-	action := &v1.HTTPGetAction{Port: port, HTTPHeaders: []v1.HTTPHeader{{Name: "Authorization", Value: "Bearer x"}}}
-	if fellBack, err := New(nil).Hook(t.Context(), action, target); fellBack || err != nil {
-		t.Error(fellBack, err)
-	}
-	action.Scheme = v1.URISchemeHTTPS
-	if fellBack, err := New(nil).Hook(t.Context(), action, target); !fellBack || err != nil {
-		t.Error(fellBack, err)
-	}
-	if want := []string{"kube-lifecycle/1.36 Bearer x", "kube-lifecycle/1.36 "}; !reflect.DeepEqual(agents, want) {
-		t.Errorf("the server saw %q, want %q", agents, want)
-	}
-	plain.Close()
-	if _, err := New(nil).Hook(t.Context(), action, target); err == nil {
-		t.Error("a hook to a closed port succeeded")
-	}
 }
 
 // silent accepts connections and never answers.
@@ -219,7 +207,7 @@ func TestTimeouts(t *testing.T) {
 		"exec": {Exec: &v1.ExecAction{Command: []string{"hang"}}},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-		ok, detail, err := New(fakeExecutor{}).Probe(ctx, handler, target)
+		ok, detail, err := run(New(fakeExecutor{}), ctx, handler, target)
 		cancel()
 		if ok || err != nil || detail == "" {
 			t.Errorf("%s: ok %v, detail %q, err %v; want a failure that says why", name, ok, detail, err)
@@ -231,7 +219,7 @@ func TestTCP(t *testing.T) {
 	target := silent(t)
 	port := intstr.FromInt32(target.Ports[0].ContainerPort)
 	tcp := func(host string, port intstr.IntOrString, target Target) (bool, error) {
-		ok, _, err := New(nil).Probe(t.Context(), v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Host: host, Port: port}}, target)
+		ok, _, err := run(New(nil), t.Context(), v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Host: host, Port: port}}, target)
 		return ok, err
 	}
 	if ok, err := tcp("", port, target); !ok || err != nil {
@@ -280,7 +268,7 @@ func TestCloseIsOrderly(t *testing.T) {
 		read <- err
 	}()
 	target, port := httpTarget(t, "tcp://"+listener.Addr().String())
-	if ok, detail, err := New(nil).Probe(t.Context(), v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: port}}, target); !ok {
+	if ok, detail, err := run(New(nil), t.Context(), v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: port}}, target); !ok {
 		t.Fatal(detail, err)
 	}
 	if err := <-read; err == nil || err.Error() != "EOF" {
@@ -301,12 +289,12 @@ func TestExec(t *testing.T) {
 		{argv: []string{"exit", "$(A)", strings.Repeat("y", 2*maxOutput)}, detail: strings.Repeat("y", maxOutput)},
 		{argv: []string{"nothing", "0"}, err: `cannot start "nothing"`},
 	} {
-		ok, detail, err := New(fakeExecutor{}).Probe(t.Context(), v1.ProbeHandler{Exec: &v1.ExecAction{Command: test.argv}}, target)
+		ok, detail, err := run(New(fakeExecutor{}), t.Context(), v1.ProbeHandler{Exec: &v1.ExecAction{Command: test.argv}}, target)
 		if ok != test.ok || detail != test.detail || (err == nil) != (test.err == "") || (err != nil && err.Error() != test.err) {
 			t.Errorf("%.60q: got %v %.60q %v", test.argv, ok, detail, err)
 		}
 	}
-	if _, _, err := New(fakeExecutor{}).Probe(t.Context(), v1.ProbeHandler{}, target); err == nil {
+	if _, _, err := run(New(fakeExecutor{}), t.Context(), v1.ProbeHandler{}, target); err == nil {
 		t.Error("a probe without handler ran")
 	}
 }
@@ -374,7 +362,7 @@ func TestGRPC(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			start := time.Now()
-			ok, detail, err := New(nil).Probe(ctx, v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: port.IntVal, Service: test.service}}, target)
+			ok, detail, err := run(New(nil), ctx, v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: port.IntVal, Service: test.service}}, target)
 			if ok != test.ok || err != nil || !strings.Contains(detail, test.detail) {
 				t.Errorf("got %v %q %v, want %v %q", ok, detail, err, test.ok, test.detail)
 			}
@@ -397,7 +385,7 @@ func TestResultOfContext(t *testing.T) {
 		{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromString("web")}},
 		{GRPC: &v1.GRPCAction{Port: target.Ports[0].ContainerPort}},
 	} {
-		if ok, _, _ := New(fakeExecutor{}).Probe(ctx, handler, target); ok {
+		if ok, _, _ := run(New(fakeExecutor{}), ctx, handler, target); ok {
 			t.Error("a probe succeeded after its time")
 		}
 	}

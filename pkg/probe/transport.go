@@ -24,6 +24,9 @@ func newTransport() http.RoundTripper {
 		DisableKeepAlives:  true,
 		DisableCompression: true, // no Accept-Encoding
 		ForceAttemptHTTP2:  true,
+		// The container decides how much it sends, each of them at once.
+		MaxResponseHeaderBytes: maxResponse,
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 64 << 10, MaxDecoderHeaderTableSize: 4 << 10},
 	}
 	return byScheme{"http": plain{}, "https": secure}
 }

@@ -102,22 +102,27 @@ func (e *Engine) SetProbe(id, name string, ok bool) {
 	e.results[id+" "+name] = ok
 }
 
+// Hook implements pod.Prober: no hook of podtest is an HTTP request.
+func (e *Engine) Hook(context.Context, *v1.HTTPGetAction, pod.ProbeTarget) (bool, error) {
+	return false, errors.New("podtest has hooks by exec alone")
+}
+
 // Probe implements pod.Prober for exec handlers: a probe passes when SetProbe said so.
-func (e *Engine) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.ProbeTarget) (ok bool, detail string, err error) {
+func (e *Engine) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.ProbeTarget) (pod.ProbeResult, error) {
 	if handler.Exec == nil || len(handler.Exec.Command) == 0 {
-		return false, "", errors.New("podtest probes by exec alone")
+		return pod.ProbeResult{}, errors.New("podtest probes by exec alone")
 	}
 	name := handler.Exec.Command[0]
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.down {
-		return false, "", errDown
+		return pod.ProbeResult{}, errDown
 	}
 	if c := e.find(target.ContainerID); c == nil || c.State != pod.Running {
-		return false, "", fmt.Errorf("container %s does not run", target.ContainerID)
+		return pod.ProbeResult{}, fmt.Errorf("container %s does not run", target.ContainerID)
 	}
-	ok = e.results[target.ContainerID+" "+name] || e.results[" "+name]
-	return ok, name + " says no", ctx.Err()
+	ok := e.results[target.ContainerID+" "+name] || e.results[" "+name]
+	return pod.ProbeResult{OK: ok, Detail: name + " says no"}, ctx.Err()
 }
 
 // ExecSync implements pod.Executor: "false" exits with 1, "exit" ends the container, all else succeeds, after the time that Hang set.
