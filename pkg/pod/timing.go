@@ -6,13 +6,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Timing takes in how long work on pods took, under the names of upstream's metrics. Calls must not block.
+// Timing takes in how long work on pods took and how their containers ended, under the names of upstream's metrics. Calls must not block.
 type Timing interface {
 	// PodSynced tells of one piece of work: from its first step until no step was under way and none was to be begun. kind is CreateWork,
 	// SyncWork, KillWork or TerminatedWork.
 	PodSynced(kind string, took time.Duration)
 	// PodStarted tells that a pod has begun to run, and how long that was after it was first seen.
 	PodStarted(took time.Duration)
+	// ContainerEnded tells that an attempt of a container has ended while this agent ran. It is told once of each.
+	ContainerEnded(kind Kind, exitCode int, reason string)
 }
 
 // Kinds of work on a pod.
@@ -77,4 +79,32 @@ func (t *timing) status(phase v1.PodPhase, now time.Time) {
 		t.to.PodStarted(now.Sub(t.seen))
 	}
 	t.seen = time.Time{}
+}
+
+// endings are the attempts of a pod's containers that have ended, by id. Nil: nothing was observed yet.
+type endings map[string]bool
+
+// take returns the containers that have ended since the last observation. Those of the first had ended before this agent looked.
+func (e *endings) take(observed Observed) (fresh []Container) {
+	now := endings{}
+	for _, c := range observed.Containers {
+		if c.State != Exited {
+			continue
+		}
+		now[c.ID] = true
+		if *e != nil && !(*e)[c.ID] {
+			fresh = append(fresh, c)
+		}
+	}
+	*e = now
+	return fresh
+}
+
+// tellEndings tells of the containers that have ended since the last observation.
+func (w *worker) tellEndings() {
+	for _, c := range w.endings.take(w.observed) {
+		if kind, _, ok := FindContainer(w.pod, c.Name); ok && w.timing.to != nil {
+			w.timing.to.ContainerEnded(kind, c.ExitCode, endReason(c))
+		}
+	}
 }

@@ -7,12 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // stopwatch is a pod.Timing that keeps what it is told, rounded to seconds.
 type stopwatch struct {
 	mu   sync.Mutex
 	told []string
+	ends []string
 }
 
 func (s *stopwatch) tell(what string, took time.Duration) {
@@ -23,6 +26,21 @@ func (s *stopwatch) tell(what string, took time.Duration) {
 
 func (s *stopwatch) PodSynced(kind string, took time.Duration) { s.tell(kind, took) }
 func (s *stopwatch) PodStarted(took time.Duration)             { s.tell("started", took) }
+
+func (s *stopwatch) ContainerEnded(kind pod.Kind, exitCode int, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends = append(s.ends, fmt.Sprint(kind, " ", exitCode, " ", reason))
+}
+
+// takeEnds is which containers ended since the last call.
+func (s *stopwatch) takeEnds() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ends := strings.Join(s.ends, ", ")
+	s.ends = nil
+	return ends
+}
 
 // take is what was told since the last call.
 func (s *stopwatch) take() string {
@@ -73,6 +91,46 @@ func TestTiming(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		tells("deleted", "kill 20s, terminated 0s")
+		w.check(t)
+	})
+}
+
+const endingPod = `
+metadata: {name: web}
+spec:
+  initContainers: [{name: first, image: "a:1"}]
+  containers: [{name: a, image: "a:1"}]
+`
+
+// TestEndings: each attempt of a container that ends is told of once, also by an agent that finds it running; what ended while there was no agent is
+// not.
+func TestEndings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		watch := &stopwatch{}
+		w := newWorld(linux)
+		w.timing = watch
+		w.begin()
+		defer func() { w.kill() }()
+		steps := func(what string, do func() error, want string) {
+			t.Helper()
+			if err := do(); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			time.Sleep(time.Minute)
+			if got := watch.takeEnds(); got != want {
+				t.Errorf("%s: told %q, want %q", what, got, want)
+			}
+		}
+		exit := func(id string, code int) func() error { return func() error { return w.engine.Exit(id, code, "") } }
+		steps("created", func() error { w.api.Create(parsePod(t, []byte(endingPod))); return nil }, "")
+		steps("the init container", exit("web.first.0", 0), "init 0 Completed")
+		steps("a crash", exit("web.a.0", 139), "app 139 Error")
+		steps("another agent", func() error { w.kill(); w.begin(); return nil }, "")
+		steps("a crash that it sees", exit("web.a.1", 2), "app 2 Error")
+		w.kill()
+		steps("an end that nobody sees", exit("web.a.2", 3), "")
+		steps("a third agent", func() error { w.begin(); return nil }, "")
+		steps("deleted", func() error { return w.api.Remove("web", 20) }, "app 0 Completed")
 		w.check(t)
 	})
 }

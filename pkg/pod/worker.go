@@ -52,6 +52,7 @@ type worker struct {
 	said     map[string]string
 	next     time.Time
 	timing   timing
+	endings  endings
 	decision Decision
 	// volumesDue says that the volumes' contents may be out of date.
 	volumesDue bool
@@ -185,6 +186,7 @@ func (w *worker) observe() {
 			w.succeeded("observe")
 			w.observed, w.taken = observed, at
 			w.parts.expose(w.uid, observed)
+			w.tellEndings()
 			if at == w.finished {
 				w.cgroup = observed.Cgroup
 			}
@@ -237,6 +239,7 @@ func (w *worker) seen(observed Observed, began time.Time) {
 	w.parts.complete(w.pod, &observed)
 	w.observed, w.taken, w.stale = observed, w.finished, false
 	w.parts.expose(w.uid, observed)
+	w.tellEndings()
 }
 
 // desire takes in a new version of the pod or of its mirror.

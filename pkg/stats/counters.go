@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // Counters is what the agent counts of its own doing, under upstream's names, as a prometheus.Collector for /metrics. Any goroutine may count.
@@ -24,16 +26,18 @@ type Counters struct {
 	requestTime  *prometheus.HistogramVec
 	podSync      *prometheus.HistogramVec
 	podStart     prometheus.Observer
+	ended        *prometheus.CounterVec
 	cgroups      *prometheus.HistogramVec
 	storage      *prometheus.HistogramVec
 	all          []prometheus.Collector
 	mu           sync.Mutex
+	exitCodes    map[int]bool
 	relistedLast time.Time // zero: not yet
 }
 
 // NewCounters makes one that has counted nothing. All its times are durations in seconds.
 func NewCounters() *Counters {
-	c := &Counters{}
+	c := &Counters{exitCodes: map[int]bool{}}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		c.all = append(c.all, v)
@@ -60,6 +64,7 @@ func NewCounters() *Counters {
 	c.requestTime = times("rest_client_request_duration_seconds", "How long requests to the API server took until the answer began", "verb", "host")
 	c.podSync = times("kubelet_pod_worker_duration_seconds", "How long work on a pod took, from its first step until there was none left", "operation_type")
 	c.podStart = histogram("kubelet_pod_start_duration_seconds", "How long after a pod was first seen it ran", startBuckets).WithLabelValues()
+	c.ended = counter("kubelet_terminated_containers_total", "Containers that have ended since this agent began", "container_type", "exit_code", "reason")
 	c.cgroups = times("kubelet_cgroup_manager_duration_seconds", "How long it took to make, change or remove a pod's cgroup", "operation_type")
 	c.storage = histogram("storage_operation_duration_seconds", "How long it took to make a pod's volume ready, or to bring it up to date",
 		storageBuckets, "migrated", "operation_name", "status", "volume_plugin")
@@ -117,6 +122,23 @@ func (c *Counters) PodSynced(kind string, took time.Duration) {
 
 // PodStarted implements pod.Timing.
 func (c *Counters) PodStarted(took time.Duration) { c.podStart.Observe(took.Seconds()) }
+
+// maxExitCodes is how many exit codes have a label of their own. Linux has 256 of them, Windows as many as a container likes.
+const maxExitCodes = 512
+
+// ContainerEnded implements pod.Timing.
+func (c *Counters) ContainerEnded(kind pod.Kind, exitCode int, reason string) {
+	c.mu.Lock()
+	code := "other"
+	if c.exitCodes[exitCode] || len(c.exitCodes) < maxExitCodes {
+		c.exitCodes[exitCode], code = true, strconv.Itoa(exitCode)
+	}
+	c.mu.Unlock()
+	c.ended.WithLabelValues(containerTypes[kind], code, reason).Inc()
+}
+
+// containerTypes are upstream's words.
+var containerTypes = map[pod.Kind]string{pod.App: "container", pod.Init: "init_container", pod.Ephemeral: "ephemeral_container"}
 
 // Cgroup takes in an operation on a pod's cgroup: create, update or destroy.
 func (c *Counters) Cgroup(operation string, took time.Duration) {

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -47,6 +48,13 @@ func TestCounters(t *testing.T) {
 	c.PodSynced("create", 3*time.Second)
 	c.PodStarted(4 * time.Second)
 	c.Cgroup("destroy", 2*time.Second)
+	c.ContainerEnded(pod.App, 139, "Error")
+	c.ContainerEnded(pod.App, 139, "Error")
+	c.ContainerEnded(pod.Init, 0, "Completed")
+	c.ContainerEnded(pod.Ephemeral, 137, "OOMKilled")
+	for code := range 2 * maxExitCodes {
+		c.ContainerEnded(pod.App, -1-code, "Error")
+	}
 	c.VolumePrepared("kubernetes.io/secret", time.Second, errors.New("no such Secret"))
 	c.VolumePrepared("kubernetes.io/secret", 5*time.Second, nil)
 	next := c.Transport(refusing{})
@@ -61,6 +69,10 @@ func TestCounters(t *testing.T) {
 		`kubelet_runtime_operations_duration_seconds_count{operation_type="start_container"} 2`,
 		`kubelet_pod_worker_duration_seconds_sum{operation_type="create"} 3`, "kubelet_pod_start_duration_seconds_sum 4",
 		`kubelet_cgroup_manager_duration_seconds_sum{operation_type="destroy"} 2`,
+		`kubelet_terminated_containers_total{container_type="container",exit_code="139",reason="Error"} 2`,
+		`kubelet_terminated_containers_total{container_type="init_container",exit_code="0",reason="Completed"} 1`,
+		`kubelet_terminated_containers_total{container_type="ephemeral_container",exit_code="137",reason="OOMKilled"} 1`,
+		fmt.Sprintf(`kubelet_terminated_containers_total{container_type="container",exit_code="other",reason="Error"} %d`, maxExitCodes+3),
 		`storage_operation_duration_seconds_sum{migrated="false",operation_name="volume_mount",status="fail-unknown",volume_plugin="kubernetes.io/secret"} 1`,
 		`storage_operation_duration_seconds_sum{migrated="false",operation_name="volume_mount",status="success",volume_plugin="kubernetes.io/secret"} 5`,
 		"kubelet_pleg_relist_duration_seconds_sum 3", "kubelet_pleg_relist_interval_seconds_sum 60", "kubelet_pleg_relist_interval_seconds_count 1",
