@@ -16,6 +16,8 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/host"
 )
 
 // logFiles are the files of one container's log: base, which the engine writes, base.1, which was rotated last, base.2 and so on. The
@@ -84,7 +86,7 @@ func (f logFiles) tryOpen(root *os.Root) (files []*os.File, ok bool) {
 	}()
 	gap := false
 	for i := range max(f.count, 1) {
-		file, err := root.Open(f.name(i))
+		file, info, err := host.OpenBelow(root, f.name(i))
 		if errors.Is(err, fs.ErrNotExist) && i > 0 {
 			gap = true
 			continue
@@ -93,8 +95,7 @@ func (f logFiles) tryOpen(root *os.Root) (files []*os.File, ok bool) {
 			return files, false
 		}
 		files = append(files, file)
-		info, err := file.Stat()
-		if err != nil || gap || !info.Mode().IsRegular() || slices.ContainsFunc(infos, func(o os.FileInfo) bool { return os.SameFile(o, info) }) {
+		if gap || !info.Mode().IsRegular() || slices.ContainsFunc(infos, func(o os.FileInfo) bool { return os.SameFile(o, info) }) {
 			return files, false
 		}
 		infos = append(infos, info)

@@ -5,32 +5,32 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/winkube/winkube/pkg/host"
 )
 
-// readHead reads the start of a file; "" when there is none. With a root, in which others can write, path is below it: no link leads out of
-// it, and what is no regular file is nothing.
+// readHead reads the start of a file; "" when there is none. With a root, in which others can write, path is below it. No link leads out of
+// the root, or of the file's directory, and what is no regular file is nothing and holds nobody up.
 func readHead(root, path string, limit int64) string {
 	if path == "" {
 		return ""
 	}
-	open := os.Open
-	if root != "" {
-		dir, err := os.OpenRoot(root)
-		if err != nil {
-			return ""
-		}
-		defer dir.Close()
-		path = filepath.FromSlash(strings.ReplaceAll(path, `\`, "/"))
-		if fi, err := dir.Stat(path); err != nil || !fi.Mode().IsRegular() {
-			return ""
-		}
-		open = dir.Open
+	if root == "" {
+		root, path = filepath.Dir(path), filepath.Base(path)
 	}
-	file, err := open(path)
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return ""
+	}
+	defer dir.Close()
+	file, info, err := host.OpenBelow(dir, filepath.FromSlash(strings.ReplaceAll(path, `\`, "/")))
 	if err != nil {
 		return ""
 	}
 	defer file.Close()
+	if !info.Mode().IsRegular() {
+		return ""
+	}
 	data, err := io.ReadAll(io.LimitReader(file, limit))
 	if err != nil {
 		return ""
