@@ -132,7 +132,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			// ReadTimeout is for bodies that trickle. Without a body it would only end long answers.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
+		client := visitorOf(r.Context())
+		client.asking.Add(1)
 		who, err := s.authn.authenticate(r)
+		client.authenticated(who)
+		client.asking.Add(-1)
 		if errors.Is(err, errBusy) {
 			busy(w)
 			return

@@ -217,6 +217,7 @@ func New(config Config, parts Parts) (*Server, error) {
 		return nil, fmt.Errorf("cannot listen on %q (address, port): %w", config.Address, err)
 	}
 	s.life, s.stop = context.WithCancel(context.Background())
+	strangers := newCrowd(maxStrangers, sourceStrangers)
 	s.http = &http.Server{
 		Handler:           s.guard(s.limit(s.routes())),
 		TLSConfig:         tlsConfig,
@@ -227,7 +228,8 @@ func New(config Config, parts Parts) (*Server, error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams},
 		BaseContext:       func(net.Listener) context.Context { return s.life },
-		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return withVisitor(ctx) },
+		ConnContext:       strangers.join,
+		ConnState:         strangers.changed,
 		ErrorLog:          log.New(logWriter{}, "", 0),
 	}
 	if !slices.Contains(tlsConfig.NextProtos, "h2") {

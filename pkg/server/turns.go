@@ -66,6 +66,10 @@ type standing struct {
 type visitor struct {
 	stranger, regular standing
 	known             atomic.Bool // its last token was good
+
+	asking   atomic.Int32 // requests that are being authenticated
+	admitted atomic.Bool  // one was
+	leave    func()       // the crowd; nil: it is in none
 }
 
 func newTurns(limits turnLimits) *turns {
@@ -239,19 +243,4 @@ func sourceOf(remote string) string {
 		return addr.String()
 	}
 	return netip.PrefixFrom(addr, 64).Masked().String()
-}
-
-type visitorKey struct{}
-
-// withVisitor gives a connection its visitor (http.Server.ConnContext).
-func withVisitor(ctx context.Context) context.Context {
-	return context.WithValue(ctx, visitorKey{}, &visitor{})
-}
-
-// visitorOf is the connection on which a request came.
-func visitorOf(ctx context.Context) *visitor {
-	if v, ok := ctx.Value(visitorKey{}).(*visitor); ok {
-		return v
-	}
-	return &visitor{}
 }

@@ -230,7 +230,7 @@ func TestFlood(t *testing.T) {
 		{"from elsewhere", "new-token", "203.0.113.1:1", sources + 1 + 2*limits.places},
 		{"behind the flood", "other-token", source(3), (sources+1)*(limits.waiting/sources+1) + 2*limits.places},
 	} {
-		connection, done, steps := withVisitor(t.Context()), make(chan int, 1), 0
+		connection, done, steps := context.WithValue(t.Context(), visitorKey{}, &visitor{}), make(chan int, 1), 0
 		again := func() {
 			before := strangers.count()
 			go func() { done <- ask(test.token, test.remote, connection) }()

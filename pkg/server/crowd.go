@@ -1,0 +1,108 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+)
+
+// Connections of which no request was authenticated yet, at once.
+const (
+	maxStrangers    = 1024
+	sourceStrangers = 256 // of one source
+)
+
+// crowd bounds how many connections strangers keep open, whether or not they send anything: each is a file of this process. When there is
+// one too many, the oldest goes of the source that has most, but none whose request is just being authenticated, which has bounds of its own.
+type crowd struct {
+	limit, perSource int
+
+	mu      sync.Mutex
+	members map[net.Conn]string // and their sources
+	sources map[string][]stranger
+}
+
+type stranger struct {
+	conn net.Conn
+	from *visitor
+}
+
+func newCrowd(limit, perSource int) *crowd {
+	return &crowd{limit: limit, perSource: perSource, members: map[net.Conn]string{}, sources: map[string][]stranger{}}
+}
+
+// join takes in a new connection (http.Server.ConnContext).
+func (c *crowd) join(ctx context.Context, conn net.Conn) context.Context {
+	v := &visitor{leave: func() { c.leave(conn) }}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	source := sourceOf(conn.RemoteAddr().String())
+	c.members[conn] = source
+	c.sources[source] = append(c.sources[source], stranger{conn, v})
+	if len(c.sources[source]) <= c.perSource {
+		if len(c.members) <= c.limit {
+			return context.WithValue(ctx, visitorKey{}, v)
+		}
+		most := 0
+		for other, strangers := range c.sources {
+			if len(strangers) > most {
+				source, most = other, len(strangers)
+			}
+		}
+	}
+	if i := slices.IndexFunc(c.sources[source], func(s stranger) bool { return s.from.asking.Load() == 0 }); i >= 0 {
+		victim := c.sources[source][i].conn
+		c.drop(victim)
+		if secure, ok := victim.(*tls.Conn); ok {
+			victim = secure.NetConn() // which needs no farewell, for which a client could let us wait
+		}
+		_ = victim.Close()
+	}
+	return context.WithValue(ctx, visitorKey{}, v)
+}
+
+// changed forgets connections that have ended, and those that streams have taken over (http.Server.ConnState).
+func (c *crowd) changed(conn net.Conn, state http.ConnState) {
+	if state == http.StateClosed || state == http.StateHijacked {
+		c.leave(conn)
+	}
+}
+
+// leave is for a connection that is not a stranger's any more, or is closed.
+func (c *crowd) leave(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(conn)
+}
+
+func (c *crowd) drop(conn net.Conn) {
+	source, ok := c.members[conn]
+	if !ok {
+		return
+	}
+	delete(c.members, conn)
+	rest := slices.DeleteFunc(c.sources[source], func(s stranger) bool { return s.conn == conn })
+	if c.sources[source] = rest; len(rest) == 0 {
+		delete(c.sources, source)
+	}
+}
+
+type visitorKey struct{}
+
+// visitorOf is the connection on which a request came.
+func visitorOf(ctx context.Context) *visitor {
+	if v, ok := ctx.Value(visitorKey{}).(*visitor); ok {
+		return v
+	}
+	return &visitor{}
+}
+
+// authenticated takes in who sent a request over the connection.
+func (v *visitor) authenticated(who *identity) {
+	if who != nil && who.Name != anonymousUser && v.leave != nil && v.admitted.CompareAndSwap(false, true) {
+		v.leave()
+	}
+}
