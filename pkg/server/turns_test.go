@@ -241,9 +241,16 @@ func TestFlood(t *testing.T) {
 		again()
 		for code := 0; code != http.StatusOK; {
 			if strangers.waits(&visitorOf(connection).stranger) {
-				step <- struct{}{}
-				steps++
-			} else if code = <-done; code == http.StatusTooManyRequests {
+				select {
+				case step <- struct{}{}:
+					steps++
+					continue
+				case code = <-done: // the last step gave it its turn
+				}
+			} else {
+				code = <-done
+			}
+			if code == http.StatusTooManyRequests { // its line is full
 				step <- struct{}{}
 				steps++
 				again()
