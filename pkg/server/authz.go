@@ -160,7 +160,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			}
 			if allowed {
 				klog.V(4).InfoS("Request", "method", r.Method, "path", r.URL.Path, "user", who.Name)
-				next.ServeHTTP(w, r)
+				next.ServeHTTP(w, by(r, who))
 				return
 			}
 		}

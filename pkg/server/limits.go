@@ -1,10 +1,12 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,23 +23,47 @@ const (
 // errBusy says that too much of something is under way.
 var errBusy = errors.New("too much is under way")
 
-// bound lets so many in at once as it has room.
-type bound chan struct{}
+// bound lets so many in at once as it has room, and three quarters of them for one user: the rest is for the others.
+type bound struct {
+	all, each int
+
+	mu    sync.Mutex
+	inAll int
+	in    map[string]int // by user
+}
+
+func newBound(all int) *bound { return &bound{all: all, each: (3*all + 3) / 4, in: map[string]int{}} }
 
 // enter does not wait. Who was let in leaves.
-func (b bound) enter() bool {
-	select {
-	case b <- struct{}{}:
-		return true
-	default:
+func (b *bound) enter(user string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.inAll >= b.all || b.in[user] >= b.each {
 		return false
+	}
+	b.inAll++
+	b.in[user]++
+	return true
+}
+
+func (b *bound) leave(user string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.inAll--
+	if b.in[user]--; b.in[user] == 0 {
+		delete(b.in, user)
 	}
 }
 
-func (b bound) leave() { <-b }
+type userKey struct{}
+
+// by is the request with who sent it.
+func by(r *http.Request, who *identity) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), userKey{}, who.Name))
+}
 
 // boundFor is what a path counts against; nil: nothing.
-func (s *Server) boundFor(path string) bound {
+func (s *Server) boundFor(path string) *bound {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch first {
 	case "healthz":
@@ -55,11 +81,12 @@ func (s *Server) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		room := s.boundFor(r.URL.Path)
 		if room != nil {
-			if !room.enter() {
+			user, _ := r.Context().Value(userKey{}).(string)
+			if !room.enter(user) {
 				busy(w)
 				return
 			}
-			defer room.leave()
+			defer room.leave(user)
 		}
 		if room == s.streamBound {
 			next.ServeHTTP(w, r)

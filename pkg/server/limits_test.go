@@ -146,3 +146,38 @@ func TestNobodyTakes(t *testing.T) {
 		t.Errorf("got %q", body)
 	}
 }
+
+// TestOneUsersShare: one user who takes all that he may leaves room for another.
+func TestOneUsersShare(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	r := newRig(t, func(config *Config, parts *Parts) {
+		config.maxRequests = 4
+		parts.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			begun <- struct{}{}
+			<-release
+			plain(w, http.StatusOK, "metrics\n")
+		})
+	})
+	r.api.rules["second"] = []string{"*"}
+	var group sync.WaitGroup
+	for range 3 {
+		client := r.http(r.as("root"))
+		group.Go(func() {
+			if status, _ := r.do(client, "GET", "/metrics", ""); status != http.StatusOK {
+				t.Errorf("within the share: %d", status)
+			}
+		})
+		<-begun
+	}
+	if status, _ := r.get("GET", "/pods", ""); status != http.StatusTooManyRequests {
+		t.Errorf("beyond the share: %d", status)
+	}
+	if status, _ := r.do(r.http(r.as("second")), "GET", "/pods", ""); status != http.StatusOK {
+		t.Errorf("another user: %d", status)
+	}
+	close(release)
+	group.Wait()
+	if status, _ := r.get("GET", "/pods", ""); status != http.StatusOK || len(r.server.requestBound.in) != 0 {
+		t.Errorf("afterwards: %d, %v", status, r.server.requestBound.in)
+	}
+}

@@ -175,7 +175,7 @@ type Server struct {
 	parts  Parts
 	checks checks
 	// Of what is under way.
-	requestBound, streamBound, runBound bound
+	requestBound, streamBound, runBound *bound
 
 	authn    *authenticator
 	authz    *authorizer
@@ -198,9 +198,9 @@ func New(config Config, parts Parts) (*Server, error) {
 	config.takeTimeout = cmp.Or(config.takeTimeout, takeTimeout)
 	s := &Server{
 		config: config, parts: parts, checks: append(checks{pingCheck, newLogCheck()}, parts.Checks...),
-		requestBound: make(bound, cmp.Or(config.maxRequests, maxRequests)),
-		streamBound:  make(bound, cmp.Or(config.maxStreams, maxStreams)),
-		runBound:     make(bound, maxRuns),
+		requestBound: newBound(cmp.Or(config.maxRequests, maxRequests)),
+		streamBound:  newBound(cmp.Or(config.maxStreams, maxStreams)),
+		runBound:     newBound(maxRuns),
 	}
 	var err error
 	if s.authn, err = newAuthenticator(config.Authentication, parts.TokenReviews, parts.Clock); err != nil {
