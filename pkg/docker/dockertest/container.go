@@ -37,6 +37,7 @@ type box struct {
 	waiters    chan struct{} // closed when it stops
 	stdinTaken bool
 	files      map[string]string // copied in, by path; "" for a directory, which ends in a slash
+	mounts     []container.MountPoint
 }
 
 func (b *box) state() string {
@@ -114,6 +115,13 @@ func (b *box) ports() nat.PortMap {
 			out[port] = append(out[port], binding)
 		}
 	}
+	if b.host.PublishAllPorts {
+		for port := range b.config.ExposedPorts {
+			if len(out[port]) == 0 {
+				out[port] = []nat.PortBinding{{HostIP: "0.0.0.0", HostPort: strconv.Itoa(32768 + len(out))}}
+			}
+		}
+	}
 	return out
 }
 
@@ -135,6 +143,10 @@ func (e *Engine) createContainer(w http.ResponseWriter, r *http.Request) {
 	}
 	if status, message := e.validate(body.Config, body.HostConfig); message != "" {
 		refuse(w, status, "%s", message)
+		return
+	}
+	if message := e.merge(body.Config, image.config()); message != "" {
+		refuse(w, http.StatusBadRequest, "%s", message)
 		return
 	}
 	id := e.nextID()
@@ -160,6 +172,7 @@ func (e *Engine) createContainer(w http.ResponseWriter, r *http.Request) {
 	if b.config.Hostname == "" && !b.host.NetworkMode.IsContainer() {
 		b.config.Hostname = id[:12]
 	}
+	e.mount(b)
 	e.containers[id] = b
 	e.emit(b, events.ActionCreate)
 	answer(w, http.StatusCreated, container.CreateResponse{ID: id, Warnings: []string{}})
@@ -219,14 +232,19 @@ func (e *Engine) inspectContainer(w http.ResponseWriter, b *box) {
 	}
 	settings := &container.NetworkSettings{Networks: b.networks()}
 	settings.Ports = b.ports()
+	var health *container.Health
+	if b.checksHealth() {
+		health = &container.Health{Status: container.Starting}
+	}
 	answer(w, http.StatusOK, container.InspectResponse{
 		ContainerJSONBase: &container.ContainerJSONBase{
 			ExecIDs: commands, ID: b.id, Created: stamp(b.created), Name: "/" + b.name, Image: b.image.ID, HostConfig: b.host, Platform: e.opts.OS,
 			State: &container.State{
 				Status: b.state(), Running: b.running, OOMKilled: b.oomKilled, Pid: b.pid, ExitCode: b.exitCode, Error: b.err,
-				StartedAt: stamp(b.started), FinishedAt: stamp(b.finished),
+				StartedAt: stamp(b.started), FinishedAt: stamp(b.finished), Health: health,
 			},
 		},
+		Mounts:          b.mounts,
 		Config:          b.config,
 		NetworkSettings: settings,
 	})
@@ -264,16 +282,6 @@ func (e *Engine) start(b *box) (int, string) {
 			"getting the final child's pid from pipe caused: can't get final child's PID from pipe: EOF: unknown"
 	}
 	argv := slices.Concat([]string(b.config.Entrypoint), []string(b.config.Cmd))
-	if len(b.config.Entrypoint) == 0 {
-		command := []string(b.config.Cmd)
-		if len(command) == 0 {
-			command = b.image.Cmd
-		}
-		argv = slices.Concat(b.image.Entrypoint, command)
-	}
-	if len(argv) == 0 {
-		return 127, "No command specified"
-	}
 	program := e.opts.Program(argv)
 	if program == nil {
 		return 127, notFound("create", argv[0])
@@ -288,7 +296,7 @@ func (e *Engine) start(b *box) (int, string) {
 	b.running, b.everRan, b.exitCode, b.err, b.pid, b.started = true, true, 0, "", 4_000_000+e.serial, e.clock.Now()
 	b.oomKilled = false
 	var run *process
-	run = launch(e.clock, program, Process{Args: argv, Env: slices.Concat(b.image.Env, b.config.Env), Dir: b.config.WorkingDir, TTY: b.config.Tty},
+	run = launch(e.clock, program, Process{Args: argv, Env: b.config.Env, Dir: b.config.WorkingDir, TTY: b.config.Tty},
 		b.config.OpenStdin, func(code int) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -404,6 +412,9 @@ func (e *Engine) removeContainer(w http.ResponseWriter, r *http.Request, b *box)
 		e.ended(b, 137)
 	}
 	delete(e.containers, b.id)
+	if r.URL.Query().Get("v") == "1" {
+		e.dropVolumes(b)
+	}
 	e.emit(b, events.ActionDestroy)
 	w.WriteHeader(http.StatusNoContent)
 }

@@ -50,6 +50,7 @@ type Engine struct {
 	images     map[string]*Image
 	remotes    map[string]Remote
 	networks   map[string]*segment
+	volumes    map[string]bool // by name; true: anonymous
 	events     []event
 	changed    chan struct{} // closed and replaced at each event
 	down       chan struct{} // closed and replaced at each Restart
@@ -80,7 +81,7 @@ func New(opts Options) *Engine {
 	}
 	e := &Engine{
 		opts: opts, clock: opts.Clock, containers: map[string]*box{}, execs: map[string]*command{}, images: map[string]*Image{},
-		remotes: map[string]Remote{}, networks: map[string]*segment{}, changed: make(chan struct{}), down: make(chan struct{}),
+		remotes: map[string]Remote{}, networks: map[string]*segment{}, volumes: map[string]bool{}, changed: make(chan struct{}), down: make(chan struct{}),
 	}
 	if e.clock == nil {
 		e.clock = clock.RealClock{}

@@ -2,6 +2,7 @@ package dockertest
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,10 +15,8 @@ type event = events.Message
 
 // emit tells of what happened to a container. The caller holds the lock.
 func (e *Engine) emit(b *box, action events.Action) {
-	attributes := map[string]string{"name": b.name, "image": b.config.Image}
-	for key, value := range b.config.Labels {
-		attributes[key] = value
-	}
+	attributes := maps.Clone(b.config.Labels)
+	attributes["name"], attributes["image"] = b.name, b.config.Image // whatever the labels say
 	e.tell(events.ContainerEventType, action, events.Actor{ID: b.id, Attributes: attributes})
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/registry"
@@ -26,7 +27,9 @@ type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Env        []string
-	Files      map[string]string // by absolute path: content, or "-> target" for a symbolic link
+	// Config is the rest of what the image says of its containers; nil: nothing.
+	Config *container.Config
+	Files  map[string]string // by absolute path: content, or "-> target" for a symbolic link
 }
 
 // Remote is an image that can be pulled.
@@ -117,7 +120,7 @@ func (e *Engine) inspectImage(w http.ResponseWriter, name string) {
 	}
 	answer(w, http.StatusOK, map[string]any{
 		"Id": img.ID, "RepoTags": img.Names, "RepoDigests": img.Digests, "Size": img.Size, "Os": cmp.Or(img.OS, e.opts.OS), "OsVersion": img.OSVersion,
-		"Architecture": "amd64", "Config": map[string]any{"User": img.User, "Entrypoint": img.Entrypoint, "Cmd": img.Cmd, "Env": img.Env},
+		"Architecture": "amd64", "Config": img.config(),
 	})
 }
 
