@@ -52,7 +52,7 @@ func (e *Engine) accountsOf(ctx context.Context, image string) (*accounts, error
 	if entry.accounts != nil {
 		return entry.accounts, nil
 	}
-	holder, err := e.hold(ctx, "accounts", image)
+	holder, err := e.hold(ctx, holdAccounts, image)
 	if err != nil {
 		return nil, err
 	}

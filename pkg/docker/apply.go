@@ -182,7 +182,7 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 		case inspectErr != nil:
 			return "", false, inspectErr
 		}
-		if uid, ours := e.owner(holder.Config.Labels); !ours || uid != p.UID {
+		if o, problem := e.own([]string{holder.Name}, holder.Config.Labels); problem != nil || o.uid != p.UID {
 			return "", false, fmt.Errorf("cannot %s: container %s, which is not this agent's, has that name; remove it: %w", what, short(holder.ID), err)
 		}
 		if holder.State.Status != container.StateCreated {

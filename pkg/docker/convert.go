@@ -151,10 +151,9 @@ func creation(name string, labels map[string]string, t Target) Creation {
 	out := Creation{
 		Name:   name,
 		Config: &container.Config{Labels: labels},
-		// The agent restarts containers, the engine never. A health check of the image is not Kubernetes' and would cost an exec each time.
+		// The agent restarts containers, the engine never.
 		HostConfig: &container.HostConfig{RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled}},
 	}
-	out.Config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
 	out.HostConfig.LogConfig.Type = "json-file"
 	if t.LogMaxSize > 0 {
 		out.HostConfig.LogConfig.Config = map[string]string{"max-size": strconv.FormatInt(t.LogMaxSize, 10)}

@@ -150,7 +150,11 @@ func TestConvertGolden(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				golden(t, test.name+"."+name, append(made, c))
+				made = append(made, c)
+				for i := range made {
+					made[i].Config = seal(made[i].Config)
+				}
+				golden(t, test.name+"."+name, made)
 			})
 		}
 	}

@@ -16,9 +16,10 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// requestCreate asks for a new container. Today's client writes capabilities as CAP_NAME, which engines before 19.03 (API 1.40) refuse;
+// requestCreate asks for a new container; all that this agent makes are made here, so that seal forgets none. Today's client writes capabilities as CAP_NAME, which engines before 19.03 (API 1.40) refuse;
 // those get the request without the client's help.
 func (e *Engine) requestCreate(ctx context.Context, what string, creation Creation) (id string, err error) {
+	creation.Config = seal(creation.Config)
 	err = e.call(ctx, e.cfg.CallTimeout, what, func(ctx context.Context, c *client.Client) error {
 		h := creation.HostConfig
 		if versions.LessThan(c.ClientVersion(), "1.40") && len(h.CapAdd)+len(h.CapDrop) > 0 {

@@ -5,7 +5,8 @@
 //	Docker --list, inspect--> observe (pure) --> Observed;   Docker --events--> Changes
 //
 // It is the only importer of Docker's client. Engines from 1.12 (API 1.24) on are served; the API version is negotiated, again after
-// each restart of the engine, and never pinned. Containers that do not carry this node's labels are never touched.
+// each restart of the engine, and never pinned. Containers that do not carry this node's labels, and the name that goes with
+// them, are never touched.
 package docker
 
 import (
@@ -94,6 +95,9 @@ type Engine struct {
 	observers    int         // how many pods ObserveAll inspects at once
 	begun        atomic.Bool // ObserveAll has succeeded once: commands of former agents have been seen to
 	kill         func(pid int, containerID string)
+
+	strangersLock sync.Mutex
+	strangers     map[string]error // see tellStrangers
 }
 
 var (

@@ -105,8 +105,8 @@ func (e *Engine) ofContainers(pending *pending) (s stream, up <-chan struct{}) {
 				if uid, ok := e.cache.rewired(message.Actor.Attributes["container"], message.Action == events.ActionConnect); ok {
 					pending.add(uid)
 				}
-			} else if uid, ok := e.owner(message.Actor.Attributes); ok && e.noted(uid, message) {
-				pending.add(uid)
+			} else if o, err := e.own([]string{message.Actor.Attributes["name"]}, message.Actor.Attributes); err == nil && e.noted(o.uid, message) {
+				pending.add(o.uid)
 			}
 		},
 	}, first

@@ -17,7 +17,7 @@ import (
 // of a container which never starts and goes when the archive is closed. The archive breaks off when the engine sends nothing for
 // Config.PullProgressDeadline. Windows engines cannot do it.
 func (e *Engine) Export(ctx context.Context, id string) (io.ReadCloser, error) {
-	holder, err := e.hold(ctx, "image", id)
+	holder, err := e.hold(ctx, holdFiles, id)
 	if err != nil {
 		return nil, err
 	}
@@ -36,12 +36,18 @@ func (e *Engine) Export(ctx context.Context, id string) (io.ReadCloser, error) {
 	return a, nil
 }
 
+// What an image is held for.
+const (
+	holdFiles    = "image"
+	holdAccounts = "accounts"
+)
+
 // hold makes a container of an image that never starts, so that the image can be read; the caller removes it. purpose is part of its
 // name: one of each purpose and image can be there at a time.
 func (e *Engine) hold(ctx context.Context, purpose, id string) (string, error) {
 	digest := short(strings.TrimPrefix(id, "sha256:"))
 	creation := Creation{
-		Name: "k8s_" + purpose + "_" + e.cfg.Node + "_" + digest,
+		Name: holderName(purpose, e.cfg.Node, digest),
 		Config: &container.Config{
 			Image: id, Entrypoint: []string{"/never-started"}, Labels: map[string]string{LabelNode: e.cfg.Node, LabelType: typeHolder},
 		},
@@ -66,8 +72,10 @@ func (e *Engine) sweepHolders(ctx context.Context) error {
 		return err
 	})
 	for _, summary := range list {
-		if err == nil {
-			err = e.remove(ctx, summary.ID)
+		if err == nil && isHolder(summary.Names, summary.Labels) {
+			if err = e.remove(ctx, summary.ID); err != nil && stillRuns(err) {
+				err = nil // somebody has started it, and may end it
+			}
 		}
 	}
 	return err

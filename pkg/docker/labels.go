@@ -1,10 +1,11 @@
 package docker
 
 import (
-	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,6 +43,13 @@ const (
 	LabelBoot      = "io.winkube.boot"                // Config.Boot; none where that is not known
 )
 
+// ownLabels are all labels of ours. seal sets every one of them on whatever this agent makes.
+var ownLabels = []string{
+	LabelPodName, LabelPodNamespace, LabelPodUID, LabelContainerName, LabelType, LabelSandboxID, LabelRestartCount, LabelHash, LabelMessagePath,
+	LabelMessagePolicy, LabelGrace, LabelNode, LabelKind, LabelImage, LabelImageRef, LabelMessage, LabelMessageRoot, LabelRuntime, LabelUser,
+	LabelRecursive, LabelResources, LabelHostPorts, LabelBoot,
+}
+
 const (
 	typeSandbox   = "podsandbox"
 	typeContainer = "container"
@@ -66,16 +74,23 @@ func podLabels(p *v1.Pod, t Target) map[string]string {
 	}
 }
 
-// containerName is the engine's name of one attempt: k8s_<container>_<pod>_<namespace>_<uid>_<attempt>.
-func containerName(p *v1.Pod, name string, attempt int) string {
-	return fmt.Sprintf("k8s_%s_%s_%s_%s_%d", name, p.Name, p.Namespace, p.UID, attempt)
+// seal is the configuration as the engine gets it. Of what a request leaves out the engine takes much from the image (moby daemon/commit.go
+// merge). An image is not to say whose its container is, nor to have the engine run a health check: kubelets have probes, and each check is an
+// exec. What else an image may say is in docs/images.md.
+func seal(c *container.Config) *container.Config {
+	out := *c
+	out.Labels = make(map[string]string, len(ownLabels)+len(c.Labels))
+	for _, label := range ownLabels {
+		out.Labels[label] = ""
+	}
+	maps.Copy(out.Labels, c.Labels)
+	out.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
+	return &out
 }
 
-// owner reads who a container belongs to; false: none of ours.
-func (e *Engine) owner(labels map[string]string) (types.UID, bool) {
-	node, ok := labels[LabelNode]
-	uid := labels[LabelPodUID]
-	return types.UID(uid), ok && (node == e.cfg.Node || e.bystander()) && uid != ""
+// containerName is the engine's name of one attempt.
+func containerName(p *v1.Pod, name string, attempt int) string {
+	return owned{uid: p.UID, namespace: p.Namespace, pod: p.Name, container: name, attempt: attempt}.name()
 }
 
 // bystander says that another agent may own the containers: pods of any node are seen, and nothing is swept.

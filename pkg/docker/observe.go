@@ -53,12 +53,17 @@ func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, er
 func (e *Engine) Observe(ctx context.Context, uid types.UID) (pod.Observed, error) {
 	list, ok := e.cache.of(uid)
 	if !ok {
-		var err error
-		if list, err = e.list(ctx, uid); err != nil {
+		all, err := e.list(ctx, uid)
+		if err != nil {
 			return pod.Observed{}, err
 		}
+		for i := range all {
+			if o, err := e.own(all[i].Names, all[i].Labels); err == nil && o.uid == uid {
+				list = append(list, all[i])
+			}
+		}
 	}
-	found, err := e.lookAll(ctx, list, func(container.Summary) (types.UID, bool) { return uid, true }, false)
+	found, err := e.lookAll(ctx, list, slices.Repeat([]types.UID{uid}, len(list)), false)
 	if err != nil {
 		return pod.Observed{}, err
 	}
@@ -85,13 +90,19 @@ func (e *Engine) observeAll(ctx context.Context) (map[types.UID]pod.Observed, er
 	if err != nil {
 		return nil, err
 	}
-	exists := map[string]bool{}
-	for _, summary := range list {
-		exists[summary.ID] = true
+	exists, owners, strangers := map[string]bool{}, make([]types.UID, len(list)), map[string]error{}
+	for i := range list {
+		o, err := e.own(list[i].Names, list[i].Labels)
+		switch {
+		case err == nil:
+			exists[list[i].ID], owners[i] = true, o.uid
+		case !errors.Is(err, errForeign):
+			strangers[list[i].ID] = err
+		}
 	}
+	e.tellStrangers(strangers)
 	e.cache.listed(exists, mark)
-	owner := func(s container.Summary) (types.UID, bool) { return e.owner(s.Labels) }
-	found, err := e.lookAll(ctx, list, owner, true)
+	found, err := e.lookAll(ctx, list, owners, true)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +111,7 @@ func (e *Engine) observeAll(ctx context.Context) (map[types.UID]pod.Observed, er
 	}
 	out := map[types.UID]pod.Observed{}
 	for i, s := range found {
-		if uid, ok := owner(list[i]); ok {
+		if uid := owners[i]; uid != "" {
 			out[uid] = join(out[uid], uid, s)
 		}
 	}
@@ -111,9 +122,9 @@ func (e *Engine) observeAll(ctx context.Context) (map[types.UID]pod.Observed, er
 	return out, nil
 }
 
-// lookAll tells what each container of a list is, by the cache or by the engine; nothing of those without an owner. Where glimpses will
+// lookAll tells what each container of a list is, by the cache or by the engine; nothing of those whose owner is "". Where glimpses will
 // do, one of which the engine does not tell in time is told as far as the list goes.
-func (e *Engine) lookAll(ctx context.Context, list []container.Summary, owner func(container.Summary) (types.UID, bool), glimpses bool) ([]seen, error) {
+func (e *Engine) lookAll(ctx context.Context, list []container.Summary, owners []types.UID, glimpses bool) ([]seen, error) {
 	limit := e.cfg.CallTimeout
 	if glimpses {
 		limit = min(limit, glimpsePatience)
@@ -122,8 +133,8 @@ func (e *Engine) lookAll(ctx context.Context, list []container.Summary, owner fu
 	group, inner := errgroup.WithContext(ctx)
 	group.SetLimit(e.observers)
 	for i, summary := range list {
-		uid, ok := owner(summary)
-		if !ok {
+		uid := owners[i]
+		if uid == "" {
 			continue
 		}
 		known, version, ok := e.cache.get(uid, summary.ID, summary.State)
@@ -132,7 +143,7 @@ func (e *Engine) lookAll(ctx context.Context, list []container.Summary, owner fu
 			continue
 		}
 		group.Go(func() (err error) {
-			found[i], err = e.look(inner, summary.ID, version, limit)
+			found[i], err = e.look(inner, uid, summary.ID, version, limit)
 			if silent := new(silence); glimpses && errors.As(err, silent) {
 				found[i], err = glimpse(summary), nil
 			}
@@ -155,8 +166,8 @@ func (e *Engine) endFormer(ctx context.Context, list []container.Summary, found 
 	}
 }
 
-// look inspects one container. One that vanished since is nothing.
-func (e *Engine) look(ctx context.Context, id string, version uint64, limit time.Duration) (seen, error) {
+// look inspects one container of the pod uid. One that vanished since is nothing, and so is one that turns out to be none of the pod's.
+func (e *Engine) look(ctx context.Context, uid types.UID, id string, version uint64, limit time.Duration) (seen, error) {
 	answer, err := e.inspectWithin(ctx, limit, id)
 	if gone(err) {
 		e.cache.gone(id)
@@ -164,6 +175,10 @@ func (e *Engine) look(ctx context.Context, id string, version uint64, limit time
 	}
 	if err != nil {
 		return seen{}, err
+	}
+	if o, problem := e.own([]string{answer.Name}, answer.Config.Labels); problem != nil || o.uid != uid {
+		e.cache.gone(id)
+		return seen{}, nil
 	}
 	s := view(answer, e.cfg.Boot)
 	s.commands = answer.ExecIDs

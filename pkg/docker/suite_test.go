@@ -40,6 +40,7 @@ var suite = []struct {
 	{"taken off the network", testTakenOff},
 	{"images", testImages},
 	{"foreign containers", testForeign},
+	{"what an image says", testImageSays},
 	{"limits", testLimits},
 	{"resize", testResize},
 	{"files", testFiles},

@@ -67,8 +67,8 @@ func (e *Engine) memoryInUse(ctx context.Context, id string) (used int64, err er
 // resourcesOf is what the engine holds a container to; nil where that is not ours to change. Of what a host cannot limit (a kernel
 // without memory cgroups) the engine keeps nothing, and what was asked for stands.
 func resourcesOf(in container.InspectResponse) *pod.Resources {
-	text, ok := in.Config.Labels[LabelResources]
-	if !ok || in.HostConfig == nil {
+	text := in.Config.Labels[LabelResources]
+	if text == "" || in.HostConfig == nil {
 		return nil
 	}
 	asked, h := pod.ParseResources(text), in.HostConfig.Resources

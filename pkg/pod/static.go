@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -69,6 +70,11 @@ func makeStatic(pod *v1.Pod, source, origin, node string, seen time.Time) error 
 	}
 	return nil
 }
+
+// ValidUID says whether a UID can be a pod's: it is part of paths and of containers' names. Those of the API server always can.
+func ValidUID(uid types.UID) bool { return len(uid) <= 128 && uids.MatchString(string(uid)) }
+
+var uids = regexp.MustCompile("^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 
 // setDefaults fills in what the API server would.
 func setDefaults(pod *v1.Pod) {
@@ -268,6 +274,9 @@ func checkStatic(pod *v1.Pod) error {
 	}
 	if msgs := validation.IsDNS1123Label(pod.Namespace); len(msgs) > 0 {
 		bad("metadata.namespace: %q: %s", pod.Namespace, strings.Join(msgs, "; "))
+	}
+	if !ValidUID(pod.UID) {
+		bad("metadata.uid: %q; want up to 128 letters, digits, '-', '_' and '.', the first and the last a letter or digit", pod.UID)
 	}
 	if policies := []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}; !slices.Contains(policies, pod.Spec.RestartPolicy) {
 		bad("spec.restartPolicy: %q; want one of %v", pod.Spec.RestartPolicy, policies)

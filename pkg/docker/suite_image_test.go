@@ -1,0 +1,204 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/go-connections/nat"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// claims are labels by which an image says that its containers are the newest attempt of the victim's container c0.
+func claims(r *rig, victim *v1.Pod) map[string]string {
+	out := map[string]string{"vendor": "kept"}
+	for _, label := range ownLabels {
+		out[label] = "claimed"
+	}
+	for label, value := range map[string]string{
+		LabelNode: r.cfg.Node, LabelPodUID: string(victim.UID), LabelPodName: victim.Name, LabelPodNamespace: victim.Namespace, LabelType: typeContainer,
+		LabelContainerName: "c0", LabelRestartCount: "999", LabelKind: string(pod.App), LabelHostPorts: "2222=22/TCP", LabelMessageRoot: "/",
+		LabelMessage: "etc/passwd", LabelBoot: "another", LabelGrace: "1", LabelResources: "shares=2", LabelUser: "0:0:", LabelRecursive: "true",
+	} {
+		out[label] = value
+	}
+	return out
+}
+
+// imageWith makes the engine have an image of the test's program that says what config does, and returns its id.
+func (r *rig) imageWith(name string, config *container.Config) string {
+	r.t.Helper()
+	if r.fake != nil {
+		config.Entrypoint = []string{programPath}
+		return r.fake.AddImage(dockertest.Image{Names: []string{name}, Config: config})
+	}
+	changes := []string{`ENTRYPOINT ["` + programPath + `"]`}
+	for key, value := range config.Labels {
+		changes = append(changes, fmt.Sprintf("LABEL %s=%q", key, value))
+	}
+	for path := range config.Volumes {
+		changes = append(changes, "VOLUME "+path)
+	}
+	for port := range config.ExposedPorts {
+		changes = append(changes, "EXPOSE "+string(port))
+	}
+	for _, line := range config.Env {
+		changes = append(changes, "ENV "+line)
+	}
+	if h := config.Healthcheck; h != nil {
+		changes = append(changes, fmt.Sprintf(`HEALTHCHECK --interval=%s CMD ["%s"]`, h.Interval, strings.Join(h.Test[1:], `","`)))
+	}
+	for instruction, value := range map[string]string{"USER": config.User, "WORKDIR": config.WorkingDir, "STOPSIGNAL": config.StopSignal} {
+		if value != "" {
+			changes = append(changes, instruction+" "+value)
+		}
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for name, data := range map[string][]byte{programPath[1:]: self, "data/from-image": []byte("x"), "tmp/keep": nil} {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(data))}); err != nil {
+			r.t.Fatal(err)
+		}
+		_, _ = w.Write(data)
+	}
+	w.Close()
+	c, err := r.api(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	answer, err := c.ImageImport(r.t.Context(), image.ImportSource{Source: &archive, SourceName: "-"}, name, image.ImportOptions{Changes: changes})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	text, _ := io.ReadAll(answer)
+	answer.Close()
+	found, ok, err := r.Lookup(r.t.Context(), name)
+	if err != nil || !ok {
+		r.t.Fatalf("%v; the engine: %s", err, text)
+	}
+	return found.ID
+}
+
+// volumes are the anonymous volumes of a container.
+func (r *rig) volumes(id string) (names []string) {
+	r.t.Helper()
+	in, err := r.inspect(r.t.Context(), id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, m := range in.Mounts {
+		if m.Name != "" {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// hasVolume says whether the engine still has a volume.
+func (r *rig) hasVolume(name string) bool {
+	r.t.Helper()
+	if r.fake != nil {
+		return slices.Contains(r.fake.Volumes(), name)
+	}
+	c, err := r.api(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_, err = c.VolumeInspect(r.t.Context(), name)
+	if err != nil && !gone(err) {
+		r.t.Fatal(err)
+	}
+	return err == nil
+}
+
+// testImageSays: an image with every label of ours, volumes, a health check and ports. Neither its pod nor a container by which it is read is
+// seen as the victim's, nothing of it is run or published beside the pod's own, and its volumes go with its containers.
+func testImageSays(t *testing.T, r *rig) {
+	victim := r.pod("victim", []string{"pause"})
+	innocent := r.run(victim)[0]
+	id := r.imageWith("winkube.test/hostile:1", &container.Config{
+		Labels: claims(r, victim), Volumes: map[string]struct{}{"/data": {}}, ExposedPorts: nat.PortSet{"22/tcp": {}}, Env: []string{"FROM=image"},
+		Healthcheck: &container.HealthConfig{Test: []string{"CMD", programPath, "exit", "1"}, Interval: time.Second}, WorkingDir: "/tmp", StopSignal: "SIGKILL",
+	})
+	holder, err := r.hold(t.Context(), holdFiles, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.InfraImage, r.image = id, pod.Image{ID: id, Ref: "docker://" + id}
+	hostile := r.pod("hostile", []string{"pause"})
+	own := r.run(hostile)[0]
+	sandbox := r.observed(hostile).Sandboxes[0]
+	if len(sandbox.HostPorts) > 0 || sandbox.Runtime != "" || sandbox.Attempt != 0 {
+		t.Errorf("the sandbox of such an image: %+v", sandbox)
+	}
+	next, err := New(r.cfg) // one that knows the engine's answers alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, e := range map[string]*Engine{"the agent": r.Engine, "the next one": next} {
+		o, err := e.Observe(t.Context(), victim.UID)
+		if err != nil || len(o.Sandboxes) != 1 || len(o.Containers) != 1 || o.Containers[0].ID != innocent || o.Containers[0].Attempt != 0 ||
+			o.Containers[0].State != pod.Running || o.Grace != 7 {
+			t.Errorf("%s sees of the victim: %+v, %v", name, o, err)
+		}
+		all, err := e.observeAll(t.Context())
+		if err != nil || len(all) != 2 || len(all[victim.UID].Containers) != 1 || len(all[hostile.UID].Containers) != 1 || all[hostile.UID].Containers[0].ID != own {
+			t.Errorf("%s sees in all: %+v, %v", name, all, err)
+		}
+	}
+	var volumes []string
+	for _, id := range []string{holder, sandbox.ID, own} {
+		in, err := r.inspect(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, label := range ownLabels {
+			if value, ok := in.Config.Labels[label]; !ok || value == "claimed" || value == "999" || strings.HasSuffix(value, "victim") {
+				t.Errorf("%s: label %s is %q, %v: the image's", in.Name, label, value, ok)
+			}
+		}
+		if in.Config.Labels["vendor"] != "kept" {
+			t.Errorf("%s: a label that is not ours is gone", in.Name)
+		}
+		if h := in.State.Health; h != nil && h.Status != container.NoHealthcheck || !slices.Equal(in.Config.Healthcheck.Test, []string{"NONE"}) {
+			t.Errorf("%s: the engine checks its health: %+v, %+v", in.Name, h, in.Config.Healthcheck)
+		}
+		for port, bindings := range in.NetworkSettings.Ports {
+			if len(bindings) > 0 {
+				t.Errorf("%s: port %s is published at %v", in.Name, port, bindings)
+			}
+		}
+		found := r.volumes(id)
+		if len(found) != 1 {
+			t.Errorf("%s: volumes %q, want one for /data", in.Name, found)
+		}
+		volumes = append(volumes, found...)
+	}
+	if err := r.remove(t.Context(), holder); err != nil {
+		t.Error(err)
+	}
+	for _, step := range []pod.Step{{Action: pod.StopContainer, ID: own, Grace: time.Second}, {Action: pod.StopSandbox, ID: sandbox.ID},
+		{Action: pod.RemoveContainer, ID: own}, {Action: pod.RemoveSandbox, ID: sandbox.ID}} {
+		r.apply(hostile, step)
+	}
+	for _, name := range volumes {
+		if r.hasVolume(name) {
+			t.Errorf("volume %s has outlived its container", name)
+		}
+	}
+}
