@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -229,9 +230,9 @@ func (e *Engine) start(ctx context.Context, id, name string) error {
 // and some slack is asked once more, to kill.
 func (e *Engine) stop(ctx context.Context, id string, grace time.Duration) error {
 	defer e.cache.drop(id)
-	seconds := int((max(grace, 0) + time.Second - 1) / time.Second)
+	seconds := wholeSeconds(grace)
 	what := "stop container " + short(id)
-	err := e.call(ctx, time.Duration(seconds)*time.Second+e.cfg.StopSlack, what, func(ctx context.Context, c *client.Client) error {
+	err := e.call(ctx, pod.Seconds(int64(seconds))+e.cfg.StopSlack, what, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds})
 	})
 	if err == nil || gone(err) {
@@ -257,6 +258,15 @@ func (e *Engine) stop(ctx context.Context, id string, grace time.Duration) error
 		return inspectErr
 	}
 	return err
+}
+
+// wholeSeconds rounds up; the engine multiplies what it gets.
+func wholeSeconds(d time.Duration) int {
+	whole := max(d, 0) / time.Second
+	if d > whole*time.Second {
+		whole++
+	}
+	return int(min(whole, math.MaxInt32))
 }
 
 // remove deletes a container and its anonymous volumes; one that is gone, or going, is no error. It never ends one that runs: what was

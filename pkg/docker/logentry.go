@@ -9,6 +9,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // entry is one message of a container's log as the engine's json-file driver writes it: a line with its newline, or a piece of a line
@@ -87,7 +89,7 @@ func since(options *v1.PodLogOptions, now time.Time) time.Time {
 	case options.SinceTime != nil:
 		return options.SinceTime.Time
 	case options.SinceSeconds != nil:
-		return now.Add(-time.Duration(*options.SinceSeconds) * time.Second)
+		return now.Add(-pod.Seconds(*options.SinceSeconds))
 	}
 	return time.Time{}
 }

@@ -146,7 +146,7 @@ func graceFor(p *v1.Pod, t Threshold, most time.Duration) time.Duration {
 		return grace
 	}
 	if own := p.Spec.TerminationGracePeriodSeconds; own != nil {
-		return min(most, time.Duration(*own)*time.Second)
+		return min(most, pod.Seconds(*own))
 	}
 	return most
 }

@@ -154,10 +154,10 @@ func couldRestartAll(pod *v1.Pod) bool {
 func stopGrace(pod *v1.Pod) time.Duration {
 	grace := defaultGrace
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		grace = time.Duration(*s) * time.Second
+		grace = Seconds(*s)
 	}
 	if s := pod.DeletionGracePeriodSeconds; s != nil && pod.DeletionTimestamp != nil {
-		grace = time.Duration(*s) * time.Second
+		grace = Seconds(*s)
 	}
 	return max(grace, time.Second)
 }
@@ -165,7 +165,7 @@ func stopGrace(pod *v1.Pod) time.Duration {
 // probeGrace is how long a container gets to stop after a failed probe.
 func probeGrace(pod *v1.Pod, probe *v1.Probe) time.Duration {
 	if probe != nil && probe.TerminationGracePeriodSeconds != nil {
-		return max(time.Duration(*probe.TerminationGracePeriodSeconds)*time.Second, time.Second)
+		return max(Seconds(*probe.TerminationGracePeriodSeconds), time.Second)
 	}
 	return stopGrace(pod)
 }

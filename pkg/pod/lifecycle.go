@@ -40,7 +40,7 @@ func (h hookRun) run(ctx context.Context, handler *v1.LifecycleHandler) error {
 			return fmt.Errorf("HTTP lifecycle hook (%s) %s - error: %w", handler.HTTPGet.Path, name, err)
 		}
 	case handler.Sleep != nil:
-		timer := time.NewTimer(time.Duration(handler.Sleep.Seconds) * time.Second)
+		timer := time.NewTimer(Seconds(handler.Sleep.Seconds))
 		defer timer.Stop()
 		select {
 		case <-timer.C:

@@ -121,7 +121,7 @@ func (p *planner) mustEnd() *Rejection {
 		if began.IsZero() {
 			began = p.know.Last.StartTime.Time
 		}
-		deadline := began.Add(time.Duration(*seconds) * time.Second)
+		deadline := began.Add(Seconds(*seconds))
 		if !p.now.Before(deadline) {
 			return &Rejection{Reason: reasonDeadline, Message: messageDeadline}
 		}

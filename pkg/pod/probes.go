@@ -73,7 +73,7 @@ func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c
 		}
 	}
 	period := seconds(probe.PeriodSeconds, 10)
-	wait := firstProbe(c.StartedAt, now, time.Duration(probe.InitialDelaySeconds)*time.Second)
+	wait := firstProbe(c.StartedAt, now, Seconds(int64(probe.InitialDelaySeconds)))
 	if c.StartedAt.Before(w.agentStart) {
 		// This agent is new and may have many containers to probe: spread the first probes over a period.
 		wait = spread(key, period)
@@ -92,7 +92,7 @@ func firstProbe(started, now time.Time, initial time.Duration) time.Duration {
 func spread(key probeKey, period time.Duration) time.Duration {
 	h := fnv.New32a()
 	h.Write([]byte(string(key.kind) + key.id))
-	return time.Duration(uint64(period) * uint64(h.Sum32()) >> 32)
+	return fraction(period, h.Sum32())
 }
 
 // pause is how long to wait for the next probe: until the tenth of a period that is nearest to its end (at most a second long), the same
@@ -109,7 +109,7 @@ func seconds(n int32, otherwise int) time.Duration {
 	if n <= 0 {
 		n = int32(otherwise)
 	}
-	return time.Duration(n) * time.Second
+	return Seconds(int64(n))
 }
 
 // probing is one probe while it runs. Nothing in it belongs to the worker's loop.

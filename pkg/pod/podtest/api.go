@@ -219,7 +219,7 @@ func (a *API) Remove(name string, grace int64) error {
 		return fmt.Errorf("no pod %s", name)
 	}
 	if p.DeletionTimestamp == nil || grace < *p.DeletionGracePeriodSeconds {
-		when := metav1.NewTime(time.Now().Add(time.Duration(grace) * time.Second))
+		when := metav1.NewTime(time.Now().Add(pod.Seconds(grace)))
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &when, &grace
 		p.Generation++
 		a.touch(p)

@@ -1,0 +1,72 @@
+package pod
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestSecondsOfSpecs: whatever number of seconds a spec holds, a great one is long, a negative one is none, and what is reckoned from the present time with
+// it does not lie in the past.
+func TestSecondsOfSpecs(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	const long = math.MaxInt32 * time.Second
+	for _, test := range []struct {
+		n     int64
+		want  time.Duration
+		grace time.Duration
+	}{
+		{0, 0, time.Second}, {-1, -time.Second, time.Second}, {7, 7 * time.Second, 7 * time.Second}, {math.MaxInt32, long, long}, {9223372036, long, long},
+		{9223372037, long, long}, {18446744074, long, long}, {1 << 62, long, long}, {math.MaxInt64, long, long}, {math.MinInt64, -long, time.Second},
+	} {
+		if got := Seconds(test.n); got != test.want {
+			t.Errorf("Seconds(%d) = %v, want %v", test.n, got, test.want)
+		}
+		p := &v1.Pod{}
+		p.Spec.TerminationGracePeriodSeconds = &test.n
+		probe := &v1.Probe{TerminationGracePeriodSeconds: &test.n}
+		if got := stopGrace(p); got != test.grace {
+			t.Errorf("terminationGracePeriodSeconds %d: %v, want %v", test.n, got, test.grace)
+		}
+		if got := probeGrace(&v1.Pod{}, probe); got != test.grace {
+			t.Errorf("a probe's terminationGracePeriodSeconds %d: %v, want %v", test.n, got, test.grace)
+		}
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Spec.TerminationGracePeriodSeconds = &metav1.Time{Time: now}, &test.n, nil
+		if got := stopGrace(p); got != test.grace {
+			t.Errorf("deletionGracePeriodSeconds %d: %v, want %v", test.n, got, test.grace)
+		}
+		p = &v1.Pod{}
+		p.Spec.ActiveDeadlineSeconds = &test.n
+		know := &Knowledge{Platform: Platform{OS: "linux", SharedNetwork: true}, Phase: Syncing, Last: v1.PodStatus{StartTime: &metav1.Time{Time: now}}}
+		ended := (&planner{pod: p, know: know, now: now.Add(time.Second / 2)}).mustEnd() != nil
+		if want := test.n <= 0; ended != want {
+			t.Errorf("activeDeadlineSeconds %d, half a second later: ended %v, want %v", test.n, ended, want)
+		}
+		if n := int32(max(min(test.n, math.MaxInt32), math.MinInt32)); seconds(n, 10) <= 0 || n > 0 && seconds(n, 10) != Seconds(int64(n)) {
+			t.Errorf("periodSeconds %d: %v", n, seconds(n, 10))
+		}
+	}
+}
+
+// TestSpread: the first probes after a restart of the agent lie in the whole of their period, however long that is.
+func TestSpread(t *testing.T) {
+	for _, period := range []time.Duration{time.Second, 10 * time.Second, time.Hour, math.MaxInt32 * time.Second} {
+		least, most := period, time.Duration(0)
+		for i := range 1000 {
+			got := spread(probeKey{id: string(rune('a' + i)), kind: livenessProbe}, period)
+			if got < 0 || got >= period {
+				t.Fatalf("%v of %v", got, period)
+			}
+			least, most = min(least, got), max(most, got)
+		}
+		if least > period/20 || most < period-period/20 {
+			t.Errorf("period %v: from %v to %v", period, least, most)
+		}
+	}
+	if got := fraction(math.MaxInt64, math.MaxUint32); got < math.MaxInt64-1<<32 || fraction(10*time.Second, 1<<31) != 5*time.Second {
+		t.Errorf("%v, %v", got, fraction(10*time.Second, 1<<31))
+	}
+}
