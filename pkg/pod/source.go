@@ -220,12 +220,22 @@ func fromAPI(pod *v1.Pod) *v1.Pod {
 // mergeStatic takes in the full list of one static source.
 func (s *Source) mergeStatic(b batch, u *Update) {
 	have := map[types.UID]bool{}
+	var replaced []*v1.Pod
 	for _, pod := range b.set {
-		have[pod.UID] = true
-		if s.static[pod.UID] == nil {
-			s.static[pod.UID], s.owner[pod.UID] = pod, b.source
-			u.Set = append(u.Set, s.desired(pod))
+		before := s.static[pod.UID]
+		switch {
+		case before != nil && s.owner[pod.UID] != b.source:
+			continue // of two sources with one UID the first counts
+		case before != nil && mirrorHash(before) != mirrorHash(pod): // with a UID of its own: it ends, and begins again under the same UID
+			u.Gone = append(u.Gone, before)
+			replaced = append(replaced, before)
+		case before != nil:
+			have[pod.UID] = true
+			continue
 		}
+		have[pod.UID] = true
+		s.static[pod.UID], s.owner[pod.UID] = pod, b.source
+		u.Set = append(u.Set, s.desired(pod))
 	}
 	for uid, pod := range s.static {
 		if s.owner[uid] != b.source || have[uid] {
@@ -234,6 +244,9 @@ func (s *Source) mergeStatic(b batch, u *Update) {
 		delete(s.static, uid)
 		delete(s.owner, uid)
 		u.Gone = append(u.Gone, pod)
+		replaced = append(replaced, pod)
+	}
+	for _, pod := range replaced {
 		if m := s.mirrors[nameOf(pod)]; m != nil && len(s.pending) == 0 && s.staticOf(m) == nil {
 			u.Strays = append(u.Strays, m)
 		}

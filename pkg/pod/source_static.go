@@ -79,6 +79,10 @@ func (m *manifests) pods() []*v1.Pod {
 				klog.ErrorS(nil, "Two manifests are for the same pod; the second is left out", "pod", klog.KObj(pod), "origin", origin)
 				continue
 			}
+			if i := slices.IndexFunc(all, func(p *v1.Pod) bool { return p.UID == pod.UID }); i >= 0 {
+				klog.ErrorS(nil, "Two manifests have the same metadata.uid; the second is left out. Give it another, or none", "pod", klog.KObj(pod), "origin", origin, "uid", pod.UID)
+				continue
+			}
 			all = append(all, pod)
 		}
 	}

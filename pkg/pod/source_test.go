@@ -89,6 +89,7 @@ func TestBadManifests(t *testing.T) {
 		pod("{containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]}"),
 		pod("{containers: [{name: c, image: i, resources: {limits: {cpu: 1}, requests: {cpu: 2, memory: 1}}}]}"),
 		pod("{containers: [{name: c, image: i, livenessProbe: {successThreshold: 2}}]}"),
+		"{apiVersion: v1, kind: Pod, metadata: {name: p, uid: ../x}, spec: {containers: [{name: c, image: i}]}}",
 		pod("{serviceAccountName: s, containers: [{name: c, image: i}]}"),
 		pod("{containers: [{name: c, image: i, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}"),
 		pod("{containers: [{name: c, image: i, envFrom: [{configMapRef: {name: s}}]}]}"),
@@ -305,5 +306,42 @@ func TestMirrors(t *testing.T) {
 	u = s.merge(batch{source: "file", full: true})
 	if len(u.Gone) != 1 || u.Gone[0].UID != "static" || len(u.Strays) != 1 || u.Strays[0] != mirror {
 		t.Fatalf("static gone: %+v", u)
+	}
+}
+
+// TestOwnUID: a manifest with a metadata.uid keeps it, and a change of the manifest is seen all the same: the pod as it was goes, the new one comes.
+func TestOwnUID(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owning := strings.Replace(manifest, "{name: dns}", "{name: dns, uid: my-own}", 1)
+	write("dns.yaml", owning)
+	write("other.yaml", strings.Replace(owning, "name: dns", "name: other", 1)) // the same UID once more
+	updates := run(t, NewSource(SourceConfig{NodeName: "n", Path: dir, PathPeriod: 20 * time.Millisecond}))
+	first := next(t, updates, "the first list", func(Update) bool { return true })
+	if got := sourceNames(first); !slices.Equal(got, []string{"+dns-n"}) || first.Set[0].Pod.UID != "my-own" || mirrorHash(first.Set[0].Pod) == "my-own" {
+		t.Fatalf("first: %v, %+v", got, first.Set)
+	}
+	write("dns.yaml", "# nothing but a comment\n"+owning)
+	next(t, updates, "another reading", func(u Update) bool {
+		if len(sourceNames(u)) > 0 {
+			t.Fatalf("changed by nothing: %v", sourceNames(u))
+		}
+		return true
+	})
+	write("dns.yaml", strings.Replace(owning, "coredns", "coredns:2", 1))
+	u := next(t, updates, "another image", func(u Update) bool { return len(u.Set)+len(u.Gone) > 0 })
+	if len(u.Set) != 1 || len(u.Gone) != 1 || u.Set[0].Pod.UID != "my-own" || u.Gone[0].UID != "my-own" || u.Gone[0].Spec.Containers[0].Image != "coredns" ||
+		u.Set[0].Pod.Spec.Containers[0].Image != "coredns:2" || mirrorHash(u.Set[0].Pod) == mirrorHash(u.Gone[0]) {
+		t.Errorf("changed: %+v", u)
+	}
+	write("dns.yaml", strings.Replace(owning, "name: dns", "name: renamed", 1))
+	u = next(t, updates, "another name", func(u Update) bool { return len(u.Set)+len(u.Gone) > 0 })
+	if len(u.Set) != 1 || len(u.Gone) != 1 || u.Set[0].Pod.Name != "renamed-n" || u.Gone[0].Name != "dns-n" {
+		t.Errorf("renamed: %+v", u)
 	}
 }

@@ -19,7 +19,8 @@ import (
 )
 
 // makeStatic turns the pod of a manifest into a static pod of this node: identity, defaults, checks. The same manifest at the same place
-// on the same node is the same pod, whatever the version of the agent: the UID is reckoned before anything is filled in.
+// on the same node is the same pod, whatever the version of the agent: the UID is reckoned before anything is filled in. A UID that the manifest gives
+// is kept, and the hash, otherwise the same as the UID, tells one version of it from the next.
 func makeStatic(pod *v1.Pod, source, origin, node string, seen time.Time) error {
 	if pod.Name == "" {
 		return errors.New("metadata.name is empty; a static pod needs a name")
@@ -28,19 +29,20 @@ func makeStatic(pod *v1.Pod, source, origin, node string, seen time.Time) error 
 		return fmt.Errorf("pod %s: %w", pod.Name, err)
 	}
 	pod.Status = v1.PodStatus{}
+	data, err := json.Marshal(pod)
+	if err != nil {
+		return fmt.Errorf("cannot encode pod %s: %w", pod.Name, err)
+	}
+	h := fnv.New128a()
+	h.Write(data) // never fails
+	if source == "file" {
+		fmt.Fprintf(h, "host:%sfile:%s", node, origin)
+	} else {
+		fmt.Fprintf(h, "url:%s", origin)
+	}
+	hash := hex.EncodeToString(h.Sum(nil))
 	if pod.UID == "" {
-		data, err := json.Marshal(pod)
-		if err != nil {
-			return fmt.Errorf("cannot encode pod %s: %w", pod.Name, err)
-		}
-		h := fnv.New128a()
-		h.Write(data) // never fails
-		if source == "file" {
-			fmt.Fprintf(h, "host:%sfile:%s", node, origin)
-		} else {
-			fmt.Fprintf(h, "url:%s", origin)
-		}
-		pod.UID = types.UID(hex.EncodeToString(h.Sum(nil)))
+		pod.UID = types.UID(hash)
 	}
 	pod.Name += "-" + strings.ToLower(node)
 	if pod.Namespace == "" {
@@ -50,7 +52,7 @@ func makeStatic(pod *v1.Pod, source, origin, node string, seen time.Time) error 
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}
 	}
-	pod.Annotations[annotationHash] = string(pod.UID)
+	pod.Annotations[annotationHash] = hash
 	pod.Annotations[annotationSource] = source
 	pod.Annotations[annotationSeen] = seen.UTC().Format(time.RFC3339Nano)
 	if pod.CreationTimestamp.IsZero() {
