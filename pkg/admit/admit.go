@@ -54,6 +54,8 @@ type Config struct {
 	// Sysctls are those that pods may set, and AppArmor says whether this host has it. Neither means anything on Windows.
 	Sysctls  Sysctls
 	AppArmor bool
+	// Reserved are the host's ports that no pod may have for a hostPort: those of the node's own daemons.
+	Reserved []Reserved
 	// Preempted is told how many pods have to make room for a critical one, and what it lacked first. nil: nobody asks.
 	Preempted func(resource string, pods int)
 }
@@ -276,6 +278,9 @@ func (a *Admitter) misfit(p *v1.Pod, want holding, node *v1.Node) *pod.Rejection
 	}
 	if p.Spec.NodeName != "" && p.Spec.NodeName != a.cfg.NodeName {
 		return predicate(ReasonNodeName, "node(s) didn't match the requested node name")
+	}
+	if port, holder := a.reserved(p, want.ports); holder != "" {
+		return predicate(ReasonNodePorts, fmt.Sprintf("node(s) didn't have free ports for the requested pod ports: %s is the %s's; want another hostPort", port, holder))
 	}
 	if port, holder := a.portConflict(p.UID, want.ports); holder != "" {
 		return predicate(ReasonNodePorts, fmt.Sprintf("node(s) didn't have free ports for the requested pod ports: %s is held by pod %s", port, holder))

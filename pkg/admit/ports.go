@@ -5,6 +5,8 @@ import (
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // hostPort is a port of the host that a pod takes.
@@ -42,19 +44,40 @@ func hostPorts(p *v1.Pod) []hostPort {
 			if hp.protocol == "" {
 				hp.protocol = v1.ProtocolTCP
 			}
-			if ip, err := netip.ParseAddr(port.HostIP); err == nil && !ip.IsUnspecified() {
+			if ip, err := netip.ParseAddr(port.HostIP); err == nil && !ip.Unmap().IsUnspecified() {
 				hp.ip = ip.Unmap()
 			}
 			out = append(out, hp)
 		}
 	}
-	for i := range p.Spec.Containers {
-		add(&p.Spec.Containers[i])
-	}
-	for i := range p.Spec.InitContainers {
-		if policy := p.Spec.InitContainers[i].RestartPolicy; policy != nil && *policy == v1.ContainerRestartPolicyAlways {
-			add(&p.Spec.InitContainers[i])
-		}
+	for _, c := range pod.PortContainers(p) {
+		add(c)
 	}
 	return out
+}
+
+// Reserved is a TCP port of a daemon of the node.
+type Reserved struct {
+	Holder string // kubelet or proxy
+	At     netip.AddrPort
+}
+
+// reserved finds a hostPort of p that is a daemon's. The engine's rules for hostPorts come before the daemons' sockets, so that others would reach the pod
+// in the kubelet's place as soon as the kubelet is restarted. A pod in the host's network takes no port from those who hold it, and may be such a daemon.
+func (a *Admitter) reserved(p *v1.Pod, ports []hostPort) (port hostPort, holder string) {
+	if p.Spec.HostNetwork {
+		return hostPort{}, ""
+	}
+	for _, r := range a.cfg.Reserved {
+		own := hostPort{protocol: v1.ProtocolTCP, port: int32(r.At.Port())}
+		if addr := r.At.Addr().Unmap(); addr.IsValid() && !addr.IsUnspecified() {
+			own.ip = addr
+		}
+		for _, port := range ports {
+			if own.port != 0 && port.conflicts(own) {
+				return port, r.Holder
+			}
+		}
+	}
+	return hostPort{}, ""
 }

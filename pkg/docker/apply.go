@@ -75,7 +75,7 @@ func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) er
 	if err := e.checkRuntime(ctx, step.Sandbox.Runtime); err != nil {
 		return err
 	}
-	if t.HostAddresses, err = e.hostAddresses(p); err != nil {
+	if err = e.setHostAddresses(&t, p); err != nil {
 		return failed(ReasonCreate, err)
 	}
 	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) {
@@ -108,18 +108,30 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 	if t.accounts, err = e.accountsFor(ctx, p, c, step.Inputs.Image); err != nil {
 		return failed(ReasonCreate, err)
 	}
-	if t.HostAddresses, err = e.hostAddresses(p); err != nil {
+	if err = e.setHostAddresses(&t, p); err != nil {
 		return failed(ReasonCreate, err)
 	}
 	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) { return Convert(p, step, t) })
 }
 
-// hostAddresses are Target's for a pod; nothing for one without hostPorts.
-func (e *Engine) hostAddresses(p *v1.Pod) ([]netip.Addr, error) {
-	if ports, err := hostPorts(p); err != nil || len(ports) == 0 || e.cfg.HostAddresses == nil {
-		return nil, nil // a mistake in them is Convert's to tell
+// setHostAddresses gives t what Convert must know of the host for the hostPorts of p, if it has any.
+func (e *Engine) setHostAddresses(t *Target, p *v1.Pod) error {
+	ports, err := hostPorts(p)
+	if err != nil || len(ports) == 0 {
+		return nil //nolint:nilerr // a mistake in them is Convert's to tell
 	}
-	return e.cfg.HostAddresses()
+	for _, from := range []struct {
+		list func() ([]netip.Addr, error)
+		to   *[]netip.Addr
+	}{{e.cfg.HostAddresses, &t.HostAddresses}, {e.cfg.HostIPs, &t.HostIPs}} {
+		if from.list == nil {
+			continue
+		}
+		if *from.to, err = from.list(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // createAndStart makes a container run. When the host does not let it have its OOM score, it is made again with 0, and all later

@@ -30,7 +30,9 @@ type Target struct {
 	CgroupParent   string
 	MinOOMScoreAdj int // lower scores are raised to this
 	// HostAddresses are those at which a hostPort without hostIP is published; none: all that the host has.
-	HostAddresses  []netip.Addr
+	HostAddresses []netip.Addr
+	// HostIPs are those that a hostIP may name, beside loopback and unspecified ones; none: it may name any.
+	HostIPs        []netip.Addr
 	SeccompDefault bool // pods that name no profile get the engine's, not none
 	// SeccompProfile is the content of the container's localhost profile; see localhostProfile.
 	SeccompProfile string

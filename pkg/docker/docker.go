@@ -57,6 +57,8 @@ type Config struct {
 	SeccompDefault bool
 	// HostAddresses gives Target.HostAddresses (Linux); nil: the engine publishes at all addresses, service addresses among them.
 	HostAddresses func() ([]netip.Addr, error)
+	// HostIPs gives Target.HostIPs; nil: any hostIP will do.
+	HostIPs func() ([]netip.Addr, error)
 	// CredentialSpecs has this host's registry hold credential specs, by name, where engines look for them: those of want, and no other whose
 	// name begins with prefix (Windows); want is not kept. nil: there is no registry.
 	CredentialSpecs func(prefix string, want map[string]string) error

@@ -23,6 +23,9 @@ func publish(out *Creation, p *v1.Pod, t Target) error {
 	if err != nil || len(ports) == 0 {
 		return err
 	}
+	if err := checkHostIPs(p, t.HostIPs); err != nil {
+		return err
+	}
 	out.Config.Labels[LabelHostPorts] = formatHostPorts(ports)
 	if t.Platform.OS == "windows" {
 		return nil
@@ -36,6 +39,34 @@ func publish(out *Creation, p *v1.Pod, t Target) error {
 		exposed[inner] = struct{}{}
 	}
 	out.HostConfig.PortBindings, out.Config.ExposedPorts = bindings, exposed
+	return nil
+}
+
+// checkHostIPs refuses a hostIP that is not the host's own. The engine would take any, and its rules come before those who serve the address: with a
+// Service's, the pod would have what is meant for that. It is asked each time that the pod's network is made, since the host may get the address later.
+func checkHostIPs(p *v1.Pod, own []netip.Addr) error {
+	for _, c := range pod.PortContainers(p) {
+		for _, port := range c.Ports {
+			addr, err := netip.ParseAddr(port.HostIP)
+			if err != nil || port.HostPort == 0 || len(own) == 0 {
+				continue
+			}
+			if addr = addr.Unmap().WithZone(""); addr.IsUnspecified() || addr.IsLoopback() || slices.Contains(own, addr) {
+				continue
+			}
+			var have []string
+			for _, a := range own {
+				if !a.IsLoopback() && a.Is4() == addr.Is4() && !a.IsLinkLocalUnicast() {
+					have = append(have, a.String())
+				}
+			}
+			if len(have) == 0 {
+				have = []string{"it has none of that family"}
+			}
+			return fmt.Errorf("container %s: ports: hostIP %s of hostPort %d: this node has no such address of its own (a Service's is not its own); want one of the node's (%s), a loopback address, or no hostIP",
+				c.Name, port.HostIP, port.HostPort, strings.Join(have, ", "))
+		}
+	}
 	return nil
 }
 
@@ -64,9 +95,9 @@ func natPort(p pod.HostPort) nat.Port {
 	return nat.Port(fmt.Sprintf("%d/%s", p.ContainerPort, strings.ToLower(string(p.Protocol))))
 }
 
-// hostPorts are the pod's, each once, in order. Init containers that go on running have ports as well.
+// hostPorts are the pod's, each once, in order.
 func hostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
-	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+	for _, c := range pod.PortContainers(p) {
 		for _, port := range c.Ports {
 			if port.HostPort == 0 {
 				continue
@@ -76,6 +107,7 @@ func hostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
 				if one.IP, err = netip.ParseAddr(port.HostIP); err != nil {
 					return nil, fmt.Errorf("container %s: ports: hostIP %q: want an IP address", c.Name, port.HostIP)
 				}
+				one.IP = one.IP.Unmap()
 			}
 			if !slices.Contains(out, one) {
 				out = append(out, one)

@@ -17,6 +17,7 @@ type iface struct {
 	Default4 bool // has the IPv4 default route
 	Default6 bool
 	Inner    bool // a bridge, a tunnel or a dummy: nobody else is reached by it
+	Dummy    bool
 	Addrs    []netip.Addr
 }
 
@@ -55,6 +56,42 @@ func doors(ifaces []iface, sure []netip.Addr) []netip.Addr {
 	return out
 }
 
+// Own are the addresses that are this host's own rather than a Service's: sure, 127.0.0.1 and ::1, and those of all interfaces, bridges and tunnels among
+// them, but for loopback and dummies, to which service proxies add what is to be local. Without zones, each once.
+func Own(sure []netip.Addr) ([]netip.Addr, error) {
+	ifaces, err := interfaces()
+	if err != nil {
+		return nil, err
+	}
+	return own(ifaces, sure), nil
+}
+
+func own(ifaces []iface, sure []netip.Addr) []netip.Addr {
+	out := append(slices.Clone(sure), netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+	for _, i := range ifaces {
+		if i.Loopback || i.Dummy || ofServices(i.Name) {
+			continue
+		}
+		for _, addr := range i.Addrs {
+			if !slices.Contains(out, addr) {
+				out = append(out, addr)
+			}
+		}
+	}
+	return out
+}
+
+// ofServices knows by its name an interface that holds service addresses: those of this proxy, of kube-proxy's ipvs mode and, on Windows, of its
+// userspace mode, whose adapter is also HNS' own.
+func ofServices(name string) bool {
+	for _, prefix := range []string{"winkube-", "kube-ipvs", "vEthernet (winkube", "vEthernet (HNS Internal"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // NodeAddress chooses the address under which others reach this node, as upstream does: that of the interface with the default route,
 // or else of the first interface that looks like a way to other machines; IPv4 before IPv6. override (the flag --node-ip) may be
 // "0.0.0.0" or "::", which say what family is preferred, or one or two addresses of this host, joined by a comma, one per family.
@@ -76,7 +113,7 @@ func interfaces() ([]iface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list default routes: %w", err)
 	}
-	inner, err := innerInterfaces()
+	inner, dummies, err := innerInterfaces()
 	if err != nil {
 		return nil, fmt.Errorf("cannot list network interfaces: %w", err)
 	}
@@ -90,7 +127,7 @@ func interfaces() ([]iface, error) {
 			continue // it went away meanwhile
 		}
 		next := iface{Name: i.Name, Index: i.Index, Loopback: i.Flags&net.FlagLoopback != 0,
-			Default4: i.Index == default4, Default6: i.Index == default6, Inner: inner[i.Index]}
+			Default4: i.Index == default4, Default6: i.Index == default6, Inner: inner[i.Index], Dummy: dummies[i.Index]}
 		for _, a := range addrs {
 			if n, ok := a.(*net.IPNet); ok {
 				if addr, ok := netip.AddrFromSlice(n.IP); ok {

@@ -35,18 +35,21 @@ func defaultRoute(family int) (int, error) {
 	return index, nil
 }
 
-// innerInterfaces are the indexes of those that lead to no other machine.
-func innerInterfaces() (map[int]bool, error) {
+// innerInterfaces are the indexes of those that lead to no other machine, and of those among them that lead nowhere.
+func innerInterfaces() (inner, dummies map[int]bool, err error) {
 	links, err := netlink.LinkList()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	inner := map[int]bool{}
+	inner, dummies = map[int]bool{}, map[int]bool{}
 	for _, link := range links {
 		switch link.Type() {
-		case "bridge", "vxlan", "dummy", "ifb":
+		case "dummy", "ifb":
+			dummies[link.Attrs().Index] = true
+			fallthrough
+		case "bridge", "vxlan":
 			inner[link.Attrs().Index] = true
 		}
 	}
-	return inner, nil
+	return inner, dummies, nil
 }

@@ -42,4 +42,4 @@ func defaultRoute(family winipcfg.AddressFamily, metrics map[uint32]uint32) (int
 }
 
 // innerInterfaces are none here: Windows' engine publishes no ports by address.
-func innerInterfaces() (map[int]bool, error) { return nil, nil }
+func innerInterfaces() (inner, dummies map[int]bool, err error) { return nil, nil, nil }

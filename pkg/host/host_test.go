@@ -179,3 +179,19 @@ func TestDoors(t *testing.T) {
 		t.Errorf("%v; want %v", got, want)
 	}
 }
+
+// TestOwn: a hostPort may be at any address of the host, and at none of a Service.
+func TestOwn(t *testing.T) {
+	a := netip.MustParseAddr
+	got := own([]iface{
+		{Name: "lo", Loopback: true, Addrs: []netip.Addr{a("127.0.0.1"), a("::1"), a("10.96.0.10")}},
+		{Name: "docker0", Inner: true, Addrs: []netip.Addr{a("172.17.0.1")}},
+		{Name: "nodelocaldns", Inner: true, Dummy: true, Addrs: []netip.Addr{a("10.96.0.10")}},
+		{Name: "winkube-svc", Inner: true, Addrs: []netip.Addr{a("198.51.100.1")}},
+		{Name: "vEthernet (HNS Internal NIC)", Addrs: []netip.Addr{a("10.96.0.1")}},
+		{Name: "eth0", Addrs: []netip.Addr{a("203.0.113.5"), a("192.0.2.7"), a("fe80::5"), a("2001:db8::5")}},
+	}, []netip.Addr{a("192.0.2.7"), a("203.0.113.99")})
+	if want := []netip.Addr{a("192.0.2.7"), a("203.0.113.99"), a("127.0.0.1"), a("::1"), a("172.17.0.1"), a("203.0.113.5"), a("fe80::5"), a("2001:db8::5")}; !slices.Equal(got, want) {
+		t.Errorf("%v; want %v", got, want)
+	}
+}

@@ -7,10 +7,25 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/admit"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/hostport"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
+
+// reservedPorts are those of this node's daemons: the kubelet's as they are configured, and the proxy's, of which the kubelet knows no settings, as they are by
+// default (healthz and metrics; upstream's are the same).
+func reservedPorts(cfg Config) []admit.Reserved {
+	out := []admit.Reserved{
+		{Holder: "proxy", At: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256)}, {Holder: "proxy", At: netip.MustParseAddrPort("127.0.0.1:10249")},
+	}
+	for _, text := range []string{cfg.Server.Address, cfg.Healthz} {
+		if at, err := netip.ParseAddrPort(text); err == nil {
+			out = append(out, admit.Reserved{Holder: "kubelet", At: at})
+		}
+	}
+	return out
+}
 
 // hostPorts serves the hostPorts that the engine does not publish, by the relay that serves node ports in the proxy. One without an
 // address is served on the node's addresses and on loopback, not on others that the host may have: they may be those of services.

@@ -141,3 +141,16 @@ func await(t *testing.T, what string, so func() bool) {
 		}
 	}
 }
+
+// TestReservedPorts: what pods may not have follows the kubelet's own addresses.
+func TestReservedPorts(t *testing.T) {
+	cfg := Config{Healthz: "127.0.0.1:1248"}
+	cfg.Server.Address = "192.0.2.7:1250"
+	var got []string
+	for _, r := range reservedPorts(cfg) {
+		got = append(got, r.Holder+" "+r.At.String())
+	}
+	if want := "proxy 0.0.0.0:10256, proxy 127.0.0.1:10249, kubelet 192.0.2.7:1250, kubelet 127.0.0.1:1248"; strings.Join(got, ", ") != want {
+		t.Errorf("%q; want %q", got, want)
+	}
+}

@@ -127,6 +127,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	k.objects = kubeclient.NewObjects(client, cfg.NodeName)
 
 	cfg.Engine.HostAddresses = func() ([]netip.Addr, error) { return host.Doors(cfg.NodeIPs) }
+	cfg.Engine.HostIPs = func() ([]netip.Addr, error) { return host.Own(cfg.NodeIPs) }
 	if k.engine, err = docker.New(cfg.Engine); err != nil {
 		return nil, err
 	}
@@ -143,7 +144,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	admitter := admit.New(admit.Config{
 		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
 		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: k.allocatable, Preempted: cfg.Counters.Preempted,
-		Node: k.objects.Node, FreshNode: func() *v1.Node { return freshNode(client, cfg.NodeName) },
+		Node: k.objects.Node, FreshNode: func() *v1.Node { return freshNode(client, cfg.NodeName) }, Reserved: reservedPorts(cfg),
 	})
 	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
 	cfg.Resolver.RecursiveReadOnly, cfg.Resolver.AppArmorLoaded = k.engine.RecursiveReadOnly, host.AppArmorProfile

@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -126,7 +125,7 @@ func (m *Manager) Detach(ctx context.Context, from pod.Member) error {
 
 // portMappings are the pod's hostPorts, for plugins that map them.
 func portMappings(p *v1.Pod) (out []cni.PortMapping) {
-	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+	for _, c := range pod.PortContainers(p) {
 		for _, port := range c.Ports {
 			if port.HostPort != 0 {
 				out = append(out, cni.PortMapping{HostPort: port.HostPort, ContainerPort: port.ContainerPort, HostIP: port.HostIP,

@@ -66,6 +66,20 @@ func restartable(container *v1.Container) bool {
 	return container.RestartPolicy != nil && *container.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
+// PortContainers are the containers whose ports are the pod's: those that run as long as it does. An init container that ends has none, and nobody
+// counts its hostPorts, neither the scheduler nor admission.
+func PortContainers(p *v1.Pod) (out []*v1.Container) {
+	for i := range p.Spec.InitContainers {
+		if restartable(&p.Spec.InitContainers[i]) {
+			out = append(out, &p.Spec.InitContainers[i])
+		}
+	}
+	for i := range p.Spec.Containers {
+		out = append(out, &p.Spec.Containers[i])
+	}
+	return out
+}
+
 // refuseContainer is refusePod for the fields of one container.
 func refuseContainer(pod *v1.Pod, container *v1.Container, platform Platform) string {
 	if len(container.VolumeDevices) > 0 && platform.OS == "windows" {
