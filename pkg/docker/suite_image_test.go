@@ -59,7 +59,7 @@ func (r *rig) imageWith(name string, config *container.Config) string {
 	if h := config.Healthcheck; h != nil {
 		changes = append(changes, fmt.Sprintf(`HEALTHCHECK --interval=%s CMD ["%s"]`, h.Interval, strings.Join(h.Test[1:], `","`)))
 	}
-	for instruction, value := range map[string]string{"USER": config.User, "WORKDIR": config.WorkingDir, "STOPSIGNAL": config.StopSignal} {
+	for instruction, value := range map[string]string{"USER": config.User, "WORKDIR": config.WorkingDir} { // an import takes no STOPSIGNAL before 23.0
 		if value != "" {
 			changes = append(changes, instruction+" "+value)
 		}

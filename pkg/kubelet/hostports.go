@@ -27,6 +27,11 @@ func reservedPorts(cfg Config) []admit.Reserved {
 	return out
 }
 
+// hostAddresses tell the engine where the host publishes a hostPort without hostIP, and what a hostIP may be.
+func hostAddresses(nodeIPs []netip.Addr) (published, allowed func() ([]netip.Addr, error)) {
+	return func() ([]netip.Addr, error) { return host.Doors(nodeIPs) }, func() ([]netip.Addr, error) { return host.Own(nodeIPs) }
+}
+
 // hostPorts serves the hostPorts that the engine does not publish, by the relay that serves node ports in the proxy. One without an
 // address is served on the node's addresses and on loopback, not on others that the host may have: they may be those of services.
 type hostPorts struct {

@@ -126,8 +126,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	k.recorder = recorder{events, stop}
 	k.objects = kubeclient.NewObjects(client, cfg.NodeName)
 
-	cfg.Engine.HostAddresses = func() ([]netip.Addr, error) { return host.Doors(cfg.NodeIPs) }
-	cfg.Engine.HostIPs = func() ([]netip.Addr, error) { return host.Own(cfg.NodeIPs) }
+	cfg.Engine.HostAddresses, cfg.Engine.HostIPs = hostAddresses(cfg.NodeIPs)
 	if k.engine, err = docker.New(cfg.Engine); err != nil {
 		return nil, err
 	}
