@@ -17,6 +17,8 @@ type Host struct {
 	// directly connected network.
 	Foreign []Route
 	Addrs   []netip.Addr // addresses of this host that a route may have as Src; empty: routes have no source here
+	// Networks are those to which this host is directly connected, each with this host's address in it where that is known (10.1.0.11/24).
+	Networks []netip.Prefix
 	// Peers are the entries of our tunnel devices. A neighbour entry without its forwarding entry has no Public, one of the latter alone no
 	// Inner.
 	Peers []Peer
@@ -78,6 +80,11 @@ func Apply(ctx context.Context, t Table, want State) (Diff, error) {
 	if err != nil {
 		return Diff{}, fmt.Errorf("%w: %w", errUnlisted, err)
 	}
+	return bring(ctx, t, host, want)
+}
+
+// bring changes t, which was listed as host, to want.
+func bring(ctx context.Context, t Table, host Host, want State) (Diff, error) {
 	d, errs := compare(host, want)
 	if !d.Empty() {
 		errs = append(errs, t.Change(ctx, d))
@@ -172,4 +179,28 @@ func described(r Route) string {
 		return fmt.Sprintf("the directly connected %s", r.Dst)
 	}
 	return fmt.Sprintf("a route %s via %s", r.Dst, r.Via)
+}
+
+// before is what host had of a State: who was led where.
+func (h Host) before() (s State) {
+	public := make(map[netip.Addr]netip.Addr, len(h.Peers))
+	for _, p := range h.Peers {
+		if p.Inner.IsValid() {
+			public[p.Inner] = p.Public
+		}
+	}
+	for _, r := range h.Ours {
+		if r.Peer = r.Via; r.Device != "" {
+			r.Peer = public[r.Dst.Addr()]
+		}
+		s.Routes = append(s.Routes, r)
+	}
+	s.Peers = slices.Clone(h.Peers)
+	return s
+}
+
+// network says whether a host's network, or the way to it, is one that a range could take a piece of.
+func network(p netip.Prefix) bool {
+	a := p.Addr()
+	return p.IsValid() && p.Bits() > 0 && !p.IsSingleIP() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast()
 }

@@ -21,6 +21,7 @@ type Fake struct {
 	watchers []chan struct{}
 	fail     error
 	writes   int
+	lists    int
 }
 
 // NewFake returns a host with interfaces that have the addresses links (192.168.0.5/24).
@@ -50,6 +51,7 @@ func (f *Fake) tell() {
 func (f *Fake) List(context.Context) (Host, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.lists++
 	if f.fail != nil {
 		return Host{}, f.fail
 	}
@@ -64,7 +66,7 @@ func (f *Fake) List(context.Context) (Host, error) {
 		}
 	}
 	for _, l := range f.links {
-		h.Addrs = append(h.Addrs, l.Addr())
+		h.Addrs, h.Networks = append(h.Addrs, l.Addr()), append(h.Networks, l)
 		h.Foreign = append(h.Foreign, Route{Dst: l.Masked()})
 	}
 	return h, nil
@@ -192,6 +194,13 @@ func (f *Fake) Writes() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.writes
+}
+
+// Lists is how often the table was listed so far.
+func (f *Fake) Lists() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lists
 }
 
 // String prints the table as `ip route` does, our routes with our mark.

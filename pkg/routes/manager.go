@@ -2,8 +2,8 @@ package routes
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -29,8 +29,10 @@ type Config struct {
 type Parts struct {
 	Table Table
 	Clock clock.Clock
-	// Problem is called once for each Problem that has lasted until a comparison, and again after it had gone; nil: logged only. It
-	// must not block.
+	// Facts are what is known beside the Nodes; nil: nothing.
+	Facts *Facts
+	// Problem is called once for each Problem that has lasted until a comparison, and again when it comes back after an hour; of one Node and
+	// reason at most once in five minutes, whatever else is wrong by then. nil: logged only. It must not block.
 	Problem func(Problem)
 	// Here is told all Problems that are of this host itself: after the first comparison, and when they are others. It is called again at the
 	// next comparison when it fails. nil: nobody asks.
@@ -41,15 +43,23 @@ type Parts struct {
 type Manager struct {
 	cfg      Config
 	parts    Parts
-	reported map[Problem]bool
+	reported map[Problem]bool // of those that are there: they have lasted
+	said     map[Problem]time.Time
+	quiet    map[topic]time.Time // until when nothing is said of it
+	before   *State              // as planned last; nil: nothing was
 	failures int
 	here     []Problem // as Parts.Here was told
 	told     bool      // it was
 }
 
+// topic is what words are limited by.
+type topic struct{ node, reason string }
+
 const (
 	defaultCompare = 10 * time.Second
 	firstRetry     = time.Second
+	sayAgain       = time.Hour       // a Problem that comes back
+	saveBreath     = 5 * time.Minute // between two of one topic
 )
 
 // New returns a Manager that has not touched anything yet.
@@ -60,7 +70,10 @@ func New(cfg Config, parts Parts) *Manager {
 	if parts.Problem == nil {
 		parts.Problem = func(Problem) {}
 	}
-	return &Manager{cfg: cfg, parts: parts, reported: map[Problem]bool{}}
+	if parts.Facts == nil {
+		parts.Facts = NewFacts()
+	}
+	return &Manager{cfg: cfg, parts: parts, reported: map[Problem]bool{}, said: map[Problem]time.Time{}, quiet: map[topic]time.Time{}}
 }
 
 // Run keeps the routes until ctx ends, and leaves them in place then: pods go on talking while the proxy restarts. nodes is an
@@ -83,11 +96,14 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	timer := m.parts.Clock.NewTimer(m.cfg.Compare)
 	defer timer.Stop()
 	compared := false
+	var due time.Time // a comparison; one who changes his Node all the time does not put it off
 	for {
-		state, problems := Plan(m.cfg.Mode, m.cfg.Node, list(nodes), m.cfg.Options)
-		wait, conflicts, known := m.apply(ctx, state)
+		problems, wait, known := m.pass(ctx, list(nodes))
 		if known {
-			m.report(append(problems, conflicts...), compared)
+			m.report(problems, compared)
+		}
+		if now := m.parts.Clock.Now(); compared || due.IsZero() || now.Add(wait).Before(due) {
+			due = now.Add(wait)
 		}
 		if !timer.Stop() {
 			select {
@@ -95,12 +111,13 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 			default:
 			}
 		}
-		timer.Reset(wait)
+		timer.Reset(max(due.Sub(m.parts.Clock.Now()), time.Nanosecond))
 		compared = false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-dirty:
+		case <-m.parts.Facts.changed:
 		case _, ok := <-changes:
 			if !ok {
 				changes = nil
@@ -111,13 +128,34 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	}
 }
 
-// apply brings the host to state and returns when to look again, and where others' routes stand in the way, if that is known.
-func (m *Manager) apply(ctx context.Context, state State) (wait time.Duration, inTheWay []Problem, known bool) {
-	d, err := Apply(ctx, m.parts.Table, state)
+// pass brings the host to what nodes say, as far as they are believed. It returns what is wrong, if that is known, and when to look again.
+func (m *Manager) pass(ctx context.Context, nodes []*v1.Node) (problems []Problem, wait time.Duration, known bool) {
+	host, err := m.parts.Table.List(ctx)
+	if err != nil {
+		wait, _, _ = m.settle(ctx, fmt.Errorf("%w: %w", errUnlisted, err))
+		return nil, wait, false
+	}
+	opts := m.cfg.Options
+	m.parts.Facts.fill(&opts.Known)
+	opts.Known.Networks = host.Networks
+	if m.before == nil {
+		before := host.before()
+		m.before = &before
+	}
+	opts.Known.Before = *m.before
+	state, problems := Plan(m.cfg.Mode, m.cfg.Node, nodes, opts)
+	m.before = &state
+	d, err := bring(ctx, m.parts.Table, host, state)
 	if !d.Empty() {
 		klog.InfoS("Changed routes to other nodes", "removed", len(d.Remove), "replaced", len(d.Replace), "added", len(d.Add), "total", len(state.Routes),
 			"peers", len(d.SetPeers)+len(d.RemovePeers))
 	}
+	wait, inTheWay, known := m.settle(ctx, err)
+	return append(problems, inTheWay...), wait, known
+}
+
+// settle returns when to look again, and where others' routes stand in the way, if that is known.
+func (m *Manager) settle(ctx context.Context, err error) (wait time.Duration, inTheWay []Problem, known bool) {
 	if err == nil {
 		m.failures = 0
 		return m.cfg.Compare, nil, true
@@ -128,7 +166,7 @@ func (m *Manager) apply(ctx context.Context, state State) (wait time.Duration, i
 	wait = min(firstRetry<<min(m.failures, 10), m.cfg.Compare)
 	m.failures++
 	klog.ErrorS(err, "Routes to other nodes are incomplete", "retryIn", wait)
-	return wait, conflicts(err), !errors.Is(err, errUnlisted)
+	return wait, conflicts(err), true
 }
 
 // conflicts finds in what Apply returned the routes of others.
@@ -149,15 +187,30 @@ func conflicts(err error) (out []Problem) {
 func (m *Manager) report(problems []Problem, compared bool) {
 	now := make(map[Problem]bool, len(problems))
 	for _, p := range problems {
-		now[p] = m.reported[p]
-		if compared && !now[p] {
-			now[p] = true
-			klog.InfoS("No route to a node's pods", "node", klog.KRef("", p.Node), "reason", p.Reason, "message", p.Message)
-			m.parts.Problem(p)
+		now[p] = m.reported[p] || compared
+		if compared {
+			m.say(p)
 		}
 	}
 	m.reported = now
 	m.tell(problems, compared)
+}
+
+// say passes a problem on, unless it was said or enough was said of its kind.
+func (m *Manager) say(p Problem) {
+	now, of := m.parts.Clock.Now(), topic{p.Node, p.Reason}
+	if at, was := m.said[p]; was && now.Sub(at) < sayAgain {
+		m.said[p] = now
+		return
+	}
+	if now.Before(m.quiet[of]) {
+		return
+	}
+	maps.DeleteFunc(m.said, func(_ Problem, at time.Time) bool { return now.Sub(at) >= sayAgain })
+	maps.DeleteFunc(m.quiet, func(_ topic, until time.Time) bool { return !now.Before(until) })
+	m.said[p], m.quiet[of] = now, now.Add(saveBreath)
+	klog.InfoS("No route to a node's pods", "node", klog.KRef("", p.Node), "reason", p.Reason, "message", p.Message)
+	m.parts.Problem(p)
 }
 
 // tell passes on what is of this host. What an earlier run told stays until a comparison knows better.

@@ -20,7 +20,7 @@ func announce(nodes ...*v1.Node) []*v1.Node {
 		var devices []vxlan.Device
 		for _, cidr := range n.Spec.PodCIDRs {
 			p := pfx(cidr)
-			if local, ok := ofFamily(internalIPs(n), p.Addr()); ok {
+			if local, ok := ofFamily(internalIPs(nil, n), p.Addr()); ok {
 				devices = append(devices, vxlan.NewDevice(p, local, 1500))
 			}
 		}

@@ -44,6 +44,7 @@ type Options struct {
 	NextHop NextHop // "" is NodeIP
 	// Tunnel4 says that this host's tunnel carries IPv4 alone: overlays of Windows. Ranges of IPv6 are left out, which is nobody's problem.
 	Tunnel4 bool
+	Known   Known
 }
 
 // Route is the way to the pods of one other node, in one address family.
@@ -110,13 +111,15 @@ func (s State) String() string {
 
 // Reasons of Problems, as they stand on Events.
 const (
-	NoPodCIDR     = "PodCIDRMissing"
-	BadPodCIDR    = "PodCIDRInvalid"
-	PodCIDRTaken  = "PodCIDROverlaps"
-	NoNodeAddress = "NodeAddressMissing"
-	NoTunnel      = "TunnelMissing"
-	BadTunnel     = "TunnelInvalid"
-	ForeignRoute  = "RouteConflict"
+	NoPodCIDR      = "PodCIDRMissing"
+	BadPodCIDR     = "PodCIDRInvalid"
+	PodCIDRTaken   = "PodCIDROverlaps"
+	PodCIDRRefused = "PodCIDRRefused"
+	NoNodeAddress  = "NodeAddressMissing"
+	AddressRefused = "NodeAddressRefused"
+	NoTunnel       = "TunnelMissing"
+	BadTunnel      = "TunnelInvalid"
+	ForeignRoute   = "RouteConflict"
 )
 
 // Problem says why there is no route to a node's pods.
@@ -153,21 +156,30 @@ func ParseNextHop(s string) (NextHop, error) {
 }
 
 // Plan decides the routes of the node self. It is pure: the order of nodes does not matter. A node to which no route can be planned is
-// a Problem and does not disturb the others; of two nodes that claim the same addresses the older one gets the route. self need not be
-// among nodes (a control plane host, a node that is not registered yet).
+// a Problem and does not disturb the others; of two nodes that claim the same addresses the older one gets the route. What kubelets write of
+// their own Nodes is held against opts.Known and against the other Nodes first (believe.go, hop.go). self need not be among nodes (a control
+// plane host, a node that is not registered yet).
 func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Problem) {
 	if mode != HostGateway && mode != Overlay {
 		return State{}, nil
 	}
-	p := planner{self: self, opts: opts, overlay: mode == Overlay, taken: make(map[netip.Prefix]string, len(nodes)), lengths: map[int]bool{}}
+	p := planner{self: self, opts: opts, overlay: mode == Overlay, taken: make(map[netip.Prefix]string, len(nodes)), lengths: map[int]bool{},
+		hops: make(map[netip.Addr]*claim, len(nodes)), claims: make([]claim, 0, len(nodes))}
 	p.state.Routes = make([]Route, 0, len(nodes))
 	if p.overlay {
-		p.state.Peers, p.ends = make([]Peer, 0, len(nodes)), make(map[tunnelEnd]string, len(nodes))
+		p.state.Peers, p.ends = make([]Peer, 0, len(nodes)), make(map[tunnelEnd]*claim, len(nodes))
 	}
-	nodes = slices.Clone(nodes)
-	slices.SortFunc(nodes, p.order)
-	for _, n := range nodes {
-		p.add(n)
+	p.read(nodes)
+	p.learn()
+	for i := range p.claims {
+		if c := &p.claims[i]; c.of.own || p.believe(c) {
+			c.taken = p.take(c)
+		}
+	}
+	for i := range p.claims {
+		if c := &p.claims[i]; c.taken && !c.of.own {
+			p.route(c)
+		}
 	}
 	slices.SortFunc(p.state.Routes, func(a, b Route) int { return comparePrefixes(a.Dst, b.Dst) })
 	slices.SortFunc(p.state.Peers, func(a, b Peer) int { return a.Inner.Compare(b.Inner) })
@@ -179,16 +191,47 @@ func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Prob
 
 type planner struct {
 	self     string
-	own      *v1.Node // nil: this host is no node
+	own      *asker // nil: this host is no node
 	opts     Options
 	overlay  bool
-	addrs    []netip.Addr // this node's InternalIPs
+	askers   []asker // this node first, then the older before the younger
+	claims   []claim // in the same order
+	learnt   [2]family
+	crowded  map[netip.Prefix]crowd
+	labelled bool // some Node says that it is of the control plane
 	state    State
 	problems []Problem
 	taken    map[netip.Prefix]string // pod CIDR -> node
 	lengths  map[int]bool            // of the taken ones, in bits
-	ends     map[tunnelEnd]string    // of tunnels -> node
+	hops     map[netip.Addr]*claim   // by next hop or tunnel's end
+	around   struct {                // the last answer of holder
+		prefix netip.Prefix
+		node   string
+	}
+	ends map[tunnelEnd]*claim
 }
+
+// asker is a Node and what of it is read more than once.
+type asker struct {
+	node  *v1.Node
+	since int64        // when it was made, in seconds
+	addrs []netip.Addr // its InternalIPs
+	own   bool         // it is this host's
+}
+
+// olderThan breaks ties by name.
+func (a *asker) olderThan(b *asker) bool {
+	return a.since < b.since || a.since == b.since && a.node.Name < b.node.Name
+}
+
+// claim is one range of spec.podCIDRs.
+type claim struct {
+	of    *asker
+	dst   netip.Prefix
+	taken bool
+}
+
+func (c *claim) node() string { return c.of.node.Name }
 
 // tunnelEnd is what a tunnel's forwarding entries are found by.
 type tunnelEnd struct {
@@ -196,30 +239,42 @@ type tunnelEnd struct {
 	mac  vxlan.MAC
 }
 
-// order puts this node first, then the older before the younger.
-func (p *planner) order(a, b *v1.Node) int {
-	if (a.Name == p.self) != (b.Name == p.self) {
-		if a.Name == p.self {
-			return -1
+// read parses the nodes: this one first, then the older before the younger.
+func (p *planner) read(nodes []*v1.Node) {
+	p.askers = make([]asker, len(nodes))
+	addrs := make([]netip.Addr, 0, len(nodes))
+	for i, n := range nodes {
+		from := len(addrs)
+		addrs = internalIPs(addrs, n)
+		p.askers[i] = asker{node: n, since: n.CreationTimestamp.Unix(), addrs: addrs[from:len(addrs):len(addrs)], own: n.Name == p.self}
+	}
+	slices.SortFunc(p.askers, func(a, b asker) int {
+		if a.own != b.own {
+			if a.own {
+				return -1
+			}
+			return 1
 		}
-		return 1
+		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.node.Name, b.node.Name))
+	})
+	for i := range p.askers {
+		a := &p.askers[i]
+		if a.own {
+			p.own = a
+			p.ownEnds()
+		}
+		p.labelled = p.labelled || ofControlPlane(a.node)
+		p.readRanges(a)
 	}
-	return byAge(a, b)
 }
 
-func byAge(a, b *v1.Node) int {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-}
-
-func (p *planner) add(n *v1.Node) {
-	if n.Name == p.self {
-		p.own, p.addrs = n, internalIPs(n)
-	}
+func (p *planner) readRanges(a *asker) {
+	n := a.node
 	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
 		cidrs = []string{n.Spec.PodCIDR}
 	}
-	if len(cidrs) == 0 && n.Name != p.self {
+	if len(cidrs) == 0 && !a.own {
 		p.problem(n, NoPodCIDR, "the Node has no spec.podCIDRs; does the controller manager run with --allocate-node-cidrs?")
 	}
 	for _, s := range cidrs {
@@ -228,20 +283,19 @@ func (p *planner) add(n *v1.Node) {
 			p.problem(n, BadPodCIDR, fmt.Sprintf("spec.podCIDRs has %q; want an address range like 10.244.1.0/24", s))
 			continue
 		}
-		if dst = dst.Masked(); p.claim(n, dst) && n.Name != p.self {
-			p.route(n, dst)
-		}
+		p.claims = append(p.claims, claim{of: a, dst: dst.Masked()})
 	}
 }
 
-// claim takes dst for n unless it overlaps with what another node has.
-func (p *planner) claim(n *v1.Node, dst netip.Prefix) bool {
+// take gives the range to its node unless it overlaps with what another node has.
+func (p *planner) take(c *claim) bool {
+	n, dst := c.of.node, c.dst
 	other := p.overlapping(dst)
 	switch {
 	case other == "":
-	case other == p.self:
+	case other == p.self && !c.of.own:
 		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with that of this node %s", dst, other))
-		if byAge(n, p.own) < 0 {
+		if c.of.olderThan(p.own) {
 			p.problems = append(p.problems, Problem{Node: p.self, Reason: PodCIDRTaken, Here: true, Message: fmt.Sprintf(
 				"the pod CIDR overlaps with %s of node %s, which is older: other nodes send there what is for pods of %s; delete this Node, to be registered again with another range", dst, n.Name, p.self)})
 		}
@@ -281,40 +335,41 @@ func (p *planner) overlapping(dst netip.Prefix) string {
 	return p.taken[first]
 }
 
-func (p *planner) route(n *v1.Node, dst netip.Prefix) {
+func (p *planner) route(c *claim) {
 	if p.overlay {
-		p.tunnel(n, dst)
+		p.tunnel(c)
 		return
 	}
-	peer, ok := ofFamily(internalIPs(n), dst.Addr())
+	peer, ok := ofFamily(c.of.addrs, c.dst.Addr())
 	if !ok {
-		p.problem(n, NoNodeAddress, fmt.Sprintf("pod CIDR %s needs an InternalIP of its address family in status.addresses; there is none", dst))
+		p.problem(c.of.node, NoNodeAddress, fmt.Sprintf("pod CIDR %s needs an InternalIP of its address family in status.addresses; there is none", c.dst))
 		return
 	}
-	src, _ := ofFamily(p.addrs, dst.Addr())
-	if p.cutsOff(n, dst, peer, src) {
+	if p.cutsOff(c, peer) || !p.hop(c, "InternalIP", peer) {
 		return
 	}
-	r := Route{Dst: dst, Via: peer, Peer: peer, Src: src, Node: n.Name}
+	r := Route{Dst: c.dst, Via: peer, Peer: peer, Node: c.node()}
+	if p.own != nil {
+		r.Src, _ = ofFamily(p.own.addrs, c.dst.Addr())
+	}
 	if p.opts.NextHop == PodGateway {
-		r.Via = dst.Addr().Next()
+		r.Via = c.dst.Addr().Next()
 	}
 	p.state.Routes = append(p.state.Routes, r)
 }
 
-// cutsOff refuses a range that holds the address of a node.
-func (p *planner) cutsOff(n *v1.Node, dst netip.Prefix, addrs ...netip.Addr) bool {
-	for _, a := range addrs {
-		if dst.Contains(a) {
-			p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s holds the node address %s; a route to it would cut that node off", dst, a))
-			return true
-		}
+// cutsOff refuses a range that holds the address by which its node is reached.
+func (p *planner) cutsOff(c *claim, addr netip.Addr) bool {
+	if !c.dst.Contains(addr) {
+		return false
 	}
-	return false
+	p.problem(c.of.node, PodCIDRTaken, fmt.Sprintf("pod CIDR %s holds the node address %s; a route to it would cut that node off", c.dst, addr))
+	return true
 }
 
-// tunnel leads dst to the end of n's tunnel. As in flannel, the inner next hop is the first address of the range.
-func (p *planner) tunnel(n *v1.Node, dst netip.Prefix) {
+// tunnel leads a range to the end of its node's tunnel. As in flannel, the inner next hop is the first address of the range.
+func (p *planner) tunnel(c *claim) {
+	n, dst := c.of.node, c.dst
 	if p.opts.Tunnel4 && !dst.Addr().Is4() {
 		return
 	}
@@ -327,15 +382,11 @@ func (p *planner) tunnel(n *v1.Node, dst netip.Prefix) {
 		p.problem(n, reason, fmt.Sprintf("pod CIDR %s: %v", dst, err))
 		return
 	}
-	if p.cutsOff(n, dst, end.Public) {
+	if p.cutsOff(c, end.Public) || !p.end(c, end.MAC) || !p.hop(c, "public address of its tunnel", end.Public) {
 		return
 	}
 	device := vxlan.DeviceName(dst.Addr().Is4())
-	if other, taken := p.ends[tunnelEnd{dst.Addr().Is4(), end.MAC}]; taken {
-		p.problem(n, BadTunnel, fmt.Sprintf("the end of its tunnel has hardware address %s, as that of node %s, which is older and keeps it", end.MAC, other))
-		return
-	}
-	p.ends[tunnelEnd{dst.Addr().Is4(), end.MAC}] = n.Name
+	p.ends[tunnelEnd{dst.Addr().Is4(), end.MAC}] = c
 	p.state.Routes = append(p.state.Routes, Route{Dst: dst, Via: dst.Addr(), Peer: end.Public, Node: n.Name, Device: device})
 	p.state.Peers = append(p.state.Peers, Peer{Device: device, Inner: dst.Addr(), MAC: end.MAC, Public: end.Public, Node: n.Name})
 }
@@ -344,9 +395,8 @@ func (p *planner) problem(n *v1.Node, reason, message string) {
 	p.problems = append(p.problems, Problem{Node: n.Name, Reason: reason, Message: message})
 }
 
-// internalIPs returns a node's addresses of type InternalIP, in order; what is no address is passed over.
-func internalIPs(n *v1.Node) []netip.Addr {
-	var out []netip.Addr
+// internalIPs adds a node's addresses of type InternalIP to out, in order; what is no address is passed over.
+func internalIPs(out []netip.Addr, n *v1.Node) []netip.Addr {
 	for _, a := range n.Status.Addresses {
 		if a.Type != v1.NodeInternalIP {
 			continue

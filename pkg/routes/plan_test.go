@@ -85,6 +85,8 @@ func TestPlanSeeds(t *testing.T) {
 
 func TestPlanProblems(t *testing.T) {
 	six := "fd00:1::11"
+	// What the ranges of all are is known, so that they are weighed against each other alone.
+	opts := Options{Known: Known{ClusterCIDRs: []netip.Prefix{pfx("10.0.0.0/8"), pfx("fd00:244::/32")}}}
 	for _, c := range []struct {
 		name  string
 		nodes []*v1.Node
@@ -112,7 +114,7 @@ func TestPlanProblems(t *testing.T) {
 		{"hostname as address", []*v1.Node{node("b", "not-an-ip", "10.1.0.13", "10.244.1.0/24")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			golden(t, "problem-"+strings.ReplaceAll(c.name, " ", "-"), printed(Plan(HostGateway, "self", c.nodes, Options{})))
+			golden(t, "problem-"+strings.ReplaceAll(c.name, " ", "-"), printed(Plan(HostGateway, "self", c.nodes, opts)))
 		})
 	}
 }

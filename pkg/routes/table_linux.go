@@ -81,6 +81,9 @@ func (t *table) List(context.Context) (Host, error) {
 	t.listed = len(host.Ours)
 	t.mu.Unlock()
 	for _, a := range addrs {
+		if length, _ := a.Mask.Size(); network(netip.PrefixFrom(addr(a.IP), length)) {
+			host.Networks = append(host.Networks, netip.PrefixFrom(addr(a.IP), length))
+		}
 		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 { // until then the kernel refuses it as a source
 			host.Addrs = append(host.Addrs, addr(a.IP))
 		}

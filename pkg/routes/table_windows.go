@@ -62,6 +62,9 @@ func listed(rows []winipcfg.MibIPforwardRow2) (host Host) {
 		default:
 			if r.Via.IsUnspecified() {
 				r.Via = netip.Addr{}
+				if network(r.Dst) {
+					host.Networks = append(host.Networks, r.Dst)
+				}
 			}
 			host.Foreign = append(host.Foreign, r)
 		}

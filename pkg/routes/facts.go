@@ -1,0 +1,56 @@
+package routes
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+// Facts are what others find out about the cluster and a Manager holds against its Nodes. It may be used by any goroutine.
+type Facts struct {
+	changed chan struct{}
+
+	mu         sync.Mutex
+	services   []netip.Prefix
+	apiServers []netip.Addr
+}
+
+// NewFacts returns Facts of which nothing is known.
+func NewFacts() *Facts { return &Facts{changed: make(chan struct{}, 1)} }
+
+// SetServices takes the ranges of service addresses; none: unknown.
+func (f *Facts) SetServices(ranges []netip.Prefix) {
+	sorted := slices.SortedFunc(slices.Values(ranges), comparePrefixes)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(sorted, f.services) {
+		f.services = sorted
+		f.tell()
+	}
+}
+
+// SetAPIServers takes the addresses at which the API server is reached, its Service's among them.
+func (f *Facts) SetAPIServers(addrs []netip.Addr) {
+	sorted := slices.Compact(slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(sorted, f.apiServers) {
+		f.apiServers = sorted
+		f.tell()
+	}
+}
+
+func (f *Facts) tell() {
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// fill adds the facts to what was given.
+func (f *Facts) fill(known *Known) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known.Services = slices.Concat(known.Services, f.services)
+	known.APIServers = slices.Concat(known.APIServers, f.apiServers)
+}

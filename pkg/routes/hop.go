@@ -1,0 +1,125 @@
+package routes
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/winkube/winkube/pkg/vxlan"
+)
+
+// A kubelet may write any address and tunnel into its own Node, at any time. What it cannot change is its Node's age and, once it has one, its range.
+// So age does not decide about addresses: an old Node could take them from a younger one. The range that had the address keeps it; where none had,
+// both get their route, by which only packets for the pods of the one that lies go astray.
+
+// hop decides whether packets for c may be sent to addr, which its node says is its own.
+func (p *planner) hop(c *claim, what string, addr netip.Addr) bool {
+	refuse := func(c *claim, format string, args ...any) bool {
+		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s %s; no route leads to pod CIDR %s; want an address of that node alone", what, addr, fmt.Sprintf(format, args...), c.dst))
+		return false
+	}
+	if p.ofHost(addr) {
+		return refuse(c, "is an address of node %s", p.self)
+	}
+	if p.labelled && slices.Contains(p.opts.Known.APIServers, addr) && !ofControlPlane(c.of.node) {
+		return refuse(c, "is that of the API server, and the Node has no label node-role.kubernetes.io/control-plane")
+	}
+	if other := p.holder(addr); other != "" && other != c.node() {
+		return refuse(c, "lies in the pod CIDR of node %s", other)
+	}
+	other := p.hops[addr]
+	if other == nil || other.of == c.of {
+		p.hops[addr] = c
+		return true
+	}
+	had := func(c *claim) bool {
+		return slices.ContainsFunc(p.opts.Known.Before.Routes, func(r Route) bool { return r.Peer == addr && r.Dst == c.dst })
+	}
+	switch mine, theirs := had(c), had(other); {
+	case theirs && !mine:
+		return refuse(c, "is that of node %s, which had it before", other.node())
+	case mine && !theirs:
+		refuse(other, "is that of node %s, which had it before", c.node())
+		p.drop(other)
+		p.hops[addr] = c
+	default:
+		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s is that of node %s too; what is for pods of both is sent there; want an address of that node alone", what, addr, other.node()))
+	}
+	return true
+}
+
+// ofHost says whether an address is this host's.
+func (p *planner) ofHost(addr netip.Addr) bool {
+	return p.own != nil && slices.Contains(p.own.addrs, addr) ||
+		slices.ContainsFunc(p.opts.Known.Networks, func(n netip.Prefix) bool { return n.Addr() == addr })
+}
+
+// holder finds the node in whose range an address lies; "": none. Nodes' addresses are near each other, so that the last answer often does again.
+func (p *planner) holder(addr netip.Addr) string {
+	if p.around.prefix.Contains(addr) {
+		return p.around.node
+	}
+	node, narrowest := "", 0
+	for length := range p.lengths {
+		if in, err := addr.Prefix(length); err == nil {
+			narrowest = max(narrowest, length)
+			if other := p.taken[in]; other != "" {
+				node = other
+			}
+		}
+	}
+	if in, err := addr.Prefix(narrowest); err == nil {
+		p.around.prefix, p.around.node = in, node
+	}
+	return node
+}
+
+// drop takes back the route to a range.
+func (p *planner) drop(c *claim) {
+	p.state.Routes = slices.DeleteFunc(p.state.Routes, func(r Route) bool { return r.Dst == c.dst })
+	p.state.Peers = slices.DeleteFunc(p.state.Peers, func(peer Peer) bool { return peer.Inner == c.dst.Addr() })
+}
+
+// ownEnds notes the hardware addresses of this node's own tunnels.
+func (p *planner) ownEnds() {
+	if !p.overlay {
+		return
+	}
+	for _, like := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		if end, err := vxlan.Parse(p.own.node.Annotations, like); err == nil {
+			p.ends[tunnelEnd{like.Is4(), end.MAC}] = &claim{of: p.own}
+		}
+	}
+}
+
+// end decides who has a tunnel's hardware address, by which its forwarding entry is found: the node from whose range it is made, else the one that
+// had it before, else the older.
+func (p *planner) end(c *claim, mac vxlan.MAC) bool {
+	other := p.ends[tunnelEnd{c.dst.Addr().Is4(), mac}]
+	if other == nil {
+		return true
+	}
+	rank := func(c *claim) int {
+		switch {
+		case c.of.own:
+			return 3
+		case vxlan.NewDevice(c.dst, c.dst.Addr(), 0).MAC == mac:
+			return 2
+		case slices.ContainsFunc(p.opts.Known.Before.Peers, func(peer Peer) bool { return peer.MAC == mac && peer.Inner == c.dst.Addr() }):
+			return 1
+		}
+		return 0
+	}
+	refuse := func(c, keeps *claim, rank int) {
+		why := []string{"which is older and keeps it", "which had it before", "from whose pod CIDR it is made", "which is this one"}[rank]
+		p.problem(c.of.node, BadTunnel, fmt.Sprintf("the end of its tunnel has hardware address %s, as that of node %s, %s", mac, keeps.node(), why))
+	}
+	mine, theirs := rank(c), rank(other)
+	if mine > theirs {
+		refuse(other, c, mine)
+		p.drop(other)
+		return true
+	}
+	refuse(c, other, theirs)
+	return false
+}
