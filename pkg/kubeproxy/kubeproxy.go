@@ -52,8 +52,10 @@ type Parts struct {
 	Routes  Routes               // nil: none
 	Hints   <-chan struct{}      // the host changed; may be nil
 	Ranges  func([]netip.Prefix) // is told the ranges of service addresses; nil: nobody asks
-	Events  record.EventRecorder
-	Clock   clock.WithTicker
+	// APIServers is told at which addresses the Service of the API server is served, and those of its endpoints; nil: nobody asks.
+	APIServers func([]netip.Addr)
+	Events     record.EventRecorder
+	Clock      clock.WithTicker
 }
 
 // Host is what a back end may ask of the rest of the proxy.
@@ -94,6 +96,7 @@ func New(cfg Config, parts Parts) (*Proxy, error) {
 	warn := func(service proxy.ServiceName, reason, message string) { p.loop.Warn(service, reason, message) }
 	p.backend = parts.Backend(Host{Healthy: p.health.Healthy, Warn: warn, Register: p.registry.MustRegister})
 	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints, Ranges: parts.Ranges,
+		APIServers:   parts.APIServers,
 		HidesClients: hidesClients(p.backend), Events: parts.Events, Clock: parts.Clock}
 	if b, ok := p.backend.(othersSetter); ok {
 		loop.Others = b.SetOthers

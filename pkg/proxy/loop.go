@@ -46,6 +46,8 @@ type LoopConfig struct {
 	// Ranges is told from which ranges the cluster takes service addresses when they change, before the Sync that should know; none: unknown.
 	// nil: nobody asks.
 	Ranges func([]netip.Prefix)
+	// APIServers is told the addresses of the API server's Service and of its endpoints before a Sync that changes them; nil: nobody asks.
+	APIServers func([]netip.Addr)
 	// HidesClients says that endpoints see this host's address instead of a client's. A Service that asks for the client's own
 	// (externalTrafficPolicy Local) gets one Event about it.
 	HidesClients bool
@@ -183,6 +185,7 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 		slices.SortFunc(names, compareService)
 		names = slices.Compact(names)
 	}
+	l.tellAPIServers(names)
 	before := l.cfg.Clock.Now()
 	err := l.cfg.Backend.Sync(ctx, l.tracker.Table(), names)
 	if ctx.Err() != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -200,6 +201,26 @@ func (s *settings) tellKubelet(problems []routes.Problem) error {
 	return file.Write(list)
 }
 
+// newRoutes keeps the way to other nodes' pods; apiServers are the addresses at which this program reaches the API server.
+func (s *settings) newRoutes(table routes.Table, facts *routes.Facts, problem func(routes.Problem), apiServers []netip.Addr) *routes.Manager {
+	known := routes.Known{ClusterCIDRs: s.clusterCIDRs, APIServers: apiServers}
+	return routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop, Tunnel4: s.windows, Known: known}},
+		routes.Parts{Table: table, Clock: clock.RealClock{}, Facts: facts, Problem: problem, Here: s.tellKubelet})
+}
+
+// apiServers is the address in the API server's URL. One by name is known by the endpoints of its Service instead.
+func apiServers(server string) []netip.Addr {
+	u, _, err := rest.DefaultServerURL(server, "", schema.GroupVersion{}, true)
+	if err != nil {
+		return nil // the client says so
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	if err != nil {
+		return nil
+	}
+	return []netip.Addr{addr.Unmap()}
+}
+
 // serve wires the parts and runs them.
 func (s *settings) serve(ctx context.Context, config *rest.Config, addresses relay.Addresses, table routes.Table) error {
 	client, err := kubernetes.NewForConfig(config)
@@ -212,9 +233,13 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		klog.InfoS("Changes of the host's addresses are seen only when everything is compared", "every", s.config.Resync, "reason", err.Error())
 	}
-	var ranges func([]netip.Prefix)
+	facts := routes.NewFacts()
+	ranges := facts.SetServices
 	if a, ok := addresses.(interface{ SetRanges([]netip.Prefix) }); ok { // of Linux
-		ranges = a.SetRanges
+		ranges = func(list []netip.Prefix) {
+			facts.SetServices(list)
+			a.SetRanges(list)
+		}
 	}
 	sys := newSystem()
 	if s.backEnd == byHNS {
@@ -223,14 +248,14 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
 		Client:  client,
 		Backend: func(h kubeproxy.Host) proxy.Backend { return s.newBackEnd(h, sys, addresses) },
-		Routes: routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop, Tunnel4: s.windows}},
-			routes.Parts{Table: table, Clock: clock.RealClock{}, Problem: func(p routes.Problem) {
-				events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
-			}, Here: s.tellKubelet}),
-		Hints:  hints,
-		Ranges: ranges,
-		Events: events,
-		Clock:  clock.RealClock{},
+		Routes: s.newRoutes(table, facts, func(p routes.Problem) {
+			events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
+		}, apiServers(config.Host)),
+		Hints:      hints,
+		Ranges:     ranges,
+		APIServers: facts.SetAPIServers,
+		Events:     events,
+		Clock:      clock.RealClock{},
 	})
 	if err != nil {
 		return err

@@ -62,7 +62,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.proxyMode, "proxy-mode", "", "userspace: connections are relayed by this program, on every system; kernelspace: by HNS load balancers of Windows (default: userspace, on Windows with --network-mode=overlay kernelspace)")
 	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`who` relays in userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
 	fs.StringSliceVar(&o.nodePortAddresses, "nodeport-addresses", nil, "`ranges` of this host's addresses that serve node ports; primary: those of the Node (default: all)")
-	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods, or two of both families with a comma between")
+	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods, or two of both families with a comma between: no route is written to a range outside of it")
 	fs.DurationVar(&o.udpTimeout, "udp-timeout", 2*time.Minute, "how long a UDP session may be silent; single questions and answers live 10s at most")
 	fs.DurationVar(&o.resync, "iptables-sync-period", 30*time.Second, "how often the whole host is compared with what it should be")
 	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "as of the kubelet. host-gateway: keep routes to the other nodes' pods; overlay: keep the tunnels to them; upstream, external, cni: nothing; beside kubelets with cni, whose plugin knows only its own node, host-gateway")

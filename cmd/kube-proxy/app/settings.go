@@ -31,6 +31,7 @@ type settings struct {
 	windows          bool
 	mode             routes.Mode
 	nextHop          routes.NextHop
+	clusterCIDRs     []netip.Prefix
 }
 
 // settings checks every flag. The first mistake is the error; nothing is touched.
@@ -95,9 +96,11 @@ func (o *options) setRanges(s *settings) error {
 	o.setHNS(s)
 	if o.clusterCIDR != "" {
 		for text := range strings.SplitSeq(o.clusterCIDR, ",") {
-			if _, err := netip.ParsePrefix(text); err != nil {
+			prefix, err := netip.ParsePrefix(text)
+			if err != nil {
 				return fmt.Errorf("--cluster-cidr=%s: want a range such as 10.244.0.0/16", text)
 			}
+			s.clusterCIDRs = append(s.clusterCIDRs, prefix.Masked())
 		}
 	}
 	for _, text := range o.nodePortAddresses {

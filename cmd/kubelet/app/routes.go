@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,7 @@ import (
 // routesOptions are the flags of `kubelet network routes`.
 type routesOptions struct {
 	kubeconfig, node, form, nextHop, link string
-	files                                 []string
+	files, clusterCIDRs                   []string
 }
 
 // newRoutesCommand makes `kubelet network routes`.
@@ -43,6 +44,7 @@ func newRoutesCommand(stdin io.Reader, out io.Writer) *cobra.Command {
 	fs.StringSliceVarP(&o.files, "filename", "f", nil, "`file` with Nodes, - for standard input")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the API server's address and credentials that may list Nodes")
 	fs.StringVar(&o.node, "node", "", "`name` of the Node for which the routes are; empty: a router, which has no pods")
+	fs.StringSliceVar(&o.clusterCIDRs, "cluster-cidr", nil, "`ranges` of all pods: what is outside of them gets no route; empty: they are learnt from the Nodes")
 	fs.StringVar(&o.form, "form", "all", "ip-route: for Linux; route-add: for Windows; generic: columns; all of them")
 	fs.StringVar(&o.nextHop, "route-next-hop", "node", "node: the other node's address; pod-gateway: the first address of its pods' range")
 	fs.StringVar(&o.link, "interface", "", "`name` (Linux) or index (Windows) of the interface towards the nodes, for pod-gateway")
@@ -71,7 +73,15 @@ func (o *routesOptions) print(out io.Writer, nodes []*v1.Node) error {
 		}
 		forms = []routes.Form{form}
 	}
-	state, problems := routes.Plan(routes.HostGateway, o.node, nodes, routes.Options{NextHop: hop})
+	opts := routes.Options{NextHop: hop}
+	for _, text := range o.clusterCIDRs {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("--cluster-cidr=%s: want a range such as 10.244.0.0/16", text)
+		}
+		opts.Known.ClusterCIDRs = append(opts.Known.ClusterCIDRs, prefix.Masked())
+	}
+	state, problems := routes.Plan(routes.HostGateway, o.node, nodes, opts)
 	var b bytes.Buffer
 	for i, form := range forms {
 		if len(forms) > 1 {
