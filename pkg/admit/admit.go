@@ -8,9 +8,11 @@
 package admit
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
@@ -38,7 +40,7 @@ const (
 	ReasonUnexpected      = "UnexpectedAdmissionError"
 )
 
-// Config is what the node offers. The functions are called at each Admit; all but FreshNode must not block.
+// Config is what the node offers. The functions are called at each Admit and must not block, FreshNode excepted.
 type Config struct {
 	NodeName string
 	OS, Arch string // as in pod.Platform
@@ -48,9 +50,9 @@ type Config struct {
 	Allocatable func() v1.ResourceList
 	// Node is this node's object as last seen, for labels, taints and features; nil before it is known, and then those are not checked.
 	Node func() *v1.Node
-	// FreshNode asks the API server. It is called when nothing but labels keep a pod out, since they may be newer than what Node saw
-	// and the pod would be lost. May be nil; may return nil.
-	FreshNode func() *v1.Node
+	// FreshNode asks the API server. It is called by another goroutine when nothing but labels keep a pod out, since they may be newer than what
+	// Node saw and the pod would be lost. May be nil; may return nil.
+	FreshNode func(ctx context.Context) *v1.Node
 	// Sysctls are those that pods may set, and AppArmor says whether this host has it. Neither means anything on Windows.
 	Sysctls  Sysctls
 	AppArmor bool
@@ -79,6 +81,9 @@ type Admitter struct {
 	pods   map[types.UID]holding
 	used   amounts
 	shared atomic.Pointer[v1.ResourceList] // what Allocated shows
+
+	mu    sync.Mutex
+	fresh map[types.UID]*v1.Node // what FreshNode said for a pod that is to be admitted again
 }
 
 var _ pod.Admitter = (*Admitter)(nil)
@@ -99,12 +104,13 @@ type amounts map[v1.ResourceName]int64
 
 // New makes an Admitter that holds nothing.
 func New(cfg Config) *Admitter {
-	a := &Admitter{cfg: cfg, pods: map[types.UID]holding{}, used: amounts{}}
+	a := &Admitter{cfg: cfg, pods: map[types.UID]holding{}, used: amounts{}, fresh: map[types.UID]*v1.Node{}}
 	a.publish()
 	return a
 }
 
-// Admit takes p in or says why not. A pod that is in already is weighed anew, without what it holds; refused, it keeps that.
+// Admit takes p in or says why not. A pod that is in already is weighed again, without what it holds; refused, it keeps that. Where it would
+// have to wait for the API server, the Rejection says what to Ask before.
 func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 	if r := a.checkHost(p); r != nil {
 		return r
@@ -113,7 +119,13 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 	missing := a.shortages(p.UID, want.requests, false)
 	misfit := a.misfit(p, want, a.cfg.Node())
 	if misfit != nil && misfit.Reason == ReasonNodeAffinity && len(missing) == 0 && a.cfg.FreshNode != nil {
-		if node := a.cfg.FreshNode(); node != nil {
+		node, asked := a.answer(p.UID)
+		if !asked {
+			question := pod.Question(func(ctx context.Context) { a.ask(ctx, p.UID) })
+			misfit.Ask = &question
+			return misfit
+		}
+		if node != nil {
 			misfit = a.misfit(p, want, node)
 		}
 	}
@@ -131,6 +143,26 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 	}
 	a.hold(p.UID, want)
 	return nil
+}
+
+// ask finds out what our Node is now, for one pod.
+func (a *Admitter) ask(ctx context.Context, uid types.UID) {
+	var node *v1.Node
+	defer func() { // also where it panics: nobody knows then
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.fresh[uid] = node
+	}()
+	node = a.cfg.FreshNode(ctx)
+}
+
+// answer takes what was found out for a pod; ok false: nobody asked.
+func (a *Admitter) answer(uid types.UID) (node *v1.Node, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	node, ok = a.fresh[uid]
+	delete(a.fresh, uid)
+	return node, ok
 }
 
 // Adopt takes p in whatever it asks for: it runs already.
@@ -166,6 +198,7 @@ func (a *Admitter) Resize(p *v1.Pod) *pod.Rejection {
 
 // Release gives back what a pod held. One that holds nothing is no error.
 func (a *Admitter) Release(uid types.UID) {
+	a.answer(uid)
 	held, ok := a.pods[uid]
 	if !ok {
 		return

@@ -1,6 +1,7 @@
 package admit
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -210,17 +211,17 @@ func TestAdmit(t *testing.T) {
 		{
 			name: "labels newer than the watch", pod: newPod("p", selector("gpu", "yes")),
 			config: []func(*Config){func(c *Config) {
-				c.FreshNode = func() *v1.Node { n := testNode(); n.Labels["gpu"] = "yes"; return n }
+				c.FreshNode = func(context.Context) *v1.Node { n := testNode(); n.Labels["gpu"] = "yes"; return n }
 			}},
 		},
 		{
 			name: "labels asked for in vain", pod: newPod("p", selector("gpu", "yes")), want: affine,
-			config: []func(*Config){func(c *Config) { c.FreshNode = func() *v1.Node { return nil } }},
+			config: []func(*Config){func(c *Config) { c.FreshNode = func(context.Context) *v1.Node { return nil } }},
 		},
 		{
 			name: "labels are not asked for when resources lack", pod: newPod("p", selector("gpu", "yes"), requests("cpu", "3")),
 			want:   "OutOfcpu: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000",
-			config: []func(*Config){func(c *Config) { c.FreshNode = func() *v1.Node { panic("asked") } }},
+			config: []func(*Config){func(c *Config) { c.FreshNode = func(context.Context) *v1.Node { panic("asked") } }},
 		},
 		{name: "this node", pod: newPod("p", func(p *v1.Pod) { p.Spec.NodeName = "node-a" })},
 		{
@@ -265,7 +266,12 @@ func TestAdmit(t *testing.T) {
 				a.Adopt(p)
 			}
 			got := ""
-			if r := a.Admit(test.pod); r != nil {
+			r := a.Admit(test.pod)
+			if r != nil && r.Ask != nil {
+				(*r.Ask)(t.Context())
+				r = a.Admit(test.pod)
+			}
+			if r != nil {
 				got = r.Reason + ": " + r.Message
 			}
 			if got != test.want {
@@ -366,4 +372,32 @@ func TestAllocatedFromOtherGoroutines(t *testing.T) {
 		a.Release("uid-p")
 	}
 	<-done
+}
+
+// TestAdmitDoesNotAsk: Admit never asks the API server itself. What was asked counts once, also where asking fails, and not for a pod that has gone.
+func TestAdmitDoesNotAsk(t *testing.T) {
+	asked := 0
+	a := New(Config{NodeName: "node-a", OS: "linux", MaxPods: 10, Allocatable: func() v1.ResourceList { return list("cpu", "2") }, Node: testNode,
+		FreshNode: func(context.Context) *v1.Node { asked++; panic("the API server is away") }})
+	p := newPod("p", selector("gpu", "yes"))
+	for range 2 {
+		no := a.Admit(p)
+		if no == nil || no.Ask == nil || asked != 0 {
+			t.Fatalf("%+v, asked %d times", no, asked)
+		}
+	}
+	func() {
+		defer func() { _ = recover() }()
+		(*a.Admit(p).Ask)(t.Context())
+	}()
+	if no := a.Admit(p); no == nil || no.Ask != nil || no.Reason != ReasonNodeAffinity || asked != 1 {
+		t.Errorf("after asking in vain: %+v", no)
+	}
+	if no := a.Admit(p); no == nil || no.Ask == nil {
+		t.Errorf("the next time: %+v", no)
+	}
+	a.fresh[p.UID] = testNode()
+	if a.Release(p.UID); len(a.fresh) > 0 {
+		t.Errorf("kept for a pod that has gone: %v", a.fresh)
+	}
 }

@@ -143,7 +143,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	admitter := admit.New(admit.Config{
 		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
 		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: k.allocatable, Preempted: cfg.Counters.Preempted,
-		Node: k.objects.Node, FreshNode: func() *v1.Node { return freshNode(client, cfg.NodeName) }, Reserved: reservedPorts(cfg),
+		Node: k.objects.Node, FreshNode: func(ctx context.Context) *v1.Node { return freshNode(ctx, client, cfg.NodeName) }, Reserved: reservedPorts(cfg),
 	})
 	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
 	cfg.Resolver.RecursiveReadOnly, cfg.Resolver.AppArmorLoaded = k.engine.RecursiveReadOnly, host.AppArmorProfile
@@ -197,8 +197,8 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 }
 
 // freshNode asks the API server for our Node; nil where it does not answer in time.
-func freshNode(client kubernetes.Interface, name string) *v1.Node {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+func freshNode(ctx context.Context, client kubernetes.Interface, name string) *v1.Node {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	fresh, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

@@ -68,7 +68,7 @@ func (w *world) begin() {
 		Capacity: func() v1.ResourceList { return v1.ResourceList{} },
 	}, pod.ResolverParts{Images: podtest.Images{}, Volumes: w.disk, Network: podtest.Network{}, Objects: w.api, Recorder: events, Clock: clock.RealClock{}})
 	former := w.admitter
-	w.admitter = &podtest.Admitter{Log: w.log, Max: former.Max}
+	w.admitter = &podtest.Admitter{Log: w.log, Max: former.Max, Ask: former.Ask}
 	w.admitter.MaxCPU.Store(former.MaxCPU.Load())
 	parts := pod.Parts{
 		Source: w.api, Runtime: w.engine, Resolver: resolver, Volumes: w.disk, Objects: w.api, Status: w.api, Admitter: w.admitter,

@@ -94,7 +94,8 @@ type Manager struct {
 
 	// What follows belongs to the loop.
 	ctx       context.Context
-	held      map[types.UID]Desired // pods that wait for a predecessor of the same name, their former self, or victims to end
+	held      map[types.UID]Desired // pods that wait for a predecessor of the same name, their former self, or victims to end, or for what the Admitter asks
+	asking    map[types.UID]bool    // for them the Admitter asks
 	strays    map[types.UID]*v1.Pod
 	granted   map[types.UID]allocation // of all pods with a worker that were let in
 	resizes   map[types.UID]resizing
@@ -107,7 +108,7 @@ func New(cfg Config, parts Parts) *Manager {
 	if cfg.Resync == 0 {
 		cfg.Resync = 60 * time.Second
 	}
-	return &Manager{cfg: cfg, parts: parts, inbox: newInbox(), workers: map[types.UID]*worker{}, held: map[types.UID]Desired{}, strays: map[types.UID]*v1.Pod{},
+	return &Manager{cfg: cfg, parts: parts, inbox: newInbox(), workers: map[types.UID]*worker{}, held: map[types.UID]Desired{}, asking: map[types.UID]bool{}, strays: map[types.UID]*v1.Pod{},
 		granted: map[types.UID]allocation{}, resizes: map[types.UID]resizing{}}
 }
 
@@ -254,9 +255,7 @@ func (m *Manager) want(d Desired, known bool) {
 	if w.know.Phase == Syncing {
 		if known || d.Pod.Status.Phase == v1.PodRunning { // it was let in before
 			m.parts.Admitter.Adopt(d.Pod)
-		} else if no := m.parts.Admitter.Admit(d.Pod); no != nil && no.Preemption != nil {
-			m.held[uid] = d
-			m.preempt(d.Pod, no.Preemption.Victims)
+		} else if no, wait := m.admit(d); wait {
 			return
 		} else if no != nil {
 			klog.V(1).InfoS("Pod is not admitted", "pod", klog.KObj(d.Pod), "reason", no.Reason, "message", no.Message)

@@ -1,6 +1,7 @@
 package pod_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -116,4 +117,51 @@ nothing to do
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
+}
+
+// TestAskHoldsUpNobody: while the Admitter asks the API server about one pod, another that came later starts; the first follows when there is an
+// answer, and one that was removed meanwhile does not.
+func TestAskHoldsUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(linux)
+		answer := make(chan struct{})
+		w.admitter.Ask = func(name string) pod.Question {
+			if name == "web" {
+				return nil
+			}
+			return func(ctx context.Context) {
+				select {
+				case <-answer:
+				case <-ctx.Done():
+				}
+			}
+		}
+		w.begin()
+		defer w.kill()
+		one := func(name string) *v1.Pod {
+			return parsePod(t, []byte("metadata: {name: "+name+"}\nspec: {containers: [{name: a, image: \"a:1\"}]}"))
+		}
+		w.api.Create(one("slow"))
+		w.api.Create(one("gone"))
+		synctest.Wait()
+		w.api.Create(one("web"))
+		synctest.Wait()
+		time.Sleep(3 * time.Second)
+		if got := strings.Join(w.engine.Running(), " "); got != "web.a.0 web.sandbox.0" {
+			t.Errorf("while asking: %s", got)
+		}
+		if err := w.manager.Ready(); err != nil {
+			t.Error(err)
+		}
+		if err := w.api.Remove("gone", 0); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		close(answer)
+		time.Sleep(3 * time.Second)
+		if got := strings.Join(w.engine.Running(), " "); got != "slow.a.0 slow.sandbox.0 web.a.0 web.sandbox.0" {
+			t.Errorf("after the answer: %s", got)
+		}
+		w.check(t)
+	})
 }

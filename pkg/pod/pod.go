@@ -426,7 +426,12 @@ type Rejection struct {
 	Disruption string
 	// Preemption says that the pod is not refused: others end to make room for it. It is to be admitted again when one was released.
 	Preemption *Preemption
+	// Ask says that the pod is not refused yet: it is to be admitted again when that has returned.
+	Ask *Question
 }
+
+// Question finds out what an Admitter has to know. It may block, and is called by another goroutine than the Admitter's.
+type Question func(ctx context.Context)
 
 // Preemption is who has to end from now on. Nobody: others are ending already.
 type Preemption struct{ Victims []types.UID }

@@ -151,12 +151,24 @@ func (i Images) Pull(ctx context.Context, name string, creds []pod.Credential) (
 type Admitter struct {
 	Log    *Log
 	Max    int
-	MaxCPU atomic.Int64       // may be changed at any time
-	in     map[types.UID]bool // false: it was told to make room
+	MaxCPU atomic.Int64 // may be changed at any time
+	// Ask says what has to be asked before a pod of that name is let in; nil: nothing.
+	Ask   func(name string) pod.Question
+	in    map[types.UID]bool // false: it was told to make room
+	asked map[types.UID]bool
 }
 
 // Admit implements pod.Admitter.
 func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
+	if a.Ask != nil && !a.asked[p.UID] {
+		if ask := a.Ask(p.Name); ask != nil {
+			if a.asked == nil {
+				a.asked = map[types.UID]bool{}
+			}
+			a.asked[p.UID] = true
+			return &pod.Rejection{Reason: "NodeAffinity", Ask: &ask}
+		}
+	}
 	if a.in == nil {
 		a.in = map[types.UID]bool{}
 	}

@@ -1,0 +1,48 @@
+package pod
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// admit asks whether a pod may start. wait: it is held until others have ended, or until the Admitter knows what it has to find out first; the other
+// pods do not wait for that.
+func (m *Manager) admit(d Desired) (no *Rejection, wait bool) {
+	uid := d.Pod.UID
+	if m.asking[uid] {
+		m.held[uid] = d
+		return nil, true
+	}
+	no = m.parts.Admitter.Admit(d.Pod)
+	switch {
+	case no == nil:
+		return nil, false
+	case no.Preemption != nil:
+		m.held[uid] = d
+		m.preempt(d.Pod, no.Preemption.Victims)
+	case no.Ask != nil:
+		m.held[uid], m.asking[uid] = d, true
+		m.crew.do(m.ctx, func(ctx context.Context) error {
+			(*no.Ask)(ctx)
+			return nil
+		}, func(error) { m.inbox.put(func() { m.asked(uid) }) })
+	default:
+		return no, false
+	}
+	return no, true
+}
+
+// asked admits a pod again for which the Admitter has asked.
+func (m *Manager) asked(uid types.UID) {
+	delete(m.asking, uid)
+	d, waits := m.held[uid]
+	switch {
+	case m.ctx.Err() != nil:
+	case !waits && m.workers[uid] == nil: // it was removed meanwhile
+		m.parts.Admitter.Release(uid)
+	case waits && m.workers[uid] == nil && !m.predecessor(d.Pod):
+		delete(m.held, uid)
+		m.want(d, false)
+	}
+}
