@@ -35,6 +35,7 @@ type Config struct {
 	StateDir string   // ours: records, and what libcni keeps
 	// Patience is how long one call of a network's plugins may take; 0: a minute.
 	Patience time.Duration
+	Proc     string // where processes are told of; "": /proc
 }
 
 // Interface is the name of a pod's own network interface.
@@ -55,7 +56,7 @@ type Plugins struct {
 
 // New reads the records of former runs, ends what a killed agent has left running for them, and returns a Plugins without a network.
 func New(cfg Config) (*Plugins, error) {
-	cfg.Patience = cmp.Or(cfg.Patience, time.Minute)
+	cfg.Patience, cfg.Proc = cmp.Or(cfg.Patience, time.Minute), cmp.Or(cfg.Proc, "/proc")
 	p := &Plugins{cfg: cfg, lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(cfg.StateDir, "cache"), &runner{})}
 	var err error
 	if p.records, err = readRecords(p.recordDir()); err != nil {
@@ -172,7 +173,7 @@ func (p *Plugins) Add(ctx context.Context, a Attachment) ([]netip.Addr, error) {
 			return nil, err
 		}
 	}
-	a.Network, a.List = list.Name, list.Bytes
+	a.Network, a.List, a.Origin = list.Name, list.Bytes, p.origin(a.Netns)
 	if err := p.keep(a); err != nil {
 		return nil, err
 	}
@@ -194,8 +195,8 @@ func (p *Plugins) Add(ctx context.Context, a Attachment) ([]netip.Addr, error) {
 	return nil, errors.Join(err, p.Del(ctx, a.ContainerID, a.Netns))
 }
 
-// Del has the plugins take back what they gave to a container; netns is its namespace, "" when that is gone. Nothing known of it is no
-// error. What was attached to the namespace of another container is only forgotten: the plugins would take it from that one.
+// Del has the plugins take back what they gave to a container; netns is its namespace, "" when that is gone. One whose process has ended and whose
+// PID another has by now counts as gone: the plugins would take down the network of another pod. Nothing known of the container is no error. What was attached to the namespace of another container is only forgotten: the plugins would take it from that one.
 func (p *Plugins) Del(ctx context.Context, id, netns string) error {
 	p.mu.Lock()
 	a, known := p.records[id]
@@ -208,7 +209,9 @@ func (p *Plugins) Del(ctx context.Context, id, netns string) error {
 		if err != nil {
 			return fmt.Errorf("cannot read how container %s was attached: %w", id, err)
 		}
-		if err := p.call(ctx, func(ctx context.Context) error { return p.lib.DelNetworkList(ctx, list, a.runtimeConf(netns)) }); err != nil {
+		if err := p.call(ctx, func(ctx context.Context) error {
+			return p.lib.DelNetworkList(ctx, list, a.runtimeConf(p.still(a, netns)))
+		}); err != nil {
 			return fmt.Errorf("cannot detach from the CNI network %q: %w", a.Network, err)
 		}
 	}

@@ -90,6 +90,9 @@ func play(verb string) error {
 		file.Close()
 		return answer(in, netns)
 	case "DEL":
+		if err := os.WriteFile(lease+".netns", []byte(netns), 0o644); err != nil { // for who wants to know
+			return err
+		}
 		if err := os.Remove(lease); err != nil && !os.IsNotExist(err) {
 			return err
 		}

@@ -29,6 +29,7 @@ type Attachment struct {
 	// Borrowed says that Netns is the namespace of another container, which has an Attachment of its own.
 	Borrowed bool
 
+	Origin    string          `json:",omitempty"` // of Netns, where that is by a process
 	Network   string          // the name of
 	List      json.RawMessage // and this configuration
 	Addresses []netip.Addr
