@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -25,6 +26,13 @@ type Firewall struct {
 func NewFirewall(run command.Runner, sysctl string) *Firewall {
 	return &Firewall{run: run, sysctl: sysctl}
 }
+
+// iptables-restore waits up to 5 s for others that write rules; more than filterPatience is a hung one, which holds up the node's network once in
+// filterPause.
+const (
+	filterPatience = 15 * time.Second
+	filterPause    = 30 * time.Second
+)
 
 const (
 	forwardChain = "WINKUBE-FORWARD"

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/winkube/winkube/pkg/command"
 )
@@ -217,4 +220,31 @@ func TestFirewallMissing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cannot switch on forwarding (sysctl net.ipv4.ip_forward)") {
 		t.Errorf("%v", err)
 	}
+}
+
+// hung is a host whose programs block until their context ends.
+type hung struct{ runs int }
+
+func (h *hung) Run(ctx context.Context, _ []byte, _ string, _ ...string) ([]byte, error) {
+	h.runs++
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// TestFirewallHangs: an iptables that does not end holds the network up once, not at each look.
+func TestFirewallHangs(t *testing.T) {
+	dir := sysctls(t)
+	synctest.Test(t, func(t *testing.T) {
+		programs := &hung{}
+		f := NewFirewall(command.Patient(programs, filterPatience, filterPause), dir)
+		begin := time.Now()
+		for range 10 {
+			if err := f.Apply(t.Context(), rules(t, "10.244.1.0/24")); !errors.Is(err, command.ErrHung) {
+				t.Fatalf("%v", err)
+			}
+		}
+		if took := time.Since(begin); took > 2*filterPatience || programs.runs > 2 { // one of each family
+			t.Errorf("10 looks took %s, %d programs were run", took, programs.runs)
+		}
+	})
 }

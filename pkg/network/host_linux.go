@@ -29,7 +29,7 @@ type linuxHost struct {
 
 // NewHost returns this host.
 func NewHost() Host {
-	return &linuxHost{firewall: NewFirewall(command.New(), "/proc/sys"), macs: map[string]net.HardwareAddr{}, foreign: map[int]bool{}}
+	return &linuxHost{firewall: NewFirewall(command.Patient(command.New(), filterPatience, filterPause), "/proc/sys"), macs: map[string]net.HardwareAddr{}, foreign: map[int]bool{}}
 }
 
 // Prepare implements Host: the engine makes all of its network.

@@ -42,7 +42,7 @@ type netlinkAddresses struct {
 
 // NewAddresses returns the Addresses of an interface, which must exist; "" is a dummy interface of our own, OwnInterface.
 func NewAddresses(name string) (Addresses, error) {
-	a := &netlinkAddresses{name: name, guard: newGuard(command.New()), routes: localRanges{look: true, said: map[netip.Prefix]string{}},
+	a := &netlinkAddresses{name: name, guard: newGuard(command.Patient(command.New(), nftPatience, nftPause)), routes: localRanges{look: true, said: map[netip.Prefix]string{}},
 		ours: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}}
 	if name == "" || name == OwnInterface {
 		a.name, a.own = OwnInterface, true

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -20,6 +21,12 @@ import (
 
 // guardTable is the nftables table of ours.
 const guardTable = "winkube-proxy"
+
+// The relay waits for nft: a hung one may hold that up, and what it serves, for nftPatience once in nftPause.
+const (
+	nftPatience = 5 * time.Second
+	nftPause    = 30 * time.Second
+)
 
 // errNoGuard says that this host cannot keep its programs from answering at service addresses.
 var errNoGuard = errors.New("nftables cannot look up sockets here")
@@ -58,7 +65,7 @@ func (g *guard) set(ctx context.Context, ranges []netip.Prefix, single []netip.A
 	}
 	if err != nil {
 		g.written = 0 // write everything the next time
-		if !g.works {
+		if !g.works && !errors.Is(err, command.ErrHung) {
 			g.useless = true
 			klog.InfoS("Programs that listen on all addresses of this host are reached at service addresses too: nftables cannot prevent it here", "reason", err)
 			return errNoGuard

@@ -1,0 +1,104 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ErrHung says that a program did not end in time, or that it is not run because it did not a moment ago.
+var ErrHung = errors.New("it did not end in time")
+
+// patient is a Runner that waits for each program only so long.
+type patient struct {
+	run             Runner
+	patience, pause time.Duration
+
+	mu   sync.Mutex
+	hung map[string]*hung // by program
+}
+
+// hung is a program that did not end in time.
+type hung struct {
+	ended bool      // by now: a program in the kernel's hands may outlive its end
+	until time.Time // it is not run again before
+}
+
+// Patient returns a Runner by which no program holds up its caller for longer than patience: it is killed, and left alone where that does not end it.
+// Such a program is not run again before it has ended and pause has passed; until then every call fails at once. These errors wrap ErrHung.
+func Patient(run Runner, patience, pause time.Duration) Runner {
+	return &patient{run: run, patience: patience, pause: pause, hung: map[string]*hung{}}
+}
+
+// Run implements Runner.
+func (p *patient) Run(ctx context.Context, stdin []byte, name string, args ...string) ([]byte, error) {
+	if err := p.refuse(name); err != nil {
+		return nil, failed(name, args, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.patience, fmt.Errorf("%w of %s", ErrHung, p.patience))
+	type result struct {
+		stdout []byte
+		err    error
+	}
+	done, left := make(chan result, 1), &hung{}
+	go func() {
+		defer cancel()
+		stdout, err := p.run.Run(ctx, stdin, name, args...)
+		done <- result{stdout, err}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		left.ended = true
+	}()
+	select {
+	case r := <-done:
+		if !errors.Is(r.err, ErrHung) {
+			return r.stdout, r.err
+		}
+		return r.stdout, p.blame(name, left, r.err)
+	case <-ctx.Done():
+	}
+	// It has a moment to tell how it ended.
+	timer := time.NewTimer(waitDelay)
+	defer timer.Stop()
+	err := failed(name, args, context.Cause(ctx))
+	select {
+	case r := <-done:
+		if r.err == nil {
+			return r.stdout, nil
+		}
+		err = r.err
+	case <-timer.C:
+	}
+	if errors.Is(context.Cause(ctx), ErrHung) {
+		return nil, p.blame(name, left, err)
+	}
+	return nil, err
+}
+
+func (p *patient) blame(name string, left *hung, err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left.until = time.Now().Add(p.pause)
+	p.hung[name] = left
+	return err
+}
+
+// refuse says why a program is not run now; nil: it is.
+func (p *patient) refuse(name string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.hung[name]
+	if h == nil {
+		return nil
+	}
+	if wait := time.Until(h.until); wait > 0 {
+		return fmt.Errorf("%w before and is run again in %s", ErrHung, wait.Round(time.Second))
+	}
+	if !h.ended {
+		return fmt.Errorf("%w before and has not ended yet", ErrHung)
+	}
+	delete(p.hung, name)
+	return nil
+}

@@ -1,0 +1,97 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// stuck is a Runner whose programs end with their context, or not even then.
+type stuck struct {
+	runs  int
+	well  bool
+	stays chan struct{} // nil: a program ends when it is killed
+}
+
+func (s *stuck) Run(ctx context.Context, _ []byte, name string, args ...string) ([]byte, error) {
+	if s.runs++; s.well {
+		return []byte("ok"), nil
+	}
+	<-ctx.Done()
+	if s.stays != nil {
+		<-s.stays
+	}
+	return nil, failed(name, args, context.Cause(ctx))
+}
+
+// TestPatient: a program that hangs costs its caller the patience once; others of another name run; it is tried again after the pause.
+func TestPatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stuck{}
+		p := Patient(s, 5*time.Second, time.Minute)
+		begin := time.Now()
+		_, err := p.Run(t.Context(), nil, "nft", "-f", "-")
+		if !errors.Is(err, ErrHung) || !strings.Contains(err.Error(), `"nft -f -"`) || time.Since(begin) != 5*time.Second {
+			t.Errorf("after %s: %v", time.Since(begin), err)
+		}
+		begin = time.Now()
+		for range 100 {
+			if _, err := p.Run(t.Context(), nil, "nft", "-f", "-"); !errors.Is(err, ErrHung) {
+				t.Errorf("again: %v", err)
+			}
+		}
+		if s.runs != 1 || time.Since(begin) != 0 {
+			t.Errorf("run %d times within %s", s.runs, time.Since(begin))
+		}
+		s.well = true
+		if out, err := p.Run(t.Context(), nil, "iptables-save"); err != nil || string(out) != "ok" {
+			t.Errorf("another program: %q, %v", out, err)
+		}
+		time.Sleep(time.Minute)
+		if out, err := p.Run(t.Context(), nil, "nft", "-f", "-"); err != nil || string(out) != "ok" {
+			t.Errorf("after the pause: %q, %v", out, err)
+		}
+	})
+}
+
+// TestPatientWithTheUndead: a program that does not end when it is killed holds up nobody either, and has no second beside it.
+func TestPatientWithTheUndead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stuck{stays: make(chan struct{})}
+		p := Patient(s, 5*time.Second, time.Minute)
+		begin := time.Now()
+		if _, err := p.Run(t.Context(), nil, "nft"); !errors.Is(err, ErrHung) || time.Since(begin) != 5*time.Second+waitDelay {
+			t.Errorf("after %s: %v", time.Since(begin), err)
+		}
+		time.Sleep(time.Hour)
+		if _, err := p.Run(t.Context(), nil, "nft"); !errors.Is(err, ErrHung) || s.runs != 1 {
+			t.Errorf("beside the first: %v, %d runs", err, s.runs)
+		}
+		close(s.stays)
+		synctest.Wait()
+		s.well = true
+		if _, err := p.Run(t.Context(), nil, "nft"); err != nil {
+			t.Errorf("after its end: %v", err)
+		}
+	})
+}
+
+// TestPatientWithItsCaller: who gives up himself blames no program.
+func TestPatientWithItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stuck{}
+		p := Patient(s, 5*time.Second, time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := p.Run(ctx, nil, "nft"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrHung) {
+			t.Errorf("%v", err)
+		}
+		s.well = true
+		if _, err := p.Run(t.Context(), nil, "nft"); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
+}
