@@ -144,7 +144,6 @@ func (p *planner) learnLength(f *family, four bool) {
 }
 
 func (p *planner) learnBlocks(f *family, four bool) {
-	f.blocks = map[ord]block{}
 	var b block // the last, which is usually the next too
 	var oldest *asker
 	root := p.own // whose range is believed in any case, unless the oldest Node is older
@@ -241,7 +240,6 @@ func (p *planner) crowd() {
 	for i := range p.claims {
 		lengths[at(p.claims[i].dst.Addr().Is4())][p.claims[i].dst.Bits()] = true
 	}
-	p.crowded = map[netip.Prefix]crowd{}
 	for family := range lengths {
 		for length, there := range lengths[family] {
 			if there {

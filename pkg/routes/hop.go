@@ -60,7 +60,7 @@ func (p *planner) holder(addr netip.Addr) string {
 		return p.around.node
 	}
 	node, narrowest := "", 0
-	for length := range p.lengths {
+	for _, length := range p.lengths {
 		if in, err := addr.Prefix(length); err == nil {
 			narrowest = max(narrowest, length)
 			if other := p.taken[in]; other != "" {

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -163,12 +164,14 @@ func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Prob
 	if mode != HostGateway && mode != Overlay {
 		return State{}, nil
 	}
-	p := planner{self: self, opts: opts, overlay: mode == Overlay, taken: make(map[netip.Prefix]string, len(nodes)), lengths: map[int]bool{},
-		hops: make(map[netip.Addr]*claim, len(nodes)), claims: make([]claim, 0, len(nodes))}
+	p := planners.Get().(*planner)
+	defer planners.Put(p)
+	p.reset(self, mode == Overlay, opts)
 	p.state.Routes = make([]Route, 0, len(nodes))
 	if p.overlay {
-		p.state.Peers, p.ends = make([]Peer, 0, len(nodes)), make(map[tunnelEnd]*claim, len(nodes))
+		p.state.Peers = make([]Peer, 0, len(nodes))
 	}
+	defer p.forget()
 	p.read(nodes)
 	p.learn()
 	for i := range p.claims {
@@ -196,19 +199,46 @@ type planner struct {
 	overlay  bool
 	askers   []asker // this node first, then the older before the younger
 	claims   []claim // in the same order
+	addrs    []netip.Addr
 	learnt   [2]family
 	crowded  map[netip.Prefix]crowd
 	labelled bool // some Node says that it is of the control plane
 	state    State
 	problems []Problem
 	taken    map[netip.Prefix]string // pod CIDR -> node
-	lengths  map[int]bool            // of the taken ones, in bits
+	lengths  []int                   // of the taken ones, in bits
 	hops     map[netip.Addr]*claim   // by next hop or tunnel's end
 	around   struct {                // the last answer of holder
 		prefix netip.Prefix
 		node   string
 	}
 	ends map[tunnelEnd]*claim
+}
+
+// planners are kept for their memory: each change of one node plans for all.
+var planners = sync.Pool{New: func() any {
+	return &planner{taken: map[netip.Prefix]string{}, hops: map[netip.Addr]*claim{}, ends: map[tunnelEnd]*claim{}, crowded: map[netip.Prefix]crowd{},
+		learnt: [2]family{{blocks: map[ord]block{}}, {blocks: map[ord]block{}}}}
+}}
+
+// reset makes a planner new but for its memory.
+func (p *planner) reset(self string, overlay bool, opts Options) {
+	*p = planner{self: self, overlay: overlay, opts: opts, askers: p.askers[:0], claims: p.claims[:0], addrs: p.addrs[:0], lengths: p.lengths[:0],
+		taken: p.taken, hops: p.hops, ends: p.ends, crowded: p.crowded, learnt: [2]family{{blocks: p.learnt[0].blocks}, {blocks: p.learnt[1].blocks}}}
+}
+
+// forget lets go of what was planned from.
+func (p *planner) forget() {
+	clear(p.askers)
+	clear(p.claims)
+	clear(p.taken)
+	clear(p.hops)
+	clear(p.ends)
+	clear(p.crowded)
+	for i := range p.learnt {
+		clear(p.learnt[i].blocks)
+	}
+	p.state, p.problems, p.own, p.opts = State{}, nil, nil, Options{}
 }
 
 // asker is a Node and what of it is read more than once.
@@ -241,12 +271,10 @@ type tunnelEnd struct {
 
 // read parses the nodes: this one first, then the older before the younger.
 func (p *planner) read(nodes []*v1.Node) {
-	p.askers = make([]asker, len(nodes))
-	addrs := make([]netip.Addr, 0, len(nodes))
-	for i, n := range nodes {
-		from := len(addrs)
-		addrs = internalIPs(addrs, n)
-		p.askers[i] = asker{node: n, since: n.CreationTimestamp.Unix(), addrs: addrs[from:len(addrs):len(addrs)], own: n.Name == p.self}
+	for _, n := range nodes {
+		from := len(p.addrs)
+		p.addrs = internalIPs(p.addrs, n)
+		p.askers = append(p.askers, asker{node: n, since: n.CreationTimestamp.Unix(), addrs: p.addrs[from:len(p.addrs):len(p.addrs)], own: n.Name == p.self})
 	}
 	slices.SortFunc(p.askers, func(a, b asker) int {
 		if a.own != b.own {
@@ -307,7 +335,10 @@ func (p *planner) take(c *claim) bool {
 		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with another of the same Node", dst))
 		return false
 	}
-	p.taken[dst], p.lengths[dst.Bits()] = n.Name, true
+	p.taken[dst] = n.Name
+	if !slices.Contains(p.lengths, dst.Bits()) {
+		p.lengths = append(p.lengths, dst.Bits())
+	}
 	return true
 }
 
@@ -315,7 +346,7 @@ func (p *planner) take(c *claim) bool {
 // look for those that hold dst is enough nearly always.
 func (p *planner) overlapping(dst netip.Prefix) string {
 	longer := false
-	for bits := range p.lengths {
+	for _, bits := range p.lengths {
 		longer = longer || bits > dst.Bits()
 		if bits <= dst.Bits() {
 			if other := p.taken[netip.PrefixFrom(dst.Addr(), bits).Masked()]; other != "" {

@@ -200,3 +200,12 @@ func BenchmarkPlan1000(b *testing.B) {
 }
 
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func BenchmarkPlanOverlay1000(b *testing.B) {
+	nodes := announce(thousand()...)
+	for b.Loop() {
+		if s, _ := Plan(Overlay, "n0000", nodes, Options{}); len(s.Routes) != 999 {
+			b.Fatal(len(s.Routes))
+		}
+	}
+}
