@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,13 +12,13 @@ import (
 
 // stuck is a Runner whose programs end with their context, or not even then.
 type stuck struct {
-	runs  int
-	well  bool
+	runs  atomic.Int32
+	well  atomic.Bool
 	stays chan struct{} // nil: a program ends when it is killed
 }
 
 func (s *stuck) Run(ctx context.Context, _ []byte, name string, args ...string) ([]byte, error) {
-	if s.runs++; s.well {
+	if s.runs.Add(1); s.well.Load() {
 		return []byte("ok"), nil
 	}
 	<-ctx.Done()
@@ -43,10 +44,10 @@ func TestPatient(t *testing.T) {
 				t.Errorf("again: %v", err)
 			}
 		}
-		if s.runs != 1 || time.Since(begin) != 0 {
-			t.Errorf("run %d times within %s", s.runs, time.Since(begin))
+		if s.runs.Load() != 1 || time.Since(begin) != 0 {
+			t.Errorf("run %d times within %s", s.runs.Load(), time.Since(begin))
 		}
-		s.well = true
+		s.well.Store(true)
 		if out, err := p.Run(t.Context(), nil, "iptables-save"); err != nil || string(out) != "ok" {
 			t.Errorf("another program: %q, %v", out, err)
 		}
@@ -67,12 +68,12 @@ func TestPatientWithTheUndead(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(begin), err)
 		}
 		time.Sleep(time.Hour)
-		if _, err := p.Run(t.Context(), nil, "nft"); !errors.Is(err, ErrHung) || s.runs != 1 {
-			t.Errorf("beside the first: %v, %d runs", err, s.runs)
+		if _, err := p.Run(t.Context(), nil, "nft"); !errors.Is(err, ErrHung) || s.runs.Load() != 1 {
+			t.Errorf("beside the first: %v, %d runs", err, s.runs.Load())
 		}
 		close(s.stays)
 		synctest.Wait()
-		s.well = true
+		s.well.Store(true)
 		if _, err := p.Run(t.Context(), nil, "nft"); err != nil {
 			t.Errorf("after its end: %v", err)
 		}
@@ -89,7 +90,7 @@ func TestPatientWithItsCaller(t *testing.T) {
 		if _, err := p.Run(ctx, nil, "nft"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrHung) {
 			t.Errorf("%v", err)
 		}
-		s.well = true
+		s.well.Store(true)
 		if _, err := p.Run(t.Context(), nil, "nft"); err != nil {
 			t.Errorf("afterwards: %v", err)
 		}
