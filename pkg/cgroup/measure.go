@@ -320,3 +320,41 @@ func (t *Tree) Place(g Group) Place {
 	}
 	return Place(b.String())
 }
+
+// Processes lists those in the cgroup of process pid and below it; where that is none of its own, pid alone.
+func (r *Reader) Processes(pid int) ([]int, error) {
+	at, err := r.Of(pid)
+	if err != nil {
+		return nil, err
+	}
+	dir, _, err := r.dir(at, "memory")
+	if err != nil || !at.Own() {
+		return []int{pid}, nil //nolint:nilerr // the whole machine's processes are not the container's
+	}
+	return processesBelow(disk{}, dir)
+}
+
+func processesBelow(files disk, dir string) ([]int, error) {
+	text, err := files.read(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for field := range strings.FieldsSeq(text) {
+		if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	children, err := files.list(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, child := range children {
+		more, err := processesBelow(files, filepath.Join(dir, child))
+		if err != nil && !missing(err) {
+			return nil, err
+		}
+		pids = append(pids, more...)
+	}
+	return pids, nil
+}

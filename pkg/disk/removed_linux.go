@@ -1,0 +1,117 @@
+package disk
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const deleted = " (deleted)"
+
+// FindRemoved makes a Parts.Removed that looks at the processes that processes lists for a container's first one, below proc (/proc).
+// Files that only a message between sockets holds, or a thread with files of its own, are not seen.
+func FindRemoved(proc string, processes func(pid int) ([]int, error)) func([]Box) ([]Removed, error) {
+	return func(boxes []Box) ([]Removed, error) {
+		f := finder{proc: proc, seen: map[identity]bool{}}
+		var errs []error
+		for _, box := range boxes {
+			if box.PID <= 0 {
+				continue
+			}
+			pids, err := processes(box.PID)
+			errs = append(errs, err)
+			for _, pid := range pids {
+				errs = append(errs, f.process(box.ID, pid))
+			}
+		}
+		for i, err := range errs {
+			if vanished(err) {
+				errs[i] = nil
+			}
+		}
+		return f.found, errors.Join(errs...)
+	}
+}
+
+// vanished says that a process has ended while it was looked at.
+func vanished(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV)
+}
+
+type finder struct {
+	proc  string
+	seen  map[identity]bool
+	found []Removed
+	// mounts is the mountinfo of the process at hand; nil: not read yet.
+	mounts []byte
+}
+
+func (f *finder) process(container string, pid int) error {
+	f.mounts = nil
+	dir := filepath.Join(f.proc, strconv.Itoa(pid))
+	list, err := os.Open(filepath.Join(dir, "fd"))
+	if err != nil {
+		return err
+	}
+	defer list.Close()
+	for {
+		names, err := list.Readdirnames(256)
+		for _, name := range names {
+			link := filepath.Join(dir, "fd", name)
+			// Reading a link never waits for a file system, as examining what it leads to may. The name of a file may be too long for it.
+			target, err := os.Readlink(link)
+			if err == nil && strings.HasSuffix(target, deleted) || errors.Is(err, unix.ENAMETOOLONG) {
+				f.examine(container, dir, link)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	maps, err := os.ReadFile(filepath.Join(dir, "maps"))
+	for _, name := range mappedRemoved(maps) {
+		f.examine(container, dir, filepath.Join(dir, "map_files", name))
+	}
+	return err
+}
+
+// examine adds the file behind link, if it is one. What cannot be examined has gone, or is not ours to see.
+func (f *finder) examine(container, process, link string) {
+	fd, err := unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0) // a regular file or a device alike: nothing is done to it
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFREG || st.Nlink > 0 {
+		return
+	}
+	id := identity{uint64(st.Dev), st.Ino} //nolint:unconvert // differs by architecture
+	if f.seen[id] {
+		return
+	}
+	f.seen[id] = true
+	info, err := os.ReadFile("/proc/thread-self/fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return
+	}
+	if f.mounts == nil {
+		if f.mounts, err = os.ReadFile(filepath.Join(process, "mountinfo")); err != nil {
+			return
+		}
+	}
+	if m, ok := mountOf(bytes.TrimSpace(f.mounts), mountID(info)); ok {
+		f.found = append(f.found, Removed{Container: container, Bytes: uint64(st.Blocks) * 512, mountPoint: m})
+	}
+}
