@@ -98,7 +98,7 @@ func (m *Manager) prepareEmptyDir(p *v1.Pod, v *v1.Volume, path string) error {
 		return fmt.Errorf("cannot make directory: %w", err)
 	}
 	if memory {
-		options := "mode=0777"
+		options := "mode=1777" // as upstream's: only its owner removes a file there, as in /tmp
 		if size := m.memorySize(p, v); size > 0 {
 			options += fmt.Sprintf(",size=%d", size)
 		}

@@ -115,3 +115,38 @@ func TestKernel(t *testing.T) {
 		}
 	})
 }
+
+// TestMemoryMode: an emptyDir in memory has the sticky bit, as upstream's, and so has a directory that a subPath makes in it.
+func TestMemoryMode(t *testing.T) {
+	real := newRig(t, linux)
+	inNamespace(t, func(t *testing.T) {
+		r := &rig{Manager: real.Manager, t: t, api: real.api}
+		r.mounts = kernel{}
+		p := makePod(vol("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}))
+		p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr(int64(123))}
+		paths, err := r.Prepare(t.Context(), p)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer unix.Unmount(paths["mem"], unix.MNT_DETACH)
+		m, err := mounts(r, p, v1.VolumeMount{Name: "mem", MountPath: "/test-volume", SubPath: "test-sub"})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for _, path := range []string{paths["mem"], m.HostPath} {
+			fi, err := os.Stat(path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if gid, _ := groupOf(fi); fi.Mode().String() != "dgtrwxrwxrwx" || gid != 123 {
+				t.Errorf("%s: %s, group %d; want dgtrwxrwxrwx, group 123", path, fi.Mode(), gid)
+			}
+		}
+		if err := r.Clean(t.Context(), p.UID); err != nil {
+			t.Error(err)
+		}
+	})
+}

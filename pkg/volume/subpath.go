@@ -206,7 +206,7 @@ func (m *Manager) bind(f *os.File, target string) error {
 	return m.mounts.bind(f, target)
 }
 
-// makeInside makes the missing directories of sub, each with the mode (and, by setgid, the group) of the volume's root.
+// makeInside makes the missing directories of sub, each with the mode (the sticky bit too) and, by setgid, the group of the volume's root.
 func makeInside(root *os.Root, sub string) error {
 	if _, err := root.Stat(sub); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -220,7 +220,7 @@ func makeInside(root *os.Root, sub string) error {
 		at = path.Join(at, e)
 		switch err := root.Mkdir(at, fi.Mode().Perm()); {
 		case err == nil:
-			if err := root.Chmod(at, fi.Mode().Perm()|fi.Mode()&fs.ModeSetgid); err != nil {
+			if err := root.Chmod(at, fi.Mode().Perm()|fi.Mode()&(fs.ModeSetgid|fs.ModeSticky)); err != nil {
 				return err
 			}
 		case !errors.Is(err, fs.ErrExist):

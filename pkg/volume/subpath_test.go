@@ -94,7 +94,7 @@ func TestEmptyDir(t *testing.T) {
 	if fi, err := os.Stat(paths["disk"]); err != nil || fi.Mode() != fs.ModeDir|0o777 {
 		t.Errorf("%v, %v", fi, err)
 	}
-	if got := r.kernel.opts[paths["mem"]]; got != "mode=0777,size=10485760" || len(r.kernel.points) != 1 {
+	if got := r.kernel.opts[paths["mem"]]; got != "mode=1777,size=10485760" || len(r.kernel.points) != 1 {
 		t.Errorf("mounts %q, options %q", r.kernel.points, got)
 	}
 	// From now on the directory is the pod's.
