@@ -338,6 +338,9 @@ type Volumes interface {
 	WriteFile(uid types.UID, name string, data []byte, mode uint32) (path string, err error)
 	// MakeDir makes a directory in the pod's directory that its containers may write to, and returns its path.
 	MakeDir(uid types.UID, name string) (path string, err error)
+	// KeepFiles removes all that WriteFile and MakeDir have made in a directory of the pod's but what is called keep, with what containers
+	// put there. No such directory is no error.
+	KeepFiles(uid types.UID, dir string, keep ...string) error
 	// Clean removes the pod's directory with all that is in it: unmounts, deletes. Idempotent; an error means "try again later".
 	Clean(ctx context.Context, uid types.UID) error
 	// Leftovers lists the pods that have a directory here.

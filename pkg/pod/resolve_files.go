@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 )
 
 // Limits for files of the host and of pods that are read whole.
@@ -94,14 +95,28 @@ func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at Attempt, in *I
 	}
 	target := cmp.Or(container.TerminationMessagePath, v1.TerminationMessagePathDefault)
 	if !own[path.Clean(target)] {
-		name := fmt.Sprintf("containers/%s/termination-%d", container.Name, at.Number)
-		log, err := r.parts.Volumes.WriteFile(pod.UID, name, nil, 0o666)
+		log, err := r.parts.Volumes.WriteFile(pod.UID, messageDir(container)+"/"+messageName(at.Number), nil, 0o666)
 		if err != nil {
 			return fmt.Errorf("cannot create termination log: %w", err)
 		}
+		r.dropMessages(pod, container, at)
 		in.TerminationLog = log
 	}
 	return nil
+}
+
+// messageDir is where the termination messages of a container are, in its pod's directory, and messageName that of one attempt.
+func messageDir(container *v1.Container) string { return "containers/" + container.Name }
+
+func messageName(attempt int) string { return fmt.Sprintf("termination-%d", attempt) }
+
+// dropMessages removes the termination messages that no status tells any more: those before the last attempt's. Containers write them
+// without a limit.
+func (r *Resolver) dropMessages(pod *v1.Pod, container *v1.Container, at Attempt) {
+	err := r.parts.Volumes.KeepFiles(pod.UID, messageDir(container), messageName(at.Number), messageName(at.Number-1))
+	if err != nil {
+		klog.ErrorS(err, "Cannot remove old termination messages", "pod", klog.KObj(pod), "container", container.Name)
+	}
 }
 
 func (r *Resolver) hosts(pod *v1.Pod, at Attempt) ([]byte, error) {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -209,6 +210,17 @@ func (s stageVolumes) WriteFile(uid types.UID, name string, data []byte, mode ui
 
 func (s stageVolumes) MakeDir(uid types.UID, name string) (string, error) {
 	return "/pods/" + string(uid) + "/" + name, s.broken["dir"]
+}
+
+func (s stageVolumes) KeepFiles(_ types.UID, dir string, keep ...string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.files {
+		if base, ok := strings.CutPrefix(name, dir+"/"); ok && !slices.Contains(keep, base) {
+			delete(s.files, name)
+		}
+	}
+	return s.broken["keep"]
 }
 
 func (s stageVolumes) Clean(context.Context, types.UID) error {

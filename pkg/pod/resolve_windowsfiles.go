@@ -47,10 +47,11 @@ func (r *Resolver) windowsFiles(pod *v1.Pod, container *v1.Container, at Attempt
 		}
 		return nil
 	}
-	dir, err := r.parts.Volumes.MakeDir(pod.UID, fmt.Sprintf("containers/%s/termination-%d", container.Name, at.Number))
+	dir, err := r.parts.Volumes.MakeDir(pod.UID, messageDir(container)+"/"+messageName(at.Number))
 	if err != nil {
 		return fmt.Errorf("cannot create termination log: %w", err)
 	}
+	r.dropMessages(pod, container, at)
 	in.Mounts = append(in.Mounts, Mount{Name: "termination-log", HostPath: dir, ContainerPath: parent})
 	in.TerminationRoot, in.TerminationLog = dir, name
 	return nil

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -372,6 +373,33 @@ func (m *Manager) MakeDir(uid types.UID, name string) (string, error) {
 		return "", fmt.Errorf("cannot make directory %q: %w", name, err)
 	}
 	return path, m.protect(path, accessModify)
+}
+
+// KeepFiles implements pod.Volumes.
+func (m *Manager) KeepFiles(uid types.UID, dir string, keep ...string) error {
+	podDir, err := m.podDir(uid)
+	if err == nil {
+		err = checkRelative(m.cfg.Platform, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot clear directory %q: %w", dir, err)
+	}
+	s := m.lock(uid)
+	defer s.Unlock()
+	entries, err := os.ReadDir(filepath.Join(podDir, filepath.FromSlash(dir)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		if !slices.Contains(keep, e.Name()) {
+			errs = append(errs, os.RemoveAll(filepath.Join(podDir, filepath.FromSlash(dir), e.Name())))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("cannot clear directory %q: %w", dir, err)
+	}
+	return nil
 }
 
 // rewrite brings data into the file without exchanging the file: a bind mount shows one inode, not a name.

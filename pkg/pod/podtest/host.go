@@ -67,6 +67,9 @@ func (d *Disk) MakeDir(uid types.UID, name string) (string, error) {
 	return "/pods/" + string(uid) + "/" + name, nil
 }
 
+// KeepFiles implements pod.Volumes.
+func (d *Disk) KeepFiles(types.UID, string, ...string) error { return nil }
+
 // Clean implements pod.Volumes.
 func (d *Disk) Clean(ctx context.Context, uid types.UID) error {
 	d.mu.Lock()
