@@ -4,36 +4,55 @@ import (
 	"context"
 	"net"
 	"sync"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
 )
 
 // Files are what a container has put on this host's disk.
 type Files struct {
-	Layer    string // directory of what it has written; "" where the storage driver has none
-	Logs     uint64 // bytes of all log files, rotated ones too
-	LogFiles uint64 // 0: the engine's files are not at hand
+	Layer    string   // directory of what it has written; "" where the storage driver has none
+	Volumes  []string // directories of the volumes that the engine has made for it, as its image wants them
+	Mounted  []string // files that the engine puts into it, and that it can write to: /etc/hostname and others
+	Logs     uint64   // bytes of all log files, rotated ones too
+	LogFiles uint64   // 0: the engine's files are not at hand
 }
 
 // fileCache keeps where containers' files lie, which never changes.
 type fileCache struct {
 	mu    sync.Mutex
-	known map[string]located
+	known map[string]*located
 }
 
 type located struct {
-	layer string
-	logs  *logFiles // nil: not at hand
+	layer   string
+	volumes []string
+	mounted []string
+	logs    *logFiles // nil: not at hand
+	idle    int       // calls since it was named
 }
 
-// Files tells of running containers what DiskUsage does, without the engine, which is asked once of each: who wants the figures often
-// walks the layers himself. Containers that are not named are forgotten; those that are gone are left out.
+// maxIdle is after how many calls that do not name it a container is forgotten: there are several callers, and each names its own.
+const maxIdle = 20
+
+// Files tells where containers' files lie. The engine is asked once of each; who wants the figures walks the directories himself.
+// Containers that are gone are left out. An error says that some others are too.
 func (e *Engine) Files(ctx context.Context, ids []string) (map[string]Files, error) {
 	e.files.mu.Lock()
 	defer e.files.mu.Unlock()
-	known, out := make(map[string]located, len(ids)), make(map[string]Files, len(ids))
+	if e.files.known == nil {
+		e.files.known = map[string]*located{}
+	}
+	for id, at := range e.files.known {
+		if at.idle++; at.idle > maxIdle {
+			delete(e.files.known, id)
+		}
+	}
+	out := make(map[string]Files, len(ids))
 	var first error
 	for _, id := range ids {
-		at, ok := e.files.known[id]
-		if !ok {
+		at := e.files.known[id]
+		if at == nil {
 			in, err := e.inspect(ctx, id)
 			if err != nil {
 				if !gone(err) && first == nil {
@@ -41,22 +60,39 @@ func (e *Engine) Files(ctx context.Context, ids []string) (map[string]Files, err
 				}
 				continue
 			}
-			if e.local() {
-				at.layer = in.GraphDriver.Data["UpperDir"] // overlay2; others mix it with the image
-			}
-			if logs, ok := e.logFiles(in); ok {
-				at.logs = &logs
-			}
+			at = e.locate(in)
+			e.files.known[id] = at
 		}
-		known[id] = at
-		f := Files{Layer: at.layer}
+		at.idle = 0
+		f := Files{Layer: at.layer, Volumes: at.volumes, Mounted: at.mounted}
 		if at.logs != nil {
 			f.Logs, f.LogFiles = at.logs.size()
 		}
 		out[id] = f
 	}
-	e.files.known = known
 	return out, first
+}
+
+// locate reads where a container's files lie; nothing is known of an engine elsewhere.
+func (e *Engine) locate(in container.InspectResponse) *located {
+	at := &located{}
+	if e.local() && in.ContainerJSONBase != nil {
+		at.layer = in.GraphDriver.Data["UpperDir"] // overlay2; others mix it with the image
+		for _, m := range in.Mounts {
+			if m.Type == mount.TypeVolume && m.Source != "" && (m.Driver == "" || m.Driver == "local") {
+				at.volumes = append(at.volumes, m.Source)
+			}
+		}
+		for _, path := range []string{in.HostnamePath, in.HostsPath, in.ResolvConfPath} {
+			if path != "" {
+				at.mounted = append(at.mounted, path)
+			}
+		}
+	}
+	if logs, ok := e.findLog(in); ok {
+		at.logs = &logs
+	}
+	return at
 }
 
 // PID is the engine's process; 0 before the first call of it, or where its socket does not tell.

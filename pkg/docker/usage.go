@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
@@ -15,7 +16,7 @@ type DiskUsage struct {
 }
 
 // DiskUsage measures a container, running or not. The engine walks the container's writable layer, which takes longer the more files it
-// has written; who only wants Logs asks LogUsage. On Windows it would have to activate the layer, of a running container too, so that it
+// has written, and tells of no reason where it cannot; who only wants Logs asks LogUsage. On Windows it would have to activate the layer, of a running container too, so that it
 // is not asked there. The logs of a container count as nothing where the engine's files are not at hand.
 func (e *Engine) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
 	if e.cfg.Platform.OS == "windows" {
@@ -31,7 +32,10 @@ func (e *Engine) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
 	}
 	out := e.logUsage(in)
 	if in.SizeRw != nil {
-		out.Writable = uint64(max(*in.SizeRw, 0))
+		if *in.SizeRw < 0 {
+			return out, fmt.Errorf("the engine cannot measure the files of container %s", short(id))
+		}
+		out.Writable = uint64(*in.SizeRw)
 	}
 	return out, nil
 }
