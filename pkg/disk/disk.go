@@ -50,6 +50,7 @@ type Box struct {
 	Layer    string // directory of what it has written to its root file system; "": only the engine can measure it, if at all
 	Log      *Amount
 	Volumes  []string // directories of volumes that the engine has made for it alone
+	Mounted  []string // single files of the engine that it can write to; containers of a pod may share them
 	PID      int      // its first process; 0: none runs, or is known
 }
 
@@ -69,6 +70,7 @@ type Volume struct {
 	At               time.Time // of the figures; zero: none is complete yet
 	Late             bool      // as in Figure
 	EmptyDir, Memory bool
+	Own              bool
 }
 
 // Container is what a container has put on disks. nil: not known.
@@ -91,8 +93,49 @@ func (c Container) Sum() (sum Amount) {
 type Pod struct {
 	Volumes    []Volume
 	Containers map[string]Container // by id
-	Files      Amount               // of files of the pod's own directory beside volumes: hosts, resolv.conf, termination messages
+	Files      Amount               // of single files put into its containers: hosts, resolv.conf, termination messages
 	Late       []Late
+}
+
+// OnImages is what counts against ephemeral storage and lies where the engine keeps images: root file systems, and volumes of images.
+func (p Pod) OnImages() (sum Amount) {
+	for _, c := range p.Containers {
+		for _, a := range []*Amount{c.Layer, c.Volumes} {
+			if a != nil {
+				sum = sum.add(*a)
+			}
+		}
+	}
+	return sum
+}
+
+// OnNode is what counts against ephemeral storage and lies elsewhere: volumes without a file system of their own, single files, and logs.
+func (p Pod) OnNode() Amount {
+	sum := p.Files
+	for _, v := range p.Volumes {
+		if v.Claim == "" && !v.Own {
+			sum = sum.add(Amount{v.Used, v.InodesUsed})
+		}
+	}
+	for _, c := range p.Containers {
+		if c.Log != nil {
+			sum = sum.add(*c.Log)
+		}
+	}
+	return sum
+}
+
+// Ephemeral is what counts against the pod's ephemeral storage.
+func (p Pod) Ephemeral() Amount { return p.OnNode().add(p.OnImages()) }
+
+// Unknown says whether some of the pod's ephemeral storage has never been measured to its end.
+func (p Pod) Unknown() bool {
+	for _, l := range p.Late {
+		if !l.Claim && l.At.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 // Late is a part of a pod that was not measured in time.

@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -96,7 +97,7 @@ func (m *Meter) plan(p *plan, s *Subject) *Pod {
 	pod := &Pod{Containers: make(map[string]Container, len(s.Boxes)), Volumes: make([]Volume, len(s.Places))}
 	for i, place := range s.Places {
 		v := &pod.Volumes[i]
-		*v = Volume{Volume: place.Volume, Claim: place.Claim, EmptyDir: place.EmptyDir, Memory: place.Memory}
+		*v = Volume{Volume: place.Volume, Claim: place.Claim, EmptyDir: place.EmptyDir, Memory: place.Memory, Own: place.Own}
 		what, claim := fmt.Sprintf("volume %q", place.Volume), place.Claim != ""
 		if place.Own {
 			p.ask(pod, askDisk(place.Path), what, claim, func(f Figure) { v.Disk, v.At, v.Late = f.Disk, f.At, f.Late })
@@ -114,7 +115,10 @@ func (m *Meter) plan(p *plan, s *Subject) *Pod {
 		m.planBox(p, pod, box)
 	}
 	if s.Dir != "" {
-		p.ask(pod, m.crew.askTree(s.Dir, ownDirs...), "hosts file, resolv.conf and termination messages", false, func(f Figure) { pod.Files = f.amount() })
+		p.ask(pod, m.crew.askTree(s.Dir, ownDirs...), "hosts file, resolv.conf and termination messages", false, func(f Figure) { pod.Files = pod.Files.add(f.amount()) })
+	}
+	if files := mounted(s.Boxes); len(files) > 0 {
+		p.ask(pod, askFiles(s.UID, files), "files that the engine puts into containers", false, func(f Figure) { pod.Files = pod.Files.add(f.amount()) })
 	}
 	if m.parts.Removed != nil && len(s.Boxes) > 0 {
 		p.ask(pod, m.askRemoved(s), "removed files", false, func(Figure) {})
@@ -152,6 +156,32 @@ func (m *Meter) planBox(p *plan, pod *Pod, box Box) {
 			})
 		})
 	}
+}
+
+// mounted are the engine's files of all containers, each once.
+func mounted(boxes []Box) (all []string) {
+	for _, box := range boxes {
+		for _, path := range box.Mounted {
+			if !slices.Contains(all, path) {
+				all = append(all, path)
+			}
+		}
+	}
+	return all
+}
+
+func askFiles(uid types.UID, paths []string) Ask {
+	return Ask{Key: "engine's files of pod " + string(uid), Begin: func() Pass {
+		return func(func(host.Disk) bool) (sum host.Disk, _ bool, _ error) {
+			for _, path := range paths {
+				if s, err := examine(path); err == nil { // else it has gone
+					sum.Used += s.bytes
+					sum.InodesUsed++
+				}
+			}
+			return sum, true, nil
+		}
+	}}
 }
 
 // engineMeasures is how long the engine may take for one container.

@@ -38,8 +38,9 @@ func subject(t *testing.T) (Subject, string) {
 	file("pods/u1/containers/web/termination-0")
 	must(t, os.WriteFile(filepath.Join(pod, "etc-hosts"), make([]byte, pageful), 0o600))
 	s.Boxes = []Box{
-		{ID: "c1", Name: "web", Layer: file("overlay2/x/diff/f"), Log: &Amount{8, 1}, Volumes: []string{file("volumes/a/_data/f"), file("volumes/b/_data/f")}},
-		{ID: "c2", Name: "side"},
+		{ID: "c1", Name: "web", Layer: file("overlay2/x/diff/f"), Log: &Amount{8, 1}, Volumes: []string{file("volumes/a/_data/f"), file("volumes/b/_data/f")},
+			Mounted: []string{file("containers/s/hostname") + "/hostname", "/no/such/file"}},
+		{ID: "c2", Name: "side", Mounted: []string{root + "/containers/s/hostname"}},
 	}
 	return s, root
 }
@@ -68,7 +69,7 @@ func TestMeter(t *testing.T) {
 	if side.Layer.Bytes != 55 || side.Volumes != nil || side.Sum().Bytes != 55 {
 		t.Errorf("container of another driver: %+v", side)
 	}
-	if !within(got.Files.Bytes, 2*pageful) || got.Files.Files != 5 {
+	if !within(got.Files.Bytes, 3*pageful) || got.Files.Files != 6 {
 		t.Errorf("the pod's own files: %+v", got.Files)
 	}
 	if len(got.Late) != 0 {
@@ -208,7 +209,7 @@ func TestFrozen(t *testing.T) {
 			t.Fatalf("%v", keys)
 		}
 		one := got["u1"]
-		if !within(one.Volumes[0].Used, pageful) || !within(one.Files.Bytes, 2*pageful) || !within(one.Containers["c1"].Volumes.Bytes, 2*pageful) {
+		if !within(one.Volumes[0].Used, pageful) || !within(one.Files.Bytes, 3*pageful) || !within(one.Containers["c1"].Volumes.Bytes, 2*pageful) {
 			t.Errorf("%+v", one)
 		}
 		if len(one.Late) != 1 || one.Late[0].What != `volume "data"` || !one.Late[0].Claim || !one.Late[0].At.IsZero() {

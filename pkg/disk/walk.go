@@ -131,7 +131,9 @@ func (w *Walk) Step(soFar func(host.Disk) (pause bool)) (sum host.Disk, done boo
 // Unread says how many names could not be read so far, and why not the first of them; Step goes on without them.
 func (w *Walk) Unread() (int, error) { return w.unread, w.why }
 
-func (w *Walk) sum() host.Disk { return host.Disk{Used: uint64(w.bytes), InodesUsed: uint64(w.files + 0.5)} }
+func (w *Walk) sum() host.Disk {
+	return host.Disk{Used: uint64(w.bytes), InodesUsed: uint64(w.files + 0.5)}
+}
 
 func (w *Walk) fail(err error) {
 	if errors.Is(err, fs.ErrNotExist) {

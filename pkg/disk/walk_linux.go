@@ -42,6 +42,12 @@ func openFolder(path string) (folder, space, error) {
 	return d, e.space, nil
 }
 
+// examine tells what the file at path takes.
+func examine(path string) (space, error) {
+	e := (&directory{fd: unix.AT_FDCWD}).stat(path, 0)
+	return e.space, e.err
+}
+
 func openAt(at int, name string) (*directory, error) {
 	for {
 		fd, err := unix.Openat(at, name, openFlags, 0)

@@ -25,6 +25,15 @@ func openFolder(path string) (folder, space, error) {
 	return d, space{}, err
 }
 
+// examine tells what the file at path takes.
+func examine(path string) (space, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return space{}, err
+	}
+	return space{bytes: uint64(info.Size())}, nil
+}
+
 func newDirectory(root *os.Root) (folder, error) {
 	list, err := root.Open(".")
 	if err != nil {

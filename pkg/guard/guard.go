@@ -1,17 +1,21 @@
 // Package guard keeps this node alive: it ends pods that take more than they may, and others when the node runs out of something (kubelet).
 //
-//	pods with limits --volumes, engine--> Usage --Plan (pure)--> Evictions --------------------------------+--> pod.Manager.Evict
+//	pods with limits --package disk, beside--> Usage --Plan (pure)--> Evictions ---------------------------+--> pod.Manager.Evict
 //	the node's figures --> Observations --state.look (pure)--> conditions --> node, admission of new pods  |
 //	                                                       --> due Threshold --> dead containers, images --+ rank, choose (pure)
 //	images, who uses them --ImagePolicy (pure)--> images to remove
 //
-// What is measured often is cheap: pods that have no limit are measured only when one of them has to go. As upstream, at most one pod goes
-// at a time for the sake of the node, and the next one is chosen when its traces are gone.
+// What is measured often is cheap: pods that have no limit are measured only when one of them has to go for the sake of a disk. Measuring
+// limited pods goes on beside the look at the node, and neither waits for what hangs. As upstream, at most one pod goes at a time for the
+// sake of the node, and the next one is chosen when its traces are gone.
 package guard
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,9 +25,8 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/clock"
 
-	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/pod"
-	"github.com/winkube/winkube/pkg/volume"
 )
 
 // Config is what the user wants kept free, and how.
@@ -37,12 +40,10 @@ type Config struct {
 // Parts are what a Guard works with.
 type Parts struct {
 	Pods func() []pod.View
-	// Volumes measures a pod's volumes, as far as they are there.
-	Volumes func(*v1.Pod) ([]volume.Usage, error)
-	// Files measures what a pod's own files take, which its containers can write to: hosts, resolv.conf, termination messages.
-	Files func(types.UID) uint64
-	// Container measures what a container has written.
-	Container func(ctx context.Context, id string) (docker.DiskUsage, error)
+	// Disk measures what pods take of disks: all of it, or volumes alone. It keeps to the terms, whatever hangs.
+	Disk func(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
+	// PodEvent tells of a pod; nil: nobody listens.
+	PodEvent func(p *v1.Pod, kind, reason, message string)
 	// Evict ends a pod. One that ends already, or is gone, is no error.
 	Evict func(types.UID, pod.Eviction)
 	// Evicted is told of each pod that has to go: for the sake of which signal, and how old the figures are by which it was found. nil: nobody asks.
@@ -50,9 +51,9 @@ type Parts struct {
 	// Ended returns what is closed when nothing of a pod runs and its volumes are gone.
 	Ended func(types.UID) <-chan struct{}
 
-	// Node measures the node alone, now; Summary the pods as well, which costs more.
-	Node    func(context.Context) *summary.NodeStats
-	Summary func(context.Context) *summary.Summary
+	// Node measures the node alone, now; Usage memory and processes of the pods as well, which costs more.
+	Node  func(context.Context) *summary.NodeStats
+	Usage func(context.Context) *summary.Summary
 	// Dedicated says whether the engine keeps images on another file system than the one that is the node's.
 	Dedicated func(context.Context) (bool, error)
 	// Sweep removes the containers of pods that have ended, whose logs could still be asked for.
@@ -86,11 +87,23 @@ type Guard struct {
 	images    images
 	limitsDue time.Time
 	imagesDue time.Time
+	measuring bool       // limited pods, beside Run
+	rounds    chan round // what that has found
+	told      map[types.UID]time.Time
+}
+
+// round is one look at all limited pods.
+type round struct {
+	begun  time.Time
+	usages []Usage
 }
 
 // New makes a Guard, which does nothing before Run.
 func New(cfg Config, parts Parts) *Guard {
-	g := &Guard{cfg: cfg, parts: parts, images: images{}}
+	g := &Guard{cfg: cfg, parts: parts, images: images{}, rounds: make(chan round, 1), told: map[types.UID]time.Time{}}
+	if parts.PodEvent == nil {
+		g.parts.PodEvent = func(*v1.Pod, string, string, string) {}
+	}
 	if parts.Evicted == nil {
 		g.parts.Evicted = func(string, time.Duration) {}
 	}
@@ -105,10 +118,10 @@ func New(cfg Config, parts Parts) *Guard {
 const (
 	// period is how often limits and thresholds are looked at (upstream's monitoring interval).
 	period = 10 * time.Second
-	// rest is how much longer than a look at limits took the pause after it is at least: looking takes a twentieth of one core at most.
-	rest = 20
-	// patience is how long one pod may take to be measured.
-	patience = 30 * time.Second
+	// patience is how long pods may take to be measured; what takes longer counts by what is known of it.
+	patience = 10 * time.Second
+	// silence is how long nothing more is said of a pod that cannot be measured in time.
+	silence = 10 * time.Minute
 	// settle is the pause after an alarm, or when a pod has gone, before the next look.
 	settle = time.Second
 	// cleanupPatience is how long an evicted pod is waited for before another may be chosen.
@@ -128,17 +141,32 @@ func (g *Guard) Run(ctx context.Context) error {
 		if g.turn(ctx) {
 			wait = settle
 		}
-		after := g.parts.Clock.After(wait)
+		if !g.pause(ctx, wait, alarm) {
+			return nil
+		}
+	}
+}
+
+// pause waits for the next turn, and meanwhile holds pods to their limits when they have been measured. false: ctx has ended.
+func (g *Guard) pause(ctx context.Context, wait time.Duration, alarm <-chan struct{}) bool {
+	after := g.parts.Clock.After(wait)
+	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return false
+		case r := <-g.rounds:
+			if g.hold(r) {
+				after = g.parts.Clock.After(settle)
+			}
 		case <-after:
+			return true
 		case <-alarm:
 			klog.V(2).InfoS("Memory in use has come to a threshold")
 			select { // so that memory that goes up and down does not keep us busy
 			case <-ctx.Done():
-				return nil
+				return false
 			case <-g.parts.Clock.After(settle / 10):
+				return true
 			}
 		}
 	}
@@ -146,14 +174,11 @@ func (g *Guard) Run(ctx context.Context) error {
 
 // turn does what is due. It says whether a pod had to go for the sake of the node.
 func (g *Guard) turn(ctx context.Context) (evicted bool) {
-	begin := g.parts.Clock.Now()
-	if !begin.Before(g.limitsDue) {
-		evicted = g.holdToLimits(ctx)
-		g.limitsDue = g.parts.Clock.Now().Add(max(period, rest*g.parts.Clock.Since(begin)))
+	if now := g.parts.Clock.Now(); !g.measuring && !now.Before(g.limitsDue) {
+		g.measuring, g.limitsDue = true, now.Add(period)
+		go func() { g.rounds <- g.measure(ctx) }()
 	}
-	if !evicted {
-		evicted = g.relieve(ctx)
-	}
+	evicted = g.relieve(ctx)
 	if now := g.parts.Clock.Now(); !now.Before(g.imagesDue) {
 		g.collectImages(ctx)
 		g.imagesDue = now.Add(imagePeriod)
@@ -161,57 +186,79 @@ func (g *Guard) turn(ctx context.Context) (evicted bool) {
 	return evicted
 }
 
-// holdToLimits measures the pods that have limits and evicts those that Plan names.
-func (g *Guard) holdToLimits(ctx context.Context) (evicted bool) {
-	var usages []Usage
-	begin := g.parts.Clock.Now()
+// measure looks at all pods that have limits. It may take as long as patience; Run goes on meanwhile.
+func (g *Guard) measure(ctx context.Context) round {
+	r := round{begun: g.parts.Clock.Now()}
+	var whole, volumes []pod.View
 	for _, view := range g.parts.Pods() {
-		if view.Phase != pod.Syncing || ctx.Err() != nil {
+		limits := LimitsOf(view.Pod)
+		switch {
+		case view.Phase != pod.Syncing || !limits.any():
 			continue
+		case limits.Pod != nil || len(limits.Containers) > 0:
+			whole = append(whole, view)
+		default:
+			volumes = append(volumes, view)
 		}
-		if limits := LimitsOf(view.Pod); limits.any() {
-			usages = append(usages, g.measure(ctx, view, limits))
+		r.usages = append(r.usages, Usage{Pod: view.Pod, Limits: limits})
+	}
+	if len(r.usages) > 0 {
+		taken := g.parts.Disk(ctx, disk.Terms{Patience: patience}, whole, volumes)
+		for i := range r.usages {
+			r.usages[i].Taken = taken[r.usages[i].Pod.UID]
 		}
 	}
-	for _, e := range Plan(usages) {
-		g.evict(e.Pod, pod.Eviction{Rejection: pod.Rejection{Reason: reason, Message: e.Message}, Grace: grace}, e.Signal, begin)
+	return r
+}
+
+// hold evicts the pods that Plan names. What could not be measured in time counts by what is known of it.
+func (g *Guard) hold(r round) (evicted bool) {
+	g.measuring = false
+	g.tellLate(r)
+	return g.holdTo(Plan(r.usages), r.begun)
+}
+
+func (g *Guard) holdTo(plan []Eviction, measured time.Time) (evicted bool) {
+	for _, e := range plan {
+		g.evict(e.Pod, pod.Eviction{Rejection: pod.Rejection{Reason: reason, Message: e.Message}, Grace: grace}, e.Signal, measured)
 		evicted = true
 	}
 	return evicted
+}
+
+const reasonSlow = "VolumeMeasureSlow"
+
+// tellLate tells of pods that were not measured in time.
+func (g *Guard) tellLate(r round) {
+	now := g.parts.Clock.Now()
+	maps.DeleteFunc(g.told, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= silence })
+	for _, u := range r.usages {
+		if _, told := g.told[u.Pod.UID]; told || len(u.Taken.Late) == 0 {
+			continue
+		}
+		g.told[u.Pod.UID] = now
+		g.parts.PodEvent(u.Pod, v1.EventTypeWarning, reasonSlow, slow(u.Taken.Late))
+	}
+}
+
+// slow says what was not measured in time, and what holds meanwhile.
+func slow(late []disk.Late) string {
+	var parts []string
+	for _, l := range late {
+		since := "no earlier figure"
+		if !l.At.IsZero() {
+			since = "last complete figure of " + l.At.UTC().Format(time.RFC3339)
+		}
+		parts = append(parts, fmt.Sprintf("%s counts as %d bytes in %d files (%s)", l.What, l.Of.Bytes, l.Of.Files, since))
+	}
+	return fmt.Sprintf("Not measured within %s: %s. Limits are held to the larger of the last complete figure and what was counted so far; "+
+		"use fewer files, or a volume with a file system of its own that answers", patience, strings.Join(parts, "; "))
 }
 
 func (g *Guard) evict(p *v1.Pod, e pod.Eviction, signal string, measured time.Time) {
 	g.parts.Evicted(signal, g.parts.Clock.Since(measured))
 	klog.InfoS("Evicting pod", "pod", klog.KObj(p), "why", e.Message, "grace", e.Grace)
 	g.parts.Evict(p.UID, e)
-}
-
-// measure finds what one pod takes. What cannot be measured counts as nothing: nobody is evicted for what is not known.
-func (g *Guard) measure(ctx context.Context, view pod.View, limits Limits) Usage {
-	u := Usage{Pod: view.Pod, Limits: limits, Containers: map[string]uint64{}}
-	note := func(err error) {
-		if err != nil && ctx.Err() == nil {
-			klog.V(2).InfoS("Cannot measure what a pod takes of the disk", "pod", klog.KObj(view.Pod), "err", err)
-		}
-	}
-	var err error
-	u.Volumes, err = g.parts.Volumes(view.Pod)
-	note(err)
-	if limits.Pod == nil && len(limits.Containers) == 0 {
-		return u
-	}
-	u.Files = g.parts.Files(view.Pod.UID)
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for _, c := range view.Observed.Containers {
-		if _, newer := u.Containers[c.Name]; newer {
-			continue
-		}
-		disk, err := g.parts.Container(ctx, c.ID)
-		note(err)
-		u.Containers[c.Name] = disk.Logs + disk.Writable
-	}
-	return u
 }
 
 const reasonThresholdMet = "EvictionThresholdMet"
@@ -232,10 +279,13 @@ func (g *Guard) relieve(ctx context.Context) bool {
 		return false
 	}
 	t := g.state.due[0]
-	dedicated, err := g.parts.Dedicated(ctx)
-	if err != nil {
-		klog.ErrorS(err, "Cannot find out on which file system the engine keeps images; nothing is given back before that is known")
-		return false
+	var dedicated bool
+	if t.Signal.onDisk() { // of memory it does not matter, and an engine that hangs holds nothing up
+		var err error
+		if dedicated, err = g.parts.Dedicated(ctx); err != nil {
+			klog.ErrorS(err, "Cannot find out on which file system the engine keeps images; nothing is given back before that is known")
+			return false
+		}
 	}
 	klog.InfoS("The node runs out of a resource", "resource", t.Signal.resource(), "signal", t.Signal, "available", o[t.Signal].Available,
 		"threshold", t.Value.text(o[t.Signal].Capacity, t.Signal))
@@ -247,7 +297,14 @@ func (g *Guard) relieve(ctx context.Context) bool {
 			return false
 		}
 	}
-	c, ok := choose(g.candidates(ctx), t, dedicated)
+	all, over := g.candidates(ctx, t.Signal)
+	if g.holdTo(over, measured) { // they go before pods that are within their limits
+		for _, e := range over {
+			g.await(ctx, e.Pod)
+		}
+		return true
+	}
+	c, ok := choose(all, t, dedicated)
 	if !ok {
 		klog.InfoS("There is no pod that could be evicted", "signal", t.Signal)
 		return false
@@ -255,29 +312,50 @@ func (g *Guard) relieve(ctx context.Context) bool {
 	message, annotations := c.explain(t, o)
 	g.evict(c.pod, pod.Eviction{Rejection: pod.Rejection{Reason: reason, Message: message}, Grace: graceFor(c.pod, t, g.cfg.MaxGrace), Annotations: annotations},
 		string(t.Signal), measured)
-	select {
-	case <-ctx.Done():
-	case <-g.parts.Ended(c.pod.UID):
-	case <-g.parts.Clock.After(cleanupPatience):
-		klog.InfoS("An evicted pod takes long to end", "pod", klog.KObj(c.pod))
-	}
+	g.await(ctx, c.pod)
 	return true
 }
 
-// candidates are the pods that have not ended, and what they use.
-func (g *Guard) candidates(ctx context.Context) []candidate {
-	stats := map[types.UID]*summary.PodStats{}
-	all := g.parts.Summary(ctx)
-	for i := range all.Pods {
-		stats[types.UID(all.Pods[i].PodRef.UID)] = &all.Pods[i]
+// await waits until an evicted pod has gone, for as long as that may take.
+func (g *Guard) await(ctx context.Context, p *v1.Pod) {
+	select {
+	case <-ctx.Done():
+	case <-g.parts.Ended(p.UID):
+	case <-g.parts.Clock.After(cleanupPatience):
+		klog.InfoS("An evicted pod takes long to end", "pod", klog.KObj(p))
 	}
-	var out []candidate
+}
+
+// candidates are the pods that have not ended with what they use of the signal's resource, and those of them that are over a limit of
+// their own.
+func (g *Guard) candidates(ctx context.Context, signal Signal) (all []candidate, over []Eviction) {
+	var views []pod.View
 	for _, view := range g.parts.Pods() {
 		if view.Phase == pod.Syncing {
-			out = append(out, candidate{view.Pod, stats[view.Pod.UID]})
+			views = append(views, view)
+			all = append(all, candidate{pod: view.Pod})
 		}
 	}
-	return out
+	if signal.onDisk() {
+		var usages []Usage
+		taken := g.parts.Disk(ctx, disk.Terms{Patience: patience, Age: period / 2, Urgent: true}, views, nil)
+		for i := range all {
+			if of, ok := taken[all[i].pod.UID]; ok {
+				all[i].disk = &of
+				usages = append(usages, Usage{Pod: all[i].pod, Limits: LimitsOf(all[i].pod), Taken: of})
+			}
+		}
+		return all, Plan(usages)
+	}
+	stats := map[types.UID]*summary.PodStats{}
+	usage := g.parts.Usage(ctx)
+	for i := range usage.Pods {
+		stats[types.UID(usage.Pods[i].PodRef.UID)] = &usage.Pods[i]
+	}
+	for i := range all {
+		all[i].stats = stats[all[i].pod.UID]
+	}
+	return all, nil
 }
 
 // reclaim removes what no pod misses: containers of pods that have ended, and images that nobody uses.

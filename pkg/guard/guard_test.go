@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/clock"
 
-	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
-	"github.com/winkube/winkube/pkg/volume"
 )
 
 // testPod has containers with these limits of ephemeral storage ("": none) and emptyDirs v0, v1 ... with these sizeLimits.
@@ -44,14 +44,23 @@ func testPod(name string, containers, volumes []string) *v1.Pod {
 	return p
 }
 
-func emptyDir(name string, used uint64) volume.Usage {
-	return volume.Usage{Volume: name, EmptyDir: true, Disk: host.Disk{Used: used}}
+func emptyDir(name string, used uint64) disk.Volume {
+	return disk.Volume{Volume: name, EmptyDir: true, Disk: host.Disk{Used: used}}
+}
+
+// logs are containers by name that have written so many bytes of logs.
+func logs(byName map[string]uint64) map[string]disk.Container {
+	out := map[string]disk.Container{}
+	for name, bytes := range byName {
+		out["id of "+name] = disk.Container{Name: name, Log: &disk.Amount{Bytes: bytes}}
+	}
+	return out
 }
 
 func TestPlan(t *testing.T) {
 	const mi = 1 << 20
-	memory, claim, config := emptyDir("v0", 9*mi), emptyDir("data", 9*mi), volume.Usage{Volume: "config", Disk: host.Disk{Used: mi}}
-	memory.Memory, claim.EmptyDir, claim.Claim = true, false, "data"
+	memory, claim, config := emptyDir("v0", 9*mi), emptyDir("data", 9*mi), disk.Volume{Volume: "config", Disk: host.Disk{Used: mi}}
+	memory.Memory, memory.Own, claim.EmptyDir, claim.Claim, claim.Own = true, true, false, "data", true
 	static := testPod("static", nil, []string{"1Mi"})
 	static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 	critical := testPod("critical", nil, []string{"1Mi"})
@@ -62,30 +71,30 @@ func TestPlan(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		pod        *v1.Pod
-		volumes    []volume.Usage
+		volumes    []disk.Volume
 		containers map[string]uint64
 		want       string
 	}{
-		{"no limits", testPod("p", []string{""}, []string{""}), []volume.Usage{emptyDir("v0", 99*mi)}, map[string]uint64{"c0": 99 * mi}, ""},
-		{"emptyDir at its limit", testPod("p", nil, []string{"1Mi"}), []volume.Usage{emptyDir("v0", mi)}, nil, ""},
-		{"emptyDir over its limit", testPod("p", nil, []string{"", "1Mi"}), []volume.Usage{emptyDir("v0", 9*mi), emptyDir("v1", mi+1)}, nil,
+		{"no limits", testPod("p", []string{""}, []string{""}), []disk.Volume{emptyDir("v0", 99*mi)}, map[string]uint64{"c0": 99 * mi}, ""},
+		{"emptyDir at its limit", testPod("p", nil, []string{"1Mi"}), []disk.Volume{emptyDir("v0", mi)}, nil, ""},
+		{"emptyDir over its limit", testPod("p", nil, []string{"", "1Mi"}), []disk.Volume{emptyDir("v0", 9*mi), emptyDir("v1", mi+1)}, nil,
 			`Usage of EmptyDir volume "v1" exceeds the limit "1Mi". `},
-		{"emptyDir in memory", testPod("p", nil, []string{"1Mi"}), []volume.Usage{memory}, nil, ""},
-		{"sizeLimit 0", testPod("p", nil, []string{"0"}), []volume.Usage{emptyDir("v0", mi)}, nil, ""},
+		{"emptyDir in memory", testPod("p", nil, []string{"1Mi"}), []disk.Volume{memory}, nil, ""},
+		{"sizeLimit 0", testPod("p", nil, []string{"0"}), []disk.Volume{emptyDir("v0", mi)}, nil, ""},
 		{"container", testPod("p", []string{"9Mi", "2Mi"}, nil), nil, map[string]uint64{"c0": mi, "c1": 2*mi + 1},
 			`Container c1 exceeded its local ephemeral storage limit "2Mi". `},
 		{"container without a limit", testPod("p", []string{"2Mi", ""}, nil), nil, map[string]uint64{"c0": mi, "c1": 2 * mi},
 			"Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "},
-		{"all together", testPod("p", []string{"2Mi", "2Mi"}, []string{""}), []volume.Usage{emptyDir("v0", mi), config},
+		{"all together", testPod("p", []string{"2Mi", "2Mi"}, []string{""}), []disk.Volume{emptyDir("v0", mi), config},
 			map[string]uint64{"c0": mi, "c1": mi + 1}, "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. "},
-		{"claims and memory are not ephemeral storage", testPod("p", []string{"2Mi"}, nil), []volume.Usage{memory, claim}, map[string]uint64{"c0": mi}, ""},
+		{"claims and memory are not ephemeral storage", testPod("p", []string{"2Mi"}, nil), []disk.Volume{memory, claim}, map[string]uint64{"c0": mi}, ""},
 		{"an init container allows more", withInit, nil, map[string]uint64{"c0": mi, "i": 3 * mi}, ""},
-		{"volume first", testPod("p", []string{"1Mi"}, []string{"1Mi"}), []volume.Usage{emptyDir("v0", 2*mi)}, map[string]uint64{"c0": 2 * mi},
+		{"volume first", testPod("p", []string{"1Mi"}, []string{"1Mi"}), []disk.Volume{emptyDir("v0", 2*mi)}, map[string]uint64{"c0": 2 * mi},
 			`Usage of EmptyDir volume "v0" exceeds the limit "1Mi". `},
-		{"static", static, []volume.Usage{emptyDir("v0", 2*mi)}, nil, ""},
-		{"critical", critical, []volume.Usage{emptyDir("v0", 2*mi)}, nil, ""},
+		{"static", static, []disk.Volume{emptyDir("v0", 2*mi)}, nil, ""},
+		{"critical", critical, []disk.Volume{emptyDir("v0", 2*mi)}, nil, ""},
 	} {
-		evictions := Plan([]Usage{{Pod: test.pod, Limits: LimitsOf(test.pod), Volumes: test.volumes, Containers: test.containers}})
+		evictions := Plan([]Usage{{Pod: test.pod, Limits: LimitsOf(test.pod), Taken: disk.Pod{Volumes: test.volumes, Containers: logs(test.containers)}}})
 		got := ""
 		for _, e := range evictions {
 			got += e.Message
@@ -101,76 +110,207 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestRun holds that only pods with limits are measured, each container in its newest attempt, and that looking takes its time.
-func TestRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // of what follows: the clock alone does not order the test and the guard for the race detector
-		var asked []string
-		cost := time.Duration(0)
-		containers := []pod.Container{{ID: "new", Name: "c0"}, {ID: "old", Name: "c0"}, {ID: "bad", Name: "c1"}}
-		views := []pod.View{
-			{Pod: testPod("free", []string{""}, []string{""}), Observed: pod.Observed{Containers: containers}},
-			{Pod: testPod("limited", []string{"5Mi", "5Mi"}, nil), Observed: pod.Observed{Containers: containers}},
-			{Pod: testPod("volume", []string{""}, []string{"1Mi"}), Observed: pod.Observed{Containers: containers}},
-			{Pod: testPod("ending", nil, []string{"1Mi"}), Phase: pod.Terminating},
-		}
-		var evicted []string
-		g := New(Config{Images: ImagePolicy{High: 100}}, Parts{
-			Pods: func() []pod.View {
-				mu.Lock()
-				defer mu.Unlock()
-				return views
-			},
-			Volumes: func(p *v1.Pod) ([]volume.Usage, error) {
-				mu.Lock()
-				asked = append(asked, "volumes of "+p.Name)
-				took := cost
-				mu.Unlock()
-				time.Sleep(took)
-				return []volume.Usage{emptyDir("v0", 2<<20)}, errors.New("another volume cannot be measured")
-			},
-			Container: func(_ context.Context, id string) (docker.DiskUsage, error) {
-				mu.Lock()
-				asked = append(asked, id)
-				mu.Unlock()
-				if id == "bad" {
-					return docker.DiskUsage{}, errors.New("gone")
-				}
-				return docker.DiskUsage{Logs: 1, Writable: 2}, nil
-			},
-			Evict: func(uid types.UID, e pod.Eviction) {
-				mu.Lock()
-				defer mu.Unlock()
-				evicted = append(evicted, fmt.Sprintf("%s: %s%s", uid, e.Message, e.Grace))
-			},
-			Files: func(types.UID) uint64 { return 3 },
-			Clock: clock.RealClock{},
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- g.Run(ctx) }()
-		time.Sleep(period + time.Second)
-		synctest.Wait()
-		mu.Lock()
-		if want := []string{"volumes of limited", "new", "bad", "volumes of volume"}; !slices.Equal(asked, want) {
-			t.Errorf("asked %q, want %q", asked, want)
-		}
-		if got, want := strings.Join(evicted, "; "), `volume: Usage of EmptyDir volume "v0" exceeds the limit "1Mi". 1s`; got != want {
-			t.Errorf("evicted %s, want %s", got, want)
-		}
-		// From here on a look takes two minutes: the next one begins forty minutes after its end.
-		cost, asked, views = 2*time.Minute, nil, views[2:3]
-		mu.Unlock()
-		time.Sleep(30 * time.Minute)
-		synctest.Wait()
-		mu.Lock()
-		if len(asked) != 1 {
-			t.Errorf("asked %q, want one look", asked)
-		}
-		mu.Unlock()
+// bench is a guard of some pods, with what it asked and did.
+type bench struct {
+	mu                sync.Mutex // the clock alone does not order the test and the guard for the race detector
+	views             []pod.View
+	asked, evicted    []string
+	told              []string
+	disk              func(terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
+	engine            error  // why nothing is known of it
+	available, memory uint64 // on the node
+}
+
+func (b *bench) guard(t *testing.T, thresholds Settings) *Guard {
+	t.Helper()
+	all, err := Thresholds(thresholds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := New(Config{Thresholds: all, Images: ImagePolicy{High: 100}}, Parts{
+		Pods: func() []pod.View {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.views
+		},
+		Disk: func(_ context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod {
+			b.mu.Lock()
+			for _, v := range whole {
+				b.asked = append(b.asked, v.Pod.Name)
+			}
+			for _, v := range volumes {
+				b.asked = append(b.asked, "volumes of "+v.Pod.Name)
+			}
+			b.mu.Unlock()
+			return b.disk(terms, whole, volumes)
+		},
+		Node: func(context.Context) *summary.NodeStats {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return &summary.NodeStats{
+				Memory: &summary.MemoryStats{AvailableBytes: new(b.memory), WorkingSetBytes: new(uint64(1000))},
+				Fs:     &summary.FsStats{AvailableBytes: new(b.available), CapacityBytes: new(uint64(1000))},
+			}
+		},
+		Usage:     func(context.Context) *summary.Summary { return &summary.Summary{} },
+		Dedicated: func(context.Context) (bool, error) { return true, b.engine },
+		Changed:   func() {}, NodeEvent: func(string, string, string) {},
+		Evict: func(uid types.UID, e pod.Eviction) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.evicted = append(b.evicted, fmt.Sprintf("%s: %s%s", uid, e.Message, e.Grace))
+			b.views = slices.DeleteFunc(slices.Clone(b.views), func(v pod.View) bool { return v.Pod.UID == uid })
+		},
+		Ended: func(types.UID) <-chan struct{} { return closed },
+		PodEvent: func(p *v1.Pod, kind, reason, message string) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.told = append(b.told, fmt.Sprintf("%s %s %s: %s", p.Name, kind, reason, message))
+		},
+		Clock: clock.RealClock{},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- g.Run(ctx) }()
+	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	})
+	return g
+}
+
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (b *bench) since() (asked, evicted, told string) {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	asked, evicted, told = strings.Join(b.asked, "; "), strings.Join(b.evicted, "; "), strings.Join(b.told, "; ")
+	b.asked, b.evicted, b.told = nil, nil, nil
+	return asked, evicted, told
+}
+
+// TestRun holds that only pods with limits are measured, and only the volumes of those that limit nothing else.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{views: []pod.View{
+			{Pod: testPod("free", []string{""}, []string{""})},
+			{Pod: testPod("limited", []string{"5Mi", "5Mi"}, nil)},
+			{Pod: testPod("volume", []string{""}, []string{"1Mi"})},
+			{Pod: testPod("ending", nil, []string{"1Mi"}), Phase: pod.Terminating},
+		}, disk: func(_ disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod {
+			out := map[types.UID]disk.Pod{}
+			for _, v := range slices.Concat(whole, volumes) {
+				out[v.Pod.UID] = disk.Pod{Volumes: []disk.Volume{emptyDir("v0", 2<<20)}}
+			}
+			return out
+		}}
+		b.guard(t, Settings{})
+		time.Sleep(period + time.Second)
+		asked, evicted, told := b.since()
+		if want := "limited; volumes of volume"; asked != want {
+			t.Errorf("asked %q, want %q", asked, want)
+		}
+		if want := `volume: Usage of EmptyDir volume "v0" exceeds the limit "1Mi". 1s`; evicted != want || told != "" {
+			t.Errorf("evicted %s, told %s; want %s", evicted, told, want)
+		}
+		time.Sleep(period)
+		if asked, _, _ := b.since(); asked != "limited" {
+			t.Errorf("asked %q", asked)
+		}
+	})
+}
+
+// TestStalled: while measuring limited pods takes for ever the node's pressure is found and relieved, and no second measuring begins.
+func TestStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := &bench{memory: 1000, available: 1000, engine: errors.New("it hangs"), views: []pod.View{
+			{Pod: testPod("limited", []string{"5Mi"}, nil)}, {Pod: testPod("free", nil, nil)}}}
+		b.disk = func(disk.Terms, []pod.View, []pod.View) map[types.UID]disk.Pod {
+			<-release
+			return map[types.UID]disk.Pod{"limited": {Files: disk.Amount{Bytes: 6 << 20}}}
+		}
+		g := b.guard(t, Settings{Hard: map[string]string{"memory.available": "100"}})
+		time.Sleep(3 * period)
+		if asked, _, _ := b.since(); asked != "limited" {
+			t.Errorf("asked %q", asked)
+		}
+		b.mu.Lock()
+		b.memory = 50
+		b.views[1].Pod.Spec.Priority = new(int32(-1))
+		b.mu.Unlock()
+		time.Sleep(period)
+		synctest.Wait()
+		if _, evicted, _ := b.since(); !strings.HasPrefix(evicted, "free: The node was low on resource: memory.") || !slices.Contains(g.Conditions(), v1.NodeMemoryPressure) {
+			t.Errorf("evicted %q, conditions %v", evicted, g.Conditions())
+		}
+		b.mu.Lock()
+		b.memory = 1000
+		b.mu.Unlock()
+		time.Sleep(period)
+		b.since()
+		close(release)
+		if _, evicted, _ := b.since(); evicted != "limited: Pod ephemeral local storage usage exceeds the total limit of containers 5Mi. 1s" {
+			t.Errorf("when it has been measured: evicted %q", evicted)
+		}
+	})
+}
+
+// TestSlow: a pod that cannot be measured in time is told of, once for a while, and counts by what is known of it; others are held to theirs.
+func TestSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{views: []pod.View{{Pod: testPod("huge", []string{"5Mi"}, []string{""})}, {Pod: testPod("other", nil, []string{"1Mi"})}}}
+		var counted uint64 = 3 << 20
+		b.disk = func(terms disk.Terms, _, _ []pod.View) map[types.UID]disk.Pod {
+			time.Sleep(terms.Patience)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			of := disk.Amount{Bytes: counted, Files: 5}
+			return map[types.UID]disk.Pod{
+				"huge":  {Volumes: []disk.Volume{emptyDir("v0", counted)}, Late: []disk.Late{{What: `volume "v0"`, Of: of}}},
+				"other": {Volumes: []disk.Volume{emptyDir("v0", 2<<20)}},
+			}
+		}
+		b.guard(t, Settings{})
+		time.Sleep(period + patience)
+		_, evicted, told := b.since()
+		if want := `other: Usage of EmptyDir volume "v0" exceeds the limit "1Mi". 1s`; evicted != want {
+			t.Errorf("evicted %s, want %s", evicted, want)
+		}
+		if want := `huge Warning VolumeMeasureSlow: Not measured within 10s: volume "v0" counts as 3145728 bytes in 5 files (no earlier figure). `; !strings.HasPrefix(told, want) {
+			t.Errorf("told %s, want %s", told, want)
+		}
+		time.Sleep(silence / 2)
+		if _, evicted, told := b.since(); told != "" || evicted != "" {
+			t.Errorf("then told %q, evicted %q", told, evicted)
+		}
+		b.mu.Lock()
+		counted = 6 << 20
+		b.mu.Unlock()
+		time.Sleep(2*period + patience)
+		if _, evicted, _ := b.since(); !strings.HasPrefix(evicted, "huge: Pod ephemeral local storage usage exceeds") {
+			t.Errorf("when what was counted so far is over the limit: evicted %q", evicted)
+		}
+	})
+}
+
+// TestOverFirst: when the disk is short, pods over their own limits go before those that are within theirs.
+func TestOverFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{memory: 1000, available: 50, views: []pod.View{{Pod: testPod("large", nil, nil)}, {Pod: testPod("over", []string{"1Mi"}, nil)}}}
+		b.disk = func(_ disk.Terms, _, _ []pod.View) map[types.UID]disk.Pod {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.available = 1000 // when the first has gone
+			return map[types.UID]disk.Pod{"large": {Files: disk.Amount{Bytes: 9 << 20}}, "over": {Files: disk.Amount{Bytes: 2 << 20}}}
+		}
+		b.guard(t, Settings{Hard: map[string]string{"nodefs.available": "100"}})
+		time.Sleep(time.Second)
+		if _, evicted, _ := b.since(); evicted != "over: Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. 1s" {
+			t.Errorf("evicted %q", evicted)
 		}
 	})
 }
@@ -178,11 +318,11 @@ func TestRun(t *testing.T) {
 // TestFilesCount: a pod that fills its hosts file is held to its limit too (CVE-2020-8557).
 func TestFilesCount(t *testing.T) {
 	p := testPod("p", []string{"1Mi"}, nil)
-	u := Usage{Pod: p, Limits: LimitsOf(p), Files: 1 << 20}
+	u := Usage{Pod: p, Limits: LimitsOf(p), Taken: disk.Pod{Files: disk.Amount{Bytes: 1 << 20}}}
 	if out := Plan([]Usage{u}); len(out) != 0 {
 		t.Errorf("at its limit: %v", out)
 	}
-	u.Files++
+	u.Taken.Files.Bytes++
 	if out := Plan([]Usage{u}); len(out) != 1 {
 		t.Error("over its limit by its hosts file, and not evicted")
 	}

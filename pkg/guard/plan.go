@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	helper "k8s.io/component-helpers/resource"
 
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/pod"
-	"github.com/winkube/winkube/pkg/volume"
 )
 
 // grace is what the containers of an evicted pod get to stop, as upstream: what they write meanwhile makes it worse.
@@ -63,24 +63,19 @@ func LimitsOf(p *v1.Pod) Limits {
 
 // Usage is what one pod may take of the disk, and what it takes.
 type Usage struct {
-	Pod        *v1.Pod
-	Limits     Limits
-	Volumes    []volume.Usage
-	Containers map[string]uint64 // bytes of the logs and the writable layer, by name
-	Files      uint64            // bytes of files that the agent has put into the containers, and that these can write to
+	Pod    *v1.Pod
+	Limits Limits
+	Taken  disk.Pod
 }
 
-// total is what counts against the pod's ephemeral-storage: all but claims and memory.
-func (u Usage) total() (bytes uint64) {
-	for _, v := range u.Volumes {
-		if v.Claim == "" && !v.Memory {
-			bytes += v.Used
+// container is how many bytes the container of that name takes: its logs, root file system and volumes of its image.
+func (u Usage) container(name string) (bytes uint64) {
+	for _, c := range u.Taken.Containers {
+		if c.Name == name {
+			bytes += c.Sum().Bytes
 		}
 	}
-	for _, c := range u.Containers {
-		bytes += c
-	}
-	return bytes + u.Files
+	return bytes
 }
 
 // Eviction is a pod that has to end.
@@ -107,17 +102,17 @@ func (u Usage) excess() (signal, message string) {
 	over := func(bytes uint64, limit resource.Quantity) bool {
 		return limit.CmpInt64(int64(min(bytes, 1<<63-1))) < 0
 	}
-	for _, v := range u.Volumes {
+	for _, v := range u.Taken.Volumes {
 		if limit, ok := u.Limits.Volumes[v.Volume]; ok && v.EmptyDir && !v.Memory && over(v.Used, limit) {
 			return signalEmptyDir, fmt.Sprintf(messageEmptyDir, v.Volume, limit.String())
 		}
 	}
-	if limit := u.Limits.Pod; limit != nil && over(u.total(), *limit) {
+	if limit := u.Limits.Pod; limit != nil && over(u.Taken.Ephemeral().Bytes, *limit) {
 		return signalPod, fmt.Sprintf(messagePod, limit.String())
 	}
 	for i := range u.Pod.Spec.Containers {
 		name := u.Pod.Spec.Containers[i].Name
-		if limit, ok := u.Limits.Containers[name]; ok && over(u.Containers[name], limit) {
+		if limit, ok := u.Limits.Containers[name]; ok && over(u.container(name), limit) {
 			return signalContainer, fmt.Sprintf(messageContainer, name, limit.String())
 		}
 	}

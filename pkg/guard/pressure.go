@@ -65,6 +65,15 @@ func satisfied(all []Threshold, o Observations) bool {
 	return !slices.ContainsFunc(all, func(t Threshold) bool { return t.crossed(o, true) })
 }
 
+// onDisk says whether the signal is of a file system.
+func (s Signal) onDisk() bool {
+	switch s {
+	case NodeFSAvailable, NodeFSInodes, ImageFSAvailable, ImageFSInodes:
+		return true
+	}
+	return false
+}
+
 // reclaims says whether images and dead containers lie on the file system of a signal. dedicated: imagefs is a file system of its own.
 func (s Signal) reclaims(dedicated bool) bool {
 	switch s {

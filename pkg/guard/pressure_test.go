@@ -10,6 +10,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/winkube/winkube/pkg/disk"
+	"github.com/winkube/winkube/pkg/host"
 )
 
 func TestThresholds(t *testing.T) {
@@ -146,21 +149,50 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// user is a pod with a request, that uses so much; its container c0 has written half of disk, the other half is in volume v0.
-func user(name string, priority int32, request string, memory, disk, tasks uint64) candidate {
+// user is a pod with a request, that uses so much; its container c0 has written half of bytes, the other half is in volume v0.
+func user(name string, priority int32, request string, memory, bytes, tasks uint64) candidate {
 	p := testPod(name, []string{""}, []string{""})
 	p.Namespace, p.Spec.Priority = "ns", &priority
 	if request != "" {
 		q := resource.MustParse(request)
 		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceMemory: q, v1.ResourceEphemeralStorage: q}
 	}
-	half := disk / 2
+	half := bytes / 2
 	return candidate{p, &summary.PodStats{
 		Memory: &summary.MemoryStats{WorkingSetBytes: &memory}, ProcessStats: &summary.ProcessStats{ProcessCount: &tasks},
-		Containers: []summary.ContainerStats{{Name: "c0", Memory: &summary.MemoryStats{WorkingSetBytes: &memory},
-			Rootfs: &summary.FsStats{UsedBytes: &half, InodesUsed: new(tasks)}, Logs: &summary.FsStats{UsedBytes: new(uint64(0))}}},
-		VolumeStats: []summary.VolumeStats{{Name: "v0", FsStats: summary.FsStats{UsedBytes: &half}}, {Name: "claim", FsStats: summary.FsStats{UsedBytes: new(uint64(1 << 40))}}},
+		Containers: []summary.ContainerStats{{Name: "c0", Memory: &summary.MemoryStats{WorkingSetBytes: &memory}}},
+	}, &disk.Pod{
+		Containers: map[string]disk.Container{"id": {Name: "c0", Layer: &disk.Amount{Bytes: half, Files: tasks}, Log: &disk.Amount{}}},
+		Volumes:    []disk.Volume{emptyDir("v0", half), {Volume: "claim", Claim: "claim", Own: true, Disk: host.Disk{Used: 1 << 40}}},
 	}}
+}
+
+// TestRankCounts: every place that a pod can fill counts in its rank, as it does for its limit.
+func TestRankCounts(t *testing.T) {
+	innocent := user("innocent", 0, "", 0, 1000, 1)
+	for name, of := range map[string]disk.Pod{
+		"termination log":     {Files: disk.Amount{Bytes: 5000}},
+		"volume of its image": {Containers: map[string]disk.Container{"a": {Name: "c0", Volumes: &disk.Amount{Bytes: 5000}}}},
+		"root file system":    {Containers: map[string]disk.Container{"a": {Name: "c0", Layer: &disk.Amount{Bytes: 5000}}}},
+		"log":                 {Containers: map[string]disk.Container{"a": {Name: "c0", Log: &disk.Amount{Bytes: 5000}}}},
+		"emptyDir":            {Volumes: []disk.Volume{emptyDir("v0", 5000)}},
+		"not known":           {Late: []disk.Late{{What: `volume "v0"`}}},
+	} {
+		hog := candidate{pod: testPod("hog", []string{"4000"}, nil), disk: &of}
+		if c, _ := choose([]candidate{innocent, hog}, Threshold{Signal: NodeFSAvailable}, false); c.pod.Name != "hog" {
+			t.Errorf("%s: %s has to go", name, c.pod.Name)
+		}
+		if name == "not known" {
+			continue
+		}
+		if out := Plan([]Usage{{Pod: hog.pod, Limits: LimitsOf(hog.pod), Taken: of}}); len(out) != 1 {
+			t.Errorf("%s: over its limit, and not evicted", name)
+		}
+	}
+	frozen := candidate{pod: testPod("frozen", nil, nil), disk: &disk.Pod{Late: []disk.Late{{What: `volume "claim"`, Claim: true}}}}
+	if c, _ := choose([]candidate{innocent, frozen}, Threshold{Signal: NodeFSAvailable}, false); c.pod.Name != "innocent" {
+		t.Error("a pod has to go because a claim of it hangs, which is not on the node's disk")
+	}
 }
 
 func TestRank(t *testing.T) {

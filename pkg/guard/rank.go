@@ -12,13 +12,23 @@ import (
 	helper "k8s.io/component-helpers/resource"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
 // candidate is a pod that could be evicted, and what it uses.
 type candidate struct {
 	pod   *v1.Pod
-	stats *summary.PodStats // nil: not measured
+	stats *summary.PodStats // memory and processes; nil: not measured
+	disk  *disk.Pod         // the figures that limits are held to; nil: not measured, or nobody asked
+}
+
+// measured says whether it is known what the candidate uses of a signal's resource.
+func (c candidate) measured(signal Signal) bool {
+	if signal.onDisk() {
+		return c.disk != nil && !c.disk.Unknown()
+	}
+	return c.stats != nil
 }
 
 // rank puts those first who have to go first: whoever is not measured, then who uses more than it requested, then the lower priority, then
@@ -27,8 +37,8 @@ func rank(all []candidate, signal Signal, dedicated bool) []candidate {
 	out := slices.Clone(all)
 	starved := signal.resource()
 	slices.SortStableFunc(out, func(a, b candidate) int {
-		if (a.stats == nil) != (b.stats == nil) {
-			return before(a.stats == nil)
+		if x, y := a.measured(signal), b.measured(signal); x != y {
+			return before(y)
 		}
 		if starved != pids {
 			if x, y := a.excess(signal, dedicated) > 0, b.excess(signal, dedicated) > 0; x != y {
@@ -58,27 +68,27 @@ func priority(p *v1.Pod) int32 {
 
 // excess is how much more than its request a pod uses of a signal's resource.
 func (c candidate) excess(signal Signal, dedicated bool) int64 {
-	if c.stats == nil {
-		return 0
-	}
 	request := func(name v1.ResourceName) int64 {
 		q := helper.PodRequests(c.pod, helper.PodResourcesOptions{})[name]
 		return q.Value()
 	}
 	switch signal.resource() {
 	case v1.ResourceMemory:
+		if c.stats == nil {
+			return 0
+		}
 		return workingSet(c.stats.Memory) - request(v1.ResourceMemory)
 	case pids:
-		if s := c.stats.ProcessStats; s != nil && s.ProcessCount != nil {
-			return int64(*s.ProcessCount)
+		if c.stats != nil && c.stats.ProcessStats != nil && c.stats.ProcessStats.ProcessCount != nil {
+			return int64(*c.stats.ProcessStats.ProcessCount)
 		}
 		return 0
 	}
-	bytes, files := c.disk(signal, dedicated)
+	used := c.on(signal, dedicated)
 	if signal.resource() == inodes {
-		return files
+		return int64(used.Files)
 	}
-	return bytes - request(v1.ResourceEphemeralStorage)
+	return int64(used.Bytes) - request(v1.ResourceEphemeralStorage)
 }
 
 func workingSet(m *summary.MemoryStats) int64 {
@@ -88,45 +98,18 @@ func workingSet(m *summary.MemoryStats) int64 {
 	return int64(*m.WorkingSetBytes)
 }
 
-// disk is what a pod takes of the file system of a signal. Root file systems lie with the images, logs and volumes on nodefs, all on one
+// on is what a pod takes of the file system of a signal. Root file systems lie with the images, logs and volumes on nodefs, all on one
 // where the two are not apart. (The engine keeps logs with the containers, but their place in the rank is upstream's.)
-func (c candidate) disk(signal Signal, dedicated bool) (bytes, files int64) {
-	add := func(fs *summary.FsStats) {
-		if fs != nil && fs.UsedBytes != nil {
-			bytes += int64(*fs.UsedBytes)
-		}
-		if fs != nil && fs.InodesUsed != nil {
-			files += int64(*fs.InodesUsed)
-		}
+func (c candidate) on(signal Signal, dedicated bool) disk.Amount {
+	switch onNode := signal == NodeFSAvailable || signal == NodeFSInodes; {
+	case c.disk == nil:
+		return disk.Amount{}
+	case !dedicated:
+		return c.disk.Ephemeral()
+	case onNode:
+		return c.disk.OnNode()
 	}
-	onNode := signal == NodeFSAvailable || signal == NodeFSInodes
-	for _, container := range c.stats.Containers {
-		if !dedicated || !onNode {
-			add(container.Rootfs)
-		}
-		if !dedicated || onNode {
-			add(container.Logs)
-		}
-	}
-	if dedicated && !onNode {
-		return bytes, files
-	}
-	for _, v := range c.stats.VolumeStats {
-		if local(c.pod, v.Name) {
-			add(&v.FsStats)
-		}
-	}
-	return bytes, files
-}
-
-// local says whether a volume lies on the node's disk.
-func local(p *v1.Pod, name string) bool {
-	for i := range p.Spec.Volumes {
-		if v := &p.Spec.Volumes[i]; v.Name == name {
-			return v.HostPath != nil || v.ConfigMap != nil || v.GitRepo != nil || v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumDefault
-		}
-	}
-	return false
+	return c.disk.OnImages()
 }
 
 // choose is who has to go for the sake of a threshold: the first who may. ok false: nobody.
@@ -175,7 +158,7 @@ func (c candidate) explain(t Threshold, o Observations) (message string, annotat
 		message += fmt.Sprintf(messageThreshold, t.Value.text(seen.Capacity, t.Signal), resource.NewQuantity(seen.Available, t.Signal.format()))
 	}
 	annotations = map[string]string{annotationStarved: string(starved)}
-	if c.stats == nil {
+	if !c.measured(t.Signal) {
 		return message, annotations
 	}
 	if r := c.pod.Spec.Resources; r != nil && starved == v1.ResourceMemory {
@@ -186,15 +169,14 @@ func (c candidate) explain(t Threshold, o Observations) (message string, annotat
 		}
 	}
 	var names, usages []string
-	for _, stats := range c.stats.Containers {
-		_, spec, ok := pod.FindContainer(c.pod, stats.Name)
-		usage, measured := containerUse(&stats, starved)
-		if !ok || !measured {
+	for _, spec := range pod.Containers(c.pod) {
+		usage, measured := c.containerUse(spec.Name, starved)
+		if !measured {
 			continue
 		}
 		if request := spec.Resources.Requests[starved]; usage.Cmp(request) > 0 {
-			message += fmt.Sprintf(messageUsing, "Container", stats.Name, usage.String(), request.String(), starved)
-			names, usages = append(names, stats.Name), append(usages, usage.String())
+			message += fmt.Sprintf(messageUsing, "Container", spec.Name, usage.String(), request.String(), starved)
+			names, usages = append(names, spec.Name), append(usages, usage.String())
 		}
 	}
 	annotations[annotationContainers], annotations[annotationUsage] = strings.Join(names, ","), strings.Join(usages, ",")
@@ -202,12 +184,18 @@ func (c candidate) explain(t Threshold, o Observations) (message string, annotat
 }
 
 // containerUse is what a container uses of a resource that containers request.
-func containerUse(c *summary.ContainerStats, name v1.ResourceName) (*resource.Quantity, bool) {
+func (c candidate) containerUse(container string, name v1.ResourceName) (*resource.Quantity, bool) {
 	switch {
-	case name == v1.ResourceMemory && c.Memory != nil && c.Memory.WorkingSetBytes != nil:
-		return resource.NewQuantity(workingSet(c.Memory), resource.BinarySI), true
-	case name == v1.ResourceEphemeralStorage && c.Rootfs != nil && c.Rootfs.UsedBytes != nil && c.Logs != nil && c.Logs.UsedBytes != nil:
-		return resource.NewQuantity(int64(*c.Rootfs.UsedBytes+*c.Logs.UsedBytes), resource.BinarySI), true
+	case name == v1.ResourceMemory && c.stats != nil:
+		for i := range c.stats.Containers {
+			if of := &c.stats.Containers[i]; of.Name == container && of.Memory != nil && of.Memory.WorkingSetBytes != nil {
+				return resource.NewQuantity(workingSet(of.Memory), resource.BinarySI), true
+			}
+		}
+	case name == v1.ResourceEphemeralStorage && c.disk != nil:
+		if bytes := (Usage{Taken: *c.disk}).container(container); bytes > 0 {
+			return resource.NewQuantity(int64(min(bytes, 1<<63-1)), resource.BinarySI), true
+		}
 	}
 	return nil, false
 }

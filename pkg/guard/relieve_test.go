@@ -15,6 +15,7 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
@@ -62,7 +63,7 @@ func (m *machine) left() (memory, disk uint64) {
 	memory, disk = m.memory, m.disk
 	for _, c := range m.pods {
 		memory -= min(memory, *c.stats.Memory.WorkingSetBytes)
-		disk -= min(disk, 2**c.stats.VolumeStats[0].UsedBytes)
+		disk -= min(disk, c.disk.Ephemeral().Bytes)
 	}
 	for _, i := range m.images {
 		disk -= min(disk, uint64(i.Size))
@@ -119,7 +120,16 @@ func (m *machine) parts() Parts {
 			return m.ending[string(uid)]
 		},
 		Node: m.node,
-		Summary: func(context.Context) *summary.Summary {
+		Disk: func(_ context.Context, _ disk.Terms, views, _ []pod.View) map[types.UID]disk.Pod {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			out := map[types.UID]disk.Pod{}
+			for _, view := range views {
+				out[view.Pod.UID] = *m.pods[string(view.Pod.UID)].disk
+			}
+			return out
+		},
+		Usage: func(context.Context) *summary.Summary {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			out := &summary.Summary{}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/node"
@@ -22,13 +23,17 @@ import (
 // makeGuard makes what keeps the node from running out of memory, disk and processes. It asks pods and figures, which come after it since
 // admission asks it.
 func (k *Kubelet) makeGuard(volumes *volume.Manager) *guard.Guard {
+	k.disks = k.makeDisks(volumes)
 	parts := guard.Parts{
-		Pods: func() []pod.View { return k.pods.Snapshot() }, Volumes: volumes.Usage, Files: volumes.FilesUsed, Container: k.engine.DiskUsage,
+		Pods: func() []pod.View { return k.pods.Snapshot() }, Disk: k.disks.measure,
+		PodEvent: func(p *v1.Pod, kind, reason, message string) {
+			k.podEvent(p.Namespace, p.Name, string(p.UID), kind, reason, message)
+		},
 		Evict:     func(uid types.UID, e pod.Eviction) { k.pods.Evict(uid, e) },
 		Evicted:   k.cfg.Counters.Evicted,
 		Ended:     func(uid types.UID) <-chan struct{} { return k.pods.Vacated(uid) },
 		Node:      func(ctx context.Context) *summary.NodeStats { return k.figures.Node(ctx) },
-		Summary:   func(ctx context.Context) *summary.Summary { return k.figures.Summary(ctx, false) },
+		Usage:     func(ctx context.Context) *summary.Summary { return k.figures.Summary(ctx, true) },
 		Dedicated: k.imagesApart,
 		Sweep:     func() { k.pods.Sweep() },
 		Images:    guard.ImageParts{List: k.engine.ImageUses, Remove: k.engine.RemoveImage, Disk: k.imageDisk, Removed: k.cfg.Counters.ImageRemoved},
@@ -64,8 +69,7 @@ func (k *Kubelet) imagesApart(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	same, err := host.SameDisk(k.cfg.RootDir, root)
-	return !same, err
+	return k.disks.apart(ctx, k.cfg.RootDir, root)
 }
 
 func (k *Kubelet) imageDisk(ctx context.Context) (host.Disk, error) {
@@ -73,7 +77,19 @@ func (k *Kubelet) imageDisk(ctx context.Context) (host.Disk, error) {
 	if err != nil {
 		return host.Disk{}, err
 	}
-	return host.DiskUsage(root)
+	return k.diskUsage(ctx, root)
+}
+
+// diskUsage measures a file system. One that hangs is an error, unless its figures are known.
+func (k *Kubelet) diskUsage(ctx context.Context, path string) (host.Disk, error) {
+	f := k.disks.crew.Disk(ctx, disk.Terms{Patience: figuresPatience}, path)
+	switch {
+	case !f.At.IsZero():
+		return f.Disk, nil
+	case f.Err != nil:
+		return host.Disk{}, f.Err
+	}
+	return host.Disk{}, fmt.Errorf("the file system of %s does not answer", path)
 }
 
 // pressure is guard's Conditions in the words of package node.

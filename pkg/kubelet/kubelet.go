@@ -103,6 +103,7 @@ type Kubelet struct {
 	serving  *kubeclient.Pair // nil: the serving certificate is not requested
 	guard    *guard.Guard
 	figures  *stats.Collector
+	disks    *disks
 	shutdown *shutdown
 	versions discovery.ServerVersionInterface // of the API server
 	dns      func(*v1.Pod) (pod.DNS, error)   // of the resolver
@@ -168,7 +169,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	if k.node, err = node.New(cfg.Node, node.Parts{
 		Client: clients.Heartbeat, Node: k.objects.Node, Facts: host.Read,
 		Addresses:    func() ([]netip.Addr, error) { return cfg.NodeIPs, nil },
-		Disk:         func() (host.Disk, error) { return host.DiskUsage(cfg.RootDir) },
+		Disk:         func() (host.Disk, error) { return k.diskUsage(context.Background(), cfg.RootDir) },
 		RuntimeInfo:  k.runtime,
 		Images:       k.images,
 		NetworkReady: k.network.Ready, NetworkUnavailable: k.networkUnavailable,
@@ -177,7 +178,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if k.figures, err = k.makeFigures(volumes); err != nil {
+	if k.figures, err = k.makeFigures(); err != nil {
 		return nil, err
 	}
 	certificate, err := k.servingCertificate(client)
@@ -189,7 +190,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 		Pods:           lookup{k.pods}, Engine: k.engine, Observer: k.engine,
 		TokenReviews: clients.Reviews.AuthenticationV1().TokenReviews(), AccessReviews: clients.Reviews.AuthorizationV1().SubjectAccessReviews(),
 		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
-		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Volumes: volumes.Usage, Plugin: volumes.Plugin, Version: daemon.Kubernetes, Certificates: k.certificates()}, cfg.Counters),
+		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Disks: k.disks.measure, Plugin: volumes.Plugin, Version: daemon.Kubernetes, Certificates: k.certificates()}, cfg.Counters, stats.Crew(k.disks.crew.State)),
 		StatsSummary: k.figures.SummaryHandler(), MetricsResource: k.figures.ResourceHandler(), MetricsCadvisor: k.figures.CadvisorHandler(), MetricsProbes: probes,
 		NodeLogs: k.nodeLogs(), DebugPods: debugHandler(k.pods), Configz: cfg.Configz,
 	})
@@ -313,10 +314,10 @@ func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
 }
 
 // makeFigures makes what measures the node and its pods.
-func (k *Kubelet) makeFigures(volumes *volume.Manager) (*stats.Collector, error) {
+func (k *Kubelet) makeFigures() (*stats.Collector, error) {
 	return stats.New(stats.Config{NodeName: k.cfg.NodeName, OS: k.cfg.Platform.OS, CPUs: k.cfg.Facts.CPUs, Root: k.cfg.RootDir}, stats.Parts{
-		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: host.DiskUsage, Volumes: volumes.Usage,
-		ImageRoot: k.imageRoot, HCS: hcs.Measure, Adapters: host.Adapters, Usage: k.engine.Usage, Files: k.engine.Files, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
+		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: k.disks.crew.Disk, Disks: k.disks.measure,
+		ImageRoot: k.imageRoot, HCS: hcs.Measure, Adapters: host.Adapters, Usage: k.engine.Usage, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
 		Clock: clock.RealClock{},
 	})
 }

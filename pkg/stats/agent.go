@@ -1,14 +1,16 @@
 package stats
 
 import (
+	"context"
 	"crypto/tls"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/pod"
-	"github.com/winkube/winkube/pkg/volume"
 )
 
 var claimLabels = []string{"namespace", "persistentvolumeclaim"}
@@ -60,9 +62,10 @@ type Certificate interface {
 
 // Agent is a prometheus.Collector of the agent's view of its pods.
 type Agent struct {
-	Node    string
-	Pods    func() []pod.View
-	Volumes func(*v1.Pod) ([]volume.Usage, error)
+	Node string
+	Pods func() []pod.View
+	// Disks measures what pods take of disks: all of it, or volumes alone. It keeps to the terms, whatever hangs.
+	Disks func(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
 	// Plugin names the kind of a pod's volume as upstream does; "": it is not known yet.
 	Plugin  func(*v1.Pod, *v1.Volume) string
 	Version string // of Kubernetes
@@ -89,6 +92,7 @@ func (a Agent) Collect(out chan<- prometheus.Metric) {
 	}
 	pods, states, measured := 0, map[pod.State]int{pod.Running: 0, pod.Exited: 0, pod.Created: 0}, map[string]bool{}
 	views := a.Pods()
+	var claiming []pod.View
 	a.countVolumes(views, gauge)
 	for _, view := range views {
 		runs := false
@@ -100,7 +104,13 @@ func (a Agent) Collect(out chan<- prometheus.Metric) {
 			pods++
 		}
 		if runs && hasClaim(view.Pod) {
-			a.claims(view.Pod, measured, gauge)
+			claiming = append(claiming, view)
+		}
+	}
+	if len(claiming) > 0 {
+		figures := a.Disks(context.Background(), disk.Terms{Age: diskAge / 2, Patience: patience}, nil, claiming)
+		for _, view := range claiming {
+			claims(view.Pod, figures[view.Pod.UID].Volumes, measured, gauge)
 		}
 	}
 	gauge(runningPods, float64(pods))
@@ -143,11 +153,9 @@ func hasClaim(p *v1.Pod) bool {
 }
 
 // claims tells of the volumes behind p's claims that were not told of before.
-func (a Agent) claims(p *v1.Pod, measured map[string]bool, gauge func(*prometheus.Desc, float64, ...string)) {
-	all, err := a.Volumes(p)
-	_ = err // what could be measured is in all
+func claims(p *v1.Pod, all []disk.Volume, measured map[string]bool, gauge func(*prometheus.Desc, float64, ...string)) {
 	for _, u := range all {
-		if key := p.Namespace + "/" + u.Claim; u.Claim == "" || measured[key] {
+		if key := p.Namespace + "/" + u.Claim; u.Claim == "" || u.At.IsZero() || measured[key] {
 			continue
 		} else {
 			measured[key] = true

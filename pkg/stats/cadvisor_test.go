@@ -2,6 +2,7 @@ package stats
 
 import (
 	"compress/gzip"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -16,10 +17,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
-	"github.com/winkube/winkube/pkg/volume"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -118,15 +120,23 @@ func TestAgent(t *testing.T) {
 		Plugin: func(_ *v1.Pod, v *v1.Volume) string {
 			return map[string]string{"": "kubernetes.io/local-volume"}[v.Name]
 		},
-		Volumes: func(*v1.Pod) ([]volume.Usage, error) {
-			return []volume.Usage{{Volume: "tmp"}, {Volume: "v", Claim: "data", Disk: host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}}}, errors.New("another cannot be measured")
+		Disks: func(_ context.Context, _ disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod {
+			if len(whole) != 0 || len(volumes) != 2 {
+				t.Errorf("measured %d pods as a whole and volumes of %d", len(whole), len(volumes))
+			}
+			return map[types.UID]disk.Pod{"": {Volumes: []disk.Volume{{Volume: "tmp"}, {Volume: "h", Claim: "hangs", Late: true},
+				{Volume: "v", Claim: "data", At: time.Unix(1, 0), Disk: host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}}}}}
 		},
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(agent)
+	registry.MustRegister(agent, Crew(func() disk.State { return disk.State{Running: 3, Hung: 1, Unread: 9, Late: 5} }))
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	for _, want := range []string{`kubelet_node_name{node="n1"} 1`, "kubelet_running_pods 2", `kubelet_running_containers{container_state="exited"} 2`,
+	if strings.Contains(w.Body.String(), "hangs") {
+		t.Errorf("a claim of which nothing is known is told of:\n%s", w.Body)
+	}
+	for _, want := range []string{"winkube_disk_measurements_running 3", "winkube_disk_measurements_hung 1", "winkube_disk_measurements_late_total 5", "winkube_disk_unreadable_files 9",
+		`kubelet_node_name{node="n1"} 1`, "kubelet_running_pods 2", `kubelet_running_containers{container_state="exited"} 2`,
 		`kubelet_running_containers{container_state="running"} 2`, `kubelet_volume_stats_available_bytes{namespace="ns",persistentvolumeclaim="data"} 60`,
 		`kubelet_volume_stats_inodes_used{namespace="ns",persistentvolumeclaim="data"} 3`,
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/local-volume",state="desired_state_of_world"} 3`,

@@ -2,7 +2,8 @@
 //
 //	pod.Manager's Snapshot --> cgroups and /proc (Linux), the engine (Windows) --> collection, kept for a moment --> Summary, text --> server
 //
-// Askers at the same moment share one collection. What must walk directories is kept longer than what is read from the kernel.
+// Askers at the same moment share one collection. What must walk directories is kept longer than what is read from the kernel,
+// and what hangs is told by its last figure.
 package stats
 
 import (
@@ -18,11 +19,11 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
-	"github.com/winkube/winkube/pkg/volume"
 )
 
 // How old an answer may be.
@@ -42,11 +43,12 @@ type Config struct {
 
 // Parts are where the figures come from.
 type Parts struct {
-	Pods    func() []pod.View
-	Load    func() (host.Load, error)
-	Boot    func() (time.Time, error)
-	Disk    func(path string) (host.Disk, error)
-	Volumes func(*v1.Pod) ([]volume.Usage, error)
+	Pods func() []pod.View
+	Load func() (host.Load, error)
+	Boot func() (time.Time, error)
+	// Disk measures a file system, and Disks what pods take: all of it, or volumes alone. Both keep to the terms, whatever hangs.
+	Disk  func(ctx context.Context, terms disk.Terms, path string) disk.Figure
+	Disks func(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
 	// ImageRoot is the directory in which the engine keeps images and containers.
 	ImageRoot func(context.Context) (string, error)
 	// HCS measures a container on Windows; nil: Usage does.
@@ -55,8 +57,6 @@ type Parts struct {
 	Adapters func() ([]host.Adapter, error)
 	// Usage measures a container where there are no cgroups, and HCS does not know it.
 	Usage func(ctx context.Context, id string) (docker.Usage, error)
-	// Files are where containers lie, by id.
-	Files func(ctx context.Context, ids []string) (map[string]docker.Files, error)
 	// Runtime is the engine's process id; 0 where it is not known. Only on Linux.
 	Runtime func() int
 	// PodsPlace is the cgroup of all pods as a process in it would see it in /proc/PID/cgroup; "": there is none. Only on Linux.
@@ -133,6 +133,7 @@ type usage struct {
 
 type podUsage struct {
 	pod        *v1.Pod
+	view       pod.View // of pod, when it was measured
 	net        []Interface
 	containers []containerUsage
 	whole      *containerUsage // by the pod's own cgroup, the infra container with it; nil: there is none
@@ -216,7 +217,7 @@ func (c *Collector) measure(ctx context.Context, now time.Time) usage {
 	views := c.parts.Pods()
 	c.meter.prepare(ctx, running(views))
 	for _, view := range views {
-		p := podUsage{pod: view.Pod}
+		p := podUsage{pod: view.Pod, view: view}
 		seen := map[string]bool{}
 		for i := range view.Observed.Containers {
 			box := &view.Observed.Containers[i]

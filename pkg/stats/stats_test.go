@@ -10,20 +10,23 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
-	"github.com/winkube/winkube/pkg/volume"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -100,9 +103,6 @@ func newRig(t testing.TB, system, root string) *rig {
 		{ID: "c0", Name: "app", State: pod.Exited},
 	}
 	views := []pod.View{{Pod: p, Observed: pod.Observed{Containers: containers}}, {Pod: p.DeepCopy()}}
-	disk := func(string) (host.Disk, error) {
-		return host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}, nil
-	}
 	var err error
 	r.Collector, err = New(Config{NodeName: "n1", OS: system, Root: "/root", Proc: filepath.Join(root, "proc")}, Parts{
 		Pods: func() []pod.View { return views },
@@ -111,10 +111,23 @@ func newRig(t testing.TB, system, root string) *rig {
 			return host.Load{CPU: r.cpu, Memory: 500, WorkingSet: 400, Capacity: 900, SwapFree: 9, Tasks: 12, MaxTasks: 99}, nil
 		},
 		Boot: func() (time.Time, error) { return start.Add(-time.Hour), nil },
-		Disk: disk,
-		Volumes: func(*v1.Pod) ([]volume.Usage, error) {
+		Disk: func(context.Context, disk.Terms, string) disk.Figure {
+			return disk.Figure{At: r.clock.Now(), Disk: host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}}
+		},
+		Disks: func(_ context.Context, _ disk.Terms, whole, _ []pod.View) map[types.UID]disk.Pod {
 			r.walks++
-			return []volume.Usage{{Volume: "data", EmptyDir: true, Disk: host.Disk{Capacity: 100, Available: 60, Used: 8}}, {Volume: "claim", Claim: "pvc"}}, nil
+			at, out := r.clock.Now(), map[types.UID]disk.Pod{}
+			for _, view := range whole {
+				of := disk.Pod{Containers: map[string]disk.Container{}, Volumes: []disk.Volume{
+					{Volume: "data", EmptyDir: true, At: at, Disk: host.Disk{Capacity: 100, Available: 60, Used: 8}}, {Volume: "claim", Claim: "pvc", Own: true, At: at}}}
+				for _, c := range view.Observed.Containers {
+					if c.State == pod.Running {
+						of.Containers[c.ID] = disk.Container{Name: c.Name, Log: &disk.Amount{Bytes: 8, Files: 2}}
+					}
+				}
+				out[view.Pod.UID] = of
+			}
+			return out
 		},
 		ImageRoot: func(context.Context) (string, error) { return "/images", nil },
 		Usage: func(_ context.Context, id string) (docker.Usage, error) {
@@ -122,13 +135,6 @@ func newRig(t testing.TB, system, root string) *rig {
 				return docker.Usage{}, fmt.Errorf("asked for %q", id)
 			}
 			return docker.Usage{CPU: 2500 * time.Millisecond, Memory: 1000, WorkingSet: 700}, nil
-		},
-		Files: func(_ context.Context, ids []string) (map[string]docker.Files, error) {
-			out := map[string]docker.Files{}
-			for _, id := range ids {
-				out[id] = docker.Files{Logs: 8, LogFiles: 2}
-			}
-			return out, nil
 		},
 		Runtime: func() int { return 8 },
 		PodsPlace: func() cgroup.Place {
@@ -185,23 +191,74 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestWritten: what a container wrote is measured where it lies; what is not there is not known, and not nothing.
+// TestWritten: all that limits are held to counts as ephemeral storage; what is not known of a container is not known, and not nothing.
 func TestWritten(t *testing.T) {
-	root := machine(t, true)
-	r := newRig(t, "linux", root)
-	r.parts.Files = func(context.Context, []string) (map[string]docker.Files, error) {
-		return map[string]docker.Files{"c1": {Layer: filepath.Join(root, "layer")}}, nil
-	}
-	bytes, files, err := volume.Measure(filepath.Join(root, "layer"))
-	if err != nil || files != 3 {
-		t.Fatalf("%d files, %v", files, err)
+	r := newRig(t, "linux", machine(t, true))
+	r.parts.Disks = func(context.Context, disk.Terms, []pod.View, []pod.View) map[types.UID]disk.Pod {
+		return map[types.UID]disk.Pod{"u1": {
+			Containers: map[string]disk.Container{
+				"c1": {Name: "app", Layer: &disk.Amount{Bytes: 1000, Files: 3}, Volumes: &disk.Amount{Bytes: 200, Files: 2}},
+				"i":  {Name: "init", Layer: &disk.Amount{Bytes: 30, Files: 1}},
+			},
+			Files:   disk.Amount{Bytes: 4, Files: 1},
+			Volumes: []disk.Volume{{Volume: "m", EmptyDir: true, Memory: true, Own: true, At: r.clock.Now(), Disk: host.Disk{Used: 1 << 30}}},
+		}}
 	}
 	stats := r.Summary(t.Context(), false).Pods[0]
 	got := stats.Containers[0]
-	if got.Logs.UsedBytes != nil || *got.Rootfs.UsedBytes != bytes || *got.Rootfs.InodesUsed != files || *stats.EphemeralStorage.UsedBytes != bytes+8 {
-		t.Errorf("logs %v, rootfs %d in %d, pod %d; want nil, %d in 3, 8 more with the volume", got.Logs.UsedBytes, *got.Rootfs.UsedBytes, *got.Rootfs.InodesUsed,
-			*stats.EphemeralStorage.UsedBytes, bytes)
+	if got.Logs.UsedBytes != nil || *got.Rootfs.UsedBytes != 1000 || *got.Rootfs.InodesUsed != 3 || *stats.EphemeralStorage.UsedBytes != 1234 || *stats.EphemeralStorage.InodesUsed != 7 {
+		t.Errorf("logs %v, rootfs %d in %d, pod %d in %d; want nil, 1000 in 3, 1234 in 7", got.Logs.UsedBytes, *got.Rootfs.UsedBytes, *got.Rootfs.InodesUsed,
+			*stats.EphemeralStorage.UsedBytes, *stats.EphemeralStorage.InodesUsed)
 	}
+}
+
+// TestHungVolume: a volume that hangs, and a file system of the node that does, hang no answer: the last figures are told with their times.
+func TestHungVolume(t *testing.T) {
+	root := machine(t, true)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "linux", root)
+		r.parts.Clock = clock.RealClock{}
+		frozen := make(chan struct{})
+		var hang atomic.Bool
+		crew := disk.NewCrew(clock.RealClock{}, 1)
+		ask := func(key string, bytes uint64) disk.Ask {
+			return disk.Ask{Key: key, Begin: func() disk.Pass {
+				return func(func(host.Disk) bool) (host.Disk, bool, error) {
+					if hang.Load() && key != "sound" {
+						<-frozen
+					}
+					return host.Disk{Capacity: 100, Used: bytes}, true, nil
+				}
+			}}
+		}
+		r.parts.Disk = func(ctx context.Context, terms disk.Terms, path string) disk.Figure {
+			return crew.Look(ctx, terms, []disk.Ask{ask(path, 40)})[0]
+		}
+		r.parts.Disks = func(ctx context.Context, terms disk.Terms, _, _ []pod.View) map[types.UID]disk.Pod {
+			f := crew.Look(ctx, terms, []disk.Ask{ask("claim", 7), ask("sound", 8)})
+			return map[types.UID]disk.Pod{"u1": {Volumes: []disk.Volume{
+				{Volume: "claim", Claim: "pvc", Own: true, Disk: f[0].Disk, At: f[0].At, Late: f[0].Late}, {Volume: "sound", Disk: f[1].Disk, At: f[1].At}}}}
+		}
+		first := time.Now()
+		r.Summary(t.Context(), false)
+		hang.Store(true)
+		for range 3 {
+			time.Sleep(time.Minute)
+			asked := time.Now()
+			s := r.Summary(t.Context(), false)
+			claim, sound := s.Pods[0].VolumeStats[0], s.Pods[0].VolumeStats[1]
+			if *claim.UsedBytes != 7 || !claim.Time.Time.Equal(first) || sound.Time.Time.Before(asked) {
+				t.Errorf("claim %d of %s, sound one of %s; want 7 of %s and one of %s or later", *claim.UsedBytes, claim.Time, sound.Time, first, asked)
+			}
+			if fs := s.Node.Fs; fs == nil || *fs.UsedBytes != 40 || !fs.Time.Time.Equal(first) {
+				t.Errorf("the node's file system: %+v", fs)
+			}
+			if took := time.Since(asked); took > 3*patience {
+				t.Errorf("the answer took %s", took)
+			}
+		}
+		close(frozen)
+	})
 }
 
 // TestShared: askers at one moment share a collection, and nothing is measured anew before its age.

@@ -7,6 +7,7 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/host"
 )
 
@@ -42,9 +43,9 @@ func (c *Collector) summarize(u usage, d *disks) *summary.Summary {
 	}
 	if d != nil {
 		out.Node.Network = networkStats(at, u.net)
-		out.Node.Fs = filesystem(d.at, d.node)
+		out.Node.Fs = figure(d.node)
 		if d.images != nil {
-			out.Node.Runtime = &summary.RuntimeStats{ImageFs: filesystem(d.at, d.images), ContainerFs: filesystem(d.at, d.images)}
+			out.Node.Runtime = &summary.RuntimeStats{ImageFs: figure(d.images), ContainerFs: figure(d.images)}
 		}
 		if load.MaxTasks > 0 {
 			out.Node.Rlimit = &summary.RlimitStats{Time: at, MaxPID: &load.MaxTasks, NumOfRunningProcesses: &load.Tasks}
@@ -56,14 +57,22 @@ func (c *Collector) summarize(u usage, d *disks) *summary.Summary {
 	return out
 }
 
-// on is a as part of a disk.
-func (a *amount) on(at time.Time, disk *host.Disk) *summary.FsStats {
-	out := filesystem(at, disk)
-	out.UsedBytes, out.InodesUsed = nil, nil // those of the whole disk are not the container's
+// on is a as part of a file system.
+func on(a *disk.Amount, at time.Time, of *disk.Figure) *summary.FsStats {
+	out := filesystem(at, &of.Disk)
+	out.UsedBytes, out.InodesUsed = nil, nil // those of the whole file system are not the container's
 	if a != nil {
-		out.UsedBytes, out.InodesUsed = &a.bytes, &a.files
+		out.UsedBytes, out.InodesUsed = &a.Bytes, &a.Files
 	}
 	return out
+}
+
+// figure is a file system of which nil is nothing known.
+func figure(f *disk.Figure) *summary.FsStats {
+	if f == nil {
+		return nil
+	}
+	return filesystem(f.At, &f.Disk)
 }
 
 // podStats is what a pod uses by its own cgroup, else the sum of its containers, in which the infra container is not counted.
@@ -79,8 +88,8 @@ func podStats(at metav1.Time, p *podUsage, d *disks) summary.PodStats {
 	for i := range p.containers {
 		stats := containerStats(at, &p.containers[i])
 		if d != nil && d.images != nil {
-			w := d.containers[p.containers[i].id]
-			stats.Rootfs, stats.Logs = w.layer.on(d.at, d.images), w.log.on(d.at, d.images)
+			w := d.pods[p.pod.UID].Containers[p.containers[i].id]
+			stats.Rootfs, stats.Logs = on(w.Layer, d.at, d.images), on(w.Log, d.at, d.images)
 		}
 		out.Containers = append(out.Containers, stats)
 	}
@@ -99,31 +108,28 @@ func podStats(at metav1.Time, p *podUsage, d *disks) summary.PodStats {
 	return out
 }
 
-// volumes fills in the pod's volumes, and what of them counts against its ephemeral storage.
+// volumes fills in the pod's volumes, and what counts against its ephemeral storage: the figures that its limits are held to.
 func volumes(out *summary.PodStats, p *podUsage, d *disks) {
-	var used, inodes uint64
-	for i := range p.containers {
-		w := d.containers[p.containers[i].id]
-		for _, a := range []*amount{w.layer, w.log} {
-			if a != nil {
-				used += a.bytes
-				inodes += a.files
-			}
+	of := d.pods[p.pod.UID]
+	for i := range of.Volumes {
+		v := &of.Volumes[i]
+		at := v.At
+		if at.IsZero() { // only a part has been counted yet
+			at = d.at
 		}
-	}
-	for _, u := range d.volumes[p.pod.UID] {
-		stats := summary.VolumeStats{FsStats: *filesystem(d.at, &u.Disk), Name: u.Volume}
-		if u.Claim != "" {
-			stats.PVCRef = &summary.PVCReference{Name: u.Claim, Namespace: p.pod.Namespace}
-		} else if !u.Memory {
-			used += u.Used
-			inodes += u.InodesUsed
+		stats := summary.VolumeStats{FsStats: *filesystem(at, &v.Disk), Name: v.Volume}
+		if v.Claim != "" {
+			stats.PVCRef = &summary.PVCReference{Name: v.Claim, Namespace: p.pod.Namespace}
+		}
+		if v.Own && v.At.IsZero() {
+			continue // nothing is known of a file system that hangs
 		}
 		out.VolumeStats = append(out.VolumeStats, stats)
 	}
 	if d.node != nil {
-		out.EphemeralStorage = filesystem(d.at, d.node)
-		out.EphemeralStorage.UsedBytes, out.EphemeralStorage.InodesUsed = &used, &inodes
+		used := of.Ephemeral()
+		out.EphemeralStorage = filesystem(d.at, &d.node.Disk)
+		out.EphemeralStorage.UsedBytes, out.EphemeralStorage.InodesUsed = &used.Bytes, &used.Files
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -141,25 +143,52 @@ func TestImageTricks(t *testing.T) {
 	}
 }
 
-func TestUsage(t *testing.T) {
+// TestPlaces: the pod's own volumes and claims are measured, not what is the host's or many pods'; memory and claims have a size of their own.
+func TestPlaces(t *testing.T) {
 	r := newRig(t, linux)
-	r.bind("data", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: t.TempDir()}})
-	p := makePod(vol("e", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}), claimVol(false), hostVol("h", t.TempDir(), ""))
-	if got, err := r.Usage(p); err != nil || len(got) != 0 {
-		t.Errorf("before: %+v, %v", got, err)
+	local := t.TempDir()
+	r.bind("data", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: local}})
+	p := makePod(vol("e", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}), claimVol(false), hostVol("h", t.TempDir(), ""), imageVol(),
+		vol("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}))
+	p.Spec.Volumes[3].Name = "image"
+	r.images.source = &registry{}
+	paths := r.prepare(p)
+	got, err := r.Places(p)
+	want := []disk.Place{{Volume: "e", Path: paths["e"], EmptyDir: true}, {Volume: p.Spec.Volumes[1].Name, Claim: "data", Path: local, Own: true},
+		{Volume: "mem", Path: paths["mem"], EmptyDir: true, Own: true, Memory: true}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
-	dir := r.prepare(p)["e"]
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "d"), 0o755), os.WriteFile(filepath.Join(dir, "d/f"), make([]byte, 100_000), 0o600), os.Link(filepath.Join(dir, "d/f"), filepath.Join(dir, "g"))); err != nil {
+	if dir := r.Dir(p.UID); filepath.Join(dir, "volumes", emptyDirName, "e") != paths["e"] || r.Dir("../x") != "" {
+		t.Errorf("directory %q", dir)
+	}
+}
+
+// TestKeepFiles: what is not wanted any more goes, whatever a container has made of it; links are not followed.
+func TestKeepFiles(t *testing.T) {
+	r := newRig(t, linux)
+	const uid = "u"
+	for _, name := range []string{"containers/web/termination-0", "containers/web/termination-2", "containers/web/termination-3", "containers/other/termination-0", "etc-hosts"} {
+		if _, err := r.WriteFile(uid, name, []byte(name), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	outside := t.TempDir()
+	dir, err := r.MakeDir(uid, "containers/web/termination-1")
+	if err = errors.Join(err, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755), os.Symlink(outside, filepath.Join(dir, "l"))); err != nil {
 		t.Fatal(err)
 	}
-	got, err := r.Usage(p)
-	if err != nil || len(got) != 2 {
-		t.Fatalf("%+v, %v", got, err)
+	if err := r.KeepFiles(uid, "containers/web", "termination-3", "termination-2"); err != nil {
+		t.Error(err)
 	}
-	if e := got[0]; e.Volume != "e" || !e.EmptyDir || e.Memory || e.InodesUsed != 3 || e.Used < 100_000 || e.Used > 200_000 || e.Capacity == 0 {
-		t.Errorf("emptyDir: %+v", e)
+	if got := tree(t, r.Dir(uid)); got != "containers/other/termination-0 666 containers/other/termination-0\ncontainers/web/termination-2 666 containers/web/termination-2\n"+
+		"containers/web/termination-3 666 containers/web/termination-3\netc-hosts 666 etc-hosts\n" || !exists(outside) {
+		t.Errorf("left:\n%s", got)
 	}
-	if c := got[1]; c.Claim != "data" || c.Capacity == 0 || c.EmptyDir {
-		t.Errorf("claim: %+v", c)
+	if err := r.KeepFiles(uid, "containers/none"); err != nil {
+		t.Errorf("no such directory: %v", err)
+	}
+	if err := r.KeepFiles(uid, "../.."); err == nil {
+		t.Error("a directory outside was cleared")
 	}
 }

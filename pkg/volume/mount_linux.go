@@ -81,14 +81,5 @@ func groupOf(fi fs.FileInfo) (gid int64, known bool) {
 	return int64(st.Gid), true
 }
 
-// spaceOf returns what a file takes on disk, which for one with holes is less than its size.
-func spaceOf(fi fs.FileInfo) space {
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok {
-		return space{bytes: uint64(fi.Size())}
-	}
-	return space{bytes: uint64(st.Blocks) * 512, device: uint64(st.Dev), inode: st.Ino, links: uint64(st.Nlink)} //nolint:unconvert // differs by architecture
-}
-
 // setAccess is nothing to Linux, where files are made with their modes.
 func setAccess(string, string) error { return nil }

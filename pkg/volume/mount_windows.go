@@ -16,9 +16,6 @@ func newMounter() mounter { return nil }
 // groupOf says that files here have no group of the Unix sort.
 func groupOf(fs.FileInfo) (gid int64, known bool) { return 0, false }
 
-// spaceOf takes a file's size for what it takes on disk.
-func spaceOf(fi fs.FileInfo) space { return space{bytes: uint64(fi.Size())} }
-
 // setAccess replaces the access list of a file or directory, and what its children inherit.
 func setAccess(path, sddl string) error {
 	descriptor, err := sys.SecurityDescriptorFromString(sddl)

@@ -11,7 +11,7 @@ import (
 )
 
 // paired are the packages in which a system may have files of its own, in pairs.
-var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "cmd/kubelet/app", "cmd/kube-proxy/app", "test/bench"}
+var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/disk", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "cmd/kubelet/app", "cmd/kube-proxy/app", "test/bench"}
 
 // lonely are files of one system whose pair would be empty.
 var lonely = map[string]string{
