@@ -17,7 +17,7 @@ const (
 	// slice is how long a measurement goes on while others wait.
 	slice = 100 * time.Millisecond
 	// hangs is after how long without a word a measurement does not count as one of the crew any more.
-	hangs = 5 * time.Second
+	hangs = 2 * time.Second
 	// rest is how much longer than a measurement took the pause after it is at least, so that one tree takes a twentieth of one core at most.
 	rest = 20
 	// forgotten is after how long without an ask figures are dropped.

@@ -91,11 +91,11 @@ func TestTurns(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Second)
-		if want := []string{"large", "small", "large", "large", "large"}; !slices.Equal(log, want) {
-			t.Errorf("%q, want %q", log, want)
-		}
 		if got := c.Look(t.Context(), Terms{Age: time.Minute}, []Ask{large}); got[0].Late || got[0].Used != 30 {
 			t.Errorf("%+v", got)
+		}
+		if want := []string{"large", "small", "large", "large", "large"}; !slices.Equal(log, want) {
+			t.Errorf("%q, want %q", log, want)
 		}
 	})
 }

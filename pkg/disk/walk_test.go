@@ -1,6 +1,8 @@
 package disk
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -30,5 +32,42 @@ func TestWalk(t *testing.T) {
 	}
 	if _, err := Measure(filepath.Join(dir, "none")); err == nil {
 		t.Error("nothing there, and no error")
+	}
+}
+
+// crowd is a directory of very many files, each with another name elsewhere.
+type crowd struct{ given, files int }
+
+func (c *crowd) next() (entry, error) {
+	if c.given == c.files {
+		return entry{}, io.EOF
+	}
+	c.given++
+	return entry{space: space{bytes: 4096, inode: uint64(c.given), links: 2}}, nil
+}
+func (c *crowd) enter(string) (folder, error) { return nil, errors.New("there is no directory in it") }
+func (c *crowd) park() (mark, error)          { return mark{}, nil }
+func (c *crowd) above(mark) (folder, error)   { return nil, errMoved }
+func (c *crowd) close()                       {}
+
+// TestMillions: five million files are measured in pieces and in little memory.
+func TestMillions(t *testing.T) {
+	const files = 5_000_000
+	w := NewWalk("")
+	w.begun, w.open = true, []folder{&crowd{files: files}}
+	pieces := 0
+	for {
+		names := 0
+		sum, done, err := w.Step(func(host.Disk) bool { names += look; return names > 100_000 })
+		if len(w.seen) > maxSeen || err != nil {
+			t.Fatalf("%d files are remembered, %v", len(w.seen), err)
+		}
+		if pieces++; done {
+			// What is not remembered counts for the part that one name is of it.
+			if want := uint64(maxSeen + (files-maxSeen)/2); sum.InodesUsed != want || sum.Used != want*4096 || pieces < files/100_100 {
+				t.Errorf("%d bytes in %d files, in %d pieces; want %d files", sum.Used, sum.InodesUsed, pieces, want)
+			}
+			return
+		}
 	}
 }

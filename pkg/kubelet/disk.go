@@ -34,7 +34,7 @@ type disks struct {
 
 // makeDisks makes what measures this host's disks.
 func (k *Kubelet) makeDisks(volumes *volume.Manager) *disks {
-	crew := disk.NewCrew(clock.RealClock{}, min(4, k.cfg.Facts.CPUs/2))
+	crew := disk.NewCrew(clock.RealClock{}, max(2, min(4, k.cfg.Facts.CPUs/2)))
 	var parts disk.Parts
 	if k.cfg.Platform.OS == "linux" { // on Windows a layer would have to be activated
 		parts.Layer = func(ctx context.Context, id string) (uint64, error) {

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/disk"
 )
 
 // Clean implements pod.Volumes. It first takes off every mount below the pod's directory and deletes only when none is left, so that
@@ -32,7 +34,7 @@ func (m *Manager) Clean(ctx context.Context, uid types.UID) error {
 		if err := m.images.release(uid); err != nil {
 			return fmt.Errorf("cannot release images: %w", err)
 		}
-		if err := os.RemoveAll(dir); err != nil {
+		if err := disk.RemoveAll(dir); err != nil {
 			return fmt.Errorf("cannot remove the pod's directory: %w", err)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {

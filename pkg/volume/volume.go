@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -393,7 +394,7 @@ func (m *Manager) KeepFiles(uid types.UID, dir string, keep ...string) error {
 	errs := []error{err}
 	for _, e := range entries {
 		if !slices.Contains(keep, e.Name()) {
-			errs = append(errs, os.RemoveAll(filepath.Join(podDir, filepath.FromSlash(dir), e.Name())))
+			errs = append(errs, disk.RemoveAll(filepath.Join(podDir, filepath.FromSlash(dir), e.Name())))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
