@@ -48,8 +48,8 @@ type shelf interface {
 
 type remover struct {
 	top            shelf
-	removed, moved int // what has got better
-	names          int // that were tried at the top
+	removed, moved int  // what has got better
+	names          int  // that were tried at the top
 	left           bool // something has been moved to the top
 }
 
