@@ -24,19 +24,13 @@ type balancer struct {
 	targets  []proxy.Endpoint // sorted by address
 	affinity time.Duration
 	next     uint32
-	clients  map[netip.Addr]sticky // nil: none yet
-	swept    time.Time
+	sticky   *stickies
+	clients  *stickyFront                 // nil: none yet
 	failed   map[netip.AddrPort]time.Time // nil: none yet
 }
 
-// sticky is where a client went last.
-type sticky struct {
-	target netip.AddrPort
-	last   time.Time
-}
-
-func newBalancer(c clock.PassiveClock) *balancer {
-	return &balancer{clock: c, next: rand.Uint32(), swept: c.Now()}
+func newBalancer(c clock.PassiveClock, s *stickies) *balancer {
+	return &balancer{clock: c, next: rand.Uint32(), sticky: s}
 }
 
 // set takes a Route as it is now.
@@ -45,7 +39,7 @@ func (b *balancer) set(route *proxy.Route) {
 	defer b.mu.Unlock()
 	b.targets = route.Targets()
 	if b.affinity = route.Affinity; b.affinity == 0 {
-		clear(b.clients)
+		b.forget()
 	}
 	for addr := range b.failed {
 		if !b.has(addr) {
@@ -71,18 +65,16 @@ func (b *balancer) pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPo
 		return b.turn(tried)
 	}
 	now := b.clock.Now()
-	b.sweep(now)
-	had, ok := b.clients[client]
-	target := had.target
-	if !ok || now.Sub(had.last) >= b.affinity || !b.has(target) || slices.Contains(tried, target) {
+	if b.clients == nil {
+		b.clients = newStickyFront()
+	}
+	target, ok := b.sticky.get(b.clients, client, now, b.affinity)
+	if !ok || !b.has(target) || slices.Contains(tried, target) {
 		if target, ok = b.turn(tried); !ok {
 			return target, false
 		}
 	}
-	if b.clients == nil {
-		b.clients = map[netip.Addr]sticky{}
-	}
-	b.clients[client] = sticky{target, now}
+	b.sticky.set(b.clients, client, target, now)
 	return target, true
 }
 
@@ -121,15 +113,28 @@ func (b *balancer) fail(target netip.AddrPort) {
 	b.failed[target] = b.clock.Now()
 }
 
-// sweep forgets clients whose time is over. It runs once in the affinity time, so it costs each client a constant.
-func (b *balancer) sweep(now time.Time) {
-	if now.Sub(b.swept) < b.affinity {
-		return
+// sweep forgets clients whose time is over. Those who come do so too, a few at a time.
+func (b *balancer) sweep() {
+	b.mu.Lock()
+	clients, affinity := b.clients, b.affinity
+	b.mu.Unlock()
+	if clients != nil {
+		b.sticky.sweep(clients, b.clock.Now(), affinity)
 	}
-	b.swept = now
-	for client, had := range b.clients {
-		if now.Sub(had.last) >= b.affinity {
-			delete(b.clients, client)
-		}
+}
+
+// forget forgets all clients.
+func (b *balancer) forget() {
+	if b.clients != nil {
+		b.sticky.clear(b.clients)
+		b.clients = nil
 	}
+}
+
+// close gives back what others may use.
+func (b *balancer) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.affinity = 0
+	b.forget()
 }

@@ -73,8 +73,9 @@ func (r *receiver) done() {
 }
 
 // pump copies from one connection to the other until the end of the first, which is no error. Short exchanges go through a buffer; once
-// a stream fills buffers it is left to the kernel where that can do it (splice on Linux, where bulkAfter is not 0), which costs a pipe.
-func pump(to, from *net.TCPConn) error {
+// a stream fills buffers it is left to the kernel where that can do it (splice on Linux, where bulkAfter is not 0), which costs a pipe. It calls moved with each
+// piece.
+func pump(to, from *net.TCPConn, moved func()) error {
 	r, err := newReceiver(from)
 	if err != nil {
 		return err
@@ -85,6 +86,7 @@ func pump(to, from *net.TCPConn) error {
 		if err != nil {
 			return err
 		}
+		moved()
 		n := len(data)
 		if n == 0 {
 			r.done()

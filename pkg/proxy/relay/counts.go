@@ -13,13 +13,15 @@ import (
 type counts struct {
 	accepted, refused, sessions, noPort prometheus.Counter
 	led                                 prometheus.Gauge
+	ledger                              *ledger
 }
 
-func newCounts() *counts {
+func newCounts(cfg *Config) *counts {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "kubeproxy", Subsystem: "relay", Name: name, Help: help})
 	}
 	return &counts{
+		ledger:   newLedger(cfg),
 		accepted: counter("connections_total", "TCP connections accepted."),
 		refused:  counter("connections_refused_total", "TCP connections reset because no endpoint answered."),
 		sessions: counter("sessions_total", "UDP sessions begun."),
@@ -33,7 +35,7 @@ func newCounts() *counts {
 func (r *Relay) Collectors() []prometheus.Collector {
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "kubeproxy", Subsystem: "relay", Name: "open", Help: "Open TCP connections and UDP sessions."},
 		func() float64 { return float64(r.open()) })
-	return []prometheus.Collector{open, r.counts.accepted, r.counts.refused, r.counts.sessions, r.counts.noPort, r.counts.led}
+	return []prometheus.Collector{open, r.counts.accepted, r.counts.refused, r.counts.sessions, r.counts.noPort, r.counts.led, r.counts.ledger}
 }
 
 // open is the number of connections and sessions.
@@ -80,3 +82,85 @@ func (f *front) warnPorts(message string) {
 		go f.cfg.Warn(service, "SourcePortsNearlyUsedUp", message+"; more endpoints, or a wider range (net.ipv4.ip_local_port_range on Linux), help")
 	}
 }
+
+var causeNames = [causes]string{
+	clientLimit: "connections_of_client", pairLimit: "client_at_front", earlyLimit: "half_open_of_front", frontLimit: "front", allLimit: "all",
+	portsLimit: "source_ports_to_endpoint", portsOfClient: "source_ports_to_endpoint_of_client", filesLimit: "files",
+}
+
+const (
+	limitedName = "kubeproxy_relay_limited_total"
+	limitedHelp = "Connections and sessions that a limit refused, or that were closed to make room."
+)
+
+func limitedTotal(limit, outcome string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: limitedName, Help: limitedHelp, ConstLabels: prometheus.Labels{"limit": limit, "outcome": outcome}})
+}
+
+var (
+	limitDesc = prometheus.NewDesc("kubeproxy_relay_limit", "How much there may be, at this moment.", []string{"of"}, nil)
+	usedDesc  = prometheus.NewDesc("kubeproxy_relay_limit_used", "How much there is; of limits for each client, front or endpoint: what the one with the most has.", []string{"of"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (l *ledger) Describe(to chan<- *prometheus.Desc) {
+	to <- limitDesc
+	to <- usedDesc
+	for _, c := range l.counters() {
+		to <- c.Desc()
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (l *ledger) Collect(to chan<- prometheus.Metric) {
+	for _, u := range l.uses() {
+		to <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(u.limit), u.of)
+		to <- prometheus.MustNewConstMetric(usedDesc, prometheus.GaugeValue, float64(u.used), u.of)
+	}
+	for _, c := range l.counters() {
+		to <- c
+	}
+}
+
+func (l *ledger) counters() []prometheus.Counter {
+	out := []prometheus.Counter{l.sticky.evicted}
+	for c := noLimit + 1; c < causes; c++ {
+		out = append(out, l.refused[c], l.evicted[c])
+	}
+	return out
+}
+
+type use struct {
+	of          string
+	used, limit int
+}
+
+// uses are all limits and what is used of them.
+func (l *ledger) uses() []use {
+	sticky, mostSticky := l.sticky.used()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	tcp, udp := l.now()
+	ofPair, halfOpen := l.tcp.mostAtFront()
+	ofSessions, _ := l.udp.mostAtFront()
+	toOne, ofOne := l.tcp.mostToOne()
+	return []use{
+		{"connections", l.tcp.count, tcp.all},
+		{"connections_of_client", l.tcp.clients.top, tcp.client},
+		{"connections_of_front", l.tcp.fronts.top, tcp.front},
+		{"connections_of_client_at_front", ofPair, tcp.pair},
+		{"half_open_of_front", halfOpen, tcp.early.all},
+		{"source_ports_to_endpoint", toOne, l.limits.ports.all},
+		{"source_ports_to_endpoint_of_client", ofOne, l.limits.ports.client},
+		{"sessions", l.udp.count, udp.all},
+		{"sessions_of_front", l.udp.fronts.top, udp.front},
+		{"sessions_of_client_at_front", ofSessions, udp.pair},
+		{"files", l.files(), l.limits.files},
+		{"pipes", int(l.pipes.Load()), l.limits.pipes},
+		{"affinity_clients", sticky, maxSticky},
+		{"affinity_clients_of_front", mostSticky, maxStickyFront},
+	}
+}
+
+// files are the descriptors of fronts, connections and sessions. The lock is held.
+func (l *ledger) files() int { return l.listening + 2*l.tcp.count + l.udp.count }

@@ -28,6 +28,7 @@ type front struct {
 	sockets  []listening // of Sync only; mostly one, for which a map would be large
 	carrier  carrier
 	pressure pressure
+	tab      *tab // what came in, for the limits
 }
 
 // plane makes carriers: loops of the kernel's events on Linux, goroutines elsewhere.
@@ -99,7 +100,8 @@ var (
 )
 
 func newFront(cfg *Config, own *ownSockets, keep *atomic.Bool, n *counts, p plane, protocol v1.Protocol) *front {
-	f := &front{cfg: cfg, own: own, keep: keep, counts: n, protocol: protocol, balancer: newBalancer(cfg.Clock)}
+	f := &front{cfg: cfg, own: own, keep: keep, counts: n, protocol: protocol, balancer: newBalancer(cfg.Clock, &n.ledger.sticky)}
+	f.tab = newTab(f)
 	f.carrier = p.carry(f)
 	return f
 }
@@ -113,6 +115,8 @@ func (f *front) set(route *proxy.Route, places []place) error {
 		f.balancer.set(route)
 		f.route.Store(route)
 		f.carrier.changed()
+	} else {
+		f.balancer.sweep()
 	}
 	if len(route.Backends) == 0 && !route.Drop {
 		places = nil
@@ -157,4 +161,5 @@ func (f *front) close() {
 	}
 	f.sockets = nil
 	f.carrier.close()
+	f.balancer.close()
 }

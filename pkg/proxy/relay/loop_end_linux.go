@@ -42,6 +42,7 @@ type pipe struct {
 
 // ready implements handler.
 func (e *end) ready(events uint32) {
+	e.conn.touch()
 	if e.conn.state == connecting {
 		e.conn.connected(events)
 		return
@@ -108,7 +109,7 @@ func (e *end) shut() {
 		e.buffer, e.pending = nil, nil
 	}
 	if e.pipe.n > 0 {
-		e.pipe.close()
+		e.conn.loop.dropPipe(e.pipe)
 		e.pipe = pipe{}
 	}
 }
@@ -189,8 +190,12 @@ func (l *loop) takePipe() (pipe, bool) {
 		l.pipes = l.pipes[:n-1]
 		return p, true
 	}
+	if !l.ledger.takePipe() {
+		return pipe{}, false
+	}
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		l.ledger.pipes.Add(-1)
 		return pipe{}, false
 	}
 	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // a smaller one does too
@@ -200,7 +205,7 @@ func (l *loop) takePipe() (pipe, bool) {
 // giveBack keeps an empty pipe for later.
 func (l *loop) giveBack(p pipe) {
 	if p.n > 0 || len(l.pipes) >= maxPipes {
-		p.close()
+		l.dropPipe(p)
 		return
 	}
 	l.pipes = append(l.pipes, p)

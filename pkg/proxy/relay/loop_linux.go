@@ -39,7 +39,10 @@ type loop struct {
 	scratch     [bufferSize]byte
 	index       int
 	conns       atomic.Int32
-	turn        int // counts what epoll_wait has returned
+	ledger      *ledger
+	seconds     uint32 // of now
+	telling     bool   // goes through its guests
+	turn        int    // counts what epoll_wait has returned
 	ended       bool
 	done        chan struct{}
 
@@ -58,7 +61,7 @@ type slot struct {
 }
 
 func newLoop(index int) (*loop, error) {
-	l := &loop{index: index, now: time.Now(), done: make(chan struct{})}
+	l := &loop{index: index, now: time.Now(), seconds: secondsAt(time.Now()), done: make(chan struct{})}
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("cannot make an epoll: %w", err)
@@ -145,6 +148,7 @@ func (l *loop) run() {
 			break
 		}
 		l.now = time.Now()
+		l.seconds = secondsAt(l.now)
 		l.turn++
 		for _, event := range events[:max(n, 0)] {
 			if s := l.slots[event.Fd]; s.generation == event.Pad && s.handler != nil {
@@ -162,7 +166,7 @@ func (l *loop) run() {
 		l.expire()
 	}
 	for _, p := range l.pipes {
-		p.close()
+		l.dropPipe(p)
 	}
 	for _, fd := range l.icmp {
 		if fd > 0 {

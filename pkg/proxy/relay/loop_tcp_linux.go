@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,7 @@ import (
 const (
 	// acceptBatch is how many connections a loop takes at most before others may have some.
 	acceptBatch = 16
-	// acceptRest is the pause after the kernel had no memory or files for a connection, listenRest that after it did not let a socket listen again.
+	// acceptRest is the pause after a socket could not be watched, listenRest that after it did not let a socket listen again.
 	acceptRest = 20 * time.Millisecond
 	listenRest = time.Second
 	// settled is the age from which a connection's endpoint is asked whether it is still there. Most do not live so long.
@@ -43,6 +44,8 @@ type loopAcceptor struct {
 	timer timer // runs while the acceptor rests
 	batch int   // to take at once
 	last  int   // turn of the loop that took some
+	// awaits a descriptor that somebody gives back
+	awaits bool
 }
 
 func (p *loops) listenTCP(addr netip.AddrPort, expect func(fd int) *loopCarrier, listened func(fd int) error) (*loopListener, error) {
@@ -69,6 +72,7 @@ func (p *loops) listenTCP(addr netip.AddrPort, expect func(fd int) *loopCarrier,
 		s.acceptors = append(s.acceptors, a)
 		l.post(a.expired)
 	}
+	p.ledger.listens(1)
 	return s, nil
 }
 
@@ -78,6 +82,7 @@ func (s *loopListener) close() {
 		l.forget(s.fd)
 	})
 	closeSocket(s.fd)
+	s.loops.ledger.listens(-1)
 }
 
 // expired begins to accept, at first and after a rest.
@@ -94,12 +99,6 @@ func (s *loopListener) begin() error {
 		err = s.listened(s.fd)
 	}
 	return err
-}
-
-// rest lets some connections end first.
-func (a *loopAcceptor) rest(err error, pause time.Duration) {
-	klog.ErrorS(err, "Cannot accept connections for a while", "at", a.addr)
-	a.loop.begin(&a.timer, pause)
 }
 
 // ready takes connections: one, and more when there were some again in the loop's turn before. To ask for one that is not there costs the
@@ -119,8 +118,7 @@ func (a *loopAcceptor) ready(uint32) {
 		case unix.EAGAIN:
 			return
 		case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
-			a.loop.forget(a.fd)
-			a.rest(errno, acceptRest)
+			a.exhausted(errno)
 			return
 		case unix.EINVAL:
 			a.loop.forget(a.fd)
@@ -167,11 +165,13 @@ type conn struct {
 	loop           *loop
 	carrier        *loopCarrier
 	entry          entry
+	member         member
 	timer          timer // of holding, of connecting, then until it has settled
 	from           netip.Addr
 	endpoint       netip.AddrPort
 	tried          []netip.AddrPort
 	client, server end
+	last           atomic.Uint32 // second in which something moved
 	state          state
 	held           bool // counted in carrier.held
 	queued         bool // in loop.busy
@@ -181,10 +181,11 @@ type conn struct {
 func (c *loopCarrier) serve(l *loop, fd int, from netip.Addr) {
 	n := &conn{loop: l, carrier: c, from: from}
 	n.client, n.server = end{conn: n, fd: int32(fd)}, end{conn: n, fd: -1}
-	n.entry.guest, n.timer.owner = n, n
+	n.entry.guest, n.timer.owner, n.member.occupant = n, n, n
+	n.touch()
 	c.enter(l, &n.entry)
 	c.counts.accepted.Inc()
-	if !c.route.Load().Allows(from) {
+	if !c.route.Load().Allows(from) || !n.admit() {
 		n.abort()
 		return
 	}
@@ -206,12 +207,21 @@ func (n *conn) dial(last error) {
 		if len(n.tried)+1 >= min(maxDials, len(n.carrier.route.Load().Backends)) {
 			patience = lastDialTimeout
 		}
-		if last = n.connect(target, patience); last == nil {
+		switch last = n.connect(target, patience); last {
+		case nil:
 			return
+		case errNoFiles: // no endpoint's fault
+			n.abort()
+			return
+		case errNoRoom:
+			n.tried = append(n.tried, target)
+		default:
+			n.failed(target)
 		}
-		n.failed(target)
 	}
-	n.carrier.counts.refused.Inc()
+	if last != errNoRoom { // those are counted by limit
+		n.carrier.counts.refused.Inc()
+	}
 	klog.V(2).InfoS("Connection refused: no endpoint answers", "client", n.from, "front", n.carrier.route.Load().Front, "err", last)
 	n.abort()
 }
@@ -225,8 +235,23 @@ func (n *conn) connect(target netip.AddrPort, patience time.Duration) error {
 	if n.carrier.own.has(n.carrier.protocol, target) {
 		return errOwnFront
 	}
+	ledger := n.loop.ledger
+	if !n.carrier.keepsClient() { // the client's own address has source ports of its own
+		gone, ok := ledger.lead(n.carrier.front, n.from, &n.member, target)
+		n.loop.letGo(gone)
+		if !ok {
+			return errNoRoom
+		}
+	}
 	fd, errno := n.carrier.connect(unix.SOCK_STREAM, target, n.from)
-	if errno == unix.EADDRNOTAVAIL {
+	if errno != 0 {
+		ledger.unlead(&n.member)
+	}
+	switch {
+	case noFiles(errno):
+		n.loop.letGo(ledger.out(errno))
+		return errNoFiles
+	case errno == unix.EADDRNOTAVAIL:
 		n.carrier.exhausted()
 	}
 	if errno != 0 {
@@ -235,6 +260,7 @@ func (n *conn) connect(target netip.AddrPort, patience time.Duration) error {
 	n.endpoint, n.server.fd, n.state = target, int32(fd), connecting
 	if err := n.loop.watch(fd, edge, &n.server); err != nil {
 		n.server.shut()
+		ledger.unlead(&n.member)
 		return err
 	}
 	n.loop.begin(&n.timer, patience)
@@ -295,6 +321,7 @@ func (n *conn) expired() {
 func (n *conn) retry(errno unix.Errno) {
 	n.timer.stop()
 	n.server.shut()
+	n.loop.ledger.unlead(&n.member)
 	n.failed(n.endpoint)
 	n.dial(fmt.Errorf("cannot connect to endpoint %s: %w", n.endpoint, errno))
 }
@@ -317,6 +344,7 @@ func (n *conn) connected(events uint32) {
 		return
 	}
 	n.state, n.tried = relaying, nil
+	n.loop.ledger.settle(n.carrier.front, &n.member)
 	if open := n.carrier.open(); open&0xff == 0 { // often enough, and hardly ever
 		n.carrier.crowded(open, n.carrier.loops.ports)
 	}
@@ -396,6 +424,7 @@ func (n *conn) end() {
 	n.client.shut()
 	n.server.shut()
 	n.loop.conns.Add(-1)
+	n.loop.ledger.leave(n.carrier.front, &n.member)
 	n.carrier.leave(n.loop, &n.entry)
 }
 

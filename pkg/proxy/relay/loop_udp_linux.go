@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"net/netip"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +39,7 @@ func (c *loopCarrier) listenUDP(addr netip.AddrPort) (socket, error) {
 		closeSocket(fd)
 		return nil, err
 	}
+	c.loops.ledger.listens(1)
 	return s, nil
 }
 
@@ -53,6 +55,7 @@ func (s *loopUDP) close() {
 		close(closed)
 	})
 	<-closed
+	s.loop.ledger.listens(-1)
 }
 
 // ready passes on what clients have sent.
@@ -77,7 +80,11 @@ func (s *loopUDP) pass(client netip.AddrPort, name *unix.RawSockaddrAny, data []
 				return
 			}
 		}
-		one.packets = min(one.packets+1, longSession)
+		if one.packets < longSession {
+			if one.packets++; one.packets == longSession {
+				s.loop.ledger.settle(s.carrier.front, &one.member)
+			}
+		}
 		one.renew()
 		if _, errno := send(int(one.fd), data); errno != unix.ECONNREFUSED {
 			return // as lossy as the network
@@ -88,8 +95,8 @@ func (s *loopUDP) pass(client netip.AddrPort, name *unix.RawSockaddrAny, data []
 
 // begin makes a session for a client; nil: the packet is to be dropped.
 func (s *loopUDP) begin(client netip.AddrPort, name *unix.RawSockaddrAny) *loopSession {
-	one := &loopSession{socket: s, client: client}
-	one.entry.guest, one.timer.owner = one, one
+	one := &loopSession{socket: s, client: client, fd: -1}
+	one.entry.guest, one.timer.owner, one.member.occupant = one, one, one
 	s.carrier.expect()
 	s.carrier.enter(s.loop, &one.entry)
 	if err := one.open(name); err != nil {
@@ -97,37 +104,18 @@ func (s *loopUDP) begin(client netip.AddrPort, name *unix.RawSockaddrAny) *loopS
 		klog.V(2).InfoS("Packet dropped", "client", client, "front", s.carrier.route.Load().Front, "err", err)
 		return nil
 	}
-	if len(s.sessions) >= maxSessions {
-		s.longestSilent().abort()
-	}
 	s.sessions[client] = one
 	s.carrier.counts.sessions.Inc()
 	return one
 }
 
-// longestSilent looks at a few sessions only: their order in the map is random.
-func (s *loopUDP) longestSilent() *loopSession {
-	var oldest *loopSession
-	left := 16
-	for _, one := range s.sessions {
-		if oldest == nil || one.timer.at.Before(oldest.timer.at) {
-			oldest = one
-		}
-		if left--; left == 0 {
-			break
-		}
-	}
-	return oldest
-}
-
-// longSession is the number of a client's packets from which more is expected. A question and its answer need no long memory.
-const longSession = 3
-
 // loopSession is one client's exchange with one endpoint.
 type loopSession struct {
 	socket   *loopUDP
 	entry    entry
+	member   member
 	timer    timer
+	until    atomic.Uint32 // second in which it would end
 	client   netip.AddrPort
 	endpoint netip.AddrPort
 	name     unix.RawSockaddrInet6 // of the client
@@ -148,13 +136,28 @@ func (o *loopSession) open(name *unix.RawSockaddrAny) error {
 	if c.own.has(c.protocol, target) {
 		return errOwnFront
 	}
+	if !o.admit() {
+		return errNoRoom
+	}
+	l := o.socket.loop
 	fd, errno := c.connect(unix.SOCK_DGRAM, target, from)
 	if errno != 0 {
+		l.ledger.leave(c.front, &o.member)
+	}
+	switch {
+	case noFiles(errno):
+		l.letGo(l.ledger.out(errno))
+		return errNoFiles
+	case errno == unix.EAGAIN: // no source port
+		c.exhausted()
+		return errno
+	case errno != 0:
 		c.balancer.fail(target)
 		return errno
 	}
-	if err := o.socket.loop.watch(fd, unix.EPOLLIN, o); err != nil {
+	if err := l.watch(fd, unix.EPOLLIN, o); err != nil {
 		closeSocket(fd)
+		l.ledger.leave(c.front, &o.member)
 		return err
 	}
 	o.endpoint, o.fd, o.name = target, int32(fd), *(*unix.RawSockaddrInet6)(unsafe.Pointer(name))
@@ -167,7 +170,11 @@ func (o *loopSession) renew() {
 	if o.packets < longSession {
 		idle = min(shortUDPIdle, idle)
 	}
-	o.socket.loop.begin(&o.timer, idle)
+	l := o.socket.loop
+	l.begin(&o.timer, idle)
+	if until := secondsAt(o.timer.at); o.until.Load() != until {
+		o.until.Store(until)
+	}
 }
 
 // ready passes back what the endpoint has sent.
@@ -208,6 +215,7 @@ func (o *loopSession) abort() {
 	o.socket.loop.shut(int(o.fd))
 	o.fd = -1
 	delete(o.socket.sessions, o.client)
+	o.socket.loop.ledger.leave(o.socket.carrier.front, &o.member)
 	o.socket.carrier.leave(o.socket.loop, &o.entry)
 }
 

@@ -29,6 +29,7 @@ type loops struct {
 	ports  int     // that the kernel may choose as a connection's source
 	lookup *lookup // nil: no front is led
 	bound  bool    // none can be: each has a socket
+	ledger *ledger // of the first front
 }
 
 func (p *loops) start() error {
@@ -42,6 +43,7 @@ func (p *loops) start() error {
 			p.close()
 			return err
 		}
+		l.ledger = p.ledger
 		p.all = append(p.all, l)
 		addProcessors(1)
 		go l.run()
@@ -88,7 +90,12 @@ func (p *loops) close() {
 	p.all = nil
 }
 
-func (p *loops) carry(f *front) carrier { return &loopCarrier{front: f, loops: p} }
+func (p *loops) carry(f *front) carrier {
+	if p.ledger == nil {
+		p.ledger = f.counts.ledger
+	}
+	return &loopCarrier{front: f, loops: p}
+}
 
 // loopCarrier carries one front in loops.
 type loopCarrier struct {
@@ -156,11 +163,13 @@ func (c *loopCarrier) tell(call func(guest)) {
 		return
 	}
 	c.loops.each(func(l *loop) {
+		l.telling = true
 		for e := c.guests[l.index].first; e != nil; {
 			next := e.next
 			call(e.guest)
 			e = next
 		}
+		l.telling = false
 	})
 }
 
@@ -202,9 +211,12 @@ func (c *loopCarrier) listen(at place) (socket, error) {
 	return c.loops.listenTCP(at.addr, func(int) *loopCarrier { c.expect(); return c }, nil)
 }
 
+// keepsClient says whether endpoints may see the client's address.
+func (c *loopCarrier) keepsClient() bool { return c.keep.Load() && c.route.Load().KeepClient }
+
 // connect opens a socket towards an endpoint, with the client's address where the front asks for that and it can be.
 func (c *loopCarrier) connect(kind int, target netip.AddrPort, client netip.Addr) (int, unix.Errno) {
-	if c.keep.Load() && c.route.Load().KeepClient && apart(client, target.Addr()) {
+	if c.keepsClient() && apart(client, target.Addr()) {
 		if fd, errno := connectSocket(kind, target, client); errno == 0 {
 			return fd, 0
 		}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 )
 
@@ -68,6 +70,14 @@ func preparePorts() int {
 			klog.InfoS("Source ports in TIME_WAIT cannot be reused, or --cleanup will not know of it: many short connections to one endpoint may use them up", "err", err)
 		}
 	}
+	return sourcePorts()
+}
+
+// usualPorts are the kernel's own range.
+const usualPorts = 28232
+
+// sourcePorts is how many source ports the kernel may choose from.
+func sourcePorts() int {
 	text, err := os.ReadFile(portRange)
 	if err != nil {
 		return 0
@@ -77,4 +87,14 @@ func preparePorts() int {
 		return 0
 	}
 	return last - first + 1
+}
+
+// hostCapacity reads what this process and this network namespace have. The soft limit of open files is the hard one already: Go raises it at start.
+func hostCapacity() capacity {
+	c := capacity{files: mostFiles, ports: cmp.Or(sourcePorts(), usualPorts)}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < mostFiles {
+		c.files = int(limit.Cur)
+	}
+	return c
 }

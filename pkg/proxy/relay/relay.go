@@ -34,6 +34,9 @@ type Config struct {
 	Healthy func() bool
 	// UDPIdle is how long a UDP session lives after its last packet; 0: 2 minutes. Short exchanges, such as DNS, live 10 s at most.
 	UDPIdle time.Duration
+	// ClientShare is the part of each limit, in percent, that one client's address may have: connections and sessions of a front and of all, and
+	// source ports towards one endpoint; 0: 50.
+	ClientShare int
 	// Warn is told what users should know of a Service that is served worse than it could be: the reason in one word, and a sentence. nil:
 	// nobody is told.
 	Warn  func(service proxy.ServiceName, reason, message string)
@@ -79,8 +82,10 @@ func New(cfg Config) *Relay { return newRelay(cfg, newPlane()) }
 
 func newRelay(cfg Config, p plane) *Relay {
 	cfg.UDPIdle = cmp.Or(cfg.UDPIdle, defaultUDPIdle)
-	return &Relay{cfg: cfg, claims: map[frontKey][]*proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
-		plane: p, counts: newCounts(), keepers: map[proxy.ServiceName]bool{}, own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
+	r := &Relay{cfg: cfg, claims: map[frontKey][]*proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
+		plane: p, keepers: map[proxy.ServiceName]bool{}, own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
+	r.counts = newCounts(&r.cfg)
+	return r
 }
 
 // SetOthers names the addresses of other nodes. They are never made local, whatever a Service says: an external IP that is another

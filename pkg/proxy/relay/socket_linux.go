@@ -37,3 +37,8 @@ func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 
 // noPortLeft says that the system has no source port left towards an address.
 func noPortLeft(err error) bool { return errors.Is(err, unix.EADDRNOTAVAIL) }
+
+// noFiles says that this host, or this process, has no descriptor or memory for another socket.
+func noFiles(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
+}

@@ -40,3 +40,8 @@ func refused(err error) bool {
 func noPortLeft(err error) bool {
 	return errors.Is(err, windows.WSAEADDRINUSE) || errors.Is(err, windows.WSAENOBUFS)
 }
+
+// noFiles says that this host has no socket or memory left.
+func noFiles(err error) bool {
+	return errors.Is(err, windows.WSAEMFILE) || errors.Is(err, windows.ERROR_NOT_ENOUGH_MEMORY)
+}

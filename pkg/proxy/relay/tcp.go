@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,6 +44,7 @@ func openTCP(f *routines, addr netip.AddrPort) (socket, error) {
 		return nil, fmt.Errorf("cannot listen: %w", err)
 	}
 	s := &tcpSocket{f, listener.(*net.TCPListener)}
+	f.counts.ledger.listens(1)
 	f.work.Go(s.accept)
 	return s, nil
 }
@@ -62,7 +64,10 @@ func control(set func(fd uintptr) error) func(string, string, syscall.RawConn) e
 	}
 }
 
-func (s *tcpSocket) close() { _ = s.listener.Close() } // it fails only when closed already
+func (s *tcpSocket) close() {
+	_ = s.listener.Close() // it fails only when closed already
+	s.front.counts.ledger.listens(-1)
+}
 
 func (s *tcpSocket) accept() {
 	for {
@@ -74,17 +79,74 @@ func (s *tcpSocket) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		klog.ErrorS(err, "Cannot accept a connection", "front", s.listener.Addr()) // out of files or memory: let some end first
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-s.front.ctx.Done():
+		if !s.front.rest(err) {
 			return
 		}
 	}
 }
 
+// rest waits after an error of accept, until a descriptor is free where there was none; false: the front is closed.
+func (f *routines) rest(err error) bool {
+	ledger := f.counts.ledger
+	free := make(chan struct{})
+	if noFiles(err) {
+		ledger.await(func() { close(free) })
+		letGo(ledger.out(err))
+	} else if ledger.due(saying{cause: noLimit}) {
+		klog.ErrorS(err, "Cannot accept connections for a while", "front", f.route.Load().Front)
+	}
+	timer := time.NewTimer(filesRest)
+	defer timer.Stop()
+	select {
+	case <-free:
+	case <-timer.C:
+	case <-f.ctx.Done():
+		return false
+	}
+	return true
+}
+
+// letGo ends those who made room.
+func letGo(gone []*member) {
+	for _, m := range gone {
+		m.occupant.evict(nil)
+	}
+}
+
+// visit is a TCP connection as the limits see it, from accept to its end.
+type visit struct {
+	member member
+	last   atomic.Uint32
+
+	mu             sync.Mutex
+	client, server *net.TCPConn
+	ended          bool
+}
+
+func (v *visit) seen() uint32 { return v.last.Load() }
+func (v *visit) touch()       { v.last.Store(secondsAt(time.Now())) }
+
+func (v *visit) evict(any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ended = true
+	reset(v.client)
+	if v.server != nil {
+		reset(v.server)
+	}
+}
+
+// serve notes the endpoint's connection; false: the visit has been ended.
+func (v *visit) serve(server *net.TCPConn) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.server = server
+	return !v.ended
+}
+
 // connection joins a client and an endpoint.
 type connection struct {
+	visit          *visit
 	client, server *net.TCPConn
 	endpoint       netip.AddrPort
 }
@@ -125,23 +187,37 @@ func (f *routines) serveTCP(client *net.TCPConn) {
 		reset(client)
 		return
 	}
+	v := &visit{client: client}
+	v.member.occupant = v
+	v.touch()
+	gone, ok := f.counts.ledger.enter(f.front, from, &v.member)
+	letGo(gone)
+	if !ok {
+		reset(client)
+		return
+	}
+	defer f.counts.ledger.leave(f.front, &v.member)
 	w := &waiting{client}
 	if !f.add(w) {
 		reset(client)
 		return
 	}
-	server, endpoint, err := f.connect(from)
+	server, endpoint, err := f.connect(from, &v.member)
 	if err != nil {
 		f.remove(w)
-		f.counts.refused.Inc()
+		if !errors.Is(err, errNoRoom) && !errors.Is(err, errNoFiles) { // those are counted by limit
+			f.counts.refused.Inc()
+		}
 		klog.V(2).InfoS("Connection refused: no endpoint answers", "client", from, "front", client.LocalAddr(), "err", err)
 		reset(client)
 		return
 	}
-	c := &connection{client, server, endpoint}
-	ok := f.add(c)
+	f.counts.ledger.settle(f.front, &v.member)
+	c := &connection{v, client, server, endpoint}
+	ok = f.add(c)
 	f.remove(w)
-	if !ok {
+	if !ok || !v.serve(server) {
+		f.remove(c)
 		c.abort()
 		return
 	}
@@ -164,13 +240,13 @@ func (c *connection) run() {
 
 // pump copies one way; the end of from is passed on as a half-close.
 func (c *connection) pump(to, from *net.TCPConn) {
-	if err := pump(to, from); err != nil || to.CloseWrite() != nil {
+	if err := pump(to, from, c.visit.touch); err != nil || to.CloseWrite() != nil {
 		c.abort()
 	}
 }
 
 // connect dials endpoints until one answers. No byte of the client has been passed on before, so any of them will do.
-func (f *routines) connect(client netip.Addr) (*net.TCPConn, netip.AddrPort, error) {
+func (f *routines) connect(client netip.Addr, m *member) (*net.TCPConn, netip.AddrPort, error) {
 	var tried []netip.AddrPort
 	var last error
 	for len(tried) < maxDials {
@@ -185,16 +261,20 @@ func (f *routines) connect(client netip.Addr) (*net.TCPConn, netip.AddrPort, err
 		if route := f.route.Load(); len(tried)+1 >= min(maxDials, len(route.Backends)) {
 			timeout = lastDialTimeout
 		}
-		var conn *net.TCPConn
-		err := errOwnFront
-		if !f.own.has(f.protocol, target) {
-			conn, err = dial(f.ctx, target, timeout)
-		}
+		conn, err := f.dial(client, m, target, timeout)
 		if err == nil {
 			return conn, target, nil
 		}
 		if f.ctx.Err() != nil {
 			return nil, target, f.ctx.Err()
+		}
+		if errors.Is(err, errNoRoom) {
+			tried, last = append(tried, target), err
+			continue
+		}
+		if noFiles(err) { // no endpoint's fault
+			letGo(f.counts.ledger.out(err))
+			return nil, target, errNoFiles
 		}
 		if noPortLeft(err) {
 			f.exhausted()
@@ -206,6 +286,23 @@ func (f *routines) connect(client netip.Addr) (*net.TCPConn, netip.AddrPort, err
 		last = errNoEndpoint
 	}
 	return nil, netip.AddrPort{}, last
+}
+
+// dial connects to one endpoint if there is room for that.
+func (f *routines) dial(client netip.Addr, m *member, target netip.AddrPort, timeout time.Duration) (*net.TCPConn, error) {
+	if f.own.has(f.protocol, target) {
+		return nil, errOwnFront
+	}
+	gone, ok := f.counts.ledger.lead(f.front, client, m, target)
+	letGo(gone)
+	if !ok {
+		return nil, errNoRoom
+	}
+	conn, err := dial(f.ctx, target, timeout)
+	if err != nil {
+		f.counts.ledger.unlead(m)
+	}
+	return conn, err
 }
 
 func dial(ctx context.Context, target netip.AddrPort, timeout time.Duration) (*net.TCPConn, error) {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// maxSessions is the number of UDP sessions of one front; then the one of a few that is longest silent makes room.
-const maxSessions = 8192
+// longSession is the number of a client's packets from which more is expected. A question and its answer need no long memory.
+const longSession = 3
 
 // udpSocket is one address of a UDP front. Each client gets a session: a socket of its own towards one endpoint, so that answers find
 // their way back, and leave from this very address, which is what the client expects.
@@ -37,6 +37,7 @@ func openUDP(f *routines, addr netip.AddrPort) (socket, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	s := &udpSocket{front: f, conn: conn, sessions: map[netip.AddrPort]*session{}}
+	f.counts.ledger.listens(1)
 	f.work.Go(func() { s.receive(r) })
 	return s, nil
 }
@@ -44,6 +45,7 @@ func openUDP(f *routines, addr netip.AddrPort) (socket, error) {
 // close ends the sessions too: their answers would have no way back.
 func (s *udpSocket) close() {
 	_ = s.conn.Close()
+	s.front.counts.ledger.listens(-1)
 	s.mu.Lock()
 	s.closed = true
 	sessions := make([]*session, 0, len(s.sessions))
@@ -80,7 +82,9 @@ func (s *udpSocket) pass(client netip.AddrPort, data []byte) {
 			return
 		}
 		one.last.Store(time.Now().UnixNano())
-		one.packets.Add(1)
+		if one.packets.Add(1) == longSession {
+			s.front.counts.ledger.settle(s.front.front, &one.member)
+		}
 		if _, err := one.server.Write(data); err == nil || !refused(err) {
 			return
 		}
@@ -108,30 +112,36 @@ func (s *udpSocket) session(client netip.AddrPort) *session {
 		klog.V(2).InfoS("Cannot reach an endpoint", "endpoint", target, "err", errOwnFront)
 		return nil
 	}
+	ledger := s.front.counts.ledger
+	one = &session{socket: s, client: client, endpoint: target}
+	one.member.occupant = one
+	one.last.Store(time.Now().UnixNano())
+	gone, ok := ledger.enter(s.front.front, from, &one.member)
+	letGo(gone)
+	if !ok {
+		return nil
+	}
 	server, err := net.DialUDP(network("udp", target), nil, net.UDPAddrFromAddrPort(target))
 	if err != nil {
+		ledger.leave(s.front.front, &one.member)
+		if noFiles(err) { // no endpoint's fault
+			letGo(ledger.out(err))
+			return nil
+		}
 		klog.V(2).InfoS("Cannot reach an endpoint", "endpoint", target, "err", err)
 		s.front.balancer.fail(target)
 		return nil
 	}
-	one = &session{socket: s, client: client, endpoint: target, server: server}
-	one.last.Store(time.Now().UnixNano())
 	s.mu.Lock()
-	if s.closed {
+	if one.server = server; s.closed || one.ended {
 		s.mu.Unlock()
+		ledger.leave(s.front.front, &one.member)
 		_ = server.Close()
 		return nil
-	}
-	var evicted *session
-	if len(s.sessions) >= maxSessions {
-		evicted = s.longestSilent()
 	}
 	s.sessions[client] = one
 	s.mu.Unlock()
 	s.front.counts.sessions.Inc()
-	if evicted != nil {
-		evicted.abort()
-	}
 	if !s.front.add(one) {
 		one.abort()
 		return nil
@@ -143,27 +153,14 @@ func (s *udpSocket) session(client netip.AddrPort) *session {
 	return one
 }
 
-// longestSilent looks at a few sessions only: their order in the map is random.
-func (s *udpSocket) longestSilent() *session {
-	var oldest *session
-	left := 16
-	for _, one := range s.sessions {
-		if oldest == nil || one.last.Load() < oldest.last.Load() {
-			oldest = one
-		}
-		if left--; left == 0 {
-			break
-		}
-	}
-	return oldest
-}
-
 // session is one client's exchange with one endpoint.
 type session struct {
 	socket   *udpSocket
 	client   netip.AddrPort
 	endpoint netip.AddrPort
-	server   *net.UDPConn
+	server   *net.UDPConn // nil: not yet
+	member   member
+	ended    bool         // under the socket's lock
 	last     atomic.Int64 // when a packet last passed, in nanoseconds
 	packets  atomic.Int32 // from the client
 }
@@ -175,13 +172,24 @@ func (o *session) removed() { o.abort() }
 
 func (o *session) abort() {
 	o.socket.mu.Lock()
+	o.ended = true
+	server := o.server
 	if o.socket.sessions[o.client] == o {
 		delete(o.socket.sessions, o.client)
 	}
 	o.socket.mu.Unlock()
 	o.socket.front.remove(o)
-	_ = o.server.Close()
+	if server != nil {
+		_ = server.Close()
+	}
+	o.socket.front.counts.ledger.leave(o.socket.front.front, &o.member)
 }
+
+// seen implements occupant: when the session would end, so that a question goes before an exchange that goes on.
+func (o *session) seen() uint32 { return secondsAt(time.Unix(0, o.last.Load()).Add(o.idle())) }
+
+// evict implements occupant.
+func (o *session) evict(any) { o.abort() }
 
 // refuse gives the endpoint up because its host says that nobody listens.
 func (o *session) refuse() {
@@ -191,7 +199,7 @@ func (o *session) refuse() {
 
 // idle is how long the session may be silent. A question and its answer need no long memory.
 func (o *session) idle() time.Duration {
-	if o.packets.Load() < 3 {
+	if o.packets.Load() < longSession {
 		return min(shortUDPIdle, o.socket.front.cfg.UDPIdle)
 	}
 	return o.socket.front.cfg.UDPIdle
