@@ -11,7 +11,7 @@ import (
 const (
 	// maxSticky and maxStickyFront are how many clients are remembered with the endpoint that they had (session affinity), some 150 bytes each.
 	// Packets with made-up addresses reach them; upstream's rules of nftables and iptables have such bounds too.
-	maxSticky      = 65536
+	maxSticky      = 32768
 	maxStickyFront = 16384
 	// expireAtOnce is how many clients whose time is over go with each one who comes.
 	expireAtOnce = 16

@@ -32,7 +32,6 @@ type capacity struct {
 // limits follow from the capacity.
 type limits struct {
 	files       int   // for connections, two each, for sessions and listening sockets, one each
-	kept        int   // of files, for sessions, however many connections there are
 	sessions    int   // UDP sessions at most
 	connections int   // TCP connections at most, whatever files say
 	pipes       int   // of two descriptors each, from those that are kept back
@@ -62,7 +61,6 @@ func (c capacity) limits() limits {
 	l := limits{files: c.files - own, pipes: own / 8, share: share, connections: c.files}
 	// Each UDP session has a source port that no other socket of the host has, so half of them stay for the host's own questions.
 	l.sessions = max(1, min(c.ports/2, l.files/4))
-	l.kept = min(l.files/32, l.sessions)
 	// Of the ports towards one endpoint some stay for the host's own connections to it, and for the kernel's search, which slows down near the end.
 	l.ports = quota{max(1, c.ports-c.ports/16), part(c.ports, share)}
 	if c.onePool {
@@ -71,15 +69,18 @@ func (c capacity) limits() limits {
 	return l
 }
 
+// keeps are files for sessions, however many connections there are.
+func (l limits) keeps() int { return min(l.files/32, l.sessions) }
+
 // tcp are the limits of connections beside what else has descriptors.
 func (l limits) tcp(sessions, listening int) tier {
-	all := max(1, min(l.connections, (l.files-listening-max(sessions, l.kept))/2))
+	all := max(1, min(l.connections, (l.files-listening-max(sessions, l.keeps()))/2))
 	return l.tier(all, all-all/8)
 }
 
 // udp are the limits of sessions.
 func (l limits) udp(connections, listening int) tier {
-	all := max(1, min(l.sessions, max(l.kept, l.files-listening-2*connections)))
+	all := max(1, min(l.sessions, max(l.keeps(), l.files-listening-2*connections)))
 	return l.tier(all, min(maxSessions, max(1, all/2)))
 }
 

@@ -89,7 +89,7 @@ func TestLimits(t *testing.T) {
 			t.Fatalf("%+v with %d sessions and %d fronts: %+v", c, sessions, listening, tcp)
 		}
 		conns := rand.IntN(l.tcp(0, listening).all + 1)
-		if udp := l.udp(conns, listening); udp.all > l.kept && udp.all > 1 && 2*conns+udp.all+listening > l.files || udp.all > max(1, c.ports/2) {
+		if udp := l.udp(conns, listening); udp.all > l.keeps() && udp.all > 1 && 2*conns+udp.all+listening > l.files || udp.all > max(1, c.ports/2) {
 			t.Fatalf("%+v with %d connections and %d fronts: %+v", c, conns, listening, udp)
 		}
 	}
@@ -317,4 +317,20 @@ func TestEverybodyIsServed(t *testing.T) {
 			t.Errorf("packets %v: a client with one that is in use has lost it", packets)
 		}
 	}
+}
+
+// TestSunkenLimit: when the limit sinks, connections go a few at a time, with those who come.
+func TestSunkenLimit(t *testing.T) {
+	w := newWorld(t, false, tier{all: 400, client: 400, front: 400, pair: 400, early: quota{400, 400}})
+	for range 300 {
+		w.enter(0, 1)
+	}
+	w.limit = tier{all: 100, client: 400, front: 90, pair: 400, early: quota{400, 400}}
+	for n := range 250 {
+		before := w.book.count
+		if w.enter(1+n%3, 2+n); w.book.count < before-2*makeRoom {
+			t.Fatalf("newcomer %d: %d went at once", n, before-w.book.count)
+		}
+	}
+	w.check()
 }

@@ -103,6 +103,9 @@ type outcome struct {
 	refused bool
 }
 
+// makeRoom is how many go at most for one who comes: one, and two after the limit has sunk, which is thus reached in small steps.
+const makeRoom = 2
+
 // enter takes in a member, unless it is refused.
 func (b *book) enter(t *tab, client netip.Addr, m *member, limit tier) (o outcome) {
 	if !b.replaces {
@@ -116,7 +119,7 @@ func (b *book) enter(t *tab, client netip.Addr, m *member, limit tier) (o outcom
 	if !b.room(&o, &t.pairs, client, quota{limit.front, limit.pair}, frontLimit, pairLimit, func() *member { return t.victim(limit) }) {
 		return o
 	}
-	for b.count >= limit.all { // more than once only after the limit has sunk
+	for n := 0; n < makeRoom && b.count >= limit.all; n++ {
 		o.reached = allLimit
 		v := b.giver(t, client, limit)
 		if v == nil {
@@ -138,7 +141,7 @@ func (b *book) enter(t *tab, client netip.Addr, m *member, limit tier) (o outcom
 
 // room makes room in one pool; false: the newcomer is refused.
 func (b *book) room(o *outcome, p *pool, client netip.Addr, limit quota, all, one cause, victim func() *member) bool {
-	for {
+	for range makeRoom {
 		var v *member
 		switch verdict := judge(p.usage(client), limit); {
 		case verdict == admitted:
@@ -159,6 +162,7 @@ func (b *book) room(o *outcome, p *pool, client netip.Addr, limit quota, all, on
 		}
 		b.give(o, v)
 	}
+	return true
 }
 
 // giver is who makes room when everything is full; nil: nobody.

@@ -34,7 +34,7 @@ func TestGoroutines(t *testing.T) {
 		t.Skip("it is this system's own")
 	}
 	for name, test := range map[string]func(*testing.T){
-		"affinity": TestAffinity, "churn": TestChurn, "udp": TestUDPSession, "udp ends": TestUDPSessionsEnd,
+		"affinity": TestAffinity, "churn": TestChurn, "udp": TestUDPSession, "udp ends": TestUDPSessionsEnd, "udp shared": TestSessionsShared,
 	} {
 		t.Run(name, test)
 	}
@@ -46,7 +46,7 @@ func testTCP(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"suite": TestSuite, "half-close": TestHalfClose, "reset": TestResetPassesThrough, "packets": TestPackets, "held": TestHeldUntilEndpointComes,
 		"established": TestEstablishedSurvivesChanges, "node port": TestNodePort, "leak": TestNoLeak, "itself": TestEndpointIsFront, "resume": TestResume,
-		"addresses": TestAddresses, "claims": TestClaims,
+		"addresses": TestAddresses, "claims": TestClaims, "share": TestClientShare,
 	} {
 		t.Run(name, test)
 	}
