@@ -44,7 +44,7 @@ func newHostPorts(nodeIPs []netip.Addr, event func(namespace, name, uid, kind, r
 	for _, addr := range nodeIPs {
 		at = append(at, netip.PrefixFrom(addr, addr.BitLen()))
 	}
-	backend := relay.New(relay.Config{Addresses: presentAddresses{}, NodePorts: at, Clock: clock.RealClock{}})
+	backend := relay.New(relay.Config{Addresses: presentAddresses{}, NodePorts: at, SessionPorts: 10, Clock: clock.RealClock{}}) // the proxy's relay may have half of the ports
 	return hostPorts{hostport.New(hostport.Config{Backend: backend, Event: event, Clock: clock.RealClock{}}), backend}
 }
 

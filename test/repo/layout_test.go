@@ -22,17 +22,17 @@ var lonely = map[string]string{
 
 	"pkg/daemon/logind_linux.go": "Windows' service manager tells of a shutdown by itself",
 
-	"pkg/proxy/relay/call_linux.go":     relayLoops,
-	"pkg/proxy/relay/icmp_linux.go":     relayLoops,
-	"pkg/proxy/relay/ports_linux.go":    relayLoops,
-	"pkg/proxy/relay/loop_linux.go":     relayLoops,
-	"pkg/proxy/relay/loop_tcp_linux.go": relayLoops,
-	"pkg/proxy/relay/loop_end_linux.go": relayLoops,
-	"pkg/proxy/relay/loop_udp_linux.go": relayLoops,
-	"pkg/proxy/relay/lookup_linux.go":   relayLoops,
-	"pkg/proxy/relay/client_linux.go":   "a part of address_linux.go and call_linux.go; Windows opens no connection with an address that is not its own",
-	"pkg/proxy/relay/guard_linux.go":    "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
-	"pkg/proxy/relay/range_linux.go":    "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
+	"pkg/proxy/relay/call_linux.go":        relayLoops,
+	"pkg/proxy/relay/icmp_linux.go":        relayLoops,
+	"pkg/proxy/relay/loop_limits_linux.go": relayLoops,
+	"pkg/proxy/relay/loop_linux.go":        relayLoops,
+	"pkg/proxy/relay/loop_tcp_linux.go":    relayLoops,
+	"pkg/proxy/relay/loop_end_linux.go":    relayLoops,
+	"pkg/proxy/relay/loop_udp_linux.go":    relayLoops,
+	"pkg/proxy/relay/lookup_linux.go":      relayLoops,
+	"pkg/proxy/relay/client_linux.go":      "a part of address_linux.go and call_linux.go; Windows opens no connection with an address that is not its own",
+	"pkg/proxy/relay/guard_linux.go":       "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
+	"pkg/proxy/relay/range_linux.go":       "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
 }
 
 const relayLoops = "a part of the plane behind plane_linux.go; that of Windows has no tags, and runs here too"

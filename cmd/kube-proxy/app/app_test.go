@@ -70,14 +70,20 @@ func TestOldCommandLines(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Setenv(envInterface, "")
 	o, _ := parse(t, "--master=x", "--nodeport-addresses=192.0.2.7/24,fd00::/64", "--healthz-bind-address=[::]:1", "--metrics-bind-address=127.0.0.1", "--metrics_port=2",
-		"--network-mode=upstream", "--route-next-hop=pod-gateway", "--udp-timeout=250ms")
+		"--network-mode=upstream", "--route-next-hop=pod-gateway", "--udp-timeout=250ms", "--client-share=25")
 	s, err := o.settings(linux)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.config.Node.Name != "host1" || s.config.Healthz.String() != "[::]:1" || s.config.Metrics.String() != "127.0.0.1:2" || s.mode != routes.Upstream ||
-		s.nextHop != routes.PodGateway || s.udpIdle != 250*time.Millisecond || len(s.nodePorts) != 2 || s.nodePorts[0].String() != "192.0.2.0/24" {
+		s.nextHop != routes.PodGateway || s.udpIdle != 250*time.Millisecond || s.clientShare != 25 || len(s.nodePorts) != 2 || s.nodePorts[0].String() != "192.0.2.0/24" {
 		t.Errorf("settings are %+v", s)
+	}
+	for _, share := range []string{"0", "101"} {
+		o, _ = parse(t, "--master=x", "--client-share="+share)
+		if _, err := o.settings(linux); err == nil || !strings.Contains(err.Error(), "--client-share="+share+": want a percentage") {
+			t.Errorf("--client-share=%s: %v", share, err)
+		}
 	}
 	o, _ = parse(t, "--master=x", "--healthz-bind-address=", "--metrics-port=0")
 	if s, err = o.settings(linux); err != nil || s.config.Healthz.IsValid() || s.config.Metrics.IsValid() {

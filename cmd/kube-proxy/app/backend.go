@@ -153,7 +153,7 @@ func (sys *system) hints(ctx context.Context, addresses <-chan struct{}) <-chan 
 
 // newBackEnd puts the chosen back end together.
 func (s *settings) newBackEnd(h kubeproxy.Host, sys system, addresses relay.Addresses) proxy.Backend {
-	relayed := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, Warn: h.Warn, Clock: clock.RealClock{}}
+	relayed := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, ClientShare: s.clientShare, Warn: h.Warn, Clock: clock.RealClock{}}
 	newRelay := func() *relay.Relay {
 		r := relay.New(relayed)
 		if h.Register != nil {

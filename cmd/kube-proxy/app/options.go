@@ -31,6 +31,7 @@ type options struct {
 	clusterCIDR          string
 	networkMode, nextHop string
 	udpTimeout, resync   time.Duration
+	clientShare          int
 	healthz, metrics     string
 	healthzPort          int
 	metricsPort          int
@@ -64,6 +65,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.nodePortAddresses, "nodeport-addresses", nil, "`ranges` of this host's addresses that serve node ports; primary: those of the Node (default: all)")
 	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods, or two of both families with a comma between: no route is written to a range outside of it")
 	fs.DurationVar(&o.udpTimeout, "udp-timeout", 2*time.Minute, "how long a UDP session may be silent; single questions and answers live 10s at most")
+	fs.IntVar(&o.clientShare, "client-share", 50, "`percent` of each limit that one client's address may have: connections and sessions of a Service's port and of the node, source ports towards one endpoint; for userspace")
 	fs.DurationVar(&o.resync, "iptables-sync-period", 30*time.Second, "how often the whole host is compared with what it should be")
 	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "as of the kubelet. host-gateway: keep routes to the other nodes' pods; overlay: keep the tunnels to them; upstream, external, cni: nothing; beside kubelets with cni, whose plugin knows only its own node, host-gateway")
 	fs.StringVar(&o.nextHop, "route-next-hop", "node", "next hop of those routes. node: the other node's address; pod-gateway: the first address of its pods' range")

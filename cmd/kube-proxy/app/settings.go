@@ -28,6 +28,7 @@ type settings struct {
 	serviceInterface string // "": one of our own
 	nodePorts        []netip.Prefix
 	udpIdle          time.Duration
+	clientShare      int
 	windows          bool
 	mode             routes.Mode
 	nextHop          routes.NextHop
@@ -36,7 +37,7 @@ type settings struct {
 
 // settings checks every flag. The first mistake is the error; nothing is touched.
 func (o *options) settings(facts host.Facts) (*settings, error) {
-	s := &settings{firewall: o.windowsFirewall, udpIdle: o.udpTimeout, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows"}
+	s := &settings{firewall: o.windowsFirewall, udpIdle: o.udpTimeout, clientShare: o.clientShare, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows"}
 	name := strings.ToLower(strings.TrimSpace(cmp.Or(o.hostnameOverride, facts.Hostname)))
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return nil, fmt.Errorf("--hostname-override=%s: want a node name such as node1.example.com", name)
@@ -80,6 +81,9 @@ func (o *options) setTimes(*settings) error {
 		if value <= 0 {
 			return fmt.Errorf("--%s=%s: must be longer than 0", flag, value)
 		}
+	}
+	if o.clientShare < 1 || o.clientShare > 100 {
+		return fmt.Errorf("--client-share=%d: want a percentage from 1 to 100", o.clientShare)
 	}
 	return nil
 }

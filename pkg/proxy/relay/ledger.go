@@ -68,7 +68,7 @@ func newLedger(cfg *Config) *ledger {
 	}
 	l.sticky.evicted = limitedTotal("affinity_clients", "closed")
 	c := hostCapacity()
-	c.share = cfg.ClientShare
+	c.share, c.udp = cfg.ClientShare, cfg.SessionPorts
 	l.resize(c)
 	return l
 }

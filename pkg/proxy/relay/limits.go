@@ -1,7 +1,7 @@
 package relay
 
 // Tenants share what this host and this process have: descriptors, source ports, memory. This file decides how much of it a front and a client get,
-// who is refused, and who gives something up. It does no I/O and keeps no state; package-level tests hold it as a table.
+// who is refused, and who gives something up. It does no I/O and keeps no state.
 //
 // TCP refuses a client that has its share, since its connections are established and worth more than the next one. UDP refuses nobody: the client's
 // own longest silent session goes. Where a limit is reached that many share, whoever has the most gives up what has been silent for longest.
@@ -9,6 +9,8 @@ package relay
 const (
 	// defaultShare is the part of each limit, in percent, that one client's address may have.
 	defaultShare = 50
+	// defaultUDP is the part of this host's source ports, in percent, that UDP sessions may have.
+	defaultUDP = 50
 	// leastOwn and mostOwn bound the descriptors that are kept back for the proxy's own work: the API server, health checks, netlink, new listeners.
 	leastOwn, mostOwn = 128, 4096
 	// mostFiles is what is used of a limit that is larger, or none.
@@ -27,6 +29,7 @@ type capacity struct {
 	ports   int  // source ports of this host
 	onePool bool // a source port serves one connection, whatever its endpoint
 	share   int  // percent of each limit for one client's address
+	udp     int  // percent of the source ports for UDP sessions
 }
 
 // limits follow from the capacity.
@@ -59,8 +62,14 @@ func (c capacity) limits() limits {
 	}
 	own := min(max(c.files/16, leastOwn), mostOwn, c.files/2)
 	l := limits{files: c.files - own, pipes: own / 8, share: share, connections: c.files}
-	// Each UDP session has a source port that no other socket of the host has, so half of them stay for the host's own questions.
-	l.sessions = max(1, min(c.ports/2, l.files/4))
+	// Each UDP session has a source port that no other UDP socket of the host has, so half of them stay for the host's own questions. Sessions could share
+	// ports across endpoints (SO_REUSEPORT, then connect), but then an answer that comes between the two calls is queued on a socket of another client,
+	// and ports from a small pool are easier to guess.
+	udp := c.udp
+	if udp <= 0 || udp > 100 {
+		udp = defaultUDP
+	}
+	l.sessions = max(1, min(c.ports*udp/100, l.files/4))
 	// Of the ports towards one endpoint some stay for the host's own connections to it, and for the kernel's search, which slows down near the end.
 	l.ports = quota{max(1, c.ports-c.ports/16), part(c.ports, share)}
 	if c.onePool {

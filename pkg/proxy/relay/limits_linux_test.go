@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,6 +31,9 @@ func TestHalfOpen(t *testing.T) {
 	h.relay.counts.ledger.resize(capacity{files: 1024, ports: 1000})
 	h.mustSync(t, route("deaf", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), silent), route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), h.Endpoint(0, v1.ProtocolTCP)))
 	limit := useOf(t, h.relay, "half_open_of_front").limit
+	if front := useOf(t, h.relay, "connections_of_front").limit; limit > front/3 {
+		t.Errorf("%d of a front's %d connections may be half-open", limit, front)
+	}
 	for n := range 2 * limit {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: h.addr(byte(100 + n%4)).AsSlice()}, Timeout: 5 * time.Second}
 		c, err := dialer.Dial("tcp", h.Front(0).String())
@@ -212,22 +214,27 @@ func TestFewFiles(t *testing.T) {
 	echo := tcpServer(t, whoAndEcho)
 	for _, mode := range []string{"known", "refused"} {
 		t.Run(mode, func(t *testing.T) {
-			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFewFiles$", "-test.v")
-			child.Env = append(os.Environ(), inside+"="+mode+" "+echo.String())
-			in, err := child.StdinPipe()
+			control, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
 			}
-			out, err := child.StdoutPipe()
+			defer control.Close()
+			t.Setenv(inside, mode+" "+echo.String()+" "+control.Addr().String())
+			ended := make(chan error, 1)
+			go func() {
+				out, err := command.New().Run(t.Context(), nil, os.Args[0], "-test.run=^TestFewFiles$", "-test.v")
+				if err == nil && !strings.Contains(string(out), "--- PASS: TestFewFiles") {
+					err = fmt.Errorf("it says %s", out)
+				}
+				ended <- err
+				_ = control.Close()
+			}()
+			orders, err := control.Accept()
 			if err != nil {
-				t.Fatal(err)
+				t.Fatal(err, <-ended)
 			}
-			if err := child.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = child.Wait() }()
-			defer in.Close()
-			lines := bufio.NewScanner(out)
+			defer orders.Close()
+			lines := bufio.NewScanner(orders)
 			await := func(prefix string) string {
 				t.Helper()
 				for lines.Scan() {
@@ -257,14 +264,14 @@ func TestFewFiles(t *testing.T) {
 				}
 				defer c.Close()
 			}
-			_, _ = fmt.Fprintln(in, "open another")
+			_, _ = fmt.Fprintln(orders, "open another")
 			await("opened")
 			c, err := visitFrom(netip.MustParseAddr("127.78.4.1"), 0, another)
 			if err != nil {
 				t.Fatalf("at the new front: %v", err)
 			}
 			defer c.Close()
-			_, _ = fmt.Fprintln(in, "end")
+			_, _ = fmt.Fprintln(orders, "end")
 			want := map[string]string{"known": "0", "refused": "1"}[mode]
 			if said := await("said that the system refuses: "); said != want {
 				t.Errorf("it said %s times that the system refuses, want %s", said, want)
@@ -272,15 +279,22 @@ func TestFewFiles(t *testing.T) {
 			if said := await("said otherwise: "); said > "3" { // a client's share, and the relay's
 				t.Errorf("it said %s times that a limit is reached", said)
 			}
-			await("PASS")
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }
 
 // fewFiles is the relay of TestFewFiles.
 func fewFiles(t *testing.T, mode string) {
-	mode, to, _ := strings.Cut(mode, " ")
-	endpoint := netip.MustParseAddrPort(to)
+	args := strings.Fields(mode)
+	endpoint := netip.MustParseAddrPort(args[1])
+	orders, err := net.Dial("tcp", args[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer orders.Close()
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 256, Max: 256}); err != nil {
 		t.Fatal(err)
 	}
@@ -289,15 +303,15 @@ func fewFiles(t *testing.T, mode string) {
 	klog.SetOutput(&log)
 	r := New(Config{Addresses: proxytest.NewAddresses(), Clock: clock.RealClock{}, ClientShare: 90})
 	defer r.Close()
-	if mode == "refused" {
+	if args[0] == "refused" {
 		r.counts.ledger.resize(capacity{files: 4096, ports: 28232, share: 90})
 	}
 	table := &proxy.Table{Routes: []proxy.Route{route("x", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("127.78.1.1:18083"), endpoint)}}
 	if err := r.Sync(t.Context(), table, nil); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Println("serving")
-	in := bufio.NewReader(os.Stdin)
+	_, _ = fmt.Fprintln(orders, "serving")
+	in := bufio.NewReader(orders)
 	if _, err := in.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
@@ -305,12 +319,12 @@ func fewFiles(t *testing.T, mode string) {
 	if err := r.Sync(t.Context(), table, nil); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Println("opened")
+	_, _ = fmt.Fprintln(orders, "opened")
 	if _, err := in.ReadString('\n'); err != nil && err != io.EOF {
 		t.Fatal(err)
 	}
 	klog.Flush()
 	klog.SetOutput(io.Discard)
 	text := log.String()
-	fmt.Printf("said that the system refuses: %d\nsaid otherwise: %d\n", strings.Count(text, "left for another connection"), strings.Count(text, "\n")-strings.Count(text, "left for another connection"))
+	_, _ = fmt.Fprintf(orders, "said that the system refuses: %d\nsaid otherwise: %d\n", strings.Count(text, "left for another connection"), strings.Count(text, "\n")-strings.Count(text, "left for another connection"))
 }

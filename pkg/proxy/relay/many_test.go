@@ -29,7 +29,12 @@ func TestManyConnections(t *testing.T) {
 	defer slow.Close()
 	conns := make([]*net.TCPConn, count)
 	for i := range conns {
-		conns[i] = dialFront(t, h.Front(0))
+		from := h.addr(byte(100 + i%100)) // of many clients, none of which has its share
+		conn, err := net.DialTCP("tcp", &net.TCPAddr{IP: from.AsSlice()}, net.TCPAddrFromAddrPort(h.Front(0)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns[i] = conn
 	}
 	for round := range 2 {
 		for i, c := range conns {

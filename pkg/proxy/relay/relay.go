@@ -37,6 +37,8 @@ type Config struct {
 	// ClientShare is the part of each limit, in percent, that one client's address may have: connections and sessions of a front and of all, and
 	// source ports towards one endpoint; 0: 50.
 	ClientShare int
+	// SessionPorts is the part of this host's UDP source ports, in percent, that sessions may have; 0: 50. Where two Relays run on a host they share.
+	SessionPorts int
 	// Warn is told what users should know of a Service that is served worse than it could be: the reason in one word, and a sentence. nil:
 	// nobody is told.
 	Warn  func(service proxy.ServiceName, reason, message string)

@@ -75,7 +75,7 @@ func TestClientShare(t *testing.T) {
 	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Endpoint(0, v1.ProtocolTCP)))
 	greedy, second := h.addr(100), h.addr(101)
 	if open := fill(t, greedy, h.Front(0), 40); len(open) != 20 {
-		t.Errorf("one client has %d connections to an endpoint, of 40 ports", len(open))
+		t.Fatalf("one client has %d connections to an endpoint, of 40 ports", len(open))
 	}
 	for range 3 {
 		_ = fill(t, greedy, h.Front(0), 1)

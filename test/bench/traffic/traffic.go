@@ -18,8 +18,9 @@ const (
 	perRound  = 700 * time.Millisecond
 	loadTime  = perRound + perRound/10 // with the time to warm up
 	manyPorts = 1000
-	// heldConns is how many connections are held open: two files each in a program in the middle, of which it has 20,000 here.
-	heldConns = 9000
+	// heldConns is how many connections are held open: two files each in a program in the middle, of which it has 20,000 here, and of what that gives the
+	// relay lets one client have no more than half.
+	heldConns = 3500
 	// heldNaive is how many the naive copy can hold: it has two pipes for each besides.
 	heldNaive = 3000
 )
