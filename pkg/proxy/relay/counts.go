@@ -83,9 +83,32 @@ func (f *front) warnPorts(message string) {
 	}
 }
 
-var causeNames = [causes]string{
-	clientLimit: "connections_of_client", pairLimit: "client_at_front", earlyLimit: "half_open_of_front", frontLimit: "front", allLimit: "all",
-	portsLimit: "source_ports_to_endpoint", portsOfClient: "source_ports_to_endpoint_of_client", filesLimit: "files",
+// causeNames are the limits of TCP as metrics name them, sessionNames those of UDP.
+var (
+	causeNames = [causes]string{
+		clientLimit: "connections_of_client", pairLimit: "connections_of_client_at_front", earlyLimit: "half_open_of_front", frontLimit: "connections_of_front",
+		allLimit: "connections", portsLimit: "source_ports_to_endpoint", portsOfClient: "source_ports_to_endpoint_of_client", filesLimit: "files",
+	}
+	sessionNames = [causes]string{pairLimit: "sessions_of_client_at_front", frontLimit: "sessions_of_front", allLimit: "sessions"}
+)
+
+// limited counts what limits of one protocol meant. Those without a name are none.
+type limited struct{ refused, closed [causes]prometheus.Counter }
+
+func newLimited(names [causes]string) (l limited) {
+	for c, name := range names {
+		l.refused[c], l.closed[c] = limitedTotal(name, "refused"), limitedTotal(name, "closed")
+	}
+	return l
+}
+
+func (l *limited) named(names [causes]string) (out []prometheus.Counter) {
+	for c, name := range names {
+		if name != "" {
+			out = append(out, l.refused[c], l.closed[c])
+		}
+	}
+	return out
 }
 
 const (
@@ -123,11 +146,7 @@ func (l *ledger) Collect(to chan<- prometheus.Metric) {
 }
 
 func (l *ledger) counters() []prometheus.Counter {
-	out := []prometheus.Counter{l.sticky.evicted}
-	for c := noLimit + 1; c < causes; c++ {
-		out = append(out, l.refused[c], l.evicted[c])
-	}
-	return out
+	return append(append(l.connections.named(causeNames), l.sessions.named(sessionNames)...), l.sticky.evicted)
 }
 
 type use struct {

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
@@ -53,7 +52,7 @@ type ledger struct {
 	said      map[saying]time.Time
 	freed     []func() // wait for a descriptor
 
-	refused, evicted [causes]prometheus.Counter
+	connections, sessions limited
 }
 
 type saying struct {
@@ -62,10 +61,8 @@ type saying struct {
 }
 
 func newLedger(cfg *Config) *ledger {
-	l := &ledger{cfg: cfg, tcp: newBook(false), udp: newBook(true), said: map[saying]time.Time{}}
-	for c := range causes {
-		l.refused[c], l.evicted[c] = limitedTotal(causeNames[c], "refused"), limitedTotal(causeNames[c], "closed")
-	}
+	l := &ledger{cfg: cfg, tcp: newBook(false), udp: newBook(true), said: map[saying]time.Time{},
+		connections: newLimited(causeNames), sessions: newLimited(sessionNames)}
 	l.sticky.evicted = limitedTotal("affinity_clients", "closed")
 	c := hostCapacity()
 	c.share, c.udp = cfg.ClientShare, cfg.SessionPorts
@@ -185,7 +182,7 @@ func (l *ledger) out(err error) (gone []*member) {
 	if v != nil {
 		b.give(&o, v)
 	}
-	l.evicted[filesLimit].Add(float64(len(o.gone)))
+	l.connections.closed[filesLimit].Add(float64(len(o.gone)))
 	l.mu.Unlock()
 	if l.due(saying{cause: filesLimit}) {
 		klog.InfoS("This host has no descriptor or memory left for another connection; those of clients with the most are closed until there is", "err", err,
@@ -219,11 +216,15 @@ func (l *ledger) due(s saying) bool {
 // tell counts what a limit meant, and says it where it has not been said lately: to the log, and to the Service whose client is refused or cut off.
 func (l *ledger) tell(f *front, client netip.Addr, o *outcome, limit tier) {
 	service := f.route.Load().Service.ServiceName
+	counted := &l.connections
+	if f.protocol == v1.ProtocolUDP {
+		counted = &l.sessions
+	}
 	if o.refused {
-		l.refused[o.reached].Inc()
+		counted.refused[o.reached].Inc()
 		l.say(o.reached, service, fmt.Sprintf("client %s is refused: %s", client, describe(o.reached, f.protocol, limit)))
 	}
-	l.evicted[o.reached].Add(float64(len(o.gone)))
+	counted.closed[o.reached].Add(float64(len(o.gone)))
 	for _, t := range o.tabs {
 		l.say(o.reached, t.service(), fmt.Sprintf("the longest silent of a client with many was closed to make room: %s", describe(o.reached, f.protocol, limit)))
 	}

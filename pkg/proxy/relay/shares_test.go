@@ -3,6 +3,7 @@ package relay
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/proxy"
@@ -85,6 +87,12 @@ func TestClientShare(t *testing.T) {
 	}
 	if u := useOf(t, h.relay, "source_ports_to_endpoint_of_client"); u.used != 20 || u.limit != 20 {
 		t.Errorf("metrics say %+v", u)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(h.relay.Collectors()...)
+	if families, err := registry.Gather(); err != nil || !strings.Contains(fmt.Sprint(families), `name:"limit"  value:"source_ports_to_endpoint_of_client"`) &&
+		!strings.Contains(fmt.Sprint(families), `name:"limit" value:"source_ports_to_endpoint_of_client"`) {
+		t.Errorf("metrics: %v, %v", families, err)
 	}
 	// A second one takes the rest, and then as much as the first; from then on neither gains.
 	for range 30 {
