@@ -173,3 +173,35 @@ func BenchmarkSync(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkLedger is what the limits cost a connection: it enters, gets an endpoint, is established and leaves, beside 1,000 others.
+func BenchmarkLedger(b *testing.B) {
+	cfg := &Config{Clock: clock.RealClock{}}
+	l := newLedger(cfg)
+	l.resize(capacity{files: 1 << 20, ports: 28232})
+	f := &front{cfg: cfg, protocol: v1.ProtocolTCP}
+	f.tab = newTab(f)
+	endpoint := netip.MustParseAddrPort("10.0.0.1:80")
+	visit := func(client netip.Addr, m *member) {
+		_, in := l.enter(f, client, m)
+		_, led := l.lead(f, client, m, endpoint)
+		if !in || !led {
+			b.Fatal("refused")
+		}
+		l.settle(f, m)
+	}
+	for n := range 1000 {
+		g := &ghost{}
+		g.member.occupant = g
+		visit(addrOfClient(n%100), &g.member)
+	}
+	g := &ghost{}
+	g.member.occupant = g
+	clients := [4]netip.Addr{addrOfClient(1), addrOfClient(2), addrOfClient(5000), addrOfClient(5001)}
+	n := 0
+	for b.Loop() {
+		n++
+		visit(clients[n%4], &g.member)
+		l.leave(f, &g.member)
+	}
+}
