@@ -8,6 +8,7 @@
 package hostport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,6 +57,7 @@ type Manager struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]served
+	seen uint64 // pods so far
 
 	told map[proxy.ServiceName]string // of Run alone: what the last Event said that is not served
 }
@@ -63,6 +65,7 @@ type Manager struct {
 // served is one pod with something to serve.
 type served struct {
 	namespace, name, uid string
+	order                uint64 // in which pods came: of several that want one port, the first has it
 	routes               []proxy.Route
 }
 
@@ -77,11 +80,16 @@ func New(cfg Config) *Manager {
 func (m *Manager) Serve(uid types.UID, o pod.Observed) {
 	routes := Routes(uid, o)
 	m.mu.Lock()
-	had := m.pods[uid].routes
+	before, known := m.pods[uid]
+	had := before.routes
 	if len(routes) == 0 {
 		delete(m.pods, uid)
 	} else {
-		m.pods[uid] = served{o.Namespace, o.Name, string(uid), routes}
+		if !known {
+			m.seen++
+			before.order = m.seen
+		}
+		m.pods[uid] = served{o.Namespace, o.Name, string(uid), before.order, routes}
 	}
 	m.mu.Unlock()
 	if slices.EqualFunc(had, routes, func(a, b proxy.Route) bool { return a.Equal(&b) }) {
@@ -183,18 +191,35 @@ func (m *Manager) sync(ctx context.Context) bool {
 	m.mu.Lock()
 	pods := maps.Clone(m.pods)
 	m.mu.Unlock()
-	table, asked := &proxy.Table{}, map[proxy.ServiceName]served{}
+	table, taken := tableOf(pods)
+	asked := map[proxy.ServiceName]served{}
 	for _, p := range pods {
-		name := p.routes[0].Service.ServiceName
-		table.Set(name, p.routes, nil)
-		asked[name] = p
+		asked[p.routes[0].Service.ServiceName] = p
 	}
-	failed, other := complaints(m.cfg.Backend.Sync(ctx, table, nil))
+	failed, other := complaints(errors.Join(append(taken, m.cfg.Backend.Sync(ctx, table, nil))...))
 	if other != nil && ctx.Err() == nil {
 		klog.ErrorS(other, "hostPorts are not served as they should be", "retryIn", retry)
 	}
 	m.tell(asked, failed)
 	return other == nil && len(failed) == 0
+}
+
+// tableOf is what the pods want, each front for the pod that came first. The others' are errors.
+func tableOf(pods map[types.UID]served) (*proxy.Table, []error) {
+	table, holders, taken := &proxy.Table{}, map[proxy.FrontKey]served{}, []error(nil)
+	for _, p := range slices.SortedFunc(maps.Values(pods), func(a, b served) int { return cmp.Compare(a.order, b.order) }) {
+		var routes []proxy.Route
+		for _, r := range p.routes {
+			if holder, is := holders[r.Key()]; is {
+				taken = append(taken, &proxy.RouteError{Route: r, Err: fmt.Errorf("pod %s/%s has it", holder.namespace, holder.name)})
+				continue
+			}
+			holders[r.Key()] = p
+			routes = append(routes, r)
+		}
+		table.Set(p.routes[0].Service.ServiceName, routes, nil)
+	}
+	return table, taken
 }
 
 // tell says on each pod what has changed since it was last told.

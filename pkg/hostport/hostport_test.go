@@ -145,3 +145,41 @@ func TestServe(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestOnePort: of two pods that want one port the one that came first has it, whatever their names, until it goes; each is told of its own. A Table
+// never has a front twice.
+func TestOnePort(t *testing.T) {
+	b := &backend{t: t, synced: make(chan string, 10)}
+	events := make(chan string, 10)
+	m := New(Config{Backend: b, Clock: clocktest.NewFakeClock(time.Unix(1e9, 0)), Event: func(namespace, name, _, kind, reason, message string) {
+		events <- fmt.Sprintf("%s/%s %s %s %s", namespace, name, kind, reason, message)
+	}})
+	wants := func(name string, address netip.Addr, ports ...uint16) pod.Observed {
+		box := pod.Sandbox{Running: true, Addresses: []netip.Addr{address}}
+		for _, port := range ports {
+			box.HostPorts = append(box.HostPorts, pod.HostPort{Port: port, Protocol: v1.ProtocolTCP, ContainerPort: 80})
+		}
+		return pod.Observed{Namespace: "shop", Name: name, Sandboxes: []pod.Sandbox{box}}
+	}
+	m.Serve("z", wants("first", v4, 8080))
+	m.Serve("a", wants("second", netip.MustParseAddr("10.244.1.8"), 8080, 9090))
+	if m.sync(t.Context()) {
+		t.Error("a port that two pods want is served for both")
+	}
+	if got, want := <-b.synced, "0.0.0.0:9090>10.244.1.8:80 0.0.0.0:8080>10.244.1.7:80"; got != want {
+		t.Errorf("serves %s, want %s", got, want)
+	}
+	if got, want := <-events, "shop/second Warning HostPortNotServed hostPort 8080/TCP: pod shop/first has it"; got != want {
+		t.Errorf("event %q, want %q", got, want)
+	}
+	m.Serve("z", pod.Observed{})
+	if !m.sync(t.Context()) {
+		t.Error("the port is free, and the second pod does not have it")
+	}
+	if got, want := <-b.synced, "0.0.0.0:8080>10.244.1.8:80 0.0.0.0:9090>10.244.1.8:80"; got != want {
+		t.Errorf("serves %s, want %s", got, want)
+	}
+	if got, want := <-events, "shop/second Normal HostPortServed All hostPorts of the pod are served now"; got != want {
+		t.Errorf("event %q, want %q", got, want)
+	}
+}
