@@ -31,6 +31,7 @@ import (
 // Config is what the proxy was told.
 type Config struct {
 	Node       proxy.NodeInfo
+	Holders    proxy.Holders  // what is known from the start of who holds addresses beside Services
 	Healthz    netip.AddrPort // the zero value: not served
 	Metrics    netip.AddrPort // the zero value: not served
 	Mode       string         // for /proxyMode
@@ -49,10 +50,11 @@ type Routes interface {
 type Parts struct {
 	Client  kubernetes.Interface
 	Backend func(Host) proxy.Backend
-	Routes  Routes               // nil: none
-	Hints   <-chan struct{}      // the host changed; may be nil
-	Ranges  func([]netip.Prefix) // is told the ranges of service addresses; nil: nobody asks
-	// APIServers is told at which addresses the Service of the API server is served, and those of its endpoints; nil: nobody asks.
+	Routes  Routes                     // nil: none
+	Hints   <-chan struct{}            // the host changed; may be nil
+	Host    func() (proxy.Host, error) // reads what this host has; may be nil
+	Ranges  func([]netip.Prefix)       // is told the ranges of service addresses; may be nil
+	// APIServers is told at which addresses the Service of the API server is served, and those of its endpoints; may be nil.
 	APIServers func([]netip.Addr)
 	Events     record.EventRecorder
 	Clock      clock.WithTicker
@@ -76,9 +78,6 @@ type Proxy struct {
 	nodes    cache.SharedIndexInformer
 }
 
-// othersSetter is the ability of a back end to be told the addresses of the other nodes.
-type othersSetter interface{ SetOthers([]netip.Addr) }
-
 // hider is the ability of a back end to say that endpoints do not see clients' addresses.
 type hider interface{ HidesClients() bool }
 
@@ -95,12 +94,9 @@ func New(cfg Config, parts Parts) (*Proxy, error) {
 	p.health = proxy.NewHealth(parts.Clock, cfg.Node, metrics)
 	warn := func(service proxy.ServiceName, reason, message string) { p.loop.Warn(service, reason, message) }
 	p.backend = parts.Backend(Host{Healthy: p.health.Healthy, Warn: warn, Register: p.registry.MustRegister})
-	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints, Ranges: parts.Ranges,
-		APIServers:   parts.APIServers,
+	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints,
+		Holders: cfg.Holders, Host: parts.Host, Ranges: parts.Ranges, APIServers: parts.APIServers,
 		HidesClients: hidesClients(p.backend), Events: parts.Events, Clock: parts.Clock}
-	if b, ok := p.backend.(othersSetter); ok {
-		loop.Others = b.SetOthers
-	}
 	p.loop = proxy.NewLoop(loop)
 	var err error
 	p.nodes, err = proxy.NodeInformer(parts.Client, cfg.ConfigSync)

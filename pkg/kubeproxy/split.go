@@ -3,39 +3,24 @@ package kubeproxy
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Split serves with one back end what that can do, and with another the rest: Routes as serves says, health check node ports and whatever leads to
-// an address of another node always by the rest. A front that passes from one to the other is let go by the former before the latter takes it,
+// Split serves with one back end what that can do, and with another the rest: Routes as serves says, health check node ports always by the rest. Each
+// front of a Table is one Route's, so it is in one of them. A front that passes from one to the other is let go by the former before the latter takes it,
 // since both listen at the same place. It is for one goroutine.
 type Split struct {
 	first, rest proxy.Backend
 	serves      func(*proxy.Route) bool
 
-	others        map[netip.Addr]bool
 	firsts, rests proxy.Table // what they were given last
 }
 
 // NewSplit returns a Split that has not asked its back ends for anything.
 func NewSplit(first, rest proxy.Backend, serves func(*proxy.Route) bool) *Split {
 	return &Split{first: first, rest: rest, serves: serves}
-}
-
-// SetOthers names the addresses of the other nodes. It takes effect with the next Sync of everything.
-func (s *Split) SetOthers(addrs []netip.Addr) {
-	s.others = make(map[netip.Addr]bool, len(addrs))
-	for _, addr := range addrs {
-		s.others[addr] = true
-	}
-	if b, ok := s.rest.(othersSetter); ok {
-		b.SetOthers(addrs)
-	}
 }
 
 // HidesClients says whether the first back end does, which serves what is asked for most.
@@ -48,41 +33,35 @@ func (s *Split) Close() {
 	}
 }
 
-// claim is what two back ends cannot have at once.
-type claim struct {
-	protocol v1.Protocol
-	front    netip.AddrPort
-}
-
-// claims adds those of routes to a set.
-func claims(set map[claim]bool, routes []proxy.Route) {
+// fronts adds those of routes to a set.
+func fronts(set map[proxy.FrontKey]bool, routes []proxy.Route) {
 	for i := range routes {
-		set[claim{routes[i].Protocol, routes[i].Front}] = true
+		set[routes[i].Key()] = true
 	}
 }
 
 // Sync implements proxy.Backend.
 func (s *Split) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
-	wasFirst, wasRest := map[claim]bool{}, map[claim]bool{}
+	wasFirst, wasRest := map[proxy.FrontKey]bool{}, map[proxy.FrontKey]bool{}
 	toFirst, toRest := false, false
 	moved := func(first, rest []proxy.Route) {
 		for i := range first {
-			toFirst = toFirst || wasRest[claim{first[i].Protocol, first[i].Front}]
+			toFirst = toFirst || wasRest[first[i].Key()]
 		}
 		for i := range rest {
-			toRest = toRest || wasFirst[claim{rest[i].Protocol, rest[i].Front}]
+			toRest = toRest || wasFirst[rest[i].Key()]
 		}
 	}
 	if changed == nil {
-		claims(wasFirst, s.firsts.Routes)
-		claims(wasRest, s.rests.Routes)
+		fronts(wasFirst, s.firsts.Routes)
+		fronts(wasRest, s.rests.Routes)
 		s.firsts.Routes, s.rests.Routes = s.divide(want.Routes)
 		s.rests.HealthChecks = slices.Clone(want.HealthChecks)
 		moved(s.firsts.Routes, s.rests.Routes)
 	} else {
 		for _, name := range changed {
-			claims(wasFirst, s.firsts.Of(name))
-			claims(wasRest, s.rests.Of(name))
+			fronts(wasFirst, s.firsts.Of(name))
+			fronts(wasRest, s.rests.Of(name))
 		}
 		for _, name := range changed {
 			first, rest := s.divide(want.Of(name))
@@ -101,7 +80,7 @@ func (s *Split) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 // divide gives each its Routes, in order.
 func (s *Split) divide(routes []proxy.Route) (first, rest []proxy.Route) {
 	for i := range routes {
-		if r := &routes[i]; !s.others[r.Front.Addr()] && s.serves(r) {
+		if r := &routes[i]; s.serves(r) {
 			first = append(first, *r)
 		} else {
 			rest = append(rest, *r)
@@ -112,11 +91,11 @@ func (s *Split) divide(routes []proxy.Route) (first, rest []proxy.Route) {
 
 // sync asks the back ends in the order in which fronts pass from one to the other. Where some pass each way, the first one at first does not
 // get those that the rest still has.
-func (s *Split) sync(ctx context.Context, changed []proxy.ServiceName, toFirst, toRest bool, wasRest map[claim]bool) error {
+func (s *Split) sync(ctx context.Context, changed []proxy.ServiceName, toFirst, toRest bool, wasRest map[proxy.FrontKey]bool) error {
 	var errs []error
 	switch {
 	case toFirst && toRest:
-		less := &proxy.Table{Routes: slices.DeleteFunc(slices.Clone(s.firsts.Routes), func(r proxy.Route) bool { return wasRest[claim{r.Protocol, r.Front}] })}
+		less := &proxy.Table{Routes: slices.DeleteFunc(slices.Clone(s.firsts.Routes), func(r proxy.Route) bool { return wasRest[r.Key()] })}
 		errs = append(errs, s.first.Sync(ctx, less, changed))
 	case !toFirst:
 		errs = append(errs, s.first.Sync(ctx, &s.firsts, changed))

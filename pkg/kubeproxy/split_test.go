@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,13 +21,13 @@ type listener struct {
 	*proxytest.Backend
 	t      *testing.T
 	name   string
-	host   map[claim]string
+	host   map[proxy.FrontKey]string
 	health []proxy.HealthCheck
 }
 
 func (l *listener) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
-	wanted := map[claim]bool{}
-	claims(wanted, want.Routes)
+	wanted := map[proxy.FrontKey]bool{}
+	fronts(wanted, want.Routes)
 	for c, who := range l.host {
 		if who == l.name && !wanted[c] {
 			delete(l.host, c)
@@ -44,18 +45,19 @@ func (l *listener) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 
 // TestSplit: whatever changes, each Route is served by the back end that it is for, and no front ever by two.
 func TestSplit(t *testing.T) {
-	host := map[claim]string{}
+	host := map[proxy.FrontKey]string{}
 	first := &listener{Backend: proxytest.NewBackend(), t: t, name: "first", host: host}
 	rest := &listener{Backend: proxytest.NewBackend(), t: t, name: "rest", host: host}
 	serves := func(r *proxy.Route) bool { return len(r.Backends) == 1 }
 	s := NewSplit(first, rest, serves)
-	elsewhere := netip.MustParseAddr("10.96.0.3")
-	s.SetOthers([]netip.Addr{elsewhere})
 	name := func(i int) proxy.ServiceName {
 		return proxy.ServiceName{Namespace: "a", Name: fmt.Sprintf("s%02d", i)}
 	}
 	table := &proxy.Table{}
-	for range 300 {
+	shared := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 80)
+	}
+	for range 600 {
 		changed := []proxy.ServiceName{}
 		for range 1 + rand.IntN(3) {
 			i := rand.IntN(8)
@@ -68,10 +70,25 @@ func TestSplit(t *testing.T) {
 			if rand.IntN(4) == 0 {
 				routes, health = nil, nil
 			}
+			for f := range rand.IntN(3) { // a front of another Service passes to this one, in the same Sync
+				pass := route
+				pass.Kind, pass.Front = proxy.ExternalIP, shared(f)
+				if j := slices.IndexFunc(table.Routes, func(r proxy.Route) bool { return r.Front == pass.Front }); j >= 0 {
+					from := table.Routes[j].Service.ServiceName
+					health, ok := table.HealthCheckOf(from)
+					without := slices.DeleteFunc(slices.Clone(table.Of(from)), func(r proxy.Route) bool { return r.Front == pass.Front })
+					table.Set(from, without, map[bool]*proxy.HealthCheck{true: &health}[ok])
+					changed = append(changed, from)
+				}
+				if routes != nil {
+					routes = append(routes, pass)
+				}
+			}
 			table.Set(name(i), routes, health)
 			changed = append(changed, name(i))
 		}
-		if rand.IntN(5) == 0 {
+		slices.SortFunc(changed, func(a, b proxy.ServiceName) int { return strings.Compare(a.Name, b.Name) })
+		if changed = slices.Compact(changed); rand.IntN(5) == 0 {
 			changed = nil
 		}
 		if err := s.Sync(t.Context(), table, changed); err != nil {
@@ -79,7 +96,7 @@ func TestSplit(t *testing.T) {
 		}
 		for _, r := range table.Routes {
 			want, not := rest, first
-			if serves(&r) && r.Front.Addr() != elsewhere {
+			if serves(&r) {
 				want, not = first, rest
 			}
 			got, ok := want.Route(r.Protocol, r.Front)

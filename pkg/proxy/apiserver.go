@@ -5,9 +5,6 @@ import (
 	"slices"
 )
 
-// apiServer is the Service of the API server, which makes it and its endpoints itself.
-var apiServer = ServiceName{Namespace: "default", Name: "kubernetes"}
-
 // tellAPIServers passes on where the API server is, where it is among names, or where everything is synced.
 func (l *Loop) tellAPIServers(names []ServiceName) {
 	if l.cfg.APIServers == nil || names != nil && !slices.Contains(names, apiServer) {

@@ -27,39 +27,39 @@ type Problem struct {
 	Service ServiceName
 	Field   string // where, from the object's kind on: "Service spec.externalIPs[0]", "EndpointSlice web-x7k2p ports[1]"
 	Message string // what is wrong and what would be right
+	Reason  Reason
 }
+
+// Reason is the kind of a Problem, and the reason of its Event.
+type Reason string
+
+const (
+	Invalid   Reason = "InvalidService"  // it makes no sense
+	Refused   Reason = "AddressRefused"  // somebody else holds the front
+	Elsewhere Reason = "ServedElsewhere" // another node serves it: no fault, and no Event
+)
 
 func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Service, p.Field, p.Message) }
 
-// Build decides the Table: every Route that node should serve for services with the endpoints of the slices in list. It is pure, the order of its
-// arguments does not matter, and what is malformed is left out; Tracker.Problems names it.
-func Build(services []*v1.Service, list []*discovery.EndpointSlice, node NodeInfo) *Table {
-	table, _ := BuildWithProblems(services, list, node)
+// Build decides the Table: every Route that node should serve for services with the endpoints of the slices in list, each front for one Service. It
+// is pure, the order of its arguments does not matter, and what is malformed or another's is left out; BuildWithProblems names it.
+func Build(services []*v1.Service, list []*discovery.EndpointSlice, node NodeInfo, holders Holders) *Table {
+	table, _ := BuildWithProblems(services, list, node, holders)
 	return table
 }
 
 // BuildWithProblems is Build that also says what was left out, sorted.
-func BuildWithProblems(services []*v1.Service, list []*discovery.EndpointSlice, node NodeInfo) (*Table, []Problem) {
-	bySlice := map[ServiceName][]*discovery.EndpointSlice{}
-	for _, slice := range list {
-		if name, ok := sliceService(slice); ok {
-			bySlice[name] = append(bySlice[name], slice)
-		}
-	}
-	table := &Table{}
-	var problems []Problem
+func BuildWithProblems(services []*v1.Service, list []*discovery.EndpointSlice, node NodeInfo, holders Holders) (*Table, []Problem) {
+	t := NewTracker(node, holders)
+	t.claims.fixLate(holders.Late)
 	for _, service := range services {
-		name := ServiceName{Namespace: service.Namespace, Name: service.Name}
-		one := buildService(service, bySlice[name], node)
-		table.Routes = append(table.Routes, one.routes...)
-		if one.health != nil {
-			table.HealthChecks = append(table.HealthChecks, *one.health)
-		}
-		problems = append(problems, one.problems...)
+		t.SetService(service)
 	}
-	table.sort()
-	sortProblems(problems)
-	return table, problems
+	for _, slice := range list {
+		t.SetSlice(slice)
+	}
+	t.Update()
+	return t.Table(), t.AllProblems()
 }
 
 func sortProblems(problems []Problem) {
@@ -71,8 +71,37 @@ func sortProblems(problems []Problem) {
 // built is what one Service gives to the Table.
 type built struct {
 	routes   []Route // sorted
+	asks     []ask   // of routes, in their order
 	health   *HealthCheck
 	problems []Problem
+}
+
+// ask is a front for which a Service asks, and in which field.
+type ask struct {
+	front FrontKey
+	kind  Kind
+	index int32 // in the list of that field
+}
+
+func (a *ask) external() bool { return a.kind == ExternalIP || a.kind == LoadBalancer }
+
+// field is where it stands.
+func (a *ask) field() string {
+	switch a.kind {
+	case ClusterIP:
+		return fmt.Sprintf("Service spec.clusterIPs[%d]", a.index)
+	case ExternalIP:
+		return fmt.Sprintf("Service spec.externalIPs[%d]", a.index)
+	case LoadBalancer:
+		return fmt.Sprintf("Service status.loadBalancer.ingress[%d].ip", a.index)
+	}
+	return fmt.Sprintf("Service spec.ports[%d].nodePort", a.index)
+}
+
+// offer is a Route with its ask.
+type offer struct {
+	Route
+	ask
 }
 
 // service is a Service being built.
@@ -81,11 +110,12 @@ type service struct {
 	name      ServiceName
 	endpoints endpointSet
 	node      NodeInfo
+	offers    []offer
 	out       built
 }
 
 func (s *service) problem(field, format string, args ...any) {
-	s.out.problems = append(s.out.problems, Problem{s.name, field, fmt.Sprintf(format, args...)})
+	s.out.problems = append(s.out.problems, Problem{s.name, field, fmt.Sprintf(format, args...), Invalid})
 }
 
 // skipped says whether the Service is none of a service proxy's business: another proxy's, headless, or only a DNS name.
@@ -104,6 +134,7 @@ func buildService(object *v1.Service, list []*discovery.EndpointSlice, node Node
 	s := &service{Service: object, name: ServiceName{Namespace: object.Namespace, Name: object.Name}, node: node}
 	s.endpoints = s.mergeSlices(list)
 	clusterIPs := s.clusterIPs()
+	s.offers = make([]offer, 0, len(clusterIPs)*len(s.Spec.Ports))
 	seen := map[string]bool{}
 	for i, port := range s.Spec.Ports {
 		field := fmt.Sprintf("Service spec.ports[%d]", i)
@@ -121,12 +152,14 @@ func buildService(object *v1.Service, list []*discovery.EndpointSlice, node Node
 		}
 		seen[key], seen["name "+port.Name], seen[nodePort] = true, true, true
 		for _, clusterIP := range clusterIPs {
-			s.buildPort(port, clusterIP)
+			s.buildPort(port, int32(i), clusterIP)
 		}
 	}
 	s.buildHealth()
 	s.mergeFronts()
-	sortRoutes(s.out.routes)
+	for i := range s.offers {
+		s.out.routes, s.out.asks = append(s.out.routes, s.offers[i].Route), append(s.out.asks, s.offers[i].ask)
+	}
 	sortProblems(s.out.problems)
 	s.out.problems = slices.Compact(s.out.problems) // one for each port and family otherwise
 	return s.out
@@ -150,23 +183,29 @@ func (s *service) validPort(field string, port *v1.ServicePort) bool {
 	return false
 }
 
+// address is a Service's address and where it stands in the list of its field.
+type address struct {
+	netip.Addr
+	index int32
+}
+
 // clusterIPs are the Service's valid cluster IPs of families that this node serves, at most one each.
-func (s *service) clusterIPs() []netip.Addr {
+func (s *service) clusterIPs() []address {
 	list := s.Spec.ClusterIPs
 	if len(list) == 0 {
 		list = []string{s.Spec.ClusterIP}
 	}
-	var out []netip.Addr
+	var out []address
 	for i, text := range list {
 		addr, ok := s.parseAddr(fmt.Sprintf("Service spec.clusterIPs[%d]", i), text)
 		if !ok || !s.node.serves(addr) {
 			continue
 		}
-		if slices.ContainsFunc(out, func(a netip.Addr) bool { return a.Is4() == addr.Is4() }) {
+		if slices.ContainsFunc(out, func(a address) bool { return a.Is4() == addr.Is4() }) {
 			s.problem(fmt.Sprintf("Service spec.clusterIPs[%d]", i), "%s is the second of its family: one each of IPv4 and IPv6 is allowed", text)
 			continue
 		}
-		out = append(out, addr)
+		out = append(out, address{addr, int32(i)})
 	}
 	return out
 }
@@ -185,37 +224,46 @@ func (s *service) parseAddr(field, text string) (netip.Addr, bool) {
 	return addr, true
 }
 
+// broadcast is the address of everyone on the link.
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
 func parseIP(text string) (netip.Addr, bool) {
 	addr, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
 	return addr.Unmap(), ok
 }
 
-// external are addresses of the family from outside the cluster's own range. Loopback would take this host's own services from it.
+// external are addresses of the family from outside the cluster's own range. Loopback would take this host's own services from it, link-local
+// addresses those of its cloud.
 func (s *service) external(field, text string, family netip.Addr) (netip.Addr, bool) {
 	addr, ok := s.parseAddr(field, text)
 	if ok && addr.IsLoopback() {
 		s.problem(field, "%s is a loopback address: each host has its own", text)
 		return addr, false
 	}
+	if ok && (addr.IsLinkLocalUnicast() || addr == broadcast) {
+		s.problem(field, "%s is a link-local address: want one that other networks can reach", text)
+		return addr, false
+	}
 	return addr, ok && addr.Is4() == family.Is4()
 }
 
 // buildPort adds the Routes of one port in the family of clusterIP.
-func (s *service) buildPort(port v1.ServicePort, clusterIP netip.Addr) {
+func (s *service) buildPort(port v1.ServicePort, index int32, clusterIP address) {
 	name := ServicePortName{s.name, port.Name}
 	all := s.endpoints[endpointKey{port.Name, port.Protocol, clusterIP.Is4()}]
-	add := func(kind Kind, addr netip.Addr, number int32, local bool) *Route {
+	add := func(kind Kind, addr netip.Addr, number, index int32, local bool) *Route {
 		backends, elsewhere := choose(all, local, s.node)
-		s.out.routes = append(s.out.routes, Route{Service: name, Kind: kind, Protocol: port.Protocol, Affinity: s.affinity(),
-			Front: netip.AddrPortFrom(addr, uint16(number)), Backends: backends, Drop: elsewhere, KeepClient: local && kind != ClusterIP})
-		return &s.out.routes[len(s.out.routes)-1]
+		front := netip.AddrPortFrom(addr, uint16(number))
+		s.offers = append(s.offers, offer{Route{Service: name, Kind: kind, Protocol: port.Protocol, Affinity: s.affinity(), Front: front, Backends: backends,
+			Drop: elsewhere, KeepClient: local && kind != ClusterIP}, ask{FrontKey{port.Protocol, front}, kind, index}})
+		return &s.offers[len(s.offers)-1].Route
 	}
 	internal := s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal
 	externally := s.externalLocal()
-	add(ClusterIP, clusterIP, port.Port, internal)
+	add(ClusterIP, clusterIP.Addr, port.Port, clusterIP.index, internal)
 	for i, text := range s.Spec.ExternalIPs {
-		if addr, ok := s.external(fmt.Sprintf("Service spec.externalIPs[%d]", i), text, clusterIP); ok {
-			add(ExternalIP, addr, port.Port, externally)
+		if addr, ok := s.external(fmt.Sprintf("Service spec.externalIPs[%d]", i), text, clusterIP.Addr); ok {
+			add(ExternalIP, addr, port.Port, int32(i), externally)
 		}
 	}
 	if s.Spec.Type == v1.ServiceTypeLoadBalancer {
@@ -223,8 +271,8 @@ func (s *service) buildPort(port v1.ServicePort, clusterIP netip.Addr) {
 			if ingress.IP == "" || ingress.IPMode != nil && *ingress.IPMode != v1.LoadBalancerIPModeVIP {
 				continue // reached by name, or by a proxy that sends to node ports
 			}
-			if addr, ok := s.external(fmt.Sprintf("Service status.loadBalancer.ingress[%d].ip", i), ingress.IP, clusterIP); ok {
-				add(LoadBalancer, addr, port.Port, externally).Sources = s.sources(clusterIP)
+			if addr, ok := s.external(fmt.Sprintf("Service status.loadBalancer.ingress[%d].ip", i), ingress.IP, clusterIP.Addr); ok {
+				add(LoadBalancer, addr, port.Port, int32(i), externally).Sources = s.sources(clusterIP.Addr)
 			}
 		}
 	}
@@ -233,18 +281,31 @@ func (s *service) buildPort(port v1.ServicePort, clusterIP netip.Addr) {
 		if clusterIP.Is4() {
 			unspecified = netip.IPv4Unspecified()
 		}
-		add(NodePort, unspecified, port.NodePort, externally)
+		add(NodePort, unspecified, port.NodePort, index, externally)
 	}
 }
 
-// mergeFronts leaves one Route for each front: an address may be listed twice, or as an external IP and as a load balancer's. The
-// cluster IP comes first, for it has the Service's own policy; then the load balancer's Route, which knows who may come in.
+// mergeFronts leaves one offer for each front, sorted as the Table is: an address may be listed twice, or as an external IP and as a load
+// balancer's. The cluster IP comes first, for it has the Service's own policy; then the load balancer's Route, which knows who may come in.
 func (s *service) mergeFronts() {
-	rank := map[Kind]int{ClusterIP: 0, LoadBalancer: 1, ExternalIP: 2, NodePort: 3}
-	slices.SortStableFunc(s.out.routes, func(a, b Route) int {
-		return cmp.Or(a.Front.Compare(b.Front), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(rank[a.Kind], rank[b.Kind]))
-	})
-	s.out.routes = slices.CompactFunc(s.out.routes, func(a, b Route) bool { return a.Front == b.Front && a.Protocol == b.Protocol })
+	if len(s.offers) > 1 {
+		slices.SortStableFunc(s.offers, func(a, b offer) int { return cmp.Or(a.front.compare(b.front), cmp.Compare(rank(a.kind), rank(b.kind))) })
+		s.offers = slices.CompactFunc(s.offers, func(a, b offer) bool { return a.front == b.front })
+	}
+	slices.SortStableFunc(s.offers, func(a, b offer) int { return compareRoute(a.Route, b.Route) })
+}
+
+// rank orders kinds by their right to a front.
+func rank(k Kind) int {
+	switch k {
+	case ClusterIP:
+		return 0
+	case LoadBalancer: // controllers write the status
+		return 1
+	case ExternalIP: // anyone who may create Services writes it
+		return 2
+	}
+	return 3
 }
 
 // externalLocal says whether traffic from outside the cluster may only go to endpoints on this node.

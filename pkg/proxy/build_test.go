@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -21,8 +23,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the tables in testdata")
 
-// TestBuild runs testdata/*.txtar: services.yaml and slices.yaml go in, table comes out. The comment's lines "node NAME", "zone ZONE" and
-// "family IPv4" say what the node is.
+// TestBuild runs testdata/*.txtar: services.yaml, slices.yaml and nodes.yaml go in, table comes out. The comment's lines "node NAME", "zone ZONE" and
+// "family IPv4" say what the node is; "ranges", "pods", "server", "host", "hops", "port" and "nodeports" what others hold, "late NODE ADDRESS" whose
+// claim came late.
 func TestBuild(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -34,22 +37,33 @@ func TestBuild(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			services, slices, node := parseScript(t, archive)
-			table, problems := BuildWithProblems(services, slices, node)
-			got := table.String()
-			for _, p := range problems {
-				got += "left out: " + p.String() + "\n"
-			}
+			services, slices, node, holders := parseScript(t, archive)
+			table, problems := BuildWithProblems(services, slices, node, holders)
+			got := text(table, problems)
 			golden(t, file, archive, got)
 			for range 20 { // the order of the arguments does not matter
 				rand.Shuffle(len(services), func(i, j int) { services[i], services[j] = services[j], services[i] })
 				rand.Shuffle(len(slices), func(i, j int) { slices[i], slices[j] = slices[j], slices[i] })
-				if again := Build(services, slices, node).String(); again != table.String() {
-					t.Fatalf("another order gives another table:\n%s\nwas:\n%s", again, table)
+				rand.Shuffle(len(holders.Nodes), func(i, j int) { holders.Nodes[i], holders.Nodes[j] = holders.Nodes[j], holders.Nodes[i] })
+				if again := text(BuildWithProblems(services, slices, node, holders)); again != got {
+					t.Fatalf("another order gives another table:\n%s\nwas:\n%s", again, got)
 				}
 			}
 		})
 	}
+}
+
+// text is a Table and what was left out of it; what is no fault says so.
+func text(table *Table, problems []Problem) string {
+	out := table.String()
+	for _, p := range problems {
+		what := "left out: "
+		if p.Reason == Elsewhere {
+			what = "elsewhere: "
+		}
+		out += what + p.String() + "\n"
+	}
+	return out
 }
 
 func golden(t *testing.T, file string, archive *txtar.Archive, got string) {
@@ -74,7 +88,7 @@ func golden(t *testing.T, file string, archive *txtar.Archive, got string) {
 	t.Fatalf("%s has no table", file)
 }
 
-func parseScript(t *testing.T, archive *txtar.Archive) (services []*v1.Service, slices []*discovery.EndpointSlice, node NodeInfo) {
+func parseScript(t *testing.T, archive *txtar.Archive) (services []*v1.Service, slices []*discovery.EndpointSlice, node NodeInfo, holders Holders) {
 	t.Helper()
 	for line := range strings.Lines(string(archive.Comment)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -85,6 +99,27 @@ func parseScript(t *testing.T, archive *txtar.Archive) (services []*v1.Service, 
 			node.Zone = value
 		case "family":
 			node.IPv4, node.IPv6 = value == "IPv4", value == "IPv6"
+		case "ranges":
+			holders.ServiceRanges = fields(t, value, netip.ParsePrefix)
+		case "pods":
+			holders.PodRanges = fields(t, value, netip.ParsePrefix)
+		case "server":
+			holders.APIServers = fields(t, value, netip.ParseAddrPort)
+		case "host":
+			holders.Host.Addresses = fields(t, value, netip.ParseAddr)
+		case "hops":
+			holders.Host.NextHops = fields(t, value, netip.ParseAddr)
+		case "nodeports":
+			holders.NodePortAddresses = fields(t, value, netip.ParsePrefix)
+		case "port":
+			port, err := strconv.ParseUint(value, 10, 16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			holders.Ports = append(holders.Ports, ReservedPort{uint16(port), "the test"})
+		case "late":
+			name, addr, _ := strings.Cut(value, " ")
+			holders.Late = append(holders.Late, LateClaim{netip.MustParseAddr(addr), name})
 		}
 	}
 	for _, f := range archive.Files {
@@ -93,9 +128,25 @@ func parseScript(t *testing.T, archive *txtar.Archive) (services []*v1.Service, 
 			services = parse[v1.Service](t, f.Data)
 		case "slices.yaml":
 			slices = parse[discovery.EndpointSlice](t, f.Data)
+		case "nodes.yaml":
+			for _, n := range parse[v1.Node](t, f.Data) {
+				holders.Nodes = append(holders.Nodes, NodeClaimOf(n))
+			}
 		}
 	}
-	return services, slices, node
+	return services, slices, node, holders
+}
+
+func fields[T any](t *testing.T, text string, parse func(string) (T, error)) (out []T) {
+	t.Helper()
+	for field := range strings.FieldsSeq(text) {
+		one, err := parse(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, one)
+	}
+	return out
 }
 
 func parse[T any](t *testing.T, data []byte) (out []*T) {

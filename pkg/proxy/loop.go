@@ -41,10 +41,12 @@ type LoopConfig struct {
 	Resync time.Duration
 	// Hints tells that the host changed and everything should be compared; may be nil.
 	Hints <-chan struct{}
-	// Others is told the addresses of all other nodes when they change, before the Sync that should know; may be nil.
-	Others func([]netip.Addr)
+	// Holders is what is known at start of who holds addresses beside Services. The loop learns of ServiceRanges and Nodes by itself.
+	Holders Holders
+	// Host reads what this host has, before everything is compared; nil: only what its Node says is known.
+	Host func() (Host, error)
 	// Ranges is told from which ranges the cluster takes service addresses when they change, before the Sync that should know; none: unknown.
-	// nil: nobody asks.
+	// May be nil.
 	Ranges func([]netip.Prefix)
 	// APIServers is told the addresses of the API server's Service and of its endpoints before a Sync that changes them; nil: nobody asks.
 	APIServers func([]netip.Addr)
@@ -76,8 +78,10 @@ type Loop struct {
 	delay    time.Duration          // before the next retry; 0: nothing failed
 	problems map[ServiceName][]Problem
 	hidden   map[ServiceName]bool // were told that clients' addresses are not shown
-	nodes    map[string]*v1.Node
+	own      *v1.Node             // nil: not known
 	ranges   map[string]*networking.ServiceCIDR
+	refusals refusals
+	hostErr  string // what was last said of Host's failure
 }
 
 // NewLoop returns a Loop that has seen nothing.
@@ -85,8 +89,9 @@ func NewLoop(cfg LoopConfig) *Loop {
 	if cfg.Resync <= 0 {
 		cfg.Resync = defaultResync
 	}
-	return &Loop{cfg: cfg, inbox: newInbox(), start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node), failing: map[ServiceName]string{},
-		problems: map[ServiceName][]Problem{}, hidden: map[ServiceName]bool{}, nodes: map[string]*v1.Node{}, ranges: map[string]*networking.ServiceCIDR{}}
+	return &Loop{cfg: cfg, inbox: newInbox(), start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node, cfg.Holders), failing: map[ServiceName]string{},
+		problems: map[ServiceName][]Problem{}, hidden: map[ServiceName]bool{}, ranges: map[string]*networking.ServiceCIDR{},
+		refusals: refusals{}}
 }
 
 // WriteTable prints the Table as it is now, and below it what was left out and what the back end could not serve.
@@ -166,10 +171,15 @@ func (l *Loop) gather(ctx context.Context) {
 // step takes what is in the inbox and syncs it together with again, or with everything.
 func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	batch := l.inbox.take()
+	host, known := l.readHost(whole)
 	l.mu.Lock()
+	if known {
+		l.tracker.SetHost(host)
+	}
 	whole = l.apply(batch) || whole
 	changed, touched := l.tracker.Update()
 	l.mu.Unlock()
+	l.reportRefusals()
 	for _, name := range touched {
 		l.reportProblems(name)
 		l.reportHidden(name)
@@ -203,8 +213,28 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	l.count(batch)
 }
 
-// apply hands a batch to the Tracker and says whether everything must be compared because the nodes changed.
+// readHost reads what this host has, where everything is compared: what hints at a change of it has that done.
+func (l *Loop) readHost(whole bool) (Host, bool) {
+	if !whole || l.cfg.Host == nil {
+		return Host{}, false
+	}
+	host, err := l.cfg.Host()
+	if err == nil {
+		l.hostErr = ""
+		return host, true
+	}
+	if text := err.Error(); text != l.hostErr {
+		l.hostErr = text
+		klog.ErrorS(err, "Cannot read the host's addresses and next hops; what was read last counts")
+	}
+	return Host{}, false
+}
+
+// apply hands a batch to the Tracker and says whether everything must be compared because the ranges of services changed. Nodes come first: a
+// Node that has an address when a Service begins to ask for it keeps it.
 func (l *Loop) apply(batch batch) (whole bool) {
+	l.applyNodes(batch.nodes)
+	whole = l.applyRanges(batch.ranges)
 	for name, service := range batch.services {
 		if service == nil {
 			l.tracker.DeleteService(name)
@@ -219,31 +249,31 @@ func (l *Loop) apply(batch batch) (whole bool) {
 			l.tracker.SetSlice(slice)
 		}
 	}
-	whole = l.applyRanges(batch.ranges)
-	if len(batch.nodes) == 0 {
-		return whole
-	}
-	others := otherAddresses(l.nodes, l.cfg.Node.Name)
-	for name, node := range batch.nodes {
-		if node == nil {
-			delete(l.nodes, name)
-		} else {
-			l.nodes[name] = node
+	return whole
+}
+
+// applyNodes hands on what Nodes say of themselves.
+func (l *Loop) applyNodes(changed map[string]*v1.Node) {
+	for name, node := range changed {
+		if name == l.cfg.Node.Name {
+			l.own = node
 		}
+		if node == nil {
+			l.tracker.SetNodeClaim(name, nil)
+			continue
+		}
+		claim := NodeClaimOf(node)
+		l.tracker.SetNodeClaim(name, &claim)
 	}
-	own := l.nodes[l.cfg.Node.Name]
-	l.cfg.Health.SetNode(own)
+	if _, ok := changed[l.cfg.Node.Name]; !ok {
+		return
+	}
+	l.cfg.Health.SetNode(l.own)
 	info := l.cfg.Node
-	if own != nil {
-		info.Zone = own.Labels[v1.LabelTopologyZone]
+	if l.own != nil {
+		info.Zone = l.own.Labels[v1.LabelTopologyZone]
 	}
 	l.tracker.SetNode(info)
-	now := otherAddresses(l.nodes, l.cfg.Node.Name)
-	if l.cfg.Others == nil || slices.Equal(others, now) {
-		return whole
-	}
-	l.cfg.Others(now)
-	return true
 }
 
 // applyRanges hands on the ranges of service addresses, and says whether they have changed.
@@ -266,21 +296,11 @@ func (l *Loop) applyRanges(changed map[string]*networking.ServiceCIDR) bool {
 			}
 		}
 	}
-	l.cfg.Ranges(all)
-	return true
-}
-
-// otherAddresses are the addresses of all nodes but own, sorted.
-func otherAddresses(nodes map[string]*v1.Node, own string) []netip.Addr {
-	var out []netip.Addr
-	for name, node := range nodes {
-		if name == own {
-			continue
-		}
-		out = append(out, nodeAddresses(node)...)
+	l.tracker.SetServiceRanges(all)
+	if l.cfg.Ranges != nil {
+		l.cfg.Ranges(all)
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out)
+	return true
 }
 
 // nodeAddresses are the IP addresses of a node; nil has none.
@@ -356,9 +376,13 @@ func (l *Loop) reportProblems(name ServiceName) {
 		l.problems[name] = now
 	}
 	for _, p := range now {
-		if !slices.Contains(before, p) {
+		switch {
+		case slices.Contains(before, p):
+		case p.Reason == Elsewhere:
+			klog.V(2).InfoS("Left out", "problem", p.String())
+		default:
 			klog.ErrorS(nil, "Left out", "problem", p.String())
-			l.event(name, "InvalidService", fmt.Sprintf("%s: %s", p.Field, p.Message))
+			l.event(name, string(p.Reason), fmt.Sprintf("%s: %s", p.Field, p.Message))
 		}
 	}
 }
@@ -386,11 +410,11 @@ func (l *Loop) Warn(name ServiceName, reason, text string) {
 // ownAddresses are the cluster IPs of a Service that are this node's address: they are served, but hide ports of the node's own. External
 // IPs may well be a node's address.
 func (l *Loop) ownAddresses(name ServiceName) (out []Problem) {
-	own := nodeAddresses(l.nodes[l.cfg.Node.Name])
+	own := nodeAddresses(l.own)
 	for _, r := range l.tracker.Table().Of(name) {
 		if r.Kind == ClusterIP && slices.Contains(own, r.Front.Addr()) {
 			out = append(out, Problem{name, "Service spec.clusterIPs", fmt.Sprintf("%s is an address of this node: the range of services must be apart from those of nodes",
-				r.Front.Addr())})
+				r.Front.Addr()), Invalid})
 		}
 	}
 	return slices.Compact(out)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,21 +34,24 @@ type rig struct {
 	health  *proxy.Health
 	metrics *prometheus.Registry
 	hints   chan struct{}
-	others  chan []netip.Addr
+	host    atomic.Pointer[proxy.Host]
 	ranges  chan []netip.Prefix
 	synced  chan struct{}
 }
 
-func newRig(t *testing.T) *rig { return newRigOf(t, false) }
+func newRig(t *testing.T) *rig { return newRigOf(t, func(*proxy.LoopConfig) {}) }
 
-func newRigOf(t *testing.T, hidesClients bool) *rig {
+func newRigOf(t *testing.T, change func(*proxy.LoopConfig)) *rig {
 	r := &rig{t: t, backend: proxytest.NewBackend(), events: record.NewFakeRecorder(100), metrics: prometheus.NewRegistry(), hints: make(chan struct{}),
-		others: make(chan []netip.Addr, 10), ranges: make(chan []netip.Prefix, 10), synced: make(chan struct{})}
+		ranges: make(chan []netip.Prefix, 10), synced: make(chan struct{})}
 	node := proxy.NodeInfo{Name: "n1"}
 	metrics := proxy.NewMetrics(r.metrics, node)
 	r.health = proxy.NewHealth(clock.RealClock{}, node, metrics)
-	r.loop = proxy.NewLoop(proxy.LoopConfig{Node: node, Backend: r.backend, Health: r.health, Metrics: metrics, Resync: time.Hour, Hints: r.hints,
-		Others: func(a []netip.Addr) { r.others <- a }, Ranges: func(p []netip.Prefix) { r.ranges <- p }, HidesClients: hidesClients, Events: r.events, Clock: clock.RealClock{}})
+	r.host.Store(&proxy.Host{})
+	cfg := proxy.LoopConfig{Node: node, Backend: r.backend, Health: r.health, Metrics: metrics, Resync: time.Hour, Hints: r.hints,
+		Host: func() (proxy.Host, error) { return *r.host.Load(), nil }, Ranges: func(p []netip.Prefix) { r.ranges <- p }, Events: r.events, Clock: clock.RealClock{}}
+	change(&cfg)
+	r.loop = proxy.NewLoop(cfg)
 	return r
 }
 
@@ -197,7 +201,7 @@ func TestMalformedIsReportedOnce(t *testing.T) {
 
 // TestHiddenClients: a Service that asks for its clients' addresses hears once that this back end cannot show them.
 func TestHiddenClients(t *testing.T) {
-	r := newRigOf(t, true)
+	r := newRigOf(t, func(c *proxy.LoopConfig) { c.HidesClients = true })
 	close(r.synced)
 	r.run()
 	s := testService("web", "10.96.0.1")
@@ -236,9 +240,6 @@ func TestWatch(t *testing.T) {
 	go func() { <-synced; close(r.synced) }()
 	r.run()
 	r.until("own zone", func() bool { return r.backend.String() == "a/web - ClusterIP TCP 10.96.0.1:80 - - 10.244.0.2:8080" })
-	if got := <-r.others; !slices.Equal(got, []netip.Addr{netip.MustParseAddr("192.0.2.2")}) {
-		t.Fatalf("others are %v", got)
-	}
 	own.Labels[v1.LabelTopologyZone] = "z1"
 	if _, err := client.CoreV1().Nodes().Update(ctx, own, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

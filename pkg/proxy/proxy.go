@@ -3,10 +3,11 @@
 //
 //	Services, EndpointSlices --watch, batched--> Build(...) Table --> Backend.Sync(ctx, Table, changed)
 //
-// Build is pure. This file holds the nouns and the one interface; relay (and later portproxy and hnslb) implement it.
+// Build is pure. This file holds the nouns and the one interface; relay, portproxy and hnslb implement it.
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"time"
@@ -46,7 +47,7 @@ type Route struct {
 	Service  ServicePortName
 	Kind     Kind
 	Protocol v1.Protocol
-	Front    netip.AddrPort // NodePort: the unspecified address of the family, all of NodeInfo.NodePortAddresses is meant
+	Front    netip.AddrPort // NodePort: the unspecified address of the family; those of the host that serve node ports are meant
 	Affinity time.Duration  // 0: none
 	Sources  []netip.Prefix // loadBalancerSourceRanges; empty: anyone
 	Backends []Endpoint     // already chosen by readiness, traffic policy and topology; sorted; may be empty: reject at once
@@ -55,7 +56,22 @@ type Route struct {
 	Drop       bool // with no Backends: drop instead of reject (externalTrafficPolicy Local without a local endpoint)
 }
 
-// Table is every Route this node should serve, sorted by service, port, kind, protocol and front.
+// FrontKey tells fronts apart: where a back end listens.
+type FrontKey struct {
+	Protocol v1.Protocol
+	Addr     netip.AddrPort // NodePort: the unspecified address of the family
+}
+
+// Key is the Route's front.
+func (r *Route) Key() FrontKey { return FrontKey{r.Protocol, r.Front} }
+
+func (k FrontKey) compare(o FrontKey) int {
+	return cmp.Or(k.Addr.Compare(o.Addr), cmp.Compare(k.Protocol, o.Protocol))
+}
+
+func (k FrontKey) String() string { return string(k.Protocol) + " " + k.Addr.String() }
+
+// Table is every Route this node should serve, sorted by service, port, kind, protocol and front. No two Routes have one front.
 type Table struct {
 	Routes []Route
 	// HealthChecks are the health check node ports of Services with externalTrafficPolicy Local.
@@ -80,7 +96,7 @@ type NodeInfo struct {
 // Backend makes the host forward traffic as a Table says.
 type Backend interface {
 	// Sync makes the host match want and nothing more. changed names the services that differ from the last call (nil: unknown, compare
-	// all), so that the cost of a change does not grow with the number of services. The same Table twice changes nothing; an empty
-	// Table removes every trace. Errors of single Routes are joined, the rest is applied.
+	// all), so that the cost of a change does not grow with the number of services; of a front that passes from one Service to another it
+	// names both. The same Table twice changes nothing; an empty Table removes every trace. Errors of single Routes are joined, the rest is applied.
 	Sync(ctx context.Context, want *Table, changed []ServiceName) error
 }

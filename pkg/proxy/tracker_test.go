@@ -3,9 +3,11 @@ package proxy
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
@@ -33,7 +35,7 @@ func (w *world) service(name ServiceName) *v1.Service {
 	i := w.rand.IntN(5)
 	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	s.Spec.ClusterIP = fmt.Sprintf("10.96.0.%d", 1+w.rand.IntN(9))
-	s.Spec.Ports = []v1.ServicePort{{Name: "a", Port: 80, NodePort: int32(30000 + i)}, {Name: "b", Port: int32(w.rand.IntN(3)), Protocol: v1.ProtocolUDP}}
+	s.Spec.Ports = []v1.ServicePort{{Name: "a", Port: 80, NodePort: []int32{30000, 30001, 30002, 80, 10250}[i]}, {Name: "b", Port: int32(w.rand.IntN(3)), Protocol: v1.ProtocolUDP}}
 	s.Spec.Type = []v1.ServiceType{v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeExternalName}[w.rand.IntN(4)]
 	if w.maybe(2) {
 		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
@@ -42,8 +44,11 @@ func (w *world) service(name ServiceName) *v1.Service {
 	if w.maybe(5) {
 		s.Labels = map[string]string{labelProxyName: "x"}
 	}
-	if w.maybe(5) {
-		s.Spec.ExternalIPs = []string{"203.0.113.1", "bad"}
+	if w.maybe(3) {
+		s.Spec.ExternalIPs = []string{w.address(), "bad"}
+	}
+	if w.maybe(2) {
+		s.CreationTimestamp = metav1.Unix(int64(w.rand.IntN(5)), 0)
 	}
 	if w.maybe(3) {
 		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP, fmt.Sprintf("fd00:96::%d", 1+i)}
@@ -55,7 +60,7 @@ func (w *world) service(name ServiceName) *v1.Service {
 		s.Spec.SessionAffinity = v1.ServiceAffinityClientIP
 	}
 	if w.maybe(3) {
-		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "203.0.113.1"}, {IP: fmt.Sprintf("2001:db8::%d", 1+i)}}
+		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: w.address()}, {IP: fmt.Sprintf("2001:db8::%d", 1+i)}}
 		s.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "worse"}[:1+i%2]
 	}
 	return s
@@ -84,12 +89,48 @@ func (w *world) slice(key types.NamespacedName) *discovery.EndpointSlice {
 	return s
 }
 
+// address is one that somebody may have.
+func (w *world) address() string {
+	list := []string{"203.0.113.1", "203.0.113.2", "203.0.113.3", "10.96.0.3", "10.96.1.9", "10.244.1.7", "10.1.0.11", "10.1.0.12", "10.1.0.13", "10.1.0.1"}
+	return list[w.rand.IntN(len(list))]
+}
+
+// holder changes something that others hold.
+func (w *world) holder(t *Tracker) {
+	switch w.rand.IntN(7) {
+	case 6:
+		key := types.NamespacedName{Namespace: "default", Name: "kubernetes"}
+		s := w.slice(key)
+		s.Labels, s.AddressType = map[string]string{discovery.LabelServiceName: "kubernetes"}, discovery.AddressTypeIPv4
+		s.Endpoints = []discovery.Endpoint{{Addresses: []string{w.address()}}}
+		w.slices[key] = s
+		t.SetSlice(s)
+	case 0:
+		t.SetHost(Host{Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.11"), netip.MustParseAddr(w.address())}[:1+w.rand.IntN(2)],
+			NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.1")}[:w.rand.IntN(2)]})
+	case 1:
+		t.SetServiceRanges([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}[:w.rand.IntN(3)])
+	case 2:
+		t.SetNodeClaim(fmt.Sprintf("n%d", 1+w.rand.IntN(4)), nil)
+	default:
+		n := NodeClaim{Name: fmt.Sprintf("n%d", 1+w.rand.IntN(4)), Created: time.Unix(int64(w.rand.IntN(5)), 0)}
+		for range w.rand.IntN(3) {
+			n.Addresses = append(n.Addresses, netip.MustParseAddr(w.address()))
+		}
+		n.Primary = n.Addresses[:min(len(n.Addresses), 1)]
+		if w.maybe(2) {
+			n.PodRanges = []netip.Prefix{netip.MustParsePrefix([]string{"10.244.1.0/24", "203.0.113.2/32", "0.0.0.0/0"}[w.rand.IntN(3)])}
+		}
+		t.SetNodeClaim(n.Name, &n)
+	}
+}
+
 // event changes the world and tells the Tracker.
 func (w *world) event(t *Tracker) {
 	namespace := fmt.Sprintf("ns%d", w.rand.IntN(2))
 	name := ServiceName{Namespace: namespace, Name: fmt.Sprintf("s%d", w.rand.IntN(50))}
 	key := types.NamespacedName{Namespace: namespace, Name: fmt.Sprintf("e%d", w.rand.IntN(50))}
-	switch w.rand.IntN(12) {
+	switch w.rand.IntN(14) {
 	case 0:
 		delete(w.services, name)
 		t.DeleteService(name)
@@ -102,6 +143,8 @@ func (w *world) event(t *Tracker) {
 	case 4, 5, 6, 7:
 		w.services[name] = w.service(name)
 		t.SetService(w.services[name])
+	case 8, 9:
+		w.holder(t)
 	default:
 		w.slices[key] = w.slice(key)
 		t.SetSlice(w.slices[key])
@@ -119,7 +162,7 @@ func (w *world) check(t *testing.T, tracker *Tracker, before *Table, changed []S
 	for _, s := range w.slices {
 		list = append(list, s)
 	}
-	want, problems := BuildWithProblems(services, list, w.node)
+	want, problems := BuildWithProblems(services, list, w.node, tracker.Holders())
 	if got := tracker.Table(); got.String() != want.String() {
 		t.Fatalf("the Tracker has\n%s\nBuild makes\n%s", got, want)
 	}
@@ -139,7 +182,7 @@ func (w *world) check(t *testing.T, tracker *Tracker, before *Table, changed []S
 func TestTrackerIsBuild(t *testing.T) {
 	for seed := range uint64(15) {
 		w := newWorld(seed)
-		tracker := NewTracker(w.node)
+		tracker := NewTracker(w.node, Holders{})
 		for range 60 {
 			before := &Table{Routes: slices.Clone(tracker.Table().Routes), HealthChecks: slices.Clone(tracker.Table().HealthChecks)}
 			for range w.rand.IntN([]int{3, 120}[w.rand.IntN(2)]) { // single changes, and more than spliceLimit
@@ -157,7 +200,7 @@ func FuzzTracker(f *testing.F) {
 	f.Add(uint64(7), uint8(200))
 	f.Fuzz(func(t *testing.T, seed uint64, events uint8) {
 		w := newWorld(seed)
-		tracker := NewTracker(w.node)
+		tracker := NewTracker(w.node, Holders{})
 		for range events {
 			before := &Table{Routes: slices.Clone(tracker.Table().Routes), HealthChecks: slices.Clone(tracker.Table().HealthChecks)}
 			w.event(tracker)
@@ -179,7 +222,7 @@ func FuzzBuild(f *testing.F) {
 		service.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: external}}
 		slice := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c", Labels: map[string]string{discovery.LabelServiceName: "b"}},
 			AddressType: discovery.AddressType(family), Ports: []discovery.EndpointPort{{Port: &target}}, Endpoints: []discovery.Endpoint{{Addresses: []string{endpoint}}}}
-		for _, r := range Build([]*v1.Service{service}, []*discovery.EndpointSlice{slice}, NodeInfo{Name: "n"}).Routes {
+		for _, r := range Build([]*v1.Service{service}, []*discovery.EndpointSlice{slice}, NodeInfo{Name: "n"}, Holders{}).Routes {
 			if !r.Front.IsValid() || r.Front.Port() == 0 || r.Front.Addr().Is4In6() || r.Front.Addr().Zone() != "" || r.Front.Addr().IsMulticast() {
 				t.Errorf("bad front: %+v", r)
 			}
@@ -204,7 +247,7 @@ func FuzzBuild(f *testing.F) {
 func TestTrim(t *testing.T) {
 	for seed := range uint64(5) {
 		w := newWorld(seed)
-		tracker := NewTracker(w.node)
+		tracker := NewTracker(w.node, Holders{})
 		for range 300 {
 			w.event(tracker)
 		}
@@ -217,7 +260,7 @@ func TestTrim(t *testing.T) {
 			s.Labels["app"], s.UID, s.Annotations = "x", "u", map[string]string{"a": "b", v1.EndpointsLastChangeTriggerTime: "then"}
 			list = append(list, s)
 		}
-		want := Build(services, list, w.node).String()
+		want := Build(services, list, w.node, Holders{}).String()
 		for _, s := range services {
 			if _, err := trim(s); err != nil {
 				t.Fatal(err)
@@ -228,7 +271,7 @@ func TestTrim(t *testing.T) {
 				t.Fatalf("%v: left %v, %v", err, s.Annotations, s.Labels)
 			}
 		}
-		if got := Build(services, list, w.node).String(); got != want {
+		if got := Build(services, list, w.node, Holders{}).String(); got != want {
 			t.Fatalf("trimmed:\n%s\nwas:\n%s", got, want)
 		}
 	}
@@ -254,7 +297,7 @@ func crowdSlice(i, last int) *discovery.EndpointSlice {
 }
 
 func tracked(services int) *Tracker {
-	tracker := NewTracker(NodeInfo{Name: "n1"})
+	tracker := NewTracker(NodeInfo{Name: "n1"}, Holders{})
 	list, slices := crowd(services)
 	for i := range list {
 		tracker.SetService(list[i])

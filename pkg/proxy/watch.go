@@ -161,16 +161,15 @@ func (l *Loop) Watch(ctx context.Context, client kubernetes.Interface, nodes cac
 	return synced, nil
 }
 
-// watchRanges feeds the loop the ranges from which the cluster takes service addresses, where somebody wants to know them. The channel is closed
-// once they are known, or when the API server does not tell them: one before 1.33 has none, and upstream's role system:node-proxier may list and
-// watch them from there on.
+// watchRanges feeds the loop the ranges from which the cluster takes service addresses. The channel is closed once they are known, or when the
+// API server does not have or show them: one before 1.33 has none, and upstream's role system:node-proxier may list and watch them from there on.
+// Then only the cluster IPs themselves are kept from others: no range is assumed.
 func (l *Loop) watchRanges(ctx context.Context, client kubernetes.Interface, resync time.Duration) (<-chan struct{}, error) {
 	known := make(chan struct{})
 	settled := sync.OnceFunc(func() { close(known) })
-	if l.cfg.Ranges == nil {
-		settled()
-		return known, nil
-	}
+	unknown := sync.OnceFunc(func() {
+		klog.V(1).InfoS("The ranges of cluster IPs are not known: external addresses are refused only where a Service has them as its cluster IP")
+	})
 	cidrs := client.NetworkingV1().ServiceCIDRs()
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(
 		listWatch(cidrs.List, cidrs.Watch, func(*metav1.ListOptions) {}), client), &networking.ServiceCIDR{}, resync, cache.Indexers{})
@@ -183,7 +182,7 @@ func (l *Loop) watchRanges(ctx context.Context, client kubernetes.Interface, res
 				cache.DefaultWatchErrorHandler(ctx, r, err)
 				return
 			}
-			klog.V(2).InfoS("The API server does not tell the ranges of service addresses", "err", err)
+			unknown()
 			settled()
 		})
 	}

@@ -15,7 +15,7 @@ import (
 // TestThousandRoutes counts what proxy.exe asks of IP Helper for the routes of 1,000 other nodes: each is written once, and the tables are read a
 // few times, not for each.
 func TestThousandRoutes(t *testing.T) {
-	const others, reads = 1000, 8 // a list, a change, and the same again for two hints
+	const others, reads = 1000, 12 // a list, a change, and the same again for two hints; the next hops at start and for each hint
 	w, p := simulated(t, 20348)
 	w.IPHelper.SetAdapter("Ethernet 9", true, []netip.Prefix{netip.MustParsePrefix("172.16.255.1/16")})
 	objects := map[string]runtime.Object{}

@@ -245,6 +245,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if s.backEnd == byHNS {
 		hints = sys.hints(ctx, hints)
 	}
+	s.config.Holders = s.holders(config.Host)
 	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
 		Client:  client,
 		Backend: func(h kubeproxy.Host) proxy.Backend { return s.newBackEnd(h, sys, addresses) },
@@ -252,6 +253,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 			events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
 		}, apiServers(config.Host)),
 		Hints:      hints,
+		Host:       hostOf(addresses),
 		Ranges:     ranges,
 		APIServers: facts.SetAPIServers,
 		Events:     events,

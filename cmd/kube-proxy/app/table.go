@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	networking "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -26,64 +28,92 @@ func newTableCommand(stdin io.Reader, stdout io.Writer) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if len(files) == 0 {
-				return errors.New("want -f with a file of Services and EndpointSlices")
+				return errors.New("want -f with a file of Services and EndpointSlices, and maybe Nodes and ServiceCIDRs")
 			}
-			var services []*v1.Service
-			var slices []*discovery.EndpointSlice
+			m, err := newManifest()
+			if err != nil {
+				return err
+			}
 			for _, file := range files {
-				s, e, err := readManifest(file, stdin)
-				if err != nil {
+				if err := m.read(file, stdin); err != nil {
 					return err
 				}
-				services, slices = append(services, s...), append(slices, e...)
 			}
-			table, problems := proxy.BuildWithProblems(services, slices, node)
-			for _, p := range problems {
+			tracker := m.tracker(node)
+			for _, p := range tracker.AllProblems() {
 				fmt.Fprintf(os.Stderr, "left out: %s\n", p)
 			}
-			return table.Fprint(stdout)
+			for _, n := range m.nodes {
+				if text := tracker.Disbelieved(n.Name); text != "" {
+					fmt.Fprintf(os.Stderr, "not believed: %s: %s\n", n.Name, text)
+				}
+			}
+			return tracker.Table().Fprint(stdout)
 		},
 	}
-	command.Flags().StringArrayVarP(&files, "filename", "f", nil, "`file` with Services, EndpointSlices or lists of them, in YAML or JSON")
+	command.Flags().StringArrayVarP(&files, "filename", "f", nil, "`file` with Services, EndpointSlices, Nodes, ServiceCIDRs or lists of them, in YAML or JSON")
 	command.Flags().StringVar(&node.Name, "node", "", "`name` of the node, for what is local to it")
 	command.Flags().StringVar(&node.Zone, "zone", "", "the node's `zone`, for topology hints")
 	return command
 }
 
-// readManifest reads the Services and EndpointSlices of a file; objects of other kinds are passed over.
-func readManifest(file string, stdin io.Reader) ([]*v1.Service, []*discovery.EndpointSlice, error) {
-	in := stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, nil, fmt.Errorf("cannot read manifest: %w", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(v1.AddToScheme(scheme), discovery.AddToScheme(scheme)); err != nil {
-		return nil, nil, err
-	}
-	r := manifest{decoder: serializer.NewCodecFactory(scheme).UniversalDeserializer()}
-	documents := yaml.NewYAMLOrJSONDecoder(in, 4096)
-	for {
-		var raw runtime.RawExtension
-		if err := documents.Decode(&raw); errors.Is(err, io.EOF) {
-			return r.services, r.slices, nil
-		} else if err != nil {
-			return nil, nil, fmt.Errorf("cannot read manifest %s: %w", file, err)
-		}
-		if err := r.add(raw.Raw); err != nil {
-			return nil, nil, fmt.Errorf("cannot read manifest %s: %w", file, err)
-		}
-	}
-}
-
+// manifest is what files hold.
 type manifest struct {
 	decoder  runtime.Decoder
 	services []*v1.Service
 	slices   []*discovery.EndpointSlice
+	nodes    []*v1.Node
+	ranges   []netip.Prefix // of ServiceCIDRs
+}
+
+func newManifest() (*manifest, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1.AddToScheme(scheme), discovery.AddToScheme(scheme), networking.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	return &manifest{decoder: serializer.NewCodecFactory(scheme).UniversalDeserializer()}, nil
+}
+
+// tracker has decided what a node serves of the manifest.
+func (m *manifest) tracker(node proxy.NodeInfo) *proxy.Tracker {
+	t := proxy.NewTracker(node, proxy.Holders{ServiceRanges: m.ranges})
+	for _, n := range m.nodes {
+		claim := proxy.NodeClaimOf(n)
+		t.SetNodeClaim(n.Name, &claim)
+	}
+	for _, s := range m.services {
+		t.SetService(s)
+	}
+	for _, s := range m.slices {
+		t.SetSlice(s)
+	}
+	t.Update()
+	return t
+}
+
+// read adds the objects of a file; those of other kinds are passed over.
+func (m *manifest) read(file string, stdin io.Reader) error {
+	in := stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return fmt.Errorf("cannot read manifest: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	documents := yaml.NewYAMLOrJSONDecoder(in, 4096)
+	for {
+		var raw runtime.RawExtension
+		if err := documents.Decode(&raw); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("cannot read manifest %s: %w", file, err)
+		}
+		if err := m.add(raw.Raw); err != nil {
+			return fmt.Errorf("cannot read manifest %s: %w", file, err)
+		}
+	}
 }
 
 func (m *manifest) add(raw []byte) error {
@@ -102,6 +132,10 @@ func (m *manifest) add(raw []byte) error {
 		m.services = append(m.services, o)
 	case *discovery.EndpointSlice:
 		m.slices = append(m.slices, o)
+	case *v1.Node:
+		m.nodes = append(m.nodes, o)
+	case *networking.ServiceCIDR:
+		return m.addRange(o)
 	case *v1.ServiceList:
 		for i := range o.Items {
 			m.services = append(m.services, &o.Items[i])
@@ -110,12 +144,27 @@ func (m *manifest) add(raw []byte) error {
 		for i := range o.Items {
 			m.slices = append(m.slices, &o.Items[i])
 		}
+	case *v1.NodeList:
+		for i := range o.Items {
+			m.nodes = append(m.nodes, &o.Items[i])
+		}
 	case *v1.List:
 		for _, item := range o.Items {
 			if err := m.add(item.Raw); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+func (m *manifest) addRange(o *networking.ServiceCIDR) error {
+	for _, text := range o.Spec.CIDRs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("ServiceCIDR %s spec.cidrs: %q must be a range such as 10.96.0.0/12", o.Name, text)
+		}
+		m.ranges = append(m.ranges, p)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // Package hnslb is the back end of the service proxy that lets Windows itself forward: HNS load balancers in the virtual switch.
 //
-//	Table --claims--> what HNS should have --difference to what it has--> hns.Client, one call each
+//	Table --> what HNS should have --difference to what it has--> hns.Client, one call each
 //
 // What HNS has is listed once per Sync of everything, network, endpoints, load balancers, and kept for those of single services, which look at
 // nothing else than what these have and had. An HNS that does not answer is unknown: nothing is concluded from it, and the next Sync lists again.
@@ -72,7 +72,7 @@ type Balancer struct {
 	endpoints map[netip.Addr]hns.Endpoint
 	balancers map[front]hns.LoadBalancer
 	stray     []hns.LoadBalancer // second ones at a front
-	claims    claims             // what it should have
+	wishes    wishes             // what it should have
 }
 
 // New returns a Balancer that has not asked HNS for anything yet.
@@ -85,11 +85,11 @@ func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 		if err := b.list(ctx); err != nil {
 			return err
 		}
-		b.claims = newClaims(&b.network)
+		b.wishes = newWishes(&b.network)
 		changed = servicesOf(want)
 	}
 	b.known = false // until all is done: a half-done change is listed again
-	d := b.claims.change(want, changed)
+	d := b.wishes.change(want, changed)
 	if whole {
 		for key := range b.balancers {
 			d.fronts[key] = struct{}{}
@@ -98,7 +98,7 @@ func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 			d.addrs[addr] = struct{}{}
 		}
 	}
-	if err := b.network.complete(); err != nil && len(b.claims.needed) > 0 {
+	if err := b.network.complete(); err != nil && len(b.wishes.needed) > 0 {
 		return err
 	}
 	errs, err := b.apply(ctx, &d)
@@ -176,7 +176,7 @@ func (b *Balancer) apply(ctx context.Context, d *difference) (errs []error, err 
 		return nil, err
 	}
 	for _, key := range d.sortedFronts() {
-		w := b.claims.winner(key)
+		w := b.wishes.at[key]
 		if w == nil {
 			continue
 		}
@@ -189,7 +189,7 @@ func (b *Balancer) apply(ctx context.Context, d *difference) (errs []error, err 
 	}
 	for key := range d.fronts {
 		lb, ok := b.balancers[key]
-		if !ok || b.claims.winner(key) != nil {
+		if !ok || b.wishes.at[key] != nil {
 			continue
 		}
 		if err := b.cfg.Client.DeleteLoadBalancer(ctx, lb.ID); err != nil {
@@ -211,7 +211,7 @@ func (b *Balancer) apply(ctx context.Context, d *difference) (errs []error, err 
 func (b *Balancer) createEndpoints(ctx context.Context, d *difference) (map[netip.Addr]error, error) {
 	failed := map[netip.Addr]error{}
 	for addr := range d.addrs {
-		n, needed := b.claims.needed[addr]
+		n, needed := b.wishes.needed[addr]
 		have, ok := b.endpoints[addr]
 		if !needed || ok && !b.network.elsewhere(&have, &n.endpoint) {
 			continue
@@ -280,7 +280,7 @@ func (b *Balancer) serve(ctx context.Context, key front, w *wish, failed map[net
 func (b *Balancer) deleteEndpoints(ctx context.Context, d *difference) (errs []error) {
 	for addr := range d.addrs {
 		e, ok := b.endpoints[addr]
-		if _, needed := b.claims.needed[addr]; !ok || needed || !b.network.ours(&e) {
+		if _, needed := b.wishes.needed[addr]; !ok || needed || !b.network.ours(&e) {
 			continue
 		}
 		if err := b.cfg.Client.DeleteEndpoint(ctx, e.ID); err != nil {

@@ -41,8 +41,8 @@ const maxPorts = 100
 // firewall opens the ports that fronts have, for the service that listens there. It has no lines when they are open.
 func (b *Backend) firewall() []string {
 	ports := map[uint16]bool{}
-	for front, claims := range b.claims {
-		if Serves(&claims[0]) && !b.cfg.NoFirewall {
+	for front := range b.wants {
+		if !b.cfg.NoFirewall {
 			ports[front.Port()] = true
 		}
 	}

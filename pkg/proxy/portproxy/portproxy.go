@@ -9,7 +9,6 @@
 package portproxy
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +54,7 @@ func Serves(r *proxy.Route) bool {
 type Backend struct {
 	cfg Config
 
-	claims    map[netip.AddrPort][]proxy.Route // of a front, sorted: the first is served
+	wants     map[netip.AddrPort]proxy.Route // those that it can serve
 	byService map[proxy.ServiceName][]netip.AddrPort
 	host      []netip.Addr
 	held      []netip.Addr // last given to Addresses; nil: unknown
@@ -73,7 +72,7 @@ type Backend struct {
 
 // New returns a Backend that has not looked at the host yet.
 func New(cfg Config) *Backend {
-	return &Backend{cfg: cfg, claims: map[netip.AddrPort][]proxy.Route{}, byService: map[proxy.ServiceName][]netip.AddrPort{},
+	return &Backend{cfg: cfg, wants: map[netip.AddrPort]proxy.Route{}, byService: map[proxy.ServiceName][]netip.AddrPort{},
 		made: map[netip.AddrPort]bool{}}
 }
 
@@ -86,9 +85,9 @@ func (b *Backend) Sync(ctx context.Context, want *proxy.Table, changed []proxy.S
 		}
 		changed = b.names(want)
 	}
-	dirty := b.claim(want, changed)
+	dirty, errs := b.take(want, changed)
 	if whole {
-		for front := range b.claims {
+		for front := range b.wants {
 			dirty[front] = true
 		}
 	}
@@ -110,7 +109,7 @@ func (b *Backend) Sync(ctx context.Context, want *proxy.Table, changed []proxy.S
 			return err
 		}
 	}
-	return b.faults(rules, dirty, changed)
+	return errors.Join(append(errs, b.faults(rules, dirty)...)...)
 }
 
 // list asks the host what it has.
@@ -187,28 +186,31 @@ func (b *Backend) names(want *proxy.Table) []proxy.ServiceName {
 	return slices.Collect(maps.Keys(names))
 }
 
-// claim takes the Routes of the changed Services and returns the fronts to look at.
-func (b *Backend) claim(want *proxy.Table, changed []proxy.ServiceName) map[netip.AddrPort]bool {
-	dirty := map[netip.AddrPort]bool{}
+// take takes the Routes of the changed Services and returns the fronts to look at, and an error for each Route that no rule can serve. A front may
+// pass from one Service to another.
+func (b *Backend) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[netip.AddrPort]bool, errs []error) {
+	dirty = map[netip.AddrPort]bool{}
 	for _, name := range changed {
 		for _, front := range b.byService[name] {
 			dirty[front] = true
-			b.claims[front] = slices.DeleteFunc(b.claims[front], func(r proxy.Route) bool { return r.Service.ServiceName == name })
-			if len(b.claims[front]) == 0 {
-				delete(b.claims, front)
+			if b.wants[front].Service.ServiceName == name {
+				delete(b.wants, front)
 			}
 		}
 		delete(b.byService, name)
+	}
+	for _, name := range changed {
 		for _, r := range want.Of(name) {
+			if !Serves(&r) {
+				errs = append(errs, &proxy.RouteError{Route: r, Err: errors.New("a port proxy rule is for TCP, everybody, and one endpoint")})
+				continue
+			}
 			dirty[r.Front] = true
-			b.claims[r.Front] = append(b.claims[r.Front], r)
-			slices.SortStableFunc(b.claims[r.Front], func(x, y proxy.Route) int {
-				return cmp.Or(cmp.Compare(x.Service.Namespace, y.Service.Namespace), cmp.Compare(x.Service.Name, y.Service.Name), cmp.Compare(x.Kind, y.Kind))
-			})
+			b.wants[r.Front] = r
 			b.byService[name] = append(b.byService[name], r.Front)
 		}
 	}
-	return dirty
+	return dirty, errs
 }
 
 // listeners are where a front listens: a node port on all of the host's addresses, or on those that are allowed.
@@ -230,8 +232,8 @@ func (b *Backend) wanted(fronts map[netip.AddrPort]bool) map[netip.AddrPort]nets
 	out := map[netip.AddrPort]netsh.Rule{}
 	for front := range fronts {
 		for _, listen := range b.listeners(front) {
-			if claims := b.claims[front]; len(claims) > 0 && Serves(&claims[0]) {
-				out[listen] = netsh.Rule{Listen: listen, Connect: claims[0].Targets()[0].Addr}
+			if r, ok := b.wants[front]; ok {
+				out[listen] = netsh.Rule{Listen: listen, Connect: r.Targets()[0].Addr}
 			} else if _, ok := out[listen]; !ok { // a node port may share an address of the host with another front
 				out[listen] = netsh.Rule{}
 			}
@@ -294,7 +296,7 @@ func (b *Backend) change(listen netip.AddrPort, want netsh.Rule) (lines []string
 // hold gives Addresses what the fronts need; before a script (lines) also what rules still listen on.
 func (b *Backend) hold(ctx context.Context, whole bool, lines []string) error {
 	need := map[netip.Addr]bool{}
-	for front := range b.claims {
+	for front := range b.wants {
 		need[front.Addr()] = true
 	}
 	if len(lines) > 0 {
@@ -318,27 +320,15 @@ func (b *Backend) hold(ctx context.Context, whole bool, lines []string) error {
 	return nil
 }
 
-// faults says what of the changed Services is not served.
-func (b *Backend) faults(rules map[netip.AddrPort]netsh.Rule, dirty map[netip.AddrPort]bool, changed []proxy.ServiceName) error {
-	asked := map[proxy.ServiceName]bool{}
-	for _, name := range changed {
-		asked[name] = true
-	}
-	var errs []error
+// faults says what of the fronts is not served, and what has not gone.
+func (b *Backend) faults(rules map[netip.AddrPort]netsh.Rule, dirty map[netip.AddrPort]bool) (errs []error) {
 	for _, front := range slices.SortedFunc(maps.Keys(dirty), netip.AddrPort.Compare) {
-		for i, r := range b.claims[front] {
-			var err error
-			switch {
-			case i > 0 && asked[r.Service.ServiceName]:
-				err = fmt.Errorf("%s serves this address and port already", b.claims[front][0].Service.ServiceName)
-			case i == 0 && !Serves(&r):
-				err = errors.New("a port proxy rule is for TCP, everybody, and one endpoint")
-			case i == 0:
-				err = b.missing(front, rules)
-			}
-			if err != nil {
-				errs = append(errs, &proxy.RouteError{Route: r, Err: err})
-			}
+		r, ok := b.wants[front]
+		if !ok {
+			continue
+		}
+		if err := b.missing(front, rules); err != nil {
+			errs = append(errs, &proxy.RouteError{Route: r, Err: err})
 		}
 	}
 	for listen, want := range rules { // what should have gone
@@ -346,7 +336,7 @@ func (b *Backend) faults(rules map[netip.AddrPort]netsh.Rule, dirty map[netip.Ad
 			errs = append(errs, fmt.Errorf("cannot remove the port proxy rule at %s or its mark: netsh still lists it", listen))
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // missing says why a front is not served as it should be.

@@ -266,6 +266,15 @@ var states = []state{
 	{"both protocols on one front", `0 ClusterIP TCP 0 0
 		0 ClusterIP UDP 0 1`},
 	{"the front passes to another service", `1 ClusterIP TCP 0 3`},
+	{"and back, with another front passing the other way", `0 ClusterIP TCP 0 0
+		1 ExternalIP TCP 3 1`},
+	{"both fronts pass to the other service", `0 ExternalIP TCP 3 0
+		1 ClusterIP TCP 0 1`},
+	{"a front passes to a service that serves it otherwise", `0 ClusterIP TCP 1 0
+		1 LoadBalancer TCP 3 1,2`},
+	{"and to one without an endpoint", `2 ExternalIP TCP 3 -`},
+	{"and to one that stands before it", `0 ExternalIP TCP 3 2
+		2 ClusterIP TCP 0 1`},
 	{"three services", `0 ClusterIP TCP 0 0,1
 		1 ClusterIP TCP 1 1
 		2 ClusterIP UDP 2 2`},

@@ -1,7 +1,7 @@
 // Package relay is the back end of the service proxy that works everywhere: it listens on every front of the Table and passes what
 // comes to a backend, in this process, with sockets only.
 //
-//	Table --claims--> front: addresses made local, one socket each --> balancer --> connection or UDP session --> endpoint
+//	Table --> front: addresses made local, one socket each --> balancer --> connection or UDP session --> endpoint
 //
 // Relay.Sync owns the fronts. Their data is carried by a plane: on Linux a few loops, each with a thread and an epoll of its own, to which
 // every connection and session belongs from its first packet to its last; elsewhere goroutines. Both only read what a front publishes.
@@ -50,7 +50,7 @@ const (
 	shortUDPIdle   = 10 * time.Second
 )
 
-// frontKey is one front whoever claims it.
+// frontKey is one front, whichever Service has it.
 type frontKey struct {
 	protocol v1.Protocol
 	addr     netip.AddrPort // unspecified address: all of the host's (node port)
@@ -64,7 +64,7 @@ type Relay struct {
 
 	mu        sync.Mutex
 	closed    bool
-	claims    map[frontKey][]*proxy.Route // sorted: the first is served
+	wanted    map[frontKey]*proxy.Route
 	byService map[proxy.ServiceName][]frontKey
 	fronts    map[frontKey]*front
 	own       ownSockets
@@ -72,10 +72,9 @@ type Relay struct {
 	keepers   map[proxy.ServiceName]bool // Services that ask for it; true: they were told that it cannot be
 	plane     plane
 	counts    *counts
-	refs      map[netip.Addr]int // how many claims use an address
+	refs      map[netip.Addr]int // how many fronts use an address
 	addrErrs  map[netip.Addr]error
 	host      []netip.Addr // the host's own addresses as last listed
-	others    map[netip.Addr]bool
 	health    *healthChecks
 }
 
@@ -84,21 +83,10 @@ func New(cfg Config) *Relay { return newRelay(cfg, newPlane()) }
 
 func newRelay(cfg Config, p plane) *Relay {
 	cfg.UDPIdle = cmp.Or(cfg.UDPIdle, defaultUDPIdle)
-	r := &Relay{cfg: cfg, claims: map[frontKey][]*proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
-		plane: p, keepers: map[proxy.ServiceName]bool{}, own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, others: map[netip.Addr]bool{}, health: newHealthChecks(cfg.Healthy)}
+	r := &Relay{cfg: cfg, wanted: map[frontKey]*proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
+		plane: p, keepers: map[proxy.ServiceName]bool{}, own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, health: newHealthChecks(cfg.Healthy)}
 	r.counts = newCounts(&r.cfg)
 	return r
-}
-
-// SetOthers names the addresses of other nodes. They are never made local, whatever a Service says: an external IP that is another
-// node's address is served there, and holding it here would cut this node off from that one. It takes effect with the next Sync of all.
-func (r *Relay) SetOthers(addrs []netip.Addr) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.others = map[netip.Addr]bool{}
-	for _, a := range addrs {
-		r.others[a] = true
-	}
 }
 
 // HidesClients says whether endpoints see this host's address instead of a client's in any case: a relay's connections to them are its own. Where
@@ -161,14 +149,14 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 		changed = r.names(want)
 		r.plane.check()
 	}
-	dirty, moved := r.claim(want, changed)
+	dirty, moved := r.take(want, changed)
 	if whole {
 		for key := range r.fronts {
 			dirty[key] = struct{}{}
 		}
 	}
 	for key := range dirty {
-		if _, ok := r.winner(key); !ok && r.fronts[key] != nil {
+		if r.wanted[key] == nil && r.fronts[key] != nil {
 			r.fronts[key].close() // before its address goes, so that clients are told
 			delete(r.fronts, key)
 		}
@@ -180,7 +168,7 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 		errs = append(errs, r.setAddresses(ctx)...)
 	}
 	r.noteKept()
-	errs = append(errs, r.serve(dirty, changed)...)
+	errs = append(errs, r.serve(dirty)...)
 	errs = append(errs, r.health.sync(want, changed)...)
 	return errors.Join(errs...)
 }
@@ -203,10 +191,11 @@ func (r *Relay) names(want *proxy.Table) []proxy.ServiceName {
 	return slices.Collect(maps.Keys(names))
 }
 
-// claim takes the Routes of the changed Services. It returns the fronts to look at and whether an address came or went.
-func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map[frontKey]struct{}, moved bool) {
+// take takes the Routes of the changed Services. It returns the fronts to look at and whether an address came or went. A front may pass from one
+// of them to another.
+func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[frontKey]struct{}, moved bool) {
 	dirty = map[frontKey]struct{}{}
-	used := map[netip.Addr]bool{} // of the addresses in question, whether they had a claim before
+	used := map[netip.Addr]bool{} // of the addresses in question, whether they had a front before
 	refer := func(key frontKey, by int) {
 		addr := key.addr.Addr()
 		if addr.IsUnspecified() || addr.IsLoopback() {
@@ -221,23 +210,25 @@ func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map
 	}
 	for _, name := range changed {
 		for _, key := range r.byService[name] {
-			dirty[key] = struct{}{}
-			r.claims[key] = slices.DeleteFunc(r.claims[key], func(c *proxy.Route) bool { return c.Service.ServiceName == name })
-			if len(r.claims[key]) == 0 {
-				delete(r.claims, key)
+			if route := r.wanted[key]; route != nil && route.Service.ServiceName == name {
+				delete(r.wanted, key)
+				refer(key, -1)
 			}
-			refer(key, -1)
+			dirty[key] = struct{}{}
 		}
 		delete(r.byService, name)
+	}
+	for _, name := range changed {
 		routes := want.Of(name)
 		for i := range routes {
 			key := keyOf(&routes[i])
 			dirty[key] = struct{}{}
+			if r.wanted[key] == nil {
+				refer(key, 1)
+			}
 			route := routes[i] // of its own: the Table changes in place
-			r.claims[key] = append(r.claims[key], &route)
-			slices.SortStableFunc(r.claims[key], func(a, b *proxy.Route) int { return compareClaim(*a, *b) })
+			r.wanted[key] = &route
 			r.byService[name] = append(r.byService[name], key)
-			refer(key, 1)
 		}
 	}
 	for addr, before := range used {
@@ -246,24 +237,11 @@ func (r *Relay) claim(want *proxy.Table, changed []proxy.ServiceName) (dirty map
 	return dirty, moved
 }
 
-func compareClaim(a, b proxy.Route) int {
-	return cmp.Or(cmp.Compare(a.Service.Namespace, b.Service.Namespace), cmp.Compare(a.Service.Name, b.Service.Name),
-		cmp.Compare(a.Service.Port, b.Service.Port), cmp.Compare(a.Kind, b.Kind))
-}
-
-// winner is the Route that is served on a front: of several that claim it, the first by name.
-func (r *Relay) winner(key frontKey) (*proxy.Route, bool) {
-	if len(r.claims[key]) == 0 || r.others[key.addr.Addr()] {
-		return nil, false
-	}
-	return r.claims[key][0], true
-}
-
 // setAddresses makes the fronts' addresses local, but those that are so anyway.
 func (r *Relay) setAddresses(ctx context.Context) []error {
 	want := make([]netip.Addr, 0, len(r.refs))
 	for addr := range r.refs {
-		if !r.others[addr] && !slices.Contains(r.host, addr) {
+		if !slices.Contains(r.host, addr) {
 			want = append(want, addr)
 		}
 	}
@@ -294,45 +272,31 @@ func (r *Relay) sortAddressErrors(err error) []error {
 	return nil
 }
 
-// serve brings the fronts to their winners and returns a RouteError for each Route of the changed Services that is not served.
-func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) []error {
-	failed := map[frontKey]error{}
+// serve brings the fronts to their Routes and returns a RouteError for each that is not served.
+func (r *Relay) serve(dirty map[frontKey]struct{}) (errs []error) {
 	for key := range dirty {
-		route, ok := r.winner(key)
-		if !ok {
+		route := r.wanted[key]
+		if route == nil {
 			continue
 		}
-		if key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP {
-			failed[key] = fmt.Errorf("protocol %s cannot be relayed: want TCP or UDP", key.protocol)
-			continue
-		}
-		f := r.fronts[key]
-		if f == nil {
-			f = newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
-			r.fronts[key] = f
-		}
-		err := f.set(route, r.places(key))
-		if err := cmp.Or(r.addrErrs[key.addr.Addr()], err); err != nil { // an address may fail although IPv6 lets us listen on it
-			failed[key] = err
-		}
-	}
-	// A front may have passed to a Service that is not among the changed ones: its fault counts too.
-	asked := make(map[proxy.ServiceName]bool, len(changed))
-	for _, name := range changed {
-		asked[name] = true
-	}
-	var errs []error
-	for key := range dirty {
-		claims := r.claims[key]
-		for i := range claims {
-			if err := failed[key]; i == 0 && err != nil {
-				errs = append(errs, &proxy.RouteError{Route: *claims[0], Err: err})
-			} else if i > 0 && !r.others[key.addr.Addr()] && asked[claims[i].Service.ServiceName] {
-				errs = append(errs, &proxy.RouteError{Route: *claims[i], Err: fmt.Errorf("%s serves this address and port already", claims[0].Service.ServiceName)})
-			}
+		if err := r.serveOne(key, route); err != nil {
+			errs = append(errs, &proxy.RouteError{Route: *route, Err: err})
 		}
 	}
 	return errs
+}
+
+func (r *Relay) serveOne(key frontKey, route *proxy.Route) error {
+	if key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP {
+		return fmt.Errorf("protocol %s cannot be relayed: want TCP or UDP", key.protocol)
+	}
+	f := r.fronts[key]
+	if f == nil {
+		f = newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
+		r.fronts[key] = f
+	}
+	err := f.set(route, r.places(key))
+	return cmp.Or(r.addrErrs[key.addr.Addr()], err) // an address may fail although IPv6 lets us listen on it
 }
 
 // resume opens what it can before the host is compared, which takes long on a busy host: after a proxy that was killed the addresses are still local,
@@ -340,8 +304,8 @@ func (r *Relay) serve(dirty map[frontKey]struct{}, changed []proxy.ServiceName) 
 // What depends on more waits for that.
 func (r *Relay) resume(dirty map[frontKey]struct{}) {
 	for key := range dirty {
-		route, ok := r.winner(key)
-		if !ok || route.KeepClient || key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP {
+		route := r.wanted[key]
+		if route == nil || route.KeepClient || key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP {
 			continue
 		}
 		f := newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)

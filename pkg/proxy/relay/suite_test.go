@@ -46,7 +46,7 @@ func testTCP(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"suite": TestSuite, "half-close": TestHalfClose, "reset": TestResetPassesThrough, "packets": TestPackets, "held": TestHeldUntilEndpointComes,
 		"established": TestEstablishedSurvivesChanges, "node port": TestNodePort, "leak": TestNoLeak, "itself": TestEndpointIsFront, "resume": TestResume,
-		"addresses": TestAddresses, "claims": TestClaims, "share": TestClientShare,
+		"addresses": TestAddresses, "passes": TestPasses, "share": TestClientShare,
 	} {
 		t.Run(name, test)
 	}

@@ -97,7 +97,7 @@ func differences(t *testing.T, archive *txtar.Archive) string {
 		case "yaml":
 			apply(t, string(f.Data), services, slicesOf)
 		case "state":
-			table := proxy.Build(values(services), values(slicesOf), proxy.NodeInfo{Name: "win1", IPv4: true})
+			table := proxy.Build(values(services), values(slicesOf), proxy.NodeInfo{Name: "win1", IPv4: true}, proxy.Holders{})
 			if err := balancer.Sync(t.Context(), table, nil); err != nil {
 				t.Fatal(err)
 			}

@@ -144,8 +144,8 @@ func clusterIP(service, front int, endpoints ...int) proxy.Route {
 	return r
 }
 
-// TestChangesAddUp: whatever changes one after the other, in fronts that services fight over and endpoints that they share, HNS ends up with what
-// a new Balancer would make of the last Table.
+// TestChangesAddUp: whatever changes one after the other, in fronts that pass from one service to another and endpoints that they share, HNS ends up
+// with what a new Balancer would make of the last Table.
 func TestChangesAddUp(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -158,13 +158,21 @@ func TestChangesAddUp(t *testing.T) {
 		for range 30 {
 			n := random.IntN(6)
 			var routes []proxy.Route
-			for range random.IntN(3) {
-				routes = append(routes, clusterIP(n, random.IntN(4), random.Perm(5)[:random.IntN(3)]...))
+			changed := []proxy.ServiceName{serviceName(n)}
+			for _, at := range random.Perm(4)[:random.IntN(3)] {
+				route := clusterIP(n, at, random.Perm(5)[:random.IntN(3)]...)
+				if i := slices.IndexFunc(want.Routes, func(r proxy.Route) bool { return r.Front == route.Front }); i >= 0 {
+					from := want.Routes[i].Service.ServiceName
+					want.Set(from, slices.DeleteFunc(slices.Clone(want.Of(from)), func(r proxy.Route) bool { return r.Front == route.Front }), nil)
+					changed = append(changed, from)
+				}
+				routes = append(routes, route)
 			}
+			random.Shuffle(len(changed), func(i, j int) { changed[i], changed[j] = changed[j], changed[i] })
 			slices.SortStableFunc(routes, func(a, b proxy.Route) int { return cmp.Compare(a.Front.Addr().As4()[3], b.Front.Addr().As4()[3]) })
 			want.Set(serviceName(n), routes, nil)
 			lists := step.lists
-			_, rest := proxy.RouteErrors(b.Sync(t.Context(), want, []proxy.ServiceName{serviceName(n)}))
+			_, rest := proxy.RouteErrors(b.Sync(t.Context(), want, changed))
 			if len(rest) > 0 || step.lists != lists {
 				t.Fatalf("seed %d: %v, %d lists", seed, rest, step.lists-lists)
 			}
