@@ -217,7 +217,7 @@ func (n NodeInfo) serves(addr netip.Addr) bool {
 // parseAddr takes a unicast address, also with the leading zeros that old API servers let pass.
 func (s *service) parseAddr(field, text string) (netip.Addr, bool) {
 	addr, ok := parseIP(text)
-	if !ok || addr.IsUnspecified() || addr.IsMulticast() {
+	if !ok || addr.IsUnspecified() || addr.IsMulticast() || addr == broadcast {
 		s.problem(field, "%q must be the IP address of one host", text)
 		return netip.Addr{}, false
 	}
@@ -240,7 +240,7 @@ func (s *service) external(field, text string, family netip.Addr) (netip.Addr, b
 		s.problem(field, "%s is a loopback address: each host has its own", text)
 		return addr, false
 	}
-	if ok && (addr.IsLinkLocalUnicast() || addr == broadcast) {
+	if ok && addr.IsLinkLocalUnicast() {
 		s.problem(field, "%s is a link-local address: want one that other networks can reach", text)
 		return addr, false
 	}

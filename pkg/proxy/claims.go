@@ -223,8 +223,10 @@ func held(loser, holder claimant) Problem {
 	if a.kind == NodePort {
 		what = "node port"
 	}
-	return Problem{loser.by.name, a.field(), fmt.Sprintf("%s is the %s of Service %s, %s: want another %s", a.front, h.kind, holder.by.name, why, what), Refused}
+	return Problem{loser.by.name, a.field(), fmt.Sprintf("%s is %s of Service %s, %s: want another %s", a.front, words[h.kind], holder.by.name, why, what), Refused}
 }
+
+var words = map[Kind]string{ClusterIP: "the cluster IP", LoadBalancer: "a load balancer's address", ExternalIP: "an external IP", NodePort: "the node port"}
 
 // refuse says whether somebody other than the Services at this front has it. docs/service-proxy.md has the table.
 func (c *claims) refuse(key FrontKey, one claimant) (Problem, bool) {
