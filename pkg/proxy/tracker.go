@@ -159,23 +159,24 @@ func (t *Tracker) Update() (names, touched []ServiceName) {
 	clear(t.claims.touched)
 	clear(t.dirty)
 	t.claims.running = true
-	changed := map[ServiceName]built{}
+	touched = make([]ServiceName, 0, len(now))
 	for name, one := range now {
 		touched = append(touched, name)
 		if e := t.entries[name]; e != nil && len(e.denied) > 0 {
 			one.routes = slices.DeleteFunc(one.routes, func(r Route) bool { _, denied := e.denied[r.Key()]; return denied })
+			now[name] = one
 		}
-		if !t.same(name, one) {
-			changed[name] = one
+		if t.same(name, one) {
+			delete(now, name)
 		}
 	}
-	names = slices.SortedFunc(maps.Keys(changed), compareService)
-	if len(changed) > spliceLimit {
-		t.merge(names, changed)
+	names = slices.SortedFunc(maps.Keys(now), compareService)
+	if len(now) > spliceLimit {
+		t.merge(names, now)
 		return names, touched
 	}
 	for _, name := range names {
-		t.table.Set(name, changed[name].routes, changed[name].health)
+		t.table.Set(name, now[name].routes, now[name].health)
 	}
 	return names, touched
 }
