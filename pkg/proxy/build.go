@@ -79,15 +79,17 @@ type built struct {
 // ask is a front for which a Service asks, and in which field.
 type ask struct {
 	front FrontKey
-	kind  Kind
 	index int32 // in the list of that field
+	rank  uint8 // of its kind
 }
 
-func (a *ask) external() bool { return a.kind == ExternalIP || a.kind == LoadBalancer }
+func (a *ask) kind() Kind { return ranked[a.rank] }
+
+func (a *ask) external() bool { return a.kind() == ExternalIP || a.kind() == LoadBalancer }
 
 // field is where it stands.
 func (a *ask) field() string {
-	switch a.kind {
+	switch a.kind() {
 	case ClusterIP:
 		return fmt.Sprintf("Service spec.clusterIPs[%d]", a.index)
 	case ExternalIP:
@@ -255,7 +257,7 @@ func (s *service) buildPort(port v1.ServicePort, index int32, clusterIP address)
 		backends, elsewhere := choose(all, local, s.node)
 		front := netip.AddrPortFrom(addr, uint16(number))
 		s.offers = append(s.offers, offer{Route{Service: name, Kind: kind, Protocol: port.Protocol, Affinity: s.affinity(), Front: front, Backends: backends,
-			Drop: elsewhere, KeepClient: local && kind != ClusterIP}, ask{FrontKey{port.Protocol, front}, kind, index}})
+			Drop: elsewhere, KeepClient: local && kind != ClusterIP}, ask{keyOf(port.Protocol, front), index, uint8(slices.Index(ranked[:], kind))}})
 		return &s.offers[len(s.offers)-1].Route
 	}
 	internal := s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal
@@ -289,24 +291,14 @@ func (s *service) buildPort(port v1.ServicePort, index int32, clusterIP address)
 // balancer's. The cluster IP comes first, for it has the Service's own policy; then the load balancer's Route, which knows who may come in.
 func (s *service) mergeFronts() {
 	if len(s.offers) > 1 {
-		slices.SortStableFunc(s.offers, func(a, b offer) int { return cmp.Or(a.front.compare(b.front), cmp.Compare(rank(a.kind), rank(b.kind))) })
+		slices.SortStableFunc(s.offers, func(a, b offer) int { return cmp.Or(a.front.compare(b.front), cmp.Compare(a.rank, b.rank)) })
 		s.offers = slices.CompactFunc(s.offers, func(a, b offer) bool { return a.front == b.front })
 	}
 	slices.SortStableFunc(s.offers, func(a, b offer) int { return compareRoute(a.Route, b.Route) })
 }
 
-// rank orders kinds by their right to a front.
-func rank(k Kind) int {
-	switch k {
-	case ClusterIP:
-		return 0
-	case LoadBalancer: // controllers write the status
-		return 1
-	case ExternalIP: // anyone who may create Services writes it
-		return 2
-	}
-	return 3
-}
+// ranked are the kinds by their right to a front. Controllers write load balancers' addresses, anyone who may create Services external IPs.
+var ranked = [...]Kind{ClusterIP, LoadBalancer, ExternalIP, NodePort}
 
 // externalLocal says whether traffic from outside the cluster may only go to endpoints on this node.
 func (s *service) externalLocal() bool {

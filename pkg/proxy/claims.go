@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 )
 
 // entry is what one Service asks for, and what of it was decided.
 type entry struct {
 	name     ServiceName
-	created  time.Time
+	created  int64 // in seconds
 	asks     []ask
 	denied   map[FrontKey]Problem
 	problems []Problem // of the Service by itself
@@ -64,11 +63,11 @@ func newClaims(node string, holders Holders) *claims {
 
 // olderEntry orders Services by their right among those that ask for the same: who came first.
 func olderEntry(a, b *entry) int {
-	return cmp.Or(a.created.Compare(b.created), compareService(a.name, b.name))
+	return cmp.Or(cmp.Compare(a.created, b.created), compareService(a.name, b.name))
 }
 
 func byRight(a, b claimant) int {
-	return cmp.Or(cmp.Compare(rank(a.ask().kind), rank(b.ask().kind)), olderEntry(a.by, b.by))
+	return cmp.Or(cmp.Compare(a.ask().rank, b.ask().rank), olderEntry(a.by, b.by))
 }
 
 // enter adds what an entry asks for.
@@ -98,8 +97,8 @@ func (c *claims) withdraw(e *entry) {
 // moved keeps the indexes after an ask has come or gone, and notes what is to be decided again.
 func (c *claims) moved(e *entry, a *ask, came bool) {
 	c.dirty[a.front] = struct{}{}
-	addr := a.front.Addr.Addr()
-	switch a.kind {
+	addr := a.front.addr
+	switch a.kind() {
 	case ClusterIP:
 		list := c.cluster[addr]
 		at, is := slices.BinarySearchFunc(list, e, olderEntry)
@@ -116,7 +115,7 @@ func (c *claims) moved(e *entry, a *ask, came bool) {
 		c.reconsider(addr)
 	case NodePort:
 		for own := range c.own {
-			key := FrontKey{a.front.Protocol, netip.AddrPortFrom(own, a.front.Addr.Port())}
+			key := FrontKey{own, a.front.port, a.front.protocol}
 			if _, ok := c.external[own][key]; ok && own.Is4() == addr.Is4() {
 				c.dirty[key] = struct{}{}
 			}
@@ -180,9 +179,18 @@ func (c *claims) settle() {
 			}
 			c.note(list[i].by, key, p, denied)
 		}
-		c.suspect(key.Addr.Addr())
+		c.suspect(key.addr)
 	}
-	clear(c.dirty)
+	c.dirty = emptied(c.dirty)
+}
+
+// emptied is m without its entries, and without the memory of many.
+func emptied[K comparable, V any](m map[K]V) map[K]V {
+	if len(m) > 1000 {
+		return map[K]V{}
+	}
+	clear(m)
+	return m
 }
 
 // note takes a decision.
@@ -216,14 +224,14 @@ func (c *claims) holder(key FrontKey) *entry {
 func held(loser, holder claimant) Problem {
 	a, h := loser.ask(), holder.ask()
 	why := "which is older"
-	if rank(a.kind) != rank(h.kind) {
+	if a.rank != h.rank {
 		why = "whose right is better: cluster IPs come before load balancers' addresses, and those before external IPs"
 	}
 	what := "address or port"
-	if a.kind == NodePort {
+	if a.kind() == NodePort {
 		what = "node port"
 	}
-	return Problem{loser.by.name, a.field(), fmt.Sprintf("%s is %s of Service %s, %s: want another %s", a.front, words[h.kind], holder.by.name, why, what), Refused}
+	return Problem{loser.by.name, a.field(), fmt.Sprintf("%s is %s of Service %s, %s: want another %s", a.front, words[h.kind()], holder.by.name, why, what), Refused}
 }
 
 var words = map[Kind]string{ClusterIP: "the cluster IP", LoadBalancer: "a load balancer's address", ExternalIP: "an external IP", NodePort: "the node port"}
@@ -242,7 +250,7 @@ func (c *claims) refuse(key FrontKey, one claimant) (Problem, bool) {
 }
 
 func (c *claims) refusal(key FrontKey, e *entry, a *ask) (Reason, string) {
-	addr, port := key.Addr.Addr(), key.Addr.Port()
+	addr, port := key.addr, key.port
 	holds := func(p netip.Prefix) bool { return p.Contains(addr) }
 	if list := c.cluster[addr]; len(list) > 0 {
 		return Refused, fmt.Sprintf("%s is the cluster IP of Service %s: want an address outside of the cluster's ranges", addr, list[0].name)
@@ -270,7 +278,7 @@ func (c *claims) refusal(key FrontKey, e *entry, a *ask) (Reason, string) {
 	if slices.Contains(c.holders.Host.NextHops, addr) {
 		return Refused, fmt.Sprintf("%s is a next hop of this node's routes, which it would be cut off from: want another address", addr)
 	}
-	if node := c.podsOf(addr, a.kind); node != "" {
+	if node := c.podsOf(addr, a.kind()); node != "" {
 		return Refused, fmt.Sprintf("%s is in the pod range of Node %s: want an address outside of the cluster's ranges", addr, node)
 	}
 	return "", ""
@@ -278,8 +286,8 @@ func (c *claims) refusal(key FrontKey, e *entry, a *ask) (Reason, string) {
 
 // refusalHere is refusal for an address of this host: only ports that are taken are refused.
 func (c *claims) refusalHere(key FrontKey, e *entry, port uint16) (Reason, string) {
-	addr := key.Addr.Addr()
-	if of := c.holders.reserved(key.Protocol, port, c.own, c.servers); of != "" {
+	addr := key.addr
+	if of := c.holders.reserved(key.Protocol(), port, c.own, c.servers); of != "" {
 		return Refused, fmt.Sprintf("%s is an address of this node, and port %d is reserved there for %s: want another port", addr, port, of)
 	}
 	limit := c.holders.NodePortAddresses
@@ -290,11 +298,11 @@ func (c *claims) refusalHere(key FrontKey, e *entry, port uint16) (Reason, strin
 	if addr.Is4() {
 		all = netip.IPv4Unspecified()
 	}
-	if list := c.fronts[FrontKey{key.Protocol, netip.AddrPortFrom(all, port)}]; len(list) > 0 {
+	if list := c.fronts[FrontKey{all, port, key.protocol}]; len(list) > 0 {
 		if list[0].by == e {
 			return Elsewhere, fmt.Sprintf("%s is an address of this node, where node port %d of the same Service serves it", addr, port)
 		}
-		return Refused, fmt.Sprintf("%s is an address of this node, and %s port %d is the node port of Service %s: want another port", addr, key.Protocol, port, list[0].by.name)
+		return Refused, fmt.Sprintf("%s is an address of this node, and %s port %d is the node port of Service %s: want another port", addr, key.Protocol(), port, list[0].by.name)
 	}
 	return "", ""
 }

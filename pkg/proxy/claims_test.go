@@ -72,8 +72,8 @@ func checkClaims(t *testing.T, services []*v1.Service, table *Table, problems []
 				}
 			}
 			o := byKey[a.front]
-			if a.kind == ClusterIP && (o == nil || olderEntry(&entry{name: name, created: s.CreationTimestamp.Time},
-				&entry{name: ServiceName{Namespace: o.Namespace, Name: o.Name}, created: o.CreationTimestamp.Time}) < 0) {
+			if a.kind() == ClusterIP && (o == nil || olderEntry(&entry{name: name, created: s.CreationTimestamp.Unix()},
+				&entry{name: ServiceName{Namespace: o.Namespace, Name: o.Name}, created: o.CreationTimestamp.Unix()}) < 0) {
 				byKey[a.front] = s
 			}
 		}

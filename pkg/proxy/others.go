@@ -44,7 +44,7 @@ func (c *claims) settleFirst() {
 			delete(c.first, addr)
 		}
 	}
-	clear(c.asked)
+	c.asked = emptied(c.asked)
 }
 
 // nodeFirst decides at start, when nothing but their age is known of a Node and of the Services that ask for its address: the older wins. An
@@ -54,8 +54,8 @@ func (c *claims) nodeFirst(addr netip.Addr, node string) bool {
 	n := c.nodes[node]
 	for key := range c.external[addr] {
 		for _, one := range c.fronts[key] {
-			older := one.by.created.Before(n.Created)
-			switch one.ask().kind {
+			older := one.by.created < n.Created.Unix()
+			switch one.ask().kind() {
 			case ExternalIP:
 				if older {
 					return false

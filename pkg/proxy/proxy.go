@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -56,20 +57,32 @@ type Route struct {
 	Drop       bool // with no Backends: drop instead of reject (externalTrafficPolicy Local without a local endpoint)
 }
 
-// FrontKey tells fronts apart: where a back end listens.
+// FrontKey tells fronts apart: where a back end listens. It is small, for there is one in every index.
 type FrontKey struct {
-	Protocol v1.Protocol
-	Addr     netip.AddrPort // NodePort: the unspecified address of the family
+	addr     netip.Addr // NodePort: the unspecified address of the family
+	port     uint16
+	protocol uint8 // its place in protocols
+}
+
+var protocols = [...]v1.Protocol{"", v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}
+
+func keyOf(protocol v1.Protocol, front netip.AddrPort) FrontKey {
+	return FrontKey{front.Addr(), front.Port(), uint8(max(slices.Index(protocols[:], protocol), 0))}
 }
 
 // Key is the Route's front.
-func (r *Route) Key() FrontKey { return FrontKey{r.Protocol, r.Front} }
+func (r *Route) Key() FrontKey { return keyOf(r.Protocol, r.Front) }
 
 func (k FrontKey) compare(o FrontKey) int {
-	return cmp.Or(k.Addr.Compare(o.Addr), cmp.Compare(k.Protocol, o.Protocol))
+	return cmp.Or(k.addr.Compare(o.addr), cmp.Compare(k.port, o.port), cmp.Compare(k.protocol, o.protocol))
 }
 
-func (k FrontKey) String() string { return string(k.Protocol) + " " + k.Addr.String() }
+// Protocol is TCP, UDP or SCTP.
+func (k FrontKey) Protocol() v1.Protocol { return protocols[k.protocol] }
+
+func (k FrontKey) String() string {
+	return string(k.Protocol()) + " " + netip.AddrPortFrom(k.addr, k.port).String()
+}
 
 // Table is every Route this node should serve, sorted by service, port, kind, protocol and front. No two Routes have one front.
 type Table struct {

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
@@ -156,8 +155,7 @@ func (t *Tracker) Update() (names, touched []ServiceName) {
 			now[name] = t.build(name)
 		}
 	}
-	clear(t.claims.touched)
-	clear(t.dirty)
+	t.claims.touched, t.dirty = emptied(t.claims.touched), emptied(t.dirty)
 	t.claims.running = true
 	touched = make([]ServiceName, 0, len(now))
 	for name, one := range now {
@@ -197,9 +195,9 @@ func (t *Tracker) rebuild(name ServiceName) built {
 		t.claims.setServers(t.endpointsOf(name))
 	}
 	e := t.entries[name]
-	var created time.Time
+	var created int64
 	if s := t.services[name]; s != nil {
-		created = s.CreationTimestamp.Time
+		created = s.CreationTimestamp.Unix()
 	}
 	switch {
 	case e == nil && len(one.asks)+len(one.problems) == 0:
@@ -208,7 +206,7 @@ func (t *Tracker) rebuild(name ServiceName) built {
 		e = &entry{name: name, created: created, asks: one.asks}
 		t.entries[name] = e
 		t.claims.enter(e)
-	case !slices.Equal(e.asks, one.asks) || !e.created.Equal(created):
+	case !slices.Equal(e.asks, one.asks) || e.created != created:
 		t.claims.withdraw(e)
 		e.asks, e.created = one.asks, created
 		t.claims.enter(e)
