@@ -183,7 +183,7 @@ func (c *Crew) figure(t *task) Figure {
 	return out
 }
 
-// sweep drops what nobody has asked for in a long time; mu is held.
+// sweep drops what was not asked for in a long time; mu is held.
 func (c *Crew) sweep(now time.Time) {
 	if now.Sub(c.swept) < forgotten/10 {
 		return
@@ -209,7 +209,7 @@ func (c *Crew) dispatch() {
 // work does a piece of t.
 func (c *Crew) work(t *task, r *running) {
 	begin := c.clock.Now()
-	turn := r.turn // nobody else has it now
+	turn := r.turn // no other goroutine works on r now
 	watch := c.clock.AfterFunc(hangs, func() { go c.giveUp(t, r, turn) })
 	result, done, err := r.pass(func(soFar host.Disk) bool {
 		c.mu.Lock()

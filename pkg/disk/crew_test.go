@@ -19,7 +19,7 @@ func at(bytes uint64) Pass {
 	return func(func(host.Disk) bool) (host.Disk, bool, error) { return host.Disk{Used: bytes}, true, nil }
 }
 
-// TestHung: a measurement that hangs is begun once, is told, and holds up nobody, though the crew has one member.
+// TestHung: a measurement that hangs is begun once, is told, and holds up no other, though the crew has one member.
 func TestHung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCrew(clock.RealClock{}, 1)
@@ -163,7 +163,7 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// TestFails: an error keeps the last figure, what is gone has none, and what nobody asks for is forgotten.
+// TestFails: an error keeps the last figure, what is gone has none, and what is not asked for is forgotten.
 func TestFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCrew(clock.RealClock{}, 1)

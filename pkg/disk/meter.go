@@ -250,7 +250,7 @@ func (m *Meter) addRemoved(pod *Pod, s *Subject) {
 	}
 }
 
-// forget drops what is kept of pods of which nobody asks any more.
+// forget drops what is kept of pods that are not asked for any more.
 func (m *Meter) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

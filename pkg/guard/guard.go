@@ -42,7 +42,7 @@ type Parts struct {
 	Pods func() []pod.View
 	// Disk measures what pods take of disks: all of it, or volumes alone. It keeps to the terms, whatever hangs.
 	Disk func(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
-	// PodEvent tells of a pod; nil: nobody listens.
+	// PodEvent reports something of a pod; nil: there are no Events.
 	PodEvent func(p *v1.Pod, kind, reason, message string)
 	// Evict ends a pod. One that ends already, or is gone, is no error.
 	Evict func(types.UID, pod.Eviction)

@@ -20,7 +20,7 @@ import (
 type candidate struct {
 	pod   *v1.Pod
 	stats *summary.PodStats // memory and processes; nil: not measured
-	disk  *disk.Pod         // the figures that limits are held to; nil: not measured, or nobody asked
+	disk  *disk.Pod         // the figures that limits are held to; nil: not measured, or not asked for
 }
 
 // measured says whether it is known what the candidate uses of a signal's resource.
