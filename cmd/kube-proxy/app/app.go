@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -206,19 +205,6 @@ func (s *settings) newRoutes(table routes.Table, facts *routes.Facts, problem fu
 	known := routes.Known{ClusterCIDRs: s.clusterCIDRs, APIServers: apiServers}
 	return routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop, Tunnel4: s.windows, Known: known}},
 		routes.Parts{Table: table, Clock: clock.RealClock{}, Facts: facts, Problem: problem, Here: s.tellKubelet})
-}
-
-// apiServers is the address in the API server's URL. One by name is known by the endpoints of its Service instead.
-func apiServers(server string) []netip.Addr {
-	u, _, err := rest.DefaultServerURL(server, "", schema.GroupVersion{}, true)
-	if err != nil {
-		return nil // the client says so
-	}
-	addr, err := netip.ParseAddr(u.Hostname())
-	if err != nil {
-		return nil
-	}
-	return []netip.Addr{addr.Unmap()}
 }
 
 // serve wires the parts and runs them.

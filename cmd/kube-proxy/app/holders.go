@@ -1,10 +1,13 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
-	"net/url"
 	"strconv"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/proxy"
@@ -26,27 +29,34 @@ func (s *settings) holders(server string) proxy.Holders {
 	return h
 }
 
-// serverAddress is that of an API server whose host is an IP address. A name may lead to others at any time and is not looked up.
+// serverAddress is that of an API server whose host is an IP address. A name may lead to others at any time: the endpoints of its Service say
+// where it is.
 func serverAddress(server string) netip.AddrPort {
-	at, err := url.Parse(server)
-	if err != nil || at.Host == "" {
-		if at, err = url.Parse("https://" + server); err != nil {
-			return netip.AddrPort{}
-		}
+	at, _, err := rest.DefaultServerURL(server, "", schema.GroupVersion{}, true)
+	if err != nil {
+		return netip.AddrPort{} // the client says so
 	}
 	addr, err := netip.ParseAddr(at.Hostname())
 	if err != nil || addr.IsLoopback() {
 		return netip.AddrPort{}
 	}
-	port := uint64(443)
-	if at.Port() != "" {
-		if port, err = strconv.ParseUint(at.Port(), 10, 16); err != nil {
-			return netip.AddrPort{}
-		}
-	} else if at.Scheme == "http" {
-		port = 80
+	port := at.Port()
+	if port == "" {
+		port = map[string]string{"http": "80"}[at.Scheme]
 	}
-	return netip.AddrPortFrom(addr.Unmap().WithZone(""), uint16(port))
+	number, err := strconv.ParseUint(cmp.Or(port, "443"), 10, 16)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addr.Unmap().WithZone(""), uint16(number))
+}
+
+// apiServers is the address in the API server's URL.
+func apiServers(server string) []netip.Addr {
+	if at := serverAddress(server); at.IsValid() {
+		return []netip.Addr{at.Addr()}
+	}
+	return nil
 }
 
 // hostOf reads the addresses of this host that are not the proxy's, and the next hops of its routes that are not the proxy's.

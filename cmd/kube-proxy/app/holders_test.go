@@ -33,7 +33,7 @@ func TestServerAddress(t *testing.T) {
 
 // TestHolders: what the command line says is kept from Services: the pods' range, the API server, the proxy's own ports.
 func TestHolders(t *testing.T) {
-	s := &settings{podRanges: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, nodePorts: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
+	s := &settings{clusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, nodePorts: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
 	s.config.Healthz, s.config.Metrics = netip.MustParseAddrPort("0.0.0.0:20256"), netip.MustParseAddrPort("127.0.0.1:20249")
 	h := s.holders("https://10.1.0.5:6443")
 	if got, want := h.String(), "pod ranges: 10.244.0.0/16\nAPI servers: 10.1.0.5:6443\n"; got != want {
