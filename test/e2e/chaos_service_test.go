@@ -44,7 +44,7 @@ func TestServicesHeal(t *testing.T) {
 	c.print()
 }
 
-// externalIP is an address outside of the range of services, so it is held by the interface.
+// externalIP is an address outside of the range of services, so a rule holds its port.
 const externalIP = "198.51.100.77"
 
 // strike is one way to take something away.
@@ -62,11 +62,8 @@ var strikes = []strike{
 		_, err := c.host.Exec(c.Context(), "nft", "add table inet winkube-proxy; delete table inet winkube-proxy") // it may be gone since the last time
 		return err
 	}, 5 * time.Second},
-	{"external address", func(c *serviceChaos, _ *rand.Rand) error {
-		return c.ip("addr", "del", externalIP+"/32", "dev", "winkube-svc")
-	}, 5 * time.Second},
-	{"interface", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("link", "del", "winkube-svc") }, 5 * time.Second},
-	{"interface down", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("link", "set", "winkube-svc", "down") }, 35 * time.Second},
+	{"external port's rule", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("rule", "del", "priority", "122") }, 5 * time.Second},
+	{"external port's route", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("route", "flush", "table", "1190600080") }, 5 * time.Second},
 	{"route", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("route", "del", c.route) }, 5 * time.Second},
 	{"listeners", func(c *serviceChaos, _ *rand.Rand) error {
 		if err := c.host.Process("proxy").Kill9(c.Context()); err != nil {

@@ -32,7 +32,11 @@ type netlinkAddresses struct {
 	guard  *guard
 	routes localRanges
 
+	ports  *portRules
+	fronts []Front // whose ports alone are held
+
 	keep, keeps bool // answers to clients: wanted, and led here
+	leads       bool // the rule and the route for what is led here may be there
 
 	mu      sync.Mutex
 	ranges  []netip.Prefix // of the cluster's services, sorted
@@ -42,7 +46,7 @@ type netlinkAddresses struct {
 
 // NewAddresses returns the Addresses of an interface, which must exist; "" is a dummy interface of our own, OwnInterface.
 func NewAddresses(name string) (Addresses, error) {
-	a := &netlinkAddresses{name: name, guard: newGuard(command.Patient(command.New(), nftPatience, nftPause)), routes: localRanges{look: true, said: map[netip.Prefix]string{}},
+	a := &netlinkAddresses{name: name, guard: newGuard(command.Patient(command.New(), nftPatience, nftPause)), ports: newPortRules(), routes: localRanges{look: true, said: map[netip.Prefix]string{}},
 		ours: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}}
 	if name == "" || name == OwnInterface {
 		a.name, a.own = OwnInterface, true
@@ -54,11 +58,13 @@ func NewAddresses(name string) (Addresses, error) {
 	return a, nil
 }
 
-// Set implements Addresses: what the ranges hold by a route, and the rest on the interface. Nothing is local before it is guarded, and nothing stops
-// to be while one takes over from the other.
+// Set implements Addresses: what the ranges hold by a route, single ports by rules, and the rest on the interface. Nothing is local before it is
+// guarded, and nothing stops to be while one takes over from the other.
 func (a *netlinkAddresses) Set(ctx context.Context, want []netip.Addr) error {
+	fronts, want := a.divide(want)
+	wanted := len(want)+len(fronts) > 0
 	var ranges []netip.Prefix
-	if len(want) > 0 {
+	if wanted {
 		a.mu.Lock()
 		ranges = a.ranges
 		a.mu.Unlock()
@@ -67,23 +73,55 @@ func (a *netlinkAddresses) Set(ctx context.Context, want []netip.Addr) error {
 	if err != nil {
 		return err
 	}
+	host, err := a.Host()
+	if err != nil {
+		return err
+	}
 	outside := func(ranges []netip.Prefix) []netip.Addr {
 		return slices.DeleteFunc(slices.Clone(want), func(addr netip.Addr) bool { return inRange(ranges, addr) })
 	}
-	keep := a.keep && len(want) > 0
-	guarded := a.guard.set(ctx, usable, outside(usable), keep)
+	keep := a.keep && wanted
+	lead := keep || len(fronts) > 0
+	unguarded := a.guard.set(ctx, guarded{ranges: usable, single: outside(usable), fronts: fronts, quiet: quiet(usable, host), quietSingle: a.own, keep: keep, errors: lead})
 	var answers error
-	if keep || a.keeps || len(want) == 0 {
-		answers = setAnswers(keep)
+	if lead || a.leads || !wanted {
+		answers = setAnswers(lead)
 	}
-	a.keeps = keep && guarded == nil && answers == nil
-	if errors.Is(guarded, errNoGuard) {
-		usable, guarded = nil, nil
+	a.leads = lead || answers != nil
+	a.keeps = keep && unguarded == nil && answers == nil
+	if errors.Is(unguarded, errNoGuard) {
+		usable, unguarded = nil, nil
 	}
 	done := a.routes.add(have, usable)
 	single := a.setSingle(outside(done))
-	return errors.Join(guarded, answers, single, a.routes.remove(have, done))
+	return errors.Join(unguarded, answers, single, a.ports.set(fronts, host), a.routes.remove(have, done))
 }
+
+// divide returns the fronts whose ports can be held alone, and with the addresses wanted those of the rest.
+func (a *netlinkAddresses) divide(want []netip.Addr) (fronts []Front, addrs []netip.Addr) {
+	a.ports.probe(a.fronts)
+	addrs = slices.Clone(want)
+	for _, f := range a.fronts {
+		if a.ports.holds(f.Addr.Addr()) {
+			fronts = append(fronts, f)
+		} else {
+			addrs = append(addrs, f.Addr.Addr())
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return fronts, slices.Compact(addrs)
+}
+
+// quiet are the ranges for which this host need not answer ARP: those without an address of its own.
+func quiet(ranges []netip.Prefix, host []netip.Addr) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(ranges), func(p netip.Prefix) bool { return slices.ContainsFunc(host, p.Contains) })
+}
+
+// HoldPorts implements portHolder.
+func (a *netlinkAddresses) HoldPorts(fronts []Front) { a.fronts = fronts }
+
+// HoldsPorts implements portHolder. Who names an interface wants addresses there.
+func (a *netlinkAddresses) HoldsPorts(addr netip.Addr) bool { return a.own && a.ports.holds(addr) }
 
 // CanKeepClients implements clientKeeper.
 func (a *netlinkAddresses) CanKeepClients() bool { return canKeepClients() }
@@ -245,7 +283,7 @@ func (a *netlinkAddresses) Changes(ctx context.Context) (<-chan struct{}, error)
 		default:
 		}
 	}
-	if err := errors.Join(a.watchRoutes(ctx, hint), watchGuard(ctx, hint)); err != nil {
+	if err := errors.Join(a.watchRoutes(ctx, hint), watchGuard(ctx, a.ports, hint)); err != nil {
 		return nil, err
 	}
 	go func() {

@@ -108,11 +108,11 @@ func apart(client, endpoint netip.Addr) bool {
 
 // pretend gives a new socket a client's address, with a port of the kernel's choice.
 func pretend(fd int, client netip.Addr) unix.Errno {
-	level, transparent := unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	level, option := unix.SOL_IPV6, unix.IPV6_TRANSPARENT
 	if client.Is4() {
-		level, transparent = unix.SOL_IP, unix.IP_TRANSPARENT
+		level, option = unix.SOL_IP, unix.IP_TRANSPARENT
 	}
-	if errno := setOption(fd, level, transparent, 1); errno != 0 {
+	if errno := setOption(fd, level, option, 1); errno != 0 {
 		return errno
 	}
 	if errno := setOption(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); errno != 0 {

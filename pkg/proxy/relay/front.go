@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -41,7 +42,8 @@ type plane interface {
 
 // carrier moves the data of one front. Sync calls it, one call at a time.
 type carrier interface {
-	listen(at place) (socket, error)
+	// listen opens a socket, which is silent from the start if it is to be.
+	listen(at place, silent bool) (socket, error)
 	// changed says that the front has another Route: who waits for an endpoint may have one now, and links to endpoints that are not in
 	// it any more are told so. UDP sessions end at once; TCP connections go on as long as the endpoint is alive.
 	changed()
@@ -56,16 +58,21 @@ type socket interface {
 	close() // stops listening; returns when nothing new can come in
 }
 
+// silencer is a socket that can leave whatever comes to it without an answer.
+type silencer interface{ silence(on bool) error }
+
 // place is where a front listens.
 type place struct {
 	addr netip.AddrPort
 	ours bool // the address is the proxy's, not the host's: no program of the host means it by listening on all addresses
+	port bool // only this port is the proxy's, and the address is not local
 }
 
 // listening is a socket and where it listens.
 type listening struct {
 	place
 	socket socket
+	silent bool
 }
 
 // ownSockets are all sockets on which the relay listens, by frontKey. An endpoint that is one of them would have the relay talk to itself
@@ -107,8 +114,9 @@ func newFront(cfg *Config, own *ownSockets, keep *atomic.Bool, n *counts, p plan
 }
 
 // set serves route on places. Sockets whose place stays are kept, with their backlog and connections. A Route without backends has no
-// sockets, so that the kernel itself refuses (reset, or port unreachable), unless it drops. Connections to an endpoint that is not in
-// the Route any more are told so. route is not changed any more.
+// sockets, so that the kernel itself refuses (reset, or port unreachable), unless it drops: then they are silent. The kernel sends nothing from an
+// address that is not local: at such a one rules of the guard refuse TCP, and the carrier UDP. Connections to an endpoint that is not in the Route any
+// more are told so. route is not changed any more.
 func (f *front) set(route *proxy.Route, places []place) error {
 	before := f.route.Load()
 	if before == nil || !before.Equal(route) {
@@ -118,8 +126,9 @@ func (f *front) set(route *proxy.Route, places []place) error {
 	} else {
 		f.balancer.sweep()
 	}
+	silent := len(route.Backends) == 0 && route.Drop
 	if len(route.Backends) == 0 && !route.Drop {
-		places = nil
+		places = slices.DeleteFunc(places, func(at place) bool { return !at.port || f.protocol != v1.ProtocolUDP })
 	}
 	f.sockets = slices.DeleteFunc(f.sockets, func(l listening) bool {
 		gone := !slices.Contains(places, l.place)
@@ -129,19 +138,34 @@ func (f *front) set(route *proxy.Route, places []place) error {
 		return gone
 	})
 	var errs []error
+	for i := range f.sockets {
+		errs = append(errs, f.sockets[i].silence(silent))
+	}
 	for _, at := range places {
 		if slices.ContainsFunc(f.sockets, func(l listening) bool { return l.place == at }) {
 			continue
 		}
-		s, err := f.carrier.listen(at)
+		s, err := f.carrier.listen(at, silent)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		f.sockets = append(f.sockets, listening{at, s})
+		f.sockets = append(f.sockets, listening{at, s, silent})
 		f.own.add(frontKey{f.protocol, at.addr})
 	}
 	return errors.Join(errs...)
+}
+
+func (l *listening) silence(on bool) error {
+	s, ok := l.socket.(silencer)
+	if !ok || l.silent == on {
+		return nil
+	}
+	if err := s.silence(on); err != nil {
+		return fmt.Errorf("cannot change whether %s is silent: %w", l.addr, err)
+	}
+	l.silent = on
+	return nil
 }
 
 func (f *front) shut(l listening) {

@@ -4,16 +4,26 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"k8s.io/klog/v2"
 )
 
-// unreachable passes on to a session's client that nobody listens at its endpoint: the client hears "port unreachable" of the front to which
-// it wrote, as it would of a server (RFC 792, RFC 4443).
-func (l *loop) unreachable(o *loopSession) {
-	front, err := unix.Getsockname(o.socket.fd)
+// maxRefusals is how many clients a loop tells within a second: as the kernel, it does not answer every packet of a flood.
+const maxRefusals = 1000
+
+// unreachable tells a client that no endpoint listens: it hears "port unreachable" of the front to which it wrote, whose socket is given, as it would of
+// a server (RFC 792, RFC 4443).
+func (l *loop) unreachable(socket int, client netip.AddrPort) {
+	if l.now.Sub(l.refusing) >= time.Second {
+		l.refusing, l.refusals = l.now, 0
+	}
+	if l.refusals++; l.refusals > maxRefusals {
+		return
+	}
+	front, err := unix.Getsockname(socket)
 	if err != nil {
 		return
 	}
@@ -22,12 +32,12 @@ func (l *loop) unreachable(o *loopSession) {
 	var source []byte
 	switch f := front.(type) {
 	case *unix.SockaddrInet4:
-		message = portUnreachable(o.client, netip.AddrPortFrom(netip.AddrFrom4(f.Addr), uint16(f.Port)))
-		name, source = &unix.SockaddrInet4{Addr: o.client.Addr().As4()}, unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: f.Addr})
+		message = portUnreachable(client, netip.AddrPortFrom(netip.AddrFrom4(f.Addr), uint16(f.Port)))
+		name, source = &unix.SockaddrInet4{Addr: client.Addr().As4()}, unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: f.Addr})
 	case *unix.SockaddrInet6:
 		family = 1
-		message = portUnreachable(o.client, netip.AddrPortFrom(netip.AddrFrom16(f.Addr), uint16(f.Port)))
-		name, source = &unix.SockaddrInet6{Addr: o.client.Addr().As16()}, unix.PktInfo6(&unix.Inet6Pktinfo{Addr: f.Addr})
+		message = portUnreachable(client, netip.AddrPortFrom(netip.AddrFrom16(f.Addr), uint16(f.Port)))
+		name, source = &unix.SockaddrInet6{Addr: client.Addr().As16()}, unix.PktInfo6(&unix.Inet6Pktinfo{Addr: f.Addr})
 	}
 	if l.icmp[family] == 0 {
 		l.icmp[family] = openICMP(family)
@@ -36,7 +46,7 @@ func (l *loop) unreachable(o *loopSession) {
 		return
 	}
 	if err := unix.Sendmsg(l.icmp[family], message, source, name, unix.MSG_DONTWAIT); err != nil {
-		klog.V(2).InfoS("Cannot tell a client that its endpoint is unreachable", "client", o.client, "err", err)
+		klog.V(2).InfoS("Cannot tell a client that its endpoint is unreachable", "client", client, "err", err)
 	}
 }
 
@@ -60,7 +70,8 @@ func openICMP(family int) int {
 	} else {
 		err = unix.SetsockoptInt(fd, unix.SOL_RAW, unix.ICMP_FILTER, -1)
 	}
-	if err != nil { // it may receive what it does not read, or not send from a front that only a route makes local
+	err = errors.Join(err, transparent(fd, family == 0))
+	if err != nil { // it may receive what it does not read, or not send from a front that is not local
 		klog.V(2).InfoS("Cannot set up a raw socket", "err", err)
 	}
 	return fd

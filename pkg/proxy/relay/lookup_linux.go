@@ -2,7 +2,6 @@ package relay
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -19,6 +18,9 @@ const (
 	// lookupSockets accept for the fronts of a family. A front belongs to one of them: a storm of connections at one front fills the backlog that
 	// it shares with a part of the others only.
 	lookupSockets = 8
+	// lookupSlots are as many sockets as a family has at most: those for addresses of this host, as many for those of which only ports are held, and a
+	// silent one for fronts that drop.
+	lookupSlots = 2*lookupSockets + 1
 	// lookupFronts is how many fronts fit. Those beyond have sockets.
 	lookupFronts = 1 << 16
 )
@@ -34,11 +36,18 @@ type lookup struct {
 	fronts, sockets *ebpf.Map
 	program         *ebpf.Program
 	link            *netns.NetNsLink
-	listeners       map[bool][]*loopListener // by whether they are of IPv4
-	next            int                      // listener of the next front
+	loops           *loops
+	listeners       map[listenerKind][]*loopListener // opened with the first front that needs one
+	next            int                              // listener of the next front
 
 	mu       sync.RWMutex
 	carriers map[netip.AddrPort]*loopCarrier
+}
+
+// listenerKind is what fronts may ask of the socket that accepts for them.
+type listenerKind struct {
+	is4 bool
+	traits
 }
 
 // lookupKey is a front as the program asks for it, IPv4 as an address of IPv6 that is mapped to it.
@@ -51,9 +60,9 @@ func keyOfLookup(addr netip.AddrPort) lookupKey {
 	return lookupKey{addr.Addr().As16(), uint32(addr.Port())}
 }
 
-// newLookup opens the sockets, which listen in all loops of p, and has this network namespace ask for them.
+// newLookup opens sockets, which listen in all loops of p, and has this network namespace ask for them.
 func newLookup(p *loops) (l *lookup, err error) {
-	l = &lookup{listeners: map[bool][]*loopListener{}, carriers: map[netip.AddrPort]*loopCarrier{}}
+	l = &lookup{loops: p, listeners: map[listenerKind][]*loopListener{}, carriers: map[netip.AddrPort]*loopCarrier{}}
 	defer func() {
 		if err != nil {
 			l.close()
@@ -66,42 +75,53 @@ func newLookup(p *loops) (l *lookup, err error) {
 		Flags: unix.BPF_F_NO_PREALLOC}); err != nil {
 		return l, err
 	}
-	if l.sockets, err = ebpf.NewMap(&ebpf.MapSpec{Name: "winkube_sockets", Type: ebpf.SockMap, KeySize: 4, ValueSize: 4, MaxEntries: 2 * lookupSockets}); err != nil {
+	if l.sockets, err = ebpf.NewMap(&ebpf.MapSpec{Name: "winkube_sockets", Type: ebpf.SockMap, KeySize: 4, ValueSize: 4, MaxEntries: 2 * lookupSlots}); err != nil {
 		return l, err
 	}
 	if l.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "winkube_lookup", Type: ebpf.SkLookup, AttachType: ebpf.AttachSkLookup, License: "Apache-2.0",
 		Instructions: lookupProgram(l.fronts.FD(), l.sockets.FD())}); err != nil {
 		return l, err
 	}
-	if err = l.listen(p, netip.AddrFrom4([4]byte{127, 0, 0, 1})); err != nil {
+	if err = l.listen(listenerKind{is4: true}); err != nil {
 		return l, err
-	}
-	if err := l.listen(p, netip.IPv6Loopback()); err != nil {
-		klog.V(2).InfoS("Fronts of IPv6 have sockets", "reason", err)
 	}
 	return l, l.attach()
 }
 
-// listen opens the sockets of a family. At their own address nobody is served.
-func (l *lookup) listen(p *loops, addr netip.Addr) error {
-	for n := range lookupSockets {
-		s, err := p.listenTCP(netip.AddrPortFrom(addr, 0), l.expect, func(fd int) error { // who does not listen is not in the map
-			return l.sockets.Put(l.index(addr, n), uint32(fd))
+// listen opens the sockets of a kind, unless they are open. At their own address nobody is served.
+func (l *lookup) listen(kind listenerKind) error {
+	addr, n := netip.IPv6Loopback(), lookupSockets
+	if kind.is4 {
+		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	if kind.silent {
+		n = 1
+	}
+	for i := len(l.listeners[kind]); i < n; i++ {
+		s, err := l.loops.listenTCP(netip.AddrPortFrom(addr, 0), kind.traits, l.expect, func(fd int) error { // who does not listen is not in the map
+			return l.sockets.Put(kind.slot(i), uint32(fd))
 		})
 		if err != nil {
 			return err
 		}
-		l.listeners[addr.Is4()] = append(l.listeners[addr.Is4()], s)
+		l.listeners[kind] = append(l.listeners[kind], s)
 	}
 	return nil
 }
 
-// index is where the n-th socket of an address's family is in the map of sockets.
-func (l *lookup) index(addr netip.Addr, n int) uint32 {
-	if addr.Is4() {
-		return uint32(n)
+// slot is where the n-th socket of a kind is in the map of sockets.
+func (k listenerKind) slot(n int) uint32 {
+	slot := n
+	switch {
+	case k.silent:
+		slot = 2 * lookupSockets
+	case k.transparent:
+		slot += lookupSockets
 	}
-	return uint32(lookupSockets + n)
+	if !k.is4 {
+		slot += lookupSlots
+	}
+	return uint32(slot)
 }
 
 func (l *lookup) attach() error {
@@ -134,8 +154,8 @@ func (l *lookup) close() {
 	if l.link != nil {
 		_ = l.link.Close()
 	}
-	for _, family := range l.listeners {
-		for _, s := range family {
+	for _, kind := range l.listeners {
+		for _, s := range kind {
 			s.close()
 		}
 	}
@@ -145,11 +165,11 @@ func (l *lookup) close() {
 // led is a front's entry.
 type led struct {
 	loops *loops
-	addr  netip.AddrPort
+	at    place
 }
 
-// lead has connections to addr come to c; nil: it needs a socket.
-func (p *loops) lead(addr netip.AddrPort, c *loopCarrier) socket {
+// lead has connections to a front come to c; nil: it needs a socket.
+func (p *loops) lead(at place, silent bool, c *loopCarrier) socket {
 	if p.bound {
 		return nil
 	}
@@ -163,29 +183,37 @@ func (p *loops) lead(addr netip.AddrPort, c *loopCarrier) socket {
 		}
 		p.lookup = l
 	}
-	if err := p.lookup.add(addr, c); err != nil {
-		klog.V(2).InfoS("A front has a socket", "front", addr, "reason", err)
+	if err := p.lookup.add(at, silent, c); err != nil {
+		klog.V(2).InfoS("A front has a socket", "front", at.addr, "reason", err)
 		return nil
 	}
 	c.counts.led.Inc()
-	return &led{p, addr}
+	return &led{p, at}
 }
 
-func (l *lookup) add(addr netip.AddrPort, c *loopCarrier) error {
-	family := l.listeners[addr.Addr().Is4()]
-	if len(family) < lookupSockets {
-		return errors.New("there are no sockets of its family")
-	}
+func (l *lookup) add(at place, silent bool, c *loopCarrier) error {
 	l.mu.Lock()
-	l.carriers[addr] = c
+	l.carriers[at.addr] = c
 	l.mu.Unlock()
-	l.next++
-	err := l.fronts.Put(keyOfLookup(addr), l.index(addr.Addr(), l.next%lookupSockets))
+	err := l.point(at, silent)
 	if err != nil {
-		l.remove(addr)
+		l.remove(at.addr)
 	}
 	return err
 }
+
+// point leads a front to the next socket of those that fit, in place of another that it may have had.
+func (l *lookup) point(at place, silent bool) error {
+	kind := listenerKind{at.addr.Addr().Is4(), traits{transparent: at.port && !silent, silent: silent}}
+	if err := l.listen(kind); err != nil {
+		return err
+	}
+	l.next++
+	return l.fronts.Put(keyOfLookup(at.addr), kind.slot(l.next%len(l.listeners[kind])))
+}
+
+// silence implements silencer.
+func (s *led) silence(on bool) error { return s.loops.lookup.point(s.at, on) }
 
 func (l *lookup) remove(addr netip.AddrPort) {
 	_ = l.fronts.Delete(keyOfLookup(addr)) // fails only where there is none
@@ -198,9 +226,9 @@ func (l *lookup) remove(addr netip.AddrPort) {
 func (s *led) close() {
 	l := s.loops.lookup
 	l.mu.RLock()
-	c := l.carriers[s.addr]
+	c := l.carriers[s.at.addr]
 	l.mu.RUnlock()
-	l.remove(s.addr)
+	l.remove(s.at.addr)
 	c.counts.led.Dec()
 	if len(l.carriers) == 0 {
 		l.close()

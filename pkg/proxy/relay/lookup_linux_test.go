@@ -311,7 +311,7 @@ func TestListeningEnded(t *testing.T) {
 		}
 	}
 	if l := h.relay.plane.(*loops).lookup; l != nil {
-		for _, s := range l.listeners[true] {
+		for _, s := range l.listeners[listenerKind{is4: true}] {
 			ended = append(ended, s.fd)
 		}
 	}
@@ -402,7 +402,7 @@ func TestStorm(t *testing.T) {
 	defer release()
 
 	full := func() (count int) {
-		for _, l := range all.lookup.listeners[true] {
+		for _, l := range all.lookup.listeners[listenerKind{is4: true}] {
 			if info, err := unix.GetsockoptTCPInfo(l.fd, unix.IPPROTO_TCP, unix.TCP_INFO); err != nil {
 				t.Fatal(err)
 			} else if info.Unacked > info.Sacked { // of a socket that listens: how many wait, and how many may

@@ -34,7 +34,9 @@ type loop struct {
 	now         time.Time
 	busy, spare []*conn // have more to move, after the others' turn
 	packets     packets
-	icmp        [2]int // raw sockets for ICMP and ICMPv6; 0: not open
+	icmp        [2]int    // raw sockets for ICMP and ICMPv6; 0: not open
+	refusing    time.Time // the second to which refusals belong
+	refusals    int
 	pipes       []pipe
 	scratch     [bufferSize]byte
 	index       int

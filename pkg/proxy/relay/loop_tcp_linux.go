@@ -48,9 +48,9 @@ type loopAcceptor struct {
 	awaits bool
 }
 
-func (p *loops) listenTCP(addr netip.AddrPort, expect func(fd int) *loopCarrier, listened func(fd int) error) (*loopListener, error) {
+func (p *loops) listenTCP(addr netip.AddrPort, is traits, expect func(fd int) *loopCarrier, listened func(fd int) error) (*loopListener, error) {
 	// Accepted sockets inherit these, so they need not be set on each.
-	fd, err := bound(unix.SOCK_STREAM, addr, func(fd int) error {
+	fd, err := bound(unix.SOCK_STREAM, addr, is, func(fd int) error {
 		for _, o := range [][2]int{{unix.SOL_SOCKET, unix.SO_REUSEADDR}, {unix.IPPROTO_TCP, unix.TCP_NODELAY}} {
 			if err := unix.SetsockoptInt(fd, o[0], o[1], 1); err != nil {
 				return err
@@ -84,6 +84,9 @@ func (s *loopListener) close() {
 	closeSocket(s.fd)
 	s.loops.ledger.listens(-1)
 }
+
+// silence implements silencer. What came in before is served, or held.
+func (s *loopListener) silence(on bool) error { return silence(s.fd, on) }
 
 // expired begins to accept, at first and after a rest.
 func (a *loopAcceptor) expired() {

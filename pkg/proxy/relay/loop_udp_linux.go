@@ -22,17 +22,18 @@ type loopUDP struct {
 	carrier  *loopCarrier
 	loop     *loop
 	fd       int
+	refuses  bool // its address is not local, so that the kernel refuses nothing there
 	sessions map[netip.AddrPort]*loopSession
 }
 
-func (c *loopCarrier) listenUDP(addr netip.AddrPort) (socket, error) {
-	fd, err := bound(unix.SOCK_DGRAM, addr, func(int) error { return nil })
+func (c *loopCarrier) listenUDP(at place, silent bool) (socket, error) {
+	fd, err := bound(unix.SOCK_DGRAM, at.addr, traits{transparent: at.port, silent: silent}, func(int) error { return nil })
 	if err != nil {
 		return nil, err
 	}
 	c.loops.next++
 	l := c.loops.all[c.loops.next%len(c.loops.all)]
-	s := &loopUDP{carrier: c, loop: l, fd: fd, sessions: map[netip.AddrPort]*loopSession{}}
+	s := &loopUDP{carrier: c, loop: l, fd: fd, refuses: at.port, sessions: map[netip.AddrPort]*loopSession{}}
 	watched := make(chan error)
 	l.post(func() { watched <- l.watch(fd, unix.EPOLLIN, s) })
 	if err := <-watched; err != nil {
@@ -42,6 +43,9 @@ func (c *loopCarrier) listenUDP(addr netip.AddrPort) (socket, error) {
 	c.loops.ledger.listens(1)
 	return s, nil
 }
+
+// silence implements silencer.
+func (s *loopUDP) silence(on bool) error { return silence(s.fd, on) }
 
 // close ends the sessions too: their answers would have no way back.
 func (s *loopUDP) close() {
@@ -101,6 +105,9 @@ func (s *loopUDP) begin(client netip.AddrPort, name *unix.RawSockaddrAny) *loopS
 	s.carrier.enter(s.loop, &one.entry)
 	if err := one.open(name); err != nil {
 		s.carrier.leave(s.loop, &one.entry)
+		if s.refuses && len(s.carrier.route.Load().Backends) == 0 {
+			s.loop.unreachable(s.fd, client)
+		}
 		klog.V(2).InfoS("Packet dropped", "client", client, "front", s.carrier.route.Load().Front, "err", err)
 		return nil
 	}
@@ -183,7 +190,7 @@ func (o *loopSession) ready(uint32) {
 	case 0:
 		o.renew()
 	case unix.ECONNREFUSED:
-		o.socket.loop.unreachable(o)
+		o.socket.loop.unreachable(o.socket.fd, o.client)
 		o.refuse()
 	case unix.EAGAIN:
 	default:

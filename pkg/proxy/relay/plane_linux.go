@@ -196,19 +196,19 @@ func (p *loops) each(do func(l *loop)) {
 	}
 }
 
-func (c *loopCarrier) listen(at place) (socket, error) {
+func (c *loopCarrier) listen(at place, silent bool) (socket, error) {
 	if err := c.loops.start(); err != nil {
 		return nil, err
 	}
 	if c.protocol == v1.ProtocolUDP {
-		return c.listenUDP(at.addr)
+		return c.listenUDP(at, silent)
 	}
 	if at.ours {
-		if s := c.loops.lead(at.addr, c); s != nil {
+		if s := c.loops.lead(at, silent, c); s != nil {
 			return s, nil
 		}
 	}
-	return c.loops.listenTCP(at.addr, func(int) *loopCarrier { c.expect(); return c }, nil)
+	return c.loops.listenTCP(at.addr, traits{transparent: at.port, silent: silent}, func(int) *loopCarrier { c.expect(); return c }, nil)
 }
 
 // keepsClient says whether endpoints may see the client's address.
@@ -224,8 +224,14 @@ func (c *loopCarrier) connect(kind int, target netip.AddrPort, client netip.Addr
 	return connectSocket(kind, target, netip.Addr{})
 }
 
+// traits of a socket that listens.
+type traits struct {
+	transparent bool // its address is not this host's
+	silent      bool
+}
+
 // bound returns a new socket of the front's own at addr.
-func bound(kind int, addr netip.AddrPort, prepare func(fd int) error) (fd int, err error) {
+func bound(kind int, addr netip.AddrPort, is traits, prepare func(fd int) error) (fd int, err error) {
 	family, sockaddr := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()})
 	if addr.Addr().Is4() {
 		family, sockaddr = unix.AF_INET, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
@@ -237,6 +243,12 @@ func bound(kind int, addr netip.AddrPort, prepare func(fd int) error) (fd int, e
 		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1),
 			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)) // an address that only a route makes local is none to IPv6's bind
 	}
+	if is.transparent {
+		err = errors.Join(err, transparent(fd, addr.Addr().Is4()))
+	}
+	if is.silent {
+		err = errors.Join(err, silence(fd, true))
+	}
 	if err = errors.Join(err, prepare(fd)); err == nil {
 		err = unix.Bind(fd, sockaddr)
 	}
@@ -245,4 +257,25 @@ func bound(kind int, addr netip.AddrPort, prepare func(fd int) error) (fd int, e
 		return -1, fmt.Errorf("cannot listen on %s: %w", addr, err)
 	}
 	return fd, nil
+}
+
+// transparent lets a socket have an address that is not this host's, and speak from it. What it accepts inherits that.
+func transparent(fd int, is4 bool) error {
+	level, name := unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	if is4 {
+		level, name = unix.SOL_IP, unix.IP_TRANSPARENT
+	}
+	if errno := setOption(fd, level, name, 1); errno != 0 {
+		return fmt.Errorf("cannot have an address that is not this host's: %w", errno)
+	}
+	return nil
+}
+
+// silence has the kernel drop what comes to a socket before it looks at it, by a filter that takes nothing: no SYN is answered, and no packet refused.
+func silence(fd int, on bool) error {
+	if !on {
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+	}
+	nothing := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing})
 }

@@ -179,7 +179,7 @@ func (a *netlinkAddresses) watchRoutes(ctx context.Context, hint func()) error {
 	}
 	go func() {
 		for update := range updates {
-			if update.Table == answerTable && update.Type == unix.RTM_DELROUTE {
+			if update.Type == unix.RTM_DELROUTE && (update.Table == answerTable || a.ports.takenRoute(&update.Route)) {
 				hint()
 			}
 			to := destination(&update.Route)

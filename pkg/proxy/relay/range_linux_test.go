@@ -224,7 +224,7 @@ func TestNobodyElseAnswers(t *testing.T) {
 	table := &proxy.Table{Routes: []proxy.Route{
 		route("x", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.1:80"), endpoint),
 		route("y", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("[fd00:96::1]:80"), endpoint),
-		route("z", proxy.ExternalIP, v1.ProtocolTCP, netip.MustParseAddrPort("198.51.100.1:80"), endpoint)}}
+		route("z", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("198.51.100.1:80"), endpoint)}}
 	check := func(when string) {
 		t.Helper()
 		if err := r.Sync(t.Context(), table, nil); err != nil {
@@ -302,8 +302,19 @@ func (noPrograms) Run(context.Context, []byte, string, ...string) ([]byte, error
 }
 
 func TestGuardChange(t *testing.T) {
-	got := guardChange(addrs("10.0.0.1", "10.0.0.2", "fd00::1"), addrs("10.0.0.2", "10.0.0.3", "fd00::1", "fd00::2"))
-	want := "delete element inet winkube-proxy addresses4 { 10.0.0.1 }\nadd element inet winkube-proxy addresses4 { 10.0.0.3 }\nadd element inet winkube-proxy addresses6 { fd00::2 }\n"
+	front := func(protocol v1.Protocol, text string) Front { return Front{protocol, netip.MustParseAddrPort(text)} }
+	got := guardChange(&guarded{single: addrs("10.0.0.1", "10.0.0.2", "fd00::1"), fronts: []Front{front(v1.ProtocolTCP, "203.0.113.9:80")}},
+		&guarded{single: addrs("10.0.0.2", "10.0.0.3", "fd00::1", "fd00::2"), fronts: []Front{front(v1.ProtocolUDP, "203.0.113.9:80"), front(v1.ProtocolTCP, "[fd01::9]:80")}, quietSingle: true},
+		guardParts{inet: true, arp: true})
+	want := `delete element inet winkube-proxy addresses4 { 10.0.0.1 }
+delete element arp winkube-proxy addresses4 { 10.0.0.1 }
+add element inet winkube-proxy addresses4 { 10.0.0.3 }
+add element arp winkube-proxy addresses4 { 10.0.0.3 }
+add element inet winkube-proxy addresses6 { fd00::2 }
+delete element inet winkube-proxy fronts4 { 203.0.113.9 . tcp . 80 }
+add element inet winkube-proxy fronts4 { 203.0.113.9 . udp . 80 }
+add element inet winkube-proxy fronts6 { fd01::9 . tcp . 80 }
+`
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

@@ -74,7 +74,9 @@ type Relay struct {
 	counts    *counts
 	refs      map[netip.Addr]int // how many fronts use an address
 	addrErrs  map[netip.Addr]error
-	host      []netip.Addr // the host's own addresses as last listed
+	held      map[frontKey]struct{} // fronts whose ports were taken alone
+	whole     map[netip.Addr]bool   // addresses that are ClusterIPs, whatever else they are
+	host      []netip.Addr          // the host's own addresses as last listed
 	health    *healthChecks
 }
 
@@ -164,7 +166,7 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 	if len(r.fronts) == 0 {
 		r.resume(dirty)
 	}
-	if asked := r.askToKeep(want, changed); whole || moved || asked || len(r.addrErrs) > 0 {
+	if asked := r.askToKeep(want, changed); whole || moved || asked || r.shifted(dirty) || len(r.addrErrs) > 0 {
 		errs = append(errs, r.setAddresses(ctx)...)
 	}
 	r.noteKept()
@@ -237,16 +239,9 @@ func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[
 	return dirty, moved
 }
 
-// setAddresses makes the fronts' addresses local, but those that are so anyway.
+// setAddresses makes the fronts' addresses or ports local, but those that are so anyway.
 func (r *Relay) setAddresses(ctx context.Context) []error {
-	want := make([]netip.Addr, 0, len(r.refs))
-	for addr := range r.refs {
-		if !slices.Contains(r.host, addr) {
-			want = append(want, addr)
-		}
-	}
-	slices.SortFunc(want, netip.Addr.Compare)
-	err := r.cfg.Addresses.Set(ctx, want)
+	err := r.cfg.Addresses.Set(ctx, r.holdPorts())
 	r.addrErrs = map[netip.Addr]error{}
 	return r.sortAddressErrors(err)
 }
@@ -320,7 +315,7 @@ func (r *Relay) resume(dirty map[frontKey]struct{}) {
 // left out: they mean nothing without an interface.
 func (r *Relay) places(key frontKey) []place {
 	if addr := key.addr.Addr(); !addr.IsUnspecified() {
-		return []place{{key.addr, len(r.host) > 0 && !slices.Contains(r.host, addr) && r.addrErrs[addr] == nil}}
+		return []place{{key.addr, len(r.host) > 0 && !slices.Contains(r.host, addr) && r.addrErrs[addr] == nil, r.single(key)}}
 	}
 	var out []place
 	for _, addr := range r.host {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -155,13 +156,13 @@ func TestPackets(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		route proxy.Route
-		want  string // endpoint, refused (by the kernel), reset or silence
+		want  string // endpoint, refused (by the kernel), reset, silence (of a connection, or of packets) or no answer (to a SYN)
 	}{
 		{"tcp", route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), tcp[0]), tcp[0].String()},
 		{"tcp without endpoint", route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0)), "refused"},
 		{"tcp on an endpoint that is not there", route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), dead), "reset"},
 		{"tcp retried on another endpoint", route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), dead, tcp[1]), tcp[1].String()},
-		{"tcp dropped", with(route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0)), func(r *proxy.Route) { r.Drop = true }), "silence"},
+		{"tcp dropped", with(route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0)), func(r *proxy.Route) { r.Drop = true }), h.dropped()},
 		{"tcp from a source that may", with(route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = us }), tcp[0].String()},
 		{"tcp from a source that may not", with(route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = nobody }), "reset"},
 		{"udp", route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), udp[0]), udp[0].String()},
@@ -172,7 +173,7 @@ func TestPackets(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h.mustSync(t, c.route)
-			if got := meet(t, c.route.Protocol, h.Front(0), c.want == "silence"); got != c.want {
+			if got := meet(t, c.route.Protocol, h.Front(0), c.want == "silence" || c.want == "no answer"); got != c.want {
 				t.Errorf("a client meets %s, want %s", got, c.want)
 			}
 		})
@@ -198,6 +199,9 @@ func meet(t *testing.T, protocol v1.Protocol, front netip.AddrPort, silence bool
 	if isReset(err) {
 		return "reset" // quicker than connect saw itself connected
 	}
+	if os.IsTimeout(err) {
+		return "no answer"
+	}
 	if err != nil {
 		return err.Error()
 	}
@@ -221,15 +225,16 @@ func meet(t *testing.T, protocol v1.Protocol, front netip.AddrPort, silence bool
 	return err.Error()
 }
 
-// TestHeldUntilEndpointComes: a connection to a front that drops finds the endpoint that comes later, as retransmitted SYNs would.
+// TestHeldUntilEndpointComes: a connection to a front that drops finds the endpoint that comes later. Where the front is silent its SYN does when it is sent
+// again, elsewhere it was accepted and held.
 func TestHeldUntilEndpointComes(t *testing.T) {
 	h := newTestHost(t)
 	r := route("x", proxy.NodePort, v1.ProtocolTCP, h.Front(0))
 	r.Drop = true
 	h.mustSync(t, r)
-	conn := dialFront(t, h.Front(0))
+	conn := h.dialDropped(t, h.Front(0))
 	h.mustSync(t, route("x", proxy.NodePort, v1.ProtocolTCP, h.Front(0), h.Endpoint(2, v1.ProtocolTCP)))
-	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || strings.TrimSpace(line) != h.Endpoint(2, v1.ProtocolTCP).String() {
+	if line, err := bufio.NewReader(conn()).ReadString('\n'); err != nil || strings.TrimSpace(line) != h.Endpoint(2, v1.ProtocolTCP).String() {
 		t.Errorf("the held connection got %q, %v", line, err)
 	}
 }

@@ -43,7 +43,7 @@ type link interface {
 	removed() // its endpoint is no longer one of the Route's
 }
 
-func (f *routines) listen(at place) (socket, error) {
+func (f *routines) listen(at place, _ bool) (socket, error) {
 	if f.protocol == v1.ProtocolUDP {
 		return openUDP(f, at.addr)
 	}

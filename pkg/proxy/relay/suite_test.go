@@ -60,6 +60,25 @@ func (h *testHost) unreachable() string {
 	return "refused"
 }
 
+// dropped is what a client meets at a TCP front that drops: no answer where sockets can be silent.
+func (h *testHost) dropped() string {
+	if _, portable := h.relay.plane.(goroutines); portable {
+		return "silence"
+	}
+	return "no answer"
+}
+
+// dialDropped begins a connection to a front that drops and returns when that has been left without an answer, or accepted. The function waits for the
+// connection.
+func (h *testHost) dialDropped(t *testing.T, front netip.AddrPort) func() *net.TCPConn {
+	t.Helper()
+	if h.dropped() == "silence" {
+		conn := dialFront(t, front)
+		return func() *net.TCPConn { return conn }
+	}
+	return dialUnanswered(t, front)
+}
+
 func planeOf(t *testing.T) plane {
 	own := newPlane()
 	if strings.HasPrefix(t.Name(), "TestGoroutines/") {
