@@ -32,6 +32,7 @@ var lonely = map[string]string{
 	"pkg/proxy/relay/lookup_linux.go":      relayLoops,
 	"pkg/proxy/relay/client_linux.go":      "a part of address_linux.go and call_linux.go; Windows opens no connection with an address that is not its own",
 	"pkg/proxy/relay/guard_linux.go":       "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
+	"pkg/proxy/relay/policy_linux.go":      "a part of address_linux.go; Windows has no rules of routing by port, and holds whole addresses",
 	"pkg/proxy/relay/range_linux.go":       "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -265,7 +266,7 @@ func (r policyRule) request(operation int) *nl.NetlinkRequest {
 	}
 	request := nl.NewNetlinkRequest(operation, flags)
 	message := nl.NewRtMsg()
-	message.Family, message.Protocol, message.Scope, message.Type = uint8(r.family), 0, 0, nl.FR_ACT_NOP
+	message.Family, message.Table, message.Protocol, message.Scope, message.Type = uint8(r.family), 0, 0, 0, nl.FR_ACT_NOP
 	number := func(attribute, value int) *nl.RtAttr {
 		return nl.NewRtAttr(attribute, binary.NativeEndian.AppendUint32(nil, uint32(value)))
 	}
@@ -403,7 +404,7 @@ func heldOf(r *netlink.Route) (heldPort, bool) {
 // addHeld adds the routes that are missing, and mends those with a source that this host has no more.
 func addHeld(handle *netlink.Handle, want map[heldPort]bool, have map[heldPort]netlink.Route, host []netip.Addr) error {
 	var errs []error
-	loopback := 0
+	loopback, from := 0, sources{handle, host, map[bool]net.IP{}}
 	for h := range want {
 		if r, ok := have[h]; ok {
 			if src, given := netip.AddrFromSlice(r.Src); !given || slices.Contains(host, src.Unmap()) {
@@ -419,7 +420,7 @@ func addHeld(handle *netlink.Handle, want map[heldPort]bool, have map[heldPort]n
 		}
 		whole := netip.PrefixFrom(h.addr, h.addr.BitLen())
 		err := handle.RouteReplace(&netlink.Route{LinkIndex: loopback, Table: h.table, Type: unix.RTN_LOCAL, Protocol: ownProtocol, Scope: scopeOf(whole),
-			Dst: ipNet(whole), Src: sourceTowards(h.addr, host)})
+			Dst: ipNet(whole), Src: from.towards(h.addr)})
 		if err != nil {
 			errs = append(errs, &AddressError{h.addr, fmt.Errorf("cannot hold port %d: %w", h.table%100_000, err)})
 		}
@@ -440,14 +441,24 @@ func removeHeld(handle *netlink.Handle, want map[heldPort]bool, have map[heldPor
 	return errors.Join(errs...)
 }
 
-// sourceTowards is the address with which this host would connect to addr if no port of it were held; nil: there is none.
-func sourceTowards(addr netip.Addr, host []netip.Addr) []byte {
-	if list, err := netlink.RouteGet(addr.AsSlice()); err == nil && len(list) == 1 {
-		if src, ok := netip.AddrFromSlice(list[0].Src); ok && slices.Contains(host, src.Unmap()) && !src.IsLoopback() {
+// sources finds the address with which this host would connect to another one if no port of that were held.
+type sources struct {
+	handle *netlink.Handle
+	host   []netip.Addr
+	node   map[bool]net.IP // where no route leads there, by whether it is IPv4: looked up once
+}
+
+// towards returns nil where there is none.
+func (s *sources) towards(addr netip.Addr) net.IP {
+	if list, err := s.handle.RouteGet(addr.AsSlice()); err == nil && len(list) == 1 {
+		if src, ok := netip.AddrFromSlice(list[0].Src); ok && slices.Contains(s.host, src.Unmap()) && !src.IsLoopback() {
 			return src.Unmap().AsSlice()
 		}
 	}
-	return nodeSource(netip.PrefixFrom(addr, addr.BitLen()))
+	if _, ok := s.node[addr.Is4()]; !ok {
+		s.node[addr.Is4()] = nodeSource(netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	return s.node[addr.Is4()]
 }
 
 // takenRule says whether the end of a rule, of which a message of the kernel tells, may take a wanted one away.
