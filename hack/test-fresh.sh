@@ -83,12 +83,15 @@ debian() {
 	chroot "$root" update-ca-certificates
 }
 
-# tracked is a clone, with what is tracked here and not committed yet.
+# tracked copies what git tracks here, committed or not, and makes a repository of it. The checkout may be another user's.
 tracked() {
-	git clone -q --depth 1 "file://$PWD" "$root$checkout"
-	git -C "$root$checkout" remote remove origin
-	git -C "$root$checkout" ls-files -z | (cd "$root$checkout" && xargs -0 rm -f)
-	git ls-files -z | while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done | tar -c --null -T - | tar -x -C "$root$checkout"
+	local to=$root$checkout file
+	mkdir -p "$to"
+	GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=$PWD git ls-files -z |
+		while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done | tar -c --null -T - | tar -x --no-same-owner -C "$to"
+	git -C "$to" init -q
+	git -C "$to" add -A -f
+	git -C "$to" -c user.name=fresh -c user.email=fresh@localhost commit -q -m "the checkout"
 }
 
 # mounts gives the root what a machine has beside its disk.
@@ -168,12 +171,14 @@ fi
 [ "$(id -u)" = 0 ] || { echo "test-fresh: a root file system of its own wants root: run as root" >&2; exit 1; }
 root=$work/root.$$
 
-# cgroup prints where the present cgroups are, a line for each hierarchy of version 1; of version 2 the machine's is used.
+# cgroup prints where the present cgroups are, a line for each hierarchy. Where version 2 has all controllers the machine's cgroups are used: below
+# one that holds processes no other may have controllers.
 cgroup() {
 	local names path point
+	[ ! -e /sys/fs/cgroup/cgroup.controllers ] || return 0
 	while IFS=: read -r _ names path; do
-		[ -n "$names" ] || continue
-		point=$(awk -v names="$names" '/ - cgroup / {n = split($NF, o, ","); for (i = 1; i <= n; i++) if (index("," names ",", "," o[i] ",")) {print $5; exit}}' /proc/self/mountinfo)
+		point=$(awk -v names="$names" 'names == "" && / - cgroup2 / {print $5; exit}
+			names != "" && / - cgroup / {n = split($NF, o, ","); for (i = 1; i <= n; i++) if (index("," names ",", "," o[i] ",")) {print $5; exit}}' /proc/self/mountinfo)
 		[ -n "$point" ] || continue
 		[ -d "$point$path" ] || path=
 		echo "${point}${path%/}"
