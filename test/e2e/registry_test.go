@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -119,10 +120,15 @@ const (
 )
 
 // add makes an image known and returns its name for pods and the manifest's digest.
-func (r *registry) add(name string) (image, digest string) {
+func (r *registry) add(name string) (image, digest string) { return r.addWith(name, nil) }
+
+// addWith is add of an image whose configuration says more.
+func (r *registry) addWith(name string, more map[string]any) (image, digest string) {
+	says := map[string]any{"Entrypoint": []string{"/sample"}, "Labels": map[string]string{"name": name}}
+	maps.Copy(says, more)
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": []string{"/sample"}, "Labels": map[string]string{"name": name}},
+		"config": says,
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digestOf(r.program)}},
 	})
 	if err != nil {

@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// spoof sends n UDP packets to an address of this machine's test hosts from a host, each as if from another client.
+func spoof(from *lab.Host, to netip.AddrPort, n int) error {
+	return within(from, func() error {
+		socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW) // the header is ours
+		if err != nil {
+			return err
+		}
+		defer syscall.Close(socket)
+		payload := []byte("spoofed\n")
+		packet := make([]byte, 28+len(payload))
+		packet[0], packet[8], packet[9] = 0x45, 64, syscall.IPPROTO_UDP
+		binary.BigEndian.PutUint16(packet[2:], uint16(len(packet)))
+		copy(packet[16:], to.Addr().AsSlice())
+		binary.BigEndian.PutUint16(packet[22:], to.Port())
+		binary.BigEndian.PutUint16(packet[24:], uint16(8+len(payload)))
+		copy(packet[28:], payload)
+		target := &syscall.SockaddrInet4{Addr: to.Addr().As4()}
+		for i := range n {
+			// Sources of a range for benchmarks (RFC 2544), which exists nowhere here: answers are dropped.
+			binary.BigEndian.PutUint32(packet[12:], 198<<24|18<<16|uint32(i&0x1ffff))
+			binary.BigEndian.PutUint16(packet[20:], uint16(1024+i>>17))
+			if err := syscall.Sendto(socket, packet, 0, target); err != nil && err != syscall.ENOBUFS {
+				return fmt.Errorf("packet %d: %w", i, err)
+			}
+		}
+		return nil
+	})
+}
+
+// TestHostileAffinity: a hundred thousand spoofed clients ask a Service with session affinity. The proxy's memory stays bounded, and a client who
+// was there before stays with its endpoint.
+func TestHostileAffinity(t *testing.T) {
+	s := newSpace(t)
+	near := cluster.Nodes[0]
+	for _, name := range []string{"web-a", "web-b"} {
+		pod := s.pod(name, cluster.Nodes[1], "serve", "8080")
+		pod.Labels["app"] = "web"
+		s.create(pod)
+	}
+	s.ready("web-a")
+	s.ready("web-b")
+	service := s.claim("web", "web", []v1.ServicePort{tcp(80, 8080), udp(81, 8080)}, func(spec *v1.ServiceSpec) {
+		spec.Type, spec.SessionAffinity = v1.ServiceTypeNodePort, v1.ServiceAffinityClientIP
+	})
+	front := func(port int) netip.AddrPort {
+		return netip.AddrPortFrom(near.Addr, uint16(service.Spec.Ports[port].NodePort))
+	}
+	var first string
+	s.eventually(20*time.Second, "served", func(context.Context) error {
+		return within(cluster.Control, func() (err error) {
+			first, err = page(front(0).String())
+			return err
+		})
+	})
+	v := s.victims()
+	v.ask("a client of old", cluster.Control, func() error { return says(front(0).String(), first) })
+	v.rounds(10)
+	proxy := near.Process("proxy")
+	before := s.memory(proxy)
+	const packets = 400_000
+	s.must(spoof(cluster.Control, front(1), packets))
+	v.rounds(20)
+	after := s.memory(proxy)
+	v.unharmed()
+	t.Logf("%d packets of spoofed clients: the proxy has %.1f MiB in memory, %.1f before", packets, float64(after)/(1<<20), float64(before)/(1<<20))
+	if more := after - before; more > 40<<20 {
+		t.Errorf("it took %d MiB more, want 40 at most", more>>20)
+	}
+}
+
+// fewPorts lets a node's programs have so many ports for connections of their own, so that a test need not open as many, until the test ends.
+func (s *space) fewPorts(node *lab.Host, n int) {
+	s.Helper()
+	const path = "/proc/sys/net/ipv4/ip_local_port_range"
+	before, err := node.Exec(s.Context(), "cat", path)
+	s.must(err)
+	set := func(value string) {
+		_, err := node.Exec(context.Background(), "sh", "-c", "echo "+value+" > "+path)
+		s.must(err)
+		s.must(node.Process("proxy").Restart(context.Background()))
+	}
+	set(fmt.Sprintf("32768 %d", 32767+n))
+	s.Cleanup(func() { set(strings.Join(strings.Fields(before), " ")) })
+}
+
+// TestHostileUDPPorts: four UDP Services are flooded by spoofed clients. The host's own programs still get ports, and other clients are answered.
+func TestHostileUDPPorts(t *testing.T) {
+	s := newSpace(t)
+	near := cluster.Nodes[0]
+	s.fewPorts(near, 2000)
+	s.create(s.pod("echo", cluster.Nodes[1], "echo", "7777"))
+	s.ready("echo")
+	var fronts []netip.AddrPort
+	for i := range 4 {
+		service := s.claim(fmt.Sprint("echo-", i), "echo", []v1.ServicePort{udp(7777, 7777)}, func(spec *v1.ServiceSpec) { spec.Type = v1.ServiceTypeNodePort })
+		fronts = append(fronts, netip.AddrPortFrom(near.Addr, uint16(service.Spec.Ports[0].NodePort)))
+	}
+	echoes := func(addr string) error {
+		conn, err := net.DialTimeout("udp", addr, 5*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		answer := make([]byte, 16)
+		for range 3 { // a packet may be lost in a flood
+			_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+			if _, err = conn.Write([]byte("hello")); err == nil {
+				var n int
+				if n, err = conn.Read(answer); err == nil && string(answer[:n]) == "hello" {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("no answer: %w", err)
+	}
+	for _, front := range fronts {
+		s.eventually(20*time.Second, front.String()+" served", func(context.Context) error {
+			return within(cluster.Control, func() error { return echoes(front.String()) })
+		})
+	}
+	dns, err := client.CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
+	if err != nil || len(dns.Items) == 0 {
+		t.Fatal("no DNS server", err)
+	}
+	v := s.victims()
+	v.resolves("the host's own DNS", near, dns.Items[0].Status.PodIP, "udp")
+	v.resolves("DNS by its Service", near, lab.DNSAddress, "udp")
+	v.ask("another client", cluster.Control, func() error { return echoes(fronts[0].String()) })
+	v.rounds(3)
+	for range 3 {
+		for _, front := range fronts {
+			s.must(spoof(cluster.Control, front, 12_000))
+		}
+		v.rounds(3)
+	}
+	v.unharmed()
+}
+
+// TestHostileConnections: one pod holds as many idle connections to a Service as it gets. The Service stays reachable for others.
+func TestHostileConnections(t *testing.T) {
+	s := newSpace(t)
+	near := cluster.Nodes[0]
+	s.fewPorts(near, 2000)
+	s.create(s.pod("web", cluster.Nodes[1], "serve", "8080"))
+	s.ready("web")
+	address := s.service("web", 8080)
+	s.create(s.pod("other", near, "sleep"))
+	s.ready("other")
+	s.eventually(20*time.Second, "served", func(context.Context) error {
+		return within(near, func() error { return says(address+":80", hello("web")) })
+	})
+	s.create(s.pod("greedy", near, "hoard", address+":80", "2500"))
+	v := s.victims()
+	v.ask("a client on the host", near, func() error { return says(address+":80", hello("web")) })
+	v.ask("a client in a pod", near, func() error {
+		out, err := cluster.Kubectl(v.ctx, "exec", "-n", s.name, "other", "--", "/sample", "get", "http://"+address+"/")
+		if err == nil && strings.TrimSpace(out) != hello("web") {
+			err = fmt.Errorf("it is told %q", out)
+		}
+		return err
+	})
+	s.eventually(3*time.Minute, "all connections held", func(context.Context) error {
+		if log := s.logs("greedy"); !strings.Contains(log, "hoarded") {
+			return fmt.Errorf("%s", log)
+		}
+		return nil
+	})
+	v.rounds(10)
+	v.unharmed()
+	lines := strings.Split(strings.TrimSpace(s.logs("greedy")), "\n")
+	t.Log("the greedy pod: ", lines[len(lines)-1])
+}
+
+// TestHostileImage: an image's labels say that its containers are a victim's, and its other fields ask for what only the kubelet may do.
+func TestHostileImage(t *testing.T) {
+	s := newSpace(t)
+	node := cluster.Nodes[1]
+	images := newRegistry(t, node, 5996, false)
+	s.create(s.pod("web", node, "serve", "8080"))
+	victim := s.ready("web")
+	address := s.service("web", 8080)
+	s.eventually(20*time.Second, "served", func(context.Context) error {
+		return within(node, func() error { return says(address+":80", hello("web")) })
+	})
+	labels := func(uid string) map[string]string {
+		return map[string]string{"io.kubernetes.pod.uid": uid, "io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": s.name, "io.kubernetes.container.name": "main",
+			"annotation.io.kubernetes.container.restartCount": "999", "io.kubernetes.container.restartCount": "999", "io.kubernetes.docker.type": "container",
+			"io.winkube.kind": "app", "io.winkube.host-ports": "80/tcp", "annotation.io.kubernetes.container.hash": "0"}
+	}
+	v := s.victims()
+	v.ask("the victim", node, func() error { return says(address+":80", hello("web")) })
+	v.rounds(5)
+	for name, uid := range map[string]string{"victim": string(victim.UID), "odd": "../../" + s.name, "unknown": "11111111-2222-3333-4444-555555555555"} {
+		image, _ := images.addWith("public/"+name+":1", map[string]any{"Labels": labels(uid),
+			"Healthcheck": map[string]any{"Test": []string{"CMD", "/sample", "write", "/checked", "yes"}, "Interval": int64(time.Second)}})
+		holds := s.pod("holds-"+name, node, "sleep")
+		holds.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: image}}}}
+		holds.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		s.create(holds)
+		runs := s.pod("runs-"+name, node, "sleep")
+		runs.Spec.Containers[0].Image = image
+		s.create(runs)
+	}
+	for _, name := range []string{"victim", "odd", "unknown"} {
+		s.ready("holds-" + name)
+		s.ready("runs-" + name)
+	}
+	v.rounds(20)
+	s.must(node.Process("kubelet").Kill9(t.Context()))
+	s.must(node.Process("kubelet").Start(t.Context()))
+	s.nodeReady(node.Name, true, 60*time.Second)
+	v.rounds(50)
+	pods, err := cluster.Kubectl(t.Context(), "get", "--raw", "/api/v1/nodes/"+node.Name+"/proxy/debug/pods")
+	s.must(err)
+	for _, odd := range []string{"../../" + s.name, "11111111-2222-3333-4444-555555555555"} {
+		if strings.Contains(pods, odd) {
+			t.Errorf("the kubelet has a worker for pod %q, which an image's label names", odd)
+		}
+	}
+	now := s.get("web").Status.ContainerStatuses[0]
+	if before := victim.Status.ContainerStatuses[0]; now.RestartCount != 0 || now.ContainerID != before.ContainerID {
+		t.Errorf("the victim's container was %s, is %s after %d restarts", before.ContainerID, now.ContainerID, now.RestartCount)
+	}
+	if out, err := cluster.Kubectl(t.Context(), "exec", "-n", s.name, "runs-victim", "--", "/sample", "cat", "/checked"); err == nil {
+		t.Errorf("the image's health check ran: %s", out)
+	}
+	v.unharmed()
+}
+
+// frozenVolume mounts a file system over a directory that answers nothing, as that of a server which is gone, until the test ends.
+func (s *space) frozenVolume(node *lab.Host, dir string) {
+	s.Helper()
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0) // whoever opens it is the file system; this one never reads what it is asked
+	s.must(err)
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fuse.Fd())
+	s.must(syscall.Mount("frozen", dir, "fuse", 0, options))
+	s.Cleanup(func() {
+		fuse.Close() // ends every call that waits
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			s.Error(err)
+		}
+	})
+}
