@@ -200,7 +200,7 @@ func TestHostileNode(t *testing.T) {
 		_, err = api.CoreV1().Nodes().Patch(context.Background(), liar.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 		s.must(err)
 	}
-	t.Cleanup(func() { say() })
+	t.Cleanup(func() { say() }) // its kubelet would, when it writes its status the next time
 	before, err := warnings(t.Context(), "", "Node", liar.Name)
 	s.must(err)
 	tick := time.NewTicker(500 * time.Millisecond)
@@ -238,7 +238,8 @@ func TestHostilePodRange(t *testing.T) {
 	v.ask("a Service", near, func() error { return says(address+":80", hello("web")) })
 	v.rounds(5)
 	config := s.kubeconfig(cluster.Kubeconfig())
-	for name, ranges := range map[string][]string{"liar-host": {o.Addr.String() + "/32"}, "liar-services": {"10.96.0.0/24"}, "liar-pods": {s.node(far.Name).Spec.PodCIDR}} {
+	taken := s.node(far.Name).Spec.PodCIDR
+	for name, ranges := range map[string][]string{"liar-host": {o.Addr.String() + "/32"}, "liar-services": {"10.96.0.0/24"}, "liar-pods": {taken}} {
 		config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + name, Groups: []string{"system:nodes", "system:authenticated"}}
 		api, err := kubernetes.NewForConfig(config)
 		s.must(err)
@@ -247,22 +248,24 @@ func TestHostilePodRange(t *testing.T) {
 				t.Error(err)
 			}
 			for _, r := range ranges { // the lab's own routes of the control plane's host
-				if r != s.node(far.Name).Spec.PodCIDR {
+				if r != taken {
 					_, _ = cluster.Control.Exec(context.Background(), "ip", "route", "del", r)
 				}
 			}
 		})
 		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges, Unschedulable: true}}
-		node, err = api.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+		_, err = api.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
 		s.must(err)
-		node.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "172.30.0.66"}, {Type: v1.NodeHostName, Address: name}}
-		_, err = api.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{"addresses": []v1.NodeAddress{
+			{Type: v1.NodeInternalIP, Address: "172.30.0.66"}, {Type: v1.NodeHostName, Address: name}}}})
+		s.must(err)
+		_, err = api.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 		s.must(err)
 	}
 	v.rounds(20)
 	s.warned("", "Node", "liar-host", o.Addr.String())
 	s.warned("", "Node", "liar-services", "10.96.0.0/24")
-	s.warned("", "Node", "liar-pods", s.node(far.Name).Spec.PodCIDR)
+	s.warned("", "Node", "liar-pods", taken)
 	v.rounds(20)
 	v.unharmed()
 	for _, to := range []string{o.Addr.String(), "10.96.0.200"} {

@@ -170,6 +170,7 @@ func TestHostileConnections(t *testing.T) {
 		return within(near, func() error { return says(address+":80", hello("web")) })
 	})
 	s.create(s.pod("greedy", near, "hoard", address+":80", "2500"))
+	s.ready("greedy")
 	v := s.victims()
 	v.ask("a client on the host", near, func() error { return says(address+":80", hello("web")) })
 	v.ask("a client in a pod", near, func() error {

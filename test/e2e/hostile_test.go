@@ -210,8 +210,8 @@ func udp(port, target int) v1.ServicePort {
 func (s *space) warned(namespace, kind, name string, says ...string) {
 	s.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(s.Context(), 100*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
-		texts, err := warnings(ctx, namespace, kind, name)
+	err := wait.PollUntilContextTimeout(s.Context(), 500*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		texts, err := warnings(s.Context(), namespace, kind, name)
 		for _, text := range texts {
 			if !slices.ContainsFunc(says, func(part string) bool { return !strings.Contains(text, part) }) {
 				return true, nil
