@@ -253,9 +253,14 @@ func (s *space) outsider(addr netip.Addr, ports ...int) *outsider {
 			s.Fatal(err, out)
 		}
 	}
-	_, _ = cluster.Control.Exec(s.Context(), "ip", "netns", "del", name) // of a run that was killed
+	for _, left := range [][]string{{"-n", bridge, "link", "del", "outsider"}, {"netns", "del", name}} { // of a run that was killed
+		_, _ = cluster.Control.Exec(s.Context(), append([]string{"ip"}, left...)...)
+	}
 	sh("netns add " + name)
-	s.Cleanup(func() { sh("netns del " + name) })
+	s.Cleanup(func() {
+		sh("-n " + bridge + " link del outsider") // a namespace lets go of its links later than it goes itself
+		sh("netns del " + name)
+	})
 	sh("-n " + bridge + " link add outsider type veth peer name eth0 netns " + name)
 	sh("-n " + bridge + " link set outsider master br0 up")
 	sh("-n " + name + " addr add " + addr.String() + "/24 dev eth0")
