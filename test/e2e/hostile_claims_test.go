@@ -307,7 +307,7 @@ func TestHostileKubeletPort(t *testing.T) {
 	// A kubelet that was killed does not listen, which is no harm here; another in its place is.
 	for _, host := range []*lab.Host{cluster.Control, near} {
 		v.ask("kubelet's port from "+host.Name, host, func() error {
-			got, err := page(addr)
+			got, err := visit(addr)
 			if err == nil && !strings.Contains(got, "HTTPS server") {
 				return fmt.Errorf("it says %q", got)
 			}

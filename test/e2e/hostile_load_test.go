@@ -68,7 +68,7 @@ func TestHostileAffinity(t *testing.T) {
 	var first string
 	s.eventually(20*time.Second, "served", func(context.Context) error {
 		return within(cluster.Control, func() (err error) {
-			first, err = page(front(0).String())
+			first, err = visit(front(0).String())
 			return err
 		})
 	})

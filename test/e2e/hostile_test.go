@@ -139,15 +139,15 @@ func (v *victims) unharmed() {
 
 // says asks a web server once over a new connection and compares what it says.
 func says(addr, want string) error {
-	got, err := page(addr)
+	got, err := visit(addr)
 	if err == nil && got != want {
 		err = fmt.Errorf("it says %q, want %q", got, want)
 	}
 	return err
 }
 
-// page is what a web server says at /, asked for on the caller's own thread.
-func page(addr string) (string, error) {
+// visit is what a web server says at /, asked for on the caller's own thread.
+func visit(addr string) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
 	if err != nil {
 		return "", err

@@ -32,7 +32,9 @@ func TestHungNFT(t *testing.T) {
 		nft := &hungNFT{}
 		g := newGuard(command.Patient(nft, nftPatience, nftPause))
 		g.generation = func() (uint32, error) { return 7, nil }
-		set := func() error { return g.set(t.Context(), guarded{single: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}) }
+		set := func() error {
+			return g.set(t.Context(), guarded{single: []netip.Addr{netip.MustParseAddr("10.96.0.1")}})
+		}
 		begin := time.Now()
 		for range 100 {
 			if err := set(); !errors.Is(err, command.ErrHung) || errors.Is(err, errNoGuard) {
