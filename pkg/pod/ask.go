@@ -6,6 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// Question finds out what an Admitter has to know. It may block, and is called by another goroutine than the Admitter's.
+type Question func(ctx context.Context)
+
 // admit asks whether a pod may start. wait: it is held until others have ended, or until the Admitter knows what it has to find out first; the other
 // pods do not wait for that.
 func (m *Manager) admit(d Desired) (no *Rejection, wait bool) {

@@ -433,9 +433,6 @@ type Rejection struct {
 	Ask *Question
 }
 
-// Question finds out what an Admitter has to know. It may block, and is called by another goroutine than the Admitter's.
-type Question func(ctx context.Context)
-
 // Preemption is who has to end from now on. Nobody: others are ending already.
 type Preemption struct{ Victims []types.UID }
 
