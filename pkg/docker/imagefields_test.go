@@ -22,7 +22,8 @@ func everyField(r *rig, victim *v1.Pod) *container.Config {
 		Hostname: "image", Domainname: "image", User: "77", AttachStdin: true, AttachStdout: true, AttachStderr: true, ExposedPorts: nat.PortSet{"22/tcp": {}},
 		Tty: true, OpenStdin: true, StdinOnce: true, Env: []string{"A=image", "B=image"}, Cmd: []string{"pause", "image"}, ArgsEscaped: true, Image: "image",
 		Healthcheck: &container.HealthConfig{Test: []string{"CMD-SHELL", "image"}, Interval: time.Second, Timeout: time.Second, StartPeriod: time.Second, StartInterval: time.Second, Retries: 9},
-		Volumes:     map[string]struct{}{"/image": {}}, WorkingDir: "/image", Entrypoint: []string{programPath}, NetworkDisabled: true, MacAddress: "02:42:00:00:00:01", //nolint:staticcheck // all of them
+		//lint:ignore SA1019 images may still have what is deprecated
+		Volumes: map[string]struct{}{"/image": {}}, WorkingDir: "/image", Entrypoint: []string{programPath}, NetworkDisabled: true, MacAddress: "02:42:00:00:00:01",
 		OnBuild: []string{"RUN image"}, Labels: claims(r, victim), StopSignal: "SIGINT", StopTimeout: &timeout, Shell: []string{"image"},
 	}
 }

@@ -193,11 +193,6 @@ func (s *space) claim(name, app string, ports []v1.ServicePort, more func(*v1.Se
 	return made
 }
 
-func (s *space) unclaim(name string) {
-	s.Helper()
-	s.must(client.CoreV1().Services(s.name).Delete(s.Context(), name, metav1.DeleteOptions{}))
-}
-
 func tcp(port, target int) v1.ServicePort {
 	return v1.ServicePort{Name: fmt.Sprintf("tcp-%d", port), Protocol: v1.ProtocolTCP, Port: int32(port), TargetPort: intstr.FromInt(target)}
 }

@@ -78,7 +78,7 @@ func deafEndpoint(t *testing.T) netip.AddrPort {
 		}
 		t.Cleanup(func() { _ = c.Close() })
 	}
-	t.Skip(fmt.Sprintf("%s answers although nobody accepts", addr))
+	t.Skipf("%s answers although nothing accepts", addr)
 	return addr
 }
 
