@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bytes"
 	"strings"
 )
 
@@ -68,60 +67,4 @@ func below(root, dir string, elements int) bool {
 	all := strings.Split(strings.Trim(dir, "/"), "/")
 	tail := "/" + strings.Join(all[max(0, len(all)-elements):], "/") + "/"
 	return strings.Contains(root+"/", tail)
-}
-
-// mountOf finds the line of a /proc/PID/mountinfo with that number (proc_pid_mountinfo(5)).
-func mountOf(mountinfo []byte, id string) (m mountPoint, ok bool) {
-	for line := range bytes.Lines(mountinfo) {
-		fields := strings.Fields(string(line))
-		if len(fields) < 10 || fields[0] != id {
-			continue
-		}
-		for i := 6; i+1 < len(fields); i++ {
-			if fields[i] == "-" {
-				return mountPoint{fields[i+1], unescape(fields[3]), unescape(fields[4])}, true
-			}
-		}
-	}
-	return m, false
-}
-
-// unescape undoes the \ooo that the kernel writes for space, tab, newline and backslash.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
-}
-
-// mountID reads the number of the mount from a /proc/PID/fdinfo/FD.
-func mountID(fdinfo []byte) string {
-	for line := range bytes.Lines(fdinfo) {
-		if value, ok := bytes.CutPrefix(line, []byte("mnt_id:")); ok {
-			return string(bytes.TrimSpace(value))
-		}
-	}
-	return ""
-}
-
-// mappedRemoved gives the ranges of addresses, as /proc/PID/map_files names them, at which a /proc/PID/maps has files without a name.
-func mappedRemoved(maps []byte) (ranges []string) {
-	for line := range bytes.Lines(maps) {
-		if !bytes.HasSuffix(line, []byte(" (deleted)\n")) {
-			continue
-		}
-		if fields := bytes.Fields(line); len(fields) > 5 && string(fields[4]) != "0" {
-			ranges = append(ranges, mapName(string(fields[0])))
-		}
-	}
-	return ranges
-}
-
-// mapName is a range without the zeros in front of its addresses.
-func mapName(addresses string) string {
-	from, to, _ := strings.Cut(addresses, "-")
-	zeros := func(s string) string {
-		if t := strings.TrimLeft(s, "0"); t != "" {
-			return t
-		}
-		return "0"
-	}
-	return zeros(from) + "-" + zeros(to)
 }

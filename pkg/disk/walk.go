@@ -74,12 +74,6 @@ type folder interface {
 	close()
 }
 
-// mark is a place in a directory that is not open.
-type mark struct {
-	inode  uint64
-	offset int64
-}
-
 // NewWalk makes a walk of the directory at path, without what has one of the names skip in it.
 func NewWalk(path string, skip ...string) *Walk {
 	w := &Walk{path: path, limit: maxOpen, seen: map[identity]struct{}{}, skip: map[string]bool{}}

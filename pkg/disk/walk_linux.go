@@ -13,6 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// mark is a place in a directory that is not open.
+type mark struct {
+	inode  uint64
+	offset int64
+}
+
 // maxOpen is how many directories a walk holds open.
 const maxOpen = 32
 

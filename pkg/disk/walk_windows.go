@@ -6,6 +6,9 @@ import (
 	"os"
 )
 
+// mark is no place: directories stay open here.
+type mark struct{}
+
 // maxOpen is how many directories a walk holds open: all of them, since a path has at most 32,767 characters.
 const maxOpen = 1 << 15
 

@@ -261,18 +261,3 @@ func describe(c cause, protocol v1.Protocol, t tier) string {
 	}
 	return fmt.Sprintf("%d %s are open on this node, as many as may be (its limit of open files, and for UDP of source ports)", t.all, what)
 }
-
-// takePipe counts a pipe; false: there are enough.
-func (l *ledger) takePipe() bool {
-	if int(l.pipes.Add(1)) > l.maxPipes() {
-		l.pipes.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (l *ledger) maxPipes() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.limits.pipes
-}

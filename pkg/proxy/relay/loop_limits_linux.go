@@ -91,3 +91,18 @@ func (l *loop) dropPipe(p pipe) {
 	p.close()
 	l.ledger.pipes.Add(-1)
 }
+
+// takePipe counts a pipe; false: there are enough.
+func (l *ledger) takePipe() bool {
+	if int(l.pipes.Add(1)) > l.maxPipes() {
+		l.pipes.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (l *ledger) maxPipes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.limits.pipes
+}
