@@ -107,10 +107,7 @@ func TestNetlinkAddresses(t *testing.T) {
 	for _, c := range []struct{ name, at, base string }{{"", OwnInterface, ""}, {"eth9", "eth9", "192.0.2.1 fd01::1"}} {
 		t.Run("on "+c.at, func(t *testing.T) {
 			inNamespace(t)
-			a, err := NewAddresses(c.name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := addressesHere(t, c.name)
 			for _, want := range [][]netip.Addr{addrs("10.96.0.1"), addrs("10.96.0.1", "10.96.0.10", "fd00:96::1"), addrs("fd00:96::1"), addrs("10.96.0.2")} {
 				for range 2 {
 					if err := a.Set(t.Context(), want); err != nil {
@@ -132,10 +129,7 @@ func TestNetlinkAddresses(t *testing.T) {
 				}
 			}
 			// The next proxy, after this one was killed, knows what is ours.
-			next, err := NewAddresses(c.name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := addressesHere(t, c.name)
 			if err := next.Set(t.Context(), addrs("10.96.0.3")); err != nil {
 				t.Fatal(err)
 			}
@@ -156,10 +150,7 @@ func TestNetlinkAddresses(t *testing.T) {
 func TestForeignAddressesStay(t *testing.T) {
 	inNamespace(t)
 	addForeign(t, "eth9", "10.96.0.7/32")
-	a, err := NewAddresses("eth9")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := addressesHere(t, "eth9")
 	for _, want := range [][]netip.Addr{addrs("10.96.0.7", "10.96.0.8"), nil} {
 		if err := a.Set(t.Context(), want); err != nil {
 			t.Fatal(err)
@@ -176,10 +167,7 @@ func TestForeignAddressesStay(t *testing.T) {
 // TestNeverASource: the host does not begin to use service addresses as its own.
 func TestNeverASource(t *testing.T) {
 	inNamespace(t)
-	a, err := NewAddresses("eth9")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := addressesHere(t, "eth9")
 	if err := a.Set(t.Context(), addrs("192.0.2.200", "fd01::200")); err != nil {
 		t.Fatal(err)
 	}
@@ -196,10 +184,7 @@ func TestNeverASource(t *testing.T) {
 
 func TestChangesHint(t *testing.T) {
 	inNamespace(t)
-	a, err := NewAddresses("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := addressesHere(t, "")
 	hints, err := a.Changes(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -235,10 +220,7 @@ func TestChangesHint(t *testing.T) {
 func TestServesServiceAddress(t *testing.T) {
 	endpoint := tcpServer(t, whoAndEcho)
 	inNamespace(t)
-	a, err := NewAddresses("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := addressesHere(t, "")
 	routes := []proxy.Route{
 		route("x", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.1:80"), endpoint),
 		route("y", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("[fd00:96::1]:80"), endpoint)} // the relay does not mind the family

@@ -252,6 +252,7 @@ func (n *neighbours) balanced(t *testing.T) {
 func (n *neighbours) here(t *testing.T, p *loops, a *netlinkAddresses) *Relay {
 	t.Helper()
 	r := newRelay(Config{Addresses: a, UDPIdle: 5 * time.Second, Clock: clock.RealClock{}}, p)
+	p.ledger = r.counts.ledger // which the first front would bring
 	if err := p.start(); err != nil {
 		t.Fatal(err)
 	}

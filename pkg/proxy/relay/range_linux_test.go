@@ -30,12 +30,20 @@ func ranged(t *testing.T, ranges ...string) *netlinkAddresses {
 	return withRanges(t, ranges...)
 }
 
-func withRanges(t *testing.T, ranges ...string) *netlinkAddresses {
+// addressesHere is NewAddresses for a test whose thread is in a namespace of its own: a Patient runner starts programs from threads that are not.
+func addressesHere(t *testing.T, name string) Addresses {
 	t.Helper()
-	a, err := NewAddresses("")
+	a, err := NewAddresses(name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.(*netlinkAddresses).guard.run = command.New()
+	return a
+}
+
+func withRanges(t *testing.T, ranges ...string) *netlinkAddresses {
+	t.Helper()
+	a := addressesHere(t, "")
 	var prefixes []netip.Prefix
 	for _, text := range ranges {
 		prefixes = append(prefixes, netip.MustParsePrefix(text))
