@@ -138,9 +138,7 @@ func TestHostileAddress(t *testing.T) {
 	v.rounds(20)
 	v.unharmed()
 	// A load balancer that announces the address by ARP leads it to a node: here somebody's neighbour table says so.
-	link, err := near.Exec(t.Context(), "cat", "/sys/class/net/eth0/address")
-	s.must(err)
-	_, err = cluster.Control.Exec(t.Context(), "ip", "neigh", "replace", o.Addr.String(), "lladdr", strings.TrimSpace(link), "dev", "eth0", "nud", "permanent")
+	_, err := cluster.Control.Exec(t.Context(), "ip", "neigh", "replace", o.Addr.String(), "lladdr", s.hardware(near), "dev", "eth0", "nud", "permanent")
 	s.must(err)
 	defer func() {
 		_, _ = cluster.Control.Exec(context.Background(), "ip", "neigh", "del", o.Addr.String(), "dev", "eth0")
@@ -232,6 +230,9 @@ func TestHostilePodRange(t *testing.T) {
 	s.create(s.pod("web", far, "serve", "8080"))
 	pod := s.ready("web")
 	address := s.service("web", 8080)
+	s.eventually(20*time.Second, "served", func(context.Context) error {
+		return within(near, func() error { return says(address+":80", hello("web")) })
+	})
 	v := s.victims()
 	v.ask("a host", near, func() error { return says(o.Addr.String()+":80", hello("outsider")) })
 	v.ask("a pod", near, func() error { return says(pod.Status.PodIP+":8080", hello("web")) })

@@ -51,21 +51,23 @@ func (s *space) victims() *victims {
 	return v
 }
 
-// ask does the same again and again in a host's network, on a thread that never leaves it.
+// ask does the same again and again in a host's network, on a thread that never leaves it; without a host in the machine's own.
 func (v *victims) ask(name string, from *lab.Host, do func() error) {
 	v.mu.Lock()
 	v.asked[name] = 0
 	v.mu.Unlock()
 	v.group.Go(func() {
-		runtime.LockOSThread()
-		network, err := netns.GetFromName(from.Namespace())
-		if err == nil {
-			defer network.Close()
-			err = netns.Set(network)
-		}
-		if err != nil {
-			v.Error(err)
-			return
+		if from != nil {
+			runtime.LockOSThread()
+			network, err := netns.GetFromName(from.Namespace())
+			if err == nil {
+				defer network.Close()
+				err = netns.Set(network)
+			}
+			if err != nil {
+				v.Error(err)
+				return
+			}
 		}
 		for v.ctx.Err() == nil {
 			begin := time.Now()
@@ -268,14 +270,24 @@ func (s *space) outsider(addr netip.Addr, ports ...int) *outsider {
 		go func() { _ = server.Serve(listener) }()
 		s.Cleanup(func() { _ = server.Close() })
 	}
-	s.must(within(o.Host, func() error {
+	o.mac = s.hardware(o.Host)
+	for _, host := range cluster.Hosts() { // they may remember an outsider before this one
+		_, _ = host.Exec(s.Context(), "ip", "neigh", "flush", "to", addr.String(), "dev", "eth0")
+	}
+	return o
+}
+
+// hardware is the hardware address of a host's eth0.
+func (s *space) hardware(host *lab.Host) (mac string) {
+	s.Helper()
+	s.must(within(host, func() error {
 		link, err := net.InterfaceByName("eth0")
 		if err == nil {
-			o.mac = link.HardwareAddr.String()
+			mac = link.HardwareAddr.String()
 		}
 		return err
 	}))
-	return o
+	return mac
 }
 
 // neighbour forgets what a host knows of an address, has it asked for, and returns the hardware address that answered.
