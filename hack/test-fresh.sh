@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The README's commands on a machine that nobody has touched, as far as a root directory can be one: a minimal Debian of this machine's release, with the
+# The README's commands on a fresh machine, as far as a root directory can be one: a minimal Debian of this machine's release, with the
 # files that git tracks, Go, make and git in it and nothing else. It has mounts, processes, cgroups and a host name of its own; network and kernel
 # are the machine's.
 #

@@ -148,7 +148,7 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 // ask finds out what our Node is now, for one pod.
 func (a *Admitter) ask(ctx context.Context, uid types.UID) {
 	var node *v1.Node
-	defer func() { // also where it panics: nobody knows then
+	defer func() { // also where it panics: the answer is unknown then
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.fresh[uid] = node
@@ -156,7 +156,7 @@ func (a *Admitter) ask(ctx context.Context, uid types.UID) {
 	node = a.cfg.FreshNode(ctx)
 }
 
-// answer takes what was found out for a pod; ok false: nobody asked.
+// answer takes what was found out for a pod; ok false: nothing was asked.
 func (a *Admitter) answer(uid types.UID) (node *v1.Node, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

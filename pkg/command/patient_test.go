@@ -58,7 +58,7 @@ func TestPatient(t *testing.T) {
 	})
 }
 
-// TestPatientWithTheUndead: a program that does not end when it is killed holds up nobody either, and has no second beside it.
+// TestPatientWithTheUndead: a program that does not end when it is killed holds no caller up either, and has no second beside it.
 func TestPatientWithTheUndead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{stays: make(chan struct{})}

@@ -10,7 +10,7 @@ import (
 )
 
 // readHead reads the start of a file; "" when there is none. With a root, in which others can write, path is below it. No link leads out of
-// the root, or of the file's directory, and what is no regular file is nothing and holds nobody up.
+// the root, or of the file's directory, and what is no regular file counts as absent and blocks no reader.
 func readHead(root, path string, limit int64) string {
 	if path == "" {
 		return ""

@@ -54,7 +54,7 @@ func TestOpenBelow(t *testing.T) {
 	}
 }
 
-// TestOpenBelowRace: a pipe that takes a file's place between look and opening holds nobody up either.
+// TestOpenBelowRace: a pipe that takes a file's place between look and opening blocks no reader either.
 func TestOpenBelowRace(t *testing.T) {
 	dir := t.TempDir()
 	name := func(n string) string { return filepath.Join(dir, n) }

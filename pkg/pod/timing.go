@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Timing takes in how long work on pods took and how their containers ended, under the names of upstream's metrics. Calls must not block.
+// Timing records how long work on pods took and how their containers ended, under the names of upstream's metrics. Calls must not block.
 type Timing interface {
 	// PodSynced tells of one piece of work: from its first step until no step was under way and none was to be begun. kind is CreateWork,
 	// SyncWork, KillWork or TerminatedWork.

@@ -128,7 +128,7 @@ func TestEndings(t *testing.T) {
 		steps("another agent", func() error { w.kill(); w.begin(); return nil }, "")
 		steps("a crash that it sees", exit("web.a.1", 2), "app 2 Error")
 		w.kill()
-		steps("an end that nobody sees", exit("web.a.2", 3), "")
+		steps("an end that is not seen", exit("web.a.2", 3), "")
 		steps("a third agent", func() error { w.begin(); return nil }, "")
 		steps("deleted", func() error { return w.api.Remove("web", 20) }, "app 0 Completed")
 		w.check(t)

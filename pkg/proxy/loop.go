@@ -48,7 +48,7 @@ type LoopConfig struct {
 	// Ranges is told from which ranges the cluster takes service addresses when they change, before the Sync that should know; none: unknown.
 	// May be nil.
 	Ranges func([]netip.Prefix)
-	// APIServers is told the addresses of the API server's Service and of its endpoints before a Sync that changes them; nil: nobody asks.
+	// APIServers is told the addresses of the API server's Service and of its endpoints before a Sync that changes them; may be nil.
 	APIServers func([]netip.Addr)
 	// HidesClients says that endpoints see this host's address instead of a client's. A Service that asks for the client's own
 	// (externalTrafficPolicy Local) gets one Event about it.

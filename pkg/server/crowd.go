@@ -34,7 +34,7 @@ func newCrowd(limit, perSource int) *crowd {
 	return &crowd{limit: limit, perSource: perSource, members: map[net.Conn]string{}, sources: map[string][]stranger{}}
 }
 
-// join takes in a new connection (http.Server.ConnContext).
+// join counts a new connection (http.Server.ConnContext).
 func (c *crowd) join(ctx context.Context, conn net.Conn) context.Context {
 	v := &visitor{leave: func() { c.leave(conn) }}
 	c.mu.Lock()
@@ -100,7 +100,7 @@ func visitorOf(ctx context.Context) *visitor {
 	return &visitor{}
 }
 
-// authenticated takes in who sent a request over the connection.
+// authenticated notes who sent a request over the connection.
 func (v *visitor) authenticated(who *identity) {
 	if who != nil && who.Name != anonymousUser && v.leave != nil && v.admitted.CompareAndSwap(false, true) {
 		v.leave()

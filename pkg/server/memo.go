@@ -80,7 +80,7 @@ func (m *memo[T]) get(ctx context.Context, key string, by asker, ask func(contex
 		if known, ok := m.remembered(key); ok {
 			return known, nil
 		}
-		// By source, so that nobody waits in another's line.
+		// By source, so that no source waits in another's line.
 		flight := m.flights.DoChan(by.source+"\x00"+key, func() (any, error) { return m.ask(ctx, key, by, ask) })
 		select {
 		case result := <-flight:

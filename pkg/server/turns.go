@@ -215,7 +215,7 @@ func (t *turns) release(source string) {
 	t.dispatch()
 }
 
-// tidy forgets a line in which there is nobody.
+// tidy forgets an empty line.
 func (t *turns) tidy(l *line) {
 	if len(l.waiting) > 0 {
 		return

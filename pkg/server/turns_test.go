@@ -178,7 +178,7 @@ func (t *turns) waits(from *standing) bool {
 	return false
 }
 
-// TestFlood: 10,000 bad tokens keep nobody out: who is known is answered from memory, or asked for beside them, and the turn of who is new
+// TestFlood: 10,000 bad tokens lock no client out: who is known is answered from memory, or asked for beside them, and the turn of who is new
 // comes after a bounded number of theirs, also behind the address of the flood.
 func TestFlood(t *testing.T) {
 	const requests, sources = 10000, 40

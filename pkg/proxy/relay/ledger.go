@@ -99,7 +99,7 @@ func (l *ledger) listens(by int) {
 	l.mu.Unlock()
 }
 
-// enter takes in a connection or session; false: it is refused. The caller lets go those that made room.
+// enter counts a new connection or session; false: it is refused. The caller ends those that made room.
 func (l *ledger) enter(f *front, client netip.Addr, m *member) (gone []*member, ok bool) {
 	l.mu.Lock()
 	tcp, udp := l.now()

@@ -3,7 +3,7 @@ package relay
 // Tenants share what this host and this process have: descriptors, source ports, memory. This file decides how much of it a front and a client get,
 // who is refused, and who gives something up. It does no I/O and keeps no state.
 //
-// TCP refuses a client that has its share, since its connections are established and worth more than the next one. UDP refuses nobody: the client's
+// TCP refuses a client that has its share, since its connections are established and worth more than the next one. UDP refuses no client: its
 // own longest silent session goes. Where a limit is reached that many share, whoever has the most gives up what has been silent for longest.
 
 const (
@@ -104,7 +104,7 @@ type verdict uint8
 const (
 	admitted  verdict = iota
 	overShare         // the client has its share
-	full              // the pool is full, and nobody has clearly more than the client
+	full              // the pool is full, and no other client has clearly more
 	takes             // the pool is full: who has the most gives one up
 )
 
@@ -136,7 +136,7 @@ type crowd struct {
 type giver uint8
 
 const (
-	nobody    giver = iota
+	noOne     giver = iota
 	byClient        // the client with the most
 	byFront         // the front with the most, there the client with the most
 	sameFront       // the client with the most at the same front
@@ -156,5 +156,5 @@ func whoGives(c crowd) giver {
 	case c.clients > 0 && c.client.own < c.all/c.clients && c.client.most > c.client.own:
 		return byClient
 	}
-	return nobody
+	return noOne
 }

@@ -44,13 +44,13 @@ func TestWhoGives(t *testing.T) {
 		{"single connections of many clients at one front", crowd{1600, 1500, usage{1600, 0, 3}, usage{1600, 2, 1500}, usage{2, 0, 1}}, byFront},
 		{"a client that has a few, beside them", crowd{1600, 1500, usage{1600, 3, 3}, usage{1600, 3, 1500}, usage{3, 3, 3}}, byFront},
 		{"a newcomer at the crowded front", crowd{1600, 1600, usage{1600, 0, 1}, usage{1600, 1500, 1500}, usage{1500, 0, 1}}, sameFront},
-		{"one of the crowd asks for a second", crowd{1600, 1600, usage{1600, 1, 1}, usage{1600, 1500, 1500}, usage{1500, 1, 1}}, nobody},
-		{"the greediest client asks, at the greediest front", crowd{1600, 20, usage{1600, 800, 800}, usage{1600, 900, 900}, usage{900, 800, 800}}, nobody},
+		{"one of the crowd asks for a second", crowd{1600, 1600, usage{1600, 1, 1}, usage{1600, 1500, 1500}, usage{1500, 1, 1}}, noOne},
+		{"the greediest client asks, at the greediest front", crowd{1600, 20, usage{1600, 800, 800}, usage{1600, 900, 900}, usage{900, 800, 800}}, noOne},
 		{"below its fair share, at the greediest front where it has the most", crowd{96, 24, usage{96, 2, 6}, usage{96, 4, 4}, usage{4, 2, 2}}, byClient},
 		{"packets: a front of few, beside a flooded one", crowd{1600, 0, usage{}, usage{1600, 10, 800}, usage{10, 9, 9}}, byFront},
 		{"packets: a client with many, at the flooded front", crowd{1600, 0, usage{}, usage{1600, 800, 800}, usage{800, 1, 400}}, sameFront},
-		{"packets: one of many made-up ones", crowd{1600, 0, usage{}, usage{1600, 800, 800}, usage{800, 1, 1}}, nobody}, // its own oldest goes
-		{"nothing is there to give", crowd{0, 1, usage{}, usage{}, usage{}}, nobody},
+		{"packets: one of many made-up ones", crowd{1600, 0, usage{}, usage{1600, 800, 800}, usage{800, 1, 1}}, noOne}, // its own oldest goes
+		{"nothing is there to give", crowd{0, 1, usage{}, usage{}, usage{}}, noOne},
 	} {
 		if got := whoGives(c.c); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)

@@ -88,7 +88,7 @@ func newLookup(p *loops) (l *lookup, err error) {
 	return l, l.attach()
 }
 
-// listen opens the sockets of a kind, unless they are open. At their own address nobody is served.
+// listen opens the sockets of a kind, unless they are open. At their own address nothing is served.
 func (l *lookup) listen(kind listenerKind) error {
 	addr, n := netip.IPv6Loopback(), lookupSockets
 	if kind.is4 {

@@ -24,7 +24,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Fronts whose address another host of the network has, and at .10 one that nobody has.
+// Fronts whose address another host of the network has, and at .10 one that no host has.
 const (
 	taken4, taken6 = "192.0.2.9", "fd01::9"
 	vacant4        = "192.0.2.10"
@@ -208,7 +208,7 @@ func (n *neighbours) meets(t *testing.T, who string, space netns.NsHandle, netwo
 	}
 }
 
-// hardware is what the client's neighbour table has for an address, "" after nobody answered.
+// hardware is what the client's neighbour table has for an address, "" when none answered.
 func (n *neighbours) hardware(t *testing.T, addr string) (mac string) {
 	t.Helper()
 	within(t, n.client, func() error {

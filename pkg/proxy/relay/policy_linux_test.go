@@ -20,7 +20,7 @@ import (
 )
 
 // TestOnlyThePort: an external address gives its front's port to the proxy, and everything else of it stays where it was: for this host, for pods that
-// it forwards for, for other hosts; nobody is told that it is here.
+// it forwards for, for other hosts; no host is told that it is here.
 func TestOnlyThePort(t *testing.T) {
 	testPlanes(t, func(t *testing.T, newPlane func() *loops) {
 		n := newNeighbours(t)
@@ -55,7 +55,7 @@ func TestOnlyThePort(t *testing.T) {
 				t.Errorf("the client has %s for %s, want the owner's %s", got, addr, theirs)
 			}
 		}
-		for _, addr := range []string{vacant4, "10.96.0.1"} { // nobody has it, so only this host could answer
+		for _, addr := range []string{vacant4, "10.96.0.1"} { // no host has it, so only this one could answer
 			n.meets(t, "the client", n.client, "tcp", addr+":80", "dial tcp "+addr+":80: connect: no route to host")
 			if got := n.hardware(t, addr); got != "" {
 				t.Errorf("%s answers ARP for %s (this host is %s)", got, addr, mine)

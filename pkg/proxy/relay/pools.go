@@ -75,7 +75,7 @@ func (r *ranking) add(h *holder, by int) {
 	}
 }
 
-// greediest is who has had the most for longest; nil: nobody has anything.
+// greediest is who has had the most for longest; nil: none has anything.
 func (r *ranking) greediest() *holder {
 	if r.top == 0 {
 		return nil

@@ -106,7 +106,7 @@ type outcome struct {
 // makeRoom is how many go at most for one who comes: one, and two after the limit has sunk, which is thus reached in small steps.
 const makeRoom = 2
 
-// enter takes in a member, unless it is refused.
+// enter counts a member, unless it is refused.
 func (b *book) enter(t *tab, client netip.Addr, m *member, limit tier) (o outcome) {
 	if !b.replaces {
 		if judge(b.clients.usage(client), quota{limit.all + 1, limit.client}) == overShare {
@@ -165,7 +165,7 @@ func (b *book) room(o *outcome, p *pool, client netip.Addr, limit quota, all, on
 	return true
 }
 
-// giver is who makes room when everything is full; nil: nobody.
+// giver is who makes room when everything is full; nil: no one.
 func (b *book) giver(t *tab, client netip.Addr, limit tier) *member {
 	view := crowd{all: b.count, client: b.clients.usage(client), fronts: usage{b.count, t.rank.count, b.fronts.top}, pair: t.pairs.usage(client)}
 	if !b.replaces {

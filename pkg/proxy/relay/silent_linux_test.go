@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// unanswered is a connection whose SYN nobody answers.
+// unanswered is a connection whose SYN gets no answer.
 type unanswered struct {
 	front netip.AddrPort
 	fd    int
