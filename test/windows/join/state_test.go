@@ -184,9 +184,11 @@ func (m *member) names() (map[string]string, error) {
 		p, err := netip.ParsePrefix(prefix)
 		if err == nil {
 			names[p.Addr().String()], names[p.Addr().Next().String()] = name, name+"+1"
-			names[p.Addr().Next().Next().String()] = name + "+2"
 		}
 		return err
+	}
+	if own, err := netip.ParsePrefix(m.podCIDR); err == nil { // of other nodes it is some pod's
+		names[own.Addr().Next().Next().String()] = "own-pods+2"
 	}
 	if err := errors.Join(named(m.podCIDR, "own-pods"), named(fmt.Sprintf("192.168.%d.0/24", 100+m.host.Number()), "nat")); err != nil {
 		return nil, err
