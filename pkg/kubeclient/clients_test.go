@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -188,7 +189,11 @@ func TestClientsRotate(t *testing.T) {
 	}
 	before := w.connections(t)
 	for generation := int64(3); generation < 6; generation++ {
-		if err := pair.Renew(t.Context()); err != nil {
+		err := pair.Renew(t.Context())
+		for tries := 0; err != nil && runtime.GOOS == "windows" && tries < 5; tries++ { // a file that is being read is not replaced there; Run tries again too
+			err = pair.Renew(t.Context())
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		if err := ask(t.Context(), clients, ""); err != nil {
@@ -197,7 +202,7 @@ func TestClientsRotate(t *testing.T) {
 		after := w.connections(t)
 		w.mu.Lock()
 		for path, serial := range w.serial {
-			if serial != generation {
+			if serial < generation || runtime.GOOS != "windows" && serial != generation {
 				t.Errorf("%s was asked with certificate %d, want %d", path, serial, generation)
 			}
 		}

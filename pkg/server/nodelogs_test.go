@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -150,7 +151,11 @@ func TestLogFiles(t *testing.T) {
 	}
 	write("page.html", "<script>alert(1)</script>")
 	write("old.gz", "packed")
-	write("a&b<c>", "odd")
+	odd, link := "a&b<c>", `<a href="a&amp;b%3Cc%3E">a&amp;b&lt;c&gt;</a>`
+	if runtime.GOOS == "windows" { // where names have no brackets
+		odd, link = "a&b", `<a href="a&amp;b">a&amp;b</a>`
+	}
+	write(odd, "odd")
 	if err := os.MkdirAll(filepath.Join(dir, "sub", "many"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +178,7 @@ func TestLogFiles(t *testing.T) {
 	if w := get(NodeLogs{}, "/logs/page.html", http.Header{"Range": {"bytes=1-6"}}); w.Code != http.StatusPartialContent || w.Body.String() != "script" {
 		t.Errorf("a part: %d %q", w.Code, w.Body)
 	}
-	if w := get(NodeLogs{}, "/logs/", nil); !strings.Contains(w.Body.String(), `<a href="a&amp;b%3Cc%3E">a&amp;b&lt;c&gt;</a>`) || strings.Contains(w.Body.String(), "and more") {
+	if w := get(NodeLogs{}, "/logs/", nil); !strings.Contains(w.Body.String(), link) || strings.Contains(w.Body.String(), "and more") {
 		t.Errorf("the directory: %s", w.Body)
 	}
 	for path, want := range map[string]string{"/logs/sub": "sub/", "/logs/sub/many": "many/", "/logs/old.gz/": "../old.gz"} {
