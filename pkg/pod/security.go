@@ -66,8 +66,8 @@ func restartable(container *v1.Container) bool {
 	return container.RestartPolicy != nil && *container.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
-// PortContainers are the containers whose ports are the pod's: those that run as long as it does. An init container that ends has none, and nobody
-// counts its hostPorts, neither the scheduler nor admission.
+// PortContainers are the containers whose ports are the pod's: those that run as long as it does. An init container that ends has none: neither
+// the scheduler nor admission counts its hostPorts.
 func PortContainers(p *v1.Pod) (out []*v1.Container) {
 	for i := range p.Spec.InitContainers {
 		if restartable(&p.Spec.InitContainers[i]) {
