@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Reasons of rejections, as upstream has them. Of resources it is OutOf and the resource's name.
@@ -348,7 +349,7 @@ func (a *Admitter) portConflict(uid types.UID, ports []hostPort) (port hostPort,
 }
 
 func holdingOf(p *v1.Pod) holding {
-	h := holding{name: p.Namespace + "/" + p.Name, requests: amounts{}, ports: hostPorts(p), qos: p.Status.QOSClass, priority: p.Spec.Priority, critical: pod.Critical(p)}
+	h := holding{name: p.Namespace + "/" + p.Name, requests: amounts{}, ports: hostPorts(p), qos: p.Status.QOSClass, priority: p.Spec.Priority, critical: podspec.Critical(p)}
 	for name, quantity := range helper.PodRequests(p, helper.PodResourcesOptions{}) {
 		h.requests[name] = amount(name, quantity)
 	}

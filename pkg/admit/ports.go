@@ -6,7 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // hostPort is a port of the host that a pod takes.
@@ -50,7 +50,7 @@ func hostPorts(p *v1.Pod) []hostPort {
 			out = append(out, hp)
 		}
 	}
-	for _, c := range pod.PortContainers(p) {
+	for _, c := range podspec.PortContainers(p) {
 		add(c)
 	}
 	return out

@@ -10,6 +10,7 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Reasons of rejections for what this host cannot confine, as upstream has them.
@@ -86,8 +87,8 @@ func (s Sysctls) refuse(p *v1.Pod) *pod.Rejection {
 
 // refuseAppArmor says why the profiles of p cannot be enforced. enabled says whether the host has AppArmor.
 func refuseAppArmor(p *v1.Pod, enabled bool) *pod.Rejection {
-	for _, c := range pod.Containers(p) {
-		profile := pod.AppArmorProfile(p, c)
+	for _, c := range podspec.Containers(p) {
+		profile := podspec.AppArmorProfile(p, c)
 		if profile == nil || profile.Type == v1.AppArmorProfileTypeUnconfined {
 			continue
 		}

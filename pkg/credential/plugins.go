@@ -34,6 +34,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // timeLimit is how long one run of a plugin may take, as upstream has it.
@@ -105,7 +106,7 @@ func New(configPath, binDir string, parts Parts) (*Plugins, error) {
 func (p *Plugins) Logins(ctx context.Context, of *v1.Pod, image string) []pod.Login {
 	var all []pod.Login
 	for _, one := range p.list {
-		if !slices.ContainsFunc(one.MatchImages, func(pattern string) bool { return pod.ImageMatches(pattern, image) }) {
+		if !slices.ContainsFunc(one.MatchImages, func(pattern string) bool { return podspec.ImageMatches(pattern, image) }) {
 			continue
 		}
 		logins, err := one.logins(ctx, of, image)

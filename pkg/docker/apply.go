@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Apply does one step. Errors of the engine are of type *ApplyError.
@@ -244,7 +245,7 @@ func (e *Engine) stop(ctx context.Context, id string, grace time.Duration) error
 	defer e.cache.drop(id)
 	seconds := wholeSeconds(grace)
 	what := "stop container " + short(id)
-	err := e.call(ctx, pod.Seconds(int64(seconds))+e.cfg.StopSlack, what, func(ctx context.Context, c *client.Client) error {
+	err := e.call(ctx, podspec.Seconds(int64(seconds))+e.cfg.StopSlack, what, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds})
 	})
 	if err == nil || gone(err) {

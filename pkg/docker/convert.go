@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Target is what Convert must know of the engine and its host.
@@ -76,7 +77,7 @@ func ConvertSandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation,
 	h.CgroupParent = cmp.Or(step.Sandbox.CgroupParent, t.CgroupParent)
 	h.Runtime = step.Sandbox.Runtime
 	h.OomScoreAdj = max(sandboxOOMScoreAdj, t.MinOOMScoreAdj)
-	h.CPUShares = pod.SharesOf(0)
+	h.CPUShares = podspec.SharesOf(0)
 	if !versions.LessThan(t.api(), "1.32") {
 		h.IpcMode = container.IPCModeShareable // older engines know no other
 	}
@@ -176,9 +177,9 @@ func (t Target) api() string {
 // find returns the container of the spec that step names; nil if there is none.
 func find(p *v1.Pod, step pod.Step) *v1.Container {
 	switch step.Kind {
-	case pod.Init:
+	case podspec.Init:
 		return named(p.Spec.InitContainers, step.Container)
-	case pod.Ephemeral:
+	case podspec.Ephemeral:
 		for i := range p.Spec.EphemeralContainers {
 			if c := &p.Spec.EphemeralContainers[i]; c.Name == step.Container {
 				return (*v1.Container)(&c.EphemeralContainerCommon)
@@ -230,6 +231,6 @@ func joinNetwork(out *Creation, p *v1.Pod, in *pod.SandboxInputs, t Target) erro
 
 // isolation is what the pod asks for; "" leaves it to the engine.
 func isolation(p *v1.Pod, handler string) container.Isolation {
-	isolation, _ := pod.Isolation(p, handler)
+	isolation, _ := podspec.Isolation(p, handler)
 	return container.Isolation(isolation)
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -161,11 +162,11 @@ func TestConvertGolden(t *testing.T) {
 }
 
 // kindOfFirst is the kind of the pod's only container.
-func kindOfFirst(p *v1.Pod) pod.Kind {
-	for kind := range pod.Containers(p) {
+func kindOfFirst(p *v1.Pod) podspec.Kind {
+	for kind := range podspec.Containers(p) {
 		return kind
 	}
-	return pod.App
+	return podspec.App
 }
 
 func sandboxOf(t *testing.T, p *v1.Pod, in *pod.SandboxInputs, target Target) Creation {
@@ -249,7 +250,7 @@ func TestConvertDetails(t *testing.T) {
 	convert := func(t *testing.T, target Target, edit func(*v1.Pod, *pod.Inputs)) (*container.Config, *container.HostConfig, error) {
 		p, in := basePod(), &pod.Inputs{SandboxID: "5a5a", Image: pod.Image{User: "www:www"}}
 		edit(p, in)
-		c, err := Convert(p, pod.Step{Container: "app", Kind: pod.App, Inputs: in}, target)
+		c, err := Convert(p, pod.Step{Container: "app", Kind: podspec.App, Inputs: in}, target)
 		return c.Config, c.HostConfig, err
 	}
 	users := []struct {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // systemDrive is the only drive of a container that the engine copies to and from (moby CheckSystemDriveAndRemoveDriveLetter).
@@ -38,11 +39,11 @@ func archiveOf(files []pod.File) ([]byte, error) {
 	var out bytes.Buffer
 	archive := tar.NewWriter(&out)
 	for _, f := range files {
-		target, err := pod.WindowsPath(f.ContainerPath)
+		target, err := podspec.WindowsPath(f.ContainerPath)
 		if err != nil {
 			return nil, err
 		}
-		name, ok := pod.WindowsWithin(target, systemDrive)
+		name, ok := podspec.WindowsWithin(target, systemDrive)
 		if !ok {
 			return nil, fmt.Errorf("%s is not on drive C, the only one that files are copied to", target)
 		}
@@ -66,7 +67,7 @@ func archiveOf(files []pod.File) ([]byte, error) {
 
 // copyOut reads the start of a file of a container of Windows that has ended; "" when there is none, or nothing is to be had.
 func (e *Engine) copyOut(ctx context.Context, id, name string) (text string) {
-	name, err := pod.WindowsPath(name)
+	name, err := podspec.WindowsPath(name)
 	if err != nil || !strings.EqualFold(name[:min(len(name), len(systemDrive))], systemDrive) {
 		return ""
 	}

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Labels of every container and sandbox. The io.kubernetes ones are those that upstream's dockershim used, so that tools which know
@@ -118,10 +118,10 @@ func number(labels map[string]string, label string) int {
 }
 
 // kindOf reads LabelKind; a container without one is taken for an app.
-func kindOf(labels map[string]string) pod.Kind {
-	switch kind := pod.Kind(strings.ToLower(labels[LabelKind])); kind {
-	case pod.Init, pod.Ephemeral:
+func kindOf(labels map[string]string) podspec.Kind {
+	switch kind := podspec.Kind(strings.ToLower(labels[LabelKind])); kind {
+	case podspec.Init, podspec.Ephemeral:
 		return kind
 	}
-	return pod.App
+	return podspec.App
 }

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // convertLinux adds what only a Linux engine knows.
@@ -21,7 +22,7 @@ func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t T
 	h.CgroupParent = cmp.Or(in.CgroupParent, t.CgroupParent)
 	h.Runtime = in.Runtime
 	h.OomScoreAdj = max(in.OOMScoreAdj, t.MinOOMScoreAdj)
-	want := pod.ResourcesOf(p, c)
+	want := podspec.ResourcesOf(p, c)
 	linuxResources(&h.Resources, want)
 	out.Config.Labels[LabelResources] = want.String()
 	if h.NetworkMode.IsContainer() {
@@ -93,7 +94,7 @@ func hostNamespaces(h *container.HostConfig, p *v1.Pod) {
 
 // linuxResources sets quota and shares, not NanoCPUs, and the swap limit beside the memory limit: only so can the engine change them
 // while the container runs.
-func linuxResources(r *container.Resources, want pod.Resources) {
+func linuxResources(r *container.Resources, want podspec.Resources) {
 	r.CPUShares, r.CPUQuota, r.CPUPeriod = want.Shares, want.Quota, want.Period
 	r.Memory, r.MemorySwap = want.Memory, want.Memory // no swap
 }
@@ -234,7 +235,7 @@ func sandboxSeccomp(p *v1.Pod, t Target) []string {
 
 // apparmor leaves RuntimeDefault to the engine, which has a profile of its own only where the kernel has AppArmor.
 func apparmor(p *v1.Pod, c *v1.Container) ([]string, error) {
-	profile := pod.AppArmorProfile(p, c)
+	profile := podspec.AppArmorProfile(p, c)
 	switch {
 	case profile == nil, profile.Type == v1.AppArmorProfileTypeRuntimeDefault:
 		return nil, nil

@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // entry is one message of a container's log as the engine's json-file driver writes it: a line with its newline, or a piece of a line
@@ -89,7 +89,7 @@ func since(options *v1.PodLogOptions, now time.Time) time.Time {
 	case options.SinceTime != nil:
 		return options.SinceTime.Time
 	case options.SinceSeconds != nil:
-		return now.Add(-pod.Seconds(*options.SinceSeconds))
+		return now.Add(-podspec.Seconds(*options.SinceSeconds))
 	}
 	return time.Time{}
 }

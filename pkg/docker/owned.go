@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // owned says which sandbox or attempt of which pod's container a container is.
@@ -60,7 +60,7 @@ func parseOwned(labels map[string]string) (owned, error) {
 	switch {
 	case !sandbox && labels[LabelType] != typeContainer:
 		return wrong(LabelType, typeSandbox+" or "+typeContainer)
-	case !pod.ValidUID(o.uid):
+	case !podspec.ValidUID(o.uid):
 		return wrong(LabelPodUID, "a pod's UID")
 	case len(validation.IsDNS1123Subdomain(o.pod)) > 0:
 		return wrong(LabelPodName, "a pod's name")

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // publish makes the engine forward the pod's hostPorts, and notes on the container what they are: the engine says which of them it does
@@ -45,7 +46,7 @@ func publish(out *Creation, p *v1.Pod, t Target) error {
 // checkHostIPs refuses a hostIP that is not the host's own. The engine would take any, and its rules come before those who serve the address: with a
 // Service's, the pod would have what is meant for that. It is asked each time that the pod's network is made, since the host may get the address later.
 func checkHostIPs(p *v1.Pod, own []netip.Addr) error {
-	for _, c := range pod.PortContainers(p) {
+	for _, c := range podspec.PortContainers(p) {
 		for _, port := range c.Ports {
 			addr, err := netip.ParseAddr(port.HostIP)
 			if err != nil || port.HostPort == 0 || len(own) == 0 {
@@ -97,7 +98,7 @@ func natPort(p pod.HostPort) nat.Port {
 
 // hostPorts are the pod's, each once, in order.
 func hostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
-	for _, c := range pod.PortContainers(p) {
+	for _, c := range podspec.PortContainers(p) {
 		for _, port := range c.Ports {
 			if port.HostPort == 0 {
 				continue

@@ -31,6 +31,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // realHost is the engine for which the suite runs beside the fake.
@@ -202,7 +203,7 @@ func (r *rig) step(p *v1.Pod, i int, sandbox string) pod.Step {
 	if sandbox == "" {
 		in.Sandbox = &pod.SandboxInputs{Network: r.net, Hostname: p.Name}
 	}
-	return pod.Step{Action: pod.StartContainer, Container: c.Name, Kind: pod.App, Inputs: in}
+	return pod.Step{Action: pod.StartContainer, Container: c.Name, Kind: podspec.App, Inputs: in}
 }
 
 // run starts a pod with sandbox and containers and returns the containers' ids in their order.

@@ -11,13 +11,14 @@ import (
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // TestExtremeSeconds: no number of seconds overflows on its way to the engine or in what is asked of its logs.
 func TestExtremeSeconds(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for n, want := range map[int64]int{0: 0, -1: 0, 1: 1, 9223372037: math.MaxInt32, 1 << 62: math.MaxInt32, math.MaxInt64: math.MaxInt32, math.MinInt64: 0} {
-		if got := wholeSeconds(pod.Seconds(n)); got != want {
+		if got := wholeSeconds(podspec.Seconds(n)); got != want {
 			t.Errorf("%d s: %d, want %d", n, got, want)
 		}
 		if got := since(&v1.PodLogOptions{SinceSeconds: &n}, now); n > 0 && got.After(now) || n < 0 && got.Before(now) {
@@ -44,7 +45,7 @@ func TestLongGrace(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- r.Apply(context.WithoutCancel(t.Context()), p, pod.Step{Action: pod.StopContainer, ID: id, Grace: pod.Seconds(r.observed(p).Grace)})
+		done <- r.Apply(context.WithoutCancel(t.Context()), p, pod.Step{Action: pod.StopContainer, ID: id, Grace: podspec.Seconds(r.observed(p).Grace)})
 	}()
 	r.requested("POST /containers/*/stop")
 	if c := r.container(p, "c0"); c.State != pod.Running {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // claims are labels by which an image says that its containers are the newest attempt of the victim's container c0.
@@ -28,7 +29,7 @@ func claims(r *rig, victim *v1.Pod) map[string]string {
 	}
 	for label, value := range map[string]string{
 		LabelNode: r.cfg.Node, LabelPodUID: string(victim.UID), LabelPodName: victim.Name, LabelPodNamespace: victim.Namespace, LabelType: typeContainer,
-		LabelContainerName: "c0", LabelRestartCount: "999", LabelKind: string(pod.App), LabelHostPorts: "2222=22/TCP", LabelMessageRoot: "/",
+		LabelContainerName: "c0", LabelRestartCount: "999", LabelKind: string(podspec.App), LabelHostPorts: "2222=22/TCP", LabelMessageRoot: "/",
 		LabelMessage: "etc/passwd", LabelBoot: "another", LabelGrace: "1", LabelResources: "shares=2", LabelUser: "0:0:", LabelRecursive: "true",
 	} {
 		out[label] = value

@@ -16,6 +16,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // suite holds for every engine.
@@ -97,7 +98,7 @@ func testLife(t *testing.T, r *rig) {
 		t.Errorf("sandbox's addresses: %v", box.Addresses)
 	}
 	c := r.container(p, "c1")
-	if c.ID != ids[1] || c.State != pod.Running || c.Kind != pod.App || c.SandboxID != box.ID || c.Hash != "5eed" ||
+	if c.ID != ids[1] || c.State != pod.Running || c.Kind != podspec.App || c.SandboxID != box.ID || c.Hash != "5eed" ||
 		c.Image != testImage || c.ImageID != "docker://"+r.image.ID || c.StartedAt.IsZero() || c.HostPID == 0 || len(c.Addresses) != 0 {
 		t.Errorf("container: %+v", c)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // update holds a running container to other resources. Quota and period go together, and memory with memory and swap: an engine refuses
@@ -66,13 +67,13 @@ func (e *Engine) memoryInUse(ctx context.Context, id string) (used int64, err er
 
 // resourcesOf is what the engine holds a container to; nil where that is not ours to change. Of what a host cannot limit (a kernel
 // without memory cgroups) the engine keeps nothing, and what was asked for stands.
-func resourcesOf(in container.InspectResponse) *pod.Resources {
+func resourcesOf(in container.InspectResponse) *podspec.Resources {
 	text := in.Config.Labels[LabelResources]
 	if text == "" || in.HostConfig == nil {
 		return nil
 	}
-	asked, h := pod.ParseResources(text), in.HostConfig.Resources
-	out := pod.Resources{
+	asked, h := podspec.ParseResources(text), in.HostConfig.Resources
+	out := podspec.Resources{
 		Shares: cmp.Or(h.CPUShares, asked.Shares), Quota: max(h.CPUQuota, 0), Period: h.CPUPeriod, Memory: cmp.Or(max(h.Memory, 0), asked.Memory),
 	}
 	if h.CPUQuota == 0 {

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // convertWindows adds what only a Windows engine knows. Fields that mean nothing there are left out, as the API documents them:
@@ -17,7 +18,7 @@ func convertWindows(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t
 	h := out.HostConfig
 	h.Isolation = isolation(p, in.Runtime)
 	windowsResources(&h.Resources, c, t, h.Isolation.IsHyperV() || h.Isolation.IsDefault() && t.HyperV)
-	options := pod.WindowsOptions(p, c)
+	options := podspec.WindowsOptions(p, c)
 	if options.HostProcess != nil && *options.HostProcess {
 		return fmt.Errorf("container %s: windowsOptions.hostProcess true: Docker has no HostProcess containers; must be false", c.Name)
 	}
@@ -35,11 +36,11 @@ func convertWindows(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t
 			out.Files = append(slices.Clone(out.Files), pod.File{HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly})
 			continue
 		}
-		source, err := pod.WindowsPath(m.HostPath)
+		source, err := podspec.WindowsPath(m.HostPath)
 		if err != nil {
 			return fmt.Errorf("container %s: volume %s: %w", c.Name, m.Name, err)
 		}
-		target, err := pod.WindowsPath(m.ContainerPath)
+		target, err := podspec.WindowsPath(m.ContainerPath)
 		if err != nil {
 			return fmt.Errorf("container %s: volume %s: mountPath: %w", c.Name, m.Name, err)
 		}

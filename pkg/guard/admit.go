@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // messageCondition is what a pod is told that comes while the node is short of something, in upstream's words.
@@ -34,11 +35,11 @@ func (a *gate) Admit(p *v1.Pod) *pod.Rejection {
 // some, and others that tolerate it; else nobody. (upstream: eviction manager's Admit)
 func welcome(p *v1.Pod, conditions []v1.NodeConditionType) bool {
 	switch {
-	case len(conditions) == 0, pod.Critical(p):
+	case len(conditions) == 0, podspec.Critical(p):
 		return true
 	case !slices.Equal(conditions, []v1.NodeConditionType{v1.NodeMemoryPressure}):
 		return false
-	case pod.QOSOf(p) != v1.PodQOSBestEffort:
+	case podspec.QOSOf(p) != v1.PodQOSBestEffort:
 		return true
 	}
 	taint := v1.Taint{Key: v1.TaintNodeMemoryPressure, Effect: v1.TaintEffectNoSchedule}

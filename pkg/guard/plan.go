@@ -9,7 +9,7 @@ import (
 	helper "k8s.io/component-helpers/resource"
 
 	"github.com/winkube/winkube/pkg/disk"
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // grace is what the containers of an evicted pod get to stop, as upstream: what they write meanwhile makes it worse.
@@ -90,7 +90,7 @@ type Eviction struct {
 func Plan(usages []Usage) []Eviction {
 	var out []Eviction
 	for _, u := range usages {
-		if signal, message := u.excess(); message != "" && !pod.Critical(u.Pod) {
+		if signal, message := u.excess(); message != "" && !podspec.Critical(u.Pod) {
 			out = append(out, Eviction{u.Pod, message, signal})
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/winkube/winkube/pkg/disk"
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // candidate is a pod that could be evicted, and what it uses.
@@ -115,7 +115,7 @@ func (c candidate) on(signal Signal, dedicated bool) disk.Amount {
 // choose is who has to go for the sake of a threshold: the first who may. ok false: nobody.
 func choose(all []candidate, t Threshold, dedicated bool) (candidate, bool) {
 	for _, c := range rank(all, t.Signal, dedicated) {
-		if !pod.Critical(c.pod) {
+		if !podspec.Critical(c.pod) {
 			return c, true
 		}
 	}
@@ -129,7 +129,7 @@ func graceFor(p *v1.Pod, t Threshold, most time.Duration) time.Duration {
 		return grace
 	}
 	if own := p.Spec.TerminationGracePeriodSeconds; own != nil {
-		return min(most, pod.Seconds(*own))
+		return min(most, podspec.Seconds(*own))
 	}
 	return most
 }
@@ -169,7 +169,7 @@ func (c candidate) explain(t Threshold, o Observations) (message string, annotat
 		}
 	}
 	var names, usages []string
-	for _, spec := range pod.Containers(c.pod) {
+	for _, spec := range podspec.Containers(c.pod) {
 		usage, measured := c.containerUse(spec.Name, starved)
 		if !measured {
 			continue

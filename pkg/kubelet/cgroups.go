@@ -19,6 +19,7 @@ import (
 	"github.com/winkube/winkube/pkg/cgroup"
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // CgroupConfig says which cgroups pods get. The zero value is none.
@@ -63,11 +64,11 @@ func newCgroups(cfg CgroupConfig, event func(kind, reason, message string), done
 }
 
 func group(p *v1.Pod) cgroup.Group {
-	class := pod.QOSOf(p)
+	class := podspec.QOSOf(p)
 	return append(append(cgroup.Group{}, classGroups[class]...), podPrefix+string(p.UID))
 }
 
-func (c *cgroups) limits(p *v1.Pod, r pod.Resources) cgroup.Limits {
+func (c *cgroups) limits(p *v1.Pod, r podspec.Resources) cgroup.Limits {
 	out := cgroup.Limits{Shares: r.Shares, Quota: r.Quota, Period: r.Period, Memory: r.Memory, Pids: c.cfg.MaxPids, HugePages: map[uint64]int64{}}
 	requests := helper.PodRequests(p, helper.PodResourcesOptions{})
 	for size := range c.cfg.HugePages {
@@ -81,7 +82,7 @@ func (c *cgroups) limits(p *v1.Pod, r pod.Resources) cgroup.Limits {
 func (c *cgroups) Parent(p *v1.Pod) string { return c.tree.Parent(group(p)) }
 
 // Limit implements pod.Cgroups.
-func (c *cgroups) Limit(ctx context.Context, p *v1.Pod, r pod.Resources) error {
+func (c *cgroups) Limit(ctx context.Context, p *v1.Pod, r podspec.Resources) error {
 	begin, operation := c.clock.Now(), "create"
 	if c.tree.Has(group(p)) {
 		operation = "update"
@@ -92,12 +93,12 @@ func (c *cgroups) Limit(ctx context.Context, p *v1.Pod, r pod.Resources) error {
 }
 
 // Limits implements pod.Cgroups.
-func (c *cgroups) Limits(p *v1.Pod) (*pod.Resources, error) {
-	have, exists, err := c.tree.Get(group(p), c.limits(p, pod.PodResourcesOf(p)))
+func (c *cgroups) Limits(p *v1.Pod) (*podspec.Resources, error) {
+	have, exists, err := c.tree.Get(group(p), c.limits(p, podspec.PodResourcesOf(p)))
 	if err != nil || !exists {
 		return nil, err
 	}
-	return &pod.Resources{Shares: have.Shares, Quota: have.Quota, Period: have.Period, Memory: have.Memory}, nil
+	return &podspec.Resources{Shares: have.Shares, Quota: have.Quota, Period: have.Period, Memory: have.Memory}, nil
 }
 
 // Remove implements pod.Cgroups. The class of a pod that is known by its UID alone is found by looking.
@@ -144,7 +145,7 @@ func (c *cgroups) start(ctx context.Context, driver string) (err error) {
 		class  v1.PodQOSClass
 		limits cgroup.Limits
 	}{
-		{v1.PodQOSGuaranteed, c.cfg.nodeLimits()}, {v1.PodQOSBurstable, cgroup.Limits{Shares: pod.SharesOf(0)}}, {v1.PodQOSBestEffort, cgroup.Limits{Shares: pod.SharesOf(0)}},
+		{v1.PodQOSGuaranteed, c.cfg.nodeLimits()}, {v1.PodQOSBurstable, cgroup.Limits{Shares: podspec.SharesOf(0)}}, {v1.PodQOSBestEffort, cgroup.Limits{Shares: podspec.SharesOf(0)}},
 	} {
 		_, exists, err := c.tree.Get(classGroups[level.class], level.limits)
 		if err == nil && (!exists || level.class == v1.PodQOSBestEffort) {
@@ -176,7 +177,7 @@ func (c CgroupConfig) nodeLimits() cgroup.Limits {
 		return q
 	}
 	cpu, memory, pids := left(v1.ResourceCPU), left(v1.ResourceMemory), left("pid")
-	return cgroup.Limits{Shares: pod.SharesOf(cpu.MilliValue()), Memory: max(memory.Value(), 0), Pids: max(pids.Value(), 0)}
+	return cgroup.Limits{Shares: podspec.SharesOf(cpu.MilliValue()), Memory: max(memory.Value(), 0), Pids: max(pids.Value(), 0)}
 }
 
 // enforceRetry is how long pods get to come below a limit that was lowered.
@@ -199,7 +200,7 @@ func (c *cgroups) run(ctx context.Context) {
 			}
 			c.event(v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
 		case milli := <-c.weight:
-			if err := c.tree.Set(ctx, classGroups[v1.PodQOSBurstable], cgroup.Limits{Shares: pod.SharesOf(milli)}); err != nil {
+			if err := c.tree.Set(ctx, classGroups[v1.PodQOSBurstable], cgroup.Limits{Shares: podspec.SharesOf(milli)}); err != nil {
 				klog.ErrorS(err, "Cannot weigh the burstable pods") // the next change tries again
 			}
 		}
@@ -239,7 +240,7 @@ func (w *weighed) Release(uid types.UID) {
 }
 
 func (w *weighed) hold(p *v1.Pod, no *pod.Rejection) *pod.Rejection {
-	if no == nil && pod.QOSOf(p) == v1.PodQOSBurstable {
+	if no == nil && podspec.QOSOf(p) == v1.PodQOSBurstable {
 		requests := helper.PodRequests(p, helper.PodResourcesOptions{})
 		w.requests[p.UID] = requests.Cpu().MilliValue()
 		w.tell()

@@ -34,6 +34,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/server"
 	"github.com/winkube/winkube/pkg/stats"
@@ -300,7 +301,7 @@ func (k *Kubelet) runtime(ctx context.Context) (node.Runtime, error) {
 	info, err := k.engine.Info(ctx)
 	handlers := info.Runtimes
 	if k.cfg.Platform.OS == "windows" {
-		handlers = pod.IsolationHandlers()
+		handlers = podspec.IsolationHandlers()
 	}
 	return node.Runtime{Version: info.Version, Handlers: handlers, RecursiveReadOnly: k.engine.RecursiveReadOnly()}, err
 }

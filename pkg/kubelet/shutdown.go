@@ -16,6 +16,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Shutdown is how long pods may take to end when the host shuts down (KEP-2000, KubeletConfiguration's shutdownGracePeriod and
@@ -45,7 +46,7 @@ func (s Shutdown) Total() (total time.Duration) {
 // classes are those of a Shutdown, the lowest first.
 func (s Shutdown) classes() []ShutdownClass {
 	if len(s.ByPriority) == 0 {
-		return []ShutdownClass{{0, s.Grace - s.Critical}, {pod.SystemCriticalPriority, s.Critical}}
+		return []ShutdownClass{{0, s.Grace - s.Critical}, {podspec.SystemCriticalPriority, s.Critical}}
 	}
 	return slices.SortedStableFunc(slices.Values(s.ByPriority), func(a, b ShutdownClass) int { return cmp.Compare(a.Priority, b.Priority) })
 }
@@ -53,8 +54,8 @@ func (s Shutdown) classes() []ShutdownClass {
 // classOf is the index of a pod's class. A critical pod without a priority, as a static one may be, has the least of a critical one.
 func classOf(p *v1.Pod, classes []ShutdownClass) int {
 	priority := ptr.Deref(p.Spec.Priority, 0)
-	if pod.Critical(p) {
-		priority = max(priority, pod.SystemCriticalPriority)
+	if podspec.Critical(p) {
+		priority = max(priority, podspec.SystemCriticalPriority)
 	}
 	above := slices.IndexFunc(classes, func(c ShutdownClass) bool { return c.Priority > priority })
 	if above < 0 {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // house is a node with pods: one named slow never ends, others at the next look.
@@ -80,7 +81,7 @@ func TestShutdown(t *testing.T) {
 		"none":           {nil, Shutdown{Grace: time.Minute}, "node is shutting down"},
 		"critical last":  {[]string{"critical", "web", "db"}, Shutdown{Grace: 30 * time.Second, Critical: 10 * time.Second}, "node is shutting down|web Terminated 20s|db Terminated 20s|critical Terminated 10s"},
 		"one never ends": {[]string{"slow", "critical"}, Shutdown{Grace: 30 * time.Second, Critical: 10 * time.Second}, "node is shutting down|slow Terminated 20s|critical Terminated 10s"},
-		"by priority": {[]string{"9", "critical", "100", "5000", "web", "-7"}, Shutdown{ByPriority: []ShutdownClass{{100, 5 * time.Second}, {pod.SystemCriticalPriority, 0}, {9, time.Minute}}},
+		"by priority": {[]string{"9", "critical", "100", "5000", "web", "-7"}, Shutdown{ByPriority: []ShutdownClass{{100, 5 * time.Second}, {podspec.SystemCriticalPriority, 0}, {9, time.Minute}}},
 			"node is shutting down|9 Terminated 1m0s|web Terminated 1m0s|-7 Terminated 1m0s|100 Terminated 5s|5000 Terminated 5s|critical Terminated 0s"},
 		"not asked for": {[]string{"web"}, Shutdown{}, "node is shutting down"},
 	} {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/cni"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // noEngineNetwork is what the engine connects containers to whose network comes from plugins.
@@ -125,7 +126,7 @@ func (m *Manager) Detach(ctx context.Context, from pod.Member) error {
 
 // portMappings are the pod's hostPorts, for plugins that map them.
 func portMappings(p *v1.Pod) (out []cni.PortMapping) {
-	for _, c := range pod.PortContainers(p) {
+	for _, c := range podspec.PortContainers(p) {
 		for _, port := range c.Ports {
 			if port.HostPort != 0 {
 				out = append(out, cni.PortMapping{HostPort: port.HostPort, ContainerPort: port.ContainerPort, HostIP: port.HostIP,

@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // complete has the Attacher add what it knows, where there is one.
@@ -87,6 +89,6 @@ func (w *worker) attachSettled(step Step, err error) {
 		delete(w.know.Failures, step.ID)
 		return
 	}
-	w.parts.Events.Eventf(podRef(w.pod), v1.EventTypeWarning, reasonSandbox, "Failed to create pod sandbox: %v", err)
+	w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, reasonSandbox, "Failed to create pod sandbox: %v", err)
 	w.failed(step.ID, reasonSandbox, err.Error(), 0)
 }

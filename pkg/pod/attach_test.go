@@ -7,13 +7,15 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // A sandbox without a network holds no container, and gets its network rather than a successor.
 func TestPlanAttaches(t *testing.T) {
 	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}
 	box := Sandbox{ID: "box", Running: true, Unattached: true, CreatedAt: noon}
-	app := Container{ID: "app", Name: "main", Kind: App, State: Running, SandboxID: "box", Unattached: true, Hash: Hash(&pod.Spec.Containers[0]), StartedAt: noon}
+	app := Container{ID: "app", Name: "main", Kind: podspec.App, State: Running, SandboxID: "box", Unattached: true, Hash: podspec.Hash(&pod.Spec.Containers[0]), StartedAt: noon}
 	ended := app
 	ended.State, ended.FinishedAt = Exited, noon
 	attached := box

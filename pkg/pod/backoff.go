@@ -1,6 +1,8 @@
 package pod
 
-import "time"
+import (
+	"time"
+)
 
 // Back-off of containers that exit again and again: at once, then 10 s doubling to 300 s; a run of more than 10 min is a new start.
 const (

@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // chore is a slow thing beside the steps, at most one of a name at a time: writing the status, the mirror, volumes, the API object.
@@ -90,7 +92,7 @@ func (w *worker) reckon() {
 	}
 	w.know.Busy = w.busy()
 	// A pod that had ended before this agent began, and of which the engine has nothing, keeps the status that it has.
-	if !isTerminal(w.pod.Status.Phase) || fromFile(w.pod) || len(w.observed.Containers) > 0 {
+	if !podspec.IsTerminal(w.pod.Status.Phase) || podspec.IsStatic(w.pod) || len(w.observed.Containers) > 0 {
 		before := w.know.Last
 		now := w.parts.Clock.Now()
 		w.know.Last = Status(w.pod, w.observed, w.know, now)
@@ -112,7 +114,7 @@ func (w *worker) report() {
 		return
 	}
 	target := w.pod
-	if fromFile(w.pod) {
+	if podspec.IsStatic(w.pod) {
 		if target = w.mirror; !w.mirrored() {
 			return
 		}
@@ -160,7 +162,7 @@ func (w *worker) unfinished() bool {
 // mirrored says that a static pod's mirror is there and its own; else it is seen to.
 func (w *worker) mirrored() bool {
 	if m := w.mirror; m != nil {
-		if m.DeletionTimestamp == nil && m.Annotations[v1.MirrorPodAnnotationKey] == mirrorHash(w.pod) {
+		if m.DeletionTimestamp == nil && m.Annotations[v1.MirrorPodAnnotationKey] == podspec.MirrorHash(w.pod) {
 			return true
 		}
 		w.chore("mirror", func(ctx context.Context) error { return w.parts.Status.Delete(ctx, m) }, func(err error) {
@@ -201,7 +203,7 @@ func (w *worker) refreshVolumes() {
 		}
 		w.volumesDue = true
 		if w.isNews("volumes", err.Error()) {
-			w.parts.Events.Event(podRef(w.pod), v1.EventTypeWarning, reasonMount, err.Error())
+			w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, reasonMount, err.Error())
 		}
 	})
 }
@@ -221,7 +223,7 @@ func (w *worker) chase() {
 	}
 	w.vacate()
 	statusThere := w.parts.Status == nil || w.sent != nil && reflect.DeepEqual(*w.sent, w.know.Last)
-	if w.pod.DeletionTimestamp != nil && !w.gone && !w.deleted && statusThere && w.parts.Status != nil && !fromFile(w.pod) {
+	if w.pod.DeletionTimestamp != nil && !w.gone && !w.deleted && statusThere && w.parts.Status != nil && !podspec.IsStatic(w.pod) {
 		pod := w.pod
 		w.chore("delete", func(ctx context.Context) error { return w.parts.Status.Delete(ctx, pod) }, func(err error) { w.deleted = err == nil })
 	}

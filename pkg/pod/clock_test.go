@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // TestClockSetBack: a container that exited at a time that is yet to come is not held up until then, and one that exited just now is.
@@ -14,7 +16,7 @@ func TestClockSetBack(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{{Name: "c", Image: "i"}}}}
 	for ended, starts := range map[time.Duration]bool{-time.Minute: true, -time.Second: false, 10 * time.Second: false, time.Hour: true} {
 		exited := func(attempt int, at time.Time) Container {
-			return Container{ID: "c" + at.String(), Name: "c", Kind: App, Attempt: attempt, SandboxID: "box", Hash: Hash(&p.Spec.Containers[0]),
+			return Container{ID: "c" + at.String(), Name: "c", Kind: podspec.App, Attempt: attempt, SandboxID: "box", Hash: podspec.Hash(&p.Spec.Containers[0]),
 				State: Exited, ExitCode: 1, CreatedAt: at.Add(-time.Second), StartedAt: at.Add(-time.Second), FinishedAt: at}
 		}
 		at := now.Add(ended)

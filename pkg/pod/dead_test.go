@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // TestDeadLimits: a container with a running attempt and three dead ones, which ended 1, 2 and 3 minutes ago.
@@ -17,7 +19,7 @@ func TestDeadLimits(t *testing.T) {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
 	observed := Observed{Sandboxes: []Sandbox{{ID: "s", Running: true}}}
 	for i, state := range []State{Running, Exited, Exited, Exited} {
-		c := Container{ID: fmt.Sprintf("c%d", 3-i), Name: "c", Kind: App, Attempt: 3 - i, SandboxID: "s", Hash: Hash(&p.Spec.Containers[0]), State: state,
+		c := Container{ID: fmt.Sprintf("c%d", 3-i), Name: "c", Kind: podspec.App, Attempt: 3 - i, SandboxID: "s", Hash: podspec.Hash(&p.Spec.Containers[0]), State: state,
 			CreatedAt: noon.Add(-time.Hour), StartedAt: noon.Add(-time.Hour)}
 		if state == Exited {
 			c.FinishedAt = noon.Add(-time.Duration(i) * time.Minute)

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // envSources is all that an environment is made from beside the container's spec. Objects that are absent do not exist.
@@ -15,7 +17,7 @@ type envSources struct {
 	configMaps  map[string]*v1.ConfigMap
 	secrets     map[string]*v1.Secret
 	services    []Env
-	addresses   Addresses
+	addresses   podspec.Addresses
 	allocatable v1.ResourceList
 	// file reads a file of a volume, for fileKeyRef.
 	file func(volume, path string) (text string, found bool, err error)
@@ -63,7 +65,7 @@ func buildEnv(container *v1.Container, from envSources) (env []Env, skipped []st
 	}
 	for i := range container.Env {
 		v := &container.Env[i]
-		value, set := expandVars(v.Value, lookup), true
+		value, set := podspec.Expand(v.Value, lookup), true
 		if v.Value == "" && v.ValueFrom != nil {
 			if value, set, err = envValue(container, v.ValueFrom, from); err != nil {
 				return nil, nil, err
@@ -87,7 +89,7 @@ func addEnvFrom(vars *environment, list []v1.EnvFromSource, from envSources) (sk
 		switch {
 		case source.ConfigMapRef != nil:
 			object, found := from.configMaps[source.ConfigMapRef.Name]
-			if !found && !isTrue(source.ConfigMapRef.Optional) {
+			if !found && !podspec.IsTrue(source.ConfigMapRef.Optional) {
 				return nil, missing("configmap", source.ConfigMapRef.Name)
 			}
 			if found {
@@ -95,7 +97,7 @@ func addEnvFrom(vars *environment, list []v1.EnvFromSource, from envSources) (sk
 			}
 		case source.SecretRef != nil:
 			object, found := from.secrets[source.SecretRef.Name]
-			if !found && !isTrue(source.SecretRef.Optional) {
+			if !found && !podspec.IsTrue(source.SecretRef.Optional) {
 				return nil, missing("secret", source.SecretRef.Name)
 			}
 			if found {
@@ -120,10 +122,10 @@ func addEnvFrom(vars *environment, list []v1.EnvFromSource, from envSources) (sk
 func envValue(container *v1.Container, source *v1.EnvVarSource, from envSources) (value string, set bool, err error) {
 	switch {
 	case source.FieldRef != nil:
-		value, err = FieldValue(from.pod, source.FieldRef.FieldPath, from.addresses)
+		value, err = podspec.FieldValue(from.pod, source.FieldRef.FieldPath, from.addresses)
 		return value, err == nil, err
 	case source.ResourceFieldRef != nil:
-		value, err = ResourceValue(from.pod, container, source.ResourceFieldRef, from.allocatable)
+		value, err = podspec.ResourceValue(from.pod, container, source.ResourceFieldRef, from.allocatable)
 		return value, err == nil, err
 	case source.ConfigMapKeyRef != nil:
 		ref := source.ConfigMapKeyRef
@@ -131,7 +133,7 @@ func envValue(container *v1.Container, source *v1.EnvVarSource, from envSources)
 		if found {
 			value, set = object.Data[ref.Key]
 		}
-		if set || isTrue(ref.Optional) {
+		if set || podspec.IsTrue(ref.Optional) {
 			return value, set, nil
 		}
 		if !found {
@@ -146,7 +148,7 @@ func envValue(container *v1.Container, source *v1.EnvVarSource, from envSources)
 			data, set = object.Data[ref.Key]
 			value = string(data)
 		}
-		if set || isTrue(ref.Optional) {
+		if set || podspec.IsTrue(ref.Optional) {
 			return value, set, nil
 		}
 		if !found {
@@ -173,7 +175,7 @@ func envFileValue(ref *v1.FileKeySelector, from envSources) (value string, set b
 	if set && value != "" {
 		return value, true, nil
 	}
-	if isTrue(ref.Optional) {
+	if podspec.IsTrue(ref.Optional) {
 		return "", false, nil
 	}
 	return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
@@ -207,5 +209,3 @@ func envReferences(container *v1.Container) (configMaps, secrets []string) {
 
 // missing is worded as users know it from upstream; tools look for it.
 func missing(kind, name string) error { return fmt.Errorf("%s %q not found", kind, name) }
-
-func isTrue(b *bool) bool { return b != nil && *b }

@@ -1,47 +1,8 @@
 package pod
 
-import "strings"
+import "github.com/winkube/winkube/pkg/podspec"
 
-// expandVars replaces every $(NAME) in s by lookup's value. A name that lookup does not know stays as it is written, $$ is one
-// dollar sign, and any other dollar sign is itself. Values are not expanded again. (API field Container.env, .command, .args.)
-func expandVars(s string, lookup func(name string) (string, bool)) string {
-	if !strings.Contains(s, "$") {
-		return s
-	}
-	var out strings.Builder
-	for {
-		dollar := strings.IndexByte(s, '$')
-		if dollar < 0 || dollar == len(s)-1 {
-			out.WriteString(s)
-			return out.String()
-		}
-		out.WriteString(s[:dollar])
-		s = s[dollar:]
-		switch s[1] {
-		case '$':
-			out.WriteByte('$')
-			s = s[2:]
-		case '(':
-			end := strings.IndexByte(s, ')')
-			if end < 0 {
-				out.WriteString("$(")
-				s = s[2:]
-				continue
-			}
-			if value, known := lookup(s[2:end]); known {
-				out.WriteString(value)
-			} else {
-				out.WriteString(s[:end+1])
-			}
-			s = s[end+1:]
-		default:
-			out.WriteByte('$')
-			s = s[1:]
-		}
-	}
-}
-
-// expandAll is expandVars over a command line; nil stays nil, which means "the image's".
+// expandAll expands a command line; nil stays nil, which means "the image's".
 func expandAll(words []string, env []Env) []string {
 	if len(words) == 0 {
 		return nil
@@ -50,12 +11,5 @@ func expandAll(words []string, env []Env) []string {
 	for _, e := range env {
 		values[e.Name] = e.Value
 	}
-	out := make([]string, len(words))
-	for i, word := range words {
-		out[i] = expandVars(word, func(name string) (string, bool) {
-			value, known := values[name]
-			return value, known
-		})
-	}
-	return out
+	return podspec.ExpandAll(words, values)
 }

@@ -1,6 +1,8 @@
 package pod
 
-import "k8s.io/apimachinery/pkg/types"
+import (
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // Evict ends a pod. It may be called by any goroutine and does not wait; a pod that is not here, or ends already, is left as it is.
 func (m *Manager) Evict(uid types.UID, e Eviction) {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/podtest"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected parts of testdata")
@@ -208,7 +209,7 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 		})
 	case "resize":
 		return w.api.Update(arg(1), func(p *v1.Pod) {
-			_, c, _ := pod.FindContainer(p, arg(2))
+			_, c, _ := podspec.FindContainer(p, arg(2))
 			name, amount := v1.ResourceName(arg(3)), resource.MustParse(arg(4))
 			c.Resources.Requests[name], c.Resources.Limits[name] = amount, amount
 		})

@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 const (
@@ -48,7 +50,7 @@ func cutHostname(name string) string {
 
 // kernelHostname is what the pod's UTS namespace gets: the name, or with setHostnameAsFQDN name and domain.
 func kernelHostname(pod *v1.Pod, name, domain string) (string, error) {
-	if domain == "" || !isTrue(pod.Spec.SetHostnameAsFQDN) {
+	if domain == "" || !podspec.IsTrue(pod.Spec.SetHostnameAsFQDN) {
 		return name, nil
 	}
 	fqdn := name + "." + domain

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Knowledge is what a worker knows of its pod beside the spec and what the engine has. Plan and Status read it and change nothing. All
@@ -39,7 +41,7 @@ type Knowledge struct {
 	Resize *Rejection
 	// Granted is the generation of the spec whose resources were granted last; 0: none since this agent began.
 	Granted int64
-	Updates map[string]Resources // by container id: what the engine was last told to hold it to
+	Updates map[string]podspec.Resources // by container id: what the engine was last told to hold it to
 	// Dead says which containers that have ended are kept, and Surplus, by id, which of them are too many for the node.
 	Dead    *DeadLimits
 	Surplus map[string]bool
@@ -98,8 +100,8 @@ func (k *Knowledge) postStarted(container *v1.Container, id string) bool {
 // probes said until they speak again.
 func (k *Knowledge) recall(pod *v1.Pod) {
 	k.Probes, k.Hooks = map[string]Verdict{}, map[string]Hooks{}
-	for kind, c := range Containers(pod) {
-		old := findStatus(&k.Last, kind, c.Name)
+	for kind, c := range podspec.Containers(pod) {
+		old := podspec.FindStatus(&k.Last, kind, c.Name)
 		if old == nil || old.State.Running == nil || len(old.ContainerID) <= len(ContainerIDPrefix) {
 			continue
 		}

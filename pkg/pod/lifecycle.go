@@ -9,6 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // hookOutput is how many bytes of a hook's output its error repeats.
@@ -25,7 +27,7 @@ type hookRun struct {
 
 // run runs one hook to its end, or the end of ctx. The error is what users see of a failed postStart hook.
 func (h hookRun) run(ctx context.Context, handler *v1.LifecycleHandler) error {
-	name := fmt.Sprintf("for Container %q in Pod %q failed", h.container.Name, podLabel(h.pod))
+	name := fmt.Sprintf("for Container %q in Pod %q failed", h.container.Name, podspec.Label(h.pod))
 	switch {
 	case handler.Exec != nil:
 		code, output, err := h.parts.Executor.ExecSync(ctx, h.id, handler.Exec.Command, hookOutput)
@@ -40,7 +42,7 @@ func (h hookRun) run(ctx context.Context, handler *v1.LifecycleHandler) error {
 			return fmt.Errorf("HTTP lifecycle hook (%s) %s - error: %w", handler.HTTPGet.Path, name, err)
 		}
 	case handler.Sleep != nil:
-		timer := time.NewTimer(Seconds(handler.Sleep.Seconds))
+		timer := time.NewTimer(podspec.Seconds(handler.Sleep.Seconds))
 		defer timer.Stop()
 		select {
 		case <-timer.C:
@@ -62,7 +64,7 @@ func (h hookRun) get(ctx context.Context, action *v1.HTTPGetAction) error {
 	fellBack, err := h.parts.Prober.Hook(ctx, action, target)
 	if fellBack && err == nil {
 		klog.V(1).InfoS("HTTPS hook got an HTTP response, HTTP was tried and succeeded", "pod", klog.KObj(h.pod), "container", h.container.Name)
-		h.parts.Events.Eventf(podRef(h.pod), v1.EventTypeWarning, "LifecycleHTTPFallback",
+		h.parts.Events.Eventf(podspec.Reference(h.pod), v1.EventTypeWarning, "LifecycleHTTPFallback",
 			"request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", hookHost(action, target))
 	}
 	return err

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Config is what the node says about its pods.
@@ -293,7 +295,7 @@ func (m *Manager) preempt(critical *v1.Pod, victims []types.UID) {
 
 // predecessor says whether a static pod has to wait for another of its name to end. Names of other pods are the API server's business.
 func (m *Manager) predecessor(pod *v1.Pod) bool {
-	if !fromFile(pod) {
+	if !podspec.IsStatic(pod) {
 		return false
 	}
 	for uid, w := range m.workers {
@@ -353,7 +355,7 @@ func (m *Manager) dropStrays() {
 		busy := false
 		for _, w := range m.workers {
 			view := w.view.Load()
-			busy = busy || fromFile(view.Pod) && view.Pod.Name == mirror.Name && view.Pod.Namespace == mirror.Namespace && view.Phase != Terminated
+			busy = busy || podspec.IsStatic(view.Pod) && view.Pod.Name == mirror.Name && view.Pod.Namespace == mirror.Namespace && view.Phase != Terminated
 		}
 		if busy || m.parts.Status == nil {
 			continue
@@ -451,9 +453,9 @@ func orphanPod(uid types.UID, seen Observed) *v1.Pod {
 		known[c.Name] = true
 		spec := v1.Container{Name: c.Name, Image: c.Image}
 		switch c.Kind {
-		case Init:
+		case podspec.Init:
 			pod.Spec.InitContainers = append(pod.Spec.InitContainers, spec)
-		case Ephemeral:
+		case podspec.Ephemeral:
 			pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon(spec)})
 		default:
 			pod.Spec.Containers = append(pod.Spec.Containers, spec)

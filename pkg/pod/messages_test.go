@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // TestMessagesGo: containers write termination messages without a limit, so that only those of this attempt and the last one stay.
@@ -12,7 +14,7 @@ func TestMessagesGo(t *testing.T) {
 	p := stagePod()
 	for n := range 5 {
 		var in Inputs
-		if err := s.resolver().files(p, &p.Spec.Containers[0], Attempt{Kind: App, Number: n}, &in); err != nil {
+		if err := s.resolver().files(p, &p.Spec.Containers[0], Attempt{Kind: podspec.App, Number: n}, &in); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Back-off of steps that failed.
@@ -49,13 +51,13 @@ func (w *worker) announce(step Step, now time.Time) {
 	switch step.Action {
 	case CreateSandbox:
 		if step.Attempt > 0 && w.isNews("sandbox", fmt.Sprint(step.Attempt)) {
-			w.parts.Events.Event(podRef(w.pod), v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+			w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 		}
 	case StopContainer, PreStop:
 		deadline, begun := w.know.Stops[step.ID]
 		if !begun {
 			deadline = now.Add(step.Grace)
-			w.parts.Events.Event(containerRef(w.pod, step.Container, step.Kind), v1.EventTypeNormal, "Killing", step.Reason)
+			w.parts.Events.Event(podspec.ContainerReference(w.pod, step.Container, step.Kind), v1.EventTypeNormal, "Killing", step.Reason)
 		}
 		if w.know.Phase != Syncing && w.know.Deadline.Before(deadline) {
 			deadline = w.know.Deadline
@@ -68,7 +70,7 @@ func (w *worker) announce(step Step, now time.Time) {
 func (w *worker) doing(op *operation) func(context.Context) error {
 	step, pod, parts := op.step, w.pod, w.parts
 	ips := PodAddresses(pod, w.observed, w.know.HostIPs)
-	kind, spec, _ := FindContainer(pod, step.Container)
+	kind, spec, _ := podspec.FindContainer(pod, step.Container)
 	switch step.Action {
 	case CreateSandbox:
 		return func(ctx context.Context) (err error) {
@@ -85,7 +87,7 @@ func (w *worker) doing(op *operation) func(context.Context) error {
 		if box := newestSandbox(w.observed); box != nil && w.know.needsSandbox(pod) {
 			at.SandboxID, at.Addresses, at.Runtime = box.ID, box.Addresses, box.Runtime
 		}
-		at.TargetID = w.runningID(targetName(pod, kind, step.Container))
+		at.TargetID = w.runningID(podspec.TargetContainer(pod, kind, step.Container))
 		op.asIs = w.cgroupSuffices()
 		return func(ctx context.Context) (err error) {
 			if step.Inputs, err = parts.Resolver.Container(ctx, pod, spec, at); err != nil {
@@ -127,7 +129,7 @@ func (w *worker) doing(op *operation) func(context.Context) error {
 // cgroupSuffices says that the pod's cgroup is known to be there, for while the sandbox runs in it it does not go, and to be large enough.
 func (w *worker) cgroupSuffices() bool {
 	box := newestSandbox(w.observed)
-	return w.cgroup != nil && box != nil && box.Running && PodResourcesOf(w.pod).atLeast(*w.cgroup) == *w.cgroup
+	return w.cgroup != nil && box != nil && box.Running && podspec.PodResourcesOf(w.pod).AtLeast(*w.cgroup) == *w.cgroup
 }
 
 // cgroupTouched notes what is known of the pod's cgroup after a step. Others may have run beside it: only the first of all, which makes the
@@ -143,17 +145,17 @@ func (w *worker) cgroupTouched(op *operation) {
 
 // makeCgroup makes the pod's cgroup, or finds that it is there and large enough, names it for the engine and says what it is held to. It
 // never takes anything from it: what was granted before may still be in use.
-func makeCgroup(ctx context.Context, cgroups Cgroups, pod *v1.Pod) (parent string, held *Resources, err error) {
+func makeCgroup(ctx context.Context, cgroups Cgroups, pod *v1.Pod) (parent string, held *podspec.Resources, err error) {
 	if cgroups == nil {
 		return "", nil, nil
 	}
-	want := PodResourcesOf(pod)
+	want := podspec.PodResourcesOf(pod)
 	have, err := cgroups.Limits(pod)
 	if err != nil {
 		return "", nil, err
 	}
 	if have != nil {
-		want = want.atLeast(*have)
+		want = want.AtLeast(*have)
 	}
 	if have == nil || want != *have {
 		err = cgroups.Limit(ctx, pod, want)
@@ -207,7 +209,7 @@ func (w *worker) settled(op *operation, err error) {
 			return
 		}
 		if step.Action == StopContainer || step.Action == StopSandbox {
-			w.parts.Events.Eventf(podRef(w.pod), v1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
+			w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
 		}
 		w.failed(step.ID, "", err.Error(), 0)
 	}
@@ -223,7 +225,7 @@ func (w *worker) sandboxSettled(err error) {
 		w.failed("", start.Reason, start.Message, start.RetryAfter)
 		return
 	}
-	w.parts.Events.Eventf(podRef(w.pod), v1.EventTypeWarning, reasonSandbox, "Failed to create pod sandbox: %v", err)
+	w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, reasonSandbox, "Failed to create pod sandbox: %v", err)
 	w.failed("", reasonSandbox, err.Error(), 0)
 }
 
@@ -233,7 +235,7 @@ func (w *worker) startSettled(step Step, err error) {
 		w.event(step, v1.EventTypeNormal, "Created", "Container created")
 		w.event(step, v1.EventTypeNormal, "Started", "Container started")
 	}
-	if kind, spec, ok := FindContainer(w.pod, step.Container); ok {
+	if kind, spec, ok := podspec.FindContainer(w.pod, step.Container); ok {
 		// Attempt n was started after the back-off that the attempts before it called for.
 		list := attempts(w.observed, &w.know.Last, kind, spec)
 		if len(list) > 0 && list[0].Attempt < step.Attempt {
@@ -284,7 +286,7 @@ func (w *worker) failed(key, reason, message string, hint time.Duration) {
 }
 
 func (w *worker) event(step Step, kind, reason, message string) {
-	w.parts.Events.Event(containerRef(w.pod, step.Container, step.Kind), kind, reason, message)
+	w.parts.Events.Event(podspec.ContainerReference(w.pod, step.Container, step.Kind), kind, reason, message)
 }
 
 // isNews says whether what differs from the last that was said under key, and notes it.
@@ -300,9 +302,9 @@ func (w *worker) tellBackOff(waits []Wait) {
 		if wait.Reason != reasonCrashLoop {
 			continue
 		}
-		if kind, _, _ := FindContainer(w.pod, wait.Container); w.isNews("back-off "+wait.Container, wait.ID) {
-			w.parts.Events.Eventf(containerRef(w.pod, wait.Container, kind), v1.EventTypeWarning, "BackOff",
-				"Back-off restarting failed container %s in pod %s", wait.Container, podLabel(w.pod))
+		if kind, _, _ := podspec.FindContainer(w.pod, wait.Container); w.isNews("back-off "+wait.Container, wait.ID) {
+			w.parts.Events.Eventf(podspec.ContainerReference(w.pod, wait.Container, kind), v1.EventTypeWarning, "BackOff",
+				"Back-off restarting failed container %s in pod %s", wait.Container, podspec.Label(w.pod))
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // The worker does these steps itself: the Runtime never sees them.
@@ -121,13 +123,13 @@ func (p *planner) mustEnd() *Rejection {
 		if began.IsZero() {
 			began = p.know.Last.StartTime.Time
 		}
-		deadline := began.Add(Seconds(*seconds))
+		deadline := began.Add(podspec.Seconds(*seconds))
 		if !p.now.Before(deadline) {
 			return &Rejection{Reason: reasonDeadline, Message: messageDeadline}
 		}
 		p.lookAt(deadline)
 	}
-	if n := concurrentContainers(&p.pod.Spec); n > 1 && !p.know.needsSandbox(p.pod) {
+	if n := podspec.ConcurrentContainers(&p.pod.Spec); n > 1 && !p.know.needsSandbox(p.pod) {
 		return &Rejection{Reason: reasonUnsupported, Message: fmt.Sprintf(
 			"the pod has %d containers that run at the same time, but on this host its containers cannot share a network, so that a pod has one: "+
 				"split the pod, or use a node with Windows Server version 1709 or later and no Hyper-V isolation", n)}
@@ -142,7 +144,7 @@ func (p *planner) lookAt(t time.Time) {
 	}
 }
 
-func (p *planner) attempts(kind Kind, container *v1.Container) []past {
+func (p *planner) attempts(kind podspec.Kind, container *v1.Container) []past {
 	return attempts(p.observed, &p.know.Last, kind, container)
 }
 
@@ -176,8 +178,8 @@ func (p *planner) sandbox() (box string, ok bool) {
 		return current.ID, true
 	}
 	for _, c := range p.running(nil) {
-		_, spec, _ := FindContainer(p.pod, c.Name)
-		p.stop(c, spec, "Stopping container "+c.Name, stopGrace(p.pod), true)
+		_, spec, _ := podspec.FindContainer(p.pod, c.Name)
+		p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), true)
 	}
 	if len(p.running(nil)) > 0 || p.know.busy(func(s Step) bool { return s.Action == StartContainer || s.Action == StopContainer }) != nil {
 		return "", false
@@ -255,18 +257,18 @@ func (p *planner) held(id string) bool {
 // gets a second one only while none of its containers was ever started.
 func (p *planner) wantsSandbox() bool {
 	ran := false
-	for kind, c := range Containers(p.pod) {
-		ran = ran || kind != Ephemeral && len(p.attempts(kind, c)) > 0
+	for kind, c := range podspec.Containers(p.pod) {
+		ran = ran || kind != podspec.Ephemeral && len(p.attempts(kind, c)) > 0
 	}
 	for i := range p.pod.Spec.Containers {
 		c := &p.pod.Spec.Containers[i]
-		list := p.attempts(App, c)
+		list := p.attempts(podspec.App, c)
 		switch {
 		case len(list) == 0:
 			if !ran || p.pod.Spec.RestartPolicy != v1.RestartPolicyNever {
 				return true
 			}
-		case list[0].State != Exited || p.comesBack(App, c, list[0]):
+		case list[0].State != Exited || p.comesBack(podspec.App, c, list[0]):
 			return true
 		}
 	}
@@ -274,20 +276,20 @@ func (p *planner) wantsSandbox() bool {
 }
 
 // comesBack says whether an attempt that has ended is to be followed by another.
-func (p *planner) comesBack(kind Kind, c *v1.Container, ended past) bool {
+func (p *planner) comesBack(kind podspec.Kind, c *v1.Container, ended past) bool {
 	switch {
-	case kind == Ephemeral:
+	case kind == podspec.Ephemeral:
 		return false
-	case p.know.Replace[ended.ID], kind == Init && restartable(c):
+	case p.know.Replace[ended.ID], kind == podspec.Init && podspec.IsSidecar(c):
 		return true
-	case kind == Init && ended.ExitCode == 0:
+	case kind == podspec.Init && ended.ExitCode == 0:
 		return false
 	}
-	return shouldRestart(p.pod, c, ended.ExitCode)
+	return podspec.RestartsAfter(p.pod, c, ended.ExitCode)
 }
 
 // start plans the next attempt of a container unless back-off or a failure holds it up.
-func (p *planner) start(kind Kind, c *v1.Container, list []past, reason string) {
+func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason string) {
 	if p.onContainer(c.Name) != nil {
 		return
 	}
@@ -317,7 +319,7 @@ func backOff(know *Knowledge, c *v1.Container, list []past) (until time.Time, de
 	if d, ok := know.Delays[c.Name]; ok {
 		applied = &d
 	}
-	delay = crashDelay(list, Hash(c), applied)
+	delay = crashDelay(list, podspec.Hash(c), applied)
 	ended := list[0].FinishedAt
 	if ended.IsZero() {
 		ended = list[0].CreatedAt
@@ -326,7 +328,7 @@ func backOff(know *Knowledge, c *v1.Container, list []past) (until time.Time, de
 }
 
 func crashMessage(pod *v1.Pod, name string, delay time.Duration) string {
-	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", delay, name, podLabel(pod))
+	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", delay, name, podspec.Label(pod))
 }
 
 func (p *planner) wait(container, id, reason, message string, until time.Time) {

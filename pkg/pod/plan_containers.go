@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // failedPostStart is why a container is stopped whose postStart hook failed.
@@ -13,11 +15,11 @@ const failedPostStart = "FailedPostStartHook"
 
 // keep looks after a running container: finishes its start, and stops it when it may not go on as it is. in says whether it runs in
 // the pod's present sandbox.
-func (p *planner) keep(kind Kind, spec *v1.Container, c Container, in bool) {
+func (p *planner) keep(kind podspec.Kind, spec *v1.Container, c Container, in bool) {
 	_, begun := p.know.Stops[c.ID]
 	verdict, hooks := p.know.Probes[c.ID], p.know.Hooks[c.ID]
 	title := "Container"
-	if kind == Init {
+	if kind == podspec.Init {
 		title = "Init container"
 	}
 	kill := func(why string, probe *v1.Probe, back bool) {
@@ -26,21 +28,21 @@ func (p *planner) keep(kind Kind, spec *v1.Container, c Container, in bool) {
 			why += ", will be restarted"
 			p.out.Replace = append(p.out.Replace, c.ID)
 		}
-		p.stop(c, spec, why, probeGrace(p.pod, probe), true)
+		p.stop(c, spec, why, podspec.ProbeGrace(p.pod, probe), true)
 	}
 	switch {
 	case !in:
-		p.stop(c, spec, "Stopping container "+spec.Name, stopGrace(p.pod), true)
-	case kind != Ephemeral && c.Hash != Hash(spec):
+		p.stop(c, spec, "Stopping container "+spec.Name, podspec.StopGrace(p.pod), true)
+	case kind != podspec.Ephemeral && c.Hash != podspec.Hash(spec):
 		kill("definition changed", nil, true)
 	case hooks.PostStart == Failed:
-		p.stop(c, spec, failedPostStart, stopGrace(p.pod), true)
+		p.stop(c, spec, failedPostStart, podspec.StopGrace(p.pod), true)
 	case verdict.Liveness == Failed:
-		kill("failed liveness probe", spec.LivenessProbe, restartsAfterKill(p.pod, spec))
+		kill("failed liveness probe", spec.LivenessProbe, podspec.RestartsAfterKill(p.pod, spec))
 	case verdict.Startup == Failed:
-		kill("failed startup probe", spec.StartupProbe, restartsAfterKill(p.pod, spec))
+		kill("failed startup probe", spec.StartupProbe, podspec.RestartsAfterKill(p.pod, spec))
 	case begun:
-		p.stop(c, spec, "Stopping container "+spec.Name, stopGrace(p.pod), true)
+		p.stop(c, spec, "Stopping container "+spec.Name, podspec.StopGrace(p.pod), true)
 	case !p.know.postStarted(spec, c.ID) && p.onContainer(c.Name) == nil:
 		p.out.Steps = append(p.out.Steps, Step{Action: PostStart, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Reason: "the container was started"})
 	default:
@@ -53,12 +55,12 @@ func inSandbox(box string, c Container) bool { return box == "" || c.SandboxID =
 func (p *planner) ephemeral(box string) {
 	for i := range p.pod.Spec.EphemeralContainers {
 		c := (*v1.Container)(&p.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		list := p.attempts(Ephemeral, c)
+		list := p.attempts(podspec.Ephemeral, c)
 		switch {
 		case len(list) == 0:
-			p.start(Ephemeral, c, nil, "the container was never started")
+			p.start(podspec.Ephemeral, c, nil, "the container was never started")
 		case list[0].State == Running:
-			p.keep(Ephemeral, c, list[0].Container, inSandbox(box, list[0].Container))
+			p.keep(podspec.Ephemeral, c, list[0].Container, inSandbox(box, list[0].Container))
 		}
 	}
 }
@@ -69,14 +71,14 @@ func (p *planner) initialize(box string) bool {
 	ready := false
 	for i := range p.pod.Spec.Containers {
 		c := &p.pod.Spec.Containers[i]
-		list := p.attempts(App, c)
+		list := p.attempts(podspec.App, c)
 		ready = ready || len(list) > 0 && inSandbox(box, list[0].Container) ||
 			p.know.busy(func(s Step) bool { return s.Action == StartContainer && s.Container == c.Name }) != nil
 	}
 	// All before the last that was begun in this sandbox have had their turn, also where the engine has nothing of them any more.
 	reached := -1
 	for i := range inits {
-		if list := p.attempts(Init, &inits[i]); len(list) > 0 && inSandbox(box, list[0].Container) {
+		if list := p.attempts(podspec.Init, &inits[i]); len(list) > 0 && inSandbox(box, list[0].Container) {
 			reached = i
 		}
 	}
@@ -85,10 +87,10 @@ func (p *planner) initialize(box string) bool {
 	}
 	for i := range inits {
 		c := &inits[i]
-		list := p.attempts(Init, c)
+		list := p.attempts(podspec.Init, c)
 		here := len(list) > 0 && inSandbox(box, list[0].Container)
 		switch {
-		case restartable(c):
+		case podspec.IsSidecar(c):
 			if !p.sidecar(c, list, here) && i >= reached {
 				return false
 			}
@@ -106,14 +108,14 @@ func (p *planner) initialize(box string) bool {
 // sidecar keeps a restartable init container running. True: it is started, what comes after it may start.
 func (p *planner) sidecar(c *v1.Container, list []past, here bool) bool {
 	if len(list) > 0 && list[0].State == Running {
-		p.keep(Init, c, list[0].Container, here)
+		p.keep(podspec.Init, c, list[0].Container, here)
 		return here && p.know.hasStarted(c, list[0].ID)
 	}
 	reason := "the container was never started"
 	if len(list) > 0 {
 		reason = exitReason(list[0])
 	}
-	p.start(Init, c, list, reason)
+	p.start(podspec.Init, c, list, reason)
 	return false
 }
 
@@ -121,17 +123,17 @@ func (p *planner) sidecar(c *v1.Container, list []past, here bool) bool {
 func (p *planner) initOnce(c *v1.Container, list []past, here bool) bool {
 	switch {
 	case len(list) == 0:
-		p.start(Init, c, nil, "the container was never started")
+		p.start(podspec.Init, c, nil, "the container was never started")
 	case list[0].State == Running:
-		p.keep(Init, c, list[0].Container, here)
+		p.keep(podspec.Init, c, list[0].Container, here)
 	case here && list[0].ExitCode == 0 && !p.know.Replace[list[0].ID]:
 		return true
-	case here && !p.comesBack(Init, c, list[0]):
+	case here && !p.comesBack(podspec.Init, c, list[0]):
 		p.out.Done = true // the pod has failed
 	case here:
-		p.start(Init, c, list, exitReason(list[0]))
+		p.start(podspec.Init, c, list, exitReason(list[0]))
 	default:
-		p.start(Init, c, list, "the pod has a new sandbox")
+		p.start(podspec.Init, c, list, "the pod has a new sandbox")
 	}
 	return false
 }
@@ -148,17 +150,17 @@ func (p *planner) apps(box string) {
 	alive := false
 	for i := range p.pod.Spec.Containers {
 		c := &p.pod.Spec.Containers[i]
-		list := p.attempts(App, c)
+		list := p.attempts(podspec.App, c)
 		switch {
 		case len(list) > 0 && list[0].State == Running:
 			alive = true
-			p.keep(App, c, list[0].Container, inSandbox(box, list[0].Container))
+			p.keep(podspec.App, c, list[0].Container, inSandbox(box, list[0].Container))
 		case len(list) == 0:
 			alive = true
-			p.start(App, c, nil, "the container was never started")
-		case p.comesBack(App, c, list[0]):
+			p.start(podspec.App, c, nil, "the container was never started")
+		case p.comesBack(podspec.App, c, list[0]):
 			alive = true
-			p.start(App, c, list, exitReason(list[0]))
+			p.start(podspec.App, c, list, exitReason(list[0]))
 		default:
 			alive = alive || p.onContainer(c.Name) != nil
 		}
@@ -170,14 +172,14 @@ func (p *planner) apps(box string) {
 // asked last; with nothing left, the pod begins again. True: that is under way.
 func (p *planner) restartAll() bool {
 	var source string
-	if !couldRestartAll(p.pod) {
+	if !podspec.MayRestartAll(p.pod) {
 		return false
 	}
-	for kind, c := range Containers(p.pod) {
-		if kind == Ephemeral {
+	for kind, c := range podspec.Containers(p.pod) {
+		if kind == podspec.Ephemeral {
 			continue
 		}
-		if list := p.attempts(kind, c); len(list) > 0 && list[0].remembered == nil && list[0].State == Exited && restartsAll(c, list[0].ExitCode) {
+		if list := p.attempts(kind, c); len(list) > 0 && list[0].remembered == nil && list[0].State == Exited && podspec.RestartsAll(c, list[0].ExitCode) {
 			source = list[0].ID
 			break
 		}
@@ -185,14 +187,14 @@ func (p *planner) restartAll() bool {
 	if source == "" {
 		return false
 	}
-	for _, c := range p.running(func(c Container) bool { return c.Kind != Ephemeral }) {
-		_, spec, _ := FindContainer(p.pod, c.Name)
-		p.stop(c, spec, "Stopping container "+c.Name, stopGrace(p.pod), true)
+	for _, c := range p.running(func(c Container) bool { return c.Kind != podspec.Ephemeral }) {
+		_, spec, _ := podspec.FindContainer(p.pod, c.Name)
+		p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), true)
 	}
-	if len(p.running(func(c Container) bool { return c.Kind != Ephemeral })) > 0 || len(p.know.Busy) > 0 {
+	if len(p.running(func(c Container) bool { return c.Kind != podspec.Ephemeral })) > 0 || len(p.know.Busy) > 0 {
 		return true
 	}
-	rest := slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c Container) bool { return c.Kind == Ephemeral || c.ID == source })
+	rest := slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c Container) bool { return c.Kind == podspec.Ephemeral || c.ID == source })
 	if len(rest) == 0 {
 		rest = slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c Container) bool { return c.ID != source })
 	}
@@ -213,12 +215,12 @@ func (p *planner) dropOld() {
 	})
 	seen := map[string]int{}
 	for _, c := range all {
-		_, spec, known := FindContainer(p.pod, c.Name)
+		_, spec, known := podspec.FindContainer(p.pod, c.Name)
 		seen[c.Name]++
 		switch {
 		case c.State == Running:
 			if !known || seen[c.Name] > 1 {
-				p.stop(c, spec, "Stopping container "+c.Name, stopGrace(p.pod), true)
+				p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), true)
 			}
 		case !known:
 			p.remove(c, "the pod has no such container any more")

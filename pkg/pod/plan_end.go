@@ -2,6 +2,8 @@ package pod
 
 import (
 	"slices"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // terminate stops what runs: all at once, but the restartable init containers after the others and in reverse order, and the sandbox
@@ -19,10 +21,10 @@ func (p *planner) terminate() {
 		}
 	}
 	for _, c := range running {
-		_, spec, _ := FindContainer(p.pod, c.Name)
+		_, spec, _ := podspec.FindContainer(p.pod, c.Name)
 		at := p.sidecarIndex(c)
 		turn := at < 0 || !mainRuns && at == last
-		p.stop(c, spec, "Stopping container "+c.Name, stopGrace(p.pod), turn)
+		p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), turn)
 	}
 	if len(running) > 0 || starting || p.know.busy(func(s Step) bool { return s.Action == StopContainer }) != nil {
 		return
@@ -40,7 +42,7 @@ func (p *planner) terminate() {
 // sidecarIndex is where c stands among the init containers if it is a restartable one, else -1.
 func (p *planner) sidecarIndex(c Container) int {
 	for i := range p.pod.Spec.InitContainers {
-		if p.pod.Spec.InitContainers[i].Name == c.Name && restartable(&p.pod.Spec.InitContainers[i]) {
+		if p.pod.Spec.InitContainers[i].Name == c.Name && podspec.IsSidecar(&p.pod.Spec.InitContainers[i]) {
 			return i
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/tools/txtar"
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // situation is what a case of testdata/plan describes; it becomes Plan's and Status's input. Times are seconds before now, which is
@@ -63,9 +65,9 @@ func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 	for name, reason := range s.Failures {
 		know.Failures[name] = Failure{Reason: reason, Message: "why", Until: noon.Add(5 * time.Second), Count: 1}
 	}
-	know.Resize, know.Updates = s.Resize, map[string]Resources{}
+	know.Resize, know.Updates = s.Resize, map[string]podspec.Resources{}
 	for id, text := range s.Updates {
-		know.Updates[id] = ParseResources(text)
+		know.Updates[id] = podspec.ParseResources(text)
 	}
 	var o Observed
 	for _, line := range s.Sandboxes {
@@ -92,17 +94,17 @@ func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 		if name, ok := strings.CutSuffix(c.Name, "!"); ok {
 			c.Name, c.Hash = name, "another"
 		}
-		kind, spec, ok := FindContainer(pod, c.Name)
+		kind, spec, ok := podspec.FindContainer(pod, c.Name)
 		if ok {
 			c.Kind, c.Image = kind, spec.Image
 			if c.Hash == "" {
-				c.Hash = Hash(spec)
+				c.Hash = podspec.Hash(spec)
 			}
 		}
 		c.ID = fmt.Sprintf("%s-%d", c.Name, c.Attempt)
 		c.ImageID = "docker://sha256:1"
 		if text, ok := s.Resources[c.ID]; ok {
-			r := ParseResources(text)
+			r := podspec.ParseResources(text)
 			c.Resources = &r
 		}
 		ago := func(n int) time.Time { return noon.Add(-time.Duration(n) * time.Second) }
@@ -181,7 +183,7 @@ func statusText(s v1.PodStatus) string {
 	b.WriteString("\n")
 	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
 		for _, c := range list {
-			fmt.Fprintf(&b, "  %s restarts %d ready %t started %t: %s; last %s\n", c.Name, c.RestartCount, c.Ready, isTrue(c.Started), stateText(c.State), stateText(c.LastTerminationState))
+			fmt.Fprintf(&b, "  %s restarts %d ready %t started %t: %s; last %s\n", c.Name, c.RestartCount, c.Ready, podspec.IsTrue(c.Started), stateText(c.State), stateText(c.LastTerminationState))
 		}
 	}
 	for _, c := range s.Conditions {
@@ -282,51 +284,5 @@ func TestCrashDelay(t *testing.T) {
 		if got := crashDelay(c.list, "h", c.applied); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
-	}
-}
-
-func TestShouldRestart(t *testing.T) {
-	rule := func(action v1.ContainerRestartRuleAction, op v1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) v1.ContainerRestartRule {
-		return v1.ContainerRestartRule{Action: action, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: op, Values: codes}}
-	}
-	never, onFailure := v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure
-	for _, c := range []struct {
-		name      string
-		pod       v1.RestartPolicy
-		container v1.Container
-		code      int
-		want      bool
-	}{
-		{"Always", v1.RestartPolicyAlways, v1.Container{}, 0, true},
-		{"default", "", v1.Container{}, 0, true},
-		{"OnFailure, success", v1.RestartPolicyOnFailure, v1.Container{}, 0, false},
-		{"OnFailure, failure", v1.RestartPolicyOnFailure, v1.Container{}, 1, true},
-		{"Never", v1.RestartPolicyNever, v1.Container{}, 1, false},
-		{"container's own", v1.RestartPolicyNever, v1.Container{RestartPolicy: &onFailure}, 1, true},
-		{"container's own, other way", v1.RestartPolicyAlways, v1.Container{RestartPolicy: &never}, 1, false},
-		{"rule In", v1.RestartPolicyNever, v1.Container{RestartPolicy: &never, RestartPolicyRules: []v1.ContainerRestartRule{rule("Restart", "In", 42)}}, 42, true},
-		{"rule In, other code", v1.RestartPolicyNever, v1.Container{RestartPolicy: &never, RestartPolicyRules: []v1.ContainerRestartRule{rule("Restart", "In", 42)}}, 41, false},
-		{"rule NotIn", v1.RestartPolicyNever, v1.Container{RestartPolicy: &never, RestartPolicyRules: []v1.ContainerRestartRule{rule("Restart", "NotIn", 0)}}, 7, true},
-	} {
-		if got := shouldRestart(&v1.Pod{Spec: v1.PodSpec{RestartPolicy: c.pod}}, &c.container, c.code); got != c.want {
-			t.Errorf("%s: got %t", c.name, got)
-		}
-	}
-}
-
-func TestHashIsStable(t *testing.T) {
-	c := v1.Container{Name: "web", Image: "nginx:1"}
-	const want = "28f15340"
-	got := Hash(&c)
-	c.Env, c.TerminationMessagePath = []v1.EnvVar{{Name: "A"}}, "/dev/termination-log"
-	if again := Hash(&c); again != got {
-		t.Errorf("the hash depends on more than name and image")
-	}
-	if got != want {
-		t.Errorf("got %s, want %s: running containers would be restarted by an update of the agent", got, want)
-	}
-	c.Image = "nginx:2"
-	if Hash(&c) == got {
-		t.Error("the hash does not depend on the image")
 	}
 }

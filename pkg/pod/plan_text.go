@@ -9,6 +9,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // String is the decision as aligned text: a row per step and per wait, then how it ends. It ends in a newline.
@@ -21,7 +23,7 @@ func (d Decision) String() string {
 			name, attempt = "(pod)", ""
 		} else if name == "" {
 			name = "(sandbox)"
-		} else if s.Kind != App {
+		} else if s.Kind != podspec.App {
 			name += " (" + string(s.Kind) + ")"
 		}
 		if id == "" {
@@ -148,17 +150,17 @@ func imagine(observed *Observed, know *Knowledge, s Step, now time.Time) {
 func (k *Knowledge) settle(pod *v1.Pod, observed *Observed, now time.Time) {
 	for i := range observed.Containers {
 		c := &observed.Containers[i]
-		kind, spec, ok := FindContainer(pod, c.Name)
+		kind, spec, ok := podspec.FindContainer(pod, c.Name)
 		if !ok || c.State != Running {
 			continue
 		}
 		if c.Hash == "" {
-			c.Hash = Hash(spec)
+			c.Hash = podspec.Hash(spec)
 		}
 		v := k.Probes[c.ID]
 		v.Startup = Passed
 		k.Probes[c.ID] = v
-		if kind == Init && !restartable(spec) && k.postStarted(spec, c.ID) {
+		if kind == podspec.Init && !podspec.IsSidecar(spec) && k.postStarted(spec, c.ID) {
 			c.State, c.FinishedAt = Exited, now
 		}
 	}

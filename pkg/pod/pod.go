@@ -15,6 +15,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Platform is what Plan and the engine's Convert must know of the host. It is a value so that every platform is tested everywhere.
@@ -37,15 +39,6 @@ const (
 	Terminated               // nothing runs; status is final, volumes and engine leftovers are being removed
 )
 
-// Kind is the list of the PodSpec in which a container stands.
-type Kind string
-
-const (
-	Init      Kind = "init"
-	App       Kind = "app"
-	Ephemeral Kind = "ephemeral"
-)
-
 // State is what the engine says of a container.
 type State string
 
@@ -63,7 +56,7 @@ type Observed struct {
 	Sandboxes       []Sandbox   // newest first
 	Containers      []Container // newest first
 	// Cgroup is what the pod as a whole is held to; nil where it has no cgroup of its own. It is read beside the engine, from Cgroups.
-	Cgroup *Resources
+	Cgroup *podspec.Resources
 	// Unclear says that the engine did not tell all of it: it shows who is there, and is nothing to act upon. From ObserveAll alone.
 	Unclear bool
 }
@@ -97,7 +90,7 @@ type HostPort struct {
 type Container struct {
 	ID        string
 	Name      string // as in the spec
-	Kind      Kind
+	Kind      podspec.Kind
 	Attempt   int    // 0, 1, ...: the restart count
 	SandboxID string // "" where there is no sandbox
 	Hash      string // Hash of the spec it was made from
@@ -119,7 +112,7 @@ type Container struct {
 	HostPorts  []HostPort // as for Sandbox, likewise
 	HostPID    int        // pid on the host while Running, 0 where unknown
 	// Resources are what the engine holds it to; nil where it cannot be changed while it runs.
-	Resources *Resources
+	Resources *podspec.Resources
 	// User is as whom its first process began (containerStatuses.user); nil where that is not known, and on Windows.
 	User       *v1.LinuxContainerUser
 	StopSignal string // SIGTERM, ...; "" where the engine has none
@@ -146,7 +139,7 @@ const (
 type Step struct {
 	Action    Action
 	Container string        // name in the spec; "" for a sandbox
-	Kind      Kind          // of Container
+	Kind      podspec.Kind  // of Container
 	ID        string        // engine's id, for stop and remove
 	Attempt   int           // for create and start
 	Grace     time.Duration // for stop-container; 0: kill at once
@@ -155,7 +148,7 @@ type Step struct {
 	Sandbox *SandboxInputs `json:",omitempty"` // create-sandbox: filled by Resolve just before the step runs
 	Inputs  *Inputs        `json:",omitempty"` // start-container: likewise
 
-	Resources *Resources `json:",omitempty"` // update-container, update-pod
+	Resources *podspec.Resources `json:",omitempty"` // update-container, update-pod
 }
 
 // SandboxInputs is what creating a sandbox needs beside the pod itself.
@@ -353,9 +346,9 @@ type Cgroups interface {
 	// Parent is the name of the pod's cgroup for the engine.
 	Parent(pod *v1.Pod) string
 	// Limit makes the pod's cgroup and holds it to r. Idempotent. A memory limit that is not above what is in use is an error.
-	Limit(ctx context.Context, pod *v1.Pod, r Resources) error
+	Limit(ctx context.Context, pod *v1.Pod, r podspec.Resources) error
 	// Limits is what the pod's cgroup is held to; nil where there is none.
-	Limits(pod *v1.Pod) (*Resources, error)
+	Limits(pod *v1.Pod) (*podspec.Resources, error)
 	// Remove takes the cgroup of a pod away that has ended. None there is no error; one in which something runs is.
 	Remove(ctx context.Context, uid types.UID) error
 	// Leftovers lists the pods that have a cgroup.

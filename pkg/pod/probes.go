@@ -6,6 +6,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 type probeKind string
@@ -30,8 +32,8 @@ type probeRun struct{ cancel context.CancelFunc }
 func (w *worker) watchProbes(now time.Time) {
 	due := map[probeKey]bool{}
 	for _, c := range w.observed.Containers {
-		kind, spec, ok := FindContainer(w.pod, c.Name)
-		if c.State != Running || !ok || kind == Ephemeral || kind == Init && !restartable(spec) || !w.know.postStarted(spec, c.ID) || w.know.Phase == Terminated {
+		kind, spec, ok := podspec.FindContainer(w.pod, c.Name)
+		if c.State != Running || !ok || kind == podspec.Ephemeral || kind == podspec.Init && !podspec.IsSidecar(spec) || !w.know.postStarted(spec, c.ID) || w.know.Phase == Terminated {
 			continue
 		}
 		verdict := w.know.Probes[c.ID]
@@ -73,7 +75,7 @@ func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c
 		}
 	}
 	period := seconds(probe.PeriodSeconds, 10)
-	wait := firstProbe(c.StartedAt, now, Seconds(int64(probe.InitialDelaySeconds)))
+	wait := firstProbe(c.StartedAt, now, podspec.Seconds(int64(probe.InitialDelaySeconds)))
 	if c.StartedAt.Before(w.agentStart) {
 		// This agent is new and may have many containers to probe: spread the first probes over a period.
 		wait = spread(key, period)
@@ -109,7 +111,7 @@ func seconds(n int32, otherwise int) time.Duration {
 	if n <= 0 {
 		n = int32(otherwise)
 	}
-	return Seconds(int64(n))
+	return podspec.Seconds(int64(n))
 }
 
 // probing is one probe while it runs. Nothing in it belongs to the worker's loop.
@@ -119,7 +121,7 @@ type probing struct {
 	probe     *v1.Probe
 	pod       *v1.Pod
 	container *v1.Container
-	kind      Kind
+	kind      podspec.Kind
 	target    ProbeTarget
 	period    time.Duration
 }
@@ -174,7 +176,7 @@ func (p *probing) once(ctx context.Context) Result {
 	if ctx.Err() != nil {
 		return Unknown
 	}
-	ref := containerRef(p.pod, p.container.Name, p.kind)
+	ref := podspec.ContainerReference(p.pod, p.container.Name, p.kind)
 	if passed {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "ProbeWarning", "%s probe warning: %s", p.key.kind, result.Detail)
 		return Passed

@@ -4,12 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/distribution/reference"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
@@ -26,36 +23,6 @@ const (
 	// pullErrorShown is how long a failed pull's own reason stands before ImagePullBackOff takes its place.
 	pullErrorShown = time.Second
 )
-
-// imageName is what a spec's image means: parsed, and as the engine is asked for it (with a tag or digest).
-type imageName struct {
-	named reference.Named
-	full  string
-}
-
-// parseImageName adds the tag latest where image has neither tag nor digest. The name is otherwise left as written.
-func parseImageName(image string) (imageName, error) {
-	named, err := reference.ParseNormalizedNamed(image)
-	if err != nil {
-		return imageName{}, fmt.Errorf("couldn't parse image name %q: %w", image, err)
-	}
-	if reference.IsNameOnly(named) {
-		image += ":latest"
-		named = reference.TagNameOnly(named)
-	}
-	return imageName{named: named, full: image}, nil
-}
-
-// pullPolicy is the container's, or what the API server would have put there.
-func pullPolicy(container *v1.Container, name imageName) v1.PullPolicy {
-	if container.ImagePullPolicy != "" {
-		return container.ImagePullPolicy
-	}
-	if tagged, ok := name.named.(reference.Tagged); ok && tagged.Tag() == "latest" {
-		return v1.PullAlways
-	}
-	return v1.PullIfNotPresent
-}
 
 // puller pulls images: one pull of an image with the same credentials at a time, whoever waits for it, and no more pulls at once
 // than configured. It also keeps the back-off of pods whose pulls fail.

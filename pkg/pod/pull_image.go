@@ -11,27 +11,29 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // image makes the container's image present, as its pull policy says.
 func (r *Resolver) image(ctx context.Context, pod *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (Image, error) {
-	name, err := parseImageName(container.Image)
+	name, err := podspec.ParseImage(container.Image)
 	if err != nil {
 		return Image{}, r.failImage(ref, "InspectFailed", &StartError{Reason: "InvalidImageName",
 			Message: fmt.Sprintf("Failed to apply default image tag %q: %v", container.Image, err), Err: err})
 	}
 	creds := sync.OnceValue(func() []Credential { return r.credentials(ctx, pod, name) })
-	policy := pullPolicy(container, name)
+	policy := podspec.PullPolicy(container, name)
 	if policy != v1.PullAlways {
-		image, found, err := r.parts.Images.Lookup(ctx, name.full)
+		image, found, err := r.parts.Images.Lookup(ctx, name.Full)
 		if err != nil {
 			if ctx.Err() != nil {
 				return Image{}, context.Cause(ctx)
 			}
 			return Image{}, r.failImage(ref, "InspectFailed", &StartError{Reason: "ImageInspectError", Message: fmt.Sprintf("Failed to inspect image %q: %v", container.Image, err), Err: err})
 		}
-		if found && (r.parts.Records == nil || r.parts.Records.Usable(name.full, image, creds)) {
-			r.pulls.succeeded(pullKey{pod.UID, name.full})
+		if found && (r.parts.Records == nil || r.parts.Records.Usable(name.Full, image, creds)) {
+			r.pulls.succeeded(pullKey{pod.UID, name.Full})
 			r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", container.Image)
 			return image, nil
 		}
@@ -49,8 +51,8 @@ func (r *Resolver) failImage(ref *v1.ObjectReference, reason string, err *StartE
 	return r.fail(ref, "", err)
 }
 
-func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name imageName, image string, ref *v1.ObjectReference, lookup func() []Credential) (Image, error) {
-	key := pullKey{pod.UID, name.full}
+func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name podspec.ImageName, image string, ref *v1.ObjectReference, lookup func() []Credential) (Image, error) {
+	key := pullKey{pod.UID, name.Full}
 	if wait, last := r.pulls.backedOff(key); wait > 0 {
 		message := fmt.Sprintf("Back-off pulling image %q", image)
 		r.parts.Recorder.Event(ref, v1.EventTypeNormal, "BackOff", message)
@@ -60,7 +62,7 @@ func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name imageName, i
 	creds := lookup()
 	r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulling", "Pulling image %q", image)
 	start := r.parts.Clock.Now()
-	result, err := r.fetch(ctx, name.full, creds)
+	result, err := r.fetch(ctx, name.Full, creds)
 	if err != nil {
 		if ctx.Err() != nil { // the pod is going, or the agent: nobody's fault
 			return Image{}, context.Cause(ctx)
@@ -118,7 +120,7 @@ func pullError(image string, err error) *StartError {
 
 // credentials collects the logins for an image: those of the pod's imagePullSecrets, then the node's, then the plugins'. What is not
 // there or cannot be read does not stop the pull: the image may be public.
-func (r *Resolver) credentials(ctx context.Context, pod *v1.Pod, name imageName) []Credential {
+func (r *Resolver) credentials(ctx context.Context, pod *v1.Pod, name podspec.ImageName) []Credential {
 	logins := r.podLogins(ctx, pod)
 	for _, file := range r.cfg.DockerConfigs {
 		data, err := os.ReadFile(file)
@@ -135,9 +137,9 @@ func (r *Resolver) credentials(ctx context.Context, pod *v1.Pod, name imageName)
 		logins = append(logins, some...)
 	}
 	if r.parts.Plugins != nil {
-		logins = append(logins, r.parts.Plugins.Logins(ctx, pod, name.named.Name())...)
+		logins = append(logins, r.parts.Plugins.Logins(ctx, pod, name.Named.Name())...)
 	}
-	return credentialsFor(name.named, logins)
+	return credentialsFor(name.Named, logins)
 }
 
 // podLogins are those of the pod's imagePullSecrets, to which the API server has added its service account's.

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"path"
 	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // String hides everything but the server, so that a credential that is printed by accident gives nothing away.
@@ -23,9 +23,6 @@ func (c Credential) String() string {
 
 // GoString is String, for %#v.
 func (c Credential) GoString() string { return c.String() }
-
-// dockerHub is the name under which image references and logins of Docker Hub meet.
-const dockerHub = "docker.io"
 
 // hubAddress is the name that engines want to see in a login for Docker Hub.
 const hubAddress = "https://index.docker.io/v1/"
@@ -115,39 +112,17 @@ func parseLogin(raw json.RawMessage) (Credential, error) {
 	return cred, nil
 }
 
-// splitServer takes apart the key of a login: a host, a URL, or either with the beginning of a path. The host may hold * and ? within
-// labels; Docker Hub's many names are docker.io.
-func splitServer(server string) (host, prefix string) {
-	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
-	host, prefix, _ = strings.Cut(server, "/")
-	for _, api := range []string{"v1", "v2"} { // the registry API's own paths mean the whole host
-		if prefix == api {
-			prefix = ""
-		}
-		prefix = strings.TrimPrefix(prefix, api+"/")
-	}
-	return hubName(host), prefix
-}
-
-func hubName(host string) string {
-	switch host {
-	case "index.docker.io", "registry-1.docker.io":
-		return dockerHub
-	}
-	return host
-}
-
 // credentialsFor chooses the logins for an image, the most specific first. name must be normalized (docker.io/library/busybox).
 func credentialsFor(name reference.Named, logins []Login) []Credential {
-	fitting := slices.DeleteFunc(slices.Clone(logins), func(l Login) bool { return !ImageMatches(l.Server, name.Name()) })
+	fitting := slices.DeleteFunc(slices.Clone(logins), func(l Login) bool { return !podspec.ImageMatches(l.Server, name.Name()) })
 	slices.SortStableFunc(fitting, func(a, b Login) int {
-		aHost, aPath := splitServer(a.Server)
-		bHost, bPath := splitServer(b.Server)
+		aHost, aPath := podspec.SplitServer(a.Server)
+		bHost, bPath := podspec.SplitServer(b.Server)
 		return cmp.Or(cmp.Compare(len(bPath), len(aPath)), cmp.Compare(bPath, aPath),
 			cmp.Compare(strings.Count(aHost, "*"), strings.Count(bHost, "*")), cmp.Compare(bHost, aHost))
 	})
-	address := hubName(reference.Domain(name))
-	if address == dockerHub {
+	address := podspec.HubName(reference.Domain(name))
+	if address == podspec.DockerHub {
 		address = hubAddress
 	}
 	var out []Credential
@@ -164,39 +139,4 @@ func credentialsFor(name reference.Named, logins []Login) []Credential {
 func (c Credential) sameLogin(other Credential) bool {
 	other.Source = c.Source
 	return c == other
-}
-
-// ImageMatches says whether image, a name with registry and without tag, is one of those that pattern means: a registry, whose labels
-// may hold wildcards, and perhaps the beginning of a path. It is upstream's rule for logins and for matchImages of credential plugins.
-func ImageMatches(pattern, image string) bool {
-	wantHost, wantPath := splitServer(pattern)
-	host, repository, _ := strings.Cut(image, "/")
-	return strings.HasPrefix(repository, wantPath) && hostMatches(wantHost, hubName(host))
-}
-
-// hostMatches compares hosts label by label; a label of pattern may hold wildcards, which never reach over a dot. Ports must be equal.
-func hostMatches(pattern, host string) bool {
-	patternName, patternPort := splitPort(pattern)
-	name, port := splitPort(host)
-	if patternPort != port {
-		return false
-	}
-	want, have := strings.Split(patternName, "."), strings.Split(name, ".")
-	if len(want) != len(have) {
-		return false
-	}
-	for i := range want {
-		if ok, err := path.Match(want[i], have[i]); err != nil || !ok {
-			return false
-		}
-	}
-	return true
-}
-
-func splitPort(host string) (name, port string) {
-	name, port, err := net.SplitHostPort(host)
-	if err != nil {
-		return host, ""
-	}
-	return name, port
 }

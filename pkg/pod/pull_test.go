@@ -10,6 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 func dockerSecret(kind v1.SecretType, data string) *v1.Secret {
@@ -70,7 +72,7 @@ func TestCredentials(t *testing.T) {
 		{name: "other type", image: "a", secret: dockerSecret(v1.SecretTypeOpaque, "{}"), err: `type is "Opaque"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			name, err := parseImageName(test.image)
+			name, err := podspec.ParseImage(test.image)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +84,7 @@ func TestCredentials(t *testing.T) {
 				t.Errorf("the error holds the secret: %v", err)
 			}
 			var words []string
-			for _, c := range credentialsFor(name.named, logins) {
+			for _, c := range credentialsFor(name.Named, logins) {
 				words = append(words, c.Username+":"+c.Password+"@"+c.ServerAddress)
 			}
 			if got := strings.Join(words, " "); got != test.want {
@@ -107,7 +109,7 @@ func FuzzSecretLogins(f *testing.F) {
 	f.Add(`{"auths":{"reg.example":{"auth":"dTpw"}}}`, true)
 	f.Add(`{"https://index.docker.io/v1/":{"username":"u","password":"p"}}`, false)
 	f.Add(`{"auths":{"*.x/[":{}, "":{}}}`, true)
-	name, err := parseImageName("reg.example/a/b")
+	name, err := podspec.ParseImage("reg.example/a/b")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -118,43 +120,14 @@ func FuzzSecretLogins(f *testing.F) {
 		}
 		logins, _ := secretLogins(dockerSecret(kind, data))
 		for _, l := range logins {
-			if host, _ := splitServer(l.Server); strings.Contains(host, "/") {
+			if host, _ := podspec.SplitServer(l.Server); strings.Contains(host, "/") {
 				t.Errorf("host %q holds a path", host)
 			}
 		}
-		if n := len(credentialsFor(name.named, logins)); n > len(logins) {
+		if n := len(credentialsFor(name.Named, logins)); n > len(logins) {
 			t.Errorf("%d credentials of %d logins", n, len(logins))
 		}
 	})
-}
-
-func TestParseImageName(t *testing.T) {
-	const digest = "@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-	for _, test := range []struct {
-		image, full string
-		policy      v1.PullPolicy
-	}{
-		{"busybox", "busybox:latest", v1.PullAlways},
-		{"busybox:latest", "busybox:latest", v1.PullAlways},
-		{"busybox:1", "busybox:1", v1.PullIfNotPresent},
-		{"reg.example:5000/a/b", "reg.example:5000/a/b:latest", v1.PullAlways},
-		{"reg.example:5000/a/b:1", "reg.example:5000/a/b:1", v1.PullIfNotPresent},
-		{"a" + digest, "a" + digest, v1.PullIfNotPresent},
-		{"a:1" + digest, "a:1" + digest, v1.PullIfNotPresent},
-	} {
-		name, err := parseImageName(test.image)
-		if err != nil || name.full != test.full {
-			t.Errorf("%s: got %q %v, want %q", test.image, name.full, err, test.full)
-		}
-		if got := pullPolicy(&v1.Container{}, name); got != test.policy {
-			t.Errorf("%s: policy %s, want %s", test.image, got, test.policy)
-		}
-	}
-	for _, bad := range []string{"", "Upper", "a b", "a:", "-x", "a@sha256:1", strings.Repeat("0", 64)} {
-		if name, err := parseImageName(bad); err == nil {
-			t.Errorf("%q was read as %q", bad, name.full)
-		}
-	}
 }
 
 // gatedImages is an image store in which each pull waits until the test lets it go.

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	helper "k8s.io/component-helpers/resource"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // In-place resize (KEP-1287). What the spec asks for is desired; what this node has granted is allocated; what the engine holds
@@ -29,8 +31,8 @@ type allocation struct {
 // allocationOf is all that pod asks for.
 func allocationOf(pod *v1.Pod) allocation {
 	a := allocation{pod: pod.Spec.Resources.DeepCopy(), containers: map[string]v1.ResourceRequirements{}}
-	for kind, c := range Containers(pod) {
-		if kind != Ephemeral {
+	for kind, c := range podspec.Containers(pod) {
+		if kind != podspec.Ephemeral {
 			a.containers[c.Name] = *c.Resources.DeepCopy()
 		}
 	}
@@ -44,9 +46,9 @@ func recallAllocation(pod *v1.Pod) allocation {
 		recallList(a.pod.Requests, pod.Status.AllocatedResources)
 		recallList(a.pod.Limits, pod.Status.Resources.Limits)
 	}
-	for kind, c := range Containers(pod) {
-		st := findStatus(&pod.Status, kind, c.Name)
-		if kind == Ephemeral || st == nil || st.Resources == nil || st.ContainerID == "" {
+	for kind, c := range podspec.Containers(pod) {
+		st := podspec.FindStatus(&pod.Status, kind, c.Name)
+		if kind == podspec.Ephemeral || st == nil || st.Resources == nil || st.ContainerID == "" {
 			continue
 		}
 		granted := *c.Resources.DeepCopy()
@@ -68,9 +70,9 @@ func recallList(list, known v1.ResourceList) {
 // on is pod as allocated: pod itself where that is what it asks for.
 func (a allocation) on(pod *v1.Pod) *v1.Pod {
 	same := equality.Semantic.DeepEqual(a.pod, pod.Spec.Resources)
-	for kind, c := range Containers(pod) {
+	for kind, c := range podspec.Containers(pod) {
 		granted, known := a.containers[c.Name]
-		same = same && (kind == Ephemeral || !known || equality.Semantic.DeepEqual(granted, c.Resources))
+		same = same && (kind == podspec.Ephemeral || !known || equality.Semantic.DeepEqual(granted, c.Resources))
 	}
 	if same {
 		return pod
@@ -78,8 +80,8 @@ func (a allocation) on(pod *v1.Pod) *v1.Pod {
 	out := *pod
 	out.Spec = *pod.Spec.DeepCopy()
 	out.Spec.Resources = a.pod.DeepCopy()
-	for kind, c := range Containers(&out) {
-		if granted, known := a.containers[c.Name]; known && kind != Ephemeral {
+	for kind, c := range podspec.Containers(&out) {
+		if granted, known := a.containers[c.Name]; known && kind != podspec.Ephemeral {
 			c.Resources = *granted.DeepCopy()
 		}
 	}
@@ -110,7 +112,7 @@ func (m *Manager) allocate(d Desired) Desired {
 		pending.since = m.parts.Clock.Now()
 	}
 	pending.Desired = d
-	if d.Pod.DeletionTimestamp == nil && !isTerminal(d.Pod.Status.Phase) {
+	if d.Pod.DeletionTimestamp == nil && !podspec.IsTerminal(d.Pod.Status.Phase) {
 		if pending.Resize = m.parts.Admitter.Resize(d.Pod); pending.Resize == nil {
 			m.granted[uid] = allocationOf(d.Pod)
 			delete(m.resizes, uid)
@@ -132,7 +134,7 @@ func (m *Manager) retryResizes() {
 		switch {
 		case !m.grows(r.Pod):
 			return 0
-		case qosOf(r.Pod) == v1.PodQOSGuaranteed:
+		case podspec.QOSOf(r.Pod) == v1.PodQOSGuaranteed:
 			return 1
 		}
 		return 2
@@ -175,7 +177,7 @@ func (m *Manager) recallAllocation(d Desired) (allocated Desired) {
 		m.resizes[d.Pod.UID] = resizing{Desired: d, since: m.parts.Clock.Now()}
 		m.inbox.put(m.retryResizes)
 		out := Desired{Pod: allocated, Mirror: d.Mirror}
-		if _, c := findCondition(d.Pod.Status.Conditions, v1.PodResizePending); c != nil {
+		if _, c := podspec.FindCondition(d.Pod.Status.Conditions, v1.PodResizePending); c != nil {
 			out.Resize = &Rejection{Reason: c.Reason, Message: c.Message}
 		}
 		return out
@@ -197,7 +199,7 @@ func (w *worker) resized(before *v1.Pod, d Desired) {
 		return
 	}
 	if d.Resize != nil && (old == nil || *old != *d.Resize || before.Generation != w.pod.Generation) {
-		w.parts.Events.Event(podRef(w.pod), v1.EventTypeWarning, "Resize"+d.Resize.Reason,
+		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, "Resize"+d.Resize.Reason,
 			resizeMessage("Pod resize "+d.Resize.Reason, w.pod, d.Resize.Message))
 	}
 	if allocationOf(before).on(w.pod) != w.pod {
@@ -207,7 +209,7 @@ func (w *worker) resized(before *v1.Pod, d Desired) {
 			delete(w.know.Failures, resizeKey(id))
 		}
 		clear(w.know.Updates)
-		w.parts.Events.Event(podRef(w.pod), v1.EventTypeNormal, "ResizeStarted", resizeMessage("Pod resize started", w.pod, ""))
+		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeNormal, "ResizeStarted", resizeMessage("Pod resize started", w.pod, ""))
 	}
 }
 
@@ -221,19 +223,19 @@ func (w *worker) updateSettled(step Step, err error) {
 		w.know.Updates[step.ID] = *step.Resources
 		return
 	}
-	w.know.Updates[step.ID] = Resources{}
+	w.know.Updates[step.ID] = podspec.Resources{}
 	w.failed(resizeKey(step.ID), v1.PodReasonError, err.Error(), 0)
 	if w.isNews("resize "+step.ID, err.Error()) {
-		w.parts.Events.Event(podRef(w.pod), v1.EventTypeWarning, "ResizeError", resizeMessage("Pod resize error", w.pod, err.Error()))
+		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, "ResizeError", resizeMessage("Pod resize error", w.pod, err.Error()))
 	}
 }
 
 // tellResize says when a resize has come to its end.
 func (w *worker) tellResize(before, after *v1.PodStatus) {
-	_, was := findCondition(before.Conditions, v1.PodResizeInProgress)
-	_, is := findCondition(after.Conditions, v1.PodResizeInProgress)
+	_, was := podspec.FindCondition(before.Conditions, v1.PodResizeInProgress)
+	_, is := podspec.FindCondition(after.Conditions, v1.PodResizeInProgress)
 	if was != nil && is == nil && w.know.Phase == Syncing {
-		w.parts.Events.Event(podRef(w.pod), v1.EventTypeNormal, "ResizeCompleted", resizeMessage("Pod resize completed", w.pod, ""))
+		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeNormal, "ResizeCompleted", resizeMessage("Pod resize completed", w.pod, ""))
 	}
 }
 
@@ -263,52 +265,42 @@ func resizeMessage(what string, pod *v1.Pod, problem string) string {
 	return fmt.Sprintf("%s: %s", what, data)
 }
 
-// policyOf is what a change of a resource asks of the container (spec.containers[].resizePolicy).
-func policyOf(c *v1.Container, name v1.ResourceName) v1.ResourceResizeRestartPolicy {
-	for _, p := range c.ResizePolicy {
-		if p.ResourceName == name {
-			return p.RestartPolicy
-		}
-	}
-	return v1.NotRequired
-}
-
 // change is what lacks for a running container to have what it was granted.
 type change struct {
-	want    Resources
+	want    podspec.Resources
 	update  bool // the engine holds it to something else
 	restart bool // and its policy asks for a new start
 }
 
 // changeOf compares a running container with what pod grants it. last is its status as last told: the memory request is known to nobody
 // else.
-func changeOf(pod *v1.Pod, kind Kind, c *v1.Container, have Container, last *v1.PodStatus) change {
-	if have.Resources == nil || kind == Ephemeral || have.State != Running {
+func changeOf(pod *v1.Pod, kind podspec.Kind, c *v1.Container, have Container, last *v1.PodStatus) change {
+	if have.Resources == nil || kind == podspec.Ephemeral || have.State != Running {
 		return change{}
 	}
-	out := change{want: ResourcesOf(pod, c)}
-	cpu := !out.want.sameCPU(*have.Resources)
-	memory := !out.want.sameMemory(*have.Resources)
+	out := change{want: podspec.ResourcesOf(pod, c)}
+	cpu := !out.want.SameCPU(*have.Resources)
+	memory := !out.want.SameMemory(*have.Resources)
 	out.update = cpu || memory
 	request := lastRequest(kind, c, have, last)
-	out.restart = cpu && policyOf(c, v1.ResourceCPU) == v1.RestartContainer ||
-		policyOf(c, v1.ResourceMemory) == v1.RestartContainer && (memory || request != nil && request.Cmp(*c.Resources.Requests.Memory()) != 0)
+	out.restart = cpu && podspec.ResizePolicyOf(c, v1.ResourceCPU) == v1.RestartContainer ||
+		podspec.ResizePolicyOf(c, v1.ResourceMemory) == v1.RestartContainer && (memory || request != nil && request.Cmp(*c.Resources.Requests.Memory()) != 0)
 	return out
 }
 
 // resize brings a running container to what it was granted.
-func (p *planner) resize(kind Kind, spec *v1.Container, c Container) {
+func (p *planner) resize(kind podspec.Kind, spec *v1.Container, c Container) {
 	switch need := p.needs(kind, spec, c); {
 	case need.restart:
 		p.out.Replace = append(p.out.Replace, c.ID)
-		p.stop(c, spec, fmt.Sprintf("Container %s resize requires restart", spec.Name), stopGrace(p.pod), true)
+		p.stop(c, spec, fmt.Sprintf("Container %s resize requires restart", spec.Name), podspec.StopGrace(p.pod), true)
 	case need.update && !p.growing:
 		p.update(Step{Action: UpdateContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Resources: &need.want})
 	}
 }
 
 // needs is what lacks for a running container. An engine that said yes and did nothing is not asked again.
-func (p *planner) needs(kind Kind, spec *v1.Container, c Container) change {
+func (p *planner) needs(kind podspec.Kind, spec *v1.Container, c Container) change {
 	need := changeOf(p.pod, kind, spec, c, &p.know.Last)
 	need.update = need.update && p.know.Updates[c.ID] != need.want
 	return need
@@ -332,7 +324,7 @@ func (p *planner) growPod() {
 	if have == nil {
 		return
 	}
-	if want := PodResourcesOf(p.pod).atLeast(*have); want != *have && p.know.Updates[""] != want {
+	if want := podspec.PodResourcesOf(p.pod).AtLeast(*have); want != *have && p.know.Updates[""] != want {
 		p.growing = true
 		p.update(Step{Action: UpdatePod, Resources: &want})
 	}
@@ -340,12 +332,12 @@ func (p *planner) growPod() {
 
 // shrinkPod takes from the pod's cgroup what its containers have given back.
 func (p *planner) shrinkPod() {
-	have, want := p.observed.Cgroup, PodResourcesOf(p.pod)
+	have, want := p.observed.Cgroup, podspec.PodResourcesOf(p.pod)
 	if have == nil || p.growing || *have == want || p.know.Updates[""] == want {
 		return
 	}
 	for _, c := range p.running(nil) { // also those that are being stopped
-		kind, spec, known := FindContainer(p.pod, c.Name)
+		kind, spec, known := podspec.FindContainer(p.pod, c.Name)
 		if !known {
 			return
 		}

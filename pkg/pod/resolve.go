@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // ResolverConfig is what the node says about starting pods. Functions are called at each start and must not block.
@@ -66,7 +68,7 @@ type Resolver struct {
 
 // Attempt is the start for which Container is asked.
 type Attempt struct {
-	Kind      Kind
+	Kind      podspec.Kind
 	Number    int          // the container's restart count
 	SandboxID string       // "" where there is no sandbox
 	Addresses []netip.Addr // the sandbox's; empty with hostNetwork and where there is no sandbox
@@ -125,7 +127,7 @@ func (r *Resolver) fail(ref *v1.ObjectReference, reason string, err *StartError)
 // no network.
 func (r *Resolver) Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, error) {
 	if refusal := refusePod(pod, r.cfg.Platform); refusal != "" {
-		return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: refusal})
+		return nil, r.fail(podspec.Reference(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: refusal})
 	}
 	if _, err := r.prepare(ctx, pod); err != nil {
 		return nil, err
@@ -136,7 +138,7 @@ func (r *Resolver) Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 	}
 	file, err := r.writeFile(pod, "resolv.conf", "/etc/resolv.conf", resolvConf(in.DNS))
 	if err != nil {
-		return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: err.Error(), Err: err})
+		return nil, r.fail(podspec.Reference(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: err.Error(), Err: err})
 	}
 	in.Files = []File{file}
 	return in, nil
@@ -145,14 +147,14 @@ func (r *Resolver) Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 // prepare refuses what cannot run here and makes the pod's volumes.
 func (r *Resolver) prepare(ctx context.Context, pod *v1.Pod) (map[string]string, error) {
 	if refusal := refusePod(pod, r.cfg.Platform); refusal != "" {
-		return nil, r.fail(podRef(pod), "Failed", &StartError{Reason: reasonConfig, Message: refusal})
+		return nil, r.fail(podspec.Reference(pod), "Failed", &StartError{Reason: reasonConfig, Message: refusal})
 	}
 	paths, err := r.parts.Volumes.Prepare(ctx, pod)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, r.fail(podRef(pod), reasonMount, &StartError{Reason: reasonMount, Message: err.Error(), Err: err})
+		return nil, r.fail(podspec.Reference(pod), reasonMount, &StartError{Reason: reasonMount, Message: err.Error(), Err: err})
 	}
 	return paths, nil
 }
@@ -167,7 +169,7 @@ func (r *Resolver) sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 	if !pod.Spec.HostNetwork {
 		network, err := r.parts.Network.Join(pod)
 		if err != nil {
-			return nil, r.fail(podRef(pod), reasonNetwork, &StartError{Reason: reasonNetwork, Message: fmt.Sprintf("network is not ready: %v", err), Err: err})
+			return nil, r.fail(podspec.Reference(pod), reasonNetwork, &StartError{Reason: reasonNetwork, Message: fmt.Sprintf("network is not ready: %v", err), Err: err})
 		}
 		in.Network = network
 		name, domain, err := podHostname(pod, r.cfg.ClusterDomain)
@@ -175,15 +177,15 @@ func (r *Resolver) sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 			in.Hostname, err = kernelHostname(pod, name, domain)
 		}
 		if err != nil {
-			return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
+			return nil, r.fail(podspec.Reference(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 		}
 	}
 	dns, warnings, err := r.dns(pod)
 	if err != nil {
-		return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
+		return nil, r.fail(podspec.Reference(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 	}
 	for _, w := range warnings {
-		r.parts.Recorder.Event(podRef(pod), v1.EventTypeWarning, w.reason, w.message)
+		r.parts.Recorder.Event(podspec.Reference(pod), v1.EventTypeWarning, w.reason, w.message)
 	}
 	in.DNS = dns
 	return in, nil
@@ -192,7 +194,7 @@ func (r *Resolver) sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 // Container gathers what starting one container needs: makes its image present, its volumes, its files. container is the one of the
 // spec; an ephemeral container's common part is converted by the caller.
 func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt) (*Inputs, error) {
-	ref := containerRef(pod, container.Name, at.Kind)
+	ref := podspec.ContainerReference(pod, container.Name, at.Kind)
 	config := func(err error) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -224,7 +226,7 @@ func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Con
 	if in.Image, err = r.image(ctx, pod, container, ref); err != nil {
 		return nil, err
 	}
-	isolation, _ := Isolation(pod, in.Runtime)
+	isolation, _ := podspec.Isolation(pod, in.Runtime)
 	if err := CheckImageFits(container.Image, in.Image, r.cfg.Platform, isHyperV(isolation, r.cfg.HyperV)); err != nil {
 		return nil, config(err)
 	}
@@ -271,7 +273,7 @@ func (r *Resolver) memory() int64 {
 func (r *Resolver) env(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt, paths map[string]string) ([]Env, error) {
 	from := envSources{
 		pod:         pod,
-		addresses:   Addresses{Pod: at.Addresses, Host: r.cfg.HostIPs()},
+		addresses:   podspec.Addresses{Pod: at.Addresses, Host: r.cfg.HostIPs()},
 		allocatable: r.cfg.Capacity(),
 		configMaps:  map[string]*v1.ConfigMap{},
 		secrets:     map[string]*v1.Secret{},
@@ -301,7 +303,7 @@ func (r *Resolver) env(ctx context.Context, pod *v1.Pod, container *v1.Container
 	from.services = serviceEnv(services)
 	env, skipped, err := buildEnv(container, from)
 	if len(skipped) > 0 {
-		r.parts.Recorder.Eventf(containerRef(pod, container.Name, at.Kind), v1.EventTypeWarning, "InvalidEnvironmentVariableNames",
+		r.parts.Recorder.Eventf(podspec.ContainerReference(pod, container.Name, at.Kind), v1.EventTypeWarning, "InvalidEnvironmentVariableNames",
 			"Keys %q from envFrom were skipped: they are no names of environment variables", skipped)
 	}
 	return env, err
@@ -316,26 +318,8 @@ func (r *Resolver) services(pod *v1.Pod) ([]*v1.Service, error) {
 	if err == nil && links && pod.Namespace != v1.NamespaceDefault {
 		own, err = r.parts.Objects.Services(pod.Namespace)
 	}
-	if err != nil && !fromFile(pod) {
+	if err != nil && !podspec.IsStatic(pod) {
 		return nil, fmt.Errorf("services have not yet been read at least once, cannot construct envvars: %w", err)
 	}
 	return linkedServices(own, defaults, links), nil
-}
-
-// podRef is what events of a pod are about.
-func podRef(pod *v1.Pod) *v1.ObjectReference {
-	return &v1.ObjectReference{
-		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-	}
-}
-
-// containerRef is what events of a container are about: its pod, and in fieldPath where it stands.
-func containerRef(pod *v1.Pod, name string, kind Kind) *v1.ObjectReference {
-	list := map[Kind]string{Init: "initContainers", Ephemeral: "ephemeralContainers"}[kind]
-	if list == "" {
-		list = "containers"
-	}
-	ref := podRef(pod)
-	ref.FieldPath = fmt.Sprintf("spec.%s{%s}", list, name)
-	return ref
 }

@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // stage is all that a Resolver asks, in memory: image store, volumes, network, API objects, events. It writes down what was done.
@@ -117,10 +119,14 @@ func (s *stage) Pull(ctx context.Context, name string, creds []Credential) (Imag
 
 func (s *stage) Join(*v1.Pod) (string, error) { return "winkube", s.broken["join"] }
 
-func (s *stage) Register(*v1.Pod)          { s.t.Error("a Resolver registers no pods") }
-func (s *stage) Unregister(types.UID)      { s.t.Error("a Resolver unregisters no pods") }
+func (s *stage) Register(*v1.Pod) { s.t.Error("a Resolver registers no pods") }
+
+func (s *stage) Unregister(types.UID) { s.t.Error("a Resolver unregisters no pods") }
+
 func (s *stage) Changed() <-chan types.UID { return nil }
-func (s *stage) Node() *v1.Node            { return s.node }
+
+func (s *stage) Node() *v1.Node { return s.node }
+
 func (s *stage) Services(ns string) ([]*v1.Service, error) {
 	return s.services[ns], s.broken["services"]
 }
@@ -226,6 +232,7 @@ func (s stageVolumes) KeepFiles(_ types.UID, dir string, keep ...string) error {
 func (s stageVolumes) Clean(context.Context, types.UID) error {
 	return errors.New("a Resolver cleans nothing")
 }
+
 func (s stageVolumes) Leftovers() ([]types.UID, error) { return nil, nil }
 
 func stagePod(change ...func(*v1.Pod)) *v1.Pod {
@@ -236,7 +243,7 @@ func stagePod(change ...func(*v1.Pod)) *v1.Pod {
 	return p
 }
 
-var inSandbox1 = Attempt{Kind: App, Number: 2, SandboxID: "box", Addresses: addrs("10.1.0.5")}
+var inSandbox1 = Attempt{Kind: podspec.App, Number: 2, SandboxID: "box", Addresses: addrs("10.1.0.5")}
 
 func container(change func(*v1.Container)) func(*v1.Pod) {
 	return func(p *v1.Pod) { change(&p.Spec.Containers[0]) }

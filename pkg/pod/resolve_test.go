@@ -14,6 +14,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 func TestSandbox(t *testing.T) {
@@ -199,7 +201,7 @@ func TestContainerFiles(t *testing.T) {
 		{name: "own resolv.conf and log", pod: stagePod(mounts("/etc/resolv.conf/", "/dev//termination-log")), at: inSandbox1, files: "[" + hosts + "]"},
 		{name: "own log at another path", pod: stagePod(mounts("/dev/termination-log"), container(func(c *v1.Container) { c.TerminationMessagePath = "/log" })), at: inSandbox1,
 			files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-2"},
-		{name: "no sandbox", pod: stagePod(), at: Attempt{Kind: App}, files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-0"},
+		{name: "no sandbox", pod: stagePod(), at: Attempt{Kind: podspec.App}, files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-0"},
 	} {
 		s := newStage(t)
 		in, err := s.resolver().Container(t.Context(), test.pod, &test.pod.Spec.Containers[0], test.at)
@@ -226,7 +228,7 @@ func TestHostNetworkHostsFile(t *testing.T) {
 		p.Spec.HostNetwork = true
 		p.Spec.HostAliases = []v1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"x"}}}
 	})
-	at := Attempt{Kind: App, SandboxID: "box"}
+	at := Attempt{Kind: podspec.App, SandboxID: "box"}
 	if _, err := r.Container(t.Context(), p, &p.Spec.Containers[0], at); err != nil {
 		t.Fatalf("a host without hosts file: %v", err)
 	}
@@ -435,14 +437,6 @@ func TestEndedContext(t *testing.T) {
 		}
 		if told := s.told(); strings.Contains(told, "Warning") {
 			t.Errorf("%s: told %s", verb, told)
-		}
-	}
-}
-
-func TestContainerRef(t *testing.T) {
-	for kind, want := range map[Kind]string{App: "spec.containers{x}", Init: "spec.initContainers{x}", Ephemeral: "spec.ephemeralContainers{x}"} {
-		if got := containerRef(stagePod(), "x", kind).FieldPath; got != want {
-			t.Errorf("%s: %s, want %s", kind, got, want)
 		}
 	}
 }

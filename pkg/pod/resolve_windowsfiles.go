@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Where Windows looks for names, and the directory of v1.TerminationMessagePathDefault, which images of Windows lack.
@@ -29,18 +31,18 @@ func (r *Resolver) windowsFiles(pod *v1.Pod, container *v1.Container, at Attempt
 		}
 		in.Files = append(in.Files, file)
 	}
-	target, err := WindowsPath(cmp.Or(container.TerminationMessagePath, v1.TerminationMessagePathDefault))
+	target, err := podspec.WindowsPath(cmp.Or(container.TerminationMessagePath, v1.TerminationMessagePathDefault))
 	if err != nil {
 		return fmt.Errorf("terminationMessagePath: %w", err)
 	}
 	if m := over(in.Mounts, target); m != nil {
-		if rest, _ := WindowsWithin(target, m.ContainerPath); rest != "" && !m.Copy && !IsPipe(m.HostPath) {
+		if rest, _ := podspec.WindowsWithin(target, m.ContainerPath); rest != "" && !m.Copy && !podspec.IsPipe(m.HostPath) {
 			in.TerminationRoot, in.TerminationLog = m.HostPath, rest
 		}
 		return nil
 	}
 	parent, name := target[:strings.LastIndex(target, `\`)], target[strings.LastIndex(target, `\`)+1:]
-	below := slices.ContainsFunc(in.Mounts, func(m Mount) bool { _, in := WindowsWithin(m.ContainerPath, parent); return in })
+	below := slices.ContainsFunc(in.Mounts, func(m Mount) bool { _, in := podspec.WindowsWithin(m.ContainerPath, parent); return in })
 	if !strings.EqualFold(parent, windowsMessages) || below {
 		if len(parent) > len("C:") {
 			in.Files = append(in.Files, File{ContainerPath: parent})
@@ -60,7 +62,7 @@ func (r *Resolver) windowsFiles(pod *v1.Pod, container *v1.Container, at Attempt
 // over finds the mount in which a path of the container lies, the innermost one; nil: none.
 func over(mounts []Mount, path string) (found *Mount) {
 	for i := range mounts {
-		if _, in := WindowsWithin(path, mounts[i].ContainerPath); in && (found == nil || len(mounts[i].ContainerPath) > len(found.ContainerPath)) {
+		if _, in := podspec.WindowsWithin(path, mounts[i].ContainerPath); in && (found == nil || len(mounts[i].ContainerPath) > len(found.ContainerPath)) {
 			found = &mounts[i]
 		}
 	}

@@ -7,6 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // TestSecondsOfSpecs: whatever number of seconds a spec holds, a great one is long, a negative one is none, and what is reckoned from the present time with
@@ -22,20 +24,20 @@ func TestSecondsOfSpecs(t *testing.T) {
 		{0, 0, time.Second}, {-1, -time.Second, time.Second}, {7, 7 * time.Second, 7 * time.Second}, {math.MaxInt32, long, long}, {9223372036, long, long},
 		{9223372037, long, long}, {18446744074, long, long}, {1 << 62, long, long}, {math.MaxInt64, long, long}, {math.MinInt64, -long, time.Second},
 	} {
-		if got := Seconds(test.n); got != test.want {
+		if got := podspec.Seconds(test.n); got != test.want {
 			t.Errorf("Seconds(%d) = %v, want %v", test.n, got, test.want)
 		}
 		p := &v1.Pod{}
 		p.Spec.TerminationGracePeriodSeconds = &test.n
 		probe := &v1.Probe{TerminationGracePeriodSeconds: &test.n}
-		if got := stopGrace(p); got != test.grace {
+		if got := podspec.StopGrace(p); got != test.grace {
 			t.Errorf("terminationGracePeriodSeconds %d: %v, want %v", test.n, got, test.grace)
 		}
-		if got := probeGrace(&v1.Pod{}, probe); got != test.grace {
+		if got := podspec.ProbeGrace(&v1.Pod{}, probe); got != test.grace {
 			t.Errorf("a probe's terminationGracePeriodSeconds %d: %v, want %v", test.n, got, test.grace)
 		}
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Spec.TerminationGracePeriodSeconds = &metav1.Time{Time: now}, &test.n, nil
-		if got := stopGrace(p); got != test.grace {
+		if got := podspec.StopGrace(p); got != test.grace {
 			t.Errorf("deletionGracePeriodSeconds %d: %v, want %v", test.n, got, test.grace)
 		}
 		p = &v1.Pod{}
@@ -45,7 +47,7 @@ func TestSecondsOfSpecs(t *testing.T) {
 		if want := test.n <= 0; ended != want {
 			t.Errorf("activeDeadlineSeconds %d, half a second later: ended %v, want %v", test.n, ended, want)
 		}
-		if n := int32(max(min(test.n, math.MaxInt32), math.MinInt32)); seconds(n, 10) <= 0 || n > 0 && seconds(n, 10) != Seconds(int64(n)) {
+		if n := int32(max(min(test.n, math.MaxInt32), math.MinInt32)); seconds(n, 10) <= 0 || n > 0 && seconds(n, 10) != podspec.Seconds(int64(n)) {
 			t.Errorf("periodSeconds %d: %v", n, seconds(n, 10))
 		}
 	}

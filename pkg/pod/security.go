@@ -10,6 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/resource"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // The scores of upstream's QoS policy: guaranteed pods are killed last, best-effort pods first.
@@ -43,7 +45,7 @@ func refusePod(pod *v1.Pod, platform Platform) string {
 		return "spec.hostNetwork: true is not possible here: Windows containers cannot use the host's network; remove the field and publish hostPorts or a Service instead"
 	}
 	if !platform.SharedNetwork {
-		if n := concurrentContainers(spec); n > 1 {
+		if n := podspec.ConcurrentContainers(spec); n > 1 {
 			return fmt.Sprintf("the pod has %d containers that run at the same time, but on this host (%s build %d) containers cannot share a network, so that a pod has one; "+
 				"split the pod, or use a node with Windows Server version 1709 or later", n, platform.OS, platform.Build)
 		}
@@ -51,41 +53,12 @@ func refusePod(pod *v1.Pod, platform Platform) string {
 	return ""
 }
 
-// concurrentContainers counts the containers that run side by side once the pod is up: apps and restartable init containers.
-func concurrentContainers(spec *v1.PodSpec) int {
-	n := len(spec.Containers)
-	for i := range spec.InitContainers {
-		if restartable(&spec.InitContainers[i]) {
-			n++
-		}
-	}
-	return n
-}
-
-func restartable(container *v1.Container) bool {
-	return container.RestartPolicy != nil && *container.RestartPolicy == v1.ContainerRestartPolicyAlways
-}
-
-// PortContainers are the containers whose ports are the pod's: those that run as long as it does. An init container that ends has none: neither
-// the scheduler nor admission counts its hostPorts.
-func PortContainers(p *v1.Pod) (out []*v1.Container) {
-	for i := range p.Spec.InitContainers {
-		if restartable(&p.Spec.InitContainers[i]) {
-			out = append(out, &p.Spec.InitContainers[i])
-		}
-	}
-	for i := range p.Spec.Containers {
-		out = append(out, &p.Spec.Containers[i])
-	}
-	return out
-}
-
 // refuseContainer is refusePod for the fields of one container.
 func refuseContainer(pod *v1.Pod, container *v1.Container, platform Platform) string {
 	if len(container.VolumeDevices) > 0 && platform.OS == "windows" {
 		return fmt.Sprintf("volumeDevices (%s) are not possible here: Windows containers have no block devices; use volumeMounts", container.VolumeDevices[0].Name)
 	}
-	if w := WindowsOptions(pod, container); w.HostProcess != nil && *w.HostProcess {
+	if w := podspec.WindowsOptions(pod, container); w.HostProcess != nil && *w.HostProcess {
 		return "windowsOptions.hostProcess: true is not possible here: Docker has no HostProcess containers; run the program as a service of the host"
 	} else if platform.OS == "windows" {
 		return refuseCredentialSpec(w)
@@ -115,35 +88,6 @@ func deref(s *string) string {
 	return *s
 }
 
-// WindowsOptions merges the pod's and the container's; the container's win, field by field.
-func WindowsOptions(pod *v1.Pod, container *v1.Container) v1.WindowsSecurityContextOptions {
-	var out v1.WindowsSecurityContextOptions
-	merge := func(o *v1.WindowsSecurityContextOptions) {
-		if o == nil {
-			return
-		}
-		if o.RunAsUserName != nil {
-			out.RunAsUserName = o.RunAsUserName
-		}
-		if o.HostProcess != nil {
-			out.HostProcess = o.HostProcess
-		}
-		if o.GMSACredentialSpec != nil {
-			out.GMSACredentialSpec = o.GMSACredentialSpec
-		}
-		if o.GMSACredentialSpecName != nil {
-			out.GMSACredentialSpecName = o.GMSACredentialSpecName
-		}
-	}
-	if pod.Spec.SecurityContext != nil {
-		merge(pod.Spec.SecurityContext.WindowsOptions)
-	}
-	if container.SecurityContext != nil {
-		merge(container.SecurityContext.WindowsOptions)
-	}
-	return out
-}
-
 // checkNonRoot enforces runAsNonRoot: what would run as root, or as a user of whom nobody can tell, does not start. The messages are
 // those that users look up.
 func checkNonRoot(pod *v1.Pod, container *v1.Container, imageUser, os string) error {
@@ -160,12 +104,12 @@ func checkNonRoot(pod *v1.Pod, container *v1.Container, imageUser, os string) er
 			uid = sc.RunAsUser
 		}
 	}
-	if !isTrue(nonRoot) {
+	if !podspec.IsTrue(nonRoot) {
 		return nil
 	}
-	where := fmt.Sprintf("(pod: %q, container: %s)", podLabel(pod), container.Name)
+	where := fmt.Sprintf("(pod: %q, container: %s)", podspec.Label(pod), container.Name)
 	if os == "windows" {
-		return checkNonRootWindows(WindowsOptions(pod, container), imageUser, where)
+		return checkNonRootWindows(podspec.WindowsOptions(pod, container), imageUser, where)
 	}
 	if uid != nil {
 		if *uid == 0 {
@@ -211,19 +155,14 @@ func parseImageUser(user string) (uid int64, name string) {
 	return uid, ""
 }
 
-// podLabel names a pod in messages as upstream does.
-func podLabel(pod *v1.Pod) string {
-	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
-}
-
 // oomScoreAdj is what a container's processes get in /proc/PID/oom_score_adj. A burstable container is the safer the larger its share
 // of the node's memory that it requests; sidecars count at least as much as the smallest of the containers that they serve.
 func oomScoreAdj(pod *v1.Pod, container *v1.Container, memory int64) int {
-	critical := Critical(pod)
+	critical := podspec.Critical(pod)
 	if critical && pod.Spec.PriorityClassName == systemNodeCritical {
 		return oomGuaranteed
 	}
-	switch qosOf(pod) {
+	switch podspec.QOSOf(pod) {
 	case v1.PodQOSGuaranteed:
 		return oomGuaranteed
 	case v1.PodQOSBestEffort:
@@ -233,7 +172,7 @@ func oomScoreAdj(pod *v1.Pod, container *v1.Container, memory int64) int {
 		return oomBestEffort - 1
 	}
 	request := container.Resources.Requests.Memory().Value()
-	if restartable(container) {
+	if podspec.IsSidecar(container) {
 		least := int64(math.MaxInt64)
 		for i := range pod.Spec.Containers {
 			least = min(least, pod.Spec.Containers[i].Resources.Requests.Memory().Value())
@@ -257,83 +196,9 @@ func spareRequest(pod *v1.Pod) int64 {
 	return max(0, pod.Spec.Resources.Requests.Memory().Value()-sum.Memory().Value()) / max(n, 1)
 }
 
-// SystemCriticalPriority is the priority from which on pods are critical to the cluster.
-const SystemCriticalPriority = 2_000_000_000
-
-// fromFile says that pod is static: it came from a file or URL and not from the API server.
-func fromFile(pod *v1.Pod) bool {
-	source := pod.Annotations["kubernetes.io/config.source"]
-	return source != "" && source != "api"
-}
-
-// Critical says that a pod keeps the node or the cluster going: it is static, or of the system's priority classes. It may take the place of
-// others, and is not evicted.
-func Critical(pod *v1.Pod) bool {
-	return fromFile(pod) || pod.Spec.Priority != nil && *pod.Spec.Priority >= SystemCriticalPriority
-}
-
-// qosOf is the pod's QoS class: the API server's word, or for static pods what it would say.
-func qosOf(pod *v1.Pod) v1.PodQOSClass {
-	if pod.Status.QOSClass != "" {
-		return pod.Status.QOSClass
-	}
-	if r := pod.Spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
-		return qosClass([]v1.ResourceRequirements{*r})
-	}
-	var all []v1.ResourceRequirements
-	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			all = append(all, list[i].Resources)
-		}
-	}
-	return qosClass(all)
-}
-
-func qosClass(all []v1.ResourceRequirements) v1.PodQOSClass {
-	any, guaranteed := false, true
-	for _, r := range all {
-		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
-			limit, request := r.Limits[name], r.Requests[name]
-			any = any || limit.Sign() > 0 || request.Sign() > 0
-			// No request beside a limit means the same amount.
-			if limit.Sign() <= 0 || (request.Sign() > 0 && limit.Cmp(request) != 0) {
-				guaranteed = false
-			}
-		}
-	}
-	switch {
-	case !any:
-		return v1.PodQOSBestEffort
-	case guaranteed:
-		return v1.PodQOSGuaranteed
-	}
-	return v1.PodQOSBurstable
-}
-
-// AppArmorProfile is the profile that the spec wants for a container: its own, else that of the older annotation, else the pod's; nil:
-// none is named.
-func AppArmorProfile(pod *v1.Pod, container *v1.Container) *v1.AppArmorProfile {
-	if sc := container.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
-		return sc.AppArmorProfile
-	}
-	switch value := pod.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+container.Name]; {
-	case strings.HasPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix):
-		name := strings.TrimPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix)
-		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
-	case value == v1.DeprecatedAppArmorBetaProfileNameUnconfined:
-		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined}
-	case value == v1.DeprecatedAppArmorBetaProfileRuntimeDefault:
-		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}
-	}
-	if sc := pod.Spec.SecurityContext; sc != nil {
-		return sc.AppArmorProfile
-	}
-	return nil
-}
-
 // checkAppArmor says when the profile that a container names is not loaded: the engine would say so in words of the kernel.
 func checkAppArmor(pod *v1.Pod, container *v1.Container, loaded func(string) bool) error {
-	profile := AppArmorProfile(pod, container)
+	profile := podspec.AppArmorProfile(pod, container)
 	if loaded == nil || profile == nil || profile.Type != v1.AppArmorProfileTypeLocalhost || profile.LocalhostProfile == nil || loaded(*profile.LocalhostProfile) {
 		return nil
 	}

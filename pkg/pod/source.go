@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // SourceConfig is where this node's pods come from. Each of the three may be absent.
@@ -178,7 +180,7 @@ func (s *Source) mergeAPI(b batch, u *Update) {
 	}
 	touched := map[types.NamespacedName]bool{}
 	for _, pod := range gone {
-		if !isMirror(pod) {
+		if !podspec.IsMirror(pod) {
 			delete(s.api, pod.UID)
 			u.Gone = append(u.Gone, pod)
 		} else if m := s.mirrors[nameOf(pod)]; m != nil && m.UID == pod.UID {
@@ -187,7 +189,7 @@ func (s *Source) mergeAPI(b batch, u *Update) {
 		}
 	}
 	for _, pod := range b.set {
-		if !isMirror(pod) {
+		if !podspec.IsMirror(pod) {
 			pod = fromAPI(pod)
 			s.api[pod.UID] = pod
 			u.Set = append(u.Set, Desired{Pod: pod})
@@ -208,12 +210,12 @@ func (s *Source) mergeAPI(b batch, u *Update) {
 
 // fromAPI takes from an API pod what would make it pass for a static one.
 func fromAPI(pod *v1.Pod) *v1.Pod {
-	if !fromFile(pod) {
+	if !podspec.IsStatic(pod) {
 		return pod
 	}
 	copied := *pod
 	copied.Annotations = maps.Clone(pod.Annotations)
-	copied.Annotations[annotationSource] = "api"
+	copied.Annotations[podspec.AnnotationSource] = "api"
 	return &copied
 }
 
@@ -226,7 +228,7 @@ func (s *Source) mergeStatic(b batch, u *Update) {
 		switch {
 		case before != nil && s.owner[pod.UID] != b.source:
 			continue // of two sources with one UID the first counts
-		case before != nil && mirrorHash(before) != mirrorHash(pod): // with a UID of its own: it ends, and begins again under the same UID
+		case before != nil && podspec.MirrorHash(before) != podspec.MirrorHash(pod): // with a UID of its own: it ends, and begins again under the same UID
 			u.Gone = append(u.Gone, before)
 			replaced = append(replaced, before)
 		case before != nil:

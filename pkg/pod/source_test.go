@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/yaml"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 const manifest = `
@@ -245,12 +247,12 @@ func TestAPISource(t *testing.T) {
 	pods := client.CoreV1().Pods("default")
 	ctx := context.Background()
 	liar := apiPod("b", "2")
-	liar.Annotations = map[string]string{annotationSource: "file"}
+	liar.Annotations = map[string]string{podspec.AnnotationSource: "file"}
 	if _, err := pods.Create(ctx, liar, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	u = next(t, updates, "a new pod", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"+b"}) })
-	if fromFile(u.Set[0].Pod) {
+	if podspec.IsStatic(u.Set[0].Pod) {
 		t.Error("an API pod passes for a static one")
 	}
 	if err := pods.Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
@@ -281,7 +283,7 @@ func TestMirrors(t *testing.T) {
 	s := NewSource(SourceConfig{})
 	s.pending = map[string]bool{"api": true, "file": true}
 	static := apiPod("dns-n", "static")
-	static.Annotations = map[string]string{annotationSource: "file", annotationHash: "static"}
+	static.Annotations = map[string]string{podspec.AnnotationSource: "file", podspec.AnnotationHash: "static"}
 	mirror := apiPod("dns-n", "mirror")
 	mirror.Generation, mirror.Annotations = 1, map[string]string{v1.MirrorPodAnnotationKey: "static"}
 	stray := apiPod("old-n", "stray")
@@ -323,7 +325,7 @@ func TestOwnUID(t *testing.T) {
 	write("other.yaml", strings.Replace(owning, "name: dns", "name: other", 1)) // the same UID once more
 	updates := run(t, NewSource(SourceConfig{NodeName: "n", Path: dir, PathPeriod: 20 * time.Millisecond}))
 	first := next(t, updates, "the first list", func(Update) bool { return true })
-	if got := sourceNames(first); !slices.Equal(got, []string{"+dns-n"}) || first.Set[0].Pod.UID != "my-own" || mirrorHash(first.Set[0].Pod) == "my-own" {
+	if got := sourceNames(first); !slices.Equal(got, []string{"+dns-n"}) || first.Set[0].Pod.UID != "my-own" || podspec.MirrorHash(first.Set[0].Pod) == "my-own" {
 		t.Fatalf("first: %v, %+v", got, first.Set)
 	}
 	write("dns.yaml", "# nothing but a comment\n"+owning)
@@ -336,7 +338,7 @@ func TestOwnUID(t *testing.T) {
 	write("dns.yaml", strings.Replace(owning, "coredns", "coredns:2", 1))
 	u := next(t, updates, "another image", func(u Update) bool { return len(u.Set)+len(u.Gone) > 0 })
 	if len(u.Set) != 1 || len(u.Gone) != 1 || u.Set[0].Pod.UID != "my-own" || u.Gone[0].UID != "my-own" || u.Gone[0].Spec.Containers[0].Image != "coredns" ||
-		u.Set[0].Pod.Spec.Containers[0].Image != "coredns:2" || mirrorHash(u.Set[0].Pod) == mirrorHash(u.Gone[0]) {
+		u.Set[0].Pod.Spec.Containers[0].Image != "coredns:2" || podspec.MirrorHash(u.Set[0].Pod) == podspec.MirrorHash(u.Gone[0]) {
 		t.Errorf("changed: %+v", u)
 	}
 	write("dns.yaml", strings.Replace(owning, "name: dns", "name: renamed", 1))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // makeStatic turns the pod of a manifest into a static pod of this node: identity, defaults, checks. The same manifest at the same place
@@ -52,9 +53,9 @@ func makeStatic(pod *v1.Pod, source, origin, node string, seen time.Time) error 
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}
 	}
-	pod.Annotations[annotationHash] = hash
-	pod.Annotations[annotationSource] = source
-	pod.Annotations[annotationSeen] = seen.UTC().Format(time.RFC3339Nano)
+	pod.Annotations[podspec.AnnotationHash] = hash
+	pod.Annotations[podspec.AnnotationSource] = source
+	pod.Annotations[podspec.AnnotationSeen] = seen.UTC().Format(time.RFC3339Nano)
 	if pod.CreationTimestamp.IsZero() {
 		pod.CreationTimestamp = metav1.NewTime(seen).Rfc3339Copy()
 	}
@@ -66,17 +67,12 @@ func makeStatic(pod *v1.Pod, source, origin, node string, seen time.Time) error 
 	}
 	setDefaults(pod)
 	pod.Status.Phase = v1.PodPending
-	pod.Status.QOSClass = qosOf(pod)
+	pod.Status.QOSClass = podspec.QOSOf(pod)
 	if err := checkStatic(pod); err != nil {
 		return fmt.Errorf("pod %s: %w", pod.Name, err)
 	}
 	return nil
 }
-
-// ValidUID says whether a UID can be a pod's: it is part of paths and of containers' names. Those of the API server always can.
-func ValidUID(uid types.UID) bool { return len(uid) <= 128 && uids.MatchString(string(uid)) }
-
-var uids = regexp.MustCompile("^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 
 // setDefaults fills in what the API server would.
 func setDefaults(pod *v1.Pod) {
@@ -93,7 +89,7 @@ func setDefaults(pod *v1.Pod) {
 	if spec.EnableServiceLinks == nil {
 		spec.EnableServiceLinks = new(v1.DefaultEnableServiceLinks)
 	}
-	for _, c := range Containers(pod) {
+	for _, c := range podspec.Containers(pod) {
 		setContainerDefaults(c, spec.HostNetwork)
 	}
 	for i := range spec.Volumes {
@@ -111,8 +107,8 @@ func setContainerDefaults(c *v1.Container, hostNetwork bool) {
 	setDefault(&c.TerminationMessagePath, v1.TerminationMessagePathDefault)
 	setDefault(&c.TerminationMessagePolicy, v1.TerminationMessageReadFile)
 	if c.ImagePullPolicy == "" {
-		if name, err := parseImageName(c.Image); err == nil {
-			c.ImagePullPolicy = pullPolicy(c, name)
+		if name, err := podspec.ParseImage(c.Image); err == nil {
+			c.ImagePullPolicy = podspec.PullPolicy(c, name)
 		} else {
 			c.ImagePullPolicy = v1.PullIfNotPresent
 		}
@@ -205,7 +201,7 @@ func checkReferences(pod *v1.Pod) error {
 	case len(spec.EphemeralContainers) > 0:
 		return errors.New("spec.ephemeralContainers: static pods may not have them")
 	}
-	for _, c := range Containers(pod) {
+	for _, c := range podspec.Containers(pod) {
 		for _, e := range c.Env {
 			field := fmt.Sprintf("container %s: env %s", c.Name, e.Name)
 			switch {
@@ -277,7 +273,7 @@ func checkStatic(pod *v1.Pod) error {
 	if msgs := validation.IsDNS1123Label(pod.Namespace); len(msgs) > 0 {
 		bad("metadata.namespace: %q: %s", pod.Namespace, strings.Join(msgs, "; "))
 	}
-	if !ValidUID(pod.UID) {
+	if !podspec.ValidUID(pod.UID) {
 		bad("metadata.uid: %q; want up to 128 letters, digits, '-', '_' and '.', the first and the last a letter or digit", pod.UID)
 	}
 	if policies := []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}; !slices.Contains(policies, pod.Spec.RestartPolicy) {
@@ -297,7 +293,7 @@ func checkStatic(pod *v1.Pod) error {
 		volumes[v.Name] = true
 	}
 	seen := map[string]bool{}
-	for _, c := range Containers(pod) {
+	for _, c := range podspec.Containers(pod) {
 		if seen[c.Name] {
 			bad("container %q is there twice; names must differ", c.Name)
 		}

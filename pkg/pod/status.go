@@ -7,6 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // maxMessages is how many bytes of termination messages one pod's status may hold; each container gets its part.
@@ -17,12 +19,12 @@ const maxMessages = 12 * 1024
 func Status(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) v1.PodStatus {
 	s := &statuser{pod: pod, observed: observed, know: &know, now: now}
 	last := &know.Last
-	out := v1.PodStatus{ObservedGeneration: max(pod.Generation, last.ObservedGeneration), QOSClass: qosOf(pod), StartTime: last.StartTime}
+	out := v1.PodStatus{ObservedGeneration: max(pod.Generation, last.ObservedGeneration), QOSClass: podspec.QOSOf(pod), StartTime: last.StartTime}
 	if out.StartTime.IsZero() {
 		out.StartTime = s.time(now)
 	}
 	out.Resources, out.AllocatedResources = s.podResources()
-	out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = s.list(Init), s.list(App), s.list(Ephemeral)
+	out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = s.list(podspec.Init), s.list(podspec.App), s.list(podspec.Ephemeral)
 	if s.neverLetIn() {
 		out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = nil, nil, nil
 	}
@@ -56,15 +58,15 @@ func (s *statuser) phase(out *v1.PodStatus) {
 	phase := s.reckonPhase(out)
 	if ended := s.know.Ended; ended != nil {
 		phase = v1.PodFailed
-	} else if s.know.Phase == Terminated && !isTerminal(phase) && !fromFile(s.pod) {
+	} else if s.know.Phase == Terminated && !podspec.IsTerminal(phase) && !podspec.IsStatic(s.pod) {
 		phase = v1.PodFailed
 	}
 	for _, known := range []v1.PodPhase{last.Phase, s.pod.Status.Phase} {
-		if isTerminal(known) && !fromFile(s.pod) {
+		if podspec.IsTerminal(known) && !podspec.IsStatic(s.pod) {
 			phase = known
 		}
 	}
-	if isTerminal(phase) && !isTerminal(last.Phase) && s.know.Phase != Terminated {
+	if podspec.IsTerminal(phase) && !podspec.IsTerminal(last.Phase) && s.know.Phase != Terminated {
 		phase = last.Phase
 		if phase == "" {
 			phase = v1.PodPending
@@ -72,14 +74,12 @@ func (s *statuser) phase(out *v1.PodStatus) {
 	}
 	out.Phase = phase
 	switch {
-	case s.know.Ended != nil && isTerminal(phase):
+	case s.know.Ended != nil && podspec.IsTerminal(phase):
 		out.Reason, out.Message = s.know.Ended.Reason, s.know.Ended.Message
 	case phase == last.Phase:
 		out.Reason, out.Message = last.Reason, last.Message
 	}
 }
-
-func isTerminal(phase v1.PodPhase) bool { return phase == v1.PodFailed || phase == v1.PodSucceeded }
 
 // counts are the containers of a pod by what they do.
 type counts struct {
@@ -91,15 +91,15 @@ type counts struct {
 // reckonPhase is the phase that the container statuses alone amount to.
 func (s *statuser) reckonPhase(out *v1.PodStatus) v1.PodPhase {
 	var n counts
-	for kind, c := range Containers(s.pod) {
-		st := findStatus(out, kind, c.Name)
+	for kind, c := range podspec.Containers(s.pod) {
+		st := podspec.FindStatus(out, kind, c.Name)
 		switch {
-		case kind == Ephemeral:
+		case kind == podspec.Ephemeral:
 		case st == nil:
 			n.unknown++
-		case kind == App:
+		case kind == podspec.App:
 			s.countApp(&n, c, st)
-		case restartable(c):
+		case podspec.IsSidecar(c):
 			countSidecar(&n, st)
 		default:
 			s.countInit(&n, c, st)
@@ -114,7 +114,7 @@ func (s *statuser) reckonPhase(out *v1.PodStatus) v1.PodPhase {
 		return v1.PodRunning
 	case n.running == 0 && n.stopped > 0 && n.unknown == 0:
 		switch {
-		case n.stopped != n.final && (s.know.Phase != Terminated || fromFile(s.pod)):
+		case n.stopped != n.final && (s.know.Phase != Terminated || podspec.IsStatic(s.pod)):
 			return v1.PodRunning
 		case n.stopped == n.succeeded:
 			return v1.PodSucceeded
@@ -146,7 +146,7 @@ func (s *statuser) countApp(n *counts, c *v1.Container, st *v1.ContainerStatus) 
 		return
 	}
 	n.stopped++
-	if end.Reason != reasonRestartingAll && !shouldRestart(s.pod, c, int(end.ExitCode)) {
+	if end.Reason != reasonRestartingAll && !podspec.RestartsAfter(s.pod, c, int(end.ExitCode)) {
 		n.final++
 	}
 	if st.State.Terminated != nil && end.ExitCode == 0 {
@@ -158,7 +158,7 @@ func countSidecar(n *counts, st *v1.ContainerStatus) {
 	switch {
 	case st.State.Running != nil:
 		n.running++
-		if !isTrue(st.Started) {
+		if !podspec.IsTrue(st.Started) {
 			n.sidecarsPending++
 		}
 	case st.State.Waiting != nil && st.LastTerminationState.Terminated == nil:
@@ -172,7 +172,7 @@ func (s *statuser) countInit(n *counts, c *v1.Container, st *v1.ContainerStatus)
 	switch {
 	case end == nil:
 		n.initPending++
-	case end.ExitCode != 0 && end.Reason != reasonRestartingAll && !shouldRestart(s.pod, c, int(end.ExitCode)):
+	case end.ExitCode != 0 && end.Reason != reasonRestartingAll && !podspec.RestartsAfter(s.pod, c, int(end.ExitCode)):
 		n.initFailed++
 	}
 }
@@ -181,7 +181,7 @@ func (s *statuser) countInit(n *counts, c *v1.Container, st *v1.ContainerStatus)
 func (s *statuser) appRan() bool {
 	box := newestSandbox(s.observed)
 	return slices.ContainsFunc(s.observed.Containers, func(c Container) bool {
-		return c.Kind == App && started(c) && (box == nil || c.SandboxID == box.ID)
+		return c.Kind == podspec.App && started(c) && (box == nil || c.SandboxID == box.ID)
 	})
 }
 
@@ -235,9 +235,9 @@ func (s *statuser) initialized(out *v1.PodStatus) bool {
 			return true
 		}
 	}
-	st := findStatus(out, Init, s.pod.Spec.InitContainers[n-1].Name)
-	if restartable(&s.pod.Spec.InitContainers[n-1]) {
-		return st != nil && st.State.Running != nil && isTrue(st.Started)
+	st := podspec.FindStatus(out, podspec.Init, s.pod.Spec.InitContainers[n-1].Name)
+	if podspec.IsSidecar(&s.pod.Spec.InitContainers[n-1]) {
+		return st != nil && st.State.Running != nil && podspec.IsTrue(st.Started)
 	}
 	return st != nil && st.State.Terminated != nil && st.State.Terminated.ExitCode == 0
 }

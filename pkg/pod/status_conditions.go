@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // ownConditions are those that a kubelet alone writes; whatever else stands in a pod's status is left as the API server has it.
@@ -34,19 +36,19 @@ func (s *statuser) conditions(out *v1.PodStatus) []v1.PodCondition {
 		}
 	}
 	list = append(list, s.condition(v1.PodReady, ready, reason, message), containersReady, s.condition(v1.PodScheduled, true, "", ""))
-	if couldRestartAll(s.pod) {
+	if podspec.MayRestartAll(s.pod) {
 		list = append(list, s.restartingCondition(out))
 	}
 	list = append(list, s.resizeConditions()...)
 	if s.know.Disrupted {
-		if i, old := findCondition(list[:foreign], v1.DisruptionTarget); old != nil {
+		if i, old := podspec.FindCondition(list[:foreign], v1.DisruptionTarget); old != nil {
 			list, foreign = slices.Delete(list, i, i+1), foreign-1
 		}
 		list = append(list, s.condition(v1.DisruptionTarget, true, v1.PodReasonTerminationByKubelet, cmp.Or(s.know.Ended.Disruption, s.know.Ended.Message)))
 	}
 	for i := foreign; i < len(list); i++ {
 		list[i].LastTransitionTime = *s.time(s.now)
-		if _, old := findCondition(s.know.Last.Conditions, list[i].Type); old != nil && old.Status == list[i].Status && !old.LastTransitionTime.IsZero() {
+		if _, old := podspec.FindCondition(s.know.Last.Conditions, list[i].Type); old != nil && old.Status == list[i].Status && !old.LastTransitionTime.IsZero() {
 			list[i].LastTransitionTime = old.LastTransitionTime
 		}
 	}
@@ -82,11 +84,11 @@ func (s *statuser) initializedCondition(out *v1.PodStatus) v1.PodCondition {
 	var unknown, incomplete []string
 	for i := range s.pod.Spec.InitContainers {
 		c := &s.pod.Spec.InitContainers[i]
-		st := findStatus(out, Init, c.Name)
+		st := podspec.FindStatus(out, podspec.Init, c.Name)
 		switch {
 		case st == nil:
 			unknown = append(unknown, c.Name)
-		case restartable(c) && !isTrue(st.Started), !restartable(c) && !st.Ready:
+		case podspec.IsSidecar(c) && !podspec.IsTrue(st.Started), !podspec.IsSidecar(c) && !st.Ready:
 			incomplete = append(incomplete, c.Name)
 		}
 	}
@@ -95,7 +97,7 @@ func (s *statuser) initializedCondition(out *v1.PodStatus) v1.PodCondition {
 		return ok("PodCompleted")
 	}
 	for _, st := range out.ContainerStatuses {
-		if st.State.Running != nil || st.State.Terminated != nil || isTrue(st.Started) {
+		if st.State.Running != nil || st.State.Terminated != nil || podspec.IsTrue(st.Started) {
 			return ok("")
 		}
 	}
@@ -108,7 +110,7 @@ func (s *statuser) initializedCondition(out *v1.PodStatus) v1.PodCondition {
 	if len(parts) == 0 {
 		return ok("")
 	}
-	if _, old := findCondition(s.know.Last.Conditions, v1.PodInitialized); old != nil && old.Status == v1.ConditionTrue {
+	if _, old := podspec.FindCondition(s.know.Last.Conditions, v1.PodInitialized); old != nil && old.Status == v1.ConditionTrue {
 		return ok("")
 	}
 	return s.condition(v1.PodInitialized, false, "ContainersNotInitialized", strings.Join(parts, ", "))
@@ -116,11 +118,11 @@ func (s *statuser) initializedCondition(out *v1.PodStatus) v1.PodCondition {
 
 func (s *statuser) containersReady(out *v1.PodStatus) (ready bool, reason, message string) {
 	var unknown, unready []string
-	for kind, c := range Containers(s.pod) {
-		if kind == Ephemeral || kind == Init && !restartable(c) {
+	for kind, c := range podspec.Containers(s.pod) {
+		if kind == podspec.Ephemeral || kind == podspec.Init && !podspec.IsSidecar(c) {
 			continue
 		}
-		switch st := findStatus(out, kind, c.Name); {
+		switch st := podspec.FindStatus(out, kind, c.Name); {
 		case st == nil:
 			unknown = append(unknown, c.Name)
 		case !st.Ready:
@@ -149,7 +151,7 @@ func (s *statuser) containersReady(out *v1.PodStatus) (ready bool, reason, messa
 func (s *statuser) closedGates(conditions []v1.PodCondition) string {
 	var closed []string
 	for _, gate := range s.pod.Spec.ReadinessGates {
-		switch _, c := findCondition(conditions, gate.ConditionType); {
+		switch _, c := podspec.FindCondition(conditions, gate.ConditionType); {
 		case c == nil:
 			closed = append(closed, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
 		case c.Status != v1.ConditionTrue:
@@ -170,13 +172,4 @@ func (s *statuser) restartingCondition(out *v1.PodStatus) v1.PodCondition {
 		c.Status, c.Reason = v1.ConditionTrue, "RestartAllContainersStarted"
 	}
 	return c
-}
-
-func findCondition(list []v1.PodCondition, kind v1.PodConditionType) (int, *v1.PodCondition) {
-	for i := range list {
-		if list[i].Type == kind {
-			return i, &list[i]
-		}
-	}
-	return -1, nil
 }

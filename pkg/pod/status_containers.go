@@ -7,24 +7,26 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // list makes the statuses of one kind of container: init containers in the order of the spec, the others by name.
-func (s *statuser) list(want Kind) []v1.ContainerStatus {
+func (s *statuser) list(want podspec.Kind) []v1.ContainerStatus {
 	var out []v1.ContainerStatus
-	for kind, c := range Containers(s.pod) {
+	for kind, c := range podspec.Containers(s.pod) {
 		if kind == want {
 			out = append(out, s.container(kind, c))
 		}
 	}
-	if want != Init {
+	if want != podspec.Init {
 		slices.SortFunc(out, func(a, b v1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return out
 }
 
-func (s *statuser) container(kind Kind, c *v1.Container) v1.ContainerStatus {
-	old := findStatus(&s.know.Last, kind, c.Name)
+func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerStatus {
+	old := podspec.FindStatus(&s.know.Last, kind, c.Name)
 	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, Started: new(false), VolumeMounts: mountStatuses(c, false)}
 	st.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	if len(s.pod.Spec.InitContainers) > 0 {
@@ -33,7 +35,7 @@ func (s *statuser) container(kind Kind, c *v1.Container) v1.ContainerStatus {
 	if old != nil {
 		st.RestartCount, st.LastTerminationState = old.RestartCount, old.LastTerminationState
 	}
-	if kind == Ephemeral {
+	if kind == podspec.Ephemeral {
 		st.Started = nil // neither probes nor restarts
 	}
 	list := attempts(s.observed, &s.know.Last, kind, c)
@@ -43,7 +45,7 @@ func (s *statuser) container(kind Kind, c *v1.Container) v1.ContainerStatus {
 	}
 	if len(list) > 0 {
 		s.fill(&st, kind, c, list, old)
-	} else if kind == Init && !restartable(c) && s.appRan() {
+	} else if kind == podspec.Init && !podspec.IsSidecar(c) && s.appRan() {
 		st.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
 			Reason: "Completed", Message: "The engine has forgotten this init container; the pod's containers were started, so it has succeeded"}}
 		st.Ready = true
@@ -59,7 +61,7 @@ func (s *statuser) starting(c *v1.Container, id string) bool {
 }
 
 // fill sets what the latest attempt says, and lastState from the one before.
-func (s *statuser) fill(st *v1.ContainerStatus, kind Kind, c *v1.Container, list []past, old *v1.ContainerStatus) {
+func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Container, list []past, old *v1.ContainerStatus) {
 	latest := list[0]
 	st.RestartCount = max(st.RestartCount, int32(latest.Attempt))
 	st.Image, st.ImageID, st.ContainerID = latest.Image, latest.ImageID, ContainerIDPrefix+latest.ID
@@ -86,14 +88,14 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind Kind, c *v1.Container, list
 	}
 	if latest.State != Running {
 		st.State = v1.ContainerState{Terminated: s.terminated(latest, old)}
-		st.Ready = kind == Init && !restartable(c) && st.State.Terminated.ExitCode == 0
+		st.Ready = kind == podspec.Init && !podspec.IsSidecar(c) && st.State.Terminated.ExitCode == 0
 		return
 	}
 	st.State = v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: *s.time(latest.StartedAt)}}
 	switch {
-	case kind == Ephemeral:
+	case kind == podspec.Ephemeral:
 		return
-	case kind == Init && !restartable(c):
+	case kind == podspec.Init && !podspec.IsSidecar(c):
 		st.Started = new(true)
 		return
 	}
@@ -145,7 +147,7 @@ func endReason(c Container) string {
 }
 
 // waiting shows why a container that is to be started is not, where there is a reason to show; without one the last state stands.
-func (s *statuser) waiting(st *v1.ContainerStatus, kind Kind, c *v1.Container, list []past) {
+func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Container, list []past) {
 	if s.know.Phase != Syncing || st.State.Running != nil {
 		return
 	}
@@ -176,7 +178,7 @@ func (s *statuser) waiting(st *v1.ContainerStatus, kind Kind, c *v1.Container, l
 }
 
 // comesBack is the planner's answer for an attempt that has ended.
-func (s *statuser) comesBack(kind Kind, c *v1.Container, ended past) bool {
+func (s *statuser) comesBack(kind podspec.Kind, c *v1.Container, ended past) bool {
 	p := &planner{pod: s.pod, know: s.know}
 	return p.comesBack(kind, c, ended)
 }
@@ -204,23 +206,23 @@ func (s *statuser) restarting(out *v1.PodStatus) {
 
 // restartingAll says whether the pod is on its way through a restart of all its containers.
 func (s *statuser) restartingAll() bool {
-	if !couldRestartAll(s.pod) || s.know.Phase != Syncing {
+	if !podspec.MayRestartAll(s.pod) || s.know.Phase != Syncing {
 		return false
 	}
 	present := 0
-	for kind, c := range Containers(s.pod) {
-		if kind == Ephemeral {
+	for kind, c := range podspec.Containers(s.pod) {
+		if kind == podspec.Ephemeral {
 			continue
 		}
 		list := attempts(s.observed, &s.know.Last, kind, c)
-		if len(list) > 0 && list[0].State == Exited && restartsAll(c, list[0].ExitCode) {
+		if len(list) > 0 && list[0].State == Exited && podspec.RestartsAll(c, list[0].ExitCode) {
 			return true
 		}
 		if len(list) > 0 && list[0].remembered == nil {
 			present++
 		}
 	}
-	_, was := findCondition(s.know.Last.Conditions, v1.AllContainersRestarting)
+	_, was := podspec.FindCondition(s.know.Last.Conditions, v1.AllContainersRestarting)
 	return present == 0 && was != nil && was.Status == v1.ConditionTrue
 }
 
@@ -243,7 +245,7 @@ func mountStatuses(c *v1.Container, recursive bool) []v1.VolumeMountStatus {
 		st := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {
 			st.RecursiveReadOnly = new(v1.RecursiveReadOnlyDisabled)
-			if yes, err := recursively(m, recursive); yes && err == nil {
+			if yes, err := podspec.RecursivelyReadOnly(m, recursive); yes && err == nil {
 				st.RecursiveReadOnly = new(v1.RecursiveReadOnlyEnabled)
 			}
 		}

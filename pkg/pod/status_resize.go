@@ -4,11 +4,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	helper "k8s.io/component-helpers/resource"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // lastRequest is the memory request under which a running container was last told of, nil where that is not known.
-func lastRequest(kind Kind, c *v1.Container, have Container, last *v1.PodStatus) *resource.Quantity {
-	old := findStatus(last, kind, c.Name)
+func lastRequest(kind podspec.Kind, c *v1.Container, have Container, last *v1.PodStatus) *resource.Quantity {
+	old := podspec.FindStatus(last, kind, c.Name)
 	if old == nil || old.ContainerID != ContainerIDPrefix+have.ID || old.Resources == nil {
 		return nil
 	}
@@ -20,16 +22,16 @@ func lastRequest(kind Kind, c *v1.Container, have Container, last *v1.PodStatus)
 }
 
 // resources is what a container has: as allocated, but of a running one what the engine holds it to.
-func (s *statuser) resources(kind Kind, c *v1.Container, have past) *v1.ResourceRequirements {
+func (s *statuser) resources(kind podspec.Kind, c *v1.Container, have past) *v1.ResourceRequirements {
 	out := c.Resources.DeepCopy()
-	if have.Resources == nil || have.State != Running || kind == Ephemeral {
+	if have.Resources == nil || have.State != Running || kind == podspec.Ephemeral {
 		return out
 	}
-	want := ResourcesOf(s.pod, c)
-	setActual(out.Limits, v1.ResourceCPU, have.Resources.milliQuota() == want.milliQuota(), resource.NewMilliQuantity(have.Resources.milliQuota(), resource.DecimalSI))
+	want := podspec.ResourcesOf(s.pod, c)
+	setActual(out.Limits, v1.ResourceCPU, have.Resources.MilliQuota() == want.MilliQuota(), resource.NewMilliQuantity(have.Resources.MilliQuota(), resource.DecimalSI))
 	setActual(out.Limits, v1.ResourceMemory, have.Resources.Memory == want.Memory, resource.NewQuantity(have.Resources.Memory, resource.BinarySI))
-	setActual(out.Requests, v1.ResourceCPU, have.Resources.Shares == want.Shares, resource.NewMilliQuantity(milliShares(have.Resources.Shares), resource.DecimalSI))
-	if old := lastRequest(kind, c, have.Container, &s.know.Last); old != nil && policyOf(c, v1.ResourceMemory) == v1.RestartContainer {
+	setActual(out.Requests, v1.ResourceCPU, have.Resources.Shares == want.Shares, resource.NewMilliQuantity(podspec.MilliShares(have.Resources.Shares), resource.DecimalSI))
+	if old := lastRequest(kind, c, have.Container, &s.know.Last); old != nil && podspec.ResizePolicyOf(c, v1.ResourceMemory) == v1.RestartContainer {
 		setActual(out.Requests, v1.ResourceMemory, old.Cmp(*c.Resources.Requests.Memory()) == 0, old)
 	}
 	return out
@@ -47,13 +49,13 @@ func (s *statuser) podResources() (*v1.ResourceRequirements, v1.ResourceList) {
 	if s.pod.Spec.Resources != nil {
 		out.Claims = s.pod.Spec.Resources.Claims
 	}
-	have, want := s.observed.Cgroup, PodResourcesOf(s.pod)
+	have, want := s.observed.Cgroup, podspec.PodResourcesOf(s.pod)
 	if have == nil {
 		return out, granted
 	}
-	setActual(out.Limits, v1.ResourceCPU, have.milliQuota() == want.milliQuota(), resource.NewMilliQuantity(have.milliQuota(), resource.DecimalSI))
+	setActual(out.Limits, v1.ResourceCPU, have.MilliQuota() == want.MilliQuota(), resource.NewMilliQuantity(have.MilliQuota(), resource.DecimalSI))
 	setActual(out.Limits, v1.ResourceMemory, have.Memory == want.Memory, resource.NewQuantity(have.Memory, resource.BinarySI))
-	setActual(out.Requests, v1.ResourceCPU, have.Shares == want.Shares, resource.NewMilliQuantity(milliShares(have.Shares), resource.DecimalSI))
+	setActual(out.Requests, v1.ResourceCPU, have.Shares == want.Shares, resource.NewMilliQuantity(podspec.MilliShares(have.Shares), resource.DecimalSI))
 	return out, granted
 }
 
@@ -86,7 +88,7 @@ func (s *statuser) resizeConditions() []v1.PodCondition {
 	}
 	if s.know.Granted > 0 {
 		c.ObservedGeneration = s.know.Granted
-	} else if _, old := findCondition(s.know.Last.Conditions, v1.PodResizeInProgress); old != nil {
+	} else if _, old := podspec.FindCondition(s.know.Last.Conditions, v1.PodResizeInProgress); old != nil {
 		c.ObservedGeneration = old.ObservedGeneration
 	}
 	return append(out, c)
@@ -94,14 +96,14 @@ func (s *statuser) resizeConditions() []v1.PodCondition {
 
 // resizeInProgress says whether a container does not have yet what it was granted, and what went wrong.
 func (s *statuser) resizeInProgress() (yes bool, message string) {
-	_, before := findCondition(s.know.Last.Conditions, v1.PodResizeInProgress)
-	if have := s.observed.Cgroup; have != nil && *have != PodResourcesOf(s.pod) {
+	_, before := podspec.FindCondition(s.know.Last.Conditions, v1.PodResizeInProgress)
+	if have := s.observed.Cgroup; have != nil && *have != podspec.PodResourcesOf(s.pod) {
 		yes = true
 		if f := s.know.Failures[resizeKey("")]; f.Reason == v1.PodReasonError {
 			message = f.Message
 		}
 	}
-	for kind, c := range Containers(s.pod) {
+	for kind, c := range podspec.Containers(s.pod) {
 		list := attempts(s.observed, &s.know.Last, kind, c)
 		if len(list) == 0 {
 			continue

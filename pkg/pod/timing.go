@@ -4,6 +4,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Timing records how long work on pods took and how their containers ended, under the names of upstream's metrics. Calls must not block.
@@ -14,7 +16,7 @@ type Timing interface {
 	// PodStarted tells that a pod has begun to run, and how long that was after it was first seen.
 	PodStarted(took time.Duration)
 	// ContainerEnded tells that an attempt of a container has ended while this agent ran. It is told once of each.
-	ContainerEnded(kind Kind, exitCode int, reason string)
+	ContainerEnded(kind podspec.Kind, exitCode int, reason string)
 }
 
 // Kinds of work on a pod.
@@ -103,7 +105,7 @@ func (e *endings) take(observed Observed) (fresh []Container) {
 // tellEndings tells of the containers that have ended since the last observation.
 func (w *worker) tellEndings() {
 	for _, c := range w.endings.take(w.observed) {
-		if kind, _, ok := FindContainer(w.pod, c.Name); ok && w.timing.to != nil {
+		if kind, _, ok := podspec.FindContainer(w.pod, c.Name); ok && w.timing.to != nil {
 			w.timing.to.ContainerEnded(kind, c.ExitCode, endReason(c))
 		}
 	}

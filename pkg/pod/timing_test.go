@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // stopwatch is a pod.Timing that keeps what it is told, rounded to seconds.
@@ -25,9 +25,10 @@ func (s *stopwatch) tell(what string, took time.Duration) {
 }
 
 func (s *stopwatch) PodSynced(kind string, took time.Duration) { s.tell(kind, took) }
-func (s *stopwatch) PodStarted(took time.Duration)             { s.tell("started", took) }
 
-func (s *stopwatch) ContainerEnded(kind pod.Kind, exitCode int, reason string) {
+func (s *stopwatch) PodStarted(took time.Duration) { s.tell("started", took) }
+
+func (s *stopwatch) ContainerEnded(kind podspec.Kind, exitCode int, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ends = append(s.ends, fmt.Sprint(kind, " ", exitCode, " ", reason))

@@ -14,6 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // View is one pod as its worker last left it. Nothing in it may be changed.
@@ -105,14 +107,14 @@ func (m *Manager) Lookup(namespace, name string, uid types.UID, container string
 	if container == "" {
 		return ref, nil
 	}
-	kind, spec, ok := FindContainer(view.Pod, container)
+	kind, spec, ok := podspec.FindContainer(view.Pod, container)
 	if !ok {
 		return ContainerRef{}, apierrors.NewNotFound(v1.Resource("containers"), container)
 	}
 	list := slices.DeleteFunc(attempts(view.Observed, nil, kind, spec), func(p past) bool { return p.remembered != nil })
 	if len(list) == 0 {
 		why := "ContainerCreating"
-		if st := findStatus(&view.Pod.Status, kind, container); st != nil && st.State.Waiting != nil {
+		if st := podspec.FindStatus(&view.Pod.Status, kind, container); st != nil && st.State.Waiting != nil {
 			why = st.State.Waiting.Reason
 		}
 		return ContainerRef{}, apierrors.NewBadRequest(fmt.Sprintf("container %q in pod %q is waiting to start: %s", container, name, why))
@@ -144,8 +146,8 @@ func (m *Manager) DebugText(out io.Writer) {
 	fmt.Fprintln(w, "NAMESPACE\tNAME\tUID\tPHASE\tSTATUS\tCONTAINERS\tIP\tIN FLIGHT\tWAITS FOR")
 	for _, v := range m.Snapshot() {
 		var containers, waits, ips []string
-		for kind, c := range Containers(v.Pod) {
-			if st := findStatus(&v.Pod.Status, kind, c.Name); st != nil {
+		for kind, c := range podspec.Containers(v.Pod) {
+			if st := podspec.FindStatus(&v.Pod.Status, kind, c.Name); st != nil {
 				containers = append(containers, c.Name+"="+stateWord(st))
 			}
 		}

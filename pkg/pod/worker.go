@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // worker owns one pod from its first sight to its last trace. Its loop never blocks: whatever may be slow runs as an operation and
@@ -42,7 +44,7 @@ type worker struct {
 	finished  int       // steps that have ended
 	lastEnd   time.Time // when the last of them did
 	// cgroup is what the pod's cgroup was held to by the last step, or as last looked at; nil: to be looked at. Nobody else changes it.
-	cgroup *Resources
+	cgroup *podspec.Resources
 
 	ops      map[*operation]struct{}
 	probes   map[probeKey]*probeRun
@@ -69,8 +71,8 @@ type operation struct {
 	step   Step
 	cancel context.CancelFunc
 	since  time.Time
-	cgroup *Resources // what the pod's cgroup is held to since it was made; read when the step has ended
-	asIs   bool       // the pod's cgroup was good for it
+	cgroup *podspec.Resources // what the pod's cgroup is held to since it was made; read when the step has ended
+	asIs   bool               // the pod's cgroup was good for it
 	// dropped says that we cancelled it ourselves: its failure means nothing.
 	dropped bool
 }
@@ -82,15 +84,15 @@ func newWorker(cfg *Config, parts *Parts, d Desired) *worker {
 	}
 	w.know = Knowledge{
 		Platform: cfg.Platform, Last: *d.Pod.Status.DeepCopy(), Stops: map[string]time.Time{}, Replace: map[string]bool{},
-		Delays: map[string]time.Duration{}, Failures: map[string]Failure{}, Updates: map[string]Resources{},
+		Delays: map[string]time.Duration{}, Failures: map[string]Failure{}, Updates: map[string]podspec.Resources{},
 	}
 	w.know.Resize, w.know.Dead = d.Resize, cfg.Dead
-	if d.Mirror != nil && d.Mirror.Annotations[v1.MirrorPodAnnotationKey] == mirrorHash(d.Pod) {
+	if d.Mirror != nil && d.Mirror.Annotations[v1.MirrorPodAnnotationKey] == podspec.MirrorHash(d.Pod) {
 		w.know.Last = *d.Mirror.Status.DeepCopy()
 	}
 	w.know.recall(d.Pod)
 	w.timing = newTiming(parts.Timing, w.know.Last.Phase, parts.Clock.Now())
-	if isTerminal(w.know.Last.Phase) && !fromFile(d.Pod) {
+	if podspec.IsTerminal(w.know.Last.Phase) && !podspec.IsStatic(d.Pod) {
 		w.terminate("the pod has ended")
 	}
 	if d.Pod.DeletionTimestamp != nil {
@@ -251,7 +253,7 @@ func (w *worker) desire(d Desired) {
 	if w.mirror != nil {
 		known = &w.mirror.Status
 	}
-	if w.sent != nil && (fromFile(w.pod) && w.mirror == nil || !equality.Semantic.DeepEqual(w.sent, known)) {
+	if w.sent != nil && (podspec.IsStatic(w.pod) && w.mirror == nil || !equality.Semantic.DeepEqual(w.sent, known)) {
 		w.sent = nil // an echo of an older write, or somebody else's: StatusWriter knows which, and sends only what differs
 	}
 	w.dropChore("status")
@@ -260,7 +262,7 @@ func (w *worker) desire(d Desired) {
 	case w.pod.DeletionTimestamp != nil:
 		w.terminate("the pod is deleted")
 		w.shorten()
-	case isTerminal(w.pod.Status.Phase) && !fromFile(w.pod):
+	case podspec.IsTerminal(w.pod.Status.Phase) && !podspec.IsStatic(w.pod):
 		w.terminate("the pod has ended")
 	case w.know.Phase == Syncing && !sameWorkload(before, w.pod):
 		w.retryStarts()
@@ -292,7 +294,7 @@ func (w *worker) terminate(why string) {
 	}
 	klog.V(2).InfoS("Terminating pod", "pod", klog.KObj(w.pod), "why", why)
 	w.know.Phase = Terminating
-	w.know.Deadline = w.parts.Clock.Now().Add(stopGrace(w.pod))
+	w.know.Deadline = w.parts.Clock.Now().Add(podspec.StopGrace(w.pod))
 	for op := range w.ops {
 		if op.starts() {
 			op.drop()
@@ -302,7 +304,7 @@ func (w *worker) terminate(why string) {
 
 // shorten cuts the time until the kill to what the pod says now. It never gets longer.
 func (w *worker) shorten() {
-	if deadline := w.parts.Clock.Now().Add(stopGrace(w.pod)); deadline.Before(w.know.Deadline) {
+	if deadline := w.parts.Clock.Now().Add(podspec.StopGrace(w.pod)); deadline.Before(w.know.Deadline) {
 		w.know.Deadline = deadline
 	}
 }
@@ -350,7 +352,7 @@ func (w *worker) end(why Rejection, annotations map[string]string) {
 	if why.Reason == reasonDeadline {
 		kind = v1.EventTypeNormal
 	}
-	w.parts.Events.AnnotatedEventf(podRef(w.pod), annotations, kind, why.Reason, "%s", why.Message)
+	w.parts.Events.AnnotatedEventf(podspec.Reference(w.pod), annotations, kind, why.Reason, "%s", why.Message)
 	w.know.Ended = &why
 	w.terminate(why.Reason)
 }
@@ -369,7 +371,7 @@ func (w *worker) evict(e Eviction) {
 
 // preempt ends the pod to make room for a critical one.
 func (w *worker) preempt() {
-	w.evict(Eviction{Grace: stopGrace(w.pod), Rejection: Rejection{Reason: "Preempting", Message: "Preempted in order to admit critical pod",
+	w.evict(Eviction{Grace: podspec.StopGrace(w.pod), Rejection: Rejection{Reason: "Preempting", Message: "Preempted in order to admit critical pod",
 		Disruption: "Pod was preempted by Kubelet to accommodate a critical pod."}})
 }
 
@@ -420,7 +422,7 @@ func (w *worker) forget() {
 	for _, s := range w.observed.Sandboxes {
 		live[s.ID] = true
 	}
-	for _, c := range Containers(w.pod) {
+	for _, c := range podspec.Containers(w.pod) {
 		live[c.Name] = true
 	}
 	dead := func(id string) bool { return !live[id] }
@@ -429,7 +431,7 @@ func (w *worker) forget() {
 	maps.DeleteFunc(w.know.Stops, func(id string, _ time.Time) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Surplus, func(id string, _ bool) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Replace, func(id string, _ bool) bool { return dead(id) })
-	maps.DeleteFunc(w.know.Updates, func(id string, _ Resources) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Updates, func(id string, _ podspec.Resources) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Failures, func(id string, _ Failure) bool { return dead(id) })
 }
 

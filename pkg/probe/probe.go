@@ -18,6 +18,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // maxOutput is how much of a body or of a command's output is read, in bytes.
@@ -88,8 +90,18 @@ func (p *Prober) run(ctx context.Context, handler v1.ProbeHandler, target Target
 	return Result{}, errors.New("the probe names no handler; want one of exec, httpGet, tcpSocket, grpc")
 }
 
+// values are variables NAME=value by name.
+func values(env []string) map[string]string {
+	out := make(map[string]string, len(env))
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		out[name] = value
+	}
+	return out
+}
+
 func (p *Prober) command(ctx context.Context, action *v1.ExecAction, target Target) (Result, error) {
-	code, output, err := p.exec.ExecSync(ctx, target.ContainerID, expand(action.Command, target.Env), maxOutput)
+	code, output, err := p.exec.ExecSync(ctx, target.ContainerID, podspec.ExpandAll(action.Command, values(target.Env)), maxOutput)
 	switch {
 	case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return Result{Detail: fmt.Sprintf("command %q timed out", action.Command)}, nil

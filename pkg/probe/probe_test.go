@@ -390,18 +390,3 @@ func TestResultOfContext(t *testing.T) {
 		}
 	}
 }
-
-func FuzzExpand(f *testing.F) {
-	for _, s := range []string{"", "$", "$$", "$(A)", "$$(A)", "$(", "a$(A)b$(B)", "$($(A))", "$(A", "é$é"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		out := expand([]string{s}, nil)
-		if strings.Contains(s, "$$") {
-			return
-		}
-		if out[0] != s { // without variables and escapes nothing changes
-			t.Errorf("%q became %q", s, out[0])
-		}
-	})
-}

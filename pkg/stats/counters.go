@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Counters is what the agent counts of its own doing, under upstream's names, as a prometheus.Collector for /metrics. Any goroutine may count.
@@ -127,7 +127,7 @@ func (c *Counters) PodStarted(took time.Duration) { c.podStart.Observe(took.Seco
 const maxExitCodes = 512
 
 // ContainerEnded implements pod.Timing.
-func (c *Counters) ContainerEnded(kind pod.Kind, exitCode int, reason string) {
+func (c *Counters) ContainerEnded(kind podspec.Kind, exitCode int, reason string) {
 	c.mu.Lock()
 	code := "other"
 	if c.exitCodes[exitCode] || len(c.exitCodes) < maxExitCodes {
@@ -138,7 +138,7 @@ func (c *Counters) ContainerEnded(kind pod.Kind, exitCode int, reason string) {
 }
 
 // containerTypes are upstream's words.
-var containerTypes = map[pod.Kind]string{pod.App: "container", pod.Init: "init_container", pod.Ephemeral: "ephemeral_container"}
+var containerTypes = map[podspec.Kind]string{podspec.App: "container", podspec.Init: "init_container", podspec.Ephemeral: "ephemeral_container"}
 
 // Cgroup takes in an operation on a pod's cgroup: create, update or destroy.
 func (c *Counters) Cgroup(operation string, took time.Duration) {

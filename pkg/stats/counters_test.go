@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // told is what collectors tell, without what tells of their help and buckets.
@@ -48,12 +49,12 @@ func TestCounters(t *testing.T) {
 	c.PodSynced("create", 3*time.Second)
 	c.PodStarted(4 * time.Second)
 	c.Cgroup("destroy", 2*time.Second)
-	c.ContainerEnded(pod.App, 139, "Error")
-	c.ContainerEnded(pod.App, 139, "Error")
-	c.ContainerEnded(pod.Init, 0, "Completed")
-	c.ContainerEnded(pod.Ephemeral, 137, "OOMKilled")
+	c.ContainerEnded(podspec.App, 139, "Error")
+	c.ContainerEnded(podspec.App, 139, "Error")
+	c.ContainerEnded(podspec.Init, 0, "Completed")
+	c.ContainerEnded(podspec.Ephemeral, 137, "OOMKilled")
 	for code := range 2 * maxExitCodes {
-		c.ContainerEnded(pod.App, -1-code, "Error")
+		c.ContainerEnded(podspec.App, -1-code, "Error")
 	}
 	c.VolumePrepared("kubernetes.io/secret", time.Second, errors.New("no such Secret"))
 	c.VolumePrepared("kubernetes.io/secret", 5*time.Second, nil)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // backing is what a claim of a pod turned out to mean on this host. The source of a PersistentVolume cannot change, so that it is asked
@@ -106,7 +107,7 @@ func (m *Manager) readClaim(ctx context.Context, p *v1.Pod, v *v1.Volume, name s
 
 // usesOf says how containers of p use the volume of that name.
 func usesOf(p *v1.Pod, name string) (mounted, device bool) {
-	for _, c := range pod.Containers(p) {
+	for _, c := range podspec.Containers(p) {
 		mounted = mounted || slices.ContainsFunc(c.VolumeMounts, func(vm v1.VolumeMount) bool { return vm.Name == name })
 		device = device || slices.ContainsFunc(c.VolumeDevices, func(vd v1.VolumeDevice) bool { return vd.Name == name })
 	}

@@ -7,7 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // downward makes the files of a downwardAPI volume.
@@ -20,7 +20,7 @@ func (m *Manager) downward(p *v1.Pod, items []v1.DownwardAPIVolumeFile, defaultM
 		switch {
 		case it.FieldRef != nil:
 			if path := it.FieldRef.FieldPath; strings.HasPrefix(path, "metadata.") {
-				text, err = pod.FieldValue(p, path, pod.Addresses{})
+				text, err = podspec.FieldValue(p, path, podspec.Addresses{})
 			} else { // a file could not follow what comes to be known only later
 				err = fmt.Errorf("fieldPath %q is not supported in volumes; want a field of metadata", path)
 			}
@@ -29,7 +29,7 @@ func (m *Manager) downward(p *v1.Pod, items []v1.DownwardAPIVolumeFile, defaultM
 			if n := m.objects.Node(); n != nil {
 				allocatable = n.Status.Allocatable
 			}
-			text, err = pod.ResourceValue(p, &v1.Container{}, it.ResourceFieldRef, allocatable)
+			text, err = podspec.ResourceValue(p, &v1.Container{}, it.ResourceFieldRef, allocatable)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("downwardAPI item %q: %w", it.Path, err))

@@ -12,7 +12,7 @@ import (
 	"k8s.io/component-helpers/resource"
 	"k8s.io/klog/v2"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // prepareHostPath checks or makes what hostPath.type asks for, with upstream's words. Without a type a missing directory is made, as
@@ -22,7 +22,7 @@ func (m *Manager) prepareHostPath(s *v1.HostPathVolumeSource, path string) error
 	if s.Type != nil {
 		kind = *s.Type
 	}
-	if m.cfg.Platform.OS == "windows" && pod.IsPipe(path) {
+	if m.cfg.Platform.OS == "windows" && podspec.IsPipe(path) {
 		return nil // a pipe can only be opened, which would disturb its owner
 	}
 	fi, err := os.Stat(path)

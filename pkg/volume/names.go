@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // checkElement says why name cannot be one file or directory name on platform.
@@ -18,7 +19,7 @@ func checkElement(platform pod.Platform, name string) error {
 	case len(name) > 255:
 		return fmt.Errorf("%q... is not a file name: want at most 255 bytes, have %d", name[:32], len(name))
 	case platform.OS == "windows":
-		return pod.CheckWindowsName(name)
+		return podspec.CheckWindowsName(name)
 	}
 	return nil
 }
@@ -82,7 +83,7 @@ func hostPath(platform pod.Platform, p string) (string, error) {
 		}
 		return p, nil
 	}
-	w, err := pod.WindowsPath(p)
+	w, err := podspec.WindowsPath(p)
 	if err != nil {
 		return "", fmt.Errorf("hostPath.path: %w", err)
 	}
@@ -109,11 +110,11 @@ func windowsTarget(p string) (string, error) {
 	if !strings.ContainsAny(p, `:`) && !strings.HasPrefix(strings.ReplaceAll(p, "/", `\`), `\`) {
 		p = "/" + p
 	}
-	w, err := pod.WindowsPath(p)
+	w, err := podspec.WindowsPath(p)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("mountPath: %w", err)
-	case strings.HasPrefix(w, `\\`) && !pod.IsPipe(w):
+	case strings.HasPrefix(w, `\\`) && !podspec.IsPipe(w):
 		return "", fmt.Errorf(`mountPath %q is a share; want a directory of the container like C:\data`, p)
 	case strings.EqualFold(w, `C:\`):
 		return "", fmt.Errorf(`mountPath %q is the drive of the system; want a directory like C:\data`, p)

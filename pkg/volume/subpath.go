@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // subPathsName is the directory below pods/<uid> with the mount points of subPaths: <volume>/<container>/<index of the volumeMount>.
@@ -97,7 +98,7 @@ func (m *Manager) mount(ctx context.Context, p *v1.Pod, of mountOf, env []pod.En
 		mount.Propagation = *vm.MountPropagation
 	}
 	switch {
-	case m.cfg.Platform.OS == "windows" && pod.IsPipe(host):
+	case m.cfg.Platform.OS == "windows" && podspec.IsPipe(host):
 		err = m.checkPipe(mount, sub)
 	case sub != "":
 		err = m.subPath(p, of, sub, &mount)

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Engines on Windows mount directories and pipes, no single files (moby/moby#30555). A file of a volume is copied into the container before
@@ -27,7 +28,7 @@ func (m *Manager) checkPipe(mount pod.Mount, sub string) error {
 	switch {
 	case m.cfg.Platform.Build < pipesBuild:
 		return fmt.Errorf("%s is a pipe, which containers can use from Windows Server version 1709 (build %d) on; this host has %d", mount.HostPath, pipesBuild, m.cfg.Platform.Build)
-	case !pod.IsPipe(mount.ContainerPath):
+	case !podspec.IsPipe(mount.ContainerPath):
 		return fmt.Errorf(`%s is a pipe; mountPath must be one as well, like \\.\pipe\name, and is %s`, mount.HostPath, mount.ContainerPath)
 	case sub != "":
 		return fmt.Errorf("%s is a pipe, in which there is no subPath %q", mount.HostPath, sub)
@@ -103,7 +104,7 @@ func copyTo(target string, f io.Reader) error {
 func checkTargets(c *v1.Container, mounts []pod.Mount) error {
 	for i := range mounts {
 		for j := range mounts {
-			rest, within := pod.WindowsWithin(mounts[i].ContainerPath, mounts[j].ContainerPath)
+			rest, within := podspec.WindowsWithin(mounts[i].ContainerPath, mounts[j].ContainerPath)
 			switch a, b := c.VolumeMounts[i].MountPath, c.VolumeMounts[j].MountPath; {
 			case i == j || !within:
 			case rest == "":

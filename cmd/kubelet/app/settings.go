@@ -22,6 +22,7 @@ import (
 	"github.com/winkube/winkube/pkg/kubelet"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/server"
 )
 
@@ -138,7 +139,7 @@ func (o *options) setEngine(cfg *kubelet.Config) error {
 		return fmt.Errorf("--pod-infra-container-image: want an image name: pods here share a network that its container holds")
 	}
 	cfg.Engine = docker.Config{
-		Host: o.dockerEndpoint, Node: cfg.NodeName, Boot: cfg.Facts.BootID, Platform: cfg.Platform, CPUs: cfg.Facts.CPUs, InfraImage: o.infraImage, Hash: pod.Hash,
+		Host: o.dockerEndpoint, Node: cfg.NodeName, Boot: cfg.Facts.BootID, Platform: cfg.Platform, CPUs: cfg.Facts.CPUs, InfraImage: o.infraImage, Hash: podspec.Hash,
 		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, LogsDir: o.podLogsDir, CgroupParent: o.cgroupRoot,
 		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"), SeccompDefault: o.seccompDefault, CredentialSpecs: hcs.KeepCredentialSpecs,
 	}

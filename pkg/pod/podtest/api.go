@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // API is an API server with the pods of one node: pod.Feed, pod.StatusWriter and pod.Objects. It deletes gracefully, refuses phases that
@@ -219,7 +220,7 @@ func (a *API) Remove(name string, grace int64) error {
 		return fmt.Errorf("no pod %s", name)
 	}
 	if p.DeletionTimestamp == nil || grace < *p.DeletionGracePeriodSeconds {
-		when := metav1.NewTime(time.Now().Add(pod.Seconds(grace)))
+		when := metav1.NewTime(time.Now().Add(podspec.Seconds(grace)))
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &when, &grace
 		p.Generation++
 		a.touch(p)

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Cgroups is pod.Cgroups: cgroups of pods by UID. As in a kernel no container can have more than its pod, and no cgroup goes while
@@ -21,12 +21,12 @@ type Cgroups struct {
 
 	mu     sync.Mutex
 	engine *Engine
-	held   map[types.UID]pod.Resources
+	held   map[types.UID]podspec.Resources
 }
 
 // NewCgroups makes a Cgroups with nothing in it; engine keeps to it from now on.
 func NewCgroups(log *Log, engine *Engine) *Cgroups {
-	c := &Cgroups{Log: log, engine: engine, held: map[types.UID]pod.Resources{}}
+	c := &Cgroups{Log: log, engine: engine, held: map[types.UID]podspec.Resources{}}
 	engine.cgroups = c
 	return c
 }
@@ -35,7 +35,7 @@ func NewCgroups(log *Log, engine *Engine) *Cgroups {
 func (c *Cgroups) Parent(p *v1.Pod) string { return "/pod" + string(p.UID) }
 
 // Limit implements pod.Cgroups.
-func (c *Cgroups) Limit(ctx context.Context, p *v1.Pod, r pod.Resources) error {
+func (c *Cgroups) Limit(ctx context.Context, p *v1.Pod, r podspec.Resources) error {
 	for _, box := range c.engine.running(p.UID) {
 		if box.Resources != nil && exceeds(*box.Resources, r) {
 			return fmt.Errorf("cannot limit the pod to %s: container %s has %s", r, box.ID, box.Resources)
@@ -51,12 +51,12 @@ func (c *Cgroups) Limit(ctx context.Context, p *v1.Pod, r pod.Resources) error {
 }
 
 // exceeds says whether a has a limit above one of b.
-func exceeds(a, b pod.Resources) bool {
+func exceeds(a, b podspec.Resources) bool {
 	return b.Quota > 0 && a.Quota > b.Quota
 }
 
 // Limits implements pod.Cgroups.
-func (c *Cgroups) Limits(p *v1.Pod) (*pod.Resources, error) {
+func (c *Cgroups) Limits(p *v1.Pod) (*podspec.Resources, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r, ok := c.held[p.UID]; ok {
@@ -87,7 +87,7 @@ func (c *Cgroups) Leftovers() ([]types.UID, error) {
 func (c *Cgroups) Put(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held[uid] = pod.Resources{}
+	c.held[uid] = podspec.Resources{}
 }
 
 // Drop forgets a cgroup, as if its pod had been started by an agent that made none.
@@ -109,7 +109,7 @@ func (c *Cgroups) String() string {
 }
 
 // admits says why a container with r cannot run in the cgroup parent of the pod; "": it can.
-func (c *Cgroups) admits(uid types.UID, parent string, r *pod.Resources) string {
+func (c *Cgroups) admits(uid types.UID, parent string, r *podspec.Resources) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all, exists := c.held[uid]

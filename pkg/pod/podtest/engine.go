@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Log collects what happened, as lines with the time since it was made. Lines of one instant are sorted, for goroutines have no order.
@@ -317,7 +318,7 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 		return e.violate("start-container of %s %s without inputs", p.Name, step.Container)
 	}
 	id := fmt.Sprintf("%s.%s.%d", p.Name, step.Container, step.Attempt)
-	_, spec, _ := pod.FindContainer(p, step.Container)
+	_, spec, _ := podspec.FindContainer(p, step.Container)
 	e.mu.Lock()
 	mine := e.pod(p)
 	for _, c := range mine.Containers {
@@ -336,11 +337,11 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 	}
 	now := time.Now()
 	made := pod.Container{
-		ID: id, Name: step.Container, Kind: step.Kind, Attempt: step.Attempt, SandboxID: step.Inputs.SandboxID, Hash: pod.Hash(spec), State: pod.Created, CreatedAt: now,
+		ID: id, Name: step.Container, Kind: step.Kind, Attempt: step.Attempt, SandboxID: step.Inputs.SandboxID, Hash: podspec.Hash(spec), State: pod.Created, CreatedAt: now,
 		Image: spec.Image, ImageID: step.Inputs.Image.Ref,
 	}
 	if e.Platform.OS == "linux" {
-		r := pod.ResourcesOf(p, spec)
+		r := podspec.ResourcesOf(p, spec)
 		made.Resources = &r
 	}
 	if why := e.misplaced(p, step.Inputs.CgroupParent, made.Resources); why != "" {
@@ -368,7 +369,7 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 }
 
 // misplaced says why a container cannot run in a cgroup; "": it can.
-func (e *Engine) misplaced(p *v1.Pod, parent string, r *pod.Resources) string {
+func (e *Engine) misplaced(p *v1.Pod, parent string, r *podspec.Resources) string {
 	if e.cgroups == nil {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package pod
+package podspec
 
 import (
 	"fmt"
@@ -8,11 +8,21 @@ import (
 	helper "k8s.io/component-helpers/resource"
 )
 
+// ResizePolicyOf is what a change of a resource asks of the container (spec.containers[].resizePolicy).
+func ResizePolicyOf(c *v1.Container, name v1.ResourceName) v1.ResourceResizeRestartPolicy {
+	for _, p := range c.ResizePolicy {
+		if p.ResourceName == name {
+			return p.RestartPolicy
+		}
+	}
+	return v1.NotRequired
+}
+
 // Figures of upstream's CPU policy, in the kernel's units.
 const (
 	cpuPeriod = 100_000 // microseconds, the kernel's default
 	minQuota  = 1_000   // microseconds, the kernel's minimum
-	minShares = 2
+	MinShares = 2
 	maxShares = 262_144
 )
 
@@ -60,16 +70,13 @@ func ResourcesOf(pod *v1.Pod, container *v1.Container) Resources {
 	return r
 }
 
-// QOSOf is the pod's QoS class: the API server's word, or for static pods what it would say.
-func QOSOf(pod *v1.Pod) v1.PodQOSClass { return qosOf(pod) }
-
 // PodResourcesOf is what pod as a whole is to be held to: what the scheduler reckons with, sidecars, init containers and overhead
 // included, or what the pod itself says (spec.resources, KEP-2837). There is a limit where the pod has one or each container has.
 func PodResourcesOf(pod *v1.Pod) Resources {
 	requests := helper.PodRequests(pod, helper.PodResourcesOptions{})
 	r := Resources{Shares: SharesOf(requests.Cpu().MilliValue())}
-	if qosOf(pod) == v1.PodQOSBestEffort {
-		return Resources{Shares: minShares}
+	if QOSOf(pod) == v1.PodQOSBestEffort {
+		return Resources{Shares: MinShares}
 	}
 	bounded := map[v1.ResourceName]bool{v1.ResourceCPU: true, v1.ResourceMemory: true}
 	limits := helper.PodLimits(pod, helper.PodResourcesOptions{ContainerFn: func(list v1.ResourceList, _ helper.ContainerType) {
@@ -90,11 +97,11 @@ func PodResourcesOf(pod *v1.Pod) Resources {
 	return r
 }
 
-// atLeast is r where it is more than other in some figure, other in the rest. No limit is more than any.
-func (r Resources) atLeast(other Resources) Resources {
+// AtLeast is r where it is more than other in some figure, other in the rest. No limit is more than any.
+func (r Resources) AtLeast(other Resources) Resources {
 	out := r
 	out.Shares = max(r.Shares, other.Shares)
-	if r.Quota > 0 && (other.Quota == 0 || other.milliQuota() > r.milliQuota()) {
+	if r.Quota > 0 && (other.Quota == 0 || other.MilliQuota() > r.MilliQuota()) {
 		out.Quota, out.Period = other.Quota, other.Period
 	}
 	if r.Memory > 0 && (other.Memory == 0 || other.Memory > r.Memory) {
@@ -104,7 +111,7 @@ func (r Resources) atLeast(other Resources) Resources {
 }
 
 // SharesOf is the CPU weight of so many thousandths of a CPU.
-func SharesOf(milli int64) int64 { return min(max(milli*1024/1000, minShares), maxShares) }
+func SharesOf(milli int64) int64 { return min(max(milli*1024/1000, MinShares), maxShares) }
 
 // QuotaOf is the CPU limit of so many thousandths of a CPU; zeros: no limit.
 func QuotaOf(milli int64) (quota, period int64) {
@@ -114,18 +121,19 @@ func QuotaOf(milli int64) (quota, period int64) {
 	return max(milli*cpuPeriod/1000, minQuota), cpuPeriod
 }
 
-// milliShares is SharesOf backwards, and milliQuota QuotaOf.
-func milliShares(shares int64) int64 { return (shares*1000 + 1023) / 1024 }
+// MilliShares is SharesOf backwards, and milliQuota QuotaOf.
+func MilliShares(shares int64) int64 { return (shares*1000 + 1023) / 1024 }
 
-func (r Resources) milliQuota() int64 {
+func (r Resources) MilliQuota() int64 {
 	if r.Quota <= 0 || r.Period <= 0 {
 		return 0
 	}
 	return r.Quota * 1000 / r.Period
 }
 
-// sameCPU and sameMemory compare what the two resize policies are about.
-func (r Resources) sameCPU(o Resources) bool {
-	return r.Shares == o.Shares && r.milliQuota() == o.milliQuota()
+// SameCPU and sameMemory compare what the two resize policies are about.
+func (r Resources) SameCPU(o Resources) bool {
+	return r.Shares == o.Shares && r.MilliQuota() == o.MilliQuota()
 }
-func (r Resources) sameMemory(o Resources) bool { return r.Memory == o.Memory }
+
+func (r Resources) SameMemory(o Resources) bool { return r.Memory == o.Memory }

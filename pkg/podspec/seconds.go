@@ -1,8 +1,7 @@
-package pod
+package podspec
 
 import (
 	"math"
-	"math/bits"
 	"time"
 )
 
@@ -10,10 +9,4 @@ import (
 // out as little or as something past.
 func Seconds(n int64) time.Duration {
 	return time.Duration(min(max(n, -math.MaxInt32), math.MaxInt32)) * time.Second
-}
-
-// fraction is part/2^32 of d, which is not negative.
-func fraction(d time.Duration, part uint32) time.Duration {
-	high, _ := bits.Mul64(uint64(d), uint64(part)<<32)
-	return time.Duration(high)
 }
