@@ -34,6 +34,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/source"
 	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/server"
@@ -62,7 +63,7 @@ type Config struct {
 	CNIBin   []string // directories of CNI plugins
 	Resolver pod.ResolverConfig
 	Pods     pod.Config
-	Source   pod.SourceConfig
+	Source   source.Config
 	Server   server.Config
 	Healthz  string // address:port of the plain /healthz, which is served before all this; "": none
 	// RotateServing has the serving certificate requested from the API server (serverTLSBootstrap).
@@ -159,7 +160,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.ports = newHostPorts(cfg.NodeIPs, k.podEvent)
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
-		Source: pod.NewSource(cfg.Source), Runtime: counted{connecting{k.engine, k.network}, cfg.Counters}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
+		Source: source.New(cfg.Source), Runtime: counted{connecting{k.engine, k.network}, cfg.Counters}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
 		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine), probes}, Executor: k.engine,
 		HostPorts: k.ports, Events: events, Timing: cfg.Counters, Clock: clock.RealClock{},
 	}))

@@ -1,6 +1,8 @@
 package pod
 
-import "github.com/winkube/winkube/pkg/podspec"
+import (
+	"github.com/winkube/winkube/pkg/podspec"
+)
 
 // expandAll expands a command line; nil stays nil, which means "the image's".
 func expandAll(words []string, env []Env) []string {

@@ -2,11 +2,7 @@ package pod
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 	"sync"
-
-	"k8s.io/klog/v2"
 )
 
 // inbox hands work to the goroutine that owns something. Any goroutine may put, at any time, and never waits.
@@ -49,16 +45,6 @@ func (c *crew) do(ctx context.Context, f func(ctx context.Context) error, done f
 	c.Add(1)
 	go func() {
 		defer c.Done()
-		done(guarded(func() error { return f(ctx) }))
+		done(Guarded(func() error { return f(ctx) }))
 	}()
-}
-
-func guarded(f func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			klog.ErrorS(nil, "Recovered from a panic", "panic", r, "stack", string(debug.Stack()))
-			err = fmt.Errorf("internal error: %v", r)
-		}
-	}()
-	return f()
 }

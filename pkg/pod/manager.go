@@ -40,29 +40,6 @@ type inputs interface {
 	Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt) (*Inputs, error)
 }
 
-// Desired is one pod that should be here.
-type Desired struct {
-	Pod *v1.Pod // not to be changed
-	// Mirror is a static pod's mirror as the API server has it; nil: not there, or not known yet.
-	Mirror *v1.Pod
-	// Resize is why Pod does not have the resources that its source asks for; nil where it has. The Manager's.
-	Resize *Rejection
-}
-
-// Update is a change of what should be here.
-type Update struct {
-	Set    []Desired // new or changed
-	Gone   []*v1.Pod // no source wants them any more; in their last version
-	Strays []*v1.Pod // mirror pods whose static pod is not wanted any more
-	// Synced says that every source has delivered its first list: from now on what is not wanted is an orphan. It stays so.
-	Synced bool
-}
-
-// Feed delivers what should be here until ctx ends. *Source does.
-type Feed interface {
-	Run(ctx context.Context, out chan<- Update) error
-}
-
 // Parts are what a Manager works with. All are needed but Status, Cgroups, Attacher, HostPorts and Timing.
 type Parts struct {
 	Source    Feed

@@ -120,7 +120,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-timer.C():
 		}
 		w.next = time.Time{}
-		if err := guarded(func() error { w.inbox.drain(); w.turn(); return nil }); err != nil {
+		if err := Guarded(func() error { w.inbox.drain(); w.turn(); return nil }); err != nil {
 			w.lookAt(w.parts.Clock.Now().Add(10 * time.Second))
 		}
 		timer.Stop()

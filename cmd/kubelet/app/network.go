@@ -9,6 +9,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/source"
 )
 
 // newNetworkCommand makes `kubelet network plan` and its neighbours.
@@ -116,7 +117,7 @@ func newPlanCommand(stdin io.Reader, out io.Writer) *cobra.Command {
 
 // explain prints the plans of the pods in a manifest.
 func explain(out io.Writer, data []byte, platform pod.Platform, node string) error {
-	pods, err := pod.DecodeManifest(data)
+	pods, err := source.DecodeManifest(data)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/winkube/winkube/pkg/kubelet"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/source"
 	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/server"
 )
@@ -257,7 +258,7 @@ func (o *options) setPods(cfg *kubelet.Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Source = pod.SourceConfig{NodeName: cfg.NodeName, Path: o.manifestPath, PathPeriod: o.fileFrequency,
+	cfg.Source = source.Config{NodeName: cfg.NodeName, Path: o.manifestPath, PathPeriod: o.fileFrequency,
 		URL: o.manifestURL, URLHeader: header, URLPeriod: o.manifestURLFrequency}
 	cfg.Pods = pod.Config{Platform: cfg.Platform, Resync: o.syncFrequency, Dead: &o.dead}
 	return nil

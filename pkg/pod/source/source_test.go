@@ -1,7 +1,8 @@
-package pod
+package source
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -19,8 +20,13 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/yaml"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 const manifest = `
 apiVersion: v1
@@ -64,7 +70,7 @@ func TestStaticPodIsWhatTheAPIServerWouldMakeOfIt(t *testing.T) {
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
-	if update := flagUpdate(); update {
+	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -80,24 +86,24 @@ func golden(t *testing.T, name, got string) {
 }
 
 func TestBadManifests(t *testing.T) {
-	pod := func(spec string) string {
+	p := func(spec string) string {
 		return "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: " + spec + "}"
 	}
 	var out strings.Builder
 	for _, c := range []string{
 		"kind: [", "kind: Pod", "{apiVersion: v1, kind: Service}", "{apiVersion: v1, kind: Pod}", "{apiVersion: v1, kind: Pod, metadata: {name: p}, specs: {}}",
-		pod("{}"), pod("{restartPolicy: Sometimes, containers: [{name: c, image: i}]}"),
-		pod("{containers: [{name: C_1, image: ''}, {name: b, image: i, ports: [{containerPort: 70000}]}, {name: b, image: i}]}"),
-		pod("{containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]}"),
-		pod("{containers: [{name: c, image: i, resources: {limits: {cpu: 1}, requests: {cpu: 2, memory: 1}}}]}"),
-		pod("{containers: [{name: c, image: i, livenessProbe: {successThreshold: 2}}]}"),
+		p("{}"), p("{restartPolicy: Sometimes, containers: [{name: c, image: i}]}"),
+		p("{containers: [{name: C_1, image: ''}, {name: b, image: i, ports: [{containerPort: 70000}]}, {name: b, image: i}]}"),
+		p("{containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]}"),
+		p("{containers: [{name: c, image: i, resources: {limits: {cpu: 1}, requests: {cpu: 2, memory: 1}}}]}"),
+		p("{containers: [{name: c, image: i, livenessProbe: {successThreshold: 2}}]}"),
 		"{apiVersion: v1, kind: Pod, metadata: {name: p, uid: ../x}, spec: {containers: [{name: c, image: i}]}}",
-		pod("{serviceAccountName: s, containers: [{name: c, image: i}]}"),
-		pod("{containers: [{name: c, image: i, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}"),
-		pod("{containers: [{name: c, image: i, envFrom: [{configMapRef: {name: s}}]}]}"),
-		pod("{containers: [{name: c, image: i}], volumes: [{name: v, secret: {secretName: s}}]}"),
-		pod("{containers: [{name: c, image: i}], volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]}"),
-		pod("{containers: [{name: c, image: i}], volumes: [{name: v, persistentVolumeClaim: {claimName: s}}]}"),
+		p("{serviceAccountName: s, containers: [{name: c, image: i}]}"),
+		p("{containers: [{name: c, image: i, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}"),
+		p("{containers: [{name: c, image: i, envFrom: [{configMapRef: {name: s}}]}]}"),
+		p("{containers: [{name: c, image: i}], volumes: [{name: v, secret: {secretName: s}}]}"),
+		p("{containers: [{name: c, image: i}], volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]}"),
+		p("{containers: [{name: c, image: i}], volumes: [{name: v, persistentVolumeClaim: {claimName: s}}]}"),
 	} {
 		_, err := staticPods([]byte(c), "file", "m.yaml", "node1", noon)
 		if err == nil {
@@ -125,7 +131,7 @@ func FuzzStaticPods(f *testing.F) {
 }
 
 // next returns the first Update for which ok holds.
-func next(t *testing.T, updates <-chan Update, what string, ok func(Update) bool) Update {
+func next(t *testing.T, updates <-chan pod.Update, what string, ok func(pod.Update) bool) pod.Update {
 	t.Helper()
 	timeout := time.After(20 * time.Second)
 	for {
@@ -140,7 +146,7 @@ func next(t *testing.T, updates <-chan Update, what string, ok func(Update) bool
 	}
 }
 
-func sourceNames(u Update) []string {
+func sourceNames(u pod.Update) []string {
 	var names []string
 	for _, d := range u.Set {
 		names = append(names, "+"+d.Pod.Name)
@@ -152,9 +158,9 @@ func sourceNames(u Update) []string {
 	return names
 }
 
-func run(t *testing.T, s *Source) <-chan Update {
+func run(t *testing.T, s *Source) <-chan pod.Update {
 	ctx, cancel := context.WithCancel(context.Background())
-	updates, ended := make(chan Update), make(chan error, 1)
+	updates, ended := make(chan pod.Update), make(chan error, 1)
 	go func() { ended <- s.Run(ctx, updates) }()
 	t.Cleanup(func() { cancel(); <-ended })
 	return updates
@@ -173,18 +179,18 @@ func TestManifestDirectory(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	updates := run(t, NewSource(SourceConfig{NodeName: "n", Path: dir}))
-	u := next(t, updates, "first list", func(Update) bool { return true })
+	updates := run(t, New(Config{NodeName: "n", Path: dir}))
+	u := next(t, updates, "first list", func(pod.Update) bool { return true })
 	if got := sourceNames(u); !u.Synced || !slices.Equal(got, []string{"+dns-n"}) {
 		t.Fatalf("first: %v synced %t", got, u.Synced)
 	}
 	first := u.Set[0].Pod.UID
 	write("web.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
-	next(t, updates, "a new file", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"+web-n"}) })
+	next(t, updates, "a new file", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"+web-n"}) })
 	// A bad version changes nothing; the next good one replaces the pod. The file after it tells that the bad one was read.
 	write("dns.yaml", "kind: [")
 	write("two.yaml", strings.Replace(manifest, "dns", "two", 1))
-	next(t, updates, "a bad file", func(u Update) bool {
+	next(t, updates, "a bad file", func(u pod.Update) bool {
 		got := sourceNames(u)
 		if slices.Contains(got, "-dns-n") {
 			t.Fatal("the last good version went")
@@ -192,14 +198,14 @@ func TestManifestDirectory(t *testing.T) {
 		return slices.Equal(got, []string{"+two-n"})
 	})
 	write("dns.yaml", strings.Replace(manifest, "coredns", "coredns:2", 1))
-	u = next(t, updates, "a changed file", func(u Update) bool { return len(sourceNames(u)) > 0 })
+	u = next(t, updates, "a changed file", func(u pod.Update) bool { return len(sourceNames(u)) > 0 })
 	if got := sourceNames(u); !slices.Equal(got, []string{"+dns-n", "-dns-n"}) || u.Set[0].Pod.UID == first {
 		t.Fatalf("changed: %v", got)
 	}
 	if err := os.Remove(filepath.Join(dir, "web.json")); err != nil {
 		t.Fatal(err)
 	}
-	next(t, updates, "a removed file", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"-web-n"}) })
+	next(t, updates, "a removed file", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"-web-n"}) })
 }
 
 func TestManifestURL(t *testing.T) {
@@ -220,17 +226,17 @@ func TestManifestURL(t *testing.T) {
 		fmt.Fprint(w, body.Load())
 	}))
 	defer server.Close()
-	updates := run(t, NewSource(SourceConfig{NodeName: "n", URL: server.URL, URLPeriod: 20 * time.Millisecond, URLHeader: map[string][]string{"x-token": {"secret"}}}))
-	next(t, updates, "first list", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"+a-n"}) })
+	updates := run(t, New(Config{NodeName: "n", URL: server.URL, URLPeriod: 20 * time.Millisecond, URLHeader: map[string][]string{"x-token": {"secret"}}}))
+	next(t, updates, "first list", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"+a-n"}) })
 	body.Store("nonsense")
-	next(t, updates, "nonsense", func(u Update) bool {
+	next(t, updates, "nonsense", func(u pod.Update) bool {
 		if len(sourceNames(u)) != 0 {
 			t.Fatalf("changed by nonsense: %v", sourceNames(u))
 		}
 		return true
 	})
 	body.Store(manifest)
-	next(t, updates, "another list", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"+dns-n", "-a-n"}) })
+	next(t, updates, "another list", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"+dns-n", "-a-n"}) })
 }
 
 func apiPod(name string, uid types.UID) *v1.Pod {
@@ -239,8 +245,8 @@ func apiPod(name string, uid types.UID) *v1.Pod {
 
 func TestAPISource(t *testing.T) {
 	client := fake.NewClientset(apiPod("a", "1"))
-	updates := run(t, NewSource(SourceConfig{NodeName: "n", Client: client}))
-	u := next(t, updates, "first list", func(Update) bool { return true })
+	updates := run(t, New(Config{NodeName: "n", Client: client}))
+	u := next(t, updates, "first list", func(pod.Update) bool { return true })
 	if got := sourceNames(u); !slices.Equal(got, []string{"+a"}) || !u.Synced {
 		t.Fatalf("first: %v", got)
 	}
@@ -251,14 +257,14 @@ func TestAPISource(t *testing.T) {
 	if _, err := pods.Create(ctx, liar, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	u = next(t, updates, "a new pod", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"+b"}) })
+	u = next(t, updates, "a new pod", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"+b"}) })
 	if podspec.IsStatic(u.Set[0].Pod) {
 		t.Error("an API pod passes for a static one")
 	}
 	if err := pods.Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	next(t, updates, "a deleted pod", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"-a"}) })
+	next(t, updates, "a deleted pod", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"-a"}) })
 }
 
 // TestStaticPodsDoNotWait: before the Node exists static pods run, those of the API server wait for it.
@@ -269,18 +275,18 @@ func TestStaticPodsDoNotWait(t *testing.T) {
 	}
 	registered := make(chan struct{})
 	client := fake.NewClientset(apiPod("a", "1"))
-	updates := run(t, NewSource(SourceConfig{NodeName: "n", Client: client, Path: dir, Registered: func() <-chan struct{} { return registered }}))
-	u := next(t, updates, "the static pod", func(Update) bool { return true })
+	updates := run(t, New(Config{NodeName: "n", Client: client, Path: dir, Registered: func() <-chan struct{} { return registered }}))
+	u := next(t, updates, "the static pod", func(pod.Update) bool { return true })
 	if got := sourceNames(u); !slices.Equal(got, []string{"+dns-n"}) || u.Synced || len(client.Actions()) > 0 {
 		t.Fatalf("first: %v, synced %v, requests %v", got, u.Synced, client.Actions())
 	}
 	close(registered)
-	next(t, updates, "the API's pod", func(u Update) bool { return slices.Equal(sourceNames(u), []string{"+a"}) && u.Synced })
+	next(t, updates, "the API's pod", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"+a"}) && u.Synced })
 }
 
 // TestMirrors walks Source.merge through the life of a static pod and its mirror.
 func TestMirrors(t *testing.T) {
-	s := NewSource(SourceConfig{})
+	s := New(Config{})
 	s.pending = map[string]bool{"api": true, "file": true}
 	static := apiPod("dns-n", "static")
 	static.Annotations = map[string]string{podspec.AnnotationSource: "file", podspec.AnnotationHash: "static"}
@@ -323,26 +329,26 @@ func TestOwnUID(t *testing.T) {
 	owning := strings.Replace(manifest, "{name: dns}", "{name: dns, uid: my-own}", 1)
 	write("dns.yaml", owning)
 	write("other.yaml", strings.Replace(owning, "name: dns", "name: other", 1)) // the same UID once more
-	updates := run(t, NewSource(SourceConfig{NodeName: "n", Path: dir, PathPeriod: 20 * time.Millisecond}))
-	first := next(t, updates, "the first list", func(Update) bool { return true })
+	updates := run(t, New(Config{NodeName: "n", Path: dir, PathPeriod: 20 * time.Millisecond}))
+	first := next(t, updates, "the first list", func(pod.Update) bool { return true })
 	if got := sourceNames(first); !slices.Equal(got, []string{"+dns-n"}) || first.Set[0].Pod.UID != "my-own" || podspec.MirrorHash(first.Set[0].Pod) == "my-own" {
 		t.Fatalf("first: %v, %+v", got, first.Set)
 	}
 	write("dns.yaml", "# nothing but a comment\n"+owning)
-	next(t, updates, "another reading", func(u Update) bool {
+	next(t, updates, "another reading", func(u pod.Update) bool {
 		if len(sourceNames(u)) > 0 {
 			t.Fatalf("changed by nothing: %v", sourceNames(u))
 		}
 		return true
 	})
 	write("dns.yaml", strings.Replace(owning, "coredns", "coredns:2", 1))
-	u := next(t, updates, "another image", func(u Update) bool { return len(u.Set)+len(u.Gone) > 0 })
+	u := next(t, updates, "another image", func(u pod.Update) bool { return len(u.Set)+len(u.Gone) > 0 })
 	if len(u.Set) != 1 || len(u.Gone) != 1 || u.Set[0].Pod.UID != "my-own" || u.Gone[0].UID != "my-own" || u.Gone[0].Spec.Containers[0].Image != "coredns" ||
 		u.Set[0].Pod.Spec.Containers[0].Image != "coredns:2" || podspec.MirrorHash(u.Set[0].Pod) == podspec.MirrorHash(u.Gone[0]) {
 		t.Errorf("changed: %+v", u)
 	}
 	write("dns.yaml", strings.Replace(owning, "name: dns", "name: renamed", 1))
-	u = next(t, updates, "another name", func(u Update) bool { return len(u.Set)+len(u.Gone) > 0 })
+	u = next(t, updates, "another name", func(u pod.Update) bool { return len(u.Set)+len(u.Gone) > 0 })
 	if len(u.Set) != 1 || len(u.Gone) != 1 || u.Set[0].Pod.Name != "renamed-n" || u.Gone[0].Name != "dns-n" {
 		t.Errorf("renamed: %+v", u)
 	}

@@ -1,4 +1,4 @@
-package pod
+package source
 
 import (
 	"encoding/hex"
@@ -337,18 +337,17 @@ func checkContainer(c *v1.Container, volumes map[string]bool) []error {
 		}
 	}
 	for _, p := range []struct {
-		kind  probeKind
+		kind  string
 		probe *v1.Probe
-	}{{startupProbe, c.StartupProbe}, {livenessProbe, c.LivenessProbe}, {readinessProbe, c.ReadinessProbe}} {
-		kind, probe := p.kind, p.probe
-		if probe == nil {
+	}{{"startup", c.StartupProbe}, {"liveness", c.LivenessProbe}, {"readiness", c.ReadinessProbe}} {
+		if p.probe == nil {
 			continue
 		}
-		if probe.Exec == nil && probe.HTTPGet == nil && probe.TCPSocket == nil && probe.GRPC == nil {
-			bad("%s probe: want one of exec, httpGet, tcpSocket, grpc", strings.ToLower(string(kind)))
+		if p.probe.Exec == nil && p.probe.HTTPGet == nil && p.probe.TCPSocket == nil && p.probe.GRPC == nil {
+			bad("%s probe: want one of exec, httpGet, tcpSocket, grpc", p.kind)
 		}
-		if kind != readinessProbe && probe.SuccessThreshold != 1 {
-			bad("%s probe: successThreshold %d; want 1", strings.ToLower(string(kind)), probe.SuccessThreshold)
+		if p.kind != "readiness" && p.probe.SuccessThreshold != 1 {
+			bad("%s probe: successThreshold %d; want 1", p.kind, p.probe.SuccessThreshold)
 		}
 	}
 	return errs

@@ -1,30 +1,31 @@
-package pod
+// Package source says which pods should be here: those of the API server, of files and of a URL, merged into one stream.
+//
+//	API server, directory of manifests, URL --> Source --> pod.Update --> worker.Manager
+//
+// A static pod gets its identity, its defaults and its checks here. Nothing here starts a pod.
+package source
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// SourceConfig is where this node's pods come from. Each of the three may be absent.
-type SourceConfig struct {
+// Config is where this node's pods come from. Each of the three may be absent.
+type Config struct {
 	NodeName string
 	// Client is the API server; nil: none. Its pods are followed once what Registered returns is closed (nil: at once), for the Node's labels
 	// and its allocatable resources decide what may run here. Static pods do not wait: the API server may be one of them.
@@ -45,7 +46,7 @@ type SourceConfig struct {
 // Source merges the pods of all sources into one stream. It is the one place that knows which mirror pod belongs to which static pod:
 // beyond it, a static pod has its own UID everywhere, and its mirror beside it.
 type Source struct {
-	cfg SourceConfig
+	cfg Config
 
 	// What follows belongs to Run's goroutine.
 	static  map[types.UID]*v1.Pod
@@ -57,8 +58,8 @@ type Source struct {
 
 const sourcePeriod = 20 * time.Second
 
-// NewSource makes a Source.
-func NewSource(cfg SourceConfig) *Source {
+// New makes a Source.
+func New(cfg Config) *Source {
 	cfg.PathPeriod, cfg.URLPeriod = cmp.Or(cfg.PathPeriod, sourcePeriod), cmp.Or(cfg.URLPeriod, sourcePeriod)
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
@@ -78,17 +79,17 @@ type batch struct {
 }
 
 // Run delivers Updates until ctx ends. A source that cannot be read delivers nothing, and keeps what it delivered before.
-func (s *Source) Run(ctx context.Context, out chan<- Update) error {
+func (s *Source) Run(ctx context.Context, out chan<- pod.Update) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var running crew
+	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	batches := make(chan batch)
 	follow := func(name string, f func(context.Context, chan<- batch) error) {
 		s.pending[name] = true
-		running.do(ctx, func(ctx context.Context) error { return f(ctx, batches) }, func(err error) {
-			if err != nil && ctx.Err() == nil {
-				klog.ErrorS(err, "A source of pods has ended", "source", name)
+		running.Go(func() {
+			if err := pod.Guarded(func() error { return f(ctx, batches) }); err != nil && ctx.Err() == nil {
+				klog.ErrorS(err, "Stopped reading a source of pods; its pods stay as they are", "source", name)
 			}
 		})
 	}
@@ -120,8 +121,8 @@ func (s *Source) Run(ctx context.Context, out chan<- Update) error {
 }
 
 // merge takes in a batch.
-func (s *Source) merge(b batch) Update {
-	var u Update
+func (s *Source) merge(b batch) pod.Update {
+	var u pod.Update
 	waited := len(s.pending) > 0
 	if b.source == "api" {
 		s.mergeAPI(b, &u)
@@ -137,7 +138,7 @@ func (s *Source) merge(b batch) Update {
 			}
 		}
 	}
-	slices.SortFunc(u.Set, func(a, b Desired) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
+	slices.SortFunc(u.Set, func(a, b pod.Desired) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
 	return u
 }
 
@@ -155,17 +156,17 @@ func (s *Source) staticOf(mirror *v1.Pod) *v1.Pod {
 }
 
 // desired is a static pod with its mirror; generations are counted by the API server, so the mirror's is the pod's.
-func (s *Source) desired(pod *v1.Pod) Desired {
-	d := Desired{Pod: pod, Mirror: s.mirrors[nameOf(pod)]}
+func (s *Source) desired(p *v1.Pod) pod.Desired {
+	d := pod.Desired{Pod: p, Mirror: s.mirrors[nameOf(p)]}
 	if d.Mirror != nil {
-		copied := *pod
+		copied := *p
 		copied.Generation = d.Mirror.Generation
 		d.Pod = &copied
 	}
 	return d
 }
 
-func (s *Source) mergeAPI(b batch, u *Update) {
+func (s *Source) mergeAPI(b batch, u *pod.Update) {
 	gone := slices.Clone(b.gone)
 	if b.full {
 		have := map[types.UID]bool{}
@@ -188,17 +189,17 @@ func (s *Source) mergeAPI(b batch, u *Update) {
 			touched[nameOf(pod)] = true
 		}
 	}
-	for _, pod := range b.set {
-		if !podspec.IsMirror(pod) {
-			pod = fromAPI(pod)
-			s.api[pod.UID] = pod
-			u.Set = append(u.Set, Desired{Pod: pod})
+	for _, p := range b.set {
+		if !podspec.IsMirror(p) {
+			p = fromAPI(p)
+			s.api[p.UID] = p
+			u.Set = append(u.Set, pod.Desired{Pod: p})
 			continue
 		}
-		s.mirrors[nameOf(pod)] = pod
-		touched[nameOf(pod)] = true
-		if s.staticOf(pod) == nil && len(s.pending) == 0 {
-			u.Strays = append(u.Strays, pod)
+		s.mirrors[nameOf(p)] = p
+		touched[nameOf(p)] = true
+		if s.staticOf(p) == nil && len(s.pending) == 0 {
+			u.Strays = append(u.Strays, p)
 		}
 	}
 	for _, pod := range s.static {
@@ -220,7 +221,7 @@ func fromAPI(pod *v1.Pod) *v1.Pod {
 }
 
 // mergeStatic takes in the full list of one static source.
-func (s *Source) mergeStatic(b batch, u *Update) {
+func (s *Source) mergeStatic(b batch, u *pod.Update) {
 	have := map[types.UID]bool{}
 	var replaced []*v1.Pod
 	for _, pod := range b.set {
@@ -253,90 +254,4 @@ func (s *Source) mergeStatic(b batch, u *Update) {
 			u.Strays = append(u.Strays, m)
 		}
 	}
-}
-
-// followAPI lists and watches this node's pods. What changes while a batch waits to be taken goes into the next one.
-func (s *Source) followAPI(ctx context.Context, out chan<- batch) error {
-	if s.cfg.Registered != nil {
-		select {
-		case <-s.cfg.Registered():
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	selector := fields.OneTermEqualSelector("spec.nodeName", s.cfg.NodeName).String()
-	pods := s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.FieldSelector = selector
-			return pods.List(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = selector
-			return pods.Watch(ctx, options)
-		},
-	}
-	changed := newInbox()
-	next := batch{source: "api"}
-	set := func(pod *v1.Pod) {
-		next.set = append(slices.DeleteFunc(next.set, func(p *v1.Pod) bool { return p.UID == pod.UID }), pod)
-	}
-	gone := func(pod *v1.Pod) {
-		next.set = slices.DeleteFunc(next.set, func(p *v1.Pod) bool { return p.UID == pod.UID })
-		next.gone = append(next.gone, pod)
-	}
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.Client),
-		ObjectType:    &v1.Pod{},
-		Transform:     stripManagedFields,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(o any) { changed.put(func() { set(o.(*v1.Pod)) }) },
-			UpdateFunc: func(old, o any) {
-				changed.put(func() {
-					if old.(*v1.Pod).UID != o.(*v1.Pod).UID {
-						gone(old.(*v1.Pod)) // deleted and made anew while the watch was interrupted
-					}
-					set(o.(*v1.Pod))
-				})
-			},
-			DeleteFunc: func(o any) {
-				if late, ok := o.(cache.DeletedFinalStateUnknown); ok {
-					o = late.Obj
-				}
-				if pod, ok := o.(*v1.Pod); ok {
-					changed.put(func() { gone(pod) })
-				}
-			},
-		},
-	})
-	var informer crew
-	defer informer.Wait()
-	informer.do(ctx, func(ctx context.Context) error { controller.RunWithContext(ctx); return nil }, func(error) {})
-	if !cache.WaitForCacheSync(ctx.Done(), controller.HasSynced) {
-		return fmt.Errorf("cannot list the pods of node %s: %w", s.cfg.NodeName, context.Cause(ctx))
-	}
-	changed.drain()
-	next.full = true
-	for {
-		var to chan<- batch
-		if next.full || len(next.set)+len(next.gone) > 0 {
-			to = out
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed.wake:
-			changed.drain()
-		case to <- next:
-			next = batch{source: "api"}
-		}
-	}
-}
-
-// stripManagedFields leaves out what nobody here reads and what takes the most memory.
-func stripManagedFields(o any) (any, error) {
-	if pod, ok := o.(*v1.Pod); ok {
-		pod.ManagedFields = nil
-	}
-	return o, nil
 }
