@@ -28,6 +28,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/start"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/server"
@@ -151,7 +152,7 @@ func (c connecting) Changes(ctx context.Context) <-chan types.UID {
 // imageVolumes is the engine and the resolver in the words of package volume. The resolver needs the volumes, so that it comes later.
 type imageVolumes struct {
 	*docker.Engine
-	resolver *pod.Resolver
+	resolver *start.Resolver
 }
 
 func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.Image, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/start"
 )
 
 // Images is who may pull and use which image.
@@ -24,11 +25,11 @@ type Images struct {
 }
 
 // resolver makes the Resolver and what decides who may pull and use which image.
-func (k *Kubelet) resolver(cfg Config, client kubernetes.Interface, volumes pod.Volumes) (r *pod.Resolver, err error) {
+func (k *Kubelet) resolver(cfg Config, client kubernetes.Interface, volumes pod.Volumes) (r *start.Resolver, err error) {
 	if k.records, err = credential.NewRecords(cfg.RootDir, cfg.Images.Policy, cfg.Images.Allowed); err != nil {
 		return nil, err
 	}
-	parts := pod.ResolverParts{Images: k.engine, Records: k.records, Volumes: volumes, Network: k.network, Objects: k.objects,
+	parts := start.Parts{Images: k.engine, Records: k.records, Volumes: volumes, Network: k.network, Objects: k.objects,
 		Recorder: k.recorder, Clock: clock.RealClock{}}
 	if cfg.Images.ProvidersConfig != "" {
 		parts.Plugins, err = credential.New(cfg.Images.ProvidersConfig, cfg.Images.ProvidersDir, credential.Parts{
@@ -41,7 +42,7 @@ func (k *Kubelet) resolver(cfg Config, client kubernetes.Interface, volumes pod.
 			return nil, err
 		}
 	}
-	return pod.NewResolver(cfg.Resolver, parts), nil
+	return start.New(cfg.Resolver, parts), nil
 }
 
 // images lists the present images for the Node, and forgets who may use those that are gone.

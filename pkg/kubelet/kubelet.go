@@ -35,6 +35,7 @@ import (
 	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/source"
+	"github.com/winkube/winkube/pkg/pod/start"
 	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/server"
@@ -61,7 +62,7 @@ type Config struct {
 	Images   Images
 	Network  network.Config
 	CNIBin   []string // directories of CNI plugins
-	Resolver pod.ResolverConfig
+	Resolver start.Config
 	Pods     pod.Config
 	Source   source.Config
 	Server   server.Config

@@ -89,6 +89,6 @@ func (w *worker) attachSettled(step Step, err error) {
 		delete(w.know.Failures, step.ID)
 		return
 	}
-	w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, reasonSandbox, "Failed to create pod sandbox: %v", err)
-	w.failed(step.ID, reasonSandbox, err.Error(), 0)
+	w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, ReasonSandbox, "Failed to create pod sandbox: %v", err)
+	w.failed(step.ID, ReasonSandbox, err.Error(), 0)
 }

@@ -43,7 +43,7 @@ func TestPlanAttaches(t *testing.T) {
 	} {
 		know := Knowledge{Platform: platforms[test.platform], Phase: test.phase, Busy: test.busy, Failures: map[string]Failure{}}
 		if test.failed {
-			know.Failures["box"] = Failure{Reason: reasonSandbox, Until: noon.Add(time.Second)}
+			know.Failures["box"] = Failure{Reason: ReasonSandbox, Until: noon.Add(time.Second)}
 		}
 		var got []string
 		decision := Plan(pod, test.observed, know, noon)

@@ -203,7 +203,7 @@ func (w *worker) refreshVolumes() {
 		}
 		w.volumesDue = true
 		if w.isNews("volumes", err.Error()) {
-			w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, reasonMount, err.Error())
+			w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, ReasonMount, err.Error())
 		}
 	})
 }

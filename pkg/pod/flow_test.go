@@ -24,6 +24,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/podtest"
+	"github.com/winkube/winkube/pkg/pod/start"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -64,10 +65,10 @@ func hostIPs() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.168.1
 // begin runs a new Manager.
 func (w *world) begin() {
 	events := &podtest.Events{Log: w.log}
-	resolver := pod.NewResolver(pod.ResolverConfig{
+	resolver := start.New(start.Config{
 		NodeName: "node1", Platform: w.platform, ClusterDomain: "cluster.local", ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, HostIPs: hostIPs,
 		Capacity: func() v1.ResourceList { return v1.ResourceList{} },
-	}, pod.ResolverParts{Images: podtest.Images{}, Volumes: w.disk, Network: podtest.Network{}, Objects: w.api, Recorder: events, Clock: clock.RealClock{}})
+	}, start.Parts{Images: podtest.Images{}, Volumes: w.disk, Network: podtest.Network{}, Objects: w.api, Recorder: events, Clock: clock.RealClock{}})
 	former := w.admitter
 	w.admitter = &podtest.Admitter{Log: w.log, Max: former.Max, Ask: former.Ask}
 	w.admitter.MaxCPU.Store(former.MaxCPU.Load())

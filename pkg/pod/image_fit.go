@@ -47,8 +47,3 @@ func imageBuild(version string) int {
 	}
 	return build
 }
-
-// isHyperV says whether the containers of a pod get a virtual machine each. byDefault is the engine's word where the pod says nothing.
-func isHyperV(isolation string, byDefault func() bool) bool {
-	return isolation == "hyperv" || isolation == "" && byDefault != nil && byDefault()
-}

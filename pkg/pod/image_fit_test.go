@@ -36,27 +36,3 @@ func TestCheckImageFits(t *testing.T) {
 		}
 	}
 }
-
-func TestIsHyperV(t *testing.T) {
-	yes, no := func() bool { return true }, func() bool { return false }
-	for _, c := range []struct {
-		isolation string
-		byDefault func() bool
-		want      bool
-	}{{"hyperv", no, true}, {"process", yes, false}, {"", yes, true}, {"", no, false}, {"", nil, false}} {
-		if got := isHyperV(c.isolation, c.byDefault); got != c.want {
-			t.Errorf("%q: %v, want %v", c.isolation, got, c.want)
-		}
-	}
-}
-
-func TestWindowsRoot(t *testing.T) {
-	for user, want := range map[string]bool{
-		"ContainerAdministrator": true, "containeradministrator": true, `User Manager\ContainerAdministrator`: true, "S-1-5-93-2-1": true,
-		"s-1-5-18": true, `NT AUTHORITY\SYSTEM`: true, "ContainerUser": false, "S-1-5-93-2-2": false, `CONTOSO\ContainerAdministrator`: false, "": false, "SYSTEM": true,
-	} {
-		if got := isWindowsRoot(user); got != want {
-			t.Errorf("%q: %v, want %v", user, got, want)
-		}
-	}
-}

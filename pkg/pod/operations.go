@@ -225,8 +225,8 @@ func (w *worker) sandboxSettled(err error) {
 		w.failed("", start.Reason, start.Message, start.RetryAfter)
 		return
 	}
-	w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, reasonSandbox, "Failed to create pod sandbox: %v", err)
-	w.failed("", reasonSandbox, err.Error(), 0)
+	w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, ReasonSandbox, "Failed to create pod sandbox: %v", err)
+	w.failed("", ReasonSandbox, err.Error(), 0)
 }
 
 func (w *worker) startSettled(step Step, err error) {

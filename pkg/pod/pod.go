@@ -9,6 +9,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"time"
 
@@ -489,3 +490,7 @@ type EngineNetwork struct {
 	Options  map[string]string
 	Labels   map[string]string
 }
+
+// ErrRegistryUnavailable may be wrapped by an Images whose registry does not answer: the reason that users see is then
+// RegistryUnavailable in place of ErrImagePull.
+var ErrRegistryUnavailable = errors.New("RegistryUnavailable")

@@ -23,6 +23,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/source"
+	"github.com/winkube/winkube/pkg/pod/start"
 	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/server"
 )
@@ -249,7 +250,7 @@ func (o *options) setPods(cfg *kubelet.Config) error {
 		}
 		servers = append(servers, addr)
 	}
-	cfg.Resolver = pod.ResolverConfig{
+	cfg.Resolver = start.Config{
 		NodeName: cfg.NodeName, Platform: cfg.Platform, ClusterDNS: servers, ClusterDomain: strings.Trim(o.clusterDomain, "."), ResolvConf: o.resolvConf,
 		DockerConfigs:  o.dockerConfigs(),
 		SerializePulls: o.serializePulls, MaxParallelPulls: o.maxParallelPulls, PullQPS: o.registryQPS, PullBurst: o.registryBurst,

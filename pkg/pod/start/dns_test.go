@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"fmt"
@@ -8,21 +8,23 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 func TestParseResolvConf(t *testing.T) {
 	for _, test := range []struct {
 		text string
-		want DNS
+		want pod.DNS
 	}{
-		{"", DNS{}},
-		{"nameserver 1.1.1.1\nnameserver\t2.2.2.2 # two\n", DNS{Servers: []string{"1.1.1.1", "2.2.2.2"}}},
-		{"# nameserver 9.9.9.9\n; nameserver 9.9.9.9\n#nameserver 9.9.9.9\n\n  nameserver fe80::1%eth0\r\n", DNS{Servers: []string{"fe80::1%eth0"}}},
-		{"search a.example b.example. .\n", DNS{Searches: []string{"a.example", "b.example"}}},
-		{"search a.example\nsearch b.example\n", DNS{Searches: []string{"b.example"}}},
-		{"search a.example\ndomain b.example\n", DNS{Searches: []string{"b.example"}}},
-		{"options ndots:2 rotate\noptions ndots:3 timeout:1\n", DNS{Options: []string{"ndots:3", "rotate", "timeout:1"}}},
-		{"nameserver\nsearch\noptions\nsortlist 1.2.3.4\nlookup file\n", DNS{}},
+		{"", pod.DNS{}},
+		{"nameserver 1.1.1.1\nnameserver\t2.2.2.2 # two\n", pod.DNS{Servers: []string{"1.1.1.1", "2.2.2.2"}}},
+		{"# nameserver 9.9.9.9\n; nameserver 9.9.9.9\n#nameserver 9.9.9.9\n\n  nameserver fe80::1%eth0\r\n", pod.DNS{Servers: []string{"fe80::1%eth0"}}},
+		{"search a.example b.example. .\n", pod.DNS{Searches: []string{"a.example", "b.example"}}},
+		{"search a.example\nsearch b.example\n", pod.DNS{Searches: []string{"b.example"}}},
+		{"search a.example\ndomain b.example\n", pod.DNS{Searches: []string{"b.example"}}},
+		{"options ndots:2 rotate\noptions ndots:3 timeout:1\n", pod.DNS{Options: []string{"ndots:3", "rotate", "timeout:1"}}},
+		{"nameserver\nsearch\noptions\nsortlist 1.2.3.4\nlookup file\n", pod.DNS{}},
 	} {
 		if got := parseResolvConf(test.text); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%q: got %+v, want %+v", test.text, got, test.want)
@@ -66,7 +68,7 @@ func many(n int, format string) []string {
 
 func TestPodDNS(t *testing.T) {
 	cluster := addrs("10.96.0.10")
-	host := func(text string) *DNS { d := parseResolvConf(text); return &d }
+	host := func(text string) *pod.DNS { d := parseResolvConf(text); return &d }
 	usual := host("nameserver 192.168.0.53\nsearch corp.example\noptions timeout:1\n")
 	two := "2"
 	const searches = "search shop.svc.cluster.local svc.cluster.local cluster.local"
@@ -139,13 +141,13 @@ func TestPodDNS(t *testing.T) {
 }
 
 func TestPodDNSLeavesItsInputAlone(t *testing.T) {
-	host := &DNS{Servers: []string{"1.1.1.1"}, Searches: make([]string, 1, 9), Options: append(make([]string, 0, 9), "ndots:1")}
+	host := &pod.DNS{Servers: []string{"1.1.1.1"}, Searches: make([]string, 1, 9), Options: append(make([]string, 0, 9), "ndots:1")}
 	host.Searches[0] = "a"
 	five := "5"
 	for range 2 {
 		podDNS(dnsPod(v1.DNSDefault, false, &v1.PodDNSConfig{Searches: []string{"b"}, Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: &five}}}), dnsInputs{host: host})
 	}
-	if want := (DNS{Servers: []string{"1.1.1.1"}, Searches: []string{"a"}, Options: []string{"ndots:1"}}); !reflect.DeepEqual(*host, want) {
+	if want := (pod.DNS{Servers: []string{"1.1.1.1"}, Searches: []string{"a"}, Options: []string{"ndots:1"}}); !reflect.DeepEqual(*host, want) {
 		t.Errorf("the host's configuration became %+v", *host)
 	}
 }

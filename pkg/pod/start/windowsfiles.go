@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -19,13 +20,13 @@ const (
 
 // windowsFiles is files for Windows, where single files cannot be mounted: the hosts file is copied in. The termination message is
 // written to a directory mount, to a volume, or into the container, from which the runtime reads it at its end.
-func (r *Resolver) windowsFiles(pod *v1.Pod, container *v1.Container, at Attempt, in *Inputs) error {
+func (r *Resolver) windowsFiles(p *v1.Pod, container *v1.Container, at pod.Attempt, in *pod.Inputs) error {
 	if over(in.Mounts, windowsHosts) == nil {
-		hosts, err := r.hosts(pod, at)
+		hosts, err := r.hosts(p, at)
 		if err != nil {
 			return err
 		}
-		file, err := r.writeFile(pod, "etc-hosts", windowsHosts, []byte(strings.ReplaceAll(string(hosts), "\n", "\r\n")))
+		file, err := r.writeFile(p, "etc-hosts", windowsHosts, []byte(strings.ReplaceAll(string(hosts), "\n", "\r\n")))
 		if err != nil {
 			return err
 		}
@@ -42,25 +43,25 @@ func (r *Resolver) windowsFiles(pod *v1.Pod, container *v1.Container, at Attempt
 		return nil
 	}
 	parent, name := target[:strings.LastIndex(target, `\`)], target[strings.LastIndex(target, `\`)+1:]
-	below := slices.ContainsFunc(in.Mounts, func(m Mount) bool { _, in := podspec.WindowsWithin(m.ContainerPath, parent); return in })
+	below := slices.ContainsFunc(in.Mounts, func(m pod.Mount) bool { _, in := podspec.WindowsWithin(m.ContainerPath, parent); return in })
 	if !strings.EqualFold(parent, windowsMessages) || below {
 		if len(parent) > len("C:") {
-			in.Files = append(in.Files, File{ContainerPath: parent})
+			in.Files = append(in.Files, pod.File{ContainerPath: parent})
 		}
 		return nil
 	}
-	dir, err := r.parts.Volumes.MakeDir(pod.UID, messageDir(container)+"/"+messageName(at.Number))
+	dir, err := r.parts.Volumes.MakeDir(p.UID, messageDir(container)+"/"+messageName(at.Number))
 	if err != nil {
 		return fmt.Errorf("cannot create termination log: %w", err)
 	}
-	r.dropMessages(pod, container, at)
-	in.Mounts = append(in.Mounts, Mount{Name: "termination-log", HostPath: dir, ContainerPath: parent})
+	r.dropMessages(p, container, at)
+	in.Mounts = append(in.Mounts, pod.Mount{Name: "termination-log", HostPath: dir, ContainerPath: parent})
 	in.TerminationRoot, in.TerminationLog = dir, name
 	return nil
 }
 
 // over finds the mount in which a path of the container lies, the innermost one; nil: none.
-func over(mounts []Mount, path string) (found *Mount) {
+func over(mounts []pod.Mount, path string) (found *pod.Mount) {
 	for i := range mounts {
 		if _, in := podspec.WindowsWithin(path, mounts[i].ContainerPath); in && (found == nil || len(mounts[i].ContainerPath) > len(found.ContainerPath)) {
 			found = &mounts[i]

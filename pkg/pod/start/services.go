@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // linkedServices chooses the services that a pod's environment tells of: those of its own namespace unless links are off, and always
@@ -37,15 +39,15 @@ func linkedServices(own, defaults []*v1.Service, links bool) []*v1.Service {
 
 // serviceEnv is the environment by which a container finds services: NAME_SERVICE_HOST and NAME_SERVICE_PORT, and the names of
 // Docker's container links. (Documented for Services as "environment variables".)
-func serviceEnv(services []*v1.Service) []Env {
-	var out []Env
+func serviceEnv(services []*v1.Service) []pod.Env {
+	var out []pod.Env
 	for _, s := range services {
 		name, ip := envName(s.Name), s.Spec.ClusterIP
 		port := func(i int) string { return strconv.Itoa(int(s.Spec.Ports[i].Port)) }
-		out = append(out, Env{name + "_SERVICE_HOST", ip}, Env{name + "_SERVICE_PORT", port(0)})
+		out = append(out, pod.Env{Name: name + "_SERVICE_HOST", Value: ip}, pod.Env{Name: name + "_SERVICE_PORT", Value: port(0)})
 		for i := range s.Spec.Ports {
 			if n := s.Spec.Ports[i].Name; n != "" {
-				out = append(out, Env{name + "_SERVICE_PORT_" + envName(n), port(i)})
+				out = append(out, pod.Env{Name: name + "_SERVICE_PORT_" + envName(n), Value: port(i)})
 			}
 		}
 		for i := range s.Spec.Ports {
@@ -53,10 +55,10 @@ func serviceEnv(services []*v1.Service) []Env {
 			lower := strings.ToLower(string(protocol))
 			url := lower + "://" + net.JoinHostPort(ip, port(i))
 			if i == 0 {
-				out = append(out, Env{name + "_PORT", url})
+				out = append(out, pod.Env{Name: name + "_PORT", Value: url})
 			}
 			link := name + "_PORT_" + port(i) + "_" + strings.ToUpper(string(protocol))
-			out = append(out, Env{link, url}, Env{link + "_PROTO", lower}, Env{link + "_PORT", port(i)}, Env{link + "_ADDR", ip})
+			out = append(out, pod.Env{Name: link, Value: url}, pod.Env{Name: link + "_PROTO", Value: lower}, pod.Env{Name: link + "_PORT", Value: port(i)}, pod.Env{Name: link + "_ADDR", Value: ip})
 		}
 	}
 	return out

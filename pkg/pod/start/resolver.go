@@ -1,24 +1,31 @@
-package pod
+// Package start gathers what one container needs before it starts, and its pod's sandbox before that: environment, mounts, files, identity,
+// image and credentials, host name, resolver configuration.
+//
+//	pod.Attempt -> Resolver (Images, Volumes, Network, Objects) -> pod.SandboxInputs, pod.Inputs -> pod.Runtime
+//
+// It decides nothing about when: the worker asks just before a start, and again after a failure. What the user has to see comes back as
+// *pod.StartError.
+package start
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// ResolverConfig is what the node says about starting pods. Functions are called at each start and must not block.
-type ResolverConfig struct {
+// Config is what the node says about starting pods. Functions are called at each start and must not block.
+type Config struct {
 	NodeName      string
-	Platform      Platform
+	Platform      pod.Platform
 	ClusterDNS    []netip.Addr // kubelet field clusterDNS
 	ClusterDomain string       // kubelet field clusterDomain, e.g. cluster.local
 	// ResolvConf is the path of the resolver configuration that pods inherit (kubelet field resolvConf). "": none; on Windows the
@@ -42,14 +49,14 @@ type ResolverConfig struct {
 	AppArmorLoaded func(profile string) bool
 }
 
-// ResolverParts are the parts that a Resolver asks. All are needed but Plugins and Records.
-type ResolverParts struct {
-	Images   Images
-	Plugins  CredentialPlugins // nil: none
-	Records  PullRecords       // nil: whoever may run here may use what is present
-	Volumes  Volumes
-	Network  Network
-	Objects  Objects
+// Parts are the parts that a Resolver asks. All are needed but Plugins and Records.
+type Parts struct {
+	Images   pod.Images
+	Plugins  pod.CredentialPlugins // nil: none
+	Records  pod.PullRecords       // nil: whoever may run here may use what is present
+	Volumes  pod.Volumes
+	Network  pod.Network
+	Objects  pod.Objects
 	Recorder record.EventRecorder
 	Clock    clock.PassiveClock
 }
@@ -60,61 +67,20 @@ type ResolverParts struct {
 // Errors that the user has to see are *StartError, and the events that go with them have been sent. Any other error means that ctx
 // ended.
 type Resolver struct {
-	cfg       ResolverConfig
-	parts     ResolverParts
+	cfg       Config
+	parts     Parts
 	pulls     *puller
 	hostsPath string // the host's own hosts file, for hostNetwork
 }
 
-// Attempt is the start for which Container is asked.
-type Attempt struct {
-	Kind      podspec.Kind
-	Number    int          // the container's restart count
-	SandboxID string       // "" where there is no sandbox
-	Addresses []netip.Addr // the sandbox's; empty with hostNetwork and where there is no sandbox
-	Runtime   string       // the sandbox's
-	TargetID  string       // of a running container, for an ephemeral one that names it
-}
-
-// StartError says why a pod or container cannot start now. Nothing of it is final: the start is tried again.
-type StartError struct {
-	// Reason is upstream's: of the container's waiting state (ErrImagePull, CreateContainerConfigError, ...), or for what is wrong
-	// before any container, of the event (FailedMount, NetworkNotReady, FailedCreatePodSandBox).
-	Reason, Message string
-	RetryAfter      time.Duration // 0: the worker's own back-off
-	Err             error         // the cause; nil where the pod's own fields are
-}
-
-// Error is the reason and the message.
-func (e *StartError) Error() string { return e.Reason + ": " + e.Message }
-
-// Unwrap is the cause.
-func (e *StartError) Unwrap() error { return e.Err }
-
-// Waiting is the container's state.waiting: before there is a sandbox and volumes, upstream shows ContainerCreating and no message.
-func (e *StartError) Waiting() (reason, message string) {
-	switch e.Reason {
-	case reasonMount, reasonNetwork, reasonSandbox:
-		return "ContainerCreating", ""
-	}
-	return e.Reason, e.Message
-}
-
-const (
-	reasonMount   = "FailedMount"
-	reasonNetwork = "NetworkNotReady"
-	reasonSandbox = "FailedCreatePodSandBox"
-	reasonConfig  = "CreateContainerConfigError"
-)
-
-// NewResolver makes a Resolver.
-func NewResolver(cfg ResolverConfig, parts ResolverParts) *Resolver {
+// New makes a Resolver.
+func New(cfg Config, parts Parts) *Resolver {
 	return &Resolver{cfg: cfg, parts: parts, pulls: newPuller(cfg, parts.Images, parts.Clock), hostsPath: "/etc/hosts"}
 }
 
 // fail sends what goes with err as an event: under reason, or when that is "" as upstream's "Failed" with the reason alone in it,
 // because the message was told already.
-func (r *Resolver) fail(ref *v1.ObjectReference, reason string, err *StartError) error {
+func (r *Resolver) fail(ref *v1.ObjectReference, reason string, err *pod.StartError) error {
 	if reason == "" {
 		r.parts.Recorder.Event(ref, v1.EventTypeWarning, "Failed", "Error: "+err.Reason)
 	} else {
@@ -125,67 +91,67 @@ func (r *Resolver) fail(ref *v1.ObjectReference, reason string, err *StartError)
 
 // Sandbox gathers what creating the pod's sandbox needs. It also prepares the pod's volumes: a pod whose volumes cannot be made gets
 // no network.
-func (r *Resolver) Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, error) {
-	if refusal := refusePod(pod, r.cfg.Platform); refusal != "" {
-		return nil, r.fail(podspec.Reference(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: refusal})
+func (r *Resolver) Sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, error) {
+	if refusal := refusePod(p, r.cfg.Platform); refusal != "" {
+		return nil, r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: refusal})
 	}
-	if _, err := r.prepare(ctx, pod); err != nil {
+	if _, err := r.prepare(ctx, p); err != nil {
 		return nil, err
 	}
-	in, err := r.sandbox(ctx, pod)
+	in, err := r.sandbox(ctx, p)
 	if err != nil || r.cfg.Platform.OS == "windows" {
 		return in, err
 	}
-	file, err := r.writeFile(pod, "resolv.conf", "/etc/resolv.conf", resolvConf(in.DNS))
+	file, err := r.writeFile(p, "resolv.conf", "/etc/resolv.conf", resolvConf(in.DNS))
 	if err != nil {
-		return nil, r.fail(podspec.Reference(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: err.Error(), Err: err})
+		return nil, r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: err.Error(), Err: err})
 	}
-	in.Files = []File{file}
+	in.Files = []pod.File{file}
 	return in, nil
 }
 
 // prepare refuses what cannot run here and makes the pod's volumes.
-func (r *Resolver) prepare(ctx context.Context, pod *v1.Pod) (map[string]string, error) {
-	if refusal := refusePod(pod, r.cfg.Platform); refusal != "" {
-		return nil, r.fail(podspec.Reference(pod), "Failed", &StartError{Reason: reasonConfig, Message: refusal})
+func (r *Resolver) prepare(ctx context.Context, p *v1.Pod) (map[string]string, error) {
+	if refusal := refusePod(p, r.cfg.Platform); refusal != "" {
+		return nil, r.fail(podspec.Reference(p), "Failed", &pod.StartError{Reason: pod.ReasonConfig, Message: refusal})
 	}
-	paths, err := r.parts.Volumes.Prepare(ctx, pod)
+	paths, err := r.parts.Volumes.Prepare(ctx, p)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, r.fail(podspec.Reference(pod), reasonMount, &StartError{Reason: reasonMount, Message: err.Error(), Err: err})
+		return nil, r.fail(podspec.Reference(p), pod.ReasonMount, &pod.StartError{Reason: pod.ReasonMount, Message: err.Error(), Err: err})
 	}
 	return paths, nil
 }
 
 // sandbox decides runtime, network, host name and resolver configuration and tells the pod what had to be cut from the last.
-func (r *Resolver) sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, error) {
-	in := &SandboxInputs{Network: "host"}
+func (r *Resolver) sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, error) {
+	in := &pod.SandboxInputs{Network: "host"}
 	var err error
-	if in.Runtime, err = r.Handler(ctx, pod); err != nil {
+	if in.Runtime, err = r.Handler(ctx, p); err != nil {
 		return nil, err
 	}
-	if !pod.Spec.HostNetwork {
-		network, err := r.parts.Network.Join(pod)
+	if !p.Spec.HostNetwork {
+		network, err := r.parts.Network.Join(p)
 		if err != nil {
-			return nil, r.fail(podspec.Reference(pod), reasonNetwork, &StartError{Reason: reasonNetwork, Message: fmt.Sprintf("network is not ready: %v", err), Err: err})
+			return nil, r.fail(podspec.Reference(p), pod.ReasonNetwork, &pod.StartError{Reason: pod.ReasonNetwork, Message: fmt.Sprintf("network is not ready: %v", err), Err: err})
 		}
 		in.Network = network
-		name, domain, err := podHostname(pod, r.cfg.ClusterDomain)
+		name, domain, err := podHostname(p, r.cfg.ClusterDomain)
 		if err == nil {
-			in.Hostname, err = kernelHostname(pod, name, domain)
+			in.Hostname, err = kernelHostname(p, name, domain)
 		}
 		if err != nil {
-			return nil, r.fail(podspec.Reference(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
+			return nil, r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 		}
 	}
-	dns, warnings, err := r.dns(pod)
+	dns, warnings, err := r.dns(p)
 	if err != nil {
-		return nil, r.fail(podspec.Reference(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
+		return nil, r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 	}
 	for _, w := range warnings {
-		r.parts.Recorder.Event(podspec.Reference(pod), v1.EventTypeWarning, w.reason, w.message)
+		r.parts.Recorder.Event(podspec.Reference(p), v1.EventTypeWarning, w.reason, w.message)
 	}
 	in.DNS = dns
 	return in, nil
@@ -193,51 +159,51 @@ func (r *Resolver) sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 
 // Container gathers what starting one container needs: makes its image present, its volumes, its files. container is the one of the
 // spec; an ephemeral container's common part is converted by the caller.
-func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt) (*Inputs, error) {
-	ref := podspec.ContainerReference(pod, container.Name, at.Kind)
+func (r *Resolver) Container(ctx context.Context, p *v1.Pod, container *v1.Container, at pod.Attempt) (*pod.Inputs, error) {
+	ref := podspec.ContainerReference(p, container.Name, at.Kind)
 	config := func(err error) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		start := &StartError{Reason: reasonConfig, Message: err.Error(), Err: err}
+		start := &pod.StartError{Reason: pod.ReasonConfig, Message: err.Error(), Err: err}
 		r.parts.Recorder.Event(ref, v1.EventTypeWarning, "Failed", "Error: "+start.Message)
 		return start
 	}
-	if refusal := refuseContainer(pod, container, r.cfg.Platform); refusal != "" {
+	if refusal := refuseContainer(p, container, r.cfg.Platform); refusal != "" {
 		return nil, config(errors.New(refusal))
 	}
-	paths, err := r.prepare(ctx, pod)
+	paths, err := r.prepare(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAppArmor(pod, container, r.cfg.AppArmorLoaded); err != nil {
+	if err := checkAppArmor(p, container, r.cfg.AppArmorLoaded); err != nil {
 		return nil, config(err)
 	}
-	in := &Inputs{SandboxID: at.SandboxID, Runtime: at.Runtime}
-	if in.TargetID, err = target(pod, container, at); err != nil {
+	in := &pod.Inputs{SandboxID: at.SandboxID, Runtime: at.Runtime}
+	if in.TargetID, err = target(p, container, at); err != nil {
 		return nil, config(err)
 	}
 	if at.SandboxID == "" {
-		if in.Sandbox, err = r.sandbox(ctx, pod); err != nil {
+		if in.Sandbox, err = r.sandbox(ctx, p); err != nil {
 			return nil, err
 		}
 		in.Runtime = in.Sandbox.Runtime
 	}
-	if in.Image, err = r.image(ctx, pod, container, ref); err != nil {
+	if in.Image, err = r.image(ctx, p, container, ref); err != nil {
 		return nil, err
 	}
-	isolation, _ := podspec.Isolation(pod, in.Runtime)
-	if err := CheckImageFits(container.Image, in.Image, r.cfg.Platform, isHyperV(isolation, r.cfg.HyperV)); err != nil {
+	isolation, _ := podspec.Isolation(p, in.Runtime)
+	if err := pod.CheckImageFits(container.Image, in.Image, r.cfg.Platform, isHyperV(isolation, r.cfg.HyperV)); err != nil {
 		return nil, config(err)
 	}
-	if err := checkNonRoot(pod, container, in.Image.User, r.cfg.Platform.OS); err != nil {
+	if err := checkNonRoot(p, container, in.Image.User, r.cfg.Platform.OS); err != nil {
 		return nil, config(err)
 	}
-	if in.Env, err = r.env(ctx, pod, container, at, paths); err != nil {
+	if in.Env, err = r.env(ctx, p, container, at, paths); err != nil {
 		return nil, config(err)
 	}
-	if in.Mounts, err = r.parts.Volumes.Mounts(ctx, pod, container, in.Env); err != nil {
-		if image := new(StartError); errors.As(err, &image) { // of an image volume, and told already
+	if in.Mounts, err = r.parts.Volumes.Mounts(ctx, p, container, in.Env); err != nil {
+		if image := new(pod.StartError); errors.As(err, &image) { // of an image volume, and told already
 			return nil, image
 		}
 		return nil, config(err)
@@ -245,16 +211,16 @@ func (r *Resolver) Container(ctx context.Context, pod *v1.Pod, container *v1.Con
 	if err := recursiveReadOnly(container, in.Mounts, r.cfg.RecursiveReadOnly); err != nil {
 		return nil, config(err)
 	}
-	if in.Devices, err = r.parts.Volumes.Devices(pod, container); err != nil {
+	if in.Devices, err = r.parts.Volumes.Devices(p, container); err != nil {
 		return nil, config(err)
 	}
 	in.Entrypoint, in.Args = expandAll(container.Command, in.Env), expandAll(container.Args, in.Env)
-	in.OOMScoreAdj = oomScoreAdj(pod, container, r.memory())
+	in.OOMScoreAdj = oomScoreAdj(p, container, r.memory())
 	files := r.files
 	if r.cfg.Platform.OS == "windows" {
 		files = r.windowsFiles
 	}
-	if err := files(pod, container, at, in); err != nil {
+	if err := files(p, container, at, in); err != nil {
 		return nil, config(err)
 	}
 	return in, nil
@@ -270,7 +236,7 @@ func (r *Resolver) memory() int64 {
 }
 
 // env fetches what the environment refers to and builds it.
-func (r *Resolver) env(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt, paths map[string]string) ([]Env, error) {
+func (r *Resolver) env(ctx context.Context, pod *v1.Pod, container *v1.Container, at pod.Attempt, paths map[string]string) ([]pod.Env, error) {
 	from := envSources{
 		pod:         pod,
 		addresses:   podspec.Addresses{Pod: at.Addresses, Host: r.cfg.HostIPs()},

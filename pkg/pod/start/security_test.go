@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"strings"
@@ -7,14 +7,27 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
+
+func TestWindowsRoot(t *testing.T) {
+	for user, want := range map[string]bool{
+		"ContainerAdministrator": true, "containeradministrator": true, `User Manager\ContainerAdministrator`: true, "S-1-5-93-2-1": true,
+		"s-1-5-18": true, `NT AUTHORITY\SYSTEM`: true, "ContainerUser": false, "S-1-5-93-2-2": false, `CONTOSO\ContainerAdministrator`: false, "": false, "SYSTEM": true,
+	} {
+		if got := isWindowsRoot(user); got != want {
+			t.Errorf("%q: %v, want %v", user, got, want)
+		}
+	}
+}
 
 func ptr[T any](v T) *T { return &v }
 
 func TestRefuse(t *testing.T) {
-	linux := Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}
-	server2016 := Platform{OS: "windows", Arch: "amd64", Build: 14393}
-	server2022 := Platform{OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true}
+	linux := pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}
+	server2016 := pod.Platform{OS: "windows", Arch: "amd64", Build: 14393}
+	server2022 := pod.Platform{OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true}
 	apps := func(n int) []v1.Container { return make([]v1.Container, n) }
 	always := v1.ContainerRestartPolicyAlways
 	gmsa := func(spec, name string) *v1.WindowsSecurityContextOptions {
@@ -23,7 +36,7 @@ func TestRefuse(t *testing.T) {
 	hostProcess := &v1.WindowsSecurityContextOptions{HostProcess: ptr(true)}
 	for _, test := range []struct {
 		name     string
-		platform Platform
+		platform pod.Platform
 		spec     v1.PodSpec
 		want     string
 	}{

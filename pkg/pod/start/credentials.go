@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"cmp"
@@ -13,16 +13,9 @@ import (
 	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
-
-// String hides everything but the server, so that a credential that is printed by accident gives nothing away.
-func (c Credential) String() string {
-	return "credential for " + cmp.Or(c.ServerAddress, "any registry")
-}
-
-// GoString is String, for %#v.
-func (c Credential) GoString() string { return c.String() }
 
 // hubAddress is the name that engines want to see in a login for Docker Hub.
 const hubAddress = "https://index.docker.io/v1/"
@@ -39,8 +32,8 @@ type dockerConfigEntry struct {
 
 // secretLogins takes the logins out of an image pull secret (types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg).
 // Entries that cannot be read are left out and named in the error, never with their contents.
-func secretLogins(secret *v1.Secret) ([]Login, error) {
-	var logins []Login
+func secretLogins(secret *v1.Secret) ([]pod.Login, error) {
+	var logins []pod.Login
 	var err error
 	key := v1.DockerConfigJsonKey
 	switch secret.Type {
@@ -59,7 +52,7 @@ func secretLogins(secret *v1.Secret) ([]Login, error) {
 		return nil, fmt.Errorf("type is %q; want %q or %q", secret.Type, v1.SecretTypeDockerConfigJson, v1.SecretTypeDockercfg)
 	}
 	for i := range logins {
-		logins[i].Source = CredentialSource{Kind: FromSecret, Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID}
+		logins[i].Source = pod.CredentialSource{Kind: pod.FromSecret, Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID}
 	}
 	if err != nil {
 		err = fmt.Errorf("key %s: %w", key, err)
@@ -70,7 +63,7 @@ func secretLogins(secret *v1.Secret) ([]Login, error) {
 var errNoDockerConfig = errors.New("it is no Docker config in JSON")
 
 // dockerConfigLogins takes the logins out of a .docker/config.json, as secretLogins does.
-func dockerConfigLogins(data []byte) ([]Login, error) {
+func dockerConfigLogins(data []byte) ([]pod.Login, error) {
 	var file struct {
 		Auths map[string]json.RawMessage `json:"auths"`
 	}
@@ -80,8 +73,8 @@ func dockerConfigLogins(data []byte) ([]Login, error) {
 	return entryLogins(file.Auths)
 }
 
-func entryLogins(entries map[string]json.RawMessage) ([]Login, error) {
-	var logins []Login
+func entryLogins(entries map[string]json.RawMessage) ([]pod.Login, error) {
+	var logins []pod.Login
 	var errs []error
 	for _, server := range slices.Sorted(maps.Keys(entries)) {
 		cred, err := parseLogin(entries[server])
@@ -89,33 +82,33 @@ func entryLogins(entries map[string]json.RawMessage) ([]Login, error) {
 			errs = append(errs, fmt.Errorf("entry %q: %w", server, err))
 			continue
 		}
-		logins = append(logins, Login{Server: server, Credential: cred})
+		logins = append(logins, pod.Login{Server: server, Credential: cred})
 	}
 	return logins, errors.Join(errs...)
 }
 
-func parseLogin(raw json.RawMessage) (Credential, error) {
+func parseLogin(raw json.RawMessage) (pod.Credential, error) {
 	var e dockerConfigEntry
 	if json.Unmarshal(raw, &e) != nil {
-		return Credential{}, errors.New("want an object with username and password, or auth")
+		return pod.Credential{}, errors.New("want an object with username and password, or auth")
 	}
-	cred := Credential{Username: e.Username, Password: e.Password, Email: e.Email, IdentityToken: e.IdentityToken, RegistryToken: e.RegistryToken}
+	cred := pod.Credential{Username: e.Username, Password: e.Password, Email: e.Email, IdentityToken: e.IdentityToken, RegistryToken: e.RegistryToken}
 	if e.Auth == "" {
 		return cred, nil
 	}
 	data, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(e.Auth), "="))
 	user, password, ok := strings.Cut(string(data), ":")
 	if err != nil || !ok {
-		return Credential{}, errors.New("auth must be base64 of username:password")
+		return pod.Credential{}, errors.New("auth must be base64 of username:password")
 	}
 	cred.Username, cred.Password = user, password
 	return cred, nil
 }
 
 // credentialsFor chooses the logins for an image, the most specific first. name must be normalized (docker.io/library/busybox).
-func credentialsFor(name reference.Named, logins []Login) []Credential {
-	fitting := slices.DeleteFunc(slices.Clone(logins), func(l Login) bool { return !podspec.ImageMatches(l.Server, name.Name()) })
-	slices.SortStableFunc(fitting, func(a, b Login) int {
+func credentialsFor(name reference.Named, logins []pod.Login) []pod.Credential {
+	fitting := slices.DeleteFunc(slices.Clone(logins), func(l pod.Login) bool { return !podspec.ImageMatches(l.Server, name.Name()) })
+	slices.SortStableFunc(fitting, func(a, b pod.Login) int {
 		aHost, aPath := podspec.SplitServer(a.Server)
 		bHost, bPath := podspec.SplitServer(b.Server)
 		return cmp.Or(cmp.Compare(len(bPath), len(aPath)), cmp.Compare(bPath, aPath),
@@ -125,18 +118,12 @@ func credentialsFor(name reference.Named, logins []Login) []Credential {
 	if address == podspec.DockerHub {
 		address = hubAddress
 	}
-	var out []Credential
+	var out []pod.Credential
 	for _, l := range fitting {
 		l.Credential.ServerAddress = address
-		if !slices.ContainsFunc(out, l.sameLogin) {
+		if !slices.ContainsFunc(out, l.SameLogin) {
 			out = append(out, l.Credential)
 		}
 	}
 	return out
-}
-
-// sameLogin says whether a registry sees no difference.
-func (c Credential) sameLogin(other Credential) bool {
-	other.Source = c.Source
-	return c == other
 }

@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -16,7 +17,7 @@ type envSources struct {
 	pod         *v1.Pod
 	configMaps  map[string]*v1.ConfigMap
 	secrets     map[string]*v1.Secret
-	services    []Env
+	services    []pod.Env
 	addresses   podspec.Addresses
 	allocatable v1.ResourceList
 	// file reads a file of a volume, for fileKeyRef.
@@ -25,7 +26,7 @@ type envSources struct {
 
 // environment is an ordered set of variables: the first time a name is set decides its place, the last time its value.
 type environment struct {
-	list  []Env
+	list  []pod.Env
 	index map[string]int
 }
 
@@ -43,12 +44,12 @@ func (e *environment) set(name, value string) {
 		return
 	}
 	e.index[name] = len(e.list)
-	e.list = append(e.list, Env{name, value})
+	e.list = append(e.list, pod.Env{Name: name, Value: value})
 }
 
 // buildEnv makes the environment of one container: envFrom in order, then env in order, each seeing those before it and the services'
 // variables, then those services' variables that nothing else has set. skipped are names from envFrom that no environment can hold.
-func buildEnv(container *v1.Container, from envSources) (env []Env, skipped []string, err error) {
+func buildEnv(container *v1.Container, from envSources) (env []pod.Env, skipped []string, err error) {
 	vars := &environment{index: map[string]int{}}
 	if skipped, err = addEnvFrom(vars, container.EnvFrom, from); err != nil {
 		return nil, nil, err
@@ -209,3 +210,15 @@ func envReferences(container *v1.Container) (configMaps, secrets []string) {
 
 // missing is worded as users know it from upstream; tools look for it.
 func missing(kind, name string) error { return fmt.Errorf("%s %q not found", kind, name) }
+
+// expandAll expands a command line; nil stays nil, which means "the image's".
+func expandAll(words []string, env []pod.Env) []string {
+	if len(words) == 0 {
+		return nil
+	}
+	values := make(map[string]string, len(env))
+	for _, e := range env {
+		values[e.Name] = e.Value
+	}
+	return podspec.ExpandAll(words, values)
+}

@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"bytes"
@@ -14,6 +14,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // Limits for files of the host and of pods that are read whole.
@@ -24,9 +26,9 @@ const (
 )
 
 // dns decides the pod's resolver configuration from the host's file as it is now.
-func (r *Resolver) dns(pod *v1.Pod) (DNS, []dnsWarning, error) {
+func (r *Resolver) dns(p *v1.Pod) (pod.DNS, []dnsWarning, error) {
 	in := dnsInputs{
-		windows: r.cfg.Platform.OS == "windows", servers: r.cfg.ClusterDNS, domain: r.cfg.ClusterDomain, hostShared: pod.Spec.HostNetwork,
+		windows: r.cfg.Platform.OS == "windows", servers: r.cfg.ClusterDNS, domain: r.cfg.ClusterDomain, hostShared: p.Spec.HostNetwork,
 	}
 	for _, ip := range r.cfg.HostIPs() {
 		in.hostIPv4 = in.hostIPv4 || ip.Is4()
@@ -35,7 +37,7 @@ func (r *Resolver) dns(pod *v1.Pod) (DNS, []dnsWarning, error) {
 	if r.cfg.ResolvConf != "" {
 		text, err := readHead(os.Open(r.cfg.ResolvConf))
 		if err != nil {
-			return DNS{}, nil, fmt.Errorf("cannot read resolver configuration (resolvConf): %w", err)
+			return pod.DNS{}, nil, fmt.Errorf("cannot read resolver configuration (resolvConf): %w", err)
 		}
 		host := parseResolvConf(text)
 		if len(host.Servers) > 0 && len(usableServers(host.Servers, in.hostShared)) == 0 {
@@ -45,12 +47,12 @@ func (r *Resolver) dns(pod *v1.Pod) (DNS, []dnsWarning, error) {
 		}
 		in.host = &host
 	}
-	dns, warnings := podDNS(pod, in)
+	dns, warnings := podDNS(p, in)
 	return dns, warnings, nil
 }
 
 // DNS is the pod's resolver configuration, for who gives it to the pod's network (Windows). Warnings are told where its sandbox is made.
-func (r *Resolver) DNS(pod *v1.Pod) (DNS, error) {
+func (r *Resolver) DNS(pod *v1.Pod) (pod.DNS, error) {
 	dns, _, err := r.dns(pod)
 	return dns, err
 }
@@ -66,7 +68,7 @@ func readHead(file *os.File, err error) (string, error) {
 }
 
 // files writes the files that the container gets unless it mounts something of its own there: hosts, resolv.conf, termination log.
-func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at Attempt, in *Inputs) error {
+func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at pod.Attempt, in *pod.Inputs) error {
 	own := map[string]bool{}
 	for _, m := range container.VolumeMounts {
 		own[path.Clean(m.MountPath)] = true
@@ -112,14 +114,14 @@ func messageName(attempt int) string { return fmt.Sprintf("termination-%d", atte
 
 // dropMessages removes the termination messages that no status tells any more: those before the last attempt's. Containers write them
 // without a limit.
-func (r *Resolver) dropMessages(pod *v1.Pod, container *v1.Container, at Attempt) {
+func (r *Resolver) dropMessages(pod *v1.Pod, container *v1.Container, at pod.Attempt) {
 	err := r.parts.Volumes.KeepFiles(pod.UID, messageDir(container), messageName(at.Number), messageName(at.Number-1))
 	if err != nil {
 		klog.ErrorS(err, "Cannot remove old termination messages", "pod", klog.KObj(pod), "container", container.Name)
 	}
 }
 
-func (r *Resolver) hosts(pod *v1.Pod, at Attempt) ([]byte, error) {
+func (r *Resolver) hosts(pod *v1.Pod, at pod.Attempt) ([]byte, error) {
 	if pod.Spec.HostNetwork {
 		host, err := os.ReadFile(r.hostsPath)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -134,12 +136,12 @@ func (r *Resolver) hosts(pod *v1.Pod, at Attempt) ([]byte, error) {
 	return hostsFile(at.Addresses, name, domain, pod.Spec.HostAliases), nil
 }
 
-func (r *Resolver) writeFile(pod *v1.Pod, name, target string, data []byte) (File, error) {
-	host, err := r.parts.Volumes.WriteFile(pod.UID, name, data, 0o644)
+func (r *Resolver) writeFile(p *v1.Pod, name, target string, data []byte) (pod.File, error) {
+	host, err := r.parts.Volumes.WriteFile(p.UID, name, data, 0o644)
 	if err != nil {
-		return File{}, fmt.Errorf("cannot write %s of the pod: %w", target, err)
+		return pod.File{}, fmt.Errorf("cannot write %s of the pod: %w", target, err)
 	}
-	return File{HostPath: host, ContainerPath: target}, nil
+	return pod.File{HostPath: host, ContainerPath: target}, nil
 }
 
 // readVolumeFile reads a file of a volume for fileKeyRef. Links that lead out of the volume are not followed.

@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"errors"
@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
 func TestExpandAll(t *testing.T) {
-	env := []Env{{"A", "old"}, {"A", "new"}}
+	env := []pod.Env{{Name: "A", Value: "old"}, {Name: "A", Value: "new"}}
 	if got := expandAll([]string{"x", "$(A)", "$$(A)"}, env); !slices.Equal(got, []string{"x", "new", "$(A)"}) {
 		t.Error(got)
 	}
@@ -147,7 +148,7 @@ func TestBuildEnv(t *testing.T) {
 			pod:        envPod(),
 			configMaps: map[string]*v1.ConfigMap{"cm": {Data: map[string]string{"b": "2", "a": "1", "odd-key.x": "3"}}, "cm2": {Data: map[string]string{"a": "over"}}},
 			secrets:    map[string]*v1.Secret{"s": {Data: map[string][]byte{"password": []byte("p$(A)w")}}},
-			services:   []Env{{"SVC_SERVICE_HOST", "10.0.0.7"}, {"A", "from service"}},
+			services:   []pod.Env{{Name: "SVC_SERVICE_HOST", Value: "10.0.0.7"}, {Name: "A", Value: "from service"}},
 			addresses:  podspec.Addresses{Pod: addrs("10.1.0.5"), Host: addrs("192.168.0.1")},
 			file: func(volume, path string) (string, bool, error) {
 				if volume != "vol" {

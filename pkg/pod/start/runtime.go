@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"context"
@@ -6,17 +6,18 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Handler is the handler of the pod's RuntimeClass, "" when it names none. A class that cannot be had is told by an Event.
-func (r *Resolver) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
-	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
+func (r *Resolver) Handler(ctx context.Context, p *v1.Pod) (string, error) {
+	if p.Spec.RuntimeClassName == nil || *p.Spec.RuntimeClassName == "" {
 		return "", nil
 	}
-	handler, err := r.parts.Objects.RuntimeHandler(ctx, *pod.Spec.RuntimeClassName)
-	if _, known := podspec.Isolation(pod, handler); err == nil && !known && r.cfg.Platform.OS == "windows" {
-		err = fmt.Errorf("RuntimeClass %s has handler %q, which means nothing on Windows; want hyperv or process", *pod.Spec.RuntimeClassName, handler)
+	handler, err := r.parts.Objects.RuntimeHandler(ctx, *p.Spec.RuntimeClassName)
+	if _, known := podspec.Isolation(p, handler); err == nil && !known && r.cfg.Platform.OS == "windows" {
+		err = fmt.Errorf("RuntimeClass %s has handler %q, which means nothing on Windows; want hyperv or process", *p.Spec.RuntimeClassName, handler)
 	}
 	if err == nil {
 		return handler, nil
@@ -25,11 +26,11 @@ func (r *Resolver) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 		return "", context.Cause(ctx)
 	}
 	message := fmt.Sprintf("Failed to create pod sandbox: failed to get sandbox runtime: %v", err)
-	return "", r.fail(podspec.Reference(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: message, Err: err})
+	return "", r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: message, Err: err})
 }
 
 // target is the id of the container whose process namespace an ephemeral container joins; "" where the pod's own arrangement decides.
-func target(pod *v1.Pod, container *v1.Container, at Attempt) (string, error) {
+func target(pod *v1.Pod, container *v1.Container, at pod.Attempt) (string, error) {
 	name := podspec.TargetContainer(pod, at.Kind, container.Name)
 	if name != "" && at.TargetID == "" {
 		return "", fmt.Errorf("unable to find target container %s: it does not run", name)
@@ -39,7 +40,7 @@ func target(pod *v1.Pod, container *v1.Container, at Attempt) (string, error) {
 
 // recursiveReadOnly marks those of mounts, which stand in the order of the container's volumeMounts, that are to be read-only with all
 // that is mounted below them.
-func recursiveReadOnly(container *v1.Container, mounts []Mount, supported func() bool) error {
+func recursiveReadOnly(container *v1.Container, mounts []pod.Mount, supported func() bool) error {
 	for i := range mounts {
 		vm := &container.VolumeMounts[i]
 		recursive, err := podspec.RecursivelyReadOnly(vm, supported != nil && supported())

@@ -1,20 +1,17 @@
-package pod
+package start
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
-)
 
-// ErrRegistryUnavailable may be wrapped by an Images whose registry does not answer: the reason that users see is then
-// RegistryUnavailable in place of ErrImagePull.
-var ErrRegistryUnavailable = errors.New("RegistryUnavailable")
+	"github.com/winkube/winkube/pkg/pod"
+)
 
 // Back-off of pulls, per pod and image, as upstream has it.
 const (
@@ -27,7 +24,7 @@ const (
 // puller pulls images: one pull of an image with the same credentials at a time, whoever waits for it, and no more pulls at once
 // than configured. It also keeps the back-off of pods whose pulls fail.
 type puller struct {
-	images  Images
+	images  pod.Images
 	clock   clock.PassiveClock
 	slots   chan struct{}           // nil: no limit
 	limiter flowcontrol.RateLimiter // nil: no limit
@@ -60,12 +57,12 @@ type flight struct {
 
 // pullResult is what a pull brought.
 type pullResult struct {
-	image Image
+	image pod.Image
 	used  int           // index of the credential; -1: none
 	took  time.Duration // the pull's own time, without the wait for other pulls
 }
 
-func newPuller(cfg ResolverConfig, images Images, clk clock.PassiveClock) *puller {
+func newPuller(cfg Config, images pod.Images, clk clock.PassiveClock) *puller {
 	p := &puller{images: images, clock: clk, flights: map[string]*flight{}, failures: map[pullKey]*pullFailure{}}
 	switch {
 	case cfg.SerializePulls:
@@ -80,7 +77,7 @@ func newPuller(cfg ResolverConfig, images Images, clk clock.PassiveClock) *pulle
 }
 
 // pull fetches an image; for a pod that is going already it begins nothing.
-func (p *puller) pull(ctx context.Context, name string, creds []Credential) (pullResult, error) {
+func (p *puller) pull(ctx context.Context, name string, creds []pod.Credential) (pullResult, error) {
 	if ctx.Err() != nil {
 		return pullResult{}, context.Cause(ctx)
 	}
@@ -101,7 +98,7 @@ func (p *puller) wait(ctx context.Context, f *flight) (pullResult, error) {
 
 // join returns the flight of an image, and makes it where there is none: the same logins make one pull, wherever they came from. Who
 // joins must wait.
-func (p *puller) join(name string, creds []Credential) *flight {
+func (p *puller) join(name string, creds []pod.Credential) *flight {
 	secret, _ := json.Marshal(creds) // a struct of strings cannot fail; the key lives as long as the pull
 	key := name + "\x00" + string(secret)
 	p.mu.Lock()
@@ -126,7 +123,7 @@ func (p *puller) leave(f *flight) {
 	}
 }
 
-func (p *puller) fly(ctx context.Context, f *flight, name string, creds []Credential) {
+func (p *puller) fly(ctx context.Context, f *flight, name string, creds []pod.Credential) {
 	defer close(f.done)
 	f.result, f.err = p.fetch(ctx, name, creds)
 	p.mu.Lock()
@@ -141,7 +138,7 @@ func (p *puller) forget(f *flight) {
 	}
 }
 
-func (p *puller) fetch(ctx context.Context, name string, creds []Credential) (pullResult, error) {
+func (p *puller) fetch(ctx context.Context, name string, creds []pod.Credential) (pullResult, error) {
 	if p.slots != nil {
 		select {
 		case p.slots <- struct{}{}:

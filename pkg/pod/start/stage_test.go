@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -31,7 +32,7 @@ type stage struct {
 	t        *testing.T
 	mu       sync.Mutex
 	log      []string // events and pulls, in order
-	present  map[string]Image
+	present  map[string]pod.Image
 	registry map[string]error // by image; absent: no such image
 	files    map[string]string
 	volumes  map[string]string // host paths
@@ -42,7 +43,7 @@ type stage struct {
 	classes  map[string]string // RuntimeClasses and their handlers
 	node     *v1.Node
 	clock    *testingclock.FakePassiveClock
-	cfg      ResolverConfig
+	cfg      Config
 }
 
 func newStage(t *testing.T) *stage {
@@ -53,8 +54,8 @@ func newStage(t *testing.T) *stage {
 	}
 	return &stage{
 		t:        t,
-		present:  map[string]Image{"app:1": {ID: "sha256:1", Ref: "docker://sha256:1", User: "1000", Size: 42}},
-		registry: map[string]error{"new:1": nil, "app:latest": nil, "down:1": ErrRegistryUnavailable},
+		present:  map[string]pod.Image{"app:1": {ID: "sha256:1", Ref: "docker://sha256:1", User: "1000", Size: 42}},
+		registry: map[string]error{"new:1": nil, "app:latest": nil, "down:1": pod.ErrRegistryUnavailable},
 		files:    map[string]string{}, volumes: map[string]string{}, broken: map[string]error{},
 		secrets: map[string]*v1.Secret{"pull": {Type: v1.SecretTypeDockercfg, Data: map[string][]byte{v1.DockerConfigKey: []byte(`{"docker.io":{"username":"u","password":"hunter2"}}`)}},
 			"s": {Data: map[string][]byte{"k": []byte("hunter2")}}},
@@ -64,8 +65,8 @@ func newStage(t *testing.T) *stage {
 			"shop":    {service("shop", "db", "10.96.0.2", v1.ServicePort{Port: 5432})},
 		},
 		clock: testingclock.NewFakePassiveClock(time.Unix(0, 0)),
-		cfg: ResolverConfig{
-			NodeName: "node-a", Platform: Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}, ClusterDNS: addrs("10.96.0.10"),
+		cfg: Config{
+			NodeName: "node-a", Platform: pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}, ClusterDNS: addrs("10.96.0.10"),
 			ClusterDomain: "cluster.local", ResolvConf: conf, HostIPs: func() []netip.Addr { return addrs("192.168.0.1") },
 			Capacity: func() v1.ResourceList {
 				return v1.ResourceList{"memory": resource.MustParse("10Gi"), "cpu": resource.MustParse("4")}
@@ -75,7 +76,7 @@ func newStage(t *testing.T) *stage {
 }
 
 func (s *stage) resolver() *Resolver {
-	r := NewResolver(s.cfg, ResolverParts{Images: s, Volumes: stageVolumes{s}, Network: s, Objects: s, Recorder: s, Clock: s.clock})
+	r := New(s.cfg, Parts{Images: s, Volumes: stageVolumes{s}, Network: s, Objects: s, Recorder: s, Clock: s.clock})
 	r.hostsPath = filepath.Join(filepath.Dir(s.cfg.ResolvConf), "hosts")
 	return r
 }
@@ -95,25 +96,25 @@ func (s *stage) told() string {
 	return out
 }
 
-func (s *stage) Lookup(_ context.Context, name string) (Image, bool, error) {
+func (s *stage) Lookup(_ context.Context, name string) (pod.Image, bool, error) {
 	image, found := s.present[name]
 	return image, found, s.broken["lookup"]
 }
 
-func (s *stage) Pull(ctx context.Context, name string, creds []Credential) (Image, int, error) {
+func (s *stage) Pull(ctx context.Context, name string, creds []pod.Credential) (pod.Image, int, error) {
 	s.note("pull %s %v", name, creds)
 	s.clock.SetTime(s.clock.Now().Add(1500 * time.Millisecond))
 	if ctx.Err() != nil {
-		return Image{}, -1, ctx.Err()
+		return pod.Image{}, -1, ctx.Err()
 	}
 	err, known := s.registry[name]
 	if !known {
 		err = errors.New("manifest unknown")
 	}
 	if err != nil {
-		return Image{}, -1, err
+		return pod.Image{}, -1, err
 	}
-	s.present[name] = Image{ID: "sha256:" + name, Size: 7, User: "5"}
+	s.present[name] = pod.Image{ID: "sha256:" + name, Size: 7, User: "5"}
 	return s.present[name], len(creds) - 1, nil
 }
 
@@ -189,18 +190,18 @@ func (s stageVolumes) Prepare(context.Context, *v1.Pod) (map[string]string, erro
 	return s.volumes, s.broken["prepare"]
 }
 
-func (s stageVolumes) Mounts(_ context.Context, _ *v1.Pod, container *v1.Container, env []Env) ([]Mount, error) {
-	var out []Mount
+func (s stageVolumes) Mounts(_ context.Context, _ *v1.Pod, container *v1.Container, env []pod.Env) ([]pod.Mount, error) {
+	var out []pod.Mount
 	for _, m := range container.VolumeMounts {
-		out = append(out, Mount{Name: m.Name, HostPath: fmt.Sprintf("/vol/%s/%d", m.Name, len(env)), ContainerPath: m.MountPath})
+		out = append(out, pod.Mount{Name: m.Name, HostPath: fmt.Sprintf("/vol/%s/%d", m.Name, len(env)), ContainerPath: m.MountPath})
 	}
 	return out, s.broken["mounts"]
 }
 
-func (s stageVolumes) Devices(_ *v1.Pod, c *v1.Container) ([]Device, error) {
-	var out []Device
+func (s stageVolumes) Devices(_ *v1.Pod, c *v1.Container) ([]pod.Device, error) {
+	var out []pod.Device
 	for _, d := range c.VolumeDevices {
-		out = append(out, Device{HostPath: s.volumes[d.Name], ContainerPath: d.DevicePath})
+		out = append(out, pod.Device{HostPath: s.volumes[d.Name], ContainerPath: d.DevicePath})
 	}
 	return out, nil
 }
@@ -243,7 +244,7 @@ func stagePod(change ...func(*v1.Pod)) *v1.Pod {
 	return p
 }
 
-var inSandbox1 = Attempt{Kind: podspec.App, Number: 2, SandboxID: "box", Addresses: addrs("10.1.0.5")}
+var inSandbox1 = pod.Attempt{Kind: podspec.App, Number: 2, SandboxID: "box", Addresses: addrs("10.1.0.5")}
 
 func container(change func(*v1.Container)) func(*v1.Pod) {
 	return func(p *v1.Pod) { change(&p.Spec.Containers[0]) }

@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // What the API allows and C libraries understand (PodDNSConfig; glibc's MAXNS).
@@ -25,7 +27,7 @@ type dnsInputs struct {
 	windows    bool
 	servers    []netip.Addr // cluster DNS
 	domain     string       // cluster domain
-	host       *DNS         // the host's resolv.conf; nil: the agent was told to use none
+	host       *pod.DNS     // the host's resolv.conf; nil: the agent was told to use none
 	hostIPv6   bool         // the host has an IPv6 address
 	hostIPv4   bool
 	hostShared bool // the pod lives in the host's network, where the host's loopback resolvers answer
@@ -35,14 +37,14 @@ type dnsInputs struct {
 type dnsWarning struct{ reason, message string }
 
 // podDNS decides a pod's resolver configuration from dnsPolicy and dnsConfig.
-func podDNS(pod *v1.Pod, in dnsInputs) (DNS, []dnsWarning) {
-	var dns DNS
+func podDNS(p *v1.Pod, in dnsInputs) (pod.DNS, []dnsWarning) {
+	var dns pod.DNS
 	var warnings []dnsWarning
 	warn := func(reason, format string, args ...any) {
 		warnings = append(warnings, dnsWarning{reason, fmt.Sprintf(format, args...)})
 	}
-	policy := pod.Spec.DNSPolicy
-	if policy == v1.DNSClusterFirst && pod.Spec.HostNetwork {
+	policy := p.Spec.DNSPolicy
+	if policy == v1.DNSClusterFirst && p.Spec.HostNetwork {
 		policy = v1.DNSDefault
 	}
 	switch policy {
@@ -60,14 +62,14 @@ func podDNS(pod *v1.Pod, in dnsInputs) (DNS, []dnsWarning) {
 			dns.Servers = append(dns.Servers, s.String())
 		}
 		if in.domain != "" {
-			dns.Searches = []string{pod.Namespace + ".svc." + in.domain, "svc." + in.domain, in.domain}
+			dns.Searches = []string{p.Namespace + ".svc." + in.domain, "svc." + in.domain, in.domain}
 		}
 		if in.host != nil {
 			dns.Searches = unique(append(dns.Searches, in.host.Searches...))
 		}
 		dns.Options = []string{"ndots:5"}
 	}
-	if c := pod.Spec.DNSConfig; c != nil {
+	if c := p.Spec.DNSConfig; c != nil {
 		dns.Servers = unique(append(slices.Clone(dns.Servers), c.Nameservers...))
 		dns.Searches = unique(append(slices.Clone(dns.Searches), c.Searches...))
 		for _, o := range c.Options {
@@ -83,13 +85,13 @@ func podDNS(pod *v1.Pod, in dnsInputs) (DNS, []dnsWarning) {
 }
 
 // hostDNS is what the policy Default gives: the host's own configuration as far as it works in the pod.
-func hostDNS(in dnsInputs, warn func(reason, format string, args ...any)) DNS {
+func hostDNS(in dnsInputs, warn func(reason, format string, args ...any)) pod.DNS {
 	if in.host == nil {
 		if in.windows {
-			return DNS{} // the engine then takes the servers of the host's adapters
+			return pod.DNS{} // the engine then takes the servers of the host's adapters
 		}
 		// An empty resolver path means "no name resolution" upstream: the local machine is asked, where nobody answers.
-		dns := DNS{Searches: []string{"."}}
+		dns := pod.DNS{Searches: []string{"."}}
 		if in.hostIPv4 || !in.hostIPv6 {
 			dns.Servers = append(dns.Servers, "127.0.0.1")
 		}
@@ -98,7 +100,7 @@ func hostDNS(in dnsInputs, warn func(reason, format string, args ...any)) DNS {
 		}
 		return dns
 	}
-	dns := DNS{Searches: slices.Clone(in.host.Searches), Options: slices.Clone(in.host.Options)}
+	dns := pod.DNS{Searches: slices.Clone(in.host.Searches), Options: slices.Clone(in.host.Options)}
 	dns.Servers = usableServers(in.host.Servers, in.hostShared)
 	if len(dns.Servers) == 0 && len(in.host.Servers) > 0 {
 		warn("DNSConfigForming", "the host's resolver configuration names only addresses that do not answer in a pod (%s); give the agent a file with reachable servers (resolvConf)",
@@ -120,7 +122,7 @@ func usableServers(servers []string, hostShared bool) []string {
 	return out
 }
 
-func limitDNS(dns *DNS, warn func(reason, format string, args ...any)) {
+func limitDNS(dns *pod.DNS, warn func(reason, format string, args ...any)) {
 	if len(dns.Servers) > maxNameservers {
 		dns.Servers = dns.Servers[:maxNameservers]
 		warn("DNSConfigForming", "resolvers take at most %d nameservers; the pod gets: %s", maxNameservers, strings.Join(dns.Servers, " "))
@@ -169,8 +171,8 @@ func unique(words []string) []string {
 }
 
 // parseResolvConf reads resolv.conf(5). Unknown and incomplete lines are skipped, as C libraries do.
-func parseResolvConf(text string) DNS {
-	var dns DNS
+func parseResolvConf(text string) pod.DNS {
+	var dns pod.DNS
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 2 || fields[0][0] == '#' || fields[0][0] == ';' {
@@ -196,7 +198,7 @@ func parseResolvConf(text string) DNS {
 }
 
 // resolvConf prints dns as resolv.conf(5).
-func resolvConf(dns DNS) []byte {
+func resolvConf(dns pod.DNS) []byte {
 	var b strings.Builder
 	if len(dns.Searches) > 0 {
 		b.WriteString("search " + strings.Join(dns.Searches, " ") + "\n")

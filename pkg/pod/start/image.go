@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"context"
@@ -12,52 +12,58 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
+// isHyperV says whether the containers of a pod get a virtual machine each. byDefault is the engine's word where the pod says nothing.
+func isHyperV(isolation string, byDefault func() bool) bool {
+	return isolation == "hyperv" || isolation == "" && byDefault != nil && byDefault()
+}
+
 // image makes the container's image present, as its pull policy says.
-func (r *Resolver) image(ctx context.Context, pod *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (Image, error) {
+func (r *Resolver) image(ctx context.Context, p *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (pod.Image, error) {
 	name, err := podspec.ParseImage(container.Image)
 	if err != nil {
-		return Image{}, r.failImage(ref, "InspectFailed", &StartError{Reason: "InvalidImageName",
+		return pod.Image{}, r.failImage(ref, "InspectFailed", &pod.StartError{Reason: "InvalidImageName",
 			Message: fmt.Sprintf("Failed to apply default image tag %q: %v", container.Image, err), Err: err})
 	}
-	creds := sync.OnceValue(func() []Credential { return r.credentials(ctx, pod, name) })
+	creds := sync.OnceValue(func() []pod.Credential { return r.credentials(ctx, p, name) })
 	policy := podspec.PullPolicy(container, name)
 	if policy != v1.PullAlways {
 		image, found, err := r.parts.Images.Lookup(ctx, name.Full)
 		if err != nil {
 			if ctx.Err() != nil {
-				return Image{}, context.Cause(ctx)
+				return pod.Image{}, context.Cause(ctx)
 			}
-			return Image{}, r.failImage(ref, "InspectFailed", &StartError{Reason: "ImageInspectError", Message: fmt.Sprintf("Failed to inspect image %q: %v", container.Image, err), Err: err})
+			return pod.Image{}, r.failImage(ref, "InspectFailed", &pod.StartError{Reason: "ImageInspectError", Message: fmt.Sprintf("Failed to inspect image %q: %v", container.Image, err), Err: err})
 		}
 		if found && (r.parts.Records == nil || r.parts.Records.Usable(name.Full, image, creds)) {
-			r.pulls.succeeded(pullKey{pod.UID, name.Full})
+			r.pulls.succeeded(pullKey{p.UID, name.Full})
 			r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", container.Image)
 			return image, nil
 		}
 		if policy == v1.PullNever { // whether it is present is nobody's business who may not use it
-			return Image{}, r.failImage(ref, "ErrImageNeverPull", &StartError{Reason: "ErrImageNeverPull",
+			return pod.Image{}, r.failImage(ref, "ErrImageNeverPull", &pod.StartError{Reason: "ErrImageNeverPull",
 				Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", container.Image)})
 		}
 	}
-	return r.pullImage(ctx, pod, name, container.Image, ref, creds)
+	return r.pullImage(ctx, p, name, container.Image, ref, creds)
 }
 
 // failImage sends both of upstream's events of an image that cannot be had.
-func (r *Resolver) failImage(ref *v1.ObjectReference, reason string, err *StartError) error {
+func (r *Resolver) failImage(ref *v1.ObjectReference, reason string, err *pod.StartError) error {
 	r.parts.Recorder.Event(ref, v1.EventTypeWarning, reason, err.Message)
 	return r.fail(ref, "", err)
 }
 
-func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name podspec.ImageName, image string, ref *v1.ObjectReference, lookup func() []Credential) (Image, error) {
-	key := pullKey{pod.UID, name.Full}
+func (r *Resolver) pullImage(ctx context.Context, p *v1.Pod, name podspec.ImageName, image string, ref *v1.ObjectReference, lookup func() []pod.Credential) (pod.Image, error) {
+	key := pullKey{p.UID, name.Full}
 	if wait, last := r.pulls.backedOff(key); wait > 0 {
 		message := fmt.Sprintf("Back-off pulling image %q", image)
 		r.parts.Recorder.Event(ref, v1.EventTypeNormal, "BackOff", message)
-		err := &StartError{Reason: "ImagePullBackOff", Message: message + ": " + last, RetryAfter: wait}
-		return Image{}, r.fail(ref, "", err)
+		err := &pod.StartError{Reason: "ImagePullBackOff", Message: message + ": " + last, RetryAfter: wait}
+		return pod.Image{}, r.fail(ref, "", err)
 	}
 	creds := lookup()
 	r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulling", "Pulling image %q", image)
@@ -65,12 +71,12 @@ func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name podspec.Imag
 	result, err := r.fetch(ctx, name.Full, creds)
 	if err != nil {
 		if ctx.Err() != nil { // the pod is going, or the agent: nobody's fault
-			return Image{}, context.Cause(ctx)
+			return pod.Image{}, context.Cause(ctx)
 		}
 		failure := pullError(image, err)
 		r.parts.Recorder.Eventf(ref, v1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", image, failure.Message)
 		r.pulls.failed(key, failure.Error())
-		return Image{}, r.fail(ref, "", failure)
+		return pod.Image{}, r.fail(ref, "", failure)
 	}
 	r.pulls.succeeded(key)
 	total := r.parts.Clock.Since(start)
@@ -80,7 +86,7 @@ func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name podspec.Imag
 }
 
 // fetch pulls, and keeps the record of it.
-func (r *Resolver) fetch(ctx context.Context, name string, creds []Credential) (pullResult, error) {
+func (r *Resolver) fetch(ctx context.Context, name string, creds []pod.Credential) (pullResult, error) {
 	records := r.parts.Records
 	if records == nil {
 		return r.pulls.pull(ctx, name, creds)
@@ -93,7 +99,7 @@ func (r *Resolver) fetch(ctx context.Context, name string, creds []Credential) (
 		records.Failed(name, ctx.Err() != nil)
 		return pullResult{}, err
 	}
-	var cred Credential
+	var cred pod.Credential
 	if result.used >= 0 {
 		cred = creds[result.used]
 	}
@@ -102,9 +108,9 @@ func (r *Resolver) fetch(ctx context.Context, name string, creds []Credential) (
 }
 
 // pullError words a failed pull. Engines hand through whatever a broken registry or proxy answered, whole HTML pages included.
-func pullError(image string, err error) *StartError {
+func pullError(image string, err error) *pod.StartError {
 	text := err.Error()
-	unavailable := errors.Is(err, ErrRegistryUnavailable)
+	unavailable := errors.Is(err, pod.ErrRegistryUnavailable)
 	for _, code := range []string{"502", "503", "504"} {
 		unavailable = unavailable || strings.Contains(text, "error parsing HTTP "+code)
 	}
@@ -112,22 +118,22 @@ func pullError(image string, err error) *StartError {
 		text = text[:page] + "(an HTML page)"
 	}
 	if unavailable {
-		return &StartError{Reason: "RegistryUnavailable", RetryAfter: pullErrorShown, Err: err,
+		return &pod.StartError{Reason: "RegistryUnavailable", RetryAfter: pullErrorShown, Err: err,
 			Message: fmt.Sprintf("image pull failed for %s because the registry is unavailable: %s", image, text)}
 	}
-	return &StartError{Reason: "ErrImagePull", Message: text, RetryAfter: pullErrorShown, Err: err}
+	return &pod.StartError{Reason: "ErrImagePull", Message: text, RetryAfter: pullErrorShown, Err: err}
 }
 
 // credentials collects the logins for an image: those of the pod's imagePullSecrets, then the node's, then the plugins'. What is not
 // there or cannot be read does not stop the pull: the image may be public.
-func (r *Resolver) credentials(ctx context.Context, pod *v1.Pod, name podspec.ImageName) []Credential {
-	logins := r.podLogins(ctx, pod)
+func (r *Resolver) credentials(ctx context.Context, p *v1.Pod, name podspec.ImageName) []pod.Credential {
+	logins := r.podLogins(ctx, p)
 	for _, file := range r.cfg.DockerConfigs {
 		data, err := os.ReadFile(file)
 		if os.IsNotExist(err) {
 			continue
 		}
-		var some []Login
+		var some []pod.Login
 		if err == nil {
 			some, err = dockerConfigLogins(data)
 		}
@@ -137,33 +143,40 @@ func (r *Resolver) credentials(ctx context.Context, pod *v1.Pod, name podspec.Im
 		logins = append(logins, some...)
 	}
 	if r.parts.Plugins != nil {
-		logins = append(logins, r.parts.Plugins.Logins(ctx, pod, name.Named.Name())...)
+		logins = append(logins, r.parts.Plugins.Logins(ctx, p, name.Named.Name())...)
 	}
 	return credentialsFor(name.Named, logins)
 }
 
 // podLogins are those of the pod's imagePullSecrets, to which the API server has added its service account's.
-func (r *Resolver) podLogins(ctx context.Context, pod *v1.Pod) []Login {
-	var logins []Login
+func (r *Resolver) podLogins(ctx context.Context, p *v1.Pod) []pod.Login {
+	var logins []pod.Login
 	var unusable []string
-	for _, ref := range pod.Spec.ImagePullSecrets {
+	for _, ref := range p.Spec.ImagePullSecrets {
 		if ref.Name == "" {
 			continue
 		}
-		secret, err := r.parts.Objects.Secret(ctx, pod.Namespace, ref.Name)
+		secret, err := r.parts.Objects.Secret(ctx, p.Namespace, ref.Name)
 		if err == nil {
-			var some []Login
+			var some []pod.Login
 			some, err = secretLogins(secret)
 			logins = append(logins, some...)
 		}
 		if err != nil {
-			klog.InfoS("Cannot use an image pull secret", "pod", klog.KObj(pod), "secret", ref.Name, "err", err)
+			klog.InfoS("Cannot use an image pull secret", "pod", klog.KObj(p), "secret", ref.Name, "err", err)
 			unusable = append(unusable, ref.Name)
 		}
 	}
 	if len(unusable) > 0 {
-		r.parts.Recorder.Eventf(pod, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
+		r.parts.Recorder.Eventf(p, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
 			"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(unusable, ", "))
 	}
 	return logins
+}
+
+// EnsureImage makes the image of an image volume present, with the pull policy, secrets, back-off and events of a container's image.
+// Errors are as for Container.
+func (r *Resolver) EnsureImage(ctx context.Context, pod *v1.Pod, volume *v1.Volume) (pod.Image, error) {
+	like := &v1.Container{Image: volume.Image.Reference, ImagePullPolicy: volume.Image.PullPolicy}
+	return r.image(ctx, pod, like, podspec.Reference(pod))
 }

@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/resource"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -33,7 +34,7 @@ func isWindowsRoot(user string) bool {
 }
 
 // refusePod says why pod cannot run on platform at all, for fields that the engine cannot honour; "" if it can.
-func refusePod(pod *v1.Pod, platform Platform) string {
+func refusePod(pod *v1.Pod, platform pod.Platform) string {
 	spec := &pod.Spec
 	windows := platform.OS == "windows"
 	switch {
@@ -54,7 +55,7 @@ func refusePod(pod *v1.Pod, platform Platform) string {
 }
 
 // refuseContainer is refusePod for the fields of one container.
-func refuseContainer(pod *v1.Pod, container *v1.Container, platform Platform) string {
+func refuseContainer(pod *v1.Pod, container *v1.Container, platform pod.Platform) string {
 	if len(container.VolumeDevices) > 0 && platform.OS == "windows" {
 		return fmt.Sprintf("volumeDevices (%s) are not possible here: Windows containers have no block devices; use volumeMounts", container.VolumeDevices[0].Name)
 	}

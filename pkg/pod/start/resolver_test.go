@@ -1,4 +1,4 @@
-package pod
+package start
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -111,7 +112,7 @@ func failure(t *testing.T, err error) string {
 	if err == nil {
 		return ""
 	}
-	var start *StartError
+	var start *pod.StartError
 	if !errors.As(err, &start) {
 		t.Errorf("%v is no StartError", err)
 		return err.Error()
@@ -163,7 +164,7 @@ oom 900`
 	}
 }
 
-func printInputs(in *Inputs) string {
+func printInputs(in *pod.Inputs) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "image %v\nentrypoint %v\nargs %v\nenv", in.Image, in.Entrypoint, in.Args)
 	for _, e := range in.Env[:min(len(in.Env), 2)] {
@@ -192,7 +193,7 @@ func TestContainerFiles(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		pod   *v1.Pod
-		at    Attempt
+		at    pod.Attempt
 		files string
 		log   string
 	}{
@@ -201,7 +202,7 @@ func TestContainerFiles(t *testing.T) {
 		{name: "own resolv.conf and log", pod: stagePod(mounts("/etc/resolv.conf/", "/dev//termination-log")), at: inSandbox1, files: "[" + hosts + "]"},
 		{name: "own log at another path", pod: stagePod(mounts("/dev/termination-log"), container(func(c *v1.Container) { c.TerminationMessagePath = "/log" })), at: inSandbox1,
 			files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-2"},
-		{name: "no sandbox", pod: stagePod(), at: Attempt{Kind: podspec.App}, files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-0"},
+		{name: "no sandbox", pod: stagePod(), at: pod.Attempt{Kind: podspec.App}, files: "[" + hosts + " " + conf + "]", log: "/pods/u1/containers/app/termination-0"},
 	} {
 		s := newStage(t)
 		in, err := s.resolver().Container(t.Context(), test.pod, &test.pod.Spec.Containers[0], test.at)
@@ -228,7 +229,7 @@ func TestHostNetworkHostsFile(t *testing.T) {
 		p.Spec.HostNetwork = true
 		p.Spec.HostAliases = []v1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"x"}}}
 	})
-	at := Attempt{Kind: podspec.App, SandboxID: "box"}
+	at := pod.Attempt{Kind: podspec.App, SandboxID: "box"}
 	if _, err := r.Container(t.Context(), p, &p.Spec.Containers[0], at); err != nil {
 		t.Fatalf("a host without hosts file: %v", err)
 	}
@@ -304,7 +305,7 @@ func TestImageBackOff(t *testing.T) {
 	p := stagePod(container(func(c *v1.Container) { c.Image = "late:1" }))
 	try := func() (string, time.Duration) {
 		_, err := r.Container(t.Context(), p, &p.Spec.Containers[0], inSandbox1)
-		var start *StartError
+		var start *pod.StartError
 		if !errors.As(err, &start) {
 			return fmt.Sprint(err), 0
 		}
@@ -344,7 +345,7 @@ func TestImageBackOff(t *testing.T) {
 	delete(s.registry, "late:1")
 	failed()
 	check(backOff, 10*time.Second, "Normal BackOff, Warning Failed")
-	s.present["late:1"] = Image{} // someone loaded it meanwhile
+	s.present["late:1"] = pod.Image{} // someone loaded it meanwhile
 	check("<nil>", 0, "Normal Pulled")
 }
 

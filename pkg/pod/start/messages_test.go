@@ -1,10 +1,11 @@
-package pod
+package start
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -13,8 +14,8 @@ func TestMessagesGo(t *testing.T) {
 	s := newStage(t)
 	p := stagePod()
 	for n := range 5 {
-		var in Inputs
-		if err := s.resolver().files(p, &p.Spec.Containers[0], Attempt{Kind: podspec.App, Number: n}, &in); err != nil {
+		var in pod.Inputs
+		if err := s.resolver().files(p, &p.Spec.Containers[0], pod.Attempt{Kind: podspec.App, Number: n}, &in); err != nil {
 			t.Fatal(err)
 		}
 	}
