@@ -29,6 +29,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/start"
+	"github.com/winkube/winkube/pkg/pod/worker"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/server"
@@ -64,7 +65,7 @@ func probeTarget(target pod.ProbeTarget) probe.Target {
 }
 
 // lookup is pod.Manager in the words of package server.
-type lookup struct{ pods *pod.Manager }
+type lookup struct{ pods *worker.Manager }
 
 func (l lookup) Pods() []*v1.Pod {
 	views := l.pods.Snapshot()
@@ -298,7 +299,7 @@ func probePods(served string) func(ctx context.Context, from netip.Addr, to neti
 // refusedOnWindows is WSAECONNREFUSED.
 const refusedOnWindows = syscall.Errno(10061)
 
-func debugHandler(pods *pod.Manager) http.Handler {
+func debugHandler(pods *worker.Manager) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		pods.DebugText(w)

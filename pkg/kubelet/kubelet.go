@@ -36,6 +36,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/source"
 	"github.com/winkube/winkube/pkg/pod/start"
+	"github.com/winkube/winkube/pkg/pod/worker"
 	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/server"
@@ -63,7 +64,7 @@ type Config struct {
 	Network  network.Config
 	CNIBin   []string // directories of CNI plugins
 	Resolver start.Config
-	Pods     pod.Config
+	Pods     worker.Config
 	Source   source.Config
 	Server   server.Config
 	Healthz  string // address:port of the plain /healthz, which is served before all this; "": none
@@ -95,7 +96,7 @@ type Kubelet struct {
 	objects *kubeclient.Objects
 	engine  *docker.Engine
 	network *network.Manager
-	pods    *pod.Manager
+	pods    *worker.Manager
 	ports   hostPorts
 	cgroups *cgroups // nil: pods have none
 	node    *node.Manager
@@ -160,7 +161,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	imageVolumes.resolver, k.dns, cfg.Source.Client, cfg.Source.Registered = resolver, resolver.DNS, client, k.registered
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.ports = newHostPorts(cfg.NodeIPs, k.podEvent)
-	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
+	k.pods = worker.New(cfg.Pods, k.withCgroups(worker.Parts{
 		Source: source.New(cfg.Source), Runtime: counted{connecting{k.engine, k.network}, cfg.Counters}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
 		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine), probes}, Executor: k.engine,
 		HostPorts: k.ports, Events: events, Timing: cfg.Counters, Clock: clock.RealClock{},
@@ -212,7 +213,7 @@ func freshNode(ctx context.Context, client kubernetes.Interface, name string) *v
 }
 
 // withCgroups gives pods cgroups where that is wanted.
-func (k *Kubelet) withCgroups(parts pod.Parts) pod.Parts {
+func (k *Kubelet) withCgroups(parts worker.Parts) worker.Parts {
 	if k.cfg.Cgroups.PerQoS {
 		k.cgroups = newCgroups(k.cfg.Cgroups, k.nodeEvent, k.cfg.Counters.Cgroup)
 		parts.Cgroups, parts.Admitter = k.cgroups, newWeighed(parts.Admitter, k.cgroups.weight)

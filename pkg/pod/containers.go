@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -17,8 +16,8 @@ const ContainerIDPrefix = "docker://"
 // minGrace is what every container gets between the stop signal and the kill, so that none is killed unasked.
 const minGrace = 2 * time.Second
 
-// needsSandbox says whether pod's containers share the network of a sandbox. Where they do not, the pod has one container at a time.
-func (k *Knowledge) needsSandbox(pod *v1.Pod) bool {
+// NeedsSandbox says whether pod's containers share the network of a sandbox. Where they do not, the pod has one container at a time.
+func (k *Knowledge) NeedsSandbox(pod *v1.Pod) bool {
 	if k.Platform.OS == "windows" {
 		handler := ""
 		if k.Handler != nil {
@@ -43,20 +42,14 @@ type past struct {
 // would run again.
 func attempts(observed Observed, last *v1.PodStatus, kind podspec.Kind, container *v1.Container) []past {
 	var list []past
-	for _, c := range observed.Containers {
-		if c.Name == container.Name && started(c) {
-			list = append(list, past{Container: c})
-		}
+	for _, c := range observed.Attempts(container.Name) {
+		list = append(list, past{Container: c})
 	}
-	slices.SortStableFunc(list, func(a, b past) int { return cmp.Compare(b.Attempt, a.Attempt) })
 	if lost := lostAttempt(observed, last, kind, container); lost != nil && (len(list) == 0 || lost.Attempt > list[0].Attempt) {
 		list = slices.Insert(list, 0, *lost)
 	}
 	return list
 }
-
-// started says whether the attempt got as far as a start: a container whose start failed did.
-func started(c Container) bool { return c.State != Created || c.Error != "" }
 
 const (
 	reasonUnknown  = "ContainerStatusUnknown"
@@ -87,7 +80,7 @@ func lostAttempt(observed Observed, last *v1.PodStatus, kind podspec.Kind, conta
 		ID: id, Name: container.Name, Kind: kind, Attempt: int(old.RestartCount), Hash: podspec.Hash(container), State: Exited,
 		StartedAt: state.StartedAt.Time, FinishedAt: state.FinishedAt.Time, ExitCode: int(state.ExitCode), Image: old.Image, ImageID: old.ImageID,
 	}
-	if box := newestSandbox(observed); box != nil && state.StartedAt.After(box.CreatedAt) {
+	if box := observed.NewestSandbox(); box != nil && state.StartedAt.After(box.CreatedAt) {
 		lost.SandboxID = box.ID
 	}
 	return &lost
@@ -101,7 +94,7 @@ func nextAttempt(observed Observed, last *v1.PodStatus, kind podspec.Kind, name 
 		if c.Name != name {
 			continue
 		}
-		if started(c) {
+		if c.Started() {
 			next = max(next, c.Attempt+1)
 		} else {
 			next = max(next, c.Attempt)
@@ -110,21 +103,11 @@ func nextAttempt(observed Observed, last *v1.PodStatus, kind podspec.Kind, name 
 	if old := podspec.FindStatus(last, kind, name); old != nil {
 		known := int(old.RestartCount)
 		if old.ContainerID != "" && !slices.ContainsFunc(observed.Containers, func(c Container) bool {
-			return ContainerIDPrefix+c.ID == old.ContainerID && !started(c)
+			return ContainerIDPrefix+c.ID == old.ContainerID && !c.Started()
 		}) {
 			known++
 		}
 		next = max(next, known)
 	}
 	return next
-}
-
-func newestSandbox(observed Observed) *Sandbox {
-	var newest *Sandbox
-	for i := range observed.Sandboxes {
-		if s := &observed.Sandboxes[i]; newest == nil || s.Attempt > newest.Attempt {
-			newest = s
-		}
-	}
-	return newest
 }

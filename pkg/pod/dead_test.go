@@ -2,14 +2,12 @@ package pod
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/podspec"
 )
@@ -48,35 +46,6 @@ func TestDeadLimits(t *testing.T) {
 		}
 		if got := strings.Join(removed, " "); got != test.want {
 			t.Errorf("%s: removed %q, want %q", test.name, got, test.want)
-		}
-	}
-}
-
-func TestSurplus(t *testing.T) {
-	dead := func(id string, minutes int) Container {
-		return Container{ID: id, Name: strings.TrimRight(id, "0123456789"), State: Exited, FinishedAt: noon.Add(-time.Duration(minutes) * time.Minute)}
-	}
-	view := func(uid types.UID, phase Phase, all ...Container) View {
-		return View{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}, Phase: phase, Observed: Observed{Containers: all}}
-	}
-	views := []View{
-		view("runs", Syncing, Container{ID: "a9", Name: "a", State: Running}, dead("a8", 2), dead("a7", 6), dead("b1", 9)), // b waits to be started again
-		view("over", Terminated, dead("d2", 4), dead("d1", 5)),
-	}
-	for _, test := range []struct {
-		limits DeadLimits
-		want   string
-	}{
-		{DeadLimits{Total: -1}, ""}, {DeadLimits{Total: 4}, ""}, {DeadLimits{Total: 3}, "a7"}, {DeadLimits{Total: 1}, "a7 d1 d2"}, {DeadLimits{Total: 0}, "a7 a8 d1 d2"},
-		{DeadLimits{Total: 0, MinAge: 5 * time.Minute}, "a7 d1"},
-	} {
-		var got []string
-		for _, ids := range test.limits.surplus(views, noon) {
-			got = append(got, ids...)
-		}
-		slices.Sort(got)
-		if strings.Join(got, " ") != test.want {
-			t.Errorf("%+v: got %q, want %q", test.limits, got, test.want)
 		}
 	}
 }

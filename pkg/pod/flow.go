@@ -28,3 +28,11 @@ type Update struct {
 type Feed interface {
 	Run(ctx context.Context, out chan<- Update) error
 }
+
+// Wait is a container, or with Container "" the sandbox, that is not started yet.
+type Wait struct {
+	Container string
+	ID        string // the attempt that has ended, for back-off
+	Reason    string
+	Message   string
+}

@@ -86,19 +86,19 @@ func (k *Knowledge) busy(match func(Step) bool) *Step {
 	return nil
 }
 
-// hasStarted says whether a running container counts as started: its postStart hook is through and so is its startup probe.
-func (k *Knowledge) hasStarted(container *v1.Container, id string) bool {
-	return k.postStarted(container, id) && (container.StartupProbe == nil || k.Probes[id].Startup == Passed)
+// HasStarted says whether a running container counts as started: its postStart hook is through and so is its startup probe.
+func (k *Knowledge) HasStarted(container *v1.Container, id string) bool {
+	return k.PostStarted(container, id) && (container.StartupProbe == nil || k.Probes[id].Startup == Passed)
 }
 
-// postStarted says whether the container's postStart hook has run, where it has one.
-func (k *Knowledge) postStarted(container *v1.Container, id string) bool {
+// PostStarted says whether the container's postStart hook has run, where it has one.
+func (k *Knowledge) PostStarted(container *v1.Container, id string) bool {
 	return container.Lifecycle == nil || container.Lifecycle.PostStart == nil || k.Hooks[id].PostStart == Passed
 }
 
-// recall takes from an API status what a new worker must know of containers that already ran: hooks that are through, and what their
+// Recall takes from an API status what a new worker must know of containers that already ran: hooks that are through, and what their
 // probes said until they speak again.
-func (k *Knowledge) recall(pod *v1.Pod) {
+func (k *Knowledge) Recall(pod *v1.Pod) {
 	k.Probes, k.Hooks = map[string]Verdict{}, map[string]Hooks{}
 	for kind, c := range podspec.Containers(pod) {
 		old := podspec.FindStatus(&k.Last, kind, c.Name)

@@ -32,20 +32,12 @@ type Decision struct {
 	Replace []string
 }
 
-// Wait is a container, or with Container "" the sandbox, that is not started yet.
-type Wait struct {
-	Container string
-	ID        string // the attempt that has ended, for back-off
-	Reason    string
-	Message   string
-}
-
 // Reasons and messages that users know from upstream.
 const (
-	reasonDeadline      = "DeadlineExceeded"
+	ReasonDeadline      = "DeadlineExceeded"
 	messageDeadline     = "Pod was active on the node longer than the specified deadline"
 	reasonUnsupported   = "PodFeatureUnsupported"
-	reasonCrashLoop     = "CrashLoopBackOff"
+	ReasonCrashLoop     = "CrashLoopBackOff"
 	reasonRestartingAll = "RestartingAllContainers"
 )
 
@@ -87,7 +79,7 @@ func (p *planner) sync() {
 	}
 	p.attachContainers()
 	p.growPod()
-	if p.know.needsSandbox(p.pod) {
+	if p.know.NeedsSandbox(p.pod) {
 		p.ephemeral(box)
 	}
 	if p.initialize(box) {
@@ -125,11 +117,11 @@ func (p *planner) mustEnd() *Rejection {
 		}
 		deadline := began.Add(podspec.Seconds(*seconds))
 		if !p.now.Before(deadline) {
-			return &Rejection{Reason: reasonDeadline, Message: messageDeadline}
+			return &Rejection{Reason: ReasonDeadline, Message: messageDeadline}
 		}
 		p.lookAt(deadline)
 	}
-	if n := podspec.ConcurrentContainers(&p.pod.Spec); n > 1 && !p.know.needsSandbox(p.pod) {
+	if n := podspec.ConcurrentContainers(&p.pod.Spec); n > 1 && !p.know.NeedsSandbox(p.pod) {
 		return &Rejection{Reason: reasonUnsupported, Message: fmt.Sprintf(
 			"the pod has %d containers that run at the same time, but on this host its containers cannot share a network, so that a pod has one: "+
 				"split the pod, or use a node with Windows Server version 1709 or later and no Hyper-V isolation", n)}
@@ -165,10 +157,10 @@ func (p *planner) running(match func(Container) bool) []Container {
 
 // sandbox brings the pod's sandbox about. ok: it is there, and box is its id; on hosts without sandboxes "".
 func (p *planner) sandbox() (box string, ok bool) {
-	if !p.know.needsSandbox(p.pod) {
+	if !p.know.NeedsSandbox(p.pod) {
 		return "", true
 	}
-	current := newestSandbox(p.observed)
+	current := p.observed.NewestSandbox()
 	if current != nil && current.Running && current.Unattached && !p.left(*current) {
 		p.attach(Step{ID: current.ID, Attempt: current.Attempt})
 		return "", false
@@ -298,7 +290,7 @@ func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason 
 		return
 	}
 	if until, delay := backOff(p.know, c, list); until.After(p.now) && until.Sub(p.now) <= delay+clockSkew {
-		p.wait(c.Name, list[0].ID, reasonCrashLoop, crashMessage(p.pod, c.Name, delay), until)
+		p.wait(c.Name, list[0].ID, ReasonCrashLoop, crashMessage(p.pod, c.Name, delay), until)
 		return
 	}
 	p.out.Steps = append(p.out.Steps, Step{
@@ -325,6 +317,21 @@ func backOff(know *Knowledge, c *v1.Container, list []past) (until time.Time, de
 		ended = list[0].CreatedAt
 	}
 	return ended.Add(delay), delay
+}
+
+// StartDelay is the back-off after which an attempt was started: what the attempts before it called for. ok false: the spec has no such
+// container, or no attempt before it is known.
+func StartDelay(pod *v1.Pod, observed Observed, know *Knowledge, step Step) (delay time.Duration, ok bool) {
+	kind, spec, ok := podspec.FindContainer(pod, step.Container)
+	if !ok {
+		return 0, false
+	}
+	list := attempts(observed, &know.Last, kind, spec)
+	if len(list) == 0 || list[0].Attempt >= step.Attempt {
+		return 0, false
+	}
+	_, delay = backOff(know, spec, list)
+	return delay, true
 }
 
 func crashMessage(pod *v1.Pod, name string, delay time.Duration) string {

@@ -43,7 +43,7 @@ func (p *planner) keep(kind podspec.Kind, spec *v1.Container, c Container, in bo
 		kill("failed startup probe", spec.StartupProbe, podspec.RestartsAfterKill(p.pod, spec))
 	case begun:
 		p.stop(c, spec, "Stopping container "+spec.Name, podspec.StopGrace(p.pod), true)
-	case !p.know.postStarted(spec, c.ID) && p.onContainer(c.Name) == nil:
+	case !p.know.PostStarted(spec, c.ID) && p.onContainer(c.Name) == nil:
 		p.out.Steps = append(p.out.Steps, Step{Action: PostStart, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Reason: "the container was started"})
 	default:
 		p.resize(kind, spec, c)
@@ -109,7 +109,7 @@ func (p *planner) initialize(box string) bool {
 func (p *planner) sidecar(c *v1.Container, list []past, here bool) bool {
 	if len(list) > 0 && list[0].State == Running {
 		p.keep(podspec.Init, c, list[0].Container, here)
-		return here && p.know.hasStarted(c, list[0].ID)
+		return here && p.know.HasStarted(c, list[0].ID)
 	}
 	reason := "the container was never started"
 	if len(list) > 0 {
@@ -208,7 +208,7 @@ func (p *planner) restartAll() bool {
 // dropOld removes attempts that nobody asks for any more: all but the latest of each container and as many before it as DeadLimits has (`kubectl
 // logs --previous` reads one), what was made and never started and is not the next attempt, and containers that the spec does not have.
 func (p *planner) dropOld() {
-	limits := p.know.Dead.orDefault()
+	limits := p.know.Dead.OrDefault()
 	all := slices.Clone(p.observed.Containers)
 	slices.SortStableFunc(all, func(a, b Container) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(b.Attempt, a.Attempt))
@@ -224,11 +224,11 @@ func (p *planner) dropOld() {
 			}
 		case !known:
 			p.remove(c, "the pod has no such container any more")
-		case !started(c) && (seen[c.Name] > 1 || p.know.Phase != Syncing):
+		case !c.Started() && (seen[c.Name] > 1 || p.know.Phase != Syncing):
 			p.remove(c, "a leftover that was never started")
 		case p.know.Surplus[c.ID]:
 			p.remove(c, "the node keeps too many containers that have ended")
-		case limits.PerContainer >= 0 && seen[c.Name] > limits.PerContainer+1 && !limits.young(c, p.now):
+		case limits.PerContainer >= 0 && seen[c.Name] > limits.PerContainer+1 && !limits.Young(c, p.now):
 			p.remove(c, "an old attempt")
 		}
 	}
@@ -238,7 +238,7 @@ func (p *planner) remove(c Container, reason string) {
 	if p.know.busy(func(s Step) bool { return s.ID == c.ID }) != nil || p.held(c.ID) {
 		return
 	}
-	if s := p.onContainer(c.Name); s != nil && s.Action == StartContainer && !started(c) {
+	if s := p.onContainer(c.Name); s != nil && s.Action == StartContainer && !c.Started() {
 		return // that start may be about to adopt it
 	}
 	p.out.Steps = append(p.out.Steps, Step{Action: RemoveContainer, Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason})

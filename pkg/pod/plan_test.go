@@ -40,6 +40,8 @@ type situation struct {
 	Resize     *Rejection         `json:"resize"`
 }
 
+var update = flag.Bool("update", false, "rewrite the expected parts of testdata")
+
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 var platforms = map[string]Platform{
@@ -159,7 +161,7 @@ func TestPlanAndStatus(t *testing.T) {
 				}
 				out = append(out, f)
 			}
-			if flag.Lookup("update").Value.String() == "true" {
+			if *update {
 				archive.Files = out
 				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
 					t.Fatal(err)
@@ -284,5 +286,39 @@ func TestCrashDelay(t *testing.T) {
 		if got := crashDelay(c.list, "h", c.applied); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
+	}
+}
+
+const explainedPod = `
+metadata: {name: web}
+spec:
+  restartPolicy: Always
+  terminationGracePeriodSeconds: 30
+  initContainers:
+  - {name: side, image: "s:1", restartPolicy: Always, startupProbe: {exec: {command: [up]}, periodSeconds: 1}}
+  containers:
+  - {name: a, image: "a:1", lifecycle: {preStop: {exec: {command: [bye]}}}}
+  - {name: b, image: "b:1", lifecycle: {postStart: {exec: {command: [hello]}}}, readinessProbe: {exec: {command: [ready]}, periodSeconds: 1}}
+`
+
+func TestExplain(t *testing.T) {
+	p := &v1.Pod{}
+	if err := yaml.UnmarshalStrict([]byte(explainedPod), p); err != nil {
+		t.Fatal(err)
+	}
+	got := Explain(p, Observed{}, platforms["linux"], time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	const want = `1.
+create-sandbox  (sandbox)  attempt 0  -  the pod has no sandbox
+2.
+start-container  side (init)  attempt 0  -  the container was never started
+3.
+start-container  a  attempt 0  -  the container was never started
+start-container  b  attempt 0  -  the container was never started
+4.
+post-start  b  attempt 0  b-0  the container was started
+nothing to do
+`
+	if got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 }

@@ -65,7 +65,7 @@ func (d Decision) String() string {
 func Explain(pod *v1.Pod, observed Observed, platform Platform, now time.Time) string {
 	var b strings.Builder
 	know := Knowledge{Platform: platform, Last: pod.Status, Hooks: map[string]Hooks{}, Probes: map[string]Verdict{}}
-	know.recall(pod)
+	know.Recall(pod)
 	observed.Containers, observed.Sandboxes = slices.Clone(observed.Containers), slices.Clone(observed.Sandboxes)
 	for round := 1; round <= 100; round++ {
 		d := Plan(pod, observed, know, now)
@@ -95,7 +95,7 @@ func imagine(observed *Observed, know *Knowledge, s Step, now time.Time) {
 		}
 		return out
 	}
-	box := newestSandbox(*observed)
+	box := observed.NewestSandbox()
 	switch s.Action {
 	case CreateSandbox:
 		observed.Sandboxes = append([]Sandbox{{ID: fmt.Sprintf("sandbox-%d", s.Attempt), Attempt: s.Attempt, Running: true, CreatedAt: now, Addresses: []netip.Addr{exampleAddress}}}, observed.Sandboxes...)
@@ -160,7 +160,7 @@ func (k *Knowledge) settle(pod *v1.Pod, observed *Observed, now time.Time) {
 		v := k.Probes[c.ID]
 		v.Startup = Passed
 		k.Probes[c.ID] = v
-		if kind == podspec.Init && !podspec.IsSidecar(spec) && k.postStarted(spec, c.ID) {
+		if kind == podspec.Init && !podspec.IsSidecar(spec) && k.PostStarted(spec, c.ID) {
 			c.State, c.FinishedAt = Exited, now
 		}
 	}

@@ -1,10 +1,12 @@
-// Package pod is the middle arrow of the kubelet: desired pods and what the engine has of them go in, steps and a status come out.
+// Package pod has the nouns of the kubelet's flow and the interfaces between its parts. It does nothing by itself: no goroutine starts
+// here, and nothing is read or written.
 //
-//	Source -> Manager -> one worker per UID: Plan(spec, observed, now) []Step -> Runtime, Volumes, Network
-//	                                         Status(spec, observed)           -> StatusWriter
+//	source.Source -> worker.Manager -> one worker per UID: plan.Plan(pod, seen, now) -> steps -> Runtime, Volumes, Network
+//	                                                       plan.Status(pod, seen, now) -> StatusWriter
+//	                                   start.Resolver: what one container needs before its start
 //
-// Plan and Status are pure. The worker owns all that is known about its pod; others read Manager.Snapshot. This file holds the
-// nouns of that flow and the interfaces that the package needs; package docker, volume, network and kubeclient implement them.
+// Each of these rooms is a package below this one; packages docker, volume, network and kubeclient implement the interfaces. The worker
+// has a room too, although the flow is told here: it calls plan, which needs these nouns, and Go's imports cannot go round.
 package pod
 
 import (
@@ -426,6 +428,9 @@ type Rejection struct {
 	// Ask says that the pod is not refused yet: it is to be admitted again when that has returned.
 	Ask *Question
 }
+
+// Question finds out what an Admitter has to know. It may block, and is called by another goroutine than the Admitter's.
+type Question func(ctx context.Context)
 
 // Preemption is who has to end from now on. Nobody: others are ending already.
 type Preemption struct{ Victims []types.UID }

@@ -47,28 +47,5 @@ func TestSecondsOfSpecs(t *testing.T) {
 		if want := test.n <= 0; ended != want {
 			t.Errorf("activeDeadlineSeconds %d, half a second later: ended %v, want %v", test.n, ended, want)
 		}
-		if n := int32(max(min(test.n, math.MaxInt32), math.MinInt32)); seconds(n, 10) <= 0 || n > 0 && seconds(n, 10) != podspec.Seconds(int64(n)) {
-			t.Errorf("periodSeconds %d: %v", n, seconds(n, 10))
-		}
-	}
-}
-
-// TestSpread: the first probes after a restart of the agent lie in the whole of their period, however long that is.
-func TestSpread(t *testing.T) {
-	for _, period := range []time.Duration{time.Second, 10 * time.Second, time.Hour, math.MaxInt32 * time.Second} {
-		least, most := period, time.Duration(0)
-		for i := range 1000 {
-			got := spread(probeKey{id: string(rune('a' + i)), kind: livenessProbe}, period)
-			if got < 0 || got >= period {
-				t.Fatalf("%v of %v", got, period)
-			}
-			least, most = min(least, got), max(most, got)
-		}
-		if least > period/20 || most < period-period/20 {
-			t.Errorf("period %v: from %v to %v", period, least, most)
-		}
-	}
-	if got := fraction(math.MaxInt64, math.MaxUint32); got < math.MaxInt64-1<<32 || fraction(10*time.Second, 1<<31) != 5*time.Second {
-		t.Errorf("%v, %v", got, fraction(10*time.Second, 1<<31))
 	}
 }

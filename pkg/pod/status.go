@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -179,9 +178,9 @@ func (s *statuser) countInit(n *counts, c *v1.Container, st *v1.ContainerStatus)
 
 // appRan says whether an app container was started in the present sandbox.
 func (s *statuser) appRan() bool {
-	box := newestSandbox(s.observed)
+	box := s.observed.NewestSandbox()
 	return slices.ContainsFunc(s.observed.Containers, func(c Container) bool {
-		return c.Kind == podspec.App && started(c) && (box == nil || c.SandboxID == box.ID)
+		return c.Kind == podspec.App && c.Started() && (box == nil || c.SandboxID == box.ID)
 	})
 }
 
@@ -260,36 +259,6 @@ func (s *statuser) addresses(out *v1.PodStatus) {
 	if len(out.PodIPs) > 0 {
 		out.PodIP = out.PodIPs[0].IP
 	}
-}
-
-// PodAddresses are the pod's addresses as its status shows them: one of each family, that of the node's first address first. Empty
-// while there is none.
-func PodAddresses(pod *v1.Pod, observed Observed, hostIPs []netip.Addr) []netip.Addr {
-	if pod.Spec.HostNetwork {
-		return hostIPs
-	}
-	var all []netip.Addr
-	if box := newestSandbox(observed); box != nil && box.Running {
-		all = box.Addresses
-	} else if box == nil {
-		for _, c := range observed.Containers {
-			if c.State == Running && len(c.Addresses) > 0 {
-				all = c.Addresses
-				break
-			}
-		}
-	}
-	v6First := len(hostIPs) > 0 && hostIPs[0].Is6() && !hostIPs[0].Is4In6()
-	var out []netip.Addr
-	for _, v6 := range []bool{v6First, !v6First} {
-		for _, a := range all {
-			if a = a.Unmap(); a.Is6() == v6 {
-				out = append(out, a)
-				break
-			}
-		}
-	}
-	return out
 }
 
 // trim cuts the termination messages to their part of maxMessages.

@@ -65,10 +65,10 @@ func (s *statuser) condition(kind v1.PodConditionType, ok bool, reason, message 
 
 // canStart says whether there is a place for containers to run in.
 func (s *statuser) canStart() bool {
-	if !s.know.needsSandbox(s.pod) {
+	if !s.know.NeedsSandbox(s.pod) {
 		return slices.ContainsFunc(s.observed.Containers, func(c Container) bool { return c.State == Running })
 	}
-	box := newestSandbox(s.observed)
+	box := s.observed.NewestSandbox()
 	p := &planner{pod: s.pod, observed: s.observed, know: s.know}
 	return box != nil && p.usable(*box)
 }

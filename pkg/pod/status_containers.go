@@ -57,7 +57,7 @@ func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerSta
 // starting says whether a running container's start is not complete. A container that is being stopped is past that.
 func (s *statuser) starting(c *v1.Container, id string) bool {
 	_, stopping := s.know.Stops[id]
-	return !stopping && !s.know.postStarted(c, id) && s.know.Hooks[id].PostStart != Failed && s.know.Phase == Syncing
+	return !stopping && !s.know.PostStarted(c, id) && s.know.Hooks[id].PostStart != Failed && s.know.Phase == Syncing
 }
 
 // fill sets what the latest attempt says, and lastState from the one before.
@@ -111,7 +111,7 @@ func (s *statuser) terminated(end past, old *v1.ContainerStatus) *v1.ContainerSt
 		return end.remembered
 	}
 	out := &v1.ContainerStateTerminated{
-		ExitCode: int32(end.ExitCode), Reason: endReason(end.Container), Message: end.Message, ContainerID: ContainerIDPrefix + end.ID,
+		ExitCode: int32(end.ExitCode), Reason: EndReason(end.Container), Message: end.Message, ContainerID: ContainerIDPrefix + end.ID,
 		StartedAt: apiTime(end.StartedAt), FinishedAt: apiTime(end.FinishedAt),
 	}
 	if out.Message == "" && end.Error != "" {
@@ -134,7 +134,7 @@ func apiTime(t time.Time) metav1.Time {
 	return metav1.NewTime(t).Rfc3339Copy()
 }
 
-func endReason(c Container) string {
+func EndReason(c Container) string {
 	switch {
 	case c.OOMKilled:
 		return "OOMKilled"
@@ -163,7 +163,7 @@ func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Cont
 	case failed && (f.Until.After(s.now) || !ended || !until.After(s.now)):
 		show = &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 	case ended && until.After(s.now):
-		show = &v1.ContainerStateWaiting{Reason: reasonCrashLoop, Message: crashMessage(s.pod, c.Name, delay)}
+		show = &v1.ContainerStateWaiting{Reason: ReasonCrashLoop, Message: crashMessage(s.pod, c.Name, delay)}
 	case ended && list[0].remembered != nil && list[0].remembered.Reason == reasonUnknown:
 		show = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	}

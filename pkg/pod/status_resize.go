@@ -99,7 +99,7 @@ func (s *statuser) resizeInProgress() (yes bool, message string) {
 	_, before := podspec.FindCondition(s.know.Last.Conditions, v1.PodResizeInProgress)
 	if have := s.observed.Cgroup; have != nil && *have != podspec.PodResourcesOf(s.pod) {
 		yes = true
-		if f := s.know.Failures[resizeKey("")]; f.Reason == v1.PodReasonError {
+		if f := s.know.Failures[ResizeKey("")]; f.Reason == v1.PodReasonError {
 			message = f.Message
 		}
 	}
@@ -112,7 +112,7 @@ func (s *statuser) resizeInProgress() (yes bool, message string) {
 		need := changeOf(s.pod, kind, c, list[0].Container, &s.know.Last)
 		if need.update || need.restart || restarts {
 			yes = true
-			if f := s.know.Failures[resizeKey(list[0].ID)]; f.Reason == v1.PodReasonError && message == "" {
+			if f := s.know.Failures[ResizeKey(list[0].ID)]; f.Reason == v1.PodReasonError && message == "" {
 				message = f.Message
 			}
 		}

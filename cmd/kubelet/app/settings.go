@@ -21,9 +21,9 @@ import (
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/kubelet"
 	"github.com/winkube/winkube/pkg/network"
-	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/source"
 	"github.com/winkube/winkube/pkg/pod/start"
+	"github.com/winkube/winkube/pkg/pod/worker"
 	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/server"
 )
@@ -261,7 +261,7 @@ func (o *options) setPods(cfg *kubelet.Config) error {
 	}
 	cfg.Source = source.Config{NodeName: cfg.NodeName, Path: o.manifestPath, PathPeriod: o.fileFrequency,
 		URL: o.manifestURL, URLHeader: header, URLPeriod: o.manifestURLFrequency}
-	cfg.Pods = pod.Config{Platform: cfg.Platform, Resync: o.syncFrequency, Dead: &o.dead}
+	cfg.Pods = worker.Config{Platform: cfg.Platform, Resync: o.syncFrequency, Dead: &o.dead}
 	return nil
 }
 

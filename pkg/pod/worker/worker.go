@@ -1,4 +1,10 @@
-package pod
+// Package worker runs the node's pods: a Manager that knows which should be here, and for each a worker that brings it there.
+//
+//	pod.Update -> Manager -> worker: plan.Plan(pod, seen, now) -> steps -> pod.Runtime, Volumes, Attacher
+//	                                 plan.Status(pod, seen, now) -> pod.StatusWriter
+//
+// A worker owns all that is known about its pod; others read Manager.Snapshot. It decides nothing that package plan can decide.
+package worker
 
 import (
 	"context"
@@ -13,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -26,7 +33,7 @@ type worker struct {
 	released, ended func(*worker)
 	// agentStart is when this agent began: probes of containers that are older start with a random delay.
 	agentStart time.Time
-	view       atomic.Pointer[View]
+	view       atomic.Pointer[pod.View]
 	inbox      *inbox
 	crew       crew
 	leaving    bool // the Manager's: it has told the worker that no source wants the pod
@@ -35,9 +42,9 @@ type worker struct {
 	pod    *v1.Pod
 	mirror *v1.Pod // of a static pod, as the API server has it; nil: not there
 	gone   bool    // no source wants the pod any more
-	know   Knowledge
+	know   pod.Knowledge
 
-	observed  Observed
+	observed  pod.Observed
 	observing bool
 	stale     bool      // observed is older than something that happened
 	taken     int       // finished when observed was taken; -1: never
@@ -55,7 +62,7 @@ type worker struct {
 	next     time.Time
 	timing   timing
 	endings  endings
-	decision Decision
+	decision pod.Decision
 	// volumesDue says that the volumes' contents may be out of date.
 	volumesDue bool
 	final      bool // know.Last is the status that stays
@@ -68,7 +75,7 @@ type worker struct {
 
 // operation is a step in flight.
 type operation struct {
-	step   Step
+	step   pod.Step
 	cancel context.CancelFunc
 	since  time.Time
 	cgroup *podspec.Resources // what the pod's cgroup is held to since it was made; read when the step has ended
@@ -77,20 +84,20 @@ type operation struct {
 	dropped bool
 }
 
-func newWorker(cfg *Config, parts *Parts, d Desired) *worker {
+func newWorker(cfg *Config, parts *Parts, d pod.Desired) *worker {
 	w := &worker{
 		cfg: cfg, parts: parts, uid: d.Pod.UID, pod: d.Pod, mirror: d.Mirror, inbox: newInbox(), stale: true, taken: -1,
 		ops: map[*operation]struct{}{}, probes: map[probeKey]*probeRun{}, chores: map[string]*chore{}, said: map[string]string{}, vacated: make(chan struct{}),
 	}
-	w.know = Knowledge{
+	w.know = pod.Knowledge{
 		Platform: cfg.Platform, Last: *d.Pod.Status.DeepCopy(), Stops: map[string]time.Time{}, Replace: map[string]bool{},
-		Delays: map[string]time.Duration{}, Failures: map[string]Failure{}, Updates: map[string]podspec.Resources{},
+		Delays: map[string]time.Duration{}, Failures: map[string]pod.Failure{}, Updates: map[string]podspec.Resources{},
 	}
 	w.know.Resize, w.know.Dead = d.Resize, cfg.Dead
 	if d.Mirror != nil && d.Mirror.Annotations[v1.MirrorPodAnnotationKey] == podspec.MirrorHash(d.Pod) {
 		w.know.Last = *d.Mirror.Status.DeepCopy()
 	}
-	w.know.recall(d.Pod)
+	w.know.Recall(d.Pod)
 	w.timing = newTiming(parts.Timing, w.know.Last.Phase, parts.Clock.Now())
 	if podspec.IsTerminal(w.know.Last.Phase) && !podspec.IsStatic(d.Pod) {
 		w.terminate("the pod has ended")
@@ -120,7 +127,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-timer.C():
 		}
 		w.next = time.Time{}
-		if err := Guarded(func() error { w.inbox.drain(); w.turn(); return nil }); err != nil {
+		if err := pod.Guarded(func() error { w.inbox.drain(); w.turn(); return nil }); err != nil {
 			w.lookAt(w.parts.Clock.Now().Add(10 * time.Second))
 		}
 		timer.Stop()
@@ -167,14 +174,14 @@ func (w *worker) observe() {
 		return
 	}
 	w.observing, w.stale = true, false
-	at, pod, cgroup := w.finished, w.pod, w.cgroup
-	var observed Observed
+	at, p, cgroup := w.finished, w.pod, w.cgroup
+	var observed pod.Observed
 	w.crew.do(w.ctx, func(ctx context.Context) (err error) {
 		if observed, err = w.parts.Runtime.Observe(ctx, w.uid); err == nil && w.parts.Cgroups != nil && cgroup == nil {
-			cgroup, err = w.parts.Cgroups.Limits(pod)
+			cgroup, err = w.parts.Cgroups.Limits(p)
 		}
 		observed.Cgroup = cgroup
-		w.parts.complete(pod, &observed)
+		w.parts.complete(p, &observed)
 		return err
 	}, func(err error) {
 		w.inbox.put(func() {
@@ -223,7 +230,7 @@ func (w *worker) launching() bool {
 }
 
 func (op *operation) starts() bool {
-	return op.step.Action == CreateSandbox || op.step.Action == AttachNetwork || op.step.Action == StartContainer
+	return op.step.Action == pod.CreateSandbox || op.step.Action == pod.AttachNetwork || op.step.Action == pod.StartContainer
 }
 
 // hint says that the engine's containers may have changed.
@@ -233,7 +240,7 @@ func (w *worker) hint() {
 }
 
 // seen takes in an observation that was begun at began for all pods at once. It counts only if no step was in flight or has ended since.
-func (w *worker) seen(observed Observed, began time.Time) {
+func (w *worker) seen(observed pod.Observed, began time.Time) {
 	if observed.Unclear || len(w.ops) > 0 || w.observing || !w.lastEnd.Before(began) {
 		return
 	}
@@ -245,7 +252,7 @@ func (w *worker) seen(observed Observed, began time.Time) {
 }
 
 // desire takes in a new version of the pod or of its mirror.
-func (w *worker) desire(d Desired) {
+func (w *worker) desire(d pod.Desired) {
 	before := w.pod
 	w.pod, w.mirror = d.Pod, d.Mirror
 	w.resized(before, d)
@@ -264,7 +271,7 @@ func (w *worker) desire(d Desired) {
 		w.shorten()
 	case podspec.IsTerminal(w.pod.Status.Phase) && !podspec.IsStatic(w.pod):
 		w.terminate("the pod has ended")
-	case w.know.Phase == Syncing && !sameWorkload(before, w.pod):
+	case w.know.Phase == pod.Syncing && !sameWorkload(before, w.pod):
 		w.retryStarts()
 		w.register()
 		w.volumesDue = true
@@ -289,11 +296,11 @@ func (w *worker) remove(last *v1.Pod) {
 // terminate moves on from Syncing: what is being started is given up.
 func (w *worker) terminate(why string) {
 	w.know.Remove = w.know.Remove || w.pod.DeletionTimestamp != nil
-	if w.know.Phase != Syncing {
+	if w.know.Phase != pod.Syncing {
 		return
 	}
 	klog.V(2).InfoS("Terminating pod", "pod", klog.KObj(w.pod), "why", why)
-	w.know.Phase = Terminating
+	w.know.Phase = pod.Terminating
 	w.know.Deadline = w.parts.Clock.Now().Add(podspec.StopGrace(w.pod))
 	for op := range w.ops {
 		if op.starts() {
@@ -315,12 +322,12 @@ func (op *operation) drop() {
 }
 
 // act plans and sets off the steps, and moves on to the next phase, which it returns.
-func (w *worker) act() Phase {
+func (w *worker) act() pod.Phase {
 	now := w.parts.Clock.Now()
 	for {
 		w.know.Busy = w.busy()
 		w.forget()
-		w.decision = Plan(w.pod, w.observed, w.know, now)
+		w.decision = pod.Plan(w.pod, w.observed, w.know, now)
 		d := w.decision
 		if !d.Next.IsZero() {
 			w.lookAt(d.Next)
@@ -335,9 +342,9 @@ func (w *worker) act() Phase {
 		switch {
 		case d.End != nil:
 			w.end(*d.End, nil)
-		case w.know.Phase == Syncing && d.Done:
+		case w.know.Phase == pod.Syncing && d.Done:
 			w.terminate("all containers have ended")
-		case w.know.Phase == Terminating && d.Done:
+		case w.know.Phase == pod.Terminating && d.Done:
 			w.terminated()
 		default:
 			w.watchProbes(now)
@@ -347,9 +354,9 @@ func (w *worker) act() Phase {
 }
 
 // end stops the pod against its will. annotations go on the Event.
-func (w *worker) end(why Rejection, annotations map[string]string) {
+func (w *worker) end(why pod.Rejection, annotations map[string]string) {
 	kind := v1.EventTypeWarning
-	if why.Reason == reasonDeadline {
+	if why.Reason == pod.ReasonDeadline {
 		kind = v1.EventTypeNormal
 	}
 	w.parts.Events.AnnotatedEventf(podspec.Reference(w.pod), annotations, kind, why.Reason, "%s", why.Message)
@@ -358,8 +365,8 @@ func (w *worker) end(why Rejection, annotations map[string]string) {
 }
 
 // evict ends the pod for the sake of others, unless it ends already.
-func (w *worker) evict(e Eviction) {
-	if w.know.Phase != Syncing {
+func (w *worker) evict(e pod.Eviction) {
+	if w.know.Phase != pod.Syncing {
 		return
 	}
 	w.know.Disrupted = true
@@ -371,14 +378,14 @@ func (w *worker) evict(e Eviction) {
 
 // preempt ends the pod to make room for a critical one.
 func (w *worker) preempt() {
-	w.evict(Eviction{Grace: podspec.StopGrace(w.pod), Rejection: Rejection{Reason: "Preempting", Message: "Preempted in order to admit critical pod",
+	w.evict(pod.Eviction{Grace: podspec.StopGrace(w.pod), Rejection: pod.Rejection{Reason: "Preempting", Message: "Preempted in order to admit critical pod",
 		Disruption: "Pod was preempted by Kubelet to accommodate a critical pod."}})
 }
 
 // terminated moves on from Terminating: nothing runs any more.
 func (w *worker) terminated() {
 	klog.V(2).InfoS("Pod has terminated", "pod", klog.KObj(w.pod))
-	w.know.Phase = Terminated
+	w.know.Phase = pod.Terminated
 	for op := range w.ops {
 		op.drop()
 	}
@@ -398,15 +405,15 @@ func (w *worker) vacate() {
 
 // sweep removes what a terminated pod has left in the engine, although somebody could still ask for its logs.
 func (w *worker) sweep() {
-	if w.know.Phase == Terminated {
+	if w.know.Phase == pod.Terminated {
 		w.know.Remove = true
 	}
 }
 
 // busy lists the steps in flight, those first that began first.
-func (w *worker) busy() []Step {
+func (w *worker) busy() []pod.Step {
 	ops := slices.SortedFunc(maps.Keys(w.ops), func(a, b *operation) int { return a.since.Compare(b.since) })
-	var steps []Step
+	var steps []pod.Step
 	for _, op := range ops {
 		steps = append(steps, op.step)
 	}
@@ -415,9 +422,9 @@ func (w *worker) busy() []Step {
 
 // forget drops what is known of containers that do not exist any more.
 func (w *worker) forget() {
-	live := map[string]bool{"": true, resizeKey(""): true}
+	live := map[string]bool{"": true, pod.ResizeKey(""): true}
 	for _, c := range w.observed.Containers {
-		live[c.ID], live[resizeKey(c.ID)] = true, true
+		live[c.ID], live[pod.ResizeKey(c.ID)] = true, true
 	}
 	for _, s := range w.observed.Sandboxes {
 		live[s.ID] = true
@@ -426,18 +433,18 @@ func (w *worker) forget() {
 		live[c.Name] = true
 	}
 	dead := func(id string) bool { return !live[id] }
-	maps.DeleteFunc(w.know.Hooks, func(id string, _ Hooks) bool { return dead(id) })
-	maps.DeleteFunc(w.know.Probes, func(id string, _ Verdict) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Hooks, func(id string, _ pod.Hooks) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Probes, func(id string, _ pod.Verdict) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Stops, func(id string, _ time.Time) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Surplus, func(id string, _ bool) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Replace, func(id string, _ bool) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Updates, func(id string, _ podspec.Resources) bool { return dead(id) })
-	maps.DeleteFunc(w.know.Failures, func(id string, _ Failure) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Failures, func(id string, _ pod.Failure) bool { return dead(id) })
 }
 
 // register has the objects watched that the pod refers to.
 func (w *worker) register() {
-	if w.know.Phase == Syncing {
+	if w.know.Phase == pod.Syncing {
 		w.parts.Objects.Register(w.pod)
 	}
 }

@@ -1,9 +1,8 @@
-package pod
+package worker
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,23 +13,23 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/record"
-)
 
-func flagUpdate() bool { return flag.Lookup("update").Value.String() == "true" }
+	"github.com/winkube/winkube/pkg/pod"
+)
 
 // scriptedProber answers each probe and hook alike, and keeps what it was asked.
 type scriptedProber struct {
-	result   ProbeResult
+	result   pod.ProbeResult
 	fellBack bool
 	err      error
 	hooks    []string
 }
 
-func (s *scriptedProber) Probe(context.Context, v1.ProbeHandler, ProbeTarget) (ProbeResult, error) {
+func (s *scriptedProber) Probe(context.Context, v1.ProbeHandler, pod.ProbeTarget) (pod.ProbeResult, error) {
 	return s.result, s.err
 }
 
-func (s *scriptedProber) Hook(_ context.Context, action *v1.HTTPGetAction, target ProbeTarget) (bool, error) {
+func (s *scriptedProber) Hook(_ context.Context, action *v1.HTTPGetAction, target pod.ProbeTarget) (bool, error) {
 	s.hooks = append(s.hooks, fmt.Sprint(action.Path, " to ", target.PodIP, ", ports ", len(target.Ports)))
 	return s.fellBack, s.err
 }
@@ -68,18 +67,18 @@ func TestHTTPHook(t *testing.T) {
 func TestProbeWarning(t *testing.T) {
 	const detail = "Probe terminated redirects, Response body: <a href=\"http://0.0.0.0/\">Found</a>."
 	for _, kind := range []probeKind{startupProbe, livenessProbe, readinessProbe} {
-		recorder, prober := record.NewFakeRecorder(10), &scriptedProber{result: ProbeResult{OK: true, Warning: true, Detail: detail}}
+		recorder, prober := record.NewFakeRecorder(10), &scriptedProber{result: pod.ProbeResult{OK: true, Warning: true, Detail: detail}}
 		recorder.IncludeObject = true
 		p := probing{worker: &worker{parts: &Parts{Events: recorder, Prober: prober}}, key: probeKey{"id", kind}, probe: &v1.Probe{},
 			pod: &v1.Pod{}, container: &v1.Container{Name: "c"}}
-		if got := p.once(t.Context()); got != Passed {
+		if got := p.once(t.Context()); got != pod.Passed {
 			t.Errorf("%s: %v, want it to pass", kind, got)
 		}
 		if e := <-recorder.Events; !strings.HasPrefix(e, "Warning ProbeWarning "+string(kind)+" probe warning: "+detail) {
 			t.Errorf("%s: event %s", kind, e)
 		}
 		prober.result.Warning = false
-		if got := p.once(t.Context()); got != Passed || len(recorder.Events) > 0 {
+		if got := p.once(t.Context()); got != pod.Passed || len(recorder.Events) > 0 {
 			t.Errorf("%s without a warning: %v, %d events", kind, got, len(recorder.Events))
 		}
 	}

@@ -1,4 +1,4 @@
-package pod
+package worker
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -57,7 +58,7 @@ func (h hookRun) run(ctx context.Context, handler *v1.LifecycleHandler) error {
 
 // get sends the request of an httpGet hook. Whatever is answered will do; only no answer is a failure.
 func (h hookRun) get(ctx context.Context, action *v1.HTTPGetAction) error {
-	target := ProbeTarget{ContainerID: h.id, Ports: h.container.Ports, Pod: h.pod, Container: h.container.Name}
+	target := pod.ProbeTarget{ContainerID: h.id, Ports: h.container.Ports, Pod: h.pod, Container: h.container.Name}
 	if len(h.ips) > 0 {
 		target.PodIP = h.ips[0]
 	}
@@ -71,7 +72,7 @@ func (h hookRun) get(ctx context.Context, action *v1.HTTPGetAction) error {
 }
 
 // hookHost is where a hook's request goes, for people.
-func hookHost(action *v1.HTTPGetAction, target ProbeTarget) string {
+func hookHost(action *v1.HTTPGetAction, target pod.ProbeTarget) string {
 	host := action.Host
 	if host == "" {
 		host = target.PodIP.String()

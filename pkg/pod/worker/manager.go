@@ -1,4 +1,4 @@
-package pod
+package worker
 
 import (
 	"cmp"
@@ -19,43 +19,44 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Config is what the node says about its pods.
 type Config struct {
-	Platform Platform
+	Platform pod.Platform
 	// HostIPs are this node's addresses, primary first. Called often; must not block.
 	HostIPs func() []netip.Addr
 	// Dead says which containers that have ended are kept; nil: upstream's defaults.
-	Dead *DeadLimits
+	Dead *pod.DeadLimits
 	// Resync is how often everything is compared without a reason; 0: 60 s.
 	Resync time.Duration
 }
 
-// inputs gathers what starting needs; *Resolver does.
-type inputs interface {
+// Resolver gathers what starting needs; *Resolver does.
+type Resolver interface {
 	Handler(ctx context.Context, pod *v1.Pod) (string, error)
-	Sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, error)
-	Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at Attempt) (*Inputs, error)
+	Sandbox(ctx context.Context, pod *v1.Pod) (*pod.SandboxInputs, error)
+	Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at pod.Attempt) (*pod.Inputs, error)
 }
 
 // Parts are what a Manager works with. All are needed but Status, Cgroups, Attacher, HostPorts and Timing.
 type Parts struct {
-	Source    Feed
-	Runtime   Runtime
-	Resolver  inputs // a *Resolver
-	Volumes   Volumes
-	Cgroups   Cgroups   // nil: pods have none, only their containers
-	Attacher  Attacher  // nil: the engine gives pods all of their network
-	HostPorts HostPorts // nil: the engine publishes all ports, or none is served
-	Objects   Objects
-	Status    StatusWriter // nil: there is no API server
-	Admitter  Admitter
-	Prober    Prober
-	Executor  Executor
+	Source    pod.Feed
+	Runtime   pod.Runtime
+	Resolver  Resolver // a *Resolver
+	Volumes   pod.Volumes
+	Cgroups   pod.Cgroups   // nil: pods have none, only their containers
+	Attacher  pod.Attacher  // nil: the engine gives pods all of their network
+	HostPorts pod.HostPorts // nil: the engine publishes all ports, or none is served
+	Objects   pod.Objects
+	Status    pod.StatusWriter // nil: there is no API server
+	Admitter  pod.Admitter
+	Prober    pod.Prober
+	Executor  pod.Executor
 	Events    record.EventRecorder
-	Timing    Timing // nil: nobody wants to know
+	Timing    pod.Timing // nil: nobody wants to know
 	Clock     clock.WithTicker
 }
 
@@ -73,8 +74,8 @@ type Manager struct {
 
 	// What follows belongs to the loop.
 	ctx       context.Context
-	held      map[types.UID]Desired // pods that wait for a predecessor of the same name, their former self, or victims to end, or for what the Admitter asks
-	asking    map[types.UID]bool    // for them the Admitter asks
+	held      map[types.UID]pod.Desired // pods that wait for a predecessor of the same name, their former self, or victims to end, or for what the Admitter asks
+	asking    map[types.UID]bool        // for them the Admitter asks
 	strays    map[types.UID]*v1.Pod
 	granted   map[types.UID]allocation // of all pods with a worker that were let in
 	resizes   map[types.UID]resizing
@@ -87,7 +88,7 @@ func New(cfg Config, parts Parts) *Manager {
 	if cfg.Resync == 0 {
 		cfg.Resync = 60 * time.Second
 	}
-	return &Manager{cfg: cfg, parts: parts, inbox: newInbox(), workers: map[types.UID]*worker{}, held: map[types.UID]Desired{}, asking: map[types.UID]bool{}, strays: map[types.UID]*v1.Pod{},
+	return &Manager{cfg: cfg, parts: parts, inbox: newInbox(), workers: map[types.UID]*worker{}, held: map[types.UID]pod.Desired{}, asking: map[types.UID]bool{}, strays: map[types.UID]*v1.Pod{},
 		granted: map[types.UID]allocation{}, resizes: map[types.UID]resizing{}}
 }
 
@@ -99,7 +100,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer cancel()
 	m.ctx, m.start = ctx, m.parts.Clock.Now()
 	changes := m.parts.Runtime.Changes(ctx)
-	updates := make(chan Update)
+	updates := make(chan pod.Update)
 	sourceEnded := make(chan error, 1)
 	m.crew.do(ctx, func(ctx context.Context) error { return m.parts.Source.Run(ctx, updates) }, func(err error) { sourceEnded <- err })
 	first, err := m.observeFirst(changes)
@@ -145,7 +146,7 @@ func (m *Manager) Run(ctx context.Context) error {
 const beatPeriod = 10 * time.Second
 
 // observeFirst asks the engine until it answers: after a failure again with back-off, or at once when it shows a sign of life.
-func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]Observed, error) {
+func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]pod.Observed, error) {
 	for delay := time.Second; ; delay = min(2*delay, 10*time.Second) {
 		all, err := m.parts.Runtime.ObserveAll(m.ctx)
 		if err == nil {
@@ -171,7 +172,7 @@ func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]Observed
 }
 
 // update takes in what a source says. first is what the engine had when this agent began.
-func (m *Manager) update(u Update, first map[types.UID]Observed) {
+func (m *Manager) update(u pod.Update, first map[types.UID]pod.Observed) {
 	for _, gone := range u.Gone {
 		m.dropHeld(gone.UID)
 		if w := m.workers[gone.UID]; w != nil {
@@ -180,11 +181,11 @@ func (m *Manager) update(u Update, first map[types.UID]Observed) {
 		}
 	}
 	set := slices.Clone(u.Set)
-	ran := func(d Desired) bool {
-		return slices.ContainsFunc(first[d.Pod.UID].Containers, func(c Container) bool { return c.State == Running })
+	ran := func(d pod.Desired) bool {
+		return slices.ContainsFunc(first[d.Pod.UID].Containers, func(c pod.Container) bool { return c.State == pod.Running })
 	}
 	// What already runs here keeps its place; then the oldest comes first.
-	slices.SortStableFunc(set, func(a, b Desired) int {
+	slices.SortStableFunc(set, func(a, b pod.Desired) int {
 		if x, y := ran(a), ran(b); x != y {
 			if x {
 				return -1
@@ -210,7 +211,7 @@ func (m *Manager) update(u Update, first map[types.UID]Observed) {
 }
 
 // want takes in one pod. known: the engine has something of it from before this agent began.
-func (m *Manager) want(d Desired, known bool) {
+func (m *Manager) want(d pod.Desired, known bool) {
 	uid := d.Pod.UID
 	if w := m.workers[uid]; w != nil {
 		if w.leaving {
@@ -231,7 +232,7 @@ func (m *Manager) want(d Desired, known bool) {
 	if !known {
 		w.taken, w.stale = 0, false // who has no worker has nothing in the engine: no need to ask
 	}
-	if w.know.Phase == Syncing {
+	if w.know.Phase == pod.Syncing {
 		if known || d.Pod.Status.Phase == v1.PodRunning { // it was let in before
 			m.parts.Admitter.Adopt(d.Pod)
 		} else if no, wait := m.admit(d); wait {
@@ -271,13 +272,13 @@ func (m *Manager) preempt(critical *v1.Pod, victims []types.UID) {
 }
 
 // predecessor says whether a static pod has to wait for another of its name to end. Names of other pods are the API server's business.
-func (m *Manager) predecessor(pod *v1.Pod) bool {
-	if !podspec.IsStatic(pod) {
+func (m *Manager) predecessor(p *v1.Pod) bool {
+	if !podspec.IsStatic(p) {
 		return false
 	}
 	for uid, w := range m.workers {
 		view := w.view.Load()
-		if uid != pod.UID && view.Pod.Name == pod.Name && view.Pod.Namespace == pod.Namespace && view.Phase != Terminated {
+		if uid != p.UID && view.Pod.Name == p.Name && view.Pod.Namespace == p.Namespace && view.Phase != pod.Terminated {
 			return true
 		}
 	}
@@ -315,7 +316,7 @@ func (m *Manager) release() {
 	if m.ctx.Err() != nil {
 		return
 	}
-	waiting := slices.SortedFunc(maps.Values(m.held), func(a, b Desired) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
+	waiting := slices.SortedFunc(maps.Values(m.held), func(a, b pod.Desired) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
 	for _, d := range waiting {
 		if m.workers[d.Pod.UID] == nil && !m.predecessor(d.Pod) {
 			delete(m.held, d.Pod.UID)
@@ -332,7 +333,7 @@ func (m *Manager) dropStrays() {
 		busy := false
 		for _, w := range m.workers {
 			view := w.view.Load()
-			busy = busy || podspec.IsStatic(view.Pod) && view.Pod.Name == mirror.Name && view.Pod.Namespace == mirror.Namespace && view.Phase != Terminated
+			busy = busy || podspec.IsStatic(view.Pod) && view.Pod.Name == mirror.Name && view.Pod.Namespace == mirror.Namespace && view.Phase != pod.Terminated
 		}
 		if busy || m.parts.Status == nil {
 			continue
@@ -360,13 +361,13 @@ func (m *Manager) changed(uid types.UID) {
 	if !m.synced {
 		return
 	}
-	var seen Observed
+	var seen pod.Observed
 	m.crew.do(m.ctx, func(ctx context.Context) (err error) {
 		seen, err = m.parts.Runtime.Observe(ctx, uid)
 		return err
 	}, func(err error) {
 		if err == nil {
-			m.inbox.put(func() { m.orphans(map[types.UID]Observed{uid: seen}) })
+			m.inbox.put(func() { m.orphans(map[types.UID]pod.Observed{uid: seen}) })
 		}
 	})
 }
@@ -378,7 +379,7 @@ func (m *Manager) resync() {
 	}
 	m.observing = true
 	began := m.parts.Clock.Now()
-	var all map[types.UID]Observed
+	var all map[types.UID]pod.Observed
 	m.crew.do(m.ctx, func(ctx context.Context) (err error) {
 		all, err = m.parts.Runtime.ObserveAll(ctx)
 		return err
@@ -402,7 +403,7 @@ func (m *Manager) resync() {
 }
 
 // orphans ends what the engine has and no source wants.
-func (m *Manager) orphans(all map[types.UID]Observed) {
+func (m *Manager) orphans(all map[types.UID]pod.Observed) {
 	if !m.synced || m.ctx.Err() != nil {
 		return
 	}
@@ -411,7 +412,7 @@ func (m *Manager) orphans(all map[types.UID]Observed) {
 			continue
 		}
 		klog.V(1).InfoS("Ending a pod that nobody wants", "namespace", seen.Namespace, "name", seen.Name, "uid", uid)
-		w := newWorker(&m.cfg, &m.parts, Desired{Pod: orphanPod(uid, seen)})
+		w := newWorker(&m.cfg, &m.parts, pod.Desired{Pod: orphanPod(uid, seen)})
 		w.leaving = true
 		w.remove(nil)
 		m.begin(w)
@@ -419,7 +420,7 @@ func (m *Manager) orphans(all map[types.UID]Observed) {
 }
 
 // orphanPod is the pod as far as the engine's labels tell.
-func orphanPod(uid types.UID, seen Observed) *v1.Pod {
+func orphanPod(uid types.UID, seen pod.Observed) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: seen.Namespace, Name: seen.Name}}
 	pod.Spec.TerminationGracePeriodSeconds = &seen.Grace
 	known := map[string]bool{}
@@ -457,8 +458,8 @@ func (m *Manager) leftovers() {
 				if m.workers[uid] != nil || m.held[uid].Pod != nil {
 					continue
 				}
-				pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
-				w := newWorker(&m.cfg, &m.parts, Desired{Pod: pod}) // finds nothing to stop, cleans, and is done
+				p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
+				w := newWorker(&m.cfg, &m.parts, pod.Desired{Pod: p}) // finds nothing to stop, cleans, and is done
 				w.leaving = true
 				w.remove(nil)
 				m.begin(w)

@@ -1,4 +1,4 @@
-package pod_test
+package worker_test
 
 import (
 	"context"
@@ -98,25 +98,6 @@ func TestVolumesFollowTheirObjects(t *testing.T) {
 		}
 		w.check(t)
 	})
-}
-
-func TestExplain(t *testing.T) {
-	p := parsePod(t, []byte(crashPod))
-	got := pod.Explain(p, pod.Observed{}, linux, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	const want = `1.
-create-sandbox  (sandbox)  attempt 0  -  the pod has no sandbox
-2.
-start-container  side (init)  attempt 0  -  the container was never started
-3.
-start-container  a  attempt 0  -  the container was never started
-start-container  b  attempt 0  -  the container was never started
-4.
-post-start  b  attempt 0  b-0  the container was started
-nothing to do
-`
-	if got != want {
-		t.Errorf("got:\n%s\nwant:\n%s", got, want)
-	}
 }
 
 // TestAskHoldsUpNobody: while the Admitter asks the API server about one pod, another that came later starts; the first follows when there is an

@@ -1,4 +1,4 @@
-package pod
+package worker
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -95,14 +96,14 @@ func (w *worker) reckon() {
 	if !podspec.IsTerminal(w.pod.Status.Phase) || podspec.IsStatic(w.pod) || len(w.observed.Containers) > 0 {
 		before := w.know.Last
 		now := w.parts.Clock.Now()
-		w.know.Last = Status(w.pod, w.observed, w.know, now)
+		w.know.Last = pod.Status(w.pod, w.observed, w.know, now)
 		if start := w.know.Last.StartTime; w.know.Began.IsZero() && !start.IsZero() {
 			w.know.Began = now.Add(-max(now.Sub(start.Time), 0))
 		}
 		w.tellResize(&before, &w.know.Last)
 		w.timing.status(w.know.Last.Phase, now)
 	}
-	w.final = w.know.Phase == Terminated
+	w.final = w.know.Phase == pod.Terminated
 }
 
 // report sees to it that the API server has the status. The newest wins; one write at a time.
@@ -144,7 +145,7 @@ const statusPatience = 2 * time.Second
 // unfinished says that the status tells only how far the pod's first start has come, which goes on: what comes of it is worth a write, at
 // once, and each step of it is not.
 func (w *worker) unfinished() bool {
-	if w.know.Phase != Syncing || w.know.Last.Phase != v1.PodPending || len(w.know.Failures) > 0 || len(w.pod.Spec.InitContainers) > 0 || !w.launching() {
+	if w.know.Phase != pod.Syncing || w.know.Last.Phase != v1.PodPending || len(w.know.Failures) > 0 || len(w.pod.Spec.InitContainers) > 0 || !w.launching() {
 		return false
 	}
 	now := w.parts.Clock.Now()
@@ -189,21 +190,21 @@ func (w *worker) mirrored() bool {
 
 // refreshVolumes brings the volumes of a running pod up to date, if that is due.
 func (w *worker) refreshVolumes() {
-	if c := w.chores["volumes"]; !w.volumesDue || w.know.Phase != Syncing || len(w.observed.Containers) == 0 || c != nil && c.running || w.held("volumes") {
+	if c := w.chores["volumes"]; !w.volumesDue || w.know.Phase != pod.Syncing || len(w.observed.Containers) == 0 || c != nil && c.running || w.held("volumes") {
 		return
 	}
 	w.volumesDue = false
-	pod := w.pod
+	p := w.pod
 	w.chore("volumes", func(ctx context.Context) error {
-		_, err := w.parts.Volumes.Prepare(ctx, pod)
+		_, err := w.parts.Volumes.Prepare(ctx, p)
 		return err
 	}, func(err error) {
-		if err == nil || w.ctx.Err() != nil || w.know.Phase != Syncing {
+		if err == nil || w.ctx.Err() != nil || w.know.Phase != pod.Syncing {
 			return
 		}
 		w.volumesDue = true
 		if w.isNews("volumes", err.Error()) {
-			w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, ReasonMount, err.Error())
+			w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, pod.ReasonMount, err.Error())
 		}
 	})
 }
@@ -211,7 +212,7 @@ func (w *worker) refreshVolumes() {
 // chase does what is left of a terminated pod: volumes, then the API object, then nothing but waiting for its last traces to go. What
 // the engine cannot remove yet does not hold up the API.
 func (w *worker) chase() {
-	if w.know.Phase != Terminated || w.taken < 0 {
+	if w.know.Phase != pod.Terminated || w.taken < 0 {
 		return
 	}
 	if !w.unlimited && w.parts.Cgroups != nil { // holds up nobody: the engine may not be through with the containers' own

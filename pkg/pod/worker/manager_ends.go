@@ -1,11 +1,13 @@
-package pod
+package worker
 
 import (
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // Evict ends a pod. It may be called by any goroutine and does not wait; a pod that is not here, or ends already, is left as it is.
-func (m *Manager) Evict(uid types.UID, e Eviction) {
+func (m *Manager) Evict(uid types.UID, e pod.Eviction) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if w := m.workers[uid]; w != nil {

@@ -1,8 +1,10 @@
-package pod
+package worker
 
 import (
 	"context"
 	"sync"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // inbox hands work to the goroutine that owns something. Any goroutine may put, at any time, and never waits.
@@ -45,6 +47,6 @@ func (c *crew) do(ctx context.Context, f func(ctx context.Context) error, done f
 	c.Add(1)
 	go func() {
 		defer c.Done()
-		done(Guarded(func() error { return f(ctx) }))
+		done(pod.Guarded(func() error { return f(ctx) }))
 	}()
 }

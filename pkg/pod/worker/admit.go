@@ -1,17 +1,16 @@
-package pod
+package worker
 
 import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// Question finds out what an Admitter has to know. It may block, and is called by another goroutine than the Admitter's.
-type Question func(ctx context.Context)
+	"github.com/winkube/winkube/pkg/pod"
+)
 
 // admit asks whether a pod may start. wait: it is held until others have ended, or until the Admitter knows what it has to find out first; the other
 // pods do not wait for that.
-func (m *Manager) admit(d Desired) (no *Rejection, wait bool) {
+func (m *Manager) admit(d pod.Desired) (no *pod.Rejection, wait bool) {
 	uid := d.Pod.UID
 	if m.asking[uid] {
 		m.held[uid] = d

@@ -1,4 +1,4 @@
-package pod_test
+package worker_test
 
 import (
 	"fmt"

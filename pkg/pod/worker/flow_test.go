@@ -1,4 +1,4 @@
-package pod_test
+package worker_test
 
 import (
 	"bytes"
@@ -25,6 +25,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/podtest"
 	"github.com/winkube/winkube/pkg/pod/start"
+	"github.com/winkube/winkube/pkg/pod/worker"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -43,7 +44,7 @@ type world struct {
 	platform pod.Platform
 	timing   pod.Timing // nil: nobody wants to know
 
-	manager *pod.Manager
+	manager *worker.Manager
 	cancel  context.CancelFunc
 	ended   chan error
 }
@@ -72,14 +73,14 @@ func (w *world) begin() {
 	former := w.admitter
 	w.admitter = &podtest.Admitter{Log: w.log, Max: former.Max, Ask: former.Ask}
 	w.admitter.MaxCPU.Store(former.MaxCPU.Load())
-	parts := pod.Parts{
+	parts := worker.Parts{
 		Source: w.api, Runtime: w.engine, Resolver: resolver, Volumes: w.disk, Objects: w.api, Status: w.api, Admitter: w.admitter,
 		Prober: w.engine, Executor: w.engine, Events: events, Timing: w.timing, Clock: clock.RealClock{},
 	}
 	if w.cgroups != nil {
 		parts.Cgroups = w.cgroups
 	}
-	w.manager = pod.New(pod.Config{Platform: w.platform, HostIPs: hostIPs}, parts)
+	w.manager = worker.New(worker.Config{Platform: w.platform, HostIPs: hostIPs}, parts)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel, w.ended = cancel, make(chan error, 1)
 	manager, ended := w.manager, w.ended

@@ -1,4 +1,4 @@
-package pod
+package worker
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -19,14 +20,14 @@ const (
 )
 
 // launch sets a step off. What it does to a container ends the other steps on it.
-func (w *worker) launch(step Step, now time.Time) {
+func (w *worker) launch(step pod.Step, now time.Time) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	op := &operation{step: step, cancel: cancel, since: now}
 	w.announce(step, now)
 	w.timing.step(w.know.Phase, len(w.observed.Sandboxes)+len(w.observed.Containers) == 0, now)
-	if step.Action == StopContainer || step.Action == PreStop {
+	if step.Action == pod.StopContainer || step.Action == pod.PreStop {
 		for other := range w.ops {
-			if other.step.Container == step.Container && other.step.Action != RemoveContainer {
+			if other.step.Container == step.Container && other.step.Action != pod.RemoveContainer {
 				other.drop()
 			}
 		}
@@ -47,19 +48,19 @@ func (w *worker) launch(step Step, now time.Time) {
 }
 
 // announce sends the event that goes before a step, and notes when a stop becomes a kill.
-func (w *worker) announce(step Step, now time.Time) {
+func (w *worker) announce(step pod.Step, now time.Time) {
 	switch step.Action {
-	case CreateSandbox:
+	case pod.CreateSandbox:
 		if step.Attempt > 0 && w.isNews("sandbox", fmt.Sprint(step.Attempt)) {
 			w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 		}
-	case StopContainer, PreStop:
+	case pod.StopContainer, pod.PreStop:
 		deadline, begun := w.know.Stops[step.ID]
 		if !begun {
 			deadline = now.Add(step.Grace)
 			w.parts.Events.Event(podspec.ContainerReference(w.pod, step.Container, step.Kind), v1.EventTypeNormal, "Killing", step.Reason)
 		}
-		if w.know.Phase != Syncing && w.know.Deadline.Before(deadline) {
+		if w.know.Phase != pod.Syncing && w.know.Deadline.Before(deadline) {
 			deadline = w.know.Deadline
 		}
 		w.know.Stops[step.ID] = deadline
@@ -68,67 +69,67 @@ func (w *worker) announce(step Step, now time.Time) {
 
 // doing is the slow part of a step. It runs outside the loop and reads nothing of the worker that changes.
 func (w *worker) doing(op *operation) func(context.Context) error {
-	step, pod, parts := op.step, w.pod, w.parts
-	ips := PodAddresses(pod, w.observed, w.know.HostIPs)
-	kind, spec, _ := podspec.FindContainer(pod, step.Container)
+	step, p, parts := op.step, w.pod, w.parts
+	ips := pod.PodAddresses(p, w.observed, w.know.HostIPs)
+	kind, spec, _ := podspec.FindContainer(p, step.Container)
 	switch step.Action {
-	case CreateSandbox:
+	case pod.CreateSandbox:
 		return func(ctx context.Context) (err error) {
-			if step.Sandbox, err = parts.Resolver.Sandbox(ctx, pod); err != nil {
+			if step.Sandbox, err = parts.Resolver.Sandbox(ctx, p); err != nil {
 				return err
 			}
-			if step.Sandbox.CgroupParent, op.cgroup, err = makeCgroup(ctx, parts.Cgroups, pod); err != nil {
+			if step.Sandbox.CgroupParent, op.cgroup, err = makeCgroup(ctx, parts.Cgroups, p); err != nil {
 				return err
 			}
-			return parts.Runtime.Apply(ctx, pod, step)
+			return parts.Runtime.Apply(ctx, p, step)
 		}
-	case StartContainer:
-		at := Attempt{Kind: kind, Number: step.Attempt}
-		if box := newestSandbox(w.observed); box != nil && w.know.needsSandbox(pod) {
+	case pod.StartContainer:
+		at := pod.Attempt{Kind: kind, Number: step.Attempt}
+		if box := w.observed.NewestSandbox(); box != nil && w.know.NeedsSandbox(p) {
 			at.SandboxID, at.Addresses, at.Runtime = box.ID, box.Addresses, box.Runtime
 		}
-		at.TargetID = w.runningID(podspec.TargetContainer(pod, kind, step.Container))
+		at.TargetID = w.runningID(podspec.TargetContainer(p, kind, step.Container))
 		op.asIs = w.cgroupSuffices()
 		return func(ctx context.Context) (err error) {
-			if step.Inputs, err = parts.Resolver.Container(ctx, pod, spec, at); err != nil {
+			if step.Inputs, err = parts.Resolver.Container(ctx, p, spec, at); err != nil {
 				return err
 			}
 			if op.asIs {
-				step.Inputs.CgroupParent = parts.Cgroups.Parent(pod)
-			} else if step.Inputs.CgroupParent, _, err = makeCgroup(ctx, parts.Cgroups, pod); err != nil {
+				step.Inputs.CgroupParent = parts.Cgroups.Parent(p)
+			} else if step.Inputs.CgroupParent, _, err = makeCgroup(ctx, parts.Cgroups, p); err != nil {
 				return err
 			}
-			return parts.Runtime.Apply(ctx, pod, step)
+			return parts.Runtime.Apply(ctx, p, step)
 		}
-	case AttachNetwork, StopSandbox, RemoveSandbox, RemoveContainer:
+	case pod.AttachNetwork, pod.StopSandbox, pod.RemoveSandbox, pod.RemoveContainer:
 		return w.networkStep(step)
-	case ChooseRuntime:
+	case pod.ChooseRuntime:
 		return func(ctx context.Context) error {
-			handler, err := parts.Resolver.Handler(ctx, pod)
+			handler, err := parts.Resolver.Handler(ctx, p)
 			if err == nil {
 				w.inbox.put(func() { w.know.Handler = &handler })
 			}
 			return err
 		}
-	case PostStart:
-		hook := hookRun{pod: pod, container: spec, id: step.ID, ips: ips, parts: parts}
+	case pod.PostStart:
+		hook := hookRun{pod: p, container: spec, id: step.ID, ips: ips, parts: parts}
 		return func(ctx context.Context) error { return hook.run(ctx, spec.Lifecycle.PostStart) }
-	case PreStop:
-		hook := hookRun{pod: pod, container: spec, id: step.ID, ips: ips, parts: parts}
+	case pod.PreStop:
+		hook := hookRun{pod: p, container: spec, id: step.ID, ips: ips, parts: parts}
 		return func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, step.Grace)
 			defer cancel()
 			return hook.run(ctx, spec.Lifecycle.PreStop)
 		}
-	case UpdatePod:
-		return func(ctx context.Context) error { return parts.Cgroups.Limit(ctx, pod, *step.Resources) }
+	case pod.UpdatePod:
+		return func(ctx context.Context) error { return parts.Cgroups.Limit(ctx, p, *step.Resources) }
 	}
-	return func(ctx context.Context) error { return parts.Runtime.Apply(ctx, pod, step) }
+	return func(ctx context.Context) error { return parts.Runtime.Apply(ctx, p, step) }
 }
 
 // cgroupSuffices says that the pod's cgroup is known to be there, for while the sandbox runs in it it does not go, and to be large enough.
 func (w *worker) cgroupSuffices() bool {
-	box := newestSandbox(w.observed)
+	box := w.observed.NewestSandbox()
 	return w.cgroup != nil && box != nil && box.Running && podspec.PodResourcesOf(w.pod).AtLeast(*w.cgroup) == *w.cgroup
 }
 
@@ -136,16 +137,16 @@ func (w *worker) cgroupSuffices() bool {
 // cgroup, is believed.
 func (w *worker) cgroupTouched(op *operation) {
 	switch {
-	case op.step.Action == CreateSandbox:
+	case op.step.Action == pod.CreateSandbox:
 		w.cgroup = op.cgroup
-	case op.step.Action == UpdatePod, op.step.Action == StartContainer && !op.asIs:
+	case op.step.Action == pod.UpdatePod, op.step.Action == pod.StartContainer && !op.asIs:
 		w.cgroup = nil
 	}
 }
 
 // makeCgroup makes the pod's cgroup, or finds that it is there and large enough, names it for the engine and says what it is held to. It
 // never takes anything from it: what was granted before may still be in use.
-func makeCgroup(ctx context.Context, cgroups Cgroups, pod *v1.Pod) (parent string, held *podspec.Resources, err error) {
+func makeCgroup(ctx context.Context, cgroups pod.Cgroups, pod *v1.Pod) (parent string, held *podspec.Resources, err error) {
 	if cgroups == nil {
 		return "", nil, nil
 	}
@@ -169,7 +170,7 @@ func makeCgroup(ctx context.Context, cgroups Cgroups, pod *v1.Pod) (parent strin
 // runningID is the engine's id of the container of that name while it runs; "" otherwise.
 func (w *worker) runningID(name string) string {
 	for _, c := range w.observed.Containers {
-		if c.Name == name && c.State == Running {
+		if c.Name == name && c.State == pod.Running {
 			return c.ID
 		}
 	}
@@ -186,17 +187,17 @@ func (w *worker) settled(op *operation, err error) {
 		klog.V(1).InfoS("Step failed", "pod", klog.KObj(w.pod), "action", step.Action, "container", step.Container, "id", step.ID, "err", err)
 	}
 	switch step.Action {
-	case CreateSandbox, ChooseRuntime:
+	case pod.CreateSandbox, pod.ChooseRuntime:
 		w.sandboxSettled(err)
-	case AttachNetwork:
+	case pod.AttachNetwork:
 		w.attachSettled(step, err)
-	case StartContainer:
+	case pod.StartContainer:
 		w.startSettled(step, err)
-	case PostStart:
+	case pod.PostStart:
 		w.postStarted(step, err)
-	case UpdateContainer, UpdatePod:
+	case pod.UpdateContainer, pod.UpdatePod:
 		w.updateSettled(step, err)
-	case PreStop:
+	case pod.PreStop:
 		hooks := w.know.Hooks[step.ID]
 		hooks.PreStop = true
 		w.know.Hooks[step.ID] = hooks
@@ -208,7 +209,7 @@ func (w *worker) settled(op *operation, err error) {
 			delete(w.know.Failures, step.ID)
 			return
 		}
-		if step.Action == StopContainer || step.Action == StopSandbox {
+		if step.Action == pod.StopContainer || step.Action == pod.StopSandbox {
 			w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, "FailedKillPod", "error killing pod: %v", err)
 		}
 		w.failed(step.ID, "", err.Error(), 0)
@@ -220,33 +221,28 @@ func (w *worker) sandboxSettled(err error) {
 		delete(w.know.Failures, "")
 		return
 	}
-	var start *StartError
+	var start *pod.StartError
 	if errors.As(err, &start) {
 		w.failed("", start.Reason, start.Message, start.RetryAfter)
 		return
 	}
-	w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, ReasonSandbox, "Failed to create pod sandbox: %v", err)
-	w.failed("", ReasonSandbox, err.Error(), 0)
+	w.parts.Events.Eventf(podspec.Reference(w.pod), v1.EventTypeWarning, pod.ReasonSandbox, "Failed to create pod sandbox: %v", err)
+	w.failed("", pod.ReasonSandbox, err.Error(), 0)
 }
 
-func (w *worker) startSettled(step Step, err error) {
+func (w *worker) startSettled(step pod.Step, err error) {
 	if err == nil {
 		delete(w.know.Failures, step.Container)
 		w.event(step, v1.EventTypeNormal, "Created", "Container created")
 		w.event(step, v1.EventTypeNormal, "Started", "Container started")
 	}
-	if kind, spec, ok := podspec.FindContainer(w.pod, step.Container); ok {
-		// Attempt n was started after the back-off that the attempts before it called for.
-		list := attempts(w.observed, &w.know.Last, kind, spec)
-		if len(list) > 0 && list[0].Attempt < step.Attempt {
-			_, delay := backOff(&w.know, spec, list)
-			w.know.Delays[step.Container] = delay
-		}
+	if delay, ok := pod.StartDelay(w.pod, w.observed, &w.know, step); ok {
+		w.know.Delays[step.Container] = delay
 	}
 	if err == nil {
 		return
 	}
-	var start *StartError
+	var start *pod.StartError
 	if errors.As(err, &start) {
 		reason, message := start.Waiting()
 		w.failed(step.Container, reason, message, start.RetryAfter)
@@ -263,14 +259,14 @@ func (w *worker) startSettled(step Step, err error) {
 	w.failed(step.Container, reason, message, 0)
 }
 
-func (w *worker) postStarted(step Step, err error) {
+func (w *worker) postStarted(step pod.Step, err error) {
 	hooks := w.know.Hooks[step.ID]
-	hooks.PostStart = Passed
+	hooks.PostStart = pod.Passed
 	if err != nil {
-		hooks.PostStart = Failed
+		hooks.PostStart = pod.Failed
 		// The event does not repeat what the hook said: that may hold secrets.
 		w.event(step, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
-		w.know.Failures[step.Container] = Failure{Reason: "PostStartHookError", Message: err.Error()}
+		w.know.Failures[step.Container] = pod.Failure{Reason: "PostStartHookError", Message: err.Error()}
 	}
 	w.know.Hooks[step.ID] = hooks
 }
@@ -282,10 +278,10 @@ func (w *worker) failed(key, reason, message string, hint time.Duration) {
 	if delay <= 0 {
 		delay = min(stepBackOffMin<<min(f.Count, 10), stepBackOffMax)
 	}
-	w.know.Failures[key] = Failure{Reason: reason, Message: message, Until: w.parts.Clock.Now().Add(delay), Count: f.Count + 1}
+	w.know.Failures[key] = pod.Failure{Reason: reason, Message: message, Until: w.parts.Clock.Now().Add(delay), Count: f.Count + 1}
 }
 
-func (w *worker) event(step Step, kind, reason, message string) {
+func (w *worker) event(step pod.Step, kind, reason, message string) {
 	w.parts.Events.Event(podspec.ContainerReference(w.pod, step.Container, step.Kind), kind, reason, message)
 }
 
@@ -297,9 +293,9 @@ func (w *worker) isNews(key, what string) bool {
 }
 
 // tellBackOff sends an event for each container that has come into back-off.
-func (w *worker) tellBackOff(waits []Wait) {
+func (w *worker) tellBackOff(waits []pod.Wait) {
 	for _, wait := range waits {
-		if wait.Reason != reasonCrashLoop {
+		if wait.Reason != pod.ReasonCrashLoop {
 			continue
 		}
 		if kind, _, _ := podspec.FindContainer(w.pod, wait.Container); w.isNews("back-off "+wait.Container, wait.ID) {

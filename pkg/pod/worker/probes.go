@@ -1,14 +1,22 @@
-package pod
+package worker
 
 import (
 	"context"
 	"hash/fnv"
+	"math/bits"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
+
+// fraction is part/2^32 of d, which is not negative.
+func fraction(d time.Duration, part uint32) time.Duration {
+	high, _ := bits.Mul64(uint64(d), uint64(part)<<32)
+	return time.Duration(high)
+}
 
 type probeKind string
 
@@ -33,7 +41,7 @@ func (w *worker) watchProbes(now time.Time) {
 	due := map[probeKey]bool{}
 	for _, c := range w.observed.Containers {
 		kind, spec, ok := podspec.FindContainer(w.pod, c.Name)
-		if c.State != Running || !ok || kind == podspec.Ephemeral || kind == podspec.Init && !podspec.IsSidecar(spec) || !w.know.postStarted(spec, c.ID) || w.know.Phase == Terminated {
+		if c.State != pod.Running || !ok || kind == podspec.Ephemeral || kind == podspec.Init && !podspec.IsSidecar(spec) || !w.know.PostStarted(spec, c.ID) || w.know.Phase == pod.Terminated {
 			continue
 		}
 		verdict := w.know.Probes[c.ID]
@@ -48,10 +56,10 @@ func (w *worker) watchProbes(now time.Time) {
 				w.startProbe(key, probe, spec, c, now)
 			}
 		}
-		syncing := w.know.Phase == Syncing && !stopping
-		started := w.know.hasStarted(spec, c.ID)
-		want(startupProbe, spec.StartupProbe, syncing && !started && verdict.Startup != Failed)
-		want(livenessProbe, spec.LivenessProbe, syncing && started && verdict.Liveness != Failed)
+		syncing := w.know.Phase == pod.Syncing && !stopping
+		started := w.know.HasStarted(spec, c.ID)
+		want(startupProbe, spec.StartupProbe, syncing && !started && verdict.Startup != pod.Failed)
+		want(livenessProbe, spec.LivenessProbe, syncing && started && verdict.Liveness != pod.Failed)
 		want(readinessProbe, spec.ReadinessProbe, started)
 	}
 	for key, run := range w.probes {
@@ -62,16 +70,16 @@ func (w *worker) watchProbes(now time.Time) {
 	}
 }
 
-func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c Container, now time.Time) {
+func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c pod.Container, now time.Time) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	w.probes[key] = &probeRun{cancel: cancel}
-	target := ProbeTarget{ContainerID: c.ID, Ports: spec.Ports, Pod: w.pod, Container: spec.Name, Kind: string(key.kind)}
-	if ips := PodAddresses(w.pod, w.observed, w.know.HostIPs); len(ips) > 0 {
+	target := pod.ProbeTarget{ContainerID: c.ID, Ports: spec.Ports, Pod: w.pod, Container: spec.Name, Kind: string(key.kind)}
+	if ips := pod.PodAddresses(w.pod, w.observed, w.know.HostIPs); len(ips) > 0 {
 		target.PodIP = ips[0]
 	}
 	for _, e := range spec.Env {
 		if e.ValueFrom == nil {
-			target.Env = append(target.Env, Env{Name: e.Name, Value: e.Value})
+			target.Env = append(target.Env, pod.Env{Name: e.Name, Value: e.Value})
 		}
 	}
 	period := seconds(probe.PeriodSeconds, 10)
@@ -122,14 +130,14 @@ type probing struct {
 	pod       *v1.Pod
 	container *v1.Container
 	kind      podspec.Kind
-	target    ProbeTarget
+	target    pod.ProbeTarget
 	period    time.Duration
 }
 
 func (p *probing) loop(ctx context.Context, first time.Duration) {
 	timer := p.worker.parts.Clock.NewTimer(max(0, first))
 	defer timer.Stop()
-	verdict, last, run := Unknown, Unknown, 0
+	verdict, last, run := pod.Unknown, pod.Unknown, 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -141,7 +149,7 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 		if ctx.Err() != nil {
 			return
 		}
-		if result == Unknown {
+		if result == pod.Unknown {
 			continue
 		}
 		if result != last {
@@ -149,7 +157,7 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 		}
 		run++
 		threshold := int(max(p.probe.SuccessThreshold, 1))
-		if result == Failed {
+		if result == pod.Failed {
 			threshold = 3
 			if p.probe.FailureThreshold > 0 {
 				threshold = int(p.probe.FailureThreshold)
@@ -165,35 +173,35 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 
 // once runs the probe. One that could not run at all says nothing, as upstream: an engine that does not answer is no reason to kill a
 // container. But it has failed for readiness: otherwise a container that cannot be reached stays ready.
-func (p *probing) once(ctx context.Context) Result {
+func (p *probing) once(ctx context.Context) pod.Result {
 	within, cancel := context.WithTimeout(ctx, seconds(p.probe.TimeoutSeconds, 1))
 	defer cancel()
 	result, err := p.worker.parts.Prober.Probe(within, p.probe.ProbeHandler, p.target)
 	passed := result.OK && err == nil
 	if passed && !result.Warning {
-		return Passed
+		return pod.Passed
 	}
 	if ctx.Err() != nil {
-		return Unknown
+		return pod.Unknown
 	}
 	ref := podspec.ContainerReference(p.pod, p.container.Name, p.kind)
 	if passed {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "ProbeWarning", "%s probe warning: %s", p.key.kind, result.Detail)
-		return Passed
+		return pod.Passed
 	}
 	if err != nil {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe errored and resulted in unknown state: %v", p.key.kind, err)
 		if p.key.kind != readinessProbe {
-			return Unknown
+			return pod.Unknown
 		}
 	} else {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", p.key.kind, result.Detail)
 	}
-	return Failed
+	return pod.Failed
 }
 
 // probed takes in a new verdict.
-func (w *worker) probed(key probeKey, result Result) {
+func (w *worker) probed(key probeKey, result pod.Result) {
 	if w.probes[key] == nil {
 		return // the probe was ended meanwhile
 	}

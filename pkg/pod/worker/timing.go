@@ -1,0 +1,94 @@
+package worker
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
+)
+
+// timing is what one worker measures. The zero value measures nothing, which is right for a pod that ran before it was seen.
+type timing struct {
+	to    pod.Timing // nil: nobody wants to know
+	seen  time.Time  // when the pod was first seen; zero: it runs, or has run
+	began time.Time  // of the work under way; zero: none is
+	kind  string
+	phase pod.Phase
+}
+
+// newTiming is for a pod that was first seen now, with a status.
+func newTiming(to pod.Timing, known v1.PodPhase, now time.Time) timing {
+	t := timing{to: to}
+	if known == "" || known == v1.PodPending {
+		t.seen = now
+	}
+	return t
+}
+
+// step takes in that a step begins; fresh says that the engine has nothing of the pod. Work does not go on over the change to another phase.
+func (t *timing) step(phase pod.Phase, fresh bool, now time.Time) {
+	if !t.began.IsZero() && t.phase == phase {
+		return
+	}
+	t.rest(now)
+	t.began, t.phase = now, phase
+	switch {
+	case phase == pod.Terminating:
+		t.kind = pod.KillWork
+	case phase == pod.Terminated:
+		t.kind = pod.TerminatedWork
+	case fresh:
+		t.kind = pod.CreateWork
+	default:
+		t.kind = pod.SyncWork
+	}
+}
+
+// rest takes in that no step is under way and none is to be begun.
+func (t *timing) rest(now time.Time) {
+	if t.to != nil && !t.began.IsZero() {
+		t.to.PodSynced(t.kind, now.Sub(t.began))
+	}
+	t.began = time.Time{}
+}
+
+// status takes in the pod's phase in the API.
+func (t *timing) status(phase v1.PodPhase, now time.Time) {
+	if phase == v1.PodPending || phase == "" {
+		return
+	}
+	if t.to != nil && phase == v1.PodRunning && !t.seen.IsZero() {
+		t.to.PodStarted(now.Sub(t.seen))
+	}
+	t.seen = time.Time{}
+}
+
+// endings are the attempts of a pod's containers that have ended, by id. Nil: nothing was observed yet.
+type endings map[string]bool
+
+// take returns the containers that have ended since the last observation. Those of the first had ended before this agent looked.
+func (e *endings) take(observed pod.Observed) (fresh []pod.Container) {
+	now := endings{}
+	for _, c := range observed.Containers {
+		if c.State != pod.Exited {
+			continue
+		}
+		now[c.ID] = true
+		if *e != nil && !(*e)[c.ID] {
+			fresh = append(fresh, c)
+		}
+	}
+	*e = now
+	return fresh
+}
+
+// tellEndings tells of the containers that have ended since the last observation.
+func (w *worker) tellEndings() {
+	for _, c := range w.endings.take(w.observed) {
+		if kind, _, ok := podspec.FindContainer(w.pod, c.Name); ok && w.timing.to != nil {
+			w.timing.to.ContainerEnded(kind, c.ExitCode, pod.EndReason(c))
+		}
+	}
+}
