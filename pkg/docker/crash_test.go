@@ -15,6 +15,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
 // TestLeftoverStartsMeanwhile: an agent died while the engine was starting a container for it. The next one takes it for a leftover that
@@ -75,7 +76,7 @@ func TestSandboxStartsMeanwhile(t *testing.T) {
 	if len(left.Sandboxes) != 1 || !left.Sandboxes[0].Unstarted {
 		t.Fatalf("want a sandbox that was never started, have %+v", left.Sandboxes)
 	}
-	decision := pod.Plan(p, left, pod.Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}, Phase: pod.Syncing}, time.Now())
+	decision := plan.Plan(p, left, plan.Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}, Phase: pod.Syncing}, time.Now())
 	if len(decision.Steps) != 1 || decision.Steps[0].Action != pod.CreateSandbox || decision.Steps[0].Attempt != 0 {
 		t.Fatalf("planned:\n%s", decision)
 	}

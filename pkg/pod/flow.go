@@ -36,3 +36,16 @@ type Wait struct {
 	Reason    string
 	Message   string
 }
+
+// Phase is a worker's whole life. It only ever moves forward.
+type Phase int
+
+const (
+	Syncing     Phase = iota // make the pod run
+	Terminating              // stop what runs; the pod still has an API object that waits for us, or none at all
+	Terminated               // nothing runs; status is final, volumes and engine leftovers are being removed
+)
+
+func (p Phase) String() string {
+	return [...]string{"syncing", "terminating", "terminated"}[p]
+}

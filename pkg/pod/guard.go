@@ -3,16 +3,22 @@ package pod
 import (
 	"fmt"
 	"runtime/debug"
-
-	"k8s.io/klog/v2"
 )
 
-// Guarded calls f. A panic of f is logged with its stack and comes back as an error: what goes wrong with one pod must not end the others.
+// PanicError is a panic that Guarded caught.
+type PanicError struct {
+	Value any
+	Stack []byte // of the goroutine that panicked, for the log
+}
+
+// Error leaves the stack out: the text may be shown to users.
+func (e *PanicError) Error() string { return fmt.Sprintf("internal error: %v", e.Value) }
+
+// Guarded calls f. A panic of f comes back as a *PanicError: what goes wrong with one pod must not end the others.
 func Guarded(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			klog.ErrorS(nil, "Recovered from a panic", "panic", r, "stack", string(debug.Stack()))
-			err = fmt.Errorf("internal error: %v", r)
+			err = &PanicError{Value: r, Stack: debug.Stack()}
 		}
 	}()
 	return f()

@@ -4,9 +4,16 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/podspec"
 )
+
+// ContainerIDPrefix stands before the engine's id in containerStatuses.containerID.
+const ContainerIDPrefix = "docker://"
 
 // Started says whether the attempt got as far as a start: a container whose start failed did.
 func (c *Container) Started() bool { return c.State != Created || c.Error != "" }
@@ -62,4 +69,92 @@ func PodAddresses(pod *v1.Pod, observed Observed, hostIPs []netip.Addr) []netip.
 		}
 	}
 	return out
+}
+
+// State is what the engine says of a container.
+type State string
+
+const (
+	Created State = "created" // exists, was never started: a leftover of a start that was cut short
+	Running State = "running"
+	Exited  State = "exited" // also: dead, or being removed
+)
+
+// Observed is everything that the engine has of one pod. The zero value is "nothing".
+type Observed struct {
+	UID             types.UID
+	Namespace, Name string      // from the engine's labels: all that is known of a pod whose API object is gone
+	Grace           int64       // seconds, spec.terminationGracePeriodSeconds at creation, from the labels
+	Sandboxes       []Sandbox   // newest first
+	Containers      []Container // newest first
+	// Cgroup is what the pod as a whole is held to; nil where it has no cgroup of its own. It is read beside the engine, from Cgroups.
+	Cgroup *podspec.Resources
+	// Unclear says that the engine did not tell all of it: it shows who is there, and is nothing to act upon. From ObserveAll alone.
+	Unclear bool
+}
+
+// Sandbox is an infra container, the owner of the pod's network.
+type Sandbox struct {
+	ID        string
+	Attempt   int
+	Running   bool
+	Unstarted bool // made and never started, or just being started
+	CreatedAt time.Time
+	PID       int          // of its process on the host while Running, 0 where unknown
+	Network   string       // of the engine; "host" with hostNetwork
+	Addresses []netip.Addr // empty with hostNetwork
+	// Unattached says that it has no network yet: it waits for AttachNetwork. From Attacher alone.
+	Unattached bool
+	Runtime    string // handler of the pod's RuntimeClass; "": none
+	// HostPorts are those of the pod that nobody serves yet while Running: the engine publishes none of them.
+	HostPorts []HostPort
+}
+
+// HostPort is a port of the host that leads to one of a pod.
+type HostPort struct {
+	IP            netip.Addr // hostIP; invalid: all addresses, unspecified: all of that family
+	Port          uint16
+	Protocol      v1.Protocol
+	ContainerPort uint16
+}
+
+// Container is one attempt to run a container of the spec.
+type Container struct {
+	ID        string
+	Name      string // as in the spec
+	Kind      podspec.Kind
+	Attempt   int    // 0, 1, ...: the restart count
+	SandboxID string // "" where there is no sandbox
+	Hash      string // Hash of the spec it was made from
+	State     State
+
+	CreatedAt, StartedAt, FinishedAt time.Time
+	ExitCode                         int
+	OOMKilled                        bool
+	Error                            string // why the engine could not start it
+
+	Image       string       // as in the spec at creation
+	ImageID     string       // as shown in containerStatuses.imageID, e.g. docker-pullable://repo@sha256:... or docker://sha256:...
+	Message     string       // termination message, at most 4096 bytes; only when Exited
+	Network     string       // of the engine, as for Sandbox; "container:<id>" where it is another's
+	Addresses   []netip.Addr // only where the container has a network of its own
+	EarlierBoot bool         // it was made before the host's last boot
+	// Unattached is as for Sandbox, where the network has to be given to each container.
+	Unattached bool
+	HostPorts  []HostPort // as for Sandbox, likewise
+	HostPID    int        // pid on the host while Running, 0 where unknown
+	// Resources are what the engine holds it to; nil where it cannot be changed while it runs.
+	Resources *podspec.Resources
+	// User is as whom its first process began (containerStatuses.user); nil where that is not known, and on Windows.
+	User       *v1.LinuxContainerUser
+	StopSignal string // SIGTERM, ...; "" where the engine has none
+	// RecursiveReadOnly says that its mounts that were to be recursively read-only if possible are.
+	RecursiveReadOnly bool
+}
+
+// Member is a sandbox or container as Attacher knows it.
+type Member struct {
+	ID        string
+	SandboxID string // whose network it shares; its own ID for a sandbox; "": it has one of its own
+	PID       int    // on the host; 0: it does not run, or that is not known
 }

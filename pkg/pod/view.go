@@ -22,10 +22,6 @@ type View struct {
 	PodIPs     []netip.Addr
 }
 
-func (p Phase) String() string {
-	return [...]string{"syncing", "terminating", "terminated"}[p]
-}
-
 // ContainerRef is where a request for a container goes.
 type ContainerRef struct {
 	Pod *v1.Pod // with its current status; not to be changed

@@ -9,6 +9,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 	"github.com/winkube/winkube/pkg/pod/source"
 )
 
@@ -123,7 +124,7 @@ func explain(out io.Writer, data []byte, platform pod.Platform, node string) err
 	}
 	for _, p := range pods {
 		p.Spec.NodeName = node
-		if _, err := fmt.Fprintf(out, "pod %s/%s on %s\n%s", p.Namespace, p.Name, describe(platform), pod.Explain(p, pod.Observed{}, platform, now())); err != nil {
+		if _, err := fmt.Fprintf(out, "pod %s/%s on %s\n%s", p.Namespace, p.Name, describe(platform), plan.Explain(p, pod.Observed{}, platform, now())); err != nil {
 			return err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/kubelet"
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
 const defaultInfraImage = "registry.k8s.io/pause:3.10"
@@ -47,7 +47,7 @@ type options struct {
 	evictionTransition                 time.Duration
 	evictionMaxGrace                   int
 	images                             guard.ImagePolicy
-	dead                               pod.DeadLimits
+	dead                               plan.DeadLimits
 
 	rootDir, certDir          string
 	podLogsDir                string

@@ -88,7 +88,11 @@ func (s *Source) Run(ctx context.Context, out chan<- pod.Update) error {
 	follow := func(name string, f func(context.Context, chan<- batch) error) {
 		s.pending[name] = true
 		running.Go(func() {
-			if err := pod.Guarded(func() error { return f(ctx, batches) }); err != nil && ctx.Err() == nil {
+			err := pod.Guarded(func() error { return f(ctx, batches) })
+			if caught := new(pod.PanicError); errors.As(err, &caught) {
+				klog.ErrorS(err, "Recovered from a panic", "source", name, "stack", string(caught.Stack))
+			}
+			if err != nil && ctx.Err() == nil {
 				klog.ErrorS(err, "Stopped reading a source of pods; its pods stay as they are", "source", name)
 			}
 		})

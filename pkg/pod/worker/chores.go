@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -96,7 +97,7 @@ func (w *worker) reckon() {
 	if !podspec.IsTerminal(w.pod.Status.Phase) || podspec.IsStatic(w.pod) || len(w.observed.Containers) > 0 {
 		before := w.know.Last
 		now := w.parts.Clock.Now()
-		w.know.Last = pod.Status(w.pod, w.observed, w.know, now)
+		w.know.Last = plan.Status(w.pod, w.observed, w.know, now)
 		if start := w.know.Last.StartTime; w.know.Began.IsZero() && !start.IsZero() {
 			w.know.Began = now.Add(-max(now.Sub(start.Time), 0))
 		}

@@ -7,10 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
 // surplus are the containers that have ended of which the node keeps more than d allows, the oldest ends first.
-func surplus(d pod.DeadLimits, views []pod.View, now time.Time) map[types.UID][]string {
+func surplus(d plan.DeadLimits, views []pod.View, now time.Time) map[types.UID][]string {
 	if d.Total < 0 {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -27,11 +28,11 @@ func TestSurplus(t *testing.T) {
 		view("over", pod.Terminated, dead("d2", 4), dead("d1", 5)),
 	}
 	for _, test := range []struct {
-		limits pod.DeadLimits
+		limits plan.DeadLimits
 		want   string
 	}{
-		{pod.DeadLimits{Total: -1}, ""}, {pod.DeadLimits{Total: 4}, ""}, {pod.DeadLimits{Total: 3}, "a7"}, {pod.DeadLimits{Total: 1}, "a7 d1 d2"}, {pod.DeadLimits{Total: 0}, "a7 a8 d1 d2"},
-		{pod.DeadLimits{Total: 0, MinAge: 5 * time.Minute}, "a7 d1"},
+		{plan.DeadLimits{Total: -1}, ""}, {plan.DeadLimits{Total: 4}, ""}, {plan.DeadLimits{Total: 3}, "a7"}, {plan.DeadLimits{Total: 1}, "a7 d1 d2"}, {plan.DeadLimits{Total: 0}, "a7 a8 d1 d2"},
+		{plan.DeadLimits{Total: 0, MinAge: 5 * time.Minute}, "a7 d1"},
 	} {
 		var got []string
 		for _, ids := range surplus(test.limits, views, noon) {

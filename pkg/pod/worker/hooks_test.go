@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
 // scriptedProber answers each probe and hook alike, and keeps what it was asked.
@@ -71,14 +72,14 @@ func TestProbeWarning(t *testing.T) {
 		recorder.IncludeObject = true
 		p := probing{worker: &worker{parts: &Parts{Events: recorder, Prober: prober}}, key: probeKey{"id", kind}, probe: &v1.Probe{},
 			pod: &v1.Pod{}, container: &v1.Container{Name: "c"}}
-		if got := p.once(t.Context()); got != pod.Passed {
+		if got := p.once(t.Context()); got != plan.Passed {
 			t.Errorf("%s: %v, want it to pass", kind, got)
 		}
 		if e := <-recorder.Events; !strings.HasPrefix(e, "Warning ProbeWarning "+string(kind)+" probe warning: "+detail) {
 			t.Errorf("%s: event %s", kind, e)
 		}
 		prober.result.Warning = false
-		if got := p.once(t.Context()); got != pod.Passed || len(recorder.Events) > 0 {
+		if got := p.once(t.Context()); got != plan.Passed || len(recorder.Events) > 0 {
 			t.Errorf("%s without a warning: %v, %d events", kind, got, len(recorder.Events))
 		}
 	}

@@ -2,7 +2,10 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"sync"
+
+	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
 )
@@ -47,6 +50,15 @@ func (c *crew) do(ctx context.Context, f func(ctx context.Context) error, done f
 	c.Add(1)
 	go func() {
 		defer c.Done()
-		done(pod.Guarded(func() error { return f(ctx) }))
+		done(guarded(func() error { return f(ctx) }))
 	}()
+}
+
+// guarded calls f, and logs a panic of f with its stack: it comes back as an error.
+func guarded(f func() error) error {
+	err := pod.Guarded(f)
+	if caught := new(pod.PanicError); errors.As(err, &caught) {
+		klog.ErrorS(err, "Recovered from a panic", "stack", string(caught.Stack))
+	}
+	return err
 }

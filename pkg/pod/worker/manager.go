@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -29,7 +30,7 @@ type Config struct {
 	// HostIPs are this node's addresses, primary first. Called often; must not block.
 	HostIPs func() []netip.Addr
 	// Dead says which containers that have ended are kept; nil: upstream's defaults.
-	Dead *pod.DeadLimits
+	Dead *plan.DeadLimits
 	// Resync is how often everything is compared without a reason; 0: 60 s.
 	Resync time.Duration
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -25,7 +26,7 @@ func (w *worker) launch(step pod.Step, now time.Time) {
 	op := &operation{step: step, cancel: cancel, since: now}
 	w.announce(step, now)
 	w.timing.step(w.know.Phase, len(w.observed.Sandboxes)+len(w.observed.Containers) == 0, now)
-	if step.Action == pod.StopContainer || step.Action == pod.PreStop {
+	if step.Action == pod.StopContainer || step.Action == plan.PreStop {
 		for other := range w.ops {
 			if other.step.Container == step.Container && other.step.Action != pod.RemoveContainer {
 				other.drop()
@@ -54,7 +55,7 @@ func (w *worker) announce(step pod.Step, now time.Time) {
 		if step.Attempt > 0 && w.isNews("sandbox", fmt.Sprint(step.Attempt)) {
 			w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 		}
-	case pod.StopContainer, pod.PreStop:
+	case pod.StopContainer, plan.PreStop:
 		deadline, begun := w.know.Stops[step.ID]
 		if !begun {
 			deadline = now.Add(step.Grace)
@@ -103,7 +104,7 @@ func (w *worker) doing(op *operation) func(context.Context) error {
 		}
 	case pod.AttachNetwork, pod.StopSandbox, pod.RemoveSandbox, pod.RemoveContainer:
 		return w.networkStep(step)
-	case pod.ChooseRuntime:
+	case plan.ChooseRuntime:
 		return func(ctx context.Context) error {
 			handler, err := parts.Resolver.Handler(ctx, p)
 			if err == nil {
@@ -111,10 +112,10 @@ func (w *worker) doing(op *operation) func(context.Context) error {
 			}
 			return err
 		}
-	case pod.PostStart:
+	case plan.PostStart:
 		hook := hookRun{pod: p, container: spec, id: step.ID, ips: ips, parts: parts}
 		return func(ctx context.Context) error { return hook.run(ctx, spec.Lifecycle.PostStart) }
-	case pod.PreStop:
+	case plan.PreStop:
 		hook := hookRun{pod: p, container: spec, id: step.ID, ips: ips, parts: parts}
 		return func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, step.Grace)
@@ -187,17 +188,17 @@ func (w *worker) settled(op *operation, err error) {
 		klog.V(1).InfoS("Step failed", "pod", klog.KObj(w.pod), "action", step.Action, "container", step.Container, "id", step.ID, "err", err)
 	}
 	switch step.Action {
-	case pod.CreateSandbox, pod.ChooseRuntime:
+	case pod.CreateSandbox, plan.ChooseRuntime:
 		w.sandboxSettled(err)
 	case pod.AttachNetwork:
 		w.attachSettled(step, err)
 	case pod.StartContainer:
 		w.startSettled(step, err)
-	case pod.PostStart:
+	case plan.PostStart:
 		w.postStarted(step, err)
 	case pod.UpdateContainer, pod.UpdatePod:
 		w.updateSettled(step, err)
-	case pod.PreStop:
+	case plan.PreStop:
 		hooks := w.know.Hooks[step.ID]
 		hooks.PreStop = true
 		w.know.Hooks[step.ID] = hooks
@@ -236,7 +237,7 @@ func (w *worker) startSettled(step pod.Step, err error) {
 		w.event(step, v1.EventTypeNormal, "Created", "Container created")
 		w.event(step, v1.EventTypeNormal, "Started", "Container started")
 	}
-	if delay, ok := pod.StartDelay(w.pod, w.observed, &w.know, step); ok {
+	if delay, ok := plan.StartDelay(w.pod, w.observed, &w.know, step); ok {
 		w.know.Delays[step.Container] = delay
 	}
 	if err == nil {
@@ -261,12 +262,12 @@ func (w *worker) startSettled(step pod.Step, err error) {
 
 func (w *worker) postStarted(step pod.Step, err error) {
 	hooks := w.know.Hooks[step.ID]
-	hooks.PostStart = pod.Passed
+	hooks.PostStart = plan.Passed
 	if err != nil {
-		hooks.PostStart = pod.Failed
+		hooks.PostStart = plan.Failed
 		// The event does not repeat what the hook said: that may hold secrets.
 		w.event(step, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
-		w.know.Failures[step.Container] = pod.Failure{Reason: "PostStartHookError", Message: err.Error()}
+		w.know.Failures[step.Container] = plan.Failure{Reason: "PostStartHookError", Message: err.Error()}
 	}
 	w.know.Hooks[step.ID] = hooks
 }
@@ -278,7 +279,7 @@ func (w *worker) failed(key, reason, message string, hint time.Duration) {
 	if delay <= 0 {
 		delay = min(stepBackOffMin<<min(f.Count, 10), stepBackOffMax)
 	}
-	w.know.Failures[key] = pod.Failure{Reason: reason, Message: message, Until: w.parts.Clock.Now().Add(delay), Count: f.Count + 1}
+	w.know.Failures[key] = plan.Failure{Reason: reason, Message: message, Until: w.parts.Clock.Now().Add(delay), Count: f.Count + 1}
 }
 
 func (w *worker) event(step pod.Step, kind, reason, message string) {
@@ -295,7 +296,7 @@ func (w *worker) isNews(key, what string) bool {
 // tellBackOff sends an event for each container that has come into back-off.
 func (w *worker) tellBackOff(waits []pod.Wait) {
 	for _, wait := range waits {
-		if wait.Reason != pod.ReasonCrashLoop {
+		if wait.Reason != plan.ReasonCrashLoop {
 			continue
 		}
 		if kind, _, _ := podspec.FindContainer(w.pod, wait.Container); w.isNews("back-off "+wait.Container, wait.ID) {

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -58,8 +59,8 @@ func (w *worker) watchProbes(now time.Time) {
 		}
 		syncing := w.know.Phase == pod.Syncing && !stopping
 		started := w.know.HasStarted(spec, c.ID)
-		want(startupProbe, spec.StartupProbe, syncing && !started && verdict.Startup != pod.Failed)
-		want(livenessProbe, spec.LivenessProbe, syncing && started && verdict.Liveness != pod.Failed)
+		want(startupProbe, spec.StartupProbe, syncing && !started && verdict.Startup != plan.Failed)
+		want(livenessProbe, spec.LivenessProbe, syncing && started && verdict.Liveness != plan.Failed)
 		want(readinessProbe, spec.ReadinessProbe, started)
 	}
 	for key, run := range w.probes {
@@ -137,7 +138,7 @@ type probing struct {
 func (p *probing) loop(ctx context.Context, first time.Duration) {
 	timer := p.worker.parts.Clock.NewTimer(max(0, first))
 	defer timer.Stop()
-	verdict, last, run := pod.Unknown, pod.Unknown, 0
+	verdict, last, run := plan.Unknown, plan.Unknown, 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -149,7 +150,7 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 		if ctx.Err() != nil {
 			return
 		}
-		if result == pod.Unknown {
+		if result == plan.Unknown {
 			continue
 		}
 		if result != last {
@@ -157,7 +158,7 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 		}
 		run++
 		threshold := int(max(p.probe.SuccessThreshold, 1))
-		if result == pod.Failed {
+		if result == plan.Failed {
 			threshold = 3
 			if p.probe.FailureThreshold > 0 {
 				threshold = int(p.probe.FailureThreshold)
@@ -173,35 +174,35 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 
 // once runs the probe. One that could not run at all says nothing, as upstream: an engine that does not answer is no reason to kill a
 // container. But it has failed for readiness: otherwise a container that cannot be reached stays ready.
-func (p *probing) once(ctx context.Context) pod.Result {
+func (p *probing) once(ctx context.Context) plan.Result {
 	within, cancel := context.WithTimeout(ctx, seconds(p.probe.TimeoutSeconds, 1))
 	defer cancel()
 	result, err := p.worker.parts.Prober.Probe(within, p.probe.ProbeHandler, p.target)
 	passed := result.OK && err == nil
 	if passed && !result.Warning {
-		return pod.Passed
+		return plan.Passed
 	}
 	if ctx.Err() != nil {
-		return pod.Unknown
+		return plan.Unknown
 	}
 	ref := podspec.ContainerReference(p.pod, p.container.Name, p.kind)
 	if passed {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "ProbeWarning", "%s probe warning: %s", p.key.kind, result.Detail)
-		return pod.Passed
+		return plan.Passed
 	}
 	if err != nil {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe errored and resulted in unknown state: %v", p.key.kind, err)
 		if p.key.kind != readinessProbe {
-			return pod.Unknown
+			return plan.Unknown
 		}
 	} else {
 		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", p.key.kind, result.Detail)
 	}
-	return pod.Failed
+	return plan.Failed
 }
 
 // probed takes in a new verdict.
-func (w *worker) probed(key probeKey, result pod.Result) {
+func (w *worker) probed(key probeKey, result plan.Result) {
 	if w.probes[key] == nil {
 		return // the probe was ended meanwhile
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -207,7 +208,7 @@ func (w *worker) resized(before *v1.Pod, d pod.Desired) {
 		klog.V(2).InfoS("Resizing pod", "pod", klog.KObj(w.pod), "generation", w.pod.Generation)
 		w.know.Granted = w.pod.Generation
 		for id := range w.know.Updates {
-			delete(w.know.Failures, pod.ResizeKey(id))
+			delete(w.know.Failures, plan.ResizeKey(id))
 		}
 		clear(w.know.Updates)
 		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeNormal, "ResizeStarted", resizeMessage("Pod resize started", w.pod, ""))
@@ -217,12 +218,12 @@ func (w *worker) resized(before *v1.Pod, d pod.Desired) {
 // updateSettled takes in how an update of a container ended.
 func (w *worker) updateSettled(step pod.Step, err error) {
 	if err == nil {
-		delete(w.know.Failures, pod.ResizeKey(step.ID))
+		delete(w.know.Failures, plan.ResizeKey(step.ID))
 		w.know.Updates[step.ID] = *step.Resources
 		return
 	}
 	w.know.Updates[step.ID] = podspec.Resources{}
-	w.failed(pod.ResizeKey(step.ID), v1.PodReasonError, err.Error(), 0)
+	w.failed(plan.ResizeKey(step.ID), v1.PodReasonError, err.Error(), 0)
 	if w.isNews("resize "+step.ID, err.Error()) {
 		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, "ResizeError", resizeMessage("Pod resize error", w.pod, err.Error()))
 	}

@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -88,7 +89,7 @@ func (e *endings) take(observed pod.Observed) (fresh []pod.Container) {
 func (w *worker) tellEndings() {
 	for _, c := range w.endings.take(w.observed) {
 		if kind, _, ok := podspec.FindContainer(w.pod, c.Name); ok && w.timing.to != nil {
-			w.timing.to.ContainerEnded(kind, c.ExitCode, pod.EndReason(c))
+			w.timing.to.ContainerEnded(kind, c.ExitCode, plan.EndReason(c))
 		}
 	}
 }

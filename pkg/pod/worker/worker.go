@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/plan"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -42,7 +43,7 @@ type worker struct {
 	pod    *v1.Pod
 	mirror *v1.Pod // of a static pod, as the API server has it; nil: not there
 	gone   bool    // no source wants the pod any more
-	know   pod.Knowledge
+	know   plan.Knowledge
 
 	observed  pod.Observed
 	observing bool
@@ -62,7 +63,7 @@ type worker struct {
 	next     time.Time
 	timing   timing
 	endings  endings
-	decision pod.Decision
+	decision plan.Decision
 	// volumesDue says that the volumes' contents may be out of date.
 	volumesDue bool
 	final      bool // know.Last is the status that stays
@@ -89,9 +90,9 @@ func newWorker(cfg *Config, parts *Parts, d pod.Desired) *worker {
 		cfg: cfg, parts: parts, uid: d.Pod.UID, pod: d.Pod, mirror: d.Mirror, inbox: newInbox(), stale: true, taken: -1,
 		ops: map[*operation]struct{}{}, probes: map[probeKey]*probeRun{}, chores: map[string]*chore{}, said: map[string]string{}, vacated: make(chan struct{}),
 	}
-	w.know = pod.Knowledge{
+	w.know = plan.Knowledge{
 		Platform: cfg.Platform, Last: *d.Pod.Status.DeepCopy(), Stops: map[string]time.Time{}, Replace: map[string]bool{},
-		Delays: map[string]time.Duration{}, Failures: map[string]pod.Failure{}, Updates: map[string]podspec.Resources{},
+		Delays: map[string]time.Duration{}, Failures: map[string]plan.Failure{}, Updates: map[string]podspec.Resources{},
 	}
 	w.know.Resize, w.know.Dead = d.Resize, cfg.Dead
 	if d.Mirror != nil && d.Mirror.Annotations[v1.MirrorPodAnnotationKey] == podspec.MirrorHash(d.Pod) {
@@ -127,7 +128,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-timer.C():
 		}
 		w.next = time.Time{}
-		if err := pod.Guarded(func() error { w.inbox.drain(); w.turn(); return nil }); err != nil {
+		if err := guarded(func() error { w.inbox.drain(); w.turn(); return nil }); err != nil {
 			w.lookAt(w.parts.Clock.Now().Add(10 * time.Second))
 		}
 		timer.Stop()
@@ -327,7 +328,7 @@ func (w *worker) act() pod.Phase {
 	for {
 		w.know.Busy = w.busy()
 		w.forget()
-		w.decision = pod.Plan(w.pod, w.observed, w.know, now)
+		w.decision = plan.Plan(w.pod, w.observed, w.know, now)
 		d := w.decision
 		if !d.Next.IsZero() {
 			w.lookAt(d.Next)
@@ -356,7 +357,7 @@ func (w *worker) act() pod.Phase {
 // end stops the pod against its will. annotations go on the Event.
 func (w *worker) end(why pod.Rejection, annotations map[string]string) {
 	kind := v1.EventTypeWarning
-	if why.Reason == pod.ReasonDeadline {
+	if why.Reason == plan.ReasonDeadline {
 		kind = v1.EventTypeNormal
 	}
 	w.parts.Events.AnnotatedEventf(podspec.Reference(w.pod), annotations, kind, why.Reason, "%s", why.Message)
@@ -422,9 +423,9 @@ func (w *worker) busy() []pod.Step {
 
 // forget drops what is known of containers that do not exist any more.
 func (w *worker) forget() {
-	live := map[string]bool{"": true, pod.ResizeKey(""): true}
+	live := map[string]bool{"": true, plan.ResizeKey(""): true}
 	for _, c := range w.observed.Containers {
-		live[c.ID], live[pod.ResizeKey(c.ID)] = true, true
+		live[c.ID], live[plan.ResizeKey(c.ID)] = true, true
 	}
 	for _, s := range w.observed.Sandboxes {
 		live[s.ID] = true
@@ -433,13 +434,13 @@ func (w *worker) forget() {
 		live[c.Name] = true
 	}
 	dead := func(id string) bool { return !live[id] }
-	maps.DeleteFunc(w.know.Hooks, func(id string, _ pod.Hooks) bool { return dead(id) })
-	maps.DeleteFunc(w.know.Probes, func(id string, _ pod.Verdict) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Hooks, func(id string, _ plan.Hooks) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Probes, func(id string, _ plan.Verdict) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Stops, func(id string, _ time.Time) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Surplus, func(id string, _ bool) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Replace, func(id string, _ bool) bool { return dead(id) })
 	maps.DeleteFunc(w.know.Updates, func(id string, _ podspec.Resources) bool { return dead(id) })
-	maps.DeleteFunc(w.know.Failures, func(id string, _ pod.Failure) bool { return dead(id) })
+	maps.DeleteFunc(w.know.Failures, func(id string, _ plan.Failure) bool { return dead(id) })
 }
 
 // register has the objects watched that the pod refers to.

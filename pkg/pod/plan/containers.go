@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -15,7 +16,7 @@ const failedPostStart = "FailedPostStartHook"
 
 // keep looks after a running container: finishes its start, and stops it when it may not go on as it is. in says whether it runs in
 // the pod's present sandbox.
-func (p *planner) keep(kind podspec.Kind, spec *v1.Container, c Container, in bool) {
+func (p *planner) keep(kind podspec.Kind, spec *v1.Container, c pod.Container, in bool) {
 	_, begun := p.know.Stops[c.ID]
 	verdict, hooks := p.know.Probes[c.ID], p.know.Hooks[c.ID]
 	title := "Container"
@@ -44,13 +45,13 @@ func (p *planner) keep(kind podspec.Kind, spec *v1.Container, c Container, in bo
 	case begun:
 		p.stop(c, spec, "Stopping container "+spec.Name, podspec.StopGrace(p.pod), true)
 	case !p.know.PostStarted(spec, c.ID) && p.onContainer(c.Name) == nil:
-		p.out.Steps = append(p.out.Steps, Step{Action: PostStart, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Reason: "the container was started"})
+		p.out.Steps = append(p.out.Steps, pod.Step{Action: PostStart, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Reason: "the container was started"})
 	default:
 		p.resize(kind, spec, c)
 	}
 }
 
-func inSandbox(box string, c Container) bool { return box == "" || c.SandboxID == box }
+func inSandbox(box string, c pod.Container) bool { return box == "" || c.SandboxID == box }
 
 func (p *planner) ephemeral(box string) {
 	for i := range p.pod.Spec.EphemeralContainers {
@@ -59,7 +60,7 @@ func (p *planner) ephemeral(box string) {
 		switch {
 		case len(list) == 0:
 			p.start(podspec.Ephemeral, c, nil, "the container was never started")
-		case list[0].State == Running:
+		case list[0].State == pod.Running:
 			p.keep(podspec.Ephemeral, c, list[0].Container, inSandbox(box, list[0].Container))
 		}
 	}
@@ -73,7 +74,7 @@ func (p *planner) initialize(box string) bool {
 		c := &p.pod.Spec.Containers[i]
 		list := p.attempts(podspec.App, c)
 		ready = ready || len(list) > 0 && inSandbox(box, list[0].Container) ||
-			p.know.busy(func(s Step) bool { return s.Action == StartContainer && s.Container == c.Name }) != nil
+			p.know.busy(func(s pod.Step) bool { return s.Action == pod.StartContainer && s.Container == c.Name }) != nil
 	}
 	// All before the last that was begun in this sandbox have had their turn, also where the engine has nothing of them any more.
 	reached := -1
@@ -107,7 +108,7 @@ func (p *planner) initialize(box string) bool {
 
 // sidecar keeps a restartable init container running. True: it is started, what comes after it may start.
 func (p *planner) sidecar(c *v1.Container, list []past, here bool) bool {
-	if len(list) > 0 && list[0].State == Running {
+	if len(list) > 0 && list[0].State == pod.Running {
 		p.keep(podspec.Init, c, list[0].Container, here)
 		return here && p.know.HasStarted(c, list[0].ID)
 	}
@@ -124,7 +125,7 @@ func (p *planner) initOnce(c *v1.Container, list []past, here bool) bool {
 	switch {
 	case len(list) == 0:
 		p.start(podspec.Init, c, nil, "the container was never started")
-	case list[0].State == Running:
+	case list[0].State == pod.Running:
 		p.keep(podspec.Init, c, list[0].Container, here)
 	case here && list[0].ExitCode == 0 && !p.know.Replace[list[0].ID]:
 		return true
@@ -152,7 +153,7 @@ func (p *planner) apps(box string) {
 		c := &p.pod.Spec.Containers[i]
 		list := p.attempts(podspec.App, c)
 		switch {
-		case len(list) > 0 && list[0].State == Running:
+		case len(list) > 0 && list[0].State == pod.Running:
 			alive = true
 			p.keep(podspec.App, c, list[0].Container, inSandbox(box, list[0].Container))
 		case len(list) == 0:
@@ -179,7 +180,7 @@ func (p *planner) restartAll() bool {
 		if kind == podspec.Ephemeral {
 			continue
 		}
-		if list := p.attempts(kind, c); len(list) > 0 && list[0].remembered == nil && list[0].State == Exited && podspec.RestartsAll(c, list[0].ExitCode) {
+		if list := p.attempts(kind, c); len(list) > 0 && list[0].remembered == nil && list[0].State == pod.Exited && podspec.RestartsAll(c, list[0].ExitCode) {
 			source = list[0].ID
 			break
 		}
@@ -187,16 +188,16 @@ func (p *planner) restartAll() bool {
 	if source == "" {
 		return false
 	}
-	for _, c := range p.running(func(c Container) bool { return c.Kind != podspec.Ephemeral }) {
+	for _, c := range p.running(func(c pod.Container) bool { return c.Kind != podspec.Ephemeral }) {
 		_, spec, _ := podspec.FindContainer(p.pod, c.Name)
 		p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), true)
 	}
-	if len(p.running(func(c Container) bool { return c.Kind != podspec.Ephemeral })) > 0 || len(p.know.Busy) > 0 {
+	if len(p.running(func(c pod.Container) bool { return c.Kind != podspec.Ephemeral })) > 0 || len(p.know.Busy) > 0 {
 		return true
 	}
-	rest := slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c Container) bool { return c.Kind == podspec.Ephemeral || c.ID == source })
+	rest := slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c pod.Container) bool { return c.Kind == podspec.Ephemeral || c.ID == source })
 	if len(rest) == 0 {
-		rest = slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c Container) bool { return c.ID != source })
+		rest = slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c pod.Container) bool { return c.ID != source })
 	}
 	p.out.Steps = nil // dropOld may have wanted some of the same
 	for _, c := range rest {
@@ -210,7 +211,7 @@ func (p *planner) restartAll() bool {
 func (p *planner) dropOld() {
 	limits := p.know.Dead.OrDefault()
 	all := slices.Clone(p.observed.Containers)
-	slices.SortStableFunc(all, func(a, b Container) int {
+	slices.SortStableFunc(all, func(a, b pod.Container) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(b.Attempt, a.Attempt))
 	})
 	seen := map[string]int{}
@@ -218,13 +219,13 @@ func (p *planner) dropOld() {
 		_, spec, known := podspec.FindContainer(p.pod, c.Name)
 		seen[c.Name]++
 		switch {
-		case c.State == Running:
+		case c.State == pod.Running:
 			if !known || seen[c.Name] > 1 {
 				p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), true)
 			}
 		case !known:
 			p.remove(c, "the pod has no such container any more")
-		case !c.Started() && (seen[c.Name] > 1 || p.know.Phase != Syncing):
+		case !c.Started() && (seen[c.Name] > 1 || p.know.Phase != pod.Syncing):
 			p.remove(c, "a leftover that was never started")
 		case p.know.Surplus[c.ID]:
 			p.remove(c, "the node keeps too many containers that have ended")
@@ -234,12 +235,12 @@ func (p *planner) dropOld() {
 	}
 }
 
-func (p *planner) remove(c Container, reason string) {
-	if p.know.busy(func(s Step) bool { return s.ID == c.ID }) != nil || p.held(c.ID) {
+func (p *planner) remove(c pod.Container, reason string) {
+	if p.know.busy(func(s pod.Step) bool { return s.ID == c.ID }) != nil || p.held(c.ID) {
 		return
 	}
-	if s := p.onContainer(c.Name); s != nil && s.Action == StartContainer && !c.Started() {
+	if s := p.onContainer(c.Name); s != nil && s.Action == pod.StartContainer && !c.Started() {
 		return // that start may be about to adopt it
 	}
-	p.out.Steps = append(p.out.Steps, Step{Action: RemoveContainer, Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason})
+	p.out.Steps = append(p.out.Steps, pod.Step{Action: pod.RemoveContainer, Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason})
 }

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"slices"
@@ -7,11 +7,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
-
-// ContainerIDPrefix stands before the engine's id in containerStatuses.containerID.
-const ContainerIDPrefix = "docker://"
 
 // minGrace is what every container gets between the stop signal and the kill, so that none is killed unasked.
 const minGrace = 2 * time.Second
@@ -32,7 +30,7 @@ func (k *Knowledge) NeedsSandbox(pod *v1.Pod) bool {
 
 // past is one attempt as far as it is known.
 type past struct {
-	Container
+	pod.Container
 	// remembered is what the API server knows of an attempt of which the engine has nothing any more; nil where the engine has it.
 	remembered *v1.ContainerStateTerminated
 }
@@ -40,7 +38,7 @@ type past struct {
 // attempts lists what is known of a container's started attempts, newest first: what the engine has, and before that the last one that
 // the API server remembers where somebody removed it from the engine. Without the second, a container that is not to be restarted
 // would run again.
-func attempts(observed Observed, last *v1.PodStatus, kind podspec.Kind, container *v1.Container) []past {
+func attempts(observed pod.Observed, last *v1.PodStatus, kind podspec.Kind, container *v1.Container) []past {
 	var list []past
 	for _, c := range observed.Attempts(container.Name) {
 		list = append(list, past{Container: c})
@@ -56,13 +54,13 @@ const (
 	messageUnknown = "The container could not be located when the pod was terminated"
 )
 
-func lostAttempt(observed Observed, last *v1.PodStatus, kind podspec.Kind, container *v1.Container) *past {
+func lostAttempt(observed pod.Observed, last *v1.PodStatus, kind podspec.Kind, container *v1.Container) *past {
 	old := podspec.FindStatus(last, kind, container.Name)
 	if old == nil || old.ContainerID == "" {
 		return nil
 	}
-	id := strings.TrimPrefix(old.ContainerID, ContainerIDPrefix)
-	if slices.ContainsFunc(observed.Containers, func(c Container) bool { return c.ID == id }) {
+	id := strings.TrimPrefix(old.ContainerID, pod.ContainerIDPrefix)
+	if slices.ContainsFunc(observed.Containers, func(c pod.Container) bool { return c.ID == id }) {
 		return nil
 	}
 	state := old.State.Terminated
@@ -76,8 +74,8 @@ func lostAttempt(observed Observed, last *v1.PodStatus, kind podspec.Kind, conta
 		}
 	}
 	lost := past{remembered: state}
-	lost.Container = Container{
-		ID: id, Name: container.Name, Kind: kind, Attempt: int(old.RestartCount), Hash: podspec.Hash(container), State: Exited,
+	lost.Container = pod.Container{
+		ID: id, Name: container.Name, Kind: kind, Attempt: int(old.RestartCount), Hash: podspec.Hash(container), State: pod.Exited,
 		StartedAt: state.StartedAt.Time, FinishedAt: state.FinishedAt.Time, ExitCode: int(state.ExitCode), Image: old.Image, ImageID: old.ImageID,
 	}
 	if box := observed.NewestSandbox(); box != nil && state.StartedAt.After(box.CreatedAt) {
@@ -88,7 +86,7 @@ func lostAttempt(observed Observed, last *v1.PodStatus, kind podspec.Kind, conta
 
 // nextAttempt numbers the next start: restart counts never go back, whatever the engine has forgotten. A container that was made and
 // never started keeps its number.
-func nextAttempt(observed Observed, last *v1.PodStatus, kind podspec.Kind, name string) int {
+func nextAttempt(observed pod.Observed, last *v1.PodStatus, kind podspec.Kind, name string) int {
 	next := 0
 	for _, c := range observed.Containers {
 		if c.Name != name {
@@ -102,8 +100,8 @@ func nextAttempt(observed Observed, last *v1.PodStatus, kind podspec.Kind, name 
 	}
 	if old := podspec.FindStatus(last, kind, name); old != nil {
 		known := int(old.RestartCount)
-		if old.ContainerID != "" && !slices.ContainsFunc(observed.Containers, func(c Container) bool {
-			return ContainerIDPrefix+c.ID == old.ContainerID && !c.Started()
+		if old.ContainerID != "" && !slices.ContainsFunc(observed.Containers, func(c pod.Container) bool {
+			return pod.ContainerIDPrefix+c.ID == old.ContainerID && !c.Started()
 		}) {
 			known++
 		}

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -66,7 +67,7 @@ func (s *statuser) condition(kind v1.PodConditionType, ok bool, reason, message 
 // canStart says whether there is a place for containers to run in.
 func (s *statuser) canStart() bool {
 	if !s.know.NeedsSandbox(s.pod) {
-		return slices.ContainsFunc(s.observed.Containers, func(c Container) bool { return c.State == Running })
+		return slices.ContainsFunc(s.observed.Containers, func(c pod.Container) bool { return c.State == pod.Running })
 	}
 	box := s.observed.NewestSandbox()
 	p := &planner{pod: s.pod, observed: s.observed, know: s.know}

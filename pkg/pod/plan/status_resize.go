@@ -1,17 +1,18 @@
-package pod
+package plan
 
 import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	helper "k8s.io/component-helpers/resource"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // lastRequest is the memory request under which a running container was last told of, nil where that is not known.
-func lastRequest(kind podspec.Kind, c *v1.Container, have Container, last *v1.PodStatus) *resource.Quantity {
+func lastRequest(kind podspec.Kind, c *v1.Container, have pod.Container, last *v1.PodStatus) *resource.Quantity {
 	old := podspec.FindStatus(last, kind, c.Name)
-	if old == nil || old.ContainerID != ContainerIDPrefix+have.ID || old.Resources == nil {
+	if old == nil || old.ContainerID != pod.ContainerIDPrefix+have.ID || old.Resources == nil {
 		return nil
 	}
 	request, ok := old.Resources.Requests[v1.ResourceMemory]
@@ -24,7 +25,7 @@ func lastRequest(kind podspec.Kind, c *v1.Container, have Container, last *v1.Po
 // resources is what a container has: as allocated, but of a running one what the engine holds it to.
 func (s *statuser) resources(kind podspec.Kind, c *v1.Container, have past) *v1.ResourceRequirements {
 	out := c.Resources.DeepCopy()
-	if have.Resources == nil || have.State != Running || kind == podspec.Ephemeral {
+	if have.Resources == nil || have.State != pod.Running || kind == podspec.Ephemeral {
 		return out
 	}
 	want := podspec.ResourcesOf(s.pod, c)
@@ -71,7 +72,7 @@ func setActual(list v1.ResourceList, name v1.ResourceName, same bool, actual *re
 
 // resizeConditions are there while a resize waits for room or is being carried out (KEP-1287).
 func (s *statuser) resizeConditions() []v1.PodCondition {
-	if s.know.Phase != Syncing {
+	if s.know.Phase != pod.Syncing {
 		return nil
 	}
 	var out []v1.PodCondition
@@ -108,7 +109,7 @@ func (s *statuser) resizeInProgress() (yes bool, message string) {
 		if len(list) == 0 {
 			continue
 		}
-		restarts := before != nil && list[0].State == Exited && s.know.Replace[list[0].ID]
+		restarts := before != nil && list[0].State == pod.Exited && s.know.Replace[list[0].ID]
 		need := changeOf(s.pod, kind, c, list[0].Container, &s.know.Last)
 		if need.update || need.restart || restarts {
 			yes = true

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -15,16 +16,16 @@ func TestClockSetBack(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	p := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{{Name: "c", Image: "i"}}}}
 	for ended, starts := range map[time.Duration]bool{-time.Minute: true, -time.Second: false, 10 * time.Second: false, time.Hour: true} {
-		exited := func(attempt int, at time.Time) Container {
-			return Container{ID: "c" + at.String(), Name: "c", Kind: podspec.App, Attempt: attempt, SandboxID: "box", Hash: podspec.Hash(&p.Spec.Containers[0]),
-				State: Exited, ExitCode: 1, CreatedAt: at.Add(-time.Second), StartedAt: at.Add(-time.Second), FinishedAt: at}
+		exited := func(attempt int, at time.Time) pod.Container {
+			return pod.Container{ID: "c" + at.String(), Name: "c", Kind: podspec.App, Attempt: attempt, SandboxID: "box", Hash: podspec.Hash(&p.Spec.Containers[0]),
+				State: pod.Exited, ExitCode: 1, CreatedAt: at.Add(-time.Second), StartedAt: at.Add(-time.Second), FinishedAt: at}
 		}
 		at := now.Add(ended)
-		observed := Observed{Sandboxes: []Sandbox{{ID: "box", Running: true, Addresses: nil}}, Containers: []Container{exited(1, at), exited(0, at.Add(-2*time.Second))}}
+		observed := pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, Addresses: nil}}, Containers: []pod.Container{exited(1, at), exited(0, at.Add(-2*time.Second))}}
 		p.Spec.HostNetwork = true
-		know := Knowledge{Platform: Platform{OS: "linux", SharedNetwork: true}}
+		know := Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}}
 		d := Plan(p, observed, know, now)
-		started := len(d.Steps) == 1 && d.Steps[0].Action == StartContainer
+		started := len(d.Steps) == 1 && d.Steps[0].Action == pod.StartContainer
 		if started != starts {
 			t.Errorf("ended %s from now: started %t, want %t: %+v", ended, started, starts, d)
 		}
@@ -53,11 +54,11 @@ func TestClockJumps(t *testing.T) {
 		{"of an agent before", 70 * time.Second, wall.Add(-70 * time.Second), true, false},
 	} {
 		start := metav1.NewTime(c.start)
-		know := Knowledge{Platform: Platform{OS: "linux", SharedNetwork: true}, Last: v1.PodStatus{StartTime: &start}}
+		know := Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}, Last: v1.PodStatus{StartTime: &start}}
 		if c.began {
 			know.Began = now.Add(-c.ran)
 		}
-		if d := Plan(p, Observed{}, know, now); (d.End != nil) != c.deadline {
+		if d := Plan(p, pod.Observed{}, know, now); (d.End != nil) != c.deadline {
 			t.Errorf("%s: end %+v, want one: %t", c.name, d.End, c.deadline)
 		}
 	}

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"slices"
@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -40,7 +41,7 @@ func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerSta
 	}
 	list := attempts(s.observed, &s.know.Last, kind, c)
 	// An attempt is shown when its start is complete: with a postStart hook, after that.
-	if len(list) > 0 && list[0].State == Running && s.starting(c, list[0].ID) {
+	if len(list) > 0 && list[0].State == pod.Running && s.starting(c, list[0].ID) {
 		list = list[1:]
 	}
 	if len(list) > 0 {
@@ -57,14 +58,14 @@ func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerSta
 // starting says whether a running container's start is not complete. A container that is being stopped is past that.
 func (s *statuser) starting(c *v1.Container, id string) bool {
 	_, stopping := s.know.Stops[id]
-	return !stopping && !s.know.PostStarted(c, id) && s.know.Hooks[id].PostStart != Failed && s.know.Phase == Syncing
+	return !stopping && !s.know.PostStarted(c, id) && s.know.Hooks[id].PostStart != Failed && s.know.Phase == pod.Syncing
 }
 
 // fill sets what the latest attempt says, and lastState from the one before.
 func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Container, list []past, old *v1.ContainerStatus) {
 	latest := list[0]
 	st.RestartCount = max(st.RestartCount, int32(latest.Attempt))
-	st.Image, st.ImageID, st.ContainerID = latest.Image, latest.ImageID, ContainerIDPrefix+latest.ID
+	st.Image, st.ImageID, st.ContainerID = latest.Image, latest.ImageID, pod.ContainerIDPrefix+latest.ID
 	if st.Image == "" {
 		st.Image = c.Image
 	}
@@ -86,7 +87,7 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Contain
 	case old != nil && old.ContainerID != st.ContainerID && old.State.Terminated != nil:
 		st.LastTerminationState = v1.ContainerState{Terminated: old.State.Terminated}
 	}
-	if latest.State != Running {
+	if latest.State != pod.Running {
 		st.State = v1.ContainerState{Terminated: s.terminated(latest, old)}
 		st.Ready = kind == podspec.Init && !podspec.IsSidecar(c) && st.State.Terminated.ExitCode == 0
 		return
@@ -111,7 +112,7 @@ func (s *statuser) terminated(end past, old *v1.ContainerStatus) *v1.ContainerSt
 		return end.remembered
 	}
 	out := &v1.ContainerStateTerminated{
-		ExitCode: int32(end.ExitCode), Reason: EndReason(end.Container), Message: end.Message, ContainerID: ContainerIDPrefix + end.ID,
+		ExitCode: int32(end.ExitCode), Reason: EndReason(end.Container), Message: end.Message, ContainerID: pod.ContainerIDPrefix + end.ID,
 		StartedAt: apiTime(end.StartedAt), FinishedAt: apiTime(end.FinishedAt),
 	}
 	if out.Message == "" && end.Error != "" {
@@ -134,7 +135,7 @@ func apiTime(t time.Time) metav1.Time {
 	return metav1.NewTime(t).Rfc3339Copy()
 }
 
-func EndReason(c Container) string {
+func EndReason(c pod.Container) string {
 	switch {
 	case c.OOMKilled:
 		return "OOMKilled"
@@ -148,7 +149,7 @@ func EndReason(c Container) string {
 
 // waiting shows why a container that is to be started is not, where there is a reason to show; without one the last state stands.
 func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Container, list []past) {
-	if s.know.Phase != Syncing || st.State.Running != nil {
+	if s.know.Phase != pod.Syncing || st.State.Running != nil {
 		return
 	}
 	var show *v1.ContainerStateWaiting
@@ -192,7 +193,7 @@ func (s *statuser) restarting(out *v1.PodStatus) {
 	for _, list := range [][]v1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses} {
 		for i := range list {
 			st := &list[i]
-			if st.ContainerID == "" || slices.ContainsFunc(s.observed.Containers, func(c Container) bool { return ContainerIDPrefix+c.ID == st.ContainerID }) {
+			if st.ContainerID == "" || slices.ContainsFunc(s.observed.Containers, func(c pod.Container) bool { return pod.ContainerIDPrefix+c.ID == st.ContainerID }) {
 				continue
 			}
 			st.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reasonRestartingAll, Message: message}}
@@ -206,7 +207,7 @@ func (s *statuser) restarting(out *v1.PodStatus) {
 
 // restartingAll says whether the pod is on its way through a restart of all its containers.
 func (s *statuser) restartingAll() bool {
-	if !podspec.MayRestartAll(s.pod) || s.know.Phase != Syncing {
+	if !podspec.MayRestartAll(s.pod) || s.know.Phase != pod.Syncing {
 		return false
 	}
 	present := 0
@@ -215,7 +216,7 @@ func (s *statuser) restartingAll() bool {
 			continue
 		}
 		list := attempts(s.observed, &s.know.Last, kind, c)
-		if len(list) > 0 && list[0].State == Exited && podspec.RestartsAll(c, list[0].ExitCode) {
+		if len(list) > 0 && list[0].State == pod.Exited && podspec.RestartsAll(c, list[0].ExitCode) {
 			return true
 		}
 		if len(list) > 0 && list[0].remembered == nil {

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -19,7 +20,7 @@ func (d Decision) String() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, s := range d.Steps {
 		name, attempt, id, grace := s.Container, fmt.Sprintf("attempt %d", s.Attempt), s.ID, ""
-		if s.Action == UpdatePod {
+		if s.Action == pod.UpdatePod {
 			name, attempt = "(pod)", ""
 		} else if name == "" {
 			name = "(sandbox)"
@@ -29,7 +30,7 @@ func (d Decision) String() string {
 		if id == "" {
 			id = "-"
 		}
-		if s.Action == StopContainer || s.Action == PreStop {
+		if s.Action == pod.StopContainer || s.Action == PreStop {
 			grace = fmt.Sprintf("grace %s: ", s.Grace)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s%s\n", s.Action, name, attempt, id, grace, s.Reason)
@@ -62,7 +63,7 @@ func (d Decision) String() string {
 
 // Explain tells what would be done for pod, step by step until it runs, on a host of such a platform that has observed: each plan is
 // followed by what the engine would have after it. Nothing is touched. It serves `kubelet plan`.
-func Explain(pod *v1.Pod, observed Observed, platform Platform, now time.Time) string {
+func Explain(pod *v1.Pod, observed pod.Observed, platform pod.Platform, now time.Time) string {
 	var b strings.Builder
 	know := Knowledge{Platform: platform, Last: pod.Status, Hooks: map[string]Hooks{}, Probes: map[string]Verdict{}}
 	know.Recall(pod)
@@ -86,8 +87,8 @@ func Explain(pod *v1.Pod, observed Observed, platform Platform, now time.Time) s
 var exampleAddress = netip.AddrFrom4([4]byte{192, 0, 2, 1})
 
 // imagine does one step on paper.
-func imagine(observed *Observed, know *Knowledge, s Step, now time.Time) {
-	drop := func(all []Container) (out []Container) {
+func imagine(observed *pod.Observed, know *Knowledge, s pod.Step, now time.Time) {
+	drop := func(all []pod.Container) (out []pod.Container) {
 		for _, c := range all {
 			if c.ID != s.ID {
 				out = append(out, c)
@@ -97,41 +98,41 @@ func imagine(observed *Observed, know *Knowledge, s Step, now time.Time) {
 	}
 	box := observed.NewestSandbox()
 	switch s.Action {
-	case CreateSandbox:
-		observed.Sandboxes = append([]Sandbox{{ID: fmt.Sprintf("sandbox-%d", s.Attempt), Attempt: s.Attempt, Running: true, CreatedAt: now, Addresses: []netip.Addr{exampleAddress}}}, observed.Sandboxes...)
-	case StopSandbox:
+	case pod.CreateSandbox:
+		observed.Sandboxes = append([]pod.Sandbox{{ID: fmt.Sprintf("sandbox-%d", s.Attempt), Attempt: s.Attempt, Running: true, CreatedAt: now, Addresses: []netip.Addr{exampleAddress}}}, observed.Sandboxes...)
+	case pod.StopSandbox:
 		for i := range observed.Sandboxes {
 			observed.Sandboxes[i].Running = observed.Sandboxes[i].Running && observed.Sandboxes[i].ID != s.ID
 		}
-	case RemoveSandbox:
-		var rest []Sandbox
+	case pod.RemoveSandbox:
+		var rest []pod.Sandbox
 		for _, x := range observed.Sandboxes {
 			if x.ID != s.ID {
 				rest = append(rest, x)
 			}
 		}
 		observed.Sandboxes = rest
-	case StartContainer:
-		c := Container{ID: fmt.Sprintf("%s-%d", s.Container, s.Attempt), Name: s.Container, Kind: s.Kind, Attempt: s.Attempt, State: Running, CreatedAt: now, StartedAt: now}
+	case pod.StartContainer:
+		c := pod.Container{ID: fmt.Sprintf("%s-%d", s.Container, s.Attempt), Name: s.Container, Kind: s.Kind, Attempt: s.Attempt, State: pod.Running, CreatedAt: now, StartedAt: now}
 		if box != nil {
 			c.SandboxID = box.ID
 		}
-		observed.Containers = append([]Container{c}, observed.Containers...)
-	case StopContainer:
+		observed.Containers = append([]pod.Container{c}, observed.Containers...)
+	case pod.StopContainer:
 		for i := range observed.Containers {
 			if observed.Containers[i].ID == s.ID {
-				observed.Containers[i].State, observed.Containers[i].FinishedAt = Exited, now
+				observed.Containers[i].State, observed.Containers[i].FinishedAt = pod.Exited, now
 			}
 		}
-	case RemoveContainer:
+	case pod.RemoveContainer:
 		observed.Containers = drop(observed.Containers)
-	case UpdateContainer:
+	case pod.UpdateContainer:
 		for i := range observed.Containers {
 			if observed.Containers[i].ID == s.ID {
 				observed.Containers[i].Resources = s.Resources
 			}
 		}
-	case UpdatePod:
+	case pod.UpdatePod:
 		observed.Cgroup = s.Resources
 	case PostStart:
 		h := know.Hooks[s.ID]
@@ -147,11 +148,11 @@ func imagine(observed *Observed, know *Knowledge, s Step, now time.Time) {
 }
 
 // settle supposes that all goes well: startup probes pass and init containers succeed.
-func (k *Knowledge) settle(pod *v1.Pod, observed *Observed, now time.Time) {
+func (k *Knowledge) settle(p *v1.Pod, observed *pod.Observed, now time.Time) {
 	for i := range observed.Containers {
 		c := &observed.Containers[i]
-		kind, spec, ok := podspec.FindContainer(pod, c.Name)
-		if !ok || c.State != Running {
+		kind, spec, ok := podspec.FindContainer(p, c.Name)
+		if !ok || c.State != pod.Running {
 			continue
 		}
 		if c.Hash == "" {
@@ -161,7 +162,7 @@ func (k *Knowledge) settle(pod *v1.Pod, observed *Observed, now time.Time) {
 		v.Startup = Passed
 		k.Probes[c.ID] = v
 		if kind == podspec.Init && !podspec.IsSidecar(spec) && k.PostStarted(spec, c.ID) {
-			c.State, c.FinishedAt = Exited, now
+			c.State, c.FinishedAt = pod.Exited, now
 		}
 	}
 }

@@ -1,7 +1,9 @@
-package pod
+package plan
 
 import (
 	"time"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // DeadLimits are which containers that have ended are kept although nothing but `kubectl logs` needs them. A nil one is upstream's defaults.
@@ -21,4 +23,6 @@ func (d *DeadLimits) OrDefault() DeadLimits {
 }
 
 // Young says that a container ended too short a time ago to go.
-func (d DeadLimits) Young(c Container, now time.Time) bool { return now.Sub(c.FinishedAt) < d.MinAge }
+func (d DeadLimits) Young(c pod.Container, now time.Time) bool {
+	return now.Sub(c.FinishedAt) < d.MinAge
+}

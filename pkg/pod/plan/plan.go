@@ -1,4 +1,10 @@
-package pod
+// Package plan decides what to do next for a pod, and what the API server is told of it. Both decisions are pure: same input, same answer.
+//
+//	Plan(pod, seen, now)   -> Decision: steps, waits, when to look again
+//	Status(pod, seen, now) -> v1.PodStatus
+//
+// It imports nothing that could read, write, wait or log; test/repo holds it to that.
+package plan
 
 import (
 	"fmt"
@@ -7,27 +13,28 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // The worker does these steps itself: the Runtime never sees them.
 const (
-	ChooseRuntime Action = "choose-runtime" // read the handler of the pod's RuntimeClass
-	PostStart     Action = "post-start"     // run the container's postStart hook
-	PreStop       Action = "pre-stop"       // run the container's preStop hook, for Grace at most
+	ChooseRuntime pod.Action = "choose-runtime" // read the handler of the pod's RuntimeClass
+	PostStart     pod.Action = "post-start"     // run the container's postStart hook
+	PreStop       pod.Action = "pre-stop"       // run the container's preStop hook, for Grace at most
 )
 
 // Decision is what Plan found: what to do now, what is waited for, and when to look again if nothing happens before.
 type Decision struct {
-	Steps []Step
-	Waits []Wait
+	Steps []pod.Step
+	Waits []pod.Wait
 	// Next is when to plan again; zero: when something changes.
 	Next time.Time
 	// Done says that this phase has reached its end: Syncing, nothing runs and nothing is to be started again; Terminating, nothing runs;
 	// Terminated, nothing is left to remove.
 	Done bool
 	// End says that the pod may not go on, and why. Phase Syncing only.
-	End *Rejection
+	End *pod.Rejection
 	// Replace are the ids of containers that are being stopped in order to be started again whatever the restart policy says.
 	Replace []string
 }
@@ -43,12 +50,12 @@ const (
 
 // Plan decides what to do next for pod. It is pure: same input, same Decision; nothing in flight is planned again. observed must have
 // been taken after the last step that is not in know.Busy any more.
-func Plan(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) Decision {
-	p := &planner{pod: pod, observed: observed, know: &know, now: now}
+func Plan(desired *v1.Pod, observed pod.Observed, know Knowledge, now time.Time) Decision {
+	p := &planner{pod: desired, observed: observed, know: &know, now: now}
 	switch know.Phase {
-	case Syncing:
+	case pod.Syncing:
 		p.sync()
-	case Terminating:
+	case pod.Terminating:
 		p.terminate()
 	default:
 		p.sweep()
@@ -58,7 +65,7 @@ func Plan(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) Decisio
 
 type planner struct {
 	pod      *v1.Pod
-	observed Observed
+	observed pod.Observed
 	know     *Knowledge
 	now      time.Time
 	out      Decision
@@ -87,7 +94,7 @@ func (p *planner) sync() {
 	}
 	p.shrinkPod()
 	if p.out.Done {
-		p.out.Steps = slices.DeleteFunc(p.out.Steps, func(s Step) bool { return s.Action == StartContainer })
+		p.out.Steps = slices.DeleteFunc(p.out.Steps, func(s pod.Step) bool { return s.Action == pod.StartContainer })
 	}
 }
 
@@ -102,14 +109,14 @@ func (p *planner) chooseRuntime() bool {
 	}
 	if f := p.know.Failures[""]; f.Until.After(p.now) {
 		p.wait("", "", f.Reason, f.Message, f.Until)
-	} else if p.know.busy(func(s Step) bool { return s.Action == ChooseRuntime }) == nil {
-		p.out.Steps = append(p.out.Steps, Step{Action: ChooseRuntime, Reason: classReason + *class})
+	} else if p.know.busy(func(s pod.Step) bool { return s.Action == ChooseRuntime }) == nil {
+		p.out.Steps = append(p.out.Steps, pod.Step{Action: ChooseRuntime, Reason: classReason + *class})
 	}
 	return true
 }
 
 // mustEnd says why the pod may not go on.
-func (p *planner) mustEnd() *Rejection {
+func (p *planner) mustEnd() *pod.Rejection {
 	if seconds := p.pod.Spec.ActiveDeadlineSeconds; seconds != nil && !p.know.Last.StartTime.IsZero() {
 		began := p.know.Began
 		if began.IsZero() {
@@ -117,12 +124,12 @@ func (p *planner) mustEnd() *Rejection {
 		}
 		deadline := began.Add(podspec.Seconds(*seconds))
 		if !p.now.Before(deadline) {
-			return &Rejection{Reason: ReasonDeadline, Message: messageDeadline}
+			return &pod.Rejection{Reason: ReasonDeadline, Message: messageDeadline}
 		}
 		p.lookAt(deadline)
 	}
 	if n := podspec.ConcurrentContainers(&p.pod.Spec); n > 1 && !p.know.NeedsSandbox(p.pod) {
-		return &Rejection{Reason: reasonUnsupported, Message: fmt.Sprintf(
+		return &pod.Rejection{Reason: reasonUnsupported, Message: fmt.Sprintf(
 			"the pod has %d containers that run at the same time, but on this host its containers cannot share a network, so that a pod has one: "+
 				"split the pod, or use a node with Windows Server version 1709 or later and no Hyper-V isolation", n)}
 	}
@@ -141,14 +148,14 @@ func (p *planner) attempts(kind podspec.Kind, container *v1.Container) []past {
 }
 
 // onContainer finds a step in flight that makes, runs hooks in, or stops the named container.
-func (p *planner) onContainer(name string) *Step {
-	return p.know.busy(func(s Step) bool { return s.Container == name && s.Action != RemoveContainer })
+func (p *planner) onContainer(name string) *pod.Step {
+	return p.know.busy(func(s pod.Step) bool { return s.Container == name && s.Action != pod.RemoveContainer })
 }
 
-func (p *planner) running(match func(Container) bool) []Container {
-	var list []Container
+func (p *planner) running(match func(pod.Container) bool) []pod.Container {
+	var list []pod.Container
 	for _, c := range p.observed.Containers {
-		if c.State == Running && (match == nil || match(c)) {
+		if c.State == pod.Running && (match == nil || match(c)) {
 			list = append(list, c)
 		}
 	}
@@ -162,7 +169,7 @@ func (p *planner) sandbox() (box string, ok bool) {
 	}
 	current := p.observed.NewestSandbox()
 	if current != nil && current.Running && current.Unattached && !p.left(*current) {
-		p.attach(Step{ID: current.ID, Attempt: current.Attempt})
+		p.attach(pod.Step{ID: current.ID, Attempt: current.Attempt})
 		return "", false
 	}
 	if current != nil && p.usable(*current) {
@@ -173,7 +180,7 @@ func (p *planner) sandbox() (box string, ok bool) {
 		_, spec, _ := podspec.FindContainer(p.pod, c.Name)
 		p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), true)
 	}
-	if len(p.running(nil)) > 0 || p.know.busy(func(s Step) bool { return s.Action == StartContainer || s.Action == StopContainer }) != nil {
+	if len(p.running(nil)) > 0 || p.know.busy(func(s pod.Step) bool { return s.Action == pod.StartContainer || s.Action == pod.StopContainer }) != nil {
 		return "", false
 	}
 	if !p.wantsSandbox() {
@@ -181,14 +188,14 @@ func (p *planner) sandbox() (box string, ok bool) {
 		return "", false
 	}
 	p.dropSandboxes("")
-	if p.know.busy(func(s Step) bool { return s.Action == CreateSandbox }) != nil {
+	if p.know.busy(func(s pod.Step) bool { return s.Action == pod.CreateSandbox }) != nil {
 		return "", false
 	}
 	if f := p.know.Failures[""]; f.Until.After(p.now) {
 		p.wait("", "", f.Reason, f.Message, f.Until)
 		return "", false
 	}
-	step := Step{Action: CreateSandbox, Reason: "the pod has no sandbox"}
+	step := pod.Step{Action: pod.CreateSandbox, Reason: "the pod has no sandbox"}
 	switch {
 	case current != nil && current.Unstarted: // by its name the engine knows it again, and it may be about to run
 		step.Attempt, step.Reason = current.Attempt, "the sandbox was never started"
@@ -201,38 +208,38 @@ func (p *planner) sandbox() (box string, ok bool) {
 
 // usable says whether a sandbox can hold containers. One without an address cannot, but while something runs in it that is the
 // engine's momentary silence rather than a reason to stop a pod.
-func (p *planner) usable(box Sandbox) bool {
+func (p *planner) usable(box pod.Sandbox) bool {
 	if !box.Running || p.left(box) {
 		return false
 	}
-	return p.pod.Spec.HostNetwork || len(box.Addresses) > 0 || len(p.running(func(c Container) bool { return c.SandboxID == box.ID })) > 0
+	return p.pod.Spec.HostNetwork || len(box.Addresses) > 0 || len(p.running(func(c pod.Container) bool { return c.SandboxID == box.ID })) > 0
 }
 
 // left says that a sandbox got another network namespace under its containers, as a restart by hand gives it: they were started when it was
 // attached, and now it is not.
-func (p *planner) left(box Sandbox) bool {
-	return box.Unattached && slices.ContainsFunc(p.observed.Containers, func(c Container) bool { return c.SandboxID == box.ID && c.State != Created })
+func (p *planner) left(box pod.Sandbox) bool {
+	return box.Unattached && slices.ContainsFunc(p.observed.Containers, func(c pod.Container) bool { return c.SandboxID == box.ID && c.State != pod.Created })
 }
 
 // dropSandboxes stops and removes all sandboxes but keep in which nothing runs.
 func (p *planner) dropSandboxes(keep string) {
 	for _, s := range p.observed.Sandboxes {
-		if s.ID == keep || len(p.running(func(c Container) bool { return c.SandboxID == s.ID })) > 0 {
+		if s.ID == keep || len(p.running(func(c pod.Container) bool { return c.SandboxID == s.ID })) > 0 {
 			continue
 		}
 		if s.Running {
-			p.onSandbox(StopSandbox, s, "an older sandbox of the pod")
+			p.onSandbox(pod.StopSandbox, s, "an older sandbox of the pod")
 		} else if keep != "" {
-			p.onSandbox(RemoveSandbox, s, "an older sandbox of the pod")
+			p.onSandbox(pod.RemoveSandbox, s, "an older sandbox of the pod")
 		}
 	}
 }
 
-func (p *planner) onSandbox(action Action, s Sandbox, reason string) {
-	if p.know.busy(func(b Step) bool { return b.ID == s.ID }) != nil || p.held(s.ID) {
+func (p *planner) onSandbox(action pod.Action, s pod.Sandbox, reason string) {
+	if p.know.busy(func(b pod.Step) bool { return b.ID == s.ID }) != nil || p.held(s.ID) {
 		return
 	}
-	p.out.Steps = append(p.out.Steps, Step{Action: action, ID: s.ID, Attempt: s.Attempt, Reason: reason})
+	p.out.Steps = append(p.out.Steps, pod.Step{Action: action, ID: s.ID, Attempt: s.Attempt, Reason: reason})
 }
 
 // held says that an earlier try on this engine id failed and that it is too early for the next one.
@@ -260,7 +267,7 @@ func (p *planner) wantsSandbox() bool {
 			if !ran || p.pod.Spec.RestartPolicy != v1.RestartPolicyNever {
 				return true
 			}
-		case list[0].State != Exited || p.comesBack(podspec.App, c, list[0]):
+		case list[0].State != pod.Exited || p.comesBack(podspec.App, c, list[0]):
 			return true
 		}
 	}
@@ -293,8 +300,8 @@ func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason 
 		p.wait(c.Name, list[0].ID, ReasonCrashLoop, crashMessage(p.pod, c.Name, delay), until)
 		return
 	}
-	p.out.Steps = append(p.out.Steps, Step{
-		Action: StartContainer, Container: c.Name, Kind: kind, Attempt: nextAttempt(p.observed, &p.know.Last, kind, c.Name), Reason: reason,
+	p.out.Steps = append(p.out.Steps, pod.Step{
+		Action: pod.StartContainer, Container: c.Name, Kind: kind, Attempt: nextAttempt(p.observed, &p.know.Last, kind, c.Name), Reason: reason,
 	})
 }
 
@@ -321,7 +328,7 @@ func backOff(know *Knowledge, c *v1.Container, list []past) (until time.Time, de
 
 // StartDelay is the back-off after which an attempt was started: what the attempts before it called for. ok false: the spec has no such
 // container, or no attempt before it is known.
-func StartDelay(pod *v1.Pod, observed Observed, know *Knowledge, step Step) (delay time.Duration, ok bool) {
+func StartDelay(pod *v1.Pod, observed pod.Observed, know *Knowledge, step pod.Step) (delay time.Duration, ok bool) {
 	kind, spec, ok := podspec.FindContainer(pod, step.Container)
 	if !ok {
 		return 0, false
@@ -339,39 +346,39 @@ func crashMessage(pod *v1.Pod, name string, delay time.Duration) string {
 }
 
 func (p *planner) wait(container, id, reason, message string, until time.Time) {
-	p.out.Waits = append(p.out.Waits, Wait{Container: container, ID: id, Reason: reason, Message: message})
+	p.out.Waits = append(p.out.Waits, pod.Wait{Container: container, ID: id, Reason: reason, Message: message})
 	p.lookAt(until)
 }
 
 // stop plans the end of a running container: first its preStop hook, then, with what is left of its grace, the stop. turn false: the
 // hook alone, until its grace is over. A stop in flight that would take longer than is left now is planned again.
-func (p *planner) stop(c Container, spec *v1.Container, reason string, grace time.Duration, turn bool) {
+func (p *planner) stop(c pod.Container, spec *v1.Container, reason string, grace time.Duration, turn bool) {
 	deadline, begun := p.know.Stops[c.ID]
 	if !begun {
 		deadline = p.now.Add(grace)
 	}
-	if d := p.know.Deadline; p.know.Phase != Syncing && d.Before(deadline) {
+	if d := p.know.Deadline; p.know.Phase != pod.Syncing && d.Before(deadline) {
 		deadline = d
 	}
 	if p.held(c.ID) {
 		return
 	}
 	left := deadline.Sub(p.now)
-	inFlight := func(action Action) bool {
-		return p.know.busy(func(s Step) bool { return s.Container == c.Name && s.Action == action }) != nil
+	inFlight := func(action pod.Action) bool {
+		return p.know.busy(func(s pod.Step) bool { return s.Container == c.Name && s.Action == action }) != nil
 	}
 	switch {
-	case inFlight(StopContainer):
+	case inFlight(pod.StopContainer):
 		if !deadline.Before(p.know.Stops[c.ID]) {
 			return
 		}
 	case inFlight(PreStop) && left > 0:
 		p.lookAt(deadline)
 		return
-	case inFlight(StartContainer):
+	case inFlight(pod.StartContainer):
 		return
 	}
-	step := Step{Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason, Action: StopContainer, Grace: max(left, minGrace)}
+	step := pod.Step{Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason, Action: pod.StopContainer, Grace: max(left, minGrace)}
 	switch {
 	case spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil && !p.know.Hooks[c.ID].PreStop && left > 0:
 		step.Action, step.Grace = PreStop, left

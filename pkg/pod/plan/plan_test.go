@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"flag"
@@ -14,18 +14,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // situation is what a case of testdata/plan describes; it becomes Plan's and Status's input. Times are seconds before now, which is
 // noon on the first of January 2026.
 type situation struct {
-	Handler    *string `json:"handler"`
-	Platform   string  `json:"platform"` // linux (the default), windows-2016, windows-2022
-	Phase      Phase   `json:"phase"`
-	Remove     bool    `json:"remove"`
-	Deadline   int     `json:"deadline"` // seconds from now
-	Ended      *Rejection
+	Handler    *string   `json:"handler"`
+	Platform   string    `json:"platform"` // linux (the default), windows-2016, windows-2022
+	Phase      pod.Phase `json:"phase"`
+	Remove     bool      `json:"remove"`
+	Deadline   int       `json:"deadline"` // seconds from now
+	Ended      *pod.Rejection
 	Sandboxes  []string           `json:"sandboxes"`  // "ID attempt running|dead", newest first
 	Containers []string           `json:"containers"` // "NAME attempt state [code] [created/started/finished seconds ago]"
 	Box        string             `json:"box"`        // sandbox of the containers that do not say
@@ -33,25 +34,25 @@ type situation struct {
 	Hooks      map[string]Hooks   `json:"hooks"`
 	Stops      map[string]int     `json:"stops"`
 	Failures   map[string]string  `json:"failures"`
-	Busy       []Step             `json:"busy"`
+	Busy       []pod.Step         `json:"busy"`
 	Last       *v1.PodStatus      `json:"last"`
 	Resources  map[string]string  `json:"resources"` // by container id, as Resources.String has them
 	Updates    map[string]string  `json:"updates"`   // likewise
-	Resize     *Rejection         `json:"resize"`
+	Resize     *pod.Rejection     `json:"resize"`
 }
 
 var update = flag.Bool("update", false, "rewrite the expected parts of testdata")
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-var platforms = map[string]Platform{
+var platforms = map[string]pod.Platform{
 	"":             {OS: "linux", Arch: "amd64", SharedNetwork: true},
 	"linux":        {OS: "linux", Arch: "amd64", SharedNetwork: true},
 	"windows-2016": {OS: "windows", Arch: "amd64", Build: 14393},
 	"windows-2022": {OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true},
 }
 
-func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
+func (s situation) build(t *testing.T, p *v1.Pod) (pod.Observed, Knowledge) {
 	t.Helper()
 	know := Knowledge{
 		Handler: s.Handler, Platform: platforms[s.Platform], Phase: s.Phase, Remove: s.Remove, Ended: s.Ended, Probes: s.Probes, Hooks: s.Hooks, Busy: s.Busy,
@@ -71,9 +72,9 @@ func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 	for id, text := range s.Updates {
 		know.Updates[id] = podspec.ParseResources(text)
 	}
-	var o Observed
+	var o pod.Observed
 	for _, line := range s.Sandboxes {
-		box := Sandbox{CreatedAt: noon.Add(-time.Hour)}
+		box := pod.Sandbox{CreatedAt: noon.Add(-time.Hour)}
 		var state string
 		if _, err := fmt.Sscan(line, &box.ID, &box.Attempt, &state); err != nil {
 			t.Fatalf("sandbox %q: %v", line, err)
@@ -85,7 +86,7 @@ func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 		o.Sandboxes = append(o.Sandboxes, box)
 	}
 	for _, line := range s.Containers {
-		c := Container{SandboxID: s.Box}
+		c := pod.Container{SandboxID: s.Box}
 		var created, started, finished int
 		if n, err := fmt.Sscan(line, &c.Name, &c.Attempt, &c.State, &c.ExitCode, &created, &started, &finished); n < 3 {
 			t.Fatalf("container %q: %v", line, err)
@@ -96,7 +97,7 @@ func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 		if name, ok := strings.CutSuffix(c.Name, "!"); ok {
 			c.Name, c.Hash = name, "another"
 		}
-		kind, spec, ok := podspec.FindContainer(pod, c.Name)
+		kind, spec, ok := podspec.FindContainer(p, c.Name)
 		if ok {
 			c.Kind, c.Image = kind, spec.Image
 			if c.Hash == "" {
@@ -111,10 +112,10 @@ func (s situation) build(t *testing.T, pod *v1.Pod) (Observed, Knowledge) {
 		}
 		ago := func(n int) time.Time { return noon.Add(-time.Duration(n) * time.Second) }
 		c.CreatedAt = ago(created)
-		if c.State != Created {
+		if c.State != pod.Created {
 			c.StartedAt = ago(started)
 		}
-		if c.State == Exited {
+		if c.State == pod.Exited {
 			c.FinishedAt = ago(finished)
 		}
 		o.Containers = append(o.Containers, c)
@@ -221,14 +222,14 @@ func TestPlanIsIdempotent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var pod v1.Pod
+		var p v1.Pod
 		for _, f := range archive.Files {
 			if strings.HasPrefix(f.Name, "plan:") {
 				continue
 			}
 			if f.Name == "pod" {
-				pod = v1.Pod{}
-				if err := yaml.Unmarshal(f.Data, &pod); err != nil {
+				p = v1.Pod{}
+				if err := yaml.Unmarshal(f.Data, &p); err != nil {
 					t.Fatal(err)
 				}
 				continue
@@ -237,20 +238,20 @@ func TestPlanIsIdempotent(t *testing.T) {
 			if err := yaml.Unmarshal(f.Data, &s); err != nil {
 				t.Fatal(err)
 			}
-			observed, know := s.build(t, &pod)
-			steps := Plan(&pod, observed, know, noon).Steps
+			observed, know := s.build(t, &p)
+			steps := Plan(&p, observed, know, noon).Steps
 			know.Busy = append(know.Busy, steps...)
 			for _, step := range steps {
-				if step.Action == StopContainer || step.Action == PreStop {
+				if step.Action == pod.StopContainer || step.Action == PreStop {
 					if _, ok := know.Stops[step.ID]; !ok {
 						know.Stops[step.ID] = noon.Add(step.Grace)
 					}
-					if know.Phase != Syncing && know.Deadline.Before(know.Stops[step.ID]) {
+					if know.Phase != pod.Syncing && know.Deadline.Before(know.Stops[step.ID]) {
 						know.Stops[step.ID] = know.Deadline
 					}
 				}
 			}
-			if again := Plan(&pod, observed, know, noon).Steps; len(again) > 0 {
+			if again := Plan(&p, observed, know, noon).Steps; len(again) > 0 {
 				t.Errorf("%s %s: planned again: %v", file, f.Name, again)
 			}
 		}
@@ -260,7 +261,7 @@ func TestPlanIsIdempotent(t *testing.T) {
 func TestCrashDelay(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	attempt := func(n, created, finished int) past {
-		return past{Container: Container{Attempt: n, Hash: "h", State: Exited, CreatedAt: at(created), StartedAt: at(created), FinishedAt: at(finished)}}
+		return past{Container: pod.Container{Attempt: n, Hash: "h", State: pod.Exited, CreatedAt: at(created), StartedAt: at(created), FinishedAt: at(finished)}}
 	}
 	ten := 10 * time.Second
 	for _, c := range []struct {
@@ -277,11 +278,11 @@ func TestCrashDelay(t *testing.T) {
 		{"after 300 s", []past{attempt(9, 310, 311), attempt(8, 5, 6)}, nil, 300 * time.Second},
 		{"nothing before is known", []past{attempt(7, 310, 311)}, nil, 10 * time.Second},
 		{"ran long", []past{attempt(5, 0, 601), attempt(4, -300, -200)}, nil, 0},
-		{"before the host's last boot", []past{{Container: Container{Attempt: 3, Hash: "h", State: Exited, EarlierBoot: true, CreatedAt: at(45), StartedAt: at(45),
+		{"before the host's last boot", []past{{Container: pod.Container{Attempt: 3, Hash: "h", State: pod.Exited, EarlierBoot: true, CreatedAt: at(45), StartedAt: at(45),
 			FinishedAt: at(47)}}, attempt(2, 16, 17)}, nil, 0},
-		{"second end after it", []past{attempt(4, 50, 51), {Container: Container{Attempt: 3, Hash: "h", State: Exited, EarlierBoot: true, CreatedAt: at(45),
+		{"second end after it", []past{attempt(4, 50, 51), {Container: pod.Container{Attempt: 3, Hash: "h", State: pod.Exited, EarlierBoot: true, CreatedAt: at(45),
 			FinishedAt: at(47)}}}, nil, 10 * time.Second},
-		{"other image", []past{{Container: Container{Attempt: 3, Hash: "old"}}}, nil, 0},
+		{"other image", []past{{Container: pod.Container{Attempt: 3, Hash: "old"}}}, nil, 0},
 	} {
 		if got := crashDelay(c.list, "h", c.applied); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
@@ -306,7 +307,7 @@ func TestExplain(t *testing.T) {
 	if err := yaml.UnmarshalStrict([]byte(explainedPod), p); err != nil {
 		t.Fatal(err)
 	}
-	got := Explain(p, Observed{}, platforms["linux"], time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	got := Explain(p, pod.Observed{}, platforms["linux"], time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	const want = `1.
 create-sandbox  (sandbox)  attempt 0  -  the pod has no sandbox
 2.

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"net/netip"
@@ -6,14 +6,15 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Knowledge is what a worker knows of its pod beside the spec and what the engine has. Plan and Status read it and change nothing. All
 // maps may be nil.
 type Knowledge struct {
-	Platform Platform
-	Phase    Phase
+	Platform pod.Platform
+	Phase    pod.Phase
 	// Handler is that of the pod's RuntimeClass; nil: not known yet. On Windows no plan is made without it, on Linux none needs it.
 	Handler *string
 	// Remove says that nothing of the pod is wanted any more, also no dead containers for their logs: it is deleted, or an orphan.
@@ -21,7 +22,7 @@ type Knowledge struct {
 	// Deadline is when the last container must be gone in phase Terminating. Each container's grace is cut to it.
 	Deadline time.Time
 	// Ended is why this agent ends the pod against its will; nil where it does not.
-	Ended *Rejection
+	Ended *pod.Rejection
 	// Disrupted says that it ends the pod for the sake of the node or of other pods.
 	Disrupted bool
 	// Last is the pod's last known status: the worker's own, or the API server's when the worker was made.
@@ -38,7 +39,7 @@ type Knowledge struct {
 	Delays   map[string]time.Duration // by container name: the back-off after which its latest attempt was started
 	Failures map[string]Failure       // by container name for starts ("": the sandbox), by engine id for stops and removals
 	// Resize is why the pod's newest resources are not granted; nil where they are.
-	Resize *Rejection
+	Resize *pod.Rejection
 	// Granted is the generation of the spec whose resources were granted last; 0: none since this agent began.
 	Granted int64
 	Updates map[string]podspec.Resources // by container id: what the engine was last told to hold it to
@@ -46,7 +47,7 @@ type Knowledge struct {
 	Dead    *DeadLimits
 	Surplus map[string]bool
 	// Busy are the steps in flight.
-	Busy []Step
+	Busy []pod.Step
 }
 
 // Result is the state of a probe: what held for as many runs in a row as its threshold says.
@@ -77,7 +78,7 @@ type Failure struct {
 }
 
 // busy finds a step in flight for which match holds.
-func (k *Knowledge) busy(match func(Step) bool) *Step {
+func (k *Knowledge) busy(match func(pod.Step) bool) *pod.Step {
 	for i := range k.Busy {
 		if match(k.Busy[i]) {
 			return &k.Busy[i]
@@ -98,14 +99,14 @@ func (k *Knowledge) PostStarted(container *v1.Container, id string) bool {
 
 // Recall takes from an API status what a new worker must know of containers that already ran: hooks that are through, and what their
 // probes said until they speak again.
-func (k *Knowledge) Recall(pod *v1.Pod) {
+func (k *Knowledge) Recall(p *v1.Pod) {
 	k.Probes, k.Hooks = map[string]Verdict{}, map[string]Hooks{}
-	for kind, c := range podspec.Containers(pod) {
+	for kind, c := range podspec.Containers(p) {
 		old := podspec.FindStatus(&k.Last, kind, c.Name)
-		if old == nil || old.State.Running == nil || len(old.ContainerID) <= len(ContainerIDPrefix) {
+		if old == nil || old.State.Running == nil || len(old.ContainerID) <= len(pod.ContainerIDPrefix) {
 			continue
 		}
-		id := old.ContainerID[len(ContainerIDPrefix):]
+		id := old.ContainerID[len(pod.ContainerIDPrefix):]
 		k.Hooks[id] = Hooks{PostStart: Passed}
 		var v Verdict
 		if old.Started != nil && *old.Started {

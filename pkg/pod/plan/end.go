@@ -1,8 +1,9 @@
-package pod
+package plan
 
 import (
 	"slices"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -10,7 +11,7 @@ import (
 // last. Their preStop hooks do not wait for their turn, as upstream.
 func (p *planner) terminate() {
 	running := p.running(nil)
-	starting := p.know.busy(func(s Step) bool { return s.Action == StartContainer || s.Action == CreateSandbox }) != nil
+	starting := p.know.busy(func(s pod.Step) bool { return s.Action == pod.StartContainer || s.Action == pod.CreateSandbox }) != nil
 	mainRuns := starting
 	last := -1 // the sidecar whose turn it is
 	for _, c := range running {
@@ -26,21 +27,21 @@ func (p *planner) terminate() {
 		turn := at < 0 || !mainRuns && at == last
 		p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), turn)
 	}
-	if len(running) > 0 || starting || p.know.busy(func(s Step) bool { return s.Action == StopContainer }) != nil {
+	if len(running) > 0 || starting || p.know.busy(func(s pod.Step) bool { return s.Action == pod.StopContainer }) != nil {
 		return
 	}
 	live := false
 	for _, s := range p.observed.Sandboxes {
 		if s.Running {
 			live = true
-			p.onSandbox(StopSandbox, s, "the pod has ended")
+			p.onSandbox(pod.StopSandbox, s, "the pod has ended")
 		}
 	}
 	p.out.Done = !live
 }
 
 // sidecarIndex is where c stands among the init containers if it is a restartable one, else -1.
-func (p *planner) sidecarIndex(c Container) int {
+func (p *planner) sidecarIndex(c pod.Container) int {
 	for i := range p.pod.Spec.InitContainers {
 		if p.pod.Spec.InitContainers[i].Name == c.Name && podspec.IsSidecar(&p.pod.Spec.InitContainers[i]) {
 			return i
@@ -60,13 +61,13 @@ func (p *planner) sweep() {
 		return
 	}
 	for _, c := range p.observed.Containers {
-		if c.State != Running {
+		if c.State != pod.Running {
 			p.remove(c, "the pod is gone")
 		}
 	}
 	for _, s := range p.observed.Sandboxes {
-		if !slices.ContainsFunc(p.observed.Containers, func(c Container) bool { return c.SandboxID == s.ID && c.State == Running }) {
-			p.onSandbox(RemoveSandbox, s, "the pod is gone")
+		if !slices.ContainsFunc(p.observed.Containers, func(c pod.Container) bool { return c.SandboxID == s.ID && c.State == pod.Running }) {
+			p.onSandbox(pod.RemoveSandbox, s, "the pod is gone")
 		}
 	}
 	p.out.Done = len(p.observed.Containers) == 0 && len(p.observed.Sandboxes) == 0 && len(p.know.Busy) == 0

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"math"
@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -42,7 +43,7 @@ func TestSecondsOfSpecs(t *testing.T) {
 		}
 		p = &v1.Pod{}
 		p.Spec.ActiveDeadlineSeconds = &test.n
-		know := &Knowledge{Platform: Platform{OS: "linux", SharedNetwork: true}, Phase: Syncing, Last: v1.PodStatus{StartTime: &metav1.Time{Time: now}}}
+		know := &Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}, Phase: pod.Syncing, Last: v1.PodStatus{StartTime: &metav1.Time{Time: now}}}
 		ended := (&planner{pod: p, know: know, now: now.Add(time.Second / 2)}).mustEnd() != nil
 		if want := test.n <= 0; ended != want {
 			t.Errorf("activeDeadlineSeconds %d, half a second later: ended %v, want %v", test.n, ended, want)

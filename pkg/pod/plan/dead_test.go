@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"fmt"
@@ -9,17 +9,18 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // TestDeadLimits: a container with a running attempt and three dead ones, which ended 1, 2 and 3 minutes ago.
 func TestDeadLimits(t *testing.T) {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
-	observed := Observed{Sandboxes: []Sandbox{{ID: "s", Running: true}}}
-	for i, state := range []State{Running, Exited, Exited, Exited} {
-		c := Container{ID: fmt.Sprintf("c%d", 3-i), Name: "c", Kind: podspec.App, Attempt: 3 - i, SandboxID: "s", Hash: podspec.Hash(&p.Spec.Containers[0]), State: state,
+	observed := pod.Observed{Sandboxes: []pod.Sandbox{{ID: "s", Running: true}}}
+	for i, state := range []pod.State{pod.Running, pod.Exited, pod.Exited, pod.Exited} {
+		c := pod.Container{ID: fmt.Sprintf("c%d", 3-i), Name: "c", Kind: podspec.App, Attempt: 3 - i, SandboxID: "s", Hash: podspec.Hash(&p.Spec.Containers[0]), State: state,
 			CreatedAt: noon.Add(-time.Hour), StartedAt: noon.Add(-time.Hour)}
-		if state == Exited {
+		if state == pod.Exited {
 			c.FinishedAt = noon.Add(-time.Duration(i) * time.Minute)
 		}
 		observed.Containers = append(observed.Containers, c)
@@ -40,7 +41,7 @@ func TestDeadLimits(t *testing.T) {
 		know := Knowledge{Platform: platforms[""], Dead: test.dead, Surplus: test.surplus}
 		var removed []string
 		for _, step := range Plan(p, observed, know, noon).Steps {
-			if step.Action == RemoveContainer {
+			if step.Action == pod.RemoveContainer {
 				removed = append(removed, step.ID)
 			}
 		}

@@ -1,4 +1,4 @@
-package pod
+package plan
 
 import (
 	"slices"
@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -15,10 +16,10 @@ const maxMessages = 12 * 1024
 
 // Status is what the API server is told of pod. It is pure. It keeps from know.Last what must not go back: start time, transition times,
 // restart counts, a terminal phase, addresses of a pod that has ended.
-func Status(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) v1.PodStatus {
-	s := &statuser{pod: pod, observed: observed, know: &know, now: now}
+func Status(p *v1.Pod, observed pod.Observed, know Knowledge, now time.Time) v1.PodStatus {
+	s := &statuser{pod: p, observed: observed, know: &know, now: now}
 	last := &know.Last
-	out := v1.PodStatus{ObservedGeneration: max(pod.Generation, last.ObservedGeneration), QOSClass: podspec.QOSOf(pod), StartTime: last.StartTime}
+	out := v1.PodStatus{ObservedGeneration: max(p.Generation, last.ObservedGeneration), QOSClass: podspec.QOSOf(p), StartTime: last.StartTime}
 	if out.StartTime.IsZero() {
 		out.StartTime = s.time(now)
 	}
@@ -28,7 +29,7 @@ func Status(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) v1.Po
 		out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = nil, nil, nil
 	}
 	s.restarting(&out)
-	if know.Phase == Terminated {
+	if know.Phase == pod.Terminated {
 		s.settle(&out)
 	}
 	s.phase(&out)
@@ -40,7 +41,7 @@ func Status(pod *v1.Pod, observed Observed, know Knowledge, now time.Time) v1.Po
 
 type statuser struct {
 	pod      *v1.Pod
-	observed Observed
+	observed pod.Observed
 	know     *Knowledge
 	now      time.Time
 }
@@ -57,7 +58,7 @@ func (s *statuser) phase(out *v1.PodStatus) {
 	phase := s.reckonPhase(out)
 	if ended := s.know.Ended; ended != nil {
 		phase = v1.PodFailed
-	} else if s.know.Phase == Terminated && !podspec.IsTerminal(phase) && !podspec.IsStatic(s.pod) {
+	} else if s.know.Phase == pod.Terminated && !podspec.IsTerminal(phase) && !podspec.IsStatic(s.pod) {
 		phase = v1.PodFailed
 	}
 	for _, known := range []v1.PodPhase{last.Phase, s.pod.Status.Phase} {
@@ -65,7 +66,7 @@ func (s *statuser) phase(out *v1.PodStatus) {
 			phase = known
 		}
 	}
-	if podspec.IsTerminal(phase) && !podspec.IsTerminal(last.Phase) && s.know.Phase != Terminated {
+	if podspec.IsTerminal(phase) && !podspec.IsTerminal(last.Phase) && s.know.Phase != pod.Terminated {
 		phase = last.Phase
 		if phase == "" {
 			phase = v1.PodPending
@@ -113,7 +114,7 @@ func (s *statuser) reckonPhase(out *v1.PodStatus) v1.PodPhase {
 		return v1.PodRunning
 	case n.running == 0 && n.stopped > 0 && n.unknown == 0:
 		switch {
-		case n.stopped != n.final && (s.know.Phase != Terminated || podspec.IsStatic(s.pod)):
+		case n.stopped != n.final && (s.know.Phase != pod.Terminated || podspec.IsStatic(s.pod)):
 			return v1.PodRunning
 		case n.stopped == n.succeeded:
 			return v1.PodSucceeded
@@ -179,7 +180,7 @@ func (s *statuser) countInit(n *counts, c *v1.Container, st *v1.ContainerStatus)
 // appRan says whether an app container was started in the present sandbox.
 func (s *statuser) appRan() bool {
 	box := s.observed.NewestSandbox()
-	return slices.ContainsFunc(s.observed.Containers, func(c Container) bool {
+	return slices.ContainsFunc(s.observed.Containers, func(c pod.Container) bool {
 		return c.Kind == podspec.App && c.Started() && (box == nil || c.SandboxID == box.ID)
 	})
 }
@@ -249,7 +250,7 @@ func (s *statuser) addresses(out *v1.PodStatus) {
 		}
 		out.HostIPs = append(out.HostIPs, v1.HostIP{IP: ip.String()})
 	}
-	addrs := PodAddresses(s.pod, s.observed, s.know.HostIPs)
+	addrs := pod.PodAddresses(s.pod, s.observed, s.know.HostIPs)
 	for _, a := range addrs {
 		out.PodIPs = append(out.PodIPs, v1.PodIP{IP: a.String()})
 	}

@@ -1,10 +1,11 @@
-package pod
+package plan
 
 import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -20,11 +21,11 @@ type change struct {
 
 // changeOf compares a running container with what pod grants it. last is its status as last told: the memory request is known to nobody
 // else.
-func changeOf(pod *v1.Pod, kind podspec.Kind, c *v1.Container, have Container, last *v1.PodStatus) change {
-	if have.Resources == nil || kind == podspec.Ephemeral || have.State != Running {
+func changeOf(p *v1.Pod, kind podspec.Kind, c *v1.Container, have pod.Container, last *v1.PodStatus) change {
+	if have.Resources == nil || kind == podspec.Ephemeral || have.State != pod.Running {
 		return change{}
 	}
-	out := change{want: podspec.ResourcesOf(pod, c)}
+	out := change{want: podspec.ResourcesOf(p, c)}
 	cpu := !out.want.SameCPU(*have.Resources)
 	memory := !out.want.SameMemory(*have.Resources)
 	out.update = cpu || memory
@@ -35,27 +36,27 @@ func changeOf(pod *v1.Pod, kind podspec.Kind, c *v1.Container, have Container, l
 }
 
 // resize brings a running container to what it was granted.
-func (p *planner) resize(kind podspec.Kind, spec *v1.Container, c Container) {
+func (p *planner) resize(kind podspec.Kind, spec *v1.Container, c pod.Container) {
 	switch need := p.needs(kind, spec, c); {
 	case need.restart:
 		p.out.Replace = append(p.out.Replace, c.ID)
 		p.stop(c, spec, fmt.Sprintf("Container %s resize requires restart", spec.Name), podspec.StopGrace(p.pod), true)
 	case need.update && !p.growing:
-		p.update(Step{Action: UpdateContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Resources: &need.want})
+		p.update(pod.Step{Action: pod.UpdateContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Resources: &need.want})
 	}
 }
 
 // needs is what lacks for a running container. An engine that said yes and did nothing is not asked again.
-func (p *planner) needs(kind podspec.Kind, spec *v1.Container, c Container) change {
+func (p *planner) needs(kind podspec.Kind, spec *v1.Container, c pod.Container) change {
 	need := changeOf(p.pod, kind, spec, c, &p.know.Last)
 	need.update = need.update && p.know.Updates[c.ID] != need.want
 	return need
 }
 
 // update plans a change of what a container, or with ID "" the pod, is held to.
-func (p *planner) update(step Step) {
+func (p *planner) update(step pod.Step) {
 	switch f := p.know.Failures[ResizeKey(step.ID)]; {
-	case p.know.busy(func(s Step) bool { return s.Action == step.Action && s.ID == step.ID }) != nil:
+	case p.know.busy(func(s pod.Step) bool { return s.Action == step.Action && s.ID == step.ID }) != nil:
 	case f.Until.After(p.now):
 		p.lookAt(f.Until)
 	default:
@@ -72,7 +73,7 @@ func (p *planner) growPod() {
 	}
 	if want := podspec.PodResourcesOf(p.pod).AtLeast(*have); want != *have && p.know.Updates[""] != want {
 		p.growing = true
-		p.update(Step{Action: UpdatePod, Resources: &want})
+		p.update(pod.Step{Action: pod.UpdatePod, Resources: &want})
 	}
 }
 
@@ -91,5 +92,5 @@ func (p *planner) shrinkPod() {
 			return
 		}
 	}
-	p.update(Step{Action: UpdatePod, Resources: &want})
+	p.update(pod.Step{Action: pod.UpdatePod, Resources: &want})
 }

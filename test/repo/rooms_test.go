@@ -1,0 +1,99 @@
+package repo_test
+
+import (
+	"go/ast"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rooms are the packages of the pod flow, with the packages of ours that each may import: the walls between them.
+var rooms = map[string][]string{
+	"pkg/podspec":    nil,
+	"pkg/pod":        {"pkg/podspec"},
+	"pkg/pod/plan":   {"pkg/pod", "pkg/podspec"},
+	"pkg/pod/start":  {"pkg/pod", "pkg/podspec"},
+	"pkg/pod/source": {"pkg/pod", "pkg/podspec", "pkg/wake"},
+	"pkg/pod/worker": {"pkg/pod", "pkg/pod/plan", "pkg/podspec", "pkg/wake"},
+}
+
+// pure are the rooms that only compute, with what they may import beside ours: nothing that reads, writes, waits or logs. An entry that
+// ends in a slash means all below it.
+var pure = map[string][]string{
+	"pkg/podspec":  append(slices.Clone(computing), "encoding/json", "hash/fnv", "net", "path", "regexp", "github.com/distribution/reference"),
+	"pkg/pod":      append(slices.Clone(computing), "context", "runtime/debug"),
+	"pkg/pod/plan": append(slices.Clone(computing), "text/tabwriter"),
+}
+
+var computing = []string{
+	"cmp", "errors", "fmt", "iter", "maps", "math", "net/netip", "slices", "strconv", "strings", "time",
+	"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource",
+}
+
+// clocks are what a pure room does not call of package time: the present is an argument.
+var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
+
+func TestRooms(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range load(t) {
+		allowed, ok := rooms[s.dir]
+		if !ok || s.test {
+			continue
+		}
+		seen[s.dir] = true
+		for _, imported := range s.imports {
+			if to, ours := strings.CutPrefix(imported, module); ours && !slices.Contains(allowed, to) {
+				t.Errorf("%s imports %s: this room may import %q", s.path, to, allowed)
+			}
+		}
+	}
+	for dir := range rooms {
+		if !seen[dir] {
+			t.Errorf("%s is not there: take it out of the table", dir)
+		}
+	}
+}
+
+func TestPureRooms(t *testing.T) {
+	for _, s := range load(t) {
+		allowed, ok := pure[s.dir]
+		if !ok || s.test {
+			continue
+		}
+		for _, imported := range s.imports {
+			if !strings.HasPrefix(imported, module) && !within(imported, allowed) {
+				t.Errorf("%s imports %s: package %s only computes", s.path, imported, path.Base(s.dir))
+			}
+		}
+		for _, name := range clocks {
+			for _, position := range uses(s, "time", name) {
+				t.Errorf("%s: time.%s: package %s is told the time", position, name, path.Base(s.dir))
+			}
+		}
+		ast.Inspect(s.syntax, func(n ast.Node) bool {
+			if _, ok := n.(*ast.GoStmt); ok {
+				t.Errorf("%s: package %s starts no goroutine", s.positions.Position(n.Pos()), path.Base(s.dir))
+			}
+			return true
+		})
+	}
+}
+
+// within tells whether a package is one of list or, for an entry that ends in a slash, below it.
+func within(imported string, list []string) bool {
+	return slices.ContainsFunc(list, func(one string) bool {
+		return imported == one || strings.HasSuffix(one, "/") && strings.HasPrefix(imported, one)
+	})
+}
+
+func TestWithin(t *testing.T) {
+	for imported, want := range map[string]bool{
+		"fmt": true, "k8s.io/api/core/v1": true, "k8s.io/apimachinery/pkg/types": true,
+		"os": false, "net/http": false, "sync": false, "sync/atomic": false, "k8s.io/client-go/tools/record": false, "k8s.io/klog/v2": false, "fmtx": false,
+	} {
+		if got := within(imported, computing); got != want {
+			t.Errorf("%s: got %t, want %t", imported, got, want)
+		}
+	}
+}
