@@ -76,8 +76,8 @@ func TestSandboxStartsMeanwhile(t *testing.T) {
 	if len(left.Sandboxes) != 1 || !left.Sandboxes[0].Unstarted {
 		t.Fatalf("want a sandbox that was never started, have %+v", left.Sandboxes)
 	}
-	decision := plan.Plan(p, left, plan.Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}, Phase: pod.Syncing}, time.Now())
-	if len(decision.Steps) != 1 || decision.Steps[0].Action != pod.CreateSandbox || decision.Steps[0].Attempt != 0 {
+	decision := plan.Plan(p, plan.Seen{Node: plan.Node{Platform: pod.Platform{OS: "linux", SharedNetwork: true}}, Engine: left}, time.Now())
+	if len(decision.Steps) != 1 || decision.Steps[0].Verb() != string(pod.CreateSandbox) || decision.Steps[0].Of().Attempt != 0 {
 		t.Fatalf("planned:\n%s", decision)
 	}
 	release := r.fake.Hang("DELETE /containers/" + id)

@@ -35,7 +35,7 @@ func (k *Kubelet) makeGuard(volumes *volume.Manager) *guard.Guard {
 		Node:      func(ctx context.Context) *summary.NodeStats { return k.figures.Node(ctx) },
 		Usage:     func(ctx context.Context) *summary.Summary { return k.figures.Summary(ctx, true) },
 		Dedicated: k.imagesApart,
-		Sweep:     func() { k.pods.Sweep() },
+		Sweep:     func() { k.pods.RemoveLeftovers() },
 		Images:    guard.ImageParts{List: k.engine.ImageUses, Remove: k.engine.RemoveImage, Disk: k.imageDisk, Removed: k.cfg.Counters.ImageRemoved},
 		Changed:   func() { k.node.Kick() },
 		NodeEvent: k.nodeEvent, Clock: clock.RealClock{},

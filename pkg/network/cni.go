@@ -52,37 +52,31 @@ const sharing = "container:"
 // sharedWith is whose network that is; ok false: the container's own.
 func sharedWith(netns string) (container string, ok bool) { return strings.CutPrefix(netns, sharing) }
 
-// Complete implements pod.Attacher.
-func (m *Manager) Complete(p *v1.Pod, o *pod.Observed) {
-	m.notice(p, o)
+// Attachments implements pod.Attacher.
+func (m *Manager) Attachments(p *v1.Pod, engine pod.Observed) pod.Attachments {
+	m.notice(p, &engine)
 	if m.parts.Plugins == nil || p.Spec.HostNetwork {
-		return
+		return nil
 	}
-	for i := range o.Sandboxes {
-		s := &o.Sandboxes[i]
-		if !s.Running || len(s.Addresses) > 0 { // with addresses: made in another mode
-			continue
+	out := pod.Attachments{}
+	ask := func(member pod.Member) {
+		addresses, attached := m.parts.Plugins.Attached(member.ID, namespaceOf(m.cfg.Platform, member))
+		if member.SandboxID != "" { // the sandbox has them
+			addresses = nil
 		}
-		var attached bool
-		s.Addresses, attached = m.parts.Plugins.Attached(s.ID, namespaceOf(m.cfg.Platform, pod.Member{ID: s.ID, PID: s.PID}))
-		s.Unattached = !attached
-		if len(s.HostPorts) > 0 && m.parts.Plugins.MapsPorts(s.ID) {
-			s.HostPorts = nil
-		}
+		out[pod.EngineID(member.ID)] = pod.Attachment{Waits: !attached, Addresses: addresses, MapsPorts: m.parts.Plugins.MapsPorts(member.ID)}
 	}
-	for i := range o.Containers {
-		c := &o.Containers[i]
-		if m.cfg.Platform.OS != "windows" || c.State != pod.Running || len(c.Addresses) > 0 {
-			continue
-		}
-		addresses, attached := m.parts.Plugins.Attached(c.ID, namespaceOf(m.cfg.Platform, pod.Member{ID: c.ID, SandboxID: c.SandboxID}))
-		if c.Unattached = !attached; c.SandboxID == "" {
-			c.Addresses = addresses
-		}
-		if len(c.HostPorts) > 0 && m.parts.Plugins.MapsPorts(c.ID) {
-			c.HostPorts = nil
+	for _, s := range engine.Sandboxes {
+		if s.Running && len(s.Addresses) == 0 { // with addresses: made in another mode
+			ask(pod.Member{ID: s.ID, PID: s.PID})
 		}
 	}
+	for _, c := range engine.Containers {
+		if m.cfg.Platform.OS == "windows" && c.State == pod.Running && len(c.Addresses) == 0 {
+			ask(pod.Member{ID: c.ID, SandboxID: c.SandboxID})
+		}
+	}
+	return out
 }
 
 // Attach implements pod.Attacher.

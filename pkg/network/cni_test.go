@@ -146,16 +146,16 @@ func TestAttachByPlugins(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m, p, _ := newPlugged(t, Config{Platform: test.platform}, testclock.NewFakeClock(time.Unix(0, 0)))
 			o := test.observed
-			m.Complete(webPod(), &o)
+			network := m.Attachments(webPod(), o)
 			for _, s := range o.Sandboxes {
-				if s.Unattached {
+				if network[pod.EngineID(s.ID)].Waits {
 					if err := m.Attach(t.Context(), webPod(), pod.Member{ID: s.ID, SandboxID: s.ID, PID: s.PID}); err != nil {
 						t.Error(err)
 					}
 				}
 			}
 			for _, c := range o.Containers {
-				if c.Unattached {
+				if network[pod.EngineID(c.ID)].Waits {
 					if err := m.Attach(t.Context(), webPod(), pod.Member{ID: c.ID, SandboxID: c.SandboxID}); err != nil {
 						t.Error(err)
 					}
@@ -164,14 +164,15 @@ func TestAttachByPlugins(t *testing.T) {
 			if got := strings.Join(p.log, "\n"); got != test.want {
 				t.Errorf("%s\nwant\n%s", got, test.want)
 			}
-			m.Complete(webPod(), &o)
+			network = m.Attachments(webPod(), o)
+			o = o.With(network)
 			for _, s := range o.Sandboxes {
-				if s.Running && (s.Unattached || !slices.Equal(s.Addresses, []netip.Addr{address})) {
+				if s.Running && (network[pod.EngineID(s.ID)].Waits || !slices.Equal(s.Addresses, []netip.Addr{address})) {
 					t.Errorf("afterwards: %+v", s)
 				}
 			}
 			for _, c := range o.Containers {
-				if c.Unattached || c.State == pod.Running && c.SandboxID == "" && len(c.Addresses) == 0 {
+				if network[pod.EngineID(c.ID)].Waits || c.State == pod.Running && c.SandboxID == "" && len(c.Addresses) == 0 {
 					t.Errorf("afterwards: %+v", c)
 				}
 			}
@@ -212,7 +213,7 @@ func TestHostNetworkIsNotAttached(t *testing.T) {
 	o := pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true}}}
 	p := webPod()
 	p.Spec.HostNetwork = true
-	if m.Complete(p, &o); o.Sandboxes[0].Unattached {
+	if m.Attachments(p, o)["box"].Waits {
 		t.Error("waits for a network")
 	}
 }

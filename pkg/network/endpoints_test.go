@@ -297,17 +297,16 @@ func TestManagerTunnels(t *testing.T) {
 		t.Errorf("%v", events)
 	}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: types.UID("u1")}}
-	o := &pod.Observed{Sandboxes: []pod.Sandbox{{ID: "s1", Running: true, Network: "none"}}}
-	m.Complete(p, o)
-	if !o.Sandboxes[0].Unattached {
+	o := pod.Observed{Sandboxes: []pod.Sandbox{{ID: "s1", Running: true, Network: "none"}}}
+	if !m.Attachments(p, o)["s1"].Waits {
 		t.Error("the sandbox waits for nothing")
 	}
 	if err := m.Attach(t.Context(), p, pod.Member{ID: "s1", SandboxID: "s1"}); err != nil {
 		t.Fatal(err)
 	}
-	o = &pod.Observed{Sandboxes: []pod.Sandbox{{ID: "s1", Running: true, Network: "none"}}}
-	if m.Complete(p, o); o.Sandboxes[0].Unattached || fmt.Sprint(o.Sandboxes[0].Addresses) != "[10.244.1.3]" {
-		t.Errorf("%+v", o.Sandboxes[0])
+	o = pod.Observed{Sandboxes: []pod.Sandbox{{ID: "s1", Running: true, Network: "none"}}}
+	if a := m.Attachments(p, o)["s1"]; a.Waits || fmt.Sprint(a.Addresses) != "[10.244.1.3]" {
+		t.Errorf("%+v", a)
 	}
 	clear(host.list) // HNS crashed
 	if err := m.sync(t.Context()); err == nil || len(e.stopped) > 0 {

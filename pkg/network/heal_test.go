@@ -105,7 +105,7 @@ func TestReconnect(t *testing.T) {
 		p := webPod()
 		p.Status.PodIPs = []v1.PodIP{{IP: "10.244.1.9"}}
 		see := func(addresses []netip.Addr) {
-			m.Complete(p, &pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, Network: "winkube", Addresses: addresses}}})
+			m.Attachments(p, pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, Network: "winkube", Addresses: addresses}}})
 		}
 		e.members = map[string][]netip.Addr{"well": addrs("10.244.1.4")}
 		if test.known {

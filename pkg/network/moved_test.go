@@ -26,7 +26,7 @@ func TestPodsOnOtherNetwork(t *testing.T) {
 	m.SetNode(nodeWith("10.244.1.0/24"))
 	see := func(name, network string, running, host bool) {
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{HostNetwork: host}}
-		m.Complete(p, &pod.Observed{Sandboxes: []pod.Sandbox{{ID: name, Running: running, Network: network, PID: 1}}})
+		m.Attachments(p, pod.Observed{Sandboxes: []pod.Sandbox{{ID: name, Running: running, Network: network, PID: 1}}})
 	}
 	see("stays", "winkube", true, false)
 	see("ended", "winkube", false, false)
@@ -77,7 +77,7 @@ func TestPluginsMapPorts(t *testing.T) {
 			if platform.OS == "windows" {
 				o = pod.Observed{Containers: []pod.Container{{ID: "box", State: pod.Running, HostPorts: ports}}}
 			}
-			m.Complete(webPod(), &o)
+			o = o.With(m.Attachments(webPod(), o))
 			left := 0
 			for _, s := range o.Sandboxes {
 				left += len(s.HostPorts)

@@ -109,8 +109,8 @@ type Network interface {
 
 // Attacher gives running sandboxes and containers a network where the engine does not: by CNI plugins.
 type Attacher interface {
-	// Complete adds to what the engine has of pod what only the network knows: addresses, and who is Unattached. It does not block.
-	Complete(pod *v1.Pod, observed *Observed)
+	// Attachments is what only the network knows of what the engine has of pod. It does not block, and changes nothing of engine.
+	Attachments(pod *v1.Pod, engine Observed) Attachments
 	// Attach gives to, which runs, its network. Idempotent; it blocks as long as the network's plugins may take. What fails is undone.
 	Attach(ctx context.Context, pod *v1.Pod, to Member) error
 	// Detach takes back what Attach gave, or a part of it. It is called before from is stopped and again when it is removed.

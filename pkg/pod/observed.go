@@ -41,6 +41,50 @@ func (o *Observed) Attempts(name string) []Container {
 	return list
 }
 
+// EngineID is the engine's id of a sandbox or container, as a key.
+type EngineID string
+
+// Attachment is what an Attacher knows of one sandbox or container.
+type Attachment struct {
+	Waits     bool         // it has no network yet, and is to be given one
+	Addresses []netip.Addr // that its network gave it
+	MapsPorts bool         // its network serves the pod's hostPorts
+}
+
+// Attachments are what an Attacher knows of a pod. Of what is not in it the engine says all that there is.
+type Attachments map[EngineID]Attachment
+
+// With is o with what the network knows. It shares with o what is the same.
+func (o Observed) With(network Attachments) Observed {
+	if len(network) == 0 {
+		return o
+	}
+	o.Sandboxes, o.Containers = slices.Clone(o.Sandboxes), slices.Clone(o.Containers)
+	for i := range o.Sandboxes {
+		s := &o.Sandboxes[i]
+		if a, ok := network[EngineID(s.ID)]; ok {
+			s.Addresses, s.HostPorts = a.complete(s.Addresses, s.HostPorts)
+		}
+	}
+	for i := range o.Containers {
+		c := &o.Containers[i]
+		if a, ok := network[EngineID(c.ID)]; ok {
+			c.Addresses, c.HostPorts = a.complete(c.Addresses, c.HostPorts)
+		}
+	}
+	return o
+}
+
+func (a Attachment) complete(addresses []netip.Addr, ports []HostPort) ([]netip.Addr, []HostPort) {
+	if len(a.Addresses) > 0 {
+		addresses = a.Addresses
+	}
+	if a.MapsPorts {
+		ports = nil
+	}
+	return addresses, ports
+}
+
 // PodAddresses are the pod's addresses as its status shows them: one of each family, that of the node's first address first. Empty
 // while there is none.
 func PodAddresses(pod *v1.Pod, observed Observed, hostIPs []netip.Addr) []netip.Addr {
@@ -87,8 +131,6 @@ type Observed struct {
 	Grace           int64       // seconds, spec.terminationGracePeriodSeconds at creation, from the labels
 	Sandboxes       []Sandbox   // newest first
 	Containers      []Container // newest first
-	// Cgroup is what the pod as a whole is held to; nil where it has no cgroup of its own. It is read beside the engine, from Cgroups.
-	Cgroup *podspec.Resources
 	// Unclear says that the engine did not tell all of it: it shows who is there, and is nothing to act upon. From ObserveAll alone.
 	Unclear bool
 }
@@ -103,9 +145,7 @@ type Sandbox struct {
 	PID       int          // of its process on the host while Running, 0 where unknown
 	Network   string       // of the engine; "host" with hostNetwork
 	Addresses []netip.Addr // empty with hostNetwork
-	// Unattached says that it has no network yet: it waits for AttachNetwork. From Attacher alone.
-	Unattached bool
-	Runtime    string // handler of the pod's RuntimeClass; "": none
+	Runtime   string       // handler of the pod's RuntimeClass; "": none
 	// HostPorts are those of the pod that nobody serves yet while Running: the engine publishes none of them.
 	HostPorts []HostPort
 }
@@ -139,10 +179,8 @@ type Container struct {
 	Network     string       // of the engine, as for Sandbox; "container:<id>" where it is another's
 	Addresses   []netip.Addr // only where the container has a network of its own
 	EarlierBoot bool         // it was made before the host's last boot
-	// Unattached is as for Sandbox, where the network has to be given to each container.
-	Unattached bool
-	HostPorts  []HostPort // as for Sandbox, likewise
-	HostPID    int        // pid on the host while Running, 0 where unknown
+	HostPorts   []HostPort   // as for Sandbox, likewise
+	HostPID     int          // pid on the host while Running, 0 where unknown
 	// Resources are what the engine holds it to; nil where it cannot be changed while it runs.
 	Resources *podspec.Resources
 	// User is as whom its first process began (containerStatuses.user); nil where that is not known, and on Windows.

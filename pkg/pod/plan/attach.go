@@ -4,22 +4,25 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// attach plans that a sandbox, or with Container in step a container, gets its network.
-func (p *planner) attach(step pod.Step) {
-	step.Action, step.Reason = pod.AttachNetwork, "it has no network yet"
-	if p.know.busy(func(s pod.Step) bool { return s.ID == step.ID }) != nil {
+// attach plans that a sandbox, or where it names one a container, gets its network.
+func (p *planner) attach(to Subject) {
+	if p.memory.touching(to.ID) {
 		return
 	}
-	if f := p.know.Failures[step.ID]; f.Until.After(p.now) {
-		p.wait(step.Container, "", f.Reason, f.Message, f.Until)
+	if r := p.memory.Retries[MemberKey(to.ID)]; r.Waits(p.now) {
+		p.wait(to.Container, "", r.Reason, r.Message, r.Until)
 		return
 	}
-	p.out.Steps = append(p.out.Steps, step)
+	to.Reason = "it has no network yet"
+	p.out.Steps = append(p.out.Steps, WorkerStep{Task: AttachNetwork, Subject: to})
 }
+
+// unattached says whether a sandbox or container waits for its network.
+func (p *planner) unattached(id string) bool { return p.seen.Network[pod.EngineID(id)].Waits }
 
 // attachContainers does it for containers that run, where each needs it.
 func (p *planner) attachContainers() {
-	for _, c := range p.running(func(c pod.Container) bool { return c.Unattached }) {
-		p.attach(pod.Step{Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt})
+	for _, c := range p.running(func(c pod.Container) bool { return p.unattached(c.ID) }) {
+		p.attach(Subject{Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt})
 	}
 }

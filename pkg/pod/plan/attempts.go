@@ -14,20 +14,6 @@ import (
 // minGrace is what every container gets between the stop signal and the kill, so that none is killed unasked.
 const minGrace = 2 * time.Second
 
-// NeedsSandbox says whether pod's containers share the network of a sandbox. Where they do not, the pod has one container at a time.
-func (k *Knowledge) NeedsSandbox(pod *v1.Pod) bool {
-	if k.Platform.OS == "windows" {
-		handler := ""
-		if k.Handler != nil {
-			handler = *k.Handler
-		}
-		if isolation, _ := podspec.Isolation(pod, handler); isolation == "hyperv" {
-			return false
-		}
-	}
-	return k.Platform.SharedNetwork
-}
-
 // past is one attempt as far as it is known.
 type past struct {
 	pod.Container

@@ -23,9 +23,8 @@ func TestClockSetBack(t *testing.T) {
 		at := now.Add(ended)
 		observed := pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, Addresses: nil}}, Containers: []pod.Container{exited(1, at), exited(0, at.Add(-2*time.Second))}}
 		p.Spec.HostNetwork = true
-		know := Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}}
-		d := Plan(p, observed, know, now)
-		started := len(d.Steps) == 1 && d.Steps[0].Action == pod.StartContainer
+		d := Plan(p, Seen{Node: Node{Platform: platforms["linux"]}, Engine: observed}, now)
+		started := len(d.Steps) == 1 && does(d.Steps[0], pod.StartContainer)
 		if started != starts {
 			t.Errorf("ended %s from now: started %t, want %t: %+v", ended, started, starts, d)
 		}
@@ -54,11 +53,11 @@ func TestClockJumps(t *testing.T) {
 		{"of an agent before", 70 * time.Second, wall.Add(-70 * time.Second), true, false},
 	} {
 		start := metav1.NewTime(c.start)
-		know := Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}, Last: v1.PodStatus{StartTime: &start}}
+		seen := Seen{Node: Node{Platform: platforms["linux"]}, Memory: Memory{Last: v1.PodStatus{StartTime: &start}}}
 		if c.began {
-			know.Began = now.Add(-c.ran)
+			seen.Memory.Began = now.Add(-c.ran)
 		}
-		if d := Plan(p, pod.Observed{}, know, now); (d.End != nil) != c.deadline {
+		if d := Plan(p, seen, now); (d.End != nil) != c.deadline {
 			t.Errorf("%s: end %+v, want one: %t", c.name, d.End, c.deadline)
 		}
 	}

@@ -17,8 +17,8 @@ const failedPostStart = "FailedPostStartHook"
 // keep looks after a running container: finishes its start, and stops it when it may not go on as it is. in says whether it runs in
 // the pod's present sandbox.
 func (p *planner) keep(kind podspec.Kind, spec *v1.Container, c pod.Container, in bool) {
-	_, begun := p.know.Stops[c.ID]
-	verdict, hooks := p.know.Probes[c.ID], p.know.Hooks[c.ID]
+	begun := !p.memory.Run(c.ID).Stop.IsZero()
+	verdict, hooks := p.memory.Run(c.ID).Probes, p.memory.Run(c.ID).Hooks
 	title := "Container"
 	if kind == podspec.Init {
 		title = "Init container"
@@ -44,8 +44,9 @@ func (p *planner) keep(kind podspec.Kind, spec *v1.Container, c pod.Container, i
 		kill("failed startup probe", spec.StartupProbe, podspec.RestartsAfterKill(p.pod, spec))
 	case begun:
 		p.stop(c, spec, "Stopping container "+spec.Name, podspec.StopGrace(p.pod), true)
-	case !p.know.PostStarted(spec, c.ID) && p.onContainer(c.Name) == nil:
-		p.out.Steps = append(p.out.Steps, pod.Step{Action: PostStart, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Reason: "the container was started"})
+	case !p.memory.PostStarted(spec, c.ID) && !p.onContainer(c.Name):
+		p.out.Steps = append(p.out.Steps, WorkerStep{Task: PostStart,
+			Subject: Subject{Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Reason: "the container was started"}})
 	default:
 		p.resize(kind, spec, c)
 	}
@@ -74,7 +75,7 @@ func (p *planner) initialize(box string) bool {
 		c := &p.pod.Spec.Containers[i]
 		list := p.attempts(podspec.App, c)
 		ready = ready || len(list) > 0 && inSandbox(box, list[0].Container) ||
-			p.know.busy(func(s pod.Step) bool { return s.Action == pod.StartContainer && s.Container == c.Name }) != nil
+			p.starting(c.Name)
 	}
 	// All before the last that was begun in this sandbox have had their turn, also where the engine has nothing of them any more.
 	reached := -1
@@ -110,7 +111,7 @@ func (p *planner) initialize(box string) bool {
 func (p *planner) sidecar(c *v1.Container, list []past, here bool) bool {
 	if len(list) > 0 && list[0].State == pod.Running {
 		p.keep(podspec.Init, c, list[0].Container, here)
-		return here && p.know.HasStarted(c, list[0].ID)
+		return here && p.memory.Started(c, list[0].ID)
 	}
 	reason := "the container was never started"
 	if len(list) > 0 {
@@ -127,7 +128,7 @@ func (p *planner) initOnce(c *v1.Container, list []past, here bool) bool {
 		p.start(podspec.Init, c, nil, "the container was never started")
 	case list[0].State == pod.Running:
 		p.keep(podspec.Init, c, list[0].Container, here)
-	case here && list[0].ExitCode == 0 && !p.know.Replace[list[0].ID]:
+	case here && list[0].ExitCode == 0 && !p.memory.Run(list[0].ID).Replace:
 		return true
 	case here && !p.comesBack(podspec.Init, c, list[0]):
 		p.out.Done = true // the pod has failed
@@ -163,7 +164,7 @@ func (p *planner) apps(box string) {
 			alive = true
 			p.start(podspec.App, c, list, exitReason(list[0]))
 		default:
-			alive = alive || p.onContainer(c.Name) != nil
+			alive = alive || p.onContainer(c.Name)
 		}
 	}
 	p.out.Done = !alive
@@ -192,7 +193,7 @@ func (p *planner) restartAll() bool {
 		_, spec, _ := podspec.FindContainer(p.pod, c.Name)
 		p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), true)
 	}
-	if len(p.running(func(c pod.Container) bool { return c.Kind != podspec.Ephemeral })) > 0 || len(p.know.Busy) > 0 {
+	if len(p.running(func(c pod.Container) bool { return c.Kind != podspec.Ephemeral })) > 0 || len(p.memory.Busy) > 0 {
 		return true
 	}
 	rest := slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c pod.Container) bool { return c.Kind == podspec.Ephemeral || c.ID == source })
@@ -209,7 +210,7 @@ func (p *planner) restartAll() bool {
 // dropOld removes attempts that nobody asks for any more: all but the latest of each container and as many before it as DeadLimits has (`kubectl
 // logs --previous` reads one), what was made and never started and is not the next attempt, and containers that the spec does not have.
 func (p *planner) dropOld() {
-	limits := p.know.Dead.OrDefault()
+	limits := p.seen.Node.Dead.OrDefault()
 	all := slices.Clone(p.observed.Containers)
 	slices.SortStableFunc(all, func(a, b pod.Container) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(b.Attempt, a.Attempt))
@@ -225,9 +226,9 @@ func (p *planner) dropOld() {
 			}
 		case !known:
 			p.remove(c, "the pod has no such container any more")
-		case !c.Started() && (seen[c.Name] > 1 || p.know.Phase != pod.Syncing):
+		case !c.Started() && (seen[c.Name] > 1 || p.memory.Phase != pod.Syncing):
 			p.remove(c, "a leftover that was never started")
-		case p.know.Surplus[c.ID]:
+		case p.memory.Run(c.ID).Surplus:
 			p.remove(c, "the node keeps too many containers that have ended")
 		case limits.PerContainer >= 0 && seen[c.Name] > limits.PerContainer+1 && !limits.Young(c, p.now):
 			p.remove(c, "an old attempt")
@@ -236,11 +237,11 @@ func (p *planner) dropOld() {
 }
 
 func (p *planner) remove(c pod.Container, reason string) {
-	if p.know.busy(func(s pod.Step) bool { return s.ID == c.ID }) != nil || p.held(c.ID) {
+	if p.memory.touching(c.ID) || p.failedLately(c.ID) {
 		return
 	}
-	if s := p.onContainer(c.Name); s != nil && s.Action == pod.StartContainer && !c.Started() {
+	if p.starting(c.Name) && !c.Started() {
 		return // that start may be about to adopt it
 	}
-	p.out.Steps = append(p.out.Steps, pod.Step{Action: pod.RemoveContainer, Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason})
+	p.out.Steps = append(p.out.Steps, EngineStep{pod.Step{Action: pod.RemoveContainer, Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason}})
 }

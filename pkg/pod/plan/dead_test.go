@@ -38,11 +38,14 @@ func TestDeadLimits(t *testing.T) {
 		{"none but the young", &DeadLimits{MinAge: 2 * time.Minute}, nil, "c1 c0"},
 		{"too many on the node", &DeadLimits{PerContainer: -1}, map[string]bool{"c1": true, "c3": true}, "c1"},
 	} {
-		know := Knowledge{Platform: platforms[""], Dead: test.dead, Surplus: test.surplus}
+		seen := Seen{Node: Node{Platform: platforms[""], Dead: test.dead}, Engine: observed}
+		for id := range test.surplus {
+			seen.Memory.Note(id).Surplus = true
+		}
 		var removed []string
-		for _, step := range Plan(p, observed, know, noon).Steps {
-			if step.Action == pod.RemoveContainer {
-				removed = append(removed, step.ID)
+		for _, step := range Plan(p, seen, noon).Steps {
+			if does(step, pod.RemoveContainer) {
+				removed = append(removed, step.Of().ID)
 			}
 		}
 		if got := strings.Join(removed, " "); got != test.want {

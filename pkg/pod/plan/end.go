@@ -11,7 +11,7 @@ import (
 // last. Their preStop hooks do not wait for their turn, as upstream.
 func (p *planner) terminate() {
 	running := p.running(nil)
-	starting := p.know.busy(func(s pod.Step) bool { return s.Action == pod.StartContainer || s.Action == pod.CreateSandbox }) != nil
+	starting := p.memory.doing(pod.StartContainer, pod.CreateSandbox)
 	mainRuns := starting
 	last := -1 // the sidecar whose turn it is
 	for _, c := range running {
@@ -27,7 +27,7 @@ func (p *planner) terminate() {
 		turn := at < 0 || !mainRuns && at == last
 		p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), turn)
 	}
-	if len(running) > 0 || starting || p.know.busy(func(s pod.Step) bool { return s.Action == pod.StopContainer }) != nil {
+	if len(running) > 0 || starting || p.memory.doing(pod.StopContainer) {
 		return
 	}
 	live := false
@@ -50,14 +50,14 @@ func (p *planner) sidecarIndex(c pod.Container) int {
 	return -1
 }
 
-// sweep removes what a terminated pod has left: everything when the pod is gone, else what nobody can ask for.
-func (p *planner) sweep() {
+// cleanUp removes what a terminated pod has left: everything when the pod is gone, else what nobody can ask for.
+func (p *planner) cleanUp() {
 	for _, c := range p.running(nil) { // a start that came through after its cancellation
 		p.stop(c, nil, "Stopping container "+c.Name, 0, true)
 	}
-	if !p.know.Remove {
+	if !p.memory.End.Remove {
 		p.dropOld()
-		p.out.Done = len(p.out.Steps) == 0 && len(p.know.Busy) == 0 && len(p.running(nil)) == 0
+		p.out.Done = len(p.out.Steps) == 0 && len(p.memory.Busy) == 0 && len(p.running(nil)) == 0
 		return
 	}
 	for _, c := range p.observed.Containers {
@@ -70,5 +70,5 @@ func (p *planner) sweep() {
 			p.onSandbox(pod.RemoveSandbox, s, "the pod is gone")
 		}
 	}
-	p.out.Done = len(p.observed.Containers) == 0 && len(p.observed.Sandboxes) == 0 && len(p.know.Busy) == 0
+	p.out.Done = len(p.observed.Containers) == 0 && len(p.observed.Sandboxes) == 0 && len(p.memory.Busy) == 0
 }

@@ -17,16 +17,9 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// The worker does these steps itself: the Runtime never sees them.
-const (
-	ChooseRuntime pod.Action = "choose-runtime" // read the handler of the pod's RuntimeClass
-	PostStart     pod.Action = "post-start"     // run the container's postStart hook
-	PreStop       pod.Action = "pre-stop"       // run the container's preStop hook, for Grace at most
-)
-
 // Decision is what Plan found: what to do now, what is waited for, and when to look again if nothing happens before.
 type Decision struct {
-	Steps []pod.Step
+	Steps []Step
 	Waits []pod.Wait
 	// Next is when to plan again; zero: when something changes.
 	Next time.Time
@@ -48,17 +41,17 @@ const (
 	reasonRestartingAll = "RestartingAllContainers"
 )
 
-// Plan decides what to do next for pod. It is pure: same input, same Decision; nothing in flight is planned again. observed must have
-// been taken after the last step that is not in know.Busy any more.
-func Plan(desired *v1.Pod, observed pod.Observed, know Knowledge, now time.Time) Decision {
-	p := &planner{pod: desired, observed: observed, know: &know, now: now}
-	switch know.Phase {
+// Plan decides what to do next for pod. It is pure: same input, same Decision; nothing in flight is planned again. seen.Engine must
+// have been observed after the end of the last step that is not in seen.Memory.Busy any more.
+func Plan(desired *v1.Pod, seen Seen, now time.Time) Decision {
+	p := &planner{pod: desired, observed: seen.Observed(), seen: &seen, memory: &seen.Memory, now: now}
+	switch seen.Memory.Phase {
 	case pod.Syncing:
 		p.sync()
 	case pod.Terminating:
 		p.terminate()
 	default:
-		p.sweep()
+		p.cleanUp()
 	}
 	return p.out
 }
@@ -66,7 +59,8 @@ func Plan(desired *v1.Pod, observed pod.Observed, know Knowledge, now time.Time)
 type planner struct {
 	pod      *v1.Pod
 	observed pod.Observed
-	know     *Knowledge
+	seen     *Seen
+	memory   *Memory
 	now      time.Time
 	out      Decision
 	growing  bool // the pod's cgroup is not yet as large as its containers are to be
@@ -86,7 +80,7 @@ func (p *planner) sync() {
 	}
 	p.attachContainers()
 	p.growPod()
-	if p.know.NeedsSandbox(p.pod) {
+	if p.seen.NeedsSandbox(p.pod) {
 		p.ephemeral(box)
 	}
 	if p.initialize(box) {
@@ -94,7 +88,7 @@ func (p *planner) sync() {
 	}
 	p.shrinkPod()
 	if p.out.Done {
-		p.out.Steps = slices.DeleteFunc(p.out.Steps, func(s pod.Step) bool { return s.Action == pod.StartContainer })
+		p.out.Steps = slices.DeleteFunc(p.out.Steps, func(s Step) bool { return does(s, pod.StartContainer) })
 	}
 }
 
@@ -104,23 +98,23 @@ const classReason = "the pod's RuntimeClass is "
 // chooseRuntime has the handler of the pod's RuntimeClass read where it decides whether there is a sandbox. True: it is not known yet.
 func (p *planner) chooseRuntime() bool {
 	class := p.pod.Spec.RuntimeClassName
-	if p.know.Platform.OS != "windows" || class == nil || *class == "" || p.know.Handler != nil {
+	if p.seen.Node.Platform.OS != "windows" || class == nil || *class == "" || p.memory.Handler != nil {
 		return false
 	}
-	if f := p.know.Failures[""]; f.Until.After(p.now) {
+	if f := p.memory.Retries[SandboxKey]; f.Waits(p.now) {
 		p.wait("", "", f.Reason, f.Message, f.Until)
-	} else if p.know.busy(func(s pod.Step) bool { return s.Action == ChooseRuntime }) == nil {
-		p.out.Steps = append(p.out.Steps, pod.Step{Action: ChooseRuntime, Reason: classReason + *class})
+	} else if !p.memory.busy(func(s Step) bool { return tasked(s, ChooseRuntime) }) {
+		p.out.Steps = append(p.out.Steps, WorkerStep{Task: ChooseRuntime, Subject: Subject{Reason: classReason + *class}})
 	}
 	return true
 }
 
 // mustEnd says why the pod may not go on.
 func (p *planner) mustEnd() *pod.Rejection {
-	if seconds := p.pod.Spec.ActiveDeadlineSeconds; seconds != nil && !p.know.Last.StartTime.IsZero() {
-		began := p.know.Began
+	if seconds := p.pod.Spec.ActiveDeadlineSeconds; seconds != nil && !p.memory.Last.StartTime.IsZero() {
+		began := p.memory.Began
 		if began.IsZero() {
-			began = p.know.Last.StartTime.Time
+			began = p.memory.Last.StartTime.Time
 		}
 		deadline := began.Add(podspec.Seconds(*seconds))
 		if !p.now.Before(deadline) {
@@ -128,7 +122,7 @@ func (p *planner) mustEnd() *pod.Rejection {
 		}
 		p.lookAt(deadline)
 	}
-	if n := podspec.ConcurrentContainers(&p.pod.Spec); n > 1 && !p.know.NeedsSandbox(p.pod) {
+	if n := podspec.ConcurrentContainers(&p.pod.Spec); n > 1 && !p.seen.NeedsSandbox(p.pod) {
 		return &pod.Rejection{Reason: reasonUnsupported, Message: fmt.Sprintf(
 			"the pod has %d containers that run at the same time, but on this host its containers cannot share a network, so that a pod has one: "+
 				"split the pod, or use a node with Windows Server version 1709 or later and no Hyper-V isolation", n)}
@@ -144,12 +138,17 @@ func (p *planner) lookAt(t time.Time) {
 }
 
 func (p *planner) attempts(kind podspec.Kind, container *v1.Container) []past {
-	return attempts(p.observed, &p.know.Last, kind, container)
+	return attempts(p.observed, &p.memory.Last, kind, container)
 }
 
 // onContainer finds a step in flight that makes, runs hooks in, or stops the named container.
-func (p *planner) onContainer(name string) *pod.Step {
-	return p.know.busy(func(s pod.Step) bool { return s.Container == name && s.Action != pod.RemoveContainer })
+func (p *planner) onContainer(name string) bool {
+	return p.memory.busy(func(s Step) bool { return s.Of().Container == name && !does(s, pod.RemoveContainer) })
+}
+
+// starting says whether the named container is being started.
+func (p *planner) starting(name string) bool {
+	return p.memory.busy(func(s Step) bool { return does(s, pod.StartContainer) && s.Of().Container == name })
 }
 
 func (p *planner) running(match func(pod.Container) bool) []pod.Container {
@@ -164,12 +163,12 @@ func (p *planner) running(match func(pod.Container) bool) []pod.Container {
 
 // sandbox brings the pod's sandbox about. ok: it is there, and box is its id; on hosts without sandboxes "".
 func (p *planner) sandbox() (box string, ok bool) {
-	if !p.know.NeedsSandbox(p.pod) {
+	if !p.seen.NeedsSandbox(p.pod) {
 		return "", true
 	}
 	current := p.observed.NewestSandbox()
-	if current != nil && current.Running && current.Unattached && !p.left(*current) {
-		p.attach(pod.Step{ID: current.ID, Attempt: current.Attempt})
+	if current != nil && current.Running && p.unattached(current.ID) && !p.left(*current) {
+		p.attach(Subject{ID: current.ID, Attempt: current.Attempt})
 		return "", false
 	}
 	if current != nil && p.usable(*current) {
@@ -180,7 +179,7 @@ func (p *planner) sandbox() (box string, ok bool) {
 		_, spec, _ := podspec.FindContainer(p.pod, c.Name)
 		p.stop(c, spec, "Stopping container "+c.Name, podspec.StopGrace(p.pod), true)
 	}
-	if len(p.running(nil)) > 0 || p.know.busy(func(s pod.Step) bool { return s.Action == pod.StartContainer || s.Action == pod.StopContainer }) != nil {
+	if len(p.running(nil)) > 0 || p.memory.doing(pod.StartContainer, pod.StopContainer) {
 		return "", false
 	}
 	if !p.wantsSandbox() {
@@ -188,10 +187,10 @@ func (p *planner) sandbox() (box string, ok bool) {
 		return "", false
 	}
 	p.dropSandboxes("")
-	if p.know.busy(func(s pod.Step) bool { return s.Action == pod.CreateSandbox }) != nil {
+	if p.memory.doing(pod.CreateSandbox) {
 		return "", false
 	}
-	if f := p.know.Failures[""]; f.Until.After(p.now) {
+	if f := p.memory.Retries[SandboxKey]; f.Waits(p.now) {
 		p.wait("", "", f.Reason, f.Message, f.Until)
 		return "", false
 	}
@@ -202,7 +201,7 @@ func (p *planner) sandbox() (box string, ok bool) {
 	case current != nil:
 		step.Attempt, step.Reason = current.Attempt+1, "Pod sandbox changed, it will be killed and re-created."
 	}
-	p.out.Steps = append(p.out.Steps, step)
+	p.out.Steps = append(p.out.Steps, EngineStep{step})
 	return "", false
 }
 
@@ -218,7 +217,7 @@ func (p *planner) usable(box pod.Sandbox) bool {
 // left says that a sandbox got another network namespace under its containers, as a restart by hand gives it: they were started when it was
 // attached, and now it is not.
 func (p *planner) left(box pod.Sandbox) bool {
-	return box.Unattached && slices.ContainsFunc(p.observed.Containers, func(c pod.Container) bool { return c.SandboxID == box.ID && c.State != pod.Created })
+	return p.unattached(box.ID) && slices.ContainsFunc(p.observed.Containers, func(c pod.Container) bool { return c.SandboxID == box.ID && c.State != pod.Created })
 }
 
 // dropSandboxes stops and removes all sandboxes but keep in which nothing runs.
@@ -236,19 +235,19 @@ func (p *planner) dropSandboxes(keep string) {
 }
 
 func (p *planner) onSandbox(action pod.Action, s pod.Sandbox, reason string) {
-	if p.know.busy(func(b pod.Step) bool { return b.ID == s.ID }) != nil || p.held(s.ID) {
+	if p.memory.touching(s.ID) || p.failedLately(s.ID) {
 		return
 	}
-	p.out.Steps = append(p.out.Steps, pod.Step{Action: action, ID: s.ID, Attempt: s.Attempt, Reason: reason})
+	p.out.Steps = append(p.out.Steps, EngineStep{pod.Step{Action: action, ID: s.ID, Attempt: s.Attempt, Reason: reason}})
 }
 
-// held says that an earlier try on this engine id failed and that it is too early for the next one.
-func (p *planner) held(id string) bool {
-	f, ok := p.know.Failures[id]
-	if !ok || !f.Until.After(p.now) {
+// failedLately says that an earlier try on the sandbox or container of that id failed and that it is too early for the next one.
+func (p *planner) failedLately(id string) bool {
+	r := p.memory.Retries[MemberKey(id)]
+	if !r.Waits(p.now) {
 		return false
 	}
-	p.lookAt(f.Until)
+	p.lookAt(r.Until)
 	return true
 }
 
@@ -279,7 +278,7 @@ func (p *planner) comesBack(kind podspec.Kind, c *v1.Container, ended past) bool
 	switch {
 	case kind == podspec.Ephemeral:
 		return false
-	case p.know.Replace[ended.ID], kind == podspec.Init && podspec.IsSidecar(c):
+	case p.memory.Run(ended.ID).Replace, kind == podspec.Init && podspec.IsSidecar(c):
 		return true
 	case kind == podspec.Init && ended.ExitCode == 0:
 		return false
@@ -289,20 +288,20 @@ func (p *planner) comesBack(kind podspec.Kind, c *v1.Container, ended past) bool
 
 // start plans the next attempt of a container unless back-off or a failure holds it up.
 func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason string) {
-	if p.onContainer(c.Name) != nil {
+	if p.onContainer(c.Name) {
 		return
 	}
-	if f, ok := p.know.Failures[c.Name]; ok && f.Until.After(p.now) {
+	if f := p.memory.Retries[StartKey(c.Name)]; f.Waits(p.now) {
 		p.wait(c.Name, "", f.Reason, f.Message, f.Until)
 		return
 	}
-	if until, delay := backOff(p.know, c, list); until.After(p.now) && until.Sub(p.now) <= delay+clockSkew {
+	if until, delay := backOff(p.memory, c, list); until.After(p.now) && until.Sub(p.now) <= delay+clockSkew {
 		p.wait(c.Name, list[0].ID, ReasonCrashLoop, crashMessage(p.pod, c.Name, delay), until)
 		return
 	}
-	p.out.Steps = append(p.out.Steps, pod.Step{
-		Action: pod.StartContainer, Container: c.Name, Kind: kind, Attempt: nextAttempt(p.observed, &p.know.Last, kind, c.Name), Reason: reason,
-	})
+	p.out.Steps = append(p.out.Steps, EngineStep{pod.Step{
+		Action: pod.StartContainer, Container: c.Name, Kind: kind, Attempt: nextAttempt(p.observed, &p.memory.Last, kind, c.Name), Reason: reason,
+	}})
 }
 
 // clockSkew is by how much the engine's clock may be ahead. An end that lies further in the future means that the clock was set back; nobody
@@ -310,12 +309,12 @@ func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason 
 const clockSkew = time.Minute
 
 // backOff is until when a container that has exited waits for its next start.
-func backOff(know *Knowledge, c *v1.Container, list []past) (until time.Time, delay time.Duration) {
+func backOff(memory *Memory, c *v1.Container, list []past) (until time.Time, delay time.Duration) {
 	if len(list) == 0 {
 		return time.Time{}, 0
 	}
 	var applied *time.Duration
-	if d, ok := know.Delays[c.Name]; ok {
+	if d, ok := memory.Delays[ContainerName(c.Name)]; ok {
 		applied = &d
 	}
 	delay = crashDelay(list, podspec.Hash(c), applied)
@@ -326,18 +325,18 @@ func backOff(know *Knowledge, c *v1.Container, list []past) (until time.Time, de
 	return ended.Add(delay), delay
 }
 
-// StartDelay is the back-off after which an attempt was started: what the attempts before it called for. ok false: the spec has no such
-// container, or no attempt before it is known.
-func StartDelay(pod *v1.Pod, observed pod.Observed, know *Knowledge, step pod.Step) (delay time.Duration, ok bool) {
-	kind, spec, ok := podspec.FindContainer(pod, step.Container)
+// StartDelay is the back-off after which an attempt of a container was started: what the attempts before it called for. ok false: the spec
+// has no such container, or no attempt before it is known.
+func StartDelay(desired *v1.Pod, seen *Seen, name string, attempt int) (delay time.Duration, ok bool) {
+	kind, spec, ok := podspec.FindContainer(desired, name)
 	if !ok {
 		return 0, false
 	}
-	list := attempts(observed, &know.Last, kind, spec)
-	if len(list) == 0 || list[0].Attempt >= step.Attempt {
+	list := attempts(seen.Engine, &seen.Memory.Last, kind, spec)
+	if len(list) == 0 || list[0].Attempt >= attempt {
 		return 0, false
 	}
-	_, delay = backOff(know, spec, list)
+	_, delay = backOff(&seen.Memory, spec, list)
 	return delay, true
 }
 
@@ -353,38 +352,41 @@ func (p *planner) wait(container, id, reason, message string, until time.Time) {
 // stop plans the end of a running container: first its preStop hook, then, with what is left of its grace, the stop. turn false: the
 // hook alone, until its grace is over. A stop in flight that would take longer than is left now is planned again.
 func (p *planner) stop(c pod.Container, spec *v1.Container, reason string, grace time.Duration, turn bool) {
-	deadline, begun := p.know.Stops[c.ID]
-	if !begun {
+	begun := p.memory.Run(c.ID).Stop
+	deadline := begun
+	if begun.IsZero() {
 		deadline = p.now.Add(grace)
 	}
-	if d := p.know.Deadline; p.know.Phase != pod.Syncing && d.Before(deadline) {
+	if d := p.memory.End.Deadline; p.memory.Phase != pod.Syncing && d.Before(deadline) {
 		deadline = d
 	}
-	if p.held(c.ID) {
+	if p.failedLately(c.ID) {
 		return
 	}
 	left := deadline.Sub(p.now)
-	inFlight := func(action pod.Action) bool {
-		return p.know.busy(func(s pod.Step) bool { return s.Container == c.Name && s.Action == action }) != nil
+	inFlight := func(match func(Step) bool) bool {
+		return p.memory.busy(func(s Step) bool { return s.Of().Container == c.Name && match(s) })
 	}
 	switch {
-	case inFlight(pod.StopContainer):
-		if !deadline.Before(p.know.Stops[c.ID]) {
+	case inFlight(func(s Step) bool { return does(s, pod.StopContainer) }):
+		if !deadline.Before(begun) {
 			return
 		}
-	case inFlight(PreStop) && left > 0:
+	case left > 0 && inFlight(func(s Step) bool { return tasked(s, PreStop) }):
 		p.lookAt(deadline)
 		return
-	case inFlight(pod.StartContainer):
+	case p.starting(c.Name):
 		return
 	}
-	step := pod.Step{Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason, Action: pod.StopContainer, Grace: max(left, minGrace)}
 	switch {
-	case spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil && !p.know.Hooks[c.ID].PreStop && left > 0:
-		step.Action, step.Grace = PreStop, left
+	case spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil && !p.memory.Run(c.ID).Hooks.PreStop && left > 0:
+		p.out.Steps = append(p.out.Steps, WorkerStep{Task: PreStop,
+			Subject: Subject{Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason, Grace: left}})
 	case !turn && left > 0:
 		p.lookAt(deadline)
-		return
+	default:
+		p.out.Steps = append(p.out.Steps, EngineStep{pod.Step{
+			Action: pod.StopContainer, Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason, Grace: max(left, minGrace),
+		}})
 	}
-	p.out.Steps = append(p.out.Steps, step)
 }

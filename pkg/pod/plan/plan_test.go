@@ -52,27 +52,43 @@ var platforms = map[string]pod.Platform{
 	"windows-2022": {OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true},
 }
 
-func (s situation) build(t *testing.T, p *v1.Pod) (pod.Observed, Knowledge) {
+func (s situation) build(t *testing.T, p *v1.Pod) Seen {
 	t.Helper()
-	know := Knowledge{
-		Handler: s.Handler, Platform: platforms[s.Platform], Phase: s.Phase, Remove: s.Remove, Ended: s.Ended, Probes: s.Probes, Hooks: s.Hooks, Busy: s.Busy,
-		Stops: map[string]time.Time{}, Failures: map[string]Failure{}, HostIPs: []netip.Addr{netip.MustParseAddr("192.168.1.1")},
-		Deadline: noon.Add(time.Duration(s.Deadline) * time.Second),
+	seen := Seen{Node: Node{Platform: platforms[s.Platform], HostIPs: []netip.Addr{netip.MustParseAddr("192.168.1.1")}}}
+	m := &seen.Memory
+	m.Handler, m.Phase, m.Retries = s.Handler, s.Phase, map[Key]Retry{}
+	m.End = End{Remove: s.Remove, Why: s.Ended, Deadline: noon.Add(time.Duration(s.Deadline) * time.Second)}
+	m.Resize.Pending = s.Resize
+	for _, step := range s.Busy {
+		m.Busy = append(m.Busy, stepOf(step))
 	}
 	if s.Last != nil {
-		know.Last = *s.Last
+		m.Last = *s.Last
+	}
+	for id, verdict := range s.Probes {
+		m.Note(id).Probes = verdict
+	}
+	for id, hooks := range s.Hooks {
+		m.Note(id).Hooks = hooks
 	}
 	for id, left := range s.Stops {
-		know.Stops[id] = noon.Add(time.Duration(left) * time.Second)
+		m.Note(id).Stop = noon.Add(time.Duration(left) * time.Second)
 	}
-	for name, reason := range s.Failures {
-		know.Failures[name] = Failure{Reason: reason, Message: "why", Until: noon.Add(5 * time.Second), Count: 1}
-	}
-	know.Resize, know.Updates = s.Resize, map[string]podspec.Resources{}
 	for id, text := range s.Updates {
-		know.Updates[id] = podspec.ParseResources(text)
+		m.Note(id).Told = podspec.ParseResources(text)
 	}
-	var o pod.Observed
+	for of, reason := range s.Failures {
+		key := MemberKey(of)
+		if id, ok := strings.CutPrefix(of, "resize "); ok {
+			key = UpdateKey(id)
+		} else if of == "" {
+			key = SandboxKey
+		} else if _, _, ok := podspec.FindContainer(p, of); ok {
+			key = StartKey(of)
+		}
+		m.Retries[key] = Retry{Reason: reason, Message: "why", Until: noon.Add(5 * time.Second)}
+	}
+	o := &seen.Engine
 	for _, line := range s.Sandboxes {
 		box := pod.Sandbox{CreatedAt: noon.Add(-time.Hour)}
 		var state string
@@ -120,7 +136,16 @@ func (s situation) build(t *testing.T, p *v1.Pod) (pod.Observed, Knowledge) {
 		}
 		o.Containers = append(o.Containers, c)
 	}
-	return o, know
+	return seen
+}
+
+// stepOf is a step by its verb.
+func stepOf(s pod.Step) Step {
+	switch task := Task(s.Action); task {
+	case ChooseRuntime, AttachNetwork, PostStart, PreStop, LimitPod:
+		return WorkerStep{Task: task, Subject: Subject{Container: s.Container, Kind: s.Kind, ID: s.ID, Attempt: s.Attempt}}
+	}
+	return EngineStep{s}
 }
 
 // TestPlanAndStatus runs the cases of testdata/plan: a pod, and situations in which Plan and Status are asked.
@@ -135,17 +160,17 @@ func TestPlanAndStatus(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var pod v1.Pod
+			var p v1.Pod
 			var out []txtar.File
 			var got, want strings.Builder
 			for _, f := range archive.Files {
 				switch {
 				case f.Name == "pod":
-					pod = v1.Pod{}
-					if err := yaml.UnmarshalStrict(f.Data, &pod); err != nil {
+					p = v1.Pod{}
+					if err := yaml.UnmarshalStrict(f.Data, &p); err != nil {
 						t.Fatal(err)
 					}
-					pod.UID, pod.Namespace, pod.Generation = "uid", "default", 3
+					p.UID, p.Namespace, p.Generation = "uid", "default", 3
 				case strings.HasPrefix(f.Name, "plan:"):
 					want.WriteString(f.Name + "\n" + string(f.Data))
 					continue
@@ -154,8 +179,8 @@ func TestPlanAndStatus(t *testing.T) {
 					if err := yaml.UnmarshalStrict(f.Data, &s); err != nil {
 						t.Fatalf("%s: %v", f.Name, err)
 					}
-					observed, know := s.build(t, &pod)
-					text := Plan(&pod, observed, know, noon).String() + statusText(Status(&pod, observed, know, noon))
+					seen := s.build(t, &p)
+					text := Plan(&p, seen, noon).String() + statusText(Status(&p, seen, noon))
 					out = append(out, f, txtar.File{Name: "plan: " + f.Name, Data: []byte(text)})
 					got.WriteString("plan: " + f.Name + "\n" + text)
 					continue
@@ -238,20 +263,22 @@ func TestPlanIsIdempotent(t *testing.T) {
 			if err := yaml.Unmarshal(f.Data, &s); err != nil {
 				t.Fatal(err)
 			}
-			observed, know := s.build(t, &p)
-			steps := Plan(&p, observed, know, noon).Steps
-			know.Busy = append(know.Busy, steps...)
+			seen := s.build(t, &p)
+			steps := Plan(&p, seen, noon).Steps
+			m := &seen.Memory
+			m.Busy = append(m.Busy, steps...)
 			for _, step := range steps {
-				if step.Action == pod.StopContainer || step.Action == PreStop {
-					if _, ok := know.Stops[step.ID]; !ok {
-						know.Stops[step.ID] = noon.Add(step.Grace)
+				if does(step, pod.StopContainer) || tasked(step, PreStop) {
+					run := m.Note(step.Of().ID)
+					if run.Stop.IsZero() {
+						run.Stop = noon.Add(step.Of().Grace)
 					}
-					if know.Phase != pod.Syncing && know.Deadline.Before(know.Stops[step.ID]) {
-						know.Stops[step.ID] = know.Deadline
+					if m.Phase != pod.Syncing && m.End.Deadline.Before(run.Stop) {
+						run.Stop = m.End.Deadline
 					}
 				}
 			}
-			if again := Plan(&p, observed, know, noon).Steps; len(again) > 0 {
+			if again := Plan(&p, seen, noon).Steps; len(again) > 0 {
 				t.Errorf("%s %s: planned again: %v", file, f.Name, again)
 			}
 		}

@@ -9,9 +9,6 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// ResizeKey is the key of a failed update among Knowledge.Failures: it must not hold up a stop.
-func ResizeKey(id string) string { return "resize " + id }
-
 // change is what lacks for a running container to have what it was granted.
 type change struct {
 	want    podspec.Resources
@@ -42,45 +39,46 @@ func (p *planner) resize(kind podspec.Kind, spec *v1.Container, c pod.Container)
 		p.out.Replace = append(p.out.Replace, c.ID)
 		p.stop(c, spec, fmt.Sprintf("Container %s resize requires restart", spec.Name), podspec.StopGrace(p.pod), true)
 	case need.update && !p.growing:
-		p.update(pod.Step{Action: pod.UpdateContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Resources: &need.want})
+		p.update(EngineStep{pod.Step{Action: pod.UpdateContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt, Reason: resizeReason, Resources: &need.want}})
 	}
 }
 
 // needs is what lacks for a running container. An engine that said yes and did nothing is not asked again.
 func (p *planner) needs(kind podspec.Kind, spec *v1.Container, c pod.Container) change {
-	need := changeOf(p.pod, kind, spec, c, &p.know.Last)
-	need.update = need.update && p.know.Updates[c.ID] != need.want
+	need := changeOf(p.pod, kind, spec, c, &p.memory.Last)
+	need.update = need.update && p.memory.Run(c.ID).Told != need.want
 	return need
 }
 
-// update plans a change of what a container, or with ID "" the pod, is held to.
-func (p *planner) update(step pod.Step) {
-	switch f := p.know.Failures[ResizeKey(step.ID)]; {
-	case p.know.busy(func(s pod.Step) bool { return s.Action == step.Action && s.ID == step.ID }) != nil:
-	case f.Until.After(p.now):
-		p.lookAt(f.Until)
+const resizeReason = "the pod was resized"
+
+// update plans a change of what a container, or without ID the pod, is held to.
+func (p *planner) update(step Step) {
+	switch r := p.memory.Retries[UpdateKey(step.Of().ID)]; {
+	case p.memory.busy(func(s Step) bool { return s.Verb() == step.Verb() && s.Of().ID == step.Of().ID }):
+	case r.Waits(p.now):
+		p.lookAt(r.Until)
 	default:
-		step.Reason = "the pod was resized"
 		p.out.Steps = append(p.out.Steps, step)
 	}
 }
 
 // growPod gives the pod's cgroup what its containers are about to be given: none can have more than the pod.
 func (p *planner) growPod() {
-	have := p.observed.Cgroup
+	have := p.seen.Cgroup
 	if have == nil {
 		return
 	}
-	if want := podspec.PodResourcesOf(p.pod).AtLeast(*have); want != *have && p.know.Updates[""] != want {
+	if want := podspec.PodResourcesOf(p.pod).AtLeast(*have); want != *have && p.memory.Resize.Told != want {
 		p.growing = true
-		p.update(pod.Step{Action: pod.UpdatePod, Resources: &want})
+		p.update(WorkerStep{Task: LimitPod, Subject: Subject{Reason: resizeReason}, Resources: &want})
 	}
 }
 
 // shrinkPod takes from the pod's cgroup what its containers have given back.
 func (p *planner) shrinkPod() {
-	have, want := p.observed.Cgroup, podspec.PodResourcesOf(p.pod)
-	if have == nil || p.growing || *have == want || p.know.Updates[""] == want {
+	have, want := p.seen.Cgroup, podspec.PodResourcesOf(p.pod)
+	if have == nil || p.growing || *have == want || p.memory.Resize.Told == want {
 		return
 	}
 	for _, c := range p.running(nil) { // also those that are being stopped
@@ -92,5 +90,5 @@ func (p *planner) shrinkPod() {
 			return
 		}
 	}
-	p.update(pod.Step{Action: pod.UpdatePod, Resources: &want})
+	p.update(WorkerStep{Task: LimitPod, Subject: Subject{Reason: resizeReason}, Resources: &want})
 }

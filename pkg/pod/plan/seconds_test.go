@@ -8,7 +8,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -43,8 +42,8 @@ func TestSecondsOfSpecs(t *testing.T) {
 		}
 		p = &v1.Pod{}
 		p.Spec.ActiveDeadlineSeconds = &test.n
-		know := &Knowledge{Platform: pod.Platform{OS: "linux", SharedNetwork: true}, Phase: pod.Syncing, Last: v1.PodStatus{StartTime: &metav1.Time{Time: now}}}
-		ended := (&planner{pod: p, know: know, now: now.Add(time.Second / 2)}).mustEnd() != nil
+		seen := &Seen{Node: Node{Platform: platforms["linux"]}, Memory: Memory{Last: v1.PodStatus{StartTime: &metav1.Time{Time: now}}}}
+		ended := (&planner{pod: p, seen: seen, memory: &seen.Memory, now: now.Add(time.Second / 2)}).mustEnd() != nil
 		if want := test.n <= 0; ended != want {
 			t.Errorf("activeDeadlineSeconds %d, half a second later: ended %v, want %v", test.n, ended, want)
 		}

@@ -14,12 +14,12 @@ import (
 // maxMessages is how many bytes of termination messages one pod's status may hold; each container gets its part.
 const maxMessages = 12 * 1024
 
-// Status is what the API server is told of pod. It is pure. It keeps from know.Last what must not go back: start time, transition times,
+// Status is what the API server is told of pod. It is pure. It keeps from seen.Memory.Last what must not go back: start time, transition times,
 // restart counts, a terminal phase, addresses of a pod that has ended.
-func Status(p *v1.Pod, observed pod.Observed, know Knowledge, now time.Time) v1.PodStatus {
-	s := &statuser{pod: p, observed: observed, know: &know, now: now}
-	last := &know.Last
-	out := v1.PodStatus{ObservedGeneration: max(p.Generation, last.ObservedGeneration), QOSClass: podspec.QOSOf(p), StartTime: last.StartTime}
+func Status(desired *v1.Pod, seen Seen, now time.Time) v1.PodStatus {
+	s := &statuser{pod: desired, observed: seen.Observed(), seen: &seen, memory: &seen.Memory, now: now}
+	last := &s.memory.Last
+	out := v1.PodStatus{ObservedGeneration: max(desired.Generation, last.ObservedGeneration), QOSClass: podspec.QOSOf(desired), StartTime: last.StartTime}
 	if out.StartTime.IsZero() {
 		out.StartTime = s.time(now)
 	}
@@ -29,8 +29,8 @@ func Status(p *v1.Pod, observed pod.Observed, know Knowledge, now time.Time) v1.
 		out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = nil, nil, nil
 	}
 	s.restarting(&out)
-	if know.Phase == pod.Terminated {
-		s.settle(&out)
+	if s.memory.Phase == pod.Terminated {
+		s.endContainers(&out)
 	}
 	s.phase(&out)
 	s.addresses(&out)
@@ -42,7 +42,8 @@ func Status(p *v1.Pod, observed pod.Observed, know Knowledge, now time.Time) v1.
 type statuser struct {
 	pod      *v1.Pod
 	observed pod.Observed
-	know     *Knowledge
+	seen     *Seen
+	memory   *Memory
 	now      time.Time
 }
 
@@ -54,11 +55,11 @@ func (s *statuser) time(t time.Time) *metav1.Time {
 
 // phase sets phase, reason and message. A terminal phase is shown when nothing runs any more, and never left.
 func (s *statuser) phase(out *v1.PodStatus) {
-	last := &s.know.Last
-	phase := s.reckonPhase(out)
-	if ended := s.know.Ended; ended != nil {
+	last := &s.memory.Last
+	phase := s.phaseOf(out)
+	if ended := s.memory.End.Why; ended != nil {
 		phase = v1.PodFailed
-	} else if s.know.Phase == pod.Terminated && !podspec.IsTerminal(phase) && !podspec.IsStatic(s.pod) {
+	} else if s.memory.Phase == pod.Terminated && !podspec.IsTerminal(phase) && !podspec.IsStatic(s.pod) {
 		phase = v1.PodFailed
 	}
 	for _, known := range []v1.PodPhase{last.Phase, s.pod.Status.Phase} {
@@ -66,7 +67,7 @@ func (s *statuser) phase(out *v1.PodStatus) {
 			phase = known
 		}
 	}
-	if podspec.IsTerminal(phase) && !podspec.IsTerminal(last.Phase) && s.know.Phase != pod.Terminated {
+	if podspec.IsTerminal(phase) && !podspec.IsTerminal(last.Phase) && s.memory.Phase != pod.Terminated {
 		phase = last.Phase
 		if phase == "" {
 			phase = v1.PodPending
@@ -74,8 +75,8 @@ func (s *statuser) phase(out *v1.PodStatus) {
 	}
 	out.Phase = phase
 	switch {
-	case s.know.Ended != nil && podspec.IsTerminal(phase):
-		out.Reason, out.Message = s.know.Ended.Reason, s.know.Ended.Message
+	case s.memory.End.Why != nil && podspec.IsTerminal(phase):
+		out.Reason, out.Message = s.memory.End.Why.Reason, s.memory.End.Why.Message
 	case phase == last.Phase:
 		out.Reason, out.Message = last.Reason, last.Message
 	}
@@ -88,8 +89,8 @@ type counts struct {
 	unknown                                     int
 }
 
-// reckonPhase is the phase that the container statuses alone amount to.
-func (s *statuser) reckonPhase(out *v1.PodStatus) v1.PodPhase {
+// phaseOf is the phase that the container statuses alone amount to.
+func (s *statuser) phaseOf(out *v1.PodStatus) v1.PodPhase {
 	var n counts
 	for kind, c := range podspec.Containers(s.pod) {
 		st := podspec.FindStatus(out, kind, c.Name)
@@ -114,7 +115,7 @@ func (s *statuser) reckonPhase(out *v1.PodStatus) v1.PodPhase {
 		return v1.PodRunning
 	case n.running == 0 && n.stopped > 0 && n.unknown == 0:
 		switch {
-		case n.stopped != n.final && (s.know.Phase != pod.Terminated || podspec.IsStatic(s.pod)):
+		case n.stopped != n.final && (s.memory.Phase != pod.Terminated || podspec.IsStatic(s.pod)):
 			return v1.PodRunning
 		case n.stopped == n.succeeded:
 			return v1.PodSucceeded
@@ -190,12 +191,12 @@ func (s *statuser) neverLetIn() bool {
 	begun := func(st v1.ContainerStatus) bool {
 		return st.State.Waiting == nil || st.LastTerminationState.Terminated != nil
 	}
-	return s.know.Ended != nil && len(s.observed.Containers)+len(s.observed.Sandboxes) == 0 &&
-		!slices.ContainsFunc(s.know.Last.ContainerStatuses, begun) && !slices.ContainsFunc(s.know.Last.InitContainerStatuses, begun)
+	return s.memory.End.Why != nil && len(s.observed.Containers)+len(s.observed.Sandboxes) == 0 &&
+		!slices.ContainsFunc(s.memory.Last.ContainerStatuses, begun) && !slices.ContainsFunc(s.memory.Last.InitContainerStatuses, begun)
 }
 
-// settle gives every container that was begun an end: nothing runs any more, and what is not known to have ended well has not.
-func (s *statuser) settle(out *v1.PodStatus) {
+// endContainers gives every container that was begun an end: nothing runs any more, and what is not known to have ended well has not.
+func (s *statuser) endContainers(out *v1.PodStatus) {
 	end := func(list []v1.ContainerStatus) {
 		for i := range list {
 			st := &list[i]
@@ -244,18 +245,18 @@ func (s *statuser) initialized(out *v1.PodStatus) bool {
 
 // addresses sets host and pod addresses. A pod that has ended, or whose sandbox is being made anew, keeps the last ones.
 func (s *statuser) addresses(out *v1.PodStatus) {
-	for i, ip := range s.know.HostIPs {
+	for i, ip := range s.seen.Node.HostIPs {
 		if i == 0 {
 			out.HostIP = ip.String()
 		}
 		out.HostIPs = append(out.HostIPs, v1.HostIP{IP: ip.String()})
 	}
-	addrs := pod.PodAddresses(s.pod, s.observed, s.know.HostIPs)
+	addrs := pod.PodAddresses(s.pod, s.observed, s.seen.Node.HostIPs)
 	for _, a := range addrs {
 		out.PodIPs = append(out.PodIPs, v1.PodIP{IP: a.String()})
 	}
-	if len(out.PodIPs) == 0 || s.pod.Spec.HostNetwork && len(s.know.Last.PodIPs) > 0 {
-		out.PodIPs = slices.Clone(s.know.Last.PodIPs)
+	if len(out.PodIPs) == 0 || s.pod.Spec.HostNetwork && len(s.memory.Last.PodIPs) > 0 {
+		out.PodIPs = slices.Clone(s.memory.Last.PodIPs)
 	}
 	if len(out.PodIPs) > 0 {
 		out.PodIP = out.PodIPs[0].IP

@@ -41,15 +41,15 @@ func (s *statuser) conditions(out *v1.PodStatus) []v1.PodCondition {
 		list = append(list, s.restartingCondition(out))
 	}
 	list = append(list, s.resizeConditions()...)
-	if s.know.Disrupted {
+	if s.memory.End.Disrupted {
 		if i, old := podspec.FindCondition(list[:foreign], v1.DisruptionTarget); old != nil {
 			list, foreign = slices.Delete(list, i, i+1), foreign-1
 		}
-		list = append(list, s.condition(v1.DisruptionTarget, true, v1.PodReasonTerminationByKubelet, cmp.Or(s.know.Ended.Disruption, s.know.Ended.Message)))
+		list = append(list, s.condition(v1.DisruptionTarget, true, v1.PodReasonTerminationByKubelet, cmp.Or(s.memory.End.Why.Disruption, s.memory.End.Why.Message)))
 	}
 	for i := foreign; i < len(list); i++ {
 		list[i].LastTransitionTime = *s.time(s.now)
-		if _, old := podspec.FindCondition(s.know.Last.Conditions, list[i].Type); old != nil && old.Status == list[i].Status && !old.LastTransitionTime.IsZero() {
+		if _, old := podspec.FindCondition(s.memory.Last.Conditions, list[i].Type); old != nil && old.Status == list[i].Status && !old.LastTransitionTime.IsZero() {
 			list[i].LastTransitionTime = old.LastTransitionTime
 		}
 	}
@@ -66,11 +66,11 @@ func (s *statuser) condition(kind v1.PodConditionType, ok bool, reason, message 
 
 // canStart says whether there is a place for containers to run in.
 func (s *statuser) canStart() bool {
-	if !s.know.NeedsSandbox(s.pod) {
+	if !s.seen.NeedsSandbox(s.pod) {
 		return slices.ContainsFunc(s.observed.Containers, func(c pod.Container) bool { return c.State == pod.Running })
 	}
 	box := s.observed.NewestSandbox()
-	p := &planner{pod: s.pod, observed: s.observed, know: s.know}
+	p := &planner{pod: s.pod, observed: s.observed, seen: s.seen, memory: s.memory}
 	return box != nil && p.usable(*box)
 }
 
@@ -111,7 +111,7 @@ func (s *statuser) initializedCondition(out *v1.PodStatus) v1.PodCondition {
 	if len(parts) == 0 {
 		return ok("")
 	}
-	if _, old := podspec.FindCondition(s.know.Last.Conditions, v1.PodInitialized); old != nil && old.Status == v1.ConditionTrue {
+	if _, old := podspec.FindCondition(s.memory.Last.Conditions, v1.PodInitialized); old != nil && old.Status == v1.ConditionTrue {
 		return ok("")
 	}
 	return s.condition(v1.PodInitialized, false, "ContainersNotInitialized", strings.Join(parts, ", "))

@@ -27,7 +27,7 @@ func (s *statuser) list(want podspec.Kind) []v1.ContainerStatus {
 }
 
 func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerStatus {
-	old := podspec.FindStatus(&s.know.Last, kind, c.Name)
+	old := podspec.FindStatus(&s.memory.Last, kind, c.Name)
 	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, Started: new(false), VolumeMounts: mountStatuses(c, false)}
 	st.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	if len(s.pod.Spec.InitContainers) > 0 {
@@ -39,7 +39,7 @@ func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerSta
 	if kind == podspec.Ephemeral {
 		st.Started = nil // neither probes nor restarts
 	}
-	list := attempts(s.observed, &s.know.Last, kind, c)
+	list := attempts(s.observed, &s.memory.Last, kind, c)
 	// An attempt is shown when its start is complete: with a postStart hook, after that.
 	if len(list) > 0 && list[0].State == pod.Running && s.starting(c, list[0].ID) {
 		list = list[1:]
@@ -57,8 +57,8 @@ func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerSta
 
 // starting says whether a running container's start is not complete. A container that is being stopped is past that.
 func (s *statuser) starting(c *v1.Container, id string) bool {
-	_, stopping := s.know.Stops[id]
-	return !stopping && !s.know.PostStarted(c, id) && s.know.Hooks[id].PostStart != Failed && s.know.Phase == pod.Syncing
+	run := s.memory.Run(id)
+	return run.Stop.IsZero() && !s.memory.PostStarted(c, id) && run.Hooks.PostStart != Failed && s.memory.Phase == pod.Syncing
 }
 
 // fill sets what the latest attempt says, and lastState from the one before.
@@ -100,9 +100,9 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Contain
 		st.Started = new(true)
 		return
 	}
-	startedUp := c.StartupProbe == nil || s.know.Probes[latest.ID].Startup == Passed
+	startedUp := c.StartupProbe == nil || s.memory.Run(latest.ID).Probes.Startup == Passed
 	st.Started = &startedUp
-	st.Ready = startedUp && (c.ReadinessProbe == nil || s.know.Probes[latest.ID].Readiness == Passed)
+	st.Ready = startedUp && (c.ReadinessProbe == nil || s.memory.Run(latest.ID).Probes.Readiness == Passed)
 }
 
 // terminated is the end of an attempt. What the engine cannot tell any more (the message of a pod whose directory is gone) is taken
@@ -149,7 +149,7 @@ func EndReason(c pod.Container) string {
 
 // waiting shows why a container that is to be started is not, where there is a reason to show; without one the last state stands.
 func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Container, list []past) {
-	if s.know.Phase != pod.Syncing || st.State.Running != nil {
+	if s.memory.Phase != pod.Syncing || st.State.Running != nil {
 		return
 	}
 	var show *v1.ContainerStateWaiting
@@ -157,11 +157,11 @@ func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Cont
 	if ended && !s.comesBack(kind, c, list[0]) {
 		return
 	}
-	f, failed := s.know.Failures[c.Name]
+	f, failed := s.memory.Retries[StartKey(c.Name)]
 	failed = failed && f.Reason != ""
-	until, delay := backOff(s.know, c, list)
+	until, delay := backOff(s.memory, c, list)
 	switch {
-	case failed && (f.Until.After(s.now) || !ended || !until.After(s.now)):
+	case failed && (f.Waits(s.now) || !ended || !until.After(s.now)):
 		show = &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 	case ended && until.After(s.now):
 		show = &v1.ContainerStateWaiting{Reason: ReasonCrashLoop, Message: crashMessage(s.pod, c.Name, delay)}
@@ -180,7 +180,7 @@ func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Cont
 
 // comesBack is the planner's answer for an attempt that has ended.
 func (s *statuser) comesBack(kind podspec.Kind, c *v1.Container, ended past) bool {
-	p := &planner{pod: s.pod, know: s.know}
+	p := &planner{pod: s.pod, seen: s.seen, memory: s.memory}
 	return p.comesBack(kind, c, ended)
 }
 
@@ -207,7 +207,7 @@ func (s *statuser) restarting(out *v1.PodStatus) {
 
 // restartingAll says whether the pod is on its way through a restart of all its containers.
 func (s *statuser) restartingAll() bool {
-	if !podspec.MayRestartAll(s.pod) || s.know.Phase != pod.Syncing {
+	if !podspec.MayRestartAll(s.pod) || s.memory.Phase != pod.Syncing {
 		return false
 	}
 	present := 0
@@ -215,7 +215,7 @@ func (s *statuser) restartingAll() bool {
 		if kind == podspec.Ephemeral {
 			continue
 		}
-		list := attempts(s.observed, &s.know.Last, kind, c)
+		list := attempts(s.observed, &s.memory.Last, kind, c)
 		if len(list) > 0 && list[0].State == pod.Exited && podspec.RestartsAll(c, list[0].ExitCode) {
 			return true
 		}
@@ -223,7 +223,7 @@ func (s *statuser) restartingAll() bool {
 			present++
 		}
 	}
-	_, was := podspec.FindCondition(s.know.Last.Conditions, v1.AllContainersRestarting)
+	_, was := podspec.FindCondition(s.memory.Last.Conditions, v1.AllContainersRestarting)
 	return present == 0 && was != nil && was.Status == v1.ConditionTrue
 }
 

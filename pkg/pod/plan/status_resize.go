@@ -32,7 +32,7 @@ func (s *statuser) resources(kind podspec.Kind, c *v1.Container, have past) *v1.
 	setActual(out.Limits, v1.ResourceCPU, have.Resources.MilliQuota() == want.MilliQuota(), resource.NewMilliQuantity(have.Resources.MilliQuota(), resource.DecimalSI))
 	setActual(out.Limits, v1.ResourceMemory, have.Resources.Memory == want.Memory, resource.NewQuantity(have.Resources.Memory, resource.BinarySI))
 	setActual(out.Requests, v1.ResourceCPU, have.Resources.Shares == want.Shares, resource.NewMilliQuantity(podspec.MilliShares(have.Resources.Shares), resource.DecimalSI))
-	if old := lastRequest(kind, c, have.Container, &s.know.Last); old != nil && podspec.ResizePolicyOf(c, v1.ResourceMemory) == v1.RestartContainer {
+	if old := lastRequest(kind, c, have.Container, &s.memory.Last); old != nil && podspec.ResizePolicyOf(c, v1.ResourceMemory) == v1.RestartContainer {
 		setActual(out.Requests, v1.ResourceMemory, old.Cmp(*c.Resources.Requests.Memory()) == 0, old)
 	}
 	return out
@@ -50,7 +50,7 @@ func (s *statuser) podResources() (*v1.ResourceRequirements, v1.ResourceList) {
 	if s.pod.Spec.Resources != nil {
 		out.Claims = s.pod.Spec.Resources.Claims
 	}
-	have, want := s.observed.Cgroup, podspec.PodResourcesOf(s.pod)
+	have, want := s.seen.Cgroup, podspec.PodResourcesOf(s.pod)
 	if have == nil {
 		return out, granted
 	}
@@ -72,11 +72,11 @@ func setActual(list v1.ResourceList, name v1.ResourceName, same bool, actual *re
 
 // resizeConditions are there while a resize waits for room or is being carried out (KEP-1287).
 func (s *statuser) resizeConditions() []v1.PodCondition {
-	if s.know.Phase != pod.Syncing {
+	if s.memory.Phase != pod.Syncing {
 		return nil
 	}
 	var out []v1.PodCondition
-	if why := s.know.Resize; why != nil {
+	if why := s.memory.Resize.Pending; why != nil {
 		out = append(out, s.condition(v1.PodResizePending, true, why.Reason, why.Message))
 	}
 	running, message := s.resizeInProgress()
@@ -87,9 +87,9 @@ func (s *statuser) resizeConditions() []v1.PodCondition {
 	if message != "" {
 		c.Reason = v1.PodReasonError
 	}
-	if s.know.Granted > 0 {
-		c.ObservedGeneration = s.know.Granted
-	} else if _, old := podspec.FindCondition(s.know.Last.Conditions, v1.PodResizeInProgress); old != nil {
+	if s.memory.Resize.Granted > 0 {
+		c.ObservedGeneration = s.memory.Resize.Granted
+	} else if _, old := podspec.FindCondition(s.memory.Last.Conditions, v1.PodResizeInProgress); old != nil {
 		c.ObservedGeneration = old.ObservedGeneration
 	}
 	return append(out, c)
@@ -97,23 +97,23 @@ func (s *statuser) resizeConditions() []v1.PodCondition {
 
 // resizeInProgress says whether a container does not have yet what it was granted, and what went wrong.
 func (s *statuser) resizeInProgress() (yes bool, message string) {
-	_, before := podspec.FindCondition(s.know.Last.Conditions, v1.PodResizeInProgress)
-	if have := s.observed.Cgroup; have != nil && *have != podspec.PodResourcesOf(s.pod) {
+	_, before := podspec.FindCondition(s.memory.Last.Conditions, v1.PodResizeInProgress)
+	if have := s.seen.Cgroup; have != nil && *have != podspec.PodResourcesOf(s.pod) {
 		yes = true
-		if f := s.know.Failures[ResizeKey("")]; f.Reason == v1.PodReasonError {
+		if f := s.memory.Retries[UpdateKey("")]; f.Reason == v1.PodReasonError {
 			message = f.Message
 		}
 	}
 	for kind, c := range podspec.Containers(s.pod) {
-		list := attempts(s.observed, &s.know.Last, kind, c)
+		list := attempts(s.observed, &s.memory.Last, kind, c)
 		if len(list) == 0 {
 			continue
 		}
-		restarts := before != nil && list[0].State == pod.Exited && s.know.Replace[list[0].ID]
-		need := changeOf(s.pod, kind, c, list[0].Container, &s.know.Last)
+		restarts := before != nil && list[0].State == pod.Exited && s.memory.Run(list[0].ID).Replace
+		need := changeOf(s.pod, kind, c, list[0].Container, &s.memory.Last)
 		if need.update || need.restart || restarts {
 			yes = true
-			if f := s.know.Failures[ResizeKey(list[0].ID)]; f.Reason == v1.PodReasonError && message == "" {
+			if f := s.memory.Retries[UpdateKey(list[0].ID)]; f.Reason == v1.PodReasonError && message == "" {
 				message = f.Message
 			}
 		}

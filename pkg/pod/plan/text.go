@@ -19,21 +19,22 @@ func (d Decision) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, s := range d.Steps {
-		name, attempt, id, grace := s.Container, fmt.Sprintf("attempt %d", s.Attempt), s.ID, ""
-		if s.Action == pod.UpdatePod {
+		of := s.Of()
+		name, attempt, id, grace := of.Container, fmt.Sprintf("attempt %d", of.Attempt), of.ID, ""
+		if tasked(s, LimitPod) {
 			name, attempt = "(pod)", ""
 		} else if name == "" {
 			name = "(sandbox)"
-		} else if s.Kind != podspec.App {
-			name += " (" + string(s.Kind) + ")"
+		} else if of.Kind != podspec.App {
+			name += " (" + string(of.Kind) + ")"
 		}
 		if id == "" {
 			id = "-"
 		}
-		if s.Action == pod.StopContainer || s.Action == PreStop {
-			grace = fmt.Sprintf("grace %s: ", s.Grace)
+		if does(s, pod.StopContainer) || tasked(s, PreStop) {
+			grace = fmt.Sprintf("grace %s: ", of.Grace)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s%s\n", s.Action, name, attempt, id, grace, s.Reason)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s%s\n", s.Verb(), name, attempt, id, grace, of.Reason)
 	}
 	for _, wait := range d.Waits {
 		name := wait.Container
@@ -61,24 +62,29 @@ func (d Decision) String() string {
 	return strings.Join(lines, "")
 }
 
-// Explain tells what would be done for pod, step by step until it runs, on a host of such a platform that has observed: each plan is
+// Explain says what would be done for a pod, step by step until it runs, on a host of such a platform that has observed: each plan is
 // followed by what the engine would have after it. Nothing is touched. It serves `kubelet plan`.
-func Explain(pod *v1.Pod, observed pod.Observed, platform pod.Platform, now time.Time) string {
+func Explain(desired *v1.Pod, observed pod.Observed, platform pod.Platform, now time.Time) string {
 	var b strings.Builder
-	know := Knowledge{Platform: platform, Last: pod.Status, Hooks: map[string]Hooks{}, Probes: map[string]Verdict{}}
-	know.Recall(pod)
-	observed.Containers, observed.Sandboxes = slices.Clone(observed.Containers), slices.Clone(observed.Sandboxes)
+	seen := &Seen{Node: Node{Platform: platform}, Engine: observed, Memory: Memory{Last: desired.Status}}
+	seen.Memory.Recall(desired)
+	seen.Engine.Containers, seen.Engine.Sandboxes = slices.Clone(observed.Containers), slices.Clone(observed.Sandboxes)
 	for round := 1; round <= 100; round++ {
-		d := Plan(pod, observed, know, now)
+		d := Plan(desired, *seen, now)
 		if len(d.Steps) == 0 || d.End != nil {
 			b.WriteString(d.String())
 			break
 		}
 		fmt.Fprintf(&b, "%d.\n%s", round, d)
 		for _, s := range d.Steps {
-			imagine(&observed, &know, s, now)
+			switch s := s.(type) {
+			case EngineStep:
+				imagineEngine(&seen.Engine, s.Step, now)
+			case WorkerStep:
+				imagineWorker(seen, s)
+			}
 		}
-		know.settle(pod, &observed, now)
+		seen.assumeSuccess(desired, now)
 	}
 	return b.String()
 }
@@ -86,82 +92,68 @@ func Explain(pod *v1.Pod, observed pod.Observed, platform pod.Platform, now time
 // exampleAddress stands for the address that a sandbox would get.
 var exampleAddress = netip.AddrFrom4([4]byte{192, 0, 2, 1})
 
-// imagine does one step on paper.
-func imagine(observed *pod.Observed, know *Knowledge, s pod.Step, now time.Time) {
-	drop := func(all []pod.Container) (out []pod.Container) {
-		for _, c := range all {
-			if c.ID != s.ID {
-				out = append(out, c)
-			}
-		}
-		return out
-	}
-	box := observed.NewestSandbox()
+// imagineEngine does one step of the Runtime on paper.
+func imagineEngine(engine *pod.Observed, s pod.Step, now time.Time) {
 	switch s.Action {
 	case pod.CreateSandbox:
-		observed.Sandboxes = append([]pod.Sandbox{{ID: fmt.Sprintf("sandbox-%d", s.Attempt), Attempt: s.Attempt, Running: true, CreatedAt: now, Addresses: []netip.Addr{exampleAddress}}}, observed.Sandboxes...)
+		engine.Sandboxes = append([]pod.Sandbox{{ID: fmt.Sprintf("sandbox-%d", s.Attempt), Attempt: s.Attempt, Running: true, CreatedAt: now, Addresses: []netip.Addr{exampleAddress}}}, engine.Sandboxes...)
 	case pod.StopSandbox:
-		for i := range observed.Sandboxes {
-			observed.Sandboxes[i].Running = observed.Sandboxes[i].Running && observed.Sandboxes[i].ID != s.ID
+		for i := range engine.Sandboxes {
+			engine.Sandboxes[i].Running = engine.Sandboxes[i].Running && engine.Sandboxes[i].ID != s.ID
 		}
 	case pod.RemoveSandbox:
-		var rest []pod.Sandbox
-		for _, x := range observed.Sandboxes {
-			if x.ID != s.ID {
-				rest = append(rest, x)
-			}
-		}
-		observed.Sandboxes = rest
+		engine.Sandboxes = slices.DeleteFunc(engine.Sandboxes, func(b pod.Sandbox) bool { return b.ID == s.ID })
 	case pod.StartContainer:
 		c := pod.Container{ID: fmt.Sprintf("%s-%d", s.Container, s.Attempt), Name: s.Container, Kind: s.Kind, Attempt: s.Attempt, State: pod.Running, CreatedAt: now, StartedAt: now}
-		if box != nil {
+		if box := engine.NewestSandbox(); box != nil {
 			c.SandboxID = box.ID
 		}
-		observed.Containers = append([]pod.Container{c}, observed.Containers...)
-	case pod.StopContainer:
-		for i := range observed.Containers {
-			if observed.Containers[i].ID == s.ID {
-				observed.Containers[i].State, observed.Containers[i].FinishedAt = pod.Exited, now
-			}
-		}
+		engine.Containers = append([]pod.Container{c}, engine.Containers...)
 	case pod.RemoveContainer:
-		observed.Containers = drop(observed.Containers)
-	case pod.UpdateContainer:
-		for i := range observed.Containers {
-			if observed.Containers[i].ID == s.ID {
-				observed.Containers[i].Resources = s.Resources
+		engine.Containers = slices.DeleteFunc(engine.Containers, func(c pod.Container) bool { return c.ID == s.ID })
+	case pod.StopContainer, pod.UpdateContainer:
+		for i := range engine.Containers {
+			c := &engine.Containers[i]
+			switch {
+			case c.ID != s.ID:
+			case s.Action == pod.UpdateContainer:
+				c.Resources = s.Resources
+			default:
+				c.State, c.FinishedAt = pod.Exited, now
 			}
 		}
-	case pod.UpdatePod:
-		observed.Cgroup = s.Resources
-	case PostStart:
-		h := know.Hooks[s.ID]
-		h.PostStart = Passed
-		know.Hooks[s.ID] = h
-	case ChooseRuntime: // the class itself is not here: its name has to do
-		know.Handler = new(strings.TrimPrefix(s.Reason, classReason))
-	case PreStop:
-		h := know.Hooks[s.ID]
-		h.PreStop = true
-		know.Hooks[s.ID] = h
 	}
 }
 
-// settle supposes that all goes well: startup probes pass and init containers succeed.
-func (k *Knowledge) settle(p *v1.Pod, observed *pod.Observed, now time.Time) {
-	for i := range observed.Containers {
-		c := &observed.Containers[i]
-		kind, spec, ok := podspec.FindContainer(p, c.Name)
+// imagineWorker does one step of the worker on paper.
+func imagineWorker(seen *Seen, s WorkerStep) {
+	switch s.Task {
+	case ChooseRuntime: // the class itself is not here: its name has to do
+		seen.Memory.Handler = new(strings.TrimPrefix(s.Reason, classReason))
+	case AttachNetwork:
+		delete(seen.Network, pod.EngineID(s.ID))
+	case PostStart:
+		seen.Memory.Note(s.ID).Hooks.PostStart = Passed
+	case PreStop:
+		seen.Memory.Note(s.ID).Hooks.PreStop = true
+	case LimitPod:
+		seen.Cgroup = s.Resources
+	}
+}
+
+// assumeSuccess supposes that all goes well: startup probes pass and init containers succeed.
+func (s *Seen) assumeSuccess(desired *v1.Pod, now time.Time) {
+	for i := range s.Engine.Containers {
+		c := &s.Engine.Containers[i]
+		kind, spec, ok := podspec.FindContainer(desired, c.Name)
 		if !ok || c.State != pod.Running {
 			continue
 		}
 		if c.Hash == "" {
 			c.Hash = podspec.Hash(spec)
 		}
-		v := k.Probes[c.ID]
-		v.Startup = Passed
-		k.Probes[c.ID] = v
-		if kind == podspec.Init && !podspec.IsSidecar(spec) && k.PostStarted(spec, c.ID) {
+		s.Memory.Note(c.ID).Probes.Startup = Passed
+		if kind == podspec.Init && !podspec.IsSidecar(spec) && s.Memory.PostStarted(spec, c.ID) {
 			c.State, c.FinishedAt = pod.Exited, now
 		}
 	}

@@ -13,7 +13,7 @@ import (
 func (m *Manager) admit(d pod.Desired) (no *pod.Rejection, wait bool) {
 	uid := d.Pod.UID
 	if m.asking[uid] {
-		m.held[uid] = d
+		m.waiting[uid] = d
 		return nil, true
 	}
 	no = m.parts.Admitter.Admit(d.Pod)
@@ -21,10 +21,10 @@ func (m *Manager) admit(d pod.Desired) (no *pod.Rejection, wait bool) {
 	case no == nil:
 		return nil, false
 	case no.Preemption != nil:
-		m.held[uid] = d
+		m.waiting[uid] = d
 		m.preempt(d.Pod, no.Preemption.Victims)
 	case no.Ask != nil:
-		m.held[uid], m.asking[uid] = d, true
+		m.waiting[uid], m.asking[uid] = d, true
 		m.crew.do(m.ctx, func(ctx context.Context) error {
 			(*no.Ask)(ctx)
 			return nil
@@ -38,13 +38,13 @@ func (m *Manager) admit(d pod.Desired) (no *pod.Rejection, wait bool) {
 // asked admits a pod again for which the Admitter has asked.
 func (m *Manager) asked(uid types.UID) {
 	delete(m.asking, uid)
-	d, waits := m.held[uid]
+	d, waits := m.waiting[uid]
 	switch {
 	case m.ctx.Err() != nil:
-	case !waits && m.workers[uid] == nil: // it was removed meanwhile
+	case !waits && m.worker(uid) == nil: // it was removed meanwhile
 		m.parts.Admitter.Release(uid)
-	case waits && m.workers[uid] == nil && !m.predecessor(d.Pod):
-		delete(m.held, uid)
+	case waits && m.worker(uid) == nil && !m.predecessor(d.Pod):
+		delete(m.waiting, uid)
 		m.want(d, false)
 	}
 }

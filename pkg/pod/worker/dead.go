@@ -41,13 +41,8 @@ func surplus(d plan.DeadLimits, views []pod.View, now time.Time) map[types.UID][
 // trimDead has the workers remove what there is too much of.
 func (m *Manager) trimDead() {
 	for uid, ids := range surplus(m.cfg.Dead.OrDefault(), m.Snapshot(), m.parts.Clock.Now()) {
-		if w := m.workers[uid]; w != nil {
-			w.inbox.put(func() {
-				w.know.Surplus = map[string]bool{}
-				for _, id := range ids {
-					w.know.Surplus[id] = true
-				}
-			})
+		if w := m.worker(uid); w != nil {
+			w.inbox.put(func() { w.trim(ids) })
 		}
 	}
 }

@@ -70,7 +70,7 @@ func TestProbeWarning(t *testing.T) {
 	for _, kind := range []probeKind{startupProbe, livenessProbe, readinessProbe} {
 		recorder, prober := record.NewFakeRecorder(10), &scriptedProber{result: pod.ProbeResult{OK: true, Warning: true, Detail: detail}}
 		recorder.IncludeObject = true
-		p := probing{worker: &worker{parts: &Parts{Events: recorder, Prober: prober}}, key: probeKey{"id", kind}, probe: &v1.Probe{},
+		p := probing{parts: &Parts{Events: recorder, Prober: prober}, key: probeKey{"id", kind}, probe: &v1.Probe{},
 			pod: &v1.Pod{}, container: &v1.Container{Name: "c"}}
 		if got := p.once(t.Context()); got != plan.Passed {
 			t.Errorf("%s: %v, want it to pass", kind, got)

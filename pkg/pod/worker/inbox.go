@@ -8,27 +8,25 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // inbox hands work to the goroutine that owns something. Any goroutine may put, at any time, and never waits.
 type inbox struct {
-	wake chan struct{}
+	filled wake.Signal
 
 	mu    sync.Mutex
 	items []func()
 }
 
-func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
+func newInbox() *inbox { return &inbox{filled: wake.New()} }
 
 // put has the owner call f.
 func (b *inbox) put(f func()) {
 	b.mu.Lock()
 	b.items = append(b.items, f)
 	b.mu.Unlock()
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	b.filled.Send()
 }
 
 // drain calls everything that was put. Only the owner calls it.
@@ -42,16 +40,12 @@ func (b *inbox) drain() {
 	}
 }
 
-// crew is a set of goroutines that end with a context.
+// crew is a set of goroutines whose owner waits for them.
 type crew struct{ sync.WaitGroup }
 
-// do calls f in a goroutine; what f panics with comes back as an error, for one pod must not end the others.
+// do calls f in a goroutine, and then done with its error, in the same one.
 func (c *crew) do(ctx context.Context, f func(ctx context.Context) error, done func(error)) {
-	c.Add(1)
-	go func() {
-		defer c.Done()
-		done(guarded(func() error { return f(ctx) }))
-	}()
+	c.Go(func() { done(guarded(func() error { return f(ctx) })) })
 }
 
 // guarded calls f, and logs a panic of f with its stack: it comes back as an error.

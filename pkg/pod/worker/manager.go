@@ -8,13 +8,13 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -61,27 +61,24 @@ type Parts struct {
 	Clock     clock.WithTicker
 }
 
-// Manager runs the node's pods, a worker for each.
+// Manager runs the node's pods, a worker for each. Evict, Lookup, Snapshot and what else looks at pods may be called by any goroutine.
 type Manager struct {
+	*roster
 	cfg   Config
 	parts Parts
 	inbox *inbox
 	crew  crew
-	start time.Time
 	beat  atomic.Pointer[time.Time] // when the loop last went round; nil: not running
 
-	mu      sync.RWMutex
-	workers map[types.UID]*worker // written by the loop alone
-
 	// What follows belongs to the loop.
-	ctx       context.Context
-	held      map[types.UID]pod.Desired // pods that wait for a predecessor of the same name, their former self, or victims to end, or for what the Admitter asks
-	asking    map[types.UID]bool        // for them the Admitter asks
-	strays    map[types.UID]*v1.Pod
-	granted   map[types.UID]allocation // of all pods with a worker that were let in
-	resizes   map[types.UID]resizing
-	synced    bool
-	observing bool
+	ctx         context.Context
+	start       time.Time
+	allocations *allocations
+	waiting     map[types.UID]pod.Desired // for a predecessor of the same name, their former self, or victims to end, or for what the Admitter asks
+	asking      map[types.UID]bool        // for them the Admitter asks
+	strays      map[types.UID]*v1.Pod
+	synced      bool
+	relisting   bool
 }
 
 // New makes a Manager.
@@ -89,8 +86,10 @@ func New(cfg Config, parts Parts) *Manager {
 	if cfg.Resync == 0 {
 		cfg.Resync = 60 * time.Second
 	}
-	return &Manager{cfg: cfg, parts: parts, inbox: newInbox(), workers: map[types.UID]*worker{}, held: map[types.UID]pod.Desired{}, asking: map[types.UID]bool{}, strays: map[types.UID]*v1.Pod{},
-		granted: map[types.UID]allocation{}, resizes: map[types.UID]resizing{}}
+	return &Manager{
+		roster: newRoster(), cfg: cfg, parts: parts, inbox: newInbox(), allocations: newAllocations(parts.Admitter, parts.Clock),
+		waiting: map[types.UID]pod.Desired{}, asking: map[types.UID]bool{}, strays: map[types.UID]*v1.Pod{},
+	}
 }
 
 // Run runs pods until ctx ends, which is no error; what runs then goes on running. Nothing is started before the engine has told once
@@ -132,10 +131,10 @@ func (m *Manager) Run(ctx context.Context) error {
 			}
 			m.changed(uid)
 		case uid := <-objects:
-			if w := m.workers[uid]; w != nil {
+			if w := m.worker(uid); w != nil {
 				w.inbox.put(w.objectsChanged)
 			}
-		case <-m.inbox.wake:
+		case <-m.inbox.filled:
 			m.inbox.drain()
 		case <-beat.C():
 		case <-resync.C():
@@ -146,18 +145,20 @@ func (m *Manager) Run(ctx context.Context) error {
 
 const beatPeriod = 10 * time.Second
 
-// observeFirst asks the engine until it answers: after a failure again with back-off, or at once when it shows a sign of life.
+// observeFirst asks the engine until it answers: after a failure again with back-off, or immediately when it sends an event.
 func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]pod.Observed, error) {
-	for delay := time.Second; ; delay = min(2*delay, 10*time.Second) {
+	delay := wait.Backoff{Duration: time.Second, Factor: 2, Cap: 10 * time.Second, Steps: 32}
+	for {
 		all, err := m.parts.Runtime.ObserveAll(m.ctx)
 		if err == nil {
-			return m.parts.exposeAll(all), nil
+			m.parts.exposeAll(all)
+			return all, nil
 		}
 		if m.ctx.Err() != nil {
 			return nil, m.ctx.Err()
 		}
-		klog.ErrorS(err, "The engine does not tell what it runs; nothing is started before it does")
-		timer := m.parts.Clock.NewTimer(delay)
+		klog.ErrorS(err, "Cannot list containers; not starting pods until Docker responds")
+		timer := m.parts.Clock.NewTimer(delay.Step())
 		select {
 		case <-m.ctx.Done():
 			timer.Stop()
@@ -172,11 +173,11 @@ func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]pod.Obse
 	}
 }
 
-// update takes in what a source says. first is what the engine had when this agent began.
+// update is told what the sources say. first is what the engine had when this agent began.
 func (m *Manager) update(u pod.Update, first map[types.UID]pod.Observed) {
 	for _, gone := range u.Gone {
-		m.dropHeld(gone.UID)
-		if w := m.workers[gone.UID]; w != nil {
+		m.dropWaiting(gone.UID)
+		if w := m.worker(gone.UID); w != nil {
 			w.leaving = true
 			w.inbox.put(func() { w.remove(gone) })
 		}
@@ -211,12 +212,12 @@ func (m *Manager) update(u pod.Update, first map[types.UID]pod.Observed) {
 	}
 }
 
-// want takes in one pod. known: the engine has something of it from before this agent began.
+// want is told of one pod. known: the engine has something of it from before this agent began.
 func (m *Manager) want(d pod.Desired, known bool) {
 	uid := d.Pod.UID
-	if w := m.workers[uid]; w != nil {
+	if w := m.worker(uid); w != nil {
 		if w.leaving {
-			m.held[uid] = d // it was removed and is wanted again: as a new one
+			m.waiting[uid] = d // it was removed and is wanted again: as a new one
 			return
 		}
 		d = m.allocate(d)
@@ -224,16 +225,16 @@ func (m *Manager) want(d pod.Desired, known bool) {
 		return
 	}
 	if m.predecessor(d.Pod) {
-		m.held[uid] = d
+		m.waiting[uid] = d
 		return
 	}
-	delete(m.held, uid)
-	d = m.recallAllocation(d)
-	w := newWorker(&m.cfg, &m.parts, d)
-	if !known {
-		w.taken, w.stale = 0, false // who has no worker has nothing in the engine: no need to ask
+	delete(m.waiting, uid)
+	d, pending := m.allocations.recall(d)
+	if pending {
+		m.inbox.put(m.retryResizes)
 	}
-	if w.know.Phase == pod.Syncing {
+	w := m.newWorker(d, known) // a pod without a worker has nothing in the engine, unless it was there before this agent: no need to ask
+	if w.phase() == pod.Syncing {
 		if known || d.Pod.Status.Phase == v1.PodRunning { // it was let in before
 			m.parts.Admitter.Adopt(d.Pod)
 		} else if no, wait := m.admit(d); wait {
@@ -247,25 +248,24 @@ func (m *Manager) want(d pod.Desired, known bool) {
 	m.begin(w)
 }
 
-// dropHeld forgets a pod that waits.
-func (m *Manager) dropHeld(uid types.UID) {
-	if m.held[uid].Pod != nil && m.workers[uid] == nil {
+// dropWaiting forgets a pod that waits.
+func (m *Manager) dropWaiting(uid types.UID) {
+	if m.waiting[uid].Pod != nil && m.worker(uid) == nil {
 		m.parts.Admitter.Release(uid)
-		m.forgetAllocation(uid)
+		m.allocations.forget(uid)
 	}
-	delete(m.held, uid)
+	delete(m.waiting, uid)
 }
 
 // preempt ends pods to make room for a critical one.
 func (m *Manager) preempt(critical *v1.Pod, victims []types.UID) {
 	for _, uid := range victims {
 		klog.InfoS("Preempting a pod", "uid", uid, "for", klog.KObj(critical))
-		if w := m.workers[uid]; w != nil {
+		if w := m.worker(uid); w != nil {
 			w.inbox.put(w.preempt)
-		} else if d, waits := m.held[uid]; waits { // critical too, but less so
-			delete(m.held, uid)
-			w := newWorker(&m.cfg, &m.parts, d)
-			w.taken, w.stale = 0, false
+		} else if d, waits := m.waiting[uid]; waits { // critical too, but less so
+			delete(m.waiting, uid)
+			w := m.newWorker(d, false)
 			w.preempt()
 			m.begin(w)
 		}
@@ -286,41 +286,51 @@ func (m *Manager) predecessor(p *v1.Pod) bool {
 	return false
 }
 
+// newWorker makes a worker that does not run yet. known: the engine may have something of the pod.
+func (m *Manager) newWorker(d pod.Desired, known bool) *worker {
+	return newWorker(&m.cfg, &m.parts, d, known, m.start, m)
+}
+
 // begin runs a worker.
 func (m *Manager) begin(w *worker) {
-	w.agentStart = m.start
-	w.released = func(w *worker) {
-		uid := w.uid
-		m.inbox.put(func() { m.parts.Admitter.Release(uid); m.forgetAllocation(uid); m.release() })
-	}
-	w.ended = func(w *worker) { m.inbox.put(func() { m.ended(w) }) }
-	m.mu.Lock()
-	m.workers[w.uid] = w
-	m.mu.Unlock()
-	m.crew.Add(1)
-	go func() {
-		defer m.crew.Done()
-		w.run(m.ctx)
-	}()
+	m.add(w)
+	m.crew.Go(func() { w.run(m.ctx) })
 }
 
-// ended takes a worker out that has nothing left to do.
-func (m *Manager) ended(w *worker) {
-	m.mu.Lock()
-	delete(m.workers, w.uid)
-	m.mu.Unlock()
-	m.release()
+// finish runs a worker for what is left of a pod that no source wants.
+func (m *Manager) finish(left *v1.Pod) {
+	w := m.newWorker(pod.Desired{Pod: left}, true)
+	w.leaving = true
+	w.remove(nil)
+	m.begin(w)
 }
 
-// release lets in what waited.
-func (m *Manager) release() {
+// released implements owner.
+func (m *Manager) released(uid types.UID) {
+	m.inbox.put(func() {
+		m.parts.Admitter.Release(uid)
+		m.allocations.forget(uid)
+		m.admitWaiting()
+	})
+}
+
+// ended implements owner.
+func (m *Manager) ended(uid types.UID) {
+	m.inbox.put(func() {
+		m.remove(uid)
+		m.admitWaiting()
+	})
+}
+
+// admitWaiting tries again what waited for another pod's end.
+func (m *Manager) admitWaiting() {
 	if m.ctx.Err() != nil {
 		return
 	}
-	waiting := slices.SortedFunc(maps.Values(m.held), func(a, b pod.Desired) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
+	waiting := slices.SortedFunc(maps.Values(m.waiting), func(a, b pod.Desired) int { return cmp.Compare(a.Pod.UID, b.Pod.UID) })
 	for _, d := range waiting {
-		if m.workers[d.Pod.UID] == nil && !m.predecessor(d.Pod) {
-			delete(m.held, d.Pod.UID)
+		if m.worker(d.Pod.UID) == nil && !m.predecessor(d.Pod) {
+			delete(m.waiting, d.Pod.UID)
 			m.want(d, false)
 		}
 	}
@@ -355,8 +365,8 @@ func (m *Manager) changed(uid types.UID) {
 		m.resync()
 		return
 	}
-	if w := m.workers[uid]; w != nil {
-		w.inbox.put(w.hint)
+	if w := m.worker(uid); w != nil {
+		w.inbox.put(w.observer.hint)
 		return
 	}
 	if !m.synced {
@@ -375,10 +385,10 @@ func (m *Manager) changed(uid types.UID) {
 
 // resync looks at everything the engine has in one go.
 func (m *Manager) resync() {
-	if m.observing {
+	if m.relisting {
 		return
 	}
-	m.observing = true
+	m.relisting = true
 	began := m.parts.Clock.Now()
 	var all map[types.UID]pod.Observed
 	m.crew.do(m.ctx, func(ctx context.Context) (err error) {
@@ -386,13 +396,13 @@ func (m *Manager) resync() {
 		return err
 	}, func(err error) {
 		m.inbox.put(func() {
-			m.observing = false
+			m.relisting = false
 			if err != nil {
-				klog.V(1).InfoS("The engine does not tell what it runs", "err", err)
+				klog.V(1).InfoS("Cannot list containers; will try again", "err", err)
 				return
 			}
 			for uid, w := range m.workers {
-				w.inbox.put(func() { w.seen(all[uid], began); w.resync() })
+				w.inbox.put(func() { w.observer.relisted(all[uid], began); w.resync() })
 			}
 			m.orphans(all)
 			m.leftovers()
@@ -409,14 +419,11 @@ func (m *Manager) orphans(all map[types.UID]pod.Observed) {
 		return
 	}
 	for uid, seen := range all {
-		if m.workers[uid] != nil || m.held[uid].Pod != nil || len(seen.Containers)+len(seen.Sandboxes) == 0 {
+		if m.worker(uid) != nil || m.waiting[uid].Pod != nil || len(seen.Containers)+len(seen.Sandboxes) == 0 {
 			continue
 		}
-		klog.V(1).InfoS("Ending a pod that nobody wants", "namespace", seen.Namespace, "name", seen.Name, "uid", uid)
-		w := newWorker(&m.cfg, &m.parts, pod.Desired{Pod: orphanPod(uid, seen)})
-		w.leaving = true
-		w.remove(nil)
-		m.begin(w)
+		klog.V(1).InfoS("Ending a pod that no source has", "namespace", seen.Namespace, "name", seen.Name, "uid", uid)
+		m.finish(orphanPod(uid, seen))
 	}
 }
 
@@ -456,14 +463,10 @@ func (m *Manager) leftovers() {
 		}
 		m.inbox.put(func() {
 			for _, uid := range uids {
-				if m.workers[uid] != nil || m.held[uid].Pod != nil {
+				if m.worker(uid) != nil || m.waiting[uid].Pod != nil {
 					continue
 				}
-				p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
-				w := newWorker(&m.cfg, &m.parts, pod.Desired{Pod: p}) // finds nothing to stop, cleans, and is done
-				w.leaving = true
-				w.remove(nil)
-				m.begin(w)
+				m.finish(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}) // finds nothing to stop, cleans up, and is done
 			}
 		})
 		return err

@@ -32,50 +32,55 @@ type probeKey struct {
 	kind probeKind
 }
 
-// probeRun is one probe of one container: a goroutine that probes until it is stopped, and tells the worker when the verdict changes.
-type probeRun struct{ cancel context.CancelFunc }
+// probes are a worker's probes that run: each is a goroutine that probes until it is cancelled, and reports when its verdict changes.
+type probes struct {
+	*core
+	running map[probeKey]context.CancelFunc
+}
 
-// watchProbes starts the probes that are due and ends the others: startup first, the other two when the container counts as started.
+func newProbes(c *core) *probes { return &probes{core: c, running: map[probeKey]context.CancelFunc{}} }
+
+// watch starts the probes that are due and ends the others: startup first, the other two when the container counts as started.
 // Once the pod terminates only readiness is still asked for. A startup or liveness probe that has failed stays silent until the
 // container is another one.
-func (w *worker) watchProbes(now time.Time) {
+func (p *probes) watch(now time.Time) {
+	memory := &p.seen.Memory
 	due := map[probeKey]bool{}
-	for _, c := range w.observed.Containers {
-		kind, spec, ok := podspec.FindContainer(w.pod, c.Name)
-		if c.State != pod.Running || !ok || kind == podspec.Ephemeral || kind == podspec.Init && !podspec.IsSidecar(spec) || !w.know.PostStarted(spec, c.ID) || w.know.Phase == pod.Terminated {
+	for _, c := range p.seen.Engine.Containers {
+		kind, spec, ok := podspec.FindContainer(p.pod, c.Name)
+		if c.State != pod.Running || !ok || kind == podspec.Ephemeral || kind == podspec.Init && !podspec.IsSidecar(spec) || !memory.PostStarted(spec, c.ID) || p.phase() == pod.Terminated {
 			continue
 		}
-		verdict := w.know.Probes[c.ID]
-		_, stopping := w.know.Stops[c.ID]
+		run := memory.Run(c.ID)
 		want := func(kind probeKind, probe *v1.Probe, when bool) {
 			if probe == nil || !when {
 				return
 			}
 			key := probeKey{c.ID, kind}
 			due[key] = true
-			if w.probes[key] == nil {
-				w.startProbe(key, probe, spec, c, now)
+			if p.running[key] == nil {
+				p.start(key, probe, spec, c, now)
 			}
 		}
-		syncing := w.know.Phase == pod.Syncing && !stopping
-		started := w.know.HasStarted(spec, c.ID)
-		want(startupProbe, spec.StartupProbe, syncing && !started && verdict.Startup != plan.Failed)
-		want(livenessProbe, spec.LivenessProbe, syncing && started && verdict.Liveness != plan.Failed)
+		syncing := p.phase() == pod.Syncing && run.Stop.IsZero()
+		started := memory.Started(spec, c.ID)
+		want(startupProbe, spec.StartupProbe, syncing && !started && run.Probes.Startup != plan.Failed)
+		want(livenessProbe, spec.LivenessProbe, syncing && started && run.Probes.Liveness != plan.Failed)
 		want(readinessProbe, spec.ReadinessProbe, started)
 	}
-	for key, run := range w.probes {
+	for key, cancel := range p.running {
 		if !due[key] {
-			run.cancel()
-			delete(w.probes, key)
+			cancel()
+			delete(p.running, key)
 		}
 	}
 }
 
-func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c pod.Container, now time.Time) {
-	ctx, cancel := context.WithCancel(w.ctx)
-	w.probes[key] = &probeRun{cancel: cancel}
-	target := pod.ProbeTarget{ContainerID: c.ID, Ports: spec.Ports, Pod: w.pod, Container: spec.Name, Kind: string(key.kind)}
-	if ips := pod.PodAddresses(w.pod, w.observed, w.know.HostIPs); len(ips) > 0 {
+func (p *probes) start(key probeKey, probe *v1.Probe, spec *v1.Container, c pod.Container, now time.Time) {
+	ctx, cancel := context.WithCancel(p.ctx)
+	p.running[key] = cancel
+	target := pod.ProbeTarget{ContainerID: c.ID, Ports: spec.Ports, Pod: p.pod, Container: spec.Name, Kind: string(key.kind)}
+	if ips := p.addresses(); len(ips) > 0 {
 		target.PodIP = ips[0]
 	}
 	for _, e := range spec.Env {
@@ -85,12 +90,13 @@ func (w *worker) startProbe(key probeKey, probe *v1.Probe, spec *v1.Container, c
 	}
 	period := seconds(probe.PeriodSeconds, 10)
 	wait := firstProbe(c.StartedAt, now, podspec.Seconds(int64(probe.InitialDelaySeconds)))
-	if c.StartedAt.Before(w.agentStart) {
+	if c.StartedAt.Before(p.agentStart) {
 		// This agent is new and may have many containers to probe: spread the first probes over a period.
 		wait = spread(key, period)
 	}
-	run := probing{worker: w, key: key, probe: probe, container: spec, target: target, period: period, kind: c.Kind, pod: w.pod}
-	w.crew.do(ctx, func(ctx context.Context) error { run.loop(ctx, wait); return nil }, func(error) {})
+	run := probing{parts: p.parts, key: key, probe: probe, container: spec, target: target, period: period, kind: c.Kind, pod: p.pod}
+	changed := func(result plan.Result) { p.inbox.put(func() { p.changed(key, result) }) }
+	p.crew.do(ctx, func(ctx context.Context) error { run.loop(ctx, wait, changed); return nil }, func(error) {})
 }
 
 // firstProbe is how long the first probe of a container that started then, by the engine's clock, has to wait. A start that seems to lie in
@@ -125,7 +131,7 @@ func seconds(n int32, otherwise int) time.Duration {
 
 // probing is one probe while it runs. Nothing in it belongs to the worker's loop.
 type probing struct {
-	worker    *worker
+	parts     *Parts
 	key       probeKey
 	probe     *v1.Probe
 	pod       *v1.Pod
@@ -135,8 +141,9 @@ type probing struct {
 	period    time.Duration
 }
 
-func (p *probing) loop(ctx context.Context, first time.Duration) {
-	timer := p.worker.parts.Clock.NewTimer(max(0, first))
+// loop probes until ctx ends, the first time after first, and has changed called with each new verdict.
+func (p *probing) loop(ctx context.Context, first time.Duration, changed func(plan.Result)) {
+	timer := p.parts.Clock.NewTimer(max(0, first))
 	defer timer.Stop()
 	verdict, last, run := plan.Unknown, plan.Unknown, 0
 	for {
@@ -145,7 +152,7 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 			return
 		case <-timer.C():
 		}
-		timer.Reset(pause(p.worker.parts.Clock.Now(), p.period, p.probe.Exec != nil))
+		timer.Reset(pause(p.parts.Clock.Now(), p.period, p.probe.Exec != nil))
 		result := p.once(ctx)
 		if ctx.Err() != nil {
 			return
@@ -168,7 +175,7 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 			continue
 		}
 		verdict = result
-		p.worker.inbox.put(func() { p.worker.probed(p.key, result) })
+		changed(result)
 	}
 }
 
@@ -177,7 +184,7 @@ func (p *probing) loop(ctx context.Context, first time.Duration) {
 func (p *probing) once(ctx context.Context) plan.Result {
 	within, cancel := context.WithTimeout(ctx, seconds(p.probe.TimeoutSeconds, 1))
 	defer cancel()
-	result, err := p.worker.parts.Prober.Probe(within, p.probe.ProbeHandler, p.target)
+	result, err := p.parts.Prober.Probe(within, p.probe.ProbeHandler, p.target)
 	passed := result.OK && err == nil
 	if passed && !result.Warning {
 		return plan.Passed
@@ -187,33 +194,32 @@ func (p *probing) once(ctx context.Context) plan.Result {
 	}
 	ref := podspec.ContainerReference(p.pod, p.container.Name, p.kind)
 	if passed {
-		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "ProbeWarning", "%s probe warning: %s", p.key.kind, result.Detail)
+		p.parts.Events.Eventf(ref, v1.EventTypeWarning, "ProbeWarning", "%s probe warning: %s", p.key.kind, result.Detail)
 		return plan.Passed
 	}
 	if err != nil {
-		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe errored and resulted in unknown state: %v", p.key.kind, err)
+		p.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe errored and resulted in unknown state: %v", p.key.kind, err)
 		if p.key.kind != readinessProbe {
 			return plan.Unknown
 		}
 	} else {
-		p.worker.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", p.key.kind, result.Detail)
+		p.parts.Events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", p.key.kind, result.Detail)
 	}
 	return plan.Failed
 }
 
-// probed takes in a new verdict.
-func (w *worker) probed(key probeKey, result plan.Result) {
-	if w.probes[key] == nil {
+// changed notes a new verdict.
+func (p *probes) changed(key probeKey, result plan.Result) {
+	if p.running[key] == nil {
 		return // the probe was ended meanwhile
 	}
-	v := w.know.Probes[key.id]
+	verdict := &p.seen.Memory.Note(key.id).Probes
 	switch key.kind {
 	case startupProbe:
-		v.Startup = result
+		verdict.Startup = result
 	case livenessProbe:
-		v.Liveness = result
+		verdict.Liveness = result
 	case readinessProbe:
-		v.Readiness = result
+		verdict.Readiness = result
 	}
-	w.know.Probes[key.id] = v
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	helper "k8s.io/component-helpers/resource"
-	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/plan"
@@ -96,45 +96,54 @@ type resizing struct {
 	since       time.Time
 }
 
-// allocate makes d's pod the pod as allocated, granting a resize if the node has room for it.
-func (m *Manager) allocate(d pod.Desired) pod.Desired {
+// allocations are the resources that the node has granted to pods, and the pods that wait for more. They belong to the Manager's loop.
+type allocations struct {
+	admitter pod.Admitter
+	clock    clock.PassiveClock
+	granted  map[types.UID]allocation // of all pods with a worker that were let in
+	pending  map[types.UID]resizing
+}
+
+func newAllocations(admitter pod.Admitter, clk clock.PassiveClock) *allocations {
+	return &allocations{admitter: admitter, clock: clk, granted: map[types.UID]allocation{}, pending: map[types.UID]resizing{}}
+}
+
+// allocate makes d's pod the pod as allocated, granting a resize if the node has room for it. granted says that it did: that may have given
+// something back.
+func (a *allocations) allocate(d pod.Desired) (allocated pod.Desired, granted bool) {
 	uid := d.Pod.UID
 	d.Resize = nil
-	granted, known := m.granted[uid]
-	allocated := d.Pod
+	has, known := a.granted[uid]
+	desired := d.Pod
 	if known {
-		allocated = granted.on(d.Pod)
+		desired = has.on(d.Pod)
 	}
-	if allocated == d.Pod {
-		delete(m.resizes, uid)
-		return d
+	if desired == d.Pod {
+		delete(a.pending, uid)
+		return d, false
 	}
-	pending, waits := m.resizes[uid]
+	pending, waits := a.pending[uid]
 	if !waits {
-		pending.since = m.parts.Clock.Now()
+		pending.since = a.clock.Now()
 	}
 	pending.Desired = d
 	if d.Pod.DeletionTimestamp == nil && !podspec.IsTerminal(d.Pod.Status.Phase) {
-		if pending.Resize = m.parts.Admitter.Resize(d.Pod); pending.Resize == nil {
-			m.granted[uid] = allocationOf(d.Pod)
-			delete(m.resizes, uid)
-			m.inbox.put(m.retryResizes) // it may have given something back
-			return d
+		if pending.Resize = a.admitter.Resize(d.Pod); pending.Resize == nil {
+			a.granted[uid] = allocationOf(d.Pod)
+			delete(a.pending, uid)
+			return d, true
 		}
 	}
-	m.resizes[uid] = pending
-	return pod.Desired{Pod: allocated, Mirror: d.Mirror, Resize: pending.Resize}
+	a.pending[uid] = pending
+	return pod.Desired{Pod: desired, Mirror: d.Mirror, Resize: pending.Resize}, false
 }
 
-// retryResizes tries again what waits: first what takes nothing more, then by priority, QoS and age, as upstream.
-func (m *Manager) retryResizes() {
-	if m.ctx.Err() != nil || len(m.resizes) == 0 {
-		return
-	}
-	waiting := slices.Collect(maps.Values(m.resizes))
+// waiting lists what is to be tried again: first what takes nothing more, then by priority, QoS and age, as upstream.
+func (a *allocations) waiting() []resizing {
+	waiting := slices.Collect(maps.Values(a.pending))
 	rank := func(r resizing) int {
 		switch {
-		case !m.grows(r.Pod):
+		case !a.grows(r.Pod):
 			return 0
 		case podspec.QOSOf(r.Pod) == v1.PodQOSGuaranteed:
 			return 1
@@ -151,8 +160,54 @@ func (m *Manager) retryResizes() {
 		return cmp.Or(cmp.Compare(min(rank(a), 1), min(rank(b), 1)), cmp.Compare(priority(b), priority(a)), cmp.Compare(rank(a), rank(b)),
 			a.since.Compare(b.since), cmp.Compare(a.Pod.UID, b.Pod.UID))
 	})
-	for _, r := range waiting {
-		w := m.workers[r.Pod.UID]
+	return waiting
+}
+
+// grows says whether a pod asks for more CPU or memory than it has.
+func (a *allocations) grows(desired *v1.Pod) bool {
+	had, wants := helper.PodRequests(a.granted[desired.UID].on(desired), helper.PodResourcesOptions{}), helper.PodRequests(desired, helper.PodResourcesOptions{})
+	return wants.Cpu().Cmp(*had.Cpu()) > 0 || wants.Memory().Cmp(*had.Memory()) > 0
+}
+
+// recall notes what a pod that is new to this agent was granted before, by its status. pending says that it asks for more, which is to be
+// tried once its worker runs.
+func (a *allocations) recall(d pod.Desired) (allocated pod.Desired, pending bool) {
+	granted := recallAllocation(d.Pod)
+	a.granted[d.Pod.UID] = granted
+	desired := granted.on(d.Pod)
+	if desired == d.Pod {
+		return d, false
+	}
+	a.pending[d.Pod.UID] = resizing{Desired: d, since: a.clock.Now()}
+	out := pod.Desired{Pod: desired, Mirror: d.Mirror}
+	if _, c := podspec.FindCondition(d.Pod.Status.Conditions, v1.PodResizePending); c != nil {
+		out.Resize = &pod.Rejection{Reason: c.Reason, Message: c.Message}
+	}
+	return out, true
+}
+
+// forget is called for a pod that holds nothing any more.
+func (a *allocations) forget(uid types.UID) {
+	delete(a.granted, uid)
+	delete(a.pending, uid)
+}
+
+// allocate is allocations.allocate; what waits is tried again when that gave something back.
+func (m *Manager) allocate(d pod.Desired) pod.Desired {
+	allocated, granted := m.allocations.allocate(d)
+	if granted {
+		m.inbox.put(m.retryResizes)
+	}
+	return allocated
+}
+
+// retryResizes tries again what waits.
+func (m *Manager) retryResizes() {
+	if m.ctx.Err() != nil || len(m.allocations.pending) == 0 {
+		return
+	}
+	for _, r := range m.allocations.waiting() {
+		w := m.worker(r.Pod.UID)
 		if w == nil || w.leaving {
 			continue
 		}
@@ -164,77 +219,56 @@ func (m *Manager) retryResizes() {
 	}
 }
 
-// grows says whether pod asks for more CPU or memory than it has.
-func (m *Manager) grows(pod *v1.Pod) bool {
-	had, wants := helper.PodRequests(m.granted[pod.UID].on(pod), helper.PodResourcesOptions{}), helper.PodRequests(pod, helper.PodResourcesOptions{})
-	return wants.Cpu().Cmp(*had.Cpu()) > 0 || wants.Memory().Cmp(*had.Memory()) > 0
-}
-
-// recallAllocation takes in what a pod that is new to this agent was granted before. What it asks for beyond that is tried once the
-// worker runs.
-func (m *Manager) recallAllocation(d pod.Desired) (allocated pod.Desired) {
-	granted := recallAllocation(d.Pod)
-	m.granted[d.Pod.UID] = granted
-	if allocated := granted.on(d.Pod); allocated != d.Pod {
-		m.resizes[d.Pod.UID] = resizing{Desired: d, since: m.parts.Clock.Now()}
-		m.inbox.put(m.retryResizes)
-		out := pod.Desired{Pod: allocated, Mirror: d.Mirror}
-		if _, c := podspec.FindCondition(d.Pod.Status.Conditions, v1.PodResizePending); c != nil {
-			out.Resize = &pod.Rejection{Reason: c.Reason, Message: c.Message}
-		}
-		return out
-	}
-	return d
-}
-
-// forgetAllocation is for a pod that holds nothing any more.
-func (m *Manager) forgetAllocation(uid types.UID) {
-	delete(m.granted, uid)
-	delete(m.resizes, uid)
-}
-
-// resized takes note of a resize that was granted or has to wait, and tells of it.
+// resized notes that a resize was granted or has to wait, and sends an Event.
 func (w *worker) resized(before *v1.Pod, d pod.Desired) {
-	old := w.know.Resize
-	w.know.Resize = d.Resize
-	if w.know.Phase != pod.Syncing {
+	resize := &w.seen.Memory.Resize
+	old := resize.Pending
+	resize.Pending = d.Resize
+	if w.phase() != pod.Syncing {
 		return
 	}
 	if d.Resize != nil && (old == nil || *old != *d.Resize || before.Generation != w.pod.Generation) {
-		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, "Resize"+d.Resize.Reason,
-			resizeMessage("Pod resize "+d.Resize.Reason, w.pod, d.Resize.Message))
+		w.event(v1.EventTypeWarning, "Resize"+d.Resize.Reason, resizeMessage("Pod resize "+d.Resize.Reason, w.pod, d.Resize.Message))
 	}
-	if allocationOf(before).on(w.pod) != w.pod {
-		klog.V(2).InfoS("Resizing pod", "pod", klog.KObj(w.pod), "generation", w.pod.Generation)
-		w.know.Granted = w.pod.Generation
-		for id := range w.know.Updates {
-			delete(w.know.Failures, plan.ResizeKey(id))
-		}
-		clear(w.know.Updates)
-		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeNormal, "ResizeStarted", resizeMessage("Pod resize started", w.pod, ""))
-	}
-}
-
-// updateSettled takes in how an update of a container ended.
-func (w *worker) updateSettled(step pod.Step, err error) {
-	if err == nil {
-		delete(w.know.Failures, plan.ResizeKey(step.ID))
-		w.know.Updates[step.ID] = *step.Resources
+	if allocationOf(before).on(w.pod) == w.pod {
 		return
 	}
-	w.know.Updates[step.ID] = podspec.Resources{}
-	w.failed(plan.ResizeKey(step.ID), v1.PodReasonError, err.Error(), 0)
-	if w.isNews("resize "+step.ID, err.Error()) {
-		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeWarning, "ResizeError", resizeMessage("Pod resize error", w.pod, err.Error()))
+	w.log(2, "Resizing pod", "generation", w.pod.Generation)
+	resize.Granted, resize.Told = w.pod.Generation, podspec.Resources{}
+	for _, run := range w.seen.Memory.Runs {
+		run.Told = podspec.Resources{}
+	}
+	maps.DeleteFunc(w.seen.Memory.Retries, func(key plan.Key, _ plan.Retry) bool { return key.IsUpdate() })
+	w.event(v1.EventTypeNormal, "ResizeStarted", resizeMessage("Pod resize started", w.pod, ""))
+}
+
+// updated notes how a change of what a container, or with ID "" the pod, is held to has ended.
+func (s *steps) updated(of plan.Subject, to podspec.Resources, err error) {
+	if err != nil {
+		to = podspec.Resources{}
+	}
+	if of.ID == "" {
+		s.seen.Memory.Resize.Told = to
+	} else {
+		s.seen.Memory.Note(of.ID).Told = to
+	}
+	key := plan.UpdateKey(of.ID)
+	if err == nil {
+		s.succeeded(key)
+		return
+	}
+	s.failed(key, v1.PodReasonError, err.Error(), 0)
+	if s.isNews("resize "+of.ID, err.Error()) {
+		s.event(v1.EventTypeWarning, "ResizeError", resizeMessage("Pod resize error", s.pod, err.Error()))
 	}
 }
 
-// tellResize says when a resize has come to its end.
-func (w *worker) tellResize(before, after *v1.PodStatus) {
+// resizeCompleted sends an Event when a resize has come to its end.
+func (c *core) resizeCompleted(before, after *v1.PodStatus) {
 	_, was := podspec.FindCondition(before.Conditions, v1.PodResizeInProgress)
 	_, is := podspec.FindCondition(after.Conditions, v1.PodResizeInProgress)
-	if was != nil && is == nil && w.know.Phase == pod.Syncing {
-		w.parts.Events.Event(podspec.Reference(w.pod), v1.EventTypeNormal, "ResizeCompleted", resizeMessage("Pod resize completed", w.pod, ""))
+	if was != nil && is == nil && c.phase() == pod.Syncing {
+		c.event(v1.EventTypeNormal, "ResizeCompleted", resizeMessage("Pod resize completed", c.pod, ""))
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
-	"github.com/winkube/winkube/pkg/pod/plan"
-	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // timing is what one worker measures. The zero value measures nothing, which is right for a pod that ran before it was seen.
@@ -83,13 +81,4 @@ func (e *endings) take(observed pod.Observed) (fresh []pod.Container) {
 	}
 	*e = now
 	return fresh
-}
-
-// tellEndings tells of the containers that have ended since the last observation.
-func (w *worker) tellEndings() {
-	for _, c := range w.endings.take(w.observed) {
-		if kind, _, ok := podspec.FindContainer(w.pod, c.Name); ok && w.timing.to != nil {
-			w.timing.to.ContainerEnded(kind, c.ExitCode, plan.EndReason(c))
-		}
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -21,34 +22,82 @@ import (
 // publish makes the worker's present state visible to others.
 func (w *worker) publish() {
 	p := *w.pod
-	p.Status = w.know.Last
+	p.Status = w.seen.Memory.Last
+	observed := w.seen.Observed()
 	view := &pod.View{
-		Pod: &p, Phase: w.know.Phase, Gone: w.gone, Observed: w.observed, Waits: w.decision.Waits, Next: w.decision.Next,
-		PodIPs: pod.PodAddresses(w.pod, w.observed, w.know.HostIPs),
+		Pod: &p, Phase: w.phase(), Gone: w.remains.unwanted, Observed: observed, Waits: w.decision.Waits, Next: w.decision.Next,
+		PodIPs: pod.PodAddresses(w.pod, observed, w.seen.Node.HostIPs),
 	}
 	if w.mirror != nil {
 		view.MirrorUID = w.mirror.UID
 	}
-	for _, s := range w.busy() {
-		view.Operations = append(view.Operations, strings.TrimSpace(string(s.Action)+" "+s.Container))
+	for _, step := range w.steps.list() {
+		view.Operations = append(view.Operations, strings.TrimSpace(step.Verb()+" "+step.Of().Container))
 	}
-	var chores []string
-	for name, c := range w.chores {
-		if c.running {
-			chores = append(chores, name)
-		}
-	}
-	slices.Sort(chores)
-	view.Operations = append(view.Operations, chores...)
+	view.Operations = append(view.Operations, w.jobs.names()...)
 	w.view.Store(view)
 }
 
+// roster has the workers of all pods. Any goroutine may read it; the Manager's loop alone changes it.
+type roster struct {
+	mu      sync.RWMutex
+	workers map[types.UID]*worker
+}
+
+func newRoster() *roster { return &roster{workers: map[types.UID]*worker{}} }
+
+// worker is the pod's; nil: it has none. It is for the Manager's loop, which needs no lock to read.
+func (r *roster) worker(uid types.UID) *worker { return r.workers[uid] }
+
+func (r *roster) add(w *worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.workers[w.uid] = w
+}
+
+func (r *roster) remove(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.workers, uid)
+}
+
+// Evict ends a pod. It may be called by any goroutine and does not wait; a pod that is not here, or ends already, is left as it is.
+func (r *roster) Evict(uid types.UID, e pod.Eviction) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if w := r.workers[uid]; w != nil {
+		w.inbox.put(func() { w.evict(e) })
+	}
+}
+
+// Vacated returns what is closed when nothing of a pod runs and its volumes are gone; it is closed already where there is no such pod. It
+// may be called by any goroutine.
+func (r *roster) Vacated(uid types.UID) <-chan struct{} {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if w := r.workers[uid]; w != nil {
+		return w.vacated
+	}
+	none := make(chan struct{})
+	close(none)
+	return none
+}
+
+// RemoveLeftovers has the engine remove what pods that have ended have left there. It may be called by any goroutine and does not wait.
+func (r *roster) RemoveLeftovers() {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, w := range r.workers {
+		w.inbox.put(w.removeLeftovers)
+	}
+}
+
 // Snapshot returns all pods, by namespace and name. It never blocks on a pod.
-func (m *Manager) Snapshot() []pod.View {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+func (r *roster) Snapshot() []pod.View {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	var all []pod.View
-	for _, w := range m.workers {
+	for _, w := range r.workers {
 		all = append(all, *w.view.Load())
 	}
 	slices.SortFunc(all, func(a, b pod.View) int {
@@ -59,8 +108,8 @@ func (m *Manager) Snapshot() []pod.View {
 
 // Lookup finds a pod by name and, unless uid is "", by UID: a static pod's own or its mirror's. container "" asks for the pod alone. The
 // errors are the API's: NotFound for a pod or container that is not here, BadRequest for a container that has not started yet.
-func (m *Manager) Lookup(namespace, name string, uid types.UID, container string) (pod.ContainerRef, error) {
-	view := m.find(namespace, name, uid)
+func (r *roster) Lookup(namespace, name string, uid types.UID, container string) (pod.ContainerRef, error) {
+	view := r.find(namespace, name, uid)
 	if view == nil {
 		return pod.ContainerRef{}, apierrors.NewNotFound(v1.Resource("pods"), name)
 	}
@@ -97,9 +146,9 @@ func (m *Manager) Lookup(namespace, name string, uid types.UID, container string
 }
 
 // find prefers of several pods of one name that which lives.
-func (m *Manager) find(namespace, name string, uid types.UID) *pod.View {
+func (r *roster) find(namespace, name string, uid types.UID) *pod.View {
 	var found *pod.View
-	for _, v := range m.Snapshot() {
+	for _, v := range r.Snapshot() {
 		if v.Pod.Namespace != namespace || v.Pod.Name != name || uid != "" && v.Pod.UID != uid && v.MirrorUID != uid {
 			continue
 		}
@@ -111,10 +160,10 @@ func (m *Manager) find(namespace, name string, uid types.UID) *pod.View {
 }
 
 // DebugText prints all pods as aligned text: what each is about and what it waits for.
-func (m *Manager) DebugText(out io.Writer) {
+func (r *roster) DebugText(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAMESPACE\tNAME\tUID\tPHASE\tSTATUS\tCONTAINERS\tIP\tIN FLIGHT\tWAITS FOR")
-	for _, v := range m.Snapshot() {
+	for _, v := range r.Snapshot() {
 		var containers, waits, ips []string
 		for kind, c := range podspec.Containers(v.Pod) {
 			if st := podspec.FindStatus(&v.Pod.Status, kind, c.Name); st != nil {
