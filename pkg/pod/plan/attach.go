@@ -10,15 +10,12 @@ func (p *planner) attach(to Subject) {
 		return
 	}
 	if r := p.memory.Retries[MemberKey(to.ID)]; r.Waits(p.now) {
-		p.wait(to.Container, "", r.Reason, r.Message, r.Until)
+		p.out.wait(to.Container, "", r.Reason, r.Message, r.Until)
 		return
 	}
 	to.Reason = "it has no network yet"
 	p.out.Steps = append(p.out.Steps, WorkerStep{Task: AttachNetwork, Subject: to})
 }
-
-// unattached says whether a sandbox or container waits for its network.
-func (p *planner) unattached(id string) bool { return p.seen.Network[pod.EngineID(id)].Waits }
 
 // attachContainers does it for containers that run, where each needs it.
 func (p *planner) attachContainers() {

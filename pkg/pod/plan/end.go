@@ -40,16 +40,6 @@ func (p *planner) terminate() {
 	p.out.Done = !live
 }
 
-// sidecarIndex is where c stands among the init containers if it is a restartable one, else -1.
-func (p *planner) sidecarIndex(c pod.Container) int {
-	for i := range p.pod.Spec.InitContainers {
-		if p.pod.Spec.InitContainers[i].Name == c.Name && podspec.IsSidecar(&p.pod.Spec.InitContainers[i]) {
-			return i
-		}
-	}
-	return -1
-}
-
 // cleanUp removes what a terminated pod has left: everything when the pod is gone, else what nobody can ask for.
 func (p *planner) cleanUp() {
 	for _, c := range p.running(nil) { // a start that came through after its cancellation

@@ -44,7 +44,7 @@ const (
 // Plan decides what to do next for pod. It is pure: same input, same Decision; nothing in flight is planned again. seen.Engine must
 // have been observed after the end of the last step that is not in seen.Memory.Busy any more.
 func Plan(desired *v1.Pod, seen Seen, now time.Time) Decision {
-	p := &planner{pod: desired, observed: seen.Observed(), seen: &seen, memory: &seen.Memory, now: now}
+	p := &planner{facts: newFacts(desired, &seen, now)}
 	switch seen.Memory.Phase {
 	case pod.Syncing:
 		p.sync()
@@ -56,21 +56,30 @@ func Plan(desired *v1.Pod, seen Seen, now time.Time) Decision {
 	return p.out
 }
 
+// lookAt asks for another look at t.
+func (d *Decision) lookAt(t time.Time) {
+	if d.Next.IsZero() || t.Before(d.Next) {
+		d.Next = t
+	}
+}
+
+func (d *Decision) wait(container, id, reason, message string, until time.Time) {
+	d.Waits = append(d.Waits, pod.Wait{Container: container, ID: id, Reason: reason, Message: message})
+	d.lookAt(until)
+}
+
+// planner makes one Decision.
 type planner struct {
-	pod      *v1.Pod
-	observed pod.Observed
-	seen     *Seen
-	memory   *Memory
-	now      time.Time
-	out      Decision
-	growing  bool // the pod's cgroup is not yet as large as its containers are to be
+	*facts
+	out     Decision
+	growing bool // the pod's cgroup is not yet as large as its containers are to be
 }
 
 func (p *planner) sync() {
 	if p.chooseRuntime() {
 		return
 	}
-	if p.out.End = p.mustEnd(); p.out.End != nil {
+	if p.out.End = p.mustEnd(&p.out); p.out.End != nil {
 		return
 	}
 	p.dropOld()
@@ -102,63 +111,11 @@ func (p *planner) chooseRuntime() bool {
 		return false
 	}
 	if f := p.memory.Retries[SandboxKey]; f.Waits(p.now) {
-		p.wait("", "", f.Reason, f.Message, f.Until)
+		p.out.wait("", "", f.Reason, f.Message, f.Until)
 	} else if !p.memory.busy(func(s Step) bool { return tasked(s, ChooseRuntime) }) {
 		p.out.Steps = append(p.out.Steps, WorkerStep{Task: ChooseRuntime, Subject: Subject{Reason: classReason + *class}})
 	}
 	return true
-}
-
-// mustEnd says why the pod may not go on.
-func (p *planner) mustEnd() *pod.Rejection {
-	if seconds := p.pod.Spec.ActiveDeadlineSeconds; seconds != nil && !p.memory.Last.StartTime.IsZero() {
-		began := p.memory.Began
-		if began.IsZero() {
-			began = p.memory.Last.StartTime.Time
-		}
-		deadline := began.Add(podspec.Seconds(*seconds))
-		if !p.now.Before(deadline) {
-			return &pod.Rejection{Reason: ReasonDeadline, Message: messageDeadline}
-		}
-		p.lookAt(deadline)
-	}
-	if n := podspec.ConcurrentContainers(&p.pod.Spec); n > 1 && !p.seen.NeedsSandbox(p.pod) {
-		return &pod.Rejection{Reason: reasonUnsupported, Message: fmt.Sprintf(
-			"the pod has %d containers that run at the same time, but on this host its containers cannot share a network, so that a pod has one: "+
-				"split the pod, or use a node with Windows Server version 1709 or later and no Hyper-V isolation", n)}
-	}
-	return nil
-}
-
-// lookAt asks for another look at t.
-func (p *planner) lookAt(t time.Time) {
-	if p.out.Next.IsZero() || t.Before(p.out.Next) {
-		p.out.Next = t
-	}
-}
-
-func (p *planner) attempts(kind podspec.Kind, container *v1.Container) []past {
-	return attempts(p.observed, &p.memory.Last, kind, container)
-}
-
-// onContainer finds a step in flight that makes, runs hooks in, or stops the named container.
-func (p *planner) onContainer(name string) bool {
-	return p.memory.busy(func(s Step) bool { return s.Of().Container == name && !does(s, pod.RemoveContainer) })
-}
-
-// starting says whether the named container is being started.
-func (p *planner) starting(name string) bool {
-	return p.memory.busy(func(s Step) bool { return does(s, pod.StartContainer) && s.Of().Container == name })
-}
-
-func (p *planner) running(match func(pod.Container) bool) []pod.Container {
-	var list []pod.Container
-	for _, c := range p.observed.Containers {
-		if c.State == pod.Running && (match == nil || match(c)) {
-			list = append(list, c)
-		}
-	}
-	return list
 }
 
 // sandbox brings the pod's sandbox about. ok: it is there, and box is its id; on hosts without sandboxes "".
@@ -191,7 +148,7 @@ func (p *planner) sandbox() (box string, ok bool) {
 		return "", false
 	}
 	if f := p.memory.Retries[SandboxKey]; f.Waits(p.now) {
-		p.wait("", "", f.Reason, f.Message, f.Until)
+		p.out.wait("", "", f.Reason, f.Message, f.Until)
 		return "", false
 	}
 	step := pod.Step{Action: pod.CreateSandbox, Reason: "the pod has no sandbox"}
@@ -203,21 +160,6 @@ func (p *planner) sandbox() (box string, ok bool) {
 	}
 	p.out.Steps = append(p.out.Steps, EngineStep{step})
 	return "", false
-}
-
-// usable says whether a sandbox can hold containers. One without an address cannot, but while something runs in it that is the
-// engine's momentary silence rather than a reason to stop a pod.
-func (p *planner) usable(box pod.Sandbox) bool {
-	if !box.Running || p.left(box) {
-		return false
-	}
-	return p.pod.Spec.HostNetwork || len(box.Addresses) > 0 || len(p.running(func(c pod.Container) bool { return c.SandboxID == box.ID })) > 0
-}
-
-// left says that a sandbox got another network namespace under its containers, as a restart by hand gives it: they were started when it was
-// attached, and now it is not.
-func (p *planner) left(box pod.Sandbox) bool {
-	return p.unattached(box.ID) && slices.ContainsFunc(p.observed.Containers, func(c pod.Container) bool { return c.SandboxID == box.ID && c.State != pod.Created })
 }
 
 // dropSandboxes stops and removes all sandboxes but keep in which nothing runs.
@@ -247,43 +189,8 @@ func (p *planner) failedLately(id string) bool {
 	if !r.Waits(p.now) {
 		return false
 	}
-	p.lookAt(r.Until)
+	p.out.lookAt(r.Until)
 	return true
-}
-
-// wantsSandbox says whether anything would run in a new sandbox, when there is none or it is dead. A pod that is never restarted
-// gets a second one only while none of its containers was ever started.
-func (p *planner) wantsSandbox() bool {
-	ran := false
-	for kind, c := range podspec.Containers(p.pod) {
-		ran = ran || kind != podspec.Ephemeral && len(p.attempts(kind, c)) > 0
-	}
-	for i := range p.pod.Spec.Containers {
-		c := &p.pod.Spec.Containers[i]
-		list := p.attempts(podspec.App, c)
-		switch {
-		case len(list) == 0:
-			if !ran || p.pod.Spec.RestartPolicy != v1.RestartPolicyNever {
-				return true
-			}
-		case list[0].State != pod.Exited || p.comesBack(podspec.App, c, list[0]):
-			return true
-		}
-	}
-	return false
-}
-
-// comesBack says whether an attempt that has ended is to be followed by another.
-func (p *planner) comesBack(kind podspec.Kind, c *v1.Container, ended past) bool {
-	switch {
-	case kind == podspec.Ephemeral:
-		return false
-	case p.memory.Run(ended.ID).Replace, kind == podspec.Init && podspec.IsSidecar(c):
-		return true
-	case kind == podspec.Init && ended.ExitCode == 0:
-		return false
-	}
-	return podspec.RestartsAfter(p.pod, c, ended.ExitCode)
 }
 
 // start plans the next attempt of a container unless back-off or a failure holds it up.
@@ -292,11 +199,11 @@ func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason 
 		return
 	}
 	if f := p.memory.Retries[StartKey(c.Name)]; f.Waits(p.now) {
-		p.wait(c.Name, "", f.Reason, f.Message, f.Until)
+		p.out.wait(c.Name, "", f.Reason, f.Message, f.Until)
 		return
 	}
 	if until, delay := backOff(p.memory, c, list); until.After(p.now) && until.Sub(p.now) <= delay+clockSkew {
-		p.wait(c.Name, list[0].ID, ReasonCrashLoop, crashMessage(p.pod, c.Name, delay), until)
+		p.out.wait(c.Name, list[0].ID, ReasonCrashLoop, crashMessage(p.pod, c.Name, delay), until)
 		return
 	}
 	p.out.Steps = append(p.out.Steps, EngineStep{pod.Step{
@@ -344,11 +251,6 @@ func crashMessage(pod *v1.Pod, name string, delay time.Duration) string {
 	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", delay, name, podspec.Label(pod))
 }
 
-func (p *planner) wait(container, id, reason, message string, until time.Time) {
-	p.out.Waits = append(p.out.Waits, pod.Wait{Container: container, ID: id, Reason: reason, Message: message})
-	p.lookAt(until)
-}
-
 // stop plans the end of a running container: first its preStop hook, then, with what is left of its grace, the stop. turn false: the
 // hook alone, until its grace is over. A stop in flight that would take longer than is left now is planned again.
 func (p *planner) stop(c pod.Container, spec *v1.Container, reason string, grace time.Duration, turn bool) {
@@ -373,7 +275,7 @@ func (p *planner) stop(c pod.Container, spec *v1.Container, reason string, grace
 			return
 		}
 	case left > 0 && inFlight(func(s Step) bool { return tasked(s, PreStop) }):
-		p.lookAt(deadline)
+		p.out.lookAt(deadline)
 		return
 	case p.starting(c.Name):
 		return
@@ -383,7 +285,7 @@ func (p *planner) stop(c pod.Container, spec *v1.Container, reason string, grace
 		p.out.Steps = append(p.out.Steps, WorkerStep{Task: PreStop,
 			Subject: Subject{Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason, Grace: left}})
 	case !turn && left > 0:
-		p.lookAt(deadline)
+		p.out.lookAt(deadline)
 	default:
 		p.out.Steps = append(p.out.Steps, EngineStep{pod.Step{
 			Action: pod.StopContainer, Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason, Grace: max(left, minGrace),

@@ -43,13 +43,6 @@ func (p *planner) resize(kind podspec.Kind, spec *v1.Container, c pod.Container)
 	}
 }
 
-// needs is what lacks for a running container. An engine that said yes and did nothing is not asked again.
-func (p *planner) needs(kind podspec.Kind, spec *v1.Container, c pod.Container) change {
-	need := changeOf(p.pod, kind, spec, c, &p.memory.Last)
-	need.update = need.update && p.memory.Run(c.ID).Told != need.want
-	return need
-}
-
 const resizeReason = "the pod was resized"
 
 // update plans a change of what a container, or without ID the pod, is held to.
@@ -57,7 +50,7 @@ func (p *planner) update(step Step) {
 	switch r := p.memory.Retries[UpdateKey(step.Of().ID)]; {
 	case p.memory.busy(func(s Step) bool { return s.Verb() == step.Verb() && s.Of().ID == step.Of().ID }):
 	case r.Waits(p.now):
-		p.lookAt(r.Until)
+		p.out.lookAt(r.Until)
 	default:
 		p.out.Steps = append(p.out.Steps, step)
 	}

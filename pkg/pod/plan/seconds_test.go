@@ -43,7 +43,7 @@ func TestSecondsOfSpecs(t *testing.T) {
 		p = &v1.Pod{}
 		p.Spec.ActiveDeadlineSeconds = &test.n
 		seen := &Seen{Node: Node{Platform: platforms["linux"]}, Memory: Memory{Last: v1.PodStatus{StartTime: &metav1.Time{Time: now}}}}
-		ended := (&planner{pod: p, seen: seen, memory: &seen.Memory, now: now.Add(time.Second / 2)}).mustEnd() != nil
+		ended := Plan(p, *seen, now.Add(time.Second/2)).End != nil
 		if want := test.n <= 0; ended != want {
 			t.Errorf("activeDeadlineSeconds %d, half a second later: ended %v, want %v", test.n, ended, want)
 		}

@@ -17,11 +17,11 @@ const maxMessages = 12 * 1024
 // Status is what the API server is told of pod. It is pure. It keeps from seen.Memory.Last what must not go back: start time, transition times,
 // restart counts, a terminal phase, addresses of a pod that has ended.
 func Status(desired *v1.Pod, seen Seen, now time.Time) v1.PodStatus {
-	s := &statuser{pod: desired, observed: seen.Observed(), seen: &seen, memory: &seen.Memory, now: now}
+	s := &statuser{facts: newFacts(desired, &seen, now)}
 	last := &s.memory.Last
 	out := v1.PodStatus{ObservedGeneration: max(desired.Generation, last.ObservedGeneration), QOSClass: podspec.QOSOf(desired), StartTime: last.StartTime}
 	if out.StartTime.IsZero() {
-		out.StartTime = s.time(now)
+		out.StartTime = apiTimePointer(now)
 	}
 	out.Resources, out.AllocatedResources = s.podResources()
 	out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses = s.list(podspec.Init), s.list(podspec.App), s.list(podspec.Ephemeral)
@@ -34,21 +34,16 @@ func Status(desired *v1.Pod, seen Seen, now time.Time) v1.PodStatus {
 	}
 	s.phase(&out)
 	s.addresses(&out)
-	s.trim(&out)
+	trimMessages(&out)
 	out.Conditions = s.conditions(&out)
 	return out
 }
 
-type statuser struct {
-	pod      *v1.Pod
-	observed pod.Observed
-	seen     *Seen
-	memory   *Memory
-	now      time.Time
-}
+// statuser makes one status.
+type statuser struct{ *facts }
 
-// time is t as the API server keeps it.
-func (s *statuser) time(t time.Time) *metav1.Time {
+// apiTimePointer is t as the API server keeps it.
+func apiTimePointer(t time.Time) *metav1.Time {
 	out := metav1.NewTime(t).Rfc3339Copy()
 	return &out
 }
@@ -178,14 +173,6 @@ func (s *statuser) countInit(n *counts, c *v1.Container, st *v1.ContainerStatus)
 	}
 }
 
-// appRan says whether an app container was started in the present sandbox.
-func (s *statuser) appRan() bool {
-	box := s.observed.NewestSandbox()
-	return slices.ContainsFunc(s.observed.Containers, func(c pod.Container) bool {
-		return c.Kind == podspec.App && c.Started() && (box == nil || c.SandboxID == box.ID)
-	})
-}
-
 // neverLetIn says that the pod was refused before anything of it was tried: it has no containers to tell of.
 func (s *statuser) neverLetIn() bool {
 	begun := func(st v1.ContainerStatus) bool {
@@ -264,7 +251,7 @@ func (s *statuser) addresses(out *v1.PodStatus) {
 }
 
 // trim cuts the termination messages to their part of maxMessages.
-func (s *statuser) trim(out *v1.PodStatus) {
+func trimMessages(out *v1.PodStatus) {
 	n := len(out.InitContainerStatuses) + len(out.ContainerStatuses) + len(out.EphemeralContainerStatuses)
 	for _, list := range [][]v1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses} {
 		for i := range list {

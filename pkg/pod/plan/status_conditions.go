@@ -8,7 +8,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -48,7 +47,7 @@ func (s *statuser) conditions(out *v1.PodStatus) []v1.PodCondition {
 		list = append(list, s.condition(v1.DisruptionTarget, true, v1.PodReasonTerminationByKubelet, cmp.Or(s.memory.End.Why.Disruption, s.memory.End.Why.Message)))
 	}
 	for i := foreign; i < len(list); i++ {
-		list[i].LastTransitionTime = *s.time(s.now)
+		list[i].LastTransitionTime = *apiTimePointer(s.now)
 		if _, old := podspec.FindCondition(s.memory.Last.Conditions, list[i].Type); old != nil && old.Status == list[i].Status && !old.LastTransitionTime.IsZero() {
 			list[i].LastTransitionTime = old.LastTransitionTime
 		}
@@ -62,16 +61,6 @@ func (s *statuser) condition(kind v1.PodConditionType, ok bool, reason, message 
 		c.Status = v1.ConditionTrue
 	}
 	return c
-}
-
-// canStart says whether there is a place for containers to run in.
-func (s *statuser) canStart() bool {
-	if !s.seen.NeedsSandbox(s.pod) {
-		return slices.ContainsFunc(s.observed.Containers, func(c pod.Container) bool { return c.State == pod.Running })
-	}
-	box := s.observed.NewestSandbox()
-	p := &planner{pod: s.pod, observed: s.observed, seen: s.seen, memory: s.memory}
-	return box != nil && p.usable(*box)
 }
 
 func names(title string, list []string) string {

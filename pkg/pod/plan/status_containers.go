@@ -41,7 +41,7 @@ func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerSta
 	}
 	list := attempts(s.observed, &s.memory.Last, kind, c)
 	// An attempt is shown when its start is complete: with a postStart hook, after that.
-	if len(list) > 0 && list[0].State == pod.Running && s.starting(c, list[0].ID) {
+	if len(list) > 0 && list[0].State == pod.Running && s.incomplete(c, list[0].ID) {
 		list = list[1:]
 	}
 	if len(list) > 0 {
@@ -55,8 +55,8 @@ func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerSta
 	return st
 }
 
-// starting says whether a running container's start is not complete. A container that is being stopped is past that.
-func (s *statuser) starting(c *v1.Container, id string) bool {
+// incomplete says whether a running container's start is not complete. A container that is being stopped is past that.
+func (s *statuser) incomplete(c *v1.Container, id string) bool {
 	run := s.memory.Run(id)
 	return run.Stop.IsZero() && !s.memory.PostStarted(c, id) && run.Hooks.PostStart != Failed && s.memory.Phase == pod.Syncing
 }
@@ -83,16 +83,16 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Contain
 	}
 	switch {
 	case len(list) > 1:
-		st.LastTerminationState = v1.ContainerState{Terminated: s.terminated(list[1], old)}
+		st.LastTerminationState = v1.ContainerState{Terminated: endOf(list[1], old)}
 	case old != nil && old.ContainerID != st.ContainerID && old.State.Terminated != nil:
 		st.LastTerminationState = v1.ContainerState{Terminated: old.State.Terminated}
 	}
 	if latest.State != pod.Running {
-		st.State = v1.ContainerState{Terminated: s.terminated(latest, old)}
+		st.State = v1.ContainerState{Terminated: endOf(latest, old)}
 		st.Ready = kind == podspec.Init && !podspec.IsSidecar(c) && st.State.Terminated.ExitCode == 0
 		return
 	}
-	st.State = v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: *s.time(latest.StartedAt)}}
+	st.State = v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: *apiTimePointer(latest.StartedAt)}}
 	switch {
 	case kind == podspec.Ephemeral:
 		return
@@ -105,9 +105,9 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Contain
 	st.Ready = startedUp && (c.ReadinessProbe == nil || s.memory.Run(latest.ID).Probes.Readiness == Passed)
 }
 
-// terminated is the end of an attempt. What the engine cannot tell any more (the message of a pod whose directory is gone) is taken
+// endOf is the end of an attempt. What the engine cannot tell any more (the message of a pod whose directory is gone) is taken
 // from the old status.
-func (s *statuser) terminated(end past, old *v1.ContainerStatus) *v1.ContainerStateTerminated {
+func endOf(end past, old *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	if end.remembered != nil {
 		return end.remembered
 	}
@@ -178,12 +178,6 @@ func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Cont
 	st.Ready = false
 }
 
-// comesBack is the planner's answer for an attempt that has ended.
-func (s *statuser) comesBack(kind podspec.Kind, c *v1.Container, ended past) bool {
-	p := &planner{pod: s.pod, seen: s.seen, memory: s.memory}
-	return p.comesBack(kind, c, ended)
-}
-
 // restarting shows the containers of a pod that is being restarted in place and are already removed.
 func (s *statuser) restarting(out *v1.PodStatus) {
 	if !s.restartingAll() {
@@ -203,28 +197,6 @@ func (s *statuser) restarting(out *v1.PodStatus) {
 			st.Ready, st.Started = false, new(false)
 		}
 	}
-}
-
-// restartingAll says whether the pod is on its way through a restart of all its containers.
-func (s *statuser) restartingAll() bool {
-	if !podspec.MayRestartAll(s.pod) || s.memory.Phase != pod.Syncing {
-		return false
-	}
-	present := 0
-	for kind, c := range podspec.Containers(s.pod) {
-		if kind == podspec.Ephemeral {
-			continue
-		}
-		list := attempts(s.observed, &s.memory.Last, kind, c)
-		if len(list) > 0 && list[0].State == pod.Exited && podspec.RestartsAll(c, list[0].ExitCode) {
-			return true
-		}
-		if len(list) > 0 && list[0].remembered == nil {
-			present++
-		}
-	}
-	_, was := podspec.FindCondition(s.memory.Last.Conditions, v1.AllContainersRestarting)
-	return present == 0 && was != nil && was.Status == v1.ConditionTrue
 }
 
 // signalOf is the stop signal of a container as the API names it. The engine keeps it as the image has it: SIGQUIT, QUIT or 3.

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// settle is how long a directory has to be quiet before it is read: editors write in several steps.
-const settle = 200 * time.Millisecond
+// quietPeriod is how long a directory has to be quiet before it is read: editors write in several steps.
+const quietPeriod = 200 * time.Millisecond
 
 // maxManifest is how large a manifest may be, in bytes.
 const maxManifest = 10 << 20
@@ -122,13 +122,13 @@ func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
 		case <-ctx.Done():
 			return nil
 		case event := <-watcher.Events:
-			quiet = s.cfg.Clock.After(settle)
+			quiet = s.cfg.Clock.After(quietPeriod)
 			if event.Has(fsnotify.Remove|fsnotify.Rename) && event.Name == filepath.Clean(s.cfg.Path) {
 				watched = false
 			}
 		case watchErr := <-watcher.Errors:
 			klog.ErrorS(watchErr, "Events of the static pods' directory were lost", "path", s.cfg.Path)
-			quiet = s.cfg.Clock.After(settle)
+			quiet = s.cfg.Clock.After(quietPeriod)
 		case <-quiet:
 			quiet = nil
 		case <-period.C():
