@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/pod"
@@ -21,7 +22,7 @@ const (
 	pullErrorShown = time.Second
 )
 
-// puller pulls images: one pull of an image with the same credentials at a time, whoever waits for it, and no more pulls at once
+// puller pulls images: one pull of an image with the same credentials at a time, whoever waits for it, and no more pulls together
 // than configured. It also keeps the back-off of pods whose pulls fail.
 type puller struct {
 	images  pod.Images
@@ -31,7 +32,8 @@ type puller struct {
 
 	mu       sync.Mutex
 	flights  map[string]*flight
-	failures map[pullKey]*pullFailure
+	failures map[pullKey]pullFailure
+	delays   workqueue.TypedRateLimiter[pullKey] // how long each failure in a row holds up the next pull
 }
 
 type pullKey struct {
@@ -40,7 +42,7 @@ type pullKey struct {
 }
 
 type pullFailure struct {
-	delay   time.Duration
+	delay   time.Duration // from since on
 	since   time.Time
 	message string
 }
@@ -63,7 +65,10 @@ type pullResult struct {
 }
 
 func newPuller(cfg Config, images pod.Images, clk clock.PassiveClock) *puller {
-	p := &puller{images: images, clock: clk, flights: map[string]*flight{}, failures: map[pullKey]*pullFailure{}}
+	p := &puller{
+		images: images, clock: clk, flights: map[string]*flight{}, failures: map[pullKey]pullFailure{},
+		delays: workqueue.NewTypedItemExponentialFailureRateLimiter[pullKey](pullBackOffMin, pullBackOffMax),
+	}
 	switch {
 	case cfg.SerializePulls:
 		p.slots = make(chan struct{}, 1)
@@ -108,7 +113,7 @@ func (p *puller) join(name string, creds []pod.Credential) *flight {
 		ctx, cancel := context.WithCancel(context.Background())
 		f = &flight{key: key, done: make(chan struct{}), cancel: cancel}
 		p.flights[key] = f
-		go p.fly(ctx, f, name, creds)
+		go p.fly(ctx, f, name, creds) // it outlives any one waiter; the last to leave cancels it, and each waits for f.done or its own end
 	}
 	f.waiters++
 	return f
@@ -161,33 +166,33 @@ func (p *puller) fetch(ctx context.Context, name string, creds []pod.Credential)
 func (p *puller) backedOff(key pullKey) (wait time.Duration, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f := p.failures[key]
-	if f == nil {
+	f, failed := p.failures[key]
+	if !failed {
 		return 0, ""
 	}
 	return max(0, f.delay-p.clock.Since(f.since)), f.message
 }
 
-// failed lengthens the back-off. Failures that nobody has repeated for long are forgotten, so that pods that are gone leave nothing.
+// failed lengthens the back-off. Failures that were not repeated for long are forgotten, so that pods that are gone leave nothing.
 func (p *puller) failed(key pullKey, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for k, f := range p.failures {
 		if p.clock.Since(f.since) > 2*pullBackOffMax {
-			delete(p.failures, k)
+			p.forgive(k)
 		}
 	}
-	f := p.failures[key]
-	if f == nil {
-		f = &pullFailure{}
-		p.failures[key] = f
-	}
-	f.delay = min(max(2*f.delay, pullBackOffMin), pullBackOffMax)
-	f.since, f.message = p.clock.Now(), message
+	p.failures[key] = pullFailure{delay: p.delays.When(key), since: p.clock.Now(), message: message}
 }
 
 func (p *puller) succeeded(key pullKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forgive(key)
+}
+
+// forgive wants p.mu held.
+func (p *puller) forgive(key pullKey) {
 	delete(p.failures, key)
+	p.delays.Forget(key)
 }
