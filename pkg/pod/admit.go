@@ -10,7 +10,7 @@ import (
 // Rejection says why a pod may not start here, or not go on. It ends on the pod: phase Failed, Reason and Message as upstream has them.
 type Rejection struct {
 	Reason, Message string
-	// Disruption is the message of the condition DisruptionTarget where a pod ends for the sake of others; "": Message.
+	// Disruption is the message of the condition DisruptionTarget where a pod ends for the good of others; "": Message.
 	Disruption string
 	// Preemption says that the pod is not refused: others end to make room for it. It is to be admitted again when one was released.
 	Preemption *Preemption
@@ -21,10 +21,10 @@ type Rejection struct {
 // Question finds out what an Admitter has to know. It may block, and is called by another goroutine than the Admitter's.
 type Question func(ctx context.Context)
 
-// Preemption is who has to end from now on. Nobody: others are ending already.
+// Preemption is who has to end from now on. None: others are ending already.
 type Preemption struct{ Victims []types.UID }
 
-// Eviction ends a pod that was let in, for the sake of the node or of other pods. It ends on the pod as a Rejection does, with condition
+// Eviction ends a pod that was let in, for the good of the node or of other pods. It ends on the pod as a Rejection does, with condition
 // DisruptionTarget.
 type Eviction struct {
 	Rejection

@@ -12,8 +12,8 @@ import (
 // container version compatibility".
 const stableABI = 20348
 
-// CheckImageFits says why an image cannot run on this host of Windows, which an engine tells in words of its own, and only when the container
-// starts. hyperv says that the container gets a virtual machine. An image that tells no version may run.
+// CheckImageFits says why an image cannot run on this host of Windows, which an engine says in its own words, and only when the container
+// starts. hyperv says that the container gets a virtual machine. An image without a version may run.
 func CheckImageFits(name string, image Image, platform Platform, hyperv bool) error {
 	if platform.OS != "windows" {
 		return nil

@@ -13,8 +13,8 @@ import (
 // Runtime is the engine as workers see it. All methods may be called concurrently; each ends by itself when ctx ends or the
 // engine hangs (per-call deadlines are the implementation's).
 type Runtime interface {
-	// ObserveAll returns every pod of which the engine has anything. An error means "unknown", never "nothing". A container of which the
-	// engine does not tell makes its pod Unclear and holds up no other.
+	// ObserveAll returns every pod of which the engine has anything. An error means "unknown", never "nothing". A container that the
+	// engine cannot describe makes its pod Unclear and holds up no other.
 	ObserveAll(ctx context.Context) (map[types.UID]Observed, error)
 	// Observe returns one pod, at a cost that does not grow with the number of other pods. Nothing there is no error.
 	Observe(ctx context.Context, uid types.UID) (Observed, error)
@@ -117,7 +117,7 @@ type Attacher interface {
 	Detach(ctx context.Context, from Member) error
 }
 
-// HostPorts serves the hostPorts that nobody else does.
+// HostPorts serves the hostPorts that neither the engine nor the network serves.
 type HostPorts interface {
 	// Serve has the HostPorts of observed, and no others, lead to the pod from now on; nothing observed ends it all. It does not block.
 	Serve(uid types.UID, observed Observed)
@@ -146,7 +146,7 @@ type Objects interface {
 	Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 	// RuntimeHandler is the handler of the RuntimeClass of that name. While the API server is away it is the one last seen.
 	RuntimeHandler(ctx context.Context, name string) (string, error)
-	// Services lists the services of a namespace; the error tells that the list is not yet complete.
+	// Services lists the services of a namespace; the error says that the list is not yet complete.
 	Services(namespace string) ([]*v1.Service, error)
 	// Node returns this node's own object, nil before it is known.
 	Node() *v1.Node
@@ -159,7 +159,7 @@ type Admitter interface {
 	// Admit takes pod in, given all that was admitted before and not released. Nil: admitted. Admitting a pod again replaces it. One that
 	// waits for others to end holds its place until it is released.
 	Admit(pod *v1.Pod) *Rejection
-	// Adopt takes in a pod that already ran when this agent started; never refused.
+	// Adopt counts a pod in that already ran when this agent started; never refused.
 	Adopt(pod *v1.Pod)
 	// Resize weighs the new requests of a pod that is in. Nil: it holds them from now on. Else Reason is v1.PodReasonDeferred, it may be
 	// tried again when something was given back, or v1.PodReasonInfeasible; it goes on holding what it held.

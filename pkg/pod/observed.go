@@ -131,7 +131,7 @@ type Observed struct {
 	Grace           int64       // seconds, spec.terminationGracePeriodSeconds at creation, from the labels
 	Sandboxes       []Sandbox   // newest first
 	Containers      []Container // newest first
-	// Unclear says that the engine did not tell all of it: it shows who is there, and is nothing to act upon. From ObserveAll alone.
+	// Unclear says that the engine did not describe all of it: it shows what is there, and is nothing to act upon. From ObserveAll alone.
 	Unclear bool
 }
 
@@ -146,7 +146,7 @@ type Sandbox struct {
 	Network   string       // of the engine; "host" with hostNetwork
 	Addresses []netip.Addr // empty with hostNetwork
 	Runtime   string       // handler of the pod's RuntimeClass; "": none
-	// HostPorts are those of the pod that nobody serves yet while Running: the engine publishes none of them.
+	// HostPorts are those of the pod that are not served yet while Running: the engine publishes none of them.
 	HostPorts []HostPort
 }
 

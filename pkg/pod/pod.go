@@ -6,7 +6,7 @@
 //	                                   start.Resolver: what one container needs before its start
 //
 // Each of these rooms is a package below this one; packages docker, volume, network and kubeclient implement the interfaces. The worker
-// has a room too, although the flow is told here: it calls plan, which needs these nouns, and Go's imports cannot go round.
+// has a room too, although the flow is described here: it calls plan, which needs these nouns, and Go's imports cannot go round.
 package pod
 
 import (

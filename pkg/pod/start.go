@@ -49,7 +49,7 @@ type Inputs struct {
 	// TargetID is the container whose processes an ephemeral container sees (targetContainerName); "": none.
 	TargetID string
 	Devices  []Device // volumeDevices
-	// OOMScoreAdj as upstream reckons it from QoS and requests; the engine clamps it to what the host allows.
+	// OOMScoreAdj as upstream computes it from QoS and requests; the engine clamps it to what the host allows.
 	OOMScoreAdj int
 }
 

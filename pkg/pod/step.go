@@ -27,7 +27,7 @@ type Step struct {
 	Kind      podspec.Kind  // of Container
 	ID        string        // engine's id, for stop and remove
 	Attempt   int           // for create and start
-	Grace     time.Duration // for stop-container; 0: kill at once
+	Grace     time.Duration // for stop-container; 0: kill immediately
 	Reason    string        // why, in words for logs, events and `kubelet plan`
 
 	Sandbox *SandboxInputs `json:",omitempty"` // create-sandbox: filled in just before the step runs

@@ -8,12 +8,12 @@ import (
 
 // Timing records how long work on pods took and how their containers ended, under the names of upstream's metrics. Calls must not block.
 type Timing interface {
-	// PodSynced tells of one piece of work: from its first step until no step was under way and none was to be begun. kind is CreateWork,
+	// PodSynced counts one piece of work: from its first step until no step was under way and none was to be begun. kind is CreateWork,
 	// SyncWork, KillWork or TerminatedWork.
 	PodSynced(kind string, took time.Duration)
-	// PodStarted tells that a pod has begun to run, and how long that was after it was first seen.
+	// PodStarted counts a pod that has begun to run, and how long after it was first seen.
 	PodStarted(took time.Duration)
-	// ContainerEnded tells that an attempt of a container has ended while this agent ran. It is told once of each.
+	// ContainerEnded counts an attempt of a container that ended while this agent ran, once each.
 	ContainerEnded(kind podspec.Kind, exitCode int, reason string)
 }
 

@@ -47,7 +47,7 @@ func FindContainer(pod *v1.Pod, name string) (kind Kind, container *v1.Container
 	return "", nil, false
 }
 
-// Hash tells whether a container still is what the spec wants. Only name and image count, as upstream: nothing else of a running
+// Hash changes when a container is no longer what the spec wants. Only name and image count, as upstream: nothing else of a running
 // pod's container may change in a way that needs a restart, and new defaults of an API server must not restart anything.
 func Hash(container *v1.Container) string {
 	data, err := json.Marshal(map[string]string{"image": container.Image, "name": container.Name})

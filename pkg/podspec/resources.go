@@ -49,7 +49,7 @@ func ParseResources(text string) Resources {
 }
 
 // ResourcesOf is what pod's container is to be held to. A container without a limit of its own has the pod's (spec.resources), and one
-// without a CPU request is weighed by its limit, both as upstream. It is the one reckoning for creating, updating and comparing.
+// without a CPU request is weighed by its limit, both as upstream. Creating, updating and comparing all use it.
 func ResourcesOf(pod *v1.Pod, container *v1.Container) Resources {
 	request, limit := container.Resources.Requests.Cpu(), container.Resources.Limits.Cpu()
 	memory := container.Resources.Limits.Memory()
@@ -70,7 +70,7 @@ func ResourcesOf(pod *v1.Pod, container *v1.Container) Resources {
 	return r
 }
 
-// PodResourcesOf is what pod as a whole is to be held to: what the scheduler reckons with, sidecars, init containers and overhead
+// PodResourcesOf is what pod as a whole is to be held to: what the scheduler counts, sidecars, init containers and overhead
 // included, or what the pod itself says (spec.resources, KEP-2837). There is a limit where the pod has one or each container has.
 func PodResourcesOf(pod *v1.Pod) Resources {
 	requests := helper.PodRequests(pod, helper.PodResourcesOptions{})

@@ -31,6 +31,9 @@ var computing = []string{
 	"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource",
 }
 
+// waiting is a package of apimachinery of which pure rooms may use the numbers alone.
+const waiting = "k8s.io/apimachinery/pkg/util/wait"
+
 // clocks are what a pure room does not call of package time: the present is an argument.
 var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
@@ -72,8 +75,13 @@ func TestPureRooms(t *testing.T) {
 			}
 		}
 		ast.Inspect(s.syntax, func(n ast.Node) bool {
-			if _, ok := n.(*ast.GoStmt); ok {
+			switch n := n.(type) {
+			case *ast.GoStmt:
 				t.Errorf("%s: package %s starts no goroutine", s.positions.Position(n.Pos()), path.Base(s.dir))
+			case *ast.SelectorExpr: // apimachinery's wait has waits, too
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "wait" && n.Sel.Name != "Backoff" && slices.Contains(s.imports, waiting) {
+					t.Errorf("%s: wait.%s: package %s uses its Backoff alone", s.positions.Position(n.Pos()), n.Sel.Name, path.Base(s.dir))
+				}
 			}
 			return true
 		})

@@ -22,7 +22,7 @@ type past struct {
 }
 
 // attempts lists what is known of a container's started attempts, newest first: what the engine has, and before that the last one that
-// the API server remembers where somebody removed it from the engine. Without the second, a container that is not to be restarted
+// the API server remembers where it was removed from the engine. Without the second, a container that is not to be restarted
 // would run again.
 func attempts(observed pod.Observed, last *v1.PodStatus, kind podspec.Kind, container *v1.Container) []past {
 	var list []past

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Back-off of containers that exit again and again: at once, then 10 s doubling to 300 s; a run of more than 10 min is a new start.
+// Back-off of containers that exit again and again: none, then 10 s doubling to 300 s; a run of more than 10 min is a new start.
 const (
 	crashBackOffMin   = 10 * time.Second
 	crashBackOffMax   = 300 * time.Second

@@ -207,7 +207,7 @@ func (p *planner) restartAll() bool {
 	return true
 }
 
-// dropOld removes attempts that nobody asks for any more: all but the latest of each container and as many before it as DeadLimits has (`kubectl
+// dropOld removes attempts that are of no use any more: all but the latest of each container and as many before it as DeadLimits has (`kubectl
 // logs --previous` reads one), what was made and never started and is not the next attempt, and containers that the spec does not have.
 func (p *planner) dropOld() {
 	limits := p.seen.Node.Dead.OrDefault()

@@ -7,7 +7,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// terminate stops what runs: all at once, but the restartable init containers after the others and in reverse order, and the sandbox
+// terminate stops what runs: everything together, but the restartable init containers after the others and in reverse order, and the sandbox
 // last. Their preStop hooks do not wait for their turn, as upstream.
 func (p *planner) terminate() {
 	running := p.running(nil)
@@ -40,7 +40,7 @@ func (p *planner) terminate() {
 	p.out.Done = !live
 }
 
-// cleanUp removes what a terminated pod has left: everything when the pod is gone, else what nobody can ask for.
+// cleanUp removes what a terminated pod has left: everything when the pod is gone, else what is of no use any more.
 func (p *planner) cleanUp() {
 	for _, c := range p.running(nil) { // a start that came through after its cancellation
 		p.stop(c, nil, "Stopping container "+c.Name, 0, true)

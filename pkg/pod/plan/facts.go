@@ -61,7 +61,7 @@ func (f *facts) usable(box pod.Sandbox) bool {
 	return f.pod.Spec.HostNetwork || len(box.Addresses) > 0 || len(f.running(func(c pod.Container) bool { return c.SandboxID == box.ID })) > 0
 }
 
-// left says that a sandbox got another network namespace under its containers, as a restart by hand gives it: they were started when it was
+// left says that a sandbox got another network namespace under its containers, as a manual restart gives it: they were started when it was
 // attached, and now it is not.
 func (f *facts) left(box pod.Sandbox) bool {
 	return f.unattached(box.ID) && slices.ContainsFunc(f.observed.Containers, func(c pod.Container) bool { return c.SandboxID == box.ID && c.State != pod.Created })

@@ -1,4 +1,4 @@
-// Package plan decides what to do next for a pod, and what the API server is told of it. Both decisions are pure: same input, same answer.
+// Package plan decides what to do next for a pod, and what its status is. Both decisions are pure: same input, same answer.
 //
 //	Plan(pod, seen, now)   -> Decision: steps, waits, when to look again
 //	Status(pod, seen, now) -> v1.PodStatus
@@ -211,8 +211,8 @@ func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason 
 	}})
 }
 
-// clockSkew is by how much the engine's clock may be ahead. An end that lies further in the future means that the clock was set back; nobody
-// waits until it has caught up.
+// clockSkew is by how much the engine's clock may be ahead. An end that lies further in the future means that the clock was set back; it is
+// not waited for.
 const clockSkew = time.Minute
 
 // backOff is until when a container that has exited waits for its next start.

@@ -16,8 +16,8 @@ type change struct {
 	restart bool // and its policy asks for a new start
 }
 
-// changeOf compares a running container with what pod grants it. last is its status as last told: the memory request is known to nobody
-// else.
+// changeOf compares a running container with what pod grants it. last is its status as last reported: the memory request is
+// known from nowhere else.
 func changeOf(p *v1.Pod, kind podspec.Kind, c *v1.Container, have pod.Container, last *v1.PodStatus) change {
 	if have.Resources == nil || kind == podspec.Ephemeral || have.State != pod.Running {
 		return change{}

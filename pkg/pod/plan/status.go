@@ -14,7 +14,7 @@ import (
 // maxMessages is how many bytes of termination messages one pod's status may hold; each container gets its part.
 const maxMessages = 12 * 1024
 
-// Status is what the API server is told of pod. It is pure. It keeps from seen.Memory.Last what must not go back: start time, transition times,
+// Status is what the API server is to have of a pod. It is pure. It keeps from seen.Memory.Last what must not go back: start time, transition times,
 // restart counts, a terminal phase, addresses of a pod that has ended.
 func Status(desired *v1.Pod, seen Seen, now time.Time) v1.PodStatus {
 	s := &statuser{facts: newFacts(desired, &seen, now)}
@@ -173,7 +173,7 @@ func (s *statuser) countInit(n *counts, c *v1.Container, st *v1.ContainerStatus)
 	}
 }
 
-// neverLetIn says that the pod was refused before anything of it was tried: it has no containers to tell of.
+// neverLetIn says that the pod was refused before anything of it was tried: it has no containers to show.
 func (s *statuser) neverLetIn() bool {
 	begun := func(st v1.ContainerStatus) bool {
 		return st.State.Waiting == nil || st.LastTerminationState.Terminated != nil
@@ -230,7 +230,7 @@ func (s *statuser) initialized(out *v1.PodStatus) bool {
 	return st != nil && st.State.Terminated != nil && st.State.Terminated.ExitCode == 0
 }
 
-// addresses sets host and pod addresses. A pod that has ended, or whose sandbox is being made anew, keeps the last ones.
+// addresses sets host and pod addresses. A pod that has ended, or whose sandbox is being replaced, keeps the last ones.
 func (s *statuser) addresses(out *v1.PodStatus) {
 	for i, ip := range s.seen.Node.HostIPs {
 		if i == 0 {

@@ -137,7 +137,7 @@ func (s *statuser) containersReady(out *v1.PodStatus) (ready bool, reason, messa
 	return true, "", ""
 }
 
-// closedGates tells which readiness gates of the spec are not open.
+// closedGates says which readiness gates of the spec are not open.
 func (s *statuser) closedGates(conditions []v1.PodCondition) string {
 	var closed []string
 	for _, gate := range s.pod.Spec.ReadinessGates {

@@ -78,7 +78,7 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Contain
 	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil { // an API server without the feature has dropped the field, and would drop this one
 		st.StopSignal = signalOf(latest.StopSignal)
 	}
-	if latest.remembered != nil && old != nil { // the engine cannot tell any more
+	if latest.remembered != nil && old != nil { // the engine no longer knows
 		st.User, st.StopSignal, st.VolumeMounts = old.User, old.StopSignal, old.VolumeMounts
 	}
 	switch {
@@ -105,7 +105,7 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Contain
 	st.Ready = startedUp && (c.ReadinessProbe == nil || s.memory.Run(latest.ID).Probes.Readiness == Passed)
 }
 
-// endOf is the end of an attempt. What the engine cannot tell any more (the message of a pod whose directory is gone) is taken
+// endOf is the end of an attempt. What the engine no longer knows (the message of a pod whose directory is gone) is taken
 // from the old status.
 func endOf(end past, old *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	if end.remembered != nil {

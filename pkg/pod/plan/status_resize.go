@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// lastRequest is the memory request under which a running container was last told of, nil where that is not known.
+// lastRequest is the memory request with which a running container was last reported, nil where that is not known.
 func lastRequest(kind podspec.Kind, c *v1.Container, have pod.Container, last *v1.PodStatus) *resource.Quantity {
 	old := podspec.FindStatus(last, kind, c.Name)
 	if old == nil || old.ContainerID != pod.ContainerIDPrefix+have.ID || old.Resources == nil {

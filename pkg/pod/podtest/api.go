@@ -211,7 +211,7 @@ func (a *API) named(name string) *v1.Pod {
 	return nil
 }
 
-// Remove deletes a pod as users do: with grace seconds, or at once with 0.
+// Remove deletes a pod as users do: with grace seconds, or immediately with 0.
 func (a *API) Remove(name string, grace int64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

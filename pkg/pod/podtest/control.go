@@ -148,7 +148,7 @@ func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string
 	return 0, nil, nil
 }
 
-// Starts tells how often each container attempt was started; more than once is wrong.
+// Starts says how often each container attempt was started; more than once is wrong.
 func (e *Engine) Starts() map[string]int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -97,7 +97,7 @@ func (d *Disk) Leftovers() ([]types.UID, error) {
 	return uids, nil
 }
 
-// Prepared tells how often a pod's volumes were prepared.
+// Prepared says how often a pod's volumes were prepared.
 func (d *Disk) Prepared(uid types.UID) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -125,7 +125,7 @@ func (s *Source) informer(news *gathering) cache.Controller {
 	return controller
 }
 
-// stripManagedFields leaves out what nobody here reads and what takes the most memory.
+// stripManagedFields leaves out what is never read here and takes the most memory.
 func stripManagedFields(o any) (any, error) {
 	if pod, ok := o.(*v1.Pod); ok {
 		pod.ManagedFields = nil

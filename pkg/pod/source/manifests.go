@@ -40,13 +40,13 @@ func newManifests(source, node string) *manifests {
 	return &manifests{source: source, node: node, good: map[string][]*v1.Pod{}, sums: map[string][sha256.Size]byte{}}
 }
 
-// read takes in one manifest's bytes; seen is when.
+// read parses one manifest's bytes; seen is when they were read.
 func (m *manifests) read(origin string, data []byte, seen time.Time) {
 	sum := sha256.Sum256(data)
 	if m.sums[origin] == sum {
 		return
 	}
-	m.sums[origin] = sum // also of a bad one: it is told of once
+	m.sums[origin] = sum // also of a bad one: it is logged once
 	pods, err := staticPods(data, m.source, origin, m.node, seen)
 	if err != nil {
 		klog.ErrorS(err, "Cannot use a manifest of static pods; its last good version stays", "origin", origin)

@@ -27,7 +27,7 @@ import (
 // Config is where this node's pods come from. Each of the three may be absent.
 type Config struct {
 	NodeName string
-	// Client is the API server; nil: none. Its pods are followed once what Registered returns is closed (nil: at once), for the Node's labels
+	// Client is the API server; nil: none. Its pods are followed once what Registered returns is closed (nil: immediately), for the Node's labels
 	// and its allocatable resources decide what may run here. Static pods do not wait: the API server may be one of them.
 	Client     kubernetes.Interface
 	Registered func() <-chan struct{}
@@ -124,7 +124,7 @@ func (s *Source) Run(ctx context.Context, out chan<- pod.Update) error {
 	}
 }
 
-// merge takes in a batch.
+// merge adds a batch to what is known and says what changed.
 func (s *Source) merge(b batch) pod.Update {
 	var u pod.Update
 	waited := len(s.pending) > 0
@@ -135,7 +135,7 @@ func (s *Source) merge(b batch) pod.Update {
 	}
 	delete(s.pending, b.source)
 	u.Synced = len(s.pending) == 0
-	if waited && u.Synced { // only now is it known which mirrors nobody owns
+	if waited && u.Synced { // only now is it known which mirrors have no static pod
 		for _, m := range s.mirrors {
 			if s.staticOf(m) == nil {
 				u.Strays = append(u.Strays, m)
@@ -224,7 +224,7 @@ func fromAPI(pod *v1.Pod) *v1.Pod {
 	return &copied
 }
 
-// mergeStatic takes in the full list of one static source.
+// mergeStatic adds the full list of one static source.
 func (s *Source) mergeStatic(b batch, u *pod.Update) {
 	have := map[types.UID]bool{}
 	var replaced []*v1.Pod
@@ -233,7 +233,7 @@ func (s *Source) mergeStatic(b batch, u *pod.Update) {
 		switch {
 		case before != nil && s.owner[pod.UID] != b.source:
 			continue // of two sources with one UID the first counts
-		case before != nil && podspec.MirrorHash(before) != podspec.MirrorHash(pod): // with a UID of its own: it ends, and begins again under the same UID
+		case before != nil && podspec.MirrorHash(before) != podspec.MirrorHash(pod): // with a UID from its manifest: it ends, and begins again under the same UID
 			u.Gone = append(u.Gone, before)
 			replaced = append(replaced, before)
 		case before != nil:

@@ -20,8 +20,8 @@ import (
 )
 
 // makeStatic turns the pod of a manifest into a static pod of this node: identity, defaults, checks. The same manifest at the same place
-// on the same node is the same pod, whatever the version of the agent: the UID is reckoned before anything is filled in. A UID that the manifest gives
-// is kept, and the hash, otherwise the same as the UID, tells one version of it from the next.
+// on the same node is the same pod, whatever the version of the agent: the UID is computed before anything is filled in. A UID that the manifest gives
+// is kept, and the hash, otherwise the same as the UID, differs from one version of it to the next.
 func makeStatic(pod *v1.Pod, source, origin, node string, seen time.Time) error {
 	if pod.Name == "" {
 		return errors.New("metadata.name is empty; a static pod needs a name")

@@ -27,7 +27,7 @@ type dnsInputs struct {
 	windows    bool
 	servers    []netip.Addr // cluster DNS
 	domain     string       // cluster domain
-	host       *pod.DNS     // the host's resolv.conf; nil: the agent was told to use none
+	host       *pod.DNS     // the host's resolv.conf; nil: the agent is to use none
 	hostIPv6   bool         // the host has an IPv6 address
 	hostIPv4   bool
 	hostShared bool // the pod lives in the host's network, where the host's loopback resolvers answer
@@ -90,7 +90,7 @@ func hostDNS(in dnsInputs, warn func(reason, format string, args ...any)) pod.DN
 		if in.windows {
 			return pod.DNS{} // the engine then takes the servers of the host's adapters
 		}
-		// An empty resolver path means "no name resolution" upstream: the local machine is asked, where nobody answers.
+		// An empty resolver path means "no name resolution" upstream: the local machine is asked, where nothing answers.
 		dns := pod.DNS{Searches: []string{"."}}
 		if in.hostIPv4 || !in.hostIPv6 {
 			dns.Servers = append(dns.Servers, "127.0.0.1")

@@ -51,7 +51,7 @@ func (r *Resolver) dns(p *v1.Pod) (pod.DNS, []dnsWarning, error) {
 	return dns, warnings, nil
 }
 
-// DNS is the pod's resolver configuration, for who gives it to the pod's network (Windows). Warnings are told where its sandbox is made.
+// DNS is the pod's resolver configuration, for the part that gives it to the pod's network (Windows). Warnings are sent where its sandbox is made.
 func (r *Resolver) DNS(pod *v1.Pod) (pod.DNS, error) {
 	dns, _, err := r.dns(pod)
 	return dns, err
@@ -112,7 +112,7 @@ func messageDir(container *v1.Container) string { return "containers/" + contain
 
 func messageName(attempt int) string { return fmt.Sprintf("termination-%d", attempt) }
 
-// dropMessages removes the termination messages that no status tells any more: those before the last attempt's. Containers write them
+// dropMessages removes the termination messages that no status shows any more: those before the last attempt's. Containers write them
 // without a limit.
 func (r *Resolver) dropMessages(pod *v1.Pod, container *v1.Container, at pod.Attempt) {
 	err := r.parts.Volumes.KeepFiles(pod.UID, messageDir(container), messageName(at.Number), messageName(at.Number-1))

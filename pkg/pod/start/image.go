@@ -43,7 +43,7 @@ func (r *Resolver) image(ctx context.Context, p *v1.Pod, container *v1.Container
 			r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", container.Image)
 			return image, nil
 		}
-		if policy == v1.PullNever { // whether it is present is nobody's business who may not use it
+		if policy == v1.PullNever { // who may not use it does not learn whether it is present
 			return pod.Image{}, r.failImage(ref, "ErrImageNeverPull", &pod.StartError{Reason: "ErrImageNeverPull",
 				Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", container.Image)})
 		}
@@ -70,7 +70,7 @@ func (r *Resolver) pullImage(ctx context.Context, p *v1.Pod, name podspec.ImageN
 	start := r.parts.Clock.Now()
 	result, err := r.fetch(ctx, name.Full, creds)
 	if err != nil {
-		if ctx.Err() != nil { // the pod is going, or the agent: nobody's fault
+		if ctx.Err() != nil { // the pod is going, or the agent: no failure
 			return pod.Image{}, context.Cause(ctx)
 		}
 		failure := pullError(image, err)

@@ -79,7 +79,7 @@ func New(cfg Config, parts Parts) *Resolver {
 }
 
 // fail sends what goes with err as an event: under reason, or when that is "" as upstream's "Failed" with the reason alone in it,
-// because the message was told already.
+// because the message was sent already.
 func (r *Resolver) fail(ref *v1.ObjectReference, reason string, err *pod.StartError) error {
 	if reason == "" {
 		r.parts.Recorder.Event(ref, v1.EventTypeWarning, "Failed", "Error: "+err.Reason)
@@ -125,7 +125,7 @@ func (r *Resolver) prepare(ctx context.Context, p *v1.Pod) (map[string]string, e
 	return paths, nil
 }
 
-// sandbox decides runtime, network, host name and resolver configuration and tells the pod what had to be cut from the last.
+// sandbox decides runtime, network, host name and resolver configuration and sends an Event about what had to be cut from the last.
 func (r *Resolver) sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, error) {
 	in := &pod.SandboxInputs{Network: "host"}
 	var err error
@@ -203,7 +203,7 @@ func (r *Resolver) Container(ctx context.Context, p *v1.Pod, container *v1.Conta
 		return nil, config(err)
 	}
 	if in.Mounts, err = r.parts.Volumes.Mounts(ctx, p, container, in.Env); err != nil {
-		if image := new(pod.StartError); errors.As(err, &image) { // of an image volume, and told already
+		if image := new(pod.StartError); errors.As(err, &image) { // of an image volume, and sent already
 			return nil, image
 		}
 		return nil, config(err)
@@ -275,7 +275,7 @@ func (r *Resolver) env(ctx context.Context, pod *v1.Pod, container *v1.Container
 	return env, err
 }
 
-// services lists the services that the pod's environment tells of. A pod of the API server waits for the list; a static pod cannot, it
+// services lists the services that the pod's environment names. A pod of the API server waits for the list; a static pod cannot, it
 // may be the API server.
 func (r *Resolver) services(pod *v1.Pod) ([]*v1.Service, error) {
 	links := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks

@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Handler is the handler of the pod's RuntimeClass, "" when it names none. A class that cannot be had is told by an Event.
+// Handler is the handler of the pod's RuntimeClass, "" when it names none. An Event says when the class cannot be had.
 func (r *Resolver) Handler(ctx context.Context, p *v1.Pod) (string, error) {
 	if p.Spec.RuntimeClassName == nil || *p.Spec.RuntimeClassName == "" {
 		return "", nil

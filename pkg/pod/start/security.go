@@ -68,7 +68,7 @@ func refuseContainer(pod *v1.Pod, container *v1.Container, platform pod.Platform
 }
 
 // refuseCredentialSpec says why a credential spec of a group Managed Service Account cannot be given to the engine, which would fail in
-// words of its own when the container starts.
+// its own words when the container starts.
 func refuseCredentialSpec(w v1.WindowsSecurityContextOptions) string {
 	switch text := deref(w.GMSACredentialSpec); {
 	case text == "" && deref(w.GMSACredentialSpecName) != "":
@@ -89,7 +89,7 @@ func deref(s *string) string {
 	return *s
 }
 
-// checkNonRoot enforces runAsNonRoot: what would run as root, or as a user of whom nobody can tell, does not start. The messages are
+// checkNonRoot enforces runAsNonRoot: what would run as root, or as a user that cannot be told from root, does not start. The messages are
 // those that users look up.
 func checkNonRoot(pod *v1.Pod, container *v1.Container, imageUser, os string) error {
 	var nonRoot *bool

@@ -57,7 +57,7 @@ type Parts struct {
 	Prober    pod.Prober
 	Executor  pod.Executor
 	Events    record.EventRecorder
-	Timing    pod.Timing // nil: nobody wants to know
+	Timing    pod.Timing // nil: nothing is measured
 	Clock     clock.WithTicker
 }
 
@@ -92,8 +92,8 @@ func New(cfg Config, parts Parts) *Manager {
 	}
 }
 
-// Run runs pods until ctx ends, which is no error; what runs then goes on running. Nothing is started before the engine has told once
-// what it has.
+// Run runs pods until ctx ends, which is no error; what runs then goes on running. Nothing is started before the engine has listed
+// once what it has.
 func (m *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer m.crew.Wait()
@@ -173,7 +173,7 @@ func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]pod.Obse
 	}
 }
 
-// update is told what the sources say. first is what the engine had when this agent began.
+// update applies a change from the sources. first is what the engine had when this agent began.
 func (m *Manager) update(u pod.Update, first map[types.UID]pod.Observed) {
 	for _, gone := range u.Gone {
 		m.dropWaiting(gone.UID)
@@ -212,7 +212,7 @@ func (m *Manager) update(u pod.Update, first map[types.UID]pod.Observed) {
 	}
 }
 
-// want is told of one pod. known: the engine has something of it from before this agent began.
+// want has one pod run, in a new worker where it has none. known: the engine has something of it from before this agent began.
 func (m *Manager) want(d pod.Desired, known bool) {
 	uid := d.Pod.UID
 	if w := m.worker(uid); w != nil {
@@ -427,7 +427,7 @@ func (m *Manager) orphans(all map[types.UID]pod.Observed) {
 	}
 }
 
-// orphanPod is the pod as far as the engine's labels tell.
+// orphanPod is the pod as far as the engine's labels say.
 func orphanPod(uid types.UID, seen pod.Observed) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: seen.Namespace, Name: seen.Name}}
 	pod.Spec.TerminationGracePeriodSeconds = &seen.Grace

@@ -77,7 +77,7 @@ func (o *observer) hint() {
 	o.jobs.hurry(observing)
 }
 
-// relisted is told what an observation of all pods, begun at began, found of this one. It counts only if no step was in flight or has
+// relisted accepts what an observation of all pods, begun at began, found of this one. It counts only if no step was in flight or has
 // ended since. What the pod's cgroup is held to stays: only our steps change it.
 func (o *observer) relisted(engine pod.Observed, began time.Time) {
 	if engine.Unclear || o.steps.any() || o.underway || !o.steps.lastEnd.Before(began) {

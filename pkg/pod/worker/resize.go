@@ -60,7 +60,7 @@ func recallAllocation(pod *v1.Pod) allocation {
 	return a
 }
 
-// recallList takes from known what list names. The status tells of all resources, also of those that only containers ask for.
+// recallList takes from known what list names. The status has all resources, also those that only containers ask for.
 func recallList(list, known v1.ResourceList) {
 	for name := range list {
 		if quantity, ok := known[name]; ok {

@@ -10,7 +10,7 @@ import (
 
 // timing is what one worker measures. The zero value measures nothing, which is right for a pod that ran before it was seen.
 type timing struct {
-	to    pod.Timing // nil: nobody wants to know
+	to    pod.Timing // nil: nothing is measured
 	seen  time.Time  // when the pod was first seen; zero: it runs, or has run
 	began time.Time  // of the work under way; zero: none is
 	kind  string
@@ -26,7 +26,7 @@ func newTiming(to pod.Timing, known v1.PodPhase, now time.Time) timing {
 	return t
 }
 
-// step takes in that a step begins; fresh says that the engine has nothing of the pod. Work does not go on over the change to another phase.
+// step is called when a step begins; fresh says that the engine has nothing of the pod. Work does not go on over the change to another phase.
 func (t *timing) step(phase pod.Phase, fresh bool, now time.Time) {
 	if !t.began.IsZero() && t.phase == phase {
 		return
@@ -45,7 +45,7 @@ func (t *timing) step(phase pod.Phase, fresh bool, now time.Time) {
 	}
 }
 
-// rest takes in that no step is under way and none is to be begun.
+// rest is called when no step is under way and none is to be begun.
 func (t *timing) rest(now time.Time) {
 	if t.to != nil && !t.began.IsZero() {
 		t.to.PodSynced(t.kind, now.Sub(t.began))
@@ -53,7 +53,7 @@ func (t *timing) rest(now time.Time) {
 	t.began = time.Time{}
 }
 
-// status takes in the pod's phase in the API.
+// status is called with the pod's phase in the API.
 func (t *timing) status(phase v1.PodPhase, now time.Time) {
 	if phase == v1.PodPending || phase == "" {
 		return

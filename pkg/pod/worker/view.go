@@ -208,7 +208,7 @@ func stateWord(st *v1.ContainerStatus) string {
 func (m *Manager) Ready() error {
 	beat := m.beat.Load()
 	if beat == nil {
-		return errors.New("pods are not managed yet: the engine has not told what it runs")
+		return errors.New("pods are not managed yet: the engine has not listed its containers yet")
 	}
 	if age := m.parts.Clock.Since(*beat); age > 3*beatPeriod {
 		return fmt.Errorf("pods have not been looked at for %s", age.Round(time.Second))

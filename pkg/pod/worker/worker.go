@@ -33,7 +33,7 @@ type worker struct {
 	remains  *remains
 
 	owner   owner
-	leaving bool // the owner's: it has told the worker that no source wants the pod
+	leaving bool // the owner's: no source wants the pod, and the worker has been asked to end it
 	view    atomic.Pointer[pod.View]
 	vacated chan struct{} // closed when nothing of the pod runs and its volumes are gone, or the loop has ended
 
@@ -42,7 +42,7 @@ type worker struct {
 	volumesDue bool
 }
 
-// owner is told of the end of a pod. It is called by workers' loops.
+// owner follows the end of a pod. It is called by workers' loops.
 type owner interface {
 	// released says, once, that nothing of the pod runs any more.
 	released(uid types.UID)
@@ -167,7 +167,7 @@ func (w *worker) announceBackOff(waits []pod.Wait) {
 	}
 }
 
-// desire is told of a new version of the pod or of its mirror.
+// desire changes what is wanted to a new version of the pod or of its mirror.
 func (w *worker) desire(d pod.Desired) {
 	before := w.pod
 	w.pod, w.mirror = d.Pod, d.Mirror
