@@ -1,6 +1,6 @@
 // Package admit stands between a pod's arrival and its worker: it decides what may start on this node.
 //
-//	pod.Manager: a new pod -> Admitter.Admit(pod) -> nil: worker starts; pod.Rejection: status Failed with its reason
+//	worker.Manager: a new pod -> Admitter.Admit(pod) -> nil: worker starts; pod.Rejection: status Failed with its reason
 //
 // It is the one place where pods are weighed against each other: resources, ports, the number of pods. It belongs to the Manager's
 // goroutine, which calls it in order of arrival; a refused pod is never looked at again. Reasons and messages are upstream's, since users

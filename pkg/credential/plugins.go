@@ -1,7 +1,7 @@
 // Package credential says who may use which image: it asks the node's credential provider plugins for logins, and remembers with whose
 // logins images were pulled.
 //
-//	pod.Resolver: an image, a pod -> Plugins.Logins -> the plugins (processes) -> logins for the pull
+//	start.Resolver: an image, a pod -> Plugins.Logins -> the plugins (processes) -> logins for the pull
 //	              a pull that ended -> Records.Pulled -> a file; an image that is present, a pod -> Records.Usable
 //
 // It implements pod.CredentialPlugins (KEP-2133, with service account tokens KEP-4412) and pod.PullRecords (KEP-2535). No login is ever

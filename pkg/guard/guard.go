@@ -1,6 +1,6 @@
 // Package guard keeps this node alive: it ends pods that take more than they may, and others when the node runs out of something (kubelet).
 //
-//	pods with limits --package disk, beside--> Usage --Plan (pure)--> Evictions ---------------------------+--> pod.Manager.Evict
+//	pods with limits --package disk, beside--> Usage --Plan (pure)--> Evictions ---------------------------+--> worker.Manager.Evict
 //	the node's figures --> Observations --state.look (pure)--> conditions --> node, admission of new pods  |
 //	                                                       --> due Threshold --> dead containers, images --+ rank, choose (pure)
 //	images, who uses them --ImagePolicy (pure)--> images to remove

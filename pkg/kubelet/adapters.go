@@ -64,7 +64,7 @@ func probeTarget(target pod.ProbeTarget) probe.Target {
 	return probe.Target{ContainerID: target.ContainerID, PodIP: target.PodIP, Ports: target.Ports, Env: env}
 }
 
-// lookup is pod.Manager in the words of package server.
+// lookup is worker.Manager in the words of package server.
 type lookup struct{ pods *worker.Manager }
 
 func (l lookup) Pods() []*v1.Pod {

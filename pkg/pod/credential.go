@@ -38,6 +38,7 @@ type CredentialSource struct {
 // SourceKind is the kind of object that a Credential belongs to; "" is the node.
 type SourceKind string
 
+// Kinds of sources.
 const (
 	FromSecret         SourceKind = "secret"          // an imagePullSecret
 	FromServiceAccount SourceKind = "service account" // a plugin gave it for the account's token

@@ -40,12 +40,14 @@ type Wait struct {
 // Phase is a worker's whole life. It only ever moves forward.
 type Phase int
 
+// Phases.
 const (
 	Syncing     Phase = iota // make the pod run
 	Terminating              // stop what runs; the pod still has an API object that waits for us, or none at all
 	Terminated               // nothing runs; status is final, volumes and engine leftovers are being removed
 )
 
+// String is the phase for people.
 func (p Phase) String() string {
 	return [...]string{"syncing", "terminating", "terminated"}[p]
 }

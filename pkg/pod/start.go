@@ -127,6 +127,7 @@ func (e *StartError) Waiting() (reason, message string) {
 	return e.Reason, e.Message
 }
 
+// Reasons of a StartError before there is a container, and of a container whose own fields are wrong, as upstream has them.
 const (
 	ReasonMount   = "FailedMount"
 	ReasonNetwork = "NetworkNotReady"

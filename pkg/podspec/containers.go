@@ -59,11 +59,13 @@ func Hash(container *v1.Container) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
+// IsTrue says whether an optional field is set and true.
 func IsTrue(b *bool) bool { return b != nil && *b }
 
 // Kind is the list of the PodSpec in which a container stands.
 type Kind string
 
+// Kinds.
 const (
 	Init      Kind = "init"
 	App       Kind = "app"
@@ -94,6 +96,7 @@ func ConcurrentContainers(spec *v1.PodSpec) int {
 	return n
 }
 
+// IsSidecar says whether an init container is restartable: it runs beside the app containers.
 func IsSidecar(container *v1.Container) bool {
 	return container.RestartPolicy != nil && *container.RestartPolicy == v1.ContainerRestartPolicyAlways
 }

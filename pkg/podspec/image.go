@@ -57,6 +57,7 @@ func SplitServer(server string) (host, prefix string) {
 	return HubName(host), prefix
 }
 
+// HubName is the registry's one name: Docker Hub has several.
 func HubName(host string) string {
 	switch host {
 	case "index.docker.io", "registry-1.docker.io":

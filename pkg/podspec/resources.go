@@ -121,9 +121,10 @@ func QuotaOf(milli int64) (quota, period int64) {
 	return max(milli*cpuPeriod/1000, minQuota), cpuPeriod
 }
 
-// MilliShares is SharesOf backwards, and milliQuota QuotaOf.
+// MilliShares is SharesOf backwards.
 func MilliShares(shares int64) int64 { return (shares*1000 + 1023) / 1024 }
 
+// MilliQuota is r's CPU limit in thousandths of a CPU; 0: no limit.
 func (r Resources) MilliQuota() int64 {
 	if r.Quota <= 0 || r.Period <= 0 {
 		return 0
@@ -131,9 +132,10 @@ func (r Resources) MilliQuota() int64 {
 	return r.Quota * 1000 / r.Period
 }
 
-// SameCPU and sameMemory compare what the two resize policies are about.
+// SameCPU compares what the CPU's resize policy is about.
 func (r Resources) SameCPU(o Resources) bool {
 	return r.Shares == o.Shares && r.MilliQuota() == o.MilliQuota()
 }
 
+// SameMemory compares what the memory's resize policy is about.
 func (r Resources) SameMemory(o Resources) bool { return r.Memory == o.Memory }

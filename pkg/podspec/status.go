@@ -24,8 +24,10 @@ func FindStatus(status *v1.PodStatus, kind Kind, name string) *v1.ContainerStatu
 	return nil
 }
 
+// IsTerminal says whether a phase is one that a pod never leaves.
 func IsTerminal(phase v1.PodPhase) bool { return phase == v1.PodFailed || phase == v1.PodSucceeded }
 
+// FindCondition returns the condition of that type and where it stands; -1 and nil where there is none. It belongs to list.
 func FindCondition(list []v1.PodCondition, kind v1.PodConditionType) (int, *v1.PodCondition) {
 	for i := range list {
 		if list[i].Type == kind {

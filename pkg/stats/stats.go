@@ -1,6 +1,6 @@
 // Package stats tells what the node and its pods use, when somebody asks and only then.
 //
-//	pod.Manager's Snapshot --> cgroups and /proc (Linux), the engine (Windows) --> collection, kept for a moment --> Summary, text --> server
+//	worker.Manager's Snapshot --> cgroups and /proc (Linux), the engine (Windows) --> collection, kept for a moment --> Summary, text --> server
 //
 // Askers at the same moment share one collection. What must walk directories is kept longer than what is read from the kernel,
 // and what hangs is told by its last figure.

@@ -15,6 +15,7 @@ type DeadLimits struct {
 
 var defaultDead = DeadLimits{PerContainer: 1, Total: -1}
 
+// OrDefault is d, or upstream's defaults where d is nil.
 func (d *DeadLimits) OrDefault() DeadLimits {
 	if d == nil {
 		return defaultDead

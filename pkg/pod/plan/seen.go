@@ -90,6 +90,7 @@ const (
 	Failed
 )
 
+// String is the result for people.
 func (r Result) String() string { return [...]string{"unknown", "passed", "failed"}[r] }
 
 // Verdict is what the probes of one container say.

@@ -135,6 +135,7 @@ func apiTime(t time.Time) metav1.Time {
 	return metav1.NewTime(t).Rfc3339Copy()
 }
 
+// EndReason is the reason of a terminated container, as upstream has it.
 func EndReason(c pod.Container) string {
 	switch {
 	case c.OOMKilled:

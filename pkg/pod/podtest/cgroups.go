@@ -21,12 +21,12 @@ type Cgroups struct {
 
 	mu     sync.Mutex
 	engine *Engine
-	held   map[types.UID]podspec.Resources
+	limits map[types.UID]podspec.Resources
 }
 
 // NewCgroups makes a Cgroups with nothing in it; engine keeps to it from now on.
 func NewCgroups(log *Log, engine *Engine) *Cgroups {
-	c := &Cgroups{Log: log, engine: engine, held: map[types.UID]podspec.Resources{}}
+	c := &Cgroups{Log: log, engine: engine, limits: map[types.UID]podspec.Resources{}}
 	engine.cgroups = c
 	return c
 }
@@ -43,10 +43,10 @@ func (c *Cgroups) Limit(ctx context.Context, p *v1.Pod, r podspec.Resources) err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old, exists := c.held[p.UID]; exists && old != r {
+	if old, exists := c.limits[p.UID]; exists && old != r {
 		c.Log.Printf("cgroup: %s from %s to %s", p.Name, old, r)
 	}
-	c.held[p.UID] = r
+	c.limits[p.UID] = r
 	return ctx.Err()
 }
 
@@ -59,7 +59,7 @@ func exceeds(a, b podspec.Resources) bool {
 func (c *Cgroups) Limits(p *v1.Pod) (*podspec.Resources, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r, ok := c.held[p.UID]; ok {
+	if r, ok := c.limits[p.UID]; ok {
 		return &r, nil
 	}
 	return nil, nil
@@ -72,7 +72,7 @@ func (c *Cgroups) Remove(_ context.Context, uid types.UID) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.held, uid)
+	delete(c.limits, uid)
 	return nil
 }
 
@@ -80,21 +80,21 @@ func (c *Cgroups) Remove(_ context.Context, uid types.UID) error {
 func (c *Cgroups) Leftovers() ([]types.UID, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Sorted(maps.Keys(c.held)), nil
+	return slices.Sorted(maps.Keys(c.limits)), nil
 }
 
 // Put makes a cgroup, as an agent before us may have left it.
 func (c *Cgroups) Put(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held[uid] = podspec.Resources{}
+	c.limits[uid] = podspec.Resources{}
 }
 
 // Drop forgets a cgroup, as if its pod had been started by an agent that made none.
 func (c *Cgroups) Drop(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.held, uid)
+	delete(c.limits, uid)
 }
 
 // String lists the cgroups.
@@ -102,17 +102,17 @@ func (c *Cgroups) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text := ""
-	for _, uid := range slices.Sorted(maps.Keys(c.held)) {
-		text += fmt.Sprintf("pod%s %s\n", uid, c.held[uid])
+	for _, uid := range slices.Sorted(maps.Keys(c.limits)) {
+		text += fmt.Sprintf("pod%s %s\n", uid, c.limits[uid])
 	}
-	return text + fmt.Sprintf("%d cgroups\n", len(c.held))
+	return text + fmt.Sprintf("%d cgroups\n", len(c.limits))
 }
 
 // admits says why a container with r cannot run in the cgroup parent of the pod; "": it can.
 func (c *Cgroups) admits(uid types.UID, parent string, r *podspec.Resources) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all, exists := c.held[uid]
+	all, exists := c.limits[uid]
 	switch {
 	case parent != "/pod"+string(uid):
 		return fmt.Sprintf("the pod's cgroup is /pod%s, not %q", uid, parent)

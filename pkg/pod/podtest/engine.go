@@ -1,7 +1,7 @@
-// Package podtest stands beside package pod: stateful fakes of everything that a pod.Manager works with. They check what they are asked
+// Package podtest stands beside package pod: stateful fakes of everything that a worker.Manager works with. They check what they are asked
 // as the real things would, keep what came of it, and print themselves as text.
 //
-//	pod.Manager <-> Engine (pod.Runtime, pod.Executor, pod.Prober), API (pod.Feed, pod.StatusWriter, pod.Objects), Disk (pod.Volumes), ...
+//	worker.Manager <-> Engine (pod.Runtime, pod.Executor, pod.Prober), API (pod.Feed, pod.StatusWriter, pod.Objects), Disk (pod.Volumes), ...
 //
 // Nothing here sleeps but by package time, so that tests run in a testing/synctest bubble.
 package podtest
