@@ -4,9 +4,8 @@ import (
 	"context"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/plan"
@@ -49,10 +48,13 @@ func (o *observer) observe() {
 	var engine pod.Observed
 	var network pod.Attachments
 	o.do(o.ctx, func(ctx context.Context) (err error) {
-		if engine, err = o.parts.Runtime.Observe(ctx, o.uid); err == nil && o.parts.Cgroups != nil && cgroup == nil {
-			cgroup, err = o.parts.Cgroups.Limits(desired)
+		if engine, err = o.parts.Runtime.Observe(ctx, o.uid); err != nil {
+			return err
 		}
 		network = o.parts.attachments(desired, engine)
+		if o.parts.Cgroups != nil && cgroup == nil {
+			cgroup, err = o.parts.Cgroups.Limits(desired)
+		}
 		return err
 	}, func(err error) {
 		o.underway = false
