@@ -42,7 +42,8 @@ type world struct {
 	cgroups  *podtest.Cgroups // nil but on Linux
 	admitter *podtest.Admitter
 	platform pod.Platform
-	timing   pod.Timing // nil: nobody wants to know
+	timing   pod.Timing   // nil: nothing is measured
+	attacher pod.Attacher // nil: the engine attaches
 
 	manager *worker.Manager
 	cancel  context.CancelFunc
@@ -75,7 +76,7 @@ func (w *world) begin() {
 	w.admitter.MaxCPU.Store(former.MaxCPU.Load())
 	parts := worker.Parts{
 		Source: w.api, Runtime: w.engine, Resolver: resolver, Volumes: w.disk, Objects: w.api, Status: w.api, Admitter: w.admitter,
-		Prober: w.engine, Executor: w.engine, Events: events, Timing: w.timing, Clock: clock.RealClock{},
+		Prober: w.engine, Executor: w.engine, Events: events, Timing: w.timing, Attacher: w.attacher, Clock: clock.RealClock{},
 	}
 	if w.cgroups != nil {
 		parts.Cgroups = w.cgroups
