@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -26,9 +27,12 @@ type past struct {
 // would run again.
 func attempts(observed pod.Observed, last *v1.PodStatus, kind podspec.Kind, container *v1.Container) []past {
 	var list []past
-	for _, c := range observed.Attempts(container.Name) {
-		list = append(list, past{Container: c})
+	for i := range observed.Containers {
+		if c := &observed.Containers[i]; c.Name == container.Name && c.Started() {
+			list = append(list, past{Container: *c})
+		}
 	}
+	slices.SortStableFunc(list, func(a, b past) int { return cmp.Compare(b.Attempt, a.Attempt) })
 	if lost := lostAttempt(observed, last, kind, container); lost != nil && (len(list) == 0 || lost.Attempt > list[0].Attempt) {
 		list = slices.Insert(list, 0, *lost)
 	}
