@@ -11,9 +11,7 @@ import (
 )
 
 // Measure reads the figures of the container with that id of the engine, in milliseconds. One that does not run is an error.
-var Measure = measure
-
-func measure(id string) (Statistics, error) {
+func Measure(id string) (Statistics, error) {
 	container, err := hcsshim.OpenContainer(id)
 	if err != nil {
 		return Statistics{}, fmt.Errorf("cannot find container %s in the Host Compute Service: %w", id, err)

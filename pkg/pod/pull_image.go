@@ -14,7 +14,7 @@ import (
 )
 
 // image makes the container's image present, as its pull policy says.
-func (r *Resolver) image(ctx context.Context, pod *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (Image, error) {
+func (r *Puller) image(ctx context.Context, pod *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (Image, error) {
 	name, err := parseImageName(container.Image)
 	if err != nil {
 		return Image{}, r.failImage(ref, "InspectFailed", &StartError{Reason: "InvalidImageName",
@@ -44,12 +44,12 @@ func (r *Resolver) image(ctx context.Context, pod *v1.Pod, container *v1.Contain
 }
 
 // failImage sends both of upstream's events of an image that cannot be had.
-func (r *Resolver) failImage(ref *v1.ObjectReference, reason string, err *StartError) error {
+func (r *Puller) failImage(ref *v1.ObjectReference, reason string, err *StartError) error {
 	r.parts.Recorder.Event(ref, v1.EventTypeWarning, reason, err.Message)
 	return r.fail(ref, "", err)
 }
 
-func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name imageName, image string, ref *v1.ObjectReference, lookup func() []Credential) (Image, error) {
+func (r *Puller) pullImage(ctx context.Context, pod *v1.Pod, name imageName, image string, ref *v1.ObjectReference, lookup func() []Credential) (Image, error) {
 	key := pullKey{pod.UID, name.full}
 	if wait, last := r.pulls.backedOff(key); wait > 0 {
 		message := fmt.Sprintf("Back-off pulling image %q", image)
@@ -78,7 +78,7 @@ func (r *Resolver) pullImage(ctx context.Context, pod *v1.Pod, name imageName, i
 }
 
 // fetch pulls, and keeps the record of it.
-func (r *Resolver) fetch(ctx context.Context, name string, creds []Credential) (pullResult, error) {
+func (r *Puller) fetch(ctx context.Context, name string, creds []Credential) (pullResult, error) {
 	records := r.parts.Records
 	if records == nil {
 		return r.pulls.pull(ctx, name, creds)
@@ -118,7 +118,7 @@ func pullError(image string, err error) *StartError {
 
 // credentials collects the logins for an image: those of the pod's imagePullSecrets, then the node's, then the plugins'. What is not
 // there or cannot be read does not stop the pull: the image may be public.
-func (r *Resolver) credentials(ctx context.Context, pod *v1.Pod, name imageName) []Credential {
+func (r *Puller) credentials(ctx context.Context, pod *v1.Pod, name imageName) []Credential {
 	logins := r.podLogins(ctx, pod)
 	for _, file := range r.cfg.DockerConfigs {
 		data, err := os.ReadFile(file)
@@ -141,7 +141,7 @@ func (r *Resolver) credentials(ctx context.Context, pod *v1.Pod, name imageName)
 }
 
 // podLogins are those of the pod's imagePullSecrets, to which the API server has added its service account's.
-func (r *Resolver) podLogins(ctx context.Context, pod *v1.Pod) []Login {
+func (r *Puller) podLogins(ctx context.Context, pod *v1.Pod) []Login {
 	var logins []Login
 	var unusable []string
 	for _, ref := range pod.Spec.ImagePullSecrets {

@@ -40,16 +40,34 @@ type ResolverConfig struct {
 	AppArmorLoaded func(profile string) bool
 }
 
-// ResolverParts are the parts that a Resolver asks. All are needed but Plugins and Records.
-type ResolverParts struct {
+// PullerParts are what a Puller asks. All are needed but Plugins and Records.
+type PullerParts struct {
 	Images   Images
 	Plugins  CredentialPlugins // nil: none
 	Records  PullRecords       // nil: whoever may run here may use what is present
-	Volumes  Volumes
-	Network  Network
 	Objects  Objects
 	Recorder record.EventRecorder
 	Clock    clock.PassiveClock
+}
+
+// Puller makes images present for containers and for image volumes. It is a part of its own because volumes need it, and the Resolver needs
+// volumes.
+type Puller struct {
+	cfg   ResolverConfig
+	parts PullerParts
+	pulls *puller
+}
+
+// NewPuller makes a Puller.
+func NewPuller(cfg ResolverConfig, parts PullerParts) *Puller {
+	return &Puller{cfg: cfg, parts: parts, pulls: newPuller(cfg, parts.Images, parts.Clock)}
+}
+
+// resolverParts are the parts that a Resolver asks.
+type resolverParts struct {
+	PullerParts
+	Volumes Volumes
+	Network Network
 }
 
 // Resolver gathers what starting needs, just before a start: image, environment, mounts, files, addresses, identity. It keeps nothing
@@ -58,9 +76,9 @@ type ResolverParts struct {
 // Errors that the user has to see are *StartError, and the events that go with them have been sent. Any other error means that ctx
 // ended.
 type Resolver struct {
+	*Puller
 	cfg       ResolverConfig
-	parts     ResolverParts
-	pulls     *puller
+	parts     resolverParts
 	hostsPath string // the host's own hosts file, for hostNetwork
 }
 
@@ -105,14 +123,14 @@ const (
 	reasonConfig  = "CreateContainerConfigError"
 )
 
-// NewResolver makes a Resolver.
-func NewResolver(cfg ResolverConfig, parts ResolverParts) *Resolver {
-	return &Resolver{cfg: cfg, parts: parts, pulls: newPuller(cfg, parts.Images, parts.Clock), hostsPath: "/etc/hosts"}
+// NewResolver makes a Resolver that has images from a Puller.
+func NewResolver(cfg ResolverConfig, puller *Puller, volumes Volumes, network Network) *Resolver {
+	return &Resolver{cfg: cfg, Puller: puller, parts: resolverParts{puller.parts, volumes, network}, hostsPath: "/etc/hosts"}
 }
 
 // fail sends what goes with err as an event: under reason, or when that is "" as upstream's "Failed" with the reason alone in it,
 // because the message was told already.
-func (r *Resolver) fail(ref *v1.ObjectReference, reason string, err *StartError) error {
+func (r *Puller) fail(ref *v1.ObjectReference, reason string, err *StartError) error {
 	if reason == "" {
 		r.parts.Recorder.Event(ref, v1.EventTypeWarning, "Failed", "Error: "+err.Reason)
 	} else {
@@ -178,7 +196,7 @@ func (r *Resolver) sandbox(ctx context.Context, pod *v1.Pod) (*SandboxInputs, er
 			return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 		}
 	}
-	dns, warnings, err := r.dns(pod)
+	dns, warnings, err := r.cfg.dns(pod)
 	if err != nil {
 		return nil, r.fail(podRef(pod), reasonSandbox, &StartError{Reason: reasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 	}

@@ -24,16 +24,16 @@ const (
 )
 
 // dns decides the pod's resolver configuration from the host's file as it is now.
-func (r *Resolver) dns(pod *v1.Pod) (DNS, []dnsWarning, error) {
+func (c ResolverConfig) dns(pod *v1.Pod) (DNS, []dnsWarning, error) {
 	in := dnsInputs{
-		windows: r.cfg.Platform.OS == "windows", servers: r.cfg.ClusterDNS, domain: r.cfg.ClusterDomain, hostShared: pod.Spec.HostNetwork,
+		windows: c.Platform.OS == "windows", servers: c.ClusterDNS, domain: c.ClusterDomain, hostShared: pod.Spec.HostNetwork,
 	}
-	for _, ip := range r.cfg.HostIPs() {
+	for _, ip := range c.HostIPs() {
 		in.hostIPv4 = in.hostIPv4 || ip.Is4()
 		in.hostIPv6 = in.hostIPv6 || ip.Is6()
 	}
-	if r.cfg.ResolvConf != "" {
-		text, err := readHead(os.Open(r.cfg.ResolvConf))
+	if c.ResolvConf != "" {
+		text, err := readHead(os.Open(c.ResolvConf))
 		if err != nil {
 			return DNS{}, nil, fmt.Errorf("cannot read resolver configuration (resolvConf): %w", err)
 		}
@@ -50,8 +50,8 @@ func (r *Resolver) dns(pod *v1.Pod) (DNS, []dnsWarning, error) {
 }
 
 // DNS is the pod's resolver configuration, for who gives it to the pod's network (Windows). Warnings are told where its sandbox is made.
-func (r *Resolver) DNS(pod *v1.Pod) (DNS, error) {
-	dns, _, err := r.dns(pod)
+func (c ResolverConfig) DNS(pod *v1.Pod) (DNS, error) {
+	dns, _, err := c.dns(pod)
 	return dns, err
 }
 
@@ -83,7 +83,7 @@ func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at Attempt, in *I
 		in.Files = append(in.Files, file)
 	}
 	if !own["/etc/resolv.conf"] {
-		dns, _, err := r.dns(pod)
+		dns, _, err := r.cfg.dns(pod)
 		if err != nil {
 			return err
 		}

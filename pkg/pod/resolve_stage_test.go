@@ -73,7 +73,7 @@ func newStage(t *testing.T) *stage {
 }
 
 func (s *stage) resolver() *Resolver {
-	r := NewResolver(s.cfg, ResolverParts{Images: s, Volumes: stageVolumes{s}, Network: s, Objects: s, Recorder: s, Clock: s.clock})
+	r := NewResolver(s.cfg, NewPuller(s.cfg, PullerParts{Images: s, Objects: s, Recorder: s, Clock: s.clock}), stageVolumes{s}, s)
 	r.hostsPath = filepath.Join(filepath.Dir(s.cfg.ResolvConf), "hosts")
 	return r
 }

@@ -21,7 +21,9 @@ import (
 	"github.com/winkube/winkube/pkg/kubelet"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podcgroup"
 	"github.com/winkube/winkube/pkg/server"
+	"github.com/winkube/winkube/pkg/shutdown"
 )
 
 // settings makes each part's Config, from the slice of the configuration that it needs and the host's facts.
@@ -136,9 +138,9 @@ func (s *settings) makeNode() error {
 }
 
 func (s *settings) makeShutdown() error {
-	s.Shutdown = kubelet.Shutdown{Grace: s.c.ShutdownGracePeriod.Duration, Critical: s.c.ShutdownGracePeriodCriticalPods.Duration}
+	s.Shutdown = shutdown.Config{Grace: s.c.ShutdownGracePeriod.Duration, Critical: s.c.ShutdownGracePeriodCriticalPods.Duration}
 	for _, class := range s.c.ShutdownGracePeriodByPodPriority {
-		s.Shutdown.ByPriority = append(s.Shutdown.ByPriority, kubelet.ShutdownClass{Priority: class.Priority, Grace: time.Duration(class.ShutdownGracePeriodSeconds) * time.Second})
+		s.Shutdown.ByPriority = append(s.Shutdown.ByPriority, shutdown.Class{Priority: class.Priority, Grace: time.Duration(class.ShutdownGracePeriodSeconds) * time.Second})
 	}
 	if err := s.Shutdown.Check(); err != nil {
 		return fmt.Errorf("time before a shutdown: %w", err)
@@ -200,7 +202,7 @@ func (s *settings) makeCgroups() error {
 		return nil
 	}
 	facts := s.Facts
-	s.Cgroups = kubelet.CgroupConfig{PerQoS: true, Root: s.c.CgroupRoot, MaxPids: max(*s.c.PodPidsLimit, 0), Enforce: enforce, HugePages: facts.HugePages,
+	s.Cgroups = &podcgroup.Config{Root: s.c.CgroupRoot, MaxPids: max(*s.c.PodPidsLimit, 0), Enforce: enforce, HugePages: facts.HugePages,
 		Capacity: v1.ResourceList{
 			v1.ResourceCPU:    *resource.NewMilliQuantity(int64(facts.CPUs)*1000, resource.DecimalSI),
 			v1.ResourceMemory: *resource.NewQuantity(int64(facts.Memory), resource.BinarySI),

@@ -1,4 +1,4 @@
-package kubelet
+package stats
 
 import (
 	"context"
@@ -29,6 +29,24 @@ func (p places) Places(of *v1.Pod) ([]disk.Place, error) {
 
 func (p places) Dir(uid types.UID) string { return filepath.Join(string(p), string(uid)) }
 
+// layers is an engine below a directory.
+type layers struct {
+	root  string
+	asked []string
+}
+
+func (l *layers) Files(_ context.Context, ids []string) (map[string]docker.Files, error) {
+	l.asked = ids
+	return map[string]docker.Files{"new": {Layer: filepath.Join(l.root, "layer"), Volumes: []string{filepath.Join(l.root, "anonymous")},
+		Mounted: []string{filepath.Join(l.root, "engine/hostname")}, Logs: 7, LogFiles: 1}}, errors.New("one is gone")
+}
+
+func (l *layers) DiskUsage(context.Context, string) (docker.DiskUsage, error) {
+	return docker.DiskUsage{}, nil
+}
+
+func (l *layers) Root(context.Context) (string, error) { return filepath.Join(l.root, "engine"), nil }
+
 // TestDisks: of each container the newest attempt counts, with all places that it can write to; of other pods volumes alone.
 func TestDisks(t *testing.T) {
 	root := t.TempDir()
@@ -39,19 +57,15 @@ func TestDisks(t *testing.T) {
 		}
 	}
 	crew := disk.NewCrew(clock.RealClock{}, 0)
-	var asked []string
-	d := &disks{crew: crew, meter: disk.NewMeter(crew, disk.Parts{}), volumes: places(root), files: func(_ context.Context, ids []string) (map[string]docker.Files, error) {
-		asked = ids
-		return map[string]docker.Files{"new": {Layer: filepath.Join(root, "layer"), Volumes: []string{filepath.Join(root, "anonymous")},
-			Mounted: []string{filepath.Join(root, "engine/hostname")}, Logs: 7, LogFiles: 1}}, errors.New("one is gone")
-	}}
+	engine := &layers{root: root}
+	d := &Disks{root: root, crew: crew, meter: disk.NewMeter(crew, disk.Parts{}), volumes: places(root), engine: engine}
 	view := func(uid types.UID) pod.View {
 		return pod.View{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}, Observed: pod.Observed{Containers: []pod.Container{
 			{ID: "new", Name: "web"}, {ID: "old", Name: "web"}, {ID: "gone", Name: "init"}}}}
 	}
-	got := d.measure(t.Context(), disk.Terms{Patience: time.Minute}, []pod.View{view("a")}, []pod.View{view("b")})
-	if want := []string{"new", "gone"}; !slices.Equal(asked, want) {
-		t.Errorf("asked for %q, want %q", asked, want)
+	got := d.Pods(t.Context(), disk.Terms{Patience: time.Minute}, []pod.View{view("a")}, []pod.View{view("b")})
+	if want := []string{"new", "gone"}; !slices.Equal(engine.asked, want) {
+		t.Errorf("asked for %q, want %q", engine.asked, want)
 	}
 	about := func(what string, got, want uint64) {
 		t.Helper()
@@ -67,6 +81,14 @@ func TestDisks(t *testing.T) {
 	}
 	if apart, err := d.apart(t.Context(), root, filepath.Join(root, "a")); apart || err != nil {
 		t.Errorf("apart %v, %v", apart, err)
+	}
+	if apart, err := d.ImagesApart(t.Context()); apart || err != nil {
+		t.Errorf("images apart %v, %v", apart, err)
+	}
+	node, err := d.NodeDisk(t.Context())
+	images, err2 := d.ImageDisk(t.Context())
+	if err != nil || err2 != nil || node.Capacity == 0 || node.Capacity != images.Capacity {
+		t.Errorf("node %+v, %v; images %+v, %v", node, err, images, err2)
 	}
 	none := filepath.Join(root, "none")
 	_, want := host.SameDisk(root, none) // Windows goes by the drive's name alone

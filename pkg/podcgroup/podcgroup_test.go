@@ -1,4 +1,4 @@
-package kubelet
+package podcgroup
 
 import (
 	"testing"
@@ -17,7 +17,7 @@ func TestNodeLimits(t *testing.T) {
 	list := func(cpu, memory, pids string) v1.ResourceList {
 		return v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory), "pid": resource.MustParse(pids)}
 	}
-	cfg := CgroupConfig{Capacity: list("4", "8Gi", "1000"), Reserved: list("500m", "1Gi", "100")}
+	cfg := Config{Capacity: list("4", "8Gi", "1000"), Reserved: list("500m", "1Gi", "100")}
 	for enforce, want := range map[bool]cgroup.Limits{
 		false: {Shares: 4096, Memory: 8 << 30, Pids: 1000},
 		true:  {Shares: 3584, Memory: 7 << 30, Pids: 900},
@@ -40,11 +40,11 @@ func (a *admitter) Adopt(*v1.Pod)                 {}
 func (a *admitter) Resize(*v1.Pod) *pod.Rejection { return a.no }
 func (a *admitter) Release(types.UID)             {}
 
-// TestWeighed follows what the burstable pods request together.
-func TestWeighed(t *testing.T) {
-	changed := make(chan int64, 1)
+// TestAdmitter follows what the burstable pods request together.
+func TestAdmitter(t *testing.T) {
+	m := New(Config{}, Parts{})
 	inner := &admitter{}
-	w := newWeighed(inner, changed)
+	w := m.Admitter(inner)
 	make := func(uid, cpu string, class v1.PodQOSClass) *v1.Pod {
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Status: v1.PodStatus{QOSClass: class}}
 		p.Spec.Containers = []v1.Container{{Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}}}}
@@ -54,7 +54,8 @@ func TestWeighed(t *testing.T) {
 		t.Helper()
 		got := int64(-1)
 		select {
-		case got = <-changed:
+		case <-m.changed:
+			got = m.weight.Load()
 		default:
 		}
 		if got != want {
