@@ -45,10 +45,9 @@ type base struct {
 	network  *network.Manager
 }
 
-func newBase(cfg Config, clients kubeclient.Clients) (base, error) {
-	b := base{nodeChanged: wake.New(), closing: &shutdown.State{}, pressure: &guard.Pressure{}, probes: stats.NewProbes(), versions: clients.Main.Discovery()}
+func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error) {
+	b := base{events: events, nodeChanged: wake.New(), closing: &shutdown.State{}, pressure: &guard.Pressure{}, probes: stats.NewProbes(), versions: clients.Main.Discovery()}
 	b.settled = newSettled(b.nodeChanged)
-	b.events = newEvents(clients.Events, cfg)
 	b.objects = kubeclient.NewObjects(clients.Main, cfg.NodeName)
 	var err error
 	if b.serving, err = newServing(cfg, clients.Main, b.objects); err != nil {

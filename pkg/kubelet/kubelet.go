@@ -92,11 +92,17 @@ type Kubelet struct {
 }
 
 // New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
-func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
+func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 	if err := cfg.Shutdown.Check(); err != nil {
 		return nil, err
 	}
-	base, err := newBase(cfg, clients)
+	events := newEvents(clients.Events, cfg)
+	defer func() {
+		if err != nil {
+			events.stop()
+		}
+	}()
+	base, err := newBase(cfg, clients, events)
 	if err != nil {
 		return nil, err
 	}
