@@ -37,8 +37,10 @@ func AsService(fs *pflag.FlagSet) bool {
 	return err == nil && asService
 }
 
-// UntilShutdown is ctx: the service manager tells of a shutdown by itself.
-func UntilShutdown(ctx context.Context, _ string, _ time.Duration) context.Context { return ctx }
+// UntilShutdown ends with ctx or stop: the service manager reports a shutdown by itself.
+func UntilShutdown(ctx context.Context, _ string, _ time.Duration) (_ context.Context, stop func()) {
+	return context.WithCancel(ctx)
+}
 
 // neededPatience is how long the services of needed may take after a boot. Then we start all the same, and say on the Node what is missing.
 const neededPatience = 3 * time.Minute

@@ -141,7 +141,9 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 func (k *Kubelet) Run(ctx context.Context) error {
 	defer k.events.stop()
 	if k.grace > 0 {
-		ctx = daemon.UntilShutdown(ctx, "kubelet", k.grace)
+		var stop func()
+		ctx, stop = daemon.UntilShutdown(ctx, "kubelet", k.grace)
+		defer stop()
 	}
 	ctx, cancel := k.shutdown.Context(ctx)
 	defer cancel()

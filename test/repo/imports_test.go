@@ -138,6 +138,7 @@ var confined = []struct {
 	{prefix: "github.com/docker/docker/", roots: []string{"pkg/docker", "test", "hack"}},
 	{prefix: "github.com/docker/go-connections/", roots: []string{"pkg/docker", "test", "hack"}},
 	{prefix: "github.com/Microsoft/hcsshim", roots: []string{"pkg/hns", "pkg/hcs"}, suffix: "windows"},
+	{prefix: "github.com/godbus/dbus", roots: []string{"pkg/daemon"}, suffix: "linux", tests: true},
 	{prefix: "os/exec", roots: []string{"pkg/command", "hack", "test"}},
 	{prefix: "github.com/vishvananda/", roots: []string{"pkg", "test", "hack"}, suffix: "linux", tests: true},
 	{prefix: "golang.zx2c4.com/wireguard/windows", roots: []string{"pkg"}, suffix: "windows"},
