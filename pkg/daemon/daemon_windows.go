@@ -80,12 +80,12 @@ type service struct {
 // stopHint is the time, in milliseconds, that the service manager may wait for us to stop before it takes us for hung.
 const stopHint = 30_000
 
-// Execute implements svc.Handler. An error of run ends the service with a code of its own, so that its recovery actions apply.
+// Execute implements svc.Handler. An error of run ends the service with our own code, so that its recovery actions apply.
 func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (bool, uint32) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	done := make(chan error, 1)
-	go func() { done <- s.run(ctx) }()
+	go func() { done <- s.run(ctx) }() // awaited below
 	status <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown | svc.AcceptPreShutdown}
 	for {
 		select {

@@ -46,7 +46,7 @@ func (a *gate) Admit(p *v1.Pod) *pod.Rejection {
 }
 
 // welcome says whether p may start on a node in these conditions. Critical pods always may; when memory is short so may those that request
-// some, and others that tolerate it; else nobody. (upstream: eviction manager's Admit)
+// some, and others that tolerate it; no other pod may. (upstream: eviction manager's Admit)
 func welcome(p *v1.Pod, conditions []v1.NodeConditionType) bool {
 	switch {
 	case len(conditions) == 0, pod.Critical(p):

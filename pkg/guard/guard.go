@@ -5,9 +5,9 @@
 //	                                                       --> due Threshold --> dead containers, images --+ rank, choose (pure)
 //	images, who uses them --ImagePolicy (pure)--> images to remove
 //
-// What is measured often is cheap: pods that have no limit are measured only when one of them has to go for the sake of a disk. Measuring
-// limited pods goes on beside the look at the node, and neither waits for what hangs. As upstream, at most one pod goes at a time for the
-// sake of the node, and the next one is chosen when its traces are gone.
+// What is measured often is cheap: pods that have no limit are measured only when a disk is short and one of them has to be evicted. Measuring
+// limited pods runs beside the look at the node, and neither waits for what hangs. As upstream, when the node is short of something at most
+// one pod is evicted at a time, and the next one is chosen when it has been cleaned up.
 package guard
 
 import (
@@ -32,7 +32,7 @@ import (
 type Config struct {
 	Thresholds []Threshold   // of the function of that name
 	Transition time.Duration // so long a condition stays after it was last found (evictionPressureTransitionPeriod)
-	MaxGrace   time.Duration // most that a pod gets to stop for the sake of a soft threshold (evictionMaxPodGracePeriod)
+	MaxGrace   time.Duration // most that a pod gets to stop when a soft threshold is met (evictionMaxPodGracePeriod)
 	Images     ImagePolicy
 }
 
@@ -63,7 +63,7 @@ func New(cfg Config, parts Parts) *Guard {
 	g := &Guard{cfg: cfg, parts: parts, images: images{}, rounds: make(chan round, 1), told: map[types.UID]time.Time{}}
 	var ignored []Signal
 	if g.cfg.Thresholds, ignored = forEngine(cfg.Thresholds); len(ignored) > 0 {
-		klog.InfoS("Thresholds of containerfs are those of imagefs, or where it is no file system of its own of nodefs: the engine keeps containers with the images",
+		klog.InfoS("Thresholds of containerfs are those of imagefs, or where that is not a separate file system of nodefs: the engine keeps containers with the images",
 			"ignored", ignored)
 	}
 	return g
@@ -127,7 +127,7 @@ func (g *Guard) pause(ctx context.Context, wait time.Duration, alarm <-chan stru
 	}
 }
 
-// turn does what is due. It says whether a pod had to go for the sake of the node.
+// turn does what is due. It says whether a pod was evicted because of the node.
 func (g *Guard) turn(ctx context.Context) (evicted bool) {
 	if now := g.parts.Clock.Now(); !g.measuring && !now.Before(g.limitsDue) {
 		g.measuring, g.limitsDue = true, now.Add(period)
@@ -183,7 +183,7 @@ func (g *Guard) holdTo(plan []Eviction, measured time.Time) (evicted bool) {
 
 const reasonSlow = "VolumeMeasureSlow"
 
-// tellLate tells of pods that were not measured in time.
+// tellLate sends Events about pods that were not measured in time.
 func (g *Guard) tellLate(r round) {
 	now := g.parts.Clock.Now()
 	maps.DeleteFunc(g.told, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= silence })
@@ -207,7 +207,7 @@ func slow(late []disk.Late) string {
 		parts = append(parts, fmt.Sprintf("%s counts as %d bytes in %d files (%s)", l.What, l.Of.Bytes, l.Of.Files, since))
 	}
 	return fmt.Sprintf("Not measured within %s: %s. Limits are held to the larger of the last complete figure and what was counted so far; "+
-		"use fewer files, or a volume with a file system of its own that answers", patience, strings.Join(parts, "; "))
+		"use fewer files, or a volume with a separate file system that answers", patience, strings.Join(parts, "; "))
 }
 
 func (g *Guard) evict(p *v1.Pod, e pod.Eviction, signal string, measured time.Time) {
@@ -219,7 +219,7 @@ func (g *Guard) evict(p *v1.Pod, e pod.Eviction, signal string, measured time.Ti
 const reasonThresholdMet = "EvictionThresholdMet"
 
 // relieve compares what is left on the node with the thresholds, and has something given back where that is due: first what no pod misses,
-// then a pod. It says whether a pod had to go, and waits until it has gone.
+// then a pod. It says whether a pod was evicted, and waits until it has ended.
 func (g *Guard) relieve(ctx context.Context) bool {
 	if len(g.cfg.Thresholds) == 0 {
 		return false
@@ -238,17 +238,17 @@ func (g *Guard) relieve(ctx context.Context) bool {
 	if t.Signal.onDisk() { // of memory it does not matter, and an engine that hangs holds nothing up
 		var err error
 		if dedicated, err = g.parts.Disks.ImagesApart(ctx); err != nil {
-			klog.ErrorS(err, "Cannot find out on which file system the engine keeps images; nothing is given back before that is known")
+			klog.ErrorS(err, "Cannot ask Docker on which file system it keeps images; not evicting pods because of disk usage until it responds")
 			return false
 		}
 	}
-	klog.InfoS("The node runs out of a resource", "resource", t.Signal.resource(), "signal", t.Signal, "available", o[t.Signal].Available,
+	klog.InfoS("The node is running out of a resource; reclaiming it", "resource", t.Signal.resource(), "signal", t.Signal, "available", o[t.Signal].Available,
 		"threshold", t.Value.text(o[t.Signal].Capacity, t.Signal))
 	g.parts.Events.NodeEvent(v1.EventTypeWarning, reasonThresholdMet, "Attempting to reclaim "+string(t.Signal.resource()))
 	if t.Signal.reclaims(dedicated) {
 		g.reclaim(ctx)
 		if satisfied(g.cfg.Thresholds, Observe(g.parts.Figures.Node(ctx))) {
-			klog.InfoS("Enough was given back without a pod having to go", "signal", t.Signal)
+			klog.InfoS("Reclaimed enough without evicting a pod", "signal", t.Signal)
 			return false
 		}
 	}
@@ -261,7 +261,7 @@ func (g *Guard) relieve(ctx context.Context) bool {
 	}
 	c, ok := choose(all, t, dedicated)
 	if !ok {
-		klog.InfoS("There is no pod that could be evicted", "signal", t.Signal)
+		klog.InfoS("No pod can be evicted", "signal", t.Signal)
 		return false
 	}
 	message, annotations := c.explain(t, o)
@@ -277,7 +277,7 @@ func (g *Guard) await(ctx context.Context, p *v1.Pod) {
 	case <-ctx.Done():
 	case <-g.parts.Pods.Vacated(p.UID):
 	case <-g.parts.Clock.After(cleanupPatience):
-		klog.InfoS("An evicted pod takes long to end", "pod", klog.KObj(p))
+		klog.InfoS("An evicted pod has not ended yet; going on without waiting for it", "pod", klog.KObj(p))
 	}
 }
 
@@ -313,7 +313,7 @@ func (g *Guard) candidates(ctx context.Context, signal Signal) (all []candidate,
 	return all, nil
 }
 
-// reclaim removes what no pod misses: containers of pods that have ended, and images that nobody uses.
+// reclaim removes what no pod misses: containers of pods that have ended, and unused images.
 func (g *Guard) reclaim(ctx context.Context) {
 	g.parts.Pods.Sweep()
 	unused, err := g.unusedImages(ctx)
@@ -347,6 +347,6 @@ func (g *Guard) arm(o Observations) {
 		}
 	}
 	if err := g.parts.Alarm.Arm(left[MemoryAvailable], left[AllocatableMemory]); err != nil {
-		klog.V(4).InfoS("The kernel does not tell when memory runs out; it is looked at every ten seconds", "err", err)
+		klog.V(4).InfoS("Cannot have the kernel report when memory runs out; checking it every ten seconds", "err", err)
 	}
 }

@@ -51,7 +51,7 @@ type memory struct{ first, used time.Time }
 // images remembers when images were used.
 type images map[string]memory
 
-// note takes in what is there.
+// note remembers which images exist and which are in use.
 func (m images) note(all []docker.ImageUse, now time.Time) {
 	there := map[string]bool{}
 	for _, i := range all {
@@ -183,7 +183,7 @@ func (g *Guard) removeImages(ctx context.Context, list []docker.ImageUse, bytes 
 		if freed >= bytes || ctx.Err() != nil {
 			break
 		}
-		klog.InfoS("Removing an image that nobody uses", "id", i.ID, "names", i.Names, "size", i.Size)
+		klog.InfoS("Removing an unused image", "id", i.ID, "names", i.Names, "size", i.Size)
 		if problem := g.parts.Images.RemoveImage(ctx, i.ID); problem != nil {
 			err = errors.Join(err, problem)
 			continue

@@ -83,7 +83,7 @@ func pressureOf(conditions []v1.NodeConditionType) Pressure {
 	return Pressure{Memory: has(v1.NodeMemoryPressure), Disk: has(v1.NodeDiskPressure), PID: has(v1.NodePIDPressure)}
 }
 
-// Times of a Manager that nobody needs to change.
+// Times of a Manager that need no setting.
 const (
 	attempts       = 5 // to send one status
 	firstPause     = 100 * time.Millisecond
@@ -146,7 +146,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		if err := m.sync(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot keep the node's status up to date", "node", m.config.Name)
+			klog.ErrorS(err, "Cannot update the node's status, trying again", "node", m.config.Name)
 		}
 		select {
 		case <-ctx.Done():
@@ -392,7 +392,7 @@ func (m *Manager) event(kind, reason, message string) {
 	m.parts.Events.Event(ref, kind, reason, message)
 }
 
-// warnOfTaints tells of taints that an existing Node lacks: a node must not change its own taints, so an administrator has to.
+// warnOfTaints logs taints that an existing Node lacks: a node must not change its own taints, so an administrator has to.
 func warnOfTaints(want []v1.Taint, node *v1.Node) {
 	for _, t := range want {
 		found := false

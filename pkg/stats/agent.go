@@ -14,7 +14,7 @@ import (
 
 var claimLabels = []string{"namespace", "persistentvolumeclaim"}
 
-// What upstream's kubelet tells of itself on /metrics, as far as Prometheus' kubernetes-mixin asks for it.
+// What upstream's kubelet reports about itself on /metrics, as far as Prometheus' kubernetes-mixin asks for it.
 var (
 	nodeName          = prometheus.NewDesc("kubelet_node_name", "The node's name", []string{"node"}, nil)
 	runningPods       = prometheus.NewDesc("kubelet_running_pods", "Pods of which something runs", nil, nil)
@@ -32,7 +32,7 @@ var (
 	claimInUse = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Files that the volume holds", claimLabels, nil)
 )
 
-// The certificates that can be told of.
+// The certificates that are reported.
 const (
 	ClientCertificate  = "client"
 	ServingCertificate = "server"
@@ -149,7 +149,7 @@ func hasClaim(p *v1.Pod) bool {
 	return false
 }
 
-// claims tells of the volumes behind p's claims that were not told of before.
+// claims reports the volumes behind p's claims, each once.
 func claims(p *v1.Pod, all []disk.Volume, measured map[string]bool, gauge func(*prometheus.Desc, float64, ...string)) {
 	for _, u := range all {
 		if key := p.Namespace + "/" + u.Claim; u.Claim == "" || u.At.IsZero() || measured[key] {

@@ -13,7 +13,7 @@ import (
 )
 
 // compute measures by the Host Compute Service of Windows, and by the engine what that does not know: a container of another runtime. All
-// containers of a collection are measured at once, some at a time.
+// containers of a collection are measured together, some at a time.
 type compute struct {
 	host   Host
 	engine Engine

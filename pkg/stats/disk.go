@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// patience is how long who asks for figures of disks waits for them; then the last known ones have to do.
+// patience is how long callers wait for figures of disks; then they get the last known ones.
 const patience = 5 * time.Second
 
 // disks is one collection of what lies on disks.

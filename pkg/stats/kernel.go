@@ -117,7 +117,7 @@ func (k *kernel) interfaces(c *pod.Container) ([]Interface, error) {
 	return network(k.proc, fmt.Sprint(c.HostPID))
 }
 
-// system measures this agent and the engine, each by the cgroup of its own or, at the top of the hierarchies, by its process alone; and
+// system measures this agent and the engine, each by its own cgroup or, at the top of the hierarchies, by its process alone; and
 // all pods together.
 func (k *kernel) system() (out systemUsage, err error) {
 	for _, resource := range []string{"cpu", "memory", "io"} {

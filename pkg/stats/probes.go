@@ -46,7 +46,7 @@ func NewProbes() *Probes {
 	return p
 }
 
-// Count takes in one probe: kind is Startup, Liveness or Readiness; err: it could not run.
+// Count counts one probe: kind is Startup, Liveness or Readiness; err: it could not run.
 func (p *Probes) Count(of *v1.Pod, container, kind string, passed bool, err error, took time.Duration) {
 	result := probeFailed
 	switch {

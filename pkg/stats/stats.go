@@ -1,4 +1,4 @@
-// Package stats tells what the node and its pods use, when somebody asks and only then.
+// Package stats measures what the node and its pods use, when it is asked for and only then.
 //
 //	pod.Manager's Snapshot --> cgroups and /proc (Linux), the engine (Windows) --> collection, kept for a moment --> Summary, text --> server
 //
@@ -41,7 +41,7 @@ type Config struct {
 type meter interface {
 	// prepare comes before a collection of the containers with these ids.
 	prepare(ctx context.Context, ids []string)
-	// container measures one, and where its pod has a cgroup of its own also that, if asked to; else whole is nil.
+	// container measures one, and where its pod has a cgroup also that, if asked to; else whole is nil.
 	container(ctx context.Context, uid types.UID, c *pod.Container, pod bool) (s Sample, whole *Sample, err error)
 	// interfaces is what a container's pod sees, or for nil the host; the main one first.
 	interfaces(c *pod.Container) ([]Interface, error)
@@ -92,7 +92,7 @@ type Collector struct {
 	disks     disks
 }
 
-// usage is one collection of what the kernel tells at once.
+// usage is one collection of what the kernel reports without delay.
 type usage struct {
 	at     time.Time
 	load   host.Load

@@ -65,8 +65,8 @@ func newCommand(code *int, args []string) *cobra.Command {
 	return root
 }
 
-// collectAt is how much garbage, in percent of what lives, is let pile up. What the agent keeps is small (5 MB with 40 pods), what it makes
-// when many pods start at once is much more: half as much again as Go's own figure saves a third of the collections.
+// collectAt is the default GOGC. What the agent keeps is small (5 MB with 40 pods), what it makes when many pods start together is much more:
+// 150 instead of Go's 100 saves a third of the collections.
 const collectAt = 150
 
 // run checks everything that can be checked without changing the host, then runs the agent. A service that cannot begin ends as one, so
@@ -136,11 +136,11 @@ func (o *options) logStart(cfg kubelet.Config) {
 	}
 	for name, value := range o.config.FeatureGates {
 		if name != "HyperVContainer" {
-			klog.InfoS("This feature gate decides nothing here", "gate", name, "value", value)
+			klog.InfoS("Ignoring this feature gate", "gate", name, "value", value)
 		}
 	}
 	if reservesForWindows(cfg.Platform.OS, &o.config) {
-		klog.InfoS("Windows is left with memory of its own; --system-reserved=memory=... says how much", "memory", windowsReserve)
+		klog.InfoS("Keeping memory for Windows; set --system-reserved=memory=... to change it", "memory", windowsReserve)
 	}
 	if elevated, err := host.Elevated(); err == nil && !elevated {
 		klog.InfoS("Not running as administrator (root): mounts, networks and addresses will fail")
@@ -153,7 +153,7 @@ func (o *options) protect(cfg kubelet.Config) {
 		return
 	}
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(int(*o.config.OOMScoreAdj))), 0); err != nil {
-		klog.InfoS("Warning: this host does not let the agent have its OOM score (it takes CAP_SYS_RESOURCE)", "--oom-score-adj", *o.config.OOMScoreAdj, "err", err)
+		klog.InfoS("Warning: cannot set the OOM score of this process (it needs CAP_SYS_RESOURCE)", "--oom-score-adj", *o.config.OOMScoreAdj, "err", err)
 	}
 }
 
@@ -161,10 +161,10 @@ func (o *options) protect(cfg kubelet.Config) {
 func (o *options) setFirewall(ctx context.Context, firewall *netsh.Program) {
 	var more []netsh.Allow
 	if network.Mode(o.network.mode) == network.Overlay {
-		more = []netsh.Allow{{Ports: []uint16{vxlan.Port}, UDP: true}} // nobody listens: HNS takes it
+		more = []netsh.Allow{{Ports: []uint16{vxlan.Port}, UDP: true}} // no process listens: HNS receives it
 	}
 	if err := firewall.AdmitSelf(ctx, network.FirewallRule, o.network.firewall, more...); err != nil && ctx.Err() == nil {
-		klog.InfoS("Other hosts may not get through to the kubelet: logs, exec, metrics and hostPorts are asked for from there", "err", err)
+		klog.InfoS("Cannot open Windows Firewall; other hosts may not reach the kubelet (logs, exec, metrics) and hostPorts", "err", err)
 	}
 }
 

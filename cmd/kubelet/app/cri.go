@@ -31,9 +31,9 @@ func newCRICommand(code *int) *cobra.Command {
 	o := &criOptions{}
 	command := &cobra.Command{
 		Use:   "cri",
-		Short: "Answers what kubeadm asks of a container runtime; a service of its own",
+		Short: "Answers what kubeadm asks of a container runtime; a separate service",
 		Long: "Answers what kubeadm join, reset and upgrade ask of a container runtime, on the socket or pipe where kubeadm looks for an engine that is Docker.\n" +
-			"It is a service of its own, since kubeadm asks before the kubelet was started and after it was stopped.",
+			"It is a separate service because kubeadm asks before the kubelet is started and after it is stopped.",
 		Args: cobra.NoArgs,
 	}
 	fs := command.Flags()

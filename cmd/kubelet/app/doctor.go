@@ -32,8 +32,8 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 	o := &doctorOptions{}
 	command := &cobra.Command{
 		Use:   "doctor",
-		Short: "Says what is wrong with this host's pod network and how it is mended, without touching the host",
-		Long: "Says what is wrong with this host's pod network and how it is mended, without touching the host. Give the kubelet's flags.\n" +
+		Short: "Says what is wrong with this host's pod network and how to repair it, without touching the host",
+		Long: "Says what is wrong with this host's pod network and how to repair it, without touching the host. Give the kubelet's flags.\n" +
 			"Without --pod-cidr the range is that of the network which the kubelet made.",
 		Args: cobra.NoArgs,
 	}

@@ -34,8 +34,8 @@ func newHostDoctorCommand(out io.Writer) *cobra.Command {
 	o := &hostDoctorOptions{}
 	command := &cobra.Command{
 		Use:   "doctor",
-		Short: "Says what is wrong with this host as a node and how it is mended, without touching the host",
-		Long: "Says what is wrong with this host as a node and how it is mended, without touching the host: system, services, Docker, disks, clock,\n" +
+		Short: "Says what is wrong with this host as a node and how to repair it, without touching the host",
+		Long: "Says what is wrong with this host as a node and how to repair it, without touching the host: system, services, Docker, disks, clock,\n" +
 			"and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.",
 		Args: cobra.NoArgs,
 	}

@@ -109,9 +109,9 @@ func (o *apiFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.StringVar(&o.servers, "api-servers", "", "API server's `address` without credentials: host:port, http://... or https://... (--kubeconfig is the better way)")
 	f.StringVar(&o.certDir, "cert-dir", "", "`directory` for certificates (default: pki below --root-dir)")
 	f.rate("kubeAPIQPS", "kube-api-qps", c.KubeAPIQPS, "requests per second to the API server")
-	f.number("kubeAPIBurst", "kube-api-burst", &c.KubeAPIBurst, "requests to the API server that may come at once")
+	f.number("kubeAPIBurst", "kube-api-burst", &c.KubeAPIBurst, "burst of requests to the API server, beyond --kube-api-qps")
 	f.rate("eventRecordQPS", "event-qps", c.EventRecordQPS, "events per second; 0: no limit")
-	f.number("eventBurst", "event-burst", &c.EventBurst, "events that may be sent at once, with --event-qps")
+	f.number("eventBurst", "event-burst", &c.EventBurst, "burst of events, beyond --event-qps")
 }
 
 func (o *nodeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
@@ -126,12 +126,12 @@ func (o *nodeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.number("podsPerCore", "pods-per-core", &c.PodsPerCore, "number of pods that may run here per CPU, where that is less than --max-pods; 0: no such limit")
 	f.pairs("kubeReserved", "kube-reserved", &c.KubeReserved, "resources kept for the agents, `cpu=200m,memory=500Mi,...`")
 	f.pairs("systemReserved", "system-reserved", &c.SystemReserved, "resources kept for the system, `cpu=200m,memory=500Mi,...`")
-	f.every("nodeStatusUpdateFrequency", "node-status-update-frequency", &c.NodeStatusUpdateFrequency, "how often the Node's status is reckoned; it is sent only when it changed")
-	f.number("nodeStatusMaxImages", "node-status-max-images", c.NodeStatusMaxImages, "number of images, the biggest ones, of which the Node's status tells; -1: all")
-	f.every("nodeStatusReportFrequency", "node-status-report-frequency", &c.NodeStatusReportFrequency, "how often an unchanged Node status is sent all the same")
+	f.every("nodeStatusUpdateFrequency", "node-status-update-frequency", &c.NodeStatusUpdateFrequency, "how often the Node's status is computed; it is sent only when it changed")
+	f.number("nodeStatusMaxImages", "node-status-max-images", c.NodeStatusMaxImages, "number of images, the largest ones, that the Node's status lists; -1: all")
+	f.every("nodeStatusReportFrequency", "node-status-report-frequency", &c.NodeStatusReportFrequency, "how often an unchanged Node status is sent anyway")
 	f.every("shutdownGracePeriod", "shutdown-grace-period", &c.ShutdownGracePeriod, "how long pods may take to end before the host shuts down; 0: they are left to it, and start again with it (on Windows as a service, on Linux with systemd-logind)")
 	f.every("shutdownGracePeriodCriticalPods", "shutdown-grace-period-critical-pods", &c.ShutdownGracePeriodCriticalPods, "the part of --shutdown-grace-period, at its end, that is for critical pods")
-	f.every("syncFrequency", "sync-frequency", &c.SyncFrequency, "how often every pod is looked at although nothing is known to have changed")
+	f.every("syncFrequency", "sync-frequency", &c.SyncFrequency, "how often every pod is compared even though no change is known")
 }
 
 func (o *runtimeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
@@ -142,7 +142,7 @@ func (o *runtimeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.text("containerLogMaxSize", "container-log-max-size", &c.ContainerLogMaxSize, "`size` at which a container's log is rotated")
 	f.number("containerLogMaxFiles", "container-log-max-files", c.ContainerLogMaxFiles, "number of log files kept of a container, at least 2")
 	f.every("runtimeRequestTimeout", "runtime-request-timeout", &c.RuntimeRequestTimeout, "deadline of one call of the engine, pulls, logs and exec excepted")
-	f.DurationVar(&o.pullDeadline, "image-pull-progress-deadline", time.Minute, "a pull without progress for so long is given up")
+	f.DurationVar(&o.pullDeadline, "image-pull-progress-deadline", time.Minute, "a pull without progress for this long is aborted")
 	f.StringVar(&o.providersConfig, "image-credential-provider-config", "", "`file`, or directory of files, with the CredentialProviderConfig of the plugins that are asked for registry logins")
 	f.StringVar(&o.providersDir, "image-credential-provider-bin-dir", "", "`directory` of those plugins' programs")
 	f.IntVar(&o.dead.PerContainer, "maximum-dead-containers-per-container", 1, "number of containers that have ended that are kept of each beside the last; negative: all")
@@ -166,7 +166,7 @@ func addImageFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.on("serializeImagePulls", "serialize-image-pulls", c.SerializeImagePulls, "pull one image at a time")
 	f.number("maxParallelImagePulls", "max-parallel-image-pulls", c.MaxParallelImagePulls, "number of pulls at a time; 0: no limit")
 	f.rate("registryPullQPS", "registry-qps", c.RegistryPullQPS, "pulls begun per second; 0: no limit")
-	f.number("registryBurst", "registry-burst", &c.RegistryBurst, "pulls that may begin at once")
+	f.number("registryBurst", "registry-burst", &c.RegistryBurst, "burst of pulls, beyond --registry-qps")
 	f.text("imagePullCredentialsVerificationPolicy", "image-pull-credentials-verification-policy", (*string)(&c.ImagePullCredentialsVerificationPolicy), "which present images a pod may use without credentials that proved good for them: NeverVerifyPreloadedImages (those that no kubelet pulled), NeverVerify (all), NeverVerifyAllowlistedImages, AlwaysVerify (none)")
 	f.texts("preloadedImagesVerificationAllowlist", "preloaded-images-verification-allowlist", &c.PreloadedImagesVerificationAllowlist, "`images` of NeverVerifyAllowlistedImages: names without tag, or with /* at the end")
 }
@@ -209,7 +209,7 @@ func addServerFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.text("authentication.x509.clientCAFile", "client-ca-file", &authn.X509.ClientCAFile, "`file` of certificate authorities whose client certificates are accepted")
 	f.text("tlsCertFile", "tls-cert-file", &c.TLSCertFile, "`file` with the serving certificate (default: self-signed, in --cert-dir)")
 	f.text("tlsPrivateKeyFile", "tls-private-key-file", &c.TLSPrivateKeyFile, "`file` with the serving certificate's key")
-	f.on("serverTLSBootstrap", "rotate-server-certificates", &c.ServerTLSBootstrap, "request the serving certificate from the API server, and a new one before it ends; somebody must approve the requests")
+	f.on("serverTLSBootstrap", "rotate-server-certificates", &c.ServerTLSBootstrap, "request the serving certificate from the API server, and a new one before it ends; an approver must approve the requests (kubectl certificate approve)")
 	f.texts("tlsCipherSuites", "tls-cipher-suites", &c.TLSCipherSuites, "`suites` of TLS 1.2 that are served, by their IANA names (default: Go's)")
 	f.text("tlsMinVersion", "tls-min-version", &c.TLSMinVersion, "lowest TLS `version` that is served: VersionTLS12 or VersionTLS13")
 	f.on("authentication.anonymous.enabled", "anonymous-auth", authn.Anonymous.Enabled, "let requests without credentials be system:anonymous instead of refusing them")
@@ -225,7 +225,7 @@ func addServerFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 
 // addGuardFlags declares what the node keeps free, and how.
 func addGuardFlags(f *fieldFlags, c *config.KubeletConfiguration) {
-	f.value("evictionHard", "eviction-hard", (*leastValue)(&c.EvictionHard), "least that is left before pods are evicted at once, `memory.available<100Mi,nodefs.available<10%,...`; empty: none")
+	f.value("evictionHard", "eviction-hard", (*leastValue)(&c.EvictionHard), "least that is left before pods are evicted immediately, `memory.available<100Mi,nodefs.available<10%,...`; empty: none")
 	f.value("evictionSoft", "eviction-soft", (*leastValue)(&c.EvictionSoft), "least that is left before pods are evicted after a time, `memory.available<1.5Gi,...`")
 	f.pairs("evictionSoftGracePeriod", "eviction-soft-grace-period", &c.EvictionSoftGracePeriod, "that time, `memory.available=90s,...`")
 	f.pairs("evictionMinimumReclaim", "eviction-minimum-reclaim", &c.EvictionMinimumReclaim, "how much more than the threshold is freed once something is freed, `imagefs.available=2Gi,...`")
@@ -234,7 +234,7 @@ func addGuardFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.number("imageGCHighThresholdPercent", "image-gc-high-threshold", c.ImageGCHighThresholdPercent, "`percent` of the images' file system from which on unused images are removed; 100: never")
 	f.number("imageGCLowThresholdPercent", "image-gc-low-threshold", c.ImageGCLowThresholdPercent, "`percent` of the images' file system down to which they are removed")
 	f.every("imageMinimumGCAge", "minimum-image-ttl-duration", &c.ImageMinimumGCAge, "how long an image stays at least, from when it was first seen")
-	f.every("imageMaximumGCAge", "maximum-image-ttl-duration", &c.ImageMaximumGCAge, "how long an image stays at most that nobody uses; 0: however long")
+	f.every("imageMaximumGCAge", "maximum-image-ttl-duration", &c.ImageMaximumGCAge, "how long an unused image is kept at most; 0: no limit")
 }
 
 // certDirectory is where certificates are kept.

@@ -332,5 +332,5 @@ func (s *settings) makeServer() error {
 	return nil
 }
 
-// systemLogs is the directory of logs, of which Windows has one where somebody made it, on the drive that we run on.
+// systemLogs is the directory of logs, which exists on Windows only where an administrator made it, on the drive that we run on.
 const systemLogs = "/var/log"
