@@ -34,39 +34,50 @@ import (
 	"github.com/winkube/winkube/pkg/stats"
 )
 
-// Config is what the parts are made of. Each part's own Config stands in it; New fills in what follows from other fields.
+// Config is what the parts are made of: each part's own Config, what several of them need, and what New makes parts of itself. New fills in
+// what follows from other fields.
 type Config struct {
-	NodeName string
-	Platform pod.Platform
-	Facts    host.Facts
-	NodeIPs  []netip.Addr // primary first; at least one
-	RootDir  string
+	Machine
+	Serving
 	// PodCIDRs are those of a Node that has none (--pod-cidr).
 	PodCIDRs []netip.Prefix
 	Sysctls  admit.Sysctls
+	CNIBin   []string // directories of CNI plugins
+	Images   Images
 
-	Events kubeclient.EventLimit
-
+	Events   kubeclient.EventLimit
 	Node     node.Config
 	Engine   docker.Config
 	Cgroups  *podcgroup.Config // nil: pods have none (cgroupsPerQOS: false, and Windows)
-	Images   Images
 	Network  network.Config
-	CNIBin   []string // directories of CNI plugins
 	Resolver pod.ResolverConfig
 	Pods     pod.Config
 	Source   pod.SourceConfig
 	Server   server.Config
-	Healthz  string // address:port of the plain /healthz, which is served before all this; "": none
-	// RotateServing has the serving certificate requested from the API server (serverTLSBootstrap).
-	RotateServing bool
-	Configz       any // the KubeletConfiguration in use; it must hold no secret
+	Guard    guard.Config
+	Shutdown shutdown.Config
+
 	// Client is the client certificate where it is renewed; nil: it is not.
 	Client   *kubeclient.Pair
 	Counters *stats.Counters
-	Shutdown shutdown.Config
-	Guard    guard.Config
-	Logs     Logs
+}
+
+// Machine is where the kubelet runs, and as whom.
+type Machine struct {
+	NodeName string
+	Platform pod.Platform
+	Facts    host.Facts
+	NodeIPs  []netip.Addr // primary first; at least one
+	RootDir  string       // for pods' volumes and files
+}
+
+// Serving is what is served beside package server's own Config.
+type Serving struct {
+	Healthz string // address:port of the plain /healthz, which is served before all this; "": none
+	// RotateServing has the serving certificate requested from the API server (serverTLSBootstrap).
+	RotateServing bool
+	Configz       any // the KubeletConfiguration in use; it must hold no secret
+	Logs          Logs
 }
 
 // Logs says which of the host's logs are served on /logs/.

@@ -42,7 +42,8 @@ func config(t *testing.T) Config {
 	platform, root := pod.Platform{OS: facts.OS, Arch: facts.Arch, Build: 20348, SharedNetwork: true}, t.TempDir()
 	ips := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	return Config{
-		NodeName: "n1", Platform: platform, Facts: facts, NodeIPs: ips, RootDir: root, Sysctls: sysctls,
+		Machine:  Machine{NodeName: "n1", Platform: platform, Facts: facts, NodeIPs: ips, RootDir: root},
+		Sysctls:  sysctls,
 		Node:     node.Config{Name: "n1", MaxPods: 10},
 		Engine:   docker.Config{Host: "tcp://" + engine.Listener.Addr().String(), Node: "n1", Boot: facts.BootID, Platform: platform, InfraImage: "pause", Hash: func(*v1.Container) string { return "" }},
 		Images:   Images{Policy: credential.NeverVerifyPreloaded},

@@ -36,9 +36,9 @@ type settings struct {
 // settings checks the whole configuration and makes the parts' Configs of it. It reads the host and changes nothing on it.
 func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	c := &o.config
-	s := &settings{options: o, c: c, Config: kubelet.Config{Facts: facts, Platform: platformOf(facts), RootDir: o.runtime.rootDir,
-		Events:   kubeclient.EventLimit{QPS: float32(*c.EventRecordQPS), Burst: int(c.EventBurst)},
-		NodeName: strings.ToLower(strings.TrimSpace(o.node.hostname))}}
+	s := &settings{options: o, c: c}
+	s.Machine = kubelet.Machine{NodeName: strings.ToLower(strings.TrimSpace(o.node.hostname)), Facts: facts, Platform: platformOf(facts), RootDir: o.runtime.rootDir}
+	s.Events = kubeclient.EventLimit{QPS: float32(*c.EventRecordQPS), Burst: int(c.EventBurst)}
 	if s.NodeName == "" {
 		s.NodeName = facts.Hostname
 	}
