@@ -56,7 +56,7 @@ func (l *logind) begin(ctx context.Context, who, why string, grace time.Duration
 	}
 	var lock dbus.UnixFD
 	if err := manager.CallWithContext(ctx, loginManager+".Inhibit", 0, "shutdown", who, why, "delay").Store(&lock); err != nil {
-		return fmt.Errorf("Inhibit: %w", err)
+		return fmt.Errorf("cannot take a lock: %w", err)
 	}
 	l.lock = os.NewFile(uintptr(lock), "the lock of systemd-logind")
 	return nil

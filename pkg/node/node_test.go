@@ -370,3 +370,26 @@ func TestUnschedulableEvents(t *testing.T) {
 		}
 	}
 }
+
+// TestPressureAndShutdown: what the guard and a shutdown of the host say is in the status as soon as they wake the manager.
+func TestPressureAndShutdown(t *testing.T) {
+	r := newRig(t, Config{})
+	r.start()
+	r.registered()
+	r.quiet()
+	r.mu.Lock()
+	r.pressure, r.shutdown = []v1.NodeConditionType{v1.NodeMemoryPressure}, true
+	r.mu.Unlock()
+	r.changed.Send()
+	r.expect("PATCH /api/v1/nodes/n1/status")
+	conditions := r.api.Node().Status.Conditions
+	if c := find(conditions, v1.NodeMemoryPressure); c == nil || c.Status != v1.ConditionTrue {
+		t.Errorf("memory: %+v", c)
+	}
+	if c := find(conditions, v1.NodeDiskPressure); c == nil || c.Status != v1.ConditionFalse {
+		t.Errorf("disk: %+v", c)
+	}
+	if c := find(conditions, v1.NodeReady); c == nil || c.Status != v1.ConditionFalse || c.Message != "node is shutting down" {
+		t.Errorf("ready: %+v", c)
+	}
+}
