@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -24,7 +24,7 @@ const (
 type logind struct {
 	conn    *dbus.Conn
 	signals chan *dbus.Signal // closed when the connection breaks
-	lock    *os.File
+	lock    int           // no os.File, which the garbage collector would close; -1: none
 }
 
 // openLogind takes a lock that delays the host's shutdown, in the name of who. grace is how long that is wanted; logind allows what its
@@ -34,7 +34,7 @@ func openLogind(ctx context.Context, address, who, why string, grace time.Durati
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask systemd-logind to wait before a shutdown: %w", err)
 	}
-	l := &logind{conn: conn, signals: make(chan *dbus.Signal, 10)}
+	l := &logind{conn: conn, signals: make(chan *dbus.Signal, 10), lock: -1}
 	if err := l.begin(ctx, who, why, grace); err != nil {
 		l.close()
 		return nil, fmt.Errorf("cannot ask systemd-logind to wait before a shutdown: %w", err)
@@ -58,7 +58,7 @@ func (l *logind) begin(ctx context.Context, who, why string, grace time.Duration
 	if err := manager.CallWithContext(ctx, loginManager+".Inhibit", 0, "shutdown", who, why, "delay").Store(&lock); err != nil {
 		return fmt.Errorf("cannot take a lock: %w", err)
 	}
-	l.lock = os.NewFile(uintptr(lock), "the lock of systemd-logind")
+	l.lock = int(lock)
 	return nil
 }
 
@@ -78,8 +78,8 @@ func (l *logind) await() error {
 // close lets the shutdown go on.
 func (l *logind) close() {
 	_ = l.conn.Close()
-	if l.lock != nil {
-		_ = l.lock.Close()
+	if l.lock >= 0 {
+		_ = syscall.Close(l.lock)
 	}
 }
 

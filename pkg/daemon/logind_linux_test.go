@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,14 +72,14 @@ func (l *login) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) 
 	if err != nil {
 		return 0, dbus.MakeFailedError(err)
 	}
-	l.asked <- []string{what, who, why, mode}
-	l.held <- ours
 	fd, err := syscall.Dup(int(theirs.Fd()))
 	theirs.Close()
 	if err != nil {
 		return 0, dbus.MakeFailedError(err)
 	}
 	l.lent = fd
+	l.asked <- []string{what, who, why, mode}
+	l.held <- ours
 	return dbus.UnixFD(fd), nil
 }
 
@@ -158,6 +159,7 @@ func TestLogind(t *testing.T) {
 	}
 	stop()
 	server.release()
+	runtime.GC() // it ends no lock
 	_ = held.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	if _, err := held.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the lock is not held any more: %v", err)
@@ -182,5 +184,18 @@ func TestLogindLock(t *testing.T) {
 	_ = held.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := held.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the lock is still held: %v", err)
+	}
+}
+
+// TestLogindStop: an agent that ends without a shutdown watches no longer.
+func TestLogindStop(t *testing.T) {
+	address := startBus(t)
+	server := startLogin(t, address)
+	ctx, stop := untilLogind(t.Context(), address, "kubelet", time.Second)
+	server.lock(t)
+	stop()
+	server.release()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		t.Errorf("the context ended by %v", cause)
 	}
 }
