@@ -37,7 +37,7 @@ import (
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/server"
 	"github.com/winkube/winkube/pkg/stats"
-	"github.com/winkube/winkube/pkg/volume"
+	"github.com/winkube/winkube/pkg/volume/kinds"
 )
 
 // Config is what the parts are made of. Each part's own Config stands in it; New fills in what follows from other fields.
@@ -132,8 +132,8 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 		return nil, err
 	}
 	imageVolumes := &imageVolumes{Engine: k.engine}
-	parts := volume.Parts{Objects: k.objects, Images: imageVolumes, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared}
-	volumes, err := volume.New(volume.Config{Root: cfg.RootDir, Platform: cfg.Platform}, parts)
+	parts := kinds.Parts{Objects: k.objects, Images: imageVolumes, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared}
+	volumes, err := kinds.New(cfg.RootDir, cfg.Platform, parts)
 	if err != nil {
 		return nil, err
 	}
