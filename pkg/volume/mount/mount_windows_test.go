@@ -2,7 +2,7 @@ package mount
 
 import "testing"
 
-func TestSystem(t *testing.T) {
+func TestPlainDirectories(t *testing.T) {
 	if System() != (None{}) {
 		t.Error("there is something to mount")
 	}

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/winkube/winkube/test/windows/rig"
-	"github.com/winkube/winkube/test/windows/sim"
+	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
 
 // result is what became of one package's tests.
