@@ -367,7 +367,11 @@ func (r *rig) serveAPI(ctx context.Context, namespace string, count int, port st
 	if err != nil {
 		return "", err
 	}
-	server := &http.Server{Handler: newAPI(serviceIP, count), ReadHeaderTimeout: 10 * time.Second}
+	api, err := newAPI(serviceIP, count)
+	if err != nil {
+		return "", err
+	}
+	server := &http.Server{Handler: api, ReadHeaderTimeout: 10 * time.Second}
 	r.servers = append(r.servers, server)
 	go func() { _ = server.Serve(listener) }()
 	path := filepath.Join(r.dir, namespace+"-"+port+".kubeconfig")

@@ -96,15 +96,13 @@ func (h *badHost) told(reason string, words []string) {
 	ctx, cancel := context.WithTimeout(h.Context(), time.Minute)
 	defer cancel()
 	for {
-		h.api.mu.Lock()
-		changed := h.api.changed
+		objects, changed := h.api.All()
 		var all []string
-		for path, object := range h.api.objects {
-			if e, ok := object.(*v1.Event); ok && strings.Contains(path, "/events/") {
+		for _, object := range objects {
+			if e, ok := object.(*v1.Event); ok {
 				all = append(all, e.InvolvedObject.Kind+" "+e.Reason+": "+e.Message)
 			}
 		}
-		h.api.mu.Unlock()
 		for _, one := range all {
 			if saysAll(one, append(words, " "+reason+": ")) {
 				if strings.ContainsAny(one, "\r\n") {
@@ -133,12 +131,11 @@ func saysAll(text string, words []string) bool {
 
 // newBadAPI has a Node with a range of addresses, and the pod.
 func newBadAPI(t *testing.T, pod *v1.Pod) *api {
-	objects := map[string]runtime.Object{"/api/v1/nodes/win1": &v1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
-		ObjectMeta: metav1.ObjectMeta{Name: "win1", UID: "uid-of-win1", ResourceVersion: "1"}, Spec: v1.NodeSpec{PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24"}}}}
+	objects := []runtime.Object{&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "win1", UID: "uid-of-win1"}, Spec: v1.NodeSpec{PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24"}}}}
 	if pod != nil {
-		objects["/api/v1/namespaces/default/pods/"+pod.Name] = pod
+		objects = append(objects, pod)
 	}
-	return newAPI(t, objects)
+	return newAPI(t, objects...)
 }
 
 // TestBadInputs: each mistake is one line in an Event, and nothing half-made is left in the engine, HNS, IP Helper or netsh.
@@ -160,7 +157,7 @@ func TestBadInputs(t *testing.T) {
 				env = []string{"CONTAINER_NETWORK=nat"}
 			}
 			h := &badHost{T: t, Prefix: p, api: newBadAPI(t, pod)}
-			h.api.version = m.server
+			h.api.Version = m.server
 			engine := dockertest.New(m.engine)
 			for name, version := range map[string]string{"pause": "10.0.20348.1", "app": "10.0.20348.1", "old": "10.0.14393.1"} {
 				engine.AddImage(dockertest.Image{Names: []string{name}, OSVersion: version, Entrypoint: []string{name + ".exe"}})

@@ -3,9 +3,9 @@ package programs
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,12 +41,10 @@ func TestProxyOverlay(t *testing.T) {
 func playOverlay(t *testing.T, build int) {
 	w, p := simulated(t, build)
 	ip, mac := rig.HostAddress(t)
-	objects := map[string]runtime.Object{"/api/v1/nodes/win1": otherNode("win1", 1, ip), "/api/v1/nodes/flannel1": otherNode("flannel1", 2, "192.168.99.2")}
-	served(objects, "web", "10.96.0.10", 80, "10.244.2.7:8080")
-	served(objects, "kubernetes", "10.96.0.1", 443, "192.168.99.2:6443")
-	served(objects, "later", "10.96.0.30", 80, "10.244.3.7:8080")
-	api := newAPI(t, maps.Clone(objects))
-	api.stream = true
+	nodes := []runtime.Object{otherNode("win1", 1, ip), otherNode("flannel1", 2, "192.168.99.2")}
+	api := newAPI(t, slices.Concat(nodes, served("web", "10.96.0.10", 80, "10.244.2.7:8080"), served("kubernetes", "10.96.0.1", 443, "192.168.99.2:6443"),
+		served("later", "10.96.0.30", 80, "10.244.3.7:8080"))...)
+	api.Silent = false
 	stop := startToStop(t, p, nil, "proxy.exe", "--v=3", "--hostname-override=win1", "--master="+api.URL, "--bind-address="+ip, "--network-mode=overlay",
 		"--iptables-sync-period=2s", "--healthz-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0")
 	makeNetwork := func() {
@@ -70,10 +68,10 @@ func playOverlay(t *testing.T, build int) {
 		do   func()
 	}{
 		{"the kubelet makes the network", makeNetwork},
-		{"a node joins", func() { api.store("/api/v1/nodes/flannel2", otherNode("flannel2", 3, "192.168.99.3")) }},
-		{"a node has another address", func() { api.store("/api/v1/nodes/flannel1", otherNode("flannel1", 2, "192.168.99.22")) }},
+		{"a node joins", func() { api.set(t, otherNode("flannel2", 3, "192.168.99.3")) }},
+		{"a node has another address", func() { api.set(t, otherNode("flannel1", 2, "192.168.99.22")) }},
 		{"HNS crashes and has lost the network, the kubelet makes it again", func() { w.HNS.Crash(); w.HNS.Start(); makeNetwork() }},
-		{"a node leaves", func() { api.store("/api/v1/nodes/flannel2", nil) }},
+		{"a node leaves", func() { api.remove(t, "/api/v1/nodes/flannel2") }},
 	} {
 		step.do()
 		header := "== " + step.name + "\n"

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/test/windows/rig"
 )
@@ -245,7 +243,7 @@ func layOut(t *testing.T, p *rig.Prefix) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	api := newAPI(t, map[string]runtime.Object{})
+	api := newAPI(t)
 	other := httptest.NewTLSServer(nil) // for its certificate
 	other.Close()
 	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\n", api.URL)

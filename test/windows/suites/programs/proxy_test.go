@@ -39,20 +39,21 @@ func simulated(t *testing.T, build int) (*sim.World, *rig.Prefix) {
 }
 
 // served is a Service of one TCP port, with a slice for each endpoint.
-func served(objects map[string]runtime.Object, name, address string, port int32, targets ...string) {
-	objects["/api/v1/namespaces/default/services/"+name] = &v1.Service{TypeMeta: metav1.TypeMeta{Kind: "Service", APIVersion: "v1"},
+func served(name, address string, port int32, targets ...string) []runtime.Object {
+	objects := []runtime.Object{&v1.Service{TypeMeta: metav1.TypeMeta{Kind: "Service", APIVersion: "v1"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
 		Spec: v1.ServiceSpec{Type: v1.ServiceTypeClusterIP, ClusterIP: address, ClusterIPs: []string{address}, IPFamilies: []v1.IPFamily{v1.IPv4Protocol},
-			Ports: []v1.ServicePort{{Port: port, Protocol: v1.ProtocolTCP}}}}
+			Ports: []v1.ServicePort{{Port: port, Protocol: v1.ProtocolTCP}}}}}
 	for i, text := range targets {
 		target, slice := netip.MustParseAddrPort(text), fmt.Sprintf("%s-%d", name, i)
-		objects["/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/"+slice] = &discoveryv1.EndpointSlice{
+		objects = append(objects, &discoveryv1.EndpointSlice{
 			TypeMeta:    metav1.TypeMeta{Kind: "EndpointSlice", APIVersion: "discovery.k8s.io/v1"},
 			ObjectMeta:  metav1.ObjectMeta{Name: slice, Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 			AddressType: discoveryv1.AddressTypeIPv4,
 			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{target.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
-			Ports:       []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To(int32(target.Port())), Protocol: ptr.To(v1.ProtocolTCP)}}}
+			Ports:       []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To(int32(target.Port())), Protocol: ptr.To(v1.ProtocolTCP)}}})
 	}
+	return objects
 }
 
 // soon wants all lines in what the World is, within a minute.
@@ -103,12 +104,11 @@ func TestProxyBackEnds(t *testing.T) {
 				}
 			}
 			before := w.String()
-			objects := map[string]runtime.Object{"/api/v1/nodes/win1": &v1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "win1"}}}
-			served(objects, "web", "10.96.0.10", 80, "10.244.2.7:8080")
+			objects := append(served("web", "10.96.0.10", 80, "10.244.2.7:8080"), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "win1"}})
 			backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
 			t.Cleanup(backend.Close)
-			served(objects, "relayed", address, 18080, backend.Listener.Addr().String(), "127.0.0.1:1") // two ports, one of them dead
-			api := newAPI(t, objects)
+			objects = append(objects, served("relayed", address, 18080, backend.Listener.Addr().String(), "127.0.0.1:1")...) // two ports, one of them dead
+			api := newAPI(t, objects...)
 			args := append([]string{"--v=3", "--hostname-override=win1", "--master=" + api.URL, "--bind-address=127.0.0.1", "--network-mode=upstream",
 				"--healthz-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"}, test.args...)
 			stop := startToStop(t, p, nil, "proxy.exe", args...)

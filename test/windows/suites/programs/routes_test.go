@@ -18,17 +18,17 @@ func TestThousandRoutes(t *testing.T) {
 	const others, reads = 1000, 12 // a list, a change, and the same again for two hints; the next hops at start and for each hint
 	w, p := simulated(t, 20348)
 	w.IPHelper.SetAdapter("Ethernet 9", true, []netip.Prefix{netip.MustParsePrefix("172.16.255.1/16")})
-	objects := map[string]runtime.Object{}
+	var objects []runtime.Object
 	for i := range others + 1 {
 		name, address, pods := fmt.Sprintf("n%04d", i), fmt.Sprintf("172.16.%d.%d", i/250, i%250+1), fmt.Sprintf("10.%d.%d.0/24", 100+i/250, i%250)
 		if i == others {
 			name, address, pods = "win1", "172.16.255.1", "10.200.0.0/24"
 		}
-		objects["/api/v1/nodes/"+name] = &v1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+		objects = append(objects, &v1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:   v1.NodeSpec{PodCIDR: pods, PodCIDRs: []string{pods}},
-			Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: address}}}}
+			Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: address}}}})
 	}
-	api := newAPI(t, objects)
+	api := newAPI(t, objects...)
 	stop := startToStop(t, p, nil, "proxy.exe", "--v=2", "--hostname-override=win1", "--master="+api.URL, "--bind-address=127.0.0.1",
 		"--healthz-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

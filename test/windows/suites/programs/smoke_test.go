@@ -33,13 +33,13 @@ func TestKubeletRegisters(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	api := newAPI(t, map[string]runtime.Object{})
+	api := newAPI(t)
 
 	start(t, p, []string{"CONTAINER_NETWORK=nat"}, "kubelet.exe", "--hostname-override=win1", "--pod-infra-container-image=pause", "--resolv-conf=",
 		"--api_servers="+api.URL, `--root-dir=C:\kubelet`, "--address=127.0.0.1", "--port=0", "--healthz-port=0",
 		"--eviction-hard=", "--image-gc-high-threshold=100") // the machine's disk is not the host's
 
-	node := api.wait(t, "/api/v1/nodes/win1", func(o runtime.Object) bool {
+	node := api.Wait(t, "/api/v1/nodes/win1", func(o runtime.Object) bool {
 		for _, condition := range o.(*v1.Node).Status.Conditions {
 			if condition.Type == v1.NodeReady && condition.Status == v1.ConditionTrue {
 				return true
@@ -92,11 +92,7 @@ func TestProxyServes(t *testing.T) {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{target.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To(int32(target.Port())), Protocol: ptr.To(v1.ProtocolTCP)}}}
-	api := newAPI(t, map[string]runtime.Object{
-		"/api/v1/namespaces/default/services/web":                           service,
-		"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-1": slice,
-		"/api/v1/nodes/win1": &v1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "win1"}},
-	})
+	api := newAPI(t, service, slice, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "win1"}})
 
 	start(t, p, []string{"INTERFACE_TO_ADD_SERVICE_IP=lo"}, "proxy.exe", "--v=3", "--proxy-mode=userspace", "--hostname-override=win1",
 		"--master="+api.URL, "--bind-address=127.0.0.1", "--network-mode=upstream", "--healthz-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0")
