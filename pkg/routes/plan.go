@@ -145,17 +145,6 @@ func ParseMode(s string) (Mode, error) {
 	return "", fmt.Errorf("network mode %q is not known; want %s, %s, %s, %s or %s", s, HostGateway, Upstream, Overlay, External, CNI)
 }
 
-// ParseNextHop reads a next hop as typed by a user; "" is NodeIP.
-func ParseNextHop(s string) (NextHop, error) {
-	switch h := NextHop(s); h {
-	case "":
-		return NodeIP, nil
-	case NodeIP, PodGateway:
-		return h, nil
-	}
-	return "", fmt.Errorf("next hop %q is not known; want %s or %s", s, NodeIP, PodGateway)
-}
-
 // Plan decides the routes of the node self. It is pure: the order of nodes does not matter. A node to which no route can be planned is
 // a Problem and does not disturb the others; of two nodes that claim the same addresses the older one gets the route. What kubelets write of
 // their own Nodes is held against opts.Known and against the other Nodes first (believe.go, hop.go). self need not be among nodes (a control
