@@ -3,7 +3,13 @@
 package traffic
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
@@ -54,4 +60,27 @@ func add(server *apiserver.Server, name, addr string, ports ...int) error {
 		slice.Ports = append(slice.Ports, discovery.EndpointPort{Name: &portName, Protocol: &protocol, Port: ptr.To(int32(port))})
 	}
 	return server.Set(service, slice)
+}
+
+// serveAPI serves Services in a namespace and returns the kubeconfig.
+func (r *rig) serveAPI(ctx context.Context, namespace string, count int, port string) (string, error) {
+	var listener net.Listener
+	err := within(namespace, func() (err error) {
+		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(serverAddr, port))
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	api, err := newAPI(serviceIP, count)
+	if err != nil {
+		return "", err
+	}
+	server := &http.Server{Handler: api, ReadHeaderTimeout: 10 * time.Second}
+	r.servers = append(r.servers, server)
+	go func() { _ = server.Serve(listener) }()
+	path := filepath.Join(r.dir, namespace+"-"+port+".kubeconfig")
+	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c"}}],
+"clusters":[{"name":"c","cluster":{"server":"http://%s:%s"}}]}`, serverAddr, port)
+	return path, os.WriteFile(path, []byte(text), 0o600)
 }
