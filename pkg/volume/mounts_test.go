@@ -155,7 +155,7 @@ func TestClean(t *testing.T) {
 	if _, err := os.Stat(outside + "/keep"); err != nil {
 		t.Error("deleted through a link")
 	}
-	// What stands where only mount points stand and is not empty may be somebody's data.
+	// What is where only mount points belong and is not empty may hold data.
 	full := filepath.Join(r.Host.Root, "pods/uid-2", "volume-subpaths", "v/c/0/data")
 	if err := os.MkdirAll(full, 0o755); err != nil {
 		t.Fatal(err)

@@ -107,7 +107,7 @@ func TestOtherKind(t *testing.T) {
 						t.Errorf("%s has %s, want %s", name, got, text)
 					}
 					if got := r.Plugin(p, &v1.Volume{Name: name, VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}}); got != "kubernetes.io/nfs" {
-						t.Errorf("%s is told as %q", name, got)
+						t.Errorf("%s has the kind %q", name, got)
 					}
 				}
 				if _, err := r.Mount(p, v1.VolumeMount{Name: "v", MountPath: "/x", SubPath: "made/here"}); err != nil {

@@ -100,7 +100,7 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// TestPrepared: whoever wants to know is told of each volume by upstream's name for its kind, also of one that cannot be made ready.
+// TestPrepared: each volume is reported by upstream's name for its kind, also one that cannot be made ready.
 func TestPrepared(t *testing.T) {
 	r := volumetest.New(t, volumetest.Linux())
 	var told []string
@@ -151,7 +151,7 @@ func TestPlugin(t *testing.T) {
 	}
 }
 
-// TestAccess: whoever is not of the pod, SYSTEM or Administrators reads no Secret.
+// TestAccess: only the pod, SYSTEM and Administrators read a Secret.
 func TestAccess(t *testing.T) {
 	name := func(s string) *v1.WindowsSecurityContextOptions {
 		return &v1.WindowsSecurityContextOptions{RunAsUserName: &s}

@@ -115,7 +115,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// Nothing of an archive comes to lie outside, and what was cut short begins anew.
+// Nothing of an archive is written outside, and what was cut short starts over.
 func TestImageTricks(t *testing.T) {
 	outside := t.TempDir()
 	for name, headers := range map[string][]tar.Header{
