@@ -34,7 +34,7 @@ func New(platform pod.Platform) Control { return Control{Platform: platform, Set
 
 // Protect gives dir an access list on Windows; it does nothing on Linux. accounts are those that get the right; none means every account of a
 // container, including those that an image makes.
-func (c Control) Protect(dir string, granted Right, accounts ...string) error {
+func (c *Control) Protect(dir string, granted Right, accounts ...string) error {
 	if c.Platform.OS != "windows" {
 		return nil
 	}

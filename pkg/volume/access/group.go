@@ -9,7 +9,7 @@ import (
 )
 
 // FSGroup is the group that files of p's volumes get; nil when they keep theirs.
-func (c Control) FSGroup(p *v1.Pod) *int64 {
+func (c *Control) FSGroup(p *v1.Pod) *int64 {
 	if p.Spec.SecurityContext == nil || c.Platform.OS == "windows" {
 		return nil
 	}
@@ -26,7 +26,7 @@ const (
 // SetGroup gives everything in the volume at dir to securityContext.fsGroup. With fsGroupChangePolicy OnRootMismatch it does nothing
 // when the root already is as it should be; therefore the root comes last. It does not follow links. Without an fsGroup, and on Windows, it
 // does nothing.
-func (c Control) SetGroup(dir string, sc *v1.PodSecurityContext, readOnly bool) error {
+func (c *Control) SetGroup(dir string, sc *v1.PodSecurityContext, readOnly bool) error {
 	if sc == nil || sc.FSGroup == nil || c.Platform.OS == "windows" {
 		return nil
 	}

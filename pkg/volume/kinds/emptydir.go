@@ -16,20 +16,20 @@ import (
 
 // emptyDir is a directory that lives as long as the pod, on disk or in memory.
 type emptyDir struct {
-	host volume.Host
+	host *volume.Host
 	node Node
 }
 
 // Node is this node's object in the API; nil: not known yet.
 type Node interface{ Node() *v1.Node }
 
-func (emptyDir) Name() string { return "kubernetes.io/empty-dir" }
+func (*emptyDir) Name() string { return "kubernetes.io/empty-dir" }
 
-func (emptyDir) Has(v volume.Volume) bool { return v.Spec.EmptyDir != nil }
+func (*emptyDir) Has(v volume.Volume) bool { return v.Spec.EmptyDir != nil }
 
 // Prepare makes the directory once. From then on it belongs to the pod: neither its mode nor its owner is touched again, which is what the mark
 // is for.
-func (k emptyDir) Prepare(_ context.Context, v volume.Volume) (string, error) {
+func (k *emptyDir) Prepare(_ context.Context, v volume.Volume) (string, error) {
 	path, err := v.Dir()
 	if err != nil {
 		return "", err
@@ -56,7 +56,7 @@ func (k emptyDir) Prepare(_ context.Context, v volume.Volume) (string, error) {
 	return path, v.SetMade()
 }
 
-func (k emptyDir) make(v volume.Volume, path string, memory bool) error {
+func (k *emptyDir) make(v volume.Volume, path string, memory bool) error {
 	if err := paths.MakeDir(path, 0o777); err != nil {
 		return fmt.Errorf("cannot make directory: %w", err)
 	}
@@ -75,22 +75,22 @@ func (k emptyDir) make(v volume.Volume, path string, memory bool) error {
 	return k.host.Access.Protect(path, access.Modify)
 }
 
-func (emptyDir) Mount(_ context.Context, v volume.Volume) (volume.Mount, error) {
+func (*emptyDir) Mount(_ context.Context, v volume.Volume) (volume.Mount, error) {
 	path, err := v.Dir()
 	return volume.Mount{Path: path}, err
 }
 
-func (k emptyDir) Usage(v volume.Volume) (disk.Place, bool, error) {
+func (k *emptyDir) Usage(v volume.Volume) (disk.Place, bool, error) {
 	place, counts, err := usageOf(k.host, v)
 	place.EmptyDir, place.Memory = true, place.Own
 	return place, counts, err
 }
 
-func (emptyDir) Clean(context.Context, volume.Remains) error { return nil }
+func (*emptyDir) Clean(context.Context, volume.Remains) error { return nil }
 
 // memorySize is how large a tmpfs may grow: sizeLimit, the pod's memory limit and what the node can give, whichever is least. 0 is the
 // kernel's default, half of the memory. (KEP-1967)
-func (k emptyDir) memorySize(p *v1.Pod, v *v1.Volume) int64 {
+func (k *emptyDir) memorySize(p *v1.Pod, v *v1.Volume) int64 {
 	var size int64
 	least := func(n int64) {
 		if n > 0 && (size == 0 || n < size) {

@@ -49,16 +49,16 @@ func New(root string, platform pod.Platform, parts Parts) (*volume.Manager, erro
 func All(host volume.Host, parts Parts) []volume.Kind {
 	writer := atomic.NewWriter(host.Platform, parts.Clock)
 	maps, secret, downward := configMaps{api: parts.Objects}, secrets{api: parts.Objects}, downwardAPI{node: parts.Objects}
-	several := projected{configMaps: maps, secrets: secret, downward: downward, trust: trustBundles{api: parts.Objects},
+	several := &projected{configMaps: maps, secrets: secret, downward: downward, trust: trustBundles{api: parts.Objects},
 		tokens: &tokens{api: parts.Objects, access: host.Access, clock: parts.Clock, pods: map[types.UID]map[tokenKey]token{}}}
 	all := []volume.Kind{
-		emptyDir{host: host, node: parts.Objects},
-		payload{source: maps, host: host, writer: writer, name: "kubernetes.io/configmap"},
-		payload{source: secret, host: host, writer: writer, name: "kubernetes.io/secret", memory: true},
-		payload{source: downward, host: host, writer: writer, name: "kubernetes.io/downward-api"},
-		payload{source: several, host: host, writer: writer, name: "kubernetes.io/projected", memory: true},
+		&emptyDir{host: &host, node: parts.Objects},
+		&payload{source: maps, host: &host, writer: writer, name: "kubernetes.io/configmap"},
+		&payload{source: secret, host: &host, writer: writer, name: "kubernetes.io/secret", memory: true},
+		&payload{source: downward, host: &host, writer: writer, name: "kubernetes.io/downward-api"},
+		&payload{source: several, host: &host, writer: writer, name: "kubernetes.io/projected", memory: true},
 		hostPath{platform: host.Platform},
-		local{host: host},
+		&local{host: &host},
 	}
 	if host.Platform.OS != "windows" {
 		all = append(all, newImages(host, parts.Images))

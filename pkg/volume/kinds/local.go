@@ -13,17 +13,17 @@ import (
 )
 
 // local is a directory or block device of this host behind a claim. It must be there, and belongs to the pod's fsGroup from the first use on.
-type local struct{ host volume.Host }
+type local struct{ host *volume.Host }
 
-func (local) Name() string { return "kubernetes.io/local-volume" }
+func (*local) Name() string { return "kubernetes.io/local-volume" }
 
-func (local) Has(v volume.Volume) bool { return v.PV != nil && v.PV.Spec.Local != nil }
+func (*local) Has(v volume.Volume) bool { return v.PV != nil && v.PV.Spec.Local != nil }
 
-func (k local) path(v volume.Volume) (string, error) {
+func (k *local) path(v volume.Volume) (string, error) {
 	return paths.Host(k.host.Platform, v.PV.Spec.Local.Path)
 }
 
-func (k local) Prepare(_ context.Context, v volume.Volume) (string, error) {
+func (k *local) Prepare(_ context.Context, v volume.Volume) (string, error) {
 	path, err := k.path(v)
 	if err != nil {
 		return "", err
@@ -53,18 +53,18 @@ func (k local) Prepare(_ context.Context, v volume.Volume) (string, error) {
 	return path, v.SetMade()
 }
 
-func (k local) Mount(_ context.Context, v volume.Volume) (volume.Mount, error) {
+func (k *local) Mount(_ context.Context, v volume.Volume) (volume.Mount, error) {
 	path, err := k.path(v)
 	return volume.Mount{Path: path}, err
 }
 
 // Device implements volume.BlockKind.
-func (k local) Device(v volume.Volume) (string, error) { return k.path(v) }
+func (k *local) Device(v volume.Volume) (string, error) { return k.path(v) }
 
-func (k local) Usage(v volume.Volume) (disk.Place, bool, error) {
+func (k *local) Usage(v volume.Volume) (disk.Place, bool, error) {
 	path, err := k.path(v)
 	return disk.Place{Path: path, Own: true}, true, err
 }
 
 // Clean leaves the volume as it is: it is not the pod's.
-func (local) Clean(context.Context, volume.Remains) error { return nil }
+func (*local) Clean(context.Context, volume.Remains) error { return nil }

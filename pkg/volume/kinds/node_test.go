@@ -16,7 +16,7 @@ func (n *thisNode) Node() *v1.Node { return (*v1.Node)(n) }
 
 func TestMemorySize(t *testing.T) {
 	node := &thisNode{}
-	k := emptyDir{node: node}
+	k := &emptyDir{node: node}
 	v := v1.Volume{VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}}
 	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
 	if got := k.memorySize(p, &v); got != 0 {

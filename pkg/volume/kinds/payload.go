@@ -20,7 +20,7 @@ import (
 // to it.
 type payload struct {
 	source
-	host   volume.Host
+	host   *volume.Host
 	writer atomic.Writer
 	name   string
 	memory bool // kept in memory where the host can, because it is secret
@@ -36,11 +36,11 @@ type source interface {
 	forget(left volume.Remains)
 }
 
-func (k payload) Name() string { return k.name }
+func (k *payload) Name() string { return k.name }
 
 // Prepare brings the content up to date. A volume that has content keeps it when new content cannot be had (the API server is away, a Secret
 // is deleted): a running pod goes on with what it has.
-func (k payload) Prepare(ctx context.Context, v volume.Volume) (string, error) {
+func (k *payload) Prepare(ctx context.Context, v volume.Volume) (string, error) {
 	path, err := v.Dir()
 	if err != nil {
 		return "", err
@@ -81,20 +81,20 @@ func (k payload) Prepare(ctx context.Context, v volume.Volume) (string, error) {
 	return path, k.writer.Write(path, want, k.host.Access.FSGroup(v.Pod))
 }
 
-func (k payload) Mount(_ context.Context, v volume.Volume) (volume.Mount, error) {
+func (k *payload) Mount(_ context.Context, v volume.Volume) (volume.Mount, error) {
 	path, err := v.Dir()
 	return volume.Mount{Path: path, ReadOnly: true}, err
 }
 
-func (k payload) Usage(v volume.Volume) (disk.Place, bool, error) { return usageOf(k.host, v) }
+func (k *payload) Usage(v volume.Volume) (disk.Place, bool, error) { return usageOf(k.host, v) }
 
-func (k payload) Clean(_ context.Context, left volume.Remains) error {
+func (k *payload) Clean(_ context.Context, left volume.Remains) error {
 	k.forget(left)
 	return nil
 }
 
 // usageOf is the place of a volume in its own directory.
-func usageOf(host volume.Host, v volume.Volume) (disk.Place, bool, error) {
+func usageOf(host *volume.Host, v volume.Volume) (disk.Place, bool, error) {
 	path, err := v.Dir()
 	if err != nil {
 		return disk.Place{}, false, err

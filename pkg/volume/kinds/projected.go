@@ -19,16 +19,16 @@ type projected struct {
 	trust      trustBundles
 }
 
-func (projected) Has(v volume.Volume) bool { return v.Spec.Projected != nil }
+func (*projected) Has(v volume.Volume) bool { return v.Spec.Projected != nil }
 
-func (k projected) content(ctx context.Context, v volume.Volume) (atomic.Content, error) {
+func (k *projected) content(ctx context.Context, v volume.Volume) (atomic.Content, error) {
 	return k.read(ctx, v.Pod, v.Spec.Projected)
 }
 
-func (k projected) forget(left volume.Remains) { k.tokens.forget(left.UID) }
+func (k *projected) forget(left volume.Remains) { k.tokens.forget(left.UID) }
 
 // read puts several sources into one volume; of two files with one path the later source's counts.
-func (k projected) read(ctx context.Context, p *v1.Pod, v *v1.ProjectedVolumeSource) (atomic.Content, error) {
+func (k *projected) read(ctx context.Context, p *v1.Pod, v *v1.ProjectedVolumeSource) (atomic.Content, error) {
 	out := atomic.Content{}
 	var errs []error
 	for _, src := range v.Sources {
@@ -44,7 +44,7 @@ func (k projected) read(ctx context.Context, p *v1.Pod, v *v1.ProjectedVolumeSou
 	return out, errors.Join(errs...)
 }
 
-func (k projected) part(ctx context.Context, p *v1.Pod, src v1.VolumeProjection, mode *int32) (atomic.Content, error) {
+func (k *projected) part(ctx context.Context, p *v1.Pod, src v1.VolumeProjection, mode *int32) (atomic.Content, error) {
 	switch {
 	case src.ConfigMap != nil:
 		return k.configMaps.read(ctx, p, v1.ConfigMapVolumeSource{LocalObjectReference: src.ConfigMap.LocalObjectReference,

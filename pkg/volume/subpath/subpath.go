@@ -47,7 +47,7 @@ type Maker struct {
 
 // Apply changes m, which is a mount of a whole volume, into one of sub in it; "" is the whole volume. A missing directory is made. On Windows
 // it also checks pipes, and gives the container a copy of a file, because engines there cannot mount single files.
-func (k Maker) Apply(m *pod.Mount, sub string, to Target) error {
+func (k *Maker) Apply(m *pod.Mount, sub string, to Target) error {
 	switch {
 	case k.Platform.OS == "windows" && pod.IsPipe(m.HostPath):
 		return k.checkPipe(*m, sub)
@@ -61,7 +61,7 @@ func (k Maker) Apply(m *pod.Mount, sub string, to Target) error {
 
 // Check says why sub is not in the volume at dir; nil when it is, or when sub is no relative path, which Apply refuses. It is for volumes in which
 // nothing may be made.
-func (k Maker) Check(dir, sub string) error {
+func (k *Maker) Check(dir, sub string) error {
 	at, err := clean(k.Platform, sub)
 	if err != nil {
 		return nil
@@ -81,7 +81,7 @@ func (k Maker) Check(dir, sub string) error {
 // container exchanges links meanwhile. On Linux the file that was found is held open and bound to a mount point of ours. On Windows a
 // directory is checked and its path taken: nothing is kept open, since an open handle would hinder the pod in its own volume, so a later
 // exchange is not seen; only directories that containers cannot exchange while they run (junctions need privileges that they lack) are there.
-func (k Maker) choose(m *pod.Mount, sub string, to Target) error {
+func (k *Maker) choose(m *pod.Mount, sub string, to Target) error {
 	at, err := clean(k.Platform, sub)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (k Maker) choose(m *pod.Mount, sub string, to Target) error {
 }
 
 // bind makes target show f, and keeps a mount that already does.
-func (k Maker) bind(f *os.File, target string) error {
+func (k *Maker) bind(f *os.File, target string) error {
 	want, err := f.Stat()
 	if err != nil {
 		return err

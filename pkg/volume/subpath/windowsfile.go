@@ -25,7 +25,7 @@ const maxCopied = 64 << 20
 const pipesBuild = 16299
 
 // checkPipe says why the pipe of m cannot be mounted as asked.
-func (k Maker) checkPipe(m pod.Mount, sub string) error {
+func (k *Maker) checkPipe(m pod.Mount, sub string) error {
 	switch {
 	case k.Platform.Build < pipesBuild:
 		return fmt.Errorf("%s is a pipe, which containers can use from Windows Server version 1709 (build %d) on; this host has %d", m.HostPath, pipesBuild, k.Platform.Build)
@@ -40,7 +40,7 @@ func (k Maker) checkPipe(m pod.Mount, sub string) error {
 }
 
 // wholeFile copies a volume that is a file itself (hostPath).
-func (k Maker) wholeFile(m *pod.Mount, to Target) error {
+func (k *Maker) wholeFile(m *pod.Mount, to Target) error {
 	if fi, err := os.Stat(m.HostPath); err != nil || fi.IsDir() {
 		return nil // the engine says what is wrong with it
 	}
@@ -53,7 +53,7 @@ func (k Maker) wholeFile(m *pod.Mount, to Target) error {
 }
 
 // copyFile makes m a mount of a copy of f, if that is a file: the copy is where no container can exchange it for a link.
-func (k Maker) copyFile(m *pod.Mount, f *os.File, to Target) error {
+func (k *Maker) copyFile(m *pod.Mount, f *os.File, to Target) error {
 	fi, err := f.Stat()
 	if err != nil || fi.IsDir() {
 		return err
