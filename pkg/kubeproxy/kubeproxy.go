@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/healthcheck"
 )
 
 // Config is what the proxy was told.
@@ -46,6 +47,14 @@ type Routes interface {
 	Run(ctx context.Context, nodes cache.SharedIndexInformer) error
 }
 
+// Facts keep what others of this host must know of the cluster's Services. Calls that change nothing are cheap.
+type Facts interface {
+	// SetServices is called with the ranges of service addresses before each Sync; none: they are not known.
+	SetServices(ranges []netip.Prefix)
+	// SetAPIServers is called with the addresses at which the Service of the API server is served, and those of its endpoints.
+	SetAPIServers(addrs []netip.Addr)
+}
+
 // Parts are what the proxy works with.
 type Parts struct {
 	Client  kubernetes.Interface
@@ -53,16 +62,13 @@ type Parts struct {
 	Routes  Routes                     // nil: none
 	Hints   <-chan struct{}            // the host changed; may be nil
 	Host    func() (proxy.Host, error) // reads what this host has; may be nil
-	Ranges  func([]netip.Prefix)       // is told the ranges of service addresses; may be nil
-	// APIServers is told at which addresses the Service of the API server is served, and those of its endpoints; may be nil.
-	APIServers func([]netip.Addr)
-	Events     record.EventRecorder
-	Clock      clock.WithTicker
+	Facts   Facts                      // what the routes must know of Services
+	Events  record.EventRecorder
+	Clock   clock.WithTicker
 }
 
 // Host is what a back end may ask of the rest of the proxy.
 type Host struct {
-	Healthy  func() bool // whether the proxy keeps up
 	Warn     func(service proxy.ServiceName, reason, message string)
 	Register func(...prometheus.Collector) // metrics of the back end's own
 }
@@ -74,16 +80,9 @@ type Proxy struct {
 	registry *prometheus.Registry
 	health   *proxy.Health
 	backend  proxy.Backend
+	checks   *healthcheck.Ports
 	loop     *proxy.Loop
 	nodes    cache.SharedIndexInformer
-}
-
-// hider is the ability of a back end to say that endpoints do not see clients' addresses.
-type hider interface{ HidesClients() bool }
-
-func hidesClients(b proxy.Backend) bool {
-	h, ok := b.(hider)
-	return ok && h.HidesClients()
 }
 
 // New puts the parts together. Nothing runs and nothing is touched yet.
@@ -93,10 +92,10 @@ func New(cfg Config, parts Parts) (*Proxy, error) {
 	metrics := proxy.NewMetrics(p.registry, cfg.Node)
 	p.health = proxy.NewHealth(parts.Clock, cfg.Node, metrics)
 	warn := func(service proxy.ServiceName, reason, message string) { p.loop.Warn(service, reason, message) }
-	p.backend = parts.Backend(Host{Healthy: p.health.Healthy, Warn: warn, Register: p.registry.MustRegister})
-	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints,
-		Holders: cfg.Holders, Host: parts.Host, Ranges: parts.Ranges, APIServers: parts.APIServers,
-		HidesClients: hidesClients(p.backend), Events: parts.Events, Clock: parts.Clock}
+	p.checks = healthcheck.New(p.health.Healthy)
+	p.backend = parts.Backend(Host{Warn: warn, Register: p.registry.MustRegister})
+	loop := proxy.LoopConfig{Node: cfg.Node, Backend: served{p.backend, p.checks, parts.Facts}, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints,
+		Holders: cfg.Holders, Host: parts.Host, APIServers: parts.Facts.SetAPIServers, Events: parts.Events, Clock: parts.Clock}
 	p.loop = proxy.NewLoop(loop)
 	var err error
 	p.nodes, err = proxy.NodeInformer(parts.Client, cfg.ConfigSync)
@@ -117,6 +116,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	if b, ok := p.backend.(interface{ Close() }); ok {
 		b.Close()
 	}
+	p.checks.Close()
 	return err
 }
 

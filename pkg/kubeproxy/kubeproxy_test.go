@@ -25,6 +25,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
 // free is an address of this machine's loopback at which nobody listens.
@@ -58,6 +59,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// noFacts are facts that none needs.
+type noFacts struct{}
+
+func (noFacts) SetServices([]netip.Prefix) {}
+func (noFacts) SetAPIServers([]netip.Addr) {}
+
 type noRoutes struct{ synced chan bool }
 
 func (n noRoutes) Run(ctx context.Context, nodes cache.SharedIndexInformer) error {
@@ -81,9 +88,9 @@ func TestProxy(t *testing.T) {
 	cfg := Config{Node: proxy.NodeInfo{Name: "n1"}, Healthz: free(t), Metrics: free(t), Mode: "userspace", Profiling: true,
 		Effective: map[string]string{"clusterCIDR": "10.244.0.0/16"}}
 	routes := noRoutes{make(chan bool, 1)}
-	p, err := New(cfg, Parts{Client: client, Routes: routes, Events: record.NewFakeRecorder(10), Clock: clock.RealClock{},
-		Backend: func(h Host) proxy.Backend {
-			return relay.New(relay.Config{Addresses: proxytest.NewAddresses(), Healthy: h.Healthy, Clock: clock.RealClock{}})
+	p, err := New(cfg, Parts{Client: client, Routes: routes, Facts: noFacts{}, Events: record.NewFakeRecorder(10), Clock: clock.RealClock{},
+		Backend: func(Host) proxy.Backend {
+			return relay.New(relay.Goroutines, relay.Config{Addresses: relaytest.NewAddresses(), Clock: clock.RealClock{}})
 		}})
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +137,7 @@ func TestTakenPort(t *testing.T) {
 	defer l.Close()
 	backend := proxytest.NewBackend()
 	for _, cfg := range []Config{{Healthz: netip.MustParseAddrPort(l.Addr().String())}, {Healthz: free(t), Metrics: netip.MustParseAddrPort(l.Addr().String())}} {
-		p, err := New(cfg, Parts{Client: fake.NewClientset(), Clock: clock.RealClock{}, Backend: func(Host) proxy.Backend { return backend }})
+		p, err := New(cfg, Parts{Client: fake.NewClientset(), Facts: noFacts{}, Clock: clock.RealClock{}, Backend: func(Host) proxy.Backend { return backend }})
 		if err != nil {
 			t.Fatal(err)
 		}

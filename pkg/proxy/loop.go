@@ -45,14 +45,8 @@ type LoopConfig struct {
 	Holders Holders
 	// Host reads what this host has, before everything is compared; nil: only what its Node says is known.
 	Host func() (Host, error)
-	// Ranges is told from which ranges the cluster takes service addresses when they change, before the Sync that should know; none: unknown.
-	// May be nil.
-	Ranges func([]netip.Prefix)
 	// APIServers is told the addresses of the API server's Service and of its endpoints before a Sync that changes them; may be nil.
 	APIServers func([]netip.Addr)
-	// HidesClients says that endpoints see this host's address instead of a client's. A Service that asks for the client's own
-	// (externalTrafficPolicy Local) gets one Event about it.
-	HidesClients bool
 	// Events takes Events on Services; may be nil.
 	Events record.EventRecorder
 	Clock  clock.WithTicker
@@ -77,8 +71,7 @@ type Loop struct {
 	whole    bool                   // the last Sync failed as a whole: try again with everything
 	delay    time.Duration          // before the next retry; 0: nothing failed
 	problems map[ServiceName][]Problem
-	hidden   map[ServiceName]bool // were told that clients' addresses are not shown
-	own      *v1.Node             // nil: not known
+	own      *v1.Node // nil: not known
 	ranges   map[string]*networking.ServiceCIDR
 	refusals refusals
 	hostErr  string // what was last said of Host's failure
@@ -90,7 +83,7 @@ func NewLoop(cfg LoopConfig) *Loop {
 		cfg.Resync = defaultResync
 	}
 	return &Loop{cfg: cfg, inbox: newInbox(), start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node, cfg.Holders), failing: map[ServiceName]string{},
-		problems: map[ServiceName][]Problem{}, hidden: map[ServiceName]bool{}, ranges: map[string]*networking.ServiceCIDR{},
+		problems: map[ServiceName][]Problem{}, ranges: map[string]*networking.ServiceCIDR{},
 		refusals: refusals{}}
 }
 
@@ -182,7 +175,6 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	l.reportRefusals()
 	for _, name := range touched {
 		l.reportProblems(name)
-		l.reportHidden(name)
 	}
 	if !whole && len(changed) == 0 && len(again) == 0 {
 		l.cfg.Health.Updated()
@@ -297,9 +289,6 @@ func (l *Loop) applyRanges(changed map[string]*networking.ServiceCIDR) bool {
 		}
 	}
 	l.tracker.SetServiceRanges(all)
-	if l.cfg.Ranges != nil {
-		l.cfg.Ranges(all)
-	}
 	return true
 }
 
@@ -384,19 +373,6 @@ func (l *Loop) reportProblems(name ServiceName) {
 			klog.ErrorS(nil, "Left out", "problem", p.String())
 			l.event(name, string(p.Reason), fmt.Sprintf("%s: %s", p.Field, p.Message))
 		}
-	}
-}
-
-// reportHidden says once that endpoints will not see the clients' addresses for which a Service asks.
-func (l *Loop) reportHidden(name ServiceName) {
-	service := l.tracker.Service(name)
-	if !l.cfg.HidesClients || service == nil || service.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal {
-		delete(l.hidden, name)
-		return
-	}
-	if !l.hidden[name] {
-		l.hidden[name] = true
-		l.event(name, "ClientAddressHidden", "externalTrafficPolicy Local: traffic stays on this node, but its endpoints see the node's address instead of the client's")
 	}
 }
 

@@ -39,6 +39,21 @@ type rig struct {
 	synced  chan struct{}
 }
 
+// rangesOf tells the ranges of Tables when they change, before it serves them.
+type rangesOf struct {
+	*proxytest.Backend
+	last   []netip.Prefix
+	ranges chan<- []netip.Prefix
+}
+
+func (b *rangesOf) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
+	if !slices.Equal(b.last, want.ServiceRanges) {
+		b.last = slices.Clone(want.ServiceRanges)
+		b.ranges <- b.last
+	}
+	return b.Backend.Sync(ctx, want, changed)
+}
+
 func newRig(t *testing.T) *rig { return newRigOf(t, func(*proxy.LoopConfig) {}) }
 
 func newRigOf(t *testing.T, change func(*proxy.LoopConfig)) *rig {
@@ -48,8 +63,8 @@ func newRigOf(t *testing.T, change func(*proxy.LoopConfig)) *rig {
 	metrics := proxy.NewMetrics(r.metrics, node)
 	r.health = proxy.NewHealth(clock.RealClock{}, node, metrics)
 	r.host.Store(&proxy.Host{})
-	cfg := proxy.LoopConfig{Node: node, Backend: r.backend, Health: r.health, Metrics: metrics, Resync: time.Hour, Hints: r.hints,
-		Host: func() (proxy.Host, error) { return *r.host.Load(), nil }, Ranges: func(p []netip.Prefix) { r.ranges <- p }, Events: r.events, Clock: clock.RealClock{}}
+	cfg := proxy.LoopConfig{Node: node, Backend: &rangesOf{Backend: r.backend, ranges: r.ranges}, Health: r.health, Metrics: metrics, Resync: time.Hour, Hints: r.hints,
+		Host: func() (proxy.Host, error) { return *r.host.Load(), nil }, Events: r.events, Clock: clock.RealClock{}}
 	change(&cfg)
 	r.loop = proxy.NewLoop(cfg)
 	return r
@@ -196,27 +211,6 @@ func TestMalformedIsReportedOnce(t *testing.T) {
 	r.until("a change", func() bool { return strings.Contains(r.backend.String(), "10.244.0.2") })
 	if len(r.events.Events) > 0 {
 		t.Fatalf("said twice: %s", <-r.events.Events)
-	}
-}
-
-// TestHiddenClients: a Service that asks for its clients' addresses hears once that this back end cannot show them.
-func TestHiddenClients(t *testing.T) {
-	r := newRigOf(t, func(c *proxy.LoopConfig) { c.HidesClients = true })
-	close(r.synced)
-	r.run()
-	s := testService("web", "10.96.0.1")
-	r.loop.SetService(s)
-	r.until("a service that does not ask", func() bool { return strings.Contains(r.backend.String(), "a/web") })
-	s = s.DeepCopy()
-	s.Spec.Type, s.Spec.ExternalTrafficPolicy = v1.ServiceTypeNodePort, v1.ServiceExternalTrafficPolicyLocal
-	r.loop.SetService(s)
-	if event := <-r.events.Events; !strings.Contains(event, "ClientAddressHidden") {
-		t.Fatalf("event %q", event)
-	}
-	r.loop.SetSlice(testSlice("web", "10.244.0.2"))
-	r.until("a change", func() bool { return strings.Contains(r.backend.String(), "10.244.0.2") })
-	if len(r.events.Events) > 0 {
-		t.Fatalf("said again: %s", <-r.events.Events)
 	}
 }
 

@@ -89,6 +89,8 @@ type Table struct {
 	Routes []Route
 	// HealthChecks are the health check node ports of Services with externalTrafficPolicy Local.
 	HealthChecks []HealthCheck
+	// ServiceRanges are those from which the cluster takes service addresses, sorted; none: they are not known. A back end may make them local as a whole.
+	ServiceRanges []netip.Prefix
 }
 
 // HealthCheck is one health check node port.

@@ -27,7 +27,8 @@ type Tracker struct {
 // NewTracker returns a Tracker without Services. holders is what is known so far of others; its Late claims are found out.
 func NewTracker(node NodeInfo, holders Holders) *Tracker {
 	return &Tracker{node: node, services: map[ServiceName]*v1.Service{}, slices: map[ServiceName]map[string]*discovery.EndpointSlice{},
-		owner: map[types.NamespacedName]ServiceName{}, dirty: map[ServiceName]struct{}{}, entries: map[ServiceName]*entry{}, claims: newClaims(node.Name, holders)}
+		owner: map[types.NamespacedName]ServiceName{}, dirty: map[ServiceName]struct{}{}, entries: map[ServiceName]*entry{}, claims: newClaims(node.Name, holders),
+		table: Table{ServiceRanges: sorted(holders.ServiceRanges, netip.Prefix.Compare)}}
 }
 
 // SetNode says what this node is now; a difference touches every Service.
@@ -45,7 +46,10 @@ func (t *Tracker) SetNode(node NodeInfo) {
 func (t *Tracker) SetHost(h Host) { t.claims.setHost(h) }
 
 // SetServiceRanges says where cluster IPs are taken from now; none: it is not known.
-func (t *Tracker) SetServiceRanges(ranges []netip.Prefix) { t.claims.setServiceRanges(ranges) }
+func (t *Tracker) SetServiceRanges(ranges []netip.Prefix) {
+	t.claims.setServiceRanges(ranges)
+	t.table.ServiceRanges = sorted(ranges, netip.Prefix.Compare)
+}
 
 // SetNodeClaim takes what a Node, this or another, says of itself now; nil: it is gone. It touches Services at the addresses that differ.
 func (t *Tracker) SetNodeClaim(name string, claim *NodeClaim) { t.claims.setNode(name, claim) }

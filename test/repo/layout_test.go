@@ -22,21 +22,26 @@ var lonely = map[string]string{
 
 	"pkg/daemon/logind_linux.go": "Windows' service manager tells of a shutdown by itself",
 
-	"pkg/proxy/relay/call_linux.go":        relayLoops,
-	"pkg/proxy/relay/icmp_linux.go":        relayLoops,
-	"pkg/proxy/relay/loop_limits_linux.go": relayLoops,
-	"pkg/proxy/relay/loop_linux.go":        relayLoops,
-	"pkg/proxy/relay/loop_tcp_linux.go":    relayLoops,
-	"pkg/proxy/relay/loop_end_linux.go":    relayLoops,
-	"pkg/proxy/relay/loop_udp_linux.go":    relayLoops,
-	"pkg/proxy/relay/lookup_linux.go":      relayLoops,
-	"pkg/proxy/relay/client_linux.go":      "a part of address_linux.go and call_linux.go; Windows opens no connection with an address that is not its own",
-	"pkg/proxy/relay/guard_linux.go":       "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
-	"pkg/proxy/relay/policy_linux.go":      "a part of address_linux.go; Windows has no rules of routing by port, and holds whole addresses",
-	"pkg/proxy/relay/range_linux.go":       "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
+	"pkg/proxy/relay/epoll/call_linux.go":        relayEpoll,
+	"pkg/proxy/relay/epoll/client_linux.go":      relayEpoll,
+	"pkg/proxy/relay/epoll/end_linux.go":         relayEpoll,
+	"pkg/proxy/relay/epoll/icmp_linux.go":        relayEpoll,
+	"pkg/proxy/relay/epoll/limits_linux.go":      relayEpoll,
+	"pkg/proxy/relay/epoll/lookup_linux.go":      relayEpoll,
+	"pkg/proxy/relay/epoll/loop_linux.go":        relayEpoll,
+	"pkg/proxy/relay/epoll/plane_linux.go":       relayEpoll,
+	"pkg/proxy/relay/epoll/tcp_linux.go":         relayEpoll,
+	"pkg/proxy/relay/epoll/udp_linux.go":         relayEpoll,
+	"pkg/proxy/relay/tuning/tuning_linux.go":     "the settings that the epoll plane wants; Windows has none of them",
+	"pkg/proxy/relay/nstest/neighbours_linux.go": "network namespaces for tests; Windows has none",
+	"pkg/proxy/relay/nstest/nstest_linux.go":     "network namespaces for tests; Windows has none",
+	"pkg/proxy/relay/addresses/answers_linux.go": "a part of addresses_linux.go; Windows opens no connection with an address that is not its own",
+	"pkg/proxy/relay/addresses/guard_linux.go":   "a part of addresses_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
+	"pkg/proxy/relay/addresses/policy_linux.go":  "a part of addresses_linux.go; Windows has no rules of routing by port, and holds whole addresses",
+	"pkg/proxy/relay/addresses/range_linux.go":   "a part of addresses_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
 }
 
-const relayLoops = "a part of the plane behind plane_linux.go; that of Windows has no tags, and runs here too"
+const relayEpoll = "the plane of Linux; that of goroutines is Windows' and runs here too"
 
 func TestSystemFiles(t *testing.T) {
 	all := load(t)

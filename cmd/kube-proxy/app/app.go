@@ -27,6 +27,7 @@ import (
 	"github.com/winkube/winkube/pkg/kubeproxy"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
 	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/routes"
 )
@@ -95,7 +96,7 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	}
 	if o.cleanup {
 		return daemon.Run(service.Name, fs, func(ctx context.Context) error {
-			return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil))
+			return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), untune(), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil))
 		}), nil
 	}
 	if os.Getenv("GOGC") == "" {
@@ -163,12 +164,12 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 	}
 	w := &wiring{settings: s, open: ownAddresses, remove: removeOwn}
 	if s.serviceInterface != "" {
-		named, err := relay.NewAddresses(s.serviceInterface)
+		named, err := addresses.New(s.serviceInterface)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", envInterface, err)
 		}
 		w.open = func(context.Context) (relay.Addresses, error) { return named, nil }
-		w.remove = func(ctx context.Context) error { return named.Set(ctx, nil) }
+		w.remove = func(ctx context.Context) error { return holdNothing(ctx, named) }
 	}
 	if w.table, err = routes.NewTable(); err != nil || o.cleanup {
 		return w, err
@@ -220,13 +221,6 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		klog.InfoS("Changes of the host's addresses are seen only when everything is compared", "every", s.config.Resync, "reason", err.Error())
 	}
 	facts := routes.NewFacts()
-	ranges := facts.SetServices
-	if a, ok := addresses.(interface{ SetRanges([]netip.Prefix) }); ok { // of Linux
-		ranges = func(list []netip.Prefix) {
-			facts.SetServices(list)
-			a.SetRanges(list)
-		}
-	}
 	sys := newSystem()
 	if s.backEnd == byHNS {
 		hints = sys.hints(ctx, hints)
@@ -238,12 +232,11 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		Routes: s.newRoutes(table, facts, func(p routes.Problem) {
 			events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
 		}, apiServers(config.Host)),
-		Hints:      hints,
-		Host:       hostOf(addresses),
-		Ranges:     ranges,
-		APIServers: facts.SetAPIServers,
-		Events:     events,
-		Clock:      clock.RealClock{},
+		Hints:  hints,
+		Host:   hostOf(addresses),
+		Facts:  facts,
+		Events: events,
+		Clock:  clock.RealClock{},
 	})
 	if err != nil {
 		return err
@@ -252,6 +245,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
 	})
 	// From here on the host is changed.
+	tune()
 	s.setFirewall(ctx, sys)
 	if s.backEnd != byPortProxy {
 		if err := sys.removeRules(ctx); err != nil { // they would hold the ports that are to be relayed

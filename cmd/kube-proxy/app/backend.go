@@ -151,11 +151,17 @@ func (sys *system) hints(ctx context.Context, addresses <-chan struct{}) <-chan 
 	return merged
 }
 
+// holdNothing has addresses hold none.
+func holdNothing(ctx context.Context, addresses relay.Addresses) error {
+	_, err := addresses.Set(ctx, relay.Local{})
+	return err
+}
+
 // newBackEnd puts the chosen back end together.
 func (s *settings) newBackEnd(h kubeproxy.Host, sys system, addresses relay.Addresses) proxy.Backend {
-	relayed := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, ClientShare: s.clientShare, Warn: h.Warn, Clock: clock.RealClock{}}
+	relayed := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, UDPIdle: s.udpIdle, ClientShare: s.clientShare, Warn: h.Warn, Clock: clock.RealClock{}}
 	newRelay := func() *relay.Relay {
-		r := relay.New(relayed)
+		r := relay.New(newPlane(), relayed)
 		if h.Register != nil {
 			h.Register(r.Collectors()...)
 		}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setKeepAlive has the kernel ask a silent peer whether it is still there, as net does by default.
-func setKeepAlive(fd uintptr) error {
+// SetKeepAlive has the kernel ask a silent peer whether it is still there, as net does by default.
+func SetKeepAlive(fd uintptr) error {
 	for _, option := range []struct{ level, name, value int }{
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9},
 	} {
@@ -38,7 +38,7 @@ func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 // noPortLeft says that the system has no source port left towards an address.
 func noPortLeft(err error) bool { return errors.Is(err, unix.EADDRNOTAVAIL) }
 
-// noFiles says that this host, or this process, has no descriptor or memory for another socket.
-func noFiles(err error) bool {
+// NoFiles says that this host, or this process, has no descriptor or memory for another socket.
+func NoFiles(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
 }

@@ -29,6 +29,7 @@ var skipped = map[string]string{
 	"pkg/proxy/relay.TestAffinity":                   oneUDPAddress,
 	"pkg/proxy/relay.TestNodePort":                   oneUDPAddress,
 	"pkg/proxy/relay.TestSuite":                      oneUDPAddress,
+	"pkg/proxy/relay.TestSessionsShared":             "some of its three UDP fronts are refused with WSAEADDRINUSE under Wine, for a reason not found yet; it passes on the same plane on Linux",
 	"pkg/proxy/relay.TestAddresses":                  "needs addresses of services on an interface, which Wine's IP Helper cannot add",
 	"pkg/proxy/relay.TestEndpointIsFront":            noReset,
 	"pkg/proxy/relay.TestResetPassesThrough":         noReset,
