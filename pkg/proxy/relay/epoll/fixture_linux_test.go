@@ -42,11 +42,20 @@ func TestEpoll(t *testing.T) { relaytest.Run(t, newSubject()) }
 // TestBound runs without the kernel's socket lookup what runs with it where it can be had.
 func TestBound(t *testing.T) { relaytest.RunTCP(t, boundSubject()) }
 
+// tuned is a Plane with as many processors more as it has loops, as package tuning gives them.
+type tuned struct{ *plane }
+
+func (p tuned) Close() {
+	p.plane.Close()
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) - p.count)
+}
+
 func BenchmarkEpoll(b *testing.B) {
-	loops := Loops(runtime.GOMAXPROCS(0))
-	before := runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + loops) // as package tuning does
-	defer runtime.GOMAXPROCS(before)
-	relaytest.Bench(b, New(loops))
+	relaytest.Bench(b, func(s *relay.Shared) relay.Plane {
+		p := withLookup(s)
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + p.count)
+		return tuned{p}
+	})
 }
 
 // planeOf is the plane of a host under test.

@@ -11,16 +11,24 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// maxRefusals is how many clients a loop tells within a second: as the kernel, it does not answer every packet of a flood.
+// maxRefusals is how many clients a loop informs within a second: like the kernel, it does not answer every packet of a flood.
 const maxRefusals = 1000
+
+// refusals are what a loop says of UDP endpoints that are not there.
+type refusals struct {
+	sockets [2]int    // raw ones for ICMP and ICMPv6; 0: not open, -1: not to be had
+	second  time.Time // to which count belongs
+	count   int
+}
 
 // unreachable tells a client that no endpoint listens: it hears "port unreachable" of the front to which it wrote, whose socket is given, as it would of
 // a server (RFC 792, RFC 4443).
 func (l *loop) unreachable(socket int, client netip.AddrPort) {
-	if l.now.Sub(l.refusing) >= time.Second {
-		l.refusing, l.refusals = l.now, 0
+	r := &l.refusals
+	if l.now.Sub(r.second) >= time.Second {
+		r.second, r.count = l.now, 0
 	}
-	if l.refusals++; l.refusals > maxRefusals {
+	if r.count++; r.count > maxRefusals {
 		return
 	}
 	front, err := unix.Getsockname(socket)
@@ -39,13 +47,13 @@ func (l *loop) unreachable(socket int, client netip.AddrPort) {
 		message = portUnreachable(client, netip.AddrPortFrom(netip.AddrFrom16(f.Addr), uint16(f.Port)))
 		name, source = &unix.SockaddrInet6{Addr: client.Addr().As16()}, unix.PktInfo6(&unix.Inet6Pktinfo{Addr: f.Addr})
 	}
-	if l.icmp[family] == 0 {
-		l.icmp[family] = openICMP(family)
+	if r.sockets[family] == 0 {
+		r.sockets[family] = openICMP(family)
 	}
-	if l.icmp[family] < 0 {
+	if r.sockets[family] < 0 {
 		return
 	}
-	if err := unix.Sendmsg(l.icmp[family], message, source, name, unix.MSG_DONTWAIT); err != nil {
+	if err := unix.Sendmsg(r.sockets[family], message, source, name, unix.MSG_DONTWAIT); err != nil {
 		klog.V(2).InfoS("Cannot tell a client that its endpoint is unreachable", "client", client, "err", err)
 	}
 }

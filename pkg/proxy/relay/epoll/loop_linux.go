@@ -31,16 +31,15 @@ const (
 //
 //	posted functions --> epoll_wait --> handlers --> the busy ones' next turn --> packets out --> timers
 type loop struct {
-	epoll, wake int
+	epoll       int
+	inbox       inbox
 	slots       []slot // by file descriptor
 	generation  int32
 	timers      []*timers
 	now         time.Time
 	busy, spare []*conn // have more to move, after the others' turn
 	packets     packets
-	icmp        [2]int    // raw sockets for ICMP and ICMPv6; 0: not open
-	refusing    time.Time // the second to which refusals belong
-	refusals    int
+	refusals    refusals
 	pipes       []pipe
 	scratch     [bufferSize]byte
 	index       int
@@ -51,7 +50,11 @@ type loop struct {
 	turn        int    // counts what epoll_wait has returned
 	ended       bool
 	done        chan struct{}
+}
 
+// inbox is what others ask a loop to do. It is safe for concurrent use.
+type inbox struct {
+	wake   int // an eventfd
 	mu     sync.Mutex
 	posted []func()
 }
@@ -74,12 +77,12 @@ func newLoop(index int, ledger *limits.Ledger) (*loop, error) {
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("cannot make an epoll: %w", err)
 	}
-	if l.wake, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
+	if l.inbox.wake, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
 		_ = unix.Close(l.epoll)
 		return nil, fmt.Errorf("cannot make an eventfd: %w", err)
 	}
-	if err := l.watch(l.wake, unix.EPOLLIN, wakeUp{l}); err != nil {
-		_, _ = unix.Close(l.epoll), unix.Close(l.wake)
+	if err := l.watch(l.inbox.wake, unix.EPOLLIN, &l.inbox); err != nil {
+		_, _ = unix.Close(l.epoll), unix.Close(l.inbox.wake)
 		return nil, err
 	}
 	return l, nil
@@ -93,24 +96,24 @@ func (l *loop) close() {
 
 // post has the loop run do, soon. It may be called from anywhere.
 func (l *loop) post(do func()) {
-	l.mu.Lock()
-	l.posted = append(l.posted, do)
-	first := len(l.posted) == 1
-	l.mu.Unlock()
+	in := &l.inbox
+	in.mu.Lock()
+	in.posted = append(in.posted, do)
+	first := len(in.posted) == 1
+	in.mu.Unlock()
 	if first {
-		_, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // only a full counter refuses, and that wakes too
+		_, _ = unix.Write(in.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // only a full counter refuses, and that wakes too
 	}
 }
 
-type wakeUp struct{ loop *loop }
-
-func (w wakeUp) ready(uint32) {
+// ready implements handler.
+func (in *inbox) ready(uint32) {
 	var count [8]byte
-	_, _ = unix.Read(w.loop.wake, count[:])
-	w.loop.mu.Lock()
-	posted := w.loop.posted
-	w.loop.posted = nil
-	w.loop.mu.Unlock()
+	_, _ = unix.Read(in.wake, count[:])
+	in.mu.Lock()
+	posted := in.posted
+	in.posted = nil
+	in.mu.Unlock()
 	for _, do := range posted {
 		do()
 	}
@@ -176,12 +179,12 @@ func (l *loop) run() {
 	for _, p := range l.pipes {
 		l.dropPipe(p)
 	}
-	for _, fd := range l.icmp {
+	for _, fd := range l.refusals.sockets {
 		if fd > 0 {
 			closeSocket(fd)
 		}
 	}
-	_, _ = unix.Close(l.epoll), unix.Close(l.wake)
+	_, _ = unix.Close(l.epoll), unix.Close(l.inbox.wake)
 }
 
 // wait returns the next events. Where there are some within briefly, Go's scheduler is not told that this thread waits: it would take the
