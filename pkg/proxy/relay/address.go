@@ -23,7 +23,7 @@ type Addresses interface {
 	LeadsAnswers() bool
 	// Host lists the addresses that the host has beside ours, loopback ones included.
 	Host() ([]netip.Addr, error)
-	// Changes has an element whenever somebody else has changed the host's addresses, until ctx ends. It is only a hint.
+	// Changes has an element whenever another program has changed the host's addresses, until ctx ends. It is only a hint.
 	Changes(ctx context.Context) (<-chan struct{}, error)
 }
 

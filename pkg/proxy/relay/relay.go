@@ -117,7 +117,7 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 	}
 	for key := range dirty {
 		if r.wanted[key] == nil && r.fronts[key] != nil {
-			r.fronts[key].close() // before its address goes, so that clients are told
+			r.fronts[key].close() // before its address goes, so that clients get a reset
 			delete(r.fronts, key)
 		}
 	}
@@ -142,7 +142,7 @@ func (r *Relay) names(want *proxy.Table) []proxy.ServiceName {
 	return slices.Collect(maps.Keys(names))
 }
 
-// take takes the Routes of the changed Services. It returns the fronts to look at and whether an address came or went. A front may pass from one
+// take notes the Routes of the changed Services. It returns the fronts to compare and whether an address came or went. A front may pass from one
 // of them to another.
 func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[Port]struct{}, moved bool) {
 	dirty = map[Port]struct{}{}
@@ -177,7 +177,7 @@ func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[
 			if r.wanted[key] == nil {
 				refer(key, 1)
 			}
-			route := routes[i] // of its own: the Table changes in place
+			route := routes[i] // a copy: the Table changes in place
 			r.wanted[key] = &route
 			r.byService[name] = append(r.byService[name], key)
 		}

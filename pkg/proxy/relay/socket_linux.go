@@ -21,7 +21,7 @@ func SetKeepAlive(fd uintptr) error {
 	return nil
 }
 
-// giveUpAfter ends a connection whose data nobody acknowledges for so long.
+// giveUpAfter ends a connection whose data stays unacknowledged for so long.
 func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -32,7 +32,7 @@ func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 	})("", "", raw)
 }
 
-// refused says that the other host told us that nobody listens.
+// refused says whether the other host answered that nothing listens.
 func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 
 // noPortLeft says that the system has no source port left towards an address.

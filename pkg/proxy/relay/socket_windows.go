@@ -20,7 +20,7 @@ func SetKeepAlive(fd uintptr) error {
 	return nil
 }
 
-// giveUpAfter ends a connection whose data nobody acknowledges for so long.
+// giveUpAfter ends a connection whose data stays unacknowledged for so long.
 func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -31,7 +31,7 @@ func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 	})("", "", raw)
 }
 
-// refused says that the other host told us that nobody listens; of a UDP socket Windows says that it was reset.
+// refused says whether the other host answered that nothing listens; of a UDP socket Windows says that it was reset.
 func refused(err error) bool {
 	return errors.Is(err, windows.WSAECONNREFUSED) || errors.Is(err, windows.WSAECONNRESET)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// udpSocket is one address of a UDP front. Each client gets a session: a socket of its own towards one endpoint, so that answers find
+// udpSocket is one address of a UDP front. Each client gets a session: its own socket towards one endpoint, so that answers find
 // their way back, and leave from this very address, which is what the client expects.
 type udpSocket struct {
 	front *routines
@@ -184,7 +184,7 @@ func (o *session) Seen() uint32 { return limits.SecondsAt(time.Unix(0, o.last.Lo
 // Evict implements limits.Occupant.
 func (o *session) Evict(any) { o.abort() }
 
-// refuse gives the endpoint up because its host says that nobody listens.
+// refuse gives the endpoint up because its host says that nothing listens.
 func (o *session) refuse() {
 	o.socket.front.Chooser.Failed(o.endpoint)
 	o.abort()

@@ -116,7 +116,7 @@ func (a *netlinkAddresses) divide(want relay.Local) (fronts []front, addrs []net
 	return fronts, slices.Compact(addrs)
 }
 
-// quiet are the ranges for which this host need not answer ARP: those without an address of its own.
+// quiet are the ranges for which this host need not answer ARP: those in which it has no address.
 func quiet(ranges []netip.Prefix, host []netip.Addr) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(ranges), func(p netip.Prefix) bool { return slices.ContainsFunc(host, p.Contains) })
 }
@@ -223,7 +223,7 @@ func (a *netlinkAddresses) link(needed bool) (netlink.Link, error) {
 	return link, nil
 }
 
-// makeInterface makes a dummy interface, or on a kernel without that driver an ifb, which is one too as long as nobody mirrors traffic to it.
+// makeInterface makes a dummy interface, or on a kernel without that driver an ifb, which is one too as long as no traffic is mirrored to it.
 func makeInterface(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -345,7 +345,7 @@ func parseAddress(attributes []syscall.NetlinkRouteAttr) (addr netip.Addr, proto
 	return addr, protocol
 }
 
-// addressRequest adds or removes one address as a host route of its own, never to be chosen as the source of this host's connections:
+// addressRequest adds or removes one address as a host route, never to be chosen as the source of this host's connections:
 // scope host (IPv4), deprecated (IPv6).
 func addressRequest(operation, index int, addr netip.Addr) *nl.NetlinkRequest {
 	flags := unix.NLM_F_ACK

@@ -15,7 +15,7 @@ import (
 )
 
 // ipHelperAddresses holds service addresses on one interface by the IP Helper API. Windows has no mark for who added an address; ours are
-// those of the interface that are whole hosts (/32, /128), added by hand and never used as a source (SkipAsSource): nobody else asks for
+// those of the interface that are whole hosts (/32, /128), added manually and never used as a source (SkipAsSource): no other program asks for
 // all three. That is how the next proxy knows them again.
 type ipHelperAddresses struct {
 	name string

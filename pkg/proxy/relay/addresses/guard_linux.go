@@ -71,7 +71,7 @@ type guard struct {
 	works      bool // it has been written
 	useless    bool // it cannot be
 	last       guarded
-	written    uint32 // the ruleset's generation then; any later one means that somebody has changed something
+	written    uint32 // the ruleset's generation then; any later one means that another program has changed something
 }
 
 // guardParts are the families of tables that this host's nftables know.
@@ -138,9 +138,9 @@ func (g *guard) write(ctx context.Context, want *guarded) error {
 		return parts
 	}
 	if !g.parts.inet || parts != nil {
-		klog.InfoS("Programs that listen on all addresses of this host are reached at service addresses too: nftables cannot prevent it here", "reason", err)
+		klog.InfoS("Cannot use nftables: programs that listen on all addresses of this host answer at service addresses too", "reason", err)
 	} else {
-		klog.InfoS("This host answers ARP for service addresses: its nftables have no family arp", "reason", err)
+		klog.InfoS("Cannot use the arp family of nftables: this host answers ARP requests for service addresses", "reason", err)
 	}
 	g.useless = parts != nil
 	return parts
@@ -151,7 +151,7 @@ func (g *guard) nft(ctx context.Context, script string) error {
 	return err
 }
 
-// guardScript replaces the tables at once; nft needs them to exist to delete them.
+// guardScript replaces the tables in one transaction; nft needs them to exist to delete them.
 func guardScript(want *guarded, parts guardParts) string {
 	var s strings.Builder
 	for _, family := range []struct {
@@ -217,7 +217,7 @@ func guardInet(s *strings.Builder, want *guarded) {
 `)
 }
 
-// guardARP has this host not answer who asks for the hardware address of an address that is local here as it is on every node.
+// guardARP has this host answer no ARP request for an address that is local on every node.
 func guardARP(s *strings.Builder, want *guarded) {
 	is4 := func(a netip.Addr) bool { return want.quietSingle && a.Is4() }
 	fmt.Fprintf(s, "table arp %s {\n", guardTable)
@@ -346,7 +346,7 @@ func watchGuard(ctx context.Context, ports *portRules, hint func()) error {
 					hint()
 				}
 				if err != nil && !errors.Is(err, unix.ENOBUFS) {
-					klog.ErrorS(err, "Cannot watch the host's rules any more: what is taken away comes back when everything is compared")
+					klog.ErrorS(err, "Cannot watch the host's rules any more: rules that others remove come back with the next full comparison only")
 					return
 				}
 			}
@@ -355,7 +355,7 @@ func watchGuard(ctx context.Context, ports *portRules, hint func()) error {
 	return nil
 }
 
-// takesRule says whether a message of the kernel tells of the end of a rule that may be ours.
+// takesRule says whether a message of the kernel reports the end of a rule that may be ours.
 func takesRule(m syscall.NetlinkMessage, ports *portRules) bool {
 	const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
 	switch m.Header.Type {

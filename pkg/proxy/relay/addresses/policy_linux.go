@@ -174,7 +174,7 @@ func (p *portRules) probe(f front) {
 	p.probed[family] = true
 	if err := tryRule(f); err != nil {
 		p.no[family] = err.Error()
-		klog.InfoS("External and load balancer addresses are held as a whole: their other ports are not reached from here, since this host takes no rules for single ports",
+		klog.InfoS("Holding external and load balancer addresses as a whole, since this host takes no routing rules for single ports (Linux 4.17): their other ports cannot be reached from here",
 			"address", f.Addr.Addr(), "reason", err)
 	}
 }
@@ -401,7 +401,7 @@ func heldOf(r *netlink.Route) (heldPort, bool) {
 	return heldPort{r.Table, to.Addr()}, r.Protocol == ownProtocol && isPortTable(r.Table) && to.IsValid()
 }
 
-// addHeld adds the routes that are missing, and mends those with a source that this host has no more.
+// addHeld adds the routes that are missing, and repairs those with a source that this host has no more.
 func addHeld(handle *netlink.Handle, want map[heldPort]bool, have map[heldPort]netlink.Route, host []netip.Addr) error {
 	var errs []error
 	loopback, from := 0, sources{handle, host, map[bool]net.IP{}}
@@ -466,7 +466,7 @@ func (p *portRules) takenRule(message []byte) bool {
 	r, ours := readRule(message)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !ours || p.rules[r] // who asks minds other rules too
+	return !ours || p.rules[r] // others' rules matter to the caller too
 }
 
 // takenRoute says whether the end of a route takes a wanted one away.

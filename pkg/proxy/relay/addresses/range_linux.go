@@ -63,7 +63,7 @@ func destination(r *netlink.Route) netip.Prefix {
 }
 
 // list returns the routes of ours, and of the ranges those that can be local as a whole: no traffic to a part of them goes elsewhere by a
-// route of somebody else. Where one does, the services' addresses are added one by one, and the rest is left alone.
+// route of another program. Where one does, the services' addresses are added one by one, and the rest is left alone.
 func (l *localRanges) list(ranges []netip.Prefix) (have map[netip.Prefix]netlink.Route, usable []netip.Prefix, err error) {
 	if len(ranges) == 0 && !l.look {
 		return nil, nil, nil
@@ -93,7 +93,7 @@ func (l *localRanges) list(ranges []netip.Prefix) (have map[netip.Prefix]netlink
 			usable = append(usable, p)
 		} else if l.said[p] != by {
 			l.said[p] = by
-			klog.InfoS("A route leads into the range of services: their addresses are made local one by one", "range", p, "route", by)
+			klog.InfoS("Adding service addresses one by one: a route leads into their range", "range", p, "route", by)
 		}
 	}
 	return have, usable, nil
@@ -120,7 +120,7 @@ func (l *localRanges) add(have map[netip.Prefix]netlink.Route, usable []netip.Pr
 			done = append(done, p)
 		} else if text := err.Error(); l.said[p] != text {
 			l.said[p] = text
-			klog.InfoS("The range of services cannot be made local: their addresses are, one by one", "range", p, "reason", text)
+			klog.InfoS("Adding service addresses one by one: cannot make their range local", "range", p, "reason", text)
 		}
 	}
 	return done

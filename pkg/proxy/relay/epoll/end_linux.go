@@ -117,7 +117,7 @@ func (e *end) shut() {
 	}
 }
 
-// copyOnce reads once and writes it. What the other end does not take immediately waits in a buffer of its own.
+// copyOnce reads once and writes it. What the other end does not take immediately waits in a buffer.
 func (n *conn) copyOnce(from, to *end) unix.Errno {
 	scratch := n.loop.scratch[:]
 	got, errno := receive(int(from.fd), scratch)

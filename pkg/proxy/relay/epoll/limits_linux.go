@@ -62,7 +62,7 @@ func (o *session) admit() bool {
 	return ok
 }
 
-// exhausted rests until somebody gives a descriptor back, and has whoever has the most do so.
+// exhausted rests until a descriptor is given back, and has the client with the most do so.
 func (a *acceptor) exhausted(errno unix.Errno) {
 	a.loop.forget(a.fd)
 	a.loop.evict(a.loop.ledger.NoFiles(errno))

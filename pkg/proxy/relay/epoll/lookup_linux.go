@@ -32,7 +32,7 @@ const (
 //
 //	SYN to 10.96.0.10:80 --> fronts[10.96.0.10:80] = 3 --> sockets[3] --accept, getsockname--> carriers[10.96.0.10:80]
 //
-// So a front is an entry of a map, and nobody's listening at 0.0.0.0:80 is in its way. The program ends with this process. Sync adds and closes, one
+// So a front is an entry of a map, and no program that listens at 0.0.0.0:80 is in its way. The program ends with this process. Sync adds and closes, one
 // call at a time; loops call expect.
 type lookup struct {
 	fronts, sockets *ebpf.Map
@@ -137,7 +137,7 @@ func (l *lookup) attach() error {
 	return err
 }
 
-// check has the namespace ask again where somebody has ended that.
+// check attaches the program again where it was detached.
 func (l *lookup) check() {
 	info, err := l.link.Info()
 	if err == nil && info.NetNs() != nil && info.NetNs().NetnsInode != 0 {
@@ -145,11 +145,11 @@ func (l *lookup) check() {
 	}
 	_ = l.link.Close()
 	if err := l.attach(); err != nil {
-		klog.ErrorS(err, "Services are not served over TCP: somebody has taken the program from the kernel's socket lookup, and it cannot be attached again")
+		klog.ErrorS(err, "Services are not served over TCP: the BPF program was detached from the kernel's socket lookup, and cannot be attached again; see what else manages BPF programs on this host")
 	}
 }
 
-// close ends what newLookup began, as far as that came. Nobody must be led any more.
+// close ends what newLookup began, as far as that came. No front must be led any more.
 func (l *lookup) close() {
 	if l.link != nil {
 		_ = l.link.Close()
@@ -177,7 +177,7 @@ func (p *plane) lead(at relay.Place, silent bool, c *carrier) relay.Socket {
 		l, err := newLookup(p)
 		if err != nil {
 			p.bound = true
-			klog.InfoS("A program that listens on all addresses and a Service with its port are in each other's way on this host: its kernel lets no program of ours find sockets (BPF sk_lookup, from Linux 5.9 on, with CAP_BPF and CAP_NET_ADMIN), so each front has a socket",
+			klog.InfoS("Opening a socket for each front: BPF sk_lookup cannot be used (it needs Linux 5.9, CAP_BPF and CAP_NET_ADMIN). A program that listens on all addresses conflicts with Services that have its port",
 				"reason", err.Error())
 			return nil
 		}

@@ -88,7 +88,7 @@ func newLoop(index int, ledger *limits.Ledger) (*loop, error) {
 	return l, nil
 }
 
-// close ends the loop. Nothing must be left in it.
+// close ends the loop. It must be empty.
 func (l *loop) close() {
 	l.post(func() { l.ended = true })
 	<-l.done
@@ -119,7 +119,7 @@ func (in *inbox) ready(uint32) {
 	}
 }
 
-// watch has h told of events of fd until it is closed or forgotten.
+// watch passes events of fd to h until fd is closed or forgotten.
 func (l *loop) watch(fd int, events uint32, h handler) error {
 	l.generation++
 	for fd >= len(l.slots) {
@@ -239,7 +239,7 @@ type timers struct {
 	first, last *timer
 }
 
-// begin has t expire after d from now, whatever it was to do before. Durations are few: each has a list of its own.
+// begin has t expire after d from now, whatever it was to do before. Durations are few: each has its list.
 func (l *loop) begin(t *timer, d time.Duration) {
 	t.stop()
 	var list *timers

@@ -100,7 +100,7 @@ type guest interface {
 	abort()   // ends it now, telling both sides
 }
 
-// list is a doubly linked list of guests through their own entries: any can leave at once, and none needs memory of its own.
+// list is a doubly linked list of guests through their own entries: any can leave at any time, and none needs more memory.
 type list struct{ first *entry }
 
 type entry struct {

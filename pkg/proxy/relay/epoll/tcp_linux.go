@@ -36,7 +36,7 @@ type listener struct {
 	plane     *plane
 	addr      netip.AddrPort
 	fd        int
-	expect    func(fd int) *carrier // whose connection that is, which expects it from now on; nil: nobody's any more
+	expect    func(fd int) *carrier // the front of that connection, which expects it from now on; nil: the front is gone
 	listened  func(fd int) error    // it listens, at first or again; nil: nothing hangs on that
 	acceptors []*acceptor           // by loop
 }
@@ -46,9 +46,9 @@ type acceptor struct {
 	*listener
 	loop  *loop
 	timer timer // runs while the acceptor rests
-	batch int   // to take at once
+	batch int   // to accept now
 	last  int   // turn of the loop that took some
-	// awaits a descriptor that somebody gives back
+	// awaits a descriptor that is given back
 	awaits bool
 }
 
@@ -100,7 +100,7 @@ func (a *acceptor) expired() {
 	}
 }
 
-// begin listens, also where somebody has ended that (ss -K), after which the socket is as if it had never listened.
+// begin listens, also after that was ended from outside (ss -K), after which the socket is as if it had never listened.
 func (s *listener) begin() error {
 	err := unix.Listen(s.fd, maxBacklog)
 	if err == nil && s.listened != nil {
@@ -234,7 +234,7 @@ func (n *conn) connect(target netip.AddrPort, patience time.Duration) error {
 		return relay.ErrOwnFront
 	}
 	ledger := n.loop.ledger
-	if !n.carrier.KeepsClient() { // the client's own address has source ports of its own
+	if !n.carrier.KeepsClient() { // the client's address has its own source ports
 		gone, ok := n.carrier.Connect(n.from, &n.member, target)
 		n.loop.evict(gone)
 		if !ok {

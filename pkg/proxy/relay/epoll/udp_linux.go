@@ -17,7 +17,7 @@ import (
 // batchSize is how many packets one call moves at most.
 const batchSize = 32
 
-// udpSocket is one address of a UDP front, in the one loop to which it belongs. Each client has a session: a socket of its own towards one
+// udpSocket is one address of a UDP front, in the one loop to which it belongs. Each client has a session: its own socket towards one
 // endpoint, so that answers find their way back, and leave from this very address, which is what the client expects.
 type udpSocket struct {
 	carrier  *carrier
@@ -197,7 +197,7 @@ func (o *session) changed() {
 
 func (o *session) expired() { o.abort() }
 
-// refuse gives the endpoint up because its host says that nobody listens.
+// refuse gives the endpoint up because its host says that nothing listens.
 func (o *session) refuse() {
 	o.socket.carrier.Chooser.Failed(o.endpoint)
 	o.abort()

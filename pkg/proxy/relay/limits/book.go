@@ -73,7 +73,7 @@ type way struct {
 
 // book is of one protocol.
 type book struct {
-	replaces bool // a client that has its share gives up one of its own; otherwise it is refused, and clients are counted over all fronts
+	replaces bool // a client that has its share gives up one that it has; otherwise it is refused, and clients are counted over all fronts
 	count    int
 	clients  pool
 	fronts   Ranking[Front]

@@ -129,7 +129,7 @@ func judge(h usage, b quota) verdict {
 
 // crowd is how everything of a protocol is used when it is full, for a client that asks at a front.
 type crowd struct {
-	all, clients int   // members, and distinct clients with the one who asks
+	all, clients int   // members, and distinct clients, the newcomer included
 	client       usage // over all fronts; nothing where clients are not counted so
 	fronts       usage // own: of the front
 	pair         usage // within the front
@@ -146,7 +146,7 @@ const (
 )
 
 // whoGives decides who makes room when everything is full. A client that dominates comes first, whatever fronts it uses. Many clients of one front, or
-// addresses that somebody made up, look small each: then the front with the most gives. A client below its fair share is never refused while another
+// forged addresses, look small each: then the front with the most gives. A client below its fair share is never refused while another
 // one is above.
 func whoGives(c crowd) giver {
 	switch {

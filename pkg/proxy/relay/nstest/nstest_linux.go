@@ -21,11 +21,11 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// In puts the test's goroutine into a network namespace of its own with an interface eth9 that has 192.0.2.1 and fd01::1.
+// In puts the test's goroutine into a new network namespace with an interface eth9 that has 192.0.2.1 and fd01::1.
 func In(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("needs root for a network namespace of its own")
+		t.Skip("needs root for a network namespace")
 	}
 	runtime.LockOSThread()
 	before, err := netns.Get()
@@ -60,7 +60,7 @@ func In(t *testing.T) {
 	AddForeign(t, "eth9", "fd01::1/64")
 }
 
-// AddForeign adds an address as somebody else would.
+// AddForeign adds an address as another program would.
 func AddForeign(t *testing.T, name, text string) {
 	t.Helper()
 	link, err := netlink.LinkByName(name)

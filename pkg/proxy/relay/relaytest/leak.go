@@ -55,7 +55,7 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
-// EndpointIsFront: endpoints that lead back to the relay end at once instead of filling it with connections to itself.
+// EndpointIsFront: endpoints that lead back to the relay end immediately instead of filling it with connections to itself.
 func EndpointIsFront(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	h.MustSync(t, Route("a", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Front(1)), Route("b", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), h.Front(0)),

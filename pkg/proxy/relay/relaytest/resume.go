@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// busyAddresses calls somebody while the host is compared.
+// busyAddresses calls meanwhile while the host is compared.
 type busyAddresses struct {
 	relay.Addresses
 	meanwhile *func()

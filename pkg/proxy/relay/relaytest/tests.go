@@ -65,7 +65,7 @@ func DialFront(t *testing.T, front netip.AddrPort) *net.TCPConn {
 	return conn
 }
 
-// ClosedPort is an address at which nobody listens.
+// ClosedPort is an address at which nothing listens.
 func ClosedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), proxytest.FreePort(t))
@@ -150,7 +150,7 @@ func Packets(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	dead := ClosedPort(t)
 	tcp, udp := h.Endpoints[v1.ProtocolTCP], h.Endpoints[v1.ProtocolUDP]
-	nobody := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	others := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	us := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8")}
 	with := func(r proxy.Route, change func(*proxy.Route)) proxy.Route { change(&r); return r }
 	for _, c := range []struct {
@@ -164,12 +164,12 @@ func Packets(t *testing.T, subject Subject) {
 		{"tcp retried on another endpoint", Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), dead, tcp[1]), tcp[1].String()},
 		{"tcp dropped", with(Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0)), func(r *proxy.Route) { r.Drop = true }), subject.dropped()},
 		{"tcp from a source that may", with(Route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = us }), tcp[0].String()},
-		{"tcp from a source that may not", with(Route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = nobody }), "reset"},
+		{"tcp from a source that may not", with(Route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = others }), "reset"},
 		{"udp", Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), udp[0]), udp[0].String()},
 		{"udp without endpoint", Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0)), "refused"},
 		{"udp on an endpoint that is not there", Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), dead), subject.unreachable()},
 		{"udp dropped", with(Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0)), func(r *proxy.Route) { r.Drop = true }), "silence"},
-		{"udp from a source that may not", with(Route("x", proxy.LoadBalancer, v1.ProtocolUDP, h.Front(0), udp[0]), func(r *proxy.Route) { r.Sources = nobody }), "silence"},
+		{"udp from a source that may not", with(Route("x", proxy.LoadBalancer, v1.ProtocolUDP, h.Front(0), udp[0]), func(r *proxy.Route) { r.Sources = others }), "silence"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h.MustSync(t, c.route)

@@ -52,7 +52,7 @@ func UDPSession(t *testing.T, subject Subject) {
 	if again := who(); again == first {
 		t.Errorf("went on to %s that is gone", first)
 	}
-	// An endpoint at which nobody listens any more is given up with the first answer of its kernel.
+	// An endpoint at which nothing listens any more is given up with the first answer of its kernel.
 	dead := ClosedPort(t)
 	h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), dead))
 	_, _ = conn.Write([]byte("lost"))

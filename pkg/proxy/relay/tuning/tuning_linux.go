@@ -18,7 +18,7 @@ const reusePort = "/proc/sys/net/ipv4/tcp_tw_reuse"
 // Values of tcp_tw_reuse.
 const (
 	reuseAlways   = "1"
-	reuseLoopback = "2" // the kernel's own
+	reuseLoopback = "2" // the kernel's default
 )
 
 // Apply changes the settings for so many loops and returns what it has changed, also where it fails with others. It is called once, before the first
@@ -68,7 +68,7 @@ func noteSetting(path string) error {
 	return os.WriteFile(path, []byte(reuseLoopback), 0o644)
 }
 
-// Restore gives the kernel's setting back where a relay changed it and nobody has since.
+// Restore gives the kernel's setting back where a proxy has changed it and it has not been changed since.
 func Restore() error {
 	note := settingNote()
 	before, err := os.ReadFile(note)
@@ -84,13 +84,13 @@ func Restore() error {
 	return nil
 }
 
-// reusePorts has the kernel reuse source ports in TIME_WAIT that are a second old, which timestamps make safe (RFC 6191), unless somebody has decided
-// otherwise: its own setting, 2, does so for loopback only. As the side that passes on a client's end first, a relay keeps each of its own connections a
+// reusePorts has the kernel reuse source ports in TIME_WAIT that are a second old, which timestamps make safe (RFC 6191), unless an administrator has
+// decided otherwise: the kernel's default, 2, does so for loopback only. As the side that passes on a client's end first, a relay keeps each of its own connections a
 // minute in TIME_WAIT, and with it a source port towards that endpoint: 470 connections a second would use them up.
 func reusePorts() ([]Change, error) {
 	setting, err := os.ReadFile(reusePort)
 	if err != nil || strings.TrimSpace(string(setting)) != reuseLoopback {
-		return nil, nil // a kernel without it reuses none; another value is somebody's decision
+		return nil, nil // a kernel without it reuses none; another value is an administrator's decision
 	}
 	note := settingNote() // before the change: what a killed proxy has changed is known
 	if noteErr := noteSetting(note); noteErr != nil {
