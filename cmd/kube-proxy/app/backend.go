@@ -22,6 +22,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/routes"
 	"github.com/winkube/winkube/pkg/vxlan"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // The back ends, by the flags that choose them. What portproxy and hnslb cannot do is relayed.
@@ -128,21 +129,15 @@ type system struct {
 
 // hints are those of the host's addresses, which may be nil, and what HNS tells.
 func (sys *system) hints(ctx context.Context, addresses <-chan struct{}) <-chan struct{} {
-	merged := make(chan struct{}, 1)
-	tell := func() {
-		select {
-		case merged <- struct{}{}:
-		default:
-		}
-	}
-	if err := sys.watchHNS(ctx, tell); err != nil {
+	merged := wake.New()
+	if err := sys.watchHNS(ctx, merged.Send); err != nil {
 		klog.InfoS("Changes of HNS are seen only when everything is compared", "reason", err.Error())
 	}
-	go func() {
+	go func() { // ends with ctx
 		for {
 			select {
 			case <-addresses:
-				tell()
+				merged.Send()
 			case <-ctx.Done():
 				return
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // ownProtocol marks our addresses on an interface that is not ours (IFA_PROTO, Linux 5.18), so that a proxy that was killed leaves what
@@ -271,23 +272,17 @@ func (a *netlinkAddresses) Changes(ctx context.Context) (<-chan struct{}, error)
 	if err := netlink.AddrSubscribe(updates, ctx.Done()); err != nil {
 		return nil, fmt.Errorf("cannot watch the host's addresses: %w", err)
 	}
-	hints := make(chan struct{}, 1)
-	hint := func() {
-		select {
-		case hints <- struct{}{}:
-		default:
-		}
-	}
-	if err := errors.Join(a.watchRoutes(ctx, hint), watchGuard(ctx, a.ports, hint)); err != nil {
+	hints := wake.New()
+	if err := errors.Join(a.watchRoutes(ctx, hints), watchGuard(ctx, a.ports, hints)); err != nil {
 		return nil, err
 	}
-	go func() {
+	go func() { // ends with the subscription, soon after ctx
 		for update := range updates {
 			addr, ok := netip.AddrFromSlice(update.LinkAddress.IP)
 			if !ok || addr.IsLinkLocalUnicast() || a.expected(addr.Unmap(), update.NewAddr) {
 				continue // nothing listens on link-local addresses, and the kernel makes them by itself
 			}
-			hint()
+			hints.Send()
 		}
 	}()
 	return hints, nil

@@ -12,6 +12,7 @@ import (
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // ipHelperAddresses holds service addresses on one interface by the IP Helper API. Windows has no mark for who added an address; ours are
@@ -211,15 +212,12 @@ func (a *ipHelperAddresses) Changes(ctx context.Context) (<-chan struct{}, error
 	if err := present("NotifyUnicastIpAddressChange", "CancelMibChangeNotify2"); err != nil {
 		return nil, err
 	}
-	hints := make(chan struct{}, 1)
+	hints := wake.New()
 	callback, err := winipcfg.RegisterUnicastAddressChangeCallback(func(kind winipcfg.MibNotificationType, row *winipcfg.MibUnicastIPAddressRow) {
 		if row == nil || kind == winipcfg.MibParameterNotification || a.expected(row.Address.Addr().WithZone(""), kind == winipcfg.MibAddInstance) {
 			return
 		}
-		select {
-		case hints <- struct{}{}:
-		default:
-		}
+		hints.Send()
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot watch the host's addresses: %w", err)

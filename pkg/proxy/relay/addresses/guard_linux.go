@@ -18,6 +18,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // guardTable is the nftables table of ours.
@@ -325,9 +326,9 @@ func rulesetGeneration() (uint32, error) {
 	return 0, errors.New("cannot read the generation of nftables: the kernel does not say")
 }
 
-// watchGuard calls hint when a table of rules, or a part of it, or a rule that leads to tables of ours, is taken away. What a transaction of our own
+// watchGuard hints when a table of rules, or a part of it, or a rule that leads to tables of ours, is taken away. What a transaction of our own
 // replaces counts too: the comparison that follows finds nothing to do.
-func watchGuard(ctx context.Context, ports *portRules, hint func()) error {
+func watchGuard(ctx context.Context, ports *portRules, hints wake.Signal) error {
 	const nftables, rules4, rules6 = 7, 8, 19 // NFNLGRP_NFTABLES, RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE
 	for protocol, groups := range map[int][]uint{unix.NETLINK_NETFILTER: {nftables}, unix.NETLINK_ROUTE: {rules4, rules6}} {
 		socket, err := nl.Subscribe(protocol, groups...)
@@ -335,7 +336,7 @@ func watchGuard(ctx context.Context, ports *portRules, hint func()) error {
 			return fmt.Errorf("cannot watch the host's rules: %w", err)
 		}
 		context.AfterFunc(ctx, socket.Close)
-		go func() {
+		go func() { // ends with the socket, soon after ctx
 			for {
 				messages, _, err := socket.Receive()
 				if ctx.Err() != nil {
@@ -343,7 +344,7 @@ func watchGuard(ctx context.Context, ports *portRules, hint func()) error {
 				}
 				// An error says that there was more than the socket holds: something may have been ours.
 				if err != nil || slices.ContainsFunc(messages, func(m syscall.NetlinkMessage) bool { return takesRule(m, ports) }) {
-					hint()
+					hints.Send()
 				}
 				if err != nil && !errors.Is(err, unix.ENOBUFS) {
 					klog.ErrorS(err, "Cannot watch the host's rules any more: rules that others remove come back with the next full comparison only")

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // localRanges make whole ranges of service addresses local by one route each, instead of thousands of addresses: the kernel needs longer for
@@ -171,16 +172,16 @@ func nodeSource(p netip.Prefix) net.IP {
 	return nil
 }
 
-// watchRoutes calls hint when a route of ours goes, or one that leads into our ranges comes or goes.
-func (a *netlinkAddresses) watchRoutes(ctx context.Context, hint func()) error {
+// watchRoutes hints when a route of ours goes, or one that leads into our ranges comes or goes.
+func (a *netlinkAddresses) watchRoutes(ctx context.Context, hints wake.Signal) error {
 	updates := make(chan netlink.RouteUpdate, 1024)
 	if err := netlink.RouteSubscribeWithOptions(updates, ctx.Done(), netlink.RouteSubscribeOptions{ReceiveBufferSize: 1 << 20}); err != nil {
 		return fmt.Errorf("cannot watch the host's routes: %w", err)
 	}
-	go func() {
+	go func() { // ends with the subscription, soon after ctx
 		for update := range updates {
 			if update.Type == unix.RTM_DELROUTE && (update.Table == answerTable || a.ports.takenRoute(&update.Route)) {
-				hint()
+				hints.Send()
 			}
 			to := destination(&update.Route)
 			if isOurs(&update.Route) && update.Type == unix.RTM_NEWROUTE || update.Table == unix.RT_TABLE_LOCAL && !isOurs(&update.Route) || !to.IsValid() {
@@ -190,7 +191,7 @@ func (a *netlinkAddresses) watchRoutes(ctx context.Context, hint func()) error {
 			concerned := slices.ContainsFunc(a.ranges, func(p netip.Prefix) bool { return p.Contains(to.Addr()) && p.Bits() <= to.Bits() })
 			a.mu.Unlock()
 			if concerned {
-				hint()
+				hints.Send()
 			}
 		}
 	}()
