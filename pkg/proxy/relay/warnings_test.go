@@ -94,7 +94,7 @@ func TestClientsAddress(t *testing.T) {
 			}
 			sync(false, nil)
 			if host.last.Answers || len(heard) > 0 || len(host.last.Ports) != 1 {
-				t.Fatalf("nobody asks: %+v", host.last)
+				t.Fatalf("no Service asks: %+v", host.last)
 			}
 			for range 2 {
 				sync(true, []proxy.ServiceName{name})
@@ -113,7 +113,7 @@ func TestClientsAddress(t *testing.T) {
 			}
 			sync(false, []proxy.ServiceName{name})
 			if host.last.Answers || r.shared.keep.Load() {
-				t.Error("still kept when nobody asks any more")
+				t.Error("still kept when no Service asks any more")
 			}
 		})
 	}

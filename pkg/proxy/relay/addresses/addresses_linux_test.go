@@ -54,7 +54,7 @@ func TestNetlinkAddresses(t *testing.T) {
 	}
 }
 
-// TestForeignAddressesStay: what somebody else put on the named interface is never removed, even when a service has that address for a while.
+// TestForeignAddressesStay: what another program put on the named interface is never removed, even when a service has that address for a while.
 func TestForeignAddressesStay(t *testing.T) {
 	nstest.In(t)
 	nstest.AddForeign(t, "eth9", "10.96.0.7/32")

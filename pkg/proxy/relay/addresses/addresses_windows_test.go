@@ -125,7 +125,7 @@ func TestIPHelperChanges(t *testing.T) {
 	if _, err := other.Set(ctx, relay.Local{Addresses: addrs("10.96.0.2")}); err != nil {
 		t.Fatal(err)
 	}
-	<-hints // somebody else's
+	<-hints // another's
 	if _, err := other.Set(ctx, relay.Local{}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/nstest"
 )
 
-// TestRulesTakenAway: whoever takes rules or routes of ours away is seen, and the next Set brings them back.
+// TestRulesTakenAway: the removal of our rules or routes is seen, and the next Set brings them back.
 func TestRulesTakenAway(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12")
 	if !a.LeadsAnswers() {
@@ -49,7 +49,7 @@ func TestRulesTakenAway(t *testing.T) {
 	}
 }
 
-// TestAnswersLed: answers to clients come back here while somebody asks for it; with the last Service that does every trace goes.
+// TestAnswersLed: answers to clients come back here while a Service asks for it; with the last Service that does every trace goes.
 func TestAnswersLed(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12")
 	if !a.LeadsAnswers() {

@@ -17,7 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/nstest"
 )
 
-// TestPortTakenAway: a rule or a route that somebody takes away is seen, and the next Set brings it back; what we take away ourselves is no news.
+// TestPortTakenAway: a rule or a route that is taken away is seen, and the next Set brings it back; what we take away ourselves is no news.
 func TestPortTakenAway(t *testing.T) {
 	nstest.NewNeighbours(t)
 	a := withRanges(t)

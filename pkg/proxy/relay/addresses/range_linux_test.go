@@ -121,7 +121,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRangeOfOthers: where somebody's route leads into the range the rest of it is left alone; one that refuses does not count.
+// TestRangeOfOthers: where another program's route leads into the range the rest of it is left alone; one that refuses does not count.
 func TestRangeOfOthers(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12")
 	eth, err := netlink.LinkByName("eth9")
@@ -158,7 +158,7 @@ func TestRangeOfOthers(t *testing.T) {
 	if err != nil || len(ours) != 1 {
 		t.Fatal(ours, err)
 	}
-	for _, r := range ours { // somebody takes it away
+	for _, r := range ours { // another program takes it away
 		if err := netlink.RouteDel(&r); err != nil {
 			t.Fatal(err)
 		}

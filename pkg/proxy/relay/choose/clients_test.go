@@ -29,7 +29,7 @@ func stickyFronts(clock *clocktesting.FakeClock, n int) (*Clients, []*Chooser) {
 	return s, out
 }
 
-// TestAffinityFlood: a million clients that somebody has made up cost a few MiB, and those of another front keep their endpoints.
+// TestAffinityFlood: a million forged clients cost a few MiB, and those of another front keep their endpoints.
 func TestAffinityFlood(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	s, fronts := stickyFronts(clock, 6)

@@ -24,7 +24,7 @@ import (
 )
 
 // TestNobodyElseAnswers: a service address answers at the service's ports only, and what is no service's not at all, whatever programs of the
-// host listen on all addresses; also where addresses are held one by one, and after somebody has flushed the rules.
+// host listen on all addresses; also where addresses are held one by one, and after the rules were flushed.
 func TestNobodyElseAnswers(t *testing.T) {
 	endpoint := relaytest.TCPServer(t, relaytest.WhoAndEcho)
 	a := ranged(t, "10.96.0.0/12", "fd00:96::/112")

@@ -115,7 +115,7 @@ func inFewPorts(t *testing.T, first, last int) bool {
 	return true
 }
 
-// TestHostKeepsPorts: four UDP Services flooded by clients that somebody has made up leave the host's own questions (DNS, NTP) source ports, and other
+// TestHostKeepsPorts: four UDP Services flooded by forged clients leave the host's own questions (DNS, NTP) source ports, and other
 // clients their sessions.
 func TestHostKeepsPorts(t *testing.T) {
 	const ports = 600

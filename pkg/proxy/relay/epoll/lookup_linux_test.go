@@ -72,7 +72,7 @@ func inTimeWait(t *testing.T, network string, port uint16) bool {
 	return false
 }
 
-// TestBesidePrograms: programs that listen on all addresses at the port of services and those services are both served, whoever comes first, while
+// TestBesidePrograms: programs that listen on all addresses at the port of services and those services are both served, whichever comes first, while
 // connections through the services are open and after those have ended.
 func TestBesidePrograms(t *testing.T) {
 	needsLookup(t)
@@ -225,7 +225,7 @@ func TestTwoRelays(t *testing.T) {
 	serves("the first gone", second)
 }
 
-// TestLookupTakenAway: what somebody has detached is attached again when everything is compared.
+// TestLookupTakenAway: a program that was detached is attached again when everything is compared.
 func TestLookupTakenAway(t *testing.T) {
 	needsLookup(t)
 	h := relaytest.NewHost(t, newSubject())
@@ -243,7 +243,7 @@ func TestLookupTakenAway(t *testing.T) {
 	}
 }
 
-// TestListeningEnded: sockets whose listening somebody has ended (as by ss -K) listen again, those of fronts and those that the kernel is led to.
+// TestListeningEnded: sockets whose listening was ended (as by ss -K) listen again, those of fronts and those that the kernel is led to.
 func TestListeningEnded(t *testing.T) {
 	h := relaytest.NewHost(t, newSubject())
 	routes := []proxy.Route{
@@ -304,8 +304,8 @@ func TestLookupFull(t *testing.T) {
 	}
 }
 
-// TestNobodysConnection: a connection to the sockets' own address, and one whose front is gone, are reset.
-func TestNobodysConnection(t *testing.T) {
+// TestConnectionOfNoFront: a connection to the sockets' own address, and one whose front is gone, are reset.
+func TestConnectionOfNoFront(t *testing.T) {
 	needsLookup(t)
 	h := relaytest.NewHost(t, newSubject())
 	h.MustSync(t, relaytest.Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Endpoint(0, v1.ProtocolTCP)))
@@ -329,7 +329,7 @@ func TestNobodysConnection(t *testing.T) {
 	l.mu.Unlock()
 }
 
-// TestStorm: a front whose connections nobody can accept any more, as many as they are, fills the queue of one socket. Fronts at the others are connected to.
+// TestStorm: a front whose connections cannot be accepted any more, as many as they are, fills the queue of one socket. Fronts at the others are connected to.
 func TestStorm(t *testing.T) {
 	needsLookup(t)
 	endpoint := relaytest.TCPServer(t, relaytest.WhoAndEcho)

@@ -304,7 +304,7 @@ func TestEverybodyIsServed(t *testing.T) {
 		w.book.established(&friend.member)
 		for n := range 5000 {
 			w.enter(n%2, 2)    // one greedy client at two fronts
-			w.enter(1, 1000+n) // and a crowd at one, or addresses that somebody has made up
+			w.enter(1, 1000+n) // and a crowd at one, or forged addresses
 			if friend.last = w.now; n%100 == 0 && w.enter(2, 100000+n) == nil {
 				t.Fatalf("packets %v: after %d a newcomer at a quiet front is refused", packets, n)
 			}

@@ -27,9 +27,9 @@ func Apply(loops int) (changes []Change, err error) {
 	if loops > 0 {
 		changes = append(changes, addProcessors(loops))
 	}
-	memory, locked := unlockMemory()
-	reuse, reused := reusePorts()
-	return append(append(changes, memory...), reuse...), errors.Join(locked, reused)
+	changes = append(changes, unlockMemory()...)
+	reuse, err := reusePorts()
+	return append(changes, reuse...), err
 }
 
 // addProcessors gives Go's scheduler one processor more for each loop, which keeps one while it waits for its next event: everybody else has as many as
@@ -40,16 +40,17 @@ func addProcessors(loops int) Change {
 	return Change{"GOMAXPROCS", strconv.Itoa(before), strconv.Itoa(before + loops)}
 }
 
-// unlockMemory lifts the limit of locked memory, of which kernels before 5.11 count BPF maps as a part.
-func unlockMemory() ([]Change, error) {
+// unlockMemory lifts the limit of locked memory, to which kernels before 5.11 count BPF maps. Where it cannot, and the kernel is such a one, the plane
+// says that it has no lookup.
+func unlockMemory() []Change {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
-		return nil, err
+		return nil
 	}
 	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil {
-		return nil, fmt.Errorf("cannot lift the limit of locked memory, which BPF maps need before Linux 5.11: %w", err)
+		return nil
 	}
-	return []Change{{"RLIMIT_MEMLOCK", strconv.FormatUint(limit.Cur, 10), "unlimited"}}, nil
+	return []Change{{"RLIMIT_MEMLOCK", strconv.FormatUint(limit.Cur, 10), "unlimited"}}
 }
 
 // settingNote is the file that says that we have changed tcp_tw_reuse in this network namespace. As the setting it does not outlive the host.

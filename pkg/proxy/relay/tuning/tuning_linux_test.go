@@ -28,8 +28,8 @@ func TestPortsRestored(t *testing.T) {
 	t.Cleanup(func() { _ = os.Remove(settingNote()) })
 	for _, c := range []struct{ before, meanwhile, used, after string }{
 		{"2", "", "1", "2"},
-		{"2", "0", "1", "0"}, // somebody else has decided since
-		{"1", "", "1", "1"},  // somebody else has decided before
+		{"2", "0", "1", "0"}, // changed by others since
+		{"1", "", "1", "1"},  // changed by others before
 		{"0", "", "0", "0"},
 	} {
 		set(c.before)
