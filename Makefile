@@ -65,7 +65,7 @@ sizes:
 	@KUBE_BUILD_PLATFORMS="linux/amd64 windows/amd64" hack/build.sh
 	@ls -l _output/bin/linux/amd64/* _output/bin/windows/amd64/* | awk '{printf "%-44s %6.1f MB\n", $$NF, $$5/1e6}'
 
-## conformance: upstream's own end-to-end suite on the two nodes; SIGS= FOCUS= SKIP= PROCS= NODES=1|2 SERIAL=1 ALL=1 SUBSET=1 NETWORK_MODE=overlay|cni ENGINE_API=1.24|1.41|min1.44
+## conformance: upstream's own end-to-end suite on the two nodes; SIGS= FOCUS= SKIP= PROCS= NODES=1|2 SERIAL=1 ALL=1 WIDE=1 SUBSET=1 NETWORK_MODE=overlay|cni ENGINE_API=1.24|1.41|min1.44
 .PHONY: conformance
 conformance:
 	@go run ./test/conformance
