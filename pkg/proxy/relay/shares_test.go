@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -118,9 +117,6 @@ func TestClientShare(t *testing.T) {
 
 // TestSessionsShared: a front that is flooded by packets, or by one client, serves everybody else too, and so do the others.
 func TestSessionsShared(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("under Wine some of its three UDP fronts are refused with WSAEADDRINUSE, for a reason not found yet; TestGoroutines runs it on the same plane on Linux")
-	}
 	h := newTestHost(t)
 	h.relay.counts.ledger.resize(capacity{files: 4096, ports: 80})
 	h.mustSync(t, route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), h.Endpoint(0, v1.ProtocolUDP)), route("y", proxy.ClusterIP, v1.ProtocolUDP, h.Front(1), h.Endpoint(0, v1.ProtocolUDP)),
