@@ -40,9 +40,9 @@ var limits = []limit{
 		holds: func(m machine) bool { return !m.sysResource },
 	},
 	{
-		name:   regexp.MustCompile(`\[sig-storage\] .*\[Driver: hostPath\] .*subPath`),
-		reason: "a privileged init container prepares the directory on the host, and this machine may not give CAP_SYS_RESOURCE",
-		proof: "test/e2e/storage/testsuites/subpath.go of the suite: initVolumeContentInPod, privileged where the test says so; the pods' state " +
+		name:   regexp.MustCompile(`\[sig-storage\] In-tree Volumes .*\] subPath `),
+		reason: "the containers of its pods are privileged, and this machine may not give CAP_SYS_RESOURCE",
+		proof: "test/e2e/storage/testsuites/subpath.go of the suite: SubpathTestPod(..., admissionapi.LevelPrivileged); the pods' state " +
 			"ContainerCannotRun: unable to apply caps; bit 24 of CapBnd in /proc/self/status is 0",
 		holds: func(m machine) bool { return !m.sysResource },
 	},
