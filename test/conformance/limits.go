@@ -53,7 +53,10 @@ var limits = []limit{
 		holds: func(m machine) bool { return !m.sysResource },
 	},
 	{
-		name:   regexp.MustCompile(`\[sig-node\] .*(run the container as privileged when true|PrivilegedPod)`),
+		name: regexp.MustCompile(`\[sig-node\] .*(run the container as privileged when true|PrivilegedPod)|` +
+			`\[sig-node\] Mount propagation|\[sig-storage\] HostPath should support (r/w|subPath)|` +
+			`\[sig-storage\] PersistentVolumes-expansion loopback|\[sig-storage\] In-tree Volumes .*volumes should store data|` +
+			`\[sig-apps\] Job (containers restarted by container restart policy|should run a job to completion when tasks sometimes fail and are not locally)`),
 		reason: "a privileged container wants all capabilities, and this machine may not give CAP_SYS_RESOURCE",
 		proof:  "bit 24 of CapBnd in /proc/self/status is 0; docker run --privileged: unable to apply caps",
 		holds:  func(m machine) bool { return !m.sysResource },
