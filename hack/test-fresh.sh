@@ -30,7 +30,7 @@ checkout=/root/winkube # below a directory that only root may enter, as many a c
 
 # Inside.
 
-readme() { awk '/^## Build/ {on = 1} /^## Run/ {on = 0} on && sub(/^    /, "") {sub(/ +#.*/, ""); print}' README.md; }
+readme() { awk '/^## / {on = /^## Build/} on && sub(/^    /, "") {sub(/ +#.*/, ""); print}' README.md; }
 packages() { hack/ensure-packages.sh cluster wine cni race; }
 smoke() { KUBE_BUILD_PLATFORMS=windows/amd64 hack/build.sh && hack/smoke.sh 6m; }
 build() { readme | bash -exuo pipefail; }

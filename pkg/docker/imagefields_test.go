@@ -78,7 +78,7 @@ func TestImageFields(t *testing.T) {
 		name := fields.Field(i).Name
 		expected, ok := want[name]
 		if !ok {
-			t.Errorf("field %s: the engine's client has a new one; see whether the engine takes it from images, and say so here and in docs/images.md", name)
+			t.Errorf("field %s: the engine's client has a new one; see whether the engine takes it from images, and say so here and in docs/reference/images.md", name)
 			continue
 		}
 		for j, pair := range [][2]container.InspectResponse{{bare, bareRef}, {full, fullRef}} {

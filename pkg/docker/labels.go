@@ -76,7 +76,7 @@ func podLabels(p *v1.Pod, t Target) map[string]string {
 
 // seal is the configuration as the engine gets it. Of what a request leaves out the engine takes much from the image (moby daemon/commit.go
 // merge). An image is not to say whose its container is, nor to have the engine run a health check: kubelets have probes, and each check is an
-// exec. What else an image may say is in docs/images.md.
+// exec. What else an image may say is in docs/reference/images.md.
 func seal(c *container.Config) *container.Config {
 	out := *c
 	out.Labels = make(map[string]string, len(ownLabels)+len(c.Labels))

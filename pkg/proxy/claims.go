@@ -236,7 +236,7 @@ func held(loser, holder claimant) Problem {
 
 var words = map[Kind]string{ClusterIP: "the cluster IP", LoadBalancer: "a load balancer's address", ExternalIP: "an external IP", NodePort: "the node port"}
 
-// refuse says whether somebody other than the Services at this front has it. docs/service-proxy.md has the table.
+// refuse says whether somebody other than the Services at this front has it. docs/reference/service-api.md has the table.
 func (c *claims) refuse(key FrontKey, one claimant) (Problem, bool) {
 	a := one.ask()
 	if !a.external() {

@@ -1,6 +1,6 @@
 // Command conformance runs upstream's end-to-end suite against our kubelet and proxy on the lab cluster: `make conformance`.
 //
-//	lab cluster, suite, images (built here) -> selection of tests -> ginkgo -> report -> table, logs, docs/conformance.md
+//	lab cluster, suite, images (built here) -> selection of tests -> ginkgo -> report -> table, logs, docs/figures/conformance.md
 //
 // What to run comes from the environment, see usage. The exit code is 1 when a test failed.
 package main
@@ -120,7 +120,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	report := flag.Bool("report", false, "print the report of the last run, run nothing")
-	updateDocs := flag.Bool("update-docs", false, "write docs/conformance.md from all runs so far")
+	updateDocs := flag.Bool("update-docs", false, "write docs/figures/conformance.md from all runs so far")
 	serve := flag.String("serve-images", "", "serve the images in this directory, on a node; for itself")
 	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage) }
 	flag.Parse()
@@ -168,7 +168,7 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 		return r.failed(), err
 	}
 	if updateDocs {
-		if err := writeDocs(filepath.Join(root, "docs/conformance.md"), rec, os.Stdout); err != nil {
+		if err := writeDocs(filepath.Join(root, "docs/figures/conformance.md"), rec, os.Stdout); err != nil {
 			return r.failed(), err
 		}
 	}

@@ -15,11 +15,11 @@ import (
 
 // TestDocumentedCommands: what the pages have users type exists: targets and settings of make, programs to run, packages and tests.
 func TestDocumentedCommands(t *testing.T) {
-	pages, err := filepath.Glob("../../docs/*.md")
+	pages, err := page.Files("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages = append(pages, "../../README.md", "../../Makefile")
+	pages = append(pages, "../../Makefile")
 	makefile := read(t, "Makefile")
 	tests := map[string][]string{} // by directory
 	for _, s := range load(t) {

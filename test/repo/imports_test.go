@@ -123,7 +123,7 @@ func TestEveryPackageHasALine(t *testing.T) {
 	for _, s := range load(t) {
 		if _, _, ok := line(s.dir); under(s.dir, "pkg") && !ok && !seen[s.dir] {
 			seen[s.dir] = true
-			t.Errorf("%s stands on no line of the architecture: give it one in this file and in docs/architecture.md", s.dir)
+			t.Errorf("%s stands on no line of the architecture: give it one in this file and in docs/design/architecture.md", s.dir)
 		}
 	}
 }

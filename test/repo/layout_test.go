@@ -243,7 +243,7 @@ func TestUnfinished(t *testing.T) {
 }
 
 func TestDocsNameEveryPackage(t *testing.T) {
-	text := read(t, "docs/architecture.md")
+	text := read(t, "docs/design/architecture.md")
 	seen := map[string]bool{}
 	for _, s := range load(t) {
 		name, ok := strings.CutPrefix(s.dir, "pkg/")
@@ -256,18 +256,18 @@ func TestDocsNameEveryPackage(t *testing.T) {
 			row = "`" + regexp.QuoteMeta(name) + "`"
 		}
 		if !regexp.MustCompile(row).MatchString(text) {
-			t.Errorf("docs/architecture.md does not say which arrow package %s is", name)
+			t.Errorf("docs/design/architecture.md does not say which arrow package %s is", name)
 		}
 	}
 }
 
 func TestDocsNameEveryModule(t *testing.T) {
-	text := read(t, "docs/dependencies.md")
+	text := read(t, "docs/reference/dependencies.md")
 	seen := map[string]bool{}
 	for _, match := range regexp.MustCompile(`(?m)^(?:require)?\s+(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(read(t, "go.mod"), -1) {
 		seen[match[1]] = true // an indirect one has a comment behind its version
 		if !strings.Contains(text, "| "+match[1]+" |") {
-			t.Errorf("docs/dependencies.md does not say what %s is for", match[1])
+			t.Errorf("docs/reference/dependencies.md does not say what %s is for", match[1])
 		}
 	}
 	if len(seen) < 10 {

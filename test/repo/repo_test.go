@@ -1,4 +1,4 @@
-// Package repo_test holds the whole repository to the layout rules of docs/architecture.md. It reads the source as text and syntax, for
+// Package repo_test holds the whole repository to the layout rules of docs/design/architecture.md. It reads the source as text and syntax, for
 // both systems at once, so that a rule does not depend on where the test runs. Each rule has its exceptions beside it, with reasons; an
 // exception that is needed no more fails too.
 package repo_test

@@ -14,9 +14,9 @@ var (
 	rowInCode = regexp.MustCompile(`m\.(?:did|state)\((?:fmt\.Sprintf\()?"([^"]+)"( ?\+)?`)
 )
 
-// TestChecks: docs/windows-checks.md names checks that there are, and says of each feature which sees it.
+// TestChecks: docs/reference/windows-checks.md names checks that there are, and says of each feature which sees it.
 func TestChecks(t *testing.T) {
-	text, err := os.ReadFile("../../docs/windows-checks.md")
+	text, err := os.ReadFile("../../docs/reference/windows-checks.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,10 +20,10 @@ import (
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
-var update = flag.Bool("update", false, "write what the programs print into docs/windows.md, and golden states")
+var update = flag.Bool("update", false, "write what the programs print into docs/guides/windows.md, and golden states")
 
-// page is docs/windows.md.
-const page = "../../docs/windows.md"
+// page is docs/guides/windows.md.
+const page = "../../docs/guides/windows.md"
 
 // block is commands of the page, and below them what they print.
 type block struct {
