@@ -70,6 +70,11 @@ sizes:
 conformance:
 	@go run ./test/conformance
 
+## docs: build the documentation into _output/site and check its links (installs what is missing)
+.PHONY: docs
+docs:
+	@hack/docs.sh
+
 ## clean: remove what the build made
 .PHONY: clean
 clean:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a purpose needs and that are missing: ensure-packages.sh cluster|cni|fresh|race|wine ...
+# Installs the Debian packages that a purpose needs and that are missing: ensure-packages.sh cluster|cni|docs|fresh|race|wine ...
 set -euo pipefail
 
 packages=()
@@ -8,10 +8,11 @@ for purpose in "$@"; do
 	cluster) packages+=(docker.io iproute2 iptables nftables conntrack procps util-linux ca-certificates) ;;
 	wine) packages+=(wine64 gcc-mingw-w64-x86-64) ;;
 	cni) packages+=(containernetworking-plugins) ;;
+	docs) packages+=(mkdocs mkdocs-material graphviz fonts-dejavu-core) ;;
 	race) packages+=(gcc libc6-dev) ;; # Go's race detector wants a linker
 	fresh) packages+=(debootstrap) ;;
 	*)
-		echo "ensure-packages: $purpose: know cluster, cni, fresh, race and wine" >&2
+		echo "ensure-packages: $purpose: know cluster, cni, docs, fresh, race and wine" >&2
 		exit 1 ;;
 	esac
 done
