@@ -54,6 +54,33 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
+// TestNamedTests: a test that a page names between backquotes exists. Pages may leave out the end of a name.
+func TestNamedTests(t *testing.T) {
+	var have []string
+	for _, s := range load(t) {
+		for _, decl := range s.syntax.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && s.test && f.Recv == nil {
+				have = append(have, f.Name.Name)
+			}
+		}
+	}
+	found := 0
+	for name, text := range pages(t) {
+		if name == "docs/style.md" {
+			continue
+		}
+		for _, match := range regexp.MustCompile("`[^`\n]*?\\b((?:Test|Fuzz)[A-Z]\\w*)[^`\n]*`").FindAllStringSubmatch(text, -1) {
+			found++
+			if !slices.ContainsFunc(have, func(one string) bool { return strings.HasPrefix(one, match[1]) }) {
+				t.Errorf("%s names %s, which is not there", name, match[1])
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("%d names: this test does not see them", found)
+	}
+}
+
 // badMake says which target is not in the Makefile, or which setting it and what it runs do not know.
 func badMake(makefile string, c page.Command) string {
 	for _, arg := range c.Argv[1:] {
