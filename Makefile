@@ -27,7 +27,7 @@ check:
 test: check
 	@hack/test.sh
 
-## test-fresh: the README's commands in a minimal Debian made for it; PARTS="packages smoke" are the cheap ones, the others build, up, test; CACHES=machine|empty
+## test-fresh: the README's commands in a fresh minimal Debian; PARTS="packages smoke" are the cheap ones, the others build, up, test; CACHES=machine|empty
 .PHONY: test-fresh
 test-fresh:
 	@hack/test-fresh.sh
@@ -38,7 +38,7 @@ test-windows:
 	@KUBE_BUILD_PLATFORMS=windows/amd64 hack/build.sh
 	@hack/test-windows.sh
 
-## bench: pods at once and one at a time, latency, CPU and memory, beside the bare engine; then the proxy's control plane
+## bench: pods all together and one at a time, latency, CPU and memory, beside the bare engine; then the proxy's control plane
 .PHONY: bench
 bench: control
 	@go run ./test/bench

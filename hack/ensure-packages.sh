@@ -9,7 +9,7 @@ for purpose in "$@"; do
 	wine) packages+=(wine64 gcc-mingw-w64-x86-64) ;;
 	cni) packages+=(containernetworking-plugins) ;;
 	docs) packages+=(mkdocs mkdocs-material graphviz fonts-dejavu-core) ;;
-	race) packages+=(gcc libc6-dev) ;; # Go's race detector wants a linker
+	race) packages+=(gcc libc6-dev) ;; # Go's race detector needs a linker
 	fresh) packages+=(debootstrap) ;;
 	*)
 		echo "ensure-packages: $purpose: know cluster, cni, docs, fresh, race and wine" >&2
@@ -27,11 +27,11 @@ if [ "$(id -u)" != 0 ]; then
 	exit 1
 fi
 
-# One at a time: where apt cleans up after itself, a second run takes the packages away that the first is installing.
+# One at a time: if apt cleans up after itself, a second run removes the packages that the first is installing.
 exec 9>/run/lock/winkube-packages
 flock 9
 
-# The machine's own engine is not ours to start: services of freshly installed packages stay down.
+# Services of newly installed packages stay stopped: it is not our task to start the machine's engine.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
 	printf '#!/bin/sh\nexit 101\n' >$policy

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Parses the PowerShell scripts of build/windows and the commands of docs/guides/windows.md, and proves that the parser sees a mistake. Wants node and npm.
+# Parses the PowerShell scripts of build/windows and the commands of docs/guides/windows.md, and proves that the parser sees a mistake. Needs node and npm.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
