@@ -405,3 +405,79 @@ func TestBannedTurns(t *testing.T) {
 		}
 	}
 }
+
+// unwritten are reasons of docs/reference/events.md that stand in no string of our code.
+var unwritten = map[string]string{
+	"Ready": fromAPI, "MemoryPressure": fromAPI, "DiskPressure": fromAPI, "PIDPressure": fromAPI, "NetworkUnavailable": fromAPI,
+	"ResizeDeferred": composed, "ResizeInfeasible": composed,
+}
+
+const (
+	fromAPI  = "a constant of k8s.io/api"
+	composed = "Resize and a constant of k8s.io/api"
+)
+
+// TestEvents: docs/reference/events.md names reasons that the code writes, and every reason of an Event that stands in a call.
+func TestEvents(t *testing.T) {
+	listed := map[string]bool{}
+	for _, match := range regexp.MustCompile("`([A-Z][A-Za-z]{3,})`").FindAllStringSubmatch(read(t, "docs/reference/events.md"), -1) {
+		listed[match[1]] = true
+	}
+	written := map[string]bool{}
+	reason := regexp.MustCompile(`^[A-Z][a-z]+[A-Za-z]+$`)
+	calls := 0
+	for _, s := range load(t) {
+		if s.test || !under(s.dir, "pkg", "cmd") || double(s.dir) {
+			continue
+		}
+		ast.Inspect(s.syntax, func(n ast.Node) bool {
+			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				text, _ := strconv.Unquote(literal.Value)
+				written[text] = true
+			}
+			call, ok := n.(*ast.CallExpr)
+			if !ok || !writesEvent(call.Fun) {
+				return true
+			}
+			for _, arg := range call.Args {
+				literal, ok := arg.(*ast.BasicLit)
+				if !ok || literal.Kind != token.STRING {
+					continue
+				}
+				if text, _ := strconv.Unquote(literal.Value); reason.MatchString(text) {
+					calls++
+					if !listed[text] {
+						t.Errorf("%s: docs/reference/events.md does not have the reason %s", s.positions.Position(call.Pos()), text)
+					}
+				}
+			}
+			return true
+		})
+	}
+	excuse := exceptions(unwritten)
+	for name := range listed {
+		if !written[name] && !excuse.has(name) {
+			t.Errorf("docs/reference/events.md has %s, which the code does not write", name)
+		}
+	}
+	excuse.done(t)
+	if len(listed) < 80 || calls < 20 {
+		t.Errorf("%d reasons, %d calls: this test does not see them", len(listed), calls)
+	}
+}
+
+// writesEvent tells whether a function is one of those by which the programs write Events.
+func writesEvent(function ast.Expr) bool {
+	name := ""
+	switch f := function.(type) {
+	case *ast.SelectorExpr:
+		name = f.Sel.Name
+	case *ast.Ident:
+		name = f.Name
+	}
+	switch strings.ToLower(name) {
+	case "event", "eventf", "podevent", "nodeevent", "warn":
+		return true
+	}
+	return false
+}
