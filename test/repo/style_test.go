@@ -257,7 +257,8 @@ func excusedWithin(e *excused, dir string) bool {
 	return false
 }
 
-// TestLinks: every link within the pages leads to a file and a heading that exist, and every page of docs can be reached from its index.
+// TestLinks: every link within the pages leads to a file and a heading that exist, and every page of docs can be reached from its index and
+// is in the site's navigation.
 func TestLinks(t *testing.T) {
 	all := pages(t)
 	headings := map[string]map[string]bool{}
@@ -299,9 +300,17 @@ func TestLinks(t *testing.T) {
 		}
 	}
 	visit("docs/README.md")
+	navigation := read(t, "hack/docs/mkdocs.yml")
 	for name := range all {
-		if !seen[name] && name != "README.md" {
+		inside, ok := strings.CutPrefix(name, "docs/")
+		if !ok {
+			continue
+		}
+		if !seen[name] {
 			t.Errorf("%s cannot be reached from docs/README.md", name)
+		}
+		if !strings.Contains(navigation, ": "+inside+"\n") && !regexp.MustCompile(`^design/adr/\d`).MatchString(inside) {
+			t.Errorf("%s is not in the navigation of hack/docs/mkdocs.yml", name)
 		}
 	}
 }
