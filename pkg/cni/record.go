@@ -36,6 +36,15 @@ type Attachment struct {
 	Done      bool // false: plugins may have done a part
 }
 
+// sharing begins the Netns of a container of Windows that shares another's network.
+const sharing = "container:"
+
+// NetnsOf is the Netns of a container of Windows that shares the network of container.
+func NetnsOf(container string) string { return sharing + container }
+
+// SharedNetns returns the container whose network netns is; ok false: the container's own.
+func SharedNetns(netns string) (container string, ok bool) { return strings.CutPrefix(netns, sharing) }
+
 // PortMapping is an entry of the capability portMappings (CNI conventions).
 type PortMapping struct {
 	HostPort      int32  `json:"hostPort"`

@@ -19,7 +19,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
-	"github.com/winkube/winkube/pkg/network"
+	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -36,7 +36,7 @@ type Symptoms struct {
 	InfraErr  error
 	Disks     []Disk
 	Server    Server
-	Network   []network.Finding
+	Network   []netdoctor.Finding
 	// Services of Windows by name: "RUNNING", "STOPPED", ...; "" where there is none of that name.
 	Services map[string]string
 	// Controllers of cgroups that the kernel has and enables; Linux.
@@ -68,7 +68,7 @@ const (
 )
 
 // Diagnose says what is right and wrong.
-func Diagnose(s Symptoms) (out []network.Finding) {
+func Diagnose(s Symptoms) (out []netdoctor.Finding) {
 	out = append(out, system(s), elevation(s))
 	if s.Platform.OS == "windows" {
 		out = append(out, features(s)...)
@@ -86,22 +86,22 @@ func Diagnose(s Symptoms) (out []network.Finding) {
 	return append(out, s.Network...)
 }
 
-func good(format string, args ...any) network.Finding {
-	return network.Finding{What: fmt.Sprintf(format, args...)}
+func good(format string, args ...any) netdoctor.Finding {
+	return netdoctor.Finding{What: fmt.Sprintf(format, args...)}
 }
 
-func fault(mend, format string, args ...any) network.Finding {
-	return network.Finding{Fault: true, What: fmt.Sprintf(format, args...), Mend: mend}
+func fault(mend, format string, args ...any) netdoctor.Finding {
+	return netdoctor.Finding{Fault: true, What: fmt.Sprintf(format, args...), Mend: mend}
 }
 
-func system(s Symptoms) network.Finding {
+func system(s Symptoms) netdoctor.Finding {
 	if s.Platform.OS == "windows" && s.Platform.Build < oldestBuild {
 		return fault("use Windows Server 2016 (build 14393) or later", "this is %s, build %d, which has no containers", s.Facts.OSImage, s.Platform.Build)
 	}
 	return good("this is %s, %s, with %d processors and %d GiB of memory", s.Facts.OSImage, s.Facts.KernelVersion, s.Facts.CPUs, s.Facts.Memory>>30)
 }
 
-func elevation(s Symptoms) network.Finding {
+func elevation(s Symptoms) netdoctor.Finding {
 	if s.Elevated {
 		return good("this runs as administrator (root)")
 	}
@@ -109,7 +109,7 @@ func elevation(s Symptoms) network.Finding {
 }
 
 // features are known by their services: Windows has no other quick answer for a program.
-func features(s Symptoms) (out []network.Finding) {
+func features(s Symptoms) (out []netdoctor.Finding) {
 	missing := false
 	for _, name := range []string{"vmcompute", "hns"} {
 		missing = missing || s.Services[name] == ""
@@ -139,7 +139,7 @@ func features(s Symptoms) (out []network.Finding) {
 	return out
 }
 
-func controllers(s Symptoms) network.Finding {
+func controllers(s Symptoms) netdoctor.Finding {
 	var missing []string
 	for _, name := range []string{"cpu", "memory", "pids"} {
 		if !slices.Contains(s.Controllers, name) {
@@ -152,7 +152,7 @@ func controllers(s Symptoms) network.Finding {
 	return good("the kernel has the cgroup controllers cpu, memory and pids")
 }
 
-func engine(s Symptoms) (out []network.Finding) {
+func engine(s Symptoms) (out []netdoctor.Finding) {
 	e := s.Engine
 	restart, linux := "systemctl start docker", s.Platform.OS == "linux"
 	if !linux {
@@ -160,11 +160,11 @@ func engine(s Symptoms) (out []network.Finding) {
 	}
 	switch {
 	case e.OS != "" && e.OS != s.Platform.OS:
-		return []network.Finding{fault(`& "$env:ProgramFiles\Docker\Docker\DockerCli.exe" -SwitchWindowsEngine`, "Docker runs containers of %s, and this is a host of %s", e.OS, s.Platform.OS)}
+		return []netdoctor.Finding{fault(`& "$env:ProgramFiles\Docker\Docker\DockerCli.exe" -SwitchWindowsEngine`, "Docker runs containers of %s, and this is a host of %s", e.OS, s.Platform.OS)}
 	case s.EngineErr != nil && !linux && s.Services["docker"] != "RUNNING":
 		return nil // said of the service
 	case s.EngineErr != nil:
-		return []network.Finding{fault(restart, "Docker does not answer as it should: %v", oneLine(s.EngineErr))}
+		return []netdoctor.Finding{fault(restart, "Docker does not answer as it should: %v", oneLine(s.EngineErr))}
 	case older(e.Version, oldestDocker):
 		out = append(out, fault("install a later Docker Engine", "Docker is of version %s, older than 17.06", e.Version))
 	default:
@@ -202,7 +202,7 @@ func older(version, than string) bool {
 
 func notDigit(r rune) bool { return r < '0' || r > '9' }
 
-func disk(d Disk) network.Finding {
+func disk(d Disk) netdoctor.Finding {
 	percent := uint64(100)
 	if d.Capacity > 0 {
 		percent = d.Available * 100 / d.Capacity
@@ -213,12 +213,12 @@ func disk(d Disk) network.Finding {
 	return good("%d%% of the disk are free at %s, %s", percent, d.Path, d.What)
 }
 
-func server(s Server) (out []network.Finding) {
+func server(s Server) (out []netdoctor.Finding) {
 	switch {
 	case !s.Asked:
-		return []network.Finding{good("the API server was not asked: give --kubeconfig to compare clocks and versions")}
+		return []netdoctor.Finding{good("the API server was not asked: give --kubeconfig to compare clocks and versions")}
 	case s.Err != nil:
-		return []network.Finding{fault("see that the address in the kubeconfig is reached from here and its certificates are valid", "the API server does not answer: %v", oneLine(s.Err))}
+		return []netdoctor.Finding{fault("see that the address in the kubeconfig is reached from here and its certificates are valid", "the API server does not answer: %v", oneLine(s.Err))}
 	case s.Ahead.Abs() > clockSlack:
 		out = append(out, fault("set the clock (w32tm /resync, chronyc makestep)", "this host's clock differs by %s from the API server's: certificates and leases are not valid", s.Ahead.Abs().Round(time.Second)))
 	default:

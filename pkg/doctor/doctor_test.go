@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
-	"github.com/winkube/winkube/pkg/network"
+	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -28,7 +28,7 @@ func sound(system string) Symptoms {
 		Disks:       []Disk{{What: "the agent's directory", Path: "/var/lib/kubelet", Disk: host.Disk{Capacity: 100, Available: 60}}},
 		Server:      Server{Asked: true, Version: "v1.36.3", Ours: "v1.36.3", Ahead: 2 * time.Second},
 		Controllers: []string{"cpu", "memory", "pids"},
-		Network:     []network.Finding{{What: "the network is as it should be"}},
+		Network:     []netdoctor.Finding{{What: "the network is as it should be"}},
 	}
 	if system == "windows" {
 		s.Platform.Build = 20348

@@ -29,7 +29,7 @@ type Trouble struct {
 	To      netip.Prefix `json:"to,omitzero"` // the pods that cannot be reached; invalid: those of this host, by the others
 }
 
-// File is where Troubles are told.
+// File holds Troubles. The zero File has none and never changes; it must not be written.
 type File string
 
 // OfHost is the file of the host whose network this process has: of Linux hosts, those that are network namespaces of one machine share their files.
@@ -79,6 +79,9 @@ func (f File) write(list []Trouble) error {
 
 // Read returns what is told; without a file that is nothing.
 func (f File) Read() ([]Trouble, error) {
+	if f == "" {
+		return nil, nil
+	}
 	data, err := os.ReadFile(string(f))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -95,6 +98,10 @@ func (f File) Read() ([]Trouble, error) {
 
 // Watch calls changed after each change until ctx ends, and returns nil then. changed must not block.
 func (f File) Watch(ctx context.Context, changed func()) error {
+	if f == "" {
+		<-ctx.Done()
+		return nil
+	}
 	dir := filepath.Dir(string(f))
 	err := os.MkdirAll(dir, 0o755)
 	var watcher *fsnotify.Watcher

@@ -20,6 +20,8 @@ var lonely = map[string]string{
 	"pkg/hns/overlay_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
 	"pkg/hns/watch_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
 
+	"pkg/network/hostnet/uplink_windows.go": "a bridge of Linux takes nothing from the host's interfaces",
+
 	"pkg/daemon/logind_linux.go": "Windows' service manager tells of a shutdown by itself",
 
 	"pkg/proxy/relay/call_linux.go":        relayLoops,
