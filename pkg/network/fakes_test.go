@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -323,11 +324,15 @@ type proxy struct {
 	list []report.Trouble
 	err  error
 	now  chan struct{} // a change
+
+	watched atomic.Bool // Watch runs
 }
 
 func (p *proxy) Read() ([]report.Trouble, error) { return p.list, p.err }
 
 func (p *proxy) Watch(ctx context.Context, changed func()) error {
+	p.watched.Store(true)
+	defer p.watched.Store(false)
 	for {
 		select {
 		case <-ctx.Done():

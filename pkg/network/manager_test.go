@@ -135,10 +135,14 @@ func TestRun(t *testing.T) {
 	eventually("recheck", func() bool { clock.Step(recheck); return applied() > n })
 	n = applied()
 	s.hints <- struct{}{}
+	eventually("reports", r.proxy.watched.Load)
 	eventually("repaired right after a comparison", func() bool { return applied() > n })
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+	if r.proxy.watched.Load() {
+		t.Error("what Run had started has not ended")
 	}
 }
 
