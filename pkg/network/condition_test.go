@@ -56,7 +56,7 @@ func TestCondition(t *testing.T) {
 	r.s.mu.Unlock()
 	r.e.networks["mynet"] = pod.EngineNetwork{Name: "mynet", Subnets: prefixes("10.244.0.0/16")}
 	r.lasting(ctx)
-	for _, part := range []string{"PodCIDROverlaps", `holds the address 10.244.1.77/32 of "tun0"`, `network "mynet" has 10.244.0.0/16`, "10.244.1.64/26 dev tun0", "mend: ip route del"} {
+	for _, part := range []string{"PodCIDROverlaps", `holds the address 10.244.1.77/32 of "tun0"`, `network "mynet" has 10.244.0.0/16`, "10.244.1.64/26 dev tun0", "fix: ip route del"} {
 		if !strings.Contains(r.said(), part) {
 			t.Errorf("%q is missing in %s", part, r.said())
 		}

@@ -112,7 +112,7 @@ func Overlaps(s State, c netip.Prefix, networks []pod.EngineNetwork, around Surr
 			if platform.OS == "windows" {
 				remedy = fmt.Sprintf("route delete %s", r.Dst.Addr())
 			}
-			out = append(out, Overlap{fmt.Sprintf("a route of others, %s, takes addresses of the node's pod CIDR %s", r, c), remedy})
+			out = append(out, Overlap{fmt.Sprintf("another program's route, %s, covers addresses of the node's pod CIDR %s", r, c), remedy})
 		}
 	}
 	return out
@@ -137,7 +137,7 @@ func overlapping(s State, networks []pod.EngineNetwork, around Surroundings, pla
 	var found []string
 	for _, c := range s.Ranges() {
 		for _, o := range Overlaps(s, c, networks, around, platform) {
-			found = append(found, o.What+" (mend: "+o.Remedy+")")
+			found = append(found, o.What+" (fix: "+o.Remedy+")")
 		}
 	}
 	if len(found) == 0 {

@@ -58,7 +58,7 @@ type Windows struct {
 type Finding struct {
 	Fault bool
 	What  string
-	Mend  string // a command, or who does it; "" when there is nothing to do
+	Fix   string // a command, or who does it; "" when there is nothing to do
 }
 
 // String is the finding as `kubelet network doctor` prints it.
@@ -66,13 +66,13 @@ func (f Finding) String() string {
 	if !f.Fault {
 		return "ok     " + f.What + "\n"
 	}
-	return "FAULT  " + f.What + "\n       mend: " + f.Mend + "\n"
+	return "FAULT  " + f.What + "\n       fix: " + f.Fix + "\n"
 }
 
 func good(format string, args ...any) Finding { return Finding{What: fmt.Sprintf(format, args...)} }
 
-func fault(mend, format string, args ...any) Finding {
-	return Finding{Fault: true, What: fmt.Sprintf(format, args...), Mend: mend}
+func fault(fix, format string, args ...any) Finding {
+	return Finding{Fault: true, What: fmt.Sprintf(format, args...), Fix: fix}
 }
 
 // Diagnose says what is right and wrong on a host. It is pure.
@@ -84,11 +84,11 @@ func Diagnose(s Symptoms) []Finding {
 	} else {
 		checks = append(checks, forwarding, packetFilter, tunnels)
 	}
-	for _, check := range append(checks, mtu, ways) {
+	for _, check := range append(checks, mtu, routes) {
 		out = append(out, check(s)...)
 	}
 	for _, u := range s.Unread {
-		out = append(out, fault("run this as administrator (root), or look yourself", "cannot read %s", u))
+		out = append(out, fault("run this as administrator (root), or check it manually", "cannot read %s", u))
 	}
 	return out
 }
@@ -100,7 +100,7 @@ func elevation(s Symptoms) []Finding {
 	return []Finding{fault("run kubelet, proxy and this as administrator (root)", "this runs without the rights to change the network")}
 }
 
-// adapterName looks for the adapter that --interface names.
+// adapterName checks that the adapter which --interface names exists.
 func adapterName(s Symptoms) []Finding {
 	name := s.Config.Adapter
 	if name == "" || s.Named(name) != nil || len(s.Links) == 0 {
@@ -151,11 +151,11 @@ func overlayOf(s Symptoms, want hns.Overlay) Finding {
 	case errors.Is(s.OverlayErr, hns.ErrNotFound):
 		return fault("start the kubelet, which makes it", "HNS has no network %q yet", want.Name)
 	case s.OverlayErr != nil:
-		return fault("Start-Service hns", "it is not known whether HNS has the network %q: %v", want.Name, s.OverlayErr)
+		return fault("Start-Service hns", "cannot ask HNS for the network %q: %v", want.Name, s.OverlayErr)
 	case !s.Overlay.Overlay || s.Overlay.Subnet != want.Subnet:
-		return fault("drain this node, then the kubelet makes it anew", "HNS' network %q has %s, the node's pod CIDR is %s", want.Name, s.Overlay.Subnet, want.Subnet)
+		return fault("drain this node, then the kubelet recreates it", "HNS' network %q has %s, the node's pod CIDR is %s", want.Name, s.Overlay.Subnet, want.Subnet)
 	}
-	return good("HNS has the overlay network %q, %s; UDP %d must be let in from the other nodes", want.Name, want.Subnet, vxlan.Port)
+	return good("HNS has the overlay network %q, %s; firewalls must allow UDP %d from other nodes", want.Name, want.Subnet, vxlan.Port)
 }
 
 // sameNetwork compares what the engine has with what is planned.
@@ -163,13 +163,13 @@ func sameNetwork(have, want pod.EngineNetwork) Finding {
 	remove := "drain this node, then: docker network rm " + want.Name
 	switch {
 	case have.Driver != want.Driver:
-		return fault(remove, "the engine's network %q has driver %s, wanted is %s", have.Name, have.Driver, want.Driver)
+		return fault(remove, "the engine's network %q has driver %s instead of %s", have.Name, have.Driver, want.Driver)
 	case !network.SameSubnets(have.Subnets, want.Subnets):
 		return fault(remove, "the engine's network %q has %s, the node's pod CIDR is %s", have.Name, network.Join(have.Subnets), network.Join(want.Subnets))
 	}
 	for _, k := range slices.Sorted(maps.Keys(want.Options)) {
 		if have.Options[k] != want.Options[k] {
-			return fault(remove, "the engine's network %q has option %s=%q, wanted is %q", have.Name, k, have.Options[k], want.Options[k])
+			return fault(remove, "the engine's network %q has option %s=%q instead of %q", have.Name, k, have.Options[k], want.Options[k])
 		}
 	}
 	return good("the engine's network %q is as planned, %s", have.Name, network.Join(have.Subnets))
@@ -177,15 +177,15 @@ func sameNetwork(have, want pod.EngineNetwork) Finding {
 
 func gatewayAddresses(s Symptoms) (out []Finding) {
 	for _, g := range s.State.Gateways {
-		mend := fmt.Sprintf("start the kubelet, or: ip addr add %s dev %s", g.Address, g.Interface)
+		fix := fmt.Sprintf("start the kubelet, or: ip addr add %s dev %s", g.Address, g.Interface)
 		if s.Config.Platform.OS == "windows" {
-			mend = fmt.Sprintf("start the kubelet, or: netsh interface ipv4 set address %q static %s %s", g.Interface, g.Address.Addr(), maskOf(g.Address))
+			fix = fmt.Sprintf("start the kubelet, or: netsh interface ipv4 set address %q static %s %s", g.Interface, g.Address.Addr(), maskOf(g.Address))
 		}
 		switch l := s.Named(g.Interface); {
 		case l == nil:
-			out = append(out, fault("start the kubelet, which has the engine make it", "this host has no interface %q", g.Interface))
+			out = append(out, fault("start the kubelet, which makes it", "this host has no interface %q", g.Interface))
 		case !slices.Contains(l.Addrs, g.Address):
-			out = append(out, fault(mend, "interface %q lacks the pods' gateway address %s", g.Interface, g.Address))
+			out = append(out, fault(fix, "interface %q lacks the pods' gateway address %s", g.Interface, g.Address))
 		default:
 			out = append(out, good("the pods' gateway %s is on %q", g.Address, g.Interface))
 		}
@@ -206,12 +206,12 @@ func maskOf(p netip.Prefix) string {
 	return netip.AddrFrom4(b).String()
 }
 
-// ranges looks for what else lies in the pods' ranges: addresses, networks and routes of others.
+// ranges looks for anything else in the pods' ranges: addresses, networks and routes of others.
 func ranges(s Symptoms) (out []Finding) {
 	for _, c := range s.State.Ranges() {
 		overlaps := network.Overlaps(s.State, c, s.Networks, s.Surroundings, s.Config.Platform)
 		for _, o := range overlaps {
-			out = append(out, Finding{Fault: true, What: o.What, Mend: o.Remedy})
+			out = append(out, Finding{Fault: true, What: o.What, Fix: o.Remedy})
 		}
 		if len(overlaps) == 0 {
 			out = append(out, good("nothing else lies in the node's pod CIDR %s", c))
@@ -240,12 +240,12 @@ func packetFilter(s Symptoms) (out []Finding) {
 		return nil
 	}
 	if s.FilterErr != nil {
-		return []Finding{fault("apt-get install iptables, or your system's like", "the packet filter cannot be read: %v", s.FilterErr)}
+		return []Finding{fault("apt-get install iptables, or the equivalent of your distribution", "the packet filter cannot be read: %v", s.FilterErr)}
 	}
 	for _, d := range iptables.Compare(s.State.Rules, s.Saved) {
 		switch {
 		case d.Dropped:
-			out = append(out, fault("start the kubelet, which opens it again", "%s drops what pods exchange with other nodes: the policy of FORWARD is DROP, as Docker sets it, and %s is missing or changed", d.Tool, d.Chain))
+			out = append(out, fault("start the kubelet, which opens it again", "%s drops packets between pods and other nodes: the policy of FORWARD is DROP, as Docker sets it, and %s is missing or changed", d.Tool, d.Chain))
 		case d.Differs:
 			out = append(out, fault("start the kubelet, which writes them again", "%s: the rules in %s are missing or changed", d.Tool, d.Chain))
 		default:
@@ -260,17 +260,17 @@ func tunnels(s Symptoms) (out []Finding) {
 		l := s.Named(d.Name)
 		switch {
 		case l == nil:
-			out = append(out, fault("start the kubelet; where it fails: modprobe vxlan", "this host has no tunnel device %s", d.Name))
+			out = append(out, fault("start the kubelet; if that fails: modprobe vxlan", "this host has no tunnel device %s", d.Name))
 		case !l.Tunnel:
-			out = append(out, fault("start the kubelet, which makes it anew", "%s is no VXLAN device with VNI %d and UDP port %d", d.Name, vxlan.VNI, vxlan.Port))
+			out = append(out, fault("start the kubelet, which recreates it", "%s is no VXLAN device with VNI %d and UDP port %d", d.Name, vxlan.VNI, vxlan.Port))
 		case !l.Up || !slices.Contains(l.Addrs, d.Address):
 			out = append(out, fault("start the kubelet", "the tunnel device %s is down or lacks its address %s", d.Name, d.Address))
 		default:
-			out = append(out, good("the tunnel device %s is up; UDP %d must be let in from the other nodes", d.Name, vxlan.Port))
+			out = append(out, good("the tunnel device %s is up; firewalls must allow UDP %d from other nodes", d.Name, vxlan.Port))
 		}
 		if up := s.With(d.Local); up != nil && up.Strict {
 			out = append(out, fault(fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2", up.Name),
-				"%s drops packets from pods of other nodes to this host, since the way back leads through the tunnel (rp_filter is 1)", up.Name))
+				"%s drops packets from other nodes' pods to this host, because the route back goes through the tunnel (rp_filter is 1)", up.Name))
 		}
 	}
 	return out
@@ -290,20 +290,20 @@ func mtu(s Symptoms) []Finding {
 	}
 	// A bridge has the smallest MTU of its ports, so that it says what pods have.
 	if pods.MTU > limit {
-		return []Finding{fault("drain this node, then: docker network rm "+s.State.Join+"; the kubelet makes it anew",
-			"pods send packets of %d bytes, the way to other nodes takes %d", pods.MTU, limit)}
+		return []Finding{fault("drain this node, then: docker network rm "+s.State.Join+"; the kubelet recreates it",
+			"pods send packets of %d bytes; the path to other nodes carries %d", pods.MTU, limit)}
 	}
-	return []Finding{good("pods send packets of %d bytes, the way to other nodes takes %d", pods.MTU, limit)}
+	return []Finding{good("pods send packets of %d bytes; the path to other nodes carries %d", pods.MTU, limit)}
 }
 
-// ways looks for the routes that the proxy writes.
-func ways(s Symptoms) []Finding {
+// routes looks for the routes that the proxy writes.
+func routes(s Symptoms) []Finding {
 	if s.Config.Mode != network.HostGateway && s.Config.Mode != network.Overlay {
 		return nil
 	}
 	n, kind, none := 0, "routes", "there is no route"
 	if s.State.Overlay != nil {
-		n, kind, none = len(s.Overlay.Remote), "remote subnets of the overlay", "the overlay has no remote subnet, and so no way"
+		n, kind, none = len(s.Overlay.Remote), "remote subnets of the overlay", "the overlay has no remote subnet, and so no route"
 	}
 	for _, r := range s.Routes {
 		if r.Ours {
@@ -321,12 +321,12 @@ func windowsServices(s Symptoms) (out []Finding) {
 		out = append(out, fault("Start-Service "+name, "the service %s does not run", name))
 	}
 	if n := s.State.Network; n != nil && n.Driver == string(network.Transparent) {
-		out = append(out, good("driver transparent takes no policies; a virtual machine needs MAC address spoofing allowed by its host (Set-VMNetworkAdapter -MacAddressSpoofing On), which some clouds refuse: there take l2bridge"))
+		out = append(out, good("driver transparent takes no policies; a virtual machine needs MAC address spoofing allowed by its host (Set-VMNetworkAdapter -MacAddressSpoofing On), which some clouds refuse: use l2bridge there"))
 	}
 	return out
 }
 
-// kubernetesPorts are what kubelet and proxy listen on unless told otherwise.
+// kubernetesPorts are what kubelet and proxy listen on by default.
 var kubernetesPorts = []int{10248, 10249, 10250, 10256}
 
 func windowsPorts(s Symptoms) (out []Finding) {
@@ -334,14 +334,14 @@ func windowsPorts(s Symptoms) (out []Finding) {
 		for _, port := range kubernetesPorts {
 			if port >= e[0] && port <= e[1] {
 				out = append(out, fault(fmt.Sprintf("netsh interface ipv4 delete excludedportrange protocol=tcp startport=%d numberofports=%d, or restart the service winnat", e[0], e[1]-e[0]+1),
-					"Windows keeps TCP ports %d to %d to itself, among them %d", e[0], e[1], port))
+					"Windows reserves TCP ports %d to %d, including %d", e[0], e[1], port))
 			}
 		}
 	}
 	return out
 }
 
-// windowsFirewall looks for our rule alone: what others let in is theirs to know.
+// windowsFirewall looks for our rule alone, not for those of others that allow the same.
 func windowsFirewall(s Symptoms) []Finding {
 	switch {
 	case s.NoRule:
@@ -349,7 +349,7 @@ func windowsFirewall(s Symptoms) []Finding {
 	case s.Admitted:
 		return []Finding{good("Windows Firewall has the rule %q", network.FirewallRule)}
 	}
-	return []Finding{fault("start the kubelet, which makes it (the service mpssvc must run), or give --windows-firewall=false and let in TCP 10250 yourself",
+	return []Finding{fault("start the kubelet, which makes it (the service mpssvc must run), or give --windows-firewall=false and allow TCP 10250 yourself",
 		"Windows Firewall has no rule %q: other hosts may not reach the kubelet", network.FirewallRule)}
 }
 
@@ -359,7 +359,7 @@ func windowsForwarding(s Symptoms) (out []Finding) {
 		names = append(names, g.Interface)
 	}
 	for _, a := range s.Config.NodeIPs {
-		if l := s.With(a); l != nil && s.State.Overlay == nil { // HNS' router passes on what is in the tunnel
+		if l := s.With(a); l != nil && s.State.Overlay == nil { // the router of HNS forwards what is in the tunnel
 			names = append(names, l.Name)
 		}
 	}

@@ -205,7 +205,7 @@ func TestAdapterName(t *testing.T) {
 		s := healthy(t, network.Config{Mode: network.HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.244.0.0/16")}, "10.244.1.0/24")
 		s.Config.Adapter = name
 		got := adapterName(s)
-		if len(got) != faults || faults > 0 && (!strings.Contains(got[0].What, `no interface "Ethernet 7"`) || !strings.Contains(got[0].Mend, `"eth0"`)) {
+		if len(got) != faults || faults > 0 && (!strings.Contains(got[0].What, `no interface "Ethernet 7"`) || !strings.Contains(got[0].Fix, `"eth0"`)) {
 			t.Errorf("%q: %+v", name, got)
 		}
 	}
