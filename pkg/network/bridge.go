@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// usualMTU is what the engine gives its networks unless told otherwise.
+// usualMTU is what the engine gives its networks by default, in bytes.
 const usualMTU = 1500
 
 // planBridge decides a bridge of Linux, whose pods the other nodes reach by routes.
@@ -66,7 +66,7 @@ func planLinux(cfg Config, facts Facts, s *State) {
 	}
 }
 
-// setMTU has the engine give pods' interfaces that many bytes; 0: what it gives them anyway.
+// setMTU has the engine give pods' interfaces that MTU in bytes; 0: its default.
 func setMTU(s *State, mtu int) {
 	if mtu != 0 && mtu != usualMTU {
 		s.Network.Options["com.docker.network.driver.mtu"] = strconv.Itoa(mtu)

@@ -242,7 +242,7 @@ func (w *windowsHost) RemoveEndpoint(e hns.PodEndpoint) error {
 	return w.down
 }
 
-// node is a Node object that notes what it is told.
+// node is a Node object that notes what is written to it.
 type node struct {
 	refuse      error
 	annotations map[string]string
@@ -368,7 +368,7 @@ func newRig(t *testing.T, cfg Config) *rig {
 	return r
 }
 
-// start begins the Manager of another agent on the same host, at a time of its own.
+// start begins the Manager of another agent on the same host, with a new clock.
 func (r *rig) start(t *testing.T, cfg Config) {
 	t.Helper()
 	r.clock = testclock.NewFakeClock(time.Unix(1000, 0))

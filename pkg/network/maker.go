@@ -17,11 +17,11 @@ type Maker interface {
 	// Make brings about in.State, which is Ready. It is called when the Manager starts, after hints and Kick, and every 30 seconds (5 before
 	// Server 2019), and must be idempotent: list once, compare, write the difference.
 	//
-	// Made.Warning counts with and without an error. Made.State is set once the host has it. Errors: a *Refusal stands until somebody acts,
-	// and no new pod starts; Made.State then is what pods that run go on with. Any other may pass: it is tried again after a back-off, and a
+	// Made.Warning counts with and without an error. Made.State is set once the host has it. Errors: a *Refusal stands until an administrator
+	// acts, and no new pod starts; Made.State then is what running pods keep. Any other may pass: it is tried again after a back-off, and a
 	// network that was ready stays so.
 	Make(ctx context.Context, in Input) (Made, error)
-	// Reapply puts back what the system lost of s, which Make has brought about, without asking the engine. It is called directly after a hint
+	// Reapply restores what the system lost of s, which Make has brought about, without asking the engine. It is called directly after a hint
 	// when a whole Make is not due yet. Idempotent. The Manager logs an error; the next Make returns it again.
 	Reapply(ctx context.Context, s State) error
 	// Reconnect gives pods back what they have lost of their connection, or stops their containers so that they are recreated. It is called
@@ -51,7 +51,7 @@ type Made struct {
 	Warning Condition
 }
 
-// Refusal says why pods cannot start until somebody acts.
+// Refusal says why pods cannot start until an administrator acts.
 type Refusal struct {
 	Reason string // of the Node's condition
 	Err    error  // what is wrong, and what to do
@@ -97,7 +97,7 @@ func (plain) Run(context.Context) {}
 // Attacher implements Maker.
 func (plain) Attacher() pod.Attacher { return connected{} }
 
-// announcer tells other nodes how to reach this node's tunnels.
+// announcer announces to other nodes how to reach this node's tunnels.
 type announcer struct{ node Node }
 
 // announce makes the Node's annotations those of s; have is what they are. A State without tunnels takes back what we wrote.

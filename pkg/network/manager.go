@@ -205,7 +205,7 @@ func (m *Manager) sync(ctx context.Context) error {
 	return m.condition.judge(ctx, wrong, m.State())
 }
 
-// compare repairs everything once. The Condition has a Reason where somebody must act; an error alone may pass.
+// compare repairs everything once. The Condition has a Reason where an administrator must act; an error alone may pass.
 func (m *Manager) compare(ctx context.Context) (Condition, error) {
 	in, known, err := m.input(ctx)
 	if err != nil {
@@ -274,7 +274,7 @@ func (m *Manager) failed(err error) error {
 	return err
 }
 
-// refused notes an error that stands until somebody acts. Pods that run go on with s, if that is one.
+// refused notes an error that stands until an administrator acts. Running pods keep s, unless that is empty.
 func (m *Manager) refused(s State, r *Refusal) (Condition, error) {
 	m.mu.Lock()
 	if s.Join != "" {

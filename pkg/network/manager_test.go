@@ -58,7 +58,7 @@ func TestManager(t *testing.T) {
 	if e.made != 1 || s.state.Rules[0].PodCIDR.String() != "10.244.1.0/24" {
 		t.Errorf("made %d times, %+v", e.made, s.state)
 	}
-	// Drained: made anew.
+	// Drained: recreated.
 	e.used = false
 	if err := m.sync(ctx); err != nil || e.made != 2 || e.networks["winkube"].Subnets[0].String() != "10.244.7.0/24" {
 		t.Errorf("%v, %+v", err, e.networks)

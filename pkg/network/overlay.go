@@ -45,8 +45,7 @@ func planOverlay(cfg Config, facts Facts) (State, error) {
 	return s, nil
 }
 
-// overlay is the Maker of mode overlay on Windows: a network of HNS, whose end of the tunnel other nodes are told by the Node, and the pods'
-// endpoints on it.
+// overlay is the Maker of mode overlay on Windows: a network of HNS, whose end of the tunnel the Node announces, and the pods' endpoints on it.
 type overlay struct {
 	cfg       Config
 	engine    Engine
@@ -131,7 +130,7 @@ func (o *overlay) makeNetwork(ctx context.Context, want hns.Overlay) (vxlan.MAC,
 	return mac, err
 }
 
-// Reapply implements Maker: HNS keeps its network by itself, or is asked for all of it.
+// Reapply implements Maker: HNS restores its network itself, or a whole Make is needed.
 func (o *overlay) Reapply(context.Context, State) error { return nil }
 
 // Reconnect implements Maker: HNS loses endpoints when it crashes. Their containers are stopped.
@@ -166,8 +165,8 @@ func (o *overlay) reportUnreached(err error) {
 	o.node.Event(v1.EventTypeWarning, "HostRouteRefused", err.Error())
 }
 
-// leaveEngine removes the engine's network of a former mode, which has the adapter: one carries networks of one kind (microsoft/SDN#300). The engine
-// does not while containers use it.
+// leaveEngine removes the engine's network of a former mode, which occupies the adapter: one carries networks of one kind (microsoft/SDN#300). The
+// engine refuses while containers use it.
 func (o *overlay) leaveEngine(ctx context.Context, networks []pod.EngineNetwork) error {
 	i := slices.IndexFunc(networks, func(n pod.EngineNetwork) bool { return n.Labels[LabelPods] != "" })
 	if i < 0 {

@@ -42,7 +42,7 @@ type pace struct {
 	hints   wake.Signal // others may have changed something
 	every   time.Duration
 	backoff wait.Backoff
-	// reapply puts back what the system lost, which is cheaper than a comparison.
+	// reapply restores what the system lost, which is cheaper than a comparison.
 	reapply func(context.Context)
 }
 

@@ -51,7 +51,7 @@ type Engine interface {
 
 // Host is what the pod network asks of the system beside the engine, on every system. One goroutine calls it.
 type Host interface {
-	// Apply makes Rules, Gateways, Devices and Forward of s hold, and connects the host to s.Bridge. The same State twice changes nothing; an
+	// Apply makes Rules, Gateways, Devices and Forward those of s, and connects the host to s.Bridge. The same State twice changes nothing; an
 	// empty one removes every trace of ours.
 	Apply(ctx context.Context, s State) error
 	// Watch subscribes and returns; then it sends hints, until ctx ends, that others may have changed something. wait, which is never nil, returns
@@ -140,6 +140,6 @@ type Plugins interface {
 	Load(ctx context.Context) (name, file string, err error)
 	// Records lists what is connected, halfway connected containers among them.
 	Records() []cni.Attachment
-	// Check asks the plugins whether a container is still connected as they left it; nil where they cannot tell.
+	// Check asks the plugins whether a container is still connected as they left it; nil where they cannot know.
 	Check(ctx context.Context, id string) error
 }

@@ -118,8 +118,8 @@ var private = []netip.Prefix{
 	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fc00::/7"),
 }
 
-// nonMasquerade is where traffic from pods of c keeps its address: always c itself and what is multicast, then what was configured or, by
-// default, the private range around c, since a node does not learn the pod CIDRs of the others (its credentials do not allow it).
+// nonMasquerade are the ranges to which traffic from pods of c keeps its address: always c itself and multicast, then what was configured or, by
+// default, the private range around c, since a node cannot read the pod CIDRs of the others (its credentials do not allow it).
 func nonMasquerade(cfg Config, c netip.Prefix) []netip.Prefix {
 	out := []netip.Prefix{c, netip.MustParsePrefix("224.0.0.0/4")}
 	if c.Addr().Is6() {
@@ -143,7 +143,7 @@ func nonMasquerade(cfg Config, c netip.Prefix) []netip.Prefix {
 		return a.Bits() - b.Bits()
 	})
 	out = slices.Compact(out)
-	return slices.DeleteFunc(slices.Clone(out), func(p netip.Prefix) bool { // what lies in another needs no rule of its own
+	return slices.DeleteFunc(slices.Clone(out), func(p netip.Prefix) bool { // what lies in another needs no rule
 		return slices.ContainsFunc(out, func(o netip.Prefix) bool { return o != p && o.Bits() < p.Bits() && o.Contains(p.Addr()) })
 	})
 }

@@ -257,7 +257,7 @@ func TestPluginsNotReady(t *testing.T) {
 	}
 }
 
-// A configuration that comes is taken at once, also into a directory that was not there, and what nobody has any more is taken back.
+// A configuration that comes is used immediately, also in a directory that did not exist, and what containers had that are gone is taken back.
 func TestFollowDirectory(t *testing.T) {
 	patience := 20 * time.Second
 	if runtime.GOOS == "windows" { // Wine may lose a change on a busy machine: then it is seen on the timer
@@ -295,7 +295,7 @@ func TestFollowDirectory(t *testing.T) {
 		select {
 		case <-p.loads:
 		case <-time.After(patience):
-			t.Fatalf("%s came, and nobody looked", path)
+			t.Fatalf("%s came and was not read", path)
 		}
 	}
 	cancel()
@@ -304,7 +304,7 @@ func TestFollowDirectory(t *testing.T) {
 	}
 }
 
-// TestDirectoryComesMeanwhile: what would hold a directory is found missing, and is made before what would hold that is watched.
+// TestDirectoryComesMeanwhile: a directory's parent is missing at first, and is created before the nearest directory above is watched.
 func TestDirectoryComesMeanwhile(t *testing.T) {
 	root := t.TempDir()
 	middle, dir := filepath.Join(root, "cni"), filepath.Join(root, "cni", "net.d")

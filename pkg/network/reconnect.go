@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// stopAfter is how long a container is without connection before it is stopped: an HNS that has just started may still be restoring its endpoints
+// stopAfter is how long a container is without connection before it is stopped: an HNS that has just started may still restore its endpoints
 // (kubernetes/kubernetes#139519).
 const stopAfter = 3 * time.Second
 

@@ -51,7 +51,7 @@ func TestHeal(t *testing.T) {
 	}
 }
 
-// TestHealWaits: what HNS puts back in time goes on, and an HNS that does not answer is no reason.
+// TestHealWaits: containers whose endpoints HNS restores in time keep running, and an HNS that does not answer is no reason to stop one.
 func TestHealWaits(t *testing.T) {
 	r := newRig(t, Config{Mode: External, External: "theirs", Platform: onServer2022})
 	m, e, s, clock := r.Manager, r.e, r.w, r.clock
@@ -71,7 +71,7 @@ func TestHealWaits(t *testing.T) {
 	}
 }
 
-// TestReconnect: a pod that somebody takes off the engine's network is put back with the addresses that it had, also by an agent that knows them
+// TestReconnect: a pod that was taken off the engine's network is reconnected with the addresses that it had, also by an agent that knows them
 // from the pod's status alone; where another has one of them by now, its sandbox is ended after a while.
 func TestReconnect(t *testing.T) {
 	for _, test := range []struct {

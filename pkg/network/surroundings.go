@@ -118,7 +118,7 @@ func Overlaps(s State, c netip.Prefix, networks []pod.EngineNetwork, around Surr
 	return out
 }
 
-// Ranges are the pod ranges in which nothing of others may lie; none where HNS has the pods' gateway and routes of its own (nat, overlay).
+// Ranges are the pod ranges in which there must be nothing of others; none where HNS itself has the pods' gateway and routes (nat, overlay).
 func (s State) Ranges() []netip.Prefix {
 	if s.Network == nil || len(s.Gateways) == 0 {
 		return nil

@@ -16,9 +16,9 @@ type WindowsNetwork string
 const (
 	// L2Bridge: pods share the host's hardware address, their gateway is an endpoint of the host. From Server 2019 on.
 	L2Bridge WindowsNetwork = "l2bridge"
-	// Transparent: pods have hardware addresses of their own, which a hypervisor must let pass (MAC spoofing); no policies.
+	// Transparent: pods have their own hardware addresses, which a hypervisor must allow (MAC spoofing); no policies.
 	Transparent WindowsNetwork = "transparent"
-	// NAT: pods reach others under the host's address, and no other node reaches them.
+	// NAT: pods reach others with the host's address, and no other node reaches them.
 	NAT WindowsNetwork = "nat"
 )
 
@@ -35,13 +35,13 @@ const (
 	optionNoNAT     = windowsshim + "outboundnat_exceptions"
 )
 
-// FirewallRule is the name of the rule of Windows Firewall by which others reach the kubelet.
+// FirewallRule is the name of the Windows Firewall rule that lets others reach the kubelet.
 const FirewallRule = "winkube kubelet"
 
 // AdapterOf is the host's own adapter on a virtual switch, named by the network or by the network adapter below.
 func AdapterOf(name string) string { return "vEthernet (" + name + ")" }
 
-// BelowAdapter is the network adapter from which Windows took name for the host's own, or name itself.
+// BelowAdapter is the network adapter after which Windows named the host's own adapter name, or name itself.
 func BelowAdapter(name string) string {
 	if rest, ok := strings.CutPrefix(name, "vEthernet ("); ok {
 		return strings.TrimSuffix(rest, ")")
@@ -74,7 +74,7 @@ func (cfg Config) CheckWindows() error {
 		return fmt.Errorf("network mode %s needs Windows Server 2019 (build %d) with the updates from KB4489899 (March 2019) on: HNS of build %d knows no subnets of other nodes; want %s or %s",
 			Overlay, server2019, build, HostGateway, Upstream)
 	case cfg.Mode == Overlay && cfg.Windows != "":
-		return fmt.Errorf("--windows-network=%s: network mode %s is a kind of its own; want one of the two flags", cfg.Windows, Overlay)
+		return fmt.Errorf("--windows-network=%s: network mode %s has its own kind of network; want one of the two flags", cfg.Windows, Overlay)
 	case cfg.Windows == L2Bridge && build < server2019:
 		return fmt.Errorf("--windows-network=%s needs Windows Server 2019 (build %d): HNS of build %d keeps the gateway's address from the host; want %s", L2Bridge, server2019, build, Transparent)
 	case cfg.Windows == NAT && build < server2019:
@@ -85,7 +85,7 @@ func (cfg Config) CheckWindows() error {
 	return nil
 }
 
-// keptInside are the ranges of IPv4 towards which OutBoundNAT leaves the pods of c their address.
+// keptInside are the IPv4 ranges to which OutBoundNAT lets the pods of c keep their address.
 func keptInside(cfg Config, c netip.Prefix) (keep []netip.Prefix) {
 	for _, p := range slices.Concat(nonMasquerade(cfg, c), cfg.Services) {
 		if p = p.Masked(); p.Addr().Is4() && !p.Addr().IsMulticast() && !slices.Contains(keep, p) {

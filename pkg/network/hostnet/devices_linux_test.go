@@ -23,7 +23,7 @@ const bridgeName = "winkube0"
 
 var nodeFour, nodeSix = netip.MustParseAddr("10.1.0.11"), netip.MustParseAddr("fd00:1::11")
 
-// namespace puts the test into a network namespace of its own. The thread is never given back while the test runs.
+// namespace moves the test into a separate network namespace, on a thread that is locked while the test runs.
 func namespace(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -242,7 +242,7 @@ func TestBridgeComesBack(t *testing.T) {
 		if err := netlink.LinkDel(bridge); err != nil {
 			t.Fatal(err)
 		}
-		if err := system.adoptPorts(gateways); err == nil { // it went just before its ports were to be put back
+		if err := system.adoptPorts(gateways); err == nil { // it went just before its ports were reconnected
 			t.Error("a pod's interface was put on a bridge that is not there")
 		}
 	}

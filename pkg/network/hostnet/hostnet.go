@@ -1,7 +1,7 @@
 // Package hostnet is this host's network, as the system has it: interfaces, addresses, forwarding and tunnel devices by netlink on Linux, by IP
 // Helper and HNS on Windows.
 //
-//	network.State --Apply--> kernel, HNS        kernel --Changes--> hints        interfaces, routes --Look--> network.Surroundings
+//	network.State --Apply--> kernel, HNS        kernel --Watch--> hints        interfaces, routes --Look--> network.Surroundings
 //
 // It decides nothing; its functions are system calls and what they need.
 package hostnet

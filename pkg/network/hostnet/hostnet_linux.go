@@ -56,8 +56,8 @@ func linkWith(a netip.Addr) (netlink.Link, error) {
 	return nil, fmt.Errorf("no interface of this host has address %s", a)
 }
 
-// applyGateways gives the host's bridge the addresses that pods know as their gateway. The engine made the bridge; one that somebody deleted,
-// which the engine does not notice, is made again.
+// applyGateways gives the host's bridge the addresses that pods know as their gateway. The engine made the bridge; one that was deleted, which the
+// engine does not notice, is recreated.
 func (h *host) applyGateways(want []network.Gateway) error {
 	var errs []error
 	for _, g := range want {
@@ -81,12 +81,12 @@ func (h *host) bridge(name string) (netlink.Link, error) {
 	if !errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil, err
 	}
-	klog.InfoS("The pods' bridge has gone and is made again", "bridge", name)
+	klog.InfoS("The pods' bridge was deleted; recreating it", "bridge", name)
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: h.macs[name]}}
 	return bridge, netlink.LinkAdd(bridge)
 }
 
-// adoptPorts puts the host's ends of pods' interfaces back on the bridge of gateways when they are on none.
+// adoptPorts reconnects the host's ends of pods' interfaces to the bridge of gateways when they are on none.
 func (h *host) adoptPorts(gateways []network.Gateway) error {
 	if len(gateways) == 0 {
 		return nil
@@ -105,7 +105,7 @@ func (h *host) adoptPorts(gateways []network.Gateway) error {
 			loose[i] = l
 		}
 	}
-	h.foreign = known // an interface that came to a bridge meanwhile may be a pod's
+	h.foreign = known // one that has been on a bridge meanwhile may be a pod's
 	if len(loose) == 0 {
 		return nil
 	}
@@ -118,8 +118,8 @@ func (h *host) adoptPorts(gateways []network.Gateway) error {
 	return nil
 }
 
-// adopt looks in one network namespace for interfaces with an address of the gateways' ranges whose other ends are among loose, and puts
-// those on the bridge.
+// adopt looks in one network namespace for interfaces with an address of the gateways' ranges whose other ends are among loose, and connects
+// those to the bridge.
 func adopt(handle *netlink.Handle, loose map[int]netlink.Link, gateways []network.Gateway) error {
 	links, err := handle.LinkList()
 	if err != nil {
@@ -142,15 +142,15 @@ func adopt(handle *netlink.Handle, loose map[int]netlink.Link, gateways []networ
 			err = errors.Join(netlink.LinkSetMaster(port, bridge), setUp(port))
 		}
 		if err != nil {
-			return fmt.Errorf("cannot put a pod's interface %s back on %s: %w", port.Attrs().Name, gateways[i].Interface, err)
+			return fmt.Errorf("cannot reconnect a pod's interface %s to %s: %w", port.Attrs().Name, gateways[i].Interface, err)
 		}
-		klog.InfoS("A pod's interface was put back on the bridge", "interface", port.Attrs().Name, "bridge", gateways[i].Interface)
+		klog.InfoS("Reconnected a pod's interface to the bridge", "interface", port.Attrs().Name, "bridge", gateways[i].Interface)
 		delete(loose, port.Attrs().Index)
 	}
 	return nil
 }
 
-// inNamespaces calls do once for each network namespace in which a process runs, but for our own.
+// inNamespaces calls do once for each network namespace in which a process runs, except our own.
 func inNamespaces(do func(*netlink.Handle) error) error {
 	paths, err := filepath.Glob("/proc/[0-9]*/ns/net")
 	if err != nil {
@@ -158,7 +158,7 @@ func inNamespaces(do func(*netlink.Handle) error) error {
 	}
 	own, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
-		return fmt.Errorf("cannot tell network namespaces apart: %w", err)
+		return fmt.Errorf("cannot identify the network namespace: %w", err)
 	}
 	seen := map[string]bool{own: true}
 	var errs []error
@@ -193,7 +193,7 @@ func ensureAddress(link netlink.Link, p netip.Prefix) error {
 		}
 	}
 	ipNet := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-	return netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet, Flags: unix.IFA_F_NODAD}) // nobody else has it
+	return netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet, Flags: unix.IFA_F_NODAD}) // no other host has it
 }
 
 func setUp(link netlink.Link) error {
@@ -203,7 +203,7 @@ func setUp(link netlink.Link) error {
 	return netlink.LinkSetUp(link)
 }
 
-// applyDevices makes the tunnel devices those of want: none of the others of ours are left.
+// applyDevices makes the tunnel devices those of want, and removes all others of ours.
 func applyDevices(want []vxlan.Device) error {
 	var errs []error
 	for _, four := range []bool{true, false} {
@@ -228,7 +228,7 @@ func applyDevices(want []vxlan.Device) error {
 	return errors.Join(errs...)
 }
 
-// ensureDevice keeps have where it is what d says, and exchanges it where something differs that cannot be changed afterwards.
+// ensureDevice makes d, or keeps have if it is that. A difference that cannot be changed afterwards has it recreated.
 func ensureDevice(have netlink.Link, d vxlan.Device) error {
 	uplink, err := linkWith(d.Local)
 	if err != nil {
@@ -258,7 +258,7 @@ func ensureDevice(have netlink.Link, d vxlan.Device) error {
 	return errors.Join(ensureAddress(have, d.Address), setUp(have))
 }
 
-// sameTunnel compares what a device keeps for its life, and the hardware address, which others may have noted.
+// sameTunnel compares what cannot be changed on a device, and the hardware address, which others may have noted.
 func sameTunnel(a, b *netlink.Vxlan) bool {
 	return a.VxlanId == b.VxlanId && a.Port == b.Port && a.SrcAddr.Equal(b.SrcAddr) && a.VtepDevIndex == b.VtepDevIndex &&
 		a.Learning == b.Learning && a.HardwareAddr.String() == b.HardwareAddr.String()

@@ -25,7 +25,7 @@ func New() network.Host { return host{} }
 // Windows is what only Windows has.
 func Windows() network.Windows { return host{} }
 
-// available says which of the functions Windows lacks: a missing one would otherwise be a panic.
+// available is an error if Windows lacks one of the functions: to call it would panic.
 func available(names ...string) error {
 	dll := windows.NewLazySystemDLL("iphlpapi.dll")
 	for _, name := range names {
@@ -36,7 +36,7 @@ func available(names ...string) error {
 	return nil
 }
 
-// writers are what Apply calls.
+// writers are the functions that Apply calls.
 var writers = []string{"GetIfTable2Ex", "GetUnicastIpAddressTable", "InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
 	"GetIpInterfaceEntry", "InitializeIpInterfaceEntry", "SetIpInterfaceEntry", "FreeMibTable"}
 
@@ -70,7 +70,7 @@ func (host) AttachEndpoint(id, container string) error { return hns.AttachEndpoi
 func (host) RemoveEndpoint(e hns.PodEndpoint) error { return hns.RemoveEndpoint(e) }
 
 // Apply implements network.Host: the host's endpoint on an l2bridge network, the gateway's addresses on the host's adapter, and forwarding. An address
-// goes with its adapter, so that there is nothing to remove.
+// goes with its adapter, so there is nothing to remove.
 func (host) Apply(_ context.Context, s network.State) error {
 	if len(s.Gateways) == 0 {
 		return nil
@@ -144,7 +144,7 @@ func setGateway(links []winipcfg.MibIfRow2, addrs []winipcfg.MibUnicastIPAddress
 	return nil
 }
 
-// forward lets the adapter pass on packets of the address's family.
+// forward switches on forwarding on an adapter for the address's family.
 func forward(luid winipcfg.LUID, addr netip.Addr) error {
 	family := winipcfg.AddressFamily(windows.AF_INET)
 	if addr.Is6() {
@@ -158,7 +158,7 @@ func forward(luid winipcfg.LUID, addr netip.Addr) error {
 	return row.Set()
 }
 
-// Watch implements network.Host: adapters that come and go, HNS that ends and is there again. An older HNS does not notify.
+// Watch implements network.Host: adapters that come and go, HNS that ends and starts. An older HNS does not notify.
 func (host) Watch(ctx context.Context, hints wake.Signal) (wait func(), err error) {
 	var group sync.WaitGroup
 	if err := available("NotifyIpInterfaceChange", "CancelMibChangeNotify2"); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 )
 
-// Uplink implements network.Windows: what DHCP gave, Windows asks for again by itself.
+// Uplink implements network.Windows. Windows itself renews what DHCP gave.
 func (host) Uplink(a netip.Addr) (*network.Uplink, error) {
 	if err := available("GetIfTable2Ex", "GetUnicastIpAddressTable", "GetIpForwardTable2", "FreeMibTable"); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func readWays(u *network.Uplink, luid winipcfg.LUID) error {
 	return nil
 }
 
-// Restore implements network.Windows, on the adapter of the host's own that stands before the network adapter, or on that.
+// Restore implements network.Windows, on the host's adapter on the virtual switch, or else on the network adapter.
 func (host) Restore(_ context.Context, u network.Uplink) error {
 	links, addrs, err := tables()
 	if err != nil {

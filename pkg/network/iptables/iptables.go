@@ -100,7 +100,7 @@ func (f *Filter) family(ctx context.Context, tool string, want []Rules, forwardi
 			if len(want) == 0 {
 				return nil
 			}
-			return fmt.Errorf("cannot open the pod network to other nodes: %s is missing on this host; install the package iptables: %w", tool, err)
+			return fmt.Errorf("cannot forward packets between pods and other nodes: %s is missing on this host; install the package iptables: %w", tool, err)
 		}
 		if err != nil {
 			return fmt.Errorf("cannot list packet filter rules: %w", err)
@@ -184,7 +184,7 @@ func Compare(want []Rules, saved Saved) (out []Difference) {
 	return out
 }
 
-// diff returns the lines for iptables-restore --noflush that make the table printed by iptables-save right; none when it is.
+// diff returns the lines for iptables-restore --noflush that correct the table which iptables-save printed; none if it is correct.
 func (c chain) diff(saved string) []string {
 	exists, rules, base := c.read(saved)
 	var jumps []string // every jump to us
@@ -212,7 +212,7 @@ func (c chain) diff(saved string) []string {
 	if jumpRight && slices.Equal(rules, c.rules) {
 		return nil
 	}
-	// Naming a chain of ours makes it, or empties it.
+	// This line creates our chain, or empties it.
 	lines := []string{":" + c.name + " - [0:0]"}
 	for _, r := range c.rules {
 		lines = append(lines, "-A "+c.name+" "+r)
@@ -226,7 +226,7 @@ func (c chain) diff(saved string) []string {
 	case c.jump == "":
 		lines = append(lines, "-X "+c.name)
 	case !jumpRight:
-		// Directly before Docker's rules: those of the administrator, in DOCKER-USER and before, keep their say.
+		// Directly before Docker's rules: those of the administrator, in DOCKER-USER and before, stay effective.
 		lines = append(lines, fmt.Sprintf("-I %s %d %s", c.base, max(docker, 0)+1, c.jump))
 	}
 	return lines
@@ -260,7 +260,7 @@ func targetOf(rule string) string {
 	return ""
 }
 
-// set writes a sysctl unless it has the value.
+// set writes a sysctl unless it has the value already.
 func (f *Filter) set(name, value string) error {
 	p := filepath.Join(f.sysctl, filepath.FromSlash(name))
 	have, err := os.ReadFile(p)

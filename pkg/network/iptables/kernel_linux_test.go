@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// In a network namespace of its own the test lets the real iptables print and repair what we wrote.
+// In a separate network namespace the test lets the real iptables print and repair what we wrote.
 func TestKernel(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making a network namespace needs root")
