@@ -47,7 +47,7 @@ func text(s Symptoms) string {
 	return b.String()
 }
 
-// TestSound: a host on which nothing is wrong is told so, as the golden files show.
+// TestSound: a sound host has no fault, as the golden files show.
 func TestSound(t *testing.T) {
 	for _, system := range []string{"linux", "windows"} {
 		got, path := text(sound(system)), filepath.Join("testdata", system+".golden")
