@@ -17,10 +17,12 @@
 //	external.go   a network of the engine that exists already
 //	plugins.go    CNI plugins
 //
-// A new mode is a new file of that form and one line in the table modes, which both Plan and New read. Nothing else dispatches on Mode.
+// A new mode is a new file of that form and one line in the table modes, which both Plan and New read. Nothing else dispatches on Mode. Where the
+// engine does not connect the pods, the mode implements Attachments too and returns newAttacher from Attacher. What it needs beyond that (netlink,
+// records on disk) is a package below that does not import this one, as iptables and endpoints are.
 //
-// Rooms below: iptables (packet filter rules of Linux), endpoints (pods' endpoints on overlays of Windows), hostnet (system calls), doctor
-// (finds faults).
+// Packages below: iptables (packet filter rules of Linux), endpoints (pods' endpoints on overlays of Windows). Packages above: hostnet (system calls,
+// implements Host and Windows), doctor (finds faults).
 package network
 
 import (
