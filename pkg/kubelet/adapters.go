@@ -187,7 +187,7 @@ func cniPlugins(cfg Config) (network.Plugins, error) {
 
 // networkEngine is the engine in the words of package network.
 type networkEngine struct {
-	*docker.Engine
+	network.EngineNetworks
 	k *Kubelet
 }
 

@@ -36,6 +36,11 @@ type Engine interface {
 	Version(ctx context.Context) (string, error)
 	// Containers are the IDs of all containers that the engine has for pods, those that have ended among them.
 	Containers(ctx context.Context) (map[string]bool, error)
+	EngineNetworks
+}
+
+// EngineNetworks are the engine's networks and the containers on them.
+type EngineNetworks interface {
 	Networks(ctx context.Context) ([]pod.EngineNetwork, error)
 	// EnsureNetwork makes want exist. One that is there and differs is an error.
 	EnsureNetwork(ctx context.Context, want pod.EngineNetwork) error

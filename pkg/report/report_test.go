@@ -88,3 +88,16 @@ func TestOfHost(t *testing.T) {
 		t.Errorf("%q and %q, %v", one, again, err)
 	}
 }
+
+// The zero File reports nothing and watches nothing.
+func TestNoFile(t *testing.T) {
+	var f File
+	if list, err := f.Read(); err != nil || len(list) > 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Watch(ctx, func() { t.Error("a change was announced") }); err != nil {
+		t.Error(err)
+	}
+}
