@@ -79,7 +79,7 @@ func rowsOfJoin(t *testing.T) *regexp.Regexp {
 // isTest says whether a package has a test: one of pkg by its last element, or by its path.
 func isTest(t *testing.T, pkg, name string) bool {
 	t.Helper()
-	for _, pattern := range []string{"../../" + pkg, "../../pkg/" + pkg, "../../cmd/*/" + pkg, pkg} {
+	for _, pattern := range []string{"../../" + pkg, "../../pkg/" + pkg, "../../pkg/*/" + pkg, "../../cmd/*/" + pkg, pkg} {
 		paths, err := filepath.Glob(pattern + "/*_test.go")
 		if err != nil {
 			t.Fatal(err)
