@@ -259,11 +259,11 @@ func (l *Loop) applyNodes(changed map[string]*v1.Node) {
 			l.own = node
 		}
 		if node == nil {
-			l.tracker.SetNodeClaim(name, nil)
+			l.tracker.SetNodeHolding(name, nil)
 			continue
 		}
-		claim := NodeClaimOf(node)
-		l.tracker.SetNodeClaim(name, &claim)
+		holding := NodeHoldingOf(node)
+		l.tracker.SetNodeHolding(name, &holding)
 	}
 	if _, ok := changed[l.cfg.Node.Name]; !ok {
 		return

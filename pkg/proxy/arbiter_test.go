@@ -16,7 +16,7 @@ import (
 )
 
 // claimed is a random world with everything that decides who has a front.
-func claimed(seed uint64, events int) (*world, *Tracker) {
+func conflicts(seed uint64, events int) (*world, *Tracker) {
 	w := newWorld(seed)
 	tracker := NewTracker(w.node, Holders{Ports: []ReservedPort{{30001, "the test"}}, NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.8/30")}})
 	for range events {
@@ -35,7 +35,7 @@ func FuzzClaims(f *testing.F) {
 		f.Add(seed, uint16(20*seed))
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, events uint16) {
-		w, tracker := claimed(seed, int(events%600))
+		w, tracker := conflicts(seed, int(events%600))
 		services, list := slices.Collect(maps.Values(w.services)), slices.Collect(maps.Values(w.slices))
 		holders := tracker.Holders()
 		table, problems := BuildWithProblems(services, list, w.node, holders)
@@ -65,14 +65,14 @@ func checkClaims(t *testing.T, services []*v1.Service, table *Table, problems []
 	byKey := map[FrontKey]*v1.Service{} // who has a cluster IP and port: the oldest
 	for _, s := range services {
 		name := ServiceName{Namespace: s.Namespace, Name: s.Name}
-		for _, a := range buildService(s, nil, node).asks {
+		for _, a := range buildService(s, nil, node).claims {
 			if r, is := fronts[a.front]; !is || r.Service.ServiceName != name {
 				if !slices.ContainsFunc(problems, func(p Problem) bool { return p.Service == name && p.Field == a.field() && p.Reason != Invalid }) {
 					t.Errorf("%s does not have %s of %s and is not told", name, a.front, a.field())
 				}
 			}
 			o := byKey[a.front]
-			if a.kind() == ClusterIP && (o == nil || olderEntry(&entry{name: name, created: s.CreationTimestamp.Unix()},
+			if a.kind() == ClusterIP && (o == nil || older(&entry{name: name, created: s.CreationTimestamp.Unix()},
 				&entry{name: ServiceName{Namespace: o.Namespace, Name: o.Name}, created: o.CreationTimestamp.Unix()}) < 0) {
 				byKey[a.front] = s
 			}
@@ -96,8 +96,8 @@ func checkReserved(t *testing.T, table *Table, tracker *Tracker, h Holders) {
 		if r.Kind == ClusterIP || r.Kind == NodePort {
 			continue
 		}
-		own, in := tracker.claims.own[addr], func(p netip.Prefix) bool { return p.Contains(addr) }
-		server := slices.ContainsFunc(tracker.claims.servers, func(s netip.AddrPort) bool { return s.Addr() == addr })
+		own, in := tracker.arbiter.others.own[addr], func(p netip.Prefix) bool { return p.Contains(addr) }
+		server := slices.ContainsFunc(tracker.arbiter.others.servers, func(s netip.AddrPort) bool { return s.Addr() == addr })
 		reserved := slices.ContainsFunc(slices.Concat(ReservedPorts, h.Ports), func(p ReservedPort) bool { return p.Port == r.Front.Port() })
 		if cluster[addr] || slices.ContainsFunc(h.ServiceRanges, in) || !own && (server || slices.Contains(h.Host.NextHops, addr)) ||
 			own && reserved && r.Protocol == v1.ProtocolTCP {
@@ -109,13 +109,13 @@ func checkReserved(t *testing.T, table *Table, tracker *Tracker, h Holders) {
 // TestFirst: who has an address that a Service asks for and another Node claims, by who came first; at start by age.
 func TestFirst(t *testing.T) {
 	const addr = "203.0.113.9"
-	node := func(created int64, addresses ...string) *NodeClaim {
+	node := func(created int64, addresses ...string) *NodeHolding {
 		n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2", CreationTimestamp: metav1.Unix(created, 0)}}
 		for _, a := range addresses {
 			n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a})
 		}
-		claim := NodeClaimOf(n)
-		return &claim
+		holding := NodeHoldingOf(n)
+		return &holding
 	}
 	service := func(created int64, kind Kind) *v1.Service {
 		s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web", CreationTimestamp: metav1.Unix(created, 0)},
@@ -132,7 +132,7 @@ func TestFirst(t *testing.T) {
 	type step struct {
 		what    string
 		service *v1.Service
-		node    *NodeClaim
+		node    *NodeHolding
 		want    bool // the Service has it here
 		accused bool
 	}
@@ -149,16 +149,16 @@ func TestFirst(t *testing.T) {
 		"the Service lets go, and asks again": {{"", service(9, ExternalIP), far, here, false}, {"lies", nil, liar, here, true},
 			{"lets go", service(9, ClusterIP), nil, there, false}, {"asks again", service(9, ExternalIP), nil, there, false}},
 		"asks while the Node has it": {{"", service(1, ClusterIP), liar, there, false}, {"asks", service(1, ExternalIP), nil, there, false},
-			{"the Node is gone", nil, &NodeClaim{}, here, false}, {"the Node is back", nil, liar, there, false}},
+			{"the Node is gone", nil, &NodeHolding{}, here, false}, {"the Node is back", nil, liar, there, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tracker := NewTracker(NodeInfo{Name: "n1"}, Holders{})
 			for _, s := range steps {
 				switch {
 				case s.node != nil && s.node.Name == "":
-					tracker.SetNodeClaim("n2", nil)
+					tracker.SetNodeHolding("n2", nil)
 				case s.node != nil:
-					tracker.SetNodeClaim("n2", s.node)
+					tracker.SetNodeHolding("n2", s.node)
 				}
 				if s.service != nil {
 					tracker.SetService(s.service)
@@ -183,10 +183,10 @@ func TestManyAddresses(t *testing.T) {
 		n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeExternalIP, Address: fmt.Sprintf("198.18.%d.%d", i/250, i%250+1)})
 	}
 	tracker := NewTracker(NodeInfo{Name: "n1"}, Holders{})
-	claim := NodeClaimOf(n)
-	tracker.SetNodeClaim("n2", &claim)
+	holding := NodeHoldingOf(n)
+	tracker.SetNodeHolding("n2", &holding)
 	tracker.Update()
-	if got := len(tracker.claims.claimed); got != maxNodeAddresses {
+	if got := len(tracker.arbiter.others.nodesAt); got != maxNodeAddresses {
 		t.Errorf("%d addresses are kept, want %d", got, maxNodeAddresses)
 	}
 	if text := tracker.Disbelieved("n2"); !strings.Contains(text, "of 5000 addresses the first 32 count") {
@@ -204,14 +204,14 @@ func TestConflictCostsItself(t *testing.T) {
 				Spec: v1.ServiceSpec{ClusterIP: fmt.Sprintf("10.97.0.%d", i+1), ExternalIPs: []string{"203.0.113.1"}, Ports: []v1.ServicePort{{Port: 80}}}})
 		}
 		tracker.Update()
-		node := NodeClaim{Name: "n2", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.96.0.1")}}
-		none := NodeClaim{Name: "n2"}
+		node := NodeHolding{Name: "n2", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.96.0.1")}}
+		none := NodeHolding{Name: "n2"}
 		slice := crowdSlice(1, 3)
 		slice.Namespace, slice.Labels = "b", map[string]string{discovery.LabelServiceName: "y"}
 		turn := 0
 		return testing.AllocsPerRun(50, func() {
 			turn++
-			tracker.SetNodeClaim("n2", []*NodeClaim{&node, &none}[turn%2])
+			tracker.SetNodeHolding("n2", []*NodeHolding{&node, &none}[turn%2])
 			if changed, _ := tracker.Update(); len(changed) > 0 {
 				t.Fatalf("a lie changed %v", changed)
 			}
@@ -240,7 +240,7 @@ func TestHoldersPrint(t *testing.T) {
 	tracker.SetServiceRanges([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})
 	tracker.SetService(&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web", CreationTimestamp: metav1.Unix(1, 0)},
 		Spec: v1.ServiceSpec{ClusterIP: "10.96.0.1", ExternalIPs: []string{"203.0.113.1"}, Ports: []v1.ServicePort{{Port: 80}}}})
-	tracker.SetNodeClaim("n2", &NodeClaim{Name: "n2", Created: time.Unix(2, 0), Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")},
+	tracker.SetNodeHolding("n2", &NodeHolding{Name: "n2", Created: time.Unix(2, 0), Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")},
 		PodRanges: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}})
 	tracker.Update()
 	holders := tracker.Holders()
