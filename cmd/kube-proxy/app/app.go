@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+	config "k8s.io/kube-proxy/config/v1alpha1"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/daemon"
@@ -34,7 +35,7 @@ import (
 // Main runs the proxy with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
 func Main(args []string) int {
 	code := 0
-	command := newCommand(&code)
+	command := newCommand(&code, args)
 	command.SetArgs(args)
 	if err := command.Execute(); err != nil {
 		fmt.Fprintf(os.Stderr, "proxy: %v (proxy --help lists the flags)\n", err)
@@ -43,8 +44,7 @@ func Main(args []string) int {
 	return code
 }
 
-func newCommand(code *int) *cobra.Command {
-	o := &options{}
+func newCommand(code *int, args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "proxy",
 		Short:         "Serves Kubernetes Services on a node, on Windows Server 2016 to 2025 and on Linux",
@@ -54,14 +54,16 @@ func newCommand(code *int) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	fs := root.Flags()
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
+	shown := &options{} // for --help and for mistakes; run parses again, over the file
+	setDefaults(&shown.config)
+	shown.addFlags(fs)
+	fs.VisitAll(func(f *pflag.Flag) { f.Deprecated = "" }) // run says it
 	root.RunE = func(*cobra.Command, []string) error {
 		if daemon.PrintVersion(os.Stdout, fs) {
 			return nil
 		}
 		var err error
-		*code, err = o.run(fs)
+		*code, err = run(args)
 		return err
 	}
 	root.AddCommand(newTableCommand(os.Stdin, os.Stdout))
@@ -69,14 +71,16 @@ func newCommand(code *int) *cobra.Command {
 	return root
 }
 
-// collectAt is how much garbage, in percent of what lives, is let pile up: what the proxy makes of it is little, what it keeps of a large
-// cluster is much.
+// collectAt is the default GOGC: the proxy makes little garbage beside what it keeps of a large cluster.
 const collectAt = 50
 
 // run checks everything that can be checked without changing the host, then runs the proxy. A service that cannot begin, also for want of its
 // configuration file, ends as one, so that its manager tries again.
-func (o *options) run(fs *pflag.FlagSet) (int, error) {
-	err := o.readConfig(fs)
+func run(args []string) (int, error) {
+	o, fs, err := parse(args)
+	if fs == nil {
+		return 1, err
+	}
 	if err != nil && (o.writeConfigTo != "" || o.initOnly || o.cleanup || !daemon.AsService(fs)) {
 		return 1, err
 	}
@@ -94,16 +98,14 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		return 1, err
 	}
 	if o.cleanup {
-		return daemon.Run(service.Name, fs, func(ctx context.Context) error {
-			return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil))
-		}), nil
+		return daemon.Run(service.Name, fs, w.cleanup), nil
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
-		if err != nil { // what a service waited for may have mended it; one that cannot begin ends as one, and its manager tries again
-			if o, w, err = o.begin(fs); err != nil {
+		if err != nil { // what a service waited for may be there by now
+			if o, fs, w, err = begin(args); err != nil {
 				return err
 			}
 		}
@@ -117,7 +119,7 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		group, ctx := errgroup.WithContext(ctx)
 		if o.configPath != "" {
 			group.Go(func() error {
-				return untilChanged(ctx, o.configPath, o.file.Data, func() error { return o.recheck(fs) })
+				return untilChanged(ctx, o.configPath, o.file.Data, func() error { return recheck(args) })
 			})
 		}
 		group.Go(func() error { return w.settings.serve(ctx, w.config, addresses, w.table) })
@@ -125,17 +127,14 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	}), nil
 }
 
-// begin reads everything from the beginning: what a former try took from the file would count as given on the command line.
-func (o *options) begin(fs *pflag.FlagSet) (*options, *wiring, error) {
-	next, flags, err := o.anew(fs)
-	if err == nil {
-		err = next.readConfig(flags)
-	}
+// begin reads everything from the beginning.
+func begin(args []string) (*options, *pflag.FlagSet, *wiring, error) {
+	o, fs, err := parse(args)
 	if err != nil {
-		return o, nil, err
+		return o, fs, nil, err
 	}
-	w, err := next.prepare(flags)
-	return next, w, err
+	w, err := o.prepare(fs)
+	return o, fs, w, err
 }
 
 // wiring is what the proxy is made of.
@@ -157,7 +156,7 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 	if err != nil {
 		return nil, o.file.Located(err)
 	}
-	o.proxyMode = cmp.Or(o.proxyMode, s.config.Mode)
+	o.config.Mode = cmp.Or(o.config.Mode, config.ProxyMode(s.config.Mode))
 	if s.config.Effective, err = o.effective(fs); err != nil {
 		return nil, err
 	}
@@ -177,14 +176,20 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 	return w, err
 }
 
+// cleanup removes what proxies left on this host.
+func (w *wiring) cleanup(ctx context.Context) error {
+	return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil))
+}
+
 // clientConfig is how the API server is reached.
 func (o *options) clientConfig() (*rest.Config, error) {
-	config, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
-		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst, ContentType: o.kubeAPIContentType})
-	if err == nil && o.kubeconfig != "" && o.master != "" {
-		config.Host = o.master // as upstream has it, the flag wins over the file
+	c := o.config.ClientConnection
+	out, err := kubeclient.Config(kubeclient.Options{Kubeconfig: c.Kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
+		QPS: c.QPS, Burst: int(c.Burst), ContentType: c.ContentType})
+	if err == nil && c.Kubeconfig != "" && o.master != "" {
+		out.Host = o.master // as upstream has it, the flag wins over the file
 	}
-	return config, err
+	return out, err
 }
 
 // tellKubelet leaves word of what is wrong with this host's way to others, for the condition that only the kubelet may write.

@@ -37,13 +37,13 @@ const firstHNSBuild = 17763
 // setBackEnd chooses the back end.
 func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	windows := facts.OS == "windows"
-	mode := cmp.Or(o.proxyMode, "userspace")
+	mode := cmp.Or(string(o.config.Mode), "userspace")
 	s.config.Mode, s.backEnd = "userspace", o.userspaceBackend
 	if windows && facts.WindowsBuild >= firstHNSBuild {
-		s.hns.Network = cmp.Or(o.networkName, os.Getenv("KUBE_NETWORK"))
+		s.hns.Network = cmp.Or(o.config.Winkernel.NetworkName, os.Getenv("KUBE_NETWORK"))
 	}
 	if windows && s.mode == routes.Overlay {
-		mode = cmp.Or(o.proxyMode, "kernelspace")
+		mode = cmp.Or(string(o.config.Mode), "kernelspace")
 		if err := o.setOverlay(s, facts); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (o *options) setOverlay(s *settings, facts host.Facts) error {
 	case facts.WindowsBuild < firstHNSBuild:
 		return fmt.Errorf("--network-mode=overlay: the HNS of this Windows (build %d) knows no subnets of other nodes, that of build %d (Server 2019, with the updates from KB4489899 on) does; want host-gateway or upstream",
 			facts.WindowsBuild, firstHNSBuild)
-	case o.proxyMode == "userspace":
+	case o.config.Mode == "userspace":
 		return fmt.Errorf("--proxy-mode=userspace: pods of an overlay of Windows (--network-mode=overlay) reach Services by HNS load balancers alone; want kernelspace, which is the default there")
 	}
 	s.hns.Network = cmp.Or(s.hns.Network, vxlan.DeviceName(true))
@@ -88,10 +88,10 @@ func (o *options) setOverlay(s *settings, facts host.Facts) error {
 
 // setHNS reads what HNS load balancers need beside the network's name; an --source-vip that is no address was refused before.
 func (o *options) setHNS(s *settings) {
-	s.hns.DSR = o.enableDSR
-	s.hns.SourceVIP, _ = netip.ParseAddr(o.sourceVIP) // "": hnslb finds it
+	s.hns.DSR = o.config.Winkernel.EnableDSR
+	s.hns.SourceVIP, _ = netip.ParseAddr(o.config.Winkernel.SourceVip) // "": hnslb finds it
 	s.hns.Node = func() (netip.Addr, string) {
-		addrs, err := host.NodeAddress(o.bindAddress)
+		addrs, err := host.NodeAddress(o.config.BindAddress)
 		if err != nil || len(addrs) == 0 {
 			return netip.Addr{}, "" // hnslb says what overlays miss without
 		}

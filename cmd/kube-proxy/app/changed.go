@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
-	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
 )
 
@@ -60,9 +57,9 @@ func untilChanged(ctx context.Context, path string, content []byte, check func()
 	}
 }
 
-// recheck reads the configuration file anew, with the flags of the command line, and says what is wrong with it.
-func (o *options) recheck(fs *pflag.FlagSet) error {
-	next, flags, err := o.anew(fs)
+// recheck reads the command line and the configuration file again, and says what is wrong with them.
+func recheck(args []string) error {
+	o, _, err := parse(args)
 	if err != nil {
 		return err
 	}
@@ -70,33 +67,6 @@ func (o *options) recheck(fs *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
-	if err := next.readConfig(flags); err != nil {
-		return err
-	}
-	_, err = next.settings(facts)
-	return next.file.Located(err)
-}
-
-// anew are options with the flags of the command line alone, before a configuration file was read.
-func (o *options) anew(fs *pflag.FlagSet) (*options, *pflag.FlagSet, error) {
-	next, flags := &options{}, pflag.NewFlagSet("", pflag.ContinueOnError)
-	daemon.AddFlags(flags)
-	next.addFlags(flags)
-	var errs []error
-	fs.Visit(func(f *pflag.Flag) {
-		to := flags.Lookup(f.Name)
-		if o.file.Sets(f.Name) || to == nil {
-			return
-		}
-		to.Changed = true
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			errs = append(errs, to.Value.(pflag.SliceValue).Replace(list.GetSlice()))
-		} else if f.Value.Type() != "stringToString" { // feature gates, which are ignored
-			errs = append(errs, to.Value.Set(f.Value.String()))
-		}
-	})
-	if err := errors.Join(errs...); err != nil {
-		return nil, nil, fmt.Errorf("cannot read the flags again: %w", err)
-	}
-	return next, flags, nil
+	_, err = o.settings(facts)
+	return o.file.Located(err)
 }
