@@ -23,16 +23,6 @@ func NewSplit(first, rest proxy.Backend, serves func(*proxy.Route) bool) *Split 
 	return &Split{first: first, rest: rest, serves: serves}
 }
 
-// HidesClients says whether the first back end does, which serves what is asked for most.
-func (s *Split) HidesClients() bool { return hidesClients(s.first) }
-
-// Close ends the rest's back end; what the first one has told the host goes on.
-func (s *Split) Close() {
-	if b, ok := s.rest.(interface{ Close() }); ok {
-		b.Close()
-	}
-}
-
 // fronts adds those of routes to a set.
 func fronts(set map[proxy.FrontKey]bool, routes []proxy.Route) {
 	for i := range routes {

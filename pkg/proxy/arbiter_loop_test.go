@@ -52,10 +52,10 @@ func TestLyingNode(t *testing.T) {
 	web := testService("web", "10.96.0.1")
 	web.Spec.ExternalIPs = []string{"203.0.113.1"}
 	web.Spec.Type, web.Status.LoadBalancer.Ingress = v1.ServiceTypeLoadBalancer, []v1.LoadBalancerIngress{{IP: "203.0.113.2"}}
-	r.loop.SetService(web)
-	r.loop.SetSlice(testSlice("web", "10.244.0.1"))
-	r.loop.SetNode(testNode("n1", "10.1.0.11"))
-	r.loop.SetNode(testNode("n2", "10.1.0.12"))
+	r.inbox.SetService(web)
+	r.inbox.SetSlice(testSlice("web", "10.244.0.1"))
+	r.inbox.SetNode(testNode("n1", "10.1.0.11"))
+	r.inbox.SetNode(testNode("n2", "10.1.0.12"))
 	r.run()
 	fronts := func() string {
 		var out []string
@@ -68,14 +68,14 @@ func TestLyingNode(t *testing.T) {
 	}
 	r.until("all three", func() bool { return fronts() == "10.244.0.1:8080 10.244.0.1:8080 10.244.0.1:8080" })
 	for i := range 60 {
-		r.loop.SetNode([]*v1.Node{testNode("n2", "10.1.0.12", "10.96.0.1", "203.0.113.1", "203.0.113.2"), testNode("n2", "203.0.113.1"), testNode("n2", "10.1.0.12")}[i%3])
+		r.inbox.SetNode([]*v1.Node{testNode("n2", "10.1.0.12", "10.96.0.1", "203.0.113.1", "203.0.113.2"), testNode("n2", "203.0.113.1"), testNode("n2", "10.1.0.12")}[i%3])
 	}
-	r.loop.SetNode(testNode("n2", "203.0.113.1", "10.1.0.12"))
+	r.inbox.SetNode(testNode("n2", "203.0.113.1", "10.1.0.12"))
 	r.event("AddressClaimRefused", "Node status.addresses", "203.0.113.1 is an address of Service a/web", "kind=Node")
 	for i := range 20 {
-		r.loop.SetNode(testNode("n2", "203.0.113.2", fmt.Sprintf("10.1.0.%d", 100+i)))
+		r.inbox.SetNode(testNode("n2", "203.0.113.2", fmt.Sprintf("10.1.0.%d", 100+i)))
 	}
-	r.loop.SetSlice(testSlice("web", "10.244.0.2"))
+	r.inbox.SetSlice(testSlice("web", "10.244.0.2"))
 	r.until("a change", func() bool { return fronts() == "10.244.0.2:8080 10.244.0.2:8080 10.244.0.2:8080" })
 	if calls := r.backend.Calls(); !slices.Equal(calls, []string{"everything", "[a/web]"}) {
 		t.Errorf("Syncs were %v", calls)
@@ -90,17 +90,17 @@ func TestNodeBefore(t *testing.T) {
 	close(r.synced)
 	web := testService("web", "10.96.0.1")
 	web.CreationTimestamp, web.Spec.ExternalIPs = metav1.Unix(200, 0), []string{"10.1.0.12"}
-	r.loop.SetService(web)
-	r.loop.SetService(testService("other", "10.96.0.2"))
-	r.loop.SetNode(testNode("n2", "10.1.0.12"))
+	r.inbox.SetService(web)
+	r.inbox.SetService(testService("other", "10.96.0.2"))
+	r.inbox.SetNode(testNode("n2", "10.1.0.12"))
 	r.run()
 	r.until("the cluster IP", func() bool { return strings.Contains(r.backend.String(), "a/web") })
 	if text := r.backend.String(); strings.Contains(text, "10.1.0.12") {
 		t.Fatalf("another node's address is served here:\n%s", text)
 	}
-	r.loop.SetNode(testNode("n2", "10.1.0.13"))
+	r.inbox.SetNode(testNode("n2", "10.1.0.13"))
 	r.until("the address that the node has no more", func() bool { return strings.Contains(r.backend.String(), "10.1.0.12") })
-	r.loop.SetNode(testNode("n2", "10.1.0.12"))
+	r.inbox.SetNode(testNode("n2", "10.1.0.12"))
 	r.until("the node has it again", func() bool { return !strings.Contains(r.backend.String(), "10.1.0.12") })
 	if calls := r.backend.Calls(); !slices.Equal(calls, []string{"everything", "[a/web]", "[a/web]"}) {
 		t.Errorf("Syncs were %v", calls)
@@ -113,23 +113,23 @@ func TestTakeover(t *testing.T) {
 	r := newRig(t)
 	r.events.IncludeObject = true
 	close(r.synced)
-	r.loop.SetService(testService("dns", "10.96.0.10"))
+	r.inbox.SetService(testService("dns", "10.96.0.10"))
 	r.run()
 	r.until("the victim", func() bool { return strings.Contains(r.backend.String(), "10.96.0.10") })
 	thief := testService("thief", "10.96.7.7")
 	thief.Namespace, thief.UID, thief.Spec.ExternalIPs = "aaa", "thief", []string{"10.96.0.10"}
-	r.loop.SetService(thief)
+	r.inbox.SetService(thief)
 	r.event("AddressRefused", "Service spec.externalIPs[0]: 10.96.0.10 is the cluster IP of Service a/dns", "kind=Service")
 	r.until("the thief", func() bool { return strings.Contains(r.backend.String(), "10.96.7.7") })
 	if route, ok := r.backend.Route(v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.10:80")); !ok || route.Service.Name != "dns" {
 		t.Fatalf("the cluster IP leads to %s", route.Service)
 	}
-	r.loop.DeleteService(name("dns"))
+	r.inbox.DeleteService(name("dns"))
 	r.until("the holder is gone", func() bool {
 		route, ok := r.backend.Route(v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.10:80"))
 		return ok && route.Service.Name == "thief"
 	})
-	r.loop.SetService(testService("dns", "10.96.0.10"))
+	r.inbox.SetService(testService("dns", "10.96.0.10"))
 	r.event("AddressRefused", "kind=Service")
 	r.until("and back", func() bool {
 		route, ok := r.backend.Route(v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.10:80"))
@@ -145,7 +145,7 @@ func TestHostChanges(t *testing.T) {
 	web := testService("web", "10.96.0.1")
 	web.Spec.ExternalIPs = []string{"10.1.0.1", "10.1.0.11"}
 	web.Spec.Ports = append(web.Spec.Ports, v1.ServicePort{Name: "kubelet", Port: 10250})
-	r.loop.SetService(web)
+	r.inbox.SetService(web)
 	r.run()
 	r.until("everything", func() bool { return strings.Count(r.backend.String(), "ExternalIP") == 4 })
 	r.host.Store(&proxy.Host{Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.11")}, NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.1")}})

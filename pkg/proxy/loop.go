@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/netip"
 	"runtime/debug"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -26,14 +28,15 @@ const (
 	settleTime = 500 * time.Millisecond
 	// defaultResync is how often everything is compared although nothing changed.
 	defaultResync = 30 * time.Second
-	// Failed routes are tried again after retryFirst, then each time after twice as long, at most retryMax.
-	retryFirst = 200 * time.Millisecond
-	retryMax   = 30 * time.Second
 )
+
+// firstRetry is the back-off of failed Routes.
+var firstRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}
 
 // LoopConfig is what a Loop needs.
 type LoopConfig struct {
 	Node    NodeInfo // Zone is filled in from the Node object
+	Inbox   *Inbox
 	Backend Backend
 	Health  *Health
 	Metrics *Metrics
@@ -53,9 +56,8 @@ type LoopConfig struct {
 	// HidesClients says that endpoints see this host's address instead of a client's. A Service that asks for the client's own
 	// (externalTrafficPolicy Local) gets one Event about it.
 	HidesClients bool
-	// Events takes Events on Services; may be nil.
-	Events record.EventRecorder
-	Clock  clock.WithTicker
+	Events       record.EventRecorder // on Services and Nodes
+	Clock        clock.WithTicker
 }
 
 // Loop brings the host to what the cluster's Services say: it gathers changes for a few milliseconds, brings the Table up to date and
@@ -66,7 +68,6 @@ type LoopConfig struct {
 // One goroutine, Run's, owns the Tracker and calls the Backend.
 type Loop struct {
 	cfg   LoopConfig
-	inbox inbox
 	start time.Time
 
 	mu      sync.RWMutex // the goroutine of Run writes under it; it reads, and others do, under RLock
@@ -76,6 +77,7 @@ type Loop struct {
 	failing  map[ServiceName]string // services to try again, with what was last said of them
 	whole    bool                   // the last Sync failed as a whole: try again with everything
 	delay    time.Duration          // before the next retry; 0: nothing failed
+	backoff  wait.Backoff           // what delay is next
 	problems map[ServiceName][]Problem
 	hidden   map[ServiceName]bool // were told that clients' addresses are not shown
 	own      *v1.Node             // nil: not known
@@ -89,7 +91,7 @@ func NewLoop(cfg LoopConfig) *Loop {
 	if cfg.Resync <= 0 {
 		cfg.Resync = defaultResync
 	}
-	return &Loop{cfg: cfg, inbox: newInbox(), start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node, cfg.Holders), failing: map[ServiceName]string{},
+	return &Loop{cfg: cfg, backoff: firstRetry, start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node, cfg.Holders), failing: map[ServiceName]string{},
 		problems: map[ServiceName][]Problem{}, hidden: map[ServiceName]bool{}, ranges: map[string]*networking.ServiceCIDR{},
 		refusals: refusals{}}
 }
@@ -128,34 +130,35 @@ func (l *Loop) Run(ctx context.Context, synced <-chan struct{}) error {
 	resync := l.cfg.Clock.NewTicker(l.cfg.Resync)
 	defer resync.Stop()
 	for {
-		var retry <-chan time.Time
-		var retryTimer clock.Timer
-		if l.delay > 0 {
-			retryTimer = l.cfg.Clock.NewTimer(l.delay)
-			retry = retryTimer.C()
-		}
-		var again []ServiceName
-		whole := false
-		select {
-		case <-ctx.Done():
+		again, whole, ok := l.await(ctx, resync.C())
+		if !ok {
 			return nil
-		case <-l.inbox.ready:
-			l.gather(ctx)
-		case <-retry:
-			whole = l.whole
-			for name := range l.failing {
-				again = append(again, name)
-			}
-		case <-l.cfg.Hints:
-			whole = true
-		case <-resync.C():
-			whole = true
-		}
-		if retryTimer != nil {
-			retryTimer.Stop()
 		}
 		l.step(ctx, again, whole)
 	}
+}
+
+// await waits for something to do: a change in the Inbox, Services to try again, or everything to compare. ok is false when ctx has ended.
+func (l *Loop) await(ctx context.Context, resync <-chan time.Time) (again []ServiceName, whole, ok bool) {
+	var retry <-chan time.Time
+	if l.delay > 0 {
+		timer := l.cfg.Clock.NewTimer(l.delay)
+		defer timer.Stop()
+		retry = timer.C()
+	}
+	select {
+	case <-ctx.Done():
+		return nil, false, false
+	case <-l.cfg.Inbox.ready:
+		l.gather(ctx)
+	case <-retry:
+		return slices.Collect(maps.Keys(l.failing)), l.whole, true
+	case <-l.cfg.Hints:
+		whole = true
+	case <-resync:
+		whole = true
+	}
+	return nil, whole, true
 }
 
 // gather waits a moment for changes that come together.
@@ -170,7 +173,7 @@ func (l *Loop) gather(ctx context.Context) {
 
 // step takes what is in the inbox and syncs it together with again, or with everything.
 func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
-	batch := l.inbox.take()
+	batch := l.cfg.Inbox.take()
 	host, known := l.readHost(whole)
 	l.mu.Lock()
 	if known {
@@ -184,8 +187,13 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 		l.reportProblems(name)
 		l.reportHidden(name)
 	}
+	for w, message := range batch.warnings {
+		l.event(w.service, w.reason, message)
+	}
 	if !whole && len(changed) == 0 && len(again) == 0 {
-		l.cfg.Health.Updated()
+		if !l.whole {
+			l.cfg.Health.Updated()
+		}
 		l.count(batch)
 		return
 	}
@@ -232,7 +240,7 @@ func (l *Loop) readHost(whole bool) (Host, bool) {
 
 // apply hands a batch to the Tracker and says whether everything must be compared because the ranges of services changed. Nodes come first: a
 // Node that has an address when a Service begins to ask for it keeps it.
-func (l *Loop) apply(batch batch) (whole bool) {
+func (l *Loop) apply(batch *batch) (whole bool) {
 	l.applyNodes(batch.nodes)
 	whole = l.applyRanges(batch.ranges)
 	for name, service := range batch.services {
@@ -360,11 +368,9 @@ func (l *Loop) settle(err error, names []ServiceName, whole bool) {
 	}
 	switch {
 	case len(l.failing) == 0 && !l.whole:
-		l.delay = 0
-	case l.delay == 0:
-		l.delay = retryFirst
+		l.delay, l.backoff = 0, firstRetry
 	default:
-		l.delay = min(2*l.delay, retryMax)
+		l.delay = l.backoff.Step()
 	}
 }
 
@@ -400,13 +406,6 @@ func (l *Loop) reportHidden(name ServiceName) {
 	}
 }
 
-// Warn records a warning on a Service, for back ends. It may be called from any goroutine.
-func (l *Loop) Warn(name ServiceName, reason, text string) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	l.event(name, reason, text)
-}
-
 // ownAddresses are the cluster IPs of a Service that are this node's address: they are served, but hide ports of the node's own. External
 // IPs may well be a node's address.
 func (l *Loop) ownAddresses(name ServiceName) (out []Problem) {
@@ -422,19 +421,19 @@ func (l *Loop) ownAddresses(name ServiceName) (out []Problem) {
 
 // event records a warning on a Service that still exists.
 func (l *Loop) event(name ServiceName, reason, text string) {
-	if service := l.tracker.Service(name); service != nil && l.cfg.Events != nil {
+	if service := l.tracker.Service(name); service != nil {
 		l.cfg.Events.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: service.UID,
 			ResourceVersion: service.ResourceVersion}, v1.EventTypeWarning, reason, text)
 	}
 }
 
-func (l *Loop) count(b batch) {
+func (l *Loop) count(b *batch) {
 	l.cfg.Metrics.servicesPending.Sub(float64(b.serviceEvents))
 	l.cfg.Metrics.endpointsPending.Sub(float64(b.sliceEvents))
 }
 
 // programmed records how long the changes of a batch took from the pod or service that caused them to the host.
-func (l *Loop) programmed(b batch, now time.Time) {
+func (l *Loop) programmed(b *batch, now time.Time) {
 	for _, slice := range b.slices {
 		if slice == nil {
 			continue

@@ -40,10 +40,8 @@ func (l *Loop) reportRefusals() {
 		case r.due:
 			l.refusals[node] = refusal{said: text, at: now}
 			klog.InfoS("A Node's claim is not believed", "node", node, "reason", text)
-			if l.cfg.Events != nil {
-				l.cfg.Events.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, v1.EventTypeWarning,
-					"AddressClaimRefused", text)
-			}
+			l.cfg.Events.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, v1.EventTypeWarning,
+				"AddressClaimRefused", text)
 		}
 	}
 }

@@ -287,7 +287,8 @@ func (t *Tracker) merge(changed []change) {
 	for _, u := range changed {
 		total += len(u.routes) - len(before.Of(u.by.name))
 	}
-	out := Table{Routes: make([]Route, 0, total)}
+	out := before
+	out.Routes, out.HealthChecks = make([]Route, 0, total), nil
 	routes, checks := 0, 0 // so many of the former Table are done
 	for _, u := range changed {
 		from, to := before.span(u.by.name)

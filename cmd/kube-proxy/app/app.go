@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -26,7 +27,6 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/kubeproxy"
-	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/routes"
@@ -220,6 +220,10 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	}
 	events, stop := kubeclient.Events(client, "kube-proxy", s.config.Node.Name, kubeclient.EventLimit{})
 	defer stop()
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	hints, err := addresses.Changes(ctx)
 	if err != nil {
 		klog.InfoS("Changes of the host's addresses are seen only when everything is compared", "every", s.config.Resync, "reason", err.Error())
@@ -234,12 +238,17 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	}
 	sys := newSystem()
 	if s.backEnd == byHNS {
-		hints = sys.hints(ctx, hints)
+		hints = sys.hints(ctx, &running, hints)
 	}
 	s.config.Holders = s.holders(config.Host)
+	base := kubeproxy.NewBase(s.config.Node, clock.RealClock{})
+	backEnd := s.newBackEnd(base, sys, addresses)
+	defer backEnd.relay.Close()
 	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
-		Client:  client,
-		Backend: func(h kubeproxy.Host) proxy.Backend { return s.newBackEnd(h, sys, addresses) },
+		Client:       client,
+		Base:         base,
+		Backend:      backEnd,
+		HidesClients: backEnd.hidesClients,
 		Routes: s.newRoutes(table, facts, func(p routes.Problem) {
 			events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
 		}, apiServers(config.Host)),
@@ -253,8 +262,10 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		return err
 	}
-	go kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, func(kind, reason, message string) {
-		events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
+	running.Go(func() {
+		kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, func(kind, reason, message string) {
+			events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
+		})
 	})
 	// From here on the host is changed.
 	s.setFirewall(ctx, sys)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -22,6 +23,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/routes"
 	"github.com/winkube/winkube/pkg/vxlan"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // The back ends, by the flags that choose them. What portproxy and hnslb cannot do is relayed.
@@ -126,53 +128,54 @@ type system struct {
 	netsh    *netsh.Program
 }
 
-// hints are those of the host's addresses, which may be nil, and what HNS tells.
-func (sys *system) hints(ctx context.Context, addresses <-chan struct{}) <-chan struct{} {
-	merged := make(chan struct{}, 1)
-	tell := func() {
-		select {
-		case merged <- struct{}{}:
-		default:
-		}
-	}
-	if err := sys.watchHNS(ctx, tell); err != nil {
+// hints are those of the host's addresses, which may be nil, and those of HNS. running gets what passes them on until ctx ends.
+func (sys *system) hints(ctx context.Context, running *sync.WaitGroup, addresses <-chan struct{}) <-chan struct{} {
+	merged := wake.New()
+	if err := sys.watchHNS(ctx, merged.Send); err != nil {
 		klog.InfoS("Changes of HNS are seen only when everything is compared", "reason", err.Error())
 	}
-	go func() {
+	running.Go(func() {
 		for {
 			select {
 			case <-addresses:
-				tell()
+				merged.Send()
 			case <-ctx.Done():
 				return
 			}
 		}
-	}()
+	})
 	return merged
 }
 
+// backEnd is what serves. Its relay, which each has, is closed by who made it.
+type backEnd struct {
+	proxy.Backend
+	relay        *relay.Relay
+	hidesClients bool // endpoints see this host's address instead of a client's
+}
+
 // newBackEnd puts the chosen back end together.
-func (s *settings) newBackEnd(h kubeproxy.Host, sys system, addresses relay.Addresses) proxy.Backend {
-	relayed := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, ClientShare: s.clientShare, Warn: h.Warn, Clock: clock.RealClock{}}
-	newRelay := func() *relay.Relay {
-		r := relay.New(relayed)
-		if h.Register != nil {
-			h.Register(r.Collectors()...)
-		}
-		return r
-	}
+func (s *settings) newBackEnd(base *kubeproxy.Base, sys system, addresses relay.Addresses) backEnd {
+	config := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: base.Health.Healthy, UDPIdle: s.udpIdle, ClientShare: s.clientShare,
+		Warn: base.Inbox.Warn, Clock: clock.RealClock{}}
+	var first proxy.Backend // it serves what it can, and the relay the rest
+	var serves func(*proxy.Route) bool
 	switch s.backEnd {
 	case byPortProxy:
-		forRules, forRelay := kubeproxy.Share(addresses)
-		relayed.Addresses = forRelay
-		rules := portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: forRules, NodePorts: s.nodePorts, NoFirewall: !s.firewall})
-		return kubeproxy.NewSplit(rules, newRelay(), portproxy.Serves)
+		var forRules relay.Addresses
+		forRules, config.Addresses = kubeproxy.Share(addresses)
+		first, serves = portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: forRules, NodePorts: s.nodePorts, NoFirewall: !s.firewall}), portproxy.Serves
 	case byHNS:
-		config := s.hns
-		config.Client = sys.hns
-		return kubeproxy.NewSplit(hnslb.New(config), newRelay(), hnslb.Serves)
+		balancers := s.hns
+		balancers.Client = sys.hns
+		first, serves = hnslb.New(balancers), hnslb.Serves
 	}
-	return newRelay()
+	r := relay.New(config)
+	base.Registry.MustRegister(r.Collectors()...)
+	if first == nil {
+		return backEnd{r, r, r.HidesClients()}
+	}
+	return backEnd{kubeproxy.NewSplit(first, r, serves), r, false}
 }
 
 // noAddresses is for a portproxy that only removes: the addresses are cleaned by themselves.
