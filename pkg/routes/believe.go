@@ -116,8 +116,8 @@ func (p *planner) learn() {
 func (p *planner) learnLength(f *family, four bool) {
 	var times [129]int
 	best, of := -1, (*asker)(nil)
-	for i := range p.claims {
-		c := &p.claims[i]
+	for i := range p.candidates {
+		c := &p.candidates[i]
 		if c.dst.Addr().Is4() != four {
 			continue
 		}
@@ -130,8 +130,8 @@ func (p *planner) learnLength(f *family, four bool) {
 		of = c.of
 		times[c.dst.Bits()]++
 	}
-	for i := range p.claims {
-		if c := &p.claims[i]; c.dst.Addr().Is4() == four && (best < 0 || times[c.dst.Bits()] > times[best]) {
+	for i := range p.candidates {
+		if c := &p.candidates[i]; c.dst.Addr().Is4() == four && (best < 0 || times[c.dst.Bits()] > times[best]) {
 			best = c.dst.Bits()
 		}
 	}
@@ -147,8 +147,8 @@ func (p *planner) learnBlocks(f *family, four bool) {
 	var b block // the last, which is usually the next too
 	var oldest *asker
 	root := p.own // whose range is believed in any case, unless the oldest Node is older
-	for i := range p.claims {
-		c := &p.claims[i]
+	for i := range p.candidates {
+		c := &p.candidates[i]
 		if c.dst.Addr().Is4() != four || !f.length(c.dst) {
 			continue
 		}
@@ -237,8 +237,8 @@ type crowd struct {
 // crowd finds the ranges in which Nodes' addresses may lie.
 func (p *planner) crowd() {
 	var lengths [2][129]bool
-	for i := range p.claims {
-		lengths[at(p.claims[i].dst.Addr().Is4())][p.claims[i].dst.Bits()] = true
+	for i := range p.candidates {
+		lengths[at(p.candidates[i].dst.Addr().Is4())][p.candidates[i].dst.Bits()] = true
 	}
 	for family := range lengths {
 		for length, there := range lengths[family] {
@@ -275,7 +275,7 @@ func (p *planner) crowdOf(family, length int) {
 }
 
 // believe says whether a range of another node may be led there at all. What no cluster would give to a Node is refused.
-func (p *planner) believe(c *claim) bool {
+func (p *planner) believe(c *candidate) bool {
 	reason, why := p.doubt(c)
 	if why == "" {
 		return true
@@ -285,7 +285,7 @@ func (p *planner) believe(c *claim) bool {
 }
 
 // doubt says what is wrong with a range; "": nothing.
-func (p *planner) doubt(c *claim) (reason, why string) {
+func (p *planner) doubt(c *candidate) (reason, why string) {
 	known, dst := &p.opts.Known, c.dst
 	if dst.Bits() == 0 {
 		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s is every address; want a range of the pods'", dst)
@@ -340,7 +340,7 @@ func (p *planner) doubtPlace(dst netip.Prefix) (reason, why string) {
 }
 
 func (p *planner) ownLength(dst netip.Prefix) bool {
-	return slices.ContainsFunc(p.claims, func(c claim) bool {
+	return slices.ContainsFunc(p.candidates, func(c candidate) bool {
 		return c.of.own && c.dst.Addr().Is4() == dst.Addr().Is4() && c.dst.Bits() == dst.Bits()
 	})
 }
@@ -349,7 +349,7 @@ func (p *planner) ownLength(dst netip.Prefix) bool {
 // finds the route of others in the way, unless it is one by which this host is reached.
 func (p *planner) connected(dst netip.Prefix) netip.Prefix {
 	for _, n := range p.opts.Known.Networks {
-		if !n.Overlaps(dst) || slices.ContainsFunc(p.claims, func(c claim) bool { return c.of.own && c.dst.Overlaps(n) }) { // our own pods'
+		if !n.Overlaps(dst) || slices.ContainsFunc(p.candidates, func(c candidate) bool { return c.of.own && c.dst.Overlaps(n) }) { // our own pods'
 			continue
 		}
 		if n.Masked() != dst || p.own == nil || slices.ContainsFunc(p.own.addrs, n.Masked().Contains) {

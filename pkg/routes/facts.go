@@ -4,11 +4,13 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // Facts are what others find out about the cluster and a Manager holds against its Nodes. It may be used by any goroutine.
 type Facts struct {
-	changed chan struct{}
+	changed wake.Signal
 
 	mu         sync.Mutex
 	services   []netip.Prefix
@@ -16,7 +18,7 @@ type Facts struct {
 }
 
 // NewFacts returns Facts of which nothing is known.
-func NewFacts() *Facts { return &Facts{changed: make(chan struct{}, 1)} }
+func NewFacts() *Facts { return &Facts{changed: wake.New()} }
 
 // SetServices takes the ranges of service addresses; none: unknown.
 func (f *Facts) SetServices(ranges []netip.Prefix) {
@@ -25,7 +27,7 @@ func (f *Facts) SetServices(ranges []netip.Prefix) {
 	defer f.mu.Unlock()
 	if !slices.Equal(sorted, f.services) {
 		f.services = sorted
-		f.tell()
+		f.changed.Send()
 	}
 }
 
@@ -36,14 +38,7 @@ func (f *Facts) SetAPIServers(addrs []netip.Addr) {
 	defer f.mu.Unlock()
 	if !slices.Equal(sorted, f.apiServers) {
 		f.apiServers = sorted
-		f.tell()
-	}
-}
-
-func (f *Facts) tell() {
-	select {
-	case f.changed <- struct{}{}:
-	default:
+		f.changed.Send()
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Fake is a Table for tests: a host with connected networks, whose routing table validates as a kernel's does.
+// Fake is a RoutingTable for tests: a host with connected networks, whose routing table validates as a kernel's does.
 type Fake struct {
 	mu       sync.Mutex
 	links    []netip.Prefix // an address of the host and its network
@@ -47,7 +47,7 @@ func (f *Fake) tell() {
 	}
 }
 
-// List implements Table.
+// List implements RoutingTable.
 func (f *Fake) List(context.Context) (Host, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +72,7 @@ func (f *Fake) List(context.Context) (Host, error) {
 	return h, nil
 }
 
-// Change implements Table.
+// Change implements RoutingTable.
 func (f *Fake) Change(_ context.Context, d Diff) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,7 +149,7 @@ func (f *Fake) valid(r Route) error {
 	return fmt.Errorf("cannot add route %s: network is unreachable", r)
 }
 
-// Changes implements Table.
+// Changes implements RoutingTable.
 func (f *Fake) Changes(ctx context.Context) (<-chan struct{}, error) {
 	c := make(chan struct{}, 1)
 	f.mu.Lock()

@@ -141,7 +141,7 @@ func begin(args []string) (*options, *pflag.FlagSet, *wiring, error) {
 type wiring struct {
 	settings *settings
 	config   *rest.Config // nil for --cleanup
-	table    routes.Table
+	table    routes.RoutingTable
 	open     func(context.Context) (relay.Addresses, error) // where addresses of services are kept
 	remove   func(context.Context) error
 }
@@ -169,7 +169,7 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 		w.open = func(context.Context) (relay.Addresses, error) { return named, nil }
 		w.remove = func(ctx context.Context) error { return named.Set(ctx, nil) }
 	}
-	if w.table, err = routes.NewTable(); err != nil || o.cleanup {
+	if w.table, err = routes.NewRoutingTable(); err != nil || o.cleanup {
 		return w, err
 	}
 	w.config, err = o.clientConfig()
@@ -206,14 +206,14 @@ func (s *settings) tellKubelet(problems []routes.Problem) error {
 }
 
 // newRoutes keeps the way to other nodes' pods; apiServers are the addresses at which this program reaches the API server.
-func (s *settings) newRoutes(table routes.Table, facts *routes.Facts, problem func(routes.Problem), apiServers []netip.Addr) *routes.Manager {
+func (s *settings) newRoutes(table routes.RoutingTable, facts *routes.Facts, problem func(routes.Problem), apiServers []netip.Addr) *routes.Manager {
 	known := routes.Known{ClusterCIDRs: s.clusterCIDRs, APIServers: apiServers}
 	return routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop, Tunnel4: s.windows, Known: known}},
 		routes.Parts{Table: table, Clock: clock.RealClock{}, Facts: facts, Problem: problem, Here: s.tellKubelet})
 }
 
 // serve wires the parts and runs them.
-func (s *settings) serve(ctx context.Context, config *rest.Config, addresses relay.Addresses, table routes.Table) error {
+func (s *settings) serve(ctx context.Context, config *rest.Config, addresses relay.Addresses, table routes.RoutingTable) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("cannot make a client of the API server: %w", err)
