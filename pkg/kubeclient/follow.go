@@ -167,7 +167,7 @@ func (o *Objects) publish(it *item, obj object) (settled bool) {
 		fallthrough
 	case !same || it.missed && obj != nil:
 		for uid := range it.users {
-			o.changed.add(uid)
+			o.changed.queue.Add(uid)
 		}
 	}
 	it.missed = it.missed && obj == nil
