@@ -184,11 +184,11 @@ func (p *planner) learnBlocks(f *family, four bool) {
 	if b.nodes > 0 {
 		f.blocks[b.at] = b
 	}
-	f.settle()
+	f.joinBlocks()
 }
 
-// settle puts neighbouring blocks together and decides which are believed.
-func (f *family) settle() {
+// joinBlocks puts neighbouring blocks together and decides which are believed.
+func (f *family) joinBlocks() {
 	all := make([]block, 0, len(f.blocks))
 	for _, b := range f.blocks {
 		all = append(all, b)

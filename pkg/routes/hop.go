@@ -24,7 +24,7 @@ func (p *planner) hop(c *candidate, what string, addr netip.Addr) bool {
 	if p.labelled && slices.Contains(p.opts.Known.APIServers, addr) && !ofControlPlane(c.of.node) {
 		return refuse(c, "is that of the API server, and the Node has no label node-role.kubernetes.io/control-plane")
 	}
-	if other := p.holder(addr); other != "" && other != c.node() {
+	if other := p.taken.holder(addr); other != "" && other != c.node() {
 		return refuse(c, "lies in the pod CIDR of node %s", other)
 	}
 	other := p.hops[addr]
@@ -52,26 +52,6 @@ func (p *planner) hop(c *candidate, what string, addr netip.Addr) bool {
 func (p *planner) ofHost(addr netip.Addr) bool {
 	return p.own != nil && slices.Contains(p.own.addrs, addr) ||
 		slices.ContainsFunc(p.opts.Known.Networks, func(n netip.Prefix) bool { return n.Addr() == addr })
-}
-
-// holder finds the node in whose range an address lies; "": none. Nodes' addresses are near each other, so that the last answer often does again.
-func (p *planner) holder(addr netip.Addr) string {
-	if p.around.prefix.Contains(addr) {
-		return p.around.node
-	}
-	node, narrowest := "", 0
-	for _, length := range p.lengths {
-		if in, err := addr.Prefix(length); err == nil {
-			narrowest = max(narrowest, length)
-			if other := p.taken[in]; other != "" {
-				node = other
-			}
-		}
-	}
-	if in, err := addr.Prefix(narrowest); err == nil {
-		p.around.prefix, p.around.node = in, node
-	}
-	return node
 }
 
 // drop takes back the route to a range.

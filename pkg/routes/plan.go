@@ -205,33 +205,28 @@ type planner struct {
 	labelled   bool // some Node says that it is of the control plane
 	state      State
 	problems   []Problem
-	taken      map[netip.Prefix]string   // pod CIDR -> node
-	lengths    []int                     // of the taken ones, in bits
+	taken      ranges
 	hops       map[netip.Addr]*candidate // by next hop or tunnel's end
-	around     struct {                  // the last answer of holder
-		prefix netip.Prefix
-		node   string
-	}
-	ends map[tunnelEnd]*candidate
+	ends       map[tunnelEnd]*candidate
 }
 
 // planners are kept for their memory: each change of one node plans for all.
 var planners = sync.Pool{New: func() any {
-	return &planner{taken: map[netip.Prefix]string{}, hops: map[netip.Addr]*candidate{}, ends: map[tunnelEnd]*candidate{}, crowded: map[netip.Prefix]crowd{},
+	return &planner{taken: ranges{of: map[netip.Prefix]string{}}, hops: map[netip.Addr]*candidate{}, ends: map[tunnelEnd]*candidate{}, crowded: map[netip.Prefix]crowd{},
 		learnt: [2]family{{blocks: map[ord]block{}}, {blocks: map[ord]block{}}}}
 }}
 
 // reset makes a planner new but for its memory.
 func (p *planner) reset(self string, overlay bool, opts Options) {
-	*p = planner{self: self, overlay: overlay, opts: opts, askers: p.askers[:0], candidates: p.candidates[:0], addrs: p.addrs[:0], lengths: p.lengths[:0],
-		taken: p.taken, hops: p.hops, ends: p.ends, crowded: p.crowded, learnt: [2]family{{blocks: p.learnt[0].blocks}, {blocks: p.learnt[1].blocks}}}
+	*p = planner{self: self, overlay: overlay, opts: opts, askers: p.askers[:0], candidates: p.candidates[:0], addrs: p.addrs[:0],
+		taken: ranges{of: p.taken.of, lengths: p.taken.lengths[:0]}, hops: p.hops, ends: p.ends, crowded: p.crowded, learnt: [2]family{{blocks: p.learnt[0].blocks}, {blocks: p.learnt[1].blocks}}}
 }
 
 // forget lets go of what was planned from.
 func (p *planner) forget() {
 	clear(p.askers)
 	clear(p.candidates)
-	clear(p.taken)
+	clear(p.taken.of)
 	clear(p.hops)
 	clear(p.ends)
 	clear(p.crowded)
@@ -318,7 +313,7 @@ func (p *planner) readRanges(a *asker) {
 // take gives the range to its node unless it overlaps with what another node has.
 func (p *planner) take(c *candidate) bool {
 	n, dst := c.of.node, c.dst
-	other := p.overlapping(dst)
+	other := p.taken.overlapping(dst)
 	switch {
 	case other == "":
 	case other == p.self && !c.of.own:
@@ -335,35 +330,8 @@ func (p *planner) take(c *candidate) bool {
 		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with another of the same Node", dst))
 		return false
 	}
-	p.taken[dst] = n.Name
-	if !slices.Contains(p.lengths, dst.Bits()) {
-		p.lengths = append(p.lengths, dst.Bits())
-	}
+	p.taken.add(dst, n.Name)
 	return true
-}
-
-// overlapping finds the node that has a range which overlaps with dst; "": none. Ranges of a cluster are of one length or two, so that a
-// look for those that hold dst is enough nearly always.
-func (p *planner) overlapping(dst netip.Prefix) string {
-	longer := false
-	for _, bits := range p.lengths {
-		longer = longer || bits > dst.Bits()
-		if bits <= dst.Bits() {
-			if other := p.taken[netip.PrefixFrom(dst.Addr(), bits).Masked()]; other != "" {
-				return other
-			}
-		}
-	}
-	if !longer {
-		return ""
-	}
-	first := netip.Prefix{}
-	for taken := range p.taken {
-		if taken.Overlaps(dst) && (!first.IsValid() || comparePrefixes(taken, first) < 0) {
-			first = taken
-		}
-	}
-	return p.taken[first]
 }
 
 func (p *planner) route(c *candidate) {
