@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	certificates "k8s.io/api/certificates/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -65,7 +67,7 @@ func (n NodeIdentity) Join(ctx context.Context) error {
 		return err
 	}
 	klog.InfoS("Joining: requesting a client certificate", "node", n.NodeName, "bootstrap", n.Bootstrap)
-	for pause := firstRenewal; ; pause = min(2*pause, longestRenewal/10) {
+	for retry := (wait.Backoff{Duration: 2 * time.Second, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}); ; {
 		if err = pair.Renew(ctx); err == nil {
 			return n.writeKubeconfig(pair.Path())
 		}
@@ -73,7 +75,7 @@ func (n NodeIdentity) Join(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause):
+		case <-time.After(retry.Step()):
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	certificates "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/certificate"
@@ -25,6 +26,8 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // PairConfig says what a Pair is.
@@ -45,14 +48,13 @@ type PairConfig struct {
 type Pair struct {
 	cfg     PairConfig
 	store   certificate.FileStore
-	current atomic.Pointer[held]
+	current atomic.Pointer[issued]
 	failed  atomic.Uint64
-	kick    chan struct{}
-	jitter  func() float64
+	kick    wake.Signal
 }
 
-// held is a certificate and when it came from the API server, the zero time for one that was there at the start.
-type held struct {
+// issued is a certificate and when it came from the API server, the zero time for one that was there at the start.
+type issued struct {
 	*tls.Certificate
 	got time.Time
 }
@@ -60,16 +62,17 @@ type held struct {
 const (
 	answerPatience = 15 * time.Minute // how long a request may wait for whoever approves it
 	longestLook    = time.Hour        // the clock may be set while we wait
-	firstRenewal   = 2 * time.Second  // after a failure, until the next attempt
-	longestRenewal = 5 * time.Minute
 )
+
+// renewal is the back-off after a failure.
+var renewal = wait.Backoff{Duration: time.Second, Factor: 2, Steps: math.MaxInt, Cap: 150 * time.Second, Jitter: 2}
 
 // NewPair takes what is in the directory. initial is used where that holds nothing, or something older; nil: there is none.
 func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
 	}
-	p := &Pair{cfg: cfg, kick: make(chan struct{}, 1), jitter: mathrand.Float64}
+	p := &Pair{cfg: cfg, kick: wake.New()}
 	var err error
 	if p.store, err = certificate.NewFileStoreWithLogger(klog.Background().V(4), cfg.Name, cfg.Dir, cfg.Dir, "", ""); err != nil {
 		return nil, fmt.Errorf("cannot use --cert-dir: %w", err)
@@ -84,7 +87,7 @@ func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 		stored = initial
 	}
 	if stored != nil {
-		p.current.Store(&held{Certificate: stored})
+		p.current.Store(&issued{Certificate: stored})
 	}
 	return p, nil
 }
@@ -103,35 +106,30 @@ func (p *Pair) Current() *tls.Certificate {
 // Failures is how often Renew failed.
 func (p *Pair) Failures() uint64 { return p.failed.Load() }
 
-// Kick has the template compared with the certificate at once.
-func (p *Pair) Kick() {
-	select {
-	case p.kick <- struct{}{}:
-	default:
-	}
-}
+// Kick has the template compared with the certificate immediately.
+func (p *Pair) Kick() { p.kick.Send() }
 
 // Run renews until ctx ends. Failures are logged and tried again.
 func (p *Pair) Run(ctx context.Context) error {
-	retry := firstRenewal
+	retry := renewal
 	for ctx.Err() == nil {
-		if wait := p.due(); wait > 0 {
-			p.sleep(ctx, min(wait, longestLook))
+		if pause := p.due(); pause > 0 {
+			p.sleep(ctx, min(pause, longestLook))
 			continue
 		}
 		if err := p.Renew(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot renew a certificate; the former stays in use", "certificate", p.cfg.Name, "again in", retry)
-			p.sleep(ctx, retry/2+time.Duration(p.jitter()*float64(retry)))
-			retry = min(2*retry, longestRenewal)
+			pause := retry.Step()
+			klog.ErrorS(err, "Cannot renew a certificate; the former stays in use", "certificate", p.cfg.Name, "retryIn", pause)
+			p.sleep(ctx, pause)
 			continue
 		}
-		retry = firstRenewal
+		retry = renewal
 	}
 	return nil
 }
 
-func (p *Pair) sleep(ctx context.Context, wait time.Duration) {
-	timer := p.cfg.Clock.NewTimer(wait)
+func (p *Pair) sleep(ctx context.Context, pause time.Duration) {
+	timer := p.cfg.Clock.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -154,7 +152,7 @@ func (p *Pair) due() time.Duration {
 }
 
 // jitterOf is the same for one certificate however often it is asked.
-func (p *Pair) jitterOf(h *held) float64 {
+func (p *Pair) jitterOf(h *issued) float64 {
 	n := 0
 	for _, b := range h.Leaf.SerialNumber.Bytes() {
 		n = (n*31 + int(b)) % 1000
@@ -199,11 +197,11 @@ func renewIn(leaf *x509.Certificate, got, now time.Time, jitter float64) time.Du
 	if got.After(begin) && got.Before(leaf.NotAfter) {
 		begin = got
 	}
-	wait := min(begin.Add(part(leaf.NotAfter.Sub(begin))).Sub(now), part(whole)-now.Sub(got))
+	pause := min(begin.Add(part(leaf.NotAfter.Sub(begin))).Sub(now), part(whole)-now.Sub(got))
 	if got.Before(leaf.NotAfter) {
-		return wait
+		return pause
 	}
-	return max(wait, min(whole/20, longestLook)-now.Sub(got))
+	return max(pause, min(whole/20, longestLook)-now.Sub(got))
 }
 
 // Renew asks for a certificate with a new key and takes it into use. It blocks until the API server has answered.
@@ -261,7 +259,7 @@ func (p *Pair) adopt(certPEM, keyPEM []byte) error {
 	if err != nil {
 		return fmt.Errorf("cannot store the new certificate: %w", err)
 	}
-	p.current.Store(&held{cert, p.cfg.Clock.Now()})
+	p.current.Store(&issued{cert, p.cfg.Clock.Now()})
 	klog.InfoS("Renewed a certificate", "certificate", p.cfg.Name, "until", cert.Leaf.NotAfter)
 	p.prune()
 	if p.cfg.Changed != nil {
