@@ -21,7 +21,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// grace is how long a refusal of the API server is taken for its own delay: its authorizer and its admission learn of a pod bound to
+// grace is how long a refusal of the API server counts as its own delay: its authorizer and its admission learn of a pod bound to
 // this node from a watch of theirs, which may lag behind ours.
 const grace = 2 * time.Second
 
@@ -47,7 +47,7 @@ type item struct {
 	object object // nil: err says why
 	err    error
 	last   error // of the last attempt to reach the API server, for messages
-	missed bool  // someone was given an error in place of the object
+	missed bool  // a reader got an error in place of the object
 }
 
 // follow keeps it up to date by one watch of that object alone, until ctx ends or the object can change no more.

@@ -26,7 +26,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// NodeIdentity says how a node comes to its client certificate.
+// NodeIdentity says how a node gets its client certificate.
 type NodeIdentity struct {
 	NodeName   string
 	Bootstrap  string // kubeconfig with which a certificate may be requested, as kubeadm writes it; "": none
@@ -53,10 +53,10 @@ func (n NodeIdentity) Join(ctx context.Context) error {
 	}
 	if _, err := os.Stat(n.Bootstrap); err != nil {
 		if _, own := os.Stat(n.Kubeconfig); own == nil {
-			klog.InfoS("The node's certificate seems to have ended, and there are no bootstrap credentials", "kubeconfig", n.Kubeconfig, "bootstrap", n.Bootstrap)
+			klog.InfoS("The node's client certificate has probably expired, and there are no bootstrap credentials to request another; run kubeadm join again", "kubeconfig", n.Kubeconfig, "bootstrap", n.Bootstrap)
 			return nil
 		}
-		return fmt.Errorf("--kubeconfig=%s is not there and --bootstrap-kubeconfig cannot be read: %w", n.Kubeconfig, err)
+		return fmt.Errorf("--kubeconfig=%s does not exist and --bootstrap-kubeconfig cannot be read: %w", n.Kubeconfig, err)
 	}
 	client, err := n.bootstrapClient()
 	if err != nil {
@@ -71,7 +71,7 @@ func (n NodeIdentity) Join(ctx context.Context) error {
 		if err = pair.Renew(ctx); err == nil {
 			return n.writeKubeconfig(pair.Path())
 		}
-		klog.ErrorS(err, "Cannot join yet", "node", n.NodeName)
+		klog.ErrorS(err, "Cannot get a client certificate; retrying", "node", n.NodeName)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -160,7 +160,7 @@ func (n NodeIdentity) Rotating(config *rest.Config) (*rest.Config, *Pair, error)
 		return nil, nil, err
 	}
 	if initial == nil {
-		klog.InfoS("Nothing to renew: the kubeconfig has no client certificate", "kubeconfig", n.Kubeconfig)
+		klog.InfoS("Not renewing a client certificate: the kubeconfig has none", "kubeconfig", n.Kubeconfig)
 		return config, nil, nil
 	}
 	out := rest.CopyConfig(config)

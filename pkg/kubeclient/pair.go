@@ -37,7 +37,7 @@ type PairConfig struct {
 	Signer string // certificates.KubeAPIServerClientKubeletSignerName or KubeletServingSignerName
 	// Template is what the certificate shall be for; nil: not known yet. It is asked whenever Kick is called.
 	Template func() *x509.CertificateRequest
-	// Client is asked for each request; expired says that the current certificate opens nothing any more.
+	// Client is called for each request; expired says that the current certificate has expired.
 	Client func(expired bool) (kubernetes.Interface, error)
 	// Changed is called after there is a new certificate.
 	Changed func()
@@ -80,7 +80,7 @@ func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 	stored, err := p.store.Current()
 	var none *certificate.NoCertKeyError
 	if err != nil && !errors.As(err, &none) {
-		klog.ErrorS(err, "Cannot use a stored certificate; a new one is asked for", "file", p.Path())
+		klog.ErrorS(err, "Cannot use a stored certificate; requesting a new one", "file", p.Path())
 		stored = nil
 	}
 	if initial != nil && (stored == nil || initial.Leaf.NotBefore.After(stored.Leaf.NotBefore)) {
@@ -95,7 +95,7 @@ func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 // Path is the file that always leads to the newest certificate and its key.
 func (p *Pair) Path() string { return p.store.CurrentPath() }
 
-// Current is the certificate in use, nil when there is none yet. One that has ended is still given: it is the other side's clock that decides.
+// Current is the certificate in use, nil when there is none yet. An expired one is still returned: the other side's clock decides.
 func (p *Pair) Current() *tls.Certificate {
 	if h := p.current.Load(); h != nil {
 		return h.Certificate
@@ -119,7 +119,7 @@ func (p *Pair) Run(ctx context.Context) error {
 		}
 		if err := p.Renew(ctx); err != nil && ctx.Err() == nil {
 			pause := retry.Step()
-			klog.ErrorS(err, "Cannot renew a certificate; the former stays in use", "certificate", p.cfg.Name, "retryIn", pause)
+			klog.ErrorS(err, "Cannot renew a certificate; using the current one and retrying", "certificate", p.cfg.Name, "retryIn", pause)
 			p.sleep(ctx, pause)
 			continue
 		}
@@ -186,7 +186,7 @@ func covers(leaf *x509.Certificate, want *x509.CertificateRequest) bool {
 // renewIn is how long from now a certificate is used before the next is asked for: until 70 to 90 % of its life are over, chosen by jitter
 // (0 to 1) so that nodes that joined together do not ask together. got, which is zero or carries a monotonic reading, is when it came: its
 // life counts from there, as signers date certificates back. Our clock may be wrong: a certificate that came a moment ago is never asked for
-// again at once, and one whose life has passed since it came is, whatever the clock says.
+// again immediately, and one whose lifetime has passed since it came is, whatever the clock says.
 func renewIn(leaf *x509.Certificate, got, now time.Time, jitter float64) time.Duration {
 	part := func(life time.Duration) time.Duration { return time.Duration(float64(life) * (0.7 + 0.2*jitter)) }
 	whole := leaf.NotAfter.Sub(leaf.NotBefore)
@@ -216,7 +216,7 @@ func (p *Pair) Renew(ctx context.Context) error {
 func (p *Pair) renew(ctx context.Context) error {
 	template := p.cfg.Template()
 	if template == nil {
-		return errors.New("it is not known yet what the certificate is to be for")
+		return errors.New("the names for the certificate are not known yet")
 	}
 	h := p.current.Load()
 	client, err := p.cfg.Client(h == nil || p.cfg.Clock.Now().After(h.Leaf.NotAfter))

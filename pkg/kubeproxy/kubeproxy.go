@@ -28,10 +28,10 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Config is what the proxy was told.
+// Config is the configuration of a Proxy.
 type Config struct {
 	Node       proxy.NodeInfo
-	Holders    proxy.Holders  // what is known from the start of who holds addresses beside Services
+	Holders    proxy.Holders  // the holders of addresses beside Services, as known from the start
 	Healthz    netip.AddrPort // the zero value: not served
 	Metrics    netip.AddrPort // the zero value: not served
 	Mode       string         // for /proxyMode
@@ -56,8 +56,8 @@ type Parts struct {
 	Routes       Routes                     // nil: none
 	Hints        <-chan struct{}            // the host changed; may be nil
 	Host         func() (proxy.Host, error) // reads what this host has; may be nil
-	Ranges       func([]netip.Prefix)       // is told the ranges of service addresses; may be nil
-	// APIServers is told at which addresses the Service of the API server is served, and those of its endpoints; may be nil.
+	Ranges       func([]netip.Prefix)       // is called with the ranges of service addresses; may be nil
+	// APIServers is called with the addresses at which the Service of the API server is served, and those of its endpoints; may be nil.
 	APIServers func([]netip.Addr)
 	Events     record.EventRecorder
 	Clock      clock.WithTicker
@@ -161,7 +161,7 @@ func (p *Proxy) serve(ctx context.Context, group *errgroup.Group, name string, a
 	return nil
 }
 
-// debug is the metrics port: for the host's own eyes, as it is bound to loopback unless told otherwise.
+// debug serves the metrics port, which is bound to loopback by default.
 func (p *Proxy) debug() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(p.base.Registry, promhttp.HandlerOpts{}))

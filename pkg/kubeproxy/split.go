@@ -9,7 +9,7 @@ import (
 )
 
 // Split serves with one back end what that can do, and with another the rest: Routes as serves says, health check node ports always by the rest. Each
-// front of a Table is one Route's, so it is in one of them. A front that passes from one to the other is let go by the former before the latter takes it,
+// front of a Table is one Route's, so it is in one of them. When a front passes from one to the other, the former releases it before the latter serves it,
 // since both listen at the same place. It is for one goroutine.
 type Split struct {
 	first, rest proxy.Backend

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-
 	"github.com/winkube/winkube/pkg/proxy"
 )
 

@@ -13,7 +13,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Labels with which a Service or EndpointSlice tells a service proxy to leave it alone (KEP-2447, KEP-4162).
+// Labels of Services and EndpointSlices that a service proxy must ignore (KEP-2447, KEP-4162).
 const (
 	labelProxyName = "service.kubernetes.io/service-proxy-name"
 	labelHeadless  = v1.IsHeadlessService
@@ -34,9 +34,9 @@ type Problem struct {
 type Reason string
 
 const (
-	Invalid   Reason = "InvalidService"  // it makes no sense
-	Refused   Reason = "AddressRefused"  // somebody else holds the front
-	Elsewhere Reason = "ServedElsewhere" // another node serves it: no fault, and no Event
+	Invalid   Reason = "InvalidService"  // the object is malformed
+	Refused   Reason = "AddressRefused"  // another holder has the front
+	Elsewhere Reason = "ServedElsewhere" // another node serves it; this is no mistake, and there is no Event
 )
 
 func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Service, p.Field, p.Message) }
@@ -96,7 +96,7 @@ func (s *service) problem(field, format string, args ...any) {
 	s.out.problems = append(s.out.problems, Problem{s.name, field, fmt.Sprintf(format, args...), Invalid})
 }
 
-// skipped says whether the Service is none of a service proxy's business: another proxy's, headless, or only a DNS name.
+// skipped says whether a service proxy must ignore the Service: it is another proxy's, headless, or only a DNS name.
 func skipped(s *v1.Service) bool {
 	if _, other := s.Labels[labelProxyName]; other {
 		return true
@@ -215,7 +215,7 @@ func (n NodeInfo) serves(addr netip.Addr) bool {
 	return n.IPv4 == n.IPv6 || addr.Is4() == n.IPv4
 }
 
-// parseAddr takes a unicast address, also with the leading zeros that old API servers let pass.
+// parseAddr parses a unicast address. Leading zeros, which old API servers allowed, are accepted.
 func (s *service) parseAddr(field position, text string) (netip.Addr, bool) {
 	addr, ok := parseIP(text)
 	if !ok || addr.IsUnspecified() || addr.IsMulticast() || addr == broadcast {
@@ -225,7 +225,7 @@ func (s *service) parseAddr(field position, text string) (netip.Addr, bool) {
 	return addr, true
 }
 
-// broadcast is the address of everyone on the link.
+// broadcast is the address of all hosts on the link.
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 func parseIP(text string) (netip.Addr, bool) {
@@ -233,8 +233,8 @@ func parseIP(text string) (netip.Addr, bool) {
 	return addr.Unmap(), ok
 }
 
-// external are addresses of the family from outside the cluster's own range. Loopback would take this host's own services from it, link-local
-// addresses those of its cloud.
+// external parses an external address of the family. Loopback addresses would hide this host's own services, link-local ones those of its cloud
+// provider.
 func (s *service) external(field position, text string, family netip.Addr) (netip.Addr, bool) {
 	addr, ok := s.parseAddr(field, text)
 	if ok && addr.IsLoopback() {
@@ -313,7 +313,7 @@ func (s *service) affinity() time.Duration {
 }
 
 // sources are spec.loadBalancerSourceRanges of the family. As upstream has it, no range of the family, or the range of everything, let
-// anyone in. Ranges that are all malformed let nobody in.
+// anyone in. If all ranges are malformed, no client is allowed.
 func (s *service) sources(family netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	valid := len(s.Spec.LoadBalancerSourceRanges) == 0
@@ -335,11 +335,11 @@ func (s *service) sources(family netip.Addr) []netip.Prefix {
 		out = append(out, netip.PrefixFrom(addr, bits))
 	}
 	if !valid {
-		nobody := netip.IPv6Unspecified()
+		none := netip.IPv6Unspecified()
 		if family.Is4() {
-			nobody = netip.IPv4Unspecified()
+			none = netip.IPv4Unspecified()
 		}
-		return []netip.Prefix{netip.PrefixFrom(nobody, nobody.BitLen())}
+		return []netip.Prefix{netip.PrefixFrom(none, none.BitLen())}
 	}
 	slices.SortFunc(out, comparePrefix)
 	return slices.Compact(out)

@@ -41,7 +41,7 @@ func (e *endpoint) rank() int {
 // endpointSet holds each endpoint once, sorted by address.
 type endpointSet map[endpointKey][]endpoint
 
-// sliceService names the Service that a slice belongs to; false: no service proxy's business.
+// sliceService names the Service that a slice belongs to; false: a service proxy must ignore the slice.
 func sliceService(slice *discovery.EndpointSlice) (ServiceName, bool) {
 	name := slice.Labels[discovery.LabelServiceName]
 	_, other := slice.Labels[labelProxyName]
@@ -127,7 +127,7 @@ func (s *service) endpoint(e *discovery.Endpoint, addr netip.AddrPort) endpoint 
 
 // choose picks the backends of a Route: the ready endpoints, with onlyLocal those on this node, otherwise those that hints mean for it
 // (KEP-2433, KEP-4444, KEP-3015); and beside them, flagged, the endpoints that terminate but still serve, which keep what they have and
-// get new traffic when nobody is ready. elsewhere: nobody here, but the Service has endpoints on other nodes.
+// get new traffic when no endpoint is ready. elsewhere: there is none here, but the Service has endpoints on other nodes.
 func choose(all []endpoint, onlyLocal bool, node NodeInfo) (backends []Endpoint, elsewhere bool) {
 	usable := func(*endpoint) bool { return true }
 	if onlyLocal {

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Holders says who holds addresses beside Services: what a Service may not have as an external or load balancer address. It is plain data.
+// Holders are the holders of addresses beside Services. Services cannot have these as external or load balancer addresses. It is plain data.
 type Holders struct {
 	ServiceRanges []netip.Prefix   // of the cluster's ServiceCIDRs; none: not known, and none is assumed
 	PodRanges     []netip.Prefix   // all that pods may have (--cluster-cidr)

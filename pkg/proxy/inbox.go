@@ -41,7 +41,7 @@ type warning struct {
 	reason  string
 }
 
-// NewInbox returns an empty Inbox. health and metrics are told of each change.
+// NewInbox returns an empty Inbox. health and metrics note each change.
 func NewInbox(health *Health, metrics *Metrics, clock clock.PassiveClock) *Inbox {
 	return &Inbox{ready: wake.New(), health: health, metrics: metrics, clock: clock, at: newBatch()}
 }

@@ -23,9 +23,9 @@ import (
 const (
 	// batchWindow is how long the loop waits for more after a first change: a rollout comes as many small ones.
 	batchWindow = 3 * time.Millisecond
-	// settleTime after the start memory is given back: reading everything takes a multiple of what is kept, and informers and back end let go of
-	// it only when they are done with their part.
-	settleTime = 500 * time.Millisecond
+	// freeAfter the start, free memory goes back to the system. Reading everything takes a multiple of what is kept, and informers and back end
+	// release it only when they have finished their part.
+	freeAfter = 500 * time.Millisecond
 	// defaultResync is how often everything is compared although nothing changed.
 	defaultResync = 30 * time.Second
 )
@@ -42,18 +42,17 @@ type LoopConfig struct {
 	Metrics *Metrics
 	// Resync is how often everything is compared although nothing changed; 0: 30 s.
 	Resync time.Duration
-	// Hints tells that the host changed and everything should be compared; may be nil.
+	// Hints signals that the host changed and everything should be compared; may be nil.
 	Hints <-chan struct{}
-	// Holders is what is known at start of who holds addresses beside Services. The loop learns of ServiceRanges and Nodes by itself.
+	// Holders are the holders of addresses beside Services, as known at start. The Loop finds ServiceRanges and Nodes itself.
 	Holders Holders
 	// Host reads what this host has, before everything is compared; nil: only what its Node says is known.
 	Host func() (Host, error)
-	// Ranges is told from which ranges the cluster takes service addresses when they change, before the Sync that should know; none: unknown.
-	// May be nil.
+	// Ranges is called with the ranges of service addresses when they change, before the Sync that depends on them; none: unknown. May be nil.
 	Ranges func([]netip.Prefix)
-	// APIServers is told the addresses of the API server's Service and of its endpoints before a Sync that changes them; may be nil.
+	// APIServers is called with the addresses of the API server's Service and of its endpoints before a Sync that changes them; may be nil.
 	APIServers func([]netip.Addr)
-	// HidesClients says that endpoints see this host's address instead of a client's. A Service that asks for the client's own
+	// HidesClients says that endpoints see this host's address instead of a client's. A Service that wants the client's own
 	// (externalTrafficPolicy Local) gets one Event about it.
 	HidesClients bool
 	Events       record.EventRecorder // on Services and Nodes
@@ -74,16 +73,16 @@ type Loop struct {
 	tracker *Tracker
 
 	// Of the goroutine of Run only.
-	failing  map[ServiceName]string // services to try again, with what was last said of them
+	failing  map[ServiceName]string // services to try again, with their last failure
 	whole    bool                   // the last Sync failed as a whole: try again with everything
 	delay    time.Duration          // before the next retry; 0: nothing failed
 	backoff  wait.Backoff           // what delay is next
 	problems map[ServiceName][]Problem
-	hidden   map[ServiceName]bool // were told that clients' addresses are not shown
+	hidden   map[ServiceName]bool // Services with an Event that clients' addresses are hidden
 	own      *v1.Node             // nil: not known
 	ranges   map[string]*networking.ServiceCIDR
 	refusals refusals
-	hostErr  string // what was last said of Host's failure
+	hostErr  string // the last failure of Host, as logged
 }
 
 // NewLoop returns a Loop that has seen nothing.
@@ -126,7 +125,7 @@ func (l *Loop) Run(ctx context.Context, synced <-chan struct{}) error {
 	case <-synced:
 	}
 	l.step(ctx, nil, true)
-	defer time.AfterFunc(settleTime, debug.FreeOSMemory).Stop()
+	defer time.AfterFunc(freeAfter, debug.FreeOSMemory).Stop()
 	resync := l.cfg.Clock.NewTicker(l.cfg.Resync)
 	defer resync.Stop()
 	for {
@@ -212,7 +211,7 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	now := l.cfg.Clock.Now()
 	l.cfg.Metrics.synced(now.Sub(before), whole)
 	klog.V(3).InfoS("Synced", "changed", len(changed), "retried", len(again), "whole", whole, "took", now.Sub(before))
-	l.settle(err, names, whole)
+	l.record(err, names, whole)
 	if !l.whole {
 		l.cfg.Health.Updated()
 		l.cfg.Metrics.good(now)
@@ -221,7 +220,7 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	l.count(batch)
 }
 
-// readHost reads what this host has, where everything is compared: what hints at a change of it has that done.
+// readHost reads what this host has before everything is compared; a hint at a change of it causes that.
 func (l *Loop) readHost(whole bool) (Host, bool) {
 	if !whole || l.cfg.Host == nil {
 		return Host{}, false
@@ -233,13 +232,13 @@ func (l *Loop) readHost(whole bool) (Host, bool) {
 	}
 	if text := err.Error(); text != l.hostErr {
 		l.hostErr = text
-		klog.ErrorS(err, "Cannot read the host's addresses and next hops; what was read last counts")
+		klog.ErrorS(err, "Cannot read the host's addresses and next hops; using those read last")
 	}
 	return Host{}, false
 }
 
-// apply hands a batch to the Tracker and says whether everything must be compared because the ranges of services changed. Nodes come first: a
-// Node that has an address when a Service begins to ask for it keeps it.
+// apply passes a batch to the Tracker and says whether everything must be compared because the ranges of services changed. Nodes come first: a
+// Node that has an address when a Service begins to claim it keeps it.
 func (l *Loop) apply(batch *batch) (whole bool) {
 	l.applyNodes(batch.nodes)
 	whole = l.applyRanges(batch.ranges)
@@ -260,7 +259,7 @@ func (l *Loop) apply(batch *batch) (whole bool) {
 	return whole
 }
 
-// applyNodes hands on what Nodes say of themselves.
+// applyNodes passes on changed Nodes.
 func (l *Loop) applyNodes(changed map[string]*v1.Node) {
 	for name, node := range changed {
 		if name == l.cfg.Node.Name {
@@ -284,7 +283,7 @@ func (l *Loop) applyNodes(changed map[string]*v1.Node) {
 	l.tracker.SetNode(info)
 }
 
-// applyRanges hands on the ranges of service addresses, and says whether they have changed.
+// applyRanges passes on the ranges of service addresses, and says whether they have changed.
 func (l *Loop) applyRanges(changed map[string]*networking.ServiceCIDR) bool {
 	if len(changed) == 0 {
 		return false
@@ -300,7 +299,7 @@ func (l *Loop) applyRanges(changed map[string]*networking.ServiceCIDR) bool {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				all = append(all, p)
 			} else {
-				klog.ErrorS(nil, "Left out", "problem", fmt.Sprintf("ServiceCIDR %s spec.cidrs: %q is not a range such as 10.96.0.0/12", cidr.Name, text))
+				klog.ErrorS(nil, "Ignored a range of service addresses", "problem", fmt.Sprintf("ServiceCIDR %s spec.cidrs: %q must be a range such as 10.96.0.0/12", cidr.Name, text))
 			}
 		}
 	}
@@ -324,14 +323,14 @@ func nodeAddresses(node *v1.Node) (out []netip.Addr) {
 	return out
 }
 
-// settle notes what is to be tried again after a Sync of names, or of everything, and reports what is new.
-func (l *Loop) settle(err error, names []ServiceName, whole bool) {
+// record notes what to retry after a Sync of names, or of everything, and reports new failures.
+func (l *Loop) record(err error, names []ServiceName, whole bool) {
 	routes, rest := RouteErrors(err)
-	said := map[ServiceName]string{}
+	failures := map[ServiceName]string{}
 	for _, r := range routes {
 		name := r.Route.Service.ServiceName
-		if said[name] == "" {
-			said[name] = r.Error()
+		if failures[name] == "" {
+			failures[name] = r.Error()
 		}
 	}
 	l.mu.Lock()
@@ -344,21 +343,21 @@ func (l *Loop) settle(err error, names []ServiceName, whole bool) {
 	}
 	for _, r := range routes {
 		name := r.Route.Service.ServiceName
-		l.failing[name] = said[name]
+		l.failing[name] = failures[name]
 	}
 	l.mu.Unlock()
-	for name, text := range said {
+	for name, text := range failures {
 		if before[name] == text {
-			continue // said already
+			continue // reported already
 		}
-		klog.ErrorS(nil, "Route fails", "reason", text)
+		klog.ErrorS(nil, "Cannot serve a Service; retrying", "service", name, "reason", text)
 		l.event(name, "FailedToServe", text)
 	}
 	if whole || len(rest) > 0 {
 		l.whole = len(rest) > 0
 	}
 	for _, e := range rest {
-		klog.ErrorS(e, "Sync failed")
+		klog.ErrorS(e, "Cannot apply the table of Services to this host; retrying")
 	}
 	l.cfg.Metrics.routesFailing.Set(float64(len(l.failing)))
 	l.cfg.Metrics.backEndFail.Set(map[bool]float64{true: 1}[l.whole])
@@ -374,7 +373,7 @@ func (l *Loop) settle(err error, names []ServiceName, whole bool) {
 	}
 }
 
-// reportProblems says once what of a Service is left out.
+// reportProblems reports once which parts of a Service are ignored.
 func (l *Loop) reportProblems(name ServiceName) {
 	now := append(slices.Clone(l.tracker.Problems(name)), l.ownAddresses(name)...)
 	before := l.problems[name]
@@ -385,15 +384,15 @@ func (l *Loop) reportProblems(name ServiceName) {
 		switch {
 		case slices.Contains(before, p):
 		case p.Reason == Elsewhere:
-			klog.V(2).InfoS("Left out", "problem", p.String())
+			klog.V(2).InfoS("Not serving a front here", "problem", p.String())
 		default:
-			klog.ErrorS(nil, "Left out", "problem", p.String())
+			klog.ErrorS(nil, "Ignored a part of a Service", "problem", p.String())
 			l.event(name, string(p.Reason), fmt.Sprintf("%s: %s", p.Field, p.Message))
 		}
 	}
 }
 
-// reportHidden says once that endpoints will not see the clients' addresses for which a Service asks.
+// reportHidden reports once that endpoints will not see the clients' addresses, although the Service wants it.
 func (l *Loop) reportHidden(name ServiceName) {
 	service := l.tracker.Service(name)
 	if !l.cfg.HidesClients || service == nil || service.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal {
@@ -412,7 +411,7 @@ func (l *Loop) ownAddresses(name ServiceName) (out []Problem) {
 	own := nodeAddresses(l.own)
 	for _, r := range l.tracker.Table().Of(name) {
 		if r.Kind == ClusterIP && slices.Contains(own, r.Front.Addr()) {
-			out = append(out, Problem{name, "Service spec.clusterIPs", fmt.Sprintf("%s is an address of this node: the range of services must be apart from those of nodes",
+			out = append(out, Problem{name, "Service spec.clusterIPs", fmt.Sprintf("%s is an address of this node: the range of Services must not overlap with those of nodes",
 				r.Front.Addr()), Invalid})
 		}
 	}

@@ -82,7 +82,7 @@ func (w *Watch) addRanges(inbox *Inbox, client kubernetes.Interface, resync time
 	known := make(chan struct{})
 	done := sync.OnceFunc(func() { close(known) })
 	unknown := sync.OnceFunc(func() {
-		klog.V(1).InfoS("The ranges of cluster IPs are not known: external addresses are refused only where a Service has them as its cluster IP")
+		klog.V(1).InfoS("Cannot read ServiceCIDRs; refusing only external addresses that are a Service's cluster IP")
 	})
 	cidrs := client.NetworkingV1().ServiceCIDRs()
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(
@@ -140,7 +140,7 @@ func (f feed) handler() cache.ResourceEventHandler {
 		DeleteFunc: func(object any) {
 			key, err := cache.DeletionHandlingObjectToName(object)
 			if err != nil {
-				klog.ErrorS(err, "Cannot name a deleted object")
+				klog.ErrorS(err, "Cannot read the name of a deleted object; ignored its deletion")
 				return
 			}
 			f.del(key.Namespace, key.Name)

@@ -43,7 +43,7 @@ func (d Diff) Empty() bool {
 	return len(d.Remove)+len(d.RemovePeers)+len(d.SetPeers)+len(d.Replace)+len(d.Add) == 0
 }
 
-// Conflict says that somebody else's route stands where ours should.
+// Conflict says that a route of another program stands where ours should.
 type Conflict struct {
 	Route Route // ours
 	Found Route
@@ -62,7 +62,7 @@ type RoutingTable interface {
 	// Change does what d says in the order of its fields; a replacement leaves no gap. A route that cannot be changed is an error in the
 	// joined result; the others are done. Removing what is gone is no error. A route of another is never overwritten.
 	Change(ctx context.Context, d Diff) error
-	// Changes hints that routes or interfaces changed. One pending hint stands for many. It may be closed when ctx ends or the host stops telling.
+	// Changes hints that routes or interfaces changed. One pending hint stands for many. It may be closed when ctx ends or the host stops sending them.
 	Changes(ctx context.Context) (<-chan struct{}, error)
 }
 
@@ -125,7 +125,7 @@ func compare(host Host, want State) (d Diff, errs []error) {
 		case h != nil && h.Via == w.Via && h.Src == w.Src && h.Device == w.Device:
 		case h != nil:
 			d.Replace = append(d.Replace, Replacement{Old: *h, New: w})
-		case theirs && f.Via == w.Via && f.Device == w.Device: // somebody wrote the same route by hand
+		case theirs && f.Via == w.Via && f.Device == w.Device: // the same route was added manually
 		case theirs:
 			errs = append(errs, &Conflict{Route: w, Found: f})
 		default:
@@ -158,7 +158,7 @@ func comparePeers(have, want []Peer) (remove, set []Peer) {
 		if ok { // is overwritten
 			h.Inner = netip.Addr{}
 		}
-		if macs[h.MAC] { // belongs to somebody else by now
+		if macs[h.MAC] { // belongs to another Peer by now
 			h.Public = netip.Addr{}
 		}
 		if h.Inner.IsValid() || h.Public.IsValid() {

@@ -19,14 +19,14 @@ type Known struct {
 	APIServers   []netip.Addr   // at which the API server is reached
 	// Networks are those of this host's interfaces, each as an address of this host with the length of the network (10.1.0.11/24).
 	Networks []netip.Prefix
-	// Before is what was planned last, or else found on the host: who had an address or a tunnel's end keeps it against one who asks for it now.
+	// Before is what was planned last, or else found on the host: a node that had an address or a tunnel's end keeps it when another one reports it.
 	Before State
 }
 
 // How ranges are learnt. The controller manager cuts one block into ranges of one length and goes through it in order. Blocks of up to 4,096 ranges
 // are common, which is enough for the Nodes that Kubernetes has room for; in one, no two ranges are further apart than that, however many Nodes came
-// and went. IPv6 has room, and who numbers nodes by hand does it in the third group (fd00:244:1::/64), which is 65,536 ranges on each time. Further
-// away, quorum Nodes vouch for each other, and the oldest Node for itself: one Node that lies is neither.
+// and went. IPv6 has room, and administrators who number nodes manually do it in the third group (fd00:244:1::/64), which is 65,536 ranges on each time. Further
+// away, a quorum of Nodes vouch for each other, and the oldest Node for itself: a single Node that lies is neither.
 const (
 	reach4 = 12 // in bits
 	reach6 = 20

@@ -158,7 +158,7 @@ func (f *Fake) Changes(ctx context.Context) (<-chan struct{}, error) {
 	return c, nil
 }
 
-// Lose deletes the route to dst as somebody else would; the watchers are told when told is set.
+// Lose deletes the route to dst as another program would; told: the watchers get a hint.
 func (f *Fake) Lose(dst netip.Prefix, told bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,14 +168,14 @@ func (f *Fake) Lose(dst netip.Prefix, told bool) {
 	}
 }
 
-// Plant puts a route of somebody else.
+// Plant adds a route of another program.
 func (f *Fake) Plant(r Route) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.foreign = append(f.foreign, r)
 }
 
-// Uproot removes all routes of somebody else.
+// Uproot removes all routes of other programs.
 func (f *Fake) Uproot() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -72,8 +72,8 @@ func (p *planner) ownEnds() {
 	}
 }
 
-// end decides who has a tunnel's hardware address, by which its forwarding entry is found: the node from whose range it is made, else the one that
-// had it before, else the older.
+// end decides which node keeps a tunnel's hardware address, by which its forwarding entry is found: the node from whose range it is derived, else
+// the one that had it before, else the older.
 func (p *planner) end(c *candidate, mac vxlan.MAC) bool {
 	other := p.ends[tunnelEnd{c.dst.Addr().Is4(), mac}]
 	if other == nil {

@@ -24,7 +24,7 @@ type Config struct {
 	Mode    Mode
 	Node    string // this node's name
 	Options Options
-	// Compare is how often the table is compared with what it should be although nobody said that it changed; 0: 10 s.
+	// Compare is how often the table is compared with what it should be without a hint that it changed; 0: 10 s.
 	Compare time.Duration
 }
 
@@ -37,8 +37,8 @@ type Parts struct {
 	// Problem is called once for each Problem that has lasted until a comparison, and again when it comes back after an hour; of one Node and
 	// reason at most once in five minutes, whatever else is wrong by then. nil: logged only. It must not block.
 	Problem func(Problem)
-	// Here is told all Problems that are of this host itself: after the first comparison, and when they are others. It is called again at the
-	// next comparison when it fails. nil: nobody asks.
+	// Here is called with all Problems of this host itself: after the first comparison, and when they change. After an error it is called again at
+	// the next comparison. nil: not called.
 	Here func([]Problem) error
 }
 
@@ -48,14 +48,14 @@ type Manager struct {
 	parts     Parts
 	reported  map[Problem]bool // of those that are there: they have lasted
 	announced map[Problem]time.Time
-	quiet     map[topic]time.Time // until when nothing is said of it
+	quiet     map[topic]time.Time // until when it is not reported
 	before    *State              // as planned last; nil: nothing was
 	retry     wait.Backoff        // after failures in a row
 	here      []Problem           // as Parts.Here was called with last
 	knowsHere bool                // it was called
 }
 
-// topic is what words are limited by.
+// topic is what the number of reports is limited by.
 type topic struct{ node, reason string }
 
 const (
@@ -99,12 +99,12 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	}
 	changes, err := m.parts.Table.Changes(ctx)
 	if err != nil {
-		klog.ErrorS(err, "Routes are repaired by comparison only", "every", m.cfg.Compare)
+		klog.ErrorS(err, "Cannot watch the routing table; comparing it on a timer only", "every", m.cfg.Compare)
 	}
 	timer := m.parts.Clock.NewTimer(m.cfg.Compare)
 	defer timer.Stop()
 	compared := false
-	var due time.Time // a comparison; one who changes his Node all the time does not put it off
+	var due time.Time // a comparison; a Node that changes all the time does not delay it
 	for {
 		problems, wait, known := m.pass(ctx, list(nodes))
 		if known {
@@ -172,13 +172,13 @@ func (m *Manager) outcome(ctx context.Context, err error) (wait time.Duration, i
 		return m.cfg.Compare, nil, false
 	}
 	wait = m.retry.Step()
-	klog.ErrorS(err, "Routes to other nodes are incomplete", "retryIn", wait)
+	klog.ErrorS(err, "Cannot write all routes to other nodes; retrying", "retryIn", wait)
 	return wait, conflicts(err), true
 }
 
 // conflicts finds in what Apply returned the routes of others.
 func conflicts(err error) (out []Problem) {
-	switch e := err.(type) { //nolint:errorlint // the tree is walked by hand, since errors.As stops at the first
+	switch e := err.(type) { //nolint:errorlint // errors.As would stop at the first
 	case *Conflict:
 		return []Problem{{Node: e.Route.Node, Reason: ForeignRoute, Message: e.Error(), Here: true, To: e.Route.Dst}}
 	case interface{ Unwrap() []error }:
@@ -203,7 +203,7 @@ func (m *Manager) report(problems []Problem, compared bool) {
 	m.reportHere(problems, compared)
 }
 
-// announce passes a problem on, unless it was said or enough was said of its kind.
+// announce passes a problem on, unless it was reported already or another of its topic was a moment ago.
 func (m *Manager) announce(p Problem) {
 	now, of := m.parts.Clock.Now(), topic{p.Node, p.Reason}
 	if at, was := m.announced[p]; was && now.Sub(at) < repeatAfter {
@@ -227,7 +227,7 @@ func (m *Manager) reportHere(problems []Problem, compared bool) {
 		return
 	}
 	if err := m.parts.Here(here); err != nil {
-		klog.ErrorS(err, "The node does not say what is wrong with the way to others")
+		klog.ErrorS(err, "Cannot pass problems with routes to other nodes to the kubelet; retrying")
 		m.knowsHere = false
 		return
 	}

@@ -21,14 +21,14 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// Mode says whose business the way to other nodes' pods is.
+// Mode says who maintains the routes to other nodes' pods.
 type Mode string
 
 const (
 	HostGateway Mode = "host-gateway" // a route on every host, written here
 	Upstream    Mode = "upstream"     // the routers know the pod CIDRs; nothing is written here
 	Overlay     Mode = "overlay"      // a route into the tunnel, and the tunnel's entries, written here
-	External    Mode = "external"     // somebody else's network; nothing is written here
+	External    Mode = "external"     // another program's network; nothing is written here
 	CNI         Mode = "cni"          // a plugin's network, which finds its own ways; nothing is written here
 )
 
@@ -43,7 +43,7 @@ const (
 // Options are what a cluster's administrator may choose.
 type Options struct {
 	NextHop NextHop // "" is NodeIP
-	// Tunnel4 says that this host's tunnel carries IPv4 alone: overlays of Windows. Ranges of IPv6 are left out, which is nobody's problem.
+	// Tunnel4 says that this host's tunnel carries IPv4 alone: overlays of Windows. Ranges of IPv6 are ignored without a Problem.
 	Tunnel4 bool
 	Known   Known
 }
@@ -222,7 +222,7 @@ func (p *planner) reset(self string, overlay bool, opts Options) {
 		taken: ranges{of: p.taken.of, lengths: p.taken.lengths[:0]}, hops: p.hops, ends: p.ends, crowded: p.crowded, learnt: [2]family{{blocks: p.learnt[0].blocks}, {blocks: p.learnt[1].blocks}}}
 }
 
-// forget lets go of what was planned from.
+// forget drops references to what was planned from.
 func (p *planner) forget() {
 	clear(p.askers)
 	clear(p.candidates)

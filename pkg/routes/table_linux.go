@@ -277,7 +277,7 @@ func (t *routingTable) set(r Route, call func(*netlink.Route) error, found map[s
 }
 
 // Changes implements RoutingTable. The kernel drops the routes of an interface that goes down without saying so for each; therefore
-// interfaces are listened to as well. Entries of tunnels tell for themselves.
+// interfaces are listened to as well. Changes of entries of tunnels are reported one by one.
 func (t *routingTable) Changes(ctx context.Context) (<-chan struct{}, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	routes := make(chan netlink.RouteUpdate, 64)

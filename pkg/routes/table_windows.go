@@ -32,7 +32,7 @@ func available(names ...string) error {
 	return nil
 }
 
-// ours says whether row carries our mark: made by hand or program, with our metric.
+// ours says whether row carries our mark: a static route with our metric.
 func ours(row *winipcfg.MibIPforwardRow2) bool {
 	return row.Protocol == winipcfg.RouteProtocolNetMgmt && row.Metric == Protocol
 }
@@ -103,7 +103,7 @@ func changeTunnel(d Diff) error {
 	return hns.ChangeSubnets(vxlan.DeviceName(true), vxlan.VNI, remove, add)
 }
 
-// changeTable does what d says of the routing table.
+// changeTable applies d to the routing table.
 func (routingTable) changeTable(ctx context.Context, d Diff) error {
 	if d.Empty() {
 		return nil
@@ -203,6 +203,6 @@ func (routingTable) Changes(ctx context.Context) (<-chan struct{}, error) {
 	}
 	// A callback may still be running when it is unregistered, so hints is left open; ctx ends its reader.
 	context.AfterFunc(ctx, func() { _ = callback.Unregister() })
-	_ = hns.Watch(ctx, hints.Send) // of the overlay network; a Windows that does not tell has none
+	_ = hns.Watch(ctx, hints.Send) // of the overlay network; a Windows without such notifications has none
 	return hints, nil
 }

@@ -192,7 +192,7 @@ func (o *options) clientConfig() (*rest.Config, error) {
 	return out, err
 }
 
-// tellKubelet leaves word of what is wrong with this host's way to others, for the condition that only the kubelet may write.
+// tellKubelet writes the problems with this host's routes to other nodes to a file, for the Node condition that only the kubelet may set.
 func (s *settings) tellKubelet(problems []routes.Problem) error {
 	file, err := report.OfHost(s.windows)
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	defer cancel()
 	hints, err := addresses.Changes(ctx)
 	if err != nil {
-		klog.InfoS("Changes of the host's addresses are seen only when everything is compared", "every", s.config.Resync, "reason", err.Error())
+		klog.InfoS("Cannot watch the host's addresses; their changes are found by the periodic comparison", "every", s.config.Resync, "reason", err.Error())
 	}
 	facts := routes.NewFacts()
 	ranges := facts.SetServices
@@ -271,12 +271,12 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	s.setFirewall(ctx, sys)
 	if s.backEnd != byPortProxy {
 		if err := sys.removeRules(ctx); err != nil { // they would hold the ports that are to be relayed
-			klog.ErrorS(err, "Cannot look for port proxy rules of a former run")
+			klog.ErrorS(err, "Cannot remove port proxy rules of a former run")
 		}
 	}
 	if s.backEnd != byHNS {
 		if err := s.removeBalancers(ctx, sys); err != nil {
-			klog.ErrorS(err, "Cannot look for HNS load balancers of a former run")
+			klog.ErrorS(err, "Cannot remove HNS load balancers of a former run")
 		}
 	}
 	return p.Run(ctx)

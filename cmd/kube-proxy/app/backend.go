@@ -132,7 +132,7 @@ type system struct {
 func (sys *system) hints(ctx context.Context, running *sync.WaitGroup, addresses <-chan struct{}) <-chan struct{} {
 	merged := wake.New()
 	if err := sys.watchHNS(ctx, merged.Send); err != nil {
-		klog.InfoS("Changes of HNS are seen only when everything is compared", "reason", err.Error())
+		klog.InfoS("Cannot watch HNS; its changes are found by the periodic comparison", "reason", err.Error())
 	}
 	running.Go(func() {
 		for {
@@ -147,7 +147,7 @@ func (sys *system) hints(ctx context.Context, running *sync.WaitGroup, addresses
 	return merged
 }
 
-// backEnd is what serves. Its relay, which each has, is closed by who made it.
+// backEnd is what serves Services. Each has a relay, which its maker closes.
 type backEnd struct {
 	proxy.Backend
 	relay        *relay.Relay
@@ -187,13 +187,13 @@ func (noAddresses) Host() ([]netip.Addr, error)             { return nil, nil }
 // firewallName is that of the rule which lets clients of other hosts reach this program.
 const firewallName = "winkube kube-proxy"
 
-// setFirewall lets in what this program listens on, or takes that back where it is not to.
+// setFirewall allows clients of other hosts through Windows Firewall, or removes that rule.
 func (s *settings) setFirewall(ctx context.Context, sys system) {
 	if sys.netsh == nil {
 		return
 	}
 	if err := sys.netsh.AdmitSelf(ctx, firewallName, s.firewall); err != nil {
-		klog.InfoS("Clients of other hosts may not get in", "err", err)
+		klog.InfoS("Cannot change Windows Firewall; clients on other hosts may be blocked", "err", err)
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// errConfigChanged ends the proxy, as it ends upstream's: who runs it starts it again, with the new configuration. What it made on the host stays
+// errConfigChanged ends the proxy, as it ends upstream's: its manager restarts it with the new configuration. What it made on the host stays
 // meanwhile.
-var errConfigChanged = errors.New("the configuration file has changed: ending, to be started again with it")
+var errConfigChanged = errors.New("the configuration file has changed; exiting, to be restarted with it")
 
 // untilChanged returns errConfigChanged once the file at path holds something else than content that check finds good, and nil when ctx ends. What
 // is not good is said, and the proxy goes on with what it has. The directory is watched, since files are replaced: by editors, and in ConfigMap
@@ -27,7 +27,7 @@ func untilChanged(ctx context.Context, path string, content []byte, check func()
 		err = watcher.Add(filepath.Dir(path))
 	}
 	if err != nil {
-		klog.InfoS("Changes of the configuration file are not seen", "file", path, "reason", err)
+		klog.InfoS("Cannot watch the configuration file; restart the proxy after changing it", "file", path, "reason", err)
 		return nil
 	}
 	seen := content
@@ -39,7 +39,7 @@ func untilChanged(ctx context.Context, path string, content []byte, check func()
 				again, unread := os.ReadFile(path)
 				switch {
 				case err != nil:
-					klog.ErrorS(err, "The changed configuration file is not used", "file", path)
+					klog.ErrorS(err, "Ignored the changed configuration file; keeping the current configuration", "file", path)
 				case unread == nil && bytes.Equal(again, content):
 					seen = again // it is as it was: what was seen was a part of that
 				default:

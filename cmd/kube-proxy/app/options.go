@@ -42,24 +42,24 @@ type options struct {
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	daemon.AddFlags(fs)
 	c := &o.config
-	fs.StringVar(&o.configPath, "config", "", "`file` with a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); flags that are given win over it")
-	fs.StringVar(&o.writeConfigTo, "write-config-to", "", "write the configuration that flags and --config make to this `file`, and end")
+	fs.StringVar(&o.configPath, "config", "", "`file` with a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); flags override it")
+	fs.StringVar(&o.writeConfigTo, "write-config-to", "", "write the resulting configuration to this `file`, and exit")
 	fs.StringVar(&c.ClientConnection.Kubeconfig, "kubeconfig", c.ClientConnection.Kubeconfig, "`file` with the API server's address and the proxy's credentials")
 	fs.StringVar(&o.master, "master", "", "API server's `address`: host:port, http://... or https://...; overrides that of --kubeconfig")
 	fs.Float32Var(&c.ClientConnection.QPS, "kube-api-qps", c.ClientConnection.QPS, "requests per second to the API server")
-	fs.Int32Var(&c.ClientConnection.Burst, "kube-api-burst", c.ClientConnection.Burst, "requests to the API server that may come at once")
+	fs.Int32Var(&c.ClientConnection.Burst, "kube-api-burst", c.ClientConnection.Burst, "requests to the API server in a burst")
 	fs.StringVar(&c.ClientConnection.ContentType, "kube-api-content-type", c.ClientConnection.ContentType, "content `type` of requests to the API server")
-	fs.DurationVar(&c.ConfigSyncPeriod.Duration, "config-sync-period", c.ConfigSyncPeriod.Duration, "how often cached objects of the API server are looked at again")
+	fs.DurationVar(&c.ConfigSyncPeriod.Duration, "config-sync-period", c.ConfigSyncPeriod.Duration, "how often all cached objects of the API server are processed again")
 	fs.StringVar(&c.HostnameOverride, "hostname-override", c.HostnameOverride, "`name` of the Node (default: the host's name in lower case)")
 	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "`address` of this node; 0.0.0.0 and :: leave both families to the cluster")
 
 	fs.StringVar((*string)(&c.Mode), "proxy-mode", string(c.Mode), "userspace: connections are relayed by this program, on every system; kernelspace: by HNS load balancers of Windows (default: userspace, on Windows with --network-mode=overlay kernelspace)")
-	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`who` relays in userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
+	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`backend` for userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
 	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", c.NodePortAddresses, "`ranges` of this host's addresses that serve node ports; primary: those of the Node (default: all)")
 	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "`range` of all pods, or two of both families with a comma between: no route is written to a range outside of it")
-	fs.DurationVar(&c.Conntrack.UDPStreamTimeout.Duration, "udp-timeout", c.Conntrack.UDPStreamTimeout.Duration, "how long a UDP session may be silent; single questions and answers live 10s at most")
+	fs.DurationVar(&c.Conntrack.UDPStreamTimeout.Duration, "udp-timeout", c.Conntrack.UDPStreamTimeout.Duration, "how long a UDP session may be idle; single requests with a response last 10s at most")
 	fs.IntVar(&o.clientShare, "client-share", 50, "`percent` of each limit that one client's address may have: connections and sessions of a Service's port and of the node, source ports towards one endpoint; for userspace")
-	fs.DurationVar(&c.IPTables.SyncPeriod.Duration, "iptables-sync-period", c.IPTables.SyncPeriod.Duration, "how often the whole host is compared with what it should be")
+	fs.DurationVar(&c.IPTables.SyncPeriod.Duration, "iptables-sync-period", c.IPTables.SyncPeriod.Duration, "how often everything on the host is compared with the desired state")
 	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "as of the kubelet. host-gateway: keep routes to the other nodes' pods; overlay: keep the tunnels to them; upstream, external, cni: nothing; beside kubelets with cni, whose plugin knows only its own node, host-gateway")
 	fs.StringVar(&o.nextHop, "route-next-hop", "node", "next hop of those routes. node: the other node's address; pod-gateway: the first address of its pods' range")
 
@@ -69,14 +69,14 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.metricsPort, "metrics-port", 10249, "port of /metrics where --metrics-bind-address names none; 0: not served")
 	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "let through Windows Firewall what this program, and with portproxy Windows for it, listens on; false: it has no rules of ours")
 	fs.BoolVar(&c.EnableProfiling, "profiling", c.EnableProfiling, "serve /debug/pprof beside /metrics")
-	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules, and with --network-name the HNS load balancers, that a proxy left on this host, and end")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules, and with --network-name the HNS load balancers, that a proxy left on this host, and exit")
 
-	fs.BoolVar(&o.initOnly, "init-only", false, "end at once: nothing needs more rights at the start than later")
+	fs.BoolVar(&o.initOnly, "init-only", false, "exit immediately: nothing needs more privileges at the start than later")
 
 	fs.StringVar(&c.Winkernel.NetworkName, "network-name", c.Winkernel.NetworkName, "HNS network of the pods ($KUBE_NETWORK); for kernelspace (default with --network-mode=overlay: the network that the kubelet makes)")
 	fs.StringVar(&c.Winkernel.SourceVip, "source-vip", c.Winkernel.SourceVip, "`address` for traffic to other nodes in overlay networks; for kernelspace (default: the third of this node's range, which the kubelet gives to no pod)")
 	fs.BoolVar(&c.Winkernel.EnableDSR, "enable-dsr", c.Winkernel.EnableDSR, "direct server return; for kernelspace")
-	fs.Var(gates{&c.FeatureGates}, "feature-gates", "`name=true,...`; noted and ignored")
+	fs.Var(gates{&c.FeatureGates}, "feature-gates", "`name=true,...`; logged and ignored")
 	addRetiredFlags(fs)
 }
 

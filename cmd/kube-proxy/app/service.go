@@ -30,7 +30,7 @@ func skew(args []string) error {
 	return kubeclient.AskSkew(config, daemon.Kubernetes)
 }
 
-// checkService looks at a service's flags as run would, so that a mistake is seen by who makes it and not by the event log.
+// checkService checks a service's flags as run does, so that mistakes show when the service is created and not in the event log.
 func checkService(args []string) (time.Duration, error) {
 	o, fs, mistake := parse(args)
 	if fs == nil {
@@ -40,7 +40,7 @@ func checkService(args []string) (time.Duration, error) {
 		return 0, fmt.Errorf("argument %q: want flags only", fs.Arg(0))
 	}
 	if o.cleanup || o.writeConfigTo != "" || o.initOnly {
-		return 0, fmt.Errorf("--cleanup, --write-config-to and --init-only end at once: a service goes on")
+		return 0, fmt.Errorf("--cleanup, --write-config-to and --init-only exit immediately: a service goes on")
 	}
 	if err := daemon.CheckPaths(fs); err != nil {
 		return 0, err
