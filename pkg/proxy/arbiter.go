@@ -235,7 +235,7 @@ func lost(c, winner *claim) Problem {
 
 var words = map[Kind]string{ClusterIP: "the cluster IP", LoadBalancer: "a load balancer's address", ExternalIP: "an external IP", NodePort: "the node port"}
 
-// refuse says whether a holder that is no Service has the front of a claim. docs/service-proxy.md has the table.
+// refuse says whether a holder that is no Service has the front of a claim. docs/reference/service-api.md has the table.
 func (a *arbiter) refuse(c *claim) (Problem, bool) {
 	if !c.external() {
 		return Problem{}, false
