@@ -8,10 +8,13 @@ import (
 	"path"
 	"sync"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -52,14 +55,14 @@ func (e *Engine) accountsOf(ctx context.Context, image string) (*accounts, error
 	if entry.accounts != nil {
 		return entry.accounts, nil
 	}
-	holder, err := e.hold(ctx, holdAccounts, image)
+	holder, err := e.hold(ctx, identity.HoldAccounts, image)
 	if err != nil {
 		return nil, err
 	}
 	// Also when the pod is going: the container would stay.
 	defer func() {
 		if err := e.remove(context.WithoutCancel(ctx), holder); err != nil {
-			klog.ErrorS(err, "Cannot remove the container by which an image's users were read", "container", short(holder))
+			klog.ErrorS(err, "Cannot remove the container by which an image's users were read", "container", engine.ShortID(holder))
 		}
 	}()
 	passwd, err := e.readFile(ctx, holder, "/etc/passwd")
@@ -82,7 +85,7 @@ func (e *Engine) accountsFor(ctx context.Context, p *v1.Pod, c *v1.Container, im
 	}
 	known, err := e.accountsOf(ctx, image.ID)
 	if err != nil && ctx.Err() == nil && !needsAccounts(p, c, image.User) {
-		if gone(err) { // the create that follows tells of it
+		if cerrdefs.IsNotFound(err) { // the create that follows tells of it
 			return nil, nil
 		}
 		klog.ErrorS(err, "Cannot tell as whom a container runs", "pod", klog.KObj(p), "container", c.Name)
@@ -93,11 +96,11 @@ func (e *Engine) accountsFor(ctx context.Context, p *v1.Pod, c *v1.Container, im
 
 // readFile reads a file of a container, which need not run. One that is not there is empty.
 func (e *Engine) readFile(ctx context.Context, id, name string) (text string, err error) {
-	what := fmt.Sprintf("read %s of container %s", name, short(id))
-	err = e.call(ctx, e.cfg.CallTimeout, what, func(ctx context.Context, c *client.Client) error {
+	what := fmt.Sprintf("read %s of container %s", name, engine.ShortID(id))
+	err = e.Call(ctx, what, func(ctx context.Context, c *client.Client) error {
 		for range maxAccountLinks {
 			data, link, err := copyFile(ctx, c, id, name)
-			if gone(err) {
+			if cerrdefs.IsNotFound(err) {
 				return nil
 			}
 			if err != nil || link == "" {

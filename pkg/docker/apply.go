@@ -8,32 +8,36 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Apply does one step. Errors of the engine are of type *ApplyError.
+// Apply does one step. Errors of the engine are of type *engine.ApplyError.
 func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	switch step.Action {
 	case pod.CreateSandbox:
-		err := failed(ReasonSandbox, e.createSandbox(ctx, p, step))
-		var apply *ApplyError
+		err := failed(engine.ReasonSandbox, e.createSandbox(ctx, p, step))
+		var apply *engine.ApplyError
 		if errors.As(err, &apply) { // to users it is one thing, whichever part of it failed
-			return &ApplyError{Reason: ReasonSandbox, Message: apply.Message, Err: apply.Err}
+			return &engine.ApplyError{Reason: engine.ReasonSandbox, Message: apply.Message, Err: apply.Err}
 		}
 		return err
 	case pod.StartContainer:
 		return e.startContainer(ctx, p, step)
 	case pod.StopSandbox:
-		return failed(ReasonKill, e.stop(ctx, step.ID, 0))
+		return failed(engine.ReasonKill, e.stop(ctx, step.ID, 0))
 	case pod.StopContainer:
-		return failed(ReasonKill, e.stop(ctx, step.ID, step.Grace))
+		return failed(engine.ReasonKill, e.stop(ctx, step.ID, step.Grace))
 	case pod.UpdateContainer:
 		return e.update(ctx, step)
 	case pod.RemoveSandbox, pod.RemoveContainer:
@@ -41,7 +45,7 @@ func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 		if err == nil {
 			e.unlinkLog(p, step.ID)
 		}
-		return failed(ReasonRemove, err)
+		return failed(engine.ReasonRemove, err)
 	}
 	return fmt.Errorf("step %q: must be one of pod's Actions", step.Action)
 }
@@ -49,15 +53,18 @@ func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 // target gathers what Convert needs of this engine.
 func (e *Engine) target(ctx context.Context) (Target, error) {
 	t := Target{
-		Platform: e.cfg.Platform, Node: e.cfg.Node, Boot: e.cfg.Boot, CPUs: int(e.cpus.Load()), HostCPUs: e.cfg.CPUs, HyperV: e.HyperV(), LogMaxSize: e.cfg.LogMaxSize, LogMaxFiles: e.cfg.LogMaxFiles,
+		Platform: e.cfg.Platform, Node: e.cfg.Node, Boot: e.cfg.Boot, HostCPUs: e.cfg.CPUs, HyperV: e.HyperV(), LogMaxSize: e.cfg.LogMaxSize, LogMaxFiles: e.cfg.LogMaxFiles,
 		CgroupParent: e.cfg.CgroupParent, MinOOMScoreAdj: int(e.minOOM.Load()), SeccompDefault: e.cfg.SeccompDefault,
 	}
-	err := e.call(ctx, e.cfg.CallTimeout, "connect to the engine", func(_ context.Context, c *client.Client) error {
+	if info, known := e.LastInfo(); known {
+		t.CPUs = info.CPUs
+	}
+	err := e.Call(ctx, "connect to the engine", func(_ context.Context, c *client.Client) error {
 		t.API = c.ClientVersion()
 		return nil
 	})
 	if err == nil && t.CPUs == 0 {
-		var info Info
+		var info engine.Info
 		info, err = e.Info(ctx)
 		t.CPUs = info.CPUs
 	}
@@ -76,7 +83,7 @@ func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) er
 		return err
 	}
 	if err = e.setHostAddresses(&t, p); err != nil {
-		return failed(ReasonCreate, err)
+		return failed(engine.ReasonCreate, err)
 	}
 	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) {
 		return ConvertSandbox(p, step, e.cfg.InfraImage, t)
@@ -86,30 +93,30 @@ func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) er
 func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	t, err := e.target(ctx)
 	if err != nil {
-		return failed(ReasonCreate, err)
+		return failed(engine.ReasonCreate, err)
 	}
 	c := find(p, step)
 	if c == nil || step.Inputs == nil {
-		return failed(ReasonConfig, fmt.Errorf("cannot start %s container %q: the pod has none of that name, or step has no Inputs", step.Kind, step.Container))
+		return failed(engine.ReasonConfig, fmt.Errorf("cannot start %s container %q: the pod has none of that name, or step has no Inputs", step.Kind, step.Container))
 	}
 	if e.cfg.Hash != nil {
 		t.Hash = e.cfg.Hash(c)
 	}
 	if name := localhostProfile(p, c); name != "" && t.Platform.OS == "linux" {
 		if !filepath.IsLocal(name) {
-			return failed(ReasonConfig, fmt.Errorf("container %s: localhostProfile %q: must be a path below the seccomp directory", c.Name, name))
+			return failed(engine.ReasonConfig, fmt.Errorf("container %s: localhostProfile %q: must be a path below the seccomp directory", c.Name, name))
 		}
 		data, err := os.ReadFile(filepath.Join(e.cfg.SeccompRoot, name))
 		if err != nil {
-			return failed(ReasonConfig, fmt.Errorf("cannot read seccomp profile of container %s: %w", c.Name, err))
+			return failed(engine.ReasonConfig, fmt.Errorf("cannot read seccomp profile of container %s: %w", c.Name, err))
 		}
 		t.SeccompProfile = string(data)
 	}
 	if t.accounts, err = e.accountsFor(ctx, p, c, step.Inputs.Image); err != nil {
-		return failed(ReasonCreate, err)
+		return failed(engine.ReasonCreate, err)
 	}
 	if err = e.setHostAddresses(&t, p); err != nil {
-		return failed(ReasonCreate, err)
+		return failed(engine.ReasonCreate, err)
 	}
 	return e.createAndStart(ctx, p, t, func(t Target) (Creation, error) { return Convert(p, step, t) })
 }
@@ -139,35 +146,35 @@ func (e *Engine) setHostAddresses(t *Target, p *v1.Pod) error {
 func (e *Engine) createAndStart(ctx context.Context, p *v1.Pod, t Target, convert func(Target) (Creation, error)) error {
 	creation, err := convert(t)
 	if err != nil {
-		return failed(ReasonConfig, err)
+		return failed(engine.ReasonConfig, err)
 	}
 	id, done, err := e.create(ctx, p, creation)
 	if err == nil {
 		e.linkLog(p, creation.Config.Labels, id)
 	}
 	if err != nil || done {
-		return failed(ReasonCreate, err)
+		return failed(engine.ReasonCreate, err)
 	}
-	err = e.startWith(ctx, id, creation)
+	err = e.specs.during(creation.Name, creation.CredentialSpec, func() error { return e.start(ctx, id, creation.Name) })
 	if err == nil || creation.HostConfig.OomScoreAdj >= 0 || !deniedOOM(err) {
-		return failed(ReasonRun, err)
+		return failed(engine.ReasonRun, err)
 	}
 	t.MinOOMScoreAdj = 0
 	if creation, err = convert(t); err != nil {
-		return failed(ReasonConfig, err)
+		return failed(engine.ReasonConfig, err)
 	}
 	if id, done, err = e.create(ctx, p, creation); err != nil || done {
-		return failed(ReasonCreate, err)
+		return failed(engine.ReasonCreate, err)
 	}
 	e.linkLog(p, creation.Config.Labels, id)
 	if err = e.start(ctx, id, creation.Name); err == nil {
 		e.minOOM.Store(0)
 		e.warnOOM.Do(func() {
 			klog.InfoS("Warning: this host does not let containers have an OOM score below 0 (the engine lacks CAP_SYS_RESOURCE); "+
-				"under memory pressure the kernel chooses among them without regard to their QoS", "host", e.host)
+				"under memory pressure the kernel chooses among them without regard to their QoS", "host", e.Host())
 		})
 	}
-	return failed(ReasonRun, err)
+	return failed(engine.ReasonRun, err)
 }
 
 // create makes a container that is ready to be started. done: one of this attempt has run already. A leftover that was never started
@@ -175,39 +182,39 @@ func (e *Engine) createAndStart(ctx context.Context, p *v1.Pod, t Target, conver
 func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id string, done bool, err error) {
 	what := "create container " + creation.Name
 	for range 3 {
-		id, err = e.requestCreate(ctx, what, creation)
+		id, err = e.Create(ctx, what, creation.Name, creation.Config, creation.HostConfig)
 		switch {
 		case err == nil:
 			e.cache.made(p.UID, id, e.fresh(id, creation))
 			return id, false, e.copyIn(ctx, id, creation.Files)
-		case gone(err) && creation.Config.Labels[LabelType] == typeSandbox && creation.Config.Image == e.cfg.InfraImage:
+		case cerrdefs.IsNotFound(err) && creation.Config.Labels[identity.LabelType] == identity.TypeSandbox && creation.Config.Image == e.cfg.InfraImage:
 			if _, _, pullErr := e.Pull(ctx, e.cfg.InfraImage, nil); pullErr != nil {
 				return "", false, fmt.Errorf("cannot get the image of the sandbox: %w", pullErr)
 			}
 			continue
-		case !nameTaken(err):
+		case !engine.NameTaken(err):
 			return "", false, err
 		}
-		holder, inspectErr := e.inspect(ctx, creation.Name)
+		holder, inspectErr := e.Inspect(ctx, creation.Name)
 		switch {
-		case gone(inspectErr): // removed just now; some engines also leave a name behind, see below
+		case cerrdefs.IsNotFound(inspectErr): // removed just now; some engines also leave a name behind, see below
 			continue
 		case inspectErr != nil:
 			return "", false, inspectErr
 		}
-		if o, problem := e.own([]string{holder.Name}, holder.Config.Labels); problem != nil || o.uid != p.UID {
-			return "", false, fmt.Errorf("cannot %s: container %s, which is not this agent's, has that name; remove it: %w", what, short(holder.ID), err)
+		if o, problem := e.node().Own([]string{holder.Name}, holder.Config.Labels); problem != nil || o.UID != p.UID {
+			return "", false, fmt.Errorf("cannot %s: container %s, which is not this agent's, has that name; remove it: %w", what, engine.ShortID(holder.ID), err)
 		}
 		if holder.State.Status != container.StateCreated {
 			return holder.ID, true, nil
 		}
-		if err := e.remove(ctx, holder.ID); err != nil && !stillRuns(err) {
+		if err := e.remove(ctx, holder.ID); err != nil && !engine.StillRuns(err) {
 			return "", false, err
 		}
 	}
-	if nameTaken(err) { // by nobody that can be seen: a fault of the engine that only its restart heals
-		creation.Name = fmt.Sprintf("%s_%x", creation.Name, e.clock.Now().UnixNano())
-		if id, err = e.requestCreate(ctx, what, creation); err == nil {
+	if engine.NameTaken(err) { // by nobody that can be seen: a fault of the engine that only its restart heals
+		creation.Name = fmt.Sprintf("%s_%x", creation.Name, e.Clock().Now().UnixNano())
+		if id, err = e.Create(ctx, what, creation.Name, creation.Config, creation.HostConfig); err == nil {
 			e.cache.made(p.UID, id, e.fresh(id, creation))
 			err = e.copyIn(ctx, id, creation.Files)
 		}
@@ -219,7 +226,7 @@ func (e *Engine) create(ctx context.Context, p *v1.Pod, creation Creation) (id s
 func (e *Engine) fresh(id string, c Creation) seen {
 	return view(container.InspectResponse{
 		ContainerJSONBase: &container.ContainerJSONBase{
-			ID: id, Created: e.clock.Now().UTC().Format(time.RFC3339Nano), State: &container.State{Status: container.StateCreated}, HostConfig: c.HostConfig,
+			ID: id, Created: e.Clock().Now().UTC().Format(time.RFC3339Nano), State: &container.State{Status: container.StateCreated}, HostConfig: c.HostConfig,
 		},
 		Config: c.Config,
 	}, e.cfg.Boot)
@@ -227,7 +234,7 @@ func (e *Engine) fresh(id string, c Creation) seen {
 
 func (e *Engine) start(ctx context.Context, id, name string) error {
 	e.cache.starting(id)
-	err := e.call(ctx, e.cfg.CallTimeout, "start container "+name, func(ctx context.Context, c *client.Client) error {
+	err := e.Call(ctx, "start container "+name, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStart(ctx, id, container.StartOptions{})
 	})
 	if err != nil {
@@ -243,26 +250,26 @@ func (e *Engine) start(ctx context.Context, id, name string) error {
 func (e *Engine) stop(ctx context.Context, id string, grace time.Duration) error {
 	defer e.cache.drop(id)
 	seconds := wholeSeconds(grace)
-	what := "stop container " + short(id)
-	err := e.call(ctx, pod.Seconds(int64(seconds))+e.cfg.StopSlack, what, func(ctx context.Context, c *client.Client) error {
+	what := "stop container " + engine.ShortID(id)
+	err := e.CallWithin(ctx, pod.Seconds(int64(seconds))+e.cfg.StopSlack, what, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds})
 	})
-	if err == nil || gone(err) {
+	if err == nil || cerrdefs.IsNotFound(err) {
 		return nil
 	}
 	if ctx.Err() != nil {
 		return err
 	}
-	klog.V(2).InfoS("Killing a container that the engine could not stop", "container", short(id), "reason", err)
-	killErr := e.call(ctx, e.cfg.StopSlack, "kill container "+short(id), func(ctx context.Context, c *client.Client) error {
+	klog.V(2).InfoS("Killing a container that the engine could not stop", "container", engine.ShortID(id), "reason", err)
+	killErr := e.CallWithin(ctx, e.cfg.StopSlack, "kill container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		return c.ContainerKill(ctx, id, "KILL")
 	})
-	if gone(killErr) {
+	if cerrdefs.IsNotFound(killErr) {
 		return nil
 	}
-	answer, inspectErr := e.inspect(ctx, id)
+	answer, inspectErr := e.Inspect(ctx, id)
 	switch {
-	case gone(inspectErr), inspectErr == nil && !answer.State.Running:
+	case cerrdefs.IsNotFound(inspectErr), inspectErr == nil && !answer.State.Running:
 		return nil
 	case killErr != nil:
 		return errors.Join(err, killErr)
@@ -281,19 +288,34 @@ func wholeSeconds(d time.Duration) int {
 	return int(min(whole, math.MaxInt32))
 }
 
-// remove deletes a container and its anonymous volumes; one that is gone, or going, is no error. It never ends one that runs: what was
-// seen as never started may just have been, by a request of an agent that died.
+// remove deletes a container as engine.Client.Remove does.
 func (e *Engine) remove(ctx context.Context, id string) error {
-	err := e.call(ctx, e.cfg.CallTimeout, "remove container "+short(id), func(ctx context.Context, c *client.Client) error {
-		return c.ContainerRemove(ctx, id, container.RemoveOptions{RemoveVolumes: true})
-	})
-	if err == nil {
+	gone, err := e.Remove(ctx, id)
+	if gone {
 		e.cache.gone(id)
-		return nil
-	}
-	e.cache.drop(id)
-	if gone(err) || beingRemoved(err) {
-		return nil
+	} else {
+		e.cache.drop(id)
 	}
 	return err
+}
+
+// failed makes an ApplyError, unless err is nil or one already.
+func failed(reason string, err error) error {
+	var apply *engine.ApplyError
+	if err == nil || errors.As(err, &apply) {
+		return err
+	}
+	root := err
+	for next := errors.Unwrap(root); next != nil && strings.HasPrefix(root.Error(), "cannot "); next = errors.Unwrap(root) {
+		root = next
+	}
+	return &engine.ApplyError{Reason: reason, Message: root.Error(), Err: err}
+}
+
+// deniedOOM knows the ways in which runc says that it may not lower oom_score_adj. The first is all that old runcs tell, and they
+// tell it of other faults too, so that only a start that succeeds with a higher score proves it.
+func deniedOOM(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "can't get final child's PID from pipe: EOF") ||
+		strings.Contains(text, "oom_score_adj") && strings.Contains(text, "permission denied")
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
@@ -25,7 +26,7 @@ type ImageUse struct {
 func (e *Engine) ImageUses(ctx context.Context) ([]ImageUse, error) {
 	var all []image.Summary
 	var containers []container.Summary
-	err := e.call(ctx, e.cfg.CallTimeout, "list images and who uses them", func(ctx context.Context, c *client.Client) (err error) {
+	err := e.Call(ctx, "list images and who uses them", func(ctx context.Context, c *client.Client) (err error) {
 		// Images first: a container that comes later is of an image that is in the list, or of a newer one.
 		if all, err = c.ImageList(ctx, image.ListOptions{}); err != nil {
 			return err
@@ -66,9 +67,9 @@ func namesOf(s image.Summary) []string {
 // the last name, and the image.
 func (e *Engine) RemoveImage(ctx context.Context, id string) error {
 	defer e.images.change() // the event of it may come later
-	return e.call(ctx, e.cfg.CallTimeout, "remove image "+id, func(ctx context.Context, c *client.Client) error {
+	return e.Call(ctx, "remove image "+id, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ImageInspect(ctx, id)
-		if gone(err) {
+		if cerrdefs.IsNotFound(err) {
 			return nil
 		}
 		if err != nil {
@@ -77,7 +78,7 @@ func (e *Engine) RemoveImage(ctx context.Context, id string) error {
 		names := namesOf(image.Summary{RepoTags: answer.RepoTags, RepoDigests: answer.RepoDigests})
 		slices.Reverse(names) // with the last tag of a repository the engine drops its digests too
 		for _, name := range append(names, id) {
-			if _, err := c.ImageRemove(ctx, name, image.RemoveOptions{PruneChildren: true}); err != nil && !gone(err) {
+			if _, err := c.ImageRemove(ctx, name, image.RemoveOptions{PruneChildren: true}); err != nil && !cerrdefs.IsNotFound(err) {
 				return err
 			}
 		}

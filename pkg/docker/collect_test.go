@@ -64,7 +64,7 @@ func TestImageUses(t *testing.T) {
 // TestRemoveImage does the same on a real engine: an image with two names goes, one of which there is a container stays.
 func TestRemoveImage(t *testing.T) {
 	r := realRig(t, nil)
-	c, err := r.api(t.Context())
+	c, err := r.API(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

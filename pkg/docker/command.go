@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
 )
 
@@ -40,14 +41,14 @@ func (e *Engine) endCommand(ctx context.Context, containerID, execID string) (an
 	go e.endCommands(context.WithoutCancel(ctx), map[string]string{execID: containerID}, first)
 	select {
 	case answers = <-first:
-	case <-e.clock.After(killPatience):
+	case <-e.Clock().After(killPatience):
 	}
 	return answers
 }
 
 func (e *Engine) command(ctx context.Context, execID string) (was commandState, err error) {
-	err = e.call(ctx, e.cfg.CallTimeout, "inspect a command", func(ctx context.Context, c *client.Client) error {
-		return e.get(ctx, c, "/exec/"+execID+"/json", &was)
+	err = e.Call(ctx, "inspect a command", func(ctx context.Context, c *client.Client) error {
+		return e.Get(ctx, c, "/exec/"+execID+"/json", &was)
 	})
 	was.Running = was.Running && was.Pid != 0 && e.cfg.Platform.OS == "linux"
 	return was, err
@@ -60,12 +61,12 @@ func (e *Engine) endCommands(ctx context.Context, containers map[string]string, 
 	for try := 0; ; try++ {
 		for id, container := range containers {
 			was, err := e.command(ctx, id)
-			answered = answered || err == nil || gone(err)
+			answered = answered || err == nil || cerrdefs.IsNotFound(err)
 			ours := bytes.Equal(was.DetachKeys, commandMarkBytes)
 			switch {
 			case ours && was.Running:
 				e.kill(was.Pid, container)
-			case gone(err), err == nil && (!ours || was.ExitCode != nil):
+			case cerrdefs.IsNotFound(err), err == nil && (!ours || was.ExitCode != nil):
 			default:
 				continue
 			}
@@ -78,7 +79,7 @@ func (e *Engine) endCommands(ctx context.Context, containers map[string]string, 
 			return
 		}
 		select {
-		case <-e.clock.After(endPauses[try]):
+		case <-e.Clock().After(endPauses[try]):
 		case <-ctx.Done():
 			return
 		}

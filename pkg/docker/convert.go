@@ -13,14 +13,15 @@ import (
 	"github.com/docker/docker/api/types/versions"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
 // Target is what Convert must know of the engine and its host.
 type Target struct {
 	Platform       pod.Platform
-	Node           string // value of LabelNode
-	Boot           string // value of LabelBoot; "": none
+	Node           string // value of identity.LabelNode
+	Boot           string // value of identity.LabelBoot; "": none
 	API            string // negotiated version; "": newest
 	CPUs           int    // as the engine counts them: Windows engines refuse a limit above it; 0: unknown
 	HostCPUs       int    // of the host, which has more where there are several groups of processors (Windows); 0: CPUs
@@ -59,15 +60,15 @@ const (
 
 // ConvertSandbox decides how the pod's sandbox is created from image by step, whose Sandbox is set. It is pure.
 func ConvertSandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation, error) {
-	out := creation(containerName(p, sandboxName, step.Attempt), podLabels(p, t), t)
-	out.Config.Labels[LabelRestartCount] = strconv.Itoa(step.Attempt)
+	out := creation(identity.ContainerName(p, identity.SandboxName, step.Attempt), podLabels(p, t.Node), t)
+	out.Config.Labels[identity.LabelRestartCount] = strconv.Itoa(step.Attempt)
 	out.Config.Image = image
 	if err := joinNetwork(&out, p, step.Sandbox, t); err != nil {
 		return Creation{}, err
 	}
 	h := out.HostConfig
 	if step.Sandbox.Runtime != "" {
-		out.Config.Labels[LabelRuntime] = step.Sandbox.Runtime
+		out.Config.Labels[identity.LabelRuntime] = step.Sandbox.Runtime
 	}
 	if t.Platform.OS == "windows" {
 		h.Isolation = isolation(p, step.Sandbox.Runtime)
@@ -101,29 +102,29 @@ func Convert(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
 	if c == nil {
 		return Creation{}, fmt.Errorf("pod has no %s container %q", step.Kind, step.Container)
 	}
-	labels := podLabels(p, t)
+	labels := podLabels(p, t.Node)
 	maps.Copy(labels, map[string]string{
-		LabelType:          typeContainer,
-		LabelContainerName: c.Name,
-		LabelKind:          string(step.Kind),
-		LabelRestartCount:  strconv.Itoa(step.Attempt),
-		LabelHash:          t.Hash,
-		LabelImage:         c.Image,
-		LabelImageRef:      in.Image.Ref,
-		LabelMessage:       in.TerminationLog,
-		LabelMessagePath:   c.TerminationMessagePath,
-		LabelMessagePolicy: string(c.TerminationMessagePolicy),
+		identity.LabelType:          identity.TypeContainer,
+		identity.LabelContainerName: c.Name,
+		identity.LabelKind:          string(step.Kind),
+		identity.LabelRestartCount:  strconv.Itoa(step.Attempt),
+		identity.LabelHash:          t.Hash,
+		identity.LabelImage:         c.Image,
+		identity.LabelImageRef:      in.Image.Ref,
+		identity.LabelMessage:       in.TerminationLog,
+		identity.LabelMessagePath:   c.TerminationMessagePath,
+		identity.LabelMessagePolicy: string(c.TerminationMessagePolicy),
 	})
 	if in.SandboxID != "" {
-		labels[LabelSandboxID] = in.SandboxID
+		labels[identity.LabelSandboxID] = in.SandboxID
 	}
 	if t.Boot != "" {
-		labels[LabelBoot] = t.Boot
+		labels[identity.LabelBoot] = t.Boot
 	}
 	if in.TerminationRoot != "" {
-		labels[LabelMessageRoot] = in.TerminationRoot
+		labels[identity.LabelMessageRoot] = in.TerminationRoot
 	}
-	out := creation(containerName(p, c.Name, step.Attempt), labels, t)
+	out := creation(identity.ContainerName(p, c.Name, step.Attempt), labels, t)
 	config, h := out.Config, out.HostConfig
 	config.Image = in.Image.ID
 	config.Entrypoint, config.Cmd = in.Entrypoint, in.Args
@@ -164,6 +165,23 @@ func creation(name string, labels map[string]string, t Target) Creation {
 		}
 	}
 	return out
+}
+
+// podLabels are those of the pod's sandbox; Convert adds to them for a container.
+func podLabels(p *v1.Pod, node string) map[string]string {
+	grace := int64(v1.DefaultTerminationGracePeriodSeconds)
+	if p.Spec.TerminationGracePeriodSeconds != nil {
+		grace = *p.Spec.TerminationGracePeriodSeconds
+	}
+	return map[string]string{
+		identity.LabelNode:          node,
+		identity.LabelPodName:       p.Name,
+		identity.LabelPodNamespace:  p.Namespace,
+		identity.LabelPodUID:        string(p.UID),
+		identity.LabelType:          identity.TypeSandbox,
+		identity.LabelContainerName: identity.SandboxName,
+		identity.LabelGrace:         strconv.FormatInt(grace, 10),
+	}
 }
 
 func (t Target) api() string {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -152,7 +153,7 @@ func TestConvertGolden(t *testing.T) {
 				}
 				made = append(made, c)
 				for i := range made {
-					made[i].Config = seal(made[i].Config)
+					made[i].Config = identity.Seal(made[i].Config)
 				}
 				golden(t, test.name+"."+name, made)
 			})

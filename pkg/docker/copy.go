@@ -9,10 +9,12 @@ import (
 	"os"
 	"strings"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -26,9 +28,9 @@ func (e *Engine) copyIn(ctx context.Context, id string, files []pod.File) error 
 	}
 	archive, err := archiveOf(files)
 	if err != nil {
-		return fmt.Errorf("cannot copy files into container %s: %w", short(id), err)
+		return fmt.Errorf("cannot copy files into container %s: %w", engine.ShortID(id), err)
 	}
-	return e.call(ctx, e.cfg.CallTimeout, "copy files into container "+short(id), func(ctx context.Context, c *client.Client) error {
+	return e.Call(ctx, "copy files into container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		return c.CopyToContainer(ctx, id, systemDrive, bytes.NewReader(archive), container.CopyToContainerOptions{})
 	})
 }
@@ -70,7 +72,7 @@ func (e *Engine) copyOut(ctx context.Context, id, name string) (text string) {
 	if err != nil || !strings.EqualFold(name[:min(len(name), len(systemDrive))], systemDrive) {
 		return ""
 	}
-	err = e.call(ctx, e.cfg.CallTimeout, "read the termination message of container "+short(id), func(ctx context.Context, c *client.Client) error {
+	err = e.Call(ctx, "read the termination message of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		body, _, err := c.CopyFromContainer(ctx, id, name)
 		if err != nil {
 			return err
@@ -85,8 +87,8 @@ func (e *Engine) copyOut(ctx context.Context, id, name string) (text string) {
 		text = strings.ToValidUTF8(string(data), "\uFFFD")
 		return err
 	})
-	if err != nil && !gone(err) {
-		klog.V(2).InfoS("Cannot read a termination message", "container", short(id), "err", err)
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		klog.V(2).InfoS("Cannot read a termination message", "container", engine.ShortID(id), "err", err)
 	}
 	return text
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -47,12 +48,12 @@ func TestCopyRefusals(t *testing.T) {
 	step := r.step(p, 0, r.sandbox(p))
 	for path, want := range map[string]string{`D:\f`: "not on drive C", `C:\a\..\b`: `must not contain ".."`, `C:\gone`: "no such file"} {
 		step.Inputs.Files = []pod.File{{HostPath: filepath.Join(r.dir, "gone"), ContainerPath: path}}
-		var apply *ApplyError
+		var apply *engine.ApplyError
 		err := r.Apply(t.Context(), p, step)
 		if path == `C:\gone` && errors.Is(err, os.ErrNotExist) {
 			continue // each system has words of its own
 		}
-		if !errors.As(err, &apply) || apply.Reason != ReasonCreate || !strings.Contains(apply.Message, want) {
+		if !errors.As(err, &apply) || apply.Reason != engine.ReasonCreate || !strings.Contains(apply.Message, want) {
 			t.Errorf("%s: %v; want %q", path, err, want)
 		}
 	}

@@ -31,7 +31,7 @@ func TestLeftoverStartsMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := r.requestCreate(t.Context(), "create", creation)
+	id, err := r.Create(t.Context(), "create", creation.Name, creation.Config, creation.HostConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestSandboxStartsMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := r.requestCreate(t.Context(), "create", creation)
+	id, err := r.Create(t.Context(), "create", creation.Name, creation.Config, creation.HostConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestCommandsOfDeadAgents(t *testing.T) {
 	go func() { _, _, _ = r.ExecSync(ctx, id, []string{programPath, "pause"}, 10) }()
 	go func() { _ = r.Exec(ctx, id, []string{programPath, "pause"}, nil, newBuffer(), nil, false, nil) }()
 	r.await("both commands", func() bool {
-		answer, err := r.inspect(t.Context(), id)
+		answer, err := r.Inspect(t.Context(), id)
 		return err == nil && len(answer.ExecIDs) == 2
 	})
 
@@ -219,7 +219,7 @@ func TestCommandStartsLate(t *testing.T) {
 			exec = strings.TrimPrefix(start, "POST /exec/")
 		}
 	}
-	c, err := r.api(t.Context())
+	c, err := r.API(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

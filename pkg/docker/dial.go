@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
 // peer is the owner of a container's network.
@@ -21,12 +23,12 @@ func (e *Engine) Dial(ctx context.Context, containerID string, port int) (net.Co
 	}
 	id := containerID
 	for {
-		in, err := e.inspect(ctx, id)
+		in, err := e.Inspect(ctx, id)
 		if err != nil {
 			return nil, err
 		}
 		if !in.State.Running {
-			return nil, fmt.Errorf("cannot connect to port %d of container %s: it does not run", port, short(id))
+			return nil, fmt.Errorf("cannot connect to port %d of container %s: it does not run", port, engine.ShortID(id))
 		}
 		if in.HostConfig != nil && in.HostConfig.NetworkMode.IsContainer() && in.HostConfig.NetworkMode.ConnectedContainer() != id {
 			id = in.HostConfig.NetworkMode.ConnectedContainer()
@@ -34,7 +36,7 @@ func (e *Engine) Dial(ctx context.Context, containerID string, port int) (net.Co
 		}
 		conn, err := dialPeer(ctx, peer{pid: in.State.Pid, addresses: addressesOf(in)}, port)
 		if err != nil {
-			return nil, fmt.Errorf("cannot connect to port %d of container %s: %w", port, short(containerID), err)
+			return nil, fmt.Errorf("cannot connect to port %d of container %s: %w", port, engine.ShortID(containerID), err)
 		}
 		return conn, nil
 	}

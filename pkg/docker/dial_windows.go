@@ -7,9 +7,6 @@ import (
 	"net/netip"
 )
 
-// serverPID is 0, unknown: the client's pipe hides the handle by which Windows would tell, and nothing is measured by it there.
-func serverPID(net.Conn) int { return 0 }
-
 // dialPeer connects to the first of p's addresses.
 func dialPeer(ctx context.Context, p peer, port int) (net.Conn, error) {
 	if len(p.addresses) == 0 {

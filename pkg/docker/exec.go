@@ -14,6 +14,8 @@ import (
 	"github.com/docker/docker/client"
 	utilexec "k8s.io/client-go/util/exec"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
 // Exec runs cmd in a running container. in, out and errOut are nil when not wanted; with tty, errOut stays silent. The end of in is
@@ -21,12 +23,12 @@ import (
 // out can no longer be written. Exit code 0 is nil, another one a k8s.io/client-go/util/exec.CodeExitError. The caller closes in when
 // Exec has returned, and resize when it likes. When ctx ends, the command loses its streams but is not ended.
 func (e *Engine) Exec(ctx context.Context, containerID string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
-	s := streams{in: in, tty: tty, resize: resize}
+	s := engine.Streams{In: in, TTY: tty, Resize: resize}
 	if out != nil {
-		s.out = out
+		s.Out = out
 	}
 	if errOut != nil && !tty {
-		s.err = errOut
+		s.Err = errOut
 	}
 	inspect, err := e.exec(ctx, containerID, cmd, "", s, func(string) {})
 	if err != nil {
@@ -48,7 +50,7 @@ var errSilent = errors.New("the engine does not answer")
 func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error) {
 	kept := &head{limit: limit}
 	var execID string
-	inspect, err := e.exec(ctx, containerID, argv, commandMark, streams{out: kept, err: kept}, func(id string) { execID = id })
+	inspect, err := e.exec(ctx, containerID, argv, commandMark, engine.Streams{Out: kept, Err: kept}, func(id string) { execID = id })
 	switch {
 	case ctx.Err() != nil:
 		answers := false
@@ -56,13 +58,13 @@ func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string
 			answers = e.endCommand(ctx, containerID, execID)
 		}
 		if !answers && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %w", argv, short(containerID), errSilent)
+			return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %w", argv, engine.ShortID(containerID), errSilent)
 		}
 		return -1, kept.data, ctx.Err()
 	case err != nil:
 		return -1, kept.data, err
 	case inspect.Pid == 0 && inspect.ExitCode != 0 && e.tellsPid():
-		return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %s", argv, short(containerID), notStarted(kept.data))
+		return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %s", argv, engine.ShortID(containerID), notStarted(kept.data))
 	}
 	return inspect.ExitCode, kept.data, nil
 }
@@ -70,8 +72,8 @@ func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string
 // tellsPid says whether the engine tells the process id of a command that was started: from API 1.25 on. Without it, a command that could
 // not be started looks like one that failed.
 func (e *Engine) tellsPid() bool {
-	c := e.client.Load()
-	return c == nil || !versions.LessThan(c.ClientVersion(), "1.25")
+	version := e.Version()
+	return version == "" || !versions.LessThan(version, "1.25")
 }
 
 // notStarted is what the engine wrote to the output of a command that it could not start.
@@ -83,16 +85,16 @@ func notStarted(output []byte) string {
 }
 
 // exec runs one command to its end. created is told the engine's id of it before it starts. mark is commandMark or "".
-func (e *Engine) exec(ctx context.Context, containerID string, cmd []string, mark string, s streams, created func(id string)) (container.ExecInspect, error) {
+func (e *Engine) exec(ctx context.Context, containerID string, cmd []string, mark string, s engine.Streams, created func(id string)) (container.ExecInspect, error) {
 	if len(cmd) == 0 {
 		return container.ExecInspect{}, errors.New("cannot run a command: it is empty")
 	}
-	what := "run a command in container " + short(containerID)
+	what := "run a command in container " + engine.ShortID(containerID)
 	options := container.ExecOptions{
-		Cmd: cmd, Tty: s.tty, AttachStdin: s.in != nil, AttachStdout: true, AttachStderr: !s.tty, DetachKeys: mark,
+		Cmd: cmd, Tty: s.TTY, AttachStdin: s.In != nil, AttachStdout: true, AttachStderr: !s.TTY, DetachKeys: mark,
 	}
 	var id string
-	err := e.call(ctx, e.cfg.CallTimeout, what, func(ctx context.Context, c *client.Client) error {
+	err := e.Call(ctx, what, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ContainerExecCreate(ctx, containerID, options)
 		id = answer.ID
 		return err
@@ -101,17 +103,17 @@ func (e *Engine) exec(ctx context.Context, containerID string, cmd []string, mar
 		return container.ExecInspect{}, err
 	}
 	created(id)
-	err = e.run(ctx, session{
-		what: what,
-		open: func(ctx context.Context, c *client.Client) (types.HijackedResponse, error) {
-			return c.ContainerExecAttach(ctx, id, container.ExecAttachOptions{Tty: s.tty})
+	err = engine.Session{
+		What: what,
+		Open: func(ctx context.Context, c *client.Client) (types.HijackedResponse, error) {
+			return c.ContainerExecAttach(ctx, id, container.ExecAttachOptions{Tty: s.TTY})
 		},
-		resize: func(ctx context.Context, height, width uint) error {
-			return e.call(ctx, e.cfg.CallTimeout, "resize a terminal", func(ctx context.Context, c *client.Client) error {
+		Resize: func(ctx context.Context, height, width uint) error {
+			return e.Call(ctx, "resize a terminal", func(ctx context.Context, c *client.Client) error {
 				return c.ContainerExecResize(ctx, id, container.ResizeOptions{Height: height, Width: width})
 			})
 		},
-	}, s)
+	}.Run(ctx, e.Client, s)
 	if err != nil {
 		return container.ExecInspect{}, err
 	}
@@ -128,11 +130,11 @@ const (
 // execEnded returns the exit code. The engine closes the output a moment before it notes the end, for which it has no event that one
 // could wait for without hearing those of every probe; so this asks again.
 func (e *Engine) execEnded(ctx context.Context, id, what string) (container.ExecInspect, error) {
-	inner, _, cancel := e.within(ctx, execEndPatience)
+	inner, _, cancel := e.Within(ctx, execEndPatience)
 	defer cancel()
 	for wait := execEndMin; ; wait = min(2*wait, execEndMax) {
 		var answer container.ExecInspect
-		err := e.call(inner, e.cfg.CallTimeout, what, func(ctx context.Context, c *client.Client) (err error) {
+		err := e.Call(inner, what, func(ctx context.Context, c *client.Client) (err error) {
 			answer, err = c.ContainerExecInspect(ctx, id)
 			return err
 		})
@@ -146,7 +148,7 @@ func (e *Engine) execEnded(ctx context.Context, id, what string) (container.Exec
 			return answer, err
 		}
 		select {
-		case <-e.clock.After(wait):
+		case <-e.Clock().After(wait):
 		case <-inner.Done():
 			return answer, fmt.Errorf("cannot %s: its output has ended but it has not, after %v", what, execEndPatience)
 		}
@@ -156,16 +158,16 @@ func (e *Engine) execEnded(ctx context.Context, id, what string) (container.Exec
 // Attach connects to the main process of a running container, as Exec does to a command. It returns nil when that process ends. Engines
 // accept an attach to a container that does not run, and then keep silent for ever; so its state is asked for before and after.
 func (e *Engine) Attach(ctx context.Context, containerID string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
-	s := streams{in: in, tty: tty, resize: resize}
+	s := engine.Streams{In: in, TTY: tty, Resize: resize}
 	if out != nil {
-		s.out = out
+		s.Out = out
 	}
 	if errOut != nil && !tty {
-		s.err = errOut
+		s.Err = errOut
 	}
-	what := "attach to container " + short(containerID)
+	what := "attach to container " + engine.ShortID(containerID)
 	running := func(ctx context.Context) error {
-		answer, err := e.inspect(ctx, containerID)
+		answer, err := e.Inspect(ctx, containerID)
 		if err == nil && !answer.State.Running {
 			err = errors.New("it does not run")
 		}
@@ -174,9 +176,9 @@ func (e *Engine) Attach(ctx context.Context, containerID string, in io.Reader, o
 	if err := running(ctx); err != nil {
 		return fmt.Errorf("cannot %s: %w", what, err)
 	}
-	return e.run(ctx, session{
-		what: what,
-		open: func(ctx context.Context, c *client.Client) (types.HijackedResponse, error) {
+	return engine.Session{
+		What: what,
+		Open: func(ctx context.Context, c *client.Client) (types.HijackedResponse, error) {
 			conn, err := c.ContainerAttach(ctx, containerID, container.AttachOptions{
 				Stream: true, Stdin: in != nil, Stdout: out != nil || tty, Stderr: errOut != nil && !tty,
 			})
@@ -189,10 +191,10 @@ func (e *Engine) Attach(ctx context.Context, containerID string, in io.Reader, o
 			}
 			return conn, nil
 		},
-		resize: func(ctx context.Context, height, width uint) error {
-			return e.call(ctx, e.cfg.CallTimeout, "resize a terminal", func(ctx context.Context, c *client.Client) error {
+		Resize: func(ctx context.Context, height, width uint) error {
+			return e.Call(ctx, "resize a terminal", func(ctx context.Context, c *client.Client) error {
 				return c.ContainerResize(ctx, containerID, container.ResizeOptions{Height: height, Width: width})
 			})
 		},
-	}, s)
+	}.Run(ctx, e.Client, s)
 }

@@ -42,7 +42,7 @@ func TestExecTimeoutReal(t *testing.T) {
 			t.Fatal(code, err)
 		}
 	}
-	in, err := r.inspect(t.Context(), id)
+	in, err := r.Inspect(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}

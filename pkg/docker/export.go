@@ -8,56 +8,52 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 )
 
 // Export returns the file system of a present image as a tar archive, in which the engine may have put files of its own. It is that
 // of a container which never starts and goes when the archive is closed. The archive breaks off when the engine sends nothing for
 // Config.PullProgressDeadline. Windows engines cannot do it.
 func (e *Engine) Export(ctx context.Context, id string) (io.ReadCloser, error) {
-	holder, err := e.hold(ctx, holdFiles, id)
+	holder, err := e.hold(ctx, identity.HoldFiles, id)
 	if err != nil {
 		return nil, err
 	}
 	inner, end := context.WithCancelCause(ctx)
 	a := &archive{engine: e, ctx: ctx, holder: holder, inner: inner, end: end}
-	a.timer = e.clock.AfterFunc(e.cfg.PullProgressDeadline, func() { end(noProgress{silence{e.cfg.PullProgressDeadline}}) })
+	a.timer = e.Clock().AfterFunc(e.cfg.PullProgressDeadline, func() { end(noProgress{engine.NoAnswer{Limit: e.cfg.PullProgressDeadline}}) })
 	var c *client.Client
-	if c, err = e.api(inner); err == nil {
+	if c, err = e.API(inner); err == nil {
 		a.body, err = c.ContainerExport(inner, holder)
 	}
 	if err != nil {
-		err = e.explain(ctx, inner, "read image "+short(strings.TrimPrefix(id, "sha256:")), err)
+		err = e.Explain(ctx, inner, "read image "+engine.ShortID(strings.TrimPrefix(id, "sha256:")), err)
 		_ = a.Close()
 		return nil, err
 	}
 	return a, nil
 }
 
-// What an image is held for.
-const (
-	holdFiles    = "image"
-	holdAccounts = "accounts"
-)
-
 // hold makes a container of an image that never starts, so that the image can be read; the caller removes it. purpose is part of its
 // name: one of each purpose and image can be there at a time.
 func (e *Engine) hold(ctx context.Context, purpose, id string) (string, error) {
-	digest := short(strings.TrimPrefix(id, "sha256:"))
+	digest := engine.ShortID(strings.TrimPrefix(id, "sha256:"))
 	creation := Creation{
-		Name: holderName(purpose, e.cfg.Node, digest),
+		Name: identity.HolderName(purpose, e.cfg.Node, digest),
 		Config: &container.Config{
-			Image: id, Entrypoint: []string{"/never-started"}, Labels: map[string]string{LabelNode: e.cfg.Node, LabelType: typeHolder},
+			Image: id, Entrypoint: []string{"/never-started"}, Labels: map[string]string{identity.LabelNode: e.cfg.Node, identity.LabelType: identity.TypeHolder},
 		},
 		HostConfig: &container.HostConfig{NetworkMode: "none"},
 	}
 	what := "create a container to read image " + digest
-	holder, err := e.requestCreate(ctx, what, creation)
-	if nameTaken(err) { // left by an agent that was killed
+	holder, err := e.Create(ctx, what, creation.Name, creation.Config, creation.HostConfig)
+	if engine.NameTaken(err) { // left by an agent that was killed
 		if err = e.remove(ctx, creation.Name); err == nil {
-			holder, err = e.requestCreate(ctx, what, creation)
+			holder, err = e.Create(ctx, what, creation.Name, creation.Config, creation.HostConfig)
 		}
 	}
 	return holder, err
@@ -66,14 +62,13 @@ func (e *Engine) hold(ctx context.Context, purpose, id string) (string, error) {
 // sweepHolders removes what hold made for an agent that was killed. Only before anything of this one is held.
 func (e *Engine) sweepHolders(ctx context.Context) error {
 	var list []container.Summary
-	err := e.call(ctx, e.cfg.CallTimeout, "list containers", func(ctx context.Context, c *client.Client) (err error) {
-		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(
-			filters.Arg("label", LabelNode+"="+e.cfg.Node), filters.Arg("label", LabelType+"="+typeHolder))})
+	err := e.Call(ctx, "list containers", func(ctx context.Context, c *client.Client) (err error) {
+		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: e.node().Holders()})
 		return err
 	})
 	for _, summary := range list {
-		if err == nil && isHolder(summary.Names, summary.Labels) {
-			if err = e.remove(ctx, summary.ID); err != nil && stillRuns(err) {
+		if err == nil && identity.IsHolder(summary.Names, summary.Labels) {
+			if err = e.remove(ctx, summary.ID); err != nil && engine.StillRuns(err) {
 				err = nil // somebody has started it, and may end it
 			}
 		}
@@ -99,7 +94,7 @@ func (a *archive) Read(p []byte) (int, error) {
 	n, err := a.body.Read(p)
 	a.timer.Reset(a.engine.cfg.PullProgressDeadline)
 	if err != nil && err != io.EOF {
-		err = a.engine.explain(a.ctx, a.inner, "read an image", err)
+		err = a.engine.Explain(a.ctx, a.inner, "read an image", err)
 	}
 	return n, err
 }
@@ -113,7 +108,7 @@ func (a *archive) Close() error {
 	}
 	// Also when the pod is going: the container would stay.
 	if removeErr := a.engine.remove(context.WithoutCancel(a.ctx), a.holder); removeErr != nil {
-		klog.ErrorS(removeErr, "Cannot remove the container by which an image was read", "container", short(a.holder))
+		klog.ErrorS(removeErr, "Cannot remove the container by which an image was read", "container", engine.ShortID(a.holder))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot close the archive of an image: %w", err)

@@ -18,12 +18,14 @@ import (
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -93,7 +95,7 @@ func TestOOMScore(t *testing.T) {
 	if len(starts) != 1 {
 		t.Errorf("the sandbox's start has taught it: %q", starts)
 	}
-	in, err := r.inspect(t.Context(), r.container(p, "c0").ID)
+	in, err := r.Inspect(t.Context(), r.container(p, "c0").ID)
 	if err != nil || in.HostConfig.OomScoreAdj != 0 {
 		t.Errorf("%+v, %v", in.HostConfig, err)
 	}
@@ -224,7 +226,7 @@ func TestOldCapabilities(t *testing.T) {
 	r.apply(p, step)
 	r.apply(p, step) // the conflict is recognised
 	step.Attempt, step.Inputs.Image.ID = 1, "sha256:0000"
-	if err := r.Apply(t.Context(), p, step); !gone(err) {
+	if err := r.Apply(t.Context(), p, step); !cerrdefs.IsNotFound(err) {
 		t.Errorf("no such image: %v", err)
 	}
 }
@@ -239,17 +241,17 @@ func TestWindows(t *testing.T) {
 	if len(o.Sandboxes) != 0 || len(o.Containers) != 1 || len(o.Containers[0].Addresses) != 1 || o.Containers[0].SandboxID != "" {
 		t.Errorf("%+v", o)
 	}
-	in, err := r.inspect(t.Context(), id)
+	in, err := r.Inspect(t.Context(), id)
 	if err != nil || in.HostConfig.NanoCPUs != 2e9 {
 		t.Errorf("limit above the host's processors: %+v, %v", in.HostConfig, err)
 	}
 	if info, err := r.Info(t.Context()); err != nil || info.OS != "windows" || info.Isolation != "process" || info.CgroupDriver != "" {
 		t.Errorf("%+v, %v", info, err)
 	}
-	var apply *ApplyError
+	var apply *engine.ApplyError
 	step := r.step(p, 0, id)
 	step.Attempt = 1
-	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonCreate {
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != engine.ReasonCreate {
 		t.Errorf("a shared network: %v", err)
 	}
 	step = r.step(p, 0, "")
@@ -269,8 +271,8 @@ func TestInfraImagePulled(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.InfraImage = "registry.test/pause:1" })
 	p := r.pod("infra", []string{"pause"})
 	create := pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net}}
-	var apply *ApplyError
-	if err := r.Apply(t.Context(), p, create); !errors.As(err, &apply) || apply.Reason != ReasonSandbox || !strings.Contains(apply.Message, "pull access denied") {
+	var apply *engine.ApplyError
+	if err := r.Apply(t.Context(), p, create); !errors.As(err, &apply) || apply.Reason != engine.ReasonSandbox || !strings.Contains(apply.Message, "pull access denied") {
 		t.Errorf("not to be had: %v", err)
 	}
 	r.fake.AddRemote("registry.test/pause:1", dockertest.Remote{Image: dockertest.Image{Entrypoint: []string{programPath}}})

@@ -2,9 +2,9 @@ package docker
 
 import (
 	"context"
-	"net"
 	"sync"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 )
@@ -53,9 +53,9 @@ func (e *Engine) Files(ctx context.Context, ids []string) (map[string]Files, err
 	for _, id := range ids {
 		at := e.files.known[id]
 		if at == nil {
-			in, err := e.inspect(ctx, id)
+			in, err := e.Inspect(ctx, id)
 			if err != nil {
-				if !gone(err) && first == nil {
+				if !cerrdefs.IsNotFound(err) && first == nil {
 					first = err
 				}
 				continue
@@ -76,7 +76,7 @@ func (e *Engine) Files(ctx context.Context, ids []string) (map[string]Files, err
 // locate reads where a container's files lie; nothing is known of an engine elsewhere.
 func (e *Engine) locate(in container.InspectResponse) *located {
 	at := &located{}
-	if e.local() && in.ContainerJSONBase != nil {
+	if e.Local() && in.ContainerJSONBase != nil {
 		at.layer = in.GraphDriver.Data["UpperDir"] // overlay2; others mix it with the image
 		for _, m := range in.Mounts {
 			if m.Type == mount.TypeVolume && m.Source != "" && (m.Driver == "" || m.Driver == "local") {
@@ -93,14 +93,4 @@ func (e *Engine) locate(in container.InspectResponse) *located {
 		at.logs = &logs
 	}
 	return at
-}
-
-// PID is the engine's process; 0 before the first call of it, or where its socket does not tell.
-func (e *Engine) PID() int { return int(e.pid.Load()) }
-
-// met notes who is at the other end of a connection.
-func (e *Engine) met(conn net.Conn) {
-	if pid := serverPID(conn); pid > 1 { // 1 holds sockets for others
-		e.pid.Store(int64(pid))
-	}
 }

@@ -1,12 +1,13 @@
 package docker
 
 import (
-	"context"
 	"fmt"
 	"sync"
 
 	"github.com/docker/docker/api/types/versions"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
 // CredentialSpec is the content of a credential spec (windowsOptions.gmsaCredentialSpec), and the name by which the engine finds it.
@@ -28,50 +29,56 @@ func credentialOption(content, container string, t Target) (option string, spec 
 	return "credentialspec=registry://" + spec.Name, spec
 }
 
-// heldSpecs are the credential specs of containers that start just now, by name.
-type heldSpecs struct {
-	mu     sync.Mutex
-	byName map[string]string
+// registrySpecs keeps in this host's registry the credential specs of the containers that are starting.
+type registrySpecs struct {
+	keep   func(prefix string, want map[string]string) error // Config.CredentialSpecs
+	prefix string
+	host   string // of the engine
+	usable bool   // there is a registry, and it is the one that the engine reads
+
+	swept sync.Once
+	mu    sync.Mutex
+	held  map[string]string // contents by name
 }
 
-// startWith starts a container while the engine finds its credential spec, if any.
-func (e *Engine) startWith(ctx context.Context, id string, creation Creation) error {
-	spec := creation.CredentialSpec
+func newRegistrySpecs(node string, keep func(string, map[string]string) error, e *engine.Client) *registrySpecs {
+	return &registrySpecs{keep: keep, prefix: specPrefix(node), host: e.Host(), usable: keep != nil && e.Local(), held: map[string]string{}}
+}
+
+// during calls start while the engine finds the credential spec that the container of that name needs, if any.
+func (r *registrySpecs) during(name string, spec *CredentialSpec, start func() error) error {
 	if spec == nil {
-		return e.start(ctx, id, creation.Name)
+		return start()
 	}
-	if e.cfg.CredentialSpecs == nil || !e.local() {
-		return fmt.Errorf("cannot give container %s its credential spec: the engine at %s is older than 19.03 and reads it from the registry of its own host; use it by its pipe, or a later one", creation.Name, e.host)
+	if !r.usable {
+		return fmt.Errorf("cannot give container %s its credential spec: the engine at %s is older than 19.03 and reads it from the registry of its own host; use it by its pipe, or a later one", name, r.host)
 	}
 	defer func() {
-		if err := e.holdSpecs(func(held map[string]string) { delete(held, spec.Name) }); err != nil {
+		if err := r.change(func(held map[string]string) { delete(held, spec.Name) }); err != nil {
 			klog.ErrorS(err, "Cannot remove a credential spec; it goes with the next one", "name", spec.Name)
 		}
 	}()
-	if err := e.holdSpecs(func(held map[string]string) { held[spec.Name] = spec.Content }); err != nil {
-		return fmt.Errorf("cannot give container %s its credential spec: %w", creation.Name, err)
+	if err := r.change(func(held map[string]string) { held[spec.Name] = spec.Content }); err != nil {
+		return fmt.Errorf("cannot give container %s its credential spec: %w", name, err)
 	}
-	return e.start(ctx, id, creation.Name)
+	return start()
 }
 
-// holdSpecs changes what the registry has of this agent. It has nothing else afterwards: what an agent that was killed has left goes.
-func (e *Engine) holdSpecs(change func(held map[string]string)) error {
-	e.specs.mu.Lock()
-	defer e.specs.mu.Unlock()
-	if e.specs.byName == nil {
-		e.specs.byName = map[string]string{}
-	}
-	change(e.specs.byName)
-	return e.cfg.CredentialSpecs(specPrefix(e.cfg.Node), e.specs.byName)
+// change changes what the registry has of this agent. It has nothing else afterwards: what an agent that was killed has left goes.
+func (r *registrySpecs) change(how func(held map[string]string)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	how(r.held)
+	return r.keep(r.prefix, r.held)
 }
 
-// sweepSpecs removes, once, what an agent that was killed has left, also where the engine has become one that needs no registry.
-func (e *Engine) sweepSpecs() {
-	if e.cfg.CredentialSpecs == nil || !e.local() {
+// sweep removes, once, what an agent that was killed has left, also where the engine has become one that needs no registry.
+func (r *registrySpecs) sweep() {
+	if !r.usable {
 		return
 	}
-	e.specsSwept.Do(func() {
-		if err := e.holdSpecs(func(map[string]string) {}); err != nil {
+	r.swept.Do(func() {
+		if err := r.change(func(map[string]string) {}); err != nil {
 			klog.ErrorS(err, "Cannot look for old credential specs")
 		}
 	})

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -57,53 +57,57 @@ func TestCredentialOption(t *testing.T) {
 
 // TestCredentialSpecs: the registry has a credential spec while its container starts, and no longer; what an agent that was killed left goes.
 func TestCredentialSpecs(t *testing.T) {
-	windows := &fakeRegistry{values: map[string]string{}}
-	r := fakeRig(t, dockertest.Options{OS: "windows", Build: 17763}, func(c *Config) { c.CredentialSpecs = windows.keep })
-	prefix := specPrefix(r.cfg.Node)
-	windows.values = map[string]string{prefix + "old": "{}", "winkube_" + r.cfg.Node + "-2_a": "another agent's", "contoso": "an administrator's"}
-	others := "contoso winkube_" + r.cfg.Node + "-2_a"
-	one := r.pod("gmsa", []string{"pause"})
-	target, err := r.target(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	const prefix, others = "winkube_n_", "contoso winkube_n-2_a"
+	windows := &fakeRegistry{values: map[string]string{prefix + "old": "{}", "winkube_n-2_a": "another agent's", "contoso": "an administrator's"}}
+	specs := func(host string) *registrySpecs {
+		e, err := engine.New(engine.Config{Host: host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newRegistrySpecs("n", windows.keep, e)
 	}
-	creation, err := Convert(one, r.step(one, 0, r.sandbox(one)), target)
-	if err != nil {
-		t.Fatal(err)
+	started := 0
+	start := func() error {
+		started++
+		return nil
 	}
-	creation.CredentialSpec = &CredentialSpec{Name: prefix + "new", Content: "{}"}
-	id, _, err := r.create(t.Context(), one, creation)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.startWith(t.Context(), id, creation); err == nil || !strings.Contains(err.Error(), "older than 19.03 and reads it from the registry of its own host") {
+	spec := &CredentialSpec{Name: prefix + "new", Content: "{}"}
+	if err := specs("tcp://127.0.0.1:1").during("c", spec, start); err == nil || !strings.Contains(err.Error(), "older than 19.03 and reads it from the registry of its own host") {
 		t.Errorf("an engine elsewhere: %v", err)
 	}
-	r.Engine.host = "npipe:////./pipe/docker_engine" // as if the engine that answers by TCP were on this host
+	local := specs("unix:///run/docker.sock")
 	for range 2 {
-		r.sweepSpecs()
+		local.sweep()
 	}
-	if err := r.startWith(t.Context(), id, creation); err != nil {
+	if err := local.during("c", spec, func() error {
+		if windows.values[spec.Name] != "{}" {
+			t.Errorf("while the container starts the registry has %q", windows.values)
+		}
+		return start()
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{others, others + " " + prefix + "new", others}; !slices.Equal(windows.history, want) {
 		t.Errorf("the registry had, one after the other,\n%q, want\n%q", windows.history, want)
 	}
 	windows.broken = errors.New("access denied")
-	if err := r.startWith(t.Context(), id, creation); err == nil || !strings.Contains(err.Error(), "its credential spec: access denied") {
+	if err := local.during("c", spec, start); err == nil || !strings.Contains(err.Error(), "its credential spec: access denied") {
 		t.Errorf("a registry that refuses: %v", err)
 	}
-	if windows.broken = nil; len(r.specs.byName) != 0 {
-		t.Errorf("held are still %q", r.specs.byName)
+	if windows.broken = nil; len(local.held) != 0 {
+		t.Errorf("held are still %q", local.held)
+	}
+	if err := local.during("c", nil, start); err != nil || started != 2 || len(windows.history) != 3 {
+		t.Errorf("without a credential spec: %v; %d containers were started, and the registry had %q", err, started, windows.history)
 	}
 }
 
 // TestCredentialSpecsTogether: containers that start at the same time do not take each other's credential specs away.
 func TestCredentialSpecsTogether(t *testing.T) {
 	windows := &fakeRegistry{values: map[string]string{}}
-	e := &Engine{cfg: Config{Node: "n", CredentialSpecs: windows.keep}}
+	r := &registrySpecs{keep: windows.keep, prefix: "winkube_n_", held: map[string]string{}}
 	hold := func(change func(held map[string]string)) {
-		if err := e.holdSpecs(change); err != nil {
+		if err := r.change(change); err != nil {
 			t.Error(err)
 		}
 	}

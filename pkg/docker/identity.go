@@ -163,26 +163,3 @@ func union(a, b []int64) []int64 {
 	}
 	return out
 }
-
-// formatUser is the form of LabelUser that parseUser reads: uid:gid:group,group.
-func formatUser(u *v1.LinuxContainerUser) string {
-	var groups []string
-	for _, gid := range u.SupplementalGroups {
-		groups = append(groups, strconv.FormatInt(gid, 10))
-	}
-	return fmt.Sprintf("%d:%d:%s", u.UID, u.GID, strings.Join(groups, ","))
-}
-
-func parseUser(text string) *v1.LinuxContainerUser {
-	var u v1.LinuxContainerUser
-	var groups string
-	if n, _ := fmt.Sscanf(text, "%d:%d:%s", &u.UID, &u.GID, &groups); n < 2 {
-		return nil
-	}
-	for field := range strings.SplitSeq(groups, ",") {
-		if gid, err := strconv.ParseInt(field, 10, 64); err == nil {
-			u.SupplementalGroups = append(u.SupplementalGroups, gid)
-		}
-	}
-	return &u
-}

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -35,7 +36,7 @@ func TestIdentify(t *testing.T) {
 		id, ok := known.identify(spec)
 		got := "?"
 		if ok {
-			got = formatUser(&id)
+			got = identity.FormatUser(&id)
 		}
 		if got != want {
 			t.Errorf("%q: %s, want %s", spec, got, want)
@@ -71,8 +72,8 @@ func TestChooseUser(t *testing.T) {
 		chosen := chooseUser(p, &p.Spec.Containers[0], test.image, test.known)
 		who := "?"
 		if chosen.who != nil {
-			who = formatUser(chosen.who)
-			if back := parseUser(who); back == nil || formatUser(back) != who {
+			who = identity.FormatUser(chosen.who)
+			if back := identity.ParseUser(who); back == nil || identity.FormatUser(back) != who {
 				t.Errorf("%s: %s is read as %+v", test.name, who, back)
 			}
 		}
@@ -80,7 +81,7 @@ func TestChooseUser(t *testing.T) {
 			t.Errorf("%s:\ngot  %s\nwant %s", test.name, got, test.want)
 		}
 	}
-	if got := parseUser(""); got != nil {
+	if got := identity.ParseUser(""); got != nil {
 		t.Errorf("no label: %+v", got)
 	}
 }
@@ -95,7 +96,7 @@ func TestAccounts(t *testing.T) {
 	r.image = pod.Image{ID: image, Ref: "docker://" + image, User: "app"}
 	r.run(p)
 	for _, name := range []string{"c0", "c1"} {
-		if c := r.container(p, name); c.User == nil || formatUser(c.User) != "1000:7:7,4,50000" {
+		if c := r.container(p, name); c.User == nil || identity.FormatUser(c.User) != "1000:7:7,4,50000" {
 			t.Errorf("%s runs as %+v", name, c.User)
 		}
 	}
@@ -147,19 +148,5 @@ func TestRuntimeClass(t *testing.T) {
 	info, err := r.Info(t.Context())
 	if err != nil || !slices.Equal(info.Runtimes, []string{"runc", "runsc"}) || !r.RecursiveReadOnly() {
 		t.Errorf("%+v, %v", info, err)
-	}
-}
-
-func TestRecursiveReadOnly(t *testing.T) {
-	for _, test := range []struct {
-		os, api, kernel string
-		want            bool
-	}{
-		{"linux", "1.44", "5.12.0", true}, {"linux", "1.52", "6.18.44-fc-v445", true}, {"linux", "1.43", "6.1.0", false},
-		{"linux", "1.44", "5.10.0-8-amd64", false}, {"linux", "1.44", "odd", false}, {"windows", "1.52", "10.0 20348", false},
-	} {
-		if got := recursiveReadOnly(Info{OS: test.os, APIVersion: test.api, KernelVersion: test.kernel}); got != test.want {
-			t.Errorf("%+v: %v", test, got)
-		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/docker/docker/client"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -38,7 +39,7 @@ func normal(name string) (string, error) {
 	ref, err := reference.ParseDockerRef(name)
 	if err != nil {
 		err = fmt.Errorf("couldn't parse image name %q: %w", name, err)
-		return "", &ApplyError{Reason: ReasonBadImage, Message: err.Error(), Err: err}
+		return "", &engine.ApplyError{Reason: engine.ReasonBadImage, Message: err.Error(), Err: err}
 	}
 	return ref.String(), nil
 }
@@ -54,11 +55,11 @@ func (e *Engine) Lookup(ctx context.Context, name string) (pod.Image, bool, erro
 		return known, true, nil
 	}
 	var answer image.InspectResponse
-	err = e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("inspect image %q", name), func(ctx context.Context, c *client.Client) (err error) {
+	err = e.Call(ctx, fmt.Sprintf("inspect image %q", name), func(ctx context.Context, c *client.Client) (err error) {
 		answer, err = c.ImageInspect(ctx, full)
 		return err
 	})
-	if gone(err) {
+	if cerrdefs.IsNotFound(err) {
 		return pod.Image{}, false, nil
 	}
 	if err != nil {
@@ -110,7 +111,7 @@ func (e *Engine) ListImages(ctx context.Context) (list ImageList, changed bool, 
 		return stored, false, nil
 	}
 	var all []image.Summary
-	err = e.call(ctx, e.cfg.CallTimeout, "list images", func(ctx context.Context, c *client.Client) (err error) {
+	err = e.Call(ctx, "list images", func(ctx context.Context, c *client.Client) (err error) {
 		all, err = c.ImageList(ctx, image.ListOptions{})
 		return err
 	})
@@ -158,7 +159,7 @@ func (e *Engine) Pull(ctx context.Context, name string, creds []pod.Credential) 
 		if !slices.ContainsFunc(failures, func(f error) bool { return f.Error() == err.Error() }) {
 			failures = append(failures, err)
 		}
-		if errors.Is(err, pod.ErrRegistryUnavailable) || ctx.Err() != nil || errors.As(err, new(silence)) {
+		if errors.Is(err, pod.ErrRegistryUnavailable) || ctx.Err() != nil || errors.As(err, new(engine.NoAnswer)) {
 			break
 		}
 	}
@@ -188,10 +189,10 @@ func (e *Engine) pull(ctx context.Context, full string, cred pod.Credential) err
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := e.cfg.PullProgressDeadline
-	timer := e.clock.AfterFunc(limit, func() { cancel(noProgress{silence{limit}}) })
+	timer := e.Clock().AfterFunc(limit, func() { cancel(noProgress{engine.NoAnswer{Limit: limit}}) })
 	defer timer.Stop()
 	err = func() error {
-		c, err := e.api(inner)
+		c, err := e.API(inner)
 		if err != nil {
 			return err
 		}
@@ -215,11 +216,11 @@ func (e *Engine) pull(ctx context.Context, full string, cred pod.Credential) err
 }
 
 // noProgress is the cause of a pull's end when nothing moved any more.
-type noProgress struct{ silence }
+type noProgress struct{ engine.NoAnswer }
 
-func (n noProgress) Error() string { return fmt.Sprintf("no progress for %v", n.limit) }
+func (n noProgress) Error() string { return fmt.Sprintf("no progress for %v", n.Limit) }
 
-func (n noProgress) Unwrap() error { return n.silence }
+func (n noProgress) Unwrap() error { return n.NoAnswer }
 
 // progress is one message of a pull.
 type progress struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/versions"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -23,7 +24,7 @@ func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t T
 	h.OomScoreAdj = max(in.OOMScoreAdj, t.MinOOMScoreAdj)
 	want := pod.ResourcesOf(p, c)
 	linuxResources(&h.Resources, want)
-	out.Config.Labels[LabelResources] = want.String()
+	out.Config.Labels[identity.LabelResources] = want.String()
 	if h.NetworkMode.IsContainer() {
 		sandbox := "container:" + in.SandboxID
 		h.IpcMode = container.IpcMode(sandbox)
@@ -50,7 +51,7 @@ func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t T
 			return err
 		}
 		if m.Recursive {
-			out.Config.Labels[LabelRecursive] = "true"
+			out.Config.Labels[identity.LabelRecursive] = "true"
 		}
 	}
 	for _, d := range in.Devices {
@@ -77,7 +78,7 @@ func applyUser(out *Creation, chosen chosenUser) {
 		out.HostConfig.GroupAdd = append(out.HostConfig.GroupAdd, strconv.FormatInt(gid, 10))
 	}
 	if chosen.who != nil {
-		out.Config.Labels[LabelUser] = formatUser(chosen.who)
+		out.Config.Labels[identity.LabelUser] = identity.FormatUser(chosen.who)
 	}
 }
 

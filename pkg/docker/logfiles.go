@@ -39,7 +39,7 @@ func (e *Engine) logFiles(in container.InspectResponse) (logFiles, bool) {
 
 // findLog says where the log of a container lies; false: not in files on this host.
 func (e *Engine) findLog(in container.InspectResponse) (logFiles, bool) {
-	if !e.local() || in.HostConfig == nil || in.HostConfig.LogConfig.Type != "json-file" || !filepath.IsAbs(in.LogPath) {
+	if !e.Local() || in.HostConfig == nil || in.HostConfig.LogConfig.Type != "json-file" || !filepath.IsAbs(in.LogPath) {
 		return logFiles{}, false
 	}
 	config := in.HostConfig.LogConfig
@@ -49,9 +49,6 @@ func (e *Engine) findLog(in container.InspectResponse) (logFiles, bool) {
 	}
 	return logFiles{dir: filepath.Dir(in.LogPath), base: filepath.Base(in.LogPath), count: count}, true
 }
-
-// local says whether the engine's files are on this host.
-func (e *Engine) local() bool { return !strings.HasPrefix(e.host, "tcp://") }
 
 // How often the files are opened again when the engine rotates them just then.
 const (

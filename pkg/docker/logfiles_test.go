@@ -369,7 +369,11 @@ func TestLogFilesRefused(t *testing.T) {
 }
 
 func testEngine(t *testing.T, host, system string) *Engine {
-	return &Engine{host: host, cfg: Config{Platform: pod.Platform{OS: system}}}
+	e, err := New(Config{Host: host, Platform: pod.Platform{OS: system}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
 
 // FuzzLog holds for any content of two files that reading does not fail, and that the last n lines are the end of all lines.

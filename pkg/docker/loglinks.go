@@ -12,6 +12,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 )
 
 // logLinks are the names under which tools look for containers' logs: <dir>/<namespace>_<pod>_<uid>/<container>/<attempt>.log, a link to
@@ -150,17 +153,17 @@ func (l logLinks) sweep() error {
 
 // hasLogLinks says whether logs get names on this host: a remote engine's files are not here.
 func (e *Engine) hasLogLinks() bool {
-	return e.cfg.LogsDir != "" && e.local()
+	return e.cfg.LogsDir != "" && e.Local()
 }
 
 // linkLog names the log of a container that is about to start. Nothing waits for tools that read logs: a failure is only noted.
 func (e *Engine) linkLog(p *v1.Pod, labels map[string]string, id string) {
-	root, known := e.root.Load().(string)
-	if !known || !e.hasLogLinks() || labels[LabelType] != typeContainer {
+	info, known := e.LastInfo()
+	if !known || !e.hasLogLinks() || labels[identity.LabelType] != identity.TypeContainer {
 		return
 	}
-	if err := (logLinks{e.cfg.LogsDir}).add(p, labels[LabelContainerName], number(labels, LabelRestartCount), logFile(root, id)); err != nil {
-		klog.ErrorS(err, "Cannot link a container's log", "pod", klog.KObj(p), "container", labels[LabelContainerName])
+	if err := (logLinks{e.cfg.LogsDir}).add(p, labels[identity.LabelContainerName], identity.Number(labels, identity.LabelRestartCount), logFile(info.Root, id)); err != nil {
+		klog.ErrorS(err, "Cannot link a container's log", "pod", klog.KObj(p), "container", labels[identity.LabelContainerName])
 	}
 }
 
@@ -171,7 +174,7 @@ func (e *Engine) unlinkLog(p *v1.Pod, id string) {
 	}
 	l := logLinks{e.cfg.LogsDir}
 	if err := l.remove(podLinks(p.Namespace, p.Name, string(p.UID)), func(target string) bool { return idOf(target) == id }); err != nil {
-		klog.ErrorS(err, "Cannot remove the links to a container's log", "pod", klog.KObj(p), "container", short(id))
+		klog.ErrorS(err, "Cannot remove the links to a container's log", "pod", klog.KObj(p), "container", engine.ShortID(id))
 	}
 }
 

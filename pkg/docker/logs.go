@@ -8,9 +8,12 @@ import (
 	"strconv"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
 // Logs writes the log of a container, running or exited, as options ask (v1.PodLogOptions, but for Container and Previous). With
@@ -20,7 +23,7 @@ import (
 // On Linux the engine's files are read where they can be: engines before 23 lose or repeat lines for a reader that follows across a
 // rotation, count pieces of long lines as lines, and stop at a line that a crash left broken. Elsewhere the engine is asked.
 func (e *Engine) Logs(ctx context.Context, containerID string, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
-	in, err := e.inspect(ctx, containerID)
+	in, err := e.Inspect(ctx, containerID)
 	if err != nil {
 		return err
 	}
@@ -28,7 +31,7 @@ func (e *Engine) Logs(ctx context.Context, containerID string, options *v1.PodLo
 }
 
 func (e *Engine) logs(ctx context.Context, in container.InspectResponse, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
-	w := newLogWriter(options, e.clock.Now(), stdout, stderr)
+	w := newLogWriter(options, e.Clock().Now(), stdout, stderr)
 	if w.out == nil && w.err == nil {
 		return nil // the engine refuses a request for no stream
 	}
@@ -61,7 +64,7 @@ func (e *Engine) readLog(ctx context.Context, id string, files logFiles, options
 	}
 	changed, stop, err := watchDirectory(files.dir)
 	if err != nil { // the host's limit of watches, as a rule
-		klog.V(2).InfoS("Cannot watch a container's log; the engine follows it instead", "container", short(id), "err", err)
+		klog.V(2).InfoS("Cannot watch a container's log; the engine follows it instead", "container", engine.ShortID(id), "err", err)
 		return errNoLogFiles
 	}
 	defer stop()
@@ -74,14 +77,14 @@ func (e *Engine) readLog(ctx context.Context, id string, files logFiles, options
 func (e *Engine) ended(ctx context.Context, id string) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
-		for wait := reconnectMin; ; wait = min(2*wait, reconnectMax) {
+		for backoff := engine.Reconnect(); ; {
 			err := e.awaitEnd(ctx, id)
-			if err == nil || gone(err) {
+			if err == nil || cerrdefs.IsNotFound(err) {
 				close(done)
 				return
 			}
 			select { // an engine that is being restarted: its containers may go on
-			case <-e.clock.After(wait):
+			case <-e.Clock().After(backoff.Step()):
 			case <-ctx.Done():
 				return
 			}
@@ -92,8 +95,8 @@ func (e *Engine) ended(ctx context.Context, id string) <-chan struct{} {
 
 // awaitEnd blocks until the container does not run.
 func (e *Engine) awaitEnd(ctx context.Context, id string) error {
-	inner, _, cancel := e.within(ctx, e.cfg.CallTimeout)
-	c, err := e.api(inner)
+	inner, _, cancel := e.Within(ctx, e.Timeout())
+	c, err := e.API(inner)
 	cancel()
 	if err != nil {
 		return err
@@ -124,29 +127,29 @@ func (e *Engine) askLog(ctx context.Context, in container.InspectResponse, optio
 		ask.Since = sinceText(w.since)
 		w.since = time.Time{}
 	}
-	what := "read the log of container " + short(in.ID)
-	inner, answered, cancel := e.within(ctx, e.cfg.CallTimeout)
+	what := "read the log of container " + engine.ShortID(in.ID)
+	inner, answered, cancel := e.Within(ctx, e.Timeout())
 	defer cancel()
-	c, err := e.api(inner)
+	c, err := e.API(inner)
 	if err != nil {
-		return e.explain(ctx, inner, what, err)
+		return e.Explain(ctx, inner, what, err)
 	}
 	body, err := c.ContainerLogs(inner, in.ID, ask)
 	if err != nil {
-		return e.explain(ctx, inner, what, err)
+		return e.Explain(ctx, inner, what, err)
 	}
 	defer body.Close()
 	answered()
 	if tty { // without borders between messages
-		err = receive(body, streams{tty: true, out: w.out})
+		err = engine.Receive(body, engine.Streams{TTY: true, Out: w.out})
 	} else {
 		timed := options.Timestamps
-		err = receive(body, streams{out: messages{w, streamStdout, timed}, err: messages{w, streamStderr, timed}})
+		err = engine.Receive(body, engine.Streams{Out: messages{w, streamStdout, timed}, Err: messages{w, streamStderr, timed}})
 		if err == nil {
 			err = w.end()
 		}
 	}
-	return e.explain(ctx, inner, what, err)
+	return e.Explain(ctx, inner, what, err)
 }
 
 // sinceText is a time as all engines parse it.

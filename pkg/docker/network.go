@@ -13,6 +13,7 @@ import (
 	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/client"
 
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -31,7 +32,7 @@ func (c *NetworkConflict) Error() string {
 // Networks lists the engine's networks, sorted by name.
 func (e *Engine) Networks(ctx context.Context) ([]pod.EngineNetwork, error) {
 	var list []network.Summary
-	err := e.call(ctx, e.cfg.CallTimeout, "list networks", func(ctx context.Context, c *client.Client) (err error) {
+	err := e.Call(ctx, "list networks", func(ctx context.Context, c *client.Client) (err error) {
 		list, err = c.NetworkList(ctx, network.ListOptions{})
 		return err
 	})
@@ -81,7 +82,7 @@ func (e *Engine) EnsureNetwork(ctx context.Context, want pod.EngineNetwork) erro
 }
 
 func (e *Engine) createNetwork(ctx context.Context, want pod.EngineNetwork) error {
-	options := network.CreateOptions{Driver: want.Driver, Options: want.Options, Labels: map[string]string{LabelNode: e.cfg.Node}}
+	options := network.CreateOptions{Driver: want.Driver, Options: want.Options, Labels: map[string]string{identity.LabelNode: e.cfg.Node}}
 	maps.Copy(options.Labels, want.Labels)
 	if len(want.Subnets) > 0 {
 		options.IPAM = &network.IPAM{Driver: "default"}
@@ -100,7 +101,7 @@ func (e *Engine) createNetwork(ctx context.Context, want pod.EngineNetwork) erro
 			options.EnableIPv6 = &enabled
 		}
 	}
-	return e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("create network %q", want.Name), func(ctx context.Context, c *client.Client) error {
+	return e.Call(ctx, fmt.Sprintf("create network %q", want.Name), func(ctx context.Context, c *client.Client) error {
 		_, err := c.NetworkCreate(ctx, want.Name, options)
 		return err
 	})
@@ -137,10 +138,10 @@ func sameSet(a, b []netip.Prefix) bool {
 
 // RemoveNetwork deletes a network; one that is gone is no error. It fails while containers use it.
 func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
-	err := e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("remove network %q", name), func(ctx context.Context, c *client.Client) error {
+	err := e.Call(ctx, fmt.Sprintf("remove network %q", name), func(ctx context.Context, c *client.Client) error {
 		return c.NetworkRemove(ctx, name)
 	})
-	if gone(err) {
+	if cerrdefs.IsNotFound(err) {
 		return nil
 	}
 	return err
@@ -149,11 +150,11 @@ func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
 // Members are the running containers with addresses of their own in a network, by ID; a network that is gone has none.
 func (e *Engine) Members(ctx context.Context, name string) (map[string][]netip.Addr, error) {
 	var found network.Inspect
-	err := e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("inspect network %q", name), func(ctx context.Context, c *client.Client) (err error) {
+	err := e.Call(ctx, fmt.Sprintf("inspect network %q", name), func(ctx context.Context, c *client.Client) (err error) {
 		found, err = c.NetworkInspect(ctx, name, network.InspectOptions{})
 		return err
 	})
-	if gone(err) {
+	if cerrdefs.IsNotFound(err) {
 		return nil, nil
 	}
 	members := map[string][]netip.Addr{}
@@ -178,17 +179,17 @@ func (e *Engine) Connect(ctx context.Context, name, id string, addrs []netip.Add
 			settings.IPAMConfig.IPv6Address = addr.String()
 		}
 	}
-	return e.call(ctx, e.cfg.CallTimeout, fmt.Sprintf("connect container %.12s to network %q", id, name), func(ctx context.Context, c *client.Client) error {
+	return e.Call(ctx, fmt.Sprintf("connect container %.12s to network %q", id, name), func(ctx context.Context, c *client.Client) error {
 		return c.NetworkConnect(ctx, name, id, settings)
 	})
 }
 
 // Stop ends a container in order, within the time that it was made with; one that is gone is no error.
 func (e *Engine) Stop(ctx context.Context, id string) error {
-	err := e.call(ctx, e.cfg.CallTimeout, "stop container "+id, func(ctx context.Context, c *client.Client) error {
+	err := e.Call(ctx, "stop container "+id, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStop(ctx, id, container.StopOptions{})
 	})
-	if gone(err) {
+	if cerrdefs.IsNotFound(err) {
 		return nil
 	}
 	return err

@@ -9,12 +9,15 @@ import (
 	"strconv"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -35,11 +38,11 @@ const glimpsePatience = 10 * time.Second
 
 // ObserveAll returns every pod of which the engine has anything: one list, and an inspect for each container that is not known yet.
 func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
-	if e.bystander() {
+	if e.node().Bystander() {
 		return e.observeAll(ctx)
 	}
 	e.sweepLogs() // before anything starts: a link made for a start leads nowhere for a moment
-	e.sweepSpecs()
+	e.specs.sweep()
 	all, err := e.observeAll(ctx)
 	if err == nil && !e.sweptHolders.Load() {
 		err = e.sweepHolders(ctx)
@@ -58,7 +61,7 @@ func (e *Engine) Observe(ctx context.Context, uid types.UID) (pod.Observed, erro
 			return pod.Observed{}, err
 		}
 		for i := range all {
-			if o, err := e.own(all[i].Names, all[i].Labels); err == nil && o.uid == uid {
+			if o, err := e.node().Own(all[i].Names, all[i].Labels); err == nil && o.UID == uid {
 				list = append(list, all[i])
 			}
 		}
@@ -77,8 +80,8 @@ func (e *Engine) Observe(ctx context.Context, uid types.UID) (pod.Observed, erro
 
 // list asks for this node's containers: of one pod, or with uid "" of all.
 func (e *Engine) list(ctx context.Context, uid types.UID) (list []container.Summary, err error) {
-	err = e.call(ctx, e.cfg.CallTimeout, "list containers", func(ctx context.Context, c *client.Client) (err error) {
-		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: e.ours(uid)})
+	err = e.Call(ctx, "list containers", func(ctx context.Context, c *client.Client) (err error) {
+		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: e.node().Filter(uid)})
 		return err
 	})
 	return list, err
@@ -92,21 +95,21 @@ func (e *Engine) observeAll(ctx context.Context) (map[types.UID]pod.Observed, er
 	}
 	exists, owners, strangers := map[string]bool{}, make([]types.UID, len(list)), map[string]error{}
 	for i := range list {
-		o, err := e.own(list[i].Names, list[i].Labels)
+		o, err := e.node().Own(list[i].Names, list[i].Labels)
 		switch {
 		case err == nil:
-			exists[list[i].ID], owners[i] = true, o.uid
-		case !errors.Is(err, errForeign):
+			exists[list[i].ID], owners[i] = true, o.UID
+		case !errors.Is(err, identity.ErrForeign):
 			strangers[list[i].ID] = err
 		}
 	}
-	e.tellStrangers(strangers)
+	e.strangers.log(strangers)
 	e.cache.listed(exists, mark)
 	found, err := e.lookAll(ctx, list, owners, true)
 	if err != nil {
 		return nil, err
 	}
-	if !e.bystander() && !e.begun.Swap(true) {
+	if !e.node().Bystander() && !e.begun.Swap(true) {
 		e.endFormer(ctx, list, found)
 	}
 	out := map[types.UID]pod.Observed{}
@@ -144,7 +147,7 @@ func (e *Engine) lookAll(ctx context.Context, list []container.Summary, owners [
 		}
 		group.Go(func() (err error) {
 			found[i], err = e.look(inner, uid, summary.ID, version, limit)
-			if silent := new(silence); glimpses && errors.As(err, silent) {
+			if silent := new(engine.NoAnswer); glimpses && errors.As(err, silent) {
 				found[i], err = glimpse(summary), nil
 			}
 			return err
@@ -168,15 +171,15 @@ func (e *Engine) endFormer(ctx context.Context, list []container.Summary, found 
 
 // look inspects one container of the pod uid. One that vanished since is nothing, and so is one that turns out to be none of the pod's.
 func (e *Engine) look(ctx context.Context, uid types.UID, id string, version uint64, limit time.Duration) (seen, error) {
-	answer, err := e.inspectWithin(ctx, limit, id)
-	if gone(err) {
+	answer, err := e.InspectWithin(ctx, limit, id)
+	if cerrdefs.IsNotFound(err) {
 		e.cache.gone(id)
 		return seen{}, nil
 	}
 	if err != nil {
 		return seen{}, err
 	}
-	if o, problem := e.own([]string{answer.Name}, answer.Config.Labels); problem != nil || o.uid != uid {
+	if o, problem := e.node().Own([]string{answer.Name}, answer.Config.Labels); problem != nil || o.UID != uid {
 		e.cache.gone(id)
 		return seen{}, nil
 	}
@@ -237,12 +240,12 @@ func newestFirst(o pod.Observed) {
 func view(in container.InspectResponse, boot string) seen {
 	labels := in.Config.Labels
 	created, addresses := stamp(in.Created), addressesOf(in)
-	s := seen{namespace: labels[LabelPodNamespace], name: labels[LabelPodName]}
-	s.grace, _ = strconv.ParseInt(labels[LabelGrace], 10, 64)
-	if labels[LabelType] == typeSandbox {
+	s := seen{namespace: labels[identity.LabelPodNamespace], name: labels[identity.LabelPodName]}
+	s.grace, _ = strconv.ParseInt(labels[identity.LabelGrace], 10, 64)
+	if labels[identity.LabelType] == identity.TypeSandbox {
 		s.sandbox = &pod.Sandbox{
-			ID: in.ID, Attempt: number(labels, LabelRestartCount), Running: in.State.Running,
-			Unstarted: in.State.Status == container.StateCreated, CreatedAt: created, Addresses: addresses, Runtime: labels[LabelRuntime],
+			ID: in.ID, Attempt: identity.Number(labels, identity.LabelRestartCount), Running: in.State.Running,
+			Unstarted: in.State.Status == container.StateCreated, CreatedAt: created, Addresses: addresses, Runtime: labels[identity.LabelRuntime],
 			Network: networkOf(in), HostPorts: unpublished(in),
 		}
 		if in.State.Running {
@@ -251,11 +254,11 @@ func view(in container.InspectResponse, boot string) seen {
 		return s
 	}
 	c := &pod.Container{
-		ID: in.ID, Name: labels[LabelContainerName], Kind: kindOf(labels), Attempt: number(labels, LabelRestartCount),
-		SandboxID: labels[LabelSandboxID], Hash: labels[LabelHash], CreatedAt: created,
-		Image: labels[LabelImage], ImageID: labels[LabelImageRef], Addresses: addresses,
-		User: parseUser(labels[LabelUser]), StopSignal: in.Config.StopSignal, RecursiveReadOnly: labels[LabelRecursive] == "true",
-		Network: networkOf(in), HostPorts: unpublished(in), EarlierBoot: boot != "" && labels[LabelBoot] != "" && labels[LabelBoot] != boot,
+		ID: in.ID, Name: labels[identity.LabelContainerName], Kind: identity.Kind(labels), Attempt: identity.Number(labels, identity.LabelRestartCount),
+		SandboxID: labels[identity.LabelSandboxID], Hash: labels[identity.LabelHash], CreatedAt: created,
+		Image: labels[identity.LabelImage], ImageID: labels[identity.LabelImageRef], Addresses: addresses,
+		User: identity.ParseUser(labels[identity.LabelUser]), StopSignal: in.Config.StopSignal, RecursiveReadOnly: labels[identity.LabelRecursive] == "true",
+		Network: networkOf(in), HostPorts: unpublished(in), EarlierBoot: boot != "" && labels[identity.LabelBoot] != "" && labels[identity.LabelBoot] != boot,
 	}
 	if c.ImageID == "" {
 		c.ImageID = imageIDPrefix + in.Image
@@ -330,19 +333,19 @@ const (
 // the log of a container that failed.
 func (e *Engine) terminationMessage(ctx context.Context, in container.InspectResponse) string {
 	labels := in.Config.Labels
-	text := readHead(labels[LabelMessageRoot], labels[LabelMessage], maxMessage)
-	if labels[LabelMessage] == "" && e.cfg.Platform.OS == "windows" {
-		text = e.copyOut(ctx, in.ID, labels[LabelMessagePath])
+	text := readHead(labels[identity.LabelMessageRoot], labels[identity.LabelMessage], maxMessage)
+	if labels[identity.LabelMessage] == "" && e.cfg.Platform.OS == "windows" {
+		text = e.copyOut(ctx, in.ID, labels[identity.LabelMessagePath])
 	}
 	if text != "" {
 		return text
 	}
-	if labels[LabelMessagePolicy] != string(v1.TerminationMessageFallbackToLogsOnError) || in.State.ExitCode == 0 {
+	if labels[identity.LabelMessagePolicy] != string(v1.TerminationMessageFallbackToLogsOnError) || in.State.ExitCode == 0 {
 		return ""
 	}
 	lines := int64(maxMessageLines)
 	tail := &tail{limit: maxMessageLog}
-	bounded, _, cancel := e.within(ctx, e.cfg.CallTimeout)
+	bounded, _, cancel := e.Within(ctx, e.cfg.CallTimeout)
 	defer cancel()
 	if err := e.logs(bounded, in, &v1.PodLogOptions{TailLines: &lines}, tail, tail); err != nil {
 		return "cannot read the log of the failed container: " + err.Error()

@@ -12,6 +12,7 @@ import (
 	"github.com/docker/go-connections/nat"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -26,7 +27,7 @@ func publish(out *Creation, p *v1.Pod, t Target) error {
 	if err := checkHostIPs(p, t.HostIPs); err != nil {
 		return err
 	}
-	out.Config.Labels[LabelHostPorts] = formatHostPorts(ports)
+	out.Config.Labels[identity.LabelHostPorts] = identity.FormatHostPorts(ports)
 	if t.Platform.OS == "windows" {
 		return nil
 	}
@@ -117,52 +118,14 @@ func hostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
 	return out, nil
 }
 
-// formatHostPorts writes them as 8080=80/TCP,10.0.0.1!53=53/UDP.
-func formatHostPorts(ports []pod.HostPort) string {
-	var out []string
-	for _, p := range ports {
-		at := ""
-		if p.IP.IsValid() {
-			at = p.IP.String() + "!"
-		}
-		out = append(out, fmt.Sprintf("%s%d=%d/%s", at, p.Port, p.ContainerPort, p.Protocol))
-	}
-	return strings.Join(out, ",")
-}
-
-// parseHostPorts reads what formatHostPorts wrote. What it cannot read is left out.
-func parseHostPorts(text string) (out []pod.HostPort) {
-	for _, one := range strings.Split(text, ",") {
-		at, rest, has := strings.Cut(one, "!")
-		if !has {
-			at, rest = "", one
-		}
-		port, rest, _ := strings.Cut(rest, "=")
-		inner, protocol, _ := strings.Cut(rest, "/")
-		outer, err := strconv.ParseUint(port, 10, 16)
-		to, err2 := strconv.ParseUint(inner, 10, 16)
-		if err != nil || err2 != nil {
-			continue
-		}
-		p := pod.HostPort{Port: uint16(outer), Protocol: v1.Protocol(protocol), ContainerPort: uint16(to)}
-		if at != "" {
-			if p.IP, err = netip.ParseAddr(at); err != nil {
-				continue
-			}
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
 // unpublished are the hostPorts of a running container that the engine does not forward, for lack of port mappings on the container's network or
 // in one family. It is pure.
 func unpublished(in container.InspectResponse) (out []pod.HostPort) {
-	text := in.Config.Labels[LabelHostPorts]
+	text := in.Config.Labels[identity.LabelHostPorts]
 	if text == "" || !in.State.Running {
 		return nil
 	}
-	for _, p := range parseHostPorts(text) {
+	for _, p := range identity.ParseHostPorts(text) {
 		v4, v6, exact := published(in, p)
 		switch {
 		case exact, p.IP.IsValid() && p.IP.IsUnspecified() && (p.IP.Is4() && v4 || p.IP.Is6() && v6), !p.IP.IsValid() && v4 && v6:

@@ -11,6 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -20,7 +22,7 @@ func TestUnpublished(t *testing.T) {
 		settings.Ports = ports
 		return container.InspectResponse{
 			ContainerJSONBase: &container.ContainerJSONBase{State: &container.State{Running: true}},
-			Config:            &container.Config{Labels: map[string]string{LabelHostPorts: label}},
+			Config:            &container.Config{Labels: map[string]string{identity.LabelHostPorts: label}},
 			NetworkSettings:   settings,
 		}
 	}
@@ -51,7 +53,7 @@ func TestUnpublished(t *testing.T) {
 		{"the other family's", "fd00::1!8080=80/TCP", bound("8080", "0.0.0.0"), "fd00::1!8080=80/TCP"},
 		{"broken label", "x,99999=1/TCP,::zz!1=1/TCP,5=6/SCTP", nil, "5=6/SCTP"},
 	} {
-		if got := formatHostPorts(unpublished(inspect(test.label, test.ports))); got != test.want {
+		if got := identity.FormatHostPorts(unpublished(inspect(test.label, test.ports))); got != test.want {
 			t.Errorf("%s: %s; want %s", test.name, got, test.want)
 		}
 	}
@@ -92,7 +94,7 @@ func TestHostPortsOfPod(t *testing.T) {
 	}
 	p.Spec.Containers[0].Ports = []v1.ContainerPort{{HostPort: 53, ContainerPort: 53, Protocol: v1.ProtocolUDP}, {HostPort: 53, ContainerPort: 53, Protocol: v1.ProtocolUDP}}
 	ports, err := hostPorts(p)
-	if got := formatHostPorts(ports); err != nil || got != "fd00::1!1=2/TCP,53=53/UDP" {
+	if got := identity.FormatHostPorts(ports); err != nil || got != "fd00::1!1=2/TCP,53=53/UDP" {
 		t.Errorf("%s, %v", got, err)
 	}
 	p.Spec.Containers[0].Ports[0].HostIP = "here"
@@ -135,8 +137,8 @@ func TestHostIPComesLater(t *testing.T) {
 	p := r.pod("late", []string{"pause"})
 	p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 80, HostIP: "192.0.2.100"}}
 	step := pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}}
-	var apply *ApplyError
-	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonSandbox || !strings.Contains(apply.Message, "hostIP 192.0.2.100") {
+	var apply *engine.ApplyError
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != engine.ReasonSandbox || !strings.Contains(apply.Message, "hostIP 192.0.2.100") {
 		t.Fatalf("before: %v", err)
 	}
 	if o := r.observed(p); len(o.Sandboxes) > 0 {

@@ -30,6 +30,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -115,11 +116,11 @@ func (r *rig) clean() {
 		return
 	}
 	ctx := context.Background()
-	c, err := r.api(ctx)
+	c, err := r.API(ctx)
 	if err != nil {
 		return
 	}
-	list, err := c.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", LabelNode+"="+r.cfg.Node))})
+	list, err := c.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", identity.LabelNode+"="+r.cfg.Node))})
 	if err != nil {
 		r.t.Error(err)
 	}

@@ -26,7 +26,7 @@ func TestRotationReal(t *testing.T) {
 	}
 	checkCount(t, out.String(), 0, lines)
 
-	in, err := r.inspect(t.Context(), id)
+	in, err := r.Inspect(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestRotationReal(t *testing.T) {
 	}
 	checkCount(t, out.String(), lines-30_000, lines)
 	out.Reset()
-	w := newLogWriter(&v1.PodLogOptions{}, r.clock.Now(), &out, &out)
+	w := newLogWriter(&v1.PodLogOptions{}, r.Clock().Now(), &out, &out)
 	if err := r.askLog(t.Context(), in, &v1.PodLogOptions{TailLines: new(int64(30_000))}, w); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -38,8 +39,8 @@ func TestLongGrace(t *testing.T) {
 	grace := int64(9223372037)
 	p.Spec.TerminationGracePeriodSeconds = &grace
 	id := r.run(p)[0]
-	in, err := r.inspect(t.Context(), id)
-	if err != nil || in.Config.Labels[LabelGrace] != strconv.FormatInt(grace, 10) {
+	in, err := r.Inspect(t.Context(), id)
+	if err != nil || in.Config.Labels[identity.LabelGrace] != strconv.FormatInt(grace, 10) {
 		t.Fatal(in.Config.Labels, err)
 	}
 	done := make(chan error, 1)

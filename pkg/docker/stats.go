@@ -7,6 +7,8 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
 // Usage is what a running container has used, as its engine measured just now.
@@ -21,7 +23,7 @@ const usageTimeout = 5 * time.Second
 // Usage asks the engine once. For systems whose containers cannot be measured without it: on Linux their cgroups are much cheaper.
 func (e *Engine) Usage(ctx context.Context, id string) (Usage, error) {
 	var out Usage
-	err := e.call(ctx, usageTimeout, "measure container "+short(id), func(ctx context.Context, c *client.Client) error {
+	err := e.CallWithin(ctx, usageTimeout, "measure container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ContainerStatsOneShot(ctx, id)
 		if err != nil {
 			return err

@@ -14,7 +14,7 @@ func testFiles(t *testing.T, r *rig) {
 		if _, ok := got[ids[0]]; err != nil || len(got) != 1 || !ok {
 			t.Fatalf("got %v, %v; want %s alone", got, err, ids[0])
 		}
-		if layer := got[ids[0]].Layer; layer != "" && r.local() {
+		if layer := got[ids[0]].Layer; layer != "" && r.Local() {
 			if info, err := os.Stat(layer); err != nil || !info.IsDir() {
 				t.Errorf("layer %s is no directory: %v", layer, err)
 			}

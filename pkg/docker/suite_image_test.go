@@ -11,25 +11,27 @@ import (
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/go-connections/nat"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
 // claims are labels by which an image says that its containers are the newest attempt of the victim's container c0.
 func claims(r *rig, victim *v1.Pod) map[string]string {
 	out := map[string]string{"vendor": "kept"}
-	for _, label := range ownLabels {
+	for _, label := range identity.OwnLabels() {
 		out[label] = "claimed"
 	}
 	for label, value := range map[string]string{
-		LabelNode: r.cfg.Node, LabelPodUID: string(victim.UID), LabelPodName: victim.Name, LabelPodNamespace: victim.Namespace, LabelType: typeContainer,
-		LabelContainerName: "c0", LabelRestartCount: "999", LabelKind: string(pod.App), LabelHostPorts: "2222=22/TCP", LabelMessageRoot: "/",
-		LabelMessage: "etc/passwd", LabelBoot: "another", LabelGrace: "1", LabelResources: "shares=2", LabelUser: "0:0:", LabelRecursive: "true",
+		identity.LabelNode: r.cfg.Node, identity.LabelPodUID: string(victim.UID), identity.LabelPodName: victim.Name, identity.LabelPodNamespace: victim.Namespace, identity.LabelType: identity.TypeContainer,
+		identity.LabelContainerName: "c0", identity.LabelRestartCount: "999", identity.LabelKind: string(pod.App), identity.LabelHostPorts: "2222=22/TCP", identity.LabelMessageRoot: "/",
+		identity.LabelMessage: "etc/passwd", identity.LabelBoot: "another", identity.LabelGrace: "1", identity.LabelResources: "shares=2", identity.LabelUser: "0:0:", identity.LabelRecursive: "true",
 	} {
 		out[label] = value
 	}
@@ -77,7 +79,7 @@ func (r *rig) imageWith(name string, config *container.Config) string {
 		_, _ = w.Write(data)
 	}
 	w.Close()
-	c, err := r.api(r.t.Context())
+	c, err := r.API(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -97,7 +99,7 @@ func (r *rig) imageWith(name string, config *container.Config) string {
 // volumes are the anonymous volumes of a container.
 func (r *rig) volumes(id string) (names []string) {
 	r.t.Helper()
-	in, err := r.inspect(r.t.Context(), id)
+	in, err := r.Inspect(r.t.Context(), id)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -115,12 +117,12 @@ func (r *rig) hasVolume(name string) bool {
 	if r.fake != nil {
 		return slices.Contains(r.fake.Volumes(), name)
 	}
-	c, err := r.api(r.t.Context())
+	c, err := r.API(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	_, err = c.VolumeInspect(r.t.Context(), name)
-	if err != nil && !gone(err) {
+	if err != nil && !cerrdefs.IsNotFound(err) {
 		r.t.Fatal(err)
 	}
 	return err == nil
@@ -135,7 +137,7 @@ func testImageSays(t *testing.T, r *rig) {
 		Labels: claims(r, victim), Volumes: map[string]struct{}{"/data": {}}, ExposedPorts: nat.PortSet{"22/tcp": {}}, Env: []string{"FROM=image"},
 		Healthcheck: &container.HealthConfig{Test: []string{"CMD", programPath, "exit", "1"}, Interval: time.Second}, WorkingDir: "/tmp", StopSignal: "SIGKILL",
 	})
-	holder, err := r.hold(t.Context(), holdFiles, id)
+	holder, err := r.hold(t.Context(), identity.HoldFiles, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,11 +165,11 @@ func testImageSays(t *testing.T, r *rig) {
 	}
 	var volumes []string
 	for _, id := range []string{holder, sandbox.ID, own} {
-		in, err := r.inspect(t.Context(), id)
+		in, err := r.Inspect(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, label := range ownLabels {
+		for _, label := range identity.OwnLabels() {
 			if value, ok := in.Config.Labels[label]; !ok || value == "claimed" || value == "999" || strings.HasSuffix(value, "victim") {
 				t.Errorf("%s: label %s is %q, %v: the image's", in.Name, label, value, ok)
 			}

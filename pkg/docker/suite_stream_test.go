@@ -133,11 +133,11 @@ func testExecSync(t *testing.T, r *rig) {
 
 // runsCommand says whether some command runs in a container.
 func (r *rig) runsCommand(id string) bool {
-	c, err := r.api(r.t.Context())
+	c, err := r.API(r.t.Context())
 	if err != nil {
 		return false
 	}
-	in, err := r.inspect(r.t.Context(), id)
+	in, err := r.Inspect(r.t.Context(), id)
 	return err == nil && slices.ContainsFunc(in.ExecIDs, func(id string) bool {
 		command, err := c.ContainerExecInspect(r.t.Context(), id)
 		return err == nil && command.Running

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -167,7 +169,7 @@ func testLeftovers(t *testing.T, r *rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := r.requestCreate(t.Context(), "create", creation)
+	id, err := r.Create(t.Context(), "create", creation.Name, creation.Config, creation.HostConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,8 +207,8 @@ func testFailedStart(t *testing.T, r *rig) {
 	p.Spec.Containers[0].Command = []string{"/nonsense"}
 	step := r.step(p, 0, r.sandbox(p))
 	err := r.Apply(t.Context(), p, step)
-	var apply *ApplyError
-	if !errors.As(err, &apply) || apply.Reason != ReasonRun || !strings.Contains(apply.Message, "/nonsense") || strings.HasPrefix(apply.Message, "cannot") {
+	var apply *engine.ApplyError
+	if !errors.As(err, &apply) || apply.Reason != engine.ReasonRun || !strings.Contains(apply.Message, "/nonsense") || strings.HasPrefix(apply.Message, "cannot") {
 		t.Fatalf("error: %+v", err)
 	}
 	c := r.container(p, "c0")
@@ -215,11 +217,11 @@ func testFailedStart(t *testing.T, r *rig) {
 	}
 	step.Inputs.Image.ID = "sha256:" + strings.Repeat("0", 64)
 	step.Attempt = 1
-	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonCreate {
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != engine.ReasonCreate {
 		t.Errorf("no such image: %+v", err)
 	}
 	step.Container = "other"
-	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonConfig {
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != engine.ReasonConfig {
 		t.Errorf("no such container: %+v", err)
 	}
 }
@@ -358,7 +360,7 @@ func testTakenOff(t *testing.T, r *rig) {
 			}
 		}
 	}
-	c, err := r.api(ctx)
+	c, err := r.API(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,8 +391,8 @@ func testImages(t *testing.T, r *rig) {
 			t.Errorf("%s: found %v, %v", name, found, err)
 		}
 	}
-	var apply *ApplyError
-	if _, _, err := r.Lookup(t.Context(), "No Such:Name:"); !errors.As(err, &apply) || apply.Reason != ReasonBadImage {
+	var apply *engine.ApplyError
+	if _, _, err := r.Lookup(t.Context(), "No Such:Name:"); !errors.As(err, &apply) || apply.Reason != engine.ReasonBadImage {
 		t.Errorf("bad name: %v", err)
 	}
 	list, changed, err := r.ListImages(t.Context())
@@ -414,8 +416,8 @@ func testForeign(t *testing.T, r *rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	delete(creation.Config.Labels, LabelNode) // as another agent's
-	id, err := r.requestCreate(t.Context(), "create", creation)
+	delete(creation.Config.Labels, identity.LabelNode) // as another agent's
+	id, err := r.Create(t.Context(), "create", creation.Name, creation.Config, creation.HostConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,11 +425,11 @@ func testForeign(t *testing.T, r *rig) {
 	if o := r.observed(p); len(o.Containers) != 0 {
 		t.Errorf("observed: %+v", o.Containers)
 	}
-	var apply *ApplyError
+	var apply *engine.ApplyError
 	if err := r.Apply(t.Context(), p, r.step(p, 0, sandbox)); !errors.As(err, &apply) || !strings.Contains(err.Error(), "not this agent's") {
 		t.Errorf("its name is taken: %v", err)
 	}
-	if _, err := r.inspect(t.Context(), id); err != nil {
+	if _, err := r.Inspect(t.Context(), id); err != nil {
 		t.Errorf("it was touched: %v", err)
 	}
 }
@@ -454,7 +456,7 @@ func testLimits(t *testing.T, r *rig) {
 	if err := r.Logs(t.Context(), c.ID, &v1.PodLogOptions{}, out, nil); err != nil || out.String() != "last\n" {
 		t.Errorf("environment: %q, %v", out.String(), err)
 	}
-	in, err := r.inspect(t.Context(), c.ID)
+	in, err := r.Inspect(t.Context(), c.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

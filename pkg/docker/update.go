@@ -9,6 +9,8 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
 
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -17,9 +19,9 @@ import (
 // cgroup v1, fail half-way.
 func (e *Engine) update(ctx context.Context, step pod.Step) error {
 	if step.Resources == nil {
-		return fmt.Errorf("cannot update container %s: step has no Resources", short(step.ID))
+		return fmt.Errorf("cannot update container %s: step has no Resources", engine.ShortID(step.ID))
 	}
-	in, err := e.inspect(ctx, step.ID)
+	in, err := e.Inspect(ctx, step.ID)
 	if err != nil {
 		return err
 	}
@@ -38,7 +40,7 @@ func (e *Engine) update(ctx context.Context, step pod.Step) error {
 	if want.Quota == 0 && in.HostConfig.CPUQuota > 0 { // 0 would mean: as it is
 		config.CPUQuota = -1
 	}
-	err = e.call(ctx, e.cfg.CallTimeout, "update container "+short(step.ID), func(ctx context.Context, c *client.Client) error {
+	err = e.Call(ctx, "update container "+engine.ShortID(step.ID), func(ctx context.Context, c *client.Client) error {
 		_, err := c.ContainerUpdate(ctx, step.ID, config)
 		return err
 	})
@@ -48,7 +50,7 @@ func (e *Engine) update(ctx context.Context, step pod.Step) error {
 
 // memoryInUse is how many bytes the container has now, page cache included, as upstream counts.
 func (e *Engine) memoryInUse(ctx context.Context, id string) (used int64, err error) {
-	err = e.call(ctx, e.cfg.CallTimeout, "read memory usage of container "+short(id), func(ctx context.Context, c *client.Client) error {
+	err = e.Call(ctx, "read memory usage of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ContainerStatsOneShot(ctx, id)
 		if err != nil {
 			return err
@@ -67,7 +69,7 @@ func (e *Engine) memoryInUse(ctx context.Context, id string) (used int64, err er
 // resourcesOf is what the engine holds a container to; nil where that is not ours to change. Of what a host cannot limit (a kernel
 // without memory cgroups) the engine keeps nothing, and what was asked for stands.
 func resourcesOf(in container.InspectResponse) *pod.Resources {
-	text := in.Config.Labels[LabelResources]
+	text := in.Config.Labels[identity.LabelResources]
 	if text == "" || in.HostConfig == nil {
 		return nil
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
 // DiskUsage is what a container takes on this host's disk.
@@ -23,7 +25,7 @@ func (e *Engine) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
 		return e.LogUsage(ctx, id)
 	}
 	var in container.InspectResponse
-	err := e.call(ctx, e.cfg.CallTimeout, "measure the files of container "+short(id), func(ctx context.Context, c *client.Client) (err error) {
+	err := e.Call(ctx, "measure the files of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) (err error) {
 		in, _, err = c.ContainerInspectWithRaw(ctx, id, true)
 		return err
 	})
@@ -33,7 +35,7 @@ func (e *Engine) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
 	out := e.logUsage(in)
 	if in.SizeRw != nil {
 		if *in.SizeRw < 0 {
-			return out, fmt.Errorf("the engine cannot measure the files of container %s", short(id))
+			return out, fmt.Errorf("the engine cannot measure the files of container %s", engine.ShortID(id))
 		}
 		out.Writable = uint64(*in.SizeRw)
 	}
@@ -42,7 +44,7 @@ func (e *Engine) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
 
 // LogUsage measures a container's logs alone; Writable stays 0.
 func (e *Engine) LogUsage(ctx context.Context, id string) (DiskUsage, error) {
-	in, err := e.inspect(ctx, id)
+	in, err := e.Inspect(ctx, id)
 	if err != nil {
 		return DiskUsage{}, err
 	}

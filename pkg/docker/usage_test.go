@@ -3,6 +3,7 @@ package docker
 import (
 	"testing"
 
+	cerrdefs "github.com/containerd/errdefs"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -21,7 +22,7 @@ func TestDiskUsageReal(t *testing.T) {
 	if err != nil || logs.Logs != got.Logs || logs.Writable != 0 {
 		t.Errorf("logs alone: %+v, %v", logs, err)
 	}
-	if _, err := r.DiskUsage(t.Context(), "no-such-container"); !gone(err) {
+	if _, err := r.DiskUsage(t.Context(), "no-such-container"); !cerrdefs.IsNotFound(err) {
 		t.Errorf("no such container: %v", err)
 	}
 }

@@ -1,8 +1,9 @@
-package docker
+package engine
 
 import (
-	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 )
@@ -39,41 +40,26 @@ func (e *ApplyError) Waiting() (reason, message string) {
 	return e.Reason, e.Message
 }
 
-// failed makes an ApplyError, unless err is nil or one already.
-func failed(reason string, err error) error {
-	var apply *ApplyError
-	if err == nil || errors.As(err, &apply) {
-		return err
-	}
-	root := err
-	for next := errors.Unwrap(root); next != nil && strings.HasPrefix(root.Error(), "cannot "); next = errors.Unwrap(root) {
-		root = next
-	}
-	return &ApplyError{Reason: reason, Message: root.Error(), Err: err}
-}
+// NoAnswer is the cause of a request's end when the engine did not answer in time.
+type NoAnswer struct{ Limit time.Duration }
 
-// gone says that the object of a request does not exist, which is what stop and remove want.
-func gone(err error) bool { return cerrdefs.IsNotFound(err) }
+// Error says how long the engine had.
+func (n NoAnswer) Error() string { return fmt.Sprintf("the engine did not answer within %v", n.Limit) }
+
+// Timeout makes NoAnswer a timeout as package net defines it.
+func (NoAnswer) Timeout() bool { return true }
 
 // beingRemoved knows the engine's answer to a second removal of a container.
 func beingRemoved(err error) bool {
 	return cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress")
 }
 
-// stillRuns knows the engine's answers to the removal of a container that runs, in the words of all its versions.
-func stillRuns(err error) bool {
+// StillRuns knows the engine's answers to the removal of a container that runs, in the words of all its versions.
+func StillRuns(err error) bool {
 	return cerrdefs.IsConflict(err) && (strings.Contains(err.Error(), "running") || strings.Contains(err.Error(), "paused"))
 }
 
-// nameTaken knows the engine's answer to a create whose name is in use. Engines before 17.06 answer with 409 as well.
-func nameTaken(err error) bool {
+// NameTaken knows the engine's answer to a create whose name is in use. Engines before 17.06 answer with 409 as well.
+func NameTaken(err error) bool {
 	return cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in use")
-}
-
-// deniedOOM knows the ways in which runc says that it may not lower oom_score_adj. The first is all that old runcs tell, and they
-// tell it of other faults too, so that only a start that succeeds with a higher score proves it.
-func deniedOOM(err error) bool {
-	text := err.Error()
-	return strings.Contains(text, "can't get final child's PID from pipe: EOF") ||
-		strings.Contains(text, "oom_score_adj") && strings.Contains(text, "permission denied")
 }
