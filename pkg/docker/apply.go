@@ -43,7 +43,7 @@ func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	case pod.RemoveSandbox, pod.RemoveContainer:
 		err := e.remove(ctx, step.ID)
 		if err == nil {
-			e.unlinkLog(p, step.ID)
+			e.Unlink(p, step.ID)
 		}
 		return failed(engine.ReasonRemove, err)
 	}
@@ -150,7 +150,7 @@ func (e *Engine) createAndStart(ctx context.Context, p *v1.Pod, t Target, conver
 	}
 	id, done, err := e.create(ctx, p, creation)
 	if err == nil {
-		e.linkLog(p, creation.Config.Labels, id)
+		e.Link(p, creation.Config.Labels, id)
 	}
 	if err != nil || done {
 		return failed(engine.ReasonCreate, err)
@@ -166,7 +166,7 @@ func (e *Engine) createAndStart(ctx context.Context, p *v1.Pod, t Target, conver
 	if id, done, err = e.create(ctx, p, creation); err != nil || done {
 		return failed(engine.ReasonCreate, err)
 	}
-	e.linkLog(p, creation.Config.Labels, id)
+	e.Link(p, creation.Config.Labels, id)
 	if err = e.start(ctx, id, creation.Name); err == nil {
 		e.minOOM.Store(0)
 		e.warnOOM.Do(func() {

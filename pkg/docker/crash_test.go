@@ -103,7 +103,9 @@ func TestCommandsOfDeadAgents(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _, _, _ = r.ExecSync(ctx, id, []string{programPath, "pause"}, 10) }()
-	go func() { _ = r.Exec(ctx, id, []string{programPath, "pause"}, nil, newBuffer(), nil, false, nil) }()
+	go func() {
+		_ = r.Exec(ctx, id, []string{programPath, "pause"}, nil, dockertest.NewBuffer(), nil, false, nil)
+	}()
 	r.await("both commands", func() bool {
 		answer, err := r.Inspect(t.Context(), id)
 		return err == nil && len(answer.ExecIDs) == 2

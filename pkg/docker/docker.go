@@ -20,6 +20,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/docker/identity"
+	"github.com/winkube/winkube/pkg/docker/logs"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -64,9 +65,9 @@ type Info = engine.Info
 // Engine is a Docker engine. All methods may be called concurrently; a request that hangs holds up no other.
 type Engine struct {
 	*engine.Client
+	*logs.Store
 	cfg Config
 
-	swept        sync.Once   // of names of logs that are gone
 	sweptHolders atomic.Bool // see sweepHolders
 	specs        *registrySpecs
 	accounts     accountCache
@@ -98,7 +99,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	cfg.CallTimeout = c.Timeout()
-	e := &Engine{Client: c, cfg: cfg, specs: newRegistrySpecs(cfg.Node, cfg.CredentialSpecs, c), observers: 8, kill: killTree}
+	e := &Engine{Client: c, Store: logs.New(c, cfg.Platform.OS, cfg.LogsDir), cfg: cfg, specs: newRegistrySpecs(cfg.Node, cfg.CredentialSpecs, c), observers: 8, kill: killTree}
 	e.minOOM.Store(minOOMScoreAdj)
 	e.cache.init()
 	return e, nil

@@ -46,8 +46,12 @@ func TestHang(t *testing.T) {
 			_, _, err := r.ExecSync(ctx, id, []string{programPath}, 1)
 			return err
 		}},
-		{"POST /containers/*/attach", func(ctx context.Context) error { return r.Attach(ctx, id, nil, newBuffer(), nil, false, nil) }},
-		{"GET /containers/*/logs", func(ctx context.Context) error { return r.Logs(ctx, id, &v1.PodLogOptions{}, newBuffer(), nil) }},
+		{"POST /containers/*/attach", func(ctx context.Context) error {
+			return r.Attach(ctx, id, nil, dockertest.NewBuffer(), nil, false, nil)
+		}},
+		{"GET /containers/*/logs", func(ctx context.Context) error {
+			return r.Logs(ctx, id, &v1.PodLogOptions{}, dockertest.NewBuffer(), nil)
+		}},
 	} {
 		release, err := r.hung(test.match, clock, r.cfg.CallTimeout, test.call)
 		var timeout interface{ Timeout() bool }
@@ -288,11 +292,11 @@ func TestResize(t *testing.T) {
 	sizes := make(chan remotecommand.TerminalSize, 2)
 	sizes <- remotecommand.TerminalSize{Width: 80, Height: 24}
 	sizes <- remotecommand.TerminalSize{}
-	out := newBuffer()
+	out := dockertest.NewBuffer()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- r.Exec(ctx, id, []string{programPath, "sizes"}, nil, out, nil, true, sizes) }()
-	out.await(t, "80x24\n")
+	out.Await(t, "80x24\n")
 	close(sizes)
 	cancel()
 	<-done
@@ -307,11 +311,11 @@ func TestNoLeak(t *testing.T) {
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
 		in, type_ := io.Pipe()
-		out := newBuffer()
+		out := dockertest.NewBuffer()
 		done := make(chan error)
 		go func() { done <- r.Exec(ctx, id, []string{programPath, "cat"}, in, out, nil, true, nil) }()
 		_, _ = io.WriteString(type_, "x\n")
-		out.await(t, "x")
+		out.Await(t, "x")
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -369,11 +373,11 @@ func TestRealDial(t *testing.T) {
 	r := realRig(t, nil)
 	p := r.pod("dial", []string{"serve", "8080"})
 	id := r.run(p)[0]
-	out := newBuffer()
+	out := dockertest.NewBuffer()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _ = r.Logs(ctx, id, &v1.PodLogOptions{Follow: true}, out, nil) }()
-	out.await(t, "serving")
+	out.Await(t, "serving")
 	for _, target := range []string{id, r.observed(p).Sandboxes[0].ID} {
 		conn, err := r.Dial(t.Context(), target, 8080)
 		if err != nil {

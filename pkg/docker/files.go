@@ -7,6 +7,8 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
+
+	"github.com/winkube/winkube/pkg/docker/logs"
 )
 
 // Files are what a container has put on this host's disk.
@@ -28,8 +30,8 @@ type located struct {
 	layer   string
 	volumes []string
 	mounted []string
-	logs    *logFiles // nil: not at hand
-	idle    int       // calls since it was named
+	logs    *logs.Files // nil: not at hand
+	idle    int         // calls since it was named
 }
 
 // maxIdle is after how many calls that do not name it a container is forgotten: there are several callers, and each names its own.
@@ -66,7 +68,7 @@ func (e *Engine) Files(ctx context.Context, ids []string) (map[string]Files, err
 		at.idle = 0
 		f := Files{Layer: at.layer, Volumes: at.volumes, Mounted: at.mounted}
 		if at.logs != nil {
-			f.Logs, f.LogFiles = at.logs.size()
+			f.Logs, f.LogFiles = at.logs.Size()
 		}
 		out[id] = f
 	}
@@ -89,7 +91,7 @@ func (e *Engine) locate(in container.InspectResponse) *located {
 			}
 		}
 	}
-	if logs, ok := e.findLog(in); ok {
+	if logs, ok := e.Locate(in); ok {
 		at.logs = &logs
 	}
 	return at

@@ -6,6 +6,8 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // TestLocate: every place that a container can grow is known: its layer, the volumes of its image, and the engine's own files in it.
@@ -27,4 +29,12 @@ func TestLocate(t *testing.T) {
 	if at := testEngine(t, "tcp://127.0.0.1:1", "linux").locate(in); at.layer != "" || at.volumes != nil || at.mounted != nil || at.logs != nil {
 		t.Errorf("of an engine elsewhere: %+v", at)
 	}
+}
+
+func testEngine(t *testing.T, host, system string) *Engine {
+	e, err := New(Config{Host: host, Platform: pod.Platform{OS: system}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
 }

@@ -26,14 +26,3 @@ func TestMessageFiles(t *testing.T) {
 		}
 	}
 }
-
-// TestLogFilePipe: a pipe among the engine's log files is no log.
-func TestLogFilePipe(t *testing.T) {
-	dir := t.TempDir()
-	if err := syscall.Mkfifo(filepath.Join(dir, "a-json.log"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := (logFiles{dir: dir, base: "a-json.log", count: 1}).open(); !errors.Is(err, errNoLogFiles) {
-		t.Errorf("got %v, want that the engine is asked", err)
-	}
-}

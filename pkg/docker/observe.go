@@ -41,7 +41,7 @@ func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, er
 	if e.node().Bystander() {
 		return e.observeAll(ctx)
 	}
-	e.sweepLogs() // before anything starts: a link made for a start leads nowhere for a moment
+	e.Sweep() // before anything starts: a link made for a start leads nowhere for a moment
 	e.specs.sweep()
 	all, err := e.observeAll(ctx)
 	if err == nil && !e.sweptHolders.Load() {
@@ -347,7 +347,7 @@ func (e *Engine) terminationMessage(ctx context.Context, in container.InspectRes
 	tail := &tail{limit: maxMessageLog}
 	bounded, _, cancel := e.Within(ctx, e.cfg.CallTimeout)
 	defer cancel()
-	if err := e.logs(bounded, in, &v1.PodLogOptions{TailLines: &lines}, tail, tail); err != nil {
+	if err := e.Read(bounded, in, &v1.PodLogOptions{TailLines: &lines}, tail, tail); err != nil {
 		return "cannot read the log of the failed container: " + err.Error()
 	}
 	return tail.String()

@@ -318,48 +318,6 @@ func (r *rig) file(name, content string) string {
 	return path
 }
 
-// buffer is an output that others may look at while it grows.
-type buffer struct {
-	mu    sync.Mutex
-	data  bytes.Buffer
-	grown chan struct{}
-}
-
-func newBuffer() *buffer { return &buffer{grown: make(chan struct{}, 1)} }
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	defer func() {
-		select {
-		case b.grown <- struct{}{}:
-		default:
-		}
-	}()
-	return b.data.Write(p)
-}
-
-func (b *buffer) Close() error { return nil }
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.data.String()
-}
-
-// await blocks until the output contains text.
-func (b *buffer) await(t *testing.T, text string) {
-	t.Helper()
-	deadline := time.After(20 * time.Second)
-	for !strings.Contains(b.String(), text) {
-		select {
-		case <-b.grown:
-		case <-deadline:
-			t.Fatalf("output %q: want %q in it", b.String(), text)
-		}
-	}
-}
-
 // deadEnd is an address where nobody listens.
 func deadEnd(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -452,7 +452,7 @@ func testLimits(t *testing.T, r *rig) {
 	if c.ExitCode != 0 {
 		t.Errorf("%+v", c)
 	}
-	out := newBuffer()
+	out := dockertest.NewBuffer()
 	if err := r.Logs(t.Context(), c.ID, &v1.PodLogOptions{}, out, nil); err != nil || out.String() != "last\n" {
 		t.Errorf("environment: %q, %v", out.String(), err)
 	}

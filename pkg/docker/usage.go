@@ -52,8 +52,8 @@ func (e *Engine) LogUsage(ctx context.Context, id string) (DiskUsage, error) {
 }
 
 func (e *Engine) logUsage(in container.InspectResponse) (out DiskUsage) {
-	if files, ok := e.findLog(in); ok {
-		out.Logs, out.LogFiles = files.size()
+	if files, ok := e.Locate(in); ok {
+		out.Logs, out.LogFiles = files.Size()
 	}
 	return out
 }

@@ -86,7 +86,7 @@ func TestRuntimeGOOS(t *testing.T) {
 // sleepers may sleep.
 var sleepers = map[string]string{
 	"build/images/sample/net.go": "a sample for users, not part of the programs",
-	"pkg/docker/logfiles.go":     "between the renames of an engine that rotates a log, which tells nobody",
+	"pkg/docker/logs/files.go":   "between the renames of an engine that rotates a log, which tells nobody",
 }
 
 func TestSleep(t *testing.T) {

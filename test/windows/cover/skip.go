@@ -8,14 +8,14 @@ import (
 
 // skipped are tests that cannot pass under Wine, or prove nothing there, each with its reason.
 var skipped = map[string]string{
-	"pkg/docker.TestLogLinks":                        noLinks,
-	"pkg/docker.TestLogLinksOfOthers":                noLinks,
+	"pkg/docker/logs.TestLogLinks":                   noLinks,
+	"pkg/docker/logs.TestLogLinksOfOthers":           noLinks,
 	"pkg/docker.TestHang":                            "has the engine answer within 150 ms, which Wine does not keep on a busy machine",
 	"pkg/docker.TestPull":                            "has a pull make progress within 200 ms, which Wine does not keep on a busy machine",
-	"pkg/docker.TestReadDuringRotation":              linuxLogs,
-	"pkg/docker.TestFollowOddities":                  linuxLogs,
-	"pkg/docker.TestFollowRotation":                  linuxLogs,
-	"pkg/docker.TestLogFilesRefused":                 linuxLogs,
+	"pkg/docker/logs.TestReadDuringRotation":         linuxLogs,
+	"pkg/docker/logs.TestFollowOddities":             linuxLogs,
+	"pkg/docker/logs.TestFollowRotation":             linuxLogs,
+	"pkg/docker/logs.TestLogFilesRefused":            linuxLogs,
 	"pkg/docker.TestSuiteFakeOldest":                 "binds paths of this host, which have a colon, in an engine of Linux, whose oldest takes none",
 	"pkg/kubeclient.TestJoinAndRotate":               noLinks + ", as client-go keeps certificates by",
 	"pkg/kubeclient.TestClientsRotate":               noLinks + ", as client-go keeps certificates by",

@@ -1,4 +1,8 @@
-package docker
+// Package logs is the door to the logs of containers: who reads or follows one, what they take on the disk, and the names under which
+// tools find them.
+//
+//	options, container --Logs--> the engine's files (Linux), or the engine --entries--> whole lines
+package logs
 
 import (
 	"context"
@@ -6,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -16,31 +21,46 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
+// Store is the logs of one engine's containers. All methods may be called concurrently.
+type Store struct {
+	engine *engine.Client
+	os     string // of the containers
+	links  logLinks
+	swept  sync.Once
+}
+
+// New makes a Store of e, whose containers are of system os: linux or windows. dir is where tools look for pods' logs (upstream's
+// podLogsDir), with containers beside it; "": logs get no names there.
+func New(e *engine.Client, os, dir string) *Store {
+	return &Store{engine: e, os: os, links: logLinks{dir}}
+}
+
 // Logs writes the log of a container, running or exited, as options ask (v1.PodLogOptions, but for Container and Previous). With
 // Follow it ends when the container has and all it wrote was delivered, or with ctx. A nil writer: that stream is not wanted. A
 // terminal's log is all stdout.
 //
 // On Linux the engine's files are read where they can be: engines before 23 lose or repeat lines for a reader that follows across a
 // rotation, count pieces of long lines as lines, and stop at a line that a crash left broken. Elsewhere the engine is asked.
-func (e *Engine) Logs(ctx context.Context, containerID string, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
-	in, err := e.Inspect(ctx, containerID)
+func (s *Store) Logs(ctx context.Context, containerID string, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
+	in, err := s.engine.Inspect(ctx, containerID)
 	if err != nil {
 		return err
 	}
-	return e.logs(ctx, in, options, stdout, stderr)
+	return s.Read(ctx, in, options, stdout, stderr)
 }
 
-func (e *Engine) logs(ctx context.Context, in container.InspectResponse, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
-	w := newLogWriter(options, e.Clock().Now(), stdout, stderr)
+// Read is Logs for a container that has been inspected.
+func (s *Store) Read(ctx context.Context, in container.InspectResponse, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
+	w := newLogWriter(options, s.engine.Clock().Now(), stdout, stderr)
 	if w.out == nil && w.err == nil {
 		return nil // the engine refuses a request for no stream
 	}
 	err := errNoLogFiles
-	if files, ok := e.logFiles(in); ok {
-		err = e.readLog(ctx, in.ID, files, options, w)
+	if files, ok := s.Readable(in); ok {
+		err = s.readLog(ctx, in.ID, files, options, w)
 	}
 	if errors.Is(err, errNoLogFiles) {
-		err = e.askLog(ctx, in, options, w)
+		err = s.askLog(ctx, in, options, w)
 	}
 	if errors.Is(err, errLimit) {
 		return nil
@@ -49,7 +69,7 @@ func (e *Engine) logs(ctx context.Context, in container.InspectResponse, options
 }
 
 // readLog reads the engine's files.
-func (e *Engine) readLog(ctx context.Context, id string, files logFiles, options *v1.PodLogOptions, w *logWriter) error {
+func (s *Store) readLog(ctx context.Context, id string, files Files, options *v1.PodLogOptions, w *logWriter) error {
 	tail := int64(-1)
 	if options.TailLines != nil {
 		tail = *options.TailLines
@@ -69,34 +89,37 @@ func (e *Engine) readLog(ctx context.Context, id string, files logFiles, options
 	}
 	defer stop()
 	waiting, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	var end sync.WaitGroup
+	defer end.Wait()
 	defer cancel()
-	return r.follow(ctx, w, changed, e.ended(waiting, id))
-}
-
-// ended returns a channel that is closed when the container has ended and the engine has written all of its log.
-func (e *Engine) ended(ctx context.Context, id string) <-chan struct{} {
-	done := make(chan struct{})
-	go func() {
-		for backoff := engine.Reconnect(); ; {
-			err := e.awaitEnd(ctx, id)
-			if err == nil || cerrdefs.IsNotFound(err) {
-				close(done)
-				return
-			}
-			select { // an engine that is being restarted: its containers may go on
-			case <-e.Clock().After(backoff.Step()):
-			case <-ctx.Done():
-				return
-			}
+	end.Go(func() {
+		if s.awaitEnd(waiting, id) {
+			close(ended)
 		}
-	}()
-	return done
+	})
+	return r.follow(ctx, w, changed, ended)
 }
 
-// awaitEnd blocks until the container does not run.
-func (e *Engine) awaitEnd(ctx context.Context, id string) error {
-	inner, _, cancel := e.Within(ctx, e.Timeout())
-	c, err := e.API(inner)
+// awaitEnd blocks until the container has ended and the engine has written all of its log; false: ctx ended first.
+func (s *Store) awaitEnd(ctx context.Context, id string) bool {
+	for backoff := engine.Reconnect(); ; {
+		err := s.wait(ctx, id)
+		if err == nil || cerrdefs.IsNotFound(err) {
+			return true
+		}
+		select { // an engine that is being restarted: its containers may go on
+		case <-s.engine.Clock().After(backoff.Step()):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// wait asks the engine once for the end of a container's run.
+func (s *Store) wait(ctx context.Context, id string) error {
+	inner, _, cancel := s.engine.Within(ctx, s.engine.Timeout())
+	c, err := s.engine.API(inner)
 	cancel()
 	if err != nil {
 		return err
@@ -111,7 +134,7 @@ func (e *Engine) awaitEnd(ctx context.Context, id string) error {
 }
 
 // askLog has the engine read the log.
-func (e *Engine) askLog(ctx context.Context, in container.InspectResponse, options *v1.PodLogOptions, w *logWriter) error {
+func (s *Store) askLog(ctx context.Context, in container.InspectResponse, options *v1.PodLogOptions, w *logWriter) error {
 	tty := in.Config.Tty
 	ask := container.LogsOptions{
 		ShowStdout: w.out != nil, ShowStderr: w.err != nil && !tty,
@@ -128,15 +151,15 @@ func (e *Engine) askLog(ctx context.Context, in container.InspectResponse, optio
 		w.since = time.Time{}
 	}
 	what := "read the log of container " + engine.ShortID(in.ID)
-	inner, answered, cancel := e.Within(ctx, e.Timeout())
+	inner, answered, cancel := s.engine.Within(ctx, s.engine.Timeout())
 	defer cancel()
-	c, err := e.API(inner)
+	c, err := s.engine.API(inner)
 	if err != nil {
-		return e.Explain(ctx, inner, what, err)
+		return s.engine.Explain(ctx, inner, what, err)
 	}
 	body, err := c.ContainerLogs(inner, in.ID, ask)
 	if err != nil {
-		return e.Explain(ctx, inner, what, err)
+		return s.engine.Explain(ctx, inner, what, err)
 	}
 	defer body.Close()
 	answered()
@@ -149,7 +172,7 @@ func (e *Engine) askLog(ctx context.Context, in container.InspectResponse, optio
 			err = w.end()
 		}
 	}
-	return e.Explain(ctx, inner, what, err)
+	return s.engine.Explain(ctx, inner, what, err)
 }
 
 // sinceText is a time as all engines parse it.

@@ -1,4 +1,4 @@
-package docker
+package logs
 
 import (
 	"errors"
@@ -151,40 +151,42 @@ func (l logLinks) sweep() error {
 	})
 }
 
-// hasLogLinks says whether logs get names on this host: a remote engine's files are not here.
-func (e *Engine) hasLogLinks() bool {
-	return e.cfg.LogsDir != "" && e.Local()
+// linked says whether logs get names on this host: a remote engine's files are not here.
+func (s *Store) linked() bool {
+	return s.links.dir != "" && s.engine.Local()
 }
 
-// linkLog names the log of a container that is about to start. Nothing waits for tools that read logs: a failure is only noted.
-func (e *Engine) linkLog(p *v1.Pod, labels map[string]string, id string) {
-	info, known := e.LastInfo()
-	if !known || !e.hasLogLinks() || labels[identity.LabelType] != identity.TypeContainer {
+// Link names the log of a container, of which these are the labels, that is about to start. Nothing waits for tools that read logs: a
+// failure is only logged.
+func (s *Store) Link(p *v1.Pod, labels map[string]string, id string) {
+	info, known := s.engine.LastInfo()
+	if !known || !s.linked() || labels[identity.LabelType] != identity.TypeContainer {
 		return
 	}
-	if err := (logLinks{e.cfg.LogsDir}).add(p, labels[identity.LabelContainerName], identity.Number(labels, identity.LabelRestartCount), logFile(info.Root, id)); err != nil {
-		klog.ErrorS(err, "Cannot link a container's log", "pod", klog.KObj(p), "container", labels[identity.LabelContainerName])
+	container := labels[identity.LabelContainerName]
+	if err := s.links.add(p, container, identity.Number(labels, identity.LabelRestartCount), logFile(info.Root, id)); err != nil {
+		klog.ErrorS(err, "Cannot link a container's log", "pod", klog.KObj(p), "container", container)
 	}
 }
 
-// unlinkLog takes the names of a removed container's log away.
-func (e *Engine) unlinkLog(p *v1.Pod, id string) {
-	if !e.hasLogLinks() {
+// Unlink takes the names of a removed container's log away. A failure is only logged.
+func (s *Store) Unlink(p *v1.Pod, id string) {
+	if !s.linked() {
 		return
 	}
-	l := logLinks{e.cfg.LogsDir}
-	if err := l.remove(podLinks(p.Namespace, p.Name, string(p.UID)), func(target string) bool { return idOf(target) == id }); err != nil {
+	if err := s.links.remove(podLinks(p.Namespace, p.Name, string(p.UID)), func(target string) bool { return idOf(target) == id }); err != nil {
 		klog.ErrorS(err, "Cannot remove the links to a container's log", "pod", klog.KObj(p), "container", engine.ShortID(id))
 	}
 }
 
-// sweepLogs removes, once, names that earlier lives of this agent left.
-func (e *Engine) sweepLogs() {
-	if !e.hasLogLinks() {
+// Sweep removes, once, names that earlier lives of this agent left. No container may be started meanwhile: a link made for a start leads
+// nowhere for a moment.
+func (s *Store) Sweep() {
+	if !s.linked() {
 		return
 	}
-	e.swept.Do(func() {
-		if err := (logLinks{e.cfg.LogsDir}).sweep(); err != nil {
+	s.swept.Do(func() {
+		if err := s.links.sweep(); err != nil {
 			klog.ErrorS(err, "Cannot remove links to logs that are gone")
 		}
 	})

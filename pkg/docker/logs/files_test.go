@@ -1,4 +1,4 @@
-package docker
+package logs
 
 import (
 	"bytes"
@@ -20,13 +20,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
 // scribe writes a log as the engine's json-file driver does: it cuts long lines, and it rotates by closing, renaming, and opening.
 type scribe struct {
 	t     testing.TB
-	files logFiles
+	files Files
 	limit int // bytes of one file; 0: no rotation
 	at    time.Time
 	file  *os.File
@@ -39,7 +40,7 @@ var (
 )
 
 func newScribe(t testing.TB, limit, count int) *scribe {
-	s := &scribe{t: t, files: logFiles{dir: t.TempDir(), base: "abc-json.log", count: count}, limit: limit, at: logEpoch}
+	s := &scribe{t: t, files: Files{dir: t.TempDir(), base: "abc-json.log", count: count}, limit: limit, at: logEpoch}
 	s.open()
 	t.Cleanup(func() { s.file.Close() })
 	return s
@@ -99,7 +100,7 @@ func (s *scribe) write(stream, text string) {
 }
 
 // readAll is what a reader with these options gets of a log at rest.
-func readAll(t testing.TB, files logFiles, options v1.PodLogOptions) string {
+func readAll(t testing.TB, files Files, options v1.PodLogOptions) string {
 	t.Helper()
 	var out bytes.Buffer
 	tail := int64(-1)
@@ -196,8 +197,8 @@ func TestMixedStreams(t *testing.T) {
 }
 
 // followScribe is what a reader gets that follows s while write writes.
-func followScribe(t *testing.T, s *scribe, slow bool, write func(out *buffer)) string {
-	out := newBuffer()
+func followScribe(t *testing.T, s *scribe, slow bool, write func(out *dockertest.Buffer)) string {
+	out := dockertest.NewBuffer()
 	r, err := s.files.read(-1)
 	if err != nil {
 		t.Fatal(err)
@@ -222,11 +223,11 @@ func followScribe(t *testing.T, s *scribe, slow bool, write func(out *buffer)) s
 	return out.String()
 }
 
-type slowWriter struct{ *buffer }
+type slowWriter struct{ *dockertest.Buffer }
 
 func (w slowWriter) Write(p []byte) (int, error) {
 	time.Sleep(20 * time.Microsecond) // a client that is somewhat slower than the writer
-	return w.buffer.Write(p)
+	return w.Buffer.Write(p)
 }
 
 func TestFollowRotation(t *testing.T) {
@@ -234,7 +235,7 @@ func TestFollowRotation(t *testing.T) {
 		s := newScribe(t, 20_000, 200)
 		const lines = 5000
 		var want strings.Builder
-		got := followScribe(t, s, slow, func(*buffer) {
+		got := followScribe(t, s, slow, func(*dockertest.Buffer) {
 			for i := range lines {
 				line := fmt.Sprintf("line %d\n", i)
 				if i%500 == 7 {
@@ -293,8 +294,8 @@ func TestFollowOddities(t *testing.T) {
 	s := newScribe(t, 0, 3)
 	before := strings.Repeat("before", 100) + "\n"
 	s.write("stdout", before)
-	if got, want := followScribe(t, s, false, func(out *buffer) {
-		out.await(t, before)
+	if got, want := followScribe(t, s, false, func(out *dockertest.Buffer) {
+		out.Await(t, before)
 		s.check(os.Truncate(s.path(0), 0))
 		s.write("stdout", "a\n")
 		s.raw(`{"log":"in two `)
@@ -305,7 +306,7 @@ func TestFollowOddities(t *testing.T) {
 	// More rotations than there are files: what is left comes, in order.
 	s = newScribe(t, 0, 3)
 	s.write("stdout", "0\n")
-	got := followScribe(t, s, false, func(*buffer) {
+	got := followScribe(t, s, false, func(*dockertest.Buffer) {
 		for i := 1; i < 9; i++ {
 			s.rotate()
 			s.write("stdout", fmt.Sprintf("%d\n", i))
@@ -318,8 +319,8 @@ func TestFollowOddities(t *testing.T) {
 	// The container is removed.
 	s = newScribe(t, 0, 3)
 	s.write("stdout", "last words\n")
-	if got := followScribe(t, s, false, func(out *buffer) {
-		out.await(t, "last words")
+	if got := followScribe(t, s, false, func(out *dockertest.Buffer) {
+		out.Await(t, "last words")
 		s.check(os.RemoveAll(s.files.dir))
 	}); got != "last words\n" {
 		t.Errorf("removed: %q", got)
@@ -332,8 +333,8 @@ func TestLogFilesRefused(t *testing.T) {
 			LogPath: "/x/abc/abc-json.log", HostConfig: &container.HostConfig{LogConfig: container.LogConfig{Type: kind, Config: options}},
 		}}
 	}
-	files, ok := testEngine(t, "unix:///x", "linux").logFiles(config("json-file", map[string]string{"max-file": "5"}))
-	if !ok || files != (logFiles{"/x/abc", "abc-json.log", 5}) {
+	files, ok := testStore(t, "unix:///x", "linux").Readable(config("json-file", map[string]string{"max-file": "5"}))
+	if !ok || files != (Files{"/x/abc", "abc-json.log", 5}) {
 		t.Errorf("%+v, %v", files, ok)
 	}
 	for name, test := range map[string]struct {
@@ -346,7 +347,7 @@ func TestLogFilesRefused(t *testing.T) {
 		"none":       {"unix:///x", "linux", config("none", nil)},
 		"compressed": {"unix:///x", "linux", config("json-file", map[string]string{"compress": "true"})},
 	} {
-		if _, ok := testEngine(t, test.host, test.os).logFiles(test.in); ok {
+		if _, ok := testStore(t, test.host, test.os).Readable(test.in); ok {
 			t.Errorf("%s: read", name)
 		}
 	}
@@ -356,7 +357,7 @@ func TestLogFilesRefused(t *testing.T) {
 	if err := os.WriteFile(secret, []byte(`{"log":"secret\n","stream":"stdout"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := logFiles{dir: dir, base: "abc-json.log", count: 2}
+	f := Files{dir: dir, base: "abc-json.log", count: 2}
 	if _, err := f.read(-1); !errors.Is(err, errNoLogFiles) {
 		t.Errorf("nothing there: %v", err)
 	}
@@ -368,12 +369,12 @@ func TestLogFilesRefused(t *testing.T) {
 	}
 }
 
-func testEngine(t *testing.T, host, system string) *Engine {
-	e, err := New(Config{Host: host, Platform: pod.Platform{OS: system}})
+func testStore(t *testing.T, host, system string) *Store {
+	e, err := engine.New(engine.Config{Host: host})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e
+	return New(e, system, "")
 }
 
 // FuzzLog holds for any content of two files that reading does not fail, and that the last n lines are the end of all lines.
@@ -386,7 +387,7 @@ func FuzzLog(f *testing.F) {
 	f.Add([]byte("\x00\x00"+line("a\n")+"{broken\n"), []byte("\n\n"+line("c\n")[:20]), uint8(3))
 	f.Add([]byte(nil), []byte(nil), uint8(0))
 	f.Fuzz(func(t *testing.T, older, newer []byte, n uint8) {
-		files := logFiles{dir: t.TempDir(), base: "log", count: 2}
+		files := Files{dir: t.TempDir(), base: "log", count: 2}
 		for name, data := range map[string][]byte{"log": newer, "log.1": older} {
 			if err := os.WriteFile(filepath.Join(files.dir, name), data, 0o600); err != nil {
 				t.Fatal(err)

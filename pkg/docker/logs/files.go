@@ -1,4 +1,4 @@
-package docker
+package logs
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -18,11 +19,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
-// logFiles are the files of one container's log: base, which the engine writes, base.1, which was rotated last, base.2 and so on. The
+// Files are the files of one container's log: base, which the engine writes, base.1, which was rotated last, base.2 and so on. The
 // engine renames files and never writes to one that it has renamed.
-type logFiles struct {
+type Files struct {
 	dir, base string
 	count     int // how many files the engine keeps at most
 }
@@ -30,24 +32,24 @@ type logFiles struct {
 // errNoLogFiles says that the engine must be asked.
 var errNoLogFiles = errors.New("the engine's log files are not to be read here")
 
-// logFiles says where the log of a container lies; false where the engine must be asked: it is on another host or not on Linux, writes
-// in another format, or compresses.
-func (e *Engine) logFiles(in container.InspectResponse) (logFiles, bool) {
-	files, ok := e.findLog(in)
-	return files, ok && e.cfg.Platform.OS == "linux" && in.HostConfig.LogConfig.Config["compress"] != "true"
+// Readable says where the log of a container can be read; false where the engine must be asked: it is on another host or not on Linux,
+// writes in another format, or compresses.
+func (s *Store) Readable(in container.InspectResponse) (Files, bool) {
+	files, ok := s.Locate(in)
+	return files, ok && s.os == "linux" && in.HostConfig.LogConfig.Config["compress"] != "true"
 }
 
-// findLog says where the log of a container lies; false: not in files on this host.
-func (e *Engine) findLog(in container.InspectResponse) (logFiles, bool) {
-	if !e.Local() || in.HostConfig == nil || in.HostConfig.LogConfig.Type != "json-file" || !filepath.IsAbs(in.LogPath) {
-		return logFiles{}, false
+// Locate says where the log of a container lies; false: not in files on this host.
+func (s *Store) Locate(in container.InspectResponse) (Files, bool) {
+	if !s.engine.Local() || in.HostConfig == nil || in.HostConfig.LogConfig.Type != "json-file" || !filepath.IsAbs(in.LogPath) {
+		return Files{}, false
 	}
 	config := in.HostConfig.LogConfig
 	count, err := strconv.Atoi(config.Config["max-file"])
 	if err != nil {
 		count = 1
 	}
-	return logFiles{dir: filepath.Dir(in.LogPath), base: filepath.Base(in.LogPath), count: count}, true
+	return Files{dir: filepath.Dir(in.LogPath), base: filepath.Base(in.LogPath), count: count}, true
 }
 
 // How often the files are opened again when the engine rotates them just then.
@@ -57,7 +59,7 @@ const (
 )
 
 // open opens all files, the newest first. Names move while the engine rotates; then they are looked at again.
-func (f logFiles) open() ([]*os.File, error) {
+func (f Files) open() ([]*os.File, error) {
 	root, err := os.OpenRoot(f.dir) // no name in it leads to a file elsewhere
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoLogFiles, err)
@@ -74,7 +76,7 @@ func (f logFiles) open() ([]*os.File, error) {
 
 // tryOpen opens all files, unless they are being renamed: the newest is missing or not the newest any more, there is a gap, or one file
 // is found twice.
-func (f logFiles) tryOpen(root *os.Root) (files []*os.File, ok bool) {
+func (f Files) tryOpen(root *os.Root) (files []*os.File, ok bool) {
 	var infos []os.FileInfo
 	defer func() {
 		if !ok {
@@ -102,7 +104,7 @@ func (f logFiles) tryOpen(root *os.Root) (files []*os.File, ok bool) {
 }
 
 // name is that of the file that was rotated i-1 times before the last one; 0 is the one being written.
-func (f logFiles) name(i int) string {
+func (f Files) name(i int) string {
 	if i == 0 {
 		return f.base
 	}
@@ -115,8 +117,8 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// size adds up what the files hold, compressed ones too. Ones that vanish meanwhile do not count.
-func (f logFiles) size() (bytes, count uint64) {
+// Size adds up what the files hold, compressed ones too. Ones that vanish meanwhile do not count.
+func (f Files) Size() (bytes, count uint64) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
 		return 0, 0
@@ -135,14 +137,14 @@ func (f logFiles) size() (bytes, count uint64) {
 
 // logReader is a place in a log: the rest of one file, and those after it.
 type logReader struct {
-	files logFiles
+	files Files
 	queue []*os.File // still to be read, the oldest first; the first is being read
 	end   int64      // size of the last of queue when it was opened
 	lines entryLines
 }
 
 // read opens the log at the beginning of its last tail lines; -1: at its beginning.
-func (f logFiles) read(tail int64) (*logReader, error) {
+func (f Files) read(tail int64) (*logReader, error) {
 	files, err := f.open()
 	if err != nil {
 		return nil, err
@@ -202,7 +204,7 @@ func (r *logReader) shift(next *os.File) {
 
 // follow writes the log as it grows until the container has ended and everything is written, or ctx ends. changed tells that something
 // in the directory may have changed.
-func (r *logReader) follow(ctx context.Context, w *logWriter, changed, ended <-chan struct{}) error {
+func (r *logReader) follow(ctx context.Context, w *logWriter, changed wake.Signal, ended <-chan struct{}) error {
 	over := false
 	for {
 		// What is written after this look goes to this file or to a later one: read to its end, it is done with if it was not the last.
@@ -284,8 +286,8 @@ func (r *logReader) next() (*os.File, error) {
 	return files[after], nil
 }
 
-// watchDirectory has a token in changed whenever something in dir may have changed since the last was taken.
-func watchDirectory(dir string) (changed <-chan struct{}, stop func(), err error) {
+// watchDirectory sends changed whenever something in dir may have changed. stop must be called; nothing of the watch is left then.
+func watchDirectory(dir string) (changed wake.Signal, stop func(), err error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, nil, err
@@ -294,8 +296,9 @@ func watchDirectory(dir string) (changed <-chan struct{}, stop func(), err error
 		watcher.Close()
 		return nil, nil, err
 	}
-	tokens := make(chan struct{}, 1)
-	go func() {
+	changed = wake.New()
+	var reader sync.WaitGroup
+	reader.Go(func() {
 		for {
 			select {
 			case _, ok := <-watcher.Events:
@@ -307,11 +310,8 @@ func watchDirectory(dir string) (changed <-chan struct{}, stop func(), err error
 					return
 				}
 			}
-			select {
-			case tokens <- struct{}{}:
-			default:
-			}
+			changed.Send()
 		}
-	}()
-	return tokens, func() { watcher.Close() }, nil
+	})
+	return changed, func() { watcher.Close(); reader.Wait() }, nil
 }
