@@ -112,7 +112,7 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 		}
 		t.SeccompProfile = string(data)
 	}
-	if t.accounts, err = e.accountsFor(ctx, p, c, step.Inputs.Image); err != nil {
+	if t.Accounts, err = e.accountsFor(ctx, p, c, step.Inputs.Image); err != nil {
 		return failed(engine.ReasonCreate, err)
 	}
 	if err = e.setHostAddresses(&t, p); err != nil {

@@ -7,8 +7,6 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/winkube/winkube/pkg/pod"
 )
 
 // cache keeps which containers there are and what inspect said of them, so that observing a pod asks the engine only for what has changed.
@@ -237,67 +235,4 @@ func (c *cache) listed(exists map[string]bool, mark uint64) {
 		}
 	}
 	c.whole = c.streams > 0 && mark >= c.reset
-}
-
-// imageCache keeps the list of images and those that were looked up while the stream of their events is up.
-type imageCache struct {
-	mu        sync.Mutex
-	list      ImageList
-	fresh     bool                 // list holds
-	named     map[string]pod.Image // by full name
-	following bool
-	changes   uint64 // so far: an answer that was asked for before one may be older than it
-}
-
-// get returns the list if it holds. mark goes to put.
-func (c *imageCache) get() (list ImageList, mark uint64, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.list, c.changes, c.fresh
-}
-
-func (c *imageCache) put(list ImageList, mark uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.following && mark == c.changes {
-		c.list, c.fresh = list, true
-	}
-}
-
-// look returns the image of that full name if it was looked up before. mark goes to found.
-func (c *imageCache) look(name string) (img pod.Image, mark uint64, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	img, ok = c.named[name]
-	return img, c.changes, ok
-}
-
-func (c *imageCache) found(name string, img pod.Image, mark uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.following && mark == c.changes {
-		if c.named == nil || len(c.named) >= keptImages {
-			c.named = map[string]pod.Image{}
-		}
-		c.named[name] = img
-	}
-}
-
-// keptImages is how many images are remembered by name.
-const keptImages = 200
-
-// change says that the images may have changed.
-func (c *imageCache) change() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.changes++
-	c.list, c.fresh, c.named = ImageList{}, false, nil
-}
-
-// follow says that the stream has come up or gone.
-func (c *imageCache) follow(up bool) {
-	c.change()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.following = up
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/docker/docker/api/types/versions"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/docker/accounts"
 	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
@@ -37,8 +38,8 @@ type Target struct {
 	SeccompDefault bool // pods that name no profile get the engine's, not none
 	// SeccompProfile is the content of the container's localhost profile; see localhostProfile.
 	SeccompProfile string
-	Hash           string    // of the container's spec
-	accounts       *accounts // of the image; nil: not known
+	Hash           string             // of the container's spec
+	Accounts       *accounts.Accounts // of the image; nil: not known
 }
 
 // Creation is everything that the engine is told about a new container.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/docker/identity"
+	"github.com/winkube/winkube/pkg/docker/images"
 	"github.com/winkube/winkube/pkg/docker/logs"
 	"github.com/winkube/winkube/pkg/pod"
 )
@@ -59,22 +60,30 @@ type Config struct {
 	Clock                clock.WithDelayedExecution
 }
 
-// Info is what the engine says of itself and its host.
-type Info = engine.Info
+// What parts take from the engine's doors.
+type (
+	Info      = engine.Info
+	ImageList = images.List
+	ImageUse  = images.Use
+)
+
+type (
+	logStore   = logs.Store
+	imageStore = images.Store
+)
 
 // Engine is a Docker engine. All methods may be called concurrently; a request that hangs holds up no other.
 type Engine struct {
 	*engine.Client
-	*logs.Store
+	*logStore
+	*imageStore
 	cfg Config
 
 	sweptHolders atomic.Bool // see sweepHolders
 	specs        *registrySpecs
-	accounts     accountCache
 	minOOM       atomic.Int64 // the lowest oom_score_adj that the host allows, as far as known
 	cache        cache
 	files        fileCache
-	images       imageCache
 	warnOOM      sync.Once
 	observers    int         // how many pods ObserveAll inspects at once
 	begun        atomic.Bool // ObserveAll has succeeded once: commands of former agents have been seen to
@@ -85,7 +94,6 @@ type Engine struct {
 
 var (
 	_ pod.Runtime  = (*Engine)(nil)
-	_ pod.Images   = (*Engine)(nil)
 	_ pod.Executor = (*Engine)(nil)
 )
 
@@ -99,7 +107,9 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	cfg.CallTimeout = c.Timeout()
-	e := &Engine{Client: c, Store: logs.New(c, cfg.Platform.OS, cfg.LogsDir), cfg: cfg, specs: newRegistrySpecs(cfg.Node, cfg.CredentialSpecs, c), observers: 8, kill: killTree}
+	e := &Engine{Client: c, logStore: logs.New(c, cfg.Platform.OS, cfg.LogsDir), cfg: cfg,
+		imageStore: images.New(c, identity.Node(cfg.Node), images.Config{OS: cfg.Platform.OS, Infra: cfg.InfraImage, Deadline: cfg.PullProgressDeadline}),
+		specs:      newRegistrySpecs(cfg.Node, cfg.CredentialSpecs, c), observers: 8, kill: killTree}
 	e.minOOM.Store(minOOMScoreAdj)
 	e.cache.init()
 	return e, nil

@@ -42,7 +42,7 @@ func (e *Engine) Changes(ctx context.Context) <-chan types.UID {
 	go func() {
 		select {
 		case <-up:
-			e.ofImages().Follow(ctx, e.Client)
+			e.Follow(ctx)
 		case <-ctx.Done():
 		}
 	}()
@@ -90,17 +90,6 @@ func (e *Engine) noted(uid types.UID, message events.Message) bool {
 		e.cache.drop(id)
 	}
 	return true
-}
-
-// ofImages are all events of images: they are rare, and their names differ from engine to engine.
-func (e *Engine) ofImages() engine.Stream {
-	return engine.Stream{
-		Client: e.API,
-		Filter: filters.NewArgs(filters.Arg("type", string(events.ImageEventType))),
-		Up:     func() { e.images.follow(true) },
-		Down:   func() { e.images.follow(false) },
-		Each:   func(events.Message) { e.images.change() },
-	}
 }
 
 // pending is a set of UIDs that remembers the order in which they came. "" stands for all of them.

@@ -3,7 +3,6 @@ package docker
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -121,9 +120,8 @@ func TestObserveCost(t *testing.T) {
 	changes := r.Changes(t.Context())
 	<-changes
 	r.await("the events of images", func() bool { // a stream of its own, which is a request
-		r.images.mu.Lock()
-		defer r.images.mu.Unlock()
-		return r.images.following
+		streams := slices.DeleteFunc(r.fake.Requests(false), func(request string) bool { return request != "GET /events" })
+		return len(streams) == 2
 	})
 	var p *v1.Pod
 	for i := range 5 {
@@ -448,20 +446,4 @@ func TestEvents(t *testing.T) {
 	if uid, ok := set.next(ctx); ok {
 		t.Errorf("%q", uid)
 	}
-}
-
-// FuzzFollows: whatever the engine sends, the reading of a pull ends, and an error in it is not lost.
-func FuzzFollows(f *testing.F) {
-	f.Add(`{"id":"a","status":"x"}`)
-	f.Add(`{"errorDetail":{"message":"m"}}`)
-	f.Add(`{`)
-	f.Fuzz(func(t *testing.T, text string) {
-		if err := follows(strings.NewReader(`{"status":"x"}`+text), func() {}); err == nil && !strings.HasPrefix(strings.TrimSpace(text), "{") && strings.Trim(text, " \t\r\n") != "" &&
-			!json.Valid([]byte(text)) {
-			t.Errorf("%q: no error", text)
-		}
-		if err := follows(strings.NewReader(`{"error":"no"}`+text), func() {}); err == nil || err.Error() != "no" {
-			t.Errorf("%q: %v", text, err)
-		}
-	})
 }

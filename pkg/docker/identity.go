@@ -1,90 +1,18 @@
 package docker
 
 import (
+	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
+	cerrdefs "github.com/containerd/errdefs"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/docker/accounts"
+	"github.com/winkube/winkube/pkg/pod"
 )
-
-// accounts are the users and groups of an image: its /etc/passwd and /etc/group as far as they can be read (passwd(5), group(5)).
-type accounts struct {
-	users  []account
-	groups []group
-}
-
-type account struct {
-	name     string
-	uid, gid int64
-}
-
-type group struct {
-	name    string
-	gid     int64
-	members []string
-}
-
-func parseAccounts(passwd, groups string) *accounts {
-	out := &accounts{}
-	for line := range strings.Lines(passwd) {
-		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) < 4 {
-			continue
-		}
-		uid, err1 := strconv.ParseInt(f[2], 10, 32)
-		gid, err2 := strconv.ParseInt(f[3], 10, 32)
-		if err1 == nil && err2 == nil {
-			out.users = append(out.users, account{f[0], uid, gid})
-		}
-	}
-	for line := range strings.Lines(groups) {
-		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) < 4 {
-			continue
-		}
-		if gid, err := strconv.ParseInt(f[2], 10, 32); err == nil {
-			out.groups = append(out.groups, group{f[0], gid, strings.Split(f[3], ",")})
-		}
-	}
-	return out
-}
-
-// identify says as whom the engine runs what is given to it as "user[:group]", either by name or number, "" being root; Groups are
-// those that the image gives to the user, without the primary one. ok false: the image has no such user or group, which the engine
-// will say at the start.
-func (a *accounts) identify(spec string) (id v1.LinuxContainerUser, ok bool) {
-	user, groupName, _ := strings.Cut(spec, ":")
-	if user == "" {
-		user = "0"
-	}
-	number, err := strconv.ParseInt(user, 10, 32)
-	id.UID = number
-	known := slices.IndexFunc(a.users, func(u account) bool { return u.name == user || err == nil && u.uid == number })
-	switch {
-	case known >= 0:
-		id.UID, id.GID = a.users[known].uid, a.users[known].gid
-		for _, g := range a.groups {
-			if slices.Contains(g.members, a.users[known].name) {
-				id.SupplementalGroups = append(id.SupplementalGroups, g.gid)
-			}
-		}
-	case err != nil:
-		return id, false
-	}
-	if groupName == "" {
-		return id, true
-	}
-	number, err = strconv.ParseInt(groupName, 10, 32)
-	id.GID = number
-	if i := slices.IndexFunc(a.groups, func(g group) bool { return g.name == groupName || err == nil && g.gid == number }); i >= 0 {
-		id.GID = a.groups[i].gid
-	} else if err != nil {
-		return id, false
-	}
-	return id, true
-}
 
 // strictGroups says that a pod's containers get no groups but those of its spec (supplementalGroupsPolicy, KEP-3619).
 func strictGroups(p *v1.Pod) bool {
@@ -119,7 +47,7 @@ type chosenUser struct {
 
 // chooseUser decides the user and groups of a container. An engine that is given a group beside the user passes over the image's group
 // file, and one that is not reads it: where the policy wants the other, both are given as numbers.
-func chooseUser(p *v1.Pod, c *v1.Container, imageUser string, known *accounts) chosenUser {
+func chooseUser(p *v1.Pod, c *v1.Container, imageUser string, known *accounts.Accounts) chosenUser {
 	out := chosenUser{user: user(p, c, imageUser), groups: specGroups(p)}
 	if known == nil {
 		return out
@@ -128,7 +56,7 @@ func chooseUser(p *v1.Pod, c *v1.Container, imageUser string, known *accounts) c
 	if spec == "" {
 		spec = imageUser
 	}
-	id, ok := known.identify(spec)
+	id, ok := known.Identify(spec)
 	if !ok {
 		return out
 	}
@@ -162,4 +90,21 @@ func union(a, b []int64) []int64 {
 		}
 	}
 	return out
+}
+
+// accountsFor are the accounts of the image for a container that is about to be made. Where they only serve the status, a failure is no reason not to
+// start it: they are nil then.
+func (e *Engine) accountsFor(ctx context.Context, p *v1.Pod, c *v1.Container, image pod.Image) (*accounts.Accounts, error) {
+	if e.cfg.Platform.OS == "windows" {
+		return nil, nil
+	}
+	known, err := e.Accounts(ctx, image.ID)
+	if err != nil && ctx.Err() == nil && !needsAccounts(p, c, image.User) {
+		if cerrdefs.IsNotFound(err) { // the create that follows tells of it
+			return nil, nil
+		}
+		klog.ErrorS(err, "Cannot tell as whom a container runs", "pod", klog.KObj(p), "container", c.Name)
+		return nil, nil
+	}
+	return known, err
 }

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/docker/accounts"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
@@ -27,31 +28,14 @@ app:x:1000:
 extra:x:50000:app
 `
 
-func TestIdentify(t *testing.T) {
-	known := parseAccounts(testPasswd, testGroup)
-	for spec, want := range map[string]string{
-		"": "0:0:4", "root": "0:0:4", "0": "0:0:4", "app": "1000:1000:4,50000", "1000": "1000:1000:4,50000", "app:extra": "1000:50000:4,50000",
-		"1000:7": "1000:7:4,50000", "77": "77:0:", "77:app": "77:1000:", "nobody": "?", "app:nogroup": "?",
-	} {
-		id, ok := known.identify(spec)
-		got := "?"
-		if ok {
-			got = identity.FormatUser(&id)
-		}
-		if got != want {
-			t.Errorf("%q: %s, want %s", spec, got, want)
-		}
-	}
-}
-
 func TestChooseUser(t *testing.T) {
-	known := parseAccounts(testPasswd, testGroup)
+	known := accounts.Parse(testPasswd, testGroup)
 	strict := ptr(v1.SupplementalGroupsPolicyStrict)
 	for _, test := range []struct {
 		name  string
 		pod   v1.PodSecurityContext
 		image string
-		known *accounts
+		known *accounts.Accounts
 		want  string // user for the engine, groups for it, status
 	}{
 		{"nothing", v1.PodSecurityContext{}, "", known, " [] 0:0:0,4"},
@@ -118,9 +102,7 @@ func TestAccounts(t *testing.T) {
 // TestHoldersAreSwept: an agent that was killed while it read an image leaves a container; the next one removes it and nothing else.
 func TestHoldersAreSwept(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
-	if _, err := r.hold(t.Context(), "accounts", r.image.ID); err != nil {
-		t.Fatal(err)
-	}
+	r.hold(identity.HoldAccounts, r.image.ID)
 	r.run(r.pod("stays", []string{"pause"}))
 	r.sweptHolders.Store(false)
 	all, err := r.ObserveAll(t.Context())

@@ -38,7 +38,7 @@ func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t T
 		}
 	}
 	hostNamespaces(h, p)
-	applyUser(out, chooseUser(p, c, in.Image.User, t.accounts))
+	applyUser(out, chooseUser(p, c, in.Image.User, t.Accounts))
 	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
 		out.Config.StopSignal = string(*c.Lifecycle.StopSignal)
 	}

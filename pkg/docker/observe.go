@@ -45,7 +45,7 @@ func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, er
 	e.specs.sweep()
 	all, err := e.observeAll(ctx)
 	if err == nil && !e.sweptHolders.Load() {
-		err = e.sweepHolders(ctx)
+		err = e.SweepHolders(ctx)
 		e.sweptHolders.Store(err == nil)
 	}
 	return all, err
@@ -261,7 +261,7 @@ func view(in container.InspectResponse, boot string) seen {
 		Network: networkOf(in), HostPorts: unpublished(in), EarlierBoot: boot != "" && labels[identity.LabelBoot] != "" && labels[identity.LabelBoot] != boot,
 	}
 	if c.ImageID == "" {
-		c.ImageID = imageIDPrefix + in.Image
+		c.ImageID = identity.ImageIDPrefix + in.Image
 	}
 	switch state := in.State; {
 	case state.Running: // also while paused or restarting

@@ -96,6 +96,19 @@ func (r *rig) imageWith(name string, config *container.Config) string {
 	return found.ID
 }
 
+// hold leaves a container by which an image was being read when its agent was killed, and returns its id.
+func (r *rig) hold(purpose, image string) string {
+	r.t.Helper()
+	name := identity.HolderName(purpose, r.cfg.Node, strings.TrimPrefix(image, "sha256:")[:12])
+	labels := map[string]string{identity.LabelNode: r.cfg.Node, identity.LabelType: identity.TypeHolder}
+	id, err := r.Create(r.t.Context(), "hold an image", name,
+		&container.Config{Image: image, Entrypoint: []string{"/never-started"}, Labels: labels}, &container.HostConfig{NetworkMode: "none"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id
+}
+
 // volumes are the anonymous volumes of a container.
 func (r *rig) volumes(id string) (names []string) {
 	r.t.Helper()
@@ -137,10 +150,7 @@ func testImageSays(t *testing.T, r *rig) {
 		Labels: claims(r, victim), Volumes: map[string]struct{}{"/data": {}}, ExposedPorts: nat.PortSet{"22/tcp": {}}, Env: []string{"FROM=image"},
 		Healthcheck: &container.HealthConfig{Test: []string{"CMD", programPath, "exit", "1"}, Interval: time.Second}, WorkingDir: "/tmp", StopSignal: "SIGKILL",
 	})
-	holder, err := r.hold(t.Context(), identity.HoldFiles, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := r.hold(identity.HoldFiles, id)
 	r.cfg.InfraImage, r.image = id, pod.Image{ID: id, Ref: "docker://" + id}
 	hostile := r.pod("hostile", []string{"pause"})
 	own := r.run(hostile)[0]

@@ -91,3 +91,6 @@ func Kind(labels map[string]string) pod.Kind {
 	}
 	return pod.App
 }
+
+// ImageIDPrefix is that of containerStatuses.imageID for an image that only this engine knows.
+const ImageIDPrefix = "docker://"

@@ -1,4 +1,4 @@
-package docker
+package images
 
 import (
 	"archive/tar"
@@ -10,12 +10,11 @@ import (
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/docker/accounts"
 	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/docker/identity"
-	"github.com/winkube/winkube/pkg/pod"
 )
 
 const (
@@ -32,7 +31,7 @@ type accountCache struct {
 
 type accountEntry struct {
 	sync.Mutex
-	accounts *accounts
+	accounts *accounts.Accounts
 }
 
 func (c *accountCache) entry(id string) *accountEntry {
@@ -47,57 +46,40 @@ func (c *accountCache) entry(id string) *accountEntry {
 	return c.images[id]
 }
 
-// accountsOf reads the users and groups of a present image, by a container that never starts. An image without the files has none.
-func (e *Engine) accountsOf(ctx context.Context, image string) (*accounts, error) {
-	entry := e.accounts.entry(image)
+// Accounts reads the users and groups of a present image, by a container that never starts. An image without the files has none.
+func (s *Store) Accounts(ctx context.Context, image string) (*accounts.Accounts, error) {
+	entry := s.accounts.entry(image)
 	entry.Lock()
 	defer entry.Unlock()
 	if entry.accounts != nil {
 		return entry.accounts, nil
 	}
-	holder, err := e.hold(ctx, identity.HoldAccounts, image)
+	holder, err := s.hold(ctx, identity.HoldAccounts, image)
 	if err != nil {
 		return nil, err
 	}
 	// Also when the pod is going: the container would stay.
 	defer func() {
-		if err := e.remove(context.WithoutCancel(ctx), holder); err != nil {
+		if err := s.remove(context.WithoutCancel(ctx), holder); err != nil {
 			klog.ErrorS(err, "Cannot remove the container by which an image's users were read", "container", engine.ShortID(holder))
 		}
 	}()
-	passwd, err := e.readFile(ctx, holder, "/etc/passwd")
+	passwd, err := s.readFile(ctx, holder, "/etc/passwd")
 	if err != nil {
 		return nil, err
 	}
-	groups, err := e.readFile(ctx, holder, "/etc/group")
+	groups, err := s.readFile(ctx, holder, "/etc/group")
 	if err != nil {
 		return nil, err
 	}
-	entry.accounts = parseAccounts(passwd, groups)
+	entry.accounts = accounts.Parse(passwd, groups)
 	return entry.accounts, nil
 }
 
-// accountsFor is accountsOf for a container that is about to be made. Where they only serve the status, a failure is no reason not to
-// start it: they are nil then.
-func (e *Engine) accountsFor(ctx context.Context, p *v1.Pod, c *v1.Container, image pod.Image) (*accounts, error) {
-	if e.cfg.Platform.OS == "windows" {
-		return nil, nil
-	}
-	known, err := e.accountsOf(ctx, image.ID)
-	if err != nil && ctx.Err() == nil && !needsAccounts(p, c, image.User) {
-		if cerrdefs.IsNotFound(err) { // the create that follows tells of it
-			return nil, nil
-		}
-		klog.ErrorS(err, "Cannot tell as whom a container runs", "pod", klog.KObj(p), "container", c.Name)
-		return nil, nil
-	}
-	return known, err
-}
-
 // readFile reads a file of a container, which need not run. One that is not there is empty.
-func (e *Engine) readFile(ctx context.Context, id, name string) (text string, err error) {
+func (s *Store) readFile(ctx context.Context, id, name string) (text string, err error) {
 	what := fmt.Sprintf("read %s of container %s", name, engine.ShortID(id))
-	err = e.Call(ctx, what, func(ctx context.Context, c *client.Client) error {
+	err = s.engine.Call(ctx, what, func(ctx context.Context, c *client.Client) error {
 		for range maxAccountLinks {
 			data, link, err := copyFile(ctx, c, id, name)
 			if cerrdefs.IsNotFound(err) {

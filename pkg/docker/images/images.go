@@ -1,4 +1,7 @@
-package docker
+// Package images is the door to the images of an engine: look up, pull, list, remove, and read what is in one.
+//
+//	name --Lookup, Pull--> pod.Image;   Docker --events--> Follow: what was asked before is asked again
+package images
 
 import (
 	"cmp"
@@ -10,23 +13,48 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/registry"
 	"github.com/docker/docker/client"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Prefixes of containerStatuses.imageID: an image that a registry knows by a digest, and one that only this engine knows.
-const (
-	pullablePrefix = "docker-pullable://"
-	imageIDPrefix  = "docker://"
-)
+// Config says how images are pulled and which are kept.
+type Config struct {
+	OS       string        // of the node's containers: linux or windows
+	Infra    string        // image of the sandbox, which is pinned; "": none
+	Deadline time.Duration // a pull or an export without progress for so long is given up
+}
+
+// Store is the images of one engine. All methods may be called concurrently.
+type Store struct {
+	engine *engine.Client
+	node   identity.Node
+	cfg    Config
+
+	cache    cache
+	accounts accountCache
+}
+
+var _ pod.Images = (*Store)(nil)
+
+// New makes a Store of e. node is whose the containers are by which images are read.
+func New(e *engine.Client, node identity.Node, cfg Config) *Store {
+	return &Store{engine: e, node: node, cfg: cfg}
+}
+
+// pullablePrefix is that of containerStatuses.imageID for an image that a registry knows by a digest; see identity.ImageIDPrefix.
+const pullablePrefix = "docker-pullable://"
 
 var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]{64}$`)
 
@@ -45,17 +73,17 @@ func normal(name string) (string, error) {
 }
 
 // Lookup finds a present image by the name of a spec, or by id.
-func (e *Engine) Lookup(ctx context.Context, name string) (pod.Image, bool, error) {
+func (s *Store) Lookup(ctx context.Context, name string) (pod.Image, bool, error) {
 	full, err := normal(name)
 	if err != nil {
 		return pod.Image{}, false, err
 	}
-	known, mark, ok := e.images.look(full)
+	known, mark, ok := s.cache.look(full)
 	if ok {
 		return known, true, nil
 	}
 	var answer image.InspectResponse
-	err = e.Call(ctx, fmt.Sprintf("inspect image %q", name), func(ctx context.Context, c *client.Client) (err error) {
+	err = s.engine.Call(ctx, fmt.Sprintf("inspect image %q", name), func(ctx context.Context, c *client.Client) (err error) {
 		answer, err = c.ImageInspect(ctx, full)
 		return err
 	})
@@ -69,7 +97,7 @@ func (e *Engine) Lookup(ctx context.Context, name string) (pod.Image, bool, erro
 	if answer.Config != nil {
 		out.User = answer.Config.User
 	}
-	e.images.found(full, out, mark)
+	s.cache.found(full, out, mark)
 	return out, true, nil
 }
 
@@ -92,38 +120,38 @@ func imageRef(name, id string, digests []string) string {
 		}
 	}
 	if chosen == "" {
-		return imageIDPrefix + id
+		return identity.ImageIDPrefix + id
 	}
 	return pullablePrefix + chosen
 }
 
-// ImageList is what is present.
-type ImageList struct {
+// List is what is present.
+type List struct {
 	IDs   []string
 	Named []v1.ContainerImage // largest first, as Node.status.images shows them: digests before tags
 }
 
-// ListImages lists the present images. While Changes runs the engine is asked only after an image came, went or was renamed: changed is
+// ListImages lists the present images. While Follow runs the engine is asked only after an image came, went or was renamed: changed is
 // false where the list is the one that was given last, which is not to be changed.
-func (e *Engine) ListImages(ctx context.Context) (list ImageList, changed bool, err error) {
-	stored, mark, ok := e.images.get()
+func (s *Store) ListImages(ctx context.Context) (list List, changed bool, err error) {
+	stored, mark, ok := s.cache.get()
 	if ok {
 		return stored, false, nil
 	}
 	var all []image.Summary
-	err = e.Call(ctx, "list images", func(ctx context.Context, c *client.Client) (err error) {
+	err = s.engine.Call(ctx, "list images", func(ctx context.Context, c *client.Client) (err error) {
 		all, err = c.ImageList(ctx, image.ListOptions{})
 		return err
 	})
 	if err != nil {
-		return ImageList{}, false, err
+		return List{}, false, err
 	}
 	list = listed(all)
-	e.images.put(list, mark)
+	s.cache.put(list, mark)
 	return list, true, nil
 }
 
-func listed(all []image.Summary) (list ImageList) {
+func listed(all []image.Summary) (list List) {
 	for _, summary := range all {
 		list.IDs = append(list.IDs, summary.ID)
 		if names := namesOf(summary); len(names) > 0 {
@@ -137,9 +165,9 @@ func listed(all []image.Summary) (list ImageList) {
 }
 
 // Pull fetches name, trying creds in order (none: anonymous), and returns what Lookup would and which of creds it was, -1: none. It
-// fails when the engine reports no progress for Config.PullProgressDeadline. A registry that does not answer is
+// fails when the engine reports no progress for Config.Deadline. A registry that does not answer is
 // pod.ErrRegistryUnavailable, and ends the trying.
-func (e *Engine) Pull(ctx context.Context, name string, creds []pod.Credential) (img pod.Image, used int, err error) {
+func (s *Store) Pull(ctx context.Context, name string, creds []pod.Credential) (img pod.Image, used int, err error) {
 	full, err := normal(name)
 	if err != nil {
 		return pod.Image{}, -1, err
@@ -150,10 +178,10 @@ func (e *Engine) Pull(ctx context.Context, name string, creds []pod.Credential) 
 	}
 	var failures []error
 	for i, cred := range creds {
-		err := e.pull(ctx, full, cred)
-		e.images.change() // the event of it may come later
+		err := s.pull(ctx, full, cred)
+		s.cache.change() // the event of it may come later
 		if err == nil {
-			img, err = e.pulled(ctx, name)
+			img, err = s.pulled(ctx, name)
 			return img, used + i, err
 		}
 		if !slices.ContainsFunc(failures, func(f error) bool { return f.Error() == err.Error() }) {
@@ -167,32 +195,32 @@ func (e *Engine) Pull(ctx context.Context, name string, creds []pod.Credential) 
 }
 
 // pulled looks at what a pull has brought. The engine takes an image of any system where the registry offers no choice.
-func (e *Engine) pulled(ctx context.Context, name string) (pod.Image, error) {
-	img, ok, err := e.Lookup(ctx, name)
+func (s *Store) pulled(ctx context.Context, name string) (pod.Image, error) {
+	img, ok, err := s.Lookup(ctx, name)
 	switch {
 	case err != nil:
 		return pod.Image{}, err
 	case !ok:
 		return pod.Image{}, fmt.Errorf("cannot find image %q after its pull: the image is for another platform, or was removed", name)
-	case img.OS != "" && img.OS != e.cfg.Platform.OS:
-		return pod.Image{}, fmt.Errorf("cannot use image %q: it is for %s, and this node runs %s", name, img.OS, e.cfg.Platform.OS)
+	case img.OS != "" && img.OS != s.cfg.OS:
+		return pod.Image{}, fmt.Errorf("cannot use image %q: it is for %s, and this node runs %s", name, img.OS, s.cfg.OS)
 	}
 	return img, nil
 }
 
 // pull makes one attempt.
-func (e *Engine) pull(ctx context.Context, full string, cred pod.Credential) error {
+func (s *Store) pull(ctx context.Context, full string, cred pod.Credential) error {
 	auth, err := authHeader(cred)
 	if err != nil {
 		return err
 	}
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limit := e.cfg.PullProgressDeadline
-	timer := e.Clock().AfterFunc(limit, func() { cancel(noProgress{engine.NoAnswer{Limit: limit}}) })
+	limit := s.cfg.Deadline
+	timer := s.engine.Clock().AfterFunc(limit, func() { cancel(noProgress{engine.NoAnswer{Limit: limit}}) })
 	defer timer.Stop()
 	err = func() error {
-		c, err := e.API(inner)
+		c, err := s.engine.API(inner)
 		if err != nil {
 			return err
 		}
@@ -297,4 +325,16 @@ func registryError(err error) error {
 		return fmt.Errorf("%s (the registry limits pulls; log in by an imagePullSecret, or use a mirror)", text)
 	}
 	return errors.New(text)
+}
+
+// Follow reads the events of images until ctx ends: while they come, the engine is asked for its images only after one of them. They are
+// rare, and their names differ from engine to engine, so that all of them are read.
+func (s *Store) Follow(ctx context.Context) {
+	engine.Stream{
+		Client: s.engine.API,
+		Filter: filters.NewArgs(filters.Arg("type", string(events.ImageEventType))),
+		Up:     func() { s.cache.follow(true) },
+		Down:   func() { s.cache.follow(false) },
+		Each:   func(events.Message) { s.cache.change() },
+	}.Follow(ctx, s.engine)
 }

@@ -1,4 +1,4 @@
-package docker
+package images
 
 import (
 	"context"
@@ -17,21 +17,21 @@ import (
 
 // Export returns the file system of a present image as a tar archive, in which the engine may have put files of its own. It is that
 // of a container which never starts and goes when the archive is closed. The archive breaks off when the engine sends nothing for
-// Config.PullProgressDeadline. Windows engines cannot do it.
-func (e *Engine) Export(ctx context.Context, id string) (io.ReadCloser, error) {
-	holder, err := e.hold(ctx, identity.HoldFiles, id)
+// Config.Deadline. Windows engines cannot do it.
+func (s *Store) Export(ctx context.Context, id string) (io.ReadCloser, error) {
+	holder, err := s.hold(ctx, identity.HoldFiles, id)
 	if err != nil {
 		return nil, err
 	}
 	inner, end := context.WithCancelCause(ctx)
-	a := &archive{engine: e, ctx: ctx, holder: holder, inner: inner, end: end}
-	a.timer = e.Clock().AfterFunc(e.cfg.PullProgressDeadline, func() { end(noProgress{engine.NoAnswer{Limit: e.cfg.PullProgressDeadline}}) })
+	a := &archive{images: s, ctx: ctx, holder: holder, inner: inner, end: end}
+	a.timer = s.engine.Clock().AfterFunc(s.cfg.Deadline, func() { end(noProgress{engine.NoAnswer{Limit: s.cfg.Deadline}}) })
 	var c *client.Client
-	if c, err = e.API(inner); err == nil {
+	if c, err = s.engine.API(inner); err == nil {
 		a.body, err = c.ContainerExport(inner, holder)
 	}
 	if err != nil {
-		err = e.Explain(ctx, inner, "read image "+engine.ShortID(strings.TrimPrefix(id, "sha256:")), err)
+		err = s.engine.Explain(ctx, inner, "read image "+engine.ShortID(strings.TrimPrefix(id, "sha256:")), err)
 		_ = a.Close()
 		return nil, err
 	}
@@ -40,35 +40,39 @@ func (e *Engine) Export(ctx context.Context, id string) (io.ReadCloser, error) {
 
 // hold makes a container of an image that never starts, so that the image can be read; the caller removes it. purpose is part of its
 // name: one of each purpose and image can be there at a time.
-func (e *Engine) hold(ctx context.Context, purpose, id string) (string, error) {
+func (s *Store) hold(ctx context.Context, purpose, id string) (string, error) {
 	digest := engine.ShortID(strings.TrimPrefix(id, "sha256:"))
-	creation := Creation{
-		Name: identity.HolderName(purpose, e.cfg.Node, digest),
-		Config: &container.Config{
-			Image: id, Entrypoint: []string{"/never-started"}, Labels: map[string]string{identity.LabelNode: e.cfg.Node, identity.LabelType: identity.TypeHolder},
-		},
-		HostConfig: &container.HostConfig{NetworkMode: "none"},
+	name := identity.HolderName(purpose, string(s.node), digest)
+	config := &container.Config{
+		Image: id, Entrypoint: []string{"/never-started"}, Labels: map[string]string{identity.LabelNode: string(s.node), identity.LabelType: identity.TypeHolder},
 	}
+	host := &container.HostConfig{NetworkMode: "none"}
 	what := "create a container to read image " + digest
-	holder, err := e.Create(ctx, what, creation.Name, creation.Config, creation.HostConfig)
+	holder, err := s.engine.Create(ctx, what, name, config, host)
 	if engine.NameTaken(err) { // left by an agent that was killed
-		if err = e.remove(ctx, creation.Name); err == nil {
-			holder, err = e.Create(ctx, what, creation.Name, creation.Config, creation.HostConfig)
+		if err = s.remove(ctx, name); err == nil {
+			holder, err = s.engine.Create(ctx, what, name, config, host)
 		}
 	}
 	return holder, err
 }
 
-// sweepHolders removes what hold made for an agent that was killed. Only before anything of this one is held.
-func (e *Engine) sweepHolders(ctx context.Context) error {
+// remove deletes a container that hold made.
+func (s *Store) remove(ctx context.Context, id string) error {
+	_, err := s.engine.Remove(ctx, id)
+	return err
+}
+
+// SweepHolders removes what hold made for an agent that was killed. Only before anything of this one is held.
+func (s *Store) SweepHolders(ctx context.Context) error {
 	var list []container.Summary
-	err := e.Call(ctx, "list containers", func(ctx context.Context, c *client.Client) (err error) {
-		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: e.node().Holders()})
+	err := s.engine.Call(ctx, "list containers", func(ctx context.Context, c *client.Client) (err error) {
+		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: s.node.Holders()})
 		return err
 	})
 	for _, summary := range list {
 		if err == nil && identity.IsHolder(summary.Names, summary.Labels) {
-			if err = e.remove(ctx, summary.ID); err != nil && engine.StillRuns(err) {
+			if err = s.remove(ctx, summary.ID); err != nil && engine.StillRuns(err) {
 				err = nil // somebody has started it, and may end it
 			}
 		}
@@ -78,7 +82,7 @@ func (e *Engine) sweepHolders(ctx context.Context) error {
 
 // archive is the export of the container holder, which it removes.
 type archive struct {
-	engine *Engine
+	images *Store
 	holder string
 	ctx    context.Context
 	inner  context.Context
@@ -92,9 +96,9 @@ type archive struct {
 
 func (a *archive) Read(p []byte) (int, error) {
 	n, err := a.body.Read(p)
-	a.timer.Reset(a.engine.cfg.PullProgressDeadline)
+	a.timer.Reset(a.images.cfg.Deadline)
 	if err != nil && err != io.EOF {
-		err = a.engine.Explain(a.ctx, a.inner, "read an image", err)
+		err = a.images.engine.Explain(a.ctx, a.inner, "read an image", err)
 	}
 	return n, err
 }
@@ -107,7 +111,7 @@ func (a *archive) Close() error {
 		err = a.body.Close()
 	}
 	// Also when the pod is going: the container would stay.
-	if removeErr := a.engine.remove(context.WithoutCancel(a.ctx), a.holder); removeErr != nil {
+	if removeErr := a.images.remove(context.WithoutCancel(a.ctx), a.holder); removeErr != nil {
 		klog.ErrorS(removeErr, "Cannot remove the container by which an image was read", "container", engine.ShortID(a.holder))
 	}
 	if err != nil {

@@ -1,4 +1,4 @@
-package docker
+package images
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// ImageUse is an image, and whether it may be removed.
-type ImageUse struct {
+// Use is an image, and whether it may be removed.
+type Use struct {
 	ID    string
 	Names []string // tags and digests
 	Size  int64    // bytes, those that it shares with others among them
@@ -23,10 +23,10 @@ type ImageUse struct {
 }
 
 // ImageUses lists all images of the engine.
-func (e *Engine) ImageUses(ctx context.Context) ([]ImageUse, error) {
+func (s *Store) ImageUses(ctx context.Context) ([]Use, error) {
 	var all []image.Summary
 	var containers []container.Summary
-	err := e.Call(ctx, "list images and who uses them", func(ctx context.Context, c *client.Client) (err error) {
+	err := s.engine.Call(ctx, "list images and who uses them", func(ctx context.Context, c *client.Client) (err error) {
 		// Images first: a container that comes later is of an image that is in the list, or of a newer one.
 		if all, err = c.ImageList(ctx, image.ListOptions{}); err != nil {
 			return err
@@ -42,8 +42,8 @@ func (e *Engine) ImageUses(ctx context.Context) ([]ImageUse, error) {
 		used[containers[i].ImageID] = true
 	}
 	infra := ""
-	if e.cfg.InfraImage != "" {
-		pinned, ok, err := e.Lookup(ctx, e.cfg.InfraImage)
+	if s.cfg.Infra != "" {
+		pinned, ok, err := s.Lookup(ctx, s.cfg.Infra)
 		if err != nil {
 			return nil, err
 		}
@@ -51,9 +51,9 @@ func (e *Engine) ImageUses(ctx context.Context) ([]ImageUse, error) {
 			infra = pinned.ID
 		}
 	}
-	out := make([]ImageUse, 0, len(all))
+	out := make([]Use, 0, len(all))
 	for _, s := range all {
-		out = append(out, ImageUse{ID: s.ID, Names: namesOf(s), Size: s.Size, Used: used[s.ID], Pinned: s.ID == infra})
+		out = append(out, Use{ID: s.ID, Names: namesOf(s), Size: s.Size, Used: used[s.ID], Pinned: s.ID == infra})
 	}
 	return out, nil
 }
@@ -65,9 +65,9 @@ func namesOf(s image.Summary) []string {
 
 // RemoveImage removes an image under all its names. One that is gone is no error. Nothing is forced: of what a container uses the engine keeps
 // the last name, and the image.
-func (e *Engine) RemoveImage(ctx context.Context, id string) error {
-	defer e.images.change() // the event of it may come later
-	return e.Call(ctx, "remove image "+id, func(ctx context.Context, c *client.Client) error {
+func (s *Store) RemoveImage(ctx context.Context, id string) error {
+	defer s.cache.change() // the event of it may come later
+	return s.engine.Call(ctx, "remove image "+id, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ImageInspect(ctx, id)
 		if cerrdefs.IsNotFound(err) {
 			return nil
