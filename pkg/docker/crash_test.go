@@ -14,6 +14,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/exec"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -111,12 +112,11 @@ func TestCommandsOfDeadAgents(t *testing.T) {
 		return err == nil && len(answer.ExecIDs) == 2
 	})
 
-	next, err := New(r.cfg)
+	killed := make(chan string, 3)
+	next, err := build(r.cfg, seams{inspections: 8, kill: func(_ int, container string) { killed <- container }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	killed := make(chan string, 3)
-	next.kill = func(_ int, container string) { killed <- container }
 	for range 2 { // only the first look is for those of others
 		if _, err := next.ObserveAll(t.Context()); err != nil {
 			t.Fatal(err)
@@ -125,7 +125,7 @@ func TestCommandsOfDeadAgents(t *testing.T) {
 	if got := <-killed; got != id {
 		t.Errorf("a command of container %s was ended, want one of %s", got, id)
 	}
-	next.endCommands(t.Context(), map[string]string{"nonsense": id}, make(chan bool, 1))
+	next.EndCommands(t.Context(), map[string]string{"nonsense": id}, make(chan bool, 1))
 	select {
 	case <-killed:
 		t.Error("more than the probe's command was ended")
@@ -146,8 +146,8 @@ func TestSilentEngineIsNoTimeout(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			_, _, err := r.ExecSync(ctx, id, []string{programPath, "pause"}, 10)
-			if !errors.Is(err, errSilent) || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got %v, want %v", err, errSilent)
+			if !errors.Is(err, exec.ErrNoAnswer) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v, want %v", err, exec.ErrNoAnswer)
 			}
 		})
 	}
@@ -167,7 +167,7 @@ func (r *rig) await(what string, ok func() bool) {
 func TestStuckContainer(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Now())
 	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.Clock = clock })
-	r.observers = 1 // so that nobody else waits for an answer when the time is over
+	r.rebuild(seams{inspections: 1}) // so that no other request waits for an answer when the time is over
 	stuck, well := r.pod("stuck", []string{"pause"}), r.pod("well", []string{"pause"})
 	id := r.run(stuck)[0]
 	r.run(well)
@@ -200,7 +200,7 @@ func TestCommandStartsLate(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	id := r.run(r.pod("late", []string{"pause"}))[0]
 	killed := make(chan string, 1)
-	r.kill = func(_ int, container string) { killed <- container }
+	r.rebuild(seams{inspections: 8, kill: func(_ int, container string) { killed <- container }})
 	ctx := newDeadline(t)
 	release := r.fake.Hang("POST /exec/*/start")
 	defer release()
@@ -238,6 +238,7 @@ func TestEarlierBoot(t *testing.T) {
 	known, unknown := r.pod("known", []string{"pause"}), r.pod("unknown", []string{"pause"})
 	r.run(known)
 	r.cfg.Boot = ""
+	r.rebuild(ordinary)
 	r.run(unknown)
 	for boot, want := range map[string]bool{"7": false, "8": true, "": false} {
 		cfg := r.cfg

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/exec"
 	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/docker/images"
 	"github.com/winkube/winkube/pkg/docker/logs"
@@ -77,6 +78,7 @@ type Engine struct {
 	*engine.Client
 	*logStore
 	*imageStore
+	*exec.Executor
 	cfg Config
 
 	sweptHolders atomic.Bool // see sweepHolders
@@ -87,19 +89,25 @@ type Engine struct {
 	warnOOM      sync.Once
 	observers    int         // how many pods ObserveAll inspects at once
 	begun        atomic.Bool // ObserveAll has succeeded once: commands of former agents have been seen to
-	kill         func(pid int, containerID string)
 
 	strangers strangers
 }
 
 var (
-	_ pod.Runtime  = (*Engine)(nil)
-	_ pod.Executor = (*Engine)(nil)
+	_ pod.Runtime = (*Engine)(nil)
 )
 
 // New makes an Engine. It does not connect: an engine that is not there yet makes the calls fail, not New. An error means that
 // cfg.Host (or DOCKER_HOST) is unusable.
-func New(cfg Config) (*Engine, error) {
+func New(cfg Config) (*Engine, error) { return build(cfg, seams{inspections: 8}) }
+
+// seams are what tests put other values into.
+type seams struct {
+	inspections int // how many containers ObserveAll inspects at once
+	kill        func(pid int, containerID string)
+}
+
+func build(cfg Config, s seams) (*Engine, error) {
 	setDefault(&cfg.StopSlack, 30*time.Second)
 	setDefault(&cfg.PullProgressDeadline, time.Minute)
 	c, err := engine.New(engine.Config{Host: cfg.Host, OS: cfg.Platform.OS, Timeout: cfg.CallTimeout, Clock: cfg.Clock})
@@ -109,7 +117,7 @@ func New(cfg Config) (*Engine, error) {
 	cfg.CallTimeout = c.Timeout()
 	e := &Engine{Client: c, logStore: logs.New(c, cfg.Platform.OS, cfg.LogsDir), cfg: cfg,
 		imageStore: images.New(c, identity.Node(cfg.Node), images.Config{OS: cfg.Platform.OS, Infra: cfg.InfraImage, Deadline: cfg.PullProgressDeadline}),
-		specs:      newRegistrySpecs(cfg.Node, cfg.CredentialSpecs, c), observers: 8, kill: killTree}
+		specs:      newRegistrySpecs(cfg.Node, cfg.CredentialSpecs, c), observers: s.inspections, Executor: exec.New(c, exec.Config{OS: cfg.Platform.OS, Kill: s.kill})}
 	e.minOOM.Store(minOOMScoreAdj)
 	e.cache.init()
 	return e, nil

@@ -104,7 +104,7 @@ func TestHoldersAreSwept(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	r.hold(identity.HoldAccounts, r.image.ID)
 	r.run(r.pod("stays", []string{"pause"}))
-	r.sweptHolders.Store(false)
+	r.rebuild(ordinary)
 	all, err := r.ObserveAll(t.Context())
 	if err != nil || len(all) != 1 {
 		t.Errorf("%+v, %v", all, err)

@@ -53,16 +53,3 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 func (t *tail) String() string { return strings.ToValidUTF8(string(t.data), "\uFFFD") }
-
-// head keeps the first limit bytes of what is written to it and swallows the rest: a command whose output is not read would hang.
-type head struct {
-	limit int
-	data  []byte
-}
-
-func (h *head) Write(p []byte) (int, error) {
-	if room := h.limit - len(h.data); room > 0 {
-		h.data = append(h.data, p[:min(room, len(p))]...)
-	}
-	return len(p), nil
-}

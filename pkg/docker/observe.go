@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 	"strconv"
 	"time"
@@ -165,7 +164,7 @@ func (e *Engine) endFormer(ctx context.Context, list []container.Summary, found 
 		}
 	}
 	if len(containers) > 0 {
-		go e.endCommands(ctx, containers, make(chan bool, 1)) // hooks are run again
+		go e.EndCommands(ctx, containers, make(chan bool, 1)) // not awaited: it ends by itself, and with ctx; hooks are run again
 	}
 }
 
@@ -239,7 +238,7 @@ func newestFirst(o pod.Observed) {
 // view reads an inspect answer during the host's boot of that name. It is pure.
 func view(in container.InspectResponse, boot string) seen {
 	labels := in.Config.Labels
-	created, addresses := stamp(in.Created), addressesOf(in)
+	created, addresses := stamp(in.Created), engine.Addresses(in)
 	s := seen{namespace: labels[identity.LabelPodNamespace], name: labels[identity.LabelPodName]}
 	s.grace, _ = strconv.ParseInt(labels[identity.LabelGrace], 10, 64)
 	if labels[identity.LabelType] == identity.TypeSandbox {
@@ -298,28 +297,6 @@ func networkOf(in container.InspectResponse) string {
 		return ""
 	}
 	return string(in.HostConfig.NetworkMode)
-}
-
-// addressesOf lists the addresses of a container's own network, IPv4 first.
-func addressesOf(in container.InspectResponse) []netip.Addr {
-	if in.NetworkSettings == nil {
-		return nil
-	}
-	var out []netip.Addr
-	for _, endpoint := range in.NetworkSettings.Networks {
-		if endpoint == nil {
-			continue
-		}
-		for _, text := range []string{endpoint.IPAddress, endpoint.GlobalIPv6Address} {
-			if addr, err := netip.ParseAddr(text); err == nil {
-				out = append(out, addr)
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b netip.Addr) int {
-		return cmp.Or(cmp.Compare(a.BitLen(), b.BitLen()), a.Compare(b))
-	})
-	return out
 }
 
 // Limits of the termination message (v1.Container.TerminationMessagePolicy).

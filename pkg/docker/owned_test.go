@@ -144,7 +144,13 @@ func testStrangers(t *testing.T, events bool) {
 		strangers = append(strangers, r.stranger(name, labels, true))
 	}
 	r.stranger("k8s_accounts_"+r.cfg.Node+"_beef", labelled(identity.LabelType, identity.TypeHolder), true) // which somebody has started by hand
-	r.sweptHolders.Store(false)
+	sweeper, err := New(r.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sweeper.ObserveAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		all, err := r.ObserveAll(t.Context())
 		if err != nil || len(all) != 1 || len(all[victim.UID].Containers) != 1 || len(all[victim.UID].Sandboxes) != 1 {

@@ -3,6 +3,7 @@ package docker
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"debug/elf"
 	"fmt"
@@ -46,6 +47,7 @@ var (
 // rig is an Engine with one image, on a fake or on a real engine.
 type rig struct {
 	*Engine
+	cfg   Config // of Engine
 	t     *testing.T
 	fake  *dockertest.Engine // nil: real
 	image pod.Image
@@ -90,11 +92,13 @@ func newRig(t *testing.T, cfg Config, fake *dockertest.Engine, tweak func(*Confi
 	if tweak != nil {
 		tweak(&cfg)
 	}
+	cfg.CallTimeout, cfg.StopSlack = cmp.Or(cfg.CallTimeout, 2*time.Minute), cmp.Or(cfg.StopSlack, 30*time.Second)
+	cfg.PullProgressDeadline = cmp.Or(cfg.PullProgressDeadline, time.Minute)
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Engine: e, t: t, fake: fake, net: "winkube-test", dir: t.TempDir()}
+	r := &rig{Engine: e, cfg: cfg, t: t, fake: fake, net: "winkube-test", dir: t.TempDir()}
 	t.Cleanup(r.clean)
 	var found bool
 	if r.image, found, err = e.Lookup(t.Context(), testImage); err != nil || !found {
@@ -108,6 +112,19 @@ func newRig(t *testing.T, cfg Config, fake *dockertest.Engine, tweak func(*Confi
 		t.Fatal(err)
 	}
 	return r
+}
+
+// ordinary are the seams of New.
+var ordinary = seams{inspections: 8}
+
+// rebuild makes the rig's Engine again, as another agent with the rig's cfg.
+func (r *rig) rebuild(s seams) {
+	r.t.Helper()
+	e, err := build(r.cfg, s)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.Engine = e
 }
 
 // clean removes what the test left on a real engine.

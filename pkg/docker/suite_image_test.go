@@ -150,8 +150,12 @@ func testImageSays(t *testing.T, r *rig) {
 		Labels: claims(r, victim), Volumes: map[string]struct{}{"/data": {}}, ExposedPorts: nat.PortSet{"22/tcp": {}}, Env: []string{"FROM=image"},
 		Healthcheck: &container.HealthConfig{Test: []string{"CMD", programPath, "exit", "1"}, Interval: time.Second}, WorkingDir: "/tmp", StopSignal: "SIGKILL",
 	})
-	holder := r.hold(identity.HoldFiles, id)
 	r.cfg.InfraImage, r.image = id, pod.Image{ID: id, Ref: "docker://" + id}
+	r.rebuild(ordinary)
+	if _, err := r.ObserveAll(t.Context()); err != nil { // the first one removes what an agent before it left
+		t.Fatal(err)
+	}
+	holder := r.hold(identity.HoldFiles, id)
 	hostile := r.pod("hostile", []string{"pause"})
 	own := r.run(hostile)[0]
 	sandbox := r.observed(hostile).Sandboxes[0]
@@ -168,11 +172,15 @@ func testImageSays(t *testing.T, r *rig) {
 			o.Containers[0].State != pod.Running || o.Grace != 7 {
 			t.Errorf("%s sees of the victim: %+v, %v", name, o, err)
 		}
-		all, err := e.observeAll(t.Context())
+	}
+	seesAll := func(name string, e *Engine) {
+		t.Helper()
+		all, err := e.ObserveAll(t.Context())
 		if err != nil || len(all) != 2 || len(all[victim.UID].Containers) != 1 || len(all[hostile.UID].Containers) != 1 || all[hostile.UID].Containers[0].ID != own {
 			t.Errorf("%s sees in all: %+v, %v", name, all, err)
 		}
 	}
+	seesAll("the agent", r.Engine)
 	var volumes []string
 	for _, id := range []string{holder, sandbox.ID, own} {
 		in, err := r.Inspect(t.Context(), id)
@@ -201,9 +209,7 @@ func testImageSays(t *testing.T, r *rig) {
 		}
 		volumes = append(volumes, found...)
 	}
-	if err := r.remove(t.Context(), holder); err != nil {
-		t.Error(err)
-	}
+	seesAll("the next one", next) // and removes the holder
 	for _, step := range []pod.Step{{Action: pod.StopContainer, ID: own, Grace: time.Second}, {Action: pod.StopSandbox, ID: sandbox.ID},
 		{Action: pod.RemoveContainer, ID: own}, {Action: pod.RemoveSandbox, ID: sandbox.ID}} {
 		r.apply(hostile, step)

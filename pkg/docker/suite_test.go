@@ -436,6 +436,7 @@ func testForeign(t *testing.T, r *rig) {
 
 func testLimits(t *testing.T, r *rig) {
 	r.cfg.LogMaxSize, r.cfg.LogMaxFiles = 10<<20, 3
+	r.rebuild(ordinary)
 	p := r.pod("limits", []string{"env", "GREETING"})
 	no := false
 	p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{

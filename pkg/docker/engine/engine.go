@@ -8,13 +8,16 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -230,4 +233,26 @@ func ShortID(id string) string {
 		return id[:12]
 	}
 	return id
+}
+
+// Addresses lists the addresses of a container's own network, IPv4 first.
+func Addresses(in container.InspectResponse) []netip.Addr {
+	if in.NetworkSettings == nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, endpoint := range in.NetworkSettings.Networks {
+		if endpoint == nil {
+			continue
+		}
+		for _, text := range []string{endpoint.IPAddress, endpoint.GlobalIPv6Address} {
+			if addr, err := netip.ParseAddr(text); err == nil {
+				out = append(out, addr)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(a.BitLen(), b.BitLen()), a.Compare(b))
+	})
+	return out
 }

@@ -1,10 +1,14 @@
-package docker
+// Package exec is the door into running containers: commands of users, probes and hooks, their main process, and their ports.
+//
+//	Exec, ExecSync, Attach --hijacked connection--> streams;   Dial --network of the container--> net.Conn
+package exec
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -12,17 +16,43 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/versions"
 	"github.com/docker/docker/client"
+	"k8s.io/apimachinery/pkg/util/wait"
 	utilexec "k8s.io/client-go/util/exec"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/pod"
 )
+
+// Config says what is known of the engine's host.
+type Config struct {
+	OS string // linux or windows
+	// Kill ends a process of a container and those that it has started, if the process is that container's; nil: KillTree.
+	Kill func(pid int, containerID string)
+}
+
+// Executor reaches into one engine's running containers. All methods may be called concurrently.
+type Executor struct {
+	engine *engine.Client
+	os     string
+	kill   func(pid int, containerID string)
+}
+
+var _ pod.Executor = (*Executor)(nil)
+
+// New makes an Executor of e.
+func New(e *engine.Client, cfg Config) *Executor {
+	if cfg.Kill == nil {
+		cfg.Kill = KillTree
+	}
+	return &Executor{engine: e, os: cfg.OS, kill: cfg.Kill}
+}
 
 // Exec runs cmd in a running container. in, out and errOut are nil when not wanted; with tty, errOut stays silent. The end of in is
 // passed on to the command, whose output goes on. It blocks until the command has ended and its output is delivered, ctx ends or
 // out can no longer be written. Exit code 0 is nil, another one a k8s.io/client-go/util/exec.CodeExitError. The caller closes in when
 // Exec has returned, and resize when it likes. When ctx ends, the command loses its streams but is not ended.
-func (e *Engine) Exec(ctx context.Context, containerID string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (e *Executor) Exec(ctx context.Context, containerID string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	s := engine.Streams{In: in, TTY: tty, Resize: resize}
 	if out != nil {
 		s.Out = out
@@ -40,14 +70,14 @@ func (e *Engine) Exec(ctx context.Context, containerID string, cmd []string, in 
 	return nil
 }
 
-// errSilent says that a command's time is over and that it is not known whether it ran.
-var errSilent = errors.New("the engine does not answer")
+// ErrNoAnswer says that a command's time is over and that it is not known whether it ran.
+var ErrNoAnswer = errors.New("the engine does not answer")
 
 // ExecSync runs argv and keeps at most limit bytes of its output, both streams as they come. When ctx ends, err is ctx's, and the
 // command is killed where the engine runs in the same Linux as the agent and tells its process id (API 1.25). Else there is no way to
 // end it, as on Windows: it runs on until it ends by itself or its container does. When ctx ends and it is the engine that does not
 // answer, err is another.
-func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error) {
+func (e *Executor) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error) {
 	kept := &head{limit: limit}
 	var execID string
 	inspect, err := e.exec(ctx, containerID, argv, commandMark, engine.Streams{Out: kept, Err: kept}, func(id string) { execID = id })
@@ -58,7 +88,7 @@ func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string
 			answers = e.endCommand(ctx, containerID, execID)
 		}
 		if !answers && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %w", argv, engine.ShortID(containerID), errSilent)
+			return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %w", argv, engine.ShortID(containerID), ErrNoAnswer)
 		}
 		return -1, kept.data, ctx.Err()
 	case err != nil:
@@ -71,8 +101,8 @@ func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string
 
 // tellsPid says whether the engine tells the process id of a command that was started: from API 1.25 on. Without it, a command that could
 // not be started looks like one that failed.
-func (e *Engine) tellsPid() bool {
-	version := e.Version()
+func (e *Executor) tellsPid() bool {
+	version := e.engine.Version()
 	return version == "" || !versions.LessThan(version, "1.25")
 }
 
@@ -85,7 +115,7 @@ func notStarted(output []byte) string {
 }
 
 // exec runs one command to its end. created is told the engine's id of it before it starts. mark is commandMark or "".
-func (e *Engine) exec(ctx context.Context, containerID string, cmd []string, mark string, s engine.Streams, created func(id string)) (container.ExecInspect, error) {
+func (e *Executor) exec(ctx context.Context, containerID string, cmd []string, mark string, s engine.Streams, created func(id string)) (container.ExecInspect, error) {
 	if len(cmd) == 0 {
 		return container.ExecInspect{}, errors.New("cannot run a command: it is empty")
 	}
@@ -94,7 +124,7 @@ func (e *Engine) exec(ctx context.Context, containerID string, cmd []string, mar
 		Cmd: cmd, Tty: s.TTY, AttachStdin: s.In != nil, AttachStdout: true, AttachStderr: !s.TTY, DetachKeys: mark,
 	}
 	var id string
-	err := e.Call(ctx, what, func(ctx context.Context, c *client.Client) error {
+	err := e.engine.Call(ctx, what, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ContainerExecCreate(ctx, containerID, options)
 		id = answer.ID
 		return err
@@ -109,32 +139,33 @@ func (e *Engine) exec(ctx context.Context, containerID string, cmd []string, mar
 			return c.ContainerExecAttach(ctx, id, container.ExecAttachOptions{Tty: s.TTY})
 		},
 		Resize: func(ctx context.Context, height, width uint) error {
-			return e.Call(ctx, "resize a terminal", func(ctx context.Context, c *client.Client) error {
+			return e.engine.Call(ctx, "resize a terminal", func(ctx context.Context, c *client.Client) error {
 				return c.ContainerExecResize(ctx, id, container.ResizeOptions{Height: height, Width: width})
 			})
 		},
-	}.Run(ctx, e.Client, s)
+	}.Run(ctx, e.engine, s)
 	if err != nil {
 		return container.ExecInspect{}, err
 	}
 	return e.execEnded(ctx, id, what)
 }
 
-// How long and how often execEnded asks again.
-const (
-	execEndPatience = 10 * time.Second
-	execEndMin      = 5 * time.Millisecond
-	execEndMax      = 500 * time.Millisecond
-)
+// execEndPatience is how long execEnded asks again.
+const execEndPatience = 10 * time.Second
+
+// execEndPauses are the times between.
+func execEndPauses() wait.Backoff {
+	return wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Cap: 500 * time.Millisecond, Steps: math.MaxInt32}
+}
 
 // execEnded returns the exit code. The engine closes the output a moment before it notes the end, for which it has no event that one
 // could wait for without hearing those of every probe; so this asks again.
-func (e *Engine) execEnded(ctx context.Context, id, what string) (container.ExecInspect, error) {
-	inner, _, cancel := e.Within(ctx, execEndPatience)
+func (e *Executor) execEnded(ctx context.Context, id, what string) (container.ExecInspect, error) {
+	inner, _, cancel := e.engine.Within(ctx, execEndPatience)
 	defer cancel()
-	for wait := execEndMin; ; wait = min(2*wait, execEndMax) {
+	for pauses := execEndPauses(); ; {
 		var answer container.ExecInspect
-		err := e.Call(inner, what, func(ctx context.Context, c *client.Client) (err error) {
+		err := e.engine.Call(inner, what, func(ctx context.Context, c *client.Client) (err error) {
 			answer, err = c.ContainerExecInspect(ctx, id)
 			return err
 		})
@@ -148,7 +179,7 @@ func (e *Engine) execEnded(ctx context.Context, id, what string) (container.Exec
 			return answer, err
 		}
 		select {
-		case <-e.Clock().After(wait):
+		case <-e.engine.Clock().After(pauses.Step()):
 		case <-inner.Done():
 			return answer, fmt.Errorf("cannot %s: its output has ended but it has not, after %v", what, execEndPatience)
 		}
@@ -157,7 +188,7 @@ func (e *Engine) execEnded(ctx context.Context, id, what string) (container.Exec
 
 // Attach connects to the main process of a running container, as Exec does to a command. It returns nil when that process ends. Engines
 // accept an attach to a container that does not run, and then keep silent for ever; so its state is asked for before and after.
-func (e *Engine) Attach(ctx context.Context, containerID string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (e *Executor) Attach(ctx context.Context, containerID string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	s := engine.Streams{In: in, TTY: tty, Resize: resize}
 	if out != nil {
 		s.Out = out
@@ -167,7 +198,7 @@ func (e *Engine) Attach(ctx context.Context, containerID string, in io.Reader, o
 	}
 	what := "attach to container " + engine.ShortID(containerID)
 	running := func(ctx context.Context) error {
-		answer, err := e.Inspect(ctx, containerID)
+		answer, err := e.engine.Inspect(ctx, containerID)
 		if err == nil && !answer.State.Running {
 			err = errors.New("it does not run")
 		}
@@ -192,9 +223,9 @@ func (e *Engine) Attach(ctx context.Context, containerID string, in io.Reader, o
 			return conn, nil
 		},
 		Resize: func(ctx context.Context, height, width uint) error {
-			return e.Call(ctx, "resize a terminal", func(ctx context.Context, c *client.Client) error {
+			return e.engine.Call(ctx, "resize a terminal", func(ctx context.Context, c *client.Client) error {
 				return c.ContainerResize(ctx, containerID, container.ResizeOptions{Height: height, Width: width})
 			})
 		},
-	}.Run(ctx, e.Client, s)
+	}.Run(ctx, e.engine, s)
 }

@@ -1,4 +1,4 @@
-package docker
+package exec
 
 import (
 	"context"
@@ -17,13 +17,13 @@ type peer struct {
 
 // Dial connects to a TCP port of a container: on Linux on the loopback address inside its network, which reaches servers that listen
 // nowhere else; on Windows, where no process can enter another's network, on the container's address. ctx bounds the dialling only.
-func (e *Engine) Dial(ctx context.Context, containerID string, port int) (net.Conn, error) {
+func (e *Executor) Dial(ctx context.Context, containerID string, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, fmt.Errorf("port %d: must be 1 to 65535", port)
 	}
 	id := containerID
 	for {
-		in, err := e.Inspect(ctx, id)
+		in, err := e.engine.Inspect(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -34,7 +34,7 @@ func (e *Engine) Dial(ctx context.Context, containerID string, port int) (net.Co
 			id = in.HostConfig.NetworkMode.ConnectedContainer()
 			continue
 		}
-		conn, err := dialPeer(ctx, peer{pid: in.State.Pid, addresses: addressesOf(in)}, port)
+		conn, err := dialPeer(ctx, peer{pid: in.State.Pid, addresses: engine.Addresses(in)}, port)
 		if err != nil {
 			return nil, fmt.Errorf("cannot connect to port %d of container %s: %w", port, engine.ShortID(containerID), err)
 		}

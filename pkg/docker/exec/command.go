@@ -1,4 +1,4 @@
-package docker
+package exec
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // commandMark tells the commands of probes and hooks from those of users, also when another agent made them: keys that would detach from
@@ -24,7 +25,7 @@ var commandMarkBytes = []byte{0x1f, 0x1e, 0x1f}
 const killPatience = 2 * time.Second
 
 // endPauses are the times between looks at a command that was asked to start and does not run yet: a busy engine may be about to start it.
-var endPauses = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}
+func endPauses() wait.Backoff { return wait.Backoff{Duration: time.Second, Factor: 2, Steps: 5} }
 
 // commandState is what the engine tells of a command. Its client leaves the keys out.
 type commandState struct {
@@ -36,29 +37,30 @@ type commandState struct {
 
 // endCommand kills a command of a probe or hook whose time is over. It waits a moment for the engine and says whether that answers; what is
 // not done by then is done later.
-func (e *Engine) endCommand(ctx context.Context, containerID, execID string) (answers bool) {
+func (e *Executor) endCommand(ctx context.Context, containerID, execID string) (answers bool) {
 	first := make(chan bool, 1)
-	go e.endCommands(context.WithoutCancel(ctx), map[string]string{execID: containerID}, first)
+	// Not awaited: it ends by itself after endPauses at most, and its caller, whose time is over, must not wait for that.
+	go e.EndCommands(context.WithoutCancel(ctx), map[string]string{execID: containerID}, first)
 	select {
 	case answers = <-first:
-	case <-e.Clock().After(killPatience):
+	case <-e.engine.Clock().After(killPatience):
 	}
 	return answers
 }
 
-func (e *Engine) command(ctx context.Context, execID string) (was commandState, err error) {
-	err = e.Call(ctx, "inspect a command", func(ctx context.Context, c *client.Client) error {
-		return e.Get(ctx, c, "/exec/"+execID+"/json", &was)
+func (e *Executor) command(ctx context.Context, execID string) (was commandState, err error) {
+	err = e.engine.Call(ctx, "inspect a command", func(ctx context.Context, c *client.Client) error {
+		return e.engine.Get(ctx, c, "/exec/"+execID+"/json", &was)
 	})
-	was.Running = was.Running && was.Pid != 0 && e.cfg.Platform.OS == "linux"
+	was.Running = was.Running && was.Pid != 0 && e.os == "linux"
 	return was, err
 }
 
-// endCommands kills commands of probes and hooks for which nobody waits any more, those of users not. containers are those in which they are,
+// EndCommands kills commands of probes and hooks for which nobody waits any more, those of users not. containers are those in which they are,
 // by the command's id. first, which has room for it, is told whether the engine answered at all.
-func (e *Engine) endCommands(ctx context.Context, containers map[string]string, first chan<- bool) {
+func (e *Executor) EndCommands(ctx context.Context, containers map[string]string, first chan<- bool) {
 	answered := false
-	for try := 0; ; try++ {
+	for try, pauses := 0, endPauses(); ; try++ {
 		for id, container := range containers {
 			was, err := e.command(ctx, id)
 			answered = answered || err == nil || cerrdefs.IsNotFound(err)
@@ -75,20 +77,20 @@ func (e *Engine) endCommands(ctx context.Context, containers map[string]string, 
 		if try == 0 {
 			first <- answered
 		}
-		if len(containers) == 0 || try == len(endPauses) {
+		if len(containers) == 0 || pauses.Steps == 0 {
 			return
 		}
 		select {
-		case <-e.Clock().After(endPauses[try]):
+		case <-e.engine.Clock().After(pauses.Step()):
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// killTree ends a process of a container and those that it has started. Its id is the engine's view: that it means the same here is shown by
+// KillTree ends a process of a container and those that it has started. Its id is the engine's view: that it means the same here is shown by
 // the process's cgroup, which names the container. The tree, because a shell that is killed leaves what it ran to the container.
-func killTree(pid int, containerID string) {
+func KillTree(pid int, containerID string) {
 	process, err := os.FindProcess(pid) // holds on to this process, so that the id cannot come to mean another
 	if err != nil {
 		return
@@ -109,7 +111,20 @@ func killTree(pid int, containerID string) {
 	_ = process.Kill()
 	for _, child := range children {
 		if pid, err := strconv.Atoi(child); err == nil {
-			killTree(pid, containerID)
+			KillTree(pid, containerID)
 		}
 	}
+}
+
+// head keeps the first limit bytes of what is written to it and swallows the rest: a command whose output is not read would hang.
+type head struct {
+	limit int
+	data  []byte
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	if room := h.limit - len(h.data); room > 0 {
+		h.data = append(h.data, p[:min(room, len(p))]...)
+	}
+	return len(p), nil
 }
