@@ -279,6 +279,17 @@ func (e *Engine) stop(ctx context.Context, id string, grace time.Duration) error
 	return err
 }
 
+// Stop ends a container in order, within the time that it was made with; one that is gone is no error.
+func (e *Engine) Stop(ctx context.Context, id string) error {
+	err := e.Call(ctx, "stop container "+id, func(ctx context.Context, c *client.Client) error {
+		return c.ContainerStop(ctx, id, container.StopOptions{})
+	})
+	if cerrdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
 // wholeSeconds rounds up; the engine multiplies what it gets.
 func wholeSeconds(d time.Duration) int {
 	whole := max(d, 0) / time.Second

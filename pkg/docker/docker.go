@@ -23,6 +23,8 @@ import (
 	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/docker/images"
 	"github.com/winkube/winkube/pkg/docker/logs"
+	"github.com/winkube/winkube/pkg/docker/networks"
+	"github.com/winkube/winkube/pkg/docker/usage"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -66,11 +68,15 @@ type (
 	Info      = engine.Info
 	ImageList = images.List
 	ImageUse  = images.Use
+	Files     = usage.Files
+	Usage     = usage.Usage
+	DiskUsage = usage.DiskUsage
 )
 
 type (
-	logStore   = logs.Store
-	imageStore = images.Store
+	logStore     = logs.Store
+	imageStore   = images.Store
+	networkStore = networks.Store
 )
 
 // Engine is a Docker engine. All methods may be called concurrently; a request that hangs holds up no other.
@@ -79,13 +85,14 @@ type Engine struct {
 	*logStore
 	*imageStore
 	*exec.Executor
+	*networkStore
+	*usage.Meter
 	cfg Config
 
 	sweptHolders atomic.Bool // see sweepHolders
 	specs        *registrySpecs
 	minOOM       atomic.Int64 // the lowest oom_score_adj that the host allows, as far as known
 	cache        cache
-	files        fileCache
 	warnOOM      sync.Once
 	observers    int         // how many pods ObserveAll inspects at once
 	begun        atomic.Bool // ObserveAll has succeeded once: commands of former agents have been seen to
@@ -118,6 +125,7 @@ func build(cfg Config, s seams) (*Engine, error) {
 	e := &Engine{Client: c, logStore: logs.New(c, cfg.Platform.OS, cfg.LogsDir), cfg: cfg,
 		imageStore: images.New(c, identity.Node(cfg.Node), images.Config{OS: cfg.Platform.OS, Infra: cfg.InfraImage, Deadline: cfg.PullProgressDeadline}),
 		specs:      newRegistrySpecs(cfg.Node, cfg.CredentialSpecs, c), observers: s.inspections, Executor: exec.New(c, exec.Config{OS: cfg.Platform.OS, Kill: s.kill})}
+	e.networkStore, e.Meter = networks.New(c, e.node(), cfg.Platform.OS), usage.New(c, e.logStore, cfg.Platform.OS)
 	e.minOOM.Store(minOOMScoreAdj)
 	e.cache.init()
 	return e, nil

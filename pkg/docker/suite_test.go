@@ -17,6 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/docker/identity"
+	"github.com/winkube/winkube/pkg/docker/networks"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -314,7 +315,7 @@ func testNetworks(t *testing.T, r *rig) {
 	} {
 		other := want
 		change(&other)
-		var conflict *NetworkConflict
+		var conflict *networks.Conflict
 		if err := r.EnsureNetwork(t.Context(), other); !errors.As(err, &conflict) || conflict.Difference == "" {
 			t.Errorf("%+v: %v", other, err)
 		}

@@ -1,4 +1,7 @@
-package docker
+// Package usage is the door to what containers use of this host: processor, memory and disk, and where their files lie.
+//
+//	id --Files (asked once)--> directories;   id --Usage, DiskUsage--> what the engine measures now
+package usage
 
 import (
 	"context"
@@ -9,7 +12,26 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/logs"
 )
+
+// Logs says where the log of a container lies; false: not in files on this host.
+type Logs interface {
+	Locate(in container.InspectResponse) (logs.Files, bool)
+}
+
+// Meter measures one engine's containers. All methods may be called concurrently.
+type Meter struct {
+	engine *engine.Client
+	logs   Logs
+	os     string // of the containers
+	files  fileCache
+}
+
+// New makes a Meter of e, whose containers are of system os: linux or windows.
+func New(e *engine.Client, l Logs, os string) *Meter {
+	return &Meter{engine: e, logs: l, os: os, files: fileCache{known: map[string]*located{}}}
+}
 
 // Usage is what a running container has used, as its engine measured just now.
 type Usage struct {
@@ -21,9 +43,9 @@ type Usage struct {
 const usageTimeout = 5 * time.Second
 
 // Usage asks the engine once. For systems whose containers cannot be measured without it: on Linux their cgroups are much cheaper.
-func (e *Engine) Usage(ctx context.Context, id string) (Usage, error) {
+func (m *Meter) Usage(ctx context.Context, id string) (Usage, error) {
 	var out Usage
-	err := e.CallWithin(ctx, usageTimeout, "measure container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
+	err := m.engine.CallWithin(ctx, usageTimeout, "measure container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ContainerStatsOneShot(ctx, id)
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-package docker
+package usage
 
 import (
 	"testing"

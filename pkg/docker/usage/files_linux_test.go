@@ -1,4 +1,4 @@
-package docker
+package usage
 
 import (
 	"slices"
@@ -7,7 +7,8 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 
-	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/logs"
 )
 
 // TestLocate: every place that a container can grow is known: its layer, the volumes of its image, and the engine's own files in it.
@@ -21,20 +22,20 @@ func TestLocate(t *testing.T) {
 		{Type: mount.TypeVolume, Driver: "nfs", Source: "/mnt/nfs"},
 	}}
 	in.GraphDriver.Data = map[string]string{"UpperDir": "/d/overlay2/x/diff"}
-	at := testEngine(t, "unix:///x", "linux").locate(in)
+	at := testMeter(t, "unix:///x").locate(in)
 	if at.layer != "/d/overlay2/x/diff" || !slices.Equal(at.volumes, []string{"/d/volumes/a/_data"}) || at.logs == nil ||
 		!slices.Equal(at.mounted, []string{"/d/containers/s/hostname", "/d/containers/s/hosts"}) {
 		t.Errorf("%+v", at)
 	}
-	if at := testEngine(t, "tcp://127.0.0.1:1", "linux").locate(in); at.layer != "" || at.volumes != nil || at.mounted != nil || at.logs != nil {
+	if at := testMeter(t, "tcp://127.0.0.1:1").locate(in); at.layer != "" || at.volumes != nil || at.mounted != nil || at.logs != nil {
 		t.Errorf("of an engine elsewhere: %+v", at)
 	}
 }
 
-func testEngine(t *testing.T, host, system string) *Engine {
-	e, err := New(Config{Host: host, Platform: pod.Platform{OS: system}})
+func testMeter(t *testing.T, host string) *Meter {
+	e, err := engine.New(engine.Config{Host: host})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e
+	return New(e, logs.New(e, "linux", ""), "linux")
 }

@@ -1,4 +1,4 @@
-package docker
+package usage
 
 import (
 	"context"
@@ -39,31 +39,28 @@ const maxIdle = 20
 
 // Files tells where containers' files lie. The engine is asked once of each; who wants the figures walks the directories himself.
 // Containers that are gone are left out. An error says that some others are too.
-func (e *Engine) Files(ctx context.Context, ids []string) (map[string]Files, error) {
-	e.files.mu.Lock()
-	defer e.files.mu.Unlock()
-	if e.files.known == nil {
-		e.files.known = map[string]*located{}
-	}
-	for id, at := range e.files.known {
+func (m *Meter) Files(ctx context.Context, ids []string) (map[string]Files, error) {
+	m.files.mu.Lock()
+	defer m.files.mu.Unlock()
+	for id, at := range m.files.known {
 		if at.idle++; at.idle > maxIdle {
-			delete(e.files.known, id)
+			delete(m.files.known, id)
 		}
 	}
 	out := make(map[string]Files, len(ids))
 	var first error
 	for _, id := range ids {
-		at := e.files.known[id]
+		at := m.files.known[id]
 		if at == nil {
-			in, err := e.Inspect(ctx, id)
+			in, err := m.engine.Inspect(ctx, id)
 			if err != nil {
 				if !cerrdefs.IsNotFound(err) && first == nil {
 					first = err
 				}
 				continue
 			}
-			at = e.locate(in)
-			e.files.known[id] = at
+			at = m.locate(in)
+			m.files.known[id] = at
 		}
 		at.idle = 0
 		f := Files{Layer: at.layer, Volumes: at.volumes, Mounted: at.mounted}
@@ -76,13 +73,13 @@ func (e *Engine) Files(ctx context.Context, ids []string) (map[string]Files, err
 }
 
 // locate reads where a container's files lie; nothing is known of an engine elsewhere.
-func (e *Engine) locate(in container.InspectResponse) *located {
+func (m *Meter) locate(in container.InspectResponse) *located {
 	at := &located{}
-	if e.Local() && in.ContainerJSONBase != nil {
+	if m.engine.Local() && in.ContainerJSONBase != nil {
 		at.layer = in.GraphDriver.Data["UpperDir"] // overlay2; others mix it with the image
-		for _, m := range in.Mounts {
-			if m.Type == mount.TypeVolume && m.Source != "" && (m.Driver == "" || m.Driver == "local") {
-				at.volumes = append(at.volumes, m.Source)
+		for _, mounted := range in.Mounts {
+			if mounted.Type == mount.TypeVolume && mounted.Source != "" && (mounted.Driver == "" || mounted.Driver == "local") {
+				at.volumes = append(at.volumes, mounted.Source)
 			}
 		}
 		for _, path := range []string{in.HostnamePath, in.HostsPath, in.ResolvConfPath} {
@@ -91,7 +88,7 @@ func (e *Engine) locate(in container.InspectResponse) *located {
 			}
 		}
 	}
-	if logs, ok := e.Locate(in); ok {
+	if logs, ok := m.logs.Locate(in); ok {
 		at.logs = &logs
 	}
 	return at

@@ -1,4 +1,4 @@
-package docker
+package usage
 
 import (
 	"context"
@@ -20,19 +20,19 @@ type DiskUsage struct {
 // DiskUsage measures a container, running or not. The engine walks the container's writable layer, which takes longer the more files it
 // has written, and tells of no reason where it cannot; who only wants Logs asks LogUsage. On Windows it would have to activate the layer, of a running container too, so that it
 // is not asked there. The logs of a container count as nothing where the engine's files are not at hand.
-func (e *Engine) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
-	if e.cfg.Platform.OS == "windows" {
-		return e.LogUsage(ctx, id)
+func (m *Meter) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
+	if m.os == "windows" {
+		return m.LogUsage(ctx, id)
 	}
 	var in container.InspectResponse
-	err := e.Call(ctx, "measure the files of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) (err error) {
+	err := m.engine.Call(ctx, "measure the files of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) (err error) {
 		in, _, err = c.ContainerInspectWithRaw(ctx, id, true)
 		return err
 	})
 	if err != nil || in.ContainerJSONBase == nil {
 		return DiskUsage{}, err
 	}
-	out := e.logUsage(in)
+	out := m.logUsage(in)
 	if in.SizeRw != nil {
 		if *in.SizeRw < 0 {
 			return out, fmt.Errorf("the engine cannot measure the files of container %s", engine.ShortID(id))
@@ -43,16 +43,16 @@ func (e *Engine) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
 }
 
 // LogUsage measures a container's logs alone; Writable stays 0.
-func (e *Engine) LogUsage(ctx context.Context, id string) (DiskUsage, error) {
-	in, err := e.Inspect(ctx, id)
+func (m *Meter) LogUsage(ctx context.Context, id string) (DiskUsage, error) {
+	in, err := m.engine.Inspect(ctx, id)
 	if err != nil {
 		return DiskUsage{}, err
 	}
-	return e.logUsage(in), nil
+	return m.logUsage(in), nil
 }
 
-func (e *Engine) logUsage(in container.InspectResponse) (out DiskUsage) {
-	if files, ok := e.Locate(in); ok {
+func (m *Meter) logUsage(in container.InspectResponse) (out DiskUsage) {
+	if files, ok := m.logs.Locate(in); ok {
 		out.Logs, out.LogFiles = files.Size()
 	}
 	return out

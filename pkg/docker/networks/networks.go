@@ -1,4 +1,7 @@
-package docker
+// Package networks is the door to an engine's networks, which package network plans.
+//
+//	pod.EngineNetwork --EnsureNetwork--> adopted, created, or *Conflict
+package networks
 
 import (
 	"context"
@@ -9,30 +12,42 @@ import (
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
-	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/client"
 
+	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// NetworkConflict says that the engine has a network of the wanted name that is not the wanted one. It is never rebuilt: containers may
+// Store is the networks of one engine. All methods may be called concurrently.
+type Store struct {
+	engine *engine.Client
+	node   identity.Node
+	os     string
+}
+
+// New makes a Store of e, whose networks carry node's label; os is the system of e's host, linux or windows.
+func New(e *engine.Client, node identity.Node, os string) *Store {
+	return &Store{engine: e, node: node, os: os}
+}
+
+// Conflict says that the engine has a network of the wanted name that is not the wanted one. It is never rebuilt: containers may
 // be using it.
-type NetworkConflict struct {
+type Conflict struct {
 	Name       string
 	Difference string // what it has and what is wanted
 }
 
 // Error names the difference and what to do.
-func (c *NetworkConflict) Error() string {
+func (c *Conflict) Error() string {
 	return fmt.Sprintf("cannot use network %q of the engine: %s; stop the containers on it and remove it, or choose another name", c.Name, c.Difference)
 }
 
 // Networks lists the engine's networks, sorted by name.
-func (e *Engine) Networks(ctx context.Context) ([]pod.EngineNetwork, error) {
+func (n *Store) Networks(ctx context.Context) ([]pod.EngineNetwork, error) {
 	var list []network.Summary
-	err := e.Call(ctx, "list networks", func(ctx context.Context, c *client.Client) (err error) {
+	err := n.engine.Call(ctx, "list networks", func(ctx context.Context, c *client.Client) (err error) {
 		list, err = c.NetworkList(ctx, network.ListOptions{})
 		return err
 	})
@@ -61,32 +76,32 @@ func engineNetwork(n network.Summary) pod.EngineNetwork {
 }
 
 // EnsureNetwork makes the network exist. One that has the same name, driver, subnets and gateways, and want's options among its own, is
-// adopted; any other is left alone and makes a *NetworkConflict. Labels are set at creation only.
-func (e *Engine) EnsureNetwork(ctx context.Context, want pod.EngineNetwork) error {
+// adopted; any other is left alone and makes a *Conflict. Labels are set at creation only.
+func (n *Store) EnsureNetwork(ctx context.Context, want pod.EngineNetwork) error {
 	for range 2 {
-		all, err := e.Networks(ctx)
+		all, err := n.Networks(ctx)
 		if err != nil {
 			return err
 		}
 		if i := slices.IndexFunc(all, func(n pod.EngineNetwork) bool { return n.Name == want.Name }); i >= 0 {
 			if difference := differs(all[i], want); difference != "" {
-				return &NetworkConflict{Name: want.Name, Difference: difference}
+				return &Conflict{Name: want.Name, Difference: difference}
 			}
 			return nil
 		}
-		if err = e.createNetwork(ctx, want); !cerrdefs.IsConflict(err) {
+		if err = n.create(ctx, want); !cerrdefs.IsConflict(err) {
 			return err
 		}
 	}
 	return fmt.Errorf("cannot create network %q: the engine says both that it exists and that it does not", want.Name)
 }
 
-func (e *Engine) createNetwork(ctx context.Context, want pod.EngineNetwork) error {
-	options := network.CreateOptions{Driver: want.Driver, Options: want.Options, Labels: map[string]string{identity.LabelNode: e.cfg.Node}}
+func (n *Store) create(ctx context.Context, want pod.EngineNetwork) error {
+	options := network.CreateOptions{Driver: want.Driver, Options: want.Options, Labels: map[string]string{identity.LabelNode: string(n.node)}}
 	maps.Copy(options.Labels, want.Labels)
 	if len(want.Subnets) > 0 {
 		options.IPAM = &network.IPAM{Driver: "default"}
-		if e.cfg.Platform.OS == "windows" {
+		if n.os == "windows" {
 			options.IPAM.Driver = "windows"
 		}
 	}
@@ -101,7 +116,7 @@ func (e *Engine) createNetwork(ctx context.Context, want pod.EngineNetwork) erro
 			options.EnableIPv6 = &enabled
 		}
 	}
-	return e.Call(ctx, fmt.Sprintf("create network %q", want.Name), func(ctx context.Context, c *client.Client) error {
+	return n.engine.Call(ctx, fmt.Sprintf("create network %q", want.Name), func(ctx context.Context, c *client.Client) error {
 		_, err := c.NetworkCreate(ctx, want.Name, options)
 		return err
 	})
@@ -137,8 +152,8 @@ func sameSet(a, b []netip.Prefix) bool {
 }
 
 // RemoveNetwork deletes a network; one that is gone is no error. It fails while containers use it.
-func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
-	err := e.Call(ctx, fmt.Sprintf("remove network %q", name), func(ctx context.Context, c *client.Client) error {
+func (n *Store) RemoveNetwork(ctx context.Context, name string) error {
+	err := n.engine.Call(ctx, fmt.Sprintf("remove network %q", name), func(ctx context.Context, c *client.Client) error {
 		return c.NetworkRemove(ctx, name)
 	})
 	if cerrdefs.IsNotFound(err) {
@@ -148,9 +163,9 @@ func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
 }
 
 // Members are the running containers with addresses of their own in a network, by ID; a network that is gone has none.
-func (e *Engine) Members(ctx context.Context, name string) (map[string][]netip.Addr, error) {
+func (n *Store) Members(ctx context.Context, name string) (map[string][]netip.Addr, error) {
 	var found network.Inspect
-	err := e.Call(ctx, fmt.Sprintf("inspect network %q", name), func(ctx context.Context, c *client.Client) (err error) {
+	err := n.engine.Call(ctx, fmt.Sprintf("inspect network %q", name), func(ctx context.Context, c *client.Client) (err error) {
 		found, err = c.NetworkInspect(ctx, name, network.InspectOptions{})
 		return err
 	})
@@ -170,7 +185,7 @@ func (e *Engine) Members(ctx context.Context, name string) (map[string][]netip.A
 
 // Connect puts a running container on a network, with these addresses. It fails where one of them is another's by now, and where the network's
 // range is the engine's own choice.
-func (e *Engine) Connect(ctx context.Context, name, id string, addrs []netip.Addr) error {
+func (n *Store) Connect(ctx context.Context, name, id string, addrs []netip.Addr) error {
 	settings := &network.EndpointSettings{IPAMConfig: &network.EndpointIPAMConfig{}}
 	for _, addr := range addrs {
 		if addr.Is4() {
@@ -179,18 +194,7 @@ func (e *Engine) Connect(ctx context.Context, name, id string, addrs []netip.Add
 			settings.IPAMConfig.IPv6Address = addr.String()
 		}
 	}
-	return e.Call(ctx, fmt.Sprintf("connect container %.12s to network %q", id, name), func(ctx context.Context, c *client.Client) error {
+	return n.engine.Call(ctx, fmt.Sprintf("connect container %.12s to network %q", id, name), func(ctx context.Context, c *client.Client) error {
 		return c.NetworkConnect(ctx, name, id, settings)
 	})
-}
-
-// Stop ends a container in order, within the time that it was made with; one that is gone is no error.
-func (e *Engine) Stop(ctx context.Context, id string) error {
-	err := e.Call(ctx, "stop container "+id, func(ctx context.Context, c *client.Client) error {
-		return c.ContainerStop(ctx, id, container.StopOptions{})
-	})
-	if cerrdefs.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
