@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/docker/exec"
 	"github.com/winkube/winkube/pkg/pod"
@@ -24,11 +25,11 @@ func TestLeftoverStartsMeanwhile(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("late", []string{"pause"})
 	step := r.step(p, 0, r.sandbox(p))
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	creation, err := Convert(p, step, target)
+	creation, err := convert.Container(p, step, target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,9 +41,7 @@ func TestLeftoverStartsMeanwhile(t *testing.T) {
 	applied := make(chan error, 1)
 	go func() { applied <- r.Apply(t.Context(), p, step) }()
 	r.await("the leftover's removal", func() bool { return slices.Contains(r.fake.Requests(false), "DELETE /containers/"+id) })
-	if err := r.start(t.Context(), id, creation.Name); err != nil {
-		t.Fatal(err)
-	}
+	r.start(id)
 	release()
 	if err := <-applied; err != nil {
 		t.Error(err)
@@ -59,12 +58,12 @@ func TestLeftoverStartsMeanwhile(t *testing.T) {
 func TestSandboxStartsMeanwhile(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("late", []string{"pause"})
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	step := pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}}
-	creation, err := ConvertSandbox(p, step, r.cfg.InfraImage, target)
+	creation, err := convert.Sandbox(p, step, r.cfg.InfraImage, target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,9 +83,7 @@ func TestSandboxStartsMeanwhile(t *testing.T) {
 	applied := make(chan error, 1)
 	go func() { applied <- r.Apply(t.Context(), p, step) }()
 	r.await("the leftover's removal", func() bool { return slices.Contains(r.fake.Requests(false), "DELETE /containers/"+id) })
-	if err := r.start(t.Context(), id, creation.Name); err != nil {
-		t.Fatal(err)
-	}
+	r.start(id)
 	release()
 	if err := <-applied; err != nil {
 		t.Error(err)
@@ -118,14 +115,14 @@ func TestCommandsOfDeadAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // only the first look is for those of others
-		if _, err := next.ObserveAll(t.Context()); err != nil {
+		if _, err := next.Containers.ObserveAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := <-killed; got != id {
 		t.Errorf("a command of container %s was ended, want one of %s", got, id)
 	}
-	next.EndCommands(t.Context(), map[string]string{"nonsense": id}, make(chan bool, 1))
+	next.Exec.EndCommands(t.Context(), map[string]string{"nonsense": id}, make(chan bool, 1))
 	select {
 	case <-killed:
 		t.Error("more than the probe's command was ended")
@@ -173,7 +170,7 @@ func TestStuckContainer(t *testing.T) {
 	r.run(well)
 	hangs := "GET /containers/" + id + "/json"
 	var all map[types.UID]pod.Observed
-	release, err := r.hung(hangs, clock, glimpsePatience, func(ctx context.Context) (err error) { all, err = r.ObserveAll(ctx); return err })
+	release, err := r.hung(hangs, clock, 10*time.Second, func(ctx context.Context) (err error) { all, err = r.ObserveAll(ctx); return err })
 	defer release()
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +245,7 @@ func TestEarlierBoot(t *testing.T) {
 			t.Fatal(err)
 		}
 		for p, want := range map[*v1.Pod]bool{known: want, unknown: false} {
-			if o, err := e.Observe(t.Context(), p.UID); err != nil || len(o.Containers) != 1 || o.Containers[0].EarlierBoot != want {
+			if o, err := e.Containers.Observe(t.Context(), p.UID); err != nil || len(o.Containers) != 1 || o.Containers[0].EarlierBoot != want {
 				t.Errorf("during boot %q, pod %s: %+v, %v; want EarlierBoot %t", boot, p.Name, o.Containers, err, want)
 			}
 		}

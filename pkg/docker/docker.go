@@ -1,23 +1,21 @@
-// Package docker is the kubelet's last hop to the container engine: it implements pod.Runtime, pod.Images and pod.Executor on the
-// Docker API, keeps the engine's networks for package network, and streams for the kubelet's HTTPS server.
+// Package docker is the kubelet's last hop to the container engine: a house with doors, each a package below this one, all on one
+// connection.
 //
-//	Step --Convert (pure)--> create, start, stop, remove --> Docker
-//	Docker --list, inspect--> observe (pure) --> Observed;   Docker --events--> Changes
+//	New: engine (connection) --> logs, images, exec, networks --> usage, containers
+//	containers: Step --convert--> create, start, stop, remove;  list, inspect --> Observed;  events --> Changes
 //
-// It is the only importer of Docker's client. Engines from 1.12 (API 1.24) on are served; the API version is negotiated, again after
-// each restart of the engine, and never pinned. Containers that do not carry this node's labels, and the name that goes with
-// them, are never touched.
+// Below, identity (labels and names), accounts (users of an image) and convert (what a pod becomes) do no I/O. No package outside
+// imports Docker's client, or the rooms: parts take a door through an interface of their own, and the values that stand here.
 package docker
 
 import (
 	"net/netip"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/docker/containers"
 	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/docker/exec"
 	"github.com/winkube/winkube/pkg/docker/identity"
@@ -47,9 +45,9 @@ type Config struct {
 	// SeccompRoot is the directory of localhostProfiles; SeccompDefault makes RuntimeDefault the profile of pods that name none.
 	SeccompRoot    string
 	SeccompDefault bool
-	// HostAddresses gives Target.HostAddresses (Linux); nil: the engine publishes at all addresses, service addresses among them.
+	// HostAddresses gives convert.Target.HostAddresses (Linux); nil: the engine publishes at all addresses, service addresses among them.
 	HostAddresses func() ([]netip.Addr, error)
-	// HostIPs gives Target.HostIPs; nil: any hostIP will do.
+	// HostIPs gives convert.Target.HostIPs; nil: any hostIP will do.
 	HostIPs func() ([]netip.Addr, error)
 	// CredentialSpecs has this host's registry hold credential specs, by name, where engines look for them: those of want, and no other whose
 	// name begins with prefix (Windows); want is not kept. nil: there is no registry.
@@ -73,36 +71,16 @@ type (
 	DiskUsage = usage.DiskUsage
 )
 
-type (
-	logStore     = logs.Store
-	imageStore   = images.Store
-	networkStore = networks.Store
-)
-
-// Engine is a Docker engine. All methods may be called concurrently; a request that hangs holds up no other.
+// Engine is a Docker engine, by its doors. A part takes the one that it needs, as an interface of its own.
 type Engine struct {
-	*engine.Client
-	*logStore
-	*imageStore
-	*exec.Executor
-	*networkStore
-	*usage.Meter
-	cfg Config
-
-	sweptHolders atomic.Bool // see sweepHolders
-	specs        *registrySpecs
-	minOOM       atomic.Int64 // the lowest oom_score_adj that the host allows, as far as known
-	cache        cache
-	warnOOM      sync.Once
-	observers    int         // how many pods ObserveAll inspects at once
-	begun        atomic.Bool // ObserveAll has succeeded once: commands of former agents have been seen to
-
-	strangers strangers
+	Client     *engine.Client      // the connection, and what the engine says of itself
+	Logs       *logs.Store         // who reads or follows one
+	Images     *images.Store       // pod.Images; garbage, image volumes
+	Exec       *exec.Executor      // pod.Executor; attach, ports
+	Networks   *networks.Store     // for the pod network
+	Usage      *usage.Meter        // for figures
+	Containers *containers.Runtime // pod.Runtime
 }
-
-var (
-	_ pod.Runtime = (*Engine)(nil)
-)
 
 // New makes an Engine. It does not connect: an engine that is not there yet makes the calls fail, not New. An error means that
 // cfg.Host (or DOCKER_HOST) is unusable.
@@ -114,6 +92,7 @@ type seams struct {
 	kill        func(pid int, containerID string)
 }
 
+// build makes the doors, each from those before it.
 func build(cfg Config, s seams) (*Engine, error) {
 	setDefault(&cfg.StopSlack, 30*time.Second)
 	setDefault(&cfg.PullProgressDeadline, time.Minute)
@@ -121,13 +100,20 @@ func build(cfg Config, s seams) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.CallTimeout = c.Timeout()
-	e := &Engine{Client: c, logStore: logs.New(c, cfg.Platform.OS, cfg.LogsDir), cfg: cfg,
-		imageStore: images.New(c, identity.Node(cfg.Node), images.Config{OS: cfg.Platform.OS, Infra: cfg.InfraImage, Deadline: cfg.PullProgressDeadline}),
-		specs:      newRegistrySpecs(cfg.Node, cfg.CredentialSpecs, c), observers: s.inspections, Executor: exec.New(c, exec.Config{OS: cfg.Platform.OS, Kill: s.kill})}
-	e.networkStore, e.Meter = networks.New(c, e.node(), cfg.Platform.OS), usage.New(c, e.logStore, cfg.Platform.OS)
-	e.minOOM.Store(minOOMScoreAdj)
-	e.cache.init()
+	node, system := identity.Node(cfg.Node), cfg.Platform.OS
+	e := &Engine{
+		Client:   c,
+		Logs:     logs.New(c, system, cfg.LogsDir),
+		Images:   images.New(c, node, images.Config{OS: system, Infra: cfg.InfraImage, Deadline: cfg.PullProgressDeadline}),
+		Exec:     exec.New(c, exec.Config{OS: system, Kill: s.kill}),
+		Networks: networks.New(c, node, system),
+	}
+	e.Usage = usage.New(c, e.Logs, system)
+	e.Containers = containers.New(containers.Config{
+		Node: node, Boot: cfg.Boot, Platform: cfg.Platform, CPUs: cfg.CPUs, Infra: cfg.InfraImage, LogMaxSize: cfg.LogMaxSize, LogMaxFiles: cfg.LogMaxFiles,
+		CgroupParent: cfg.CgroupParent, SeccompRoot: cfg.SeccompRoot, SeccompDefault: cfg.SeccompDefault, HostAddresses: cfg.HostAddresses,
+		HostIPs: cfg.HostIPs, CredentialSpecs: cfg.CredentialSpecs, Hash: cfg.Hash, StopSlack: cfg.StopSlack, Inspections: s.inspections,
+	}, containers.Parts{Engine: c, Images: e.Images, Logs: e.Logs, Commands: e.Exec})
 	return e, nil
 }
 
@@ -136,6 +122,3 @@ func setDefault(d *time.Duration, value time.Duration) {
 		*d = value
 	}
 }
-
-// node is whose containers are this agent's.
-func (e *Engine) node() identity.Node { return identity.Node(e.cfg.Node) }

@@ -19,10 +19,10 @@ import (
 
 	cerrdefs "github.com/containerd/errdefs"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/pod"
@@ -108,8 +108,8 @@ func TestOOMScore(t *testing.T) {
 	if err := r.Apply(t.Context(), p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net}}); err == nil {
 		t.Error("no error")
 	}
-	if r.minOOM.Load() != minOOMScoreAdj {
-		t.Error("learnt from a start that failed either way")
+	if target, err := r.Target(t.Context()); err != nil || target.MinOOMScoreAdj != convert.MinOOMScoreAdj {
+		t.Errorf("learnt from a start that failed either way: %d, %v", target.MinOOMScoreAdj, err)
 	}
 }
 
@@ -206,10 +206,10 @@ func TestUnreachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all, err := e.ObserveAll(t.Context()); err == nil || all != nil || !strings.HasPrefix(err.Error(), "cannot list containers: ") {
+	if all, err := e.Containers.ObserveAll(t.Context()); err == nil || all != nil || !strings.HasPrefix(err.Error(), "cannot list containers: ") {
 		t.Errorf("%v, %v", all, err)
 	}
-	if _, found, err := e.Lookup(t.Context(), "x"); err == nil || found {
+	if _, found, err := e.Images.Lookup(t.Context(), "x"); err == nil || found {
 		t.Errorf("found %v, %v", found, err)
 	}
 	for _, host := range []string{"nonsense", "unix://", "unix://" + strings.Repeat("x", 300)} {
@@ -421,29 +421,5 @@ func TestRealFigures(t *testing.T) {
 	for _, what := range slices.Sorted(maps.Keys(took)) {
 		slices.Sort(took[what])
 		t.Logf("%-30s p50 %v, max %v", what, took[what][rounds/2].Truncate(10*time.Microsecond), took[what][rounds-1].Truncate(10*time.Microsecond))
-	}
-}
-
-func TestEvents(t *testing.T) {
-	set := &pending{ready: make(chan struct{}, 1), has: map[types.UID]bool{}}
-	for _, uid := range []types.UID{"a", "b", "a", "b", "c"} {
-		set.add(uid)
-	}
-	var got []types.UID
-	for range 3 {
-		uid, _ := set.next(t.Context())
-		got = append(got, uid)
-	}
-	set.add("d")
-	set.add("")
-	set.add("e")
-	uid, _ := set.next(t.Context())
-	if got = append(got, uid); fmt.Sprint(got) != "[a b c ]" {
-		t.Errorf("%q", got)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if uid, ok := set.next(ctx); ok {
-		t.Errorf("%q", uid)
 	}
 }

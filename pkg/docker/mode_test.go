@@ -31,10 +31,10 @@ func TestRubbish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Info(t.Context()); err == nil || !strings.Contains(err.Error(), "malformed HTTP") {
+	if _, err := e.Client.Info(t.Context()); err == nil || !strings.Contains(err.Error(), "malformed HTTP") {
 		t.Errorf("got %v", err)
 	}
-	if all, err := e.ObserveAll(t.Context()); err == nil || all != nil {
+	if all, err := e.Containers.ObserveAll(t.Context()); err == nil || all != nil {
 		t.Errorf("nothing runs, %v", err)
 	}
 }

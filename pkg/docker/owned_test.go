@@ -18,7 +18,9 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
@@ -144,11 +146,15 @@ func testStrangers(t *testing.T, events bool) {
 		strangers = append(strangers, r.stranger(name, labels, true))
 	}
 	r.stranger("k8s_accounts_"+r.cfg.Node+"_beef", labelled(identity.LabelType, identity.TypeHolder), true) // which somebody has started by hand
+	logged := dockertest.NewBuffer()
+	klog.LogToStderr(false)
+	klog.SetOutput(logged)
+	defer klog.LogToStderr(true)
 	sweeper, err := New(r.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sweeper.ObserveAll(t.Context()); err != nil {
+	if _, err := sweeper.Containers.ObserveAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -172,8 +178,8 @@ func testStrangers(t *testing.T, events bool) {
 	if dump := r.fake.Dump(); strings.Contains(dump, "k8s_image_") {
 		t.Errorf("the holder is left:\n%s", dump)
 	}
-	if len(r.strangers.logged) != len(strangers) {
-		t.Errorf("%d are told of, want %d: %v", len(r.strangers.logged), len(strangers), r.strangers.logged)
+	if got := strings.Count(logged.String(), "Ignoring a container whose labels"); got != 2*len(strangers) {
+		t.Errorf("both agents log each stranger once: %d lines of %d strangers:\n%s", got, len(strangers), logged)
 	}
 	if !events {
 		return
@@ -198,7 +204,7 @@ func TestUpgradeAdopts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unsealed := func(creation Creation, err error) string {
+	unsealed := func(creation convert.Creation, err error) string {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
@@ -212,13 +218,13 @@ func TestUpgradeAdopts(t *testing.T) {
 		}
 		return made.ID
 	}
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	sandbox := unsealed(ConvertSandbox(p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}}, testImage, target))
+	sandbox := unsealed(convert.Sandbox(p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}}, testImage, target))
 	target.Hash = "5eed"
-	id := unsealed(Convert(p, r.step(p, 0, sandbox), target))
+	id := unsealed(convert.Container(p, r.step(p, 0, sandbox), target))
 	all, err := r.ObserveAll(t.Context())
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%+v, %v", all, err)
@@ -256,11 +262,11 @@ func TestVolumesAfterCrash(t *testing.T) {
 	r.image = pod.Image{ID: id, Ref: "docker://" + id}
 	step := r.step(p, 0, sandbox)
 	step.Inputs.Mounts = []pod.Mount{{Name: "cache", HostPath: r.dir, ContainerPath: "/cache"}}
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	creation, err := Convert(p, step, target)
+	creation, err := convert.Container(p, step, target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,10 +283,10 @@ func TestVolumesAfterCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := next.ObserveAll(t.Context()); err != nil {
+	if _, err := next.Containers.ObserveAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Apply(t.Context(), p, step); err != nil {
+	if err := next.Containers.Apply(t.Context(), p, step); err != nil {
 		t.Fatal(err)
 	}
 	own := r.container(p, "c0").ID
@@ -291,7 +297,7 @@ func TestVolumesAfterCrash(t *testing.T) {
 		t.Errorf("volumes %q, want %q", got, want)
 	}
 	for _, step := range []pod.Step{{Action: pod.StopContainer, ID: own}, {Action: pod.RemoveContainer, ID: own}} {
-		if err := next.Apply(t.Context(), p, step); err != nil {
+		if err := next.Containers.Apply(t.Context(), p, step); err != nil {
 			t.Fatal(err)
 		}
 	}

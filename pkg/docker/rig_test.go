@@ -26,12 +26,20 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/docker/containers"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/exec"
 	"github.com/winkube/winkube/pkg/docker/identity"
+	"github.com/winkube/winkube/pkg/docker/images"
+	"github.com/winkube/winkube/pkg/docker/logs"
+	"github.com/winkube/winkube/pkg/docker/networks"
+	"github.com/winkube/winkube/pkg/docker/usage"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -40,14 +48,34 @@ const realHost = "WINKUBE_TEST_DOCKER"
 
 var (
 	linux       = pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}
-	windows2016 = pod.Platform{OS: "windows", Arch: "amd64", Build: 14393}
 	windows2019 = pod.Platform{OS: "windows", Arch: "amd64", Build: 17763, SharedNetwork: true}
 )
 
+type (
+	logStore     = logs.Store
+	imageStore   = images.Store
+	networkStore = networks.Store
+)
+
+// doors is an Engine with all its doors open.
+type doors struct {
+	*engine.Client
+	*logStore
+	*imageStore
+	*exec.Executor
+	*networkStore
+	*usage.Meter
+	*containers.Runtime
+}
+
+func open(e *Engine) doors {
+	return doors{e.Client, e.Logs, e.Images, e.Exec, e.Networks, e.Usage, e.Containers}
+}
+
 // rig is an Engine with one image, on a fake or on a real engine.
 type rig struct {
-	*Engine
-	cfg   Config // of Engine
+	doors
+	cfg   Config // of the Engine
 	t     *testing.T
 	fake  *dockertest.Engine // nil: real
 	image pod.Image
@@ -98,17 +126,17 @@ func newRig(t *testing.T, cfg Config, fake *dockertest.Engine, tweak func(*Confi
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Engine: e, cfg: cfg, t: t, fake: fake, net: "winkube-test", dir: t.TempDir()}
+	r := &rig{doors: open(e), cfg: cfg, t: t, fake: fake, net: "winkube-test", dir: t.TempDir()}
 	t.Cleanup(r.clean)
 	var found bool
-	if r.image, found, err = e.Lookup(t.Context(), testImage); err != nil || !found {
+	if r.image, found, err = r.Lookup(t.Context(), testImage); err != nil || !found {
 		t.Fatalf("image of the tests: found %v, %v", found, err)
 	}
 	network := pod.EngineNetwork{Name: r.net, Driver: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.231.7.0/24")}}
 	if cfg.Platform.OS == "windows" {
 		network.Driver = "transparent"
 	}
-	if err := e.EnsureNetwork(t.Context(), network); err != nil {
+	if err := r.EnsureNetwork(t.Context(), network); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -124,7 +152,19 @@ func (r *rig) rebuild(s seams) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.Engine = e
+	r.doors = open(e)
+}
+
+// start has the engine start a container that no agent asks for any more.
+func (r *rig) start(id string) {
+	r.t.Helper()
+	c, err := r.API(r.t.Context())
+	if err == nil {
+		err = c.ContainerStart(r.t.Context(), id, container.StartOptions{})
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // clean removes what the test left on a real engine.
@@ -183,6 +223,10 @@ func importProgram(t *testing.T, host string) {
 		_, _ = io.Copy(io.Discard, answer)
 		answer.Close()
 	})
+}
+
+func resources(cpu, memory string) v1.ResourceRequirements {
+	return v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}}
 }
 
 // pod makes a pod with one container per command.

@@ -166,21 +166,21 @@ func testImageSays(t *testing.T, r *rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, e := range map[string]*Engine{"the agent": r.Engine, "the next one": next} {
+	for name, e := range map[string]doors{"the agent": r.doors, "the next one": open(next)} {
 		o, err := e.Observe(t.Context(), victim.UID)
 		if err != nil || len(o.Sandboxes) != 1 || len(o.Containers) != 1 || o.Containers[0].ID != innocent || o.Containers[0].Attempt != 0 ||
 			o.Containers[0].State != pod.Running || o.Grace != 7 {
 			t.Errorf("%s sees of the victim: %+v, %v", name, o, err)
 		}
 	}
-	seesAll := func(name string, e *Engine) {
+	seesAll := func(name string, e doors) {
 		t.Helper()
 		all, err := e.ObserveAll(t.Context())
 		if err != nil || len(all) != 2 || len(all[victim.UID].Containers) != 1 || len(all[hostile.UID].Containers) != 1 || all[hostile.UID].Containers[0].ID != own {
 			t.Errorf("%s sees in all: %+v, %v", name, all, err)
 		}
 	}
-	seesAll("the agent", r.Engine)
+	seesAll("the agent", r.doors)
 	var volumes []string
 	for _, id := range []string{holder, sandbox.ID, own} {
 		in, err := r.Inspect(t.Context(), id)
@@ -209,7 +209,7 @@ func testImageSays(t *testing.T, r *rig) {
 		}
 		volumes = append(volumes, found...)
 	}
-	seesAll("the next one", next) // and removes the holder
+	seesAll("the next one", open(next)) // and removes the holder
 	for _, step := range []pod.Step{{Action: pod.StopContainer, ID: own, Grace: time.Second}, {Action: pod.StopSandbox, ID: sandbox.ID},
 		{Action: pod.RemoveContainer, ID: own}, {Action: pod.RemoveSandbox, ID: sandbox.ID}} {
 		r.apply(hostile, step)

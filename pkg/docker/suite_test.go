@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/docker/identity"
@@ -162,11 +163,11 @@ func testLeftovers(t *testing.T, r *rig) {
 	p := r.pod("leftover", []string{"pause"})
 	sandbox := r.sandbox(p)
 	step := r.step(p, 0, sandbox)
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	creation, err := Convert(p, step, target)
+	creation, err := convert.Container(p, step, target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +286,7 @@ func testAgentRestart(t *testing.T, r *rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := next.ObserveAll(t.Context())
+	after, err := next.Containers.ObserveAll(t.Context())
 	if err != nil || fmt.Sprint(after[p.UID]) != fmt.Sprint(before) {
 		t.Errorf("after:  %+v\nbefore: %+v\n%v", after[p.UID], before, err)
 	}
@@ -409,11 +410,11 @@ func testImages(t *testing.T, r *rig) {
 func testForeign(t *testing.T, r *rig) {
 	p := r.pod("foreign", []string{"pause"})
 	sandbox := r.sandbox(p)
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	creation, err := Convert(p, r.step(p, 0, sandbox), target)
+	creation, err := convert.Container(p, r.step(p, 0, sandbox), target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +423,7 @@ func testForeign(t *testing.T, r *rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = r.remove(context.Background(), id) })
+	t.Cleanup(func() { _, _ = r.Remove(context.Background(), id) })
 	if o := r.observed(p); len(o.Containers) != 0 {
 		t.Errorf("observed: %+v", o.Containers)
 	}

@@ -14,6 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,12 +24,12 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/winkube/winkube/pkg/cni"
-	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/docker/containers"
+	"github.com/winkube/winkube/pkg/docker/exec"
+	"github.com/winkube/winkube/pkg/docker/images"
+	"github.com/winkube/winkube/pkg/docker/logs"
+	"github.com/winkube/winkube/pkg/docker/networks"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/network/hostnet"
 	"github.com/winkube/winkube/pkg/pod"
@@ -150,9 +153,21 @@ func (c connecting) Changes(ctx context.Context) <-chan types.UID {
 	return out
 }
 
-// imageVolumes is the engine and the resolver in the words of package volume. The resolver needs the volumes, so that it comes later.
+// streams is the engine in the words of package server.
+type streams struct {
+	*logs.Store
+	*exec.Executor
+}
+
+// podNetworks is the engine in the words of package network.
+type podNetworks struct {
+	*networks.Store
+	*containers.Runtime
+}
+
+// imageVolumes is the engine's images and the resolver in the words of package volume. The resolver needs the volumes, so that it comes later.
 type imageVolumes struct {
-	*docker.Engine
+	*images.Store
 	resolver *pod.Resolver
 }
 
@@ -171,7 +186,7 @@ func (k *Kubelet) makeNetwork(cfg Config, client kubernetes.Interface) (err erro
 		return err
 	}
 	k.network, err = network.New(cfg.Network, network.Parts{
-		Engine: networkEngine{k.engine, k}, Host: hostnet.New(), Windows: hostnet.Windows(), Clock: clock.RealClock{}, Reports: reports, Plugins: plugins,
+		Engine: networkEngine{podNetworks{k.engine.Networks, k.engine.Containers}, k}, Host: hostnet.New(), Windows: hostnet.Windows(), Clock: clock.RealClock{}, Reports: reports, Plugins: plugins,
 		Node: networkNode{k, annotator(client, cfg.NodeName), k.networkChanged()}, Pods: networkPods{k}, Prober: networkProber{probeServer(client), probePods(cfg.Server.Address)},
 	})
 	return err
@@ -242,7 +257,7 @@ func (k *Kubelet) podEvent(namespace, name, uid, kind, reason, message string) {
 
 // containers are the ids of all that the engine has of pods.
 func (k *Kubelet) containers(ctx context.Context) (map[string]bool, error) {
-	all, err := k.engine.ObserveAll(ctx)
+	all, err := k.engine.Containers.ObserveAll(ctx)
 	if err != nil {
 		return nil, err
 	}

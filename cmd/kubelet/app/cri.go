@@ -11,6 +11,9 @@ import (
 	"github.com/winkube/winkube/pkg/cri"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/docker/containers"
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/images"
 	"github.com/winkube/winkube/pkg/host"
 )
 
@@ -57,8 +60,15 @@ func newCRICommand(code *int) *cobra.Command {
 	return command
 }
 
+// criEngine is the engine in the words of package cri.
+type criEngine struct {
+	*engine.Client
+	*images.Store
+	*containers.Runtime
+}
+
 // engine is the engine seen without a Node's name: whatever pods there are, they are this host's.
-func (o *criOptions) engine() (*docker.Engine, error) {
+func (o *criOptions) engine() (cri.Engine, error) {
 	facts, err := host.Read()
 	if err != nil {
 		return nil, err
@@ -67,5 +77,5 @@ func (o *criOptions) engine() (*docker.Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--docker-endpoint=%s: %w", o.endpoint, err)
 	}
-	return engine, nil
+	return criEngine{engine.Client, engine.Images, engine.Containers}, nil
 }

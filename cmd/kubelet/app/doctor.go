@@ -111,8 +111,8 @@ func (o *doctorOptions) plan(ctx context.Context, s *doctor.Symptoms, facts host
 		return fmt.Errorf("--docker-endpoint=%s: %w", o.endpoint, err)
 	}
 	in := network.Facts{PodCIDRs: o.podCIDRs}
-	if s.Networks, s.EngineErr = engine.Networks(ctx); s.EngineErr == nil {
-		if info, err := engine.Info(ctx); err == nil {
+	if s.Networks, s.EngineErr = engine.Networks.Networks(ctx); s.EngineErr == nil {
+		if info, err := engine.Client.Info(ctx); err == nil {
 			in.EngineVersion = info.Version
 		}
 	}

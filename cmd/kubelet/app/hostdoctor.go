@@ -82,9 +82,9 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 	if err != nil {
 		return s, fmt.Errorf("--docker-endpoint=%s: %w", o.endpoint, err)
 	}
-	if s.Engine, s.EngineErr = engine.Info(ctx); s.EngineErr == nil {
+	if s.Engine, s.EngineErr = engine.Client.Info(ctx); s.EngineErr == nil {
 		var found bool
-		if s.Infra, found, s.InfraErr = engine.Lookup(ctx, o.infraImage); s.InfraErr == nil && !found {
+		if s.Infra, found, s.InfraErr = engine.Images.Lookup(ctx, o.infraImage); s.InfraErr == nil && !found {
 			s.InfraErr = errors.New("no such image")
 		}
 	}

@@ -1,33 +1,14 @@
-package docker
+package containers
 
 import (
 	"fmt"
 	"sync"
 
-	"github.com/docker/docker/api/types/versions"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
-
-// CredentialSpec is the content of a credential spec (windowsOptions.gmsaCredentialSpec), and the name by which the engine finds it.
-type CredentialSpec struct{ Name, Content string }
-
-// rawSpecs is API 1.40: the first whose engine takes a credential spec by itself (19.03, moby/moby#38777). Older ones read it from the
-// registry of their host while the container starts (moby daemon/oci_windows.go readCredentialSpecRegistry).
-const rawSpecs = "1.40"
-
-// specPrefix is what the names of one agent's credential specs begin with. A node's name has no underscore.
-func specPrefix(node string) string { return "winkube_" + node + "_" }
-
-// credentialOption is what the engine is told about content, and what the registry must have for that.
-func credentialOption(content, container string, t Target) (option string, spec *CredentialSpec) {
-	if !versions.LessThan(t.api(), rawSpecs) {
-		return "credentialspec=raw://" + content, nil
-	}
-	spec = &CredentialSpec{Name: specPrefix(t.Node) + container, Content: content}
-	return "credentialspec=registry://" + spec.Name, spec
-}
 
 // registrySpecs keeps in this host's registry the credential specs of the containers that are starting.
 type registrySpecs struct {
@@ -42,11 +23,11 @@ type registrySpecs struct {
 }
 
 func newRegistrySpecs(node string, keep func(string, map[string]string) error, e *engine.Client) *registrySpecs {
-	return &registrySpecs{keep: keep, prefix: specPrefix(node), host: e.Host(), usable: keep != nil && e.Local(), held: map[string]string{}}
+	return &registrySpecs{keep: keep, prefix: convert.SpecPrefix(node), host: e.Host(), usable: keep != nil && e.Local(), held: map[string]string{}}
 }
 
 // during calls start while the engine finds the credential spec that the container of that name needs, if any.
-func (r *registrySpecs) during(name string, spec *CredentialSpec, start func() error) error {
+func (r *registrySpecs) during(name string, spec *convert.CredentialSpec, start func() error) error {
 	if spec == nil {
 		return start()
 	}

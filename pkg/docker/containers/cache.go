@@ -1,4 +1,4 @@
-package docker
+package containers
 
 import (
 	"maps"
@@ -44,7 +44,14 @@ const (
 	toldLate                    // its end has come, its event not
 )
 
-func (c *cache) init() {
+func newCache() *cache {
+	c := &cache{}
+	c.forget()
+	return c
+}
+
+// forget wants c.mu held, or c not shared yet.
+func (c *cache) forget() {
 	c.entries, c.pods = map[string]*cached{}, map[types.UID]map[string]*cached{}
 }
 
@@ -215,7 +222,7 @@ func (c *cache) stream(change int) {
 	c.changes++
 	c.streams += change
 	c.reset, c.whole = c.changes, false
-	c.init()
+	c.forget()
 }
 
 // mark goes to listed.

@@ -1,4 +1,4 @@
-package docker
+package containers
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -15,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
@@ -35,37 +37,55 @@ type seen struct {
 // because its shim does not answer, does not answer for that one.
 const glimpsePatience = 10 * time.Second
 
+// Observer says what the engine has of this node's pods.
+type Observer struct {
+	engine      *engine.Client
+	node        identity.Node
+	boot        string // Config.Boot
+	os          string // of the containers
+	inspections int    // how many containers ObserveAll inspects at once
+	images      Images
+	logs        Logs
+	commands    Commands
+	cache       *cache
+	specs       *registrySpecs
+
+	begun        atomic.Bool // ObserveAll has succeeded once: commands of former agents have been seen to
+	sweptHolders atomic.Bool // SweepHolders has succeeded once
+	strangers    strangers
+}
+
 // ObserveAll returns every pod of which the engine has anything: one list, and an inspect for each container that is not known yet.
-func (e *Engine) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
-	if e.node().Bystander() {
-		return e.observeAll(ctx)
+func (ob *Observer) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
+	if ob.node.Bystander() {
+		return ob.observeAll(ctx)
 	}
-	e.Sweep() // before anything starts: a link made for a start leads nowhere for a moment
-	e.specs.sweep()
-	all, err := e.observeAll(ctx)
-	if err == nil && !e.sweptHolders.Load() {
-		err = e.SweepHolders(ctx)
-		e.sweptHolders.Store(err == nil)
+	ob.logs.Sweep() // before anything starts: a link made for a start leads nowhere for a moment
+	ob.specs.sweep()
+	all, err := ob.observeAll(ctx)
+	if err == nil && !ob.sweptHolders.Load() {
+		err = ob.images.SweepHolders(ctx)
+		ob.sweptHolders.Store(err == nil)
 	}
 	return all, err
 }
 
 // Observe returns one pod. While events come, the engine is asked only for containers of which they, or our own calls, have told something
 // new since it was last asked.
-func (e *Engine) Observe(ctx context.Context, uid types.UID) (pod.Observed, error) {
-	list, ok := e.cache.of(uid)
+func (ob *Observer) Observe(ctx context.Context, uid types.UID) (pod.Observed, error) {
+	list, ok := ob.cache.of(uid)
 	if !ok {
-		all, err := e.list(ctx, uid)
+		all, err := ob.list(ctx, uid)
 		if err != nil {
 			return pod.Observed{}, err
 		}
 		for i := range all {
-			if o, err := e.node().Own(all[i].Names, all[i].Labels); err == nil && o.UID == uid {
+			if o, err := ob.node.Own(all[i].Names, all[i].Labels); err == nil && o.UID == uid {
 				list = append(list, all[i])
 			}
 		}
 	}
-	found, err := e.lookAll(ctx, list, slices.Repeat([]types.UID{uid}, len(list)), false)
+	found, err := ob.lookAll(ctx, list, slices.Repeat([]types.UID{uid}, len(list)), false)
 	if err != nil {
 		return pod.Observed{}, err
 	}
@@ -78,23 +98,23 @@ func (e *Engine) Observe(ctx context.Context, uid types.UID) (pod.Observed, erro
 }
 
 // list asks for this node's containers: of one pod, or with uid "" of all.
-func (e *Engine) list(ctx context.Context, uid types.UID) (list []container.Summary, err error) {
-	err = e.Call(ctx, "list containers", func(ctx context.Context, c *client.Client) (err error) {
-		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: e.node().Filter(uid)})
+func (ob *Observer) list(ctx context.Context, uid types.UID) (list []container.Summary, err error) {
+	err = ob.engine.Call(ctx, "list containers", func(ctx context.Context, c *client.Client) (err error) {
+		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: ob.node.Filter(uid)})
 		return err
 	})
 	return list, err
 }
 
-func (e *Engine) observeAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
-	mark := e.cache.mark()
-	list, err := e.list(ctx, "")
+func (ob *Observer) observeAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
+	mark := ob.cache.mark()
+	list, err := ob.list(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	exists, owners, strangers := map[string]bool{}, make([]types.UID, len(list)), map[string]error{}
 	for i := range list {
-		o, err := e.node().Own(list[i].Names, list[i].Labels)
+		o, err := ob.node.Own(list[i].Names, list[i].Labels)
 		switch {
 		case err == nil:
 			exists[list[i].ID], owners[i] = true, o.UID
@@ -102,14 +122,14 @@ func (e *Engine) observeAll(ctx context.Context) (map[types.UID]pod.Observed, er
 			strangers[list[i].ID] = err
 		}
 	}
-	e.strangers.log(strangers)
-	e.cache.listed(exists, mark)
-	found, err := e.lookAll(ctx, list, owners, true)
+	ob.strangers.log(strangers)
+	ob.cache.listed(exists, mark)
+	found, err := ob.lookAll(ctx, list, owners, true)
 	if err != nil {
 		return nil, err
 	}
-	if !e.node().Bystander() && !e.begun.Swap(true) {
-		e.endFormer(ctx, list, found)
+	if !ob.node.Bystander() && !ob.begun.Swap(true) {
+		ob.endFormer(ctx, list, found)
 	}
 	out := map[types.UID]pod.Observed{}
 	for i, s := range found {
@@ -126,26 +146,26 @@ func (e *Engine) observeAll(ctx context.Context) (map[types.UID]pod.Observed, er
 
 // lookAll tells what each container of a list is, by the cache or by the engine; nothing of those whose owner is "". Where glimpses will
 // do, one of which the engine does not tell in time is told as far as the list goes.
-func (e *Engine) lookAll(ctx context.Context, list []container.Summary, owners []types.UID, glimpses bool) ([]seen, error) {
-	limit := e.cfg.CallTimeout
+func (ob *Observer) lookAll(ctx context.Context, list []container.Summary, owners []types.UID, glimpses bool) ([]seen, error) {
+	limit := ob.engine.Timeout()
 	if glimpses {
 		limit = min(limit, glimpsePatience)
 	}
 	found := make([]seen, len(list))
 	group, inner := errgroup.WithContext(ctx)
-	group.SetLimit(e.observers)
+	group.SetLimit(ob.inspections)
 	for i, summary := range list {
 		uid := owners[i]
 		if uid == "" {
 			continue
 		}
-		known, version, ok := e.cache.get(uid, summary.ID, summary.State)
+		known, version, ok := ob.cache.get(uid, summary.ID, summary.State)
 		if ok {
 			found[i] = known
 			continue
 		}
 		group.Go(func() (err error) {
-			found[i], err = e.look(inner, uid, summary.ID, version, limit)
+			found[i], err = ob.look(inner, uid, summary.ID, version, limit)
 			if silent := new(engine.NoAnswer); glimpses && errors.As(err, silent) {
 				found[i], err = glimpse(summary), nil
 			}
@@ -156,7 +176,7 @@ func (e *Engine) lookAll(ctx context.Context, list []container.Summary, owners [
 }
 
 // endFormer has the commands of probes and hooks ended that agents before this one have left in running containers.
-func (e *Engine) endFormer(ctx context.Context, list []container.Summary, found []seen) {
+func (ob *Observer) endFormer(ctx context.Context, list []container.Summary, found []seen) {
 	containers := map[string]string{}
 	for i := range list {
 		for _, id := range found[i].commands {
@@ -164,32 +184,32 @@ func (e *Engine) endFormer(ctx context.Context, list []container.Summary, found 
 		}
 	}
 	if len(containers) > 0 {
-		go e.EndCommands(ctx, containers, make(chan bool, 1)) // not awaited: it ends by itself, and with ctx; hooks are run again
+		go ob.commands.EndCommands(ctx, containers, make(chan bool, 1)) // not awaited: it ends by itself, and with ctx; hooks are run again
 	}
 }
 
 // look inspects one container of the pod uid. One that vanished since is nothing, and so is one that turns out to be none of the pod's.
-func (e *Engine) look(ctx context.Context, uid types.UID, id string, version uint64, limit time.Duration) (seen, error) {
-	answer, err := e.InspectWithin(ctx, limit, id)
+func (ob *Observer) look(ctx context.Context, uid types.UID, id string, version uint64, limit time.Duration) (seen, error) {
+	answer, err := ob.engine.InspectWithin(ctx, limit, id)
 	if cerrdefs.IsNotFound(err) {
-		e.cache.gone(id)
+		ob.cache.gone(id)
 		return seen{}, nil
 	}
 	if err != nil {
 		return seen{}, err
 	}
-	if o, problem := e.node().Own([]string{answer.Name}, answer.Config.Labels); problem != nil || o.UID != uid {
-		e.cache.gone(id)
+	if o, problem := ob.node.Own([]string{answer.Name}, answer.Config.Labels); problem != nil || o.UID != uid {
+		ob.cache.gone(id)
 		return seen{}, nil
 	}
-	s := view(answer, e.cfg.Boot)
+	s := view(answer, ob.boot)
 	s.commands = answer.ExecIDs
 	if c := s.container; c != nil && c.State == pod.Exited {
-		c.Message = e.terminationMessage(ctx, answer)
+		c.Message = ob.terminationMessage(ctx, answer)
 	}
 	// A start that fails moves a created container without an event.
 	if state := answer.State.Status; state != container.StateCreated {
-		e.cache.put(id, string(state), s, version, state == container.StateExited || state == container.StateDead)
+		ob.cache.put(id, string(state), s, version, state == container.StateExited || state == container.StateDead)
 	}
 	return s, nil
 }
@@ -245,7 +265,7 @@ func view(in container.InspectResponse, boot string) seen {
 		s.sandbox = &pod.Sandbox{
 			ID: in.ID, Attempt: identity.Number(labels, identity.LabelRestartCount), Running: in.State.Running,
 			Unstarted: in.State.Status == container.StateCreated, CreatedAt: created, Addresses: addresses, Runtime: labels[identity.LabelRuntime],
-			Network: networkOf(in), HostPorts: unpublished(in),
+			Network: networkOf(in), HostPorts: convert.Unpublished(in),
 		}
 		if in.State.Running {
 			s.sandbox.PID = in.State.Pid
@@ -257,7 +277,7 @@ func view(in container.InspectResponse, boot string) seen {
 		SandboxID: labels[identity.LabelSandboxID], Hash: labels[identity.LabelHash], CreatedAt: created,
 		Image: labels[identity.LabelImage], ImageID: labels[identity.LabelImageRef], Addresses: addresses,
 		User: identity.ParseUser(labels[identity.LabelUser]), StopSignal: in.Config.StopSignal, RecursiveReadOnly: labels[identity.LabelRecursive] == "true",
-		Network: networkOf(in), HostPorts: unpublished(in), EarlierBoot: boot != "" && labels[identity.LabelBoot] != "" && labels[identity.LabelBoot] != boot,
+		Network: networkOf(in), HostPorts: convert.Unpublished(in), EarlierBoot: boot != "" && labels[identity.LabelBoot] != "" && labels[identity.LabelBoot] != boot,
 	}
 	if c.ImageID == "" {
 		c.ImageID = identity.ImageIDPrefix + in.Image
@@ -308,11 +328,11 @@ const (
 
 // terminationMessage reads what the container left behind: its message file, or when that is empty and the policy says so, the end of
 // the log of a container that failed.
-func (e *Engine) terminationMessage(ctx context.Context, in container.InspectResponse) string {
+func (ob *Observer) terminationMessage(ctx context.Context, in container.InspectResponse) string {
 	labels := in.Config.Labels
 	text := readHead(labels[identity.LabelMessageRoot], labels[identity.LabelMessage], maxMessage)
-	if labels[identity.LabelMessage] == "" && e.cfg.Platform.OS == "windows" {
-		text = e.copyOut(ctx, in.ID, labels[identity.LabelMessagePath])
+	if labels[identity.LabelMessage] == "" && ob.os == "windows" {
+		text = ob.copyOut(ctx, in.ID, labels[identity.LabelMessagePath])
 	}
 	if text != "" {
 		return text
@@ -322,9 +342,9 @@ func (e *Engine) terminationMessage(ctx context.Context, in container.InspectRes
 	}
 	lines := int64(maxMessageLines)
 	tail := &tail{limit: maxMessageLog}
-	bounded, _, cancel := e.Within(ctx, e.cfg.CallTimeout)
+	bounded, _, cancel := ob.engine.Within(ctx, ob.engine.Timeout())
 	defer cancel()
-	if err := e.Read(bounded, in, &v1.PodLogOptions{TailLines: &lines}, tail, tail); err != nil {
+	if err := ob.logs.Read(bounded, in, &v1.PodLogOptions{TailLines: &lines}, tail, tail); err != nil {
 		return "cannot read the log of the failed container: " + err.Error()
 	}
 	return tail.String()

@@ -1,17 +1,13 @@
-package docker
+package convert
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 
-	cerrdefs "github.com/containerd/errdefs"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/docker/accounts"
-	"github.com/winkube/winkube/pkg/pod"
 )
 
 // strictGroups says that a pod's containers get no groups but those of its spec (supplementalGroupsPolicy, KEP-3619).
@@ -77,8 +73,8 @@ func chooseUser(p *v1.Pod, c *v1.Container, imageUser string, known *accounts.Ac
 	return out
 }
 
-// needsAccounts says that chooseUser cannot do what the spec asks for without the image's accounts.
-func needsAccounts(p *v1.Pod, c *v1.Container, imageUser string) bool {
+// NeedsAccounts says that chooseUser cannot do what the spec asks for without the image's accounts.
+func NeedsAccounts(p *v1.Pod, c *v1.Container, imageUser string) bool {
 	return strictGroups(p) || strings.Contains(user(p, c, imageUser), ":")
 }
 
@@ -90,21 +86,4 @@ func union(a, b []int64) []int64 {
 		}
 	}
 	return out
-}
-
-// accountsFor are the accounts of the image for a container that is about to be made. Where they only serve the status, a failure is no reason not to
-// start it: they are nil then.
-func (e *Engine) accountsFor(ctx context.Context, p *v1.Pod, c *v1.Container, image pod.Image) (*accounts.Accounts, error) {
-	if e.cfg.Platform.OS == "windows" {
-		return nil, nil
-	}
-	known, err := e.Accounts(ctx, image.ID)
-	if err != nil && ctx.Err() == nil && !needsAccounts(p, c, image.User) {
-		if cerrdefs.IsNotFound(err) { // the create that follows tells of it
-			return nil, nil
-		}
-		klog.ErrorS(err, "Cannot tell as whom a container runs", "pod", klog.KObj(p), "container", c.Name)
-		return nil, nil
-	}
-	return known, err
 }

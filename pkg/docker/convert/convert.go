@@ -1,4 +1,9 @@
-package docker
+// Package convert decides what an engine is told about a pod's sandboxes and containers. It does no I/O.
+//
+//	pod, step, Target (what is known of engine and host) --Sandbox, Container--> Creation, the request
+//
+// An error means that the engine cannot do what the spec asks for, and says what would be right.
+package convert
 
 import (
 	"cmp"
@@ -36,7 +41,7 @@ type Target struct {
 	// HostIPs are those that a hostIP may name, beside loopback and unspecified ones; none: it may name any.
 	HostIPs        []netip.Addr
 	SeccompDefault bool // pods that name no profile get the engine's, not none
-	// SeccompProfile is the content of the container's localhost profile; see localhostProfile.
+	// SeccompProfile is the content of the container's localhost profile; see LocalhostProfile.
 	SeccompProfile string
 	Hash           string             // of the container's spec
 	Accounts       *accounts.Accounts // of the image; nil: not known
@@ -53,14 +58,14 @@ type Creation struct {
 	CredentialSpec *CredentialSpec
 }
 
-// minOOMScoreAdj is the lowest score there is. The sandbox gets upstream's -998: it goes last, for the whole pod goes with it.
+// MinOOMScoreAdj is the lowest score there is. The sandbox gets upstream's -998: it goes last, for the whole pod goes with it.
 const (
-	minOOMScoreAdj     = -1000
+	MinOOMScoreAdj     = -1000
 	sandboxOOMScoreAdj = -998
 )
 
-// ConvertSandbox decides how the pod's sandbox is created from image by step, whose Sandbox is set. It is pure.
-func ConvertSandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation, error) {
+// Sandbox decides how the pod's sandbox is created from image by step, whose Sandbox is set. It is pure.
+func Sandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation, error) {
 	out := creation(identity.ContainerName(p, identity.SandboxName, step.Attempt), podLabels(p, t.Node), t)
 	out.Config.Labels[identity.LabelRestartCount] = strconv.Itoa(step.Attempt)
 	out.Config.Image = image
@@ -96,10 +101,10 @@ func ConvertSandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation,
 	return out, bindFiles(h, step.Sandbox.Files)
 }
 
-// Convert decides how the container that step names is created. step.Inputs is set. It is pure. An error means that the engine
+// Container decides how the container that step names is created. step.Inputs is set. It is pure. An error means that the engine
 // cannot do what the spec asks for, and says what would be right.
-func Convert(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
-	c, in := find(p, step), step.Inputs
+func Container(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
+	c, in := Find(p, step), step.Inputs
 	if c == nil {
 		return Creation{}, fmt.Errorf("pod has no %s container %q", step.Kind, step.Container)
 	}
@@ -192,8 +197,8 @@ func (t Target) api() string {
 	return t.API
 }
 
-// find returns the container of the spec that step names; nil if there is none.
-func find(p *v1.Pod, step pod.Step) *v1.Container {
+// Find returns the container of the spec that step names; nil if there is none.
+func Find(p *v1.Pod, step pod.Step) *v1.Container {
 	switch step.Kind {
 	case pod.Init:
 		return named(p.Spec.InitContainers, step.Container)

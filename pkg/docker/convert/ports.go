@@ -1,4 +1,4 @@
-package docker
+package convert
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ import (
 // forward. An engine of Windows is not asked: its transparent and l2bridge networks have no port mappings (moby
 // libnetwork/drivers/windows gives them to HNS all the same), and those of nat do not answer the host itself.
 func publish(out *Creation, p *v1.Pod, t Target) error {
-	ports, err := hostPorts(p)
+	ports, err := HostPorts(p)
 	if err != nil || len(ports) == 0 {
 		return err
 	}
@@ -73,7 +73,7 @@ func checkHostIPs(p *v1.Pod, own []netip.Addr) error {
 
 // bindTo are the addresses at which a hostPort is published, as the engine takes them. The engine's own "all addresses" would take the port at every
 // service address that is local to this host, and nobody could serve it there: without a hostIP it is the host's own IPv4 addresses. Those of IPv6 are left to
-// the agent (see unpublished), since engines differ in what they do with them.
+// the agent (see Unpublished), since engines differ in what they do with them.
 func bindTo(wanted netip.Addr, host []netip.Addr) (out []string) {
 	if wanted.IsValid() && wanted != netip.IPv4Unspecified() {
 		return []string{wanted.String()}
@@ -96,8 +96,8 @@ func natPort(p pod.HostPort) nat.Port {
 	return nat.Port(fmt.Sprintf("%d/%s", p.ContainerPort, strings.ToLower(string(p.Protocol))))
 }
 
-// hostPorts are the pod's, each once, in order.
-func hostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
+// HostPorts are the pod's, each once, in order.
+func HostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
 	for _, c := range pod.PortContainers(p) {
 		for _, port := range c.Ports {
 			if port.HostPort == 0 {
@@ -118,9 +118,9 @@ func hostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
 	return out, nil
 }
 
-// unpublished are the hostPorts of a running container that the engine does not forward, for lack of port mappings on the container's network or
+// Unpublished are the hostPorts of a running container that the engine does not forward, for lack of port mappings on the container's network or
 // in one family. It is pure.
-func unpublished(in container.InspectResponse) (out []pod.HostPort) {
+func Unpublished(in container.InspectResponse) (out []pod.HostPort) {
 	text := in.Config.Labels[identity.LabelHostPorts]
 	if text == "" || !in.State.Running {
 		return nil

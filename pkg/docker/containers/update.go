@@ -1,4 +1,4 @@
-package docker
+package containers
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
@@ -17,17 +18,17 @@ import (
 // update holds a running container to other resources. Quota and period go together, and memory with memory and swap: an engine refuses
 // a memory limit above the former limit of both. A memory limit is not lowered below what is in use, which would end processes or, in
 // cgroup v1, fail half-way.
-func (e *Engine) update(ctx context.Context, step pod.Step) error {
+func (a *Applier) update(ctx context.Context, step pod.Step) error {
 	if step.Resources == nil {
 		return fmt.Errorf("cannot update container %s: step has no Resources", engine.ShortID(step.ID))
 	}
-	in, err := e.Inspect(ctx, step.ID)
+	in, err := a.engine.Inspect(ctx, step.ID)
 	if err != nil {
 		return err
 	}
 	want := *step.Resources
 	if had := in.HostConfig.Memory; want.Memory > 0 && (had <= 0 || want.Memory < had) {
-		used, err := e.memoryInUse(ctx, step.ID)
+		used, err := a.memoryInUse(ctx, step.ID)
 		if err != nil {
 			return err
 		}
@@ -36,21 +37,21 @@ func (e *Engine) update(ctx context.Context, step pod.Step) error {
 		}
 	}
 	var config container.UpdateConfig
-	linuxResources(&config.Resources, want)
+	convert.LinuxResources(&config.Resources, want)
 	if want.Quota == 0 && in.HostConfig.CPUQuota > 0 { // 0 would mean: as it is
 		config.CPUQuota = -1
 	}
-	err = e.Call(ctx, "update container "+engine.ShortID(step.ID), func(ctx context.Context, c *client.Client) error {
+	err = a.engine.Call(ctx, "update container "+engine.ShortID(step.ID), func(ctx context.Context, c *client.Client) error {
 		_, err := c.ContainerUpdate(ctx, step.ID, config)
 		return err
 	})
-	e.cache.drop(step.ID) // engines before 1.13 send no event
+	a.cache.drop(step.ID) // engines before 1.13 send no event
 	return err
 }
 
 // memoryInUse is how many bytes the container has now, page cache included, as upstream counts.
-func (e *Engine) memoryInUse(ctx context.Context, id string) (used int64, err error) {
-	err = e.Call(ctx, "read memory usage of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
+func (a *Applier) memoryInUse(ctx context.Context, id string) (used int64, err error) {
+	err = a.engine.Call(ctx, "read memory usage of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ContainerStatsOneShot(ctx, id)
 		if err != nil {
 			return err

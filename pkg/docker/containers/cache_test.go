@@ -1,4 +1,4 @@
-package docker
+package containers
 
 import (
 	"testing"
@@ -35,8 +35,7 @@ func TestCacheInspectsOnce(t *testing.T) {
 		{"off while it is looked at", []string{"see", "begin", "off", "answer", "look"}, running, 2},
 		{"off and on again", []string{"see", "look", "off", "look", "on", "look"}, running, 3},
 	} {
-		var c cache
-		c.init()
+		c := newCache()
 		c.stream(1)
 		looks, version, known := 0, uint64(0), ""
 		begin := func() bool {

@@ -1,4 +1,4 @@
-package docker
+package convert
 
 import (
 	"encoding/json"
@@ -27,6 +27,12 @@ func resources(cpu, memory string) v1.ResourceRequirements {
 }
 
 func ptr[T any](v T) *T { return &v }
+
+var (
+	linux       = pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}
+	windows2016 = pod.Platform{OS: "windows", Arch: "amd64", Build: 14393}
+	windows2019 = pod.Platform{OS: "windows", Arch: "amd64", Build: 17763, SharedNetwork: true}
+)
 
 // platforms are those of the golden files.
 var platforms = map[string]pod.Platform{
@@ -136,7 +142,7 @@ func TestConvertGolden(t *testing.T) {
 						{Name: "disk", HostPath: "d:/logs", ContainerPath: `E:\logs`},
 					}
 				}
-				target := Target{Platform: platform, Node: "node-1", CPUs: 8, LogMaxSize: 10 << 20, LogMaxFiles: 5, MinOOMScoreAdj: minOOMScoreAdj, Hash: "cafe", API: apis[name]}
+				target := Target{Platform: platform, Node: "node-1", CPUs: 8, LogMaxSize: 10 << 20, LogMaxFiles: 5, MinOOMScoreAdj: MinOOMScoreAdj, Hash: "cafe", API: apis[name]}
 				if !windows {
 					target.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fd00::7")}
 					target.CgroupParent = "/kubepods"
@@ -147,7 +153,7 @@ func TestConvertGolden(t *testing.T) {
 				} else {
 					in.SandboxID, in.Sandbox = "", box
 				}
-				c, err := Convert(p, pod.Step{Action: pod.StartContainer, Container: "app", Kind: kindOfFirst(p), Attempt: 2, Inputs: in}, target)
+				c, err := Container(p, pod.Step{Action: pod.StartContainer, Container: "app", Kind: kindOfFirst(p), Attempt: 2, Inputs: in}, target)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -171,7 +177,7 @@ func kindOfFirst(p *v1.Pod) pod.Kind {
 
 func sandboxOf(t *testing.T, p *v1.Pod, in *pod.SandboxInputs, target Target) Creation {
 	t.Helper()
-	c, err := ConvertSandbox(p, pod.Step{Action: pod.CreateSandbox, Attempt: 1, Sandbox: in}, "registry.test/pause:1", target)
+	c, err := Sandbox(p, pod.Step{Action: pod.CreateSandbox, Attempt: 1, Sandbox: in}, "registry.test/pause:1", target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,8 +242,8 @@ func TestConvertTwice(t *testing.T) {
 		test.edit(p, in, box)
 		before := p.DeepCopy()
 		step := pod.Step{Container: "app", Kind: kindOfFirst(p), Inputs: in}
-		a, err1 := Convert(p, step, Target{Platform: linux})
-		b, err2 := Convert(p, step, Target{Platform: linux})
+		a, err1 := Container(p, step, Target{Platform: linux})
+		b, err2 := Container(p, step, Target{Platform: linux})
 		x, _ := json.Marshal(a)
 		y, _ := json.Marshal(b)
 		if err1 != nil || err2 != nil || string(x) != string(y) || fmt.Sprint(p) != fmt.Sprint(before) {
@@ -250,7 +256,7 @@ func TestConvertDetails(t *testing.T) {
 	convert := func(t *testing.T, target Target, edit func(*v1.Pod, *pod.Inputs)) (*container.Config, *container.HostConfig, error) {
 		p, in := basePod(), &pod.Inputs{SandboxID: "5a5a", Image: pod.Image{User: "www:www"}}
 		edit(p, in)
-		c, err := Convert(p, pod.Step{Container: "app", Kind: pod.App, Inputs: in}, target)
+		c, err := Container(p, pod.Step{Container: "app", Kind: pod.App, Inputs: in}, target)
 		return c.Config, c.HostConfig, err
 	}
 	users := []struct {
@@ -350,7 +356,7 @@ func TestSandboxSeccomp(t *testing.T) {
 	} {
 		p := basePod()
 		p.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: test.profile}
-		out, err := ConvertSandbox(p, pod.Step{Sandbox: &pod.SandboxInputs{Network: "cbr0"}}, "pause", Target{Platform: linux, SeccompDefault: test.byAgent})
+		out, err := Sandbox(p, pod.Step{Sandbox: &pod.SandboxInputs{Network: "cbr0"}}, "pause", Target{Platform: linux, SeccompDefault: test.byAgent})
 		if err != nil || !slices.Equal(out.HostConfig.SecurityOpt, test.want) {
 			t.Errorf("%s: got %q, %v, want %q", name, out.HostConfig.SecurityOpt, err, test.want)
 		}

@@ -1,4 +1,4 @@
-package docker
+package containers
 
 import (
 	"archive/tar"
@@ -22,7 +22,7 @@ import (
 const systemDrive = `C:\`
 
 // copyIn puts files into a container of Windows that has not been started. Whoever may write to their directories there may replace them.
-func (e *Engine) copyIn(ctx context.Context, id string, files []pod.File) error {
+func (a *Applier) copyIn(ctx context.Context, id string, files []pod.File) error {
 	if len(files) == 0 {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (e *Engine) copyIn(ctx context.Context, id string, files []pod.File) error 
 	if err != nil {
 		return fmt.Errorf("cannot copy files into container %s: %w", engine.ShortID(id), err)
 	}
-	return e.Call(ctx, "copy files into container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
+	return a.engine.Call(ctx, "copy files into container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		return c.CopyToContainer(ctx, id, systemDrive, bytes.NewReader(archive), container.CopyToContainerOptions{})
 	})
 }
@@ -67,12 +67,12 @@ func archiveOf(files []pod.File) ([]byte, error) {
 }
 
 // copyOut reads the start of a file of a container of Windows that has ended; "" when there is none, or nothing is to be had.
-func (e *Engine) copyOut(ctx context.Context, id, name string) (text string) {
+func (ob *Observer) copyOut(ctx context.Context, id, name string) (text string) {
 	name, err := pod.WindowsPath(name)
 	if err != nil || !strings.EqualFold(name[:min(len(name), len(systemDrive))], systemDrive) {
 		return ""
 	}
-	err = e.Call(ctx, "read the termination message of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
+	err = ob.engine.Call(ctx, "read the termination message of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		body, _, err := c.CopyFromContainer(ctx, id, name)
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-package docker
+package convert
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t T
 	h.Runtime = in.Runtime
 	h.OomScoreAdj = max(in.OOMScoreAdj, t.MinOOMScoreAdj)
 	want := pod.ResourcesOf(p, c)
-	linuxResources(&h.Resources, want)
+	LinuxResources(&h.Resources, want)
 	out.Config.Labels[identity.LabelResources] = want.String()
 	if h.NetworkMode.IsContainer() {
 		sandbox := "container:" + in.SandboxID
@@ -92,9 +92,9 @@ func hostNamespaces(h *container.HostConfig, p *v1.Pod) {
 	}
 }
 
-// linuxResources sets quota and shares, not NanoCPUs, and the swap limit beside the memory limit: only so can the engine change them
+// LinuxResources sets quota and shares, not NanoCPUs, and the swap limit beside the memory limit: only so can the engine change them
 // while the container runs.
-func linuxResources(r *container.Resources, want pod.Resources) {
+func LinuxResources(r *container.Resources, want pod.Resources) {
 	r.CPUShares, r.CPUQuota, r.CPUPeriod = want.Shares, want.Quota, want.Period
 	r.Memory, r.MemorySwap = want.Memory, want.Memory // no swap
 }
@@ -199,8 +199,8 @@ func seccompProfile(p *v1.Pod, c *v1.Container) *v1.SeccompProfile {
 	return nil
 }
 
-// localhostProfile names the file under Config.SeccompRoot whose content Convert needs as Target.SeccompProfile; "": none.
-func localhostProfile(p *v1.Pod, c *v1.Container) string {
+// LocalhostProfile names the file under Config.SeccompRoot whose content Convert needs as Target.SeccompProfile; "": none.
+func LocalhostProfile(p *v1.Pod, c *v1.Container) string {
 	profile := seccompProfile(p, c)
 	if profile == nil || profile.Type != v1.SeccompProfileTypeLocalhost || profile.LocalhostProfile == nil {
 		return ""
@@ -217,7 +217,7 @@ func seccomp(p *v1.Pod, c *v1.Container, t Target) ([]string, error) {
 		return []string{"seccomp=unconfined"}, nil
 	case profile.Type == v1.SeccompProfileTypeRuntimeDefault:
 		return nil, nil
-	case profile.Type == v1.SeccompProfileTypeLocalhost && localhostProfile(p, c) != "":
+	case profile.Type == v1.SeccompProfileTypeLocalhost && LocalhostProfile(p, c) != "":
 		return []string{"seccomp=" + t.SeccompProfile}, nil
 	}
 	return nil, fmt.Errorf("container %s: seccompProfile %q: must be Unconfined, RuntimeDefault, or Localhost with a localhostProfile", c.Name, profile.Type)
@@ -226,7 +226,7 @@ func seccomp(p *v1.Pod, c *v1.Container, t Target) ([]string, error) {
 // sandboxSeccomp confines the infra container as a container of the pod that names no profile of its own. A profile from a file is made
 // for the pod's programs: the engine's takes its place.
 func sandboxSeccomp(p *v1.Pod, t Target) []string {
-	if localhostProfile(p, &v1.Container{}) != "" {
+	if LocalhostProfile(p, &v1.Container{}) != "" {
 		return nil
 	}
 	options, _ := seccomp(p, &v1.Container{}, t) // what is wrong with the profile is the containers' to tell
