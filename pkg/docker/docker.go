@@ -1,14 +1,14 @@
-// Package docker is the kubelet's last hop to the container engine: a house with doors, each a package below this one, all on one
-// connection.
+// Package docker joins what the kubelet asks of a container engine: seven doors, each a package below this one, on one connection.
 //
 //	New: engine (connection) --> logs, images, exec, networks --> usage, containers
 //	containers: Step --convert--> create, start, stop, remove;  list, inspect --> Observed;  events --> Changes
 //
-// Below, identity (labels and names), accounts (users of an image) and convert (what a pod becomes) do no I/O. No package outside
-// imports Docker's client, or the rooms: parts take a door through an interface of their own, and the values that stand here.
+// Below, identity (labels and names), accounts (users of an image) and convert (what a pod becomes) do no I/O. No package outside imports
+// Docker's client. Parts take a door through an interface that they declare; only the assembly imports the packages below.
 package docker
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -94,8 +94,6 @@ type seams struct {
 
 // build makes the doors, each from those before it.
 func build(cfg Config, s seams) (*Engine, error) {
-	setDefault(&cfg.StopSlack, 30*time.Second)
-	setDefault(&cfg.PullProgressDeadline, time.Minute)
 	c, err := engine.New(engine.Config{Host: cfg.Host, OS: cfg.Platform.OS, Timeout: cfg.CallTimeout, Clock: cfg.Clock})
 	if err != nil {
 		return nil, err
@@ -104,7 +102,7 @@ func build(cfg Config, s seams) (*Engine, error) {
 	e := &Engine{
 		Client:   c,
 		Logs:     logs.New(c, system, cfg.LogsDir),
-		Images:   images.New(c, node, images.Config{OS: system, Infra: cfg.InfraImage, Deadline: cfg.PullProgressDeadline}),
+		Images:   images.New(c, node, images.Config{OS: system, Infra: cfg.InfraImage, Deadline: cmp.Or(cfg.PullProgressDeadline, time.Minute)}),
 		Exec:     exec.New(c, exec.Config{OS: system, Kill: s.kill}),
 		Networks: networks.New(c, node, system),
 	}
@@ -112,13 +110,7 @@ func build(cfg Config, s seams) (*Engine, error) {
 	e.Containers = containers.New(containers.Config{
 		Node: node, Boot: cfg.Boot, Platform: cfg.Platform, CPUs: cfg.CPUs, Infra: cfg.InfraImage, LogMaxSize: cfg.LogMaxSize, LogMaxFiles: cfg.LogMaxFiles,
 		CgroupParent: cfg.CgroupParent, SeccompRoot: cfg.SeccompRoot, SeccompDefault: cfg.SeccompDefault, HostAddresses: cfg.HostAddresses,
-		HostIPs: cfg.HostIPs, CredentialSpecs: cfg.CredentialSpecs, Hash: cfg.Hash, StopSlack: cfg.StopSlack, Inspections: s.inspections,
+		HostIPs: cfg.HostIPs, CredentialSpecs: cfg.CredentialSpecs, Hash: cfg.Hash, StopSlack: cmp.Or(cfg.StopSlack, 30*time.Second), Inspections: s.inspections,
 	}, containers.Parts{Engine: c, Images: e.Images, Logs: e.Logs, Commands: e.Exec})
 	return e, nil
-}
-
-func setDefault(d *time.Duration, value time.Duration) {
-	if *d == 0 {
-		*d = value
-	}
 }

@@ -32,7 +32,7 @@ func TestRotationReal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, ok := r.Readable(in)
+	files, ok := r.Locate(in)
 	size, count := files.Size()
 	t.Logf("%d files with %d bytes are left; ours: %v", count, size, ok)
 	if !ok || count < 30 {

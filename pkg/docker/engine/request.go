@@ -26,7 +26,7 @@ func (e *Client) Create(ctx context.Context, what, name string, config *containe
 	config = identity.Seal(config)
 	err = e.Call(ctx, what, func(ctx context.Context, c *client.Client) error {
 		if versions.LessThan(c.ClientVersion(), "1.40") && len(h.CapAdd)+len(h.CapDrop) > 0 {
-			id, err = e.postCreate(ctx, c, name, container.CreateRequest{Config: config, HostConfig: h})
+			id, err = postCreate(ctx, e, c, name, container.CreateRequest{Config: config, HostConfig: h})
 			return err
 		}
 		answer, err := c.ContainerCreate(ctx, config, h, nil, nil, name)
@@ -36,7 +36,7 @@ func (e *Client) Create(ctx context.Context, what, name string, config *containe
 	return id, err
 }
 
-func (e *Client) postCreate(ctx context.Context, c *client.Client, name string, request container.CreateRequest) (string, error) {
+func postCreate(ctx context.Context, e *Client, c *client.Client, name string, request container.CreateRequest) (string, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return "", err
@@ -44,7 +44,7 @@ func (e *Client) postCreate(ctx context.Context, c *client.Client, name string, 
 	var answer struct {
 		ID string `json:"Id"`
 	}
-	err = e.ask(ctx, c, http.MethodPost, "/containers/create", url.Values{"name": {name}}, bytes.NewReader(body), &answer)
+	err = ask(ctx, e, c, http.MethodPost, "/containers/create", url.Values{"name": {name}}, bytes.NewReader(body), &answer)
 	return answer.ID, err
 }
 
@@ -65,11 +65,11 @@ func (e *Client) Remove(ctx context.Context, id string) (gone bool, err error) {
 
 // Get reads what the engine has at a path, beside what its client knows of it.
 func (e *Client) Get(ctx context.Context, c *client.Client, path string, out any) error {
-	return e.ask(ctx, c, http.MethodGet, path, nil, nil, out)
+	return ask(ctx, e, c, http.MethodGet, path, nil, nil, out)
 }
 
 // ask makes a request in JSON without the client's ideas of what is in it. Errors are like the client's.
-func (e *Client) ask(ctx context.Context, c *client.Client, method, path string, query url.Values, body io.Reader, out any) error {
+func ask(ctx context.Context, e *Client, c *client.Client, method, path string, query url.Values, body io.Reader, out any) error {
 	host, err := client.ParseHostURL(e.host)
 	if err != nil {
 		return err

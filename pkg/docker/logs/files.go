@@ -32,9 +32,9 @@ type Files struct {
 // errNoLogFiles says that the engine must be asked.
 var errNoLogFiles = errors.New("the engine's log files are not to be read here")
 
-// Readable says where the log of a container can be read; false where the engine must be asked: it is on another host or not on Linux,
+// readable says where the log of a container can be read; false where the engine must be asked: it is on another host or not on Linux,
 // writes in another format, or compresses.
-func (s *Store) Readable(in container.InspectResponse) (Files, bool) {
+func (s *Store) readable(in container.InspectResponse) (Files, bool) {
 	files, ok := s.Locate(in)
 	return files, ok && s.os == "linux" && in.HostConfig.LogConfig.Config["compress"] != "true"
 }

@@ -333,7 +333,7 @@ func TestLogFilesRefused(t *testing.T) {
 			LogPath: "/x/abc/abc-json.log", HostConfig: &container.HostConfig{LogConfig: container.LogConfig{Type: kind, Config: options}},
 		}}
 	}
-	files, ok := testStore(t, "unix:///x", "linux").Readable(config("json-file", map[string]string{"max-file": "5"}))
+	files, ok := testStore(t, "unix:///x", "linux").readable(config("json-file", map[string]string{"max-file": "5"}))
 	if !ok || files != (Files{"/x/abc", "abc-json.log", 5}) {
 		t.Errorf("%+v, %v", files, ok)
 	}
@@ -347,7 +347,7 @@ func TestLogFilesRefused(t *testing.T) {
 		"none":       {"unix:///x", "linux", config("none", nil)},
 		"compressed": {"unix:///x", "linux", config("json-file", map[string]string{"compress": "true"})},
 	} {
-		if _, ok := testStore(t, test.host, test.os).Readable(test.in); ok {
+		if _, ok := testStore(t, test.host, test.os).readable(test.in); ok {
 			t.Errorf("%s: read", name)
 		}
 	}

@@ -56,7 +56,7 @@ func (s *Store) Read(ctx context.Context, in container.InspectResponse, options 
 		return nil // the engine refuses a request for no stream
 	}
 	err := errNoLogFiles
-	if files, ok := s.Readable(in); ok {
+	if files, ok := s.readable(in); ok {
 		err = s.readLog(ctx, in.ID, files, options, w)
 	}
 	if errors.Is(err, errNoLogFiles) {
