@@ -51,7 +51,7 @@ func TestCopyRefusals(t *testing.T) {
 		var apply *engine.ApplyError
 		err := r.Apply(t.Context(), p, step)
 		if path == `C:\gone` && errors.Is(err, os.ErrNotExist) {
-			continue // each system has words of its own
+			continue // each system words it differently
 		}
 		if !errors.As(err, &apply) || apply.Reason != engine.ReasonCreate || !strings.Contains(apply.Message, want) {
 			t.Errorf("%s: %v; want %q", path, err, want)

@@ -160,7 +160,7 @@ func (r *rig) await(what string, ok func() bool) {
 	}
 }
 
-// TestStuckContainer: the engine does not tell of one container. Other pods do not wait for it, also when the agent is new.
+// TestStuckContainer: the engine does not answer for one container. Other pods do not wait for it, also when the agent is new.
 func TestStuckContainer(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Now())
 	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.Clock = clock })

@@ -119,7 +119,7 @@ func TestObserveCost(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	changes := r.Changes(t.Context())
 	<-changes
-	r.await("the events of images", func() bool { // a stream of its own, which is a request
+	r.await("the events of images", func() bool { // a separate stream, which is a request
 		streams := slices.DeleteFunc(r.fake.Requests(false), func(request string) bool { return request != "GET /events" })
 		return len(streams) == 2
 	})
@@ -388,7 +388,7 @@ func TestRealDial(t *testing.T) {
 		}
 	}
 	if _, err := r.Dial(t.Context(), id, 8081); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("a port without a listener: %v", err)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestEveryLabelIsSealed(t *testing.T) {
 	}
 }
 
-// stranger makes a container as somebody with access to the engine does, and returns its id.
+// stranger makes a container as a user with access to the engine does, and returns its id.
 func (r *rig) stranger(name string, labels map[string]string, start bool) string {
 	r.t.Helper()
 	c, err := r.API(r.t.Context())
@@ -88,7 +88,7 @@ func (r *rig) stranger(name string, labels map[string]string, start bool) string
 	return made.ID
 }
 
-// TestStrangers: containers that others have made with labels of ours, by an image or by hand. They are no attempt of anybody's, give no pod of
+// TestStrangers: containers that others have made with labels of ours, by an image or manually. They are no attempt of any pod, give no pod of
 // their own, and are left alone; the pods and the agent go on.
 func TestStrangers(t *testing.T) {
 	for _, events := range []bool{false, true} {
@@ -145,7 +145,7 @@ func testStrangers(t *testing.T, events bool) {
 		}
 		strangers = append(strangers, r.stranger(name, labels, true))
 	}
-	r.stranger("k8s_accounts_"+r.cfg.Node+"_beef", labelled(identity.LabelType, identity.TypeHolder), true) // which somebody has started by hand
+	r.stranger("k8s_accounts_"+r.cfg.Node+"_beef", labelled(identity.LabelType, identity.TypeHolder), true) // which a user has started
 	logged := dockertest.NewBuffer()
 	klog.LogToStderr(false)
 	klog.SetOutput(logged)

@@ -379,7 +379,7 @@ func (r *rig) file(name, content string) string {
 	return path
 }
 
-// deadEnd is an address where nobody listens.
+// deadEnd is an address without a listener.
 func deadEnd(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -263,7 +263,7 @@ func testChanges(t *testing.T, r *rig) {
 	seen := map[types.UID]int{}
 	for len(seen) < 2 {
 		if seen[<-changes]++; seen["uid-changes"] > 2 {
-			t.Fatalf("%v: what changes while nobody reads must come once", seen)
+			t.Fatalf("%v: what changes before it is read must come once", seen)
 		}
 	}
 	if seen["uid-changes"]+seen["uid-other"] > 3 || seen["uid-other"] == 0 {
@@ -333,13 +333,13 @@ func testNetworks(t *testing.T, r *rig) {
 	}
 }
 
-// testTakenOff: a pod that somebody takes off its network is told of, and can be put back with the address that it had, which only one may have.
+// testTakenOff: a pod that a user takes off its network is delivered, and can be put back with the address that it had, which only one may have.
 func testTakenOff(t *testing.T, r *rig) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	changes := r.Changes(ctx)
 	if first := <-changes; first != "" {
-		t.Fatalf("first told of %q", first)
+		t.Fatalf("first delivered is %q", first)
 	}
 	p, other := r.pod("cut", []string{"pause"}), r.pod("other", []string{"pause"})
 	r.run(p)

@@ -47,7 +47,7 @@ func (a *Applier) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	case pod.CreateSandbox:
 		err := failed(engine.ReasonSandbox, a.createSandbox(ctx, p, step))
 		var apply *engine.ApplyError
-		if errors.As(err, &apply) { // to users it is one thing, whichever part of it failed
+		if errors.As(err, &apply) { // users see one failure, whichever part failed
 			return &engine.ApplyError{Reason: engine.ReasonSandbox, Message: apply.Message, Err: apply.Err}
 		}
 		return err
@@ -144,7 +144,7 @@ func (a *Applier) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) 
 func (a *Applier) setHostAddresses(t *convert.Target, p *v1.Pod) error {
 	ports, err := convert.HostPorts(p)
 	if err != nil || len(ports) == 0 {
-		return nil //nolint:nilerr // a mistake in them is package convert's to tell
+		return nil //nolint:nilerr // package convert reports a mistake in them
 	}
 	for _, from := range []struct {
 		list func() ([]netip.Addr, error)
@@ -160,8 +160,7 @@ func (a *Applier) setHostAddresses(t *convert.Target, p *v1.Pod) error {
 	return nil
 }
 
-// createAndStart makes a container run. When the host does not let it have its OOM score, it is made again with 0, and all later
-// ones begin so.
+// createAndStart makes a container run. When the host refuses its OOM score, it is made again with 0, and so are all later ones.
 func (a *Applier) createAndStart(ctx context.Context, p *v1.Pod, t convert.Target, request func(convert.Target) (convert.Creation, error)) error {
 	creation, err := request(t)
 	if err != nil {
@@ -231,7 +230,7 @@ func (a *Applier) create(ctx context.Context, p *v1.Pod, creation convert.Creati
 			return "", false, err
 		}
 	}
-	if engine.NameTaken(err) { // by nobody that can be seen: a fault of the engine that only its restart heals
+	if engine.NameTaken(err) { // by no container that can be seen: a fault of the engine that only its restart cures
 		creation.Name = fmt.Sprintf("%s_%x", creation.Name, a.engine.Clock().Now().UnixNano())
 		if id, err = a.engine.Create(ctx, what, creation.Name, creation.Config, creation.HostConfig); err == nil {
 			a.cache.made(p.UID, id, a.fresh(id, creation))
@@ -241,7 +240,7 @@ func (a *Applier) create(ctx context.Context, p *v1.Pod, creation convert.Creati
 	return id, false, err
 }
 
-// fresh is what inspect would say of a container that was made just now.
+// fresh is what an inspection would say of a container that was made just now.
 func (a *Applier) fresh(id string, c convert.Creation) seen {
 	return view(container.InspectResponse{
 		ContainerJSONBase: &container.ContainerJSONBase{
@@ -264,8 +263,8 @@ func (a *Applier) start(ctx context.Context, id, name string) error {
 	return nil
 }
 
-// stop ends a container: its stop signal, grace (rounded up to seconds), kill. An engine that does not manage it within the grace period
-// and some slack is asked once more, to kill.
+// stop ends a container: its stop signal, grace (rounded up to seconds), kill. When the engine does not manage that within the grace
+// period and Config.StopSlack, it is asked to kill.
 func (a *Applier) stop(ctx context.Context, id string, grace time.Duration) error {
 	defer a.cache.drop(id)
 	seconds := wholeSeconds(grace)
@@ -298,7 +297,7 @@ func (a *Applier) stop(ctx context.Context, id string, grace time.Duration) erro
 	return err
 }
 
-// Stop ends a container in order, within the time that it was made with; one that is gone is no error.
+// Stop ends a container by its stop signal, and kills it after the engine's default time; one that is gone is no error.
 func (a *Applier) Stop(ctx context.Context, id string) error {
 	err := a.engine.Call(ctx, "stop container "+id, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStop(ctx, id, container.StopOptions{})
@@ -358,10 +357,10 @@ func (a *Applier) accountsFor(ctx context.Context, p *v1.Pod, c *v1.Container, i
 	}
 	known, err := a.images.Accounts(ctx, image.ID)
 	if err != nil && ctx.Err() == nil && !convert.NeedsAccounts(p, c, image.User) {
-		if cerrdefs.IsNotFound(err) { // the create that follows tells of it
+		if cerrdefs.IsNotFound(err) { // the create that follows reports it
 			return nil, nil
 		}
-		klog.ErrorS(err, "Cannot tell as whom a container runs", "pod", klog.KObj(p), "container", c.Name)
+		klog.ErrorS(err, "Cannot read the users of an image; the container's status will not show its user", "pod", klog.KObj(p), "container", c.Name)
 		return nil, nil
 	}
 	return known, err

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cache keeps which containers there are and what inspect said of them, so that observing a pod asks the engine only for what has changed.
-// An exited container does not change any more; a running one is kept only while the event stream is up, which would tell of its end.
-// What our own calls do to a container is noted at their end, before its event comes.
+// cache keeps which containers there are and the result of their last inspection, so that observing a pod inspects only what has changed.
+// An exited container does not change any more; a running one is kept only while the event stream is up, which would report its end.
+// What our own calls do to a container is noted when they return, before its event comes.
 type cache struct {
 	mu      sync.Mutex
 	entries map[string]*cached
@@ -34,7 +34,7 @@ type cached struct {
 	start startState
 }
 
-// startState is what is known of a start that this agent asked for, and that has an event.
+// startState is what is known of a start that this agent has requested, and that has an event.
 type startState uint8
 
 const (
@@ -107,7 +107,7 @@ func (c *cache) put(id, state string, s seen, version uint64, settled bool) {
 	}
 }
 
-// drop has a container inspected again: something was done to it, or an event told of it.
+// drop has a container inspected again: something was done to it, or it had an event.
 func (c *cache) drop(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,8 +117,8 @@ func (c *cache) drop(id string) {
 	}
 }
 
-// rewired takes in that a container was taken off a network or put on one (on), and returns whose it is if that is news: not for one that does
-// not run, nor for the network that a start gives.
+// rewired notes that a container was taken off a network or put on one (on). It returns the pod if that is news: not for a container that
+// does not run, nor for the network that a start gives.
 func (c *cache) rewired(id string, on bool) (owner types.UID, news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +134,7 @@ func (c *cache) rewired(id string, on bool) (owner types.UID, news bool) {
 	return e.owner, true
 }
 
-// made notes what this agent has just created, and so that nobody else starts it unseen.
+// made notes a container that this agent has just created; a start by another program has an event.
 func (c *cache) made(owner types.UID, id string, s seen) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *cache) made(owner types.UID, id string, s seen) {
 	e.state, e.seen = string(container.StateCreated), s
 }
 
-// starting says that this agent asks for a start of a container.
+// starting notes that this agent requests the start of a container.
 func (c *cache) starting(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +151,7 @@ func (c *cache) starting(id string) {
 	}
 }
 
-// started says that it has started. What was seen of the container as it runs stays.
+// started notes that the start has succeeded. What was seen of the container as it runs stays.
 func (c *cache) started(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,8 +167,8 @@ func (c *cache) started(id string) {
 	c.renew(e)
 }
 
-// toldStarted takes in the event of a start. That of a start which this agent knows to be over is no news, and who looks at the container just
-// then need not look again. Nor is it news of one that was seen to run: the end of a former run has an event of its own.
+// toldStarted notes the event of a start. It is no news after a start that this agent knows to have succeeded, and an inspection under way
+// need not be repeated. Nor is it news of a container that was seen to run: the end of an earlier run has another event.
 func (c *cache) toldStarted(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +194,7 @@ func (c *cache) renew(e *cached) {
 	}
 }
 
-// gone forgets a container that does not exist any more.
+// gone forgets a container that no longer exists.
 func (c *cache) gone(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +214,7 @@ func (c *cache) remove(id string) {
 	}
 }
 
-// stream says that a stream of events has come up (1) or gone (-1). Both ways everything is forgotten: what happened in the gap is
+// stream notes that a stream of events has come up (1) or gone (-1). Both ways everything is forgotten: what happened in the gap is
 // unknown.
 func (c *cache) stream(change int) {
 	c.mu.Lock()
@@ -232,7 +232,7 @@ func (c *cache) mark() uint64 {
 	return c.changes
 }
 
-// listed says which containers there are, as a list told that was asked for at mark. What has come since stays.
+// listed notes which containers there are, by a list that was requested at mark. What has come since stays.
 func (c *cache) listed(exists map[string]bool, mark uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

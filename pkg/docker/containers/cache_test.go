@@ -27,7 +27,7 @@ func TestCacheInspectsOnce(t *testing.T) {
 		{"start failed", []string{"made", "starting", "drop", "look"}, running, 1},
 		{"started by others", []string{"made", "event", "look"}, running, 1},
 		{"... twice", []string{"made", "starting", "end", "look", "event", "drop", "event", "look"}, running, 2},
-		{"died at once", []string{"made", "starting", "event", "end", "begin", "drop", "answer", "look"}, running, 2},
+		{"died immediately", []string{"made", "starting", "event", "end", "begin", "drop", "answer", "look"}, running, 2},
 		{"died before its event came", []string{"made", "starting", "end", "drop", "event", "look"}, running, 1},
 		{"found", []string{"see", "look", "look"}, running, 1},
 		{"on its network by its start", []string{"made", "starting", "on", "end", "event", "look"}, running, 1},

@@ -21,7 +21,7 @@ import (
 // systemDrive is the only drive of a container that the engine copies to and from (moby CheckSystemDriveAndRemoveDriveLetter).
 const systemDrive = `C:\`
 
-// copyIn puts files into a container of Windows that has not been started. Whoever may write to their directories there may replace them.
+// copyIn puts files into a container of Windows that has not been started. Users who may write to their directories there may replace them.
 func (a *Applier) copyIn(ctx context.Context, id string, files []pod.File) error {
 	if len(files) == 0 {
 		return nil
@@ -66,7 +66,7 @@ func archiveOf(files []pod.File) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// copyOut reads the start of a file of a container of Windows that has ended; "" when there is none, or nothing is to be had.
+// copyOut reads the start of a file of a container of Windows that has ended; "" when there is none, or it cannot be read.
 func (ob *Observer) copyOut(ctx context.Context, id, name string) (text string) {
 	name, err := pod.WindowsPath(name)
 	if err != nil || !strings.EqualFold(name[:min(len(name), len(systemDrive))], systemDrive) {

@@ -26,17 +26,17 @@ func newRegistrySpecs(node string, keep func(string, map[string]string) error, e
 	return &registrySpecs{keep: keep, prefix: convert.SpecPrefix(node), host: e.Host(), usable: keep != nil && e.Local(), held: map[string]string{}}
 }
 
-// during calls start while the engine finds the credential spec that the container of that name needs, if any.
+// during calls start while the registry has the credential spec that the container of that name needs, if any.
 func (r *registrySpecs) during(name string, spec *convert.CredentialSpec, start func() error) error {
 	if spec == nil {
 		return start()
 	}
 	if !r.usable {
-		return fmt.Errorf("cannot give container %s its credential spec: the engine at %s is older than 19.03 and reads it from the registry of its own host; use it by its pipe, or a later one", name, r.host)
+		return fmt.Errorf("cannot give container %s its credential spec: the engine at %s is older than 19.03 and reads credential specs from its host's registry; connect to it by its pipe, or use a newer engine", name, r.host)
 	}
 	defer func() {
 		if err := r.change(func(held map[string]string) { delete(held, spec.Name) }); err != nil {
-			klog.ErrorS(err, "Cannot remove a credential spec; it goes with the next one", "name", spec.Name)
+			klog.ErrorS(err, "Cannot remove a credential spec from the registry; the next start with one will", "name", spec.Name)
 		}
 	}()
 	if err := r.change(func(held map[string]string) { held[spec.Name] = spec.Content }); err != nil {
@@ -45,7 +45,7 @@ func (r *registrySpecs) during(name string, spec *convert.CredentialSpec, start 
 	return start()
 }
 
-// change changes what the registry has of this agent. It has nothing else afterwards: what an agent that was killed has left goes.
+// change changes which specs of this agent the registry has. It removes all others of it: those that an agent that was killed has left.
 func (r *registrySpecs) change(how func(held map[string]string)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,14 +53,14 @@ func (r *registrySpecs) change(how func(held map[string]string)) error {
 	return r.keep(r.prefix, r.held)
 }
 
-// sweep removes, once, what an agent that was killed has left, also where the engine has become one that needs no registry.
+// sweep removes, once, what an agent that was killed has left, even if the engine has since become one that needs no registry.
 func (r *registrySpecs) sweep() {
 	if !r.usable {
 		return
 	}
 	r.swept.Do(func() {
 		if err := r.change(func(map[string]string) {}); err != nil {
-			klog.ErrorS(err, "Cannot look for old credential specs")
+			klog.ErrorS(err, "Cannot remove old credential specs from the registry")
 		}
 	})
 }

@@ -51,7 +51,7 @@ func TestCredentialSpecs(t *testing.T) {
 		return nil
 	}
 	spec := &convert.CredentialSpec{Name: prefix + "new", Content: "{}"}
-	if err := specs("tcp://127.0.0.1:1").during("c", spec, start); err == nil || !strings.Contains(err.Error(), "older than 19.03 and reads it from the registry of its own host") {
+	if err := specs("tcp://127.0.0.1:1").during("c", spec, start); err == nil || !strings.Contains(err.Error(), "older than 19.03 and reads credential specs from its host's registry") {
 		t.Errorf("an engine elsewhere: %v", err)
 	}
 	local := specs("unix:///run/docker.sock")

@@ -29,7 +29,7 @@ func TestDeliver(t *testing.T) {
 	if got = append(got, <-out); fmt.Sprint(got) != "[a b  c a]" {
 		t.Errorf("%q", got)
 	}
-	queue.Add("d") // nobody takes it
+	queue.Add("d") // it is not taken
 	cancel()
 	queue.ShutDown()
 	<-done

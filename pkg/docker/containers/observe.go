@@ -30,11 +30,11 @@ type seen struct {
 	sandbox   *pod.Sandbox
 	container *pod.Container
 	commands  []string // ids of what is executed in it
-	unclear   bool     // the engine did not tell
+	unclear   bool     // the engine did not describe it in time
 }
 
-// glimpsePatience is how long ObserveAll waits for what the engine says of one container. An engine that is stuck with one, for example
-// because its shim does not answer, does not answer for that one.
+// glimpsePatience is how long ObserveAll waits for the inspection of one container. An engine that is stuck with one, for example because
+// its shim does not answer, does not answer for that one.
 const glimpsePatience = 10 * time.Second
 
 // Observer says what the engine has of this node's pods.
@@ -50,12 +50,13 @@ type Observer struct {
 	cache       *cache
 	specs       *registrySpecs
 
-	begun        atomic.Bool // ObserveAll has succeeded once: commands of former agents have been seen to
+	begun        atomic.Bool // ObserveAll has succeeded once: commands of earlier agents are being ended
 	sweptHolders atomic.Bool // SweepHolders has succeeded once
 	strangers    strangers
 }
 
-// ObserveAll returns every pod of which the engine has anything: one list, and an inspect for each container that is not known yet.
+// ObserveAll returns every pod of which the engine has a container. It costs one list, and an inspection of each container that is not
+// known yet. The first call also removes what an agent that was killed has left: links to logs, credential specs, holders of images.
 func (ob *Observer) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
 	if ob.node.Bystander() {
 		return ob.observeAll(ctx)
@@ -70,8 +71,7 @@ func (ob *Observer) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed,
 	return all, err
 }
 
-// Observe returns one pod. While events come, the engine is asked only for containers of which they, or our own calls, have told something
-// new since it was last asked.
+// Observe returns one pod. While events come, it inspects only containers that events or our own calls have touched since the last look.
 func (ob *Observer) Observe(ctx context.Context, uid types.UID) (pod.Observed, error) {
 	list, ok := ob.cache.of(uid)
 	if !ok {
@@ -97,7 +97,7 @@ func (ob *Observer) Observe(ctx context.Context, uid types.UID) (pod.Observed, e
 	return out, nil
 }
 
-// list asks for this node's containers: of one pod, or with uid "" of all.
+// list lists this node's containers: of one pod, or with uid "" of all.
 func (ob *Observer) list(ctx context.Context, uid types.UID) (list []container.Summary, err error) {
 	err = ob.engine.Call(ctx, "list containers", func(ctx context.Context, c *client.Client) (err error) {
 		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: ob.node.Filter(uid)})
@@ -144,8 +144,8 @@ func (ob *Observer) observeAll(ctx context.Context) (map[types.UID]pod.Observed,
 	return out, nil
 }
 
-// lookAll tells what each container of a list is, by the cache or by the engine; nothing of those whose owner is "". Where glimpses will
-// do, one of which the engine does not tell in time is told as far as the list goes.
+// lookAll inspects each container of a list, in the cache or on the engine; those whose owner is "" stay empty. With glimpses, a
+// container that the engine does not describe in time is described as far as the list goes.
 func (ob *Observer) lookAll(ctx context.Context, list []container.Summary, owners []types.UID, glimpses bool) ([]seen, error) {
 	limit := ob.engine.Timeout()
 	if glimpses {
@@ -175,7 +175,7 @@ func (ob *Observer) lookAll(ctx context.Context, list []container.Summary, owner
 	return found, group.Wait()
 }
 
-// endFormer has the commands of probes and hooks ended that agents before this one have left in running containers.
+// endFormer ends the commands of probes and hooks that agents before this one have left in running containers.
 func (ob *Observer) endFormer(ctx context.Context, list []container.Summary, found []seen) {
 	containers := map[string]string{}
 	for i := range list {
@@ -188,7 +188,7 @@ func (ob *Observer) endFormer(ctx context.Context, list []container.Summary, fou
 	}
 }
 
-// look inspects one container of the pod uid. One that vanished since is nothing, and so is one that turns out to be none of the pod's.
+// look inspects one container of the pod uid. The result is empty for a container that has vanished or is not the pod's.
 func (ob *Observer) look(ctx context.Context, uid types.UID, id string, version uint64, limit time.Duration) (seen, error) {
 	answer, err := ob.engine.InspectWithin(ctx, limit, id)
 	if cerrdefs.IsNotFound(err) {
@@ -214,7 +214,7 @@ func (ob *Observer) look(ctx context.Context, uid types.UID, id string, version 
 	return s, nil
 }
 
-// glimpse is what a list alone tells of a container. It is pure.
+// glimpse is what a list alone says of a container. It is pure.
 func glimpse(summary container.Summary) seen {
 	in := container.InspectResponse{
 		ContainerJSONBase: &container.ContainerJSONBase{
@@ -228,7 +228,7 @@ func glimpse(summary container.Summary) seen {
 	return s
 }
 
-// join adds what was seen to the pod it belongs to. The newest container's labels tell the pod's names and grace.
+// join adds what was seen to the pod it belongs to. The newest container's labels have the pod's names and grace period.
 func join(o pod.Observed, uid types.UID, s seen) pod.Observed {
 	if s.sandbox == nil && s.container == nil {
 		return o
@@ -326,7 +326,7 @@ const (
 	maxMessageLog   = 2048 // bytes of the log
 )
 
-// terminationMessage reads what the container left behind: its message file, or when that is empty and the policy says so, the end of
+// terminationMessage reads what the container has left: its message file, or when that is empty and the policy says so, the end of
 // the log of a container that failed.
 func (ob *Observer) terminationMessage(ctx context.Context, in container.InspectResponse) string {
 	labels := in.Config.Labels

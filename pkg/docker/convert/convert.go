@@ -58,7 +58,7 @@ type Creation struct {
 	CredentialSpec *CredentialSpec
 }
 
-// MinOOMScoreAdj is the lowest score there is. The sandbox gets upstream's -998: it goes last, for the whole pod goes with it.
+// MinOOMScoreAdj is the lowest score there is. The sandbox gets upstream's -998: it is killed last, since the whole pod ends with it.
 const (
 	MinOOMScoreAdj     = -1000
 	sandboxOOMScoreAdj = -998
@@ -148,8 +148,8 @@ func Container(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
 	if err := convertLinux(&out, p, c, in, t); err != nil {
 		return Creation{}, err
 	}
-	if len(h.Mounts) > 0 && versions.LessThan(t.api(), "1.25") { // it would leave them out without a word
-		return Creation{}, fmt.Errorf("container %s: mount of %s at %s: engines that speak less than API 1.25, as this one does (%s), take no path with a colon",
+	if len(h.Mounts) > 0 && versions.LessThan(t.api(), "1.25") { // it would leave them out silently
+		return Creation{}, fmt.Errorf("container %s: mount of %s at %s: engines older than API 1.25 accept no path with a colon, and this one speaks %s",
 			c.Name, h.Mounts[0].Source, h.Mounts[0].Target, t.api())
 	}
 	return out, nil

@@ -123,7 +123,7 @@ func TestConvertGolden(t *testing.T) {
 	for name, platform := range platforms {
 		for _, test := range goldens {
 			if platform.OS == "windows" && (test.name == "host" || test.name == "target") || platform.OS == "linux" && (test.name == "hyperv" || test.name == "handler") {
-				continue // admission refuses the one, nobody writes the other
+				continue // admission refuses the one, the other does not occur
 			}
 			t.Run(test.name+" on "+name, func(t *testing.T) {
 				p, windows := basePod(), platform.OS == "windows"

@@ -132,7 +132,7 @@ func user(p *v1.Pod, c *v1.Container, image string) string {
 	return name
 }
 
-// confine sets capabilities, profiles and what else keeps the container in its place.
+// confine sets capabilities, profiles and everything else that confines the container.
 func confine(h *container.HostConfig, p *v1.Pod, c *v1.Container, t Target) error {
 	sc := c.SecurityContext
 	if sc == nil {
@@ -223,17 +223,17 @@ func seccomp(p *v1.Pod, c *v1.Container, t Target) ([]string, error) {
 	return nil, fmt.Errorf("container %s: seccompProfile %q: must be Unconfined, RuntimeDefault, or Localhost with a localhostProfile", c.Name, profile.Type)
 }
 
-// sandboxSeccomp confines the infra container as a container of the pod that names no profile of its own. A profile from a file is made
-// for the pod's programs: the engine's takes its place.
+// sandboxSeccomp confines the infra container like a container of the pod that names no profile. A profile from a file is made for the pod's
+// programs: the engine's default takes its place.
 func sandboxSeccomp(p *v1.Pod, t Target) []string {
 	if LocalhostProfile(p, &v1.Container{}) != "" {
 		return nil
 	}
-	options, _ := seccomp(p, &v1.Container{}, t) // what is wrong with the profile is the containers' to tell
+	options, _ := seccomp(p, &v1.Container{}, t) // the containers report what is wrong with the profile
 	return options
 }
 
-// apparmor leaves RuntimeDefault to the engine, which has a profile of its own only where the kernel has AppArmor.
+// apparmor leaves RuntimeDefault to the engine, which has a profile only where the kernel has AppArmor.
 func apparmor(p *v1.Pod, c *v1.Container) ([]string, error) {
 	profile := pod.AppArmorProfile(p, c)
 	switch {

@@ -43,8 +43,9 @@ func publish(out *Creation, p *v1.Pod, t Target) error {
 	return nil
 }
 
-// checkHostIPs refuses a hostIP that is not the host's own. The engine would take any, and its rules come before those who serve the address: with a
-// Service's, the pod would have what is meant for that. It is asked each time that the pod's network is made, since the host may get the address later.
+// checkHostIPs refuses a hostIP that is not the host's own. The engine would accept any, and its rules come first: with the
+// address of a Service, the pod would receive the Service's connections. It is checked each time that the pod's network is made, since the
+// host may get the address later.
 func checkHostIPs(p *v1.Pod, own []netip.Addr) error {
 	for _, c := range pod.PortContainers(p) {
 		for _, port := range c.Ports {
@@ -62,17 +63,17 @@ func checkHostIPs(p *v1.Pod, own []netip.Addr) error {
 				}
 			}
 			if len(have) == 0 {
-				have = []string{"it has none of that family"}
+				have = []string{"none of that family"}
 			}
-			return fmt.Errorf("container %s: ports: hostIP %s of hostPort %d: this node has no such address of its own (a Service's is not its own); want one of the node's (%s), a loopback address, or no hostIP",
+			return fmt.Errorf("container %s: ports: hostIP %s of hostPort %d: this node does not have that address (those of Services do not count); want one of the node's (%s), a loopback address, or no hostIP",
 				c.Name, port.HostIP, port.HostPort, strings.Join(have, ", "))
 		}
 	}
 	return nil
 }
 
-// bindTo are the addresses at which a hostPort is published, as the engine takes them. The engine's own "all addresses" would take the port at every
-// service address that is local to this host, and nobody could serve it there: without a hostIP it is the host's own IPv4 addresses. Those of IPv6 are left to
+// bindTo are the addresses at which a hostPort is published, as the engine takes them. The engine's "all addresses" would take the port at
+// every service address that is local to this host, so that no Service could use it there: without a hostIP it is the host's IPv4 addresses. Those of IPv6 are left to
 // the agent (see Unpublished), since engines differ in what they do with them.
 func bindTo(wanted netip.Addr, host []netip.Addr) (out []string) {
 	if wanted.IsValid() && wanted != netip.IPv4Unspecified() {

@@ -86,7 +86,7 @@ func TestBindTo(t *testing.T) {
 func TestHostPortsOfPod(t *testing.T) {
 	p := basePod()
 	p.Spec.InitContainers = []v1.Container{
-		{Ports: []v1.ContainerPort{{HostPort: 10250, ContainerPort: 1}}}, // it ends before anybody asks for it
+		{Ports: []v1.ContainerPort{{HostPort: 10250, ContainerPort: 1}}}, // it ends before anything connects to it
 		{RestartPolicy: ptr(v1.ContainerRestartPolicyAlways), Ports: []v1.ContainerPort{{HostPort: 1, ContainerPort: 2, HostIP: "fd00::1"}, {ContainerPort: 3}}},
 	}
 	p.Spec.Containers[0].Ports = []v1.ContainerPort{{HostPort: 53, ContainerPort: 53, Protocol: v1.ProtocolUDP}, {HostPort: 53, ContainerPort: 53, Protocol: v1.ProtocolUDP}}
@@ -100,15 +100,15 @@ func TestHostPortsOfPod(t *testing.T) {
 	}
 }
 
-// TestHostIPs: a hostPort is at an address of the host's own or nowhere; whoever asks for another is told which there are.
+// TestHostIPs: a hostPort is at an address of the host or nowhere; the error for another lists those that there are.
 func TestHostIPs(t *testing.T) {
 	a := netip.MustParseAddr
 	own := []netip.Addr{a("192.0.2.7"), a("172.17.0.1"), a("127.0.0.1"), a("::1"), a("2001:db8::5"), a("fe80::5")}
 	for _, test := range []struct{ hostIP, want string }{
 		{"", ""}, {"0.0.0.0", ""}, {"::", ""}, {"127.0.0.1", ""}, {"127.0.0.53", ""}, {"::1", ""}, {"192.0.2.7", ""}, {"172.17.0.1", ""}, {"2001:db8::5", ""},
 		{"2001:DB8:0::5", ""}, {"::ffff:192.0.2.7", ""}, {"fe80::5", ""}, {"::ffff:0.0.0.0", ""},
-		{"10.96.0.10", "container app: ports: hostIP 10.96.0.10 of hostPort 53: this node has no such address of its own (a Service's is not its own); want one of the node's (192.0.2.7, 172.17.0.1), a loopback address, or no hostIP"},
-		{"::ffff:10.96.0.10", "hostIP ::ffff:10.96.0.10 of hostPort 53"}, {"fd00:96::a", "hostIP fd00:96::a of hostPort 53: this node has no such address of its own (a Service's is not its own); want one of the node's (2001:db8::5)"},
+		{"10.96.0.10", "container app: ports: hostIP 10.96.0.10 of hostPort 53: this node does not have that address (those of Services do not count); want one of the node's (192.0.2.7, 172.17.0.1), a loopback address, or no hostIP"},
+		{"::ffff:10.96.0.10", "hostIP ::ffff:10.96.0.10 of hostPort 53"}, {"fd00:96::a", "hostIP fd00:96::a of hostPort 53: this node does not have that address (those of Services do not count); want one of the node's (2001:db8::5)"},
 		{"224.0.0.1", "hostIP 224.0.0.1"}, {"255.255.255.255", "hostIP 255.255.255.255"},
 	} {
 		for _, platform := range []pod.Platform{linux, windows2019, windows2016} {

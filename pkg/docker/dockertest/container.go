@@ -353,7 +353,7 @@ func (e *Engine) stopContainer(w http.ResponseWriter, r *http.Request, b *box) {
 		select {
 		case <-stopped:
 		case <-e.clock.After(time.Duration(seconds) * time.Second):
-		case <-r.Context().Done(): // engines go on by themselves; this one has nobody to do it for
+		case <-r.Context().Done(): // a real engine goes on; nothing waits for this one
 			return
 		}
 	}

@@ -225,7 +225,7 @@ func older(a, b string) bool {
 	return number(a) < number(b)
 }
 
-// route finds the handler. Image names contain slashes, so that patterns are cut by hand.
+// route finds the handler. Image names contain slashes, so that http.ServeMux cannot match them.
 func (e *Engine) route(w http.ResponseWriter, r *http.Request, where string) {
 	parts := strings.Split(strings.Trim(where, "/"), "/")
 	kind, id, verb := parts[0], "", ""

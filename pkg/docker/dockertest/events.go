@@ -13,7 +13,7 @@ import (
 
 type event = events.Message
 
-// emit tells of what happened to a container. The caller holds the lock.
+// emit sends the event of a container. The caller holds the lock.
 func (e *Engine) emit(b *box, action events.Action) {
 	attributes := maps.Clone(b.config.Labels)
 	attributes["name"], attributes["image"] = b.name, b.config.Image // whatever the labels say

@@ -125,7 +125,7 @@ func (e *Client) dial() (*client.Client, error) {
 func traced(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/_ping") }
 
 // API returns a client that speaks the engine's version. The client's own negotiation would let every caller wait for the first
-// one's ping without a deadline of its own.
+// one's ping, without a deadline.
 func (e *Client) API(ctx context.Context) (*client.Client, error) {
 	if c := e.client.Load(); c != nil {
 		return c, nil
@@ -220,7 +220,7 @@ func (e *Client) InspectWithin(ctx context.Context, limit time.Duration, id stri
 // PID is the engine's process; 0 before the first call of it, or where its socket does not say.
 func (e *Client) PID() int { return int(e.pid.Load()) }
 
-// met notes who is at the other end of a connection.
+// met notes which process is at the other end of a connection.
 func (e *Client) met(conn net.Conn) {
 	if pid := serverPID(conn); pid > 1 { // 1 holds sockets for others
 		e.pid.Store(int64(pid))

@@ -39,7 +39,7 @@ func (s Stream) Follow(ctx context.Context, e *Client) {
 			backoff = Reconnect()
 		}
 		pause := backoff.Step()
-		klog.V(2).InfoS("Docker's event stream ended; connecting again", "host", e.host, "after", pause, "reason", err)
+		klog.V(2).InfoS("Docker's event stream ended; reconnecting", "host", e.host, "after", pause, "reason", err)
 		select {
 		case <-e.clock.After(pause):
 		case <-ctx.Done():

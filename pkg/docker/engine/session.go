@@ -15,8 +15,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// hijack is a connection that the engine hands over to a command's streams. The client waits for the engine's answer on it without
-// regard to any context; hijack closes it when the context ends.
+// hijack is a connection that the engine hands over to a command's streams. The client waits for the engine's answer on it
+// whatever the context; hijack closes it when the context ends.
 type hijack struct {
 	mu    sync.Mutex
 	conn  net.Conn
@@ -101,7 +101,7 @@ func (session Session) Run(ctx context.Context, e *Client, s Streams) error {
 	return nil
 }
 
-// Receive copies the output that the engine sends to its end; the other fields of s do not matter. A terminal has one stream; otherwise the engine multiplexes two.
+// Receive copies the engine's output to s.Out and s.Err until it ends. A terminal has one stream; otherwise the engine multiplexes two.
 func Receive(from io.Reader, s Streams) error {
 	out, errOut := s.Out, s.Err
 	if out == nil {

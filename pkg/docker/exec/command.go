@@ -14,20 +14,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// commandMark tells the commands of probes and hooks from those of users, also when another agent made them: keys that would detach from
-// the command's terminal, if it had one. The engine keeps them with the command and has no other place for a mark that the command
+// commandMark marks the commands of probes and hooks, so that this and later agents can tell them from those of users. It is a sequence
+// of keys that would detach from the command's terminal, if it had one. The engine keeps no other field of a command that the command
 // itself does not see.
 const commandMark = "ctrl-_,ctrl-^,ctrl-_"
 
 var commandMarkBytes = []byte{0x1f, 0x1e, 0x1f}
 
-// killPatience is how long a caller whose time is over already waits for an engine that does not answer.
+// killPatience is how long a caller whose time is already over waits for an engine that does not answer.
 const killPatience = 2 * time.Second
 
 // endPauses are the times between looks at a command that was asked to start and does not run yet: a busy engine may be about to start it.
 func endPauses() wait.Backoff { return wait.Backoff{Duration: time.Second, Factor: 2, Steps: 5} }
 
-// commandState is what the engine tells of a command. Its client leaves the keys out.
+// commandState is the state of a command. Docker's client leaves the keys out.
 type commandState struct {
 	Running    bool
 	ExitCode   *int // nil: it has not ended, or not begun
@@ -35,8 +35,8 @@ type commandState struct {
 	DetachKeys []byte
 }
 
-// endCommand kills a command of a probe or hook whose time is over. It waits a moment for the engine and says whether that answers; what is
-// not done by then is done later.
+// endCommand kills a command of a probe or hook whose time is over. It waits a moment for the engine and says whether the engine answers;
+// it goes on in the background.
 func (e *Executor) endCommand(ctx context.Context, containerID, execID string) (answers bool) {
 	first := make(chan bool, 1)
 	// Not awaited: it ends by itself after endPauses at most, and its caller, whose time is over, must not wait for that.
@@ -56,8 +56,9 @@ func (e *Executor) command(ctx context.Context, execID string) (was commandState
 	return was, err
 }
 
-// EndCommands kills commands of probes and hooks for which nobody waits any more, those of users not. containers are those in which they are,
-// by the command's id. first, which has room for it, is told whether the engine answered at all.
+// EndCommands kills commands of probes and hooks that nothing waits for any more; it spares commands of users. containers holds the
+// container of each command, by the command's id; EndCommands empties it. first, a buffered channel, receives whether the engine answered.
+// It blocks until all have ended, for about half a minute, or until ctx ends.
 func (e *Executor) EndCommands(ctx context.Context, containers map[string]string, first chan<- bool) {
 	answered := false
 	for try, pauses := 0, endPauses(); ; try++ {
@@ -88,8 +89,8 @@ func (e *Executor) EndCommands(ctx context.Context, containers map[string]string
 	}
 }
 
-// KillTree ends a process of a container and those that it has started. Its id is the engine's view: that it means the same here is shown by
-// the process's cgroup, which names the container. The tree, because a shell that is killed leaves what it ran to the container.
+// KillTree kills a process of a container and its descendants: a shell that is killed leaves what it ran to the container. pid is the
+// engine's view; the process's cgroup, which names the container, proves that it means the same here.
 func KillTree(pid int, containerID string) {
 	process, err := os.FindProcess(pid) // holds on to this process, so that the id cannot come to mean another
 	if err != nil {

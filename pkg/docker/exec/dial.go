@@ -28,7 +28,7 @@ func (e *Executor) Dial(ctx context.Context, containerID string, port int) (net.
 			return nil, err
 		}
 		if !in.State.Running {
-			return nil, fmt.Errorf("cannot connect to port %d of container %s: it does not run", port, engine.ShortID(id))
+			return nil, fmt.Errorf("cannot connect to port %d of container %s: it is not running", port, engine.ShortID(id))
 		}
 		if in.HostConfig != nil && in.HostConfig.NetworkMode.IsContainer() && in.HostConfig.NetworkMode.ConnectedContainer() != id {
 			id = in.HostConfig.NetworkMode.ConnectedContainer()

@@ -50,7 +50,7 @@ func New(e *engine.Client, cfg Config) *Executor {
 
 // Exec runs cmd in a running container. in, out and errOut are nil when not wanted; with tty, errOut stays silent. The end of in is
 // passed on to the command, whose output goes on. It blocks until the command has ended and its output is delivered, ctx ends or
-// out can no longer be written. Exit code 0 is nil, another one a k8s.io/client-go/util/exec.CodeExitError. The caller closes in when
+// out can no longer be written. Exit code 0 is nil, any other a k8s.io/client-go/util/exec.CodeExitError. The caller closes in when
 // Exec has returned, and resize when it likes. When ctx ends, the command loses its streams but is not ended.
 func (e *Executor) Exec(ctx context.Context, containerID string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	s := engine.Streams{In: in, TTY: tty, Resize: resize}
@@ -74,9 +74,8 @@ func (e *Executor) Exec(ctx context.Context, containerID string, cmd []string, i
 var ErrNoAnswer = errors.New("the engine does not answer")
 
 // ExecSync runs argv and keeps at most limit bytes of its output, both streams as they come. When ctx ends, err is ctx's, and the
-// command is killed where the engine runs in the same Linux as the agent and tells its process id (API 1.25). Else there is no way to
-// end it, as on Windows: it runs on until it ends by itself or its container does. When ctx ends and it is the engine that does not
-// answer, err is another.
+// command is killed where the engine runs in the same Linux as the agent and reports its process id (API 1.25). Elsewhere, as on
+// Windows, it runs until it exits or its container does. When ctx ends and the engine does not answer, err is ErrNoAnswer.
 func (e *Executor) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error) {
 	kept := &head{limit: limit}
 	var execID string
@@ -99,7 +98,7 @@ func (e *Executor) ExecSync(ctx context.Context, containerID string, argv []stri
 	return inspect.ExitCode, kept.data, nil
 }
 
-// tellsPid says whether the engine tells the process id of a command that was started: from API 1.25 on. Without it, a command that could
+// tellsPid says whether the engine reports the process id of a command that was started: from API 1.25 on. Without it, a command that could
 // not be started looks like one that failed.
 func (e *Executor) tellsPid() bool {
 	version := e.engine.Version()
@@ -114,7 +113,7 @@ func notStarted(output []byte) string {
 	return "the engine could not start it"
 }
 
-// exec runs one command to its end. created is told the engine's id of it before it starts. mark is commandMark or "".
+// exec runs one command to its end. created is called with the engine's id of it before it starts. mark is commandMark or "".
 func (e *Executor) exec(ctx context.Context, containerID string, cmd []string, mark string, s engine.Streams, created func(id string)) (container.ExecInspect, error) {
 	if len(cmd) == 0 {
 		return container.ExecInspect{}, errors.New("cannot run a command: it is empty")
@@ -158,8 +157,8 @@ func execEndPauses() wait.Backoff {
 	return wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Cap: 500 * time.Millisecond, Steps: math.MaxInt32}
 }
 
-// execEnded returns the exit code. The engine closes the output a moment before it notes the end, for which it has no event that one
-// could wait for without hearing those of every probe; so this asks again.
+// execEnded returns the exit code. The engine closes the output a moment before it records the end, and the only event for that comes
+// with those of every probe; so this polls.
 func (e *Executor) execEnded(ctx context.Context, id, what string) (container.ExecInspect, error) {
 	inner, _, cancel := e.engine.Within(ctx, execEndPatience)
 	defer cancel()
@@ -187,7 +186,7 @@ func (e *Executor) execEnded(ctx context.Context, id, what string) (container.Ex
 }
 
 // Attach connects to the main process of a running container, as Exec does to a command. It returns nil when that process ends. Engines
-// accept an attach to a container that does not run, and then keep silent for ever; so its state is asked for before and after.
+// accept an attach to a container that does not run and then never answer; so its state is checked before and after.
 func (e *Executor) Attach(ctx context.Context, containerID string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	s := engine.Streams{In: in, TTY: tty, Resize: resize}
 	if out != nil {

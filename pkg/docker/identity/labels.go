@@ -60,9 +60,9 @@ const (
 // SandboxName is the container part of a sandbox's name, and its LabelContainerName.
 const SandboxName = "POD"
 
-// Seal returns the configuration as the engine gets it; c is not changed. Of what a request leaves out the engine takes much from the image (moby daemon/commit.go
-// merge). An image is not to say whose its container is, nor to have the engine run a health check: kubelets have probes, and each check is an
-// exec. What else an image may say is in docs/reference/images.md.
+// Seal returns the configuration as the engine gets it; c is not changed. What a request leaves out, the engine mostly takes from the image (moby daemon/commit.go
+// merge). An image must not say whose its container is, nor have the engine run a health check: kubelets have probes, and each check is an
+// exec. docs/reference/images.md lists what else an image may say.
 func Seal(c *container.Config) *container.Config {
 	out := *c
 	out.Labels = make(map[string]string, len(ownLabels)+len(c.Labels))

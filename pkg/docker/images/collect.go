@@ -16,7 +16,7 @@ type Use struct {
 	ID    string
 	Names []string // tags and digests
 	Size  int64    // bytes, those that it shares with others among them
-	// Used says that a container, running or not and whoever made it, was made from it.
+	// Used says that any container, running or not, was made from it.
 	Used bool
 	// Pinned says that it is the infra container's.
 	Pinned bool

@@ -16,7 +16,7 @@ import (
 )
 
 // Export returns the file system of a present image as a tar archive, in which the engine may have put files of its own. It is that
-// of a container which never starts and goes when the archive is closed. The archive breaks off when the engine sends nothing for
+// of a container that never starts and is removed when the archive is closed. The archive breaks off when the engine sends nothing for
 // Config.Deadline. Windows engines cannot do it.
 func (s *Store) Export(ctx context.Context, id string) (io.ReadCloser, error) {
 	holder, err := s.hold(ctx, identity.HoldFiles, id)
@@ -38,7 +38,7 @@ func (s *Store) Export(ctx context.Context, id string) (io.ReadCloser, error) {
 	return a, nil
 }
 
-// hold makes a container of an image that never starts, so that the image can be read; the caller removes it. purpose is part of its
+// hold makes a container that never starts, so that its image can be read; the caller removes it. purpose is part of its
 // name: one of each purpose and image can be there at a time.
 func (s *Store) hold(ctx context.Context, purpose, id string) (string, error) {
 	digest := engine.ShortID(strings.TrimPrefix(id, "sha256:"))
@@ -73,7 +73,7 @@ func (s *Store) SweepHolders(ctx context.Context) error {
 	for _, summary := range list {
 		if err == nil && identity.IsHolder(summary.Names, summary.Labels) {
 			if err = s.remove(ctx, summary.ID); err != nil && engine.StillRuns(err) {
-				err = nil // somebody has started it, and may end it
+				err = nil // a user has started it, and may stop it
 			}
 		}
 	}

@@ -58,8 +58,8 @@ const pullablePrefix = "docker-pullable://"
 
 var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]{64}$`)
 
-// normal is the full name by which the engine is asked: short names belong to docker.io, and with a digest a tag means nothing. In full,
-// a name is never taken for the beginning of an image's id.
+// normal is the full name by which the engine is asked: short names belong to docker.io, and with a digest a tag means nothing. A full
+// name is never mistaken for the beginning of an image's id.
 func normal(name string) (string, error) {
 	if imageID.MatchString(name) {
 		return name, nil
@@ -194,7 +194,7 @@ func (s *Store) Pull(ctx context.Context, name string, creds []pod.Credential) (
 	return pod.Image{}, -1, fmt.Errorf("cannot pull image %q: %w", name, errors.Join(failures...))
 }
 
-// pulled looks at what a pull has brought. The engine takes an image of any system where the registry offers no choice.
+// pulled checks what a pull has brought. The engine accepts an image of any system where the registry offers no choice.
 func (s *Store) pulled(ctx context.Context, name string) (pod.Image, error) {
 	img, ok, err := s.Lookup(ctx, name)
 	switch {
@@ -243,7 +243,7 @@ func (s *Store) pull(ctx context.Context, full string, cred pod.Credential) erro
 	return registryError(err)
 }
 
-// noProgress is the cause of a pull's end when nothing moved any more.
+// noProgress is the cause of a pull's end when nothing moved for too long.
 type noProgress struct{ engine.NoAnswer }
 
 func (n noProgress) Error() string { return fmt.Sprintf("no progress for %v", n.Limit) }
@@ -273,7 +273,7 @@ func follows(body io.Reader, moved func()) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("the engine broke off: %w", err)
+			return fmt.Errorf("the engine ended its report early: %w", err)
 		}
 		if message.Detail != nil && message.Detail.Message != "" {
 			return errors.New(message.Detail.Message)
@@ -299,13 +299,13 @@ func authHeader(cred pod.Credential) (string, error) {
 	})
 }
 
-// unreachable are the words of Go's network and TLS errors, which the engine hands through as text.
+// unreachable are the words of Go's network and TLS errors, which the engine passes on as text.
 var unreachable = []string{
 	"dial tcp", "no such host", "connection refused", "connection reset", "i/o timeout", "TLS handshake timeout", "network is unreachable",
 	"no route to host", "Client.Timeout exceeded", "server misbehaving", "Service Unavailable", "Bad Gateway", "Gateway Timeout",
 }
 
-// registryError makes the engine's account of a failed pull readable.
+// registryError makes the engine's report of a failed pull readable.
 func registryError(err error) error {
 	if client.IsErrConnectionFailed(err) {
 		return err // the engine, not the registry

@@ -44,8 +44,8 @@ func (e entry) endsLine() bool { return strings.HasSuffix(e.Log, "\n") }
 // other stream may come.
 const maxLine = 1 << 20
 
-// logWriter writes entries as somebody asked for them (v1.PodLogOptions). A line comes out in one piece whatever the engine made of
-// it, with one timestamp.
+// logWriter writes entries as v1.PodLogOptions ask for them. A line comes out in one piece, however the engine has cut it, with one
+// timestamp.
 type logWriter struct {
 	out, err   io.Writer // nil: not wanted
 	timestamps bool
@@ -83,7 +83,7 @@ func newLogWriter(options *v1.PodLogOptions, now time.Time, out, errOut io.Write
 	return w
 }
 
-// since is the time before which nobody wants to know; zero: there is none.
+// since is the time of the oldest entry that is wanted; zero: all are.
 func since(options *v1.PodLogOptions, now time.Time) time.Time {
 	switch {
 	case options.SinceTime != nil:
@@ -94,7 +94,7 @@ func since(options *v1.PodLogOptions, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// add takes in the next entry. An error is that of writing.
+// add writes the next entry, or keeps it until its line ends. An error is that of writing.
 func (w *logWriter) add(e entry) error {
 	to, line := w.out, &w.lines[0]
 	if e.Stream == streamStderr {

@@ -29,8 +29,8 @@ type Files struct {
 	count     int // how many files the engine keeps at most
 }
 
-// errNoLogFiles says that the engine must be asked.
-var errNoLogFiles = errors.New("the engine's log files are not to be read here")
+// errNoLogFiles says that the engine must be asked for the log.
+var errNoLogFiles = errors.New("the engine's log files cannot be read here")
 
 // readable says where the log of a container can be read; false where the engine must be asked: it is on another host or not on Linux,
 // writes in another format, or compresses.
@@ -71,7 +71,7 @@ func (f Files) open() ([]*os.File, error) {
 		}
 		time.Sleep(openPause)
 	}
-	return nil, fmt.Errorf("%w: %s has no %s, or an order that changes all the time", errNoLogFiles, f.dir, f.base)
+	return nil, fmt.Errorf("%w: %s has no %s, or its files are renamed all the time", errNoLogFiles, f.dir, f.base)
 }
 
 // tryOpen opens all files, unless they are being renamed: the newest is missing or not the newest any more, there is a gap, or one file
@@ -247,7 +247,7 @@ func (r *logReader) last() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot examine log: %w", err)
 	}
-	if mine.Size() < r.lines.offset { // somebody emptied it
+	if mine.Size() < r.lines.offset { // it was truncated
 		r.begin(0)
 	}
 	now, err := os.Lstat(filepath.Join(r.files.dir, r.files.base))
@@ -274,7 +274,7 @@ func (r *logReader) next() (*os.File, error) {
 			break
 		}
 		if i == after {
-			klog.V(1).InfoS("Lines of a log were lost: its reader fell behind by more than all files of it", "file", r.files.base)
+			klog.V(1).InfoS("Log lines were lost: the reader fell behind by more than all files of the log", "file", r.files.base)
 		}
 	}
 	if after < 0 {
@@ -305,7 +305,7 @@ func watchDirectory(dir string) (changed wake.Signal, stop func(), err error) {
 				if !ok {
 					return
 				}
-			case _, ok := <-watcher.Errors: // too many at once: some are missing
+			case _, ok := <-watcher.Errors: // too many in a burst: some are missing
 				if !ok {
 					return
 				}

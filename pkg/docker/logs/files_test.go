@@ -301,7 +301,7 @@ func TestFollowOddities(t *testing.T) {
 		s.raw(`{"log":"in two `)
 		s.raw(`writes\n","stream":"stdout","time":"2026-01-02T03:04:05Z"}` + "\n")
 	}), before+"a\nin two writes\n"; got != want {
-		t.Errorf("emptied by somebody: got %s, want %s", abbreviate(got), abbreviate(want))
+		t.Errorf("truncated: got %s, want %s", abbreviate(got), abbreviate(want))
 	}
 	// More rotations than there are files: what is left comes, in order.
 	s = newScribe(t, 0, 3)

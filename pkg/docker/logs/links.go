@@ -125,7 +125,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// sweep removes names whose log is gone, and directories without a name: containers were removed while nobody looked, or the agent died
+// sweep removes names whose log is gone, and directories without a name: containers were removed while no agent ran, or the agent died
 // between a name and its directory. Nothing may be added meanwhile.
 func (l logLinks) sweep() error {
 	return l.with(false, func(pods, flat *os.Root) error {

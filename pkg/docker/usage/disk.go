@@ -17,9 +17,9 @@ type DiskUsage struct {
 	Writable uint64 // bytes of what it has written to its root file system; 0 on Windows
 }
 
-// DiskUsage measures a container, running or not. The engine walks the container's writable layer, which takes longer the more files it
-// has written, and tells of no reason where it cannot; who only wants Logs asks LogUsage. On Windows it would have to activate the layer, of a running container too, so that it
-// is not asked there. The logs of a container count as nothing where the engine's files are not at hand.
+// DiskUsage measures a container, running or not. The engine walks the container's writable layer, which takes longer the more files the
+// container has written, and gives no reason when it cannot; LogUsage measures the logs alone. On Windows the engine would have to activate
+// the layer, of a running container too, so that it is not asked there. Logs are 0 where the engine's files are not on this host.
 func (m *Meter) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
 	if m.os == "windows" {
 		return m.LogUsage(ctx, id)

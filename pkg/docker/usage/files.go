@@ -34,11 +34,11 @@ type located struct {
 	idle    int         // calls since it was named
 }
 
-// maxIdle is after how many calls that do not name it a container is forgotten: there are several callers, and each names its own.
+// maxIdle is after how many calls that do not name it a container is forgotten: there are several callers, and each names other containers.
 const maxIdle = 20
 
-// Files tells where containers' files lie. The engine is asked once of each; who wants the figures walks the directories himself.
-// Containers that are gone are left out. An error says that some others are too.
+// Files says where containers' files lie, by id. The engine is asked once for each; callers that want sizes walk the directories.
+// Containers that are gone are left out. After an error, the result has those that could be found.
 func (m *Meter) Files(ctx context.Context, ids []string) (map[string]Files, error) {
 	m.files.mu.Lock()
 	defer m.files.mu.Unlock()

@@ -39,7 +39,7 @@ type Usage struct {
 	Memory, WorkingSet uint64        // bytes
 }
 
-// usageTimeout is short: whoever asks for figures wants them now or not at all.
+// usageTimeout is short: figures are wanted now or not at all.
 const usageTimeout = 5 * time.Second
 
 // Usage asks the engine once. For systems whose containers cannot be measured without it: on Linux their cgroups are much cheaper.
