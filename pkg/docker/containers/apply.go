@@ -297,7 +297,8 @@ func (a *Applier) stop(ctx context.Context, id string, grace time.Duration) erro
 	return err
 }
 
-// Stop ends a container by its stop signal, and kills it after the engine's default time; one that is gone is no error.
+// Stop ends a container by its stop signal, and kills it after the time that it was made with (else the engine's default); one that is
+// gone is no error.
 func (a *Applier) Stop(ctx context.Context, id string) error {
 	err := a.engine.Call(ctx, "stop container "+id, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStop(ctx, id, container.StopOptions{})

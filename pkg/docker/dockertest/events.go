@@ -32,7 +32,7 @@ func (e *Engine) tell(kind events.Type, action events.Action, actor events.Actor
 	e.changed = make(chan struct{})
 }
 
-func (e *Engine) streamEvents(w http.ResponseWriter, r *http.Request) {
+func (e systemAPI) streamEvents(w http.ResponseWriter, r *http.Request) {
 	args, err := filters.FromJSON(r.URL.Query().Get("filters"))
 	if err != nil {
 		refuse(w, http.StatusBadRequest, "invalid filter: %v", err)
