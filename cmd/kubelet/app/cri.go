@@ -11,10 +11,8 @@ import (
 	"github.com/winkube/winkube/pkg/cri"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
-	"github.com/winkube/winkube/pkg/docker/containers"
-	"github.com/winkube/winkube/pkg/docker/engine"
-	"github.com/winkube/winkube/pkg/docker/images"
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // criOptions are the flags of `kubelet cri`, as those of the kubelet.
@@ -62,9 +60,18 @@ func newCRICommand(code *int) *cobra.Command {
 
 // criEngine is the engine in the words of package cri.
 type criEngine struct {
-	*engine.Client
-	*images.Store
-	*containers.Runtime
+	informer
+	imageStore
+	pod.Runtime
+}
+
+type informer interface {
+	Info(ctx context.Context) (docker.Info, error)
+}
+
+type imageStore interface {
+	pod.Images
+	ListImages(ctx context.Context) (list docker.ImageList, changed bool, err error)
 }
 
 // engine is the engine seen without a Node's name: whatever pods there are, they are this host's.
