@@ -55,8 +55,8 @@ Beside the tests above. What is said here is covered by unit tests with fakes of
 
 | what | why | proof | shown instead |
 |---|---|---|---|
-| AppArmor profiles in force | the kernel has no AppArmor | /sys/module/apparmor is missing | pods that ask for one are rejected with reason AppArmor: e2e TestBadPods/apparmor; the engine's options: golden files of pkg/docker |
-| SELinux labels in force | the kernel has no SELinux | /sys/fs/selinux is missing | golden files of pkg/docker |
+| AppArmor profiles in force | the kernel has no AppArmor | /sys/module/apparmor is missing | pods that ask for one are rejected with reason AppArmor: e2e TestBadPods/apparmor; the engine's options: golden files of pkg/docker/convert |
+| SELinux labels in force | the kernel has no SELinux | /sys/fs/selinux is missing | golden files of pkg/docker/convert |
 | cgroup version 2 | its hierarchy has no controller for CPU, memory or processes: version 1 holds them | cgroup.controllers of a mounted cgroup2: hugetlb | pkg/cgroup with a fake of the kernel's files |
 | cgroups by systemd | no systemd runs, and none can: process 1 is another | /proc/1/comm | pkg/cgroup with a fake of busctl |
 
