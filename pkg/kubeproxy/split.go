@@ -9,7 +9,7 @@ import (
 )
 
 // Split serves with one back end what that can do, and with another the rest: Routes as serves says. Each
-// front of a Table is one Route's, so it is in one of them. A front that passes from one to the other is let go by the former before the latter takes it,
+// front of a Table is one Route's, so it is in one of them. When a front passes from one to the other, the former releases it before the latter serves it,
 // since both listen at the same place. It is for one goroutine.
 type Split struct {
 	first, rest proxy.Backend
@@ -21,13 +21,6 @@ type Split struct {
 // NewSplit returns a Split that has not asked its back ends for anything.
 func NewSplit(first, rest proxy.Backend, serves func(*proxy.Route) bool) *Split {
 	return &Split{first: first, rest: rest, serves: serves}
-}
-
-// Close ends the rest's back end; what the first one has told the host goes on.
-func (s *Split) Close() {
-	if b, ok := s.rest.(interface{ Close() }); ok {
-		b.Close()
-	}
 }
 
 // fronts adds those of routes to a set.

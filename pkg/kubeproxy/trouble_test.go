@@ -69,10 +69,10 @@ func TestTrouble(t *testing.T) {
 	events := record.NewFakeRecorder(100)
 	events.IncludeObject = true
 	metrics := free(t)
-	p, err := New(Config{Node: proxy.NodeInfo{Name: "n1"}, Metrics: metrics}, Parts{Client: client, Facts: noFacts{}, Events: events, Clock: clock.RealClock{},
-		Backend: func(Host) proxy.Backend {
-			return relay.New(relay.Goroutines, relay.Config{Addresses: addresses, Clock: clock.RealClock{}})
-		}})
+	cfg := Config{Node: proxy.NodeInfo{Name: "n1"}, Metrics: metrics}
+	serving := relay.New(relay.Goroutines, relay.Config{Addresses: addresses, Clock: clock.RealClock{}})
+	t.Cleanup(serving.Close)
+	p, err := New(cfg, Parts{Client: client, Base: NewBase(cfg.Node, clock.RealClock{}), Backend: serving, Facts: noFacts{}, Events: events, Clock: clock.RealClock{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,8 @@ var lonely = map[string]string{
 	"pkg/hns/overlay_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
 	"pkg/hns/watch_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
 
+	"pkg/network/hostnet/uplink_windows.go": "a bridge of Linux takes nothing from the host's interfaces",
+
 	"pkg/daemon/logind_linux.go": "Windows' service manager tells of a shutdown by itself",
 
 	"pkg/proxy/relay/epoll/call_linux.go":        relayEpoll,
@@ -89,7 +91,7 @@ func TestRuntimeGOOS(t *testing.T) {
 // sleepers may sleep.
 var sleepers = map[string]string{
 	"build/images/sample/net.go": "a sample for users, not part of the programs",
-	"pkg/docker/logfiles.go":     "between the renames of an engine that rotates a log, which tells nobody",
+	"pkg/docker/logs/files.go":   "between the renames of an engine that rotates a log, which tells nobody",
 }
 
 func TestSleep(t *testing.T) {
@@ -248,7 +250,7 @@ func TestUnfinished(t *testing.T) {
 }
 
 func TestDocsNameEveryPackage(t *testing.T) {
-	text := read(t, "docs/architecture.md")
+	text := read(t, "docs/design/architecture.md")
 	seen := map[string]bool{}
 	for _, s := range load(t) {
 		name, ok := strings.CutPrefix(s.dir, "pkg/")
@@ -261,18 +263,18 @@ func TestDocsNameEveryPackage(t *testing.T) {
 			row = "`" + regexp.QuoteMeta(name) + "`"
 		}
 		if !regexp.MustCompile(row).MatchString(text) {
-			t.Errorf("docs/architecture.md does not say which arrow package %s is", name)
+			t.Errorf("docs/design/architecture.md does not say which arrow package %s is", name)
 		}
 	}
 }
 
 func TestDocsNameEveryModule(t *testing.T) {
-	text := read(t, "docs/dependencies.md")
+	text := read(t, "docs/reference/dependencies.md")
 	seen := map[string]bool{}
 	for _, match := range regexp.MustCompile(`(?m)^(?:require)?\s+(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(read(t, "go.mod"), -1) {
 		seen[match[1]] = true // an indirect one has a comment behind its version
 		if !strings.Contains(text, "| "+match[1]+" |") {
-			t.Errorf("docs/dependencies.md does not say what %s is for", match[1])
+			t.Errorf("docs/reference/dependencies.md does not say what %s is for", match[1])
 		}
 	}
 	if len(seen) < 10 {

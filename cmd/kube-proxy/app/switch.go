@@ -13,7 +13,7 @@ type onSwitch struct {
 	make   func(context.Context) error // the switch, until the adapter is there
 }
 
-// Set implements relay.Addresses. The switch is made again where it is missing and an address is wanted; nothing is done where that is not known.
+// Set implements relay.Addresses. A missing switch is made again when an address is wanted; nothing is done if it is unknown whether it exists.
 func (a *onSwitch) Set(ctx context.Context, want relay.Local) (answers bool, err error) {
 	there, err := a.exists()
 	if err != nil {

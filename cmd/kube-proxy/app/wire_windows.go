@@ -9,9 +9,10 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/netsh"
-	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/network/hostnet"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // newPlane is what carries the relay's data.
@@ -73,8 +74,9 @@ func ownAddresses(ctx context.Context) (relay.Addresses, error) {
 // a look may fail.
 func makeSwitch(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, adapterWait)
-	defer cancel()
-	hints, watched := network.NewHost().Changes(ctx)
+	hints := wake.New()
+	wait, watched := hostnet.New().Watch(ctx, hints)
+	defer func() { cancel(); wait() }()
 	for names := switchAdapters[:1]; ; {
 		name, err := firstAdapter(names)
 		if name != "" {

@@ -399,7 +399,7 @@ func halt(p *plane) (release func()) {
 }
 
 // TestProgramThatSharesNothing: a program that binds a service's port without SO_REUSEADDR is refused while a connection through the Service is
-// open, as docs/service-proxy.md says, and not longer.
+// open, as docs/design/service-proxy.md says, and not longer.
 func TestProgramThatSharesNothing(t *testing.T) {
 	needsLookup(t)
 	endpoint := relaytest.TCPServer(t, relaytest.WhoAndEcho)
