@@ -19,14 +19,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/winkube/winkube/pkg/cni"
-	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/docker/containers"
+	"github.com/winkube/winkube/pkg/docker/exec"
+	"github.com/winkube/winkube/pkg/docker/images"
+	"github.com/winkube/winkube/pkg/docker/logs"
+	"github.com/winkube/winkube/pkg/docker/networks"
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/network/hostnet"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/probe"
 	"github.com/winkube/winkube/pkg/report"
@@ -148,9 +154,21 @@ func (c connecting) Changes(ctx context.Context) <-chan types.UID {
 	return out
 }
 
-// imageVolumes is the engine and the resolver in the words of package volume. The resolver needs the volumes, so that it comes later.
+// streams is the engine in the words of package server.
+type streams struct {
+	*logs.Store
+	*exec.Executor
+}
+
+// podNetworks is the engine in the words of package network.
+type podNetworks struct {
+	*networks.Store
+	*containers.Runtime
+}
+
+// imageVolumes is the engine's images and the resolver in the words of package volume. The resolver needs the volumes, so that it comes later.
 type imageVolumes struct {
-	*docker.Engine
+	*images.Store
 	resolver *pod.Resolver
 }
 
@@ -160,35 +178,78 @@ func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod
 
 // makeNetwork makes the part that keeps this node's pod network.
 func (k *Kubelet) makeNetwork(cfg Config, client kubernetes.Interface) (err error) {
-	parts := network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(), Containers: k.containers, DNS: k.podDNS,
-		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, PodEvent: k.podEvent, Probe: probeServer(client), ProbeTo: probePods(cfg.Server.Address)}
-	if way, err := report.OfHost(cfg.Platform.OS == "windows"); err == nil {
-		parts.Way = way
-	} else {
-		klog.ErrorS(err, "Nothing is heard of the proxy's routes")
+	reports, err := report.OfHost(cfg.Platform.OS == "windows")
+	if err != nil {
+		klog.ErrorS(err, "Cannot find the file in which the proxy reports broken routes; the Node will not show them")
 	}
-	if err := k.withPlugins(cfg, &parts); err != nil {
-		return err
-	}
-	k.network, err = network.New(cfg.Network, parts)
-	return err
-}
-
-// withPlugins gives the network CNI plugins where they make it.
-func (k *Kubelet) withPlugins(cfg Config, parts *network.Parts) error {
-	if cfg.Network.Mode != network.CNI {
-		return nil
-	}
-	plugins, err := cni.New(cni.Config{ConfDir: cfg.Network.ConfDir, BinDirs: cfg.CNIBin, StateDir: filepath.Join(cfg.RootDir, "cni")})
+	plugins, err := cniPlugins(cfg)
 	if err != nil {
 		return err
 	}
-	parts.Plugins = plugins
-	return nil
+	k.network, err = network.New(cfg.Network, network.Parts{
+		Engine: networkEngine{podNetworks{k.engine.Networks, k.engine.Containers}, k}, Host: hostnet.New(), Windows: hostnet.Windows(), Clock: clock.RealClock{}, Reports: reports, Plugins: plugins,
+		Node: networkNode{k, annotator(client, cfg.NodeName), k.networkChanged()}, Pods: networkPods{k}, Prober: networkProber{probeServer(client), probePods(cfg.Server.Address)},
+	})
+	return err
 }
 
-// podDNS is asked for pods that are attached, long after the resolver was made.
-func (k *Kubelet) podDNS(p *v1.Pod) (pod.DNS, error) { return k.dns(p) }
+// cniPlugins are those that make the pods' network; nil in other modes.
+func cniPlugins(cfg Config) (network.Plugins, error) {
+	if cfg.Network.Mode != network.CNI {
+		return nil, nil
+	}
+	return cni.New(cni.Config{ConfDir: cfg.Network.ConfDir, BinDirs: cfg.CNIBin, StateDir: filepath.Join(cfg.RootDir, "cni")})
+}
+
+// networkEngine is the engine in the words of package network.
+type networkEngine struct {
+	network.EngineNetworks
+	k *Kubelet
+}
+
+func (e networkEngine) Version(ctx context.Context) (string, error) { return e.k.engineVersion(ctx) }
+
+func (e networkEngine) Containers(ctx context.Context) (map[string]bool, error) {
+	return e.k.containers(ctx)
+}
+
+// networkNode is the Node in the words of package network.
+type networkNode struct {
+	k        *Kubelet
+	annotate func(context.Context, map[string]*string) error
+	changed  func(ready error)
+}
+
+func (n networkNode) Annotate(ctx context.Context, changes map[string]*string) error {
+	return n.annotate(ctx, changes)
+}
+
+func (n networkNode) Event(kind, reason, message string) { n.k.networkEvent(kind, reason, message) }
+
+func (n networkNode) NetworkChanged(ready error) { n.changed(ready) }
+
+// networkPods are the pods in the words of package network. DNS is asked for pods that are attached, long after the resolver was made.
+type networkPods struct{ k *Kubelet }
+
+func (p networkPods) DNS(of *v1.Pod) (pod.DNS, error) { return p.k.dns(of) }
+
+func (p networkPods) Event(namespace, name, uid, kind, reason, message string) {
+	p.k.podEvent(namespace, name, uid, kind, reason, message)
+}
+
+// networkProber sends the packets of package network.
+type networkProber struct {
+	server func(ctx context.Context, from netip.Addr) error
+	pods   func(ctx context.Context, from netip.Addr, to netip.Prefix) error
+}
+
+func (p networkProber) ToServer(ctx context.Context, from netip.Addr) error {
+	return p.server(ctx, from)
+}
+
+func (p networkProber) ToPods(ctx context.Context, from netip.Addr, to netip.Prefix) error {
+	return p.pods(ctx, from, to)
+}
 
 // podEvent tells something of a pod.
 func (k *Kubelet) podEvent(namespace, name, uid, kind, reason, message string) {
@@ -197,7 +258,7 @@ func (k *Kubelet) podEvent(namespace, name, uid, kind, reason, message string) {
 
 // containers are the ids of all that the engine has of pods.
 func (k *Kubelet) containers(ctx context.Context) (map[string]bool, error) {
-	all, err := k.engine.ObserveAll(ctx)
+	all, err := k.engine.Containers.ObserveAll(ctx)
 	if err != nil {
 		return nil, err
 	}

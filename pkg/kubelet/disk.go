@@ -38,7 +38,7 @@ func (k *Kubelet) makeDisks(volumes *volume.Manager) *disks {
 	var parts disk.Parts
 	if k.cfg.Platform.OS == "linux" { // on Windows a layer would have to be activated
 		parts.Layer = func(ctx context.Context, id string) (uint64, error) {
-			d, err := k.engine.DiskUsage(ctx, id)
+			d, err := k.engine.Usage.DiskUsage(ctx, id)
 			return d.Writable, err
 		}
 		if reader, err := cgroup.NewReader("/proc"); err == nil {
@@ -47,7 +47,7 @@ func (k *Kubelet) makeDisks(volumes *volume.Manager) *disks {
 			klog.ErrorS(err, "Files that are removed while they are open do not count")
 		}
 	}
-	return &disks{crew: crew, meter: disk.NewMeter(crew, parts), volumes: volumes, files: k.engine.Files}
+	return &disks{crew: crew, meter: disk.NewMeter(crew, parts), volumes: volumes, files: k.engine.Usage.Files}
 }
 
 // measure measures pods: all that they take, or volumes alone.

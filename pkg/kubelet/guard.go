@@ -36,7 +36,7 @@ func (k *Kubelet) makeGuard(volumes *volume.Manager) *guard.Guard {
 		Usage:     func(ctx context.Context) *summary.Summary { return k.figures.Summary(ctx, true) },
 		Dedicated: k.imagesApart,
 		Sweep:     func() { k.pods.Sweep() },
-		Images:    guard.ImageParts{List: k.engine.ImageUses, Remove: k.engine.RemoveImage, Disk: k.imageDisk, Removed: k.cfg.Counters.ImageRemoved},
+		Images:    guard.ImageParts{List: k.engine.Images.ImageUses, Remove: k.engine.Images.RemoveImage, Disk: k.imageDisk, Removed: k.cfg.Counters.ImageRemoved},
 		Changed:   func() { k.node.Kick() },
 		NodeEvent: k.nodeEvent, Clock: clock.RealClock{},
 	}

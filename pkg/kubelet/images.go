@@ -28,7 +28,7 @@ func (k *Kubelet) resolver(cfg Config, client kubernetes.Interface, volumes pod.
 	if k.records, err = credential.NewRecords(cfg.RootDir, cfg.Images.Policy, cfg.Images.Allowed); err != nil {
 		return nil, err
 	}
-	parts := pod.ResolverParts{Images: k.engine, Records: k.records, Volumes: volumes, Network: k.network, Objects: k.objects,
+	parts := pod.ResolverParts{Images: k.engine.Images, Records: k.records, Volumes: volumes, Network: k.network, Objects: k.objects,
 		Recorder: k.recorder, Clock: clock.RealClock{}}
 	if cfg.Images.ProvidersConfig != "" {
 		parts.Plugins, err = credential.New(cfg.Images.ProvidersConfig, cfg.Images.ProvidersDir, credential.Parts{
@@ -47,7 +47,7 @@ func (k *Kubelet) resolver(cfg Config, client kubernetes.Interface, volumes pod.
 // images lists the present images for the Node, and forgets who may use those that are gone.
 func (k *Kubelet) images(ctx context.Context) ([]v1.ContainerImage, error) {
 	began := time.Now()
-	list, changed, err := k.engine.ListImages(ctx)
+	list, changed, err := k.engine.Images.ListImages(ctx)
 	if err != nil || !changed {
 		return list.Named, err
 	}

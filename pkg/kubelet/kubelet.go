@@ -131,7 +131,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	if k.engine, err = docker.New(cfg.Engine); err != nil {
 		return nil, err
 	}
-	imageVolumes := &imageVolumes{Engine: k.engine}
+	imageVolumes := &imageVolumes{Store: k.engine.Images}
 	parts := kinds.Parts{Objects: k.objects, Images: imageVolumes, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared}
 	volumes, err := kinds.New(cfg.RootDir, cfg.Platform, parts)
 	if err != nil {
@@ -147,8 +147,8 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 		Node: k.objects.Node, FreshNode: func(ctx context.Context) *v1.Node { return freshNode(ctx, client, cfg.NodeName) }, Reserved: reservedPorts(cfg),
 	})
 	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
-	cfg.Resolver.RecursiveReadOnly, cfg.Resolver.AppArmorLoaded = k.engine.RecursiveReadOnly, host.AppArmorProfile
-	cfg.Resolver.Capacity, cfg.Resolver.HyperV = k.allocatable, k.engine.HyperV
+	cfg.Resolver.RecursiveReadOnly, cfg.Resolver.AppArmorLoaded = k.engine.Client.RecursiveReadOnly, host.AppArmorProfile
+	cfg.Resolver.Capacity, cfg.Resolver.HyperV = k.allocatable, k.engine.Client.HyperV
 	resolver, err := k.resolver(cfg, client, volumes)
 	if err != nil {
 		return nil, err
@@ -158,8 +158,8 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
 	k.ports = newHostPorts(cfg.NodeIPs, k.podEvent)
 	k.pods = pod.New(cfg.Pods, k.withCgroups(pod.Parts{
-		Source: pod.NewSource(cfg.Source), Runtime: counted{connecting{k.engine, k.network}, cfg.Counters}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
-		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine), probes}, Executor: k.engine,
+		Source: pod.NewSource(cfg.Source), Runtime: counted{connecting{k.engine.Containers, k.network}, cfg.Counters}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
+		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine.Exec), probes}, Executor: k.engine.Exec,
 		HostPorts: k.ports, Events: events, Timing: cfg.Counters, Clock: clock.RealClock{},
 	}))
 
@@ -187,7 +187,7 @@ func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
 	}
 	k.server, err = server.New(cfg.Server, server.Parts{
 		GetCertificate: certificate,
-		Pods:           lookup{k.pods}, Engine: k.engine, Observer: k.engine,
+		Pods:           lookup{k.pods}, Engine: streams{k.engine.Logs, k.engine.Exec}, Observer: k.engine.Containers,
 		TokenReviews: clients.Reviews.AuthenticationV1().TokenReviews(), AccessReviews: clients.Reviews.AuthorizationV1().SubjectAccessReviews(),
 		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
 		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Disks: k.disks.measure, Plugin: volumes.Plugin, Version: daemon.Kubernetes, Certificates: k.certificates()}, cfg.Counters, stats.Crew(k.disks.crew.State)),
@@ -297,16 +297,16 @@ func (k *Kubelet) withPodCIDRs(n *v1.Node) *v1.Node {
 
 // runtime is what the Node tells of the engine.
 func (k *Kubelet) runtime(ctx context.Context) (node.Runtime, error) {
-	info, err := k.engine.Info(ctx)
+	info, err := k.engine.Client.Info(ctx)
 	handlers := info.Runtimes
 	if k.cfg.Platform.OS == "windows" {
 		handlers = pod.IsolationHandlers()
 	}
-	return node.Runtime{Version: info.Version, Handlers: handlers, RecursiveReadOnly: k.engine.RecursiveReadOnly()}, err
+	return node.Runtime{Version: info.Version, Handlers: handlers, RecursiveReadOnly: k.engine.Client.RecursiveReadOnly()}, err
 }
 
 func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
-	info, err := k.engine.Info(ctx)
+	info, err := k.engine.Client.Info(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -317,7 +317,7 @@ func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
 func (k *Kubelet) makeFigures() (*stats.Collector, error) {
 	return stats.New(stats.Config{NodeName: k.cfg.NodeName, OS: k.cfg.Platform.OS, CPUs: k.cfg.Facts.CPUs, Root: k.cfg.RootDir}, stats.Parts{
 		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: k.disks.crew.Disk, Disks: k.disks.measure,
-		ImageRoot: k.imageRoot, HCS: hcs.Measure, Adapters: host.Adapters, Usage: k.engine.Usage, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
+		ImageRoot: k.imageRoot, HCS: hcs.Measure, Adapters: host.Adapters, Usage: k.engine.Usage.Usage, Runtime: k.engine.Client.PID, PodsPlace: k.cgroups.place,
 		Clock: clock.RealClock{},
 	})
 }
@@ -333,7 +333,7 @@ func (k *Kubelet) nodeLogs() http.Handler {
 func (k *Kubelet) imageRoot(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // who asks for figures does not wait for an engine that hangs
 	defer cancel()
-	return k.engine.Root(ctx)
+	return k.engine.Client.Root(ctx)
 }
 
 // Run runs every part until ctx ends, or until one of them cannot go on. Pods are left as they are, unless the host shuts down
@@ -391,7 +391,7 @@ func (k *Kubelet) runPods(ctx context.Context) error {
 // engineInfo asks the engine until it answers.
 func (k *Kubelet) engineInfo(ctx context.Context) (docker.Info, error) {
 	for {
-		info, err := k.engine.Info(ctx)
+		info, err := k.engine.Client.Info(ctx)
 		if err == nil || ctx.Err() != nil {
 			return info, err
 		}

@@ -96,7 +96,7 @@ func TestClient(t *testing.T) {
 	})
 }
 
-// TestInformers: informers see what exists and each change, of their own kind.
+// TestInformers: informers see what exists and each change, each informer of one kind.
 func TestInformers(t *testing.T) {
 	forms(t, func(t *testing.T, form string) {
 		s, client := start(t, form)

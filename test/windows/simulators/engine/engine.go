@@ -4,7 +4,7 @@
 //	docker client --npipe--> relay --> Engine: rules, C:\ -> directory --> dockerd of Linux, or dockertest
 //
 // What a container or network is to the client is kept in a label of the one beneath, so that it outlives Engine as it outlives dockerd.exe.
-// Each rule names its source; docs/windows-quirks.md lists them. What the engine does not know fails and is kept in Faults.
+// Each rule names its source; docs/design/windows-quirks.md lists them. What the engine does not know fails and is kept in Faults.
 package engine
 
 import (

@@ -161,13 +161,13 @@ func TestRules(t *testing.T) {
 
 // TestQuirksName holds the index of the rules to the rules.
 func TestQuirksName(t *testing.T) {
-	index, err := os.ReadFile("../../../../docs/windows-quirks.md")
+	index, err := os.ReadFile("../../../../docs/design/windows-quirks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, rule := range slices.Concat(rules, startRules) {
 		if rule.source == "" || !strings.Contains(string(index), "| "+rule.name+" |") {
-			t.Errorf("docs/windows-quirks.md does not list the rule %q (source: %s)", rule.name, rule.source)
+			t.Errorf("docs/design/windows-quirks.md does not list the rule %q (source: %s)", rule.name, rule.source)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (q request) hyperv() bool {
 	return q.Host.Isolation.IsHyperV() || q.Host.Isolation.IsDefault() && q.engine.opts.Isolation.IsHyperV()
 }
 
-// rule is one thing that the engine refuses at create. The name is its entry in docs/windows-quirks.md.
+// rule is one thing that the engine refuses at create. The name is its entry in docs/design/windows-quirks.md.
 type rule struct {
 	name, source string
 	check        func(request) error

@@ -14,6 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/portproxy"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
+	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 	"github.com/winkube/winkube/test/windows/simulators/calls"
 	netshsim "github.com/winkube/winkube/test/windows/simulators/netsh"
 )
@@ -53,7 +54,7 @@ func (n *netsh) Script(_ context.Context, lines []string) (string, error) {
 type proxied struct {
 	host
 	netsh     *netsh
-	addresses *proxytest.Addresses
+	addresses *relaytest.Addresses
 	rest      *proxytest.Backend
 }
 
@@ -97,9 +98,9 @@ func (h *proxied) Inject(on bool) {
 }
 
 func newProxied(t *testing.T) (*proxied, func() *portproxy.Backend) {
-	h := &proxied{netsh: newNetsh(t), addresses: proxytest.NewAddresses(netip.MustParseAddr("192.0.2.9")), rest: proxytest.NewBackend()}
+	h := &proxied{netsh: newNetsh(t), addresses: relaytest.NewAddresses(netip.MustParseAddr("192.0.2.9")), rest: proxytest.NewBackend()}
 	return h, func() *portproxy.Backend {
-		return portproxy.New(portproxy.Config{Netsh: h.netsh, Addresses: h.addresses})
+		return portproxy.New(portproxy.Config{Netsh: h.netsh, Addresses: h.addresses.Whole()})
 	}
 }
 
@@ -169,7 +170,7 @@ func TestPortProxyFormerRun(t *testing.T) {
 		return h.netsh.String()
 	}
 	sync(start(), single(10))
-	h.addresses = proxytest.NewAddresses() // a reboot: addresses are gone, rules are not
+	h.addresses = relaytest.NewAddresses() // a reboot: addresses are gone, rules are not
 	want := single(8)
 	want.Routes[3].Backends[0].Addr = netip.MustParseAddrPort("10.1.7.7:8080")
 	b := start()
@@ -240,7 +241,7 @@ func TestPortProxyKinds(t *testing.T) {
 	if err := b.Sync(t.Context(), want, []proxy.ServiceName{want.Routes[0].Service.ServiceName}); !strings.Contains(h.netsh.String(), "v4tov4 10.96.0.1:80") || strings.Contains(h.netsh.String(), "v4tov6") {
 		t.Errorf("%v\n%s", err, h.netsh)
 	}
-	limited := portproxy.New(portproxy.Config{Netsh: h.netsh, Addresses: h.addresses, NodePorts: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
+	limited := portproxy.New(portproxy.Config{Netsh: h.netsh, Addresses: h.addresses.Whole(), NodePorts: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
 	if err := limited.Sync(t.Context(), &proxy.Table{Routes: want.Routes[3:4]}, nil); err != nil || !strings.HasPrefix(h.netsh.String(), "portproxy v4tov4 192.0.2.9:30080 to") {
 		t.Errorf("%v\n%s", err, h.netsh)
 	}

@@ -16,7 +16,7 @@ import (
 var services = []struct{ name, exe string }{{"kubelet", "kubelet.exe"}, {"kube-proxy", "proxy.exe"}}
 
 // asServices ends both programs in order and has them make themselves services. What Wine's service manager lacks is not seen here:
-// recovery actions, a delayed start, texts in the event log (docs/windows-quirks.md).
+// recovery actions, a delayed start, texts in the event log (docs/design/windows-quirks.md).
 func (m *member) asServices() {
 	m.kubelet.stop()
 	m.proxy.stop()

@@ -50,7 +50,7 @@ var mistakes = []mistake{
 			w.IPHelper.SetAdapter("vEthernet (other)", true, []netip.Prefix{netip.MustParsePrefix("10.244.1.2/24")})
 		},
 		mends:  func(w *sim.World) { w.IPHelper.SetAdapter("vEthernet (other)", false, nil) },
-		reason: "PodCIDROverlaps", says: []string{`10.244.1.0/24 holds the address 10.244.1.2/24 of "vEthernet (other)"`, "mend: "}},
+		reason: "PodCIDROverlaps", says: []string{`10.244.1.0/24 holds the address 10.244.1.2/24 of "vEthernet (other)"`, "fix: "}},
 	{name: "an image for another build", engine: onWindows, pod: func(p *v1.Pod) { p.Spec.Containers[0].Image = "old" },
 		reason: "Failed", says: []string{"image old is for Windows build 14393, this host has 20348", "hyperv"}},
 	{name: "a credential spec that is no JSON", engine: onWindows, pod: func(p *v1.Pod) {

@@ -14,9 +14,9 @@ var (
 	rowInCode = regexp.MustCompile(`m\.(?:did|state)\((?:fmt\.Sprintf\()?"([^"]+)"( ?\+)?`)
 )
 
-// TestChecks: docs/windows-checks.md names checks that there are, and says of each feature which sees it.
+// TestChecks: docs/reference/windows-checks.md names checks that there are, and says of each feature which sees it.
 func TestChecks(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/windows-checks.md")
+	text, err := os.ReadFile("../../../../docs/reference/windows-checks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func rowsOfJoin(t *testing.T) *regexp.Regexp {
 // isTest says whether a package has a test: one of pkg, of a program or of test/windows by its last element, or any by its path.
 func isTest(t *testing.T, pkg, name string) bool {
 	t.Helper()
-	for _, pattern := range []string{"../../../../" + pkg, "../../../../pkg/" + pkg, "../../../../cmd/*/" + pkg, "../" + pkg, "../../simulators/" + pkg, "../../" + pkg} {
+	for _, pattern := range []string{"../../../../" + pkg, "../../../../pkg/" + pkg, "../../../../pkg/*/" + pkg, "../../../../cmd/*/" + pkg, "../" + pkg, "../../simulators/" + pkg, "../../" + pkg} {
 		paths, err := filepath.Glob(pattern + "/*_test.go")
 		if err != nil {
 			t.Fatal(err)

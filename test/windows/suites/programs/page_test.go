@@ -18,10 +18,10 @@ import (
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
-var update = flag.Bool("update", false, "write what the programs print into docs/windows.md, and golden states")
+var update = flag.Bool("update", false, "write what the programs print into docs/guides/windows.md, and golden states")
 
-// page is docs/windows.md.
-const page = "../../../../docs/windows.md"
+// page is docs/guides/windows.md.
+const page = "../../../../docs/guides/windows.md"
 
 // block is commands of the page, and below them what they print.
 type block struct {
@@ -72,7 +72,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`version \d\S* runs`), "version V runs"},
 	{regexp.MustCompile(`(?m)^(PROCESS +)\d+$`), "${1}N"},
 	{regexp.MustCompile(`\d+ processors and \d+ GiB`), "N processors and N GiB"},
-	{regexp.MustCompile(`(?m)^\w+ +\d+% of the disk are free at (.*?)(: below .*\n +mend: .*)?$`), "ok     N% of the disk are free at $1"},
+	{regexp.MustCompile(`(?m)^\w+ +\d+% of the disk are free at (.*?)(: below .*\n +fix: .*)?$`), "ok     N% of the disk are free at $1"},
 	{regexp.MustCompile(`(?s)(ok     this runs with the rights to change the network\n).*`), "$1...\n"}, // the machine's adapters and routes
 }
 

@@ -16,17 +16,17 @@ var (
 	mobyReference  = regexp.MustCompile(`moby ((?:[a-z]+/)+[a-z_]+\.go)\b`) // moby daemon/network.go
 )
 
-// TestQuirksIndex: docs/windows-quirks.md is the index of the simulators' rules. Each source that they cite and each HRESULT that the simulated
+// TestQuirksIndex: docs/design/windows-quirks.md is the index of the simulators' rules. Each source that they cite and each HRESULT that the simulated
 // HNS refuses with is in it.
 func TestQuirksIndex(t *testing.T) {
-	index, err := os.ReadFile("../../../../docs/windows-quirks.md")
+	index, err := os.ReadFile("../../../../docs/design/windows-quirks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cited, refusals := 0, 0
 	has := func(where, what string) {
 		if !strings.Contains(string(index), what) {
-			t.Errorf("docs/windows-quirks.md does not have %s, of %s", what, where)
+			t.Errorf("docs/design/windows-quirks.md does not have %s, of %s", what, where)
 		}
 	}
 	for _, path := range simulators(t) {

@@ -174,7 +174,7 @@ func TestReversible(t *testing.T) {
 			t.Errorf("%s: %v; it leaves %+v", name, err, host.FirewallRules())
 		}
 	}
-	for _, want := range []string{"Add-MpPreference -ExclusionPath $DataRoot\n", `back: Remove-MpPreference -ExclusionPath '$DataRoot'"`} {
+	for _, want := range []string{"Add-MpPreference -ExclusionPath $DataRoot\n", `undo: Remove-MpPreference -ExclusionPath '$DataRoot'"`} {
 		if !strings.Contains(text["Install-Node.ps1"], want) {
 			t.Errorf("Install-Node.ps1 lacks %q", want)
 		}
