@@ -32,7 +32,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Engine is what is asked of the container engine; docker.Engine is one.
+// Engine is what is asked of the container engine.
 type Engine interface {
 	Info(ctx context.Context) (docker.Info, error)
 	Lookup(ctx context.Context, name string) (pod.Image, bool, error)

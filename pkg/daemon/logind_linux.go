@@ -24,7 +24,7 @@ const (
 type logind struct {
 	conn    *dbus.Conn
 	signals chan *dbus.Signal // closed when the connection breaks
-	lock    int           // no os.File, which the garbage collector would close; -1: none
+	lock    int               // no os.File, which the garbage collector would close; -1: none
 }
 
 // openLogind takes a lock that delays the host's shutdown, in the name of who. grace is how long that is wanted; logind allows what its

@@ -2,10 +2,13 @@ package hcs
 
 import "errors"
 
-// Measure is of Windows: on Linux there are cgroups instead.
-func Measure(string) (Statistics, error) {
-	return Statistics{}, errors.New("the Host Compute Service is on Windows only")
-}
+// Measure returns errors.ErrUnsupported: Linux has cgroups.
+func Measure(string) (Statistics, error) { return Statistics{}, errors.ErrUnsupported }
 
-// KeepCredentialSpecs is nil: Linux has no registry.
-var KeepCredentialSpecs func(prefix string, want map[string]string) error
+// KeepCredentialSpecs returns errors.ErrUnsupported when a credential spec is wanted: Linux has no registry.
+func KeepCredentialSpecs(_ string, want map[string]string) error {
+	if len(want) > 0 {
+		return errors.ErrUnsupported
+	}
+	return nil
+}

@@ -1,4 +1,6 @@
 package host
 
-// Adapters is of Windows: what passed the interfaces of Linux stands in /proc.
-func Adapters() ([]Adapter, error) { return nil, nil }
+import "errors"
+
+// Adapters returns errors.ErrUnsupported: what passed the interfaces of Linux is in /proc.
+func Adapters() ([]Adapter, error) { return nil, errors.ErrUnsupported }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/docker/exec"
+	"github.com/winkube/winkube/pkg/docker/logs"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/probe"
@@ -82,13 +84,19 @@ func newServer(cfg Config, clients kubeclient.Clients, b base, w workload, figur
 	agent := stats.Agent{Node: cfg.NodeName, Pods: w.pods, Disks: b.disks, Volumes: b.volumes, Version: daemon.Kubernetes, Certificates: certificates(cfg.Client, b.serving)}
 	return server.New(cfg.Server, server.Parts{
 		GetCertificate: served(b.serving),
-		Pods:           lookup{w.pods}, Engine: b.engine, Observer: b.engine,
+		Pods:           lookup{w.pods}, Engine: streams{b.engine.Logs, b.engine.Exec}, Observer: b.engine.Containers,
 		TokenReviews: clients.Reviews.AuthenticationV1().TokenReviews(), AccessReviews: clients.Reviews.AuthorizationV1().SubjectAccessReviews(),
 		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return w.pods.Ready() }}},
 		Metrics:      metricsHandler(agent, cfg.Counters, stats.Crew(b.disks.State)),
 		StatsSummary: figures.SummaryHandler(), MetricsResource: figures.ResourceHandler(), MetricsCadvisor: figures.CadvisorHandler(), MetricsProbes: b.probes.Handler(w.pods),
 		NodeLogs: nodeLogs(cfg), DebugPods: debugHandler(w.pods), Configz: cfg.Configz,
 	})
+}
+
+// streams is the engine in the words of package server.
+type streams struct {
+	*logs.Store
+	*exec.Executor
 }
 
 // nodeLogs serves the host's logs; nil: they are not served.

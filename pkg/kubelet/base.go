@@ -14,6 +14,8 @@ import (
 
 	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/usage"
 	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
@@ -22,6 +24,7 @@ import (
 	"github.com/winkube/winkube/pkg/shutdown"
 	"github.com/winkube/winkube/pkg/stats"
 	"github.com/winkube/winkube/pkg/volume"
+	"github.com/winkube/winkube/pkg/volume/kinds"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
@@ -63,14 +66,20 @@ func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error
 	if b.puller, err = newPuller(cfg, clients.Main, b.objects, b.engine, b.records, b.events); err != nil {
 		return b, err
 	}
-	b.volumes, err = volume.New(volume.Config{Root: cfg.RootDir, Platform: cfg.Platform},
-		volume.Parts{Objects: b.objects, Images: imageVolumes{b.engine, b.puller}, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared})
+	b.volumes, err = kinds.New(cfg.RootDir, cfg.Platform,
+		kinds.Parts{Objects: b.objects, Images: imageVolumes{b.engine.Images, b.puller}, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared})
 	if err != nil {
 		return b, err
 	}
-	b.disks = stats.NewDisks(statsConfig(cfg), b.volumes, b.engine, clock.RealClock{})
+	b.disks = stats.NewDisks(statsConfig(cfg), b.volumes, engineFigures{b.engine.Usage, b.engine.Client}, clock.RealClock{})
 	b.network, err = newNetwork(cfg, clients.Main, b.engine, b.events, b.settled)
 	return b, err
+}
+
+// engineFigures is the engine in the words of package stats.
+type engineFigures struct {
+	*usage.Meter
+	*engine.Client
 }
 
 func statsConfig(cfg Config) stats.Config {

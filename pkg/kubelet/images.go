@@ -14,6 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/docker/images"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/pod"
@@ -29,7 +30,7 @@ type Images struct {
 
 // newPuller makes what pulls images, with what decides who may.
 func newPuller(cfg Config, client kubernetes.Interface, objects *kubeclient.Objects, engine *docker.Engine, records *credential.Records, events record.EventRecorder) (*pod.Puller, error) {
-	parts := pod.PullerParts{Images: engine, Records: records, Objects: objects, Recorder: events, Clock: clock.RealClock{}}
+	parts := pod.PullerParts{Images: engine.Images, Records: records, Objects: objects, Recorder: events, Clock: clock.RealClock{}}
 	if cfg.Images.ProvidersConfig != "" {
 		plugins, err := credential.New(cfg.Images.ProvidersConfig, cfg.Images.ProvidersDir, credential.Parts{
 			ServiceAccount: func(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
@@ -47,7 +48,7 @@ func newPuller(cfg Config, client kubernetes.Interface, objects *kubeclient.Obje
 
 // imageVolumes is engine and puller in the words of package volume.
 type imageVolumes struct {
-	*docker.Engine
+	*images.Store
 	puller *pod.Puller
 }
 
@@ -58,7 +59,7 @@ func (i imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.
 // Images lists the present images for the Node, and forgets who may use those that are gone.
 func (e nodeEngine) Images(ctx context.Context) ([]v1.ContainerImage, error) {
 	began := time.Now()
-	list, changed, err := e.engine.ListImages(ctx)
+	list, changed, err := e.engine.Images.ListImages(ctx)
 	if err != nil || !changed {
 		return list.Named, err
 	}
@@ -70,10 +71,10 @@ func (e nodeEngine) Images(ctx context.Context) ([]v1.ContainerImage, error) {
 
 // Runtime describes the engine for the Node.
 func (e nodeEngine) Runtime(ctx context.Context) (node.Runtime, error) {
-	info, err := e.engine.Info(ctx)
+	info, err := e.engine.Client.Info(ctx)
 	handlers := info.Runtimes
 	if e.platform.OS == "windows" {
 		handlers = pod.IsolationHandlers()
 	}
-	return node.Runtime{Version: info.Version, Handlers: handlers, RecursiveReadOnly: e.engine.RecursiveReadOnly()}, err
+	return node.Runtime{Version: info.Version, Handlers: handlers, RecursiveReadOnly: e.engine.Client.RecursiveReadOnly()}, err
 }

@@ -127,13 +127,13 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 	}
 	work := newWorkload(cfg, clients, base, node)
 	figures, err := stats.New(statsConfig(cfg), stats.Parts{
-		Pods: work.pods, Host: stats.ThisHost{}, Disks: base.disks, Engine: base.engine, Cgroups: work.cgroups, Clock: clock.RealClock{},
+		Pods: work.pods, Host: stats.ThisHost{}, Disks: base.disks, Engine: engineFigures{base.engine.Usage, base.engine.Client}, Cgroups: work.cgroups, Clock: clock.RealClock{},
 	})
 	if err != nil {
 		return nil, err
 	}
 	guard := guard.New(cfg.Guard, guard.Parts{
-		Pressure: base.pressure, Pods: work.pods, Disks: base.disks, Figures: figures, Images: base.engine, Counts: cfg.Counters,
+		Pressure: base.pressure, Pods: work.pods, Disks: base.disks, Figures: figures, Images: base.engine.Images, Counts: cfg.Counters,
 		Events: base.events, Node: base.nodeChanged, Alarm: memoryAlarm(cfg.Platform, work.cgroups), Clock: clock.RealClock{},
 	})
 	shutdown := shutdown.New(cfg.Shutdown, base.closing, work.pods, base.nodeChanged, clock.RealClock{})
@@ -227,7 +227,7 @@ func (k *Kubelet) runPods(ctx context.Context) error {
 // engineInfo asks the engine until it answers.
 func (k *Kubelet) engineInfo(ctx context.Context) (docker.Info, error) {
 	for {
-		info, err := k.engine.Info(ctx)
+		info, err := k.engine.Client.Info(ctx)
 		if err == nil || ctx.Err() != nil {
 			return info, err
 		}

@@ -12,63 +12,113 @@ import (
 	"syscall"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/cni"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/docker/containers"
+	"github.com/winkube/winkube/pkg/docker/networks"
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/network/hostnet"
+	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/report"
 )
 
 // newNetwork makes the part that keeps this node's pod network. A pod's DNS follows from the Resolver's configuration alone.
 func newNetwork(cfg Config, client kubernetes.Interface, engine *docker.Engine, events events, settled *settled) (*network.Manager, error) {
-	dns, asked := cfg.Resolver, networkEngine{engine}
+	reports, err := report.OfHost(cfg.Platform.OS == "windows")
+	if err != nil {
+		klog.ErrorS(err, "Cannot find the file in which the proxy reports broken routes; the Node will not show them")
+	}
+	plugins, err := cniPlugins(cfg)
+	if err != nil {
+		return nil, err
+	}
+	dns := cfg.Resolver
 	dns.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
-	parts := network.Parts{Engine: engine, EngineVersion: asked.version, Changed: settled.changed, Containers: asked.containers, DNS: dns.DNS,
-		Annotate: annotator(client, cfg.NodeName), Event: networkEvents{events, settled}.event, PodEvent: events.PodEvent,
-		Probe: probeServer(client), ProbeTo: probePods(cfg.Server.Address)}
-	if way, err := report.OfHost(cfg.Platform.OS == "windows"); err == nil {
-		parts.Way = way
-	} else {
-		klog.ErrorS(err, "Cannot read what the proxy reports of its routes")
-	}
-	if cfg.Network.Mode == network.CNI {
-		plugins, err := cni.New(cni.Config{ConfDir: cfg.Network.ConfDir, BinDirs: cfg.CNIBin, StateDir: filepath.Join(cfg.RootDir, "cni")})
-		if err != nil {
-			return nil, err
-		}
-		parts.Plugins = plugins
-	}
-	return network.New(cfg.Network, parts)
+	return network.New(cfg.Network, network.Parts{
+		Engine: networkEngine{engine.Networks, engine.Containers, engine}, Host: hostnet.New(), Windows: hostnet.Windows(), Clock: clock.RealClock{},
+		Reports: reports, Plugins: plugins, Node: networkNode{events, settled, annotator(client, cfg.NodeName)}, Pods: networkPods{events, dns},
+		Prober: networkProber{probeServer(client), probePods(cfg.Server.Address)},
+	})
 }
 
-// networkEvents sends what concerns the pod network as Events about the Node, whose status may be another.
-type networkEvents struct {
-	events  events
-	settled *settled
+// cniPlugins are those that make the pods' network; nil in other modes.
+func cniPlugins(cfg Config) (network.Plugins, error) {
+	if cfg.Network.Mode != network.CNI {
+		return nil, nil
+	}
+	return cni.New(cni.Config{ConfDir: cfg.Network.ConfDir, BinDirs: cfg.CNIBin, StateDir: filepath.Join(cfg.RootDir, "cni")})
 }
 
-func (n networkEvents) event(kind, reason, message string) {
+// networkNode is the Node in the words of package network.
+type networkNode struct {
+	events   events
+	settled  *settled
+	annotate func(context.Context, map[string]*string) error
+}
+
+func (n networkNode) Annotate(ctx context.Context, changes map[string]*string) error {
+	return n.annotate(ctx, changes)
+}
+
+// Event sends what concerns the pod network as an Event about the Node, whose status may be another now.
+func (n networkNode) Event(kind, reason, message string) {
 	n.events.NodeEvent(kind, reason, message)
 	n.settled.node.Send()
 }
 
-// networkEngine is the engine in the words of package network.
-type networkEngine struct{ *docker.Engine }
+func (n networkNode) NetworkChanged(ready error) { n.settled.changed(ready) }
 
-func (e networkEngine) version(ctx context.Context) (string, error) {
-	info, err := e.Info(ctx)
+// networkPods are the pods in the words of package network.
+type networkPods struct {
+	events events
+	config pod.ResolverConfig
+}
+
+func (p networkPods) DNS(of *v1.Pod) (pod.DNS, error) { return p.config.DNS(of) }
+
+func (p networkPods) Event(namespace, name, uid, kind, reason, message string) {
+	p.events.PodEvent(namespace, name, uid, kind, reason, message)
+}
+
+// networkProber sends the packets of package network.
+type networkProber struct {
+	server func(ctx context.Context, from netip.Addr) error
+	pods   func(ctx context.Context, from netip.Addr, to netip.Prefix) error
+}
+
+func (p networkProber) ToServer(ctx context.Context, from netip.Addr) error {
+	return p.server(ctx, from)
+}
+
+func (p networkProber) ToPods(ctx context.Context, from netip.Addr, to netip.Prefix) error {
+	return p.pods(ctx, from, to)
+}
+
+// networkEngine is the engine in the words of package network.
+type networkEngine struct {
+	*networks.Store
+	*containers.Runtime
+	engine *docker.Engine
+}
+
+// Version implements network.Engine.
+func (e networkEngine) Version(ctx context.Context) (string, error) {
+	info, err := e.engine.Client.Info(ctx)
 	if err != nil {
 		return "", err
 	}
 	return info.Version, nil
 }
 
-// containers are the ids of all that the engine has of pods.
-func (e networkEngine) containers(ctx context.Context) (map[string]bool, error) {
+// Containers are the ids of all that the engine has of pods.
+func (e networkEngine) Containers(ctx context.Context) (map[string]bool, error) {
 	all, err := e.ObserveAll(ctx)
 	if err != nil {
 		return nil, err

@@ -40,17 +40,17 @@ func newWorkload(cfg Config, clients kubeclient.Clients, b base, node *node.Mana
 	})
 	resolver := cfg.Resolver
 	resolver.HostIPs, resolver.Capacity = hostIPs, capacity.list
-	resolver.RecursiveReadOnly, resolver.AppArmorLoaded, resolver.HyperV = b.engine.RecursiveReadOnly, host.AppArmorProfile, b.engine.HyperV
+	resolver.RecursiveReadOnly, resolver.AppArmorLoaded, resolver.HyperV = b.engine.Client.RecursiveReadOnly, host.AppArmorProfile, b.engine.Client.HyperV
 	source := cfg.Source
 	source.Client, source.Registered = clients.Main, node.Registered
 	pods := cfg.Pods
 	pods.HostIPs = hostIPs
 
-	w := workload{runtime: newRuntime(b.engine, b.network, cfg.Counters), ports: newHostPorts(cfg.NodeIPs, b.events.PodEvent)}
+	w := workload{runtime: newRuntime(b.engine.Containers, b.network, cfg.Counters), ports: newHostPorts(cfg.NodeIPs, b.events.PodEvent)}
 	parts := pod.Parts{
 		Source: pod.NewSource(source), Runtime: w.runtime, Resolver: pod.NewResolver(resolver, b.puller, b.volumes, b.network), Volumes: b.volumes,
 		Objects: b.objects, Attacher: b.network, Status: kubeclient.NewStatusWriter(clients.Main), Admitter: b.closing.Admitter(b.pressure.Admitter(admitter)),
-		Prober: prober{probe.New(b.engine), b.probes}, Executor: b.engine, HostPorts: w.ports, Events: b.events, Timing: cfg.Counters, Clock: clock.RealClock{},
+		Prober: prober{probe.New(b.engine.Exec), b.probes}, Executor: b.engine.Exec, HostPorts: w.ports, Events: b.events, Timing: cfg.Counters, Clock: clock.RealClock{},
 	}
 	if cfg.Cgroups != nil {
 		w.cgroups = podcgroup.New(*cfg.Cgroups, podcgroup.Parts{Events: b.events, Counts: cfg.Counters, Clock: clock.RealClock{}})

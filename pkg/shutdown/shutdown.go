@@ -43,7 +43,7 @@ type Class struct {
 	Grace    time.Duration
 }
 
-// Total is how long it may take in all.
+// Total is how long it may take altogether.
 func (c Config) Total() (total time.Duration) {
 	for _, class := range c.classes() {
 		total += class.Grace

@@ -50,7 +50,7 @@ func (h *house) Evict(uid types.UID, e pod.Eviction) {
 	}
 }
 
-// told is what happened, with the Node first when it was told of the shutdown.
+// told is what happened, with the Node first when it learned about the shutdown.
 func (h *house) told(node wake.Signal) string {
 	log := h.log
 	select {

@@ -47,7 +47,7 @@ func misdirected(from, to string, fromTest bool) string {
 	case from == to:
 		return ""
 	case under(to, "cmd", "hack", "build") && !under(from, to, path.Dir(to)):
-		return "nobody imports programs"
+		return "no package imports programs"
 	case under(to, "test") && !under(from, "test", "hack"):
 		return "only test/ and hack/ import test/"
 	case double(to) && !fromTest && !double(from) && !under(from, "test", "hack"):
@@ -107,8 +107,8 @@ func TestMisdirected(t *testing.T) {
 		{"pkg/kubelet", "pkg/server", false, ""},
 		{"pkg/server", "pkg/kubelet", false, "imports run to lower lines only"},
 		{"cmd/kubelet", "cmd/kubelet/app", false, ""},
-		{"cmd/kubelet/app", "cmd/kube-proxy/app", false, "nobody imports programs"},
-		{"pkg/kubelet", "cmd/kubelet/app", false, "nobody imports programs"},
+		{"cmd/kubelet/app", "cmd/kube-proxy/app", false, "no package imports programs"},
+		{"pkg/kubelet", "cmd/kubelet/app", false, "no package imports programs"},
 		{"pkg/kubelet", "test/lab", true, "only test/ and hack/ import test/"},
 		{"test/e2e", "test/lab", true, ""},
 	} {
@@ -123,7 +123,7 @@ func TestEveryPackageHasALine(t *testing.T) {
 	for _, s := range load(t) {
 		if _, _, ok := line(s.dir); under(s.dir, "pkg") && !ok && !seen[s.dir] {
 			seen[s.dir] = true
-			t.Errorf("%s stands on no line of the architecture: give it one in this file and in docs/architecture.md", s.dir)
+			t.Errorf("%s stands on no line of the architecture: give it one in this file and in docs/design/architecture.md", s.dir)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // TestReference holds the page of flags to the program's own table.
 func TestReference(t *testing.T) {
-	const page = "../../../docs/kubelet-flags.md"
+	const page = "../../../docs/reference/kubelet-flags.md"
 	o, fs := parse(t)
 	for _, name := range systemFlags { // whose defaults are of one system, or that one system alone has
 		if f := fs.Lookup(name); f != nil {
