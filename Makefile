@@ -27,7 +27,7 @@ check:
 test: check
 	@hack/test.sh
 
-## test-fresh: the README's commands in a minimal Debian made for it; PARTS="packages smoke" are the cheap ones, the others build, up, test; CACHES=machine|empty
+## test-fresh: the README's commands in a fresh minimal Debian; PARTS="packages smoke" are the cheap ones, the others build, up, test; CACHES=machine|empty
 .PHONY: test-fresh
 test-fresh:
 	@hack/test-fresh.sh
@@ -38,7 +38,7 @@ test-windows:
 	@KUBE_BUILD_PLATFORMS=windows/amd64 hack/build.sh
 	@hack/test-windows.sh
 
-## bench: pods at once and one at a time, latency, CPU and memory, beside the bare engine; then the proxy's control plane
+## bench: pods all together and one at a time, latency, CPU and memory, beside the bare engine; then the proxy's control plane
 .PHONY: bench
 bench: control
 	@go run ./test/bench
@@ -54,7 +54,7 @@ control:
 golden:
 	@hack/golden.sh
 
-## stress: run one package's tests many times under the race detector: make stress PKG=./pkg/pod
+## stress: run one package's tests many times under the race detector: make stress PKG=./pkg/pod/...
 .PHONY: stress
 stress:
 	go test -race -count=200 -failfast $(PKG)
@@ -65,10 +65,15 @@ sizes:
 	@KUBE_BUILD_PLATFORMS="linux/amd64 windows/amd64" hack/build.sh
 	@ls -l _output/bin/linux/amd64/* _output/bin/windows/amd64/* | awk '{printf "%-44s %6.1f MB\n", $$NF, $$5/1e6}'
 
-## conformance: upstream's own end-to-end suite on the two nodes; SIGS= FOCUS= SKIP= PROCS= NODES=1|2 SERIAL=1 ALL=1 SUBSET=1 NETWORK_MODE=overlay|cni ENGINE_API=1.24|1.41|min1.44
+## conformance: upstream's own end-to-end suite on the two nodes; SIGS= FOCUS= SKIP= PROCS= NODES=1|2 SERIAL=1 ALL=1 WIDE=1 SUBSET=1 NETWORK_MODE=overlay|cni ENGINE_API=1.24|1.41|min1.44
 .PHONY: conformance
 conformance:
 	@go run ./test/conformance
+
+## docs: build the documentation into _output/site and check its links (installs what is missing)
+.PHONY: docs
+docs:
+	@hack/docs.sh
 
 ## clean: remove what the build made
 .PHONY: clean

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The inner loop: everything that can be said about the code without a cluster, for both systems.
+# The inner loop: every check that needs no cluster, for both systems.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/steps.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a purpose needs and that are missing: ensure-packages.sh cluster|cni|fresh|race|wine ...
+# Installs the Debian packages that a purpose needs and that are missing: ensure-packages.sh cluster|cni|docs|fresh|race|wine ...
 set -euo pipefail
 
 packages=()
@@ -8,10 +8,11 @@ for purpose in "$@"; do
 	cluster) packages+=(docker.io iproute2 iptables nftables conntrack procps util-linux ca-certificates) ;;
 	wine) packages+=(wine64 gcc-mingw-w64-x86-64) ;;
 	cni) packages+=(containernetworking-plugins) ;;
-	race) packages+=(gcc libc6-dev) ;; # Go's race detector wants a linker
+	docs) packages+=(mkdocs mkdocs-material graphviz fonts-dejavu-core) ;;
+	race) packages+=(gcc libc6-dev) ;; # Go's race detector needs a linker
 	fresh) packages+=(debootstrap) ;;
 	*)
-		echo "ensure-packages: $purpose: know cluster, cni, fresh, race and wine" >&2
+		echo "ensure-packages: $purpose: know cluster, cni, docs, fresh, race and wine" >&2
 		exit 1 ;;
 	esac
 done
@@ -26,11 +27,11 @@ if [ "$(id -u)" != 0 ]; then
 	exit 1
 fi
 
-# One at a time: where apt cleans up after itself, a second run takes the packages away that the first is installing.
+# One at a time: if apt cleans up after itself, a second run removes the packages that the first is installing.
 exec 9>/run/lock/winkube-packages
 flock 9
 
-# The machine's own engine is not ours to start: services of freshly installed packages stay down.
+# Services of newly installed packages stay stopped: it is not our task to start the machine's engine.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
 	printf '#!/bin/sh\nexit 101\n' >$policy

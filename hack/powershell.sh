@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Parses the PowerShell scripts of build/windows and the commands of docs/windows.md, and proves that the parser sees a mistake. Wants node and npm.
+# Parses the PowerShell scripts of build/windows and the commands of docs/guides/windows.md, and proves that the parser sees a mistake. Needs node and npm.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,5 +12,5 @@ if node $dir/check.mjs $dir/wrong.ps1 >/dev/null; then
 	echo "the parser sees no mistake in $dir/wrong.ps1"
 	exit 1
 fi
-awk '/^```/ { inside = $0 == "```powershell"; print ""; next } { print inside ? $0 : "" }' docs/windows.md >$dir/windows.md.ps1 # lines keep their numbers
+awk '/^```/ { inside = $0 == "```powershell"; print ""; next } { print inside ? $0 : "" }' docs/guides/windows.md >$dir/windows.md.ps1 # lines keep their numbers
 node $dir/check.mjs build/windows/*.ps1 $dir/windows.md.ps1

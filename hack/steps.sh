@@ -49,7 +49,7 @@ account() {
 	printf '\n%-44s %8s %8s %12s\n' 'seconds' began took 'processors*'
 	sort -n "$logs/account" | awk -F'\t' '{split($2, t, " "); printf "%-44s %8d %8.0f %12.0f\n", $3, $1, t[1], t[2] + t[3]}'
 	printf '%-44s %8s %8d %12d\n' "all, by all of the machine's processes" '' "$SECONDS" $(($(busy) - busy_before))
-	echo "* of a part's own processes: Wine's server, engines and containers are in the last line alone, and so is what others did here"
+	echo "* of a part's own processes: Wine's server, engines and containers appear only in the last line, and so does other work on this machine"
 }
 
 # busy is how many seconds the machine's processors have worked since it started: user, nice, system, irq, softirq of proc_stat(5).

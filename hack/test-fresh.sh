@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# The README's commands on a fresh machine, as far as a root directory can be one: a minimal Debian of this machine's release, with the
-# files that git tracks, Go, make and git in it and nothing else. It has mounts, processes, cgroups and a host name of its own; network and kernel
-# are the machine's.
+# Runs the README's commands on a fresh machine, as far as a root directory can be one: a minimal Debian of this machine's release with Go, make, git
+# and the files that git tracks. Mounts, processes, cgroups and host name are separate; network and kernel are the machine's.
 #
 #   packages  what hack/ensure-packages.sh installs
 #   smoke     both .exe, built and run under Wine, as make check does
@@ -9,10 +8,10 @@
 #   up        make up, the line that makes kubectl work, make down
 #   test      make test
 #
-# PARTS chooses among them. With smoke and packages alone Go's caches are this machine's, so that nothing is compiled twice; with the others they
+# PARTS chooses among them. With smoke and packages alone Go's caches are this machine's, so nothing is compiled twice; with the others they
 # start empty. CACHES=machine or CACHES=empty decides otherwise. Packages that apt has downloaded are kept in _output/fresh.
 #
-# The script runs in three stages: as called, which cleans up; contained, with mounts and processes of its own; inside, in the other root.
+# The script runs in three stages: as called, which cleans up; contained, with separate mounts and processes; inside, in the other root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all="packages smoke build up test"
@@ -30,7 +29,7 @@ checkout=/root/winkube # below a directory that only root may enter, as many a c
 
 # Inside.
 
-readme() { awk '/^## Build/ {on = 1} /^## Run/ {on = 0} on && sub(/^    /, "") {sub(/ +#.*/, ""); print}' README.md; }
+readme() { awk '/^## / {on = /^## Build/} on && sub(/^    /, "") {sub(/ +#.*/, ""); print}' README.md; }
 packages() { hack/ensure-packages.sh cluster wine cni race; }
 smoke() { KUBE_BUILD_PLATFORMS=windows/amd64 hack/build.sh && hack/smoke.sh 6m; }
 build() { readme | bash -exuo pipefail; }
@@ -47,7 +46,7 @@ if [ "${1-}" = inside ]; then
 		packages) step "fresh packages" packages ;;
 		smoke) step "fresh smoke under Wine" smoke ;;
 		build) step "fresh build" build ;;
-		up) printf '[%4d s] fresh make up\n' $SECONDS && (up) ;; # it prints steps of its own, and so does the next
+		up) printf '[%4d s] fresh make up\n' $SECONDS && (up) ;; # it prints its own steps, and so does the next
 		test) printf '[%4d s] fresh make test\n' $SECONDS && make test ;;
 		esac
 	done
@@ -59,7 +58,7 @@ fi
 release=$(. /etc/os-release && echo "$VERSION_CODENAME")
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
-# sources prints this machine's sources of Debian packages; of other origins there are none in the fresh one.
+# sources prints this machine's sources of Debian packages. The fresh machine gets no others.
 sources() {
 	apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u |
 		awk -v release="$release" -v keyring=$keyring '$2 ~ "^" release "(-updates|-security)?$" {printf "deb [signed-by=%s] %s %s %s\n", keyring, $1, $2, $3}'
@@ -145,7 +144,7 @@ if [ "${1-}" = contained ]; then
 	rm -rf _output/logs/fresh
 	mkdir -p _output/logs/fresh
 	mounts
-	# What the machine's owner has chosen for Go and for ways out of the machine holds in there, too.
+	# The machine's settings for Go and for proxies apply inside, too.
 	mapfile -t choices < <(env | grep -E '^((http|https|no|all)_proxy|(HTTP|HTTPS|NO|ALL)_PROXY|WINKUBE_[A-Z]+|NETWORK_MODE|TERM)=' || true)
 	for name in GOPROXY GOSUMDB GOPRIVATE GONOPROXY GONOSUMDB GOINSECURE GOFLAGS GOTOOLCHAIN; do
 		choices+=("$name=$(go env $name)")
@@ -158,7 +157,7 @@ if [ "${1-}" = contained ]; then
 			choices+=("$name=$dir")
 		done
 	fi
-	# pivot_root, not chroot: a container's first process pivots, too, and whoever joins its mounts later starts at their very root.
+	# pivot_root, not chroot: a container's first process pivots, too, and a process that joins its mounts later starts at their root.
 	cd "$root"
 	mkdir old
 	pivot_root . old
@@ -168,7 +167,7 @@ fi
 
 # As called.
 
-[ "$(id -u)" = 0 ] || { echo "test-fresh: a root file system of its own wants root: run as root" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "test-fresh: making a root file system needs root: run as root" >&2; exit 1; }
 root=$work/root.$$
 
 # cgroup prints where the present cgroups are, a line for each hierarchy. Where version 2 has all controllers the machine's cgroups are used: below
@@ -198,7 +197,7 @@ own_cgroups() {
 	done
 }
 
-# sweep removes what is left of this run and of others that are over. Processes that have just been killed may hold a cgroup for a moment.
+# sweep removes what is left of this run and of others that are over. A process that was just killed may hold a cgroup for a moment.
 sweep() {
 	local old
 	for old in "$work"/root.* $(cgroup | sed 's|$|/winkube-fresh.*|'); do
@@ -232,7 +231,7 @@ trap 'exit 130' INT TERM HUP
 
 step "debootstrap" hack/ensure-packages.sh fresh
 sweep
-# When the first process of these namespaces ends, the kernel takes all others and all mounts away. It ends with unshare, and unshare with this script,
+# When the first process of these namespaces ends, the kernel ends all others and removes all mounts. It ends with unshare, and unshare with this script,
 # kill -9 included.
 PARTS=$parts CACHES=$caches setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child=KILL --mount-proc --ipc --uts \
 	hack/test-fresh.sh contained "$root" "$(own_cgroups)" &

@@ -11,15 +11,15 @@ kube_proxy() { # upstream's own program, which package differential runs; it tak
 }
 step "upstream's kube-proxy.exe" kube_proxy
 
-mapfile -t packages < <(go list ./test/windows/... | grep -v '/test/windows/join$')
-# The packages' tests are built, and yield, while the rig's own wait. Tests do not run beside those of the joins: at many times the machine's
-# load Wine loses a program now and then.
+mapfile -t packages < <(go list ./test/windows/... | grep -v '/test/windows/suites/join$')
+# The packages' tests are built at low priority while the rig's tests wait. Tests do not run beside the joins: far above the machine's capacity Wine
+# sometimes loses a program.
 (step "build the packages' tests" go run ./test/windows/cover -only build) >"$logs/built" 2>&1 &
 builds=$!
 step "rig, simulators, smoke" env WINKUBE_WINE=1 go test -count=1 -timeout 15m "${packages[@]}"
 wait $builds || { cat "$logs/built"; exit 1; }
 cat "$logs/built"
-join() { WINKUBE_WINE=1 WINKUBE_E2E=1 go test -count=1 -timeout 30m -v ./test/windows/join | grep -v '^=== '; }
+join() { WINKUBE_WINE=1 WINKUBE_E2E=1 go test -count=1 -timeout 30m -v ./test/windows/suites/join | grep -v '^=== '; }
 measured "joins" join || exit
 step "packages' tests under Wine" go run ./test/windows/cover -only test
 measured "coverage" go run ./test/windows/cover -only report -goal 90 || exit

@@ -1,10 +1,10 @@
 <#
 .SYNOPSIS
-Adds the routes to the other nodes' pods by hand, as the script of Kubernetes 1.9 did.
+Adds the routes to the other nodes' pods, as the script of Kubernetes 1.9 did.
 
 .DESCRIPTION
-proxy.exe keeps these routes by itself (--network-mode=host-gateway), and takes away those of nodes that have gone, which this does not.
-Only a host without proxy.exe needs it. The kubeconfig must be allowed to list Nodes. -WhatIf prints the commands only.
+proxy.exe maintains these routes itself (--network-mode=host-gateway), and removes those of nodes that have gone, which this script does not.
+Only a host without proxy.exe needs the script. The kubeconfig must be allowed to list Nodes. -WhatIf only prints the commands.
 #>
 [CmdletBinding(SupportsShouldProcess = $true)]
 param(

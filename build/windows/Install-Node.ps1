@@ -1,17 +1,17 @@
 <#
 .SYNOPSIS
-Makes this Windows Server a node of a Kubernetes cluster: lays out kubelet.exe and proxy.exe, installs both as services, starts them.
+Makes this Windows Server a node of a Kubernetes cluster: copies kubelet.exe and proxy.exe, installs both as services and starts them.
 
 .DESCRIPTION
-Downloads nothing. Say it again at any time: what is as wanted is left alone, newer programs replace older ones while pods go on.
-Everything that it changes is printed, and Remove-Node.ps1 takes it back.
+Downloads nothing. Run it again at any time: it changes only what differs, and newer programs replace older ones while pods keep running.
+It prints everything that it changes, and Remove-Node.ps1 undoes it.
 
 .EXAMPLE
 .\Install-Node.ps1 -Kubeconfig .\kubelet.conf -ProxyKubeconfig .\proxy.conf -ClusterCIDR 10.244.0.0/16 -ClusterDNS 10.96.0.10
 
 .EXAMPLE
 .\Install-Node.ps1 -Upgrade
-Has the programs beside this script take the place of those that the services run. -Rollback has those before come back. Pods go on.
+Replaces the services' programs with those beside this script. -Rollback restores the previous ones. Pods keep running.
 #>
 [CmdletBinding(DefaultParameterSetName = 'Install')]
 param(
@@ -53,7 +53,7 @@ function Copy-Program([string] $Name) {
         return
     }
     if (Test-Path $to) {
-        # A program that runs can be renamed, not replaced. The old one stays for a way back.
+        # A running program can be renamed, not replaced. The old one stays, for a roll-back.
         Remove-Item "$to.old" -ErrorAction SilentlyContinue
         Rename-Item $to "$Name.old"
     }
@@ -105,17 +105,17 @@ foreach ($secret in $nodeConfig, $serviceConfig) {
 
 if ((-not $NoDefender) -and (Get-Command Add-MpPreference -ErrorAction SilentlyContinue)) {
     Add-MpPreference -ExclusionPath $DataRoot
-    Write-Host "Defender: $DataRoot is not scanned; back: Remove-MpPreference -ExclusionPath '$DataRoot'"
+    Write-Host "Defender: $DataRoot is not scanned; undo: Remove-MpPreference -ExclusionPath '$DataRoot'"
 }
 
 $flags = @("--kubeconfig=$nodeConfig", "--root-dir=$DataRoot", "--cluster-cidr=$ClusterCIDR", "--cluster-dns=$ClusterDNS", "--cluster-domain=$ClusterDomain")
 $serviceFlags = @("--kubeconfig=$serviceConfig", "--cluster-cidr=$ClusterCIDR")
 if ($NoFirewall) {
-    # The programs own their rules, and take them back when they are not to have them.
+    # The programs own their rules, and remove them when this flag is set.
     $flags += '--windows-firewall=false'
     $serviceFlags += '--windows-firewall=false'
 } else {
-    Write-Host 'firewall: kubelet.exe and proxy.exe let in what they listen on (rules "winkube ..."); back: -NoFirewall'
+    Write-Host 'firewall: kubelet.exe and proxy.exe open what they listen on (rules "winkube ..."); undo: -NoFirewall'
 }
 if ($NodeIP -ne '') {
     $flags += "--node-ip=$NodeIP"
@@ -133,7 +133,7 @@ if ($ClientCA -ne '') {
 Invoke-Program $kubelet (@('service', 'install') + $flags + $KubeletFlags)
 Invoke-Program $proxy (@('service', 'install') + $serviceFlags + $ProxyFlags)
 foreach ($program in $kubelet, $proxy) {
-    # Whatever was changed takes effect; pods go on meanwhile.
+    # Make the changes take effect; pods keep running meanwhile.
     & $program service stop
     Invoke-Program $program @('service', 'start')
     Invoke-Program $program @('service', 'status')

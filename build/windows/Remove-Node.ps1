@@ -1,9 +1,9 @@
 <#
 .SYNOPSIS
-Takes back what Install-Node.ps1 did. Drain the node first: kubectl drain NODE --ignore-daemonsets --delete-emptydir-data
+Undoes what Install-Node.ps1 did. Drain the node first: kubectl drain NODE --ignore-daemonsets --delete-emptydir-data
 
 .DESCRIPTION
-Logs stay in C:\var\log. Pods' volumes go with -RemoveData only.
+Logs stay in C:\var\log. Only -RemoveData removes the pods' volumes.
 #>
 [CmdletBinding()]
 param(
@@ -41,4 +41,4 @@ if ($RemoveData -and (Test-Path $DataRoot)) {
     Remove-Item $DataRoot -Recurse -Force
     Write-Host "removed $DataRoot"
 }
-Write-Host 'Removed. The Node is deleted by: kubectl delete node NODE'
+Write-Host 'Removed. Delete the Node with: kubectl delete node NODE'

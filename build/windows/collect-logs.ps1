@@ -1,6 +1,6 @@
 <#
 .SYNOPSIS
-Puts what is needed to find a fault on this node into one zip file. No secrets: neither kubeconfigs nor volumes are in it.
+Collects what helps to find a fault on this node into one zip file. It contains no secrets: no kubeconfigs and no volumes.
 #>
 [CmdletBinding()]
 param(

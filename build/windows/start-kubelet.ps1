@@ -1,6 +1,6 @@
 <#
 .SYNOPSIS
-Runs the kubelet in this window, with the arguments that the script of Kubernetes 1.9 took. Install-Node.ps1 makes it a service instead.
+Runs the kubelet in this window, with the arguments of the script of Kubernetes 1.9. Install-Node.ps1 installs it as a service instead.
 
 .DESCRIPTION
 That script made an HNS network, an endpoint of the host and a CNI configuration; kubelet.exe does that itself.

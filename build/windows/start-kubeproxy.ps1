@@ -1,6 +1,6 @@
 <#
 .SYNOPSIS
-Runs the proxy in this window, as the script of Kubernetes 1.9 did. Install-Node.ps1 makes it a service instead.
+Runs the proxy in this window, as the script of Kubernetes 1.9 did. Install-Node.ps1 installs it as a service instead.
 
 .DESCRIPTION
 That script waited for an HNS network and named it in KUBE_NETWORK; proxy.exe needs neither, unless -Kernelspace asks for HNS' load balancers.

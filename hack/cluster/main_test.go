@@ -44,13 +44,13 @@ func TestDocumentedCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	pages, err := page.Files(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := lab.New(root, io.Discard)
 	found := 0
-	for _, path := range append(pages, filepath.Join(root, "README.md")) {
+	for _, path := range pages {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-// Parses PowerShell scripts with tree-sitter's grammar and says where one does not parse. It knows the syntax only, not what commands take.
+// Parses PowerShell scripts with tree-sitter's grammar and reports where one does not parse. It knows only the syntax, not the parameters of commands.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { Language, Parser } from "web-tree-sitter";

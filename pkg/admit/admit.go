@@ -59,7 +59,7 @@ type Config struct {
 	AppArmor bool
 	// Reserved are the host's ports that no pod may have for a hostPort: those of the node's own daemons.
 	Reserved []Reserved
-	// Preempted is told how many pods have to make room for a critical one, and what it lacked first. nil: nobody asks.
+	// Preempted is told how many pods have to make room for a critical one, and what it lacked first. nil: it is not counted.
 	Preempted func(resource string, pods int)
 }
 

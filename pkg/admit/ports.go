@@ -28,7 +28,7 @@ func (p hostPort) conflicts(other hostPort) bool {
 }
 
 // hostPorts lists the host's ports of the containers that run as long as the pod: apps and restartable init containers. With hostNetwork
-// each port of a container is one of the host's (the API server writes that into the spec; for static pods nobody does).
+// each port of a container is one of the host's (the API server writes that into the spec; for static pods nothing does).
 func hostPorts(p *v1.Pod) []hostPort {
 	var out []hostPort
 	add := func(c *v1.Container) {

@@ -14,7 +14,7 @@ import (
 )
 
 // preempt makes room for a critical pod for which nothing but resources lack. The pod is in from now on, beside those that have to end
-// for it, so that nobody takes the room that they leave; it has to be admitted again until they have gone.
+// for it, so that no other pod takes the room that they leave; it has to be admitted again until they have gone.
 func (a *Admitter) preempt(p *v1.Pod, want holding, missing []Shortage) *pod.Rejection {
 	victims, err := a.victims(want, a.shortages(p.UID, want.requests, true))
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"path"
+
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // Alarm tells when memory in use has grown by a given amount: of all processes, and of all pods together. With version 1 of cgroups the
@@ -12,7 +14,7 @@ import (
 type Alarm struct {
 	reader *Reader
 	pods   func() Place // "": there is none
-	tokens chan struct{}
+	tokens wake.Signal
 	stops  []func() // of what is armed; of Arm alone
 }
 
@@ -22,7 +24,7 @@ func NewAlarm(proc string, pods func() Place) (*Alarm, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Alarm{reader: reader, pods: pods, tokens: make(chan struct{}, 1)}, nil
+	return &Alarm{reader: reader, pods: pods, tokens: wake.New()}, nil
 }
 
 // C has a token when memory may have come to what Arm was given.
@@ -72,8 +74,5 @@ func (a *Alarm) arm(at Place, amount int64) error {
 }
 
 func (a *Alarm) ring() {
-	select {
-	case a.tokens <- struct{}{}:
-	default:
-	}
+	a.tokens.Send()
 }

@@ -25,7 +25,7 @@ func watchUsage(dir string, bytes uint64, ring func()) (stop func(), err error) 
 		event.Close()
 		return nil, err
 	}
-	go func() {
+	go func() { // ends by stop, which closes event
 		if _, err := io.ReadFull(event, make([]byte, 8)); err == nil {
 			ring()
 		}
@@ -48,7 +48,7 @@ func watchPressure(file, trigger string, ring func()) (stop func(), err error) {
 		unix.Close(pressure)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	go func() {
+	go func() { // ends by stop, which writes to end
 		defer unix.Close(pressure)
 		defer unix.Close(end)
 		for {

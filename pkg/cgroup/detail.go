@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Detail is what of a cgroup is asked for less often than a Sample. What the system does not tell is zero.
+// Detail is what of a cgroup is asked for less often than a Sample. What the system does not report is zero.
 type Detail struct {
 	Cache         uint64 // bytes of files' pages
 	throttling           // where there is a quota
 	Shares        uint64 // CPU weight as v1 has it, 0 with v2
 	Quota, Period int64  // microseconds; Quota 0: none
 	Devices       []Device
-	OOMKills      *uint64 // processes of it that were ended because it had no memory left; nil: the kernel does not tell (before 4.13)
+	OOMKills      *uint64 // processes of it that were ended because it had no memory left; nil: the kernel does not report it (before 4.13)
 }
 
 // throttling is how the CPU quota was used.

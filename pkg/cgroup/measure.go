@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Sample is what one cgroup has used when it was measured. Pointers are nil where the system does not tell.
+// Sample is what one cgroup has used when it was measured. Pointers are nil where the system does not report it.
 type Sample struct {
 	CPU                         time.Duration // since it is there
 	Memory, WorkingSet          uint64        // bytes; the second without files' pages that were not used lately
@@ -321,7 +321,7 @@ func (t *Tree) Place(g Group) Place {
 	return Place(b.String())
 }
 
-// Processes lists those in the cgroup of process pid and below it; where that is none of its own, pid alone.
+// Processes lists those in the cgroup of process pid and below it; where that is the whole machine's, pid alone.
 func (r *Reader) Processes(pid int) ([]int, error) {
 	at, err := r.Of(pid)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 type setting struct {
 	controller, file string
 	text             string                 // what it should say; "": left as it is
-	get              func(*Limits, string)  // reads it; nil: nobody asks
+	get              func(*Limits, string)  // reads it; nil: it is not read
 	optional         bool                   // the kernel may have been built without it
 	equal            func(have string) bool // nil: by text
 }
@@ -38,7 +38,7 @@ func (t *Tree) settings(want Limits) []setting {
 	return append(settingsV1(want), hugePages(want, "hugetlb.%s.limit_in_bytes")...)
 }
 
-// noLimitV1 is what version 1 takes for "none".
+// noLimitV1 is what version 1 means by "none".
 const noLimitV1 = "-1"
 
 func settingsV1(want Limits) []setting {

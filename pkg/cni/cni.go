@@ -1,4 +1,4 @@
-// Package cni stands below package network: it runs CNI plugins (CNI specification 1.1) by libcni and keeps what they did.
+// Package cni runs CNI plugins (CNI specification 1.1) with libcni and records what they did. Package network uses it.
 //
 //	configuration directory --Load--> network; Attachment --Add--> record, plugins, record with addresses --Del--> nothing
 //
@@ -28,14 +28,14 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// Config is where things are.
+// Config says where plugins, their configuration and our records are.
 type Config struct {
 	ConfDir  string   // of network configurations; the first by name counts
 	BinDirs  []string // of plugins, searched in order
 	StateDir string   // ours: records, and what libcni keeps
 	// Patience is how long one call of a network's plugins may take; 0: a minute.
 	Patience time.Duration
-	Proc     string // where processes are told of; "": /proc
+	Proc     string // where the kernel lists processes; "": /proc
 }
 
 // Interface is the name of a pod's own network interface.
@@ -46,7 +46,7 @@ const Interface = "eth0"
 type Plugins struct {
 	cfg Config
 	lib *libcni.CNIConfig
-	// calls is held for reading while an Add runs: a network's own garbage collection must know of all that is in use.
+	// calls is locked for reading while an Add runs: a network's own garbage collection must know all that is in use.
 	calls sync.RWMutex
 
 	mu      sync.Mutex
@@ -54,7 +54,7 @@ type Plugins struct {
 	records map[string]Attachment     // by container id, as on disk
 }
 
-// New reads the records of former runs, ends what a killed agent has left running for them, and returns a Plugins without a network.
+// New reads the records of former runs, ends the plugins that a killed agent has left running, and returns a Plugins without a network.
 func New(cfg Config) (*Plugins, error) {
 	cfg.Patience, cfg.Proc = cmp.Or(cfg.Patience, time.Minute), cmp.Or(cfg.Proc, "/proc")
 	p := &Plugins{cfg: cfg, lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(cfg.StateDir, "cache"), &runner{})}
@@ -73,7 +73,7 @@ func New(cfg Config) (*Plugins, error) {
 	return p, nil
 }
 
-// Load reads the configuration directory anew and returns the network's name and file. The error says what is wrong with the directory,
+// Load reads the configuration directory again and returns the network's name and file. The error says what is wrong with the directory,
 // the file or the plugins; until a Load without one no container is attached.
 func (p *Plugins) Load(ctx context.Context) (name, file string, err error) {
 	list, file, err := load(p.cfg.ConfDir, p.cfg.BinDirs)
@@ -94,7 +94,7 @@ func (p *Plugins) Load(ctx context.Context) (name, file string, err error) {
 	return list.Name, file, nil
 }
 
-// Find returns the name and the file of the network that Load would take, without asking its plugins whether they are ready.
+// Find returns the name and the file of the network that Load would choose, without asking its plugins whether they are ready.
 func Find(confDir string, binDirs []string) (name, file string, err error) {
 	list, file, err := load(confDir, binDirs)
 	if err != nil {
@@ -131,7 +131,7 @@ func load(dir string, bins []string) (list *libcni.NetworkConfigList, file strin
 	return nil, "", fmt.Errorf("the CNI configuration directory %s (--cni-conf-dir) has nothing that can be used: %w", dir, errors.Join(broken...))
 }
 
-// read takes a list of plugins, or a file for one plugin as before CNI 0.3.
+// read reads a list of plugins, or a file for one plugin as before CNI 0.3.
 func read(file string) (*libcni.NetworkConfigList, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -144,7 +144,7 @@ func read(file string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, err
 	}
-	//lint:ignore SA1019 the older instructions' files are of that form
+	//lint:ignore SA1019 files of older instructions have that form
 	return libcni.ConfListFromConf(one)
 }
 
@@ -189,14 +189,15 @@ func (p *Plugins) Add(ctx context.Context, a Attachment) ([]netip.Addr, error) {
 		return a.Addresses, p.keep(a)
 	}
 	err = fmt.Errorf("cannot attach to the CNI network %q: %w", list.Name, err)
-	if ctx.Err() != nil { // who gave up takes it back
+	if ctx.Err() != nil { // the caller takes it back
 		return nil, err
 	}
 	return nil, errors.Join(err, p.Del(ctx, a.ContainerID, a.Netns))
 }
 
-// Del has the plugins take back what they gave to a container; netns is its namespace, "" when that is gone. One whose process has ended and whose
-// PID another has by now counts as gone: the plugins would take down the network of another pod. Nothing known of the container is no error. What was attached to the namespace of another container is only forgotten: the plugins would take it from that one.
+// Del has the plugins take back what they gave to a container; netns is its namespace, "" when that is gone. A namespace counts as gone if its
+// process has ended and another has the PID by now: the plugins would take down the network of another pod. A container without record is no
+// error. For a container that shares another's namespace only the record is removed: the plugins would disconnect the other.
 func (p *Plugins) Del(ctx context.Context, id, netns string) error {
 	p.mu.Lock()
 	a, known := p.records[id]
@@ -218,7 +219,7 @@ func (p *Plugins) Del(ctx context.Context, id, netns string) error {
 	return p.forget(a)
 }
 
-// Check asks the plugins whether what they gave to a container is still as it was (CHECK, CNI 0.4 and later); nil where they cannot tell.
+// Check asks the plugins whether a container is still connected as they left it (CHECK, CNI 0.4 and later); nil where they cannot know.
 func (p *Plugins) Check(ctx context.Context, id string) error {
 	p.mu.Lock()
 	a, known := p.records[id]
@@ -233,8 +234,8 @@ func (p *Plugins) Check(ctx context.Context, id string) error {
 	return p.call(ctx, func(ctx context.Context) error { return p.lib.CheckNetworkList(ctx, list, a.runtimeConf(a.Netns)) })
 }
 
-// Collect takes back what containers have that do not exist any more: exists is asked after the records were read, since a container is
-// there before it is attached. Then it has the network itself collect, unless something is just being attached.
+// Collect takes back what containers have that no longer exist. It calls exists after reading the records, since a container is there before it is
+// attached. Then it has the network itself collect, unless a container is just being attached.
 func (p *Plugins) Collect(ctx context.Context, exists func(ctx context.Context) (map[string]bool, error)) error {
 	all := p.Records()
 	if len(all) == 0 {
@@ -260,7 +261,7 @@ func (p *Plugins) Collect(ctx context.Context, exists func(ctx context.Context) 
 	return errors.Join(errs...)
 }
 
-// collectNetwork tells the network what is in use (GC, CNI 1.1).
+// collectNetwork passes to the network what is in use (GC, CNI 1.1).
 func (p *Plugins) collectNetwork(ctx context.Context) error {
 	if !p.calls.TryLock() {
 		return nil
@@ -279,10 +280,10 @@ func (p *Plugins) collectNetwork(ctx context.Context) error {
 	return p.call(ctx, func(ctx context.Context) error { return p.lib.GCNetworkList(ctx, list, args) })
 }
 
-// call runs something with the time that plugins get.
+// call limits the time that plugins get.
 func (p *Plugins) call(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience,
-		fmt.Errorf("it did not end within %s and was ended with all that it had started", p.cfg.Patience))
+		fmt.Errorf("it did not end within %s and was killed with all that it had started", p.cfg.Patience))
 	defer cancel()
 	return do(ctx)
 }

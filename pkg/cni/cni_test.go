@@ -183,7 +183,7 @@ func TestBorrowedNamespaceIsOnlyForgotten(t *testing.T) {
 
 func TestBadPlugins(t *testing.T) {
 	for behave, want := range map[string]string{
-		"rubbish": `printed what is not JSON: "Segmentation fault (core dumped)"`, "nothing": `plugin type="fake" failed (add)`,
+		"rubbish": `printed something other than JSON: "Segmentation fault (core dumped)"`, "nothing": `plugin type="fake" failed (add)`,
 		"fail": "no address left", "die": "exit status 3: out of memory", "noip": "gave the pod no address",
 	} {
 		t.Run(behave, func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestCollectTellsTheNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(s.leaseDir(), "stray"), nil, 0o644); err != nil { // nobody has a record of it
+	if err := os.WriteFile(filepath.Join(s.leaseDir(), "stray"), nil, 0o644); err != nil { // without a record
 		t.Fatal(err)
 	}
 	if err := p.Collect(t.Context(), func(context.Context) (map[string]bool, error) { return map[string]bool{"c2": true}, nil }); err != nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// runner is libcni's invoke.Exec by package command, which ends a plugin together with what it has started.
+// runner implements libcni's invoke.Exec with package command, which kills a plugin together with what it has started.
 type runner struct{ version.PluginDecoder }
 
 var _ invoke.Exec = (*runner)(nil)
 
-// idVariable names the container in a plugin's environment; the plugins that it runs itself have it too.
+// idVariable names the container in a plugin's environment; those that it runs itself inherit it.
 const idVariable = "CNI_CONTAINERID"
 
 func mark(id string) string { return idVariable + "=" + id }
@@ -40,20 +40,20 @@ func (*runner) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case errors.As(err, &exit):
-		told := &types.Error{}
-		if json.Unmarshal(out, told) == nil && told.Msg != "" {
-			return nil, told
+		printed := &types.Error{}
+		if json.Unmarshal(out, printed) == nil && printed.Msg != "" {
+			return nil, printed
 		}
 		return nil, err
 	case err != nil:
 		return nil, err
 	case len(out) > 0 && !json.Valid(out):
-		return nil, fmt.Errorf("%s printed what is not JSON: %q", path, shorten(out))
+		return nil, fmt.Errorf("%s printed something other than JSON: %q", path, shorten(out))
 	}
 	return out, nil
 }
 
-// family is the Runner for one call. A call for no container is marked as such and nothing else is.
+// family is the Runner for one call, which marks processes with the container. A call without one is marked with an empty ID.
 func family(environ []string) command.Runner {
 	rest, id := make([]string, 0, len(environ)), ""
 	for _, v := range environ {

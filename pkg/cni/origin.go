@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// origin says whose namespace a path of the form /proc/PID/ns/net leads to: that process, told from a later one with its PID by when it began, in
-// this boot, and the namespace that it is in. The same text later means the same namespace. "": the process has gone, or the path is of another form.
+// origin identifies the namespace of a path of the form /proc/PID/ns/net: by the process, which its start time distinguishes from a later one with the
+// same PID, this boot, and the namespace's number. The same text later means the same namespace. "": the process has gone, or the path has another form.
 func (p *Plugins) origin(netns string) string {
 	rest, ok := strings.CutPrefix(netns, "/proc/")
 	text, _, _ := strings.Cut(rest, "/")
@@ -21,7 +21,7 @@ func (p *Plugins) origin(netns string) string {
 	began := startOf(dir)
 	boot, _ := os.ReadFile(filepath.Join(p.cfg.Proc, "sys/kernel/random/boot_id"))
 	space, err := os.Readlink(filepath.Join(dir, "ns/net"))
-	// Read again: what was read in between is of the process that was there before and after.
+	// Read again: if it is the same, what was read in between belongs to that process.
 	if err != nil || began == "" || startOf(dir) != began {
 		return ""
 	}
@@ -42,7 +42,7 @@ func startOf(dir string) string {
 	return fields[field-first]
 }
 
-// still returns netns where it is still what a was attached to, else "", by which plugins free what they keep outside of it (CNI specification, DEL).
+// still returns netns if it is still what a was attached to, else "", with which plugins free what they keep outside of it (CNI specification, DEL).
 func (p *Plugins) still(a Attachment, netns string) string {
 	if a.Origin != "" && p.origin(netns) != a.Origin {
 		return ""

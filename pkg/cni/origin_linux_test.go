@@ -43,7 +43,7 @@ func (p procs) end(pid int) {
 }
 
 // TestPIDOfAnother: DEL names the namespace of a container's process as long as that is the one which was attached. After its end, also when another
-// process has its PID, even one whose namespace has the number of the former, the plugins are told that it is gone. A restarted agent knows all that.
+// process has its PID, even one whose namespace has the number of the former, it counts as gone. A restarted agent knows all that.
 func TestPIDOfAnother(t *testing.T) {
 	const path = "/proc/42/ns/net"
 	for name, c := range map[string]struct {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Attachment is the network of one container. Add fills in what stands below Borrowed.
+// Attachment is the network of one container. Add sets the fields below Borrowed.
 type Attachment struct {
 	ContainerID string // of the engine
 	// Netns is CNI_NETNS: on Linux the path of the namespace, on Windows "none" or "container:<id>".
@@ -26,15 +26,24 @@ type Attachment struct {
 	Ports                []PortMapping `json:",omitempty"`
 	Bandwidth            *Bandwidth    `json:",omitempty"`
 	DNS                  *DNS          `json:",omitempty"` // on Windows, where it is the endpoint's
-	// Borrowed says that Netns is the namespace of another container, which has an Attachment of its own.
+	// Borrowed says that Netns is the namespace of another container, which has its own Attachment.
 	Borrowed bool
 
-	Origin    string          `json:",omitempty"` // of Netns, where that is by a process
-	Network   string          // the name of
-	List      json.RawMessage // and this configuration
+	Origin    string          `json:",omitempty"` // of Netns, where that is a process's
+	Network   string          // its name
+	List      json.RawMessage // its configuration
 	Addresses []netip.Addr
 	Done      bool // false: plugins may have done a part
 }
+
+// sharing begins the Netns of a container of Windows that shares another's network.
+const sharing = "container:"
+
+// NetnsOf is the Netns of a container of Windows that shares the network of container.
+func NetnsOf(container string) string { return sharing + container }
+
+// SharedNetns returns the container whose network netns is; ok false: the container's own.
+func SharedNetns(netns string) (container string, ok bool) { return strings.CutPrefix(netns, sharing) }
 
 // PortMapping is an entry of the capability portMappings (CNI conventions).
 type PortMapping struct {
@@ -59,7 +68,7 @@ type DNS struct {
 	Options  []string `json:"options,omitempty"`
 }
 
-// runtimeConf is the Attachment in libcni's words. libcni hands a capability's arguments only to plugins that have it.
+// runtimeConf converts the Attachment for libcni, which hands a capability's arguments only to plugins that have it.
 func (a *Attachment) runtimeConf(netns string) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
 		ContainerID: a.ContainerID, NetNS: netns, IfName: Interface, CapabilityArgs: map[string]any{},
@@ -78,14 +87,14 @@ func (a *Attachment) runtimeConf(netns string) *libcni.RuntimeConf {
 	return rt
 }
 
-// Records lists all attachments, those half made among them, sorted by container.
+// Records lists all attachments, incomplete ones among them, sorted by container.
 func (p *Plugins) Records() []Attachment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.SortedFunc(maps.Values(p.records), func(a, b Attachment) int { return strings.Compare(a.ContainerID, b.ContainerID) })
 }
 
-// Attached returns the addresses of a container that is attached to netns. ok false: it is not, or not wholly.
+// Attached returns the addresses of a container that is attached to netns. ok false: it is not, or not completely.
 func (p *Plugins) Attached(id, netns string) (addrs []netip.Addr, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,14 +127,14 @@ func (p *Plugins) MapsPorts(id string) bool {
 
 func (p *Plugins) recordDir() string { return filepath.Join(p.cfg.StateDir, "attachments") }
 
-// keep writes a record, at once or not at all.
+// keep writes a record atomically.
 func (p *Plugins) keep(a Attachment) error {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(p.recordDir(), 0o700); err != nil {
-		return fmt.Errorf("cannot keep how containers are attached: %w", err)
+		return fmt.Errorf("cannot record how containers are attached: %w", err)
 	}
 	path := filepath.Join(p.recordDir(), a.ContainerID+".json")
 	err = os.WriteFile(path+".new", data, 0o600)
@@ -133,7 +142,7 @@ func (p *Plugins) keep(a Attachment) error {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep how a container is attached: %w", err)
+		return fmt.Errorf("cannot record how a container is attached: %w", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +158,7 @@ func (p *Plugins) forget(a Attachment) error {
 	}
 	for _, path := range paths {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot forget how a container was attached: %w", err)
+			return fmt.Errorf("cannot remove the record of how a container was attached: %w", err)
 		}
 	}
 	p.mu.Lock()
@@ -158,7 +167,7 @@ func (p *Plugins) forget(a Attachment) error {
 	return nil
 }
 
-// readRecords reads what earlier runs kept. What cannot be read was not written by us: it is named and left alone.
+// readRecords reads the records of earlier runs. A file that cannot be read was not written by us: it is logged and left alone.
 func readRecords(dir string) (map[string]Attachment, error) {
 	out := map[string]Attachment{}
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))

@@ -26,7 +26,7 @@ func newFamily(string) (*family, error) {
 	return &family{job}, nil
 }
 
-// adopt takes a process in. One that has ended needs nobody: Windows refuses it, or does not know it any more.
+// adopt adds a process. One that has ended needs no family: Windows refuses it, or does not know it any more.
 func (f *family) adopt(process *os.Process) error {
 	handle, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE|windows.SYNCHRONIZE, false, uint32(process.Pid))
 	if err != nil {

@@ -27,7 +27,7 @@ type hung struct {
 }
 
 // Patient returns a Runner by which no program holds up its caller for longer than patience: it is killed, and left alone where that does not end it.
-// Such a program is not run again before it has ended and pause has passed; until then every call fails at once. These errors wrap ErrHung.
+// Such a program is not run again before it has ended and pause has passed; until then every call fails immediately. These errors wrap ErrHung.
 func Patient(run Runner, patience, pause time.Duration) Runner {
 	return &patient{run: run, patience: patience, pause: pause, hung: map[string]*hung{}}
 }
@@ -43,7 +43,7 @@ func (p *patient) Run(ctx context.Context, stdin []byte, name string, args ...st
 		err    error
 	}
 	done, left := make(chan result, 1), &hung{}
-	go func() {
+	go func() { // a program that the kernel cannot end outlives the caller
 		defer cancel()
 		stdout, err := p.run.Run(ctx, stdin, name, args...)
 		done <- result{stdout, err}

@@ -77,7 +77,7 @@ type cached struct {
 	until  time.Time
 }
 
-// New makes the plugins that configPath tells of (a file, or a directory of them), whose programs are in binDir
+// New makes the plugins that configPath configures (a file, or a directory of them), whose programs are in binDir
 // (--image-credential-provider-config, --image-credential-provider-bin-dir). The error names file and field.
 func New(configPath, binDir string, parts Parts) (*Plugins, error) {
 	providers, err := read(configPath)

@@ -58,7 +58,7 @@ type record struct {
 	Mapping    map[string]access `json:"credentialMapping,omitempty"` // by name without tag and digest
 }
 
-// access is whose credentials have proved good. With Node nobody needs any.
+// access is whose credentials have proved good. With Node no pod needs any.
 type access struct {
 	Secrets  []secret  `json:"kubernetesSecrets,omitempty"`
 	Accounts []account `json:"kubernetesServiceAccounts,omitempty"`

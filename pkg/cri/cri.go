@@ -3,7 +3,7 @@
 //	kubeadm --gRPC on cri-dockerd's well-known socket or pipe--> Server --> Engine (docker)
 //
 // kubeadm join asks for Version, Status and RuntimeConfig before it lets a host join, kubeadm config images and kubeadm upgrade pull images, and
-// kubeadm reset, after it has stopped the kubelet, lists, stops and removes pods. That is why this is a service of its own. A pod's identifier
+// kubeadm reset, after it has stopped the kubelet, lists, stops and removes pods. That is why this is a separate service. A pod's identifier
 // here is its UID: not every pod has a sandbox. Whatever else CRI has is Unimplemented; no kubelet can be run on it.
 package cri
 
@@ -32,7 +32,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Engine is what is asked of the container engine; docker.Engine is one.
+// Engine is what is asked of the container engine.
 type Engine interface {
 	Info(ctx context.Context) (docker.Info, error)
 	Lookup(ctx context.Context, name string) (pod.Image, bool, error)
@@ -188,7 +188,7 @@ func (s *Server) once(ctx context.Context, name string, work func(context.Contex
 	if j == nil {
 		j = &job{done: make(chan struct{})}
 		s.jobs[name] = j
-		go func() {
+		go func() { // it outlives its caller, and ends within stopPatience
 			inner, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
 			defer cancel()
 			j.err = work(inner)
@@ -248,7 +248,7 @@ func (s *Server) end(ctx context.Context, uid types.UID, remove bool) error {
 	return nil
 }
 
-// ImageFsInfo tells of the file system that holds the images: clients ask it to see that an image service is there.
+// ImageFsInfo describes the file system that holds the images: clients ask it to see that an image service is there.
 func (i *images) ImageFsInfo(ctx context.Context, _ *runtime.ImageFsInfoRequest) (*runtime.ImageFsInfoResponse, error) {
 	info, err := i.engine.Info(ctx)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 // Run calls run and returns the exit code of the program: 0, or 1 after an error, which it prints as one line on stderr. The context
 // of run ends on SIGINT or SIGTERM (Ctrl-C, Ctrl-Break and the closing of the console on Windows); a second signal ends the program
-// at once. On Windows with --windows-service the service manager takes the place of the signals, under serviceName. fs is what
+// immediately. On Windows with --windows-service the service manager takes the place of the signals, under serviceName. fs is what
 // AddFlags was given, parsed. An error of run after it was told to stop that only repeats so (context.Canceled) is no error.
 func Run(serviceName string, fs *pflag.FlagSet, run func(ctx context.Context) error) int {
 	if err := startLogging(fs); err != nil {
@@ -45,16 +45,16 @@ func until(signals <-chan os.Signal, exit func(), run func(context.Context) erro
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- run(ctx) }()
+	go func() { done <- run(ctx) }() // awaited below, but for a second signal
 	for {
 		select {
 		case err := <-done:
 			return stopped(ctx, err)
 		case s := <-signals:
 			if ctx.Err() != nil {
-				klog.InfoS("Ending at once after a second signal", "signal", s.String())
+				klog.InfoS("Ending immediately after a second signal", "signal", s.String())
 				exit()
-				return fmt.Errorf("ended at once by a second signal: %s", s)
+				return fmt.Errorf("ended immediately by a second signal: %s", s)
 			}
 			klog.InfoS("Stopping", "signal", s.String())
 			cancel()

@@ -37,8 +37,10 @@ func AsService(fs *pflag.FlagSet) bool {
 	return err == nil && asService
 }
 
-// UntilShutdown is ctx: the service manager tells of a shutdown by itself.
-func UntilShutdown(ctx context.Context, _ string, _ time.Duration) context.Context { return ctx }
+// UntilShutdown ends with ctx or stop: the service manager reports a shutdown by itself.
+func UntilShutdown(ctx context.Context, _ string, _ time.Duration) (_ context.Context, stop func()) {
+	return context.WithCancel(ctx)
+}
 
 // neededPatience is how long the services of needed may take after a boot. Then we start all the same, and say on the Node what is missing.
 const neededPatience = 3 * time.Minute
@@ -78,12 +80,12 @@ type service struct {
 // stopHint is the time, in milliseconds, that the service manager may wait for us to stop before it takes us for hung.
 const stopHint = 30_000
 
-// Execute implements svc.Handler. An error of run ends the service with a code of its own, so that its recovery actions apply.
+// Execute implements svc.Handler. An error of run ends the service with our own code, so that its recovery actions apply.
 func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (bool, uint32) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	done := make(chan error, 1)
-	go func() { done <- s.run(ctx) }()
+	go func() { done <- s.run(ctx) }() // awaited below
 	status <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown | svc.AcceptPreShutdown}
 	for {
 		select {

@@ -76,6 +76,18 @@ func (c *ConfigFile) Apply(fs *pflag.FlagSet, bindings []Binding, content any) e
 	return nil
 }
 
+// Follow notes whose value a flag has where flags are bound to the fields themselves: the files', if they set its field and the command line
+// does not have it. Sets, Located and Unused go by that.
+func (c *ConfigFile) Follow(fs *pflag.FlagSet, bindings []Binding) {
+	c.taken = map[string]string{}
+	for _, b := range bindings {
+		f := fs.Lookup(b.Flag)
+		if _, set := c.place(b.Path); set && f != nil && !f.Changed {
+			c.taken[b.Flag] = b.Path
+		}
+	}
+}
+
 // Sets says whether the value of a flag is the files'.
 func (c *ConfigFile) Sets(flag string) bool { _, ok := c.taken[flag]; return ok }
 

@@ -37,7 +37,7 @@ func AddFlags(fs *pflag.FlagSet) {
 	logs := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logs)
 	size := logs.Lookup("log_file_max_size")
-	size.DefValue, size.Usage = logFileSize, "size, in megabytes, at which the log file is begun anew; 0: never"
+	size.DefValue, size.Usage = logFileSize, "size, in megabytes, at which the log file is rotated; 0: never"
 	_ = size.Value.Set(logFileSize) // it is a number
 	fs.AddGoFlagSet(logs)
 	fs.Int("log-file-max-files", 5, "number of files kept of --log-file, the one that is written to among them")

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// rotated is a log file that is begun anew when it is full: FILE becomes FILE.1, that FILE.2 and so on, and the oldest goes. Where a
+// rotated is a log file that is rotated when it is full: FILE becomes FILE.1, that FILE.2 and so on, and the oldest goes. Where a
 // reader keeps Windows from renaming it, it grows on, and the next attempt is after as much again.
 type rotated struct {
 	path  string

@@ -2,16 +2,16 @@ package daemon
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/godbus/dbus/v5"
 	"k8s.io/klog/v2"
 )
 
@@ -20,7 +20,7 @@ const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 <policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
 
 // startBus runs the real message bus for the test.
-func startBus(t *testing.T) (socket string) {
+func startBus(t *testing.T) (address string) {
 	t.Helper()
 	program := "/usr/bin/dbus-daemon"
 	if _, err := os.Stat(program); err != nil {
@@ -31,7 +31,7 @@ func startBus(t *testing.T) (socket string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	socket = filepath.Join(dir, "s")
+	socket := filepath.Join(dir, "s")
 	config := filepath.Join(dir, "config")
 	if err := os.WriteFile(config, []byte(strings.Replace(busConfig, "SOCKET", socket, 1)), 0o600); err != nil {
 		t.Fatal(err)
@@ -55,96 +55,86 @@ func startBus(t *testing.T) (socket string) {
 	if _, err := read.Read(make([]byte, 100)); err != nil { // it prints when it listens
 		t.Fatal(err)
 	}
-	return socket
+	return "unix:path=" + socket
 }
 
-// login is a systemd-logind on a bus: it grants one lock and says when the host shuts down.
+// login is a systemd-logind on a bus: it grants one lock and says when the host shuts down. Its methods are those of logind.
 type login struct {
-	*logind
-	t     *testing.T
-	held  *os.File // its end of the lock
+	conn  *dbus.Conn
+	held  chan *os.File // its end of the lock
 	asked chan []string
+	lent  int // a copy of the end that was sent
 }
 
-func startLogin(t *testing.T, socket string) *login {
+// Inhibit is logind's.
+func (l *login) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
+	ours, theirs, err := os.Pipe()
+	if err != nil {
+		return 0, dbus.MakeFailedError(err)
+	}
+	fd, err := syscall.Dup(int(theirs.Fd()))
+	theirs.Close()
+	if err != nil {
+		return 0, dbus.MakeFailedError(err)
+	}
+	l.lent = fd
+	l.asked <- []string{what, who, why, mode}
+	l.held <- ours
+	return dbus.UnixFD(fd), nil
+}
+
+// properties are logind's.
+type properties struct{}
+
+// Get is that of org.freedesktop.DBus.Properties.
+func (properties) Get(string, string) (dbus.Variant, *dbus.Error) {
+	return dbus.MakeVariant(uint64(5_000_000)), nil
+}
+
+func startLogin(t *testing.T, address string) *login {
 	t.Helper()
-	conn, err := dialBus(socket)
+	conn, err := dbus.Connect(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &login{logind: &logind{conn: conn}, t: t, asked: make(chan []string, 1)}
-	if err := l.authenticate(); err != nil {
+	t.Cleanup(func() { conn.Close() })
+	l := &login{conn: conn, held: make(chan *os.File, 1), asked: make(chan []string, 1)}
+	if err := errors.Join(conn.Export(l, loginPath, loginManager), conn.Export(properties{}, loginPath, "org.freedesktop.DBus.Properties")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.call(busName, busPath, busName, "Hello"); err != nil {
-		t.Fatal(err)
+	if reply, err := conn.RequestName(loginName, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		t.Fatal(reply, err)
 	}
-	body, _ := texts(loginName)
-	l.send(message{kind: busCall, target: busName, path: busPath, iface: busName, member: "RequestName", signature: "su", body: binary.LittleEndian.AppendUint32(pad(body, 4), 0)}, nil)
-	for {
-		m, err := l.receive()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.kind == busReply {
-			return l
-		}
+	return l
+}
+
+// release closes our copy of the end that was sent: the lock is held by who has asked for it alone.
+func (l *login) release() { _ = syscall.Close(l.lent) }
+
+func (l *login) prepare(t *testing.T, shutdown bool) {
+	t.Helper()
+	if err := l.conn.Emit(loginPath, loginManager+".PrepareForShutdown", shutdown); err != nil {
+		t.Error(err)
 	}
 }
 
-func (l *login) send(m message, file *os.File) {
-	l.serial++
-	m.serial = l.serial
-	var control []byte
-	if file != nil {
-		control = syscall.UnixRights(int(file.Fd()))
+// lock is our end of the lock that was granted, when theirs is closed here.
+func (l *login) lock(t *testing.T) *os.File {
+	t.Helper()
+	select {
+	case held := <-l.held:
+		t.Cleanup(func() { held.Close() })
+		return held
+	case <-time.After(20 * time.Second):
+		t.Fatal("no lock was asked for")
+		return nil
 	}
-	if _, _, err := l.conn.(unixBus).WriteMsgUnix(m.encode(), control, nil); err != nil && !errors.Is(err, net.ErrClosed) {
-		l.t.Error(err)
-	}
-}
-
-// serve answers until the lock is granted.
-func (l *login) serve() {
-	for {
-		m, err := l.receive()
-		if err != nil {
-			l.t.Error(err)
-			return
-		}
-		answer := message{kind: busReply, target: m.sender, replyTo: m.serial}
-		switch m.member {
-		case "Get":
-			answer.signature = "v"
-			answer.body = binary.LittleEndian.AppendUint64([]byte{1, 't', 0, 0, 0, 0, 0, 0}, 5_000_000)
-			l.send(answer, nil)
-		case "Inhibit":
-			r := reader{m.body, 0, m.order, false}
-			l.asked <- []string{r.text(), r.text(), r.text(), r.text()}
-			ours, theirs, err := os.Pipe()
-			if err != nil {
-				l.t.Error(err)
-				return
-			}
-			l.held = ours
-			answer.signature, answer.files, answer.body = "h", 1, []byte{0, 0, 0, 0}
-			l.send(answer, theirs)
-			theirs.Close()
-			return
-		}
-	}
-}
-
-func (l *login) prepare(shutdown uint32) {
-	l.send(message{kind: busSignal, path: loginPath, iface: loginManager, member: "PrepareForShutdown", signature: "b",
-		body: binary.LittleEndian.AppendUint32(nil, shutdown)}, nil)
 }
 
 // TestLogind: the lock is asked for and held, a shutdown that is called off means nothing, one that begins ends the context.
 func TestLogind(t *testing.T) {
-	socket := startBus(t)
-	server := startLogin(t, socket)
-	defer server.close()
+	address := startBus(t)
+	server := startLogin(t, address)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out strings.Builder
@@ -152,13 +142,13 @@ func TestLogind(t *testing.T) {
 	defer state.Restore()
 	klog.LogToStderr(false)
 	klog.SetOutput(&out)
-	inner := untilLogind(ctx, func() (busConn, error) { return dialBus(socket) }, "kubelet", time.Minute)
-	server.serve()
+	inner, stop := untilLogind(ctx, address, "kubelet", time.Minute)
+	held := server.lock(t)
 	if asked := <-server.asked; strings.Join(asked, "|") != "shutdown|kubelet|pods end in order|delay" {
 		t.Errorf("asked for %q", asked)
 	}
-	server.prepare(0)
-	server.prepare(1)
+	server.prepare(t, false)
+	server.prepare(t, true)
 	select {
 	case <-inner.Done():
 	case <-time.After(20 * time.Second):
@@ -167,35 +157,45 @@ func TestLogind(t *testing.T) {
 	if cause := context.Cause(inner); !errors.Is(cause, ErrShutdown) || ctx.Err() != nil {
 		t.Errorf("the context ended by %v", cause)
 	}
-	_ = server.held.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-	if _, err := server.held.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	stop()
+	server.release()
+	runtime.GC() // it ends no lock
+	_ = held.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if _, err := held.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the lock is not held any more: %v", err)
 	}
 	klog.Flush()
-	if !strings.Contains(out.String(), "InhibitDelayMaxSec would have to be raised") {
-		t.Errorf("nobody is warned: %s", out.String())
+	if !strings.Contains(out.String(), "raise its InhibitDelayMaxSec") {
+		t.Errorf("no warning: %s", out.String())
 	}
 }
 
-// TestLogindLock: who gives up lets the shutdown go on.
+// TestLogindLock: closing the connection lets the shutdown go on.
 func TestLogindLock(t *testing.T) {
-	socket := startBus(t)
-	server := startLogin(t, socket)
-	defer server.close()
-	served := make(chan struct{})
-	go func() { server.serve(); close(served) }()
-	conn, err := dialBus(socket)
+	address := startBus(t)
+	server := startLogin(t, address)
+	l, err := openLogind(t.Context(), address, "kubelet", "", time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := openLogind(conn, "kubelet", "", time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-served
+	held := server.lock(t)
+	server.release()
 	l.close()
-	_ = server.held.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := server.held.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	_ = held.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := held.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the lock is still held: %v", err)
+	}
+}
+
+// TestLogindStop: an agent that ends without a shutdown watches no longer.
+func TestLogindStop(t *testing.T) {
+	address := startBus(t)
+	server := startLogin(t, address)
+	ctx, stop := untilLogind(t.Context(), address, "kubelet", time.Second)
+	server.lock(t)
+	stop()
+	server.release()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		t.Errorf("the context ended by %v", cause)
 	}
 }

@@ -38,8 +38,8 @@ func Reference(title, kind string, fs *pflag.FlagSet, bindings []Binding) string
 	})
 	slices.Sort(act)
 	slices.Sort(retired)
-	return fmt.Sprintf("# Flags of %s\n\nMade from the program's own table; `go test ./cmd/... -run TestReference -update` makes it anew. The field is that of %s; flags win over the file.\n\n"+
-		"| flag | default | field | meaning |\n| --- | --- | --- | --- |\n%s\n\n## Taken, and of no effect\n\n| flag | why |\n| --- | --- |\n%s\n",
+	return fmt.Sprintf("# Flags of %s\n\nMade from the program's own table; `go test ./cmd/... -run TestReference -update` updates it. The field is that of %s; flags win over the file.\n\n"+
+		"| flag | default | field | meaning |\n| --- | --- | --- | --- |\n%s\n\n## Accepted, and of no effect\n\n| flag | why |\n| --- | --- |\n%s\n",
 		title, kind, strings.Join(act, "\n"), strings.Join(retired, "\n"))
 }
 

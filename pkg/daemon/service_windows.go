@@ -264,7 +264,7 @@ func (windowsServices) Stop(name string) error {
 	})
 }
 
-// reach waits until a service is in a state. It asks again and again: Windows tells of changes only threads that wait alertably, which
+// reach waits until a service is in a state. It asks again and again: Windows reports changes only to threads that wait alertably, which
 // Go's do not.
 func reach(s *mgr.Service, want svc.State, patience time.Duration) error {
 	tick := time.NewTicker(100 * time.Millisecond)

@@ -27,7 +27,7 @@ const (
 // Pass is one measurement, done piece by piece: it returns done false where soFar wanted a pause, and is then called again.
 type Pass func(soFar func(host.Disk) (pause bool)) (result host.Disk, done bool, err error)
 
-// Ask is a figure that somebody wants.
+// Ask is a figure that a caller wants.
 type Ask struct {
 	Key   string // names what is measured: there is one measurement of it at a time
 	Begin func() Pass
@@ -65,7 +65,7 @@ type running struct {
 	soFar host.Disk
 	turn  int // counts its pieces
 	hung  bool
-	late  bool // somebody has waited in vain
+	late  bool // a caller has waited in vain
 	done  chan struct{}
 }
 
@@ -97,7 +97,7 @@ func (c *Crew) State() State {
 }
 
 // Look gives the figures that are asked for. It waits until all that have to be measured are, or until patience or ctx has ended; it does
-// not wait for what somebody waited for before in vain.
+// not wait for what a caller waited for before in vain.
 func (c *Crew) Look(ctx context.Context, terms Terms, asks []Ask) []Figure {
 	tasks, wait := c.begin(terms, asks)
 	if len(wait) > 0 {
@@ -202,7 +202,7 @@ func (c *Crew) dispatch() {
 		t := c.waiting[0]
 		c.waiting[0], c.waiting = nil, c.waiting[1:]
 		c.free--
-		go c.work(t, t.running)
+		go c.work(t, t.running) // a file system can hang for good: no caller can wait for that
 	}
 }
 
@@ -224,7 +224,7 @@ func (c *Crew) work(t *task, r *running) {
 	r.turn++
 	if r.hung {
 		c.hung--
-		klog.InfoS("A measurement of files that hung goes on", "what", t.key)
+		klog.InfoS("A measurement of files that hung continues", "what", t.key)
 	} else {
 		c.free++
 	}
@@ -294,7 +294,7 @@ func (c *Crew) askTree(path string, skip ...string) Ask {
 	}}
 }
 
-// knows says whether somebody has asked for a key lately.
+// knows says whether a key was asked for lately.
 func (c *Crew) knows(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -39,7 +39,7 @@ type Place struct {
 	Volume string // name in the spec
 	Claim  string // name of the PersistentVolumeClaim; "": none
 	Path   string
-	Own    bool // Path has a file system of its own
+	Own    bool // Path is a separate file system
 	// EmptyDir says that what is used counts against the volume's sizeLimit and, Memory aside, against ephemeral-storage.
 	EmptyDir, Memory bool
 }
@@ -62,7 +62,7 @@ type Subject struct {
 	Dir    string // the pod's own directory; "": it is not measured
 }
 
-// Volume is what a volume holds. What has a file system of its own (memory, a local volume) has that file system's capacity; a directory
+// Volume is what a volume holds. What is a separate file system (memory, a local volume) has that file system's capacity; a directory
 // among others has that of the one on which it lies, with what the directory itself takes as Used.
 type Volume struct {
 	Volume, Claim string // as in Place

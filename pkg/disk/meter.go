@@ -14,7 +14,7 @@ import (
 
 // Parts are what a Meter asks beside the host's files; nil: there is no such thing here.
 type Parts struct {
-	// Layer has the engine measure what a container has written to its root file system, where it has no directory of its own.
+	// Layer has the engine measure what a container has written to its root file system, where that has no directory.
 	Layer func(ctx context.Context, id string) (bytes uint64, err error)
 	// Removed lists the files that processes of the containers hold open though no name leads to them any more.
 	Removed func(boxes []Box) ([]Removed, error)

@@ -98,7 +98,7 @@ func (r *remover) one(s shelf, name string, depth int) error {
 		return err
 	}
 	if full, err = s.remove(name); full {
-		err = errNotEmpty // somebody goes on writing
+		err = errNotEmpty // a process keeps writing
 	}
 	if err == nil {
 		r.removed++

@@ -40,7 +40,7 @@ func locate(s *Subject, r Removed) (where, string) {
 	for _, p := range s.Places {
 		if below(r.Root, p.Path, 4) {
 			if p.Own || p.Claim != "" {
-				return elsewhere, "" // a file system of its own counts such files by itself
+				return elsewhere, "" // a separate file system counts such files by itself
 			}
 			return inVolume, p.Volume
 		}

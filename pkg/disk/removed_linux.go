@@ -17,7 +17,7 @@ import (
 const deleted = " (deleted)"
 
 // FindRemoved makes a Parts.Removed that looks at the processes that processes lists for a container's first one, below proc (/proc).
-// Files that only a message between sockets holds, or a thread with files of its own, are not seen.
+// Files that only a message between sockets holds, or a thread with separate files, are not seen.
 func FindRemoved(proc string, processes func(pid int) ([]int, error)) func([]Box) ([]Removed, error) {
 	return func(boxes []Box) ([]Removed, error) {
 		f := finder{proc: proc, seen: map[identity]bool{}}

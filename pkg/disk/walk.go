@@ -83,7 +83,7 @@ func NewWalk(path string, skip ...string) *Walk {
 	return w
 }
 
-// Measure walks the whole directory at once.
+// Measure walks the whole directory without pause.
 func Measure(path string) (Amount, error) {
 	w := NewWalk(path)
 	sum, _, err := w.Step(func(host.Disk) bool { return false })

@@ -11,6 +11,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/images"
 )
 
 // TestImageUses: an image is used while there is a container of it, running or not; one goes under all its names; nothing is forced.
@@ -64,7 +65,7 @@ func TestImageUses(t *testing.T) {
 // TestRemoveImage does the same on a real engine: an image with two names goes, one of which there is a container stays.
 func TestRemoveImage(t *testing.T) {
 	r := realRig(t, nil)
-	c, err := r.api(t.Context())
+	c, err := r.API(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,15 +86,15 @@ func TestRemoveImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.sandbox(r.pod("p"))
-	find := func(name string) (ImageUse, bool) {
+	find := func(name string) (images.Use, bool) {
 		t.Helper()
 		all, err := r.ImageUses(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(all, func(i ImageUse) bool { return slices.Contains(i.Names, name) })
+		i := slices.IndexFunc(all, func(i images.Use) bool { return slices.Contains(i.Names, name) })
 		if i < 0 {
-			return ImageUse{}, false
+			return images.Use{}, false
 		}
 		return all[i], true
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -47,12 +48,12 @@ func TestCopyRefusals(t *testing.T) {
 	step := r.step(p, 0, r.sandbox(p))
 	for path, want := range map[string]string{`D:\f`: "not on drive C", `C:\a\..\b`: `must not contain ".."`, `C:\gone`: "no such file"} {
 		step.Inputs.Files = []pod.File{{HostPath: filepath.Join(r.dir, "gone"), ContainerPath: path}}
-		var apply *ApplyError
+		var apply *engine.ApplyError
 		err := r.Apply(t.Context(), p, step)
 		if path == `C:\gone` && errors.Is(err, os.ErrNotExist) {
-			continue // each system has words of its own
+			continue // each system words it differently
 		}
-		if !errors.As(err, &apply) || apply.Reason != ReasonCreate || !strings.Contains(apply.Message, want) {
+		if !errors.As(err, &apply) || apply.Reason != engine.ReasonCreate || !strings.Contains(apply.Message, want) {
 			t.Errorf("%s: %v; want %q", path, err, want)
 		}
 	}
@@ -60,22 +61,5 @@ func TestCopyRefusals(t *testing.T) {
 	r.apply(p, step) // what was left half made is replaced
 	if c := r.container(p, "c0"); c.State != pod.Running {
 		t.Errorf("%+v", c)
-	}
-}
-
-// TestMessageRoot: a container that may write where its message lies makes no other file of the host its message.
-func TestMessageRoot(t *testing.T) {
-	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
-	if err := errors.Join(os.WriteFile(secret, []byte("secret"), 0o600), os.Mkdir(filepath.Join(dir, "sub"), 0o700), os.WriteFile(filepath.Join(dir, "sub", "end"), []byte("why"), 0o600),
-		os.Symlink(secret, filepath.Join(dir, "link"))); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{`sub\end`: "why", "link": "", "sub": "", "gone": "", `..\secret`: "", secret: ""} {
-		if got := readHead(dir, path, 100); got != want {
-			t.Errorf("%s: %q, want %q", path, got, want)
-		}
-	}
-	if got := readHead(filepath.Join(dir, "gone"), "x", 100); got != "" {
-		t.Errorf("without a directory: %q", got)
 	}
 }

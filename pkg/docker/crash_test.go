@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/exec"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/plan"
 )
@@ -24,15 +26,15 @@ func TestLeftoverStartsMeanwhile(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("late", []string{"pause"})
 	step := r.step(p, 0, r.sandbox(p))
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	creation, err := Convert(p, step, target)
+	creation, err := convert.Container(p, step, target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := r.requestCreate(t.Context(), "create", creation)
+	id, err := r.Create(t.Context(), "create", creation.Name, creation.Config, creation.HostConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,9 +42,7 @@ func TestLeftoverStartsMeanwhile(t *testing.T) {
 	applied := make(chan error, 1)
 	go func() { applied <- r.Apply(t.Context(), p, step) }()
 	r.await("the leftover's removal", func() bool { return slices.Contains(r.fake.Requests(false), "DELETE /containers/"+id) })
-	if err := r.start(t.Context(), id, creation.Name); err != nil {
-		t.Fatal(err)
-	}
+	r.start(id)
 	release()
 	if err := <-applied; err != nil {
 		t.Error(err)
@@ -59,16 +59,16 @@ func TestLeftoverStartsMeanwhile(t *testing.T) {
 func TestSandboxStartsMeanwhile(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("late", []string{"pause"})
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	step := pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}}
-	creation, err := ConvertSandbox(p, step, r.cfg.InfraImage, target)
+	creation, err := convert.Sandbox(p, step, r.cfg.InfraImage, target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := r.requestCreate(t.Context(), "create", creation)
+	id, err := r.Create(t.Context(), "create", creation.Name, creation.Config, creation.HostConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,9 +84,7 @@ func TestSandboxStartsMeanwhile(t *testing.T) {
 	applied := make(chan error, 1)
 	go func() { applied <- r.Apply(t.Context(), p, step) }()
 	r.await("the leftover's removal", func() bool { return slices.Contains(r.fake.Requests(false), "DELETE /containers/"+id) })
-	if err := r.start(t.Context(), id, creation.Name); err != nil {
-		t.Fatal(err)
-	}
+	r.start(id)
 	release()
 	if err := <-applied; err != nil {
 		t.Error(err)
@@ -104,27 +102,28 @@ func TestCommandsOfDeadAgents(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _, _, _ = r.ExecSync(ctx, id, []string{programPath, "pause"}, 10) }()
-	go func() { _ = r.Exec(ctx, id, []string{programPath, "pause"}, nil, newBuffer(), nil, false, nil) }()
+	go func() {
+		_ = r.Exec(ctx, id, []string{programPath, "pause"}, nil, dockertest.NewBuffer(), nil, false, nil)
+	}()
 	r.await("both commands", func() bool {
-		answer, err := r.inspect(t.Context(), id)
+		answer, err := r.Inspect(t.Context(), id)
 		return err == nil && len(answer.ExecIDs) == 2
 	})
 
-	next, err := New(r.cfg)
+	killed := make(chan string, 3)
+	next, err := build(r.cfg, seams{inspections: 8, kill: func(_ int, container string) { killed <- container }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	killed := make(chan string, 3)
-	next.kill = func(_ int, container string) { killed <- container }
 	for range 2 { // only the first look is for those of others
-		if _, err := next.ObserveAll(t.Context()); err != nil {
+		if _, err := next.Containers.ObserveAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := <-killed; got != id {
 		t.Errorf("a command of container %s was ended, want one of %s", got, id)
 	}
-	next.endCommands(t.Context(), map[string]string{"nonsense": id}, make(chan bool, 1))
+	next.Exec.EndCommands(t.Context(), map[string]string{"nonsense": id}, make(chan bool, 1))
 	select {
 	case <-killed:
 		t.Error("more than the probe's command was ended")
@@ -145,8 +144,8 @@ func TestSilentEngineIsNoTimeout(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			_, _, err := r.ExecSync(ctx, id, []string{programPath, "pause"}, 10)
-			if !errors.Is(err, errSilent) || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got %v, want %v", err, errSilent)
+			if !errors.Is(err, exec.ErrNoAnswer) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v, want %v", err, exec.ErrNoAnswer)
 			}
 		})
 	}
@@ -162,17 +161,17 @@ func (r *rig) await(what string, ok func() bool) {
 	}
 }
 
-// TestStuckContainer: the engine does not tell of one container. Other pods do not wait for it, also when the agent is new.
+// TestStuckContainer: the engine does not answer for one container. Other pods do not wait for it, also when the agent is new.
 func TestStuckContainer(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Now())
 	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.Clock = clock })
-	r.observers = 1 // so that nobody else waits for an answer when the time is over
+	r.rebuild(seams{inspections: 1}) // so that no other request waits for an answer when the time is over
 	stuck, well := r.pod("stuck", []string{"pause"}), r.pod("well", []string{"pause"})
 	id := r.run(stuck)[0]
 	r.run(well)
 	hangs := "GET /containers/" + id + "/json"
 	var all map[types.UID]pod.Observed
-	release, err := r.hung(hangs, clock, glimpsePatience, func(ctx context.Context) (err error) { all, err = r.ObserveAll(ctx); return err })
+	release, err := r.hung(hangs, clock, 10*time.Second, func(ctx context.Context) (err error) { all, err = r.ObserveAll(ctx); return err })
 	defer release()
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +198,7 @@ func TestCommandStartsLate(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	id := r.run(r.pod("late", []string{"pause"}))[0]
 	killed := make(chan string, 1)
-	r.kill = func(_ int, container string) { killed <- container }
+	r.rebuild(seams{inspections: 8, kill: func(_ int, container string) { killed <- container }})
 	ctx := newDeadline(t)
 	release := r.fake.Hang("POST /exec/*/start")
 	defer release()
@@ -220,7 +219,7 @@ func TestCommandStartsLate(t *testing.T) {
 			exec = strings.TrimPrefix(start, "POST /exec/")
 		}
 	}
-	c, err := r.api(t.Context())
+	c, err := r.API(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,6 +236,7 @@ func TestEarlierBoot(t *testing.T) {
 	known, unknown := r.pod("known", []string{"pause"}), r.pod("unknown", []string{"pause"})
 	r.run(known)
 	r.cfg.Boot = ""
+	r.rebuild(ordinary)
 	r.run(unknown)
 	for boot, want := range map[string]bool{"7": false, "8": true, "": false} {
 		cfg := r.cfg
@@ -246,7 +246,7 @@ func TestEarlierBoot(t *testing.T) {
 			t.Fatal(err)
 		}
 		for p, want := range map[*v1.Pod]bool{known: want, unknown: false} {
-			if o, err := e.Observe(t.Context(), p.UID); err != nil || len(o.Containers) != 1 || o.Containers[0].EarlierBoot != want {
+			if o, err := e.Containers.Observe(t.Context(), p.UID); err != nil || len(o.Containers) != 1 || o.Containers[0].EarlierBoot != want {
 				t.Errorf("during boot %q, pod %s: %+v, %v; want EarlierBoot %t", boot, p.Name, o.Containers, err, want)
 			}
 		}

@@ -25,7 +25,7 @@ func TestExecTimeoutReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("a command of 2 s returned after %.2f s", time.Since(begin).Seconds())
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the kernel tells nobody of the ends of others' children
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the kernel has no event for the ends of others' children
 		left := processes(t, mark)
 		if len(left) == 0 {
 			break
@@ -42,7 +42,7 @@ func TestExecTimeoutReal(t *testing.T) {
 			t.Fatal(code, err)
 		}
 	}
-	in, err := r.inspect(t.Context(), id)
+	in, err := r.Inspect(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package docker
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,12 +17,14 @@ import (
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -44,8 +45,12 @@ func TestHang(t *testing.T) {
 			_, _, err := r.ExecSync(ctx, id, []string{programPath}, 1)
 			return err
 		}},
-		{"POST /containers/*/attach", func(ctx context.Context) error { return r.Attach(ctx, id, nil, newBuffer(), nil, false, nil) }},
-		{"GET /containers/*/logs", func(ctx context.Context) error { return r.Logs(ctx, id, &v1.PodLogOptions{}, newBuffer(), nil) }},
+		{"POST /containers/*/attach", func(ctx context.Context) error {
+			return r.Attach(ctx, id, nil, dockertest.NewBuffer(), nil, false, nil)
+		}},
+		{"GET /containers/*/logs", func(ctx context.Context) error {
+			return r.Logs(ctx, id, &v1.PodLogOptions{}, dockertest.NewBuffer(), nil)
+		}},
 	} {
 		release, err := r.hung(test.match, clock, r.cfg.CallTimeout, test.call)
 		var timeout interface{ Timeout() bool }
@@ -93,7 +98,7 @@ func TestOOMScore(t *testing.T) {
 	if len(starts) != 1 {
 		t.Errorf("the sandbox's start has taught it: %q", starts)
 	}
-	in, err := r.inspect(t.Context(), r.container(p, "c0").ID)
+	in, err := r.Inspect(t.Context(), r.container(p, "c0").ID)
 	if err != nil || in.HostConfig.OomScoreAdj != 0 {
 		t.Errorf("%+v, %v", in.HostConfig, err)
 	}
@@ -103,8 +108,8 @@ func TestOOMScore(t *testing.T) {
 	if err := r.Apply(t.Context(), p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net}}); err == nil {
 		t.Error("no error")
 	}
-	if r.minOOM.Load() != minOOMScoreAdj {
-		t.Error("learnt from a start that failed either way")
+	if target, err := r.Target(t.Context()); err != nil || target.MinOOMScoreAdj != convert.MinOOMScoreAdj {
+		t.Errorf("learnt from a start that failed either way: %d, %v", target.MinOOMScoreAdj, err)
 	}
 }
 
@@ -114,10 +119,9 @@ func TestObserveCost(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	changes := r.Changes(t.Context())
 	<-changes
-	r.await("the events of images", func() bool { // a stream of its own, which is a request
-		r.images.mu.Lock()
-		defer r.images.mu.Unlock()
-		return r.images.following
+	r.await("the events of images", func() bool { // a separate stream, which is a request
+		streams := slices.DeleteFunc(r.fake.Requests(false), func(request string) bool { return request != "GET /events" })
+		return len(streams) == 2
 	})
 	var p *v1.Pod
 	for i := range 5 {
@@ -202,10 +206,10 @@ func TestUnreachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all, err := e.ObserveAll(t.Context()); err == nil || all != nil || !strings.HasPrefix(err.Error(), "cannot list containers: ") {
+	if all, err := e.Containers.ObserveAll(t.Context()); err == nil || all != nil || !strings.HasPrefix(err.Error(), "cannot list containers: ") {
 		t.Errorf("%v, %v", all, err)
 	}
-	if _, found, err := e.Lookup(t.Context(), "x"); err == nil || found {
+	if _, found, err := e.Images.Lookup(t.Context(), "x"); err == nil || found {
 		t.Errorf("found %v, %v", found, err)
 	}
 	for _, host := range []string{"nonsense", "unix://", "unix://" + strings.Repeat("x", 300)} {
@@ -224,7 +228,7 @@ func TestOldCapabilities(t *testing.T) {
 	r.apply(p, step)
 	r.apply(p, step) // the conflict is recognised
 	step.Attempt, step.Inputs.Image.ID = 1, "sha256:0000"
-	if err := r.Apply(t.Context(), p, step); !gone(err) {
+	if err := r.Apply(t.Context(), p, step); !cerrdefs.IsNotFound(err) {
 		t.Errorf("no such image: %v", err)
 	}
 }
@@ -239,17 +243,17 @@ func TestWindows(t *testing.T) {
 	if len(o.Sandboxes) != 0 || len(o.Containers) != 1 || len(o.Containers[0].Addresses) != 1 || o.Containers[0].SandboxID != "" {
 		t.Errorf("%+v", o)
 	}
-	in, err := r.inspect(t.Context(), id)
+	in, err := r.Inspect(t.Context(), id)
 	if err != nil || in.HostConfig.NanoCPUs != 2e9 {
 		t.Errorf("limit above the host's processors: %+v, %v", in.HostConfig, err)
 	}
 	if info, err := r.Info(t.Context()); err != nil || info.OS != "windows" || info.Isolation != "process" || info.CgroupDriver != "" {
 		t.Errorf("%+v, %v", info, err)
 	}
-	var apply *ApplyError
+	var apply *engine.ApplyError
 	step := r.step(p, 0, id)
 	step.Attempt = 1
-	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonCreate {
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != engine.ReasonCreate {
 		t.Errorf("a shared network: %v", err)
 	}
 	step = r.step(p, 0, "")
@@ -269,8 +273,8 @@ func TestInfraImagePulled(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.InfraImage = "registry.test/pause:1" })
 	p := r.pod("infra", []string{"pause"})
 	create := pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net}}
-	var apply *ApplyError
-	if err := r.Apply(t.Context(), p, create); !errors.As(err, &apply) || apply.Reason != ReasonSandbox || !strings.Contains(apply.Message, "pull access denied") {
+	var apply *engine.ApplyError
+	if err := r.Apply(t.Context(), p, create); !errors.As(err, &apply) || apply.Reason != engine.ReasonSandbox || !strings.Contains(apply.Message, "pull access denied") {
 		t.Errorf("not to be had: %v", err)
 	}
 	r.fake.AddRemote("registry.test/pause:1", dockertest.Remote{Image: dockertest.Image{Entrypoint: []string{programPath}}})
@@ -286,11 +290,11 @@ func TestResize(t *testing.T) {
 	sizes := make(chan remotecommand.TerminalSize, 2)
 	sizes <- remotecommand.TerminalSize{Width: 80, Height: 24}
 	sizes <- remotecommand.TerminalSize{}
-	out := newBuffer()
+	out := dockertest.NewBuffer()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- r.Exec(ctx, id, []string{programPath, "sizes"}, nil, out, nil, true, sizes) }()
-	out.await(t, "80x24\n")
+	out.Await(t, "80x24\n")
 	close(sizes)
 	cancel()
 	<-done
@@ -305,11 +309,11 @@ func TestNoLeak(t *testing.T) {
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
 		in, type_ := io.Pipe()
-		out := newBuffer()
+		out := dockertest.NewBuffer()
 		done := make(chan error)
 		go func() { done <- r.Exec(ctx, id, []string{programPath, "cat"}, in, out, nil, true, nil) }()
 		_, _ = io.WriteString(type_, "x\n")
-		out.await(t, "x")
+		out.Await(t, "x")
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -367,11 +371,11 @@ func TestRealDial(t *testing.T) {
 	r := realRig(t, nil)
 	p := r.pod("dial", []string{"serve", "8080"})
 	id := r.run(p)[0]
-	out := newBuffer()
+	out := dockertest.NewBuffer()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _ = r.Logs(ctx, id, &v1.PodLogOptions{Follow: true}, out, nil) }()
-	out.await(t, "serving")
+	out.Await(t, "serving")
 	for _, target := range []string{id, r.observed(p).Sandboxes[0].ID} {
 		conn, err := r.Dial(t.Context(), target, 8080)
 		if err != nil {
@@ -384,7 +388,7 @@ func TestRealDial(t *testing.T) {
 		}
 	}
 	if _, err := r.Dial(t.Context(), id, 8081); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("a port without a listener: %v", err)
 	}
 }
 
@@ -418,44 +422,4 @@ func TestRealFigures(t *testing.T) {
 		slices.Sort(took[what])
 		t.Logf("%-30s p50 %v, max %v", what, took[what][rounds/2].Truncate(10*time.Microsecond), took[what][rounds-1].Truncate(10*time.Microsecond))
 	}
-}
-
-func TestEvents(t *testing.T) {
-	set := &pending{ready: make(chan struct{}, 1), has: map[types.UID]bool{}}
-	for _, uid := range []types.UID{"a", "b", "a", "b", "c"} {
-		set.add(uid)
-	}
-	var got []types.UID
-	for range 3 {
-		uid, _ := set.next(t.Context())
-		got = append(got, uid)
-	}
-	set.add("d")
-	set.add("")
-	set.add("e")
-	uid, _ := set.next(t.Context())
-	if got = append(got, uid); fmt.Sprint(got) != "[a b c ]" {
-		t.Errorf("%q", got)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if uid, ok := set.next(ctx); ok {
-		t.Errorf("%q", uid)
-	}
-}
-
-// FuzzFollows: whatever the engine sends, the reading of a pull ends, and an error in it is not lost.
-func FuzzFollows(f *testing.F) {
-	f.Add(`{"id":"a","status":"x"}`)
-	f.Add(`{"errorDetail":{"message":"m"}}`)
-	f.Add(`{`)
-	f.Fuzz(func(t *testing.T, text string) {
-		if err := follows(strings.NewReader(`{"status":"x"}`+text), func() {}); err == nil && !strings.HasPrefix(strings.TrimSpace(text), "{") && strings.Trim(text, " \t\r\n") != "" &&
-			!json.Valid([]byte(text)) {
-			t.Errorf("%q: no error", text)
-		}
-		if err := follows(strings.NewReader(`{"error":"no"}`+text), func() {}); err == nil || err.Error() != "no" {
-			t.Errorf("%q: %v", text, err)
-		}
-	})
 }

@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -26,76 +26,17 @@ app:x:1000:
 extra:x:50000:app
 `
 
-func TestIdentify(t *testing.T) {
-	known := parseAccounts(testPasswd, testGroup)
-	for spec, want := range map[string]string{
-		"": "0:0:4", "root": "0:0:4", "0": "0:0:4", "app": "1000:1000:4,50000", "1000": "1000:1000:4,50000", "app:extra": "1000:50000:4,50000",
-		"1000:7": "1000:7:4,50000", "77": "77:0:", "77:app": "77:1000:", "nobody": "?", "app:nogroup": "?",
-	} {
-		id, ok := known.identify(spec)
-		got := "?"
-		if ok {
-			got = formatUser(&id)
-		}
-		if got != want {
-			t.Errorf("%q: %s, want %s", spec, got, want)
-		}
-	}
-}
-
-func TestChooseUser(t *testing.T) {
-	known := parseAccounts(testPasswd, testGroup)
-	strict := ptr(v1.SupplementalGroupsPolicyStrict)
-	for _, test := range []struct {
-		name  string
-		pod   v1.PodSecurityContext
-		image string
-		known *accounts
-		want  string // user for the engine, groups for it, status
-	}{
-		{"nothing", v1.PodSecurityContext{}, "", known, " [] 0:0:0,4"},
-		{"the image's user", v1.PodSecurityContext{SupplementalGroups: []int64{60000}}, "app", known, " [60000] 1000:1000:1000,4,50000,60000"},
-		{"merge: the engine does it", v1.PodSecurityContext{RunAsUser: ptr[int64](1000), FSGroup: ptr[int64](5)}, "", known, "1000 [5] 1000:1000:1000,4,50000,5"},
-		{"merge: a group keeps the engine from it", v1.PodSecurityContext{RunAsUser: ptr[int64](1000), RunAsGroup: ptr[int64](7), SupplementalGroups: []int64{60000, 4}},
-			"", known, "1000:7 [4 50000 60000] 1000:7:7,4,50000,60000"},
-		{"merge: a group of the image", v1.PodSecurityContext{}, "app:extra", known, "1000:50000 [4 50000] 1000:50000:50000,4"},
-		{"nothing to merge", v1.PodSecurityContext{RunAsUser: ptr[int64](77), RunAsGroup: ptr[int64](7)}, "", known, "77:7 [] 77:7:7"},
-		{"strict", v1.PodSecurityContext{SupplementalGroupsPolicy: strict, SupplementalGroups: []int64{60000}}, "app", known, "1000:1000 [60000] 1000:1000:1000,60000"},
-		{"strict root", v1.PodSecurityContext{SupplementalGroupsPolicy: strict}, "", known, "0:0 [] 0:0:0"},
-		{"strict with a group", v1.PodSecurityContext{SupplementalGroupsPolicy: strict, RunAsUser: ptr[int64](1000), RunAsGroup: ptr[int64](7)}, "", known, "1000:7 [] 1000:7:7"},
-		{"no such user", v1.PodSecurityContext{}, "nobody", known, " [] ?"},
-		{"not known", v1.PodSecurityContext{RunAsUser: ptr[int64](1000), RunAsGroup: ptr[int64](7)}, "", nil, "1000:7 [] ?"},
-	} {
-		p := basePod()
-		p.Spec.SecurityContext = &test.pod
-		chosen := chooseUser(p, &p.Spec.Containers[0], test.image, test.known)
-		who := "?"
-		if chosen.who != nil {
-			who = formatUser(chosen.who)
-			if back := parseUser(who); back == nil || formatUser(back) != who {
-				t.Errorf("%s: %s is read as %+v", test.name, who, back)
-			}
-		}
-		if got := fmt.Sprint(chosen.user, " ", chosen.groups, " ", who); got != test.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", test.name, got, test.want)
-		}
-	}
-	if got := parseUser(""); got != nil {
-		t.Errorf("no label: %+v", got)
-	}
-}
-
 // TestAccounts: the image is read once, by a container that is gone afterwards, also where a link leads to the file.
 func TestAccounts(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	image := r.fake.AddImage(dockertest.Image{Names: []string{"people"}, User: "app", Files: map[string]string{
 		"/etc/passwd": "-> ../lib/passwd", "/lib/passwd": testPasswd, "/etc/group": testGroup}})
 	p := r.pod("groups", []string{"pause"}, []string{"pause"})
-	p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsGroup: ptr[int64](7)}
+	p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsGroup: new(int64(7))}
 	r.image = pod.Image{ID: image, Ref: "docker://" + image, User: "app"}
 	r.run(p)
 	for _, name := range []string{"c0", "c1"} {
-		if c := r.container(p, name); c.User == nil || formatUser(c.User) != "1000:7:7,4,50000" {
+		if c := r.container(p, name); c.User == nil || identity.FormatUser(c.User) != "1000:7:7,4,50000" {
 			t.Errorf("%s runs as %+v", name, c.User)
 		}
 	}
@@ -117,11 +58,9 @@ func TestAccounts(t *testing.T) {
 // TestHoldersAreSwept: an agent that was killed while it read an image leaves a container; the next one removes it and nothing else.
 func TestHoldersAreSwept(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
-	if _, err := r.hold(t.Context(), "accounts", r.image.ID); err != nil {
-		t.Fatal(err)
-	}
+	r.hold(identity.HoldAccounts, r.image.ID)
 	r.run(r.pod("stays", []string{"pause"}))
-	r.sweptHolders.Store(false)
+	r.rebuild(ordinary)
 	all, err := r.ObserveAll(t.Context())
 	if err != nil || len(all) != 1 {
 		t.Errorf("%+v, %v", all, err)
@@ -147,19 +86,5 @@ func TestRuntimeClass(t *testing.T) {
 	info, err := r.Info(t.Context())
 	if err != nil || !slices.Equal(info.Runtimes, []string{"runc", "runsc"}) || !r.RecursiveReadOnly() {
 		t.Errorf("%+v, %v", info, err)
-	}
-}
-
-func TestRecursiveReadOnly(t *testing.T) {
-	for _, test := range []struct {
-		os, api, kernel string
-		want            bool
-	}{
-		{"linux", "1.44", "5.12.0", true}, {"linux", "1.52", "6.18.44-fc-v445", true}, {"linux", "1.43", "6.1.0", false},
-		{"linux", "1.44", "5.10.0-8-amd64", false}, {"linux", "1.44", "odd", false}, {"windows", "1.52", "10.0 20348", false},
-	} {
-		if got := recursiveReadOnly(Info{OS: test.os, APIVersion: test.api, KernelVersion: test.kernel}); got != test.want {
-			t.Errorf("%+v: %v", test, got)
-		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -51,11 +52,11 @@ func TestImageFields(t *testing.T) {
 			step.Inputs.Args = []string{"pause"} // the plain image has none
 		}
 		r.apply(p, step)
-		in, err := r.inspect(t.Context(), r.container(p, "c0").ID)
+		in, err := r.Inspect(t.Context(), r.container(p, "c0").ID)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, label := range []string{LabelPodName, LabelPodUID, LabelImageRef, LabelSandboxID} {
+		for _, label := range []string{identity.LabelPodName, identity.LabelPodUID, identity.LabelImageRef, identity.LabelSandboxID} {
 			delete(in.Config.Labels, label) // differ from pod to pod; testImageSays looks at them
 		}
 		in.Config.Image = ""
@@ -78,7 +79,7 @@ func TestImageFields(t *testing.T) {
 		name := fields.Field(i).Name
 		expected, ok := want[name]
 		if !ok {
-			t.Errorf("field %s: the engine's client has a new one; see whether the engine takes it from images, and say so here and in docs/images.md", name)
+			t.Errorf("field %s: the engine's client has a new one; see whether the engine takes it from images, and say so here and in docs/reference/images.md", name)
 			continue
 		}
 		for j, pair := range [][2]container.InspectResponse{{bare, bareRef}, {full, fullRef}} {
@@ -129,7 +130,7 @@ func TestImageArgsEscaped(t *testing.T) {
 	id := r.fake.AddImage(dockertest.Image{Names: []string{"every"}, Config: everyField(r, r.pod("victim"))})
 	r.image = pod.Image{ID: id, Ref: "docker://" + id}
 	p := r.pod("escaped", []string{"pause", "two words"})
-	in, err := r.inspect(t.Context(), r.run(p)[0])
+	in, err := r.Inspect(t.Context(), r.run(p)[0])
 	if err != nil || !in.Config.ArgsEscaped || !slices.Equal(in.Config.Cmd, p.Spec.Containers[0].Args) { //nolint:staticcheck // engines of Windows have it
 		t.Errorf("%+v, %v", in.Config, err)
 	}

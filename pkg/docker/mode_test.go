@@ -7,20 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"github.com/winkube/winkube/pkg/docker/dockertest"
-	"github.com/winkube/winkube/pkg/pod"
 )
-
-// TestOtherMode: an engine that runs containers of another system, as Docker Desktop can, is an error that says how that is changed.
-func TestOtherMode(t *testing.T) {
-	r := fakeRig(t, dockertest.Options{}, nil)
-	r.cfg.Platform = pod.Platform{OS: "windows", Build: 20348, SharedNetwork: true}
-	info, err := r.Info(t.Context())
-	if err == nil || info.OS != "linux" || !strings.Contains(err.Error(), "runs containers of linux, and this agent is for windows: switch Docker to containers of windows") {
-		t.Errorf("%+v, %v", info, err)
-	}
-}
 
 // TestRubbish: whatever answers in the engine's place is an error that says so, never "nothing runs".
 func TestRubbish(t *testing.T) {
@@ -44,10 +31,10 @@ func TestRubbish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Info(t.Context()); err == nil || !strings.Contains(err.Error(), "malformed HTTP") {
+	if _, err := e.Client.Info(t.Context()); err == nil || !strings.Contains(err.Error(), "malformed HTTP") {
 		t.Errorf("got %v", err)
 	}
-	if all, err := e.ObserveAll(t.Context()); err == nil || all != nil {
+	if all, err := e.Containers.ObserveAll(t.Context()); err == nil || all != nil {
 		t.Errorf("nothing runs, %v", err)
 	}
 }

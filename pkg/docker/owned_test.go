@@ -2,10 +2,10 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -17,29 +17,33 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestEveryLabelIsSealed: no label of ours can be forgotten, and nothing is made but by requestCreate, which seals.
+// TestEveryLabelIsSealed: no label of ours can be forgotten, and nothing is made but by engine.Client.Create, which seals.
 func TestEveryLabelIsSealed(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
+	var files []string
+	if err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".go" && !strings.HasSuffix(path, "_test.go") && filepath.Dir(path) != "dockertest" {
+			files = append(files, filepath.ToSlash(path))
+		}
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name != "create.go" && (strings.Contains(string(text), ".ContainerCreate(") || strings.Contains(string(text), "/containers/create")) {
-			t.Errorf("%s makes containers by itself; only requestCreate seals them", name)
+		if name != "engine/request.go" && (strings.Contains(string(text), ".ContainerCreate(") || strings.Contains(string(text), "/containers/create")) {
+			t.Errorf("%s makes containers by itself; only engine.Client.Create seals them", name)
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, text, 0)
 		if err != nil {
@@ -51,24 +55,24 @@ func TestEveryLabelIsSealed(t *testing.T) {
 				return true
 			}
 			if value, ok := spec.Values[0].(*ast.BasicLit); ok {
-				if label, _ := strconv.Unquote(value.Value); !slices.Contains(ownLabels, label) {
+				if label, _ := strconv.Unquote(value.Value); !slices.Contains(identity.OwnLabels(), label) {
 					t.Errorf("%s: %s is missing in ownLabels", name, spec.Names[0].Name)
 				}
 			}
 			return true
 		})
 	}
-	c := container.Config{Labels: map[string]string{LabelNode: "n", "other": "x"}}
-	sealed := seal(&c)
-	if len(c.Labels) != 2 || len(sealed.Labels) != len(ownLabels)+1 || sealed.Labels[LabelNode] != "n" || sealed.Labels["other"] != "x" {
+	c := container.Config{Labels: map[string]string{identity.LabelNode: "n", "other": "x"}}
+	sealed := identity.Seal(&c)
+	if len(c.Labels) != 2 || len(sealed.Labels) != len(identity.OwnLabels())+1 || sealed.Labels[identity.LabelNode] != "n" || sealed.Labels["other"] != "x" {
 		t.Errorf("%v of %v", sealed.Labels, c.Labels)
 	}
 }
 
-// stranger makes a container as somebody with access to the engine does, and returns its id.
+// stranger makes a container as a user with access to the engine does, and returns its id.
 func (r *rig) stranger(name string, labels map[string]string, start bool) string {
 	r.t.Helper()
-	c, err := r.api(r.t.Context())
+	c, err := r.API(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -84,7 +88,7 @@ func (r *rig) stranger(name string, labels map[string]string, start bool) string
 	return made.ID
 }
 
-// TestStrangers: containers that others have made with labels of ours, by an image or by hand. They are no attempt of anybody's, give no pod of
+// TestStrangers: containers that others have made with labels of ours, by an image or manually. They are no attempt of any pod, give no pod of
 // their own, and are left alone; the pods and the agent go on.
 func TestStrangers(t *testing.T) {
 	for _, events := range []bool{false, true} {
@@ -114,35 +118,45 @@ func testStrangers(t *testing.T, events bool) {
 		}
 		return labels
 	}
-	proper := owned{uid: victim.UID, namespace: "ns", pod: "victim", container: "c0", attempt: 999}.name()
+	proper := identity.Container{UID: victim.UID, Namespace: "ns", Pod: "victim", Name: "c0", Attempt: 999}.EngineName()
 	strangers := []string{}
 	for name, labels := range map[string]map[string]string{
 		"happy_turing":                      good, // docker run of an image with all labels
 		"k8s_c0_victim_ns_uid-victim_998":   good,
 		"k8s_c0_victim_ns_uid-other_999":    good,
 		proper + "_x":                       good,
-		"k8s_image_" + r.cfg.Node + "_c0de": labelled(LabelType, typeHolder),
-		"holder":                            labelled(LabelType, typeHolder),
-		"k8s_c0_victim_ns_uid-victim_7":     labelled(LabelType, "", LabelRestartCount, "7"),
-		"k8s_POD_victim_ns_uid-victim_8":    labelled(LabelContainerName, sandboxName, LabelRestartCount, "8"),
-		"k8s_c0_victim_ns_uid-victim_9":     labelled(LabelType, typeSandbox, LabelRestartCount, "9"),
-		"k8s_c0_victim_ns_.._1":             labelled(LabelPodUID, "..", LabelRestartCount, "1"),
-		"slash":                             labelled(LabelPodUID, "../../etc"),
-		"k8s_c0_victim_ns_uid-victim_-1":    labelled(LabelRestartCount, "-1"),
-		"k8s_c0_victim_ns_uid-victim_01":    labelled(LabelRestartCount, "01"),
-		"k8s_c0_VICTIM_ns_uid-victim_1":     labelled(LabelPodName, "VICTIM", LabelRestartCount, "1"),
-		"k8s_c0_victim_n.s_uid-victim_1":    labelled(LabelPodNamespace, "n.s", LabelRestartCount, "1"),
-		"k8s_c_0_victim_ns_uid-victim_1":    labelled(LabelContainerName, "c_0", LabelRestartCount, "1"),
-		"k8s_c0_victim_ns_uid-victim_" + strconv.Itoa(math.MaxInt32): labelled(LabelRestartCount, strconv.Itoa(math.MaxInt32)),
+		"k8s_image_" + r.cfg.Node + "_c0de": labelled(identity.LabelType, identity.TypeHolder),
+		"holder":                            labelled(identity.LabelType, identity.TypeHolder),
+		"k8s_c0_victim_ns_uid-victim_7":     labelled(identity.LabelType, "", identity.LabelRestartCount, "7"),
+		"k8s_POD_victim_ns_uid-victim_8":    labelled(identity.LabelContainerName, identity.SandboxName, identity.LabelRestartCount, "8"),
+		"k8s_c0_victim_ns_uid-victim_9":     labelled(identity.LabelType, identity.TypeSandbox, identity.LabelRestartCount, "9"),
+		"k8s_c0_victim_ns_.._1":             labelled(identity.LabelPodUID, "..", identity.LabelRestartCount, "1"),
+		"slash":                             labelled(identity.LabelPodUID, "../../etc"),
+		"k8s_c0_victim_ns_uid-victim_-1":    labelled(identity.LabelRestartCount, "-1"),
+		"k8s_c0_victim_ns_uid-victim_01":    labelled(identity.LabelRestartCount, "01"),
+		"k8s_c0_VICTIM_ns_uid-victim_1":     labelled(identity.LabelPodName, "VICTIM", identity.LabelRestartCount, "1"),
+		"k8s_c0_victim_n.s_uid-victim_1":    labelled(identity.LabelPodNamespace, "n.s", identity.LabelRestartCount, "1"),
+		"k8s_c_0_victim_ns_uid-victim_1":    labelled(identity.LabelContainerName, "c_0", identity.LabelRestartCount, "1"),
+		"k8s_c0_victim_ns_uid-victim_" + strconv.Itoa(math.MaxInt32): labelled(identity.LabelRestartCount, strconv.Itoa(math.MaxInt32)),
 	} {
-		if isHolder([]string{name}, labels) {
+		if identity.IsHolder([]string{name}, labels) {
 			r.stranger(name, labels, false) // what an agent that was killed left of an image that says all this
 			continue
 		}
 		strangers = append(strangers, r.stranger(name, labels, true))
 	}
-	r.stranger("k8s_accounts_"+r.cfg.Node+"_beef", labelled(LabelType, typeHolder), true) // which somebody has started by hand
-	r.sweptHolders.Store(false)
+	r.stranger("k8s_accounts_"+r.cfg.Node+"_beef", labelled(identity.LabelType, identity.TypeHolder), true) // which a user has started
+	logged := dockertest.NewBuffer()
+	klog.LogToStderr(false)
+	klog.SetOutput(logged)
+	defer klog.LogToStderr(true)
+	sweeper, err := New(r.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sweeper.Containers.ObserveAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		all, err := r.ObserveAll(t.Context())
 		if err != nil || len(all) != 1 || len(all[victim.UID].Containers) != 1 || len(all[victim.UID].Sandboxes) != 1 {
@@ -157,15 +171,15 @@ func testStrangers(t *testing.T, events bool) {
 		t.Errorf("a UID that is none: %+v, %v", o, err)
 	}
 	for _, id := range strangers {
-		if in, err := r.inspect(t.Context(), id); err != nil || !in.State.Running {
+		if in, err := r.Inspect(t.Context(), id); err != nil || !in.State.Running {
 			t.Errorf("a stranger was touched: %+v, %v", in.Name, err)
 		}
 	}
 	if dump := r.fake.Dump(); strings.Contains(dump, "k8s_image_") {
 		t.Errorf("the holder is left:\n%s", dump)
 	}
-	if len(r.strangers) != len(strangers) {
-		t.Errorf("%d are told of, want %d: %v", len(r.strangers), len(strangers), r.strangers)
+	if got := strings.Count(logged.String(), "Ignoring a container whose labels"); got != 2*len(strangers) {
+		t.Errorf("both agents log each stranger once: %d lines of %d strangers:\n%s", got, len(strangers), logged)
 	}
 	if !events {
 		return
@@ -186,11 +200,11 @@ func testStrangers(t *testing.T, events bool) {
 func TestUpgradeAdopts(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("old", []string{"pause"})
-	c, err := r.api(t.Context())
+	c, err := r.API(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	unsealed := func(creation Creation, err error) string {
+	unsealed := func(creation convert.Creation, err error) string {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
@@ -204,13 +218,13 @@ func TestUpgradeAdopts(t *testing.T) {
 		}
 		return made.ID
 	}
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	sandbox := unsealed(ConvertSandbox(p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}}, testImage, target))
+	sandbox := unsealed(convert.Sandbox(p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}}, testImage, target))
 	target.Hash = "5eed"
-	id := unsealed(Convert(p, r.step(p, 0, sandbox), target))
+	id := unsealed(convert.Container(p, r.step(p, 0, sandbox), target))
 	all, err := r.ObserveAll(t.Context())
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%+v, %v", all, err)
@@ -232,7 +246,7 @@ func TestUpgradeAdopts(t *testing.T) {
 func TestVolumesAfterCrash(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	id := r.imageWith("winkube.test/volumes:1", &container.Config{Volumes: map[string]struct{}{"/data": {}, "/cache/": {}}})
-	c, err := r.api(t.Context())
+	c, err := r.API(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,33 +262,31 @@ func TestVolumesAfterCrash(t *testing.T) {
 	r.image = pod.Image{ID: id, Ref: "docker://" + id}
 	step := r.step(p, 0, sandbox)
 	step.Inputs.Mounts = []pod.Mount{{Name: "cache", HostPath: r.dir, ContainerPath: "/cache"}}
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	creation, err := Convert(p, step, target)
+	creation, err := convert.Container(p, step, target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, err := r.requestCreate(t.Context(), "create", creation)
+	left, err := r.Create(t.Context(), "create", creation.Name, creation.Config, creation.HostConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := r.volumes(left); len(got) != 1 {
 		t.Fatalf("a mount of the pod's takes the place of a volume of the image's: %q", got)
 	}
-	if _, err := r.hold(t.Context(), holdFiles, id); err != nil {
-		t.Fatal(err)
-	}
+	r.hold(identity.HoldFiles, id)
 
 	next, err := New(r.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := next.ObserveAll(t.Context()); err != nil {
+	if _, err := next.Containers.ObserveAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Apply(t.Context(), p, step); err != nil {
+	if err := next.Containers.Apply(t.Context(), p, step); err != nil {
 		t.Fatal(err)
 	}
 	own := r.container(p, "c0").ID
@@ -285,42 +297,11 @@ func TestVolumesAfterCrash(t *testing.T) {
 		t.Errorf("volumes %q, want %q", got, want)
 	}
 	for _, step := range []pod.Step{{Action: pod.StopContainer, ID: own}, {Action: pod.RemoveContainer, ID: own}} {
-		if err := next.Apply(t.Context(), p, step); err != nil {
+		if err := next.Containers.Apply(t.Context(), p, step); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := r.fake.Volumes(); !slices.Equal(got, others) {
 		t.Errorf("volumes %q, want %q", got, others)
 	}
-}
-
-// FuzzOwned: whatever labels say, only what this agent would have named so is believed, and it can be part of a path.
-func FuzzOwned(f *testing.F) {
-	f.Add(typeContainer, "0a1b-2c", "web-0", "shop", "app", "3", "k8s_app_web-0_shop_0a1b-2c_3")
-	f.Add(typeSandbox, "0a1b", "web-0", "shop", sandboxName, "0", "/k8s_POD_web-0_shop_0a1b_0_17a2")
-	f.Add(typeContainer, "victim", "web-0", "shop", "app", "999", "happy_turing")
-	f.Add(typeHolder, "victim", "web-0", "shop", "app", "999", "k8s_image_n_0123456789ab")
-	f.Add(typeContainer, "../x", "web-0", "shop", "app", "-1", "k8s_app_web-0_shop_../x_-1")
-	e := &Engine{cfg: Config{Node: "n"}}
-	f.Fuzz(func(t *testing.T, kind, uid, name, namespace, c, attempt, engineName string) {
-		labels := map[string]string{LabelNode: "n", LabelType: kind, LabelPodUID: uid, LabelPodName: name, LabelPodNamespace: namespace, LabelContainerName: c, LabelRestartCount: attempt}
-		o, err := e.own([]string{engineName}, labels)
-		if err != nil {
-			return
-		}
-		if kind != typeContainer && kind != typeSandbox || (kind == typeSandbox) != (c == sandboxName) || string(o.uid) != uid {
-			t.Errorf("believed: %+v of %v", o, labels)
-		}
-		p := &v1.Pod{}
-		p.UID, p.Name, p.Namespace = o.uid, name, namespace
-		if made := containerName(p, c, o.attempt); !strings.HasPrefix(strings.TrimPrefix(engineName, "/"), made) || o.attempt < 0 || o.attempt >= math.MaxInt32 {
-			t.Errorf("%s is believed to be %s", engineName, made)
-		}
-		if strings.ContainsAny(uid+name+namespace+c, `/\`) || !filepath.IsLocal(uid) || uid == "." {
-			t.Errorf("believed: %+v", o)
-		}
-		if _, err := e.own([]string{"x" + engineName}, labels); err == nil || errors.Is(err, errForeign) {
-			t.Errorf("another name: %v", err)
-		}
-	})
 }

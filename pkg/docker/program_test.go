@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// find is what the fake runs for argv.
+// findProgram is what the fake runs for argv.
 func findProgram(argv []string) dockertest.Program {
 	if argv[0] != programPath {
 		return nil

@@ -3,6 +3,7 @@ package docker
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"debug/elf"
 	"fmt"
@@ -25,11 +26,20 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/docker/containers"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/exec"
+	"github.com/winkube/winkube/pkg/docker/identity"
+	"github.com/winkube/winkube/pkg/docker/images"
+	"github.com/winkube/winkube/pkg/docker/logs"
+	"github.com/winkube/winkube/pkg/docker/networks"
+	"github.com/winkube/winkube/pkg/docker/usage"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
@@ -39,13 +49,34 @@ const realHost = "WINKUBE_TEST_DOCKER"
 
 var (
 	linux       = pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}
-	windows2016 = pod.Platform{OS: "windows", Arch: "amd64", Build: 14393}
 	windows2019 = pod.Platform{OS: "windows", Arch: "amd64", Build: 17763, SharedNetwork: true}
 )
 
+type (
+	logStore     = logs.Store
+	imageStore   = images.Store
+	networkStore = networks.Store
+)
+
+// doors is an Engine with all its doors open.
+type doors struct {
+	*engine.Client
+	*logStore
+	*imageStore
+	*exec.Executor
+	*networkStore
+	*usage.Meter
+	*containers.Runtime
+}
+
+func open(e *Engine) doors {
+	return doors{e.Client, e.Logs, e.Images, e.Exec, e.Networks, e.Usage, e.Containers}
+}
+
 // rig is an Engine with one image, on a fake or on a real engine.
 type rig struct {
-	*Engine
+	doors
+	cfg   Config // of the Engine
 	t     *testing.T
 	fake  *dockertest.Engine // nil: real
 	image pod.Image
@@ -90,24 +121,51 @@ func newRig(t *testing.T, cfg Config, fake *dockertest.Engine, tweak func(*Confi
 	if tweak != nil {
 		tweak(&cfg)
 	}
+	cfg.CallTimeout, cfg.StopSlack = cmp.Or(cfg.CallTimeout, 2*time.Minute), cmp.Or(cfg.StopSlack, 30*time.Second)
+	cfg.PullProgressDeadline = cmp.Or(cfg.PullProgressDeadline, time.Minute)
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Engine: e, t: t, fake: fake, net: "winkube-test", dir: t.TempDir()}
+	r := &rig{doors: open(e), cfg: cfg, t: t, fake: fake, net: "winkube-test", dir: t.TempDir()}
 	t.Cleanup(r.clean)
 	var found bool
-	if r.image, found, err = e.Lookup(t.Context(), testImage); err != nil || !found {
+	if r.image, found, err = r.Lookup(t.Context(), testImage); err != nil || !found {
 		t.Fatalf("image of the tests: found %v, %v", found, err)
 	}
 	network := pod.EngineNetwork{Name: r.net, Driver: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.231.7.0/24")}}
 	if cfg.Platform.OS == "windows" {
 		network.Driver = "transparent"
 	}
-	if err := e.EnsureNetwork(t.Context(), network); err != nil {
+	if err := r.EnsureNetwork(t.Context(), network); err != nil {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// ordinary are the seams of New.
+var ordinary = seams{inspections: 8}
+
+// rebuild makes the rig's Engine again, as another agent with the rig's cfg.
+func (r *rig) rebuild(s seams) {
+	r.t.Helper()
+	e, err := build(r.cfg, s)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.doors = open(e)
+}
+
+// start has the engine start a container that no agent asks for any more.
+func (r *rig) start(id string) {
+	r.t.Helper()
+	c, err := r.API(r.t.Context())
+	if err == nil {
+		err = c.ContainerStart(r.t.Context(), id, container.StartOptions{})
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // clean removes what the test left on a real engine.
@@ -116,11 +174,11 @@ func (r *rig) clean() {
 		return
 	}
 	ctx := context.Background()
-	c, err := r.api(ctx)
+	c, err := r.API(ctx)
 	if err != nil {
 		return
 	}
-	list, err := c.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", LabelNode+"="+r.cfg.Node))})
+	list, err := c.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", identity.LabelNode+"="+r.cfg.Node))})
 	if err != nil {
 		r.t.Error(err)
 	}
@@ -166,6 +224,10 @@ func importProgram(t *testing.T, host string) {
 		_, _ = io.Copy(io.Discard, answer)
 		answer.Close()
 	})
+}
+
+func resources(cpu, memory string) v1.ResourceRequirements {
+	return v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}}
 }
 
 // pod makes a pod with one container per command.
@@ -318,49 +380,7 @@ func (r *rig) file(name, content string) string {
 	return path
 }
 
-// buffer is an output that others may look at while it grows.
-type buffer struct {
-	mu    sync.Mutex
-	data  bytes.Buffer
-	grown chan struct{}
-}
-
-func newBuffer() *buffer { return &buffer{grown: make(chan struct{}, 1)} }
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	defer func() {
-		select {
-		case b.grown <- struct{}{}:
-		default:
-		}
-	}()
-	return b.data.Write(p)
-}
-
-func (b *buffer) Close() error { return nil }
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.data.String()
-}
-
-// await blocks until the output contains text.
-func (b *buffer) await(t *testing.T, text string) {
-	t.Helper()
-	deadline := time.After(20 * time.Second)
-	for !strings.Contains(b.String(), text) {
-		select {
-		case <-b.grown:
-		case <-deadline:
-			t.Fatalf("output %q: want %q in it", b.String(), text)
-		}
-	}
-}
-
-// deadEnd is an address where nobody listens.
+// deadEnd is an address without a listener.
 func deadEnd(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

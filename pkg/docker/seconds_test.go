@@ -2,35 +2,14 @@ package docker
 
 import (
 	"context"
-	"math"
 	"strconv"
 	"testing"
-	"time"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
-
-// TestExtremeSeconds: no number of seconds overflows on its way to the engine or in what is asked of its logs.
-func TestExtremeSeconds(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for n, want := range map[int64]int{0: 0, -1: 0, 1: 1, 9223372037: math.MaxInt32, 1 << 62: math.MaxInt32, math.MaxInt64: math.MaxInt32, math.MinInt64: 0} {
-		if got := wholeSeconds(podspec.Seconds(n)); got != want {
-			t.Errorf("%d s: %d, want %d", n, got, want)
-		}
-		if got := since(&v1.PodLogOptions{SinceSeconds: &n}, now); n > 0 && got.After(now) || n < 0 && got.Before(now) {
-			t.Errorf("sinceSeconds %d: %v", n, got)
-		}
-	}
-	for d, want := range map[time.Duration]int{math.MaxInt64: math.MaxInt32, math.MinInt64: 0, 1: 1, time.Second: 1, time.Second + 1: 2} {
-		if got := wholeSeconds(d); got != want {
-			t.Errorf("%v: %d s, want %d", d, got, want)
-		}
-	}
-}
 
 // TestLongGrace: a container with an endless grace period is not killed, and its stop is not given up, before it ends by itself.
 func TestLongGrace(t *testing.T) {
@@ -39,8 +18,8 @@ func TestLongGrace(t *testing.T) {
 	grace := int64(9223372037)
 	p.Spec.TerminationGracePeriodSeconds = &grace
 	id := r.run(p)[0]
-	in, err := r.inspect(t.Context(), id)
-	if err != nil || in.Config.Labels[LabelGrace] != strconv.FormatInt(grace, 10) {
+	in, err := r.Inspect(t.Context(), id)
+	if err != nil || in.Config.Labels[identity.LabelGrace] != strconv.FormatInt(grace, 10) {
 		t.Fatal(in.Config.Labels, err)
 	}
 	done := make(chan error, 1)

@@ -11,12 +11,14 @@ import (
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/go-connections/nat"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/identity"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
@@ -24,13 +26,13 @@ import (
 // claims are labels by which an image says that its containers are the newest attempt of the victim's container c0.
 func claims(r *rig, victim *v1.Pod) map[string]string {
 	out := map[string]string{"vendor": "kept"}
-	for _, label := range ownLabels {
+	for _, label := range identity.OwnLabels() {
 		out[label] = "claimed"
 	}
 	for label, value := range map[string]string{
-		LabelNode: r.cfg.Node, LabelPodUID: string(victim.UID), LabelPodName: victim.Name, LabelPodNamespace: victim.Namespace, LabelType: typeContainer,
-		LabelContainerName: "c0", LabelRestartCount: "999", LabelKind: string(podspec.App), LabelHostPorts: "2222=22/TCP", LabelMessageRoot: "/",
-		LabelMessage: "etc/passwd", LabelBoot: "another", LabelGrace: "1", LabelResources: "shares=2", LabelUser: "0:0:", LabelRecursive: "true",
+		identity.LabelNode: r.cfg.Node, identity.LabelPodUID: string(victim.UID), identity.LabelPodName: victim.Name, identity.LabelPodNamespace: victim.Namespace, identity.LabelType: identity.TypeContainer,
+		identity.LabelContainerName: "c0", identity.LabelRestartCount: "999", identity.LabelKind: string(podspec.App), identity.LabelHostPorts: "2222=22/TCP", identity.LabelMessageRoot: "/",
+		identity.LabelMessage: "etc/passwd", identity.LabelBoot: "another", identity.LabelGrace: "1", identity.LabelResources: "shares=2", identity.LabelUser: "0:0:", identity.LabelRecursive: "true",
 	} {
 		out[label] = value
 	}
@@ -78,7 +80,7 @@ func (r *rig) imageWith(name string, config *container.Config) string {
 		_, _ = w.Write(data)
 	}
 	w.Close()
-	c, err := r.api(r.t.Context())
+	c, err := r.API(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -95,10 +97,23 @@ func (r *rig) imageWith(name string, config *container.Config) string {
 	return found.ID
 }
 
+// hold leaves a container by which an image was being read when its agent was killed, and returns its id.
+func (r *rig) hold(purpose, image string) string {
+	r.t.Helper()
+	name := identity.HolderName(purpose, r.cfg.Node, strings.TrimPrefix(image, "sha256:")[:12])
+	labels := map[string]string{identity.LabelNode: r.cfg.Node, identity.LabelType: identity.TypeHolder}
+	id, err := r.Create(r.t.Context(), "hold an image", name,
+		&container.Config{Image: image, Entrypoint: []string{"/never-started"}, Labels: labels}, &container.HostConfig{NetworkMode: "none"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id
+}
+
 // volumes are the anonymous volumes of a container.
 func (r *rig) volumes(id string) (names []string) {
 	r.t.Helper()
-	in, err := r.inspect(r.t.Context(), id)
+	in, err := r.Inspect(r.t.Context(), id)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -116,12 +131,12 @@ func (r *rig) hasVolume(name string) bool {
 	if r.fake != nil {
 		return slices.Contains(r.fake.Volumes(), name)
 	}
-	c, err := r.api(r.t.Context())
+	c, err := r.API(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	_, err = c.VolumeInspect(r.t.Context(), name)
-	if err != nil && !gone(err) {
+	if err != nil && !cerrdefs.IsNotFound(err) {
 		r.t.Fatal(err)
 	}
 	return err == nil
@@ -136,11 +151,12 @@ func testImageSays(t *testing.T, r *rig) {
 		Labels: claims(r, victim), Volumes: map[string]struct{}{"/data": {}}, ExposedPorts: nat.PortSet{"22/tcp": {}}, Env: []string{"FROM=image"},
 		Healthcheck: &container.HealthConfig{Test: []string{"CMD", programPath, "exit", "1"}, Interval: time.Second}, WorkingDir: "/tmp", StopSignal: "SIGKILL",
 	})
-	holder, err := r.hold(t.Context(), holdFiles, id)
-	if err != nil {
+	r.cfg.InfraImage, r.image = id, pod.Image{ID: id, Ref: "docker://" + id}
+	r.rebuild(ordinary)
+	if _, err := r.ObserveAll(t.Context()); err != nil { // the first one removes what an agent before it left
 		t.Fatal(err)
 	}
-	r.cfg.InfraImage, r.image = id, pod.Image{ID: id, Ref: "docker://" + id}
+	holder := r.hold(identity.HoldFiles, id)
 	hostile := r.pod("hostile", []string{"pause"})
 	own := r.run(hostile)[0]
 	sandbox := r.observed(hostile).Sandboxes[0]
@@ -151,24 +167,28 @@ func testImageSays(t *testing.T, r *rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, e := range map[string]*Engine{"the agent": r.Engine, "the next one": next} {
+	for name, e := range map[string]doors{"the agent": r.doors, "the next one": open(next)} {
 		o, err := e.Observe(t.Context(), victim.UID)
 		if err != nil || len(o.Sandboxes) != 1 || len(o.Containers) != 1 || o.Containers[0].ID != innocent || o.Containers[0].Attempt != 0 ||
 			o.Containers[0].State != pod.Running || o.Grace != 7 {
 			t.Errorf("%s sees of the victim: %+v, %v", name, o, err)
 		}
-		all, err := e.observeAll(t.Context())
+	}
+	seesAll := func(name string, e doors) {
+		t.Helper()
+		all, err := e.ObserveAll(t.Context())
 		if err != nil || len(all) != 2 || len(all[victim.UID].Containers) != 1 || len(all[hostile.UID].Containers) != 1 || all[hostile.UID].Containers[0].ID != own {
 			t.Errorf("%s sees in all: %+v, %v", name, all, err)
 		}
 	}
+	seesAll("the agent", r.doors)
 	var volumes []string
 	for _, id := range []string{holder, sandbox.ID, own} {
-		in, err := r.inspect(t.Context(), id)
+		in, err := r.Inspect(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, label := range ownLabels {
+		for _, label := range identity.OwnLabels() {
 			if value, ok := in.Config.Labels[label]; !ok || value == "claimed" || value == "999" || strings.HasSuffix(value, "victim") {
 				t.Errorf("%s: label %s is %q, %v: the image's", in.Name, label, value, ok)
 			}
@@ -190,9 +210,7 @@ func testImageSays(t *testing.T, r *rig) {
 		}
 		volumes = append(volumes, found...)
 	}
-	if err := r.remove(t.Context(), holder); err != nil {
-		t.Error(err)
-	}
+	seesAll("the next one", open(next)) // and removes the holder
 	for _, step := range []pod.Step{{Action: pod.StopContainer, ID: own, Grace: time.Second}, {Action: pod.StopSandbox, ID: sandbox.ID},
 		{Action: pod.RemoveContainer, ID: own}, {Action: pod.RemoveSandbox, ID: sandbox.ID}} {
 		r.apply(hostile, step)

@@ -14,7 +14,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/winkube/winkube/pkg/docker/convert"
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
+	"github.com/winkube/winkube/pkg/docker/networks"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
@@ -160,15 +164,15 @@ func testLeftovers(t *testing.T, r *rig) {
 	p := r.pod("leftover", []string{"pause"})
 	sandbox := r.sandbox(p)
 	step := r.step(p, 0, sandbox)
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	creation, err := Convert(p, step, target)
+	creation, err := convert.Container(p, step, target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := r.requestCreate(t.Context(), "create", creation)
+	id, err := r.Create(t.Context(), "create", creation.Name, creation.Config, creation.HostConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,8 +210,8 @@ func testFailedStart(t *testing.T, r *rig) {
 	p.Spec.Containers[0].Command = []string{"/nonsense"}
 	step := r.step(p, 0, r.sandbox(p))
 	err := r.Apply(t.Context(), p, step)
-	var apply *ApplyError
-	if !errors.As(err, &apply) || apply.Reason != ReasonRun || !strings.Contains(apply.Message, "/nonsense") || strings.HasPrefix(apply.Message, "cannot") {
+	var apply *engine.ApplyError
+	if !errors.As(err, &apply) || apply.Reason != engine.ReasonRun || !strings.Contains(apply.Message, "/nonsense") || strings.HasPrefix(apply.Message, "cannot") {
 		t.Fatalf("error: %+v", err)
 	}
 	c := r.container(p, "c0")
@@ -216,11 +220,11 @@ func testFailedStart(t *testing.T, r *rig) {
 	}
 	step.Inputs.Image.ID = "sha256:" + strings.Repeat("0", 64)
 	step.Attempt = 1
-	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonCreate {
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != engine.ReasonCreate {
 		t.Errorf("no such image: %+v", err)
 	}
 	step.Container = "other"
-	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != ReasonConfig {
+	if err := r.Apply(t.Context(), p, step); !errors.As(err, &apply) || apply.Reason != engine.ReasonConfig {
 		t.Errorf("no such container: %+v", err)
 	}
 }
@@ -260,7 +264,7 @@ func testChanges(t *testing.T, r *rig) {
 	seen := map[types.UID]int{}
 	for len(seen) < 2 {
 		if seen[<-changes]++; seen["uid-changes"] > 2 {
-			t.Fatalf("%v: what changes while nobody reads must come once", seen)
+			t.Fatalf("%v: what changes before it is read must come once", seen)
 		}
 	}
 	if seen["uid-changes"]+seen["uid-other"] > 3 || seen["uid-other"] == 0 {
@@ -283,7 +287,7 @@ func testAgentRestart(t *testing.T, r *rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := next.ObserveAll(t.Context())
+	after, err := next.Containers.ObserveAll(t.Context())
 	if err != nil || fmt.Sprint(after[p.UID]) != fmt.Sprint(before) {
 		t.Errorf("after:  %+v\nbefore: %+v\n%v", after[p.UID], before, err)
 	}
@@ -313,7 +317,7 @@ func testNetworks(t *testing.T, r *rig) {
 	} {
 		other := want
 		change(&other)
-		var conflict *NetworkConflict
+		var conflict *networks.Conflict
 		if err := r.EnsureNetwork(t.Context(), other); !errors.As(err, &conflict) || conflict.Difference == "" {
 			t.Errorf("%+v: %v", other, err)
 		}
@@ -330,13 +334,13 @@ func testNetworks(t *testing.T, r *rig) {
 	}
 }
 
-// testTakenOff: a pod that somebody takes off its network is told of, and can be put back with the address that it had, which only one may have.
+// testTakenOff: a pod that a user takes off its network is delivered, and can be put back with the address that it had, which only one may have.
 func testTakenOff(t *testing.T, r *rig) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	changes := r.Changes(ctx)
 	if first := <-changes; first != "" {
-		t.Fatalf("first told of %q", first)
+		t.Fatalf("first delivered is %q", first)
 	}
 	p, other := r.pod("cut", []string{"pause"}), r.pod("other", []string{"pause"})
 	r.run(p)
@@ -359,7 +363,7 @@ func testTakenOff(t *testing.T, r *rig) {
 			}
 		}
 	}
-	c, err := r.api(ctx)
+	c, err := r.API(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,8 +394,8 @@ func testImages(t *testing.T, r *rig) {
 			t.Errorf("%s: found %v, %v", name, found, err)
 		}
 	}
-	var apply *ApplyError
-	if _, _, err := r.Lookup(t.Context(), "No Such:Name:"); !errors.As(err, &apply) || apply.Reason != ReasonBadImage {
+	var apply *engine.ApplyError
+	if _, _, err := r.Lookup(t.Context(), "No Such:Name:"); !errors.As(err, &apply) || apply.Reason != engine.ReasonBadImage {
 		t.Errorf("bad name: %v", err)
 	}
 	list, changed, err := r.ListImages(t.Context())
@@ -407,34 +411,35 @@ func testImages(t *testing.T, r *rig) {
 func testForeign(t *testing.T, r *rig) {
 	p := r.pod("foreign", []string{"pause"})
 	sandbox := r.sandbox(p)
-	target, err := r.target(t.Context())
+	target, err := r.Target(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	creation, err := Convert(p, r.step(p, 0, sandbox), target)
+	creation, err := convert.Container(p, r.step(p, 0, sandbox), target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	delete(creation.Config.Labels, LabelNode) // as another agent's
-	id, err := r.requestCreate(t.Context(), "create", creation)
+	delete(creation.Config.Labels, identity.LabelNode) // as another agent's
+	id, err := r.Create(t.Context(), "create", creation.Name, creation.Config, creation.HostConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = r.remove(context.Background(), id) })
+	t.Cleanup(func() { _, _ = r.Remove(context.Background(), id) })
 	if o := r.observed(p); len(o.Containers) != 0 {
 		t.Errorf("observed: %+v", o.Containers)
 	}
-	var apply *ApplyError
+	var apply *engine.ApplyError
 	if err := r.Apply(t.Context(), p, r.step(p, 0, sandbox)); !errors.As(err, &apply) || !strings.Contains(err.Error(), "not this agent's") {
 		t.Errorf("its name is taken: %v", err)
 	}
-	if _, err := r.inspect(t.Context(), id); err != nil {
+	if _, err := r.Inspect(t.Context(), id); err != nil {
 		t.Errorf("it was touched: %v", err)
 	}
 }
 
 func testLimits(t *testing.T, r *rig) {
 	r.cfg.LogMaxSize, r.cfg.LogMaxFiles = 10<<20, 3
+	r.rebuild(ordinary)
 	p := r.pod("limits", []string{"env", "GREETING"})
 	no := false
 	p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{
@@ -451,11 +456,11 @@ func testLimits(t *testing.T, r *rig) {
 	if c.ExitCode != 0 {
 		t.Errorf("%+v", c)
 	}
-	out := newBuffer()
+	out := dockertest.NewBuffer()
 	if err := r.Logs(t.Context(), c.ID, &v1.PodLogOptions{}, out, nil); err != nil || out.String() != "last\n" {
 		t.Errorf("environment: %q, %v", out.String(), err)
 	}
-	in, err := r.inspect(t.Context(), c.ID)
+	in, err := r.Inspect(t.Context(), c.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

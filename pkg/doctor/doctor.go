@@ -1,8 +1,8 @@
-// Package doctor says what is wrong with a whole host that is to be a node, and how it is mended.
+// Package doctor finds faults in a host that is to be a node, and says how each is fixed.
 //
 //	registry, service manager, /proc, engine, API server --> Symptoms --> Diagnose --> `kubelet doctor`
 //
-// Diagnose is pure; what is wrong with the pods' network, package network says.
+// Diagnose is pure. Package network/doctor finds the faults in the pods' network.
 package doctor
 
 import (
@@ -19,11 +19,11 @@ import (
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
-	"github.com/winkube/winkube/pkg/network"
+	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Symptoms is what the doctor reads of a host. Nothing in it was changed for the reading.
+// Symptoms are what is known of a host. Reading them changes nothing.
 type Symptoms struct {
 	Platform  pod.Platform
 	Facts     host.Facts
@@ -36,7 +36,7 @@ type Symptoms struct {
 	InfraErr  error
 	Disks     []Disk
 	Server    Server
-	Network   []network.Finding
+	Network   []netdoctor.Finding
 	// Services of Windows by name: "RUNNING", "STOPPED", ...; "" where there is none of that name.
 	Services map[string]string
 	// Controllers of cgroups that the kernel has and enables; Linux.
@@ -56,10 +56,10 @@ type Server struct {
 	Err     error
 	Version string        // v1.36.3
 	Ahead   time.Duration // of its clock before ours
-	Ours    string        // the version that we speak
+	Ours    string        // the version that this program is built from
 }
 
-// Limits from which on the doctor speaks. Certificates and leases bear a difference of clocks of a few seconds.
+// Limits of what the doctor accepts. Certificates and leases bear a clock difference of a few seconds.
 const (
 	oldestBuild  = 14393 // Windows Server 2016: the first with containers
 	oldestDocker = "17.6"
@@ -68,7 +68,7 @@ const (
 )
 
 // Diagnose says what is right and wrong.
-func Diagnose(s Symptoms) (out []network.Finding) {
+func Diagnose(s Symptoms) (out []netdoctor.Finding) {
 	out = append(out, system(s), elevation(s))
 	if s.Platform.OS == "windows" {
 		out = append(out, features(s)...)
@@ -81,27 +81,27 @@ func Diagnose(s Symptoms) (out []network.Finding) {
 	}
 	out = append(out, server(s.Server)...)
 	for _, u := range s.Unread {
-		out = append(out, fault("run this as administrator (root), or look yourself", "cannot read %s", u))
+		out = append(out, fault("run this as administrator (root), or check it manually", "cannot read %s", u))
 	}
 	return append(out, s.Network...)
 }
 
-func good(format string, args ...any) network.Finding {
-	return network.Finding{What: fmt.Sprintf(format, args...)}
+func good(format string, args ...any) netdoctor.Finding {
+	return netdoctor.Finding{What: fmt.Sprintf(format, args...)}
 }
 
-func fault(mend, format string, args ...any) network.Finding {
-	return network.Finding{Fault: true, What: fmt.Sprintf(format, args...), Mend: mend}
+func fault(fix, format string, args ...any) netdoctor.Finding {
+	return netdoctor.Finding{Fault: true, What: fmt.Sprintf(format, args...), Fix: fix}
 }
 
-func system(s Symptoms) network.Finding {
+func system(s Symptoms) netdoctor.Finding {
 	if s.Platform.OS == "windows" && s.Platform.Build < oldestBuild {
 		return fault("use Windows Server 2016 (build 14393) or later", "this is %s, build %d, which has no containers", s.Facts.OSImage, s.Platform.Build)
 	}
 	return good("this is %s, %s, with %d processors and %d GiB of memory", s.Facts.OSImage, s.Facts.KernelVersion, s.Facts.CPUs, s.Facts.Memory>>30)
 }
 
-func elevation(s Symptoms) network.Finding {
+func elevation(s Symptoms) netdoctor.Finding {
 	if s.Elevated {
 		return good("this runs as administrator (root)")
 	}
@@ -109,7 +109,7 @@ func elevation(s Symptoms) network.Finding {
 }
 
 // features are known by their services: Windows has no other quick answer for a program.
-func features(s Symptoms) (out []network.Finding) {
+func features(s Symptoms) (out []netdoctor.Finding) {
 	missing := false
 	for _, name := range []string{"vmcompute", "hns"} {
 		missing = missing || s.Services[name] == ""
@@ -134,12 +134,12 @@ func features(s Symptoms) (out []network.Finding) {
 		out = append(out, fault("Start-Service docker", "the service docker is %s", strings.ToLower(state)))
 	}
 	if state := s.Services["w32time"]; state != "RUNNING" {
-		out = append(out, fault("Set-Service w32time -StartupType Automatic; Start-Service w32time", "the clock is set by nobody: the service w32time does not run"))
+		out = append(out, fault("Set-Service w32time -StartupType Automatic; Start-Service w32time", "nothing sets the clock: the service w32time does not run"))
 	}
 	return out
 }
 
-func controllers(s Symptoms) network.Finding {
+func controllers(s Symptoms) netdoctor.Finding {
 	var missing []string
 	for _, name := range []string{"cpu", "memory", "pids"} {
 		if !slices.Contains(s.Controllers, name) {
@@ -147,12 +147,12 @@ func controllers(s Symptoms) network.Finding {
 		}
 	}
 	if len(missing) > 0 {
-		return fault("boot with cgroup_enable=memory, or a kernel that has them; with cgroups v2 see /sys/fs/cgroup/cgroup.subtree_control", "the kernel has no cgroup controller %s: limits of pods are not kept", strings.Join(missing, ", "))
+		return fault("boot with cgroup_enable=memory, or a kernel that has them; with cgroups v2 see /sys/fs/cgroup/cgroup.subtree_control", "the kernel has no cgroup controller %s: pods' limits are not enforced", strings.Join(missing, ", "))
 	}
 	return good("the kernel has the cgroup controllers cpu, memory and pids")
 }
 
-func engine(s Symptoms) (out []network.Finding) {
+func engine(s Symptoms) (out []netdoctor.Finding) {
 	e := s.Engine
 	restart, linux := "systemctl start docker", s.Platform.OS == "linux"
 	if !linux {
@@ -160,23 +160,23 @@ func engine(s Symptoms) (out []network.Finding) {
 	}
 	switch {
 	case e.OS != "" && e.OS != s.Platform.OS:
-		return []network.Finding{fault(`& "$env:ProgramFiles\Docker\Docker\DockerCli.exe" -SwitchWindowsEngine`, "Docker runs containers of %s, and this is a host of %s", e.OS, s.Platform.OS)}
+		return []netdoctor.Finding{fault(`& "$env:ProgramFiles\Docker\Docker\DockerCli.exe" -SwitchWindowsEngine`, "Docker runs containers of %s, and this is a host of %s", e.OS, s.Platform.OS)}
 	case s.EngineErr != nil && !linux && s.Services["docker"] != "RUNNING":
 		return nil // said of the service
 	case s.EngineErr != nil:
-		return []network.Finding{fault(restart, "Docker does not answer as it should: %v", oneLine(s.EngineErr))}
+		return []netdoctor.Finding{fault(restart, "Docker does not answer as it should: %v", oneLine(s.EngineErr))}
 	case older(e.Version, oldestDocker):
-		out = append(out, fault("install a later Docker Engine", "Docker is of version %s, older than 17.06", e.Version))
+		out = append(out, fault("install a later Docker Engine", "Docker %s is older than 17.06", e.Version))
 	default:
 		out = append(out, good("Docker %s answers, API %s, storage driver %s", e.Version, e.APIVersion, e.StorageDriver))
 	}
 	if linux && !e.LiveRestore {
-		out = append(out, fault(`"live-restore": true in /etc/docker/daemon.json, then systemctl reload docker`, "containers end whenever Docker is restarted, as each update does: live-restore is off"))
+		out = append(out, fault(`"live-restore": true in /etc/docker/daemon.json, then systemctl reload docker`, "containers end whenever Docker restarts, as with each update: live-restore is off"))
 	}
 	switch {
 	case !s.Platform.SharedNetwork || s.InfraName == "":
 	case s.InfraErr != nil:
-		out = append(out, fault("build/pause/Dockerfile says how it is made for this host, or docker pull it; --pod-infra-container-image names another", "the pause image %s is not there: %v", s.InfraName, oneLine(s.InfraErr)))
+		out = append(out, fault("build it for this host as build/pause/Dockerfile says, or docker pull it; --pod-infra-container-image names another", "the pause image %s is not there: %v", s.InfraName, oneLine(s.InfraErr)))
 	default:
 		if err := pod.CheckImageFits(s.InfraName, s.Infra, s.Platform, e.Isolation == "hyperv"); err != nil {
 			out = append(out, fault("build/pause/Dockerfile for this host's build", "%v", err))
@@ -202,7 +202,7 @@ func older(version, than string) bool {
 
 func notDigit(r rune) bool { return r < '0' || r > '9' }
 
-func disk(d Disk) network.Finding {
+func disk(d Disk) netdoctor.Finding {
 	percent := uint64(100)
 	if d.Capacity > 0 {
 		percent = d.Available * 100 / d.Capacity
@@ -213,12 +213,12 @@ func disk(d Disk) network.Finding {
 	return good("%d%% of the disk are free at %s, %s", percent, d.Path, d.What)
 }
 
-func server(s Server) (out []network.Finding) {
+func server(s Server) (out []netdoctor.Finding) {
 	switch {
 	case !s.Asked:
-		return []network.Finding{good("the API server was not asked: give --kubeconfig to compare clocks and versions")}
+		return []netdoctor.Finding{good("the API server was not asked: give --kubeconfig to compare clocks and versions")}
 	case s.Err != nil:
-		return []network.Finding{fault("see that the address in the kubeconfig is reached from here and its certificates are valid", "the API server does not answer: %v", oneLine(s.Err))}
+		return []netdoctor.Finding{fault("check that the address in the kubeconfig can be reached from here and that its certificates are valid", "the API server does not answer: %v", oneLine(s.Err))}
 	case s.Ahead.Abs() > clockSlack:
 		out = append(out, fault("set the clock (w32tm /resync, chronyc makestep)", "this host's clock differs by %s from the API server's: certificates and leases are not valid", s.Ahead.Abs().Round(time.Second)))
 	default:
@@ -226,7 +226,7 @@ func server(s Server) (out []network.Finding) {
 	}
 	switch err := kubeclient.CheckSkew(s.Version, s.Ours); {
 	case errors.Is(err, kubeclient.ErrNoVersion):
-		out = append(out, fault("see what answers at the kubeconfig's address", "%v", err))
+		out = append(out, fault("check what answers at the kubeconfig's address", "%v", err))
 	case err != nil:
 		out = append(out, fault("upgrade the older of the two", "%v", err))
 	default:
@@ -237,12 +237,12 @@ func server(s Server) (out []network.Finding) {
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// Examine reads what the host's system alone has. s.Platform is set.
+// Examine reads services or cgroup controllers. The caller gives s.Platform and all else.
 func Examine(ctx context.Context, s *Symptoms, run command.Runner) {
 	if s.Platform.OS == "windows" {
 		s.Services = map[string]string{}
 		for _, name := range []string{"docker", "hns", "vmcompute", "vmms", "w32time"} {
-			out, _ := run.Run(ctx, nil, "sc.exe", "query", name) // where there is none of that name it fails
+			out, _ := run.Run(ctx, nil, "sc.exe", "query", name) // fails if there is no such service
 			s.Services[name] = parseService(string(out))
 		}
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
-	"github.com/winkube/winkube/pkg/network"
+	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -28,7 +28,7 @@ func sound(system string) Symptoms {
 		Disks:       []Disk{{What: "the agent's directory", Path: "/var/lib/kubelet", Disk: host.Disk{Capacity: 100, Available: 60}}},
 		Server:      Server{Asked: true, Version: "v1.36.3", Ours: "v1.36.3", Ahead: 2 * time.Second},
 		Controllers: []string{"cpu", "memory", "pids"},
-		Network:     []network.Finding{{What: "the network is as it should be"}},
+		Network:     []netdoctor.Finding{{What: "the network is as it should be"}},
 	}
 	if system == "windows" {
 		s.Platform.Build = 20348
@@ -47,7 +47,7 @@ func text(s Symptoms) string {
 	return b.String()
 }
 
-// TestSound: a host on which nothing is wrong is told so, as the golden files show.
+// TestSound: a sound host has no fault, as the golden files show.
 func TestSound(t *testing.T) {
 	for _, system := range []string{"linux", "windows"} {
 		got, path := text(sound(system)), filepath.Join("testdata", system+".golden")
@@ -63,12 +63,12 @@ func TestSound(t *testing.T) {
 	}
 }
 
-// TestFaults: each fault is one line that says what is wrong, and how it is mended.
+// TestFaults: each fault is one line that says what is wrong, and how it is fixed.
 func TestFaults(t *testing.T) {
 	for _, test := range []struct {
 		name, system string
 		change       func(*Symptoms)
-		what, mend   string
+		what, fix    string
 	}{
 		{"an old Windows", "windows", func(s *Symptoms) { s.Platform.Build, s.Infra.OSVersion = 9600, "" }, "build 9600, which has no containers", "Windows Server 2016"},
 		{"no feature", "windows", func(s *Symptoms) { delete(s.Services, "hns"); delete(s.Services, "vmcompute") }, "the feature Containers is not installed", "Install-WindowsFeature Containers"},
@@ -80,7 +80,7 @@ func TestFaults(t *testing.T) {
 		}, "there is no service docker", "install Docker Engine"},
 		{"Docker Desktop", "windows", func(s *Symptoms) { s.Engine.OS, s.EngineErr = "linux", errors.New("other") }, "Docker runs containers of linux", "-SwitchWindowsEngine"},
 		{"rubbish", "windows", func(s *Symptoms) { s.Engine, s.EngineErr = docker.Info{}, errors.New("malformed\nHTTP response") }, "does not answer as it should: malformed HTTP response", "Start-Service docker"},
-		{"old Docker", "windows", func(s *Symptoms) { s.Engine.Version = "17.03.2-ce" }, "version 17.03.2-ce, older than 17.06", "later Docker"},
+		{"old Docker", "windows", func(s *Symptoms) { s.Engine.Version = "17.03.2-ce" }, "Docker 17.03.2-ce is older than 17.06", "later Docker"},
 		{"no clock", "windows", func(s *Symptoms) { s.Services["w32time"] = "STOPPED" }, "w32time does not run", "Start-Service w32time"},
 		{"pause for another build", "windows", func(s *Symptoms) { s.Infra.OSVersion = "10.0.17763.1" }, "image pause:1 is for Windows build 17763", "build/pause/Dockerfile"},
 		{"no pause", "linux", func(s *Symptoms) { s.InfraErr = errors.New("no such image") }, "pause image pause:1 is not there", "docker pull"},
@@ -92,15 +92,15 @@ func TestFaults(t *testing.T) {
 		{"no server", "linux", func(s *Symptoms) { s.Server.Err = errors.New("connection refused") }, "does not answer: connection refused", "kubeconfig"},
 		{"an old server", "linux", func(s *Symptoms) { s.Server.Version = "v1.35.9" }, "has v1.35.9, this speaks v1.36.3: a node may be up to three minor versions older than its API server, never newer", "upgrade the older"},
 		{"a new server", "linux", func(s *Symptoms) { s.Server.Version = "v1.40.0" }, "has v1.40.0, this speaks v1.36.3: ", "upgrade the older"},
-		{"no server at all", "linux", func(s *Symptoms) { s.Server.Version = "" }, `version is ""`, "see what answers"},
+		{"no server at all", "linux", func(s *Symptoms) { s.Server.Version = "" }, `version is ""`, "check what answers"},
 		{"unread", "linux", func(s *Symptoms) { s.Unread = []string{"x: denied"} }, "cannot read x: denied", "as administrator"},
 	} {
 		s := sound(test.system)
 		test.change(&s)
 		got := text(s)
 		_, rest, _ := strings.Cut(got, "FAULT  ")
-		if what, mend, _ := strings.Cut(rest, "\n       mend: "); strings.Count(got, "FAULT") != 1 || !strings.Contains(what, test.what) || !strings.Contains(mend, test.mend) {
-			t.Errorf("%s: want one fault, %q mended by %q; got\n%s", test.name, test.what, test.mend, got)
+		if what, fix, _ := strings.Cut(rest, "\n       fix: "); strings.Count(got, "FAULT") != 1 || !strings.Contains(what, test.what) || !strings.Contains(fix, test.fix) {
+			t.Errorf("%s: want one fault, %q fixed by %q; got\n%s", test.name, test.what, test.fix, got)
 		}
 	}
 	s := sound("linux")

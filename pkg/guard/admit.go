@@ -3,6 +3,7 @@ package guard
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1"
@@ -15,24 +16,38 @@ import (
 // messageCondition is what a pod is told that comes while the node is short of something, in upstream's words.
 const messageCondition = "The node had condition: %v. "
 
+// Pressure is what the node is short of. It is apart from the Guard, which finds it, because admission and the Node's status need it before
+// there are pods that a Guard could evict. The zero value is no pressure; any goroutine may use it.
+type Pressure struct {
+	conditions atomic.Pointer[[]v1.NodeConditionType]
+}
+
+// Conditions are what the node is short of, sorted: of MemoryPressure, DiskPressure and PIDPressure.
+func (p *Pressure) Conditions() []v1.NodeConditionType {
+	if c := p.conditions.Load(); c != nil {
+		return *c
+	}
+	return nil
+}
+
 // Admitter asks inner about the pods that the node's conditions let in.
-func (g *Guard) Admitter(inner pod.Admitter) pod.Admitter { return &gate{inner, g.Conditions} }
+func (p *Pressure) Admitter(inner pod.Admitter) pod.Admitter { return &gate{inner, p} }
 
 type gate struct {
 	pod.Admitter
-	conditions func() []v1.NodeConditionType
+	pressure *Pressure
 }
 
 // Admit implements pod.Admitter.
 func (a *gate) Admit(p *v1.Pod) *pod.Rejection {
-	if conditions := a.conditions(); !welcome(p, conditions) {
+	if conditions := a.pressure.Conditions(); !welcome(p, conditions) {
 		return &pod.Rejection{Reason: reason, Message: fmt.Sprintf(messageCondition, conditions)}
 	}
 	return a.Admitter.Admit(p)
 }
 
 // welcome says whether p may start on a node in these conditions. Critical pods always may; when memory is short so may those that request
-// some, and others that tolerate it; else nobody. (upstream: eviction manager's Admit)
+// some, and others that tolerate it; no other pod may. (upstream: eviction manager's Admit)
 func welcome(p *v1.Pod, conditions []v1.NodeConditionType) bool {
 	switch {
 	case len(conditions) == 0, podspec.Critical(p):

@@ -5,9 +5,9 @@
 //	                                                       --> due Threshold --> dead containers, images --+ rank, choose (pure)
 //	images, who uses them --ImagePolicy (pure)--> images to remove
 //
-// What is measured often is cheap: pods that have no limit are measured only when one of them has to go for the sake of a disk. Measuring
-// limited pods goes on beside the look at the node, and neither waits for what hangs. As upstream, at most one pod goes at a time for the
-// sake of the node, and the next one is chosen when its traces are gone.
+// What is measured often is cheap: pods that have no limit are measured only when a disk is short and one of them has to be evicted. Measuring
+// limited pods runs beside the look at the node, and neither waits for what hangs. As upstream, when the node is short of something at most
+// one pod is evicted at a time, and the next one is chosen when it has been cleaned up.
 package guard
 
 import (
@@ -16,14 +16,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
-	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/pod"
@@ -33,54 +32,14 @@ import (
 type Config struct {
 	Thresholds []Threshold   // of the function of that name
 	Transition time.Duration // so long a condition stays after it was last found (evictionPressureTransitionPeriod)
-	MaxGrace   time.Duration // most that a pod gets to stop for the sake of a soft threshold (evictionMaxPodGracePeriod)
+	MaxGrace   time.Duration // most that a pod gets to stop when a soft threshold is met (evictionMaxPodGracePeriod)
 	Images     ImagePolicy
-}
-
-// Parts are what a Guard works with.
-type Parts struct {
-	Pods func() []pod.View
-	// Disk measures what pods take of disks: all of it, or volumes alone. It keeps to the terms, whatever hangs.
-	Disk func(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
-	// PodEvent reports something of a pod; nil: there are no Events.
-	PodEvent func(p *v1.Pod, kind, reason, message string)
-	// Evict ends a pod. One that ends already, or is gone, is no error.
-	Evict func(types.UID, pod.Eviction)
-	// Evicted is told of each pod that has to go: for the sake of which signal, and how old the figures are by which it was found. nil: nobody asks.
-	Evicted func(signal string, age time.Duration)
-	// Ended returns what is closed when nothing of a pod runs and its volumes are gone.
-	Ended func(types.UID) <-chan struct{}
-
-	// Node measures the node alone, now; Usage memory and processes of the pods as well, which costs more.
-	Node  func(context.Context) *summary.NodeStats
-	Usage func(context.Context) *summary.Summary
-	// Dedicated says whether the engine keeps images on another file system than the one that is the node's.
-	Dedicated func(context.Context) (bool, error)
-	// Sweep removes the containers of pods that have ended, whose logs could still be asked for.
-	Sweep  func()
-	Images ImageParts
-	// Alarm tells of memory that runs out sooner than the next look would; nil: nothing does.
-	Alarm Alarm
-	// Changed is called when Conditions says something else than before.
-	Changed func()
-	// NodeEvent tells of the node.
-	NodeEvent func(kind, reason, message string)
-	Clock     clock.WithDelayedExecution
-}
-
-// Alarm tells when memory in use has grown.
-type Alarm interface {
-	// Arm has a token put into C when all processes, or all pods together, use so many bytes more than now; 0 or less: not asked for. Each
-	// call takes the place of the one before.
-	Arm(node, pods int64) error
-	C() <-chan struct{}
 }
 
 // Guard measures and evicts.
 type Guard struct {
-	cfg        Config
-	parts      Parts
-	conditions atomic.Pointer[[]v1.NodeConditionType]
+	cfg   Config
+	parts Parts
 
 	// What follows belongs to Run.
 	state     state
@@ -89,6 +48,7 @@ type Guard struct {
 	imagesDue time.Time
 	measuring bool       // limited pods, beside Run
 	rounds    chan round // what that has found
+	measurers sync.WaitGroup
 	told      map[types.UID]time.Time
 }
 
@@ -101,15 +61,9 @@ type round struct {
 // New makes a Guard, which does nothing before Run.
 func New(cfg Config, parts Parts) *Guard {
 	g := &Guard{cfg: cfg, parts: parts, images: images{}, rounds: make(chan round, 1), told: map[types.UID]time.Time{}}
-	if parts.PodEvent == nil {
-		g.parts.PodEvent = func(*v1.Pod, string, string, string) {}
-	}
-	if parts.Evicted == nil {
-		g.parts.Evicted = func(string, time.Duration) {}
-	}
 	var ignored []Signal
 	if g.cfg.Thresholds, ignored = forEngine(cfg.Thresholds); len(ignored) > 0 {
-		klog.InfoS("Thresholds of containerfs are those of imagefs, or where it is no file system of its own of nodefs: the engine keeps containers with the images",
+		klog.InfoS("Thresholds of containerfs are those of imagefs, or where that is not a separate file system of nodefs: the engine keeps containers with the images",
 			"ignored", ignored)
 	}
 	return g
@@ -130,6 +84,7 @@ const (
 
 // Run looks again and again until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
+	defer g.measurers.Wait()
 	now := g.parts.Clock.Now()
 	g.limitsDue, g.imagesDue = now.Add(period), now.Add(imagePeriod)
 	var alarm <-chan struct{}
@@ -172,11 +127,11 @@ func (g *Guard) pause(ctx context.Context, wait time.Duration, alarm <-chan stru
 	}
 }
 
-// turn does what is due. It says whether a pod had to go for the sake of the node.
+// turn does what is due. It says whether a pod was evicted because of the node.
 func (g *Guard) turn(ctx context.Context) (evicted bool) {
 	if now := g.parts.Clock.Now(); !g.measuring && !now.Before(g.limitsDue) {
 		g.measuring, g.limitsDue = true, now.Add(period)
-		go func() { g.rounds <- g.measure(ctx) }()
+		g.measurers.Go(func() { g.rounds <- g.measure(ctx) }) // rounds has room for one
 	}
 	evicted = g.relieve(ctx)
 	if now := g.parts.Clock.Now(); !now.Before(g.imagesDue) {
@@ -190,7 +145,7 @@ func (g *Guard) turn(ctx context.Context) (evicted bool) {
 func (g *Guard) measure(ctx context.Context) round {
 	r := round{begun: g.parts.Clock.Now()}
 	var whole, volumes []pod.View
-	for _, view := range g.parts.Pods() {
+	for _, view := range g.parts.Pods.Snapshot() {
 		limits := LimitsOf(view.Pod)
 		switch {
 		case view.Phase != pod.Syncing || !limits.any():
@@ -203,7 +158,7 @@ func (g *Guard) measure(ctx context.Context) round {
 		r.usages = append(r.usages, Usage{Pod: view.Pod, Limits: limits})
 	}
 	if len(r.usages) > 0 {
-		taken := g.parts.Disk(ctx, disk.Terms{Patience: patience}, whole, volumes)
+		taken := g.parts.Disks.Pods(ctx, disk.Terms{Patience: patience}, whole, volumes)
 		for i := range r.usages {
 			r.usages[i].Taken = taken[r.usages[i].Pod.UID]
 		}
@@ -228,7 +183,7 @@ func (g *Guard) holdTo(plan []Eviction, measured time.Time) (evicted bool) {
 
 const reasonSlow = "VolumeMeasureSlow"
 
-// tellLate tells of pods that were not measured in time.
+// tellLate sends Events about pods that were not measured in time.
 func (g *Guard) tellLate(r round) {
 	now := g.parts.Clock.Now()
 	maps.DeleteFunc(g.told, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= silence })
@@ -237,7 +192,7 @@ func (g *Guard) tellLate(r round) {
 			continue
 		}
 		g.told[u.Pod.UID] = now
-		g.parts.PodEvent(u.Pod, v1.EventTypeWarning, reasonSlow, slow(u.Taken.Late))
+		g.parts.Events.PodEvent(u.Pod.Namespace, u.Pod.Name, string(u.Pod.UID), v1.EventTypeWarning, reasonSlow, slow(u.Taken.Late))
 	}
 }
 
@@ -252,25 +207,25 @@ func slow(late []disk.Late) string {
 		parts = append(parts, fmt.Sprintf("%s counts as %d bytes in %d files (%s)", l.What, l.Of.Bytes, l.Of.Files, since))
 	}
 	return fmt.Sprintf("Not measured within %s: %s. Limits are held to the larger of the last complete figure and what was counted so far; "+
-		"use fewer files, or a volume with a file system of its own that answers", patience, strings.Join(parts, "; "))
+		"use fewer files, or a volume with a separate file system that answers", patience, strings.Join(parts, "; "))
 }
 
 func (g *Guard) evict(p *v1.Pod, e pod.Eviction, signal string, measured time.Time) {
-	g.parts.Evicted(signal, g.parts.Clock.Since(measured))
+	g.parts.Counts.Evicted(signal, g.parts.Clock.Since(measured))
 	klog.InfoS("Evicting pod", "pod", klog.KObj(p), "why", e.Message, "grace", e.Grace)
-	g.parts.Evict(p.UID, e)
+	g.parts.Pods.Evict(p.UID, e)
 }
 
 const reasonThresholdMet = "EvictionThresholdMet"
 
 // relieve compares what is left on the node with the thresholds, and has something given back where that is due: first what no pod misses,
-// then a pod. It says whether a pod had to go, and waits until it has gone.
+// then a pod. It says whether a pod was evicted, and waits until it has ended.
 func (g *Guard) relieve(ctx context.Context) bool {
 	if len(g.cfg.Thresholds) == 0 {
 		return false
 	}
 	measured := g.parts.Clock.Now()
-	o := Observe(g.parts.Node(ctx))
+	o := Observe(g.parts.Figures.Node(ctx))
 	var conditions []v1.NodeConditionType
 	g.state, conditions = g.state.look(g.cfg.Thresholds, o, g.cfg.Transition, g.parts.Clock.Now())
 	g.tell(conditions)
@@ -282,18 +237,18 @@ func (g *Guard) relieve(ctx context.Context) bool {
 	var dedicated bool
 	if t.Signal.onDisk() { // of memory it does not matter, and an engine that hangs holds nothing up
 		var err error
-		if dedicated, err = g.parts.Dedicated(ctx); err != nil {
-			klog.ErrorS(err, "Cannot find out on which file system the engine keeps images; nothing is given back before that is known")
+		if dedicated, err = g.parts.Disks.ImagesApart(ctx); err != nil {
+			klog.ErrorS(err, "Cannot ask Docker on which file system it keeps images; not evicting pods because of disk usage until it responds")
 			return false
 		}
 	}
-	klog.InfoS("The node runs out of a resource", "resource", t.Signal.resource(), "signal", t.Signal, "available", o[t.Signal].Available,
+	klog.InfoS("The node is running out of a resource; reclaiming it", "resource", t.Signal.resource(), "signal", t.Signal, "available", o[t.Signal].Available,
 		"threshold", t.Value.text(o[t.Signal].Capacity, t.Signal))
-	g.parts.NodeEvent(v1.EventTypeWarning, reasonThresholdMet, "Attempting to reclaim "+string(t.Signal.resource()))
+	g.parts.Events.NodeEvent(v1.EventTypeWarning, reasonThresholdMet, "Attempting to reclaim "+string(t.Signal.resource()))
 	if t.Signal.reclaims(dedicated) {
 		g.reclaim(ctx)
-		if satisfied(g.cfg.Thresholds, Observe(g.parts.Node(ctx))) {
-			klog.InfoS("Enough was given back without a pod having to go", "signal", t.Signal)
+		if satisfied(g.cfg.Thresholds, Observe(g.parts.Figures.Node(ctx))) {
+			klog.InfoS("Reclaimed enough without evicting a pod", "signal", t.Signal)
 			return false
 		}
 	}
@@ -306,7 +261,7 @@ func (g *Guard) relieve(ctx context.Context) bool {
 	}
 	c, ok := choose(all, t, dedicated)
 	if !ok {
-		klog.InfoS("There is no pod that could be evicted", "signal", t.Signal)
+		klog.InfoS("No pod can be evicted", "signal", t.Signal)
 		return false
 	}
 	message, annotations := c.explain(t, o)
@@ -320,9 +275,9 @@ func (g *Guard) relieve(ctx context.Context) bool {
 func (g *Guard) await(ctx context.Context, p *v1.Pod) {
 	select {
 	case <-ctx.Done():
-	case <-g.parts.Ended(p.UID):
+	case <-g.parts.Pods.Vacated(p.UID):
 	case <-g.parts.Clock.After(cleanupPatience):
-		klog.InfoS("An evicted pod takes long to end", "pod", klog.KObj(p))
+		klog.InfoS("An evicted pod has not ended yet; going on without waiting for it", "pod", klog.KObj(p))
 	}
 }
 
@@ -330,7 +285,7 @@ func (g *Guard) await(ctx context.Context, p *v1.Pod) {
 // their own.
 func (g *Guard) candidates(ctx context.Context, signal Signal) (all []candidate, over []Eviction) {
 	var views []pod.View
-	for _, view := range g.parts.Pods() {
+	for _, view := range g.parts.Pods.Snapshot() {
 		if view.Phase == pod.Syncing {
 			views = append(views, view)
 			all = append(all, candidate{pod: view.Pod})
@@ -338,7 +293,7 @@ func (g *Guard) candidates(ctx context.Context, signal Signal) (all []candidate,
 	}
 	if signal.onDisk() {
 		var usages []Usage
-		taken := g.parts.Disk(ctx, disk.Terms{Patience: patience, Age: period / 2, Urgent: true}, views, nil)
+		taken := g.parts.Disks.Pods(ctx, disk.Terms{Patience: patience, Age: period / 2, Urgent: true}, views, nil)
 		for i := range all {
 			if of, ok := taken[all[i].pod.UID]; ok {
 				all[i].disk = &of
@@ -348,7 +303,7 @@ func (g *Guard) candidates(ctx context.Context, signal Signal) (all []candidate,
 		return all, Plan(usages)
 	}
 	stats := map[types.UID]*summary.PodStats{}
-	usage := g.parts.Usage(ctx)
+	usage := g.parts.Figures.Summary(ctx, true)
 	for i := range usage.Pods {
 		stats[types.UID(usage.Pods[i].PodRef.UID)] = &usage.Pods[i]
 	}
@@ -358,9 +313,9 @@ func (g *Guard) candidates(ctx context.Context, signal Signal) (all []candidate,
 	return all, nil
 }
 
-// reclaim removes what no pod misses: containers of pods that have ended, and images that nobody uses.
+// reclaim removes what no pod misses: containers of pods that have ended, and unused images.
 func (g *Guard) reclaim(ctx context.Context) {
-	g.parts.Sweep()
+	g.parts.Pods.RemoveLeftovers()
 	unused, err := g.unusedImages(ctx)
 	if err == nil {
 		_, err = g.removeImages(ctx, unused, ^uint64(0), "space")
@@ -372,19 +327,11 @@ func (g *Guard) reclaim(ctx context.Context) {
 
 // tell makes the conditions known.
 func (g *Guard) tell(conditions []v1.NodeConditionType) {
-	if before := g.Conditions(); !slices.Equal(before, conditions) {
+	if before := g.parts.Pressure.Conditions(); !slices.Equal(before, conditions) {
 		klog.InfoS("The node's pressure has changed", "before", before, "now", conditions)
-		g.conditions.Store(&conditions)
-		g.parts.Changed()
+		g.parts.Pressure.conditions.Store(&conditions)
+		g.parts.Node.Send()
 	}
-}
-
-// Conditions are what the node is short of, sorted: of MemoryPressure, DiskPressure and PIDPressure. Any goroutine may ask.
-func (g *Guard) Conditions() []v1.NodeConditionType {
-	if c := g.conditions.Load(); c != nil {
-		return *c
-	}
-	return nil
 }
 
 // arm has the kernel tell when memory comes to the next threshold.
@@ -400,6 +347,6 @@ func (g *Guard) arm(o Observations) {
 		}
 	}
 	if err := g.parts.Alarm.Arm(left[MemoryAvailable], left[AllocatableMemory]); err != nil {
-		klog.V(4).InfoS("The kernel does not tell when memory runs out; it is looked at every ten seconds", "err", err)
+		klog.V(4).InfoS("Cannot have the kernel report when memory runs out; checking it every ten seconds", "err", err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // testPod has containers with these limits of ephemeral storage ("": none) and emptyDirs v0, v1 ... with these sizeLimits.
@@ -121,54 +122,75 @@ type bench struct {
 	available, memory uint64 // on the node
 }
 
+func (b *bench) Snapshot() []pod.View {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.views
+}
+
+func (b *bench) Evict(uid types.UID, e pod.Eviction) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.evicted = append(b.evicted, fmt.Sprintf("%s: %s%s", uid, e.Message, e.Grace))
+	b.views = slices.DeleteFunc(slices.Clone(b.views), func(v pod.View) bool { return v.Pod.UID == uid })
+}
+
+func (b *bench) Vacated(types.UID) <-chan struct{} { return closed }
+
+func (b *bench) RemoveLeftovers() {}
+
+func (b *bench) Node(context.Context) *summary.NodeStats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &summary.NodeStats{
+		Memory: &summary.MemoryStats{AvailableBytes: new(b.memory), WorkingSetBytes: new(uint64(1000))},
+		Fs:     &summary.FsStats{AvailableBytes: new(b.available), CapacityBytes: new(uint64(1000))},
+	}
+}
+
+func (b *bench) Summary(context.Context, bool) *summary.Summary { return &summary.Summary{} }
+
+func (b *bench) NodeEvent(string, string, string) {}
+
+func (b *bench) PodEvent(_, name, _, kind, reason, message string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.told = append(b.told, fmt.Sprintf("%s %s %s: %s", name, kind, reason, message))
+}
+
+// benchDisks are the disks of a bench.
+type benchDisks struct{ *bench }
+
+func (b benchDisks) Pods(_ context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod {
+	b.mu.Lock()
+	for _, v := range whole {
+		b.asked = append(b.asked, v.Pod.Name)
+	}
+	for _, v := range volumes {
+		b.asked = append(b.asked, "volumes of "+v.Pod.Name)
+	}
+	b.mu.Unlock()
+	return b.disk(terms, whole, volumes)
+}
+
+func (b benchDisks) ImageDisk(context.Context) (host.Disk, error) { return host.Disk{}, b.engine }
+
+func (b benchDisks) ImagesApart(context.Context) (bool, error) { return true, b.engine }
+
+// uncounted counts nothing.
+type uncounted struct{}
+
+func (uncounted) Evicted(string, time.Duration) {}
+func (uncounted) ImageRemoved(string)           {}
+
 func (b *bench) guard(t *testing.T, thresholds Settings) *Guard {
 	t.Helper()
 	all, err := Thresholds(thresholds)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := New(Config{Thresholds: all, Images: ImagePolicy{High: 100}}, Parts{
-		Pods: func() []pod.View {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return b.views
-		},
-		Disk: func(_ context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod {
-			b.mu.Lock()
-			for _, v := range whole {
-				b.asked = append(b.asked, v.Pod.Name)
-			}
-			for _, v := range volumes {
-				b.asked = append(b.asked, "volumes of "+v.Pod.Name)
-			}
-			b.mu.Unlock()
-			return b.disk(terms, whole, volumes)
-		},
-		Node: func(context.Context) *summary.NodeStats {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return &summary.NodeStats{
-				Memory: &summary.MemoryStats{AvailableBytes: new(b.memory), WorkingSetBytes: new(uint64(1000))},
-				Fs:     &summary.FsStats{AvailableBytes: new(b.available), CapacityBytes: new(uint64(1000))},
-			}
-		},
-		Usage:     func(context.Context) *summary.Summary { return &summary.Summary{} },
-		Dedicated: func(context.Context) (bool, error) { return true, b.engine },
-		Changed:   func() {}, NodeEvent: func(string, string, string) {},
-		Evict: func(uid types.UID, e pod.Eviction) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.evicted = append(b.evicted, fmt.Sprintf("%s: %s%s", uid, e.Message, e.Grace))
-			b.views = slices.DeleteFunc(slices.Clone(b.views), func(v pod.View) bool { return v.Pod.UID == uid })
-		},
-		Ended: func(types.UID) <-chan struct{} { return closed },
-		PodEvent: func(p *v1.Pod, kind, reason, message string) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.told = append(b.told, fmt.Sprintf("%s %s %s: %s", p.Name, kind, reason, message))
-		},
-		Clock: clock.RealClock{},
-	})
+	g := New(Config{Thresholds: all, Images: ImagePolicy{High: 100}},
+		Parts{Pressure: &Pressure{}, Pods: b, Disks: benchDisks{b}, Figures: b, Counts: uncounted{}, Events: b, Node: wake.New(), Clock: clock.RealClock{}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- g.Run(ctx) }()
@@ -244,8 +266,8 @@ func TestStalled(t *testing.T) {
 		b.mu.Unlock()
 		time.Sleep(period)
 		synctest.Wait()
-		if _, evicted, _ := b.since(); !strings.HasPrefix(evicted, "free: The node was low on resource: memory.") || !slices.Contains(g.Conditions(), v1.NodeMemoryPressure) {
-			t.Errorf("evicted %q, conditions %v", evicted, g.Conditions())
+		if _, evicted, _ := b.since(); !strings.HasPrefix(evicted, "free: The node was low on resource: memory.") || !slices.Contains(g.parts.Pressure.Conditions(), v1.NodeMemoryPressure) {
+			t.Errorf("evicted %q, conditions %v", evicted, g.parts.Pressure.Conditions())
 		}
 		b.mu.Lock()
 		b.memory = 1000

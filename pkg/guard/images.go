@@ -51,7 +51,7 @@ type memory struct{ first, used time.Time }
 // images remembers when images were used.
 type images map[string]memory
 
-// note takes in what is there.
+// note remembers which images exist and which are in use.
 func (m images) note(all []docker.ImageUse, now time.Time) {
 	there := map[string]bool{}
 	for _, i := range all {
@@ -109,18 +109,6 @@ func (p ImagePolicy) excess(disk host.Disk) uint64 {
 	return want - min(want, available)
 }
 
-// ImageParts is what images are collected with.
-type ImageParts struct {
-	// List tells all images of the engine, and which of them a container, whoever made it, was made from.
-	List func(context.Context) ([]docker.ImageUse, error)
-	// Remove removes an image under all its names; the engine refuses what a container uses.
-	Remove func(ctx context.Context, id string) error
-	// Disk measures the file system that holds them.
-	Disk func(context.Context) (host.Disk, error)
-	// Removed is told of each image that was removed, for the sake of space or for its age. nil: nobody asks.
-	Removed func(reason string)
-}
-
 const (
 	imagePeriod     = 5 * time.Minute
 	reasonDiskFull  = "FreeDiskSpaceFailed"
@@ -135,7 +123,7 @@ func (g *Guard) collectImages(ctx context.Context) {
 	}
 	if err := g.tryCollectImages(ctx); err != nil && ctx.Err() == nil {
 		klog.ErrorS(err, "Cannot keep images within their limits")
-		g.parts.NodeEvent(v1.EventTypeWarning, reasonImageFail, err.Error())
+		g.parts.Events.NodeEvent(v1.EventTypeWarning, reasonImageFail, err.Error())
 	}
 }
 
@@ -150,13 +138,13 @@ func (g *Guard) tryCollectImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	disk, err := g.parts.Images.Disk(ctx)
+	disk, err := g.parts.Disks.ImageDisk(ctx)
 	if err != nil {
 		return err
 	}
 	if disk.Capacity == 0 {
 		const problem = "invalid capacity 0 on image filesystem"
-		g.parts.NodeEvent(v1.EventTypeWarning, reasonCapacity, problem)
+		g.parts.Events.NodeEvent(v1.EventTypeWarning, reasonCapacity, problem)
 		return errors.New(problem)
 	}
 	excess := g.cfg.Images.excess(disk)
@@ -174,13 +162,13 @@ func (g *Guard) tryCollectImages(ctx context.Context) error {
 	message := fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %d bytes used). Failed to free sufficient space by "+
 		"deleting unused images (freed %d bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
 		100-disk.Available*100/disk.Capacity, disk.Capacity, freed)
-	g.parts.NodeEvent(v1.EventTypeWarning, reasonDiskFull, message)
+	g.parts.Events.NodeEvent(v1.EventTypeWarning, reasonDiskFull, message)
 	return errors.New(message)
 }
 
 // unusedImages lists what may be removed, and remembers what is used.
 func (g *Guard) unusedImages(ctx context.Context) ([]docker.ImageUse, error) {
-	all, err := g.parts.Images.List(ctx)
+	all, err := g.parts.Images.ImageUses(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -195,15 +183,13 @@ func (g *Guard) removeImages(ctx context.Context, list []docker.ImageUse, bytes 
 		if freed >= bytes || ctx.Err() != nil {
 			break
 		}
-		klog.InfoS("Removing an image that nobody uses", "id", i.ID, "names", i.Names, "size", i.Size)
-		if problem := g.parts.Images.Remove(ctx, i.ID); problem != nil {
+		klog.InfoS("Removing an unused image", "id", i.ID, "names", i.Names, "size", i.Size)
+		if problem := g.parts.Images.RemoveImage(ctx, i.ID); problem != nil {
 			err = errors.Join(err, problem)
 			continue
 		}
 		freed += uint64(max(i.Size, 0))
-		if g.parts.Images.Removed != nil {
-			g.parts.Images.Removed(reason)
-		}
+		g.parts.Counts.ImageRemoved(reason)
 	}
 	return freed, err
 }

@@ -14,7 +14,7 @@ type state struct {
 	due   []Threshold                        // crossed for their grace and not resolved yet
 }
 
-// look takes in observations: it says which conditions the node is in, sorted, and which thresholds ask for something to be given back, in
+// look compares observations with the thresholds: it says which conditions the node is in, sorted, and which thresholds ask for something to be given back, in
 // the order of signals. A threshold that has become due stays so until Reclaim more than its value is there; a condition stays for
 // transition after it was last found (evictionPressureTransitionPeriod). It is pure.
 func (s state) look(all []Threshold, o Observations, transition time.Duration, now time.Time) (next state, conditions []v1.NodeConditionType) {
@@ -74,7 +74,7 @@ func (s Signal) onDisk() bool {
 	return false
 }
 
-// reclaims says whether images and dead containers lie on the file system of a signal. dedicated: imagefs is a file system of its own.
+// reclaims says whether images and dead containers lie on the file system of a signal. dedicated: imagefs is a separate file system.
 func (s Signal) reclaims(dedicated bool) bool {
 	switch s {
 	case NodeFSAvailable, NodeFSInodes:

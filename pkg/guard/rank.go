@@ -112,7 +112,7 @@ func (c candidate) on(signal Signal, dedicated bool) disk.Amount {
 	return c.disk.OnImages()
 }
 
-// choose is who has to go for the sake of a threshold: the first who may. ok false: nobody.
+// choose is the pod to evict because of a threshold: the first that may be. ok false: none.
 func choose(all []candidate, t Threshold, dedicated bool) (candidate, bool) {
 	for _, c := range rank(all, t.Signal, dedicated) {
 		if !podspec.Critical(c.pod) {
@@ -122,7 +122,7 @@ func choose(all []candidate, t Threshold, dedicated bool) (candidate, bool) {
 	return candidate{}, false
 }
 
-// graceFor is what the containers of p get to stop: a moment for the sake of a hard threshold, else what the pod wants, at most what the node
+// graceFor is what the containers of p get to stop: a moment when a hard threshold is met, else what the pod wants, at most what the node
 // allows (evictionMaxPodGracePeriod).
 func graceFor(p *v1.Pod, t Threshold, most time.Duration) time.Duration {
 	if t.Grace == 0 {

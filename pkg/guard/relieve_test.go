@@ -19,6 +19,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // machine is a node of which pods and images take memory and disk. It is told what the guard does and keeps a log of it.
@@ -31,8 +32,10 @@ type machine struct {
 	linger time.Duration              // of an evicted pod
 	ending map[string]chan struct{}
 	alarm  chan struct{}
-	armed  int64
-	log    []string
+	// changed is sent when the conditions are others; said puts that first.
+	changed wake.Signal
+	armed   int64
+	log     []string
 	// counted are the signals for whose sake a pod had to go, and how old the figures were.
 	counted []string
 }
@@ -45,6 +48,11 @@ func (m *machine) said() string {
 	synctest.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	select {
+	case <-m.changed:
+		m.log = append([]string{"changed"}, m.log...)
+	default:
+	}
 	out := strings.Join(m.log, "\n")
 	m.log = nil
 	return out
@@ -71,7 +79,7 @@ func (m *machine) left() (memory, disk uint64) {
 	return memory, disk
 }
 
-func (m *machine) node(context.Context) *summary.NodeStats {
+func (m *machine) Node(context.Context) *summary.NodeStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	memory, disk := m.left()
@@ -82,101 +90,113 @@ func (m *machine) node(context.Context) *summary.NodeStats {
 	}
 }
 
-func (m *machine) parts() Parts {
-	return Parts{
-		Pods: func() (views []pod.View) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			for name, c := range m.pods {
-				view := pod.View{Pod: c.pod}
-				if m.ending[name] != nil {
-					view.Phase = pod.Terminating
-				}
-				views = append(views, view)
-			}
-			return views
-		},
-		Evict: func(uid types.UID, e pod.Eviction) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.note("evict %s %s%s", uid, e.Message, e.Grace)
-			gone := make(chan struct{})
-			m.ending[string(uid)] = gone
-			time.AfterFunc(m.linger, func() {
-				m.mu.Lock()
-				defer m.mu.Unlock()
-				delete(m.pods, string(uid))
-				close(gone)
-			})
-		},
-		Evicted: func(signal string, age time.Duration) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.counted = append(m.counted, fmt.Sprintf("%s %s", signal, age))
-		},
-		Ended: func(uid types.UID) <-chan struct{} {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			return m.ending[string(uid)]
-		},
-		Node: m.node,
-		Disk: func(_ context.Context, _ disk.Terms, views, _ []pod.View) map[types.UID]disk.Pod {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			out := map[types.UID]disk.Pod{}
-			for _, view := range views {
-				out[view.Pod.UID] = *m.pods[string(view.Pod.UID)].disk
-			}
-			return out
-		},
-		Usage: func(context.Context) *summary.Summary {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			out := &summary.Summary{}
-			for name, c := range m.pods {
-				c.stats.PodRef.UID = name
-				out.Pods = append(out.Pods, *c.stats)
-			}
-			return out
-		},
-		Dedicated: func(context.Context) (bool, error) { return false, nil },
-		Sweep: func() {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.note("sweep")
-		},
-		Images: ImageParts{
-			List: func(context.Context) (all []docker.ImageUse, err error) {
-				m.mu.Lock()
-				defer m.mu.Unlock()
-				for _, i := range m.images {
-					all = append(all, i)
-				}
-				return all, nil
-			},
-			Remove: func(_ context.Context, id string) error {
-				m.mu.Lock()
-				defer m.mu.Unlock()
-				m.note("remove image %s", id)
-				delete(m.images, id)
-				return nil
-			},
-			Disk: func(context.Context) (host.Disk, error) {
-				m.mu.Lock()
-				defer m.mu.Unlock()
-				_, disk := m.left()
-				return host.Disk{Capacity: 10_000, Available: disk}, nil
-			},
-		},
-		Alarm:   m,
-		Changed: func() { m.mu.Lock(); defer m.mu.Unlock(); m.note("changed") },
-		NodeEvent: func(_, reason, message string) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.note("event %s: %s", reason, message)
-		},
-		Clock: clock.RealClock{},
+func (m *machine) Summary(context.Context, bool) *summary.Summary {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := &summary.Summary{}
+	for name, c := range m.pods {
+		c.stats.PodRef.UID = name
+		out.Pods = append(out.Pods, *c.stats)
 	}
+	return out
+}
+
+func (m *machine) Snapshot() (views []pod.View) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, c := range m.pods {
+		view := pod.View{Pod: c.pod}
+		if m.ending[name] != nil {
+			view.Phase = pod.Terminating
+		}
+		views = append(views, view)
+	}
+	return views
+}
+
+func (m *machine) Evict(uid types.UID, e pod.Eviction) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.note("evict %s %s%s", uid, e.Message, e.Grace)
+	gone := make(chan struct{})
+	m.ending[string(uid)] = gone
+	time.AfterFunc(m.linger, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.pods, string(uid))
+		close(gone)
+	})
+}
+
+func (m *machine) Vacated(uid types.UID) <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ending[string(uid)]
+}
+
+func (m *machine) RemoveLeftovers() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.note("sweep")
+}
+
+func (m *machine) Evicted(signal string, age time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counted = append(m.counted, fmt.Sprintf("%s %s", signal, age))
+}
+
+func (m *machine) ImageRemoved(string) {}
+
+func (m *machine) ImageUses(context.Context) (all []docker.ImageUse, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, i := range m.images {
+		all = append(all, i)
+	}
+	return all, nil
+}
+
+func (m *machine) RemoveImage(_ context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.note("remove image %s", id)
+	delete(m.images, id)
+	return nil
+}
+
+func (m *machine) NodeEvent(_, reason, message string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.note("event %s: %s", reason, message)
+}
+
+func (m *machine) PodEvent(string, string, string, string, string, string) {}
+
+// machineDisks are the disks of a machine.
+type machineDisks struct{ *machine }
+
+func (m machineDisks) Pods(_ context.Context, _ disk.Terms, views, _ []pod.View) map[types.UID]disk.Pod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[types.UID]disk.Pod{}
+	for _, view := range views {
+		out[view.Pod.UID] = *m.pods[string(view.Pod.UID)].disk
+	}
+	return out
+}
+
+func (m machineDisks) ImageDisk(context.Context) (host.Disk, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, disk := m.left()
+	return host.Disk{Capacity: 10_000, Available: disk}, nil
+}
+
+func (m machineDisks) ImagesApart(context.Context) (bool, error) { return false, nil }
+
+func (m *machine) parts() Parts {
+	return Parts{Pressure: &Pressure{}, Pods: m, Disks: machineDisks{m}, Figures: m, Images: m, Counts: m, Events: m, Alarm: m, Node: m.changed, Clock: clock.RealClock{}}
 }
 
 func (m *machine) set(change func()) {
@@ -188,7 +208,7 @@ func (m *machine) set(change func()) {
 // start runs a guard of m until the test ends.
 func (m *machine) start(t *testing.T, settings Settings, policy ImagePolicy) *Guard {
 	t.Helper()
-	m.ending, m.alarm = map[string]chan struct{}{}, make(chan struct{}, 1)
+	m.ending, m.alarm, m.changed = map[string]chan struct{}{}, make(chan struct{}, 1), wake.New()
 	thresholds, err := Thresholds(settings)
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +247,7 @@ func TestRelieveMemory(t *testing.T) {
 		time.Sleep(time.Second)
 		expect(t, "after an alarm", m.said(), "changed", "event EvictionThresholdMet: Attempting to reclaim memory",
 			"evict a The node was low on resource: memory. Threshold quantity: 500, available: 0. Container c0 was using 3000, request is 0, has larger consumption of memory. 1s")
-		if got := g.Conditions(); !slices.Equal(got, []v1.NodeConditionType{v1.NodeMemoryPressure}) {
+		if got := g.parts.Pressure.Conditions(); !slices.Equal(got, []v1.NodeConditionType{v1.NodeMemoryPressure}) {
 			t.Errorf("conditions %v", got)
 		}
 		time.Sleep(time.Second)

@@ -15,7 +15,7 @@ import (
 // Signal is what a threshold is about, in the words of evictionHard and evictionSoft in KubeletConfiguration.
 type Signal string
 
-// The signals, in the order in which resources are given back: memory first, since its lack ends processes at once.
+// The signals, in the order in which resources are given back: memory first, since processes are killed immediately when it runs out.
 const (
 	MemoryAvailable       Signal = "memory.available"
 	AllocatableMemory     Signal = "allocatableMemory.available"
@@ -194,7 +194,7 @@ func parseAmount(value string) (Amount, error) {
 }
 
 // forEngine leaves out the thresholds of containerfs: Docker writes containers where it keeps images, so that those of imagefs, or where that
-// is no file system of its own those of nodefs, mean the same. As upstream, which sets the former to the latter.
+// is not a separate file system those of nodefs, mean the same. As upstream, which sets the former to the latter.
 func forEngine(all []Threshold) (kept []Threshold, ignored []Signal) {
 	for _, t := range all {
 		if t.Signal == ContainerFSAvailable || t.Signal == ContainerFSInodesFree {

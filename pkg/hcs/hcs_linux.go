@@ -1,7 +1,14 @@
 package hcs
 
-// Measure is nil: Linux has cgroups.
-var Measure func(id string) (Statistics, error)
+import "errors"
 
-// KeepCredentialSpecs is nil: Linux has no registry.
-var KeepCredentialSpecs func(prefix string, want map[string]string) error
+// Measure returns errors.ErrUnsupported: Linux has cgroups.
+func Measure(string) (Statistics, error) { return Statistics{}, errors.ErrUnsupported }
+
+// KeepCredentialSpecs returns errors.ErrUnsupported when a credential spec is wanted: Linux has no registry.
+func KeepCredentialSpecs(_ string, want map[string]string) error {
+	if len(want) > 0 {
+		return errors.ErrUnsupported
+	}
+	return nil
+}

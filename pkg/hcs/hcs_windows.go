@@ -11,9 +11,7 @@ import (
 )
 
 // Measure reads the figures of the container with that id of the engine, in milliseconds. One that does not run is an error.
-var Measure = measure
-
-func measure(id string) (Statistics, error) {
+func Measure(id string) (Statistics, error) {
 	container, err := hcsshim.OpenContainer(id)
 	if err != nil {
 		return Statistics{}, fmt.Errorf("cannot find container %s in the Host Compute Service: %w", id, err)
@@ -36,9 +34,7 @@ const specsKey = `SOFTWARE\Microsoft\Windows NT\CurrentVersion\Virtualization\Co
 
 // KeepCredentialSpecs has the registry hold the credential specs of want, each by its name, and no other whose name begins with prefix; those of
 // others stay. It may be called again. With no spec to hold no key is made.
-var KeepCredentialSpecs = keepCredentialSpecs
-
-func keepCredentialSpecs(prefix string, want map[string]string) error {
+func KeepCredentialSpecs(prefix string, want map[string]string) error {
 	const access = registry.QUERY_VALUE | registry.SET_VALUE
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, specsKey, access)
 	if errors.Is(err, registry.ErrNotExist) && len(want) == 0 {

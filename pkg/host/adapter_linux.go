@@ -1,4 +1,6 @@
 package host
 
-// Adapters is nil: what passed the interfaces of Linux stands in /proc.
-var Adapters func() ([]Adapter, error)
+import "errors"
+
+// Adapters returns errors.ErrUnsupported: what passed the interfaces of Linux is in /proc.
+func Adapters() ([]Adapter, error) { return nil, errors.ErrUnsupported }

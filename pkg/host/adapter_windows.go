@@ -7,9 +7,7 @@ import (
 )
 
 // Adapters lists the network adapters, and beside each the filters that are bound to it, by the same name.
-var Adapters = adapters
-
-func adapters() (all []Adapter, err error) {
+func Adapters() (all []Adapter, err error) {
 	rows, err := winipcfg.GetIfTable2Ex(winipcfg.MibIfEntryNormal)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the network adapters: %w", err)

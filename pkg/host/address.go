@@ -16,7 +16,7 @@ type iface struct {
 	Loopback bool
 	Default4 bool // has the IPv4 default route
 	Default6 bool
-	Inner    bool // a bridge, a tunnel or a dummy: nobody else is reached by it
+	Inner    bool // a bridge, a tunnel or a dummy: it reaches no other host
 	Dummy    bool
 	Addrs    []netip.Addr
 }

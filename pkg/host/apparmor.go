@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Where the kernel tells of AppArmor. Other systems have no such files, and no AppArmor.
+// Where the kernel describes AppArmor. Other systems have no such files, and no AppArmor.
 var (
 	appArmorSwitch   = "/sys/module/apparmor/parameters/enabled"
 	appArmorProfiles = "/sys/kernel/security/apparmor/profiles"
@@ -17,7 +17,7 @@ func AppArmor() bool {
 	return err == nil && strings.HasPrefix(string(data), "Y")
 }
 
-// AppArmorProfile says whether the profile of that name is loaded: true also where the kernel does not tell.
+// AppArmorProfile says whether the profile of that name is loaded: true also where the kernel does not say.
 func AppArmorProfile(name string) bool {
 	data, err := os.ReadFile(appArmorProfiles)
 	if err != nil {

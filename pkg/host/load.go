@@ -11,7 +11,7 @@ import (
 type Load struct {
 	CPU         time.Duration // spent by all processors since the machine started, idling and waiting for disks aside
 	Memory      uint64        // bytes in use, caches of files with them
-	WorkingSet  uint64        // bytes in use that cannot be given back at once
+	WorkingSet  uint64        // bytes in use that cannot be reclaimed immediately
 	Resident    uint64        // bytes of processes' own, 0 where unknown
 	Capacity    uint64        // bytes of memory that there are
 	Swap        uint64        // bytes swapped out
@@ -52,7 +52,7 @@ func parseStat(text string) (time.Duration, error) {
 	return time.Duration(ticks) * (time.Second / ticksPerSecond), nil
 }
 
-// parseMemory fills in what /proc/meminfo tells. Files' pages that were not used lately are the memory that can be given back at once:
+// parseMemory reads /proc/meminfo. Files' pages that were not used lately are the memory that can be reclaimed immediately:
 // the figure of upstream, which takes it from the root cgroup, where only one version of cgroups has it.
 func (l *Load) parseMemory(text string) error {
 	values := map[string]uint64{}

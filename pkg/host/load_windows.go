@@ -24,7 +24,7 @@ func readLoad() (Load, error) {
 }
 
 // busy is what all processors together have worked. GetSystemTimes knows those of one group of at most 64, and which group changes with the
-// thread (Microsoft's page of it, elastic/beats#40926), so that it is asked only where the kernel does not tell of groups, as Wine's.
+// thread (Microsoft's page of it, elastic/beats#40926), so that it is asked only where the kernel does not report groups, as Wine's.
 func busy() (sum time.Duration, err error) {
 	groups, _, _ := windows.NewLazySystemDLL("kernel32.dll").NewProc("GetActiveProcessorGroupCount").Call()
 	for group := range uint16(max(groups, 1)) { // 0: the call failed

@@ -19,7 +19,7 @@ type Victim struct {
 // maxRecord is more than a record of /dev/kmsg can have (CONSOLE_EXT_LOG_MAX in the kernel's source).
 const maxRecord = 16 << 10
 
-// readOOM tells of each victim in the records of /dev/kmsg, one of which comes with each Read, until reading fails.
+// readOOM reports each victim in the records of /dev/kmsg, one of which comes with each Read, until reading fails.
 func readOOM(records io.Reader, tell func(Victim)) error {
 	buffer := make([]byte, maxRecord)
 	for {

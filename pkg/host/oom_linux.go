@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchOOM tells of each process that the kernel ends from now on because the machine has no memory left, and not only a cgroup, until ctx
+// WatchOOM reports each process that the kernel kills from now on because the machine has no memory left, and not only a cgroup, until ctx
 // ends. An error says why it cannot, or no longer.
 func WatchOOM(ctx context.Context, tell func(Victim)) error {
 	log, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0) // so that Close ends a Read

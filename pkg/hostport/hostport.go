@@ -3,8 +3,8 @@
 //
 //	pod.Observed --Routes--> proxy.Table --> proxy.Backend, in the kubelet: sockets
 //
-// Routes is pure. What is to be served is read from what the engine has of the pods (the labels of their sandboxes), so that an agent that
-// comes back serves it before it has heard of the API server.
+// Routes is pure. It reads the ports from what the engine has of the pods (the labels of their sandboxes), so that an agent that restarts serves
+// them before it has reached the API server.
 package hostport
 
 import (
@@ -26,6 +26,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // Reasons of the Events on pods.
@@ -34,8 +35,8 @@ const (
 	reasonServed    = "HostPortServed"
 )
 
-// recheck is how often everything is compared without a reason: the host may have other addresses. retry is how soon after a failure; who
-// holds a port tells nobody when it is given up.
+// recheck is how often everything is compared without a reason: the host may have other addresses. retry is the interval after a failure: there is
+// no event when another program releases a port.
 const (
 	recheck = 30 * time.Second
 	retry   = 2 * time.Second
@@ -43,29 +44,29 @@ const (
 
 // Config is what a Manager works with.
 type Config struct {
-	// Backend serves a Table in which each pod stands as a Service named by namespace and UID.
+	// Backend serves a Table in which each pod is a Service named by namespace and UID.
 	Backend proxy.Backend
-	// Event tells something of a pod. It must not block.
+	// Event records an Event on a pod. It must not block.
 	Event func(namespace, name, uid, kind, reason, message string)
 	Clock clock.WithTicker
 }
 
-// Manager implements pod.HostPorts.
+// Manager serves hostPorts. It implements pod.HostPorts.
 type Manager struct {
 	cfg  Config
-	wake chan struct{}
+	wake wake.Signal
 
 	mu   sync.Mutex
 	pods map[types.UID]served
 	seen uint64 // pods so far
 
-	told map[proxy.ServiceName]string // of Run alone: what the last Event said that is not served
+	reported map[proxy.ServiceName]string // by the last Event on each pod: what is not served; for Run alone
 }
 
 // served is one pod with something to serve.
 type served struct {
 	namespace, name, uid string
-	order                uint64 // in which pods came: of several that want one port, the first has it
+	order                uint64 // in which pods came: of several that want one port, the first gets it
 	routes               []proxy.Route
 }
 
@@ -73,7 +74,7 @@ var _ pod.HostPorts = (*Manager)(nil)
 
 // New returns a Manager that serves nothing before Run.
 func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, wake: make(chan struct{}, 1), pods: map[types.UID]served{}, told: map[proxy.ServiceName]string{}}
+	return &Manager{cfg: cfg, wake: wake.New(), pods: map[types.UID]served{}, reported: map[proxy.ServiceName]string{}}
 }
 
 // Serve implements pod.HostPorts.
@@ -95,13 +96,10 @@ func (m *Manager) Serve(uid types.UID, o pod.Observed) {
 	if slices.EqualFunc(had, routes, func(a, b proxy.Route) bool { return a.Equal(&b) }) {
 		return
 	}
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.wake.Send()
 }
 
-// Routes decides what a pod is to be served on: the ports of its newest sandbox, or of its container where there are no sandboxes, while that
+// Routes decides on which ports a pod is served: those of its newest sandbox, or of its container where there are no sandboxes, while that
 // runs and has an address. It is pure; the result is sorted.
 func Routes(uid types.UID, o pod.Observed) []proxy.Route {
 	ports, addresses := owner(o)
@@ -121,7 +119,7 @@ func Routes(uid types.UID, o pod.Observed) []proxy.Route {
 	return slices.CompactFunc(out, func(a, b proxy.Route) bool { return a.Protocol == b.Protocol && a.Front == b.Front })
 }
 
-// owner is who has the pod's network.
+// owner returns the hostPorts and addresses of the sandbox or container that has the pod's network.
 func owner(o pod.Observed) ([]pod.HostPort, []netip.Addr) {
 	for _, s := range o.Sandboxes { // newest first
 		if s.Running {
@@ -161,7 +159,7 @@ func nearest(addresses []netip.Addr, is4 bool) netip.Addr {
 	return addresses[0]
 }
 
-// Run serves until ctx ends.
+// Run serves until ctx ends, and returns nil then.
 func (m *Manager) Run(ctx context.Context) error {
 	timer := m.cfg.Clock.NewTimer(recheck)
 	defer timer.Stop()
@@ -169,12 +167,6 @@ func (m *Manager) Run(ctx context.Context) error {
 		wait := recheck
 		if !m.sync(ctx) {
 			wait = retry
-		}
-		if !timer.Stop() {
-			select {
-			case <-timer.C():
-			default:
-			}
 		}
 		timer.Reset(wait)
 		select {
@@ -186,7 +178,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// sync serves what is wanted now, and tells the pods whose ports cannot be. false: not all is served.
+// sync serves what is wanted now, and reports on the pods whose ports cannot be served. false: some are not.
 func (m *Manager) sync(ctx context.Context) bool {
 	m.mu.Lock()
 	pods := maps.Clone(m.pods)
@@ -198,13 +190,13 @@ func (m *Manager) sync(ctx context.Context) bool {
 	}
 	failed, other := complaints(errors.Join(append(taken, m.cfg.Backend.Sync(ctx, table, nil))...))
 	if other != nil && ctx.Err() == nil {
-		klog.ErrorS(other, "hostPorts are not served as they should be", "retryIn", retry)
+		klog.ErrorS(other, "Cannot serve all hostPorts", "retryIn", retry)
 	}
-	m.tell(asked, failed)
+	m.report(asked, failed)
 	return other == nil && len(failed) == 0
 }
 
-// tableOf is what the pods want, each front for the pod that came first. The others' are errors.
+// tableOf is what the pods want, with each front for the pod that came first. Those of others are errors.
 func tableOf(pods map[types.UID]served) (*proxy.Table, []error) {
 	table, holders, taken := &proxy.Table{}, map[proxy.FrontKey]served{}, []error(nil)
 	for _, p := range slices.SortedFunc(maps.Values(pods), func(a, b served) int { return cmp.Compare(a.order, b.order) }) {
@@ -222,25 +214,25 @@ func tableOf(pods map[types.UID]served) (*proxy.Table, []error) {
 	return table, taken
 }
 
-// tell says on each pod what has changed since it was last told.
-func (m *Manager) tell(asked map[proxy.ServiceName]served, failed map[proxy.ServiceName][]string) {
+// report records an Event on each pod whose ports' state has changed since its last one.
+func (m *Manager) report(asked map[proxy.ServiceName]served, failed map[proxy.ServiceName][]string) {
 	for name, p := range asked {
 		message := strings.Join(slices.Compact(slices.Sorted(slices.Values(failed[name]))), "; ")
-		if message == m.told[name] {
+		if message == m.reported[name] {
 			continue
 		}
-		if m.told[name] = message; message == "" {
-			delete(m.told, name)
+		if m.reported[name] = message; message == "" {
+			delete(m.reported, name)
 			m.cfg.Event(p.namespace, p.name, p.uid, v1.EventTypeNormal, reasonServed, "All hostPorts of the pod are served now")
 			continue
 		}
-		klog.InfoS("A pod's hostPorts are not served", "pod", klog.KRef(p.namespace, p.name), "why", message)
+		klog.InfoS("Cannot serve a pod's hostPorts", "pod", klog.KRef(p.namespace, p.name), "reason", message)
 		m.cfg.Event(p.namespace, p.name, p.uid, v1.EventTypeWarning, reasonNotServed, message)
 	}
-	maps.DeleteFunc(m.told, func(name proxy.ServiceName, _ string) bool { _, is := asked[name]; return !is })
+	maps.DeleteFunc(m.reported, func(name proxy.ServiceName, _ string) bool { _, is := asked[name]; return !is })
 }
 
-// complaints are what a Backend says of single pods, in words; other is the rest.
+// complaints are the errors that concern single pods, in words; other is the rest.
 func complaints(err error) (failed map[proxy.ServiceName][]string, other error) {
 	failed = map[proxy.ServiceName][]string{}
 	routes, rest := proxy.RouteErrors(err)

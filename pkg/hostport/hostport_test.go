@@ -129,7 +129,7 @@ func TestServe(t *testing.T) {
 	b.mu.Lock()
 	clear(b.taken)
 	b.mu.Unlock()
-	for healed := false; !healed; { // Run sets its timer after the Event was sent, and tells nobody
+	for healed := false; !healed; { // Run sets its timer after the Event was sent, and there is no event of that
 		clock.Step(retry)
 		select {
 		case got := <-b.synced:
@@ -146,7 +146,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestOnePort: of two pods that want one port the one that came first has it, whatever their names, until it goes; each is told of its own. A Table
+// TestOnePort: of two pods that want one port the one that came first has it, whatever their names, until it goes; each Event names its own. A Table
 // never has a front twice.
 func TestOnePort(t *testing.T) {
 	b := &backend{t: t, synced: make(chan string, 10)}

@@ -20,7 +20,7 @@ type Clients struct {
 	Reviews   kubernetes.Interface // TokenReviews and SubjectAccessReviews
 }
 
-// Limits of reviews. Who asks them is limited before (package server); this is for the API server's sake.
+// Limits of reviews, which protect the API server. Package server limits the clients that cause them.
 const (
 	reviewQPS   = 100
 	reviewBurst = 200
@@ -53,7 +53,7 @@ func NewClients(config *rest.Config, patience time.Duration) (Clients, error) {
 	return clients, err
 }
 
-// separate returns config for a client with connections of its own.
+// separate returns config for a client with separate connections.
 func separate(config *rest.Config) *rest.Config {
 	own := rest.CopyConfig(config)
 	if shared, ok := own.Transport.(*renewed); ok {

@@ -80,7 +80,7 @@ func fromFile(path string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use kubeconfig %s: %s", path, oneLine(err))
 	}
-	// Checks at once what clientcmd leaves to the first connection: that certificates can be read and fit their keys.
+	// Check now what clientcmd leaves to the first connection: that certificates can be read and match their keys.
 	if _, err := rest.TransportFor(config); err != nil {
 		return nil, fmt.Errorf("cannot use kubeconfig %s: %s", path, oneLine(err))
 	}
@@ -135,7 +135,7 @@ func Events(client kubernetes.Interface, component, nodeName string, limit Event
 	return broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: component, Host: nodeName}), func() { cancel(); broadcaster.Shutdown() }
 }
 
-// EventLimit is how fast events are sent: QPS a second, Burst at once. QPS 0: no limit.
+// EventLimit is how fast events are sent: QPS a second, in bursts of up to Burst. QPS 0: no limit.
 type EventLimit struct {
 	QPS   float32
 	Burst int

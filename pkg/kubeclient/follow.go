@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -14,21 +15,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 )
 
-// grace is how long a refusal of the API server is taken for its own delay: its authorizer and its admission learn of a pod bound to
+// grace is how long a refusal of the API server counts as its own delay: its authorizer and its admission learn of a pod bound to
 // this node from a watch of theirs, which may lag behind ours.
 const grace = 2 * time.Second
 
 // Times between attempts: short while a refusal may be such a delay, else growing.
-const (
-	soon       = 25 * time.Millisecond
-	firstRetry = 200 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
+const soon = 25 * time.Millisecond
+
+var listing = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}
 
 // object is a *v1.Secret or a *v1.ConfigMap.
 type object interface {
@@ -47,12 +47,12 @@ type item struct {
 	object object // nil: err says why
 	err    error
 	last   error // of the last attempt to reach the API server, for messages
-	missed bool  // someone was given an error in place of the object
+	missed bool  // a reader got an error in place of the object
 }
 
 // follow keeps it up to date by one watch of that object alone, until ctx ends or the object can change no more.
 func (o *Objects) follow(ctx context.Context, it *item) {
-	started, delay := o.clock.Now(), firstRetry
+	started, delay := o.clock.Now(), listing
 	for ctx.Err() == nil {
 		obj, version, err := list(ctx, o.client, it.key)
 		if err != nil {
@@ -61,12 +61,11 @@ func (o *Objects) follow(ctx context.Context, it *item) {
 			if young {
 				o.pause(ctx, soon)
 			} else {
-				o.pause(ctx, delay)
-				delay = min(2*delay, lastRetry)
+				o.pause(ctx, delay.Step())
 			}
 			continue
 		}
-		delay = firstRetry
+		delay = listing
 		if o.publish(it, obj) {
 			return
 		}
@@ -74,7 +73,7 @@ func (o *Objects) follow(ctx context.Context, it *item) {
 			begun := o.clock.Now()
 			version, err = o.watch(ctx, it, version)
 			if err == nil && o.clock.Since(begun) < time.Second {
-				o.pause(ctx, firstRetry) // a server that ends watches at once is not asked in a loop
+				o.pause(ctx, listing.Duration) // a server that ends watches immediately is not asked in a loop
 			}
 		}
 		if errors.Is(err, errSettled) {
@@ -167,7 +166,7 @@ func (o *Objects) publish(it *item, obj object) (settled bool) {
 		fallthrough
 	case !same || it.missed && obj != nil:
 		for uid := range it.users {
-			o.changed.add(uid)
+			o.changed.queue.Add(uid)
 		}
 	}
 	it.missed = it.missed && obj == nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	certificates "k8s.io/api/certificates/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -24,7 +26,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// NodeIdentity says how a node comes to its client certificate.
+// NodeIdentity says how a node gets its client certificate.
 type NodeIdentity struct {
 	NodeName   string
 	Bootstrap  string // kubeconfig with which a certificate may be requested, as kubeadm writes it; "": none
@@ -51,10 +53,10 @@ func (n NodeIdentity) Join(ctx context.Context) error {
 	}
 	if _, err := os.Stat(n.Bootstrap); err != nil {
 		if _, own := os.Stat(n.Kubeconfig); own == nil {
-			klog.InfoS("The node's certificate seems to have ended, and there are no bootstrap credentials", "kubeconfig", n.Kubeconfig, "bootstrap", n.Bootstrap)
+			klog.InfoS("The node's client certificate has probably expired, and there are no bootstrap credentials to request another; run kubeadm join again", "kubeconfig", n.Kubeconfig, "bootstrap", n.Bootstrap)
 			return nil
 		}
-		return fmt.Errorf("--kubeconfig=%s is not there and --bootstrap-kubeconfig cannot be read: %w", n.Kubeconfig, err)
+		return fmt.Errorf("--kubeconfig=%s does not exist and --bootstrap-kubeconfig cannot be read: %w", n.Kubeconfig, err)
 	}
 	client, err := n.bootstrapClient()
 	if err != nil {
@@ -65,15 +67,15 @@ func (n NodeIdentity) Join(ctx context.Context) error {
 		return err
 	}
 	klog.InfoS("Joining: requesting a client certificate", "node", n.NodeName, "bootstrap", n.Bootstrap)
-	for pause := firstRenewal; ; pause = min(2*pause, longestRenewal/10) {
+	for retry := (wait.Backoff{Duration: 2 * time.Second, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}); ; {
 		if err = pair.Renew(ctx); err == nil {
 			return n.writeKubeconfig(pair.Path())
 		}
-		klog.ErrorS(err, "Cannot join yet", "node", n.NodeName)
+		klog.ErrorS(err, "Cannot get a client certificate; retrying", "node", n.NodeName)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause):
+		case <-time.After(retry.Step()):
 		}
 	}
 }
@@ -158,7 +160,7 @@ func (n NodeIdentity) Rotating(config *rest.Config) (*rest.Config, *Pair, error)
 		return nil, nil, err
 	}
 	if initial == nil {
-		klog.InfoS("Nothing to renew: the kubeconfig has no client certificate", "kubeconfig", n.Kubeconfig)
+		klog.InfoS("Not renewing a client certificate: the kubeconfig has none", "kubeconfig", n.Kubeconfig)
 		return config, nil, nil
 	}
 	out := rest.CopyConfig(config)

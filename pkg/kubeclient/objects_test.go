@@ -253,8 +253,8 @@ func TestDeadlineNamesTheObject(t *testing.T) {
 func TestChangesCoalesce(t *testing.T) {
 	c := newChanges()
 	for range 3 {
-		c.add("a")
-		c.add("b")
+		c.queue.Add("a")
+		c.queue.Add("b")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -263,13 +263,13 @@ func TestChangesCoalesce(t *testing.T) {
 	if !slices.Equal(got, []types.UID{"a", "b"}) {
 		t.Errorf("got %v", got)
 	}
-	c.add("a")
+	c.queue.Add("a")
 	if uid := <-c.out; uid != "a" {
 		t.Errorf("got %v", uid)
 	}
 	cancel()
 	<-done
-	if _, more := c.take(); more {
+	if c.queue.Len() > 0 {
 		t.Error("something was delivered twice")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	certificates "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/certificate"
@@ -25,6 +26,8 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // PairConfig says what a Pair is.
@@ -34,7 +37,7 @@ type PairConfig struct {
 	Signer string // certificates.KubeAPIServerClientKubeletSignerName or KubeletServingSignerName
 	// Template is what the certificate shall be for; nil: not known yet. It is asked whenever Kick is called.
 	Template func() *x509.CertificateRequest
-	// Client is asked for each request; expired says that the current certificate opens nothing any more.
+	// Client is called for each request; expired says that the current certificate has expired.
 	Client func(expired bool) (kubernetes.Interface, error)
 	// Changed is called after there is a new certificate.
 	Changed func()
@@ -45,14 +48,13 @@ type PairConfig struct {
 type Pair struct {
 	cfg     PairConfig
 	store   certificate.FileStore
-	current atomic.Pointer[held]
+	current atomic.Pointer[issued]
 	failed  atomic.Uint64
-	kick    chan struct{}
-	jitter  func() float64
+	kick    wake.Signal
 }
 
-// held is a certificate and when it came from the API server, the zero time for one that was there at the start.
-type held struct {
+// issued is a certificate and when it came from the API server, the zero time for one that was there at the start.
+type issued struct {
 	*tls.Certificate
 	got time.Time
 }
@@ -60,16 +62,17 @@ type held struct {
 const (
 	answerPatience = 15 * time.Minute // how long a request may wait for whoever approves it
 	longestLook    = time.Hour        // the clock may be set while we wait
-	firstRenewal   = 2 * time.Second  // after a failure, until the next attempt
-	longestRenewal = 5 * time.Minute
 )
+
+// renewal is the back-off after a failure.
+var renewal = wait.Backoff{Duration: time.Second, Factor: 2, Steps: math.MaxInt, Cap: 150 * time.Second, Jitter: 2}
 
 // NewPair takes what is in the directory. initial is used where that holds nothing, or something older; nil: there is none.
 func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
 	}
-	p := &Pair{cfg: cfg, kick: make(chan struct{}, 1), jitter: mathrand.Float64}
+	p := &Pair{cfg: cfg, kick: wake.New()}
 	var err error
 	if p.store, err = certificate.NewFileStoreWithLogger(klog.Background().V(4), cfg.Name, cfg.Dir, cfg.Dir, "", ""); err != nil {
 		return nil, fmt.Errorf("cannot use --cert-dir: %w", err)
@@ -77,14 +80,14 @@ func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 	stored, err := p.store.Current()
 	var none *certificate.NoCertKeyError
 	if err != nil && !errors.As(err, &none) {
-		klog.ErrorS(err, "Cannot use a stored certificate; a new one is asked for", "file", p.Path())
+		klog.ErrorS(err, "Cannot use a stored certificate; requesting a new one", "file", p.Path())
 		stored = nil
 	}
 	if initial != nil && (stored == nil || initial.Leaf.NotBefore.After(stored.Leaf.NotBefore)) {
 		stored = initial
 	}
 	if stored != nil {
-		p.current.Store(&held{Certificate: stored})
+		p.current.Store(&issued{Certificate: stored})
 	}
 	return p, nil
 }
@@ -92,7 +95,7 @@ func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 // Path is the file that always leads to the newest certificate and its key.
 func (p *Pair) Path() string { return p.store.CurrentPath() }
 
-// Current is the certificate in use, nil when there is none yet. One that has ended is still given: it is the other side's clock that decides.
+// Current is the certificate in use, nil when there is none yet. An expired one is still returned: the other side's clock decides.
 func (p *Pair) Current() *tls.Certificate {
 	if h := p.current.Load(); h != nil {
 		return h.Certificate
@@ -103,35 +106,30 @@ func (p *Pair) Current() *tls.Certificate {
 // Failures is how often Renew failed.
 func (p *Pair) Failures() uint64 { return p.failed.Load() }
 
-// Kick has the template compared with the certificate at once.
-func (p *Pair) Kick() {
-	select {
-	case p.kick <- struct{}{}:
-	default:
-	}
-}
+// Kick has the template compared with the certificate immediately.
+func (p *Pair) Kick() { p.kick.Send() }
 
 // Run renews until ctx ends. Failures are logged and tried again.
 func (p *Pair) Run(ctx context.Context) error {
-	retry := firstRenewal
+	retry := renewal
 	for ctx.Err() == nil {
-		if wait := p.due(); wait > 0 {
-			p.sleep(ctx, min(wait, longestLook))
+		if pause := p.due(); pause > 0 {
+			p.sleep(ctx, min(pause, longestLook))
 			continue
 		}
 		if err := p.Renew(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot renew a certificate; the former stays in use", "certificate", p.cfg.Name, "again in", retry)
-			p.sleep(ctx, retry/2+time.Duration(p.jitter()*float64(retry)))
-			retry = min(2*retry, longestRenewal)
+			pause := retry.Step()
+			klog.ErrorS(err, "Cannot renew a certificate; using the current one and retrying", "certificate", p.cfg.Name, "retryIn", pause)
+			p.sleep(ctx, pause)
 			continue
 		}
-		retry = firstRenewal
+		retry = renewal
 	}
 	return nil
 }
 
-func (p *Pair) sleep(ctx context.Context, wait time.Duration) {
-	timer := p.cfg.Clock.NewTimer(wait)
+func (p *Pair) sleep(ctx context.Context, pause time.Duration) {
+	timer := p.cfg.Clock.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -154,7 +152,7 @@ func (p *Pair) due() time.Duration {
 }
 
 // jitterOf is the same for one certificate however often it is asked.
-func (p *Pair) jitterOf(h *held) float64 {
+func (p *Pair) jitterOf(h *issued) float64 {
 	n := 0
 	for _, b := range h.Leaf.SerialNumber.Bytes() {
 		n = (n*31 + int(b)) % 1000
@@ -188,7 +186,7 @@ func covers(leaf *x509.Certificate, want *x509.CertificateRequest) bool {
 // renewIn is how long from now a certificate is used before the next is asked for: until 70 to 90 % of its life are over, chosen by jitter
 // (0 to 1) so that nodes that joined together do not ask together. got, which is zero or carries a monotonic reading, is when it came: its
 // life counts from there, as signers date certificates back. Our clock may be wrong: a certificate that came a moment ago is never asked for
-// again at once, and one whose life has passed since it came is, whatever the clock says.
+// again immediately, and one whose lifetime has passed since it came is, whatever the clock says.
 func renewIn(leaf *x509.Certificate, got, now time.Time, jitter float64) time.Duration {
 	part := func(life time.Duration) time.Duration { return time.Duration(float64(life) * (0.7 + 0.2*jitter)) }
 	whole := leaf.NotAfter.Sub(leaf.NotBefore)
@@ -199,11 +197,11 @@ func renewIn(leaf *x509.Certificate, got, now time.Time, jitter float64) time.Du
 	if got.After(begin) && got.Before(leaf.NotAfter) {
 		begin = got
 	}
-	wait := min(begin.Add(part(leaf.NotAfter.Sub(begin))).Sub(now), part(whole)-now.Sub(got))
+	pause := min(begin.Add(part(leaf.NotAfter.Sub(begin))).Sub(now), part(whole)-now.Sub(got))
 	if got.Before(leaf.NotAfter) {
-		return wait
+		return pause
 	}
-	return max(wait, min(whole/20, longestLook)-now.Sub(got))
+	return max(pause, min(whole/20, longestLook)-now.Sub(got))
 }
 
 // Renew asks for a certificate with a new key and takes it into use. It blocks until the API server has answered.
@@ -218,7 +216,7 @@ func (p *Pair) Renew(ctx context.Context) error {
 func (p *Pair) renew(ctx context.Context) error {
 	template := p.cfg.Template()
 	if template == nil {
-		return errors.New("it is not known yet what the certificate is to be for")
+		return errors.New("the names for the certificate are not known yet")
 	}
 	h := p.current.Load()
 	client, err := p.cfg.Client(h == nil || p.cfg.Clock.Now().After(h.Leaf.NotAfter))
@@ -261,7 +259,7 @@ func (p *Pair) adopt(certPEM, keyPEM []byte) error {
 	if err != nil {
 		return fmt.Errorf("cannot store the new certificate: %w", err)
 	}
-	p.current.Store(&held{cert, p.cfg.Clock.Now()})
+	p.current.Store(&issued{cert, p.cfg.Clock.Now()})
 	klog.InfoS("Renewed a certificate", "certificate", p.cfg.Name, "until", cert.Leaf.NotAfter)
 	p.prune()
 	if p.cfg.Changed != nil {

@@ -2,18 +2,17 @@ package kubeclient
 
 import (
 	"errors"
-	"math/rand/v2"
+	"math"
 	"net"
 	"net/http"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// How long a read waits between two attempts to reach an API server that is away. client-go's own watches would wait up to a minute
-// after an outage of some minutes, and pods that were bound meanwhile with them.
-const (
-	firstPatience   = 250 * time.Millisecond
-	longestPatience = 5 * time.Second
-)
+// patience is how long a read waits between two attempts to reach an API server that is away. client-go's own watches would wait up to a minute
+// after an outage of some minutes, and pods that were bound meanwhile with them. The jitter keeps nodes from coming back at the same moment.
+var patience = wait.Backoff{Duration: 125 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 2500 * time.Millisecond, Jitter: 1}
 
 // reconnect repeats reads for which no connection came about, as long as their context lives. Everything else passes unchanged: a
 // request that may have reached the server is the caller's to repeat.
@@ -24,7 +23,7 @@ type reconnect struct {
 }
 
 func (p reconnect) RoundTrip(request *http.Request) (*http.Response, error) {
-	for pause := firstPatience; ; pause = min(2*pause, longestPatience) {
+	for pause := patience; ; {
 		response, err := p.next.RoundTrip(request)
 		var connecting *net.OpError
 		if err == nil || request.Method != http.MethodGet || !errors.As(err, &connecting) || connecting.Op != "dial" {
@@ -33,7 +32,7 @@ func (p reconnect) RoundTrip(request *http.Request) (*http.Response, error) {
 		select {
 		case <-request.Context().Done():
 			return response, err
-		case <-p.after(pause/2 + rand.N(pause/2)): // so that nodes do not all come back at the same moment
+		case <-p.after(pause.Step()):
 		}
 	}
 }

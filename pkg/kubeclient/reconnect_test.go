@@ -29,7 +29,7 @@ func TestReconnect(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			attempts := 0
 			p := reconnect{after: func(d time.Duration) <-chan time.Time {
-				if d < firstPatience/2 || d > longestPatience {
+				if d < patience.Duration || d > 2*patience.Cap {
 					t.Errorf("paused for %s", d)
 				}
 				now := make(chan time.Time, 1)

@@ -19,7 +19,7 @@ var ErrNoVersion = errors.New("no version of Kubernetes")
 // maxSkew is how many minor versions a node may be behind (Kubernetes' version skew policy).
 const maxSkew = 3
 
-// CheckSkew says why a node agent of version ours does not go with an API server of version server; both like v1.36.3. nil: it does.
+// CheckSkew says why a node agent of version ours is incompatible with an API server of version server; both like v1.36.3. nil: it is compatible.
 func CheckSkew(server, ours string) error {
 	var theirs, own int
 	if _, err := fmt.Sscanf(server, "v1.%d", &theirs); err != nil {
@@ -47,7 +47,7 @@ func AskSkew(config *rest.Config, ours string) error {
 	}
 	info, err := client.ServerVersion()
 	if err != nil {
-		return fmt.Errorf("the API server does not tell its version: %s", oneLine(err))
+		return fmt.Errorf("cannot read the API server's version: %s", oneLine(err))
 	}
 	return CheckSkew(info.GitVersion, ours)
 }
@@ -55,20 +55,21 @@ func AskSkew(config *rest.Config, ours string) error {
 // versionEvery is how often FollowVersion asks: control planes are upgraded under nodes that run.
 const versionEvery = time.Hour
 
-// FollowVersion logs the API server's version beside ours, at once and whenever it changes, until ctx ends. What is wrong is told as an Event too.
+// FollowVersion logs the API server's version beside ours, immediately and whenever it changes, until ctx ends. If they are incompatible, tell is
+// called with an Event.
 func FollowVersion(ctx context.Context, server discovery.ServerVersionInterface, ours string, clk clock.WithTicker, tell func(kind, reason, message string)) {
 	ticker := clk.NewTicker(versionEvery)
 	defer ticker.Stop()
 	for last := ""; ctx.Err() == nil; {
 		if info, err := server.ServerVersion(); err != nil {
-			klog.V(2).InfoS("The API server does not tell its version", "err", err)
+			klog.V(2).InfoS("Cannot read the API server's version", "err", err)
 		} else if info.GitVersion != last {
 			last = info.GitVersion
 			if err := CheckSkew(last, ours); err != nil {
-				klog.InfoS("Warning: versions do not go together", "reason", err.Error())
+				klog.InfoS("Warning: the API server's version is incompatible with ours", "reason", err.Error())
 				tell(v1.EventTypeWarning, "VersionSkew", err.Error())
 			} else {
-				klog.InfoS("The API server's version goes with ours", "server", last, "ours", ours)
+				klog.InfoS("The API server's version is compatible with ours", "server", last, "ours", ours)
 			}
 		}
 		select {

@@ -41,7 +41,7 @@ func TestAskSkew(t *testing.T) {
 		}
 	}
 	server.Close()
-	if err := AskSkew(&rest.Config{Host: server.URL}, "v1.36.3"); err == nil || !strings.Contains(err.Error(), "does not tell its version") {
+	if err := AskSkew(&rest.Config{Host: server.URL}, "v1.36.3"); err == nil || !strings.Contains(err.Error(), "cannot read the API server's version") {
 		t.Errorf("no server: %v", err)
 	}
 }

@@ -37,7 +37,7 @@ type written struct {
 	at      time.Time
 }
 
-// keepWritten is how long an answer is kept for a pod that nobody writes to any more; the watch has long brought it by then.
+// keepWritten is how long an answer is kept for a pod whose status is no longer written; the watch has delivered it long before.
 const keepWritten = 10 * time.Minute
 
 // NewStatusWriter makes a StatusWriter.

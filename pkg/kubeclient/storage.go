@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// Claim asks for a PersistentVolumeClaim. The Node authorizer grants this to the node of a pod that names it; a refusal is taken for the
-// authorizer's delay for a moment.
+// Claim reads a PersistentVolumeClaim. The Node authorizer grants this to the node of a pod that names it; for a moment a refusal counts as the
+// authorizer's delay.
 func (o *Objects) Claim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
 	return patient(ctx, o, func() (*v1.PersistentVolumeClaim, error) {
 		return o.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
-// PersistentVolume asks for a PersistentVolume, as Claim does for a claim that is bound to it.
+// PersistentVolume reads a PersistentVolume, as Claim does for a claim that is bound to it.
 func (o *Objects) PersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
 	return patient(ctx, o, func() (*v1.PersistentVolume, error) {
 		return o.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})

@@ -1,37 +1,26 @@
 package kubelet
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/klog/v2"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/winkube/winkube/pkg/cni"
-	"github.com/winkube/winkube/pkg/docker"
-	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/docker/exec"
+	"github.com/winkube/winkube/pkg/docker/logs"
+	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/pod"
-	"github.com/winkube/winkube/pkg/pod/start"
 	"github.com/winkube/winkube/pkg/pod/worker"
 	"github.com/winkube/winkube/pkg/probe"
-	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/server"
 	"github.com/winkube/winkube/pkg/stats"
 )
@@ -91,213 +80,33 @@ func (l lookup) Lookup(namespace, name string, uid types.UID, container string) 
 	return found, true
 }
 
-// counted is a runtime whose calls are counted.
-type counted struct {
-	pod.Runtime
-	counters *stats.Counters
+// newServer makes the HTTPS API.
+func newServer(cfg Config, clients kubeclient.Clients, b base, w workload, figures *stats.Collector) (*server.Server, error) {
+	agent := stats.Agent{Node: cfg.NodeName, Pods: w.pods, Disks: b.disks, Volumes: b.volumes, Version: daemon.Kubernetes, Certificates: certificates(cfg.Client, b.serving)}
+	return server.New(cfg.Server, server.Parts{
+		GetCertificate: served(b.serving),
+		Pods:           lookup{w.pods}, Engine: streams{b.engine.Logs, b.engine.Exec}, Observer: b.engine.Containers,
+		TokenReviews: clients.Reviews.AuthenticationV1().TokenReviews(), AccessReviews: clients.Reviews.AuthorizationV1().SubjectAccessReviews(),
+		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return w.pods.Ready() }}},
+		Metrics:      metricsHandler(agent, cfg.Counters, stats.Crew(b.disks.State)),
+		StatsSummary: figures.SummaryHandler(), MetricsResource: figures.ResourceHandler(), MetricsCadvisor: figures.CadvisorHandler(), MetricsProbes: b.probes.Handler(w.pods),
+		NodeLogs: nodeLogs(cfg), DebugPods: debugHandler(w.pods), Configz: cfg.Configz,
+	})
 }
 
-func (c counted) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
-	begin := time.Now()
-	err := c.Runtime.Apply(ctx, p, step)
-	c.counters.Operation(strings.ReplaceAll(string(step.Action), "-", "_"), time.Since(begin), err)
-	return err
+// streams is the engine in the words of package server.
+type streams struct {
+	*logs.Store
+	*exec.Executor
 }
 
-func (c counted) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
-	begin := time.Now()
-	all, err := c.Runtime.ObserveAll(ctx)
-	end := time.Now()
-	c.counters.Operation("list", end.Sub(begin), err)
-	if err == nil {
-		c.counters.Relisted(begin, end)
-	}
-	return all, err
-}
-
-// connecting is the engine with word to the pod network: of pods that join it, and of an engine that was gone.
-type connecting struct {
-	pod.Runtime
-	network interface {
-		Joined()
-		Kick()
-	}
-}
-
-func (c connecting) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
-	err := c.Runtime.Apply(ctx, p, step)
-	if step.Action == pod.CreateSandbox {
-		c.network.Joined()
-	}
-	return err
-}
-
-func (c connecting) Changes(ctx context.Context) <-chan types.UID {
-	in, out := c.Runtime.Changes(ctx), make(chan types.UID)
-	go func() {
-		defer close(out)
-		for uid := range in {
-			if uid == "" {
-				c.network.Kick()
-			}
-			select {
-			case out <- uid:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
-}
-
-// imageVolumes is the engine and the resolver in the words of package volume. The resolver needs the volumes, so that it comes later.
-type imageVolumes struct {
-	*docker.Engine
-	resolver *start.Resolver
-}
-
-func (i *imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.Image, error) {
-	return i.resolver.EnsureImage(ctx, p, v)
-}
-
-// makeNetwork makes the part that keeps this node's pod network.
-func (k *Kubelet) makeNetwork(cfg Config, client kubernetes.Interface) (err error) {
-	parts := network.Parts{Engine: k.engine, EngineVersion: k.engineVersion, Changed: k.networkChanged(), Containers: k.containers, DNS: k.podDNS,
-		Annotate: annotator(client, cfg.NodeName), Event: k.networkEvent, PodEvent: k.podEvent, Probe: probeServer(client), ProbeTo: probePods(cfg.Server.Address)}
-	if way, err := report.OfHost(cfg.Platform.OS == "windows"); err == nil {
-		parts.Way = way
-	} else {
-		klog.ErrorS(err, "Nothing is heard of the proxy's routes")
-	}
-	if err := k.withPlugins(cfg, &parts); err != nil {
-		return err
-	}
-	k.network, err = network.New(cfg.Network, parts)
-	return err
-}
-
-// withPlugins gives the network CNI plugins where they make it.
-func (k *Kubelet) withPlugins(cfg Config, parts *network.Parts) error {
-	if cfg.Network.Mode != network.CNI {
+// nodeLogs serves the host's logs; nil: they are not served.
+func nodeLogs(cfg Config) http.Handler {
+	if cfg.Logs.Dir == "" {
 		return nil
 	}
-	plugins, err := cni.New(cni.Config{ConfDir: cfg.Network.ConfDir, BinDirs: cfg.CNIBin, StateDir: filepath.Join(cfg.RootDir, "cni")})
-	if err != nil {
-		return err
-	}
-	parts.Plugins = plugins
-	return nil
+	return server.NodeLogs{Dir: cfg.Logs.Dir, Query: cfg.Logs.Query, OS: cfg.Platform.OS, Runner: command.New()}
 }
-
-// podDNS is asked for pods that are attached, long after the resolver was made.
-func (k *Kubelet) podDNS(p *v1.Pod) (pod.DNS, error) { return k.dns(p) }
-
-// podEvent tells something of a pod.
-func (k *Kubelet) podEvent(namespace, name, uid, kind, reason, message string) {
-	k.recorder.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(uid)}, kind, reason, message)
-}
-
-// containers are the ids of all that the engine has of pods.
-func (k *Kubelet) containers(ctx context.Context) (map[string]bool, error) {
-	all, err := k.engine.ObserveAll(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ids := map[string]bool{}
-	for _, observed := range all {
-		for _, s := range observed.Sandboxes {
-			ids[s.ID] = true
-		}
-		for _, c := range observed.Containers {
-			ids[c.ID] = true
-		}
-	}
-	return ids, nil
-}
-
-// annotator writes annotations of the Node name, nil values are removed. A node may write those of its own Node only.
-func annotator(client kubernetes.Interface, name string) func(context.Context, map[string]*string) error {
-	return func(ctx context.Context, changes map[string]*string) error {
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": changes}})
-		if err != nil {
-			return err
-		}
-		_, err = client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-		return err
-	}
-}
-
-// networkEvent tells of the pod network, and has the Node say so too.
-func (k *Kubelet) networkEvent(kind, reason, message string) {
-	k.nodeEvent(kind, reason, message)
-	if k.node != nil {
-		k.node.Kick()
-	}
-}
-
-// networkUnavailable is network.Manager in the words of package node.
-func (k *Kubelet) networkUnavailable() *v1.NodeCondition {
-	c := k.network.Unavailable()
-	if c == nil {
-		return nil
-	}
-	status := v1.ConditionTrue
-	if c.Ready {
-		status = v1.ConditionFalse
-	}
-	return &v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: status, Reason: c.Reason, Message: c.Message}
-}
-
-// probeServer connects to the API server from a given address, as a pod would: all pods need that way, and it is the one that a node may know.
-func probeServer(client kubernetes.Interface) func(context.Context, netip.Addr) error {
-	return func(ctx context.Context, from netip.Addr) error {
-		at := client.CoreV1().RESTClient().Get().URL()
-		port := at.Port()
-		if port == "" {
-			port = map[string]string{"http": "80"}[at.Scheme]
-		}
-		dialer := net.Dialer{Timeout: 5 * time.Second}
-		server, err := netip.ParseAddr(at.Hostname())
-		if from.IsValid() && (err != nil || !server.IsLoopback() && server.Is4() == from.Is4()) {
-			dialer.LocalAddr = &net.TCPAddr{IP: from.AsSlice()}
-		}
-		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), cmp.Or(port, "443")))
-		if err != nil {
-			return fmt.Errorf("the API server does not answer a packet from the pods' gateway: %w", err)
-		}
-		return conn.Close()
-	}
-}
-
-// probePods connects from a given address to another node by the address that its pods' gateway has, the first of their range or, in HNS networks,
-// the second. Kubelets listen there, on the port served mostly; a refusal has found its way as well.
-func probePods(served string) func(ctx context.Context, from netip.Addr, to netip.Prefix) error {
-	_, port, err := net.SplitHostPort(served)
-	if err != nil {
-		port = "10250"
-	}
-	return func(ctx context.Context, from netip.Addr, to netip.Prefix) error {
-		dialer := net.Dialer{Timeout: 3 * time.Second}
-		if from.IsValid() {
-			dialer.LocalAddr = &net.TCPAddr{IP: from.AsSlice()}
-		}
-		var errs []error
-		for _, at := range []netip.Addr{to.Masked().Addr().Next(), to.Masked().Addr().Next().Next()} {
-			conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.String(), port))
-			if err == nil {
-				return conn.Close()
-			}
-			if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, refusedOnWindows) {
-				return nil
-			}
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	}
-}
-
-// refusedOnWindows is WSAECONNREFUSED.
-const refusedOnWindows = syscall.Errno(10061)
 
 func debugHandler(pods *worker.Manager) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

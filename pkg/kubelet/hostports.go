@@ -44,7 +44,7 @@ func newHostPorts(nodeIPs []netip.Addr, event func(namespace, name, uid, kind, r
 	for _, addr := range nodeIPs {
 		at = append(at, netip.PrefixFrom(addr, addr.BitLen()))
 	}
-	backend := relay.New(relay.Config{Addresses: presentAddresses{}, NodePorts: at, SessionPorts: 10, Clock: clock.RealClock{}}) // the proxy's relay may have half of the ports
+	backend := relay.New(relay.Goroutines, relay.Config{Addresses: presentAddresses{}, NodePorts: at, SessionPorts: 10, Clock: clock.RealClock{}}) // the proxy's relay may have half of the ports
 	return hostPorts{hostport.New(hostport.Config{Backend: backend, Event: event, Clock: clock.RealClock{}}), backend}
 }
 
@@ -59,12 +59,16 @@ type presentAddresses struct{}
 
 func (presentAddresses) Host() ([]netip.Addr, error) { return host.Addresses() }
 
-func (presentAddresses) Set(_ context.Context, want []netip.Addr) error {
+func (presentAddresses) HoldsPorts(netip.Addr) bool { return false }
+
+func (presentAddresses) LeadsAnswers() bool { return false }
+
+func (presentAddresses) Set(_ context.Context, want relay.Local) (bool, error) {
 	var errs []error
-	for _, addr := range want {
+	for _, addr := range want.Addresses {
 		errs = append(errs, &relay.AddressError{Addr: addr, Err: errors.New("it is no address of this node")})
 	}
-	return errors.Join(errs...)
+	return false, errors.Join(errs...)
 }
 
 // Changes tells nothing: hostport.Manager compares on a timer.

@@ -144,7 +144,7 @@ func await(t *testing.T, what string, so func() bool) {
 
 // TestReservedPorts: what pods may not have follows the kubelet's own addresses.
 func TestReservedPorts(t *testing.T) {
-	cfg := Config{Healthz: "127.0.0.1:1248"}
+	cfg := Config{Serving: Serving{Healthz: "127.0.0.1:1248"}}
 	cfg.Server.Address = "192.0.2.7:1250"
 	var got []string
 	for _, r := range reservedPorts(cfg) {

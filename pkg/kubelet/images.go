@@ -7,13 +7,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/credential"
+	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/docker/images"
+	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/start"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // Images is who may pull and use which image.
@@ -24,36 +30,53 @@ type Images struct {
 	Allowed                       []string // of credential.NeverVerifyAllowed
 }
 
-// resolver makes the Resolver and what decides who may pull and use which image.
-func (k *Kubelet) resolver(cfg Config, client kubernetes.Interface, volumes pod.Volumes) (r *start.Resolver, err error) {
-	if k.records, err = credential.NewRecords(cfg.RootDir, cfg.Images.Policy, cfg.Images.Allowed); err != nil {
-		return nil, err
-	}
-	parts := start.Parts{Images: k.engine, Records: k.records, Volumes: volumes, Network: k.network, Objects: k.objects,
-		Recorder: k.recorder, Clock: clock.RealClock{}}
+// newPuller makes what pulls images, with what decides who may.
+func newPuller(cfg Config, client kubernetes.Interface, objects *kubeclient.Objects, engine *docker.Engine, records *credential.Records, events record.EventRecorder) (*start.Puller, error) {
+	parts := start.PullerParts{Images: engine.Images, Records: records, Objects: objects, Recorder: events, Clock: clock.RealClock{}}
 	if cfg.Images.ProvidersConfig != "" {
-		parts.Plugins, err = credential.New(cfg.Images.ProvidersConfig, cfg.Images.ProvidersDir, credential.Parts{
+		plugins, err := credential.New(cfg.Images.ProvidersConfig, cfg.Images.ProvidersDir, credential.Parts{
 			ServiceAccount: func(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
 				return client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 			},
-			Token: k.objects.Token, Runner: command.NewPrivate, Clock: clock.RealClock{},
+			Token: objects.Token, Runner: command.NewPrivate, Clock: clock.RealClock{},
 		})
 		if err != nil {
 			return nil, err
 		}
+		parts.Plugins = plugins
 	}
-	return start.New(cfg.Resolver, parts), nil
+	return start.NewPuller(cfg.Resolver, parts), nil
 }
 
-// images lists the present images for the Node, and forgets who may use those that are gone.
-func (k *Kubelet) images(ctx context.Context) ([]v1.ContainerImage, error) {
+// imageVolumes is engine and puller in the words of package volume.
+type imageVolumes struct {
+	*images.Store
+	puller *start.Puller
+}
+
+func (i imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.Image, error) {
+	return i.puller.EnsureImage(ctx, p, v)
+}
+
+// Images lists the present images for the Node, and forgets who may use those that are gone.
+func (e nodeEngine) Images(ctx context.Context) ([]v1.ContainerImage, error) {
 	began := time.Now()
-	list, changed, err := k.engine.ListImages(ctx)
+	list, changed, err := e.engine.Images.ListImages(ctx)
 	if err != nil || !changed {
 		return list.Named, err
 	}
-	if err := k.records.Prune(list.IDs, began); err != nil {
+	if err := e.records.Prune(list.IDs, began); err != nil {
 		klog.ErrorS(err, "Cannot remove the records of images that are gone")
 	}
 	return list.Named, nil
+}
+
+// Runtime describes the engine for the Node.
+func (e nodeEngine) Runtime(ctx context.Context) (node.Runtime, error) {
+	info, err := e.engine.Client.Info(ctx)
+	handlers := info.Runtimes
+	if e.platform.OS == "windows" {
+		handlers = podspec.IsolationHandlers()
+	}
+	return node.Runtime{Version: info.Version, Handlers: handlers, RecursiveReadOnly: e.engine.Client.RecursiveReadOnly()}, err
 }

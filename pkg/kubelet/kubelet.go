@@ -1,34 +1,28 @@
 // Package kubelet is the assembly of the node agent: every part of the kubelet's flow is made and joined here, in one function that is
 // read from top to bottom, and run until the context ends.
 //
-//	Config --New--> parts, each given to those that need it --Run--> one goroutine per part
+//	Config --New--> parts in the order of their dependencies, each made from finished ones --Run--> one goroutine per part
+//
+// Nothing here refers to a part that does not exist yet. Where two parts need each other, what they share is made before both: that the Node's
+// status has to be compared (wake.Signal), whether the host shuts down (shutdown.State), what the node is short of (guard.Pressure), the counts
+// of probes (stats.Probes), and the puller of images, which volumes need and the Resolver that needs volumes.
 package kubelet
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/record"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/admit"
-	"github.com/winkube/winkube/pkg/command"
-	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/guard"
-	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/network"
@@ -37,46 +31,56 @@ import (
 	"github.com/winkube/winkube/pkg/pod/source"
 	"github.com/winkube/winkube/pkg/pod/start"
 	"github.com/winkube/winkube/pkg/pod/worker"
-	"github.com/winkube/winkube/pkg/podspec"
-	"github.com/winkube/winkube/pkg/probe"
+	"github.com/winkube/winkube/pkg/podcgroup"
 	"github.com/winkube/winkube/pkg/server"
+	"github.com/winkube/winkube/pkg/shutdown"
 	"github.com/winkube/winkube/pkg/stats"
-	"github.com/winkube/winkube/pkg/volume"
 )
 
-// Config is what the parts are made of. Each part's own Config stands in it; New fills in what follows from other fields.
+// Config is what the parts are made of: each part's own Config, what several of them need, and what New makes parts of itself. New fills in
+// what follows from other fields.
 type Config struct {
-	NodeName string
-	Platform pod.Platform
-	Facts    host.Facts
-	NodeIPs  []netip.Addr // primary first; at least one
-	RootDir  string
-	// PodCIDRs is taken when the Node object has none (--pod-cidr).
+	Machine
+	Serving
+	// PodCIDRs are those of a Node that has none (--pod-cidr).
 	PodCIDRs []netip.Prefix
 	Sysctls  admit.Sysctls
+	CNIBin   []string // directories of CNI plugins
+	Images   Images
 
-	Events kubeclient.EventLimit
-
+	Events   kubeclient.EventLimit
 	Node     node.Config
 	Engine   docker.Config
-	Cgroups  CgroupConfig
-	Images   Images
+	Cgroups  *podcgroup.Config // nil: pods have none (cgroupsPerQOS: false, and Windows)
 	Network  network.Config
-	CNIBin   []string // directories of CNI plugins
 	Resolver start.Config
 	Pods     worker.Config
 	Source   source.Config
 	Server   server.Config
-	Healthz  string // address:port of the plain /healthz, which is served before all this; "": none
-	// RotateServing has the serving certificate requested from the API server (serverTLSBootstrap).
-	RotateServing bool
-	Configz       any // the KubeletConfiguration in use; it must hold no secret
+	Guard    guard.Config
+	Shutdown shutdown.Config
+
 	// Client is the client certificate where it is renewed; nil: it is not.
 	Client   *kubeclient.Pair
 	Counters *stats.Counters
-	Shutdown Shutdown
-	Guard    guard.Config
-	Logs     Logs
+}
+
+// Machine is where the kubelet runs, and as whom.
+type Machine struct {
+	NodeName string
+	Platform pod.Platform
+	Facts    host.Facts
+	NodeIPs  []netip.Addr // primary first; at least one
+	RootDir  string       // for pods' volumes and files
+}
+
+// Serving is what is served beside package server's own Config.
+type Serving struct {
+	Healthz string // address:port of the plain /healthz, which is served before all this; "": none
+	// RotateServing has the serving certificate requested from the API server (serverTLSBootstrap).
+	RotateServing bool
+	Configz       any // the KubeletConfiguration in use; it must hold no secret
+	Logs          Logs
 }
 
 // Logs says which of the host's logs are served on /logs/.
@@ -92,322 +96,148 @@ const (
 
 // Kubelet is a node agent that has not yet begun, or runs.
 type Kubelet struct {
-	cfg     Config
-	objects *kubeclient.Objects
-	engine  *docker.Engine
-	network *network.Manager
-	pods    *worker.Manager
-	ports   hostPorts
-	cgroups *cgroups // nil: pods have none
-	node    *node.Manager
-	server  *server.Server
-	records *credential.Records
-	// settled is closed when it is known for the first time whether the pod network can be used.
-	settled  chan struct{}
-	serving  *kubeclient.Pair // nil: the serving certificate is not requested
+	base
+	node     *node.Manager
+	workload workload
 	guard    *guard.Guard
-	figures  *stats.Collector
-	disks    *disks
-	shutdown *shutdown
-	versions discovery.ServerVersionInterface // of the API server
-	dns      func(*v1.Pod) (pod.DNS, error)   // of the resolver
-	recorder
-}
-
-type recorder struct {
-	record.EventRecorder
-	stop func()
+	shutdown *shutdown.Manager
+	grace    time.Duration // for a shutdown of the host, in all
+	server   *server.Server
 }
 
 // New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
-func New(cfg Config, clients kubeclient.Clients) (*Kubelet, error) {
-	k, client := &Kubelet{cfg: cfg, settled: make(chan struct{}), versions: clients.Main.Discovery()}, clients.Main
-	err := cfg.Shutdown.Check()
+func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
+	if err := cfg.Shutdown.Check(); err != nil {
+		return nil, err
+	}
+	events := newEvents(clients.Events, cfg)
+	defer func() {
+		if err != nil {
+			events.stop()
+		}
+	}()
+	base, err := newBase(cfg, clients, events)
 	if err != nil {
 		return nil, err
 	}
-	k.shutdown = k.newShutdown()
-	events, stop := kubeclient.Events(clients.Events, "kubelet", cfg.NodeName, cfg.Events)
-	k.recorder = recorder{events, stop}
-	k.objects = kubeclient.NewObjects(client, cfg.NodeName)
-
-	cfg.Engine.HostAddresses, cfg.Engine.HostIPs = hostAddresses(cfg.NodeIPs)
-	if k.engine, err = docker.New(cfg.Engine); err != nil {
-		return nil, err
-	}
-	imageVolumes := &imageVolumes{Engine: k.engine}
-	parts := volume.Parts{Objects: k.objects, Images: imageVolumes, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared}
-	volumes, err := volume.New(volume.Config{Root: cfg.RootDir, Platform: cfg.Platform}, parts)
-	if err != nil {
-		return nil, err
-	}
-	if err := k.makeNetwork(cfg, client); err != nil {
-		return nil, err
-	}
-	k.guard = k.makeGuard(volumes)
-	admitter := admit.New(admit.Config{
-		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
-		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: k.allocatable, Preempted: cfg.Counters.Preempted,
-		Node: k.objects.Node, FreshNode: func(ctx context.Context) *v1.Node { return freshNode(ctx, client, cfg.NodeName) }, Reserved: reservedPorts(cfg),
+	node, err := node.New(cfg.Node, node.Parts{
+		Client: clients.Heartbeat, Watch: base.objects, Host: nodeHost{base.disks, cfg.NodeIPs},
+		Engine: nodeEngine{base.engine, base.records, cfg.Platform}, Network: nodeNetwork{base.network},
+		Pressure: base.pressure, Shutdown: base.closing, Changed: base.nodeChanged, Events: base.events, Clock: clock.RealClock{},
 	})
-	cfg.Resolver.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
-	cfg.Resolver.RecursiveReadOnly, cfg.Resolver.AppArmorLoaded = k.engine.RecursiveReadOnly, host.AppArmorProfile
-	cfg.Resolver.Capacity, cfg.Resolver.HyperV = k.allocatable, k.engine.HyperV
-	resolver, err := k.resolver(cfg, client, volumes)
 	if err != nil {
 		return nil, err
 	}
-	probes := stats.NewProbes(func() []pod.View { return k.pods.Snapshot() })
-	imageVolumes.resolver, k.dns, cfg.Source.Client, cfg.Source.Registered = resolver, resolver.DNS, client, k.registered
-	cfg.Pods.HostIPs = cfg.Resolver.HostIPs
-	k.ports = newHostPorts(cfg.NodeIPs, k.podEvent)
-	k.pods = worker.New(cfg.Pods, k.withCgroups(worker.Parts{
-		Source: source.New(cfg.Source), Runtime: counted{connecting{k.engine, k.network}, cfg.Counters}, Resolver: resolver, Volumes: volumes, Objects: k.objects, Attacher: k.network,
-		Status: kubeclient.NewStatusWriter(client), Admitter: k.shutdown.admitter(k.guard.Admitter(admitter)), Prober: prober{probe.New(k.engine), probes}, Executor: k.engine,
-		HostPorts: k.ports, Events: events, Timing: cfg.Counters, Clock: clock.RealClock{},
-	}))
-
-	if err := k.objects.OnNode(k.nodeChanged); err != nil {
-		return nil, err
-	}
-	if k.node, err = node.New(cfg.Node, node.Parts{
-		Client: clients.Heartbeat, Node: k.objects.Node, Facts: host.Read,
-		Addresses:    func() ([]netip.Addr, error) { return cfg.NodeIPs, nil },
-		Disk:         func() (host.Disk, error) { return k.diskUsage(context.Background(), cfg.RootDir) },
-		RuntimeInfo:  k.runtime,
-		Images:       k.images,
-		NetworkReady: k.network.Ready, NetworkUnavailable: k.networkUnavailable,
-		Pressure:     k.pressure,
-		ShuttingDown: k.shutdown.began.Load, Events: events,
-	}); err != nil {
-		return nil, err
-	}
-	if k.figures, err = k.makeFigures(); err != nil {
-		return nil, err
-	}
-	certificate, err := k.servingCertificate(client)
-	if err != nil {
-		return nil, err
-	}
-	k.server, err = server.New(cfg.Server, server.Parts{
-		GetCertificate: certificate,
-		Pods:           lookup{k.pods}, Engine: k.engine, Observer: k.engine,
-		TokenReviews: clients.Reviews.AuthenticationV1().TokenReviews(), AccessReviews: clients.Reviews.AuthorizationV1().SubjectAccessReviews(),
-		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return k.pods.Ready() }}},
-		Metrics:      metricsHandler(stats.Agent{Node: cfg.NodeName, Pods: k.pods.Snapshot, Disks: k.disks.measure, Plugin: volumes.Plugin, Version: daemon.Kubernetes, Certificates: k.certificates()}, cfg.Counters, stats.Crew(k.disks.crew.State)),
-		StatsSummary: k.figures.SummaryHandler(), MetricsResource: k.figures.ResourceHandler(), MetricsCadvisor: k.figures.CadvisorHandler(), MetricsProbes: probes,
-		NodeLogs: k.nodeLogs(), DebugPods: debugHandler(k.pods), Configz: cfg.Configz,
+	work := newWorkload(cfg, clients, base, node)
+	figures, err := stats.New(statsConfig(cfg), stats.Parts{
+		Pods: work.pods, Host: stats.ThisHost{}, Disks: base.disks, Engine: engineFigures{base.engine.Usage, base.engine.Client}, Cgroups: work.cgroups, Clock: clock.RealClock{},
 	})
-	return k, err
+	if err != nil {
+		return nil, err
+	}
+	guard := guard.New(cfg.Guard, guard.Parts{
+		Pressure: base.pressure, Pods: work.pods, Disks: base.disks, Figures: figures, Images: base.engine.Images, Counts: cfg.Counters,
+		Events: base.events, Node: base.nodeChanged, Alarm: memoryAlarm(cfg.Platform, work.cgroups), Clock: clock.RealClock{},
+	})
+	shutdown := shutdown.New(cfg.Shutdown, base.closing, work.pods, base.nodeChanged, clock.RealClock{})
+	server, err := newServer(cfg, clients, base, work, figures)
+	if err != nil {
+		return nil, err
+	}
+	if err := base.objects.OnNode(nodeFollower{cfg.PodCIDRs, base.network, base.serving, base.nodeChanged}.follow); err != nil {
+		return nil, err
+	}
+	return &Kubelet{base: base, node: node, workload: work, guard: guard, shutdown: shutdown, grace: cfg.Shutdown.Total(), server: server}, nil
 }
 
-// freshNode asks the API server for our Node; nil where it does not answer in time.
-func freshNode(ctx context.Context, client kubernetes.Interface, name string) *v1.Node {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+// Run runs every part until ctx ends, or until one of them cannot go on, and returns when all have ended. Pods are left as they are, unless the
+// host shuts down (daemon.ErrShutdown as the cause) and they were to be ended before that.
+func (k *Kubelet) Run(ctx context.Context) error {
+	defer k.events.stop()
+	if k.grace > 0 {
+		var stop func()
+		ctx, stop = daemon.UntilShutdown(ctx, "kubelet", k.grace)
+		defer stop()
+	}
+	ctx, cancel := k.shutdown.Context(ctx)
 	defer cancel()
-	fresh, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil
+	group, ctx := errgroup.WithContext(ctx)
+	run := func(name string, part func(context.Context) error) {
+		group.Go(func() error {
+			if err := part(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			return nil
+		})
 	}
-	return fresh
-}
-
-// withCgroups gives pods cgroups where that is wanted.
-func (k *Kubelet) withCgroups(parts worker.Parts) worker.Parts {
-	if k.cfg.Cgroups.PerQoS {
-		k.cgroups = newCgroups(k.cfg.Cgroups, k.nodeEvent, k.cfg.Counters.Cgroup)
-		parts.Cgroups, parts.Admitter = k.cgroups, newWeighed(parts.Admitter, k.cgroups.weight)
-	}
-	return parts
-}
-
-// networkChanged makes the handler of the network's readiness: the Node says so at once.
-func (k *Kubelet) networkChanged() func(error) {
-	var once sync.Once
-	last := errors.New("not known yet")
-	return func(ready error) {
-		once.Do(func() { close(k.settled) })
-		if (last == nil) != (ready == nil) && k.node != nil {
-			k.node.Kick()
-		}
-		last = ready
-	}
-}
-
-// nodeChanged takes in a new state of our Node: the pod network follows its ranges. When somebody else says that we are not ready, as
-// the control plane does after an outage, we have our status compared at once.
-func (k *Kubelet) nodeChanged(n *v1.Node) {
-	k.network.SetNode(k.withPodCIDRs(n))
-	if n == nil {
-		return
-	}
+	run("objects", k.objects.Run)
+	run("network", k.network.Run)
+	run("node", k.runNode)
+	run("pods", k.runPods)
+	run("server", k.server.Run)
+	run("guard", k.guard.Run)
+	run("host ports", k.workload.ports.Run)
+	run("out of memory", func(ctx context.Context) error { guard.WatchOOM(ctx, k.events); return nil })
+	run("version", k.followVersion)
 	if k.serving != nil {
-		k.serving.Kick()
+		run("serving certificate", k.serving.Run)
 	}
-	for _, condition := range n.Status.Conditions {
-		if condition.Type == v1.NodeReady && condition.Status == v1.ConditionUnknown {
-			k.node.Kick()
-		}
-	}
+	return group.Wait()
 }
 
 // followVersion waits for the Node, on which Events are.
-func (k *Kubelet) followVersion(ctx context.Context) {
+func (k *Kubelet) followVersion(ctx context.Context) error {
 	select {
 	case <-k.node.Registered():
-		kubeclient.FollowVersion(ctx, k.versions, daemon.Kubernetes, clock.RealClock{}, k.nodeEvent)
+		kubeclient.FollowVersion(ctx, k.versions, daemon.Kubernetes, clock.RealClock{}, k.events.NodeEvent)
 	case <-ctx.Done():
 	}
+	return nil
 }
 
-// runNode waits a moment for the network, so that an agent that comes back does not tell the cluster that its node is not ready only
-// because nobody has looked yet. A Node that is new has no range before it exists, and then the wait is for nothing.
+// runNode waits a moment for the network, so that an agent that comes back does not report its node as not ready only because the network has
+// not been compared yet. A new Node has no range before it exists, and then the wait is in vain.
 func (k *Kubelet) runNode(ctx context.Context) error {
 	select {
-	case <-k.settled:
+	case <-k.settled.done:
 	case <-time.After(networkPatience):
 	case <-ctx.Done():
 	}
 	return k.node.Run(ctx)
 }
 
-// registered returns what is closed when the Node exists.
-func (k *Kubelet) registered() <-chan struct{} { return k.node.Registered() }
-
-// allocatable is what the scheduler believes that we have: the Node's status. Before that is known, static pods go by what it will be.
-func (k *Kubelet) allocatable() v1.ResourceList {
-	if n := k.objects.Node(); n != nil {
-		return n.Status.Allocatable
-	}
-	list, err := k.node.Allocatable()
-	if err != nil {
-		klog.ErrorS(err, "Cannot reckon what pods may use of this machine")
-	}
-	return list
-}
-
-// withPodCIDRs gives a Node without a range the one of --pod-cidr.
-func (k *Kubelet) withPodCIDRs(n *v1.Node) *v1.Node {
-	if n == nil || len(n.Spec.PodCIDRs) > 0 || len(k.cfg.PodCIDRs) == 0 {
-		return n
-	}
-	n = n.DeepCopy()
-	for _, prefix := range k.cfg.PodCIDRs {
-		n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, prefix.String())
-	}
-	n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
-	return n
-}
-
-// runtime is what the Node tells of the engine.
-func (k *Kubelet) runtime(ctx context.Context) (node.Runtime, error) {
-	info, err := k.engine.Info(ctx)
-	handlers := info.Runtimes
-	if k.cfg.Platform.OS == "windows" {
-		handlers = podspec.IsolationHandlers()
-	}
-	return node.Runtime{Version: info.Version, Handlers: handlers, RecursiveReadOnly: k.engine.RecursiveReadOnly()}, err
-}
-
-func (k *Kubelet) engineVersion(ctx context.Context) (string, error) {
-	info, err := k.engine.Info(ctx)
-	if err != nil {
-		return "", err
-	}
-	return info.Version, nil
-}
-
-// makeFigures makes what measures the node and its pods.
-func (k *Kubelet) makeFigures() (*stats.Collector, error) {
-	return stats.New(stats.Config{NodeName: k.cfg.NodeName, OS: k.cfg.Platform.OS, CPUs: k.cfg.Facts.CPUs, Root: k.cfg.RootDir}, stats.Parts{
-		Pods: k.pods.Snapshot, Load: host.ReadLoad, Boot: host.BootTime, Disk: k.disks.crew.Disk, Disks: k.disks.measure,
-		ImageRoot: k.imageRoot, HCS: hcs.Measure, Adapters: host.Adapters, Usage: k.engine.Usage, Runtime: k.engine.PID, PodsPlace: k.cgroups.place,
-		Clock: clock.RealClock{},
-	})
-}
-
-// nodeLogs serves the host's logs; nil: they are not served.
-func (k *Kubelet) nodeLogs() http.Handler {
-	if k.cfg.Logs.Dir == "" {
-		return nil
-	}
-	return server.NodeLogs{Dir: k.cfg.Logs.Dir, Query: k.cfg.Logs.Query, OS: k.cfg.Platform.OS, Runner: command.New()}
-}
-
-func (k *Kubelet) imageRoot(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // who asks for figures does not wait for an engine that hangs
-	defer cancel()
-	return k.engine.Root(ctx)
-}
-
-// Run runs every part until ctx ends, or until one of them cannot go on. Pods are left as they are, unless the host shuts down
-// (daemon.ErrShutdown as the cause) and they were to be ended before that.
-func (k *Kubelet) Run(ctx context.Context) error {
-	defer k.recorder.stop()
-	if total := k.cfg.Shutdown.Total(); total > 0 {
-		ctx = daemon.UntilShutdown(ctx, "kubelet", total)
-	}
-	ctx, cancel := k.untilShutdown(ctx)
-	defer cancel()
-	parts := map[string]func(context.Context) error{
-		"objects": k.objects.Run, "network": k.network.Run, "node": k.runNode, "pods": k.runPods, "server": k.server.Run,
-		"guard": k.guard.Run, "host ports": k.ports.Run, "out of memory": k.watchOOM,
-	}
-	if k.serving != nil {
-		parts["serving certificate"] = k.serving.Run
-	}
-	go k.followVersion(ctx)
-	ended := make(chan error, len(parts))
-	for name, run := range parts {
-		go func() {
-			if err := run(ctx); err != nil {
-				ended <- fmt.Errorf("%s: %w", name, err)
-				return
-			}
-			ended <- nil
-		}()
-	}
-	var first error
-	for range parts {
-		if err := <-ended; err != nil && first == nil && ctx.Err() == nil {
-			first = err
-			cancel()
-		}
-	}
-	return first
-}
-
 // runPods starts no pod before its cgroups can be made.
 func (k *Kubelet) runPods(ctx context.Context) error {
-	if k.cgroups != nil {
-		info, err := k.engineInfo(ctx)
-		if err != nil {
-			return nil //nolint:nilerr // ctx has ended
-		}
-		if err := k.cgroups.start(ctx, info.CgroupDriver); err != nil {
-			return err
-		}
-		go k.cgroups.run(ctx)
+	defer k.workload.runtime.wait()
+	if k.workload.cgroups == nil {
+		return k.workload.pods.Run(ctx)
 	}
-	return k.pods.Run(ctx)
+	info, err := k.engineInfo(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // ctx has ended
+	}
+	if err := k.workload.cgroups.Start(ctx, info.CgroupDriver); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var cgroups sync.WaitGroup
+	defer cgroups.Wait()
+	defer cancel()
+	cgroups.Go(func() { k.workload.cgroups.Run(ctx) })
+	return k.workload.pods.Run(ctx)
 }
 
 // engineInfo asks the engine until it answers.
 func (k *Kubelet) engineInfo(ctx context.Context) (docker.Info, error) {
 	for {
-		info, err := k.engine.Info(ctx)
+		info, err := k.engine.Client.Info(ctx)
 		if err == nil || ctx.Err() != nil {
 			return info, err
 		}
-		klog.ErrorS(err, "The engine does not tell how it keeps cgroups; no pod is started before it does")
+		klog.ErrorS(err, "Cannot ask Docker how it keeps cgroups; not starting pods until it responds")
 		select {
 		case <-ctx.Done():
 		case <-time.After(enginePatience):
 		}
 	}
-}
-
-// nodeEvent tells something of the Node.
-func (k *Kubelet) nodeEvent(kind, reason, message string) {
-	k.recorder.Event(&v1.ObjectReference{Kind: "Node", Name: k.cfg.NodeName, UID: types.UID(k.cfg.NodeName)}, kind, reason, message)
 }

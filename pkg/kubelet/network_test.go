@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/stats"
 )
 
 func TestProbeServer(t *testing.T) {
@@ -102,9 +103,9 @@ type changing struct {
 func (changing) Apply(context.Context, *v1.Pod, pod.Step) error { return nil }
 func (c changing) Changes(context.Context) <-chan types.UID     { return c.changes }
 
-func TestConnecting(t *testing.T) {
+func TestRuntime(t *testing.T) {
 	told := &connected{}
-	runtime := connecting{changing{changes: make(chan types.UID, 3)}, told}
+	runtime := newRuntime(changing{changes: make(chan types.UID, 3)}, told, stats.NewCounters())
 	for _, action := range []pod.Action{pod.CreateSandbox, pod.StartContainer, pod.StopSandbox} {
 		if err := runtime.Apply(t.Context(), &v1.Pod{}, pod.Step{Action: action}); err != nil {
 			t.Fatal(err)
@@ -119,6 +120,7 @@ func TestConnecting(t *testing.T) {
 	for uid := range runtime.Changes(t.Context()) {
 		got = append(got, uid)
 	}
+	runtime.wait()
 	if !slices.Equal(got, []types.UID{"one", "", "two"}) || told.joined != 1 || told.kicked != 1 {
 		t.Errorf("%q, told %+v", got, told)
 	}

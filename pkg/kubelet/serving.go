@@ -15,34 +15,35 @@ import (
 	"github.com/winkube/winkube/pkg/stats"
 )
 
-// servingCertificate returns what the server shows; nil: what its own Config says.
-func (k *Kubelet) servingCertificate(client kubernetes.Interface) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
-	if !k.cfg.RotateServing {
+// newServing makes what requests the serving certificate; nil: it is not requested.
+func newServing(cfg Config, client kubernetes.Interface, objects *kubeclient.Objects) (*kubeclient.Pair, error) {
+	if !cfg.RotateServing {
 		return nil, nil
 	}
-	var err error
-	k.serving, err = kubeclient.ServingPair(client, k.cfg.Server.TLS.CertDir, func() *x509.CertificateRequest {
-		return servingTemplate(k.cfg.NodeName, k.objects.Node())
-	})
-	if err != nil {
-		return nil, err
+	return kubeclient.ServingPair(client, cfg.Server.TLS.CertDir, func() *x509.CertificateRequest { return servingTemplate(cfg.NodeName, objects.Node()) })
+}
+
+// served is the certificate that the server shows; nil: what its own Config says.
+func served(serving *kubeclient.Pair) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if serving == nil {
+		return nil
 	}
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		if cert := k.serving.Current(); cert != nil {
+		if cert := serving.Current(); cert != nil {
 			return cert, nil
 		}
 		return nil, errors.New("no serving certificate yet: its request has not been approved (kubectl get csr)")
-	}, nil
+	}
 }
 
 // certificates are those that are renewed, by the names that /metrics has for them.
-func (k *Kubelet) certificates() map[string]stats.Certificate {
+func certificates(client, serving *kubeclient.Pair) map[string]stats.Certificate {
 	all := map[string]stats.Certificate{}
-	if k.cfg.Client != nil {
-		all[stats.ClientCertificate] = k.cfg.Client
+	if client != nil {
+		all[stats.ClientCertificate] = client
 	}
-	if k.serving != nil {
-		all[stats.ServingCertificate] = k.serving
+	if serving != nil {
+		all[stats.ServingCertificate] = serving
 	}
 	return all
 }

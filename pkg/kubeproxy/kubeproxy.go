@@ -26,12 +26,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/healthcheck"
 )
 
-// Config is what the proxy was told.
+// Config is the configuration of a Proxy.
 type Config struct {
 	Node       proxy.NodeInfo
-	Holders    proxy.Holders  // what is known from the start of who holds addresses beside Services
+	Holders    proxy.Holders  // the holders of addresses beside Services, as known from the start
 	Healthz    netip.AddrPort // the zero value: not served
 	Metrics    netip.AddrPort // the zero value: not served
 	Mode       string         // for /proxyMode
@@ -46,65 +47,75 @@ type Routes interface {
 	Run(ctx context.Context, nodes cache.SharedIndexInformer) error
 }
 
+// Facts keep what others of this host must know of the cluster's Services. Calls that change nothing are cheap.
+type Facts interface {
+	// SetServices is called with the ranges of service addresses before each Sync; none: they are not known.
+	SetServices(ranges []netip.Prefix)
+	// SetAPIServers is called with the addresses at which the Service of the API server is served, and those of its endpoints.
+	SetAPIServers(addrs []netip.Addr)
+}
+
 // Parts are what the proxy works with.
 type Parts struct {
 	Client  kubernetes.Interface
-	Backend func(Host) proxy.Backend
+	Base    *Base
+	Backend proxy.Backend
 	Routes  Routes                     // nil: none
 	Hints   <-chan struct{}            // the host changed; may be nil
 	Host    func() (proxy.Host, error) // reads what this host has; may be nil
-	Ranges  func([]netip.Prefix)       // is told the ranges of service addresses; may be nil
-	// APIServers is told at which addresses the Service of the API server is served, and those of its endpoints; may be nil.
-	APIServers func([]netip.Addr)
-	Events     record.EventRecorder
-	Clock      clock.WithTicker
+	Facts   Facts                      // what the routes must know of Services
+	Events  record.EventRecorder
+	Clock   clock.WithTicker
 }
 
-// Host is what a back end may ask of the rest of the proxy.
-type Host struct {
-	Healthy  func() bool // whether the proxy keeps up
-	Warn     func(service proxy.ServiceName, reason, message string)
-	Register func(...prometheus.Collector) // metrics of the back end's own
+// Base is what the proxy and its back ends are built on, made before them: how the proxy is, and where news for it goes.
+type Base struct {
+	Registry *prometheus.Registry
+	Metrics  *proxy.Metrics
+	Health   *proxy.Health // whether the proxy keeps up
+	Inbox    *proxy.Inbox  // where back ends put warnings
+}
+
+// NewBase returns the Base of a proxy that has seen nothing yet.
+func NewBase(node proxy.NodeInfo, clock clock.PassiveClock) *Base {
+	b := &Base{Registry: prometheus.NewRegistry()}
+	b.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	b.Metrics = proxy.NewMetrics(b.Registry, node)
+	b.Health = proxy.NewHealth(clock, node, b.Metrics)
+	b.Inbox = proxy.NewInbox(b.Health, b.Metrics, clock)
+	return b
 }
 
 // Proxy is the assembled proxy.
 type Proxy struct {
-	cfg      Config
-	parts    Parts
-	registry *prometheus.Registry
-	health   *proxy.Health
-	backend  proxy.Backend
-	loop     *proxy.Loop
-	nodes    cache.SharedIndexInformer
-}
-
-// hider is the ability of a back end to say that endpoints do not see clients' addresses.
-type hider interface{ HidesClients() bool }
-
-func hidesClients(b proxy.Backend) bool {
-	h, ok := b.(hider)
-	return ok && h.HidesClients()
+	cfg    Config
+	base   *Base
+	checks *healthcheck.Ports
+	loop   *proxy.Loop
+	nodes  cache.SharedIndexInformer
+	watch  *proxy.Watch
+	routes Routes
 }
 
 // New puts the parts together. Nothing runs and nothing is touched yet.
 func New(cfg Config, parts Parts) (*Proxy, error) {
-	p := &Proxy{cfg: cfg, parts: parts, registry: prometheus.NewRegistry()}
-	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	metrics := proxy.NewMetrics(p.registry, cfg.Node)
-	p.health = proxy.NewHealth(parts.Clock, cfg.Node, metrics)
-	warn := func(service proxy.ServiceName, reason, message string) { p.loop.Warn(service, reason, message) }
-	p.backend = parts.Backend(Host{Healthy: p.health.Healthy, Warn: warn, Register: p.registry.MustRegister})
-	loop := proxy.LoopConfig{Node: cfg.Node, Backend: p.backend, Health: p.health, Metrics: metrics, Resync: cfg.Resync, Hints: parts.Hints,
-		Holders: cfg.Holders, Host: parts.Host, Ranges: parts.Ranges, APIServers: parts.APIServers,
-		HidesClients: hidesClients(p.backend), Events: parts.Events, Clock: parts.Clock}
-	p.loop = proxy.NewLoop(loop)
-	var err error
-	p.nodes, err = proxy.NodeInformer(parts.Client, cfg.ConfigSync)
-	return p, err
+	nodes, err := proxy.NodeInformer(parts.Client, cfg.ConfigSync)
+	if err != nil {
+		return nil, err
+	}
+	watch, err := proxy.NewWatch(parts.Base.Inbox, parts.Client, nodes, cfg.ConfigSync)
+	if err != nil {
+		return nil, err
+	}
+	checks := healthcheck.New(parts.Base.Health.Healthy)
+	loop := proxy.NewLoop(proxy.LoopConfig{Node: cfg.Node, Inbox: parts.Base.Inbox, Backend: served{parts.Backend, checks, parts.Facts}, Health: parts.Base.Health,
+		Metrics: parts.Base.Metrics, Resync: cfg.Resync, Hints: parts.Hints, Holders: cfg.Holders, Host: parts.Host, APIServers: parts.Facts.SetAPIServers,
+		Events: parts.Events, Clock: parts.Clock})
+	return &Proxy{cfg: cfg, base: parts.Base, checks: checks, loop: loop, nodes: nodes, watch: watch, routes: parts.Routes}, nil
 }
 
-// Run serves until ctx ends or a part fails. What is on the host then stays there: connections between others go on, and the next proxy
-// takes over.
+// Run serves until ctx ends or a part fails. What is on the host then stays there, the back end is the caller's to close: connections between
+// others go on, and the next proxy takes over.
 func (p *Proxy) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -114,28 +125,23 @@ func (p *Proxy) Run(ctx context.Context) error {
 		return errors.Join(err, group.Wait())
 	}
 	err := group.Wait()
-	if b, ok := p.backend.(interface{ Close() }); ok {
-		b.Close()
-	}
+	p.checks.Close()
 	return err
 }
 
 // start starts everything. The servers come first: an address that is taken ends the proxy before it has changed anything.
 func (p *Proxy) start(ctx context.Context, group *errgroup.Group) error {
-	if err := p.serve(ctx, group, "healthz", p.cfg.Healthz, p.health.Handler()); err != nil {
+	if err := p.serve(ctx, group, "healthz", p.cfg.Healthz, p.base.Health.Handler()); err != nil {
 		return err
 	}
 	if err := p.serve(ctx, group, "metrics", p.cfg.Metrics, p.debug()); err != nil {
 		return err
 	}
-	synced, err := p.loop.Watch(ctx, p.parts.Client, p.nodes, p.cfg.ConfigSync)
-	if err != nil {
-		return err
-	}
 	group.Go(func() error { p.nodes.RunWithContext(ctx); return nil })
-	group.Go(func() error { return p.loop.Run(ctx, synced) })
-	if p.parts.Routes != nil {
-		group.Go(func() error { return p.parts.Routes.Run(ctx, p.nodes) })
+	group.Go(func() error { p.watch.Run(ctx); return nil })
+	group.Go(func() error { return p.loop.Run(ctx, p.watch.Synced()) })
+	if p.routes != nil {
+		group.Go(func() error { return p.routes.Run(ctx, p.nodes) })
 	}
 	return nil
 }
@@ -157,15 +163,18 @@ func (p *Proxy) serve(ctx context.Context, group *errgroup.Group, name string, a
 		}
 		return nil
 	})
-	context.AfterFunc(ctx, func() { _ = server.Close() })
+	group.Go(func() error {
+		<-ctx.Done()
+		return server.Close()
+	})
 	return nil
 }
 
-// debug is the metrics port: for the host's own eyes, as it is bound to loopback unless told otherwise.
+// debug serves the metrics port, which is bound to loopback by default.
 func (p *Proxy) debug() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
-	mux.Handle("/healthz", p.health.Handler())
+	mux.Handle("/metrics", promhttp.HandlerFor(p.base.Registry, promhttp.HandlerOpts{}))
+	mux.Handle("/healthz", p.base.Health.Handler())
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = fmt.Fprint(w, p.cfg.Mode)

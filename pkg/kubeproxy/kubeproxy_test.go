@@ -25,6 +25,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
 // free is an address of this machine's loopback at which nobody listens.
@@ -58,6 +59,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// noFacts are facts that none needs.
+type noFacts struct{}
+
+func (noFacts) SetServices([]netip.Prefix) {}
+func (noFacts) SetAPIServers([]netip.Addr) {}
+
 type noRoutes struct{ synced chan bool }
 
 func (n noRoutes) Run(ctx context.Context, nodes cache.SharedIndexInformer) error {
@@ -68,9 +75,9 @@ func (n noRoutes) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 
 // TestProxy runs the whole proxy against a fake API server, with real sockets on loopback.
 func TestProxy(t *testing.T) {
-	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
-	t.Cleanup(backend.Close)
-	target := netip.MustParseAddrPort(backend.Listener.Addr().String())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
+	t.Cleanup(server.Close)
+	target := netip.MustParseAddrPort(server.Listener.Addr().String())
 	front := free(t)
 	service := &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"},
 		Spec: v1.ServiceSpec{ClusterIP: "127.77.78.79", Ports: []v1.ServicePort{{Port: int32(front.Port())}}}}
@@ -81,10 +88,9 @@ func TestProxy(t *testing.T) {
 	cfg := Config{Node: proxy.NodeInfo{Name: "n1"}, Healthz: free(t), Metrics: free(t), Mode: "userspace", Profiling: true,
 		Effective: map[string]string{"clusterCIDR": "10.244.0.0/16"}}
 	routes := noRoutes{make(chan bool, 1)}
-	p, err := New(cfg, Parts{Client: client, Routes: routes, Events: record.NewFakeRecorder(10), Clock: clock.RealClock{},
-		Backend: func(h Host) proxy.Backend {
-			return relay.New(relay.Config{Addresses: proxytest.NewAddresses(), Healthy: h.Healthy, Clock: clock.RealClock{}})
-		}})
+	base := NewBase(cfg.Node, clock.RealClock{})
+	backend := relay.New(relay.Goroutines, relay.Config{Addresses: relaytest.NewAddresses(), Clock: clock.RealClock{}})
+	p, err := New(cfg, Parts{Client: client, Base: base, Backend: backend, Routes: routes, Facts: noFacts{}, Events: record.NewFakeRecorder(10), Clock: clock.RealClock{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,6 +121,7 @@ func TestProxy(t *testing.T) {
 	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+	backend.Close()
 	http.DefaultClient.CloseIdleConnections()
 	if _, _, err := get(url); err == nil {
 		t.Error("still served after the end")
@@ -130,7 +137,7 @@ func TestTakenPort(t *testing.T) {
 	defer l.Close()
 	backend := proxytest.NewBackend()
 	for _, cfg := range []Config{{Healthz: netip.MustParseAddrPort(l.Addr().String())}, {Healthz: free(t), Metrics: netip.MustParseAddrPort(l.Addr().String())}} {
-		p, err := New(cfg, Parts{Client: fake.NewClientset(), Clock: clock.RealClock{}, Backend: func(Host) proxy.Backend { return backend }})
+		p, err := New(cfg, Parts{Client: fake.NewClientset(), Base: NewBase(cfg.Node, clock.RealClock{}), Backend: backend, Facts: noFacts{}, Events: record.NewFakeRecorder(1), Clock: clock.RealClock{}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,30 +9,48 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// shared is one of two users of a host's service addresses.
-type shared struct {
+// sharing is a host's service addresses with two users who do not know each other: the host holds what either wants.
+type sharing struct {
 	relay.Addresses
-	all *sharing
-	at  int
+	mu      sync.Mutex
+	whole   []netip.Addr
+	relayed relay.Local
 }
 
-type sharing struct {
-	mu    sync.Mutex
-	wants [2][]netip.Addr
+// set has the host hold both. The lock is held.
+func (s *sharing) set(ctx context.Context) (answers bool, err error) {
+	all := s.relayed
+	all.Addresses = slices.Concat(s.whole, s.relayed.Addresses)
+	slices.SortFunc(all.Addresses, netip.Addr.Compare)
+	all.Addresses = slices.Compact(all.Addresses)
+	return s.Addresses.Set(ctx, all)
+}
+
+// ForRules are service addresses for a back end that knows whole addresses only.
+type ForRules struct{ *sharing }
+
+// Set has the host hold want, sorted, and what the other user wants.
+func (r ForRules) Set(ctx context.Context, want []netip.Addr) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.whole = want
+	_, err := r.set(ctx)
+	return err
+}
+
+// forRelay are the same service addresses for a Relay.
+type forRelay struct{ *sharing }
+
+// Set implements relay.Addresses.
+func (r forRelay) Set(ctx context.Context, want relay.Local) (answers bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.relayed = want
+	return r.set(ctx)
 }
 
 // Share returns the Addresses of two users who do not know each other: the host holds what either wants.
-func Share(addresses relay.Addresses) (first, second relay.Addresses) {
-	all := &sharing{}
-	return &shared{addresses, all, 0}, &shared{addresses, all, 1}
-}
-
-// Set implements relay.Addresses.
-func (s *shared) Set(ctx context.Context, want []netip.Addr) error {
-	s.all.mu.Lock()
-	defer s.all.mu.Unlock()
-	s.all.wants[s.at] = want
-	all := slices.Concat(s.all.wants[0], s.all.wants[1])
-	slices.SortFunc(all, netip.Addr.Compare)
-	return s.Addresses.Set(ctx, slices.Compact(all))
+func Share(addresses relay.Addresses) (ForRules, relay.Addresses) {
+	all := &sharing{Addresses: addresses}
+	return ForRules{all}, forRelay{all}
 }

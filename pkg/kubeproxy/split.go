@@ -8,8 +8,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Split serves with one back end what that can do, and with another the rest: Routes as serves says, health check node ports always by the rest. Each
-// front of a Table is one Route's, so it is in one of them. A front that passes from one to the other is let go by the former before the latter takes it,
+// Split serves with one back end what that can do, and with another the rest: Routes as serves says. Each
+// front of a Table is one Route's, so it is in one of them. When a front passes from one to the other, the former releases it before the latter serves it,
 // since both listen at the same place. It is for one goroutine.
 type Split struct {
 	first, rest proxy.Backend
@@ -23,16 +23,6 @@ func NewSplit(first, rest proxy.Backend, serves func(*proxy.Route) bool) *Split 
 	return &Split{first: first, rest: rest, serves: serves}
 }
 
-// HidesClients says whether the first back end does, which serves what is asked for most.
-func (s *Split) HidesClients() bool { return hidesClients(s.first) }
-
-// Close ends the rest's back end; what the first one has told the host goes on.
-func (s *Split) Close() {
-	if b, ok := s.rest.(interface{ Close() }); ok {
-		b.Close()
-	}
-}
-
 // fronts adds those of routes to a set.
 func fronts(set map[proxy.FrontKey]bool, routes []proxy.Route) {
 	for i := range routes {
@@ -44,6 +34,7 @@ func fronts(set map[proxy.FrontKey]bool, routes []proxy.Route) {
 func (s *Split) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
 	wasFirst, wasRest := map[proxy.FrontKey]bool{}, map[proxy.FrontKey]bool{}
 	toFirst, toRest := false, false
+	s.firsts.ServiceRanges, s.rests.ServiceRanges = want.ServiceRanges, want.ServiceRanges
 	moved := func(first, rest []proxy.Route) {
 		for i := range first {
 			toFirst = toFirst || wasRest[first[i].Key()]
@@ -56,7 +47,6 @@ func (s *Split) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 		fronts(wasFirst, s.firsts.Routes)
 		fronts(wasRest, s.rests.Routes)
 		s.firsts.Routes, s.rests.Routes = s.divide(want.Routes)
-		s.rests.HealthChecks = slices.Clone(want.HealthChecks)
 		moved(s.firsts.Routes, s.rests.Routes)
 	} else {
 		for _, name := range changed {
@@ -66,11 +56,7 @@ func (s *Split) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 		for _, name := range changed {
 			first, rest := s.divide(want.Of(name))
 			s.firsts.Set(name, first, nil)
-			var health *proxy.HealthCheck
-			if h, ok := want.HealthCheckOf(name); ok {
-				health = &h
-			}
-			s.rests.Set(name, rest, health)
+			s.rests.Set(name, rest, nil)
 			moved(first, rest)
 		}
 	}
@@ -95,7 +81,7 @@ func (s *Split) sync(ctx context.Context, changed []proxy.ServiceName, toFirst, 
 	var errs []error
 	switch {
 	case toFirst && toRest:
-		less := &proxy.Table{Routes: slices.DeleteFunc(slices.Clone(s.firsts.Routes), func(r proxy.Route) bool { return wasRest[r.Key()] })}
+		less := &proxy.Table{ServiceRanges: s.firsts.ServiceRanges, Routes: slices.DeleteFunc(slices.Clone(s.firsts.Routes), func(r proxy.Route) bool { return wasRest[r.Key()] })}
 		errs = append(errs, s.first.Sync(ctx, less, changed))
 	case !toFirst:
 		errs = append(errs, s.first.Sync(ctx, &s.firsts, changed))

@@ -14,15 +14,15 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
 // listener listens on a host that lets nobody listen where another does.
 type listener struct {
 	*proxytest.Backend
-	t      *testing.T
-	name   string
-	host   map[proxy.FrontKey]string
-	health []proxy.HealthCheck
+	t    *testing.T
+	name string
+	host map[proxy.FrontKey]string
 }
 
 func (l *listener) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
@@ -39,7 +39,6 @@ func (l *listener) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 		}
 		l.host[c] = l.name
 	}
-	l.health = want.HealthChecks
 	return l.Backend.Sync(ctx, want, changed)
 }
 
@@ -66,25 +65,24 @@ func TestSplit(t *testing.T) {
 			for n := range rand.IntN(3) {
 				route.Backends = append(route.Backends, proxy.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), byte(n)}), 80)})
 			}
-			routes, health := []proxy.Route{route}, &proxy.HealthCheck{Service: name(i), Port: uint16(1000 + i), LocalEndpoints: rand.IntN(3)}
+			routes := []proxy.Route{route}
 			if rand.IntN(4) == 0 {
-				routes, health = nil, nil
+				routes = nil
 			}
 			for f := range rand.IntN(3) { // a front of another Service passes to this one, in the same Sync
 				pass := route
 				pass.Kind, pass.Front = proxy.ExternalIP, shared(f)
 				if j := slices.IndexFunc(table.Routes, func(r proxy.Route) bool { return r.Front == pass.Front }); j >= 0 {
 					from := table.Routes[j].Service.ServiceName
-					health, ok := table.HealthCheckOf(from)
 					without := slices.DeleteFunc(slices.Clone(table.Of(from)), func(r proxy.Route) bool { return r.Front == pass.Front })
-					table.Set(from, without, map[bool]*proxy.HealthCheck{true: &health}[ok])
+					table.Set(from, without, nil)
 					changed = append(changed, from)
 				}
 				if routes != nil {
 					routes = append(routes, pass)
 				}
 			}
-			table.Set(name(i), routes, health)
+			table.Set(name(i), routes, nil)
 			changed = append(changed, name(i))
 		}
 		slices.SortFunc(changed, func(a, b proxy.ServiceName) int { return strings.Compare(a.Name, b.Name) })
@@ -104,15 +102,15 @@ func TestSplit(t *testing.T) {
 				t.Fatalf("%s is not served by %s alone: %v", r.Front, want.name, got)
 			}
 		}
-		if len(host) != len(table.Routes) || !slices.Equal(rest.health, table.HealthChecks) || len(first.health) > 0 {
-			t.Fatalf("%d fronts for %d routes, health checks %v and %v, want %v", len(host), len(table.Routes), first.health, rest.health, table.HealthChecks)
+		if len(host) != len(table.Routes) {
+			t.Fatalf("%d fronts for %d routes", len(host), len(table.Routes))
 		}
 	}
 }
 
 // TestShare: the host holds what either wants.
 func TestShare(t *testing.T) {
-	host := proxytest.NewAddresses()
+	host := relaytest.NewAddresses()
 	a, b := Share(host)
 	addrs := func(texts ...string) (out []netip.Addr) {
 		for _, text := range texts {
@@ -120,18 +118,22 @@ func TestShare(t *testing.T) {
 		}
 		return out
 	}
+	relayed := func(ctx context.Context, want []netip.Addr) error {
+		_, err := b.Set(ctx, relay.Local{Addresses: want})
+		return err
+	}
 	for _, step := range []struct {
-		user relay.Addresses
-		set  []netip.Addr
-		want string
+		set   func(context.Context, []netip.Addr) error
+		addrs []netip.Addr
+		want  string
 	}{
-		{a, addrs("10.0.0.1", "10.0.0.3"), "10.0.0.1\n10.0.0.3"},
-		{b, addrs("10.0.0.2", "10.0.0.3"), "10.0.0.1\n10.0.0.2\n10.0.0.3"},
-		{a, nil, "10.0.0.2\n10.0.0.3"},
-		{b, nil, ""},
+		{a.Set, addrs("10.0.0.1", "10.0.0.3"), "10.0.0.1\n10.0.0.3"},
+		{relayed, addrs("10.0.0.2", "10.0.0.3"), "10.0.0.1\n10.0.0.2\n10.0.0.3"},
+		{a.Set, nil, "10.0.0.2\n10.0.0.3"},
+		{relayed, nil, ""},
 	} {
-		if err := step.user.Set(t.Context(), step.set); err != nil || host.String() != step.want {
-			t.Errorf("%v: the host holds %q, want %q; %v", step.set, host, step.want, err)
+		if err := step.set(t.Context(), step.addrs); err != nil || host.String() != step.want {
+			t.Errorf("%v: the host holds %q, want %q; %v", step.addrs, host, step.want, err)
 		}
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/winkube/winkube/pkg/proxy"
-	"github.com/winkube/winkube/pkg/proxy/proxytest"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
 // TestTrouble: whatever is wrong with other Services, each gets one Event that names the field and what is wrong, and the good one is
@@ -55,7 +55,7 @@ func TestTrouble(t *testing.T) {
 		return s
 	}
 	broken := netip.MustParseAddr("192.0.2.80")
-	addresses := proxytest.NewAddresses(netip.MustParseAddr("127.0.0.1"))
+	addresses := relaytest.NewAddresses(netip.MustParseAddr("127.0.0.1"))
 	addresses.Break(broken, &relay.AddressError{Addr: broken, Err: errors.New("no such device")})
 	client := fake.NewClientset(
 		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "127.77.78.85"}}}},
@@ -69,10 +69,10 @@ func TestTrouble(t *testing.T) {
 	events := record.NewFakeRecorder(100)
 	events.IncludeObject = true
 	metrics := free(t)
-	p, err := New(Config{Node: proxy.NodeInfo{Name: "n1"}, Metrics: metrics}, Parts{Client: client, Events: events, Clock: clock.RealClock{},
-		Backend: func(Host) proxy.Backend {
-			return relay.New(relay.Config{Addresses: addresses, Clock: clock.RealClock{}})
-		}})
+	cfg := Config{Node: proxy.NodeInfo{Name: "n1"}, Metrics: metrics}
+	serving := relay.New(relay.Goroutines, relay.Config{Addresses: addresses, Clock: clock.RealClock{}})
+	t.Cleanup(serving.Close)
+	p, err := New(cfg, Parts{Client: client, Base: NewBase(cfg.Node, clock.RealClock{}), Backend: serving, Facts: noFacts{}, Events: events, Clock: clock.RealClock{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,96 +5,115 @@ import (
 	"errors"
 	"time"
 
-	"k8s.io/klog/v2"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
-// recheckOld is how often a host is compared whose HNS has no subscribers: Windows before firstToTell, the build of Server 2019.
 const (
-	recheckOld  = 5 * time.Second
-	firstToTell = 17763
+	recheck    = 30 * time.Second
+	firstRetry = time.Second
 )
 
-// longestRest is between two comparisons at least, however much a chatty host tells.
-const longestRest = time.Second
+// recheckOld is how often a host is compared whose HNS has no subscribers: Windows before firstToNotify, the build of Server 2019.
+const (
+	recheckOld    = 5 * time.Second
+	firstToNotify = 17763
+)
 
-// wait returns when it is time to compare again; an error when ctx ended. What others change is repaired at once, by a comparison or, when the
-// last was only just made, by mending first. So a host that is damaged again and again is never without network for long.
-func (m *Manager) wait(ctx context.Context, timer clock.Timer, changes <-chan struct{}, synced time.Time, wait time.Duration) error {
-	restart(timer, wait)
+// minInterval is the least time between two comparisons, however many hints a host gives.
+const minInterval = time.Second
+
+// interval is how often a host is compared that gives no hint: more often where HNS does not notify.
+func interval(p pod.Platform) time.Duration {
+	if p.OS == "windows" && p.Build < firstToNotify {
+		return recheckOld
+	}
+	return recheck
+}
+
+// pace says when to compare again. One goroutine uses it.
+type pace struct {
+	clock   clock.Clock
+	timer   clock.Timer
+	wake    wake.Signal // compare now
+	hints   wake.Signal // others may have changed something
+	every   time.Duration
+	backoff wait.Backoff
+	// reapply restores what the system lost, which is cheaper than a comparison.
+	reapply func(context.Context)
+}
+
+func newPace(c clock.Clock, signal, hints wake.Signal, every time.Duration, reapply func(context.Context)) *pace {
+	p := &pace{clock: c, timer: c.NewTimer(every), wake: signal, hints: hints, every: every, reapply: reapply}
+	p.reset()
+	return p
+}
+
+func (p *pace) reset() {
+	p.backoff = wait.Backoff{Duration: firstRetry, Factor: 2, Steps: 32, Cap: p.every}
+}
+
+// next is how long to wait after a comparison that ended with err.
+func (p *pace) next(err error) time.Duration {
+	var soon *Pending
+	switch {
+	case err == nil:
+		p.reset()
+		return p.every
+	case errors.As(err, &soon):
+		p.reset()
+		return soon.In
+	}
+	return p.backoff.Step()
+}
+
+// wait returns when it is time to compare again, at the latest after that long; an error when ctx ended. compared is when the last comparison
+// ended. What others change is repaired immediately: by a comparison or, within minInterval after the last, by reapply first. So a host that is
+// damaged again and again is never without network for long.
+func (p *pace) wait(ctx context.Context, compared time.Time, after time.Duration) error {
+	p.timer.Reset(after)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-m.wake:
+		case <-p.wake:
 			return nil
-		case <-timer.C():
+		case <-p.timer.C():
 			return nil
-		case <-changes:
+		case <-p.hints:
 		}
-		rest := m.mend(ctx, synced)
-		left := longestRest - m.parts.Clock.Since(synced)
+		begin := p.clock.Now()
+		if begin.Sub(compared) >= minInterval {
+			return nil
+		}
+		p.reapply(ctx)
+		rest := p.clock.Since(begin) // as long as it took, so that repair takes half of the time at most
+		left := minInterval - p.clock.Since(compared)
 		if left <= 0 {
 			return nil
 		}
-		restart(timer, min(rest, left))
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-m.wake:
-			return nil
-		case <-timer.C():
+		if due, err := p.pause(ctx, min(rest, left)); err != nil || due {
+			return err
 		}
 		if rest >= left {
 			return nil
 		}
-		restart(timer, left-rest)
+		p.timer.Reset(left - rest)
 	}
 }
 
-// mend puts back what Linux itself has of the state, without a look at the engine, unless a comparison is due that does all. It returns how long
-// to leave it at that: as long as it took, so that mending takes half of the time at most. An error shows again when everything is compared.
-func (m *Manager) mend(ctx context.Context, synced time.Time) (rest time.Duration) {
-	m.mu.Lock()
-	state, err := m.state, m.err
-	m.mu.Unlock()
-	begin := m.parts.Clock.Now()
-	if err != nil || state.Network == nil || m.cfg.Platform.OS == "windows" || begin.Sub(synced) >= longestRest {
-		return 0
+// pause lets that much time pass; due: it was woken before.
+func (p *pace) pause(ctx context.Context, d time.Duration) (due bool, err error) {
+	p.timer.Reset(d)
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-p.wake:
+		return true, nil
+	case <-p.timer.C():
+		return false, nil
 	}
-	if err := m.parts.Host.Apply(ctx, state); err != nil {
-		klog.V(2).ErrorS(err, "The pod network was not mended yet")
-	}
-	return m.parts.Clock.Since(begin)
-}
-
-func restart(timer clock.Timer, d time.Duration) {
-	if !timer.Stop() {
-		select {
-		case <-timer.C():
-		default:
-		}
-	}
-	timer.Reset(d)
-}
-
-// next says how long to wait after a comparison that ended with err and came after so many failures in a row, and how many there are now.
-// every is the wait when nothing is wrong.
-func next(err error, failures int, every time.Duration) (wait time.Duration, now int) {
-	var soon *pending
-	switch {
-	case err == nil:
-		return every, 0
-	case errors.As(err, &soon):
-		return soon.in, 0
-	}
-	return min(firstRetry<<min(failures, 10), every), failures + 1
-}
-
-// every is how often a host is compared that tells of no change: oftener where HNS cannot tell of its end.
-func (m *Manager) every() time.Duration {
-	if p := m.cfg.Platform; p.OS == "windows" && p.Build < firstToTell {
-		return recheckOld
-	}
-	return recheck
 }

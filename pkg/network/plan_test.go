@@ -147,3 +147,27 @@ func FuzzPlan(f *testing.F) {
 		}
 	})
 }
+
+// TestModes: each Mode is one row on each system, of which New makes a Maker that has not touched anything.
+func TestModes(t *testing.T) {
+	for _, name := range []Mode{HostGateway, Upstream, Overlay, External, CNI} {
+		for _, platform := range []pod.Platform{onLinux, onServer2022} {
+			rows := 0
+			for _, m := range modes {
+				if m.name == name && (m.os == "" || m.os == platform.OS) {
+					rows++
+				}
+			}
+			r := newRig(t, Config{Mode: name, Platform: platform, External: "mynet", NodeIPs: []netip.Addr{nodeFour}})
+			if rows != 1 || r.maker == nil || r.attacher == nil {
+				t.Errorf("%s on %s has %d rows, the Maker %T and the Attacher %T", name, platform.OS, rows, r.maker, r.attacher)
+			}
+			if r.s.applied > 0 || r.e.made > 0 || len(r.w.networks) > 0 {
+				t.Errorf("%s on %s: New touched the host", name, platform.OS)
+			}
+		}
+	}
+	if _, err := New(Config{Mode: HostGateway, Platform: onServer2022}, Parts{}); err == nil {
+		t.Error("a Windows host without HNS was accepted")
+	}
+}

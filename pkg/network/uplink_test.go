@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	testclock "k8s.io/utils/clock/testing"
 )
 
 func anUplink() *Uplink {
@@ -16,40 +14,27 @@ func anUplink() *Uplink {
 		DNS: []netip.Addr{netip.MustParseAddr("10.1.0.2")}}
 }
 
-func guardedRig(t *testing.T) (*Manager, *engine, *system, *testclock.FakeClock, *[]string) {
+func guardedRig(t *testing.T) *rig {
 	t.Helper()
-	m, e, s := newRig(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}})
-	events := &[]string{}
-	m.parts.Event = func(_, reason, _ string) { *events = append(*events, reason) }
-	s.hnsID, s.uplink = "id", anUplink()
-	m.SetNode(nodeWith("10.244.1.0/24"))
-	return m, e, s, m.parts.Clock.(*testclock.FakeClock), events
-}
-
-// losing is a host whose address goes when the network is made.
-type losing struct {
-	*system
-	left *Uplink
-}
-
-func (l *losing) Uplink(a netip.Addr) (u *Uplink, err error) {
-	u, err = l.system.Uplink(a)
-	l.system.uplink = l.left
-	return u, err
+	r := newRig(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}})
+	r.w.hnsID, r.w.uplink = "id", anUplink()
+	r.SetNode(nodeWith("10.244.1.0/24"))
+	return r
 }
 
 func TestUplinkKept(t *testing.T) {
-	m, e, s, clock, events := guardedRig(t)
+	r := guardedRig(t)
+	m, s, clock := r.Manager, r.w, r.clock
 	if err := m.sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if label := e.networks["winkube"].Labels[LabelUplink]; !strings.Contains(label, "10.1.0.11/24") || strings.Contains(label, "10.244.1.9") {
+	if label := r.e.networks["winkube"].Labels[LabelUplink]; !strings.Contains(label, "10.1.0.11/24") || strings.Contains(label, "10.244.1.9") {
 		t.Errorf("the label is %q", label)
 	}
-	s.uplink = nil // the administrator's affair: it had outlived the network's making
+	s.uplink = nil // an administrator's doing: it was still there after the network was made
 	clock.Step(time.Hour)
-	if err := m.sync(t.Context()); err != nil || s.restored > 0 || len(*events) > 0 {
-		t.Errorf("%v, restored %d times, %v", err, s.restored, *events)
+	if err := m.sync(t.Context()); err != nil || s.restored > 0 || len(r.node.events) > 0 {
+		t.Errorf("%v, restored %d times, %v", err, s.restored, r.node.reasons())
 	}
 }
 
@@ -57,20 +42,21 @@ func TestUplinkRestored(t *testing.T) {
 	route := anUplink()
 	route.Gateways = nil
 	for _, left := range []*Uplink{nil, route} {
-		m, _, s, clock, events := guardedRig(t)
-		m.parts.Host = &losing{s, left}
+		r := guardedRig(t)
+		m, s, clock := r.Manager, r.w, r.clock
+		s.losing, s.left = true, left
 		if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "the host lacks") {
 			t.Fatalf("%v", err)
 		}
-		m.parts.Host, s.restorable = s, true
+		s.losing, s.restorable = false, true
 		clock.Step(settling - 1)
 		if err := m.sync(t.Context()); err == nil || s.restored > 0 {
 			t.Errorf("too early: %v, %d", err, s.restored)
 		}
 		clock.Step(1)
 		_ = m.sync(t.Context())
-		if err := m.sync(t.Context()); err != nil || s.restored != 1 || !slices.Equal(*events, []string{"HostAddressRestored"}) {
-			t.Errorf("%v, restored %d times, %v", err, s.restored, *events)
+		if err := m.sync(t.Context()); err != nil || s.restored != 1 || !slices.Equal(r.node.reasons(), []string{"Normal HostAddressRestored"}) {
+			t.Errorf("%v, restored %d times, %v", err, s.restored, r.node.reasons())
 		}
 		want := anUplink()
 		want.Addresses = want.Addresses[:1]
@@ -82,41 +68,42 @@ func TestUplinkRestored(t *testing.T) {
 }
 
 func TestUplinkRolledBack(t *testing.T) {
-	m, e, s, clock, events := guardedRig(t)
-	m.parts.Host = &losing{s, nil}
+	r := guardedRig(t)
+	m, s, clock := r.Manager, r.w, r.clock
+	s.losing = true
 	for range restorations + 2 {
 		_ = m.sync(t.Context())
-		m.parts.Host = s
+		s.losing = false
 		clock.Step(settling)
 	}
-	if err := m.sync(t.Context()); err == nil || len(e.networks) > 0 || s.restored != restorations || e.made != 1 {
-		t.Errorf("%v, networks %v, restored %d times, made %d times", err, e.networks, s.restored, e.made)
+	if err := m.sync(t.Context()); err == nil || len(r.e.networks) > 0 || s.restored != restorations || r.e.made != 1 {
+		t.Errorf("%v, networks %v, restored %d times, made %d times", err, r.e.networks, s.restored, r.e.made)
 	}
-	if !slices.Contains(*events, addressLost) {
-		t.Errorf("events %v", *events)
+	if !slices.Contains(r.node.reasons(), "Warning "+addressLost) {
+		t.Errorf("events %v", r.node.reasons())
 	}
 	wantErr(t, m, "cost the host addresses 10.1.0.11/24 and was removed")
 }
 
-// TestUplinkAfterReboot: the label says what the host had, as long as the kubelet is still told to be that node.
+// TestUplinkAfterReboot: the label says what the host had, as long as the kubelet still has that address.
 func TestUplinkAfterReboot(t *testing.T) {
-	m, e, s, _, _ := guardedRig(t)
-	if err := m.sync(t.Context()); err != nil {
+	r := guardedRig(t)
+	s := r.w
+	if err := r.sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		node     netip.Addr
 		restored int
 	}{{netip.MustParseAddr("10.1.0.99"), 0}, {nodeFour, 1}} {
-		next, _, _ := newRig(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{c.node}})
-		next.parts.Engine, next.parts.Host = e, s
-		next.SetNode(nodeWith("10.244.1.0/24"))
+		r.start(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{c.node}})
+		r.SetNode(nodeWith("10.244.1.0/24"))
 		s.uplink, s.restorable, s.restored = nil, true, 0
 		for range 3 {
-			_ = next.sync(t.Context())
-			next.parts.Clock.(*testclock.FakeClock).Step(settling)
+			_ = r.sync(t.Context())
+			r.clock.Step(settling)
 		}
-		if err := next.sync(t.Context()); err != nil || s.restored != c.restored {
+		if err := r.sync(t.Context()); err != nil || s.restored != c.restored {
 			t.Errorf("node %s: %v, restored %d times, want %d", c.node, err, s.restored, c.restored)
 		}
 	}

@@ -180,7 +180,8 @@ func (a *api) requests() string {
 	return strings.Join(a.log, "\n")
 }
 
-func (a *api) current() *v1.Node {
+// Node implements Watch.
+func (a *api) Node() *v1.Node {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.node == nil {

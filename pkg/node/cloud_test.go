@@ -59,16 +59,16 @@ func TestNodeOfCloud(t *testing.T) {
 	theirs := []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.1"}, {Type: v1.NodeExternalIP, Address: "192.0.2.9"}, {Type: v1.NodeHostName, Address: "n1"}}
 	r.api.edit(func(n *v1.Node) { n.Spec.Taints, n.Status.Addresses = nil, theirs })
 	r.quiet()
-	if n := r.api.current(); len(n.Spec.Taints) > 0 || addressesOf(n) != "InternalIP 10.0.0.1, ExternalIP 192.0.2.9, Hostname n1" || n.Annotations[providedIPs] != "10.0.0.1" {
+	if n := r.api.Node(); len(n.Spec.Taints) > 0 || addressesOf(n) != "InternalIP 10.0.0.1, ExternalIP 192.0.2.9, Hostname n1" || n.Annotations[providedIPs] != "10.0.0.1" {
 		t.Errorf("taints %s, addresses %s, annotations %v", taintsOf(n), addressesOf(n), n.Annotations)
 	}
 
 	later := newRig(t, Config{NodeIP: "10.0.0.1"})
-	later.api.put(r.api.current())
+	later.api.put(r.api.Node())
 	later.start()
 	later.expect("PATCH")
 	later.registered()
-	if n := later.api.current(); n.Annotations[providedIPs] != "" || addressesOf(n) != "InternalIP 10.0.0.1, Hostname n1" {
+	if n := later.api.Node(); n.Annotations[providedIPs] != "" || addressesOf(n) != "InternalIP 10.0.0.1, Hostname n1" {
 		t.Errorf("the cloud is gone: addresses %s, annotations %v", addressesOf(n), n.Annotations)
 	}
 }

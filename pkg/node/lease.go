@@ -10,18 +10,11 @@ import (
 	"k8s.io/component-helpers/apimachinery/lease"
 )
 
-// startLease renews the Lease by which the control plane knows that this node is alive, until ctx ends; then the channel is closed. It
-// runs beside the status, so that a slow engine never makes the node look dead.
-func (m *Manager) startLease(ctx context.Context) <-chan struct{} {
-	seconds := int32(m.config.LeaseDuration.Seconds())
-	controller := lease.NewController(m.parts.Clock, m.parts.Client, m.config.Name, seconds, nil,
-		m.config.LeaseDuration/4, m.config.Name, v1.NamespaceNodeLease, func(l *coordinationv1.Lease) error { return m.own(ctx, l) })
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		controller.Run(ctx)
-	}()
-	return done
+// keepLease renews the Lease by which the control plane knows that this node is alive, until ctx ends. It runs beside the status, so that a
+// slow engine never makes the node look dead.
+func (m *Manager) keepLease(ctx context.Context) {
+	lease.NewController(m.parts.Clock, m.parts.Client, m.config.Name, int32(m.config.LeaseDuration.Seconds()), nil,
+		m.config.LeaseDuration/4, m.config.Name, v1.NamespaceNodeLease, func(l *coordinationv1.Lease) error { return m.own(ctx, l) }).Run(ctx)
 }
 
 // own makes our Node the owner of a Lease, so that it goes when the Node goes. A Lease that has an owner keeps it.

@@ -9,9 +9,12 @@ package node
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -19,36 +22,68 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Parts is where a Manager gets its facts and puts its results. Functions may block for as long as their ctx, or a few seconds.
+// Parts is where a Manager gets its facts and puts its results. Methods may block for as long as their ctx, or a few seconds.
 type Parts struct {
-	Client             kubernetes.Interface
-	Node               func() *v1.Node // own Node as last seen by a watch; nil (the function, or what it returns): it is asked for
-	Facts              func() (host.Facts, error)
-	Addresses          func() ([]netip.Addr, error)                           // as host.NodeAddress
-	Disk               func() (host.Disk, error)                              // of the kubelet's root directory
-	RuntimeInfo        func(ctx context.Context) (Runtime, error)             // an error makes the node not ready
-	Images             func(ctx context.Context) ([]v1.ContainerImage, error) // called for each status: it costs nothing unless images changed
-	NetworkUnavailable func() *v1.NodeCondition                               // see Inputs; may be nil
-	NetworkReady       func() error                                           // nil: ready
-	Pressure           func() Pressure                                        // nil: none
-	VolumesInUse       func() []v1.UniqueVolumeName                           // nil, or nil from it: the field is left alone
-	ShuttingDown       func() bool                                            // the host, which makes the node not ready; nil: never
-	Events             record.EventRecorder                                   // nil: none
-	Clock              clock.WithTicker                                       // nil: the real one
+	Client   kubernetes.Interface
+	Watch    Watch
+	Host     Host
+	Engine   Engine
+	Network  Network
+	Pressure interface{ Conditions() []v1.NodeConditionType } // guard.Pressure
+	Shutdown interface{ Begun() bool }                        // of the host (shutdown.State), which makes the node not ready
+	// Changed has the status compared and, if it differs, sent now instead of at the next tick.
+	Changed wake.Signal
+	Events  record.EventRecorder
+	Clock   clock.WithTicker
+}
+
+// Watch has our own Node as last seen; nil: the API server is asked for it.
+type Watch interface {
+	Node() *v1.Node
+}
+
+// Host is the machine.
+type Host interface {
+	Facts() (host.Facts, error)
+	Addresses() ([]netip.Addr, error)            // as host.NodeAddress
+	NodeDisk(context.Context) (host.Disk, error) // of the kubelet's root directory
+}
+
+// Engine is Docker as the Node shows it.
+type Engine interface {
+	// Runtime describes the engine; an error makes the node not ready.
+	Runtime(context.Context) (Runtime, error)
+	// Images lists the images that are present. It is called for each status, and costs nothing unless they changed.
+	Images(context.Context) ([]v1.ContainerImage, error)
+}
+
+// Network is the pods' network.
+type Network interface {
+	// Ready says why pods cannot have it, which makes the node not ready.
+	Ready() error
+	// Unavailable is the condition of that type without its times; nil leaves what others say there.
+	Unavailable() *v1.NodeCondition
 }
 
 // Pressure says which resource of the node runs out.
 type Pressure struct{ Memory, Disk, PID bool }
 
-// Times of a Manager that nobody needs to change.
+func pressureOf(conditions []v1.NodeConditionType) Pressure {
+	has := func(c v1.NodeConditionType) bool { return slices.Contains(conditions, c) }
+	return Pressure{Memory: has(v1.NodeMemoryPressure), Disk: has(v1.NodeDiskPressure), PID: has(v1.NodePIDPressure)}
+}
+
+// Times of a Manager that need no setting.
 const (
 	attempts       = 5 // to send one status
 	firstPause     = 100 * time.Millisecond
@@ -65,7 +100,6 @@ const (
 type Manager struct {
 	config     Config
 	parts      Parts
-	kicked     chan struct{}
 	registered chan struct{}
 
 	last     *v1.Node  // as the API server answered to our last request
@@ -91,18 +125,7 @@ func New(config Config, parts Parts) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	if parts.Clock == nil {
-		parts.Clock = clock.RealClock{}
-	}
-	return &Manager{config: config, parts: parts, kicked: make(chan struct{}, 1), registered: make(chan struct{})}, nil
-}
-
-// Kick has the status compared and, if it differs, sent now instead of at the next tick. It never blocks.
-func (m *Manager) Kick() {
-	select {
-	case m.kicked <- struct{}{}:
-	default:
-	}
+	return &Manager{config: config, parts: parts, registered: make(chan struct{})}, nil
 }
 
 // Registered is closed when the Node is known to exist.
@@ -116,30 +139,33 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	close(m.registered)
 	m.event(v1.EventTypeNormal, "Starting", "Starting kubelet.")
-	leaseDone := m.startLease(ctx)
+	var lease sync.WaitGroup
+	defer lease.Wait()
+	lease.Go(func() { m.keepLease(ctx) })
 	ticker := m.parts.Clock.NewTicker(m.config.UpdateFrequency)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		if err := m.sync(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot keep the node's status up to date", "node", m.config.Name)
+			klog.ErrorS(err, "Cannot update the node's status, trying again", "node", m.config.Name)
 		}
 		select {
 		case <-ctx.Done():
 		case <-ticker.C():
-		case <-m.kicked:
+		case <-m.parts.Changed:
 		}
 	}
-	<-leaseDone
 	return nil
 }
 
 // register tries until our Node exists and has our labels. It says whether it does; not so when ctx ended.
 func (m *Manager) register(ctx context.Context) bool {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	backoff := wait.Backoff{Duration: firstPause, Factor: 2, Cap: longestPause, Steps: math.MaxInt}
+	for {
 		err := m.tryRegister(ctx)
 		if err == nil {
 			return true
 		}
+		pause := backoff.Step()
 		if ctx.Err() == nil {
 			klog.ErrorS(err, "Cannot register the node yet, trying again", "node", m.config.Name, "in", pause)
 		}
@@ -238,10 +264,10 @@ func (m *Manager) trySync(ctx context.Context, ask bool) error {
 // known is the newest state of our Node that we have seen: the watch's, or, until the watch has brought it, the answer to our last
 // request. Where the watch has none the API server is asked, for the Node may be gone.
 func (m *Manager) known(ctx context.Context, ask bool) (*v1.Node, error) {
-	if ask || m.parts.Node == nil {
+	if ask {
 		return m.get(ctx)
 	}
-	node := m.parts.Node()
+	node := m.parts.Watch.Node()
 	if node == nil {
 		return m.get(ctx)
 	}
@@ -304,31 +330,18 @@ func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, erro
 	defer cancel()
 	in := Inputs{Config: m.config, Known: known}
 	var err error
-	if in.Facts, err = m.parts.Facts(); err != nil {
+	if in.Facts, err = m.parts.Host.Facts(); err != nil {
 		return in, err
 	}
-	if in.Disk, err = m.parts.Disk(); err != nil {
+	if in.Disk, err = m.parts.Host.NodeDisk(ctx); err != nil {
 		return in, err
 	}
-	if in.Addresses, err = m.parts.Addresses(); err != nil {
+	if in.Addresses, err = m.parts.Host.Addresses(); err != nil {
 		return in, err
 	}
-	in.Engine, in.EngineErr = m.parts.RuntimeInfo(ctx)
-	if m.parts.NetworkReady != nil {
-		in.NetworkErr = m.parts.NetworkReady()
-	}
-	if m.parts.NetworkUnavailable != nil {
-		in.NetworkUnavailable = m.parts.NetworkUnavailable()
-	}
-	if m.parts.ShuttingDown != nil {
-		in.ShuttingDown = m.parts.ShuttingDown()
-	}
-	if m.parts.Pressure != nil {
-		in.Pressure = m.parts.Pressure()
-	}
-	if m.parts.VolumesInUse != nil {
-		in.VolumesInUse = m.parts.VolumesInUse()
-	}
+	in.Engine, in.EngineErr = m.parts.Engine.Runtime(ctx)
+	in.NetworkErr, in.NetworkUnavailable = m.parts.Network.Ready(), m.parts.Network.Unavailable()
+	in.ShuttingDown, in.Pressure = m.parts.Shutdown.Begun(), pressureOf(m.parts.Pressure.Conditions())
 	if in.EngineErr == nil {
 		m.listImages(ctx)
 	}
@@ -337,10 +350,7 @@ func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, erro
 }
 
 func (m *Manager) listImages(ctx context.Context) {
-	if m.parts.Images == nil {
-		return
-	}
-	list, err := m.parts.Images(ctx)
+	list, err := m.parts.Engine.Images(ctx)
 	if err != nil {
 		klog.ErrorS(err, "Cannot list images for the node's status")
 		return
@@ -375,9 +385,6 @@ func (m *Manager) complain(ready *v1.NodeCondition) {
 }
 
 func (m *Manager) event(kind, reason, message string) {
-	if m.parts.Events == nil {
-		return
-	}
 	ref := &v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: m.config.Name}
 	if m.last != nil {
 		ref.UID = m.last.UID
@@ -385,7 +392,7 @@ func (m *Manager) event(kind, reason, message string) {
 	m.parts.Events.Event(ref, kind, reason, message)
 }
 
-// warnOfTaints tells of taints that an existing Node lacks: a node must not change its own taints, so an administrator has to.
+// warnOfTaints logs taints that an existing Node lacks: a node must not change its own taints, so an administrator has to.
 func warnOfTaints(want []v1.Taint, node *v1.Node) {
 	for _, t := range want {
 		found := false

@@ -16,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // rig is a Manager with parts that a test can change while it runs.
@@ -26,11 +27,15 @@ type rig struct {
 	looked  chan struct{} // each time the manager compares
 	events  *record.FakeRecorder
 	manager *Manager
+	changed wake.Signal
 
 	mu     sync.Mutex
 	facts  host.Facts
 	engine error
 	addrs  []netip.Addr
+	// pressure and shutdown are those of the node.
+	pressure []v1.NodeConditionType
+	shutdown bool
 }
 
 // fakeClock tells when someone begins to wait.
@@ -47,36 +52,49 @@ func (c *fakeClock) After(d time.Duration) <-chan time.Time {
 
 func newRig(t *testing.T, config Config) *rig {
 	api, client := newAPI(t, "n1")
-	r := &rig{T: t, api: api, looked: make(chan struct{}, 1000),
+	r := &rig{T: t, api: api, changed: wake.New(), looked: make(chan struct{}, 1000),
 		clock: &fakeClock{clocktesting.NewFakeClock(start), make(chan struct{}, 1000)}, events: record.NewFakeRecorder(100), facts: linuxFacts(),
 		addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	config.Name = "n1"
-	manager, err := New(config, Parts{
-		Client: client, Events: r.events, Clock: r.clock,
-		Node:  api.current,
-		Facts: func() (host.Facts, error) { r.mu.Lock(); defer r.mu.Unlock(); return r.facts, nil },
-		Disk:  func() (host.Disk, error) { return host.Disk{Capacity: 100 << 30}, nil },
-		Addresses: func() ([]netip.Addr, error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return r.addrs, nil
-		},
-		RuntimeInfo: func(context.Context) (Runtime, error) {
-			r.looked <- struct{}{}
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return Runtime{Version: "20.10.24"}, r.engine
-		},
-		Images: func(context.Context) ([]v1.ContainerImage, error) {
-			return []v1.ContainerImage{{Names: []string{"pause:1"}, SizeBytes: 1}}, nil
-		},
-	})
+	manager, err := New(config, Parts{Client: client, Watch: api, Host: r, Engine: r, Network: r, Pressure: r, Shutdown: r, Changed: r.changed, Events: r.events, Clock: r.clock})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.manager = manager
 	return r
 }
+
+func (r *rig) Facts() (host.Facts, error) { r.mu.Lock(); defer r.mu.Unlock(); return r.facts, nil }
+
+func (r *rig) NodeDisk(context.Context) (host.Disk, error) {
+	return host.Disk{Capacity: 100 << 30}, nil
+}
+
+func (r *rig) Addresses() ([]netip.Addr, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.addrs, nil
+}
+
+func (r *rig) Runtime(context.Context) (Runtime, error) {
+	r.looked <- struct{}{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Runtime{Version: "20.10.24"}, r.engine
+}
+
+func (r *rig) Images(context.Context) ([]v1.ContainerImage, error) {
+	return []v1.ContainerImage{{Names: []string{"pause:1"}, SizeBytes: 1}}, nil
+}
+
+func (r *rig) Ready() error                   { return nil }
+func (r *rig) Unavailable() *v1.NodeCondition { return nil }
+func (r *rig) Conditions() []v1.NodeConditionType {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pressure
+}
+func (r *rig) Begun() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.shutdown }
 
 // start runs the manager until the test ends.
 func (r *rig) start() {
@@ -120,7 +138,7 @@ func (r *rig) quiet() {
 		<-r.looked
 	}
 	for range 3 { // the first may be the end of a look that had begun; when the third begins the second is over
-		r.manager.Kick()
+		r.changed.Send()
 		r.soon(r.looked, "the manager does not look")
 	}
 	if after := r.patches(); len(after) != before {
@@ -160,7 +178,7 @@ func TestRegistersReportsAndRests(t *testing.T) {
 	r.expect("POST /api/v1/nodes")
 	r.expect("POST /apis/coordination")
 	r.quiet()
-	n := r.api.current()
+	n := r.api.Node()
 	for name, want := range map[string]string{"kubernetes.io/os": "linux", "beta.kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
 		"beta.kubernetes.io/arch": "amd64", "kubernetes.io/hostname": "n1", "pool": "a"} {
 		if n.Labels[name] != want {
@@ -182,7 +200,7 @@ func TestRegistersReportsAndRests(t *testing.T) {
 	r.quiet()
 	r.clock.Step(6 * time.Minute)
 	r.expect("PATCH")
-	ready := find(r.api.current().Status.Conditions, v1.NodeReady)
+	ready := find(r.api.Node().Status.Conditions, v1.NodeReady)
 	if !ready.LastTransitionTime.Time.Equal(start) || !ready.LastHeartbeatTime.After(start) {
 		t.Errorf("after a heartbeat: %+v", ready)
 	}
@@ -197,14 +215,14 @@ func TestEngineDeathIsSentAtOnce(t *testing.T) {
 	r.registered()
 	r.quiet()
 	r.set(func() { r.engine = errors.New("connection refused") })
-	r.manager.Kick()
+	r.changed.Send()
 	r.expect("PATCH")
-	ready := find(r.api.current().Status.Conditions, v1.NodeReady)
+	ready := find(r.api.Node().Status.Conditions, v1.NodeReady)
 	if ready.Status != v1.ConditionFalse || !strings.Contains(ready.Message, "container runtime is down: connection refused") {
 		t.Errorf("engine dead: %+v", ready)
 	}
 	r.set(func() { r.engine = nil })
-	r.manager.Kick()
+	r.changed.Send()
 	r.expect("PATCH")
 	r.quiet()
 	var events []string
@@ -235,7 +253,7 @@ func TestComplains(t *testing.T) {
 		return all
 	}
 	r.set(func() { r.engine = errors.New("connection\nrefused") })
-	r.manager.Kick()
+	r.changed.Send()
 	r.expect("PATCH")
 	if got := complaints(); len(got) > 0 {
 		t.Errorf("told at once: %q", got)
@@ -245,7 +263,7 @@ func TestComplains(t *testing.T) {
 		t.Errorf("told was %q", got)
 	}
 	r.set(func() { r.engine = errors.New(strings.Repeat("ä", longestEvent)) })
-	r.manager.Kick()
+	r.changed.Send()
 	r.expect("PATCH")
 	r.clock.Step(patience)
 	if got := complaints(); len(got) != 1 || len(got[0]) > longestEvent+30 || !utf8.ValidString(got[0]) {
@@ -270,7 +288,7 @@ func TestAdoptsAnExistingNode(t *testing.T) {
 	r.expect("PATCH")
 	r.registered()
 	r.quiet()
-	n := r.api.current()
+	n := r.api.Node()
 	if n.Labels["pool"] != "new" || n.Labels["theirs"] != "x" || n.Annotations["theirs"] != "y" || n.Labels["kubernetes.io/os"] != "linux" {
 		t.Errorf("labels %v, annotations %v", n.Labels, n.Annotations)
 	}
@@ -284,9 +302,9 @@ func TestAdoptsAnExistingNode(t *testing.T) {
 	// What others change later: a label that we need is put back, one of the user's is theirs now; two addresses of one type survive.
 	r.api.edit(func(n *v1.Node) { delete(n.Labels, "kubernetes.io/os"); n.Labels["pool"] = "admin" })
 	r.set(func() { r.addrs = append(r.addrs, netip.MustParseAddr("fd00::1")) })
-	r.manager.Kick()
+	r.changed.Send()
 	r.expect("PATCH")
-	n = r.api.current()
+	n = r.api.Node()
 	if n.Labels["kubernetes.io/os"] != "linux" || n.Labels["pool"] != "admin" || len(n.Status.Addresses) != 3 {
 		t.Errorf("labels %v, addresses %v", n.Labels, n.Status.Addresses)
 	}
@@ -307,14 +325,14 @@ func TestComesBackAfterTrouble(t *testing.T) {
 	r.api.fail = []int{500}
 	r.api.mu.Unlock()
 	r.set(func() { r.engine = errors.New("x") })
-	r.manager.Kick()
+	r.changed.Send()
 	r.expect("PATCH")
 
 	// A Node that was deleted is registered again.
 	r.api.mu.Lock()
 	r.api.node = nil
 	r.api.mu.Unlock()
-	r.manager.Kick()
+	r.changed.Send()
 	r.expect("POST /api/v1/nodes")
 }
 
@@ -350,5 +368,28 @@ func TestUnschedulableEvents(t *testing.T) {
 		default:
 			t.Fatal("no event for a cordoned node")
 		}
+	}
+}
+
+// TestPressureAndShutdown: what the guard and a shutdown of the host say is in the status as soon as they wake the manager.
+func TestPressureAndShutdown(t *testing.T) {
+	r := newRig(t, Config{})
+	r.start()
+	r.registered()
+	r.quiet()
+	r.mu.Lock()
+	r.pressure, r.shutdown = []v1.NodeConditionType{v1.NodeMemoryPressure}, true
+	r.mu.Unlock()
+	r.changed.Send()
+	r.expect("PATCH /api/v1/nodes/n1/status")
+	conditions := r.api.Node().Status.Conditions
+	if c := find(conditions, v1.NodeMemoryPressure); c == nil || c.Status != v1.ConditionTrue {
+		t.Errorf("memory: %+v", c)
+	}
+	if c := find(conditions, v1.NodeDiskPressure); c == nil || c.Status != v1.ConditionFalse {
+		t.Errorf("disk: %+v", c)
+	}
+	if c := find(conditions, v1.NodeReady); c == nil || c.Status != v1.ConditionFalse || c.Message != "node is shutting down" {
+		t.Errorf("ready: %+v", c)
 	}
 }

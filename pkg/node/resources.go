@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -112,14 +113,14 @@ func (c Config) PodLimit(cpus int) int {
 	return c.MaxPods
 }
 
-// Allocatable is what pods may use of this machine, reckoned as for the Node. It is for the time in which the Node is not known.
-func (m *Manager) Allocatable() (v1.ResourceList, error) {
+// Allocatable is what pods may use of this machine, computed as for the Node's status: for callers that need it before the Node is known.
+func (m *Manager) Allocatable(ctx context.Context) (v1.ResourceList, error) {
 	in := Inputs{Config: m.config}
 	var err error
-	if in.Facts, err = m.parts.Facts(); err != nil {
+	if in.Facts, err = m.parts.Host.Facts(); err != nil {
 		return nil, err
 	}
-	if in.Disk, err = m.parts.Disk(); err != nil {
+	if in.Disk, err = m.parts.Host.NodeDisk(ctx); err != nil {
 		return nil, err
 	}
 	return allocatable(in, capacity(in)), nil

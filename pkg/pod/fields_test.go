@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// fieldRow is what docs/pod-fields.md says of one field: a verdict for each system.
+// fieldRow is what docs/reference/pod-fields.md says of one field: a verdict for each system.
 type fieldRow struct{ linux, windows string }
 
 // parseFields reads the table: sections headed by names of types, rows of fields. Each field of each type stands once.
@@ -55,9 +55,9 @@ func parseFields(t *testing.T, text string) map[string]map[string]fieldRow {
 	return out
 }
 
-// TestEveryFieldHasAMeaning walks the API's types from PodSpec on and holds docs/pod-fields.md to them, in both directions.
+// TestEveryFieldHasAMeaning walks the API's types from PodSpec on and holds docs/reference/pod-fields.md to them, in both directions.
 func TestEveryFieldHasAMeaning(t *testing.T) {
-	text, err := os.ReadFile("../../docs/pod-fields.md")
+	text, err := os.ReadFile("../../docs/reference/pod-fields.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestEveryFieldHasAMeaning(t *testing.T) {
 			}
 			row, ok := rows[name]
 			if !ok {
-				t.Errorf("docs/pod-fields.md says nothing of %s in %s: what does it mean here?", name, typ.Name())
+				t.Errorf("docs/reference/pod-fields.md says nothing of %s in %s: what does it mean here?", name, typ.Name())
 				continue
 			}
 			delete(left, name)
@@ -94,13 +94,13 @@ func TestEveryFieldHasAMeaning(t *testing.T) {
 			}
 		}
 		for field := range left {
-			t.Errorf("docs/pod-fields.md has %s in %s, which the API has not", field, typ.Name())
+			t.Errorf("docs/reference/pod-fields.md has %s in %s, which the API has not", field, typ.Name())
 		}
 	}
 	walk(reflect.TypeFor[v1.PodSpec]())
 	for name := range table {
 		if !seen[name] {
-			t.Errorf("docs/pod-fields.md has a section %s that no pod leads to", name)
+			t.Errorf("docs/reference/pod-fields.md has a section %s that no pod leads to", name)
 		}
 	}
 	if len(seen) < 60 {

@@ -111,7 +111,7 @@ func TestResourceValue(t *testing.T) {
 		{container: "other", resource: "limits.hugepages-2Mi", divisor: "1Mi", want: "4"},
 		{container: "init", resource: "limits.cpu", want: "3"},
 		{container: "init", resource: "limits.memory", divisor: "1Gi", want: "2"},
-		{container: "nobody", resource: "limits.cpu", err: "container nobody not found"},
+		{container: "absent", resource: "limits.cpu", err: "container absent not found"},
 		{resource: "limits.vendor.com/device", err: "unsupported container resource: limits.vendor.com/device"},
 		{resource: "cpu", err: "unsupported container resource: cpu"},
 		{resource: "usage.cpu", err: "unsupported container resource: usage.cpu"},

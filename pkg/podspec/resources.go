@@ -48,7 +48,7 @@ func ParseResources(text string) Resources {
 	return r
 }
 
-// ResourcesOf is what pod's container is to be held to. A container without a limit of its own has the pod's (spec.resources), and one
+// ResourcesOf is what pod's container is to be held to. A container without limits has the pod's (spec.resources), and one
 // without a CPU request is weighed by its limit, both as upstream. Creating, updating and comparing all use it.
 func ResourcesOf(pod *v1.Pod, container *v1.Container) Resources {
 	request, limit := container.Resources.Requests.Cpu(), container.Resources.Limits.Cpu()

@@ -19,7 +19,7 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 }
 
 // quiet is a connection that ends with FIN and then RST. The FIN tells the server of an orderly end (it reads EOF, not "connection
-// reset"), the RST frees our side at once. A lingering close alone does not: measured, SO_LINGER with a second leaves TIME_WAIT as it is.
+// reset"), the RST frees our side immediately. A lingering close alone does not: measured, SO_LINGER with a second leaves TIME_WAIT as it is.
 type quiet struct{ *net.TCPConn }
 
 // Close ends the connection; what is still unsent is dropped.

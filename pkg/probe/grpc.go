@@ -23,7 +23,7 @@ func (p *Prober) grpc(ctx context.Context, action *v1.GRPCAction, target Target)
 	if err != nil {
 		return Result{}, err
 	}
-	// The connection is made by hand first: the library would retry one that is refused until ctx ends.
+	// Connect first: the library would retry a refused connection until ctx ends.
 	raw, err := dial(ctx, "tcp", address)
 	if err != nil {
 		return Result{Detail: fmt.Sprintf("cannot connect to %s: %v", address, err)}, nil

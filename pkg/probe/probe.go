@@ -1,4 +1,4 @@
-// Package probe hangs on the worker of package pod: it runs one HTTP, TCP, gRPC or exec probe (or HTTP lifecycle hook) once.
+// Package probe runs one probe once for the worker of package pod: one HTTP, TCP, gRPC or exec probe (or HTTP lifecycle hook) once.
 //
 //	worker: v1.Probe, container's address -> Probe -> ok, detail -> worker: counters, status, events
 //
@@ -39,7 +39,7 @@ type Target struct {
 	Env         []string           // the container's literal variables, NAME=value: $(NAME) in exec commands is expanded from them
 }
 
-// Outcome is what a probe says.
+// Outcome is the verdict of a probe.
 type Outcome int
 
 const (

@@ -24,7 +24,7 @@ func newTransport() http.RoundTripper {
 		DisableKeepAlives:  true,
 		DisableCompression: true, // no Accept-Encoding
 		ForceAttemptHTTP2:  true,
-		// The container decides how much it sends, each of them at once.
+		// The container decides how much it sends; these are allocated in full.
 		MaxResponseHeaderBytes: maxResponse,
 		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 64 << 10, MaxDecoderHeaderTableSize: 4 << 10},
 	}
@@ -40,8 +40,8 @@ func (s byScheme) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, errors.New("want scheme http or https")
 }
 
-// plain sends a request over a connection of its own, from the caller's goroutine alone. http.Transport has three more for each
-// connection; a node that is idle but for its probes spends most of a probe's time on waking them.
+// plain sends each request over a new connection, from the caller's goroutine alone. http.Transport starts three more for each
+// connection; on an idle node most of a probe's time goes into waking them.
 type plain struct{}
 
 func (plain) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -13,7 +13,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Labels with which a Service or EndpointSlice tells a service proxy to leave it alone (KEP-2447, KEP-4162).
+// Labels of Services and EndpointSlices that a service proxy must ignore (KEP-2447, KEP-4162).
 const (
 	labelProxyName = "service.kubernetes.io/service-proxy-name"
 	labelHeadless  = v1.IsHeadlessService
@@ -34,9 +34,9 @@ type Problem struct {
 type Reason string
 
 const (
-	Invalid   Reason = "InvalidService"  // it makes no sense
-	Refused   Reason = "AddressRefused"  // somebody else holds the front
-	Elsewhere Reason = "ServedElsewhere" // another node serves it: no fault, and no Event
+	Invalid   Reason = "InvalidService"  // the object is malformed
+	Refused   Reason = "AddressRefused"  // another holder has the front
+	Elsewhere Reason = "ServedElsewhere" // another node serves it; this is no mistake, and there is no Event
 )
 
 func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Service, p.Field, p.Message) }
@@ -51,7 +51,7 @@ func Build(services []*v1.Service, list []*discovery.EndpointSlice, node NodeInf
 // BuildWithProblems is Build that also says what was left out, sorted.
 func BuildWithProblems(services []*v1.Service, list []*discovery.EndpointSlice, node NodeInfo, holders Holders) (*Table, []Problem) {
 	t := NewTracker(node, holders)
-	t.claims.fixLate(holders.Late)
+	t.arbiter.fixLate(holders.Late)
 	for _, service := range services {
 		t.SetService(service)
 	}
@@ -71,39 +71,15 @@ func sortProblems(problems []Problem) {
 // built is what one Service gives to the Table.
 type built struct {
 	routes   []Route // sorted
-	asks     []ask   // of routes, in their order
+	claims   []claim // to their fronts, in their order
 	health   *HealthCheck
 	problems []Problem
 }
 
-// ask is a front for which a Service asks, and in which field.
-type ask struct {
-	front FrontKey
-	index int32 // in the list of that field
-	rank  uint8 // of its kind
-}
-
-func (a *ask) kind() Kind { return ranked[a.rank] }
-
-func (a *ask) external() bool { return a.kind() == ExternalIP || a.kind() == LoadBalancer }
-
-// field is where it stands.
-func (a *ask) field() string {
-	switch a.kind() {
-	case ClusterIP:
-		return fmt.Sprintf("Service spec.clusterIPs[%d]", a.index)
-	case ExternalIP:
-		return fmt.Sprintf("Service spec.externalIPs[%d]", a.index)
-	case LoadBalancer:
-		return fmt.Sprintf("Service status.loadBalancer.ingress[%d].ip", a.index)
-	}
-	return fmt.Sprintf("Service spec.ports[%d].nodePort", a.index)
-}
-
-// offer is a Route with its ask.
+// offer is a Route with the claim to its front.
 type offer struct {
 	Route
-	ask
+	claim
 }
 
 // service is a Service being built.
@@ -120,7 +96,7 @@ func (s *service) problem(field, format string, args ...any) {
 	s.out.problems = append(s.out.problems, Problem{s.name, field, fmt.Sprintf(format, args...), Invalid})
 }
 
-// skipped says whether the Service is none of a service proxy's business: another proxy's, headless, or only a DNS name.
+// skipped says whether a service proxy must ignore the Service: it is another proxy's, headless, or only a DNS name.
 func skipped(s *v1.Service) bool {
 	if _, other := s.Labels[labelProxyName]; other {
 		return true
@@ -137,48 +113,71 @@ func buildService(object *v1.Service, list []*discovery.EndpointSlice, node Node
 	s.endpoints = s.mergeSlices(list)
 	clusterIPs := s.clusterIPs()
 	s.offers = make([]offer, 0, len(clusterIPs)*len(s.Spec.Ports))
-	seen := map[string]bool{}
+	seen := map[portKey]bool{}
 	for i, port := range s.Spec.Ports {
-		field := fmt.Sprintf("Service spec.ports[%d]", i)
+		field := position{list: "spec.ports", at: i}
 		if !s.validPort(field, &port) {
 			continue
 		}
-		key, nodePort := fmt.Sprintf("%s/%d", port.Protocol, port.Port), fmt.Sprintf("node %s/%d", port.Protocol, port.NodePort)
-		if seen[key] || seen["name "+port.Name] {
-			s.problem(field, "port %q %s repeats an earlier one: names and ports of a Service must differ", port.Name, key)
+		name, number, nodePort := portKey{name: port.Name}, portKey{"port", port.Protocol, port.Port}, portKey{"node port", port.Protocol, port.NodePort}
+		if seen[number] || seen[name] {
+			s.problem(field.String(), "port %q %s/%d repeats an earlier one: names and ports of a Service must differ", port.Name, port.Protocol, port.Port)
 			continue
 		}
 		if port.NodePort != 0 && seen[nodePort] {
-			s.problem(field+".nodePort", "%d is the node port of an earlier %s port", port.NodePort, port.Protocol)
+			s.problem(field.String()+".nodePort", "%d is the node port of an earlier %s port", port.NodePort, port.Protocol)
 			port.NodePort = 0
 		}
-		seen[key], seen["name "+port.Name], seen[nodePort] = true, true, true
+		seen[number], seen[name], seen[nodePort] = true, true, true
 		for _, clusterIP := range clusterIPs {
 			s.buildPort(port, int32(i), clusterIP)
 		}
 	}
 	s.buildHealth()
 	s.mergeFronts()
+	s.out.routes, s.out.claims = make([]Route, len(s.offers)), make([]claim, len(s.offers))
 	for i := range s.offers {
-		s.out.routes, s.out.asks = append(s.out.routes, s.offers[i].Route), append(s.out.asks, s.offers[i].ask)
+		s.out.routes[i], s.out.claims[i] = s.offers[i].Route, s.offers[i].claim
 	}
 	sortProblems(s.out.problems)
 	s.out.problems = slices.Compact(s.out.problems) // one for each port and family otherwise
 	return s.out
 }
 
+// portKey is what must differ between the ports of a Service: the name, the port and the node port.
+type portKey struct {
+	name     string // with a protocol: which number it is
+	protocol v1.Protocol
+	number   int32
+}
+
+// position is an element of a list in a Service or one of its slices. It becomes a text only where there is a problem with it.
+type position struct {
+	slice string // "": in the Service
+	list  string
+	at    int
+	rest  string
+}
+
+func (p position) String() string {
+	if p.slice != "" {
+		return fmt.Sprintf("EndpointSlice %s %s[%d]%s", p.slice, p.list, p.at, p.rest)
+	}
+	return fmt.Sprintf("Service %s[%d]%s", p.list, p.at, p.rest)
+}
+
 // validPort checks a port and fills in the protocol that an empty one means.
-func (s *service) validPort(field string, port *v1.ServicePort) bool {
+func (s *service) validPort(field position, port *v1.ServicePort) bool {
 	if port.Protocol == "" {
 		port.Protocol = v1.ProtocolTCP
 	}
 	switch {
 	case port.Protocol != v1.ProtocolTCP && port.Protocol != v1.ProtocolUDP && port.Protocol != v1.ProtocolSCTP:
-		s.problem(field+".protocol", "%q must be TCP, UDP or SCTP", port.Protocol)
+		s.problem(field.String()+".protocol", "%q must be TCP, UDP or SCTP", port.Protocol)
 	case port.Port < 1 || port.Port > 65535:
-		s.problem(field+".port", "%d must be from 1 to 65535", port.Port)
+		s.problem(field.String()+".port", "%d must be from 1 to 65535", port.Port)
 	case port.NodePort < 0 || port.NodePort > 65535:
-		s.problem(field+".nodePort", "%d must be from 1 to 65535", port.NodePort)
+		s.problem(field.String()+".nodePort", "%d must be from 1 to 65535", port.NodePort)
 	default:
 		return true
 	}
@@ -199,7 +198,7 @@ func (s *service) clusterIPs() []address {
 	}
 	var out []address
 	for i, text := range list {
-		addr, ok := s.parseAddr(fmt.Sprintf("Service spec.clusterIPs[%d]", i), text)
+		addr, ok := s.parseAddr(position{list: "spec.clusterIPs", at: i}, text)
 		if !ok || !s.node.serves(addr) {
 			continue
 		}
@@ -216,17 +215,17 @@ func (n NodeInfo) serves(addr netip.Addr) bool {
 	return n.IPv4 == n.IPv6 || addr.Is4() == n.IPv4
 }
 
-// parseAddr takes a unicast address, also with the leading zeros that old API servers let pass.
-func (s *service) parseAddr(field, text string) (netip.Addr, bool) {
+// parseAddr parses a unicast address. Leading zeros, which old API servers allowed, are accepted.
+func (s *service) parseAddr(field position, text string) (netip.Addr, bool) {
 	addr, ok := parseIP(text)
 	if !ok || addr.IsUnspecified() || addr.IsMulticast() || addr == broadcast {
-		s.problem(field, "%q must be the IP address of one host", text)
+		s.problem(field.String(), "%q must be the IP address of one host", text)
 		return netip.Addr{}, false
 	}
 	return addr, true
 }
 
-// broadcast is the address of everyone on the link.
+// broadcast is the address of all hosts on the link.
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 func parseIP(text string) (netip.Addr, bool) {
@@ -234,16 +233,16 @@ func parseIP(text string) (netip.Addr, bool) {
 	return addr.Unmap(), ok
 }
 
-// external are addresses of the family from outside the cluster's own range. Loopback would take this host's own services from it, link-local
-// addresses those of its cloud.
-func (s *service) external(field, text string, family netip.Addr) (netip.Addr, bool) {
+// external parses an external address of the family. Loopback addresses would hide this host's own services, link-local ones those of its cloud
+// provider.
+func (s *service) external(field position, text string, family netip.Addr) (netip.Addr, bool) {
 	addr, ok := s.parseAddr(field, text)
 	if ok && addr.IsLoopback() {
-		s.problem(field, "%s is a loopback address: each host has its own", text)
+		s.problem(field.String(), "%s is a loopback address: each host has its own", text)
 		return addr, false
 	}
 	if ok && addr.IsLinkLocalUnicast() {
-		s.problem(field, "%s is a link-local address: want one that other networks can reach", text)
+		s.problem(field.String(), "%s is a link-local address: want one that other networks can reach", text)
 		return addr, false
 	}
 	return addr, ok && addr.Is4() == family.Is4()
@@ -257,14 +256,14 @@ func (s *service) buildPort(port v1.ServicePort, index int32, clusterIP address)
 		backends, elsewhere := choose(all, local, s.node)
 		front := netip.AddrPortFrom(addr, uint16(number))
 		s.offers = append(s.offers, offer{Route{Service: name, Kind: kind, Protocol: port.Protocol, Affinity: s.affinity(), Front: front, Backends: backends,
-			Drop: elsewhere, KeepClient: local && kind != ClusterIP}, ask{keyOf(port.Protocol, front), index, uint8(slices.Index(ranked[:], kind))}})
+			Drop: elsewhere, KeepClient: local && kind != ClusterIP}, claim{front: keyOf(port.Protocol, front), index: index, rank: rankOf(kind)}})
 		return &s.offers[len(s.offers)-1].Route
 	}
 	internal := s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal
 	externally := s.externalLocal()
 	add(ClusterIP, clusterIP.Addr, port.Port, clusterIP.index, internal)
 	for i, text := range s.Spec.ExternalIPs {
-		if addr, ok := s.external(fmt.Sprintf("Service spec.externalIPs[%d]", i), text, clusterIP.Addr); ok {
+		if addr, ok := s.external(position{list: "spec.externalIPs", at: i}, text, clusterIP.Addr); ok {
 			add(ExternalIP, addr, port.Port, int32(i), externally)
 		}
 	}
@@ -273,7 +272,7 @@ func (s *service) buildPort(port v1.ServicePort, index int32, clusterIP address)
 			if ingress.IP == "" || ingress.IPMode != nil && *ingress.IPMode != v1.LoadBalancerIPModeVIP {
 				continue // reached by name, or by a proxy that sends to node ports
 			}
-			if addr, ok := s.external(fmt.Sprintf("Service status.loadBalancer.ingress[%d].ip", i), ingress.IP, clusterIP.Addr); ok {
+			if addr, ok := s.external(position{list: "status.loadBalancer.ingress", at: i, rest: ".ip"}, ingress.IP, clusterIP.Addr); ok {
 				add(LoadBalancer, addr, port.Port, int32(i), externally).Sources = s.sources(clusterIP.Addr)
 			}
 		}
@@ -297,9 +296,6 @@ func (s *service) mergeFronts() {
 	slices.SortStableFunc(s.offers, func(a, b offer) int { return compareRoute(a.Route, b.Route) })
 }
 
-// ranked are the kinds by their right to a front. Controllers write load balancers' addresses, anyone who may create Services external IPs.
-var ranked = [...]Kind{ClusterIP, LoadBalancer, ExternalIP, NodePort}
-
 // externalLocal says whether traffic from outside the cluster may only go to endpoints on this node.
 func (s *service) externalLocal() bool {
 	open := s.Spec.Type == v1.ServiceTypeNodePort || s.Spec.Type == v1.ServiceTypeLoadBalancer || len(s.Spec.ExternalIPs) > 0
@@ -317,7 +313,7 @@ func (s *service) affinity() time.Duration {
 }
 
 // sources are spec.loadBalancerSourceRanges of the family. As upstream has it, no range of the family, or the range of everything, let
-// anyone in. Ranges that are all malformed let nobody in.
+// anyone in. If all ranges are malformed, no client is allowed.
 func (s *service) sources(family netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	valid := len(s.Spec.LoadBalancerSourceRanges) == 0
@@ -339,11 +335,11 @@ func (s *service) sources(family netip.Addr) []netip.Prefix {
 		out = append(out, netip.PrefixFrom(addr, bits))
 	}
 	if !valid {
-		nobody := netip.IPv6Unspecified()
+		none := netip.IPv6Unspecified()
 		if family.Is4() {
-			nobody = netip.IPv4Unspecified()
+			none = netip.IPv4Unspecified()
 		}
-		return []netip.Prefix{netip.PrefixFrom(nobody, nobody.BitLen())}
+		return []netip.Prefix{netip.PrefixFrom(none, none.BitLen())}
 	}
 	slices.SortFunc(out, comparePrefix)
 	return slices.Compact(out)

@@ -119,7 +119,7 @@ func parseScript(t *testing.T, archive *txtar.Archive) (services []*v1.Service, 
 			holders.Ports = append(holders.Ports, ReservedPort{uint16(port), "the test"})
 		case "late":
 			name, addr, _ := strings.Cut(value, " ")
-			holders.Late = append(holders.Late, LateClaim{netip.MustParseAddr(addr), name})
+			holders.Late = append(holders.Late, NodeAddress{netip.MustParseAddr(addr), name})
 		}
 	}
 	for _, f := range archive.Files {
@@ -130,7 +130,7 @@ func parseScript(t *testing.T, archive *txtar.Archive) (services []*v1.Service, 
 			slices = parse[discovery.EndpointSlice](t, f.Data)
 		case "nodes.yaml":
 			for _, n := range parse[v1.Node](t, f.Data) {
-				holders.Nodes = append(holders.Nodes, NodeClaimOf(n))
+				holders.Nodes = append(holders.Nodes, NodeHoldingOf(n))
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -42,7 +41,7 @@ func (e *endpoint) rank() int {
 // endpointSet holds each endpoint once, sorted by address.
 type endpointSet map[endpointKey][]endpoint
 
-// sliceService names the Service that a slice belongs to; false: no service proxy's business.
+// sliceService names the Service that a slice belongs to; false: a service proxy must ignore the slice.
 func sliceService(slice *discovery.EndpointSlice) (ServiceName, bool) {
 	name := slice.Labels[discovery.LabelServiceName]
 	_, other := slice.Labels[labelProxyName]
@@ -50,9 +49,8 @@ func sliceService(slice *discovery.EndpointSlice) (ServiceName, bool) {
 	return ServiceName{Namespace: slice.Namespace, Name: name}, name != "" && !other && !headless
 }
 
-// mergeSlices makes one set of a Service's slices.
+// mergeSlices makes one set of a Service's slices, which are sorted by name.
 func (s *service) mergeSlices(list []*discovery.EndpointSlice) endpointSet {
-	list = slices.SortedFunc(slices.Values(list), func(a, b *discovery.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	set := endpointSet{}
 	for _, slice := range list {
 		s.addSlice(set, slice)
@@ -67,23 +65,22 @@ func (s *service) mergeSlices(list []*discovery.EndpointSlice) endpointSet {
 }
 
 func (s *service) addSlice(set endpointSet, slice *discovery.EndpointSlice) {
-	where := "EndpointSlice " + slice.Name
 	if slice.AddressType != discovery.AddressTypeIPv4 && slice.AddressType != discovery.AddressTypeIPv6 {
-		s.problem(where+" addressType", "%q must be IPv4 or IPv6", slice.AddressType)
+		s.problem("EndpointSlice "+slice.Name+" addressType", "%q must be IPv4 or IPv6", slice.AddressType)
 		return
 	}
 	ipv4 := slice.AddressType == discovery.AddressTypeIPv4
 	addrs := make([]netip.Addr, len(slice.Endpoints))
 	for i := range slice.Endpoints {
-		addrs[i] = s.endpointAddr(fmt.Sprintf("%s endpoints[%d].addresses", where, i), slice.Endpoints[i].Addresses, ipv4)
+		addrs[i] = s.endpointAddr(position{slice.Name, "endpoints", i, ".addresses"}, slice.Endpoints[i].Addresses, ipv4)
 	}
 	for i, port := range slice.Ports {
-		field := fmt.Sprintf("%s ports[%d].port", where, i)
 		if port.Port == nil || *port.Port < 1 || *port.Port > 65535 {
-			s.problem(field, "%d must be from 1 to 65535", ptr.Deref(port.Port, 0))
+			s.problem(position{slice.Name, "ports", i, ".port"}.String(), "%d must be from 1 to 65535", ptr.Deref(port.Port, 0))
 			continue
 		}
 		key := endpointKey{ptr.Deref(port.Name, ""), ptr.Deref(port.Protocol, v1.ProtocolTCP), ipv4}
+		set[key] = slices.Grow(set[key], len(slice.Endpoints))
 		for j := range slice.Endpoints {
 			if addrs[j].IsValid() {
 				set[key] = append(set[key], s.endpoint(&slice.Endpoints[j], netip.AddrPortFrom(addrs[j], uint16(*port.Port))))
@@ -93,18 +90,19 @@ func (s *service) addSlice(set endpointSet, slice *discovery.EndpointSlice) {
 }
 
 // endpointAddr is the address of an endpoint, of which the API promises that the first stands for all; the zero Addr when it is bad.
-func (s *service) endpointAddr(field string, list []string, ipv4 bool) netip.Addr {
+func (s *service) endpointAddr(field position, list []string, ipv4 bool) netip.Addr {
 	if len(list) == 0 {
-		s.problem(field, "is empty: one address is needed")
+		s.problem(field.String(), "is empty: one address is needed")
 		return netip.Addr{}
 	}
-	addr, ok := s.parseAddr(field+"[0]", list[0])
+	field.rest = ".addresses[0]"
+	addr, ok := s.parseAddr(field, list[0])
 	if ok && addr.Is4() != ipv4 {
-		s.problem(field+"[0]", "%s is not of the slice's family", list[0])
+		s.problem(field.String(), "%s is not of the slice's family", list[0])
 		return netip.Addr{}
 	}
 	if addr.IsLinkLocalUnicast() { // it would lead to what the host's cloud serves to it (CVE-2021-25737)
-		s.problem(field+"[0]", "%s is a link-local address: no pod has one", list[0])
+		s.problem(field.String(), "%s is a link-local address: no pod has one", list[0])
 		return netip.Addr{}
 	}
 	return addr
@@ -129,7 +127,7 @@ func (s *service) endpoint(e *discovery.Endpoint, addr netip.AddrPort) endpoint 
 
 // choose picks the backends of a Route: the ready endpoints, with onlyLocal those on this node, otherwise those that hints mean for it
 // (KEP-2433, KEP-4444, KEP-3015); and beside them, flagged, the endpoints that terminate but still serve, which keep what they have and
-// get new traffic when nobody is ready. elsewhere: nobody here, but the Service has endpoints on other nodes.
+// get new traffic when no endpoint is ready. elsewhere: there is none here, but the Service has endpoints on other nodes.
 func choose(all []endpoint, onlyLocal bool, node NodeInfo) (backends []Endpoint, elsewhere bool) {
 	usable := func(*endpoint) bool { return true }
 	if onlyLocal {
@@ -137,10 +135,20 @@ func choose(all []endpoint, onlyLocal bool, node NodeInfo) (backends []Endpoint,
 	} else if hinted := hintFilter(all, node); hinted != nil {
 		usable = hinted
 	}
+	chosen := func(e *endpoint) bool { return e.ready && usable(e) || e.draining() && (!onlyLocal || e.local) }
+	count := 0
+	for i := range all {
+		if chosen(&all[i]) {
+			count++
+		}
+	}
+	if count > 0 {
+		backends = make([]Endpoint, 0, count) // they are kept: without room to grow
+	}
 	for i := range all {
 		e := &all[i]
 		switch {
-		case e.ready && usable(e), e.draining() && (!onlyLocal || e.local):
+		case chosen(e):
 			backends = append(backends, Endpoint{Addr: e.addr, Local: e.local, Terminating: e.draining()})
 		case e.ready || e.draining():
 			elsewhere = true

@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// healthTimeout is how long a change may wait for its Sync before the proxy counts as ill.
+// healthTimeout is how long a change may wait for its Sync before the proxy is unhealthy.
 const healthTimeout = 60 * time.Second
 
 // toBeDeletedTaint is how the cluster autoscaler marks a node that it is about to remove: /healthz fails then, so that load balancers

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Holders says who holds addresses beside Services: what a Service may not have as an external or load balancer address. It is plain data.
+// Holders are the holders of addresses beside Services. Services cannot have these as external or load balancer addresses. It is plain data.
 type Holders struct {
 	ServiceRanges []netip.Prefix   // of the cluster's ServiceCIDRs; none: not known, and none is assumed
 	PodRanges     []netip.Prefix   // all that pods may have (--cluster-cidr)
@@ -20,9 +20,9 @@ type Holders struct {
 	Ports         []ReservedPort // of this host, beside ReservedPorts
 	// NodePortAddresses limits the addresses of this host on which node ports are served; empty: all of them.
 	NodePortAddresses []netip.Prefix
-	Nodes             []NodeClaim // one may be this node's own
-	// Late are claims of Nodes that came after a Service had asked for the address. They are not believed.
-	Late []LateClaim
+	Nodes             []NodeHolding // one may be this node's own
+	// Late are Nodes that reported an address after a Service had claimed it. They are not believed.
+	Late []NodeAddress
 }
 
 // Host is what this host has.
@@ -31,8 +31,8 @@ type Host struct {
 	NextHops  []netip.Addr // of its routes, without those that the proxy has added
 }
 
-// NodeClaim is what a Node says of itself. Its kubelet writes it, so it is believed only as far as it takes nothing from others.
-type NodeClaim struct {
+// NodeHolding is what a Node reports as its own. Its kubelet writes it, so it is believed only as far as it takes nothing from others.
+type NodeHolding struct {
 	Name      string
 	Created   time.Time
 	Addresses []netip.Addr   // status.addresses, at most maxNodeAddresses of them
@@ -41,8 +41,8 @@ type NodeClaim struct {
 	Dropped   int            // so many addresses more are not believed
 }
 
-// LateClaim is the claim of one Node to one address.
-type LateClaim struct {
+// NodeAddress is one address that one Node reports.
+type NodeAddress struct {
 	Addr netip.Addr
 	Node string
 }
@@ -74,38 +74,38 @@ const (
 	widestRange4, widestRange6 = 16, 48
 )
 
-// NodeClaimOf is what a Node says of itself.
-func NodeClaimOf(node *v1.Node) NodeClaim {
-	claim := NodeClaim{Name: node.Name, Created: node.CreationTimestamp.Time}
+// NodeHoldingOf is what a Node reports as its own.
+func NodeHoldingOf(node *v1.Node) NodeHolding {
+	holding := NodeHolding{Name: node.Name, Created: node.CreationTimestamp.Time}
 	for _, a := range node.Status.Addresses {
 		addr, ok := parseIP(a.Address)
 		if !ok || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.IsLinkLocalUnicast() {
 			continue
 		}
 		sameFamily := func(p netip.Addr) bool { return p.Is4() == addr.Is4() }
-		if a.Type == v1.NodeInternalIP && !slices.ContainsFunc(claim.Primary, sameFamily) {
-			claim.Primary = append(claim.Primary, addr)
+		if a.Type == v1.NodeInternalIP && !slices.ContainsFunc(holding.Primary, sameFamily) {
+			holding.Primary = append(holding.Primary, addr)
 		}
 		switch {
-		case slices.Contains(claim.Addresses, addr):
-		case len(claim.Addresses) < maxNodeAddresses:
-			claim.Addresses = append(claim.Addresses, addr)
+		case slices.Contains(holding.Addresses, addr):
+		case len(holding.Addresses) < maxNodeAddresses:
+			holding.Addresses = append(holding.Addresses, addr)
 		default:
-			claim.Dropped++
+			holding.Dropped++
 		}
 	}
 	for _, text := range node.Spec.PodCIDRs {
 		p, err := netip.ParsePrefix(text)
 		sameFamily := func(have netip.Prefix) bool { return have.Addr().Is4() == p.Addr().Is4() }
-		if err == nil && !slices.ContainsFunc(claim.PodRanges, sameFamily) {
-			claim.PodRanges = append(claim.PodRanges, p.Masked())
+		if err == nil && !slices.ContainsFunc(holding.PodRanges, sameFamily) {
+			holding.PodRanges = append(holding.PodRanges, p.Masked())
 		}
 	}
-	slices.SortFunc(claim.Addresses, netip.Addr.Compare)
-	return claim
+	slices.SortFunc(holding.Addresses, netip.Addr.Compare)
+	return holding
 }
 
-func (n *NodeClaim) equal(o *NodeClaim) bool {
+func (n *NodeHolding) equal(o *NodeHolding) bool {
 	return n.Name == o.Name && n.Created.Equal(o.Created) && n.Dropped == o.Dropped && slices.Equal(n.Addresses, o.Addresses) &&
 		slices.Equal(n.Primary, o.Primary) && slices.Equal(n.PodRanges, o.PodRanges)
 }
@@ -123,16 +123,16 @@ func (h *Holders) String() string {
 	line("API servers", join(sorted(h.APIServers, netip.AddrPort.Compare)))
 	line("this host", join(sorted(h.Host.Addresses, netip.Addr.Compare)))
 	line("next hops", join(sorted(h.Host.NextHops, netip.Addr.Compare)))
-	for _, n := range sorted(h.Nodes, func(a, b NodeClaim) int { return cmp.Compare(a.Name, b.Name) }) {
+	for _, n := range sorted(h.Nodes, func(a, b NodeHolding) int { return cmp.Compare(a.Name, b.Name) }) {
 		line("Node "+n.Name, strings.Trim(join(n.Addresses)+" "+join(n.PodRanges), " "))
 	}
-	for _, l := range sorted(h.Late, compareLate) {
+	for _, l := range sorted(h.Late, compareNodeAddress) {
 		line("not believed", fmt.Sprintf("Node %s has %s", l.Node, l.Addr))
 	}
 	return b.String()
 }
 
-func compareLate(a, b LateClaim) int {
+func compareNodeAddress(a, b NodeAddress) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Node, b.Node))
 }
 
@@ -140,20 +140,4 @@ func sorted[T any](list []T, compare func(a, b T) int) []T {
 	list = slices.Clone(list)
 	slices.SortFunc(list, compare)
 	return list
-}
-
-// reserved says who has a TCP port at every address of this host, "" when Services may have it.
-func (h *Holders) reserved(protocol v1.Protocol, port uint16, own map[netip.Addr]bool, servers []netip.AddrPort) string {
-	if protocol != v1.ProtocolTCP {
-		return ""
-	}
-	for _, list := range [][]ReservedPort{h.Ports, ReservedPorts} {
-		if i := slices.IndexFunc(list, func(r ReservedPort) bool { return r.Port == port }); i >= 0 {
-			return list[i].Of
-		}
-	}
-	if slices.ContainsFunc(servers, func(s netip.AddrPort) bool { return s.Port() == port && own[s.Addr()] }) {
-		return "the API server"
-	}
-	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/netip"
 	"runtime/debug"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -21,41 +23,35 @@ import (
 const (
 	// batchWindow is how long the loop waits for more after a first change: a rollout comes as many small ones.
 	batchWindow = 3 * time.Millisecond
-	// settleTime after the start memory is given back: reading everything takes a multiple of what is kept, and informers and back end let go of
-	// it only when they are done with their part.
-	settleTime = 500 * time.Millisecond
+	// freeAfter the start, free memory goes back to the system. Reading everything takes a multiple of what is kept, and informers and back end
+	// release it only when they have finished their part.
+	freeAfter = 500 * time.Millisecond
 	// defaultResync is how often everything is compared although nothing changed.
 	defaultResync = 30 * time.Second
-	// Failed routes are tried again after retryFirst, then each time after twice as long, at most retryMax.
-	retryFirst = 200 * time.Millisecond
-	retryMax   = 30 * time.Second
 )
+
+// firstRetry is the back-off of failed Routes.
+var firstRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}
 
 // LoopConfig is what a Loop needs.
 type LoopConfig struct {
 	Node    NodeInfo // Zone is filled in from the Node object
+	Inbox   *Inbox
 	Backend Backend
 	Health  *Health
 	Metrics *Metrics
 	// Resync is how often everything is compared although nothing changed; 0: 30 s.
 	Resync time.Duration
-	// Hints tells that the host changed and everything should be compared; may be nil.
+	// Hints signals that the host changed and everything should be compared; may be nil.
 	Hints <-chan struct{}
-	// Holders is what is known at start of who holds addresses beside Services. The loop learns of ServiceRanges and Nodes by itself.
+	// Holders are the holders of addresses beside Services, as known at start. The Loop finds ServiceRanges and Nodes itself.
 	Holders Holders
 	// Host reads what this host has, before everything is compared; nil: only what its Node says is known.
 	Host func() (Host, error)
-	// Ranges is told from which ranges the cluster takes service addresses when they change, before the Sync that should know; none: unknown.
-	// May be nil.
-	Ranges func([]netip.Prefix)
-	// APIServers is told the addresses of the API server's Service and of its endpoints before a Sync that changes them; may be nil.
+	// APIServers is called with the addresses of the API server's Service and of its endpoints before a Sync that changes them; may be nil.
 	APIServers func([]netip.Addr)
-	// HidesClients says that endpoints see this host's address instead of a client's. A Service that asks for the client's own
-	// (externalTrafficPolicy Local) gets one Event about it.
-	HidesClients bool
-	// Events takes Events on Services; may be nil.
-	Events record.EventRecorder
-	Clock  clock.WithTicker
+	Events     record.EventRecorder // on Services and Nodes
+	Clock      clock.WithTicker
 }
 
 // Loop brings the host to what the cluster's Services say: it gathers changes for a few milliseconds, brings the Table up to date and
@@ -66,22 +62,21 @@ type LoopConfig struct {
 // One goroutine, Run's, owns the Tracker and calls the Backend.
 type Loop struct {
 	cfg   LoopConfig
-	inbox inbox
 	start time.Time
 
 	mu      sync.RWMutex // the goroutine of Run writes under it; it reads, and others do, under RLock
 	tracker *Tracker
 
 	// Of the goroutine of Run only.
-	failing  map[ServiceName]string // services to try again, with what was last said of them
+	failing  map[ServiceName]string // services to try again, with their last failure
 	whole    bool                   // the last Sync failed as a whole: try again with everything
 	delay    time.Duration          // before the next retry; 0: nothing failed
+	backoff  wait.Backoff           // what delay is next
 	problems map[ServiceName][]Problem
-	hidden   map[ServiceName]bool // were told that clients' addresses are not shown
-	own      *v1.Node             // nil: not known
+	own      *v1.Node // nil: not known
 	ranges   map[string]*networking.ServiceCIDR
 	refusals refusals
-	hostErr  string // what was last said of Host's failure
+	hostErr  string // the last failure of Host, as logged
 }
 
 // NewLoop returns a Loop that has seen nothing.
@@ -89,8 +84,8 @@ func NewLoop(cfg LoopConfig) *Loop {
 	if cfg.Resync <= 0 {
 		cfg.Resync = defaultResync
 	}
-	return &Loop{cfg: cfg, inbox: newInbox(), start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node, cfg.Holders), failing: map[ServiceName]string{},
-		problems: map[ServiceName][]Problem{}, hidden: map[ServiceName]bool{}, ranges: map[string]*networking.ServiceCIDR{},
+	return &Loop{cfg: cfg, backoff: firstRetry, start: cfg.Clock.Now(), tracker: NewTracker(cfg.Node, cfg.Holders), failing: map[ServiceName]string{},
+		problems: map[ServiceName][]Problem{}, ranges: map[string]*networking.ServiceCIDR{},
 		refusals: refusals{}}
 }
 
@@ -124,38 +119,39 @@ func (l *Loop) Run(ctx context.Context, synced <-chan struct{}) error {
 	case <-synced:
 	}
 	l.step(ctx, nil, true)
-	defer time.AfterFunc(settleTime, debug.FreeOSMemory).Stop()
+	defer time.AfterFunc(freeAfter, debug.FreeOSMemory).Stop()
 	resync := l.cfg.Clock.NewTicker(l.cfg.Resync)
 	defer resync.Stop()
 	for {
-		var retry <-chan time.Time
-		var retryTimer clock.Timer
-		if l.delay > 0 {
-			retryTimer = l.cfg.Clock.NewTimer(l.delay)
-			retry = retryTimer.C()
-		}
-		var again []ServiceName
-		whole := false
-		select {
-		case <-ctx.Done():
+		again, whole, ok := l.await(ctx, resync.C())
+		if !ok {
 			return nil
-		case <-l.inbox.ready:
-			l.gather(ctx)
-		case <-retry:
-			whole = l.whole
-			for name := range l.failing {
-				again = append(again, name)
-			}
-		case <-l.cfg.Hints:
-			whole = true
-		case <-resync.C():
-			whole = true
-		}
-		if retryTimer != nil {
-			retryTimer.Stop()
 		}
 		l.step(ctx, again, whole)
 	}
+}
+
+// await waits for something to do: a change in the Inbox, Services to try again, or everything to compare. ok is false when ctx has ended.
+func (l *Loop) await(ctx context.Context, resync <-chan time.Time) (again []ServiceName, whole, ok bool) {
+	var retry <-chan time.Time
+	if l.delay > 0 {
+		timer := l.cfg.Clock.NewTimer(l.delay)
+		defer timer.Stop()
+		retry = timer.C()
+	}
+	select {
+	case <-ctx.Done():
+		return nil, false, false
+	case <-l.cfg.Inbox.ready:
+		l.gather(ctx)
+	case <-retry:
+		return slices.Collect(maps.Keys(l.failing)), l.whole, true
+	case <-l.cfg.Hints:
+		whole = true
+	case <-resync:
+		whole = true
+	}
+	return nil, whole, true
 }
 
 // gather waits a moment for changes that come together.
@@ -170,7 +166,7 @@ func (l *Loop) gather(ctx context.Context) {
 
 // step takes what is in the inbox and syncs it together with again, or with everything.
 func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
-	batch := l.inbox.take()
+	batch := l.cfg.Inbox.take()
 	host, known := l.readHost(whole)
 	l.mu.Lock()
 	if known {
@@ -182,10 +178,14 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	l.reportRefusals()
 	for _, name := range touched {
 		l.reportProblems(name)
-		l.reportHidden(name)
+	}
+	for w, message := range batch.warnings {
+		l.event(w.service, w.reason, message)
 	}
 	if !whole && len(changed) == 0 && len(again) == 0 {
-		l.cfg.Health.Updated()
+		if !l.whole {
+			l.cfg.Health.Updated()
+		}
 		l.count(batch)
 		return
 	}
@@ -204,7 +204,7 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	now := l.cfg.Clock.Now()
 	l.cfg.Metrics.synced(now.Sub(before), whole)
 	klog.V(3).InfoS("Synced", "changed", len(changed), "retried", len(again), "whole", whole, "took", now.Sub(before))
-	l.settle(err, names, whole)
+	l.record(err, names, whole)
 	if !l.whole {
 		l.cfg.Health.Updated()
 		l.cfg.Metrics.good(now)
@@ -213,7 +213,7 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	l.count(batch)
 }
 
-// readHost reads what this host has, where everything is compared: what hints at a change of it has that done.
+// readHost reads what this host has before everything is compared; a hint at a change of it causes that.
 func (l *Loop) readHost(whole bool) (Host, bool) {
 	if !whole || l.cfg.Host == nil {
 		return Host{}, false
@@ -225,14 +225,14 @@ func (l *Loop) readHost(whole bool) (Host, bool) {
 	}
 	if text := err.Error(); text != l.hostErr {
 		l.hostErr = text
-		klog.ErrorS(err, "Cannot read the host's addresses and next hops; what was read last counts")
+		klog.ErrorS(err, "Cannot read the host's addresses and next hops; using those read last")
 	}
 	return Host{}, false
 }
 
-// apply hands a batch to the Tracker and says whether everything must be compared because the ranges of services changed. Nodes come first: a
-// Node that has an address when a Service begins to ask for it keeps it.
-func (l *Loop) apply(batch batch) (whole bool) {
+// apply passes a batch to the Tracker and says whether everything must be compared because the ranges of services changed. Nodes come first: a
+// Node that has an address when a Service begins to claim it keeps it.
+func (l *Loop) apply(batch *batch) (whole bool) {
 	l.applyNodes(batch.nodes)
 	whole = l.applyRanges(batch.ranges)
 	for name, service := range batch.services {
@@ -252,18 +252,18 @@ func (l *Loop) apply(batch batch) (whole bool) {
 	return whole
 }
 
-// applyNodes hands on what Nodes say of themselves.
+// applyNodes passes on changed Nodes.
 func (l *Loop) applyNodes(changed map[string]*v1.Node) {
 	for name, node := range changed {
 		if name == l.cfg.Node.Name {
 			l.own = node
 		}
 		if node == nil {
-			l.tracker.SetNodeClaim(name, nil)
+			l.tracker.SetNodeHolding(name, nil)
 			continue
 		}
-		claim := NodeClaimOf(node)
-		l.tracker.SetNodeClaim(name, &claim)
+		holding := NodeHoldingOf(node)
+		l.tracker.SetNodeHolding(name, &holding)
 	}
 	if _, ok := changed[l.cfg.Node.Name]; !ok {
 		return
@@ -276,7 +276,7 @@ func (l *Loop) applyNodes(changed map[string]*v1.Node) {
 	l.tracker.SetNode(info)
 }
 
-// applyRanges hands on the ranges of service addresses, and says whether they have changed.
+// applyRanges passes on the ranges of service addresses, and says whether they have changed.
 func (l *Loop) applyRanges(changed map[string]*networking.ServiceCIDR) bool {
 	if len(changed) == 0 {
 		return false
@@ -292,14 +292,11 @@ func (l *Loop) applyRanges(changed map[string]*networking.ServiceCIDR) bool {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				all = append(all, p)
 			} else {
-				klog.ErrorS(nil, "Left out", "problem", fmt.Sprintf("ServiceCIDR %s spec.cidrs: %q is not a range such as 10.96.0.0/12", cidr.Name, text))
+				klog.ErrorS(nil, "Ignored a range of service addresses", "problem", fmt.Sprintf("ServiceCIDR %s spec.cidrs: %q must be a range such as 10.96.0.0/12", cidr.Name, text))
 			}
 		}
 	}
 	l.tracker.SetServiceRanges(all)
-	if l.cfg.Ranges != nil {
-		l.cfg.Ranges(all)
-	}
 	return true
 }
 
@@ -316,14 +313,14 @@ func nodeAddresses(node *v1.Node) (out []netip.Addr) {
 	return out
 }
 
-// settle notes what is to be tried again after a Sync of names, or of everything, and reports what is new.
-func (l *Loop) settle(err error, names []ServiceName, whole bool) {
+// record notes what to retry after a Sync of names, or of everything, and reports new failures.
+func (l *Loop) record(err error, names []ServiceName, whole bool) {
 	routes, rest := RouteErrors(err)
-	said := map[ServiceName]string{}
+	failures := map[ServiceName]string{}
 	for _, r := range routes {
 		name := r.Route.Service.ServiceName
-		if said[name] == "" {
-			said[name] = r.Error()
+		if failures[name] == "" {
+			failures[name] = r.Error()
 		}
 	}
 	l.mu.Lock()
@@ -336,21 +333,21 @@ func (l *Loop) settle(err error, names []ServiceName, whole bool) {
 	}
 	for _, r := range routes {
 		name := r.Route.Service.ServiceName
-		l.failing[name] = said[name]
+		l.failing[name] = failures[name]
 	}
 	l.mu.Unlock()
-	for name, text := range said {
+	for name, text := range failures {
 		if before[name] == text {
-			continue // said already
+			continue // reported already
 		}
-		klog.ErrorS(nil, "Route fails", "reason", text)
+		klog.ErrorS(nil, "Cannot serve a Service; retrying", "service", name, "reason", text)
 		l.event(name, "FailedToServe", text)
 	}
 	if whole || len(rest) > 0 {
 		l.whole = len(rest) > 0
 	}
 	for _, e := range rest {
-		klog.ErrorS(e, "Sync failed")
+		klog.ErrorS(e, "Cannot apply the table of Services to this host; retrying")
 	}
 	l.cfg.Metrics.routesFailing.Set(float64(len(l.failing)))
 	l.cfg.Metrics.backEndFail.Set(map[bool]float64{true: 1}[l.whole])
@@ -360,15 +357,13 @@ func (l *Loop) settle(err error, names []ServiceName, whole bool) {
 	}
 	switch {
 	case len(l.failing) == 0 && !l.whole:
-		l.delay = 0
-	case l.delay == 0:
-		l.delay = retryFirst
+		l.delay, l.backoff = 0, firstRetry
 	default:
-		l.delay = min(2*l.delay, retryMax)
+		l.delay = l.backoff.Step()
 	}
 }
 
-// reportProblems says once what of a Service is left out.
+// reportProblems reports once which parts of a Service are ignored.
 func (l *Loop) reportProblems(name ServiceName) {
 	now := append(slices.Clone(l.tracker.Problems(name)), l.ownAddresses(name)...)
 	before := l.problems[name]
@@ -379,32 +374,12 @@ func (l *Loop) reportProblems(name ServiceName) {
 		switch {
 		case slices.Contains(before, p):
 		case p.Reason == Elsewhere:
-			klog.V(2).InfoS("Left out", "problem", p.String())
+			klog.V(2).InfoS("Not serving a front here", "problem", p.String())
 		default:
-			klog.ErrorS(nil, "Left out", "problem", p.String())
+			klog.ErrorS(nil, "Ignored a part of a Service", "problem", p.String())
 			l.event(name, string(p.Reason), fmt.Sprintf("%s: %s", p.Field, p.Message))
 		}
 	}
-}
-
-// reportHidden says once that endpoints will not see the clients' addresses for which a Service asks.
-func (l *Loop) reportHidden(name ServiceName) {
-	service := l.tracker.Service(name)
-	if !l.cfg.HidesClients || service == nil || service.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal {
-		delete(l.hidden, name)
-		return
-	}
-	if !l.hidden[name] {
-		l.hidden[name] = true
-		l.event(name, "ClientAddressHidden", "externalTrafficPolicy Local: traffic stays on this node, but its endpoints see the node's address instead of the client's")
-	}
-}
-
-// Warn records a warning on a Service, for back ends. It may be called from any goroutine.
-func (l *Loop) Warn(name ServiceName, reason, text string) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	l.event(name, reason, text)
 }
 
 // ownAddresses are the cluster IPs of a Service that are this node's address: they are served, but hide ports of the node's own. External
@@ -413,7 +388,7 @@ func (l *Loop) ownAddresses(name ServiceName) (out []Problem) {
 	own := nodeAddresses(l.own)
 	for _, r := range l.tracker.Table().Of(name) {
 		if r.Kind == ClusterIP && slices.Contains(own, r.Front.Addr()) {
-			out = append(out, Problem{name, "Service spec.clusterIPs", fmt.Sprintf("%s is an address of this node: the range of services must be apart from those of nodes",
+			out = append(out, Problem{name, "Service spec.clusterIPs", fmt.Sprintf("%s is an address of this node: the range of Services must not overlap with those of nodes",
 				r.Front.Addr()), Invalid})
 		}
 	}
@@ -422,19 +397,19 @@ func (l *Loop) ownAddresses(name ServiceName) (out []Problem) {
 
 // event records a warning on a Service that still exists.
 func (l *Loop) event(name ServiceName, reason, text string) {
-	if service := l.tracker.Service(name); service != nil && l.cfg.Events != nil {
+	if service := l.tracker.Service(name); service != nil {
 		l.cfg.Events.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: service.UID,
 			ResourceVersion: service.ResourceVersion}, v1.EventTypeWarning, reason, text)
 	}
 }
 
-func (l *Loop) count(b batch) {
+func (l *Loop) count(b *batch) {
 	l.cfg.Metrics.servicesPending.Sub(float64(b.serviceEvents))
 	l.cfg.Metrics.endpointsPending.Sub(float64(b.sliceEvents))
 }
 
 // programmed records how long the changes of a batch took from the pod or service that caused them to the host.
-func (l *Loop) programmed(b batch, now time.Time) {
+func (l *Loop) programmed(b *batch, now time.Time) {
 	for _, slice := range b.slices {
 		if slice == nil {
 			continue

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -29,6 +31,7 @@ import (
 type rig struct {
 	t       *testing.T
 	loop    *proxy.Loop
+	inbox   *proxy.Inbox
 	backend *proxytest.Backend
 	events  *record.FakeRecorder
 	health  *proxy.Health
@@ -37,6 +40,21 @@ type rig struct {
 	host    atomic.Pointer[proxy.Host]
 	ranges  chan []netip.Prefix
 	synced  chan struct{}
+}
+
+// rangesOf tells the ranges of Tables when they change, before it serves them.
+type rangesOf struct {
+	*proxytest.Backend
+	last   []netip.Prefix
+	ranges chan<- []netip.Prefix
+}
+
+func (b *rangesOf) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
+	if !slices.Equal(b.last, want.ServiceRanges) {
+		b.last = slices.Clone(want.ServiceRanges)
+		b.ranges <- b.last
+	}
+	return b.Backend.Sync(ctx, want, changed)
 }
 
 func newRig(t *testing.T) *rig { return newRigOf(t, func(*proxy.LoopConfig) {}) }
@@ -48,8 +66,9 @@ func newRigOf(t *testing.T, change func(*proxy.LoopConfig)) *rig {
 	metrics := proxy.NewMetrics(r.metrics, node)
 	r.health = proxy.NewHealth(clock.RealClock{}, node, metrics)
 	r.host.Store(&proxy.Host{})
-	cfg := proxy.LoopConfig{Node: node, Backend: r.backend, Health: r.health, Metrics: metrics, Resync: time.Hour, Hints: r.hints,
-		Host: func() (proxy.Host, error) { return *r.host.Load(), nil }, Ranges: func(p []netip.Prefix) { r.ranges <- p }, Events: r.events, Clock: clock.RealClock{}}
+	r.inbox = proxy.NewInbox(r.health, metrics, clock.RealClock{})
+	cfg := proxy.LoopConfig{Node: node, Inbox: r.inbox, Backend: &rangesOf{Backend: r.backend, ranges: r.ranges}, Health: r.health, Metrics: metrics, Resync: time.Hour, Hints: r.hints,
+		Host: func() (proxy.Host, error) { return *r.host.Load(), nil }, Events: r.events, Clock: clock.RealClock{}}
 	change(&cfg)
 	r.loop = proxy.NewLoop(cfg)
 	return r
@@ -63,6 +82,28 @@ func (r *rig) run() {
 		cancel()
 		if err := <-done; err != nil {
 			r.t.Error(err)
+		}
+	})
+}
+
+// watch feeds the loop from a client's objects.
+func (r *rig) watch(client *fake.Clientset, nodes cache.SharedIndexInformer) {
+	r.t.Helper()
+	w, err := proxy.NewWatch(r.inbox, client, nodes, 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	ctx, cancel := context.WithCancel(r.t.Context())
+	r.t.Cleanup(func() { cancel(); group.Wait() })
+	group.Go(func() { nodes.RunWithContext(ctx) })
+	group.Go(func() { w.Run(ctx) })
+	r.synced = make(chan struct{})
+	group.Go(func() {
+		select {
+		case <-w.Synced():
+			close(r.synced)
+		case <-ctx.Done():
 		}
 	})
 }
@@ -101,8 +142,8 @@ const served = "a/web - ClusterIP TCP 10.96.0.1:80 - - 10.244.0.1:8080"
 func TestNothingBeforeEverythingIsKnown(t *testing.T) {
 	r := newRig(t)
 	r.run()
-	r.loop.SetService(testService("web", "10.96.0.1"))
-	r.loop.SetSlice(testSlice("web", "10.244.0.1"))
+	r.inbox.SetService(testService("web", "10.96.0.1"))
+	r.inbox.SetSlice(testSlice("web", "10.244.0.1"))
 	if calls := r.backend.Calls(); len(calls) > 0 {
 		t.Fatalf("synced before the lists were complete: %v", calls)
 	}
@@ -119,19 +160,19 @@ func TestChangesAreBatched(t *testing.T) {
 	close(r.synced)
 	r.until("first sync", func() bool { return len(r.backend.Calls()) == 1 })
 	for i := range 50 {
-		r.loop.SetService(testService("web", "10.96.0.1"))
-		r.loop.SetSlice(testSlice("web", "10.244.0."+string(rune('1'+i%9))))
+		r.inbox.SetService(testService("web", "10.96.0.1"))
+		r.inbox.SetSlice(testSlice("web", "10.244.0."+string(rune('1'+i%9))))
 	}
-	r.loop.SetSlice(testSlice("web", "10.244.0.1"))
+	r.inbox.SetSlice(testSlice("web", "10.244.0.1"))
 	r.until("batch", func() bool { return r.backend.String() == served })
 	if calls := r.backend.Calls(); len(calls) > 20 {
 		t.Fatalf("100 changes made %d syncs", len(calls))
 	} else if slices.Contains(calls[1:], "everything") {
 		t.Fatalf("a change of one service made a sync of everything: %v", calls)
 	}
-	r.loop.DeleteSlice("a", "web-1")
+	r.inbox.DeleteSlice("a", "web-1")
 	r.until("no endpoint", func() bool { return strings.HasSuffix(r.backend.String(), "reject") })
-	r.loop.DeleteService(name("web"))
+	r.inbox.DeleteService(name("web"))
 	r.until("gone", func() bool { return r.backend.String() == "" })
 }
 
@@ -139,9 +180,9 @@ func TestFailedRoutesAreTriedAgain(t *testing.T) {
 	r := newRig(t)
 	close(r.synced)
 	r.backend.Break(name("web"), errors.New("port in use"))
-	r.loop.SetService(testService("web", "10.96.0.1"))
-	r.loop.SetService(testService("other", "10.96.0.2"))
-	r.loop.SetSlice(testSlice("web", "10.244.0.1"))
+	r.inbox.SetService(testService("web", "10.96.0.1"))
+	r.inbox.SetService(testService("other", "10.96.0.2"))
+	r.inbox.SetSlice(testSlice("web", "10.244.0.1"))
 	r.run()
 	r.until("the other service", func() bool { return strings.Contains(r.backend.String(), "a/other") })
 	if event := <-r.events.Events; !strings.Contains(event, "FailedToServe") || !strings.Contains(event, "port in use") {
@@ -165,7 +206,7 @@ func TestFailedSyncIsTriedAgainWithEverything(t *testing.T) {
 	r.run()
 	r.until("first sync", func() bool { return len(r.backend.Calls()) == 1 })
 	r.backend.Fail(errors.New("HNS is down"))
-	r.loop.SetService(testService("web", "10.96.0.1"))
+	r.inbox.SetService(testService("web", "10.96.0.1"))
 	r.until("failure", func() bool { return len(r.backend.Calls()) == 2 })
 	r.backend.Fail(nil)
 	r.until("recovery", func() bool { return strings.Contains(r.backend.String(), "a/web") })
@@ -186,37 +227,37 @@ func TestMalformedIsReportedOnce(t *testing.T) {
 	r.run()
 	s := testService("web", "10.96.0.1")
 	s.Spec.ExternalIPs = []string{"127.0.0.1"}
-	r.loop.SetService(s)
-	r.loop.SetSlice(testSlice("web", "10.244.0.1"))
+	r.inbox.SetService(s)
+	r.inbox.SetSlice(testSlice("web", "10.244.0.1"))
 	r.until("the rest", func() bool { return r.backend.String() == served })
 	if event := <-r.events.Events; !strings.Contains(event, "InvalidService") || !strings.Contains(event, "externalIPs[0]") {
 		t.Fatalf("event %q", event)
 	}
-	r.loop.SetSlice(testSlice("web", "10.244.0.2"))
+	r.inbox.SetSlice(testSlice("web", "10.244.0.2"))
 	r.until("a change", func() bool { return strings.Contains(r.backend.String(), "10.244.0.2") })
 	if len(r.events.Events) > 0 {
 		t.Fatalf("said twice: %s", <-r.events.Events)
 	}
 }
 
-// TestHiddenClients: a Service that asks for its clients' addresses hears once that this back end cannot show them.
-func TestHiddenClients(t *testing.T) {
-	r := newRigOf(t, func(c *proxy.LoopConfig) { c.HidesClients = true })
-	close(r.synced)
+// TestWarn: what a back end warns of is an Event on the Service, also before the first Sync, and none where there is no such Service.
+func TestWarn(t *testing.T) {
+	r := newRig(t)
+	r.inbox.SetService(testService("web", "10.96.0.1"))
+	r.inbox.Warn(proxy.ServiceName{Namespace: "a", Name: "web"}, "Early", "first words")
+	r.inbox.Warn(proxy.ServiceName{Namespace: "a", Name: "web"}, "Early", "last words")
+	r.inbox.Warn(proxy.ServiceName{Namespace: "a", Name: "gone"}, "Never", "words")
 	r.run()
-	s := testService("web", "10.96.0.1")
-	r.loop.SetService(s)
-	r.until("a service that does not ask", func() bool { return strings.Contains(r.backend.String(), "a/web") })
-	s = s.DeepCopy()
-	s.Spec.Type, s.Spec.ExternalTrafficPolicy = v1.ServiceTypeNodePort, v1.ServiceExternalTrafficPolicyLocal
-	r.loop.SetService(s)
-	if event := <-r.events.Events; !strings.Contains(event, "ClientAddressHidden") {
-		t.Fatalf("event %q", event)
+	close(r.synced)
+	if event := <-r.events.Events; event != "Warning Early last words" {
+		t.Errorf("event %q", event)
 	}
-	r.loop.SetSlice(testSlice("web", "10.244.0.2"))
-	r.until("a change", func() bool { return strings.Contains(r.backend.String(), "10.244.0.2") })
-	if len(r.events.Events) > 0 {
-		t.Fatalf("said again: %s", <-r.events.Events)
+	r.inbox.Warn(proxy.ServiceName{Namespace: "a", Name: "web"}, "Late", "more words")
+	if event := <-r.events.Events; event != "Warning Late more words" {
+		t.Errorf("event %q", event)
+	}
+	if calls := r.backend.Calls(); !slices.Equal(calls, []string{"everything"}) {
+		t.Errorf("a warning synced: %v", calls)
 	}
 }
 
@@ -231,13 +272,7 @@ func TestWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	synced, err := r.loop.Watch(ctx, client, nodes, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go nodes.RunWithContext(ctx)
-	r.synced = make(chan struct{})
-	go func() { <-synced; close(r.synced) }()
+	r.watch(client, nodes)
 	r.run()
 	r.until("own zone", func() bool { return r.backend.String() == "a/web - ClusterIP TCP 10.96.0.1:80 - - 10.244.0.2:8080" })
 	own.Labels[v1.LabelTopologyZone] = "z1"

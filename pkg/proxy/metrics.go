@@ -42,22 +42,22 @@ func NewMetrics(registry prometheus.Registerer, node NodeInfo) *Metrics {
 	quick := prometheus.ExponentialBuckets(0.001, 2, 15)
 	m := &Metrics{
 		families:         node.families(),
-		sync:             histogram("sync_proxy_rules_duration_seconds", "Duration of a Sync of the back end.", quick),
-		full:             histogram("sync_full_proxy_rules_duration_seconds", "Duration of a Sync that compares everything.", quick),
-		partial:          histogram("sync_partial_proxy_rules_duration_seconds", "Duration of a Sync of the changed services only.", quick),
-		programming:      histogram("network_programming_duration_seconds", "Time from the change of a pod or service to the Sync that follows it.", programmingBuckets()),
-		lastSync:         gauges("sync_proxy_rules_last_timestamp_seconds", "When the last good Sync ended.", family...),
-		lastQueued:       gauges("sync_proxy_rules_last_queued_timestamp_seconds", "When a Sync was last asked for.", family...),
-		endpointsPending: gauge("sync_proxy_rules_endpoint_changes_pending", "EndpointSlice changes not yet synced."),
-		servicesPending:  gauge("sync_proxy_rules_service_changes_pending", "Service changes not yet synced."),
-		endpointsTotal:   counter("sync_proxy_rules_endpoint_changes_total", "EndpointSlice changes seen."),
-		servicesTotal:    counter("sync_proxy_rules_service_changes_total", "Service changes seen."),
-		noLocal:          gauges("sync_proxy_rules_no_local_endpoints_total", "Services of a Local traffic policy with endpoints only elsewhere.", "traffic_policy", "ip_family"),
-		healthz:          codes("proxy_healthz_total", "Answers of /healthz."),
-		livez:            codes("proxy_livez_total", "Answers of /livez."),
-		routes:           gauge("routes", "Routes in the table."),
-		routesFailing:    gauge("services_failing", "Services with a route that the back end could not serve."),
-		backEndFail:      gauge("sync_failing", "1 while the last Sync failed as a whole."),
+		sync:             histogram("sync_proxy_rules_duration_seconds", "Duration of a sync of the back end, in seconds.", quick),
+		full:             histogram("sync_full_proxy_rules_duration_seconds", "Duration of a sync that compares all Services, in seconds.", quick),
+		partial:          histogram("sync_partial_proxy_rules_duration_seconds", "Duration of a sync of changed Services, in seconds.", quick),
+		programming:      histogram("network_programming_duration_seconds", "Time from the change of a pod or Service to the end of the sync that applies it, in seconds.", programmingBuckets()),
+		lastSync:         gauges("sync_proxy_rules_last_timestamp_seconds", "Time of the last successful sync, as a Unix timestamp.", family...),
+		lastQueued:       gauges("sync_proxy_rules_last_queued_timestamp_seconds", "Time of the last queued change, as a Unix timestamp.", family...),
+		endpointsPending: gauge("sync_proxy_rules_endpoint_changes_pending", "Pending EndpointSlice changes."),
+		servicesPending:  gauge("sync_proxy_rules_service_changes_pending", "Pending Service changes."),
+		endpointsTotal:   counter("sync_proxy_rules_endpoint_changes_total", "Total EndpointSlice changes."),
+		servicesTotal:    counter("sync_proxy_rules_service_changes_total", "Total Service changes."),
+		noLocal:          gauges("sync_proxy_rules_no_local_endpoints_total", "Services with a Local traffic policy and no endpoint on this node.", "traffic_policy", "ip_family"),
+		healthz:          codes("proxy_healthz_total", "Responses of /healthz, by status code."),
+		livez:            codes("proxy_livez_total", "Responses of /livez, by status code."),
+		routes:           gauge("routes", "Fronts of Services on this node."),
+		routesFailing:    gauge("services_failing", "Services with a front that the back end could not serve."),
+		backEndFail:      gauge("sync_failing", "1 if the last sync failed completely, otherwise 0."),
 	}
 	registry.MustRegister(m.sync, m.full, m.partial, m.programming, m.lastSync, m.lastQueued, m.endpointsPending, m.servicesPending,
 		m.endpointsTotal, m.servicesTotal, m.noLocal, m.healthz, m.livez, m.routes, m.routesFailing, m.backEndFail)
@@ -100,7 +100,7 @@ func (m *Metrics) programmed(family v1.IPFamily, took time.Duration) {
 	m.programming.WithLabelValues(string(family)).Observe(took.Seconds())
 }
 
-// setNoLocal records the Services that drop traffic for want of an endpoint on this node.
+// setNoLocal counts the Services that drop traffic because they have no endpoint on this node.
 func (m *Metrics) setNoLocal(table *Table) {
 	type label struct{ policy, family string }
 	count := map[label]map[ServiceName]struct{}{}

@@ -1,111 +1,74 @@
 package proxy
 
 import (
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
+
+	v1 "k8s.io/api/core/v1"
 )
 
-// This file is what claims know of holders that are no Services, and who of them came first.
-
-// fixLate says which claims of Nodes came late, instead of finding out.
-func (c *claims) fixLate(list []LateClaim) {
-	c.late = map[LateClaim]bool{}
-	for _, l := range list {
-		c.late[l] = true
-	}
+// others are the holders that are no Services, indexed by address.
+type others struct {
+	node    string                    // this one
+	holders Holders                   // without Nodes and Late
+	own     map[netip.Addr]bool       // addresses of this host
+	servers []netip.AddrPort          // all API servers
+	nodes   map[string]NodeHolding    // this one too
+	nodesAt map[netip.Addr][]string   // other Nodes that hold an address, sorted
+	ranges  map[netip.Prefix][]string // other Nodes with that range of pods, sorted
+	lengths map[int]int               // how many ranges have so many bits; IPv6: negative
 }
 
-// isLate says whether a Node claimed an address after a Service had asked for it.
-func (c *claims) isLate(addr netip.Addr, node string) bool {
-	if c.late != nil {
-		return c.late[LateClaim{addr, node}]
-	}
-	return !slices.Contains(c.first[addr], node)
+func newOthers(node string, holders Holders) others {
+	holders.Nodes, holders.Late = nil, nil
+	o := others{node: node, holders: holders, servers: holders.APIServers, nodes: map[string]NodeHolding{}, nodesAt: map[netip.Addr][]string{},
+		ranges: map[netip.Prefix][]string{}, lengths: map[int]int{}}
+	o.findOwn()
+	return o
 }
 
-// settleFirst finds who came first to addresses for which Services have begun to ask. Nodes that have such an address by then keep it while the
-// Services ask for it, also if they lose it in between; Nodes that claim it later are late.
-func (c *claims) settleFirst() {
-	for addr, before := range c.asked {
-		now := len(c.external[addr]) > 0
-		switch {
-		case now && !before:
-			nodes := slices.Concat(c.claimed[addr], c.podNodes(addr))
-			if !c.running {
-				nodes = slices.DeleteFunc(nodes, func(node string) bool { return !c.nodeFirst(addr, node) })
-			}
-			if len(nodes) > 0 {
-				c.first[addr] = nodes
-			}
-		case before && !now:
-			delete(c.first, addr)
-		}
-	}
-	c.asked = emptied(c.asked)
+// touched is where a change of holders makes a difference.
+type touched struct {
+	addrs  []netip.Addr
+	ranges []netip.Prefix
+	all    bool
 }
 
-// nodeFirst decides at start, when nothing but their age is known of a Node and of the Services that ask for its address: the older wins. An
-// address that a controller wrote into a Service's status is the Service's, unless it is the one by which the Node itself is reached: then the
-// nodes are the load balancer, as with klipper.
-func (c *claims) nodeFirst(addr netip.Addr, node string) bool {
-	n := c.nodes[node]
-	for key := range c.external[addr] {
-		for _, one := range c.fronts[key] {
-			older := one.by.created < n.Created.Unix()
-			switch one.ask().kind() {
-			case ExternalIP:
-				if older {
-					return false
-				}
-			case LoadBalancer:
-				if !slices.Contains(n.Primary, addr) && (older || slices.Contains(n.Addresses, addr)) {
-					return false
-				}
-			}
-		}
-	}
-	return true
-}
-
-// setNode takes what a Node claims; nil: it is gone.
-func (c *claims) setNode(name string, now *NodeClaim) {
-	before, known := c.nodes[name]
+// setNode records what a Node holds; nil: it is gone. changed is false where that is what was known.
+func (o *others) setNode(name string, now *NodeHolding) (t touched, changed bool) {
+	before, known := o.nodes[name]
 	if now == nil && !known || now != nil && known && before.equal(now) {
-		return
+		return t, false
 	}
-	next := NodeClaim{}
-	if delete(c.nodes, name); now != nil {
+	next := NodeHolding{}
+	if delete(o.nodes, name); now != nil {
 		next = *now
-		c.nodes[name] = next
-		c.suspects[name] = struct{}{}
+		o.nodes[name] = next
 	}
-	if name == c.node {
-		c.findOwn()
-		c.reconsiderAll()
-		return
+	if name == o.node {
+		o.findOwn()
+		return touched{all: true}, true
 	}
 	for _, addr := range before.Addresses {
 		if !slices.Contains(next.Addresses, addr) {
-			c.reconsider(addr)
-			remove(c.claimed, addr, name)
+			remove(o.nodesAt, addr, name)
+			t.addrs = append(t.addrs, addr)
 		}
 	}
 	for _, addr := range next.Addresses {
 		if !slices.Contains(before.Addresses, addr) {
-			c.claimed[addr] = insert(c.claimed[addr], name)
-			c.reconsider(addr)
+			o.nodesAt[addr] = insert(o.nodesAt[addr], name)
+			t.addrs = append(t.addrs, addr)
 		}
 	}
 	if !slices.Equal(before.PodRanges, next.PodRanges) {
-		c.moveRanges(name, before.PodRanges, next.PodRanges)
+		t.ranges = o.moveRanges(name, before.PodRanges, next.PodRanges)
 	}
+	return t, true
 }
 
-// moveRanges takes the ranges of a Node's pods, which seldom change.
-func (c *claims) moveRanges(name string, before, now []netip.Prefix) {
+// moveRanges records the ranges of a Node's pods, and returns the former and the present ones.
+func (o *others) moveRanges(name string, before, now []netip.Prefix) []netip.Prefix {
 	length := func(p netip.Prefix) int {
 		if p.Addr().Is4() {
 			return p.Bits()
@@ -117,20 +80,16 @@ func (c *claims) moveRanges(name string, before, now []netip.Prefix) {
 	}
 	before, now = sane(before), sane(now)
 	for _, p := range before {
-		remove(c.ranges, p, name)
-		if c.lengths[length(p)]--; c.lengths[length(p)] == 0 {
-			delete(c.lengths, length(p))
+		remove(o.ranges, p, name)
+		if o.lengths[length(p)]--; o.lengths[length(p)] == 0 {
+			delete(o.lengths, length(p))
 		}
 	}
 	for _, p := range now {
-		c.ranges[p] = insert(c.ranges[p], name)
-		c.lengths[length(p)]++
+		o.ranges[p] = insert(o.ranges[p], name)
+		o.lengths[length(p)]++
 	}
-	for addr := range c.external {
-		if slices.ContainsFunc(slices.Concat(before, now), func(p netip.Prefix) bool { return p.Contains(addr) }) {
-			c.reconsider(addr)
-		}
-	}
+	return slices.Concat(before, now)
 }
 
 func widest(p netip.Prefix) int {
@@ -155,108 +114,75 @@ func remove[K comparable](m map[K][]string, key K, name string) {
 	}
 }
 
-// setHost takes what this host has.
-func (c *claims) setHost(h Host) {
-	h.Addresses, h.NextHops = sorted(h.Addresses, netip.Addr.Compare), sorted(h.NextHops, netip.Addr.Compare)
-	if slices.Equal(h.Addresses, c.holders.Host.Addresses) && slices.Equal(h.NextHops, c.holders.Host.NextHops) {
-		return
-	}
-	c.holders.Host = h
-	c.findOwn()
-	c.reconsiderAll()
-}
-
-// findOwn finds the addresses of this host: those that it has, and those that its Node claims. Link-local ones come and go with every pod and are
-// no Service's.
-func (c *claims) findOwn() {
-	c.own = map[netip.Addr]bool{}
-	for _, addr := range slices.Concat(c.holders.Host.Addresses, c.nodes[c.node].Addresses) {
-		if !addr.IsLinkLocalUnicast() && !addr.IsLoopback() {
-			c.own[addr] = true
+// podNodes are other Nodes in whose range for pods an address is, sorted.
+func (o *others) podNodes(addr netip.Addr) (out []string) {
+	for length := range o.lengths {
+		if addr.Is4() != (length >= 0) {
+			continue
+		}
+		if p, err := addr.Prefix(max(length, -length)); err == nil {
+			out = append(out, o.ranges[p]...)
 		}
 	}
-}
-
-// setServiceRanges takes the ranges of cluster IPs.
-func (c *claims) setServiceRanges(ranges []netip.Prefix) {
-	ranges = sorted(ranges, netip.Prefix.Compare)
-	if slices.Equal(ranges, c.holders.ServiceRanges) {
-		return
-	}
-	c.holders.ServiceRanges = ranges
-	c.reconsiderAll()
-	for name := range c.nodes {
-		c.suspects[name] = struct{}{}
-	}
-}
-
-// setServers takes the endpoints of the API server.
-func (c *claims) setServers(endpoints []netip.AddrPort) {
-	all := slices.Concat(c.holders.APIServers, endpoints)
-	slices.SortFunc(all, netip.AddrPort.Compare)
-	if all = slices.Compact(all); slices.Equal(all, c.servers) {
-		return
-	}
-	c.servers = all
-	c.reconsiderAll()
-}
-
-// disbelieved says which addresses a Node claims that are others', "" for none.
-func (c *claims) disbelieved(name string) string {
-	n, ok := c.nodes[name]
-	if !ok || name == c.node {
-		return ""
-	}
-	var parts []string
-	for _, addr := range n.Addresses {
-		if of := c.holderOf(addr, name); of != "" {
-			parts = append(parts, fmt.Sprintf("%s is %s", addr, of))
-		}
-	}
-	if n.Dropped > 0 {
-		parts = append(parts, fmt.Sprintf("of %d addresses the first %d count", n.Dropped+len(n.Addresses), maxNodeAddresses))
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("Node status.addresses: %s: want addresses of this Node alone", strings.Join(parts, "; "))
-}
-
-// holderOf is who has an address that a Node claims; "": none whose right is better.
-func (c *claims) holderOf(addr netip.Addr, node string) string {
-	if list := c.cluster[addr]; len(list) > 0 {
-		return "the cluster IP of Service " + list[0].name.String()
-	}
-	if i := slices.IndexFunc(c.holders.ServiceRanges, func(p netip.Prefix) bool { return p.Contains(addr) }); i >= 0 {
-		return fmt.Sprintf("in %s, the range of cluster IPs", c.holders.ServiceRanges[i])
-	}
-	if !c.isLate(addr, node) {
-		return ""
-	}
-	var has []*entry
-	for key := range c.external[addr] {
-		if e := c.holder(key); e != nil {
-			has = append(has, e)
-		}
-	}
-	if len(has) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("an address of Service %s, which had it before", slices.MinFunc(has, olderEntry).name)
-}
-
-// snapshot is what the decisions rest on, beside the Services.
-func (c *claims) snapshot() Holders {
-	out := c.holders
-	out.Nodes = slices.Collect(maps.Values(c.nodes))
-	for addr := range c.external {
-		for _, node := range slices.Concat(c.claimed[addr], c.podNodes(addr)) {
-			if c.isLate(addr, node) {
-				out.Late = append(out.Late, LateClaim{addr, node})
-			}
-		}
-	}
-	slices.SortFunc(out.Late, compareLate)
-	out.Late = slices.Compact(out.Late)
+	slices.Sort(out)
 	return out
+}
+
+// setHost records what this host has, and says whether that differs.
+func (o *others) setHost(h Host) bool {
+	h.Addresses, h.NextHops = sorted(h.Addresses, netip.Addr.Compare), sorted(h.NextHops, netip.Addr.Compare)
+	if slices.Equal(h.Addresses, o.holders.Host.Addresses) && slices.Equal(h.NextHops, o.holders.Host.NextHops) {
+		return false
+	}
+	o.holders.Host = h
+	o.findOwn()
+	return true
+}
+
+// findOwn finds the addresses of this host: those that it has, and those that its Node reports. Link-local ones come and go with every pod and are
+// no Service's.
+func (o *others) findOwn() {
+	o.own = map[netip.Addr]bool{}
+	for _, addr := range slices.Concat(o.holders.Host.Addresses, o.nodes[o.node].Addresses) {
+		if !addr.IsLinkLocalUnicast() && !addr.IsLoopback() {
+			o.own[addr] = true
+		}
+	}
+}
+
+// setServiceRanges records the ranges of cluster IPs, and says whether they differ.
+func (o *others) setServiceRanges(ranges []netip.Prefix) bool {
+	ranges = sorted(ranges, netip.Prefix.Compare)
+	if slices.Equal(ranges, o.holders.ServiceRanges) {
+		return false
+	}
+	o.holders.ServiceRanges = ranges
+	return true
+}
+
+// setServers records the endpoints of the API server, and says whether they differ.
+func (o *others) setServers(endpoints []netip.AddrPort) bool {
+	all := slices.Concat(o.holders.APIServers, endpoints)
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	if all = slices.Compact(all); slices.Equal(all, o.servers) {
+		return false
+	}
+	o.servers = all
+	return true
+}
+
+// reserved is the program that has a TCP port at every address of this host, "" where Services may have it.
+func (o *others) reserved(front FrontKey) string {
+	if front.Protocol() != v1.ProtocolTCP {
+		return ""
+	}
+	for _, list := range [][]ReservedPort{o.holders.Ports, ReservedPorts} {
+		if i := slices.IndexFunc(list, func(r ReservedPort) bool { return r.Port == front.port }); i >= 0 {
+			return list[i].Of
+		}
+	}
+	if slices.ContainsFunc(o.servers, func(s netip.AddrPort) bool { return s.Port() == front.port && o.own[s.Addr()] }) {
+		return "the API server"
+	}
+	return ""
 }

@@ -51,13 +51,13 @@ type Route struct {
 	Front    netip.AddrPort // NodePort: the unspecified address of the family; those of the host that serve node ports are meant
 	Affinity time.Duration  // 0: none
 	Sources  []netip.Prefix // loadBalancerSourceRanges; empty: anyone
-	Backends []Endpoint     // already chosen by readiness, traffic policy and topology; sorted; may be empty: reject at once
+	Backends []Endpoint     // already chosen by readiness, traffic policy and topology; sorted; may be empty: reject immediately
 	// KeepClient says that endpoints are to see the client's own address (externalTrafficPolicy Local).
 	KeepClient bool
 	Drop       bool // with no Backends: drop instead of reject (externalTrafficPolicy Local without a local endpoint)
 }
 
-// FrontKey tells fronts apart: where a back end listens. It is small, for there is one in every index.
+// FrontKey identifies a front: where a back end listens. It is small, since every index holds one.
 type FrontKey struct {
 	addr     netip.Addr // NodePort: the unspecified address of the family
 	port     uint16
@@ -89,6 +89,8 @@ type Table struct {
 	Routes []Route
 	// HealthChecks are the health check node ports of Services with externalTrafficPolicy Local.
 	HealthChecks []HealthCheck
+	// ServiceRanges are those from which the cluster takes service addresses, sorted; none: they are not known. A back end may make them local as a whole.
+	ServiceRanges []netip.Prefix
 }
 
 // HealthCheck is one health check node port.

@@ -22,12 +22,7 @@ func (r *rig) start(client *fake.Clientset) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	synced, err := r.loop.Watch(r.t.Context(), client, nodes, 0)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	go nodes.RunWithContext(r.t.Context())
-	go func() { <-synced; close(r.synced) }()
+	r.watch(client, nodes)
 	r.run()
 }
 

@@ -8,19 +8,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// refusalEvery is how often at most one Node is told that its claims are not believed: what it writes is not ours, and it may write all the time.
+// refusalEvery is the shortest time between two Events on one Node about its addresses. Its kubelet decides what it reports, and may change it all the
+// time.
 const refusalEvery = 10 * time.Minute
 
-// refusals are what Nodes were told.
+// refusals are the last Events on Nodes, by name.
 type refusals map[string]refusal
 
 type refusal struct {
 	said string
 	at   time.Time
-	due  bool // something else is to be said, once the time has come
+	due  bool // the text differs by now: another Event follows once the time has come
 }
 
-// reportRefusals says on a Node that others have addresses which it claims: once, and something else after a while.
+// reportRefusals records an Event on a Node that reports addresses which others hold, and another one when that changes.
 func (l *Loop) reportRefusals() {
 	for _, node := range l.tracker.Suspects() {
 		r := l.refusals[node]
@@ -39,11 +40,9 @@ func (l *Loop) reportRefusals() {
 			delete(l.refusals, node)
 		case r.due:
 			l.refusals[node] = refusal{said: text, at: now}
-			klog.InfoS("A Node's claim is not believed", "node", node, "reason", text)
-			if l.cfg.Events != nil {
-				l.cfg.Events.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, v1.EventTypeWarning,
-					"AddressClaimRefused", text)
-			}
+			klog.InfoS("Ignored addresses that a Node reports", "node", node, "reason", text)
+			l.cfg.Events.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, v1.EventTypeWarning,
+				"AddressClaimRefused", text)
 		}
 	}
 }

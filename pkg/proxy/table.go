@@ -20,13 +20,6 @@ func compareRoute(a, b Route) int {
 		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Protocol, b.Protocol), a.Front.Compare(b.Front))
 }
 
-func sortRoutes(routes []Route) { slices.SortStableFunc(routes, compareRoute) }
-
-func (t *Table) sort() {
-	sortRoutes(t.Routes)
-	slices.SortFunc(t.HealthChecks, func(a, b HealthCheck) int { return compareService(a.Service, b.Service) })
-}
-
 // Equal says whether two Routes mean the same.
 func (r *Route) Equal(o *Route) bool {
 	return r.Service == o.Service && r.Kind == o.Kind && r.Protocol == o.Protocol && r.Front == o.Front && r.Affinity == o.Affinity &&

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,22 +13,31 @@ import (
 )
 
 // Tracker keeps the Table of a stream of events. After any events in any order its Table is what Build makes of the objects that are
-// left, and of Holders; an event costs what its own Service costs, and those that ask for the same fronts. It is not safe for concurrent use.
+// left, and of Holders; an event costs what its own Service costs, and those that claim the same fronts. It is not safe for concurrent use.
 type Tracker struct {
-	node     NodeInfo
-	services map[ServiceName]*v1.Service
-	slices   map[ServiceName]map[string]*discovery.EndpointSlice // by the slice's name
-	owner    map[types.NamespacedName]ServiceName                // of each slice
-	dirty    map[ServiceName]struct{}
-	entries  map[ServiceName]*entry
-	claims   *claims
-	table    Table
+	node    NodeInfo
+	entries map[ServiceName]*entry
+	owner   map[types.NamespacedName]*entry // of each slice
+	dirty   map[*entry]struct{}
+	arbiter *arbiter
+	table   Table
 }
 
-// NewTracker returns a Tracker without Services. holders is what is known so far of others; its Late claims are found out.
+// entry is everything that is known of one Service.
+type entry struct {
+	name     ServiceName
+	object   *v1.Service                // nil: there is none, but slices for one
+	slices   []*discovery.EndpointSlice // by name
+	created  int64                      // in seconds, as of the claims
+	claims   []claim                    // as the arbiter has them
+	denied   map[FrontKey]Problem       // claims that others won
+	problems []Problem                  // of the Service by itself
+}
+
+// NewTracker returns a Tracker without Services. holders is what is known so far of others; its Late Nodes are found out.
 func NewTracker(node NodeInfo, holders Holders) *Tracker {
-	return &Tracker{node: node, services: map[ServiceName]*v1.Service{}, slices: map[ServiceName]map[string]*discovery.EndpointSlice{},
-		owner: map[types.NamespacedName]ServiceName{}, dirty: map[ServiceName]struct{}{}, entries: map[ServiceName]*entry{}, claims: newClaims(node.Name, holders)}
+	return &Tracker{node: node, entries: map[ServiceName]*entry{}, owner: map[types.NamespacedName]*entry{}, dirty: map[*entry]struct{}{},
+		arbiter: newArbiter(node.Name, holders), table: Table{ServiceRanges: sorted(holders.ServiceRanges, netip.Prefix.Compare)}}
 }
 
 // SetNode says what this node is now; a difference touches every Service.
@@ -36,83 +46,110 @@ func (t *Tracker) SetNode(node NodeInfo) {
 		return
 	}
 	t.node = node
-	for name := range t.services {
-		t.dirty[name] = struct{}{}
+	for _, e := range t.entries {
+		t.dirty[e] = struct{}{}
 	}
 }
 
 // SetHost says what addresses this host has now.
-func (t *Tracker) SetHost(h Host) { t.claims.setHost(h) }
+func (t *Tracker) SetHost(h Host) { t.arbiter.setHost(h) }
 
 // SetServiceRanges says where cluster IPs are taken from now; none: it is not known.
-func (t *Tracker) SetServiceRanges(ranges []netip.Prefix) { t.claims.setServiceRanges(ranges) }
+func (t *Tracker) SetServiceRanges(ranges []netip.Prefix) {
+	t.arbiter.setServiceRanges(ranges)
+	t.table.ServiceRanges = sorted(ranges, netip.Prefix.Compare)
+}
 
-// SetNodeClaim takes what a Node, this or another, says of itself now; nil: it is gone. It touches Services at the addresses that differ.
-func (t *Tracker) SetNodeClaim(name string, claim *NodeClaim) { t.claims.setNode(name, claim) }
+// SetNodeHolding says what a Node, this or another, reports as its own now; nil: it is gone. It touches Services at the addresses that differ.
+func (t *Tracker) SetNodeHolding(name string, holding *NodeHolding) { t.arbiter.setNode(name, holding) }
 
 // Holders is what the Table rests on beside Services and slices: Build makes the same of it.
-func (t *Tracker) Holders() Holders { return t.claims.snapshot() }
+func (t *Tracker) Holders() Holders { return t.arbiter.snapshot() }
 
-// Disbelieved says which addresses a Node claims that others have, "" for none.
-func (t *Tracker) Disbelieved(node string) string { return t.claims.disbelieved(node) }
+// Disbelieved says which addresses a Node reports that others have, "" for none.
+func (t *Tracker) Disbelieved(node string) string { return t.arbiter.disbelieved(node) }
 
-// Suspects are the Nodes of which Disbelieved may say something else since the last call, sorted.
+// Suspects are the Nodes for which Disbelieved may return something else since the last call, sorted.
 func (t *Tracker) Suspects() []string {
-	out := slices.Sorted(maps.Keys(t.claims.suspects))
-	clear(t.claims.suspects)
+	out := slices.Sorted(maps.Keys(t.arbiter.suspects))
+	clear(t.arbiter.suspects)
 	return out
 }
 
-// SetService takes a Service as it is now. The Tracker keeps the object and does not write to it.
+// entry is that of a Service, made where there is none.
+func (t *Tracker) entry(name ServiceName) *entry {
+	e := t.entries[name]
+	if e == nil {
+		e = &entry{name: name}
+		t.entries[name] = e
+	}
+	return e
+}
+
+// SetService records a Service as it is now. The Tracker keeps the object and does not write to it.
 func (t *Tracker) SetService(s *v1.Service) {
-	name := ServiceName{Namespace: s.Namespace, Name: s.Name}
-	if t.services[name] == s {
+	e := t.entry(ServiceName{Namespace: s.Namespace, Name: s.Name})
+	if e.object == s {
 		return
 	}
-	t.services[name] = s
-	t.dirty[name] = struct{}{}
+	e.object = s
+	t.dirty[e] = struct{}{}
 }
 
 // DeleteService forgets a Service.
 func (t *Tracker) DeleteService(name ServiceName) {
-	delete(t.services, name)
-	t.dirty[name] = struct{}{}
+	if e := t.entries[name]; e != nil {
+		e.object = nil
+		t.dirty[e] = struct{}{}
+	}
 }
 
-// SetSlice takes an EndpointSlice as it is now. Its label may have changed: then it belongs to another Service.
+func compareSliceName(s *discovery.EndpointSlice, name string) int { return cmp.Compare(s.Name, name) }
+
+// SetSlice records an EndpointSlice as it is now. Its label may have changed: then it belongs to another Service.
 func (t *Tracker) SetSlice(slice *discovery.EndpointSlice) {
 	key := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
 	name, ok := sliceService(slice)
-	if before, known := t.owner[key]; known && (!ok || before != name) {
+	if before := t.owner[key]; before != nil && (!ok || before.name != name) {
 		t.DeleteSlice(key)
 	}
-	if !ok || t.slices[name][slice.Name] == slice {
+	if !ok {
 		return
 	}
-	if t.slices[name] == nil {
-		t.slices[name] = map[string]*discovery.EndpointSlice{}
+	e := t.entry(name)
+	at, has := slices.BinarySearchFunc(e.slices, slice.Name, compareSliceName)
+	switch {
+	case !has:
+		e.slices = slices.Insert(e.slices, at, slice)
+	case e.slices[at] == slice:
+		return
+	default:
+		e.slices[at] = slice
 	}
-	t.slices[name][slice.Name] = slice
-	t.owner[key] = name
-	t.dirty[name] = struct{}{}
+	t.owner[key] = e
+	t.dirty[e] = struct{}{}
 }
 
 // DeleteSlice forgets an EndpointSlice.
 func (t *Tracker) DeleteSlice(key types.NamespacedName) {
-	name, ok := t.owner[key]
-	if !ok {
+	e := t.owner[key]
+	if e == nil {
 		return
 	}
 	delete(t.owner, key)
-	delete(t.slices[name], key.Name)
-	if len(t.slices[name]) == 0 {
-		delete(t.slices, name)
+	if at, has := slices.BinarySearchFunc(e.slices, key.Name, compareSliceName); has {
+		e.slices = slices.Delete(e.slices, at, at+1)
 	}
-	t.dirty[name] = struct{}{}
+	t.dirty[e] = struct{}{}
 }
 
 // Service returns the Service as last seen, nil when there is none.
-func (t *Tracker) Service(name ServiceName) *v1.Service { return t.services[name] }
+func (t *Tracker) Service(name ServiceName) *v1.Service {
+	if e := t.entries[name]; e != nil {
+		return e.object
+	}
+	return nil
+}
 
 // Table returns the Table as of the last Update. It is the Tracker's: Update changes it in place, but never the slices inside a Route.
 func (t *Tracker) Table() *Table { return &t.table }
@@ -120,10 +157,10 @@ func (t *Tracker) Table() *Table { return &t.table }
 // Problems lists what of a Service and its slices is left out, sorted.
 func (t *Tracker) Problems(name ServiceName) []Problem {
 	e := t.entries[name]
-	if e == nil || len(e.denied) == 0 {
-		if e == nil {
-			return nil
-		}
+	if e == nil {
+		return nil
+	}
+	if len(e.denied) == 0 {
 		return e.problems
 	}
 	out := slices.AppendSeq(slices.Clone(e.problems), maps.Values(e.denied))
@@ -143,76 +180,77 @@ func (t *Tracker) AllProblems() (out []Problem) {
 // spliceLimit is the number of Services from which on making the whole Table again is cheaper than changing it in place.
 const spliceLimit = 32
 
+// change is what one Service gives to the Table now.
+type change struct {
+	by *entry
+	built
+}
+
 // Update brings the Table up to date. It returns the Services whose Routes or health check changed, sorted, and all that were looked at.
 func (t *Tracker) Update() (names, touched []ServiceName) {
-	now := make(map[ServiceName]built, len(t.dirty))
-	for name := range t.dirty {
-		now[name] = t.rebuild(name)
+	now := make([]change, 0, len(t.dirty))
+	for e := range t.dirty {
+		now = append(now, change{e, t.rebuild(e)})
 	}
-	t.claims.settle()
-	for name := range t.claims.touched {
-		if _, ok := now[name]; !ok {
-			now[name] = t.build(name)
+	t.arbiter.decide()
+	for e := range t.arbiter.touched {
+		if _, ok := t.dirty[e]; !ok {
+			now = append(now, change{e, t.build(e)})
 		}
 	}
-	t.claims.touched, t.dirty = emptied(t.claims.touched), emptied(t.dirty)
-	t.claims.running = true
+	t.arbiter.touched, t.dirty = emptied(t.arbiter.touched), emptied(t.dirty)
+	t.arbiter.running = true
 	touched = make([]ServiceName, 0, len(now))
-	for name, one := range now {
-		touched = append(touched, name)
-		if e := t.entries[name]; e != nil && len(e.denied) > 0 {
-			one.routes = slices.DeleteFunc(one.routes, func(r Route) bool { _, denied := e.denied[r.Key()]; return denied })
-			now[name] = one
+	changed := now[:0]
+	for _, u := range now {
+		touched = append(touched, u.by.name)
+		if len(u.by.denied) > 0 {
+			u.routes = slices.DeleteFunc(u.routes, func(r Route) bool { _, denied := u.by.denied[r.Key()]; return denied })
 		}
-		if t.same(name, one) {
-			delete(now, name)
+		if !t.same(u) {
+			changed = append(changed, u)
 		}
 	}
-	names = slices.SortedFunc(maps.Keys(now), compareService)
-	if len(now) > spliceLimit {
-		t.merge(names, now)
-		return names, touched
+	slices.SortFunc(changed, func(a, b change) int { return compareService(a.by.name, b.by.name) })
+	if len(changed) > spliceLimit {
+		t.merge(changed)
 	}
-	for _, name := range names {
-		t.table.Set(name, now[name].routes, now[name].health)
+	names = make([]ServiceName, 0, len(changed))
+	for _, u := range changed {
+		names = append(names, u.by.name)
+		if len(changed) <= spliceLimit {
+			t.table.Set(u.by.name, u.routes, u.health)
+		}
 	}
 	return names, touched
 }
 
 // build is what a Service gives to the Table by itself.
-func (t *Tracker) build(name ServiceName) built {
-	s := t.services[name]
-	if s == nil {
+func (t *Tracker) build(e *entry) built {
+	if e.object == nil {
 		return built{}
 	}
-	return buildService(s, slices.Collect(maps.Values(t.slices[name])), t.node)
+	return buildService(e.object, e.slices, t.node)
 }
 
-// rebuild builds a Service and has what it asks for claimed, where that differs.
-func (t *Tracker) rebuild(name ServiceName) built {
-	one := t.build(name)
-	if name == apiServer {
-		t.claims.setServers(t.endpointsOf(name))
+// rebuild builds a Service and tells the arbiter its claims where they differ.
+func (t *Tracker) rebuild(e *entry) built {
+	one := t.build(e)
+	if e.name == apiServer {
+		t.arbiter.setServers(endpointsOf(e.slices))
 	}
-	e := t.entries[name]
 	var created int64
-	if s := t.services[name]; s != nil {
-		created = s.CreationTimestamp.Unix()
+	if e.object != nil {
+		created = e.object.CreationTimestamp.Unix()
 	}
-	switch {
-	case e == nil && len(one.asks)+len(one.problems) == 0:
-		return one
-	case e == nil:
-		e = &entry{name: name, created: created, asks: one.asks}
-		t.entries[name] = e
-		t.claims.enter(e)
-	case !slices.Equal(e.asks, one.asks) || e.created != created:
-		t.claims.withdraw(e)
-		e.asks, e.created = one.asks, created
-		t.claims.enter(e)
+	if e.created != created || !slices.EqualFunc(e.claims, one.claims, func(a, b claim) bool { return a.same(&b) }) {
+		t.arbiter.withdraw(e)
+		e.claims, e.created = one.claims, created
+		t.arbiter.enter(e)
 	}
-	if e.problems = one.problems; len(e.asks)+len(e.problems) == 0 {
-		delete(t.entries, name)
+	e.problems = one.problems
+	if e.object == nil && len(e.slices) == 0 {
+		delete(t.entries, e.name)
 	}
 	return one
 }
@@ -220,9 +258,9 @@ func (t *Tracker) rebuild(name ServiceName) built {
 // apiServer is the Service whose endpoints are the API servers.
 var apiServer = ServiceName{Namespace: "default", Name: "kubernetes"}
 
-// endpointsOf are all endpoints of a Service, whatever their port's name and condition.
-func (t *Tracker) endpointsOf(name ServiceName) (out []netip.AddrPort) {
-	for _, slice := range t.slices[name] {
+// endpointsOf are all endpoints of EndpointSlices, whatever their port's name and condition.
+func endpointsOf(list []*discovery.EndpointSlice) (out []netip.AddrPort) {
+	for _, slice := range list {
 		for _, e := range slice.Endpoints {
 			for _, text := range e.Addresses {
 				addr, ok := parseIP(text)
@@ -237,39 +275,38 @@ func (t *Tracker) endpointsOf(name ServiceName) (out []netip.AddrPort) {
 	return out
 }
 
-func (t *Tracker) same(name ServiceName, now built) bool {
-	health, ok := t.table.HealthCheckOf(name)
-	if ok != (now.health != nil) || ok && health != *now.health {
+// same says whether the Table has a Service as it is now.
+func (t *Tracker) same(u change) bool {
+	health, ok := t.table.HealthCheckOf(u.by.name)
+	if ok != (u.health != nil) || ok && health != *u.health {
 		return false
 	}
-	return routesEqual(t.table.Of(name), now.routes)
+	return routesEqual(t.table.Of(u.by.name), u.routes)
 }
 
-// merge makes the Table of the Services that stay and the changed ones, both sorted.
-func (t *Tracker) merge(names []ServiceName, changed map[ServiceName]built) {
-	var out Table
-	total := len(t.table.Routes)
-	for _, name := range names {
-		total += len(changed[name].routes)
+// merge makes the Table of the Services that stay and the changed ones, which are sorted as the Table is.
+func (t *Tracker) merge(changed []change) {
+	before, total := t.table, len(t.table.Routes)
+	for _, u := range changed {
+		total += len(u.routes) - len(before.Of(u.by.name))
 	}
-	out.Routes = make([]Route, 0, total)
-	for _, r := range t.table.Routes {
-		if _, ok := changed[r.Service.ServiceName]; !ok {
-			out.Routes = append(out.Routes, r)
+	out := before
+	out.Routes, out.HealthChecks = make([]Route, 0, total), nil
+	routes, checks := 0, 0 // so many of the former Table are done
+	for _, u := range changed {
+		from, to := before.span(u.by.name)
+		out.Routes = append(append(out.Routes, before.Routes[routes:from]...), u.routes...)
+		routes = to
+		at, has := before.healthIndex(u.by.name)
+		out.HealthChecks = append(out.HealthChecks, before.HealthChecks[checks:at]...)
+		if checks = at; has {
+			checks++
+		}
+		if u.health != nil {
+			out.HealthChecks = append(out.HealthChecks, *u.health)
 		}
 	}
-	for _, h := range t.table.HealthChecks {
-		if _, ok := changed[h.Service]; !ok {
-			out.HealthChecks = append(out.HealthChecks, h)
-		}
-	}
-	for _, name := range names {
-		now := changed[name]
-		out.Routes = append(out.Routes, now.routes...)
-		if now.health != nil {
-			out.HealthChecks = append(out.HealthChecks, *now.health)
-		}
-	}
-	out.sort()
+	out.Routes = append(out.Routes, before.Routes[routes:]...)
+	out.HealthChecks = append(out.HealthChecks, before.HealthChecks[checks:]...)
 	t.table = out
 }

@@ -111,9 +111,9 @@ func (w *world) holder(t *Tracker) {
 	case 1:
 		t.SetServiceRanges([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}[:w.rand.IntN(3)])
 	case 2:
-		t.SetNodeClaim(fmt.Sprintf("n%d", 1+w.rand.IntN(4)), nil)
+		t.SetNodeHolding(fmt.Sprintf("n%d", 1+w.rand.IntN(4)), nil)
 	default:
-		n := NodeClaim{Name: fmt.Sprintf("n%d", 1+w.rand.IntN(4)), Created: time.Unix(int64(w.rand.IntN(5)), 0)}
+		n := NodeHolding{Name: fmt.Sprintf("n%d", 1+w.rand.IntN(4)), Created: time.Unix(int64(w.rand.IntN(5)), 0)}
 		for range w.rand.IntN(3) {
 			n.Addresses = append(n.Addresses, netip.MustParseAddr(w.address()))
 		}
@@ -121,7 +121,7 @@ func (w *world) holder(t *Tracker) {
 		if w.maybe(2) {
 			n.PodRanges = []netip.Prefix{netip.MustParsePrefix([]string{"10.244.1.0/24", "203.0.113.2/32", "0.0.0.0/0"}[w.rand.IntN(3)])}
 		}
-		t.SetNodeClaim(n.Name, &n)
+		t.SetNodeHolding(n.Name, &n)
 	}
 }
 

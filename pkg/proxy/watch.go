@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -21,161 +20,76 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// inbox gathers changes until the loop takes them. Of several changes of one object the last counts. It is safe for concurrent use.
-type inbox struct {
-	ready chan struct{} // has an element while something is in the inbox
-
-	mu *sync.Mutex
-	at *batch
+// Watch feeds an Inbox from the API server: Services and EndpointSlices, without those that are another proxy's or headless, which the server
+// leaves out already, Nodes and ServiceCIDRs.
+type Watch struct {
+	run    []func(context.Context)
+	checks []cache.DoneChecker
+	ranges <-chan struct{} // closed once they are known, or known not to be
+	synced chan struct{}
 }
 
-// batch is what changed; nil objects are gone.
-type batch struct {
-	services map[ServiceName]*v1.Service
-	slices   map[types.NamespacedName]*discovery.EndpointSlice
-	nodes    map[string]*v1.Node
-	ranges   map[string]*networking.ServiceCIDR
-
-	serviceEvents, sliceEvents int
-}
-
-func newInbox() inbox {
-	return inbox{ready: make(chan struct{}, 1), mu: &sync.Mutex{}, at: newBatch()}
-}
-
-func newBatch() *batch {
-	return &batch{services: map[ServiceName]*v1.Service{}, slices: map[types.NamespacedName]*discovery.EndpointSlice{}, nodes: map[string]*v1.Node{},
-		ranges: map[string]*networking.ServiceCIDR{}}
-}
-
-func (i *inbox) put(change func(*batch)) {
-	i.mu.Lock()
-	change(i.at)
-	i.mu.Unlock()
-	select {
-	case i.ready <- struct{}{}:
-	default: // it has one
-	}
-}
-
-func (i *inbox) take() batch {
-	select {
-	case <-i.ready:
-	default:
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	taken := *i.at
-	i.at = newBatch()
-	return taken
-}
-
-// queued notes that a change has come in.
-func (l *Loop) queued() {
-	l.cfg.Health.Queued()
-	l.cfg.Metrics.queued(l.cfg.Clock.Now())
-}
-
-// SetService takes a Service as it is now; it may be called from any goroutine.
-func (l *Loop) SetService(s *v1.Service) {
-	l.putService(ServiceName{Namespace: s.Namespace, Name: s.Name}, s)
-}
-
-// DeleteService takes the news that a Service is gone.
-func (l *Loop) DeleteService(name ServiceName) { l.putService(name, nil) }
-
-func (l *Loop) putService(name ServiceName, s *v1.Service) {
-	l.queued()
-	l.cfg.Metrics.servicesTotal.Inc()
-	l.cfg.Metrics.servicesPending.Inc()
-	l.inbox.put(func(b *batch) { b.services[name] = s; b.serviceEvents++ })
-}
-
-// SetSlice takes an EndpointSlice as it is now; it may be called from any goroutine.
-func (l *Loop) SetSlice(slice *discovery.EndpointSlice) {
-	l.putSlice(types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}, slice)
-}
-
-// DeleteSlice takes the news that an EndpointSlice is gone.
-func (l *Loop) DeleteSlice(namespace, name string) {
-	l.putSlice(types.NamespacedName{Namespace: namespace, Name: name}, nil)
-}
-
-func (l *Loop) putSlice(key types.NamespacedName, slice *discovery.EndpointSlice) {
-	l.queued()
-	l.cfg.Metrics.endpointsTotal.Inc()
-	l.cfg.Metrics.endpointsPending.Inc()
-	l.inbox.put(func(b *batch) { b.slices[key] = slice; b.sliceEvents++ })
-}
-
-// SetNode takes a Node, this or another, as it is now; it may be called from any goroutine.
-func (l *Loop) SetNode(node *v1.Node) {
-	l.inbox.put(func(b *batch) { b.nodes[node.Name] = node })
-}
-
-// DeleteNode takes the news that a Node is gone.
-func (l *Loop) DeleteNode(name string) {
-	l.inbox.put(func(b *batch) { b.nodes[name] = nil })
-}
-
-// Watch feeds the loop from the API server until ctx ends. The channel is closed when everything that exists has been fed. Services and
-// slices that are another proxy's or headless are left out by the server already. nodes is an informer of all Nodes that the caller
-// runs (see NodeInformer). resync is how often the cache is handed over again.
-func (l *Loop) Watch(ctx context.Context, client kubernetes.Interface, nodes cache.SharedIndexInformer, resync time.Duration) (<-chan struct{}, error) {
+// NewWatch returns a Watch that has not asked for anything yet. nodes is an informer of all Nodes that the caller runs (see NodeInformer).
+// resync is how often the caches are handed over again.
+func NewWatch(inbox *Inbox, client kubernetes.Interface, nodes cache.SharedIndexInformer, resync time.Duration) (*Watch, error) {
+	w := &Watch{synced: make(chan struct{})}
 	noProxy := func(o *metav1.ListOptions) { o.LabelSelector = "!" + labelProxyName }
 	noHeadless := func(o *metav1.ListOptions) { o.LabelSelector = "!" + labelProxyName + ",!" + labelHeadless }
 	core := client.CoreV1()
-	informers := []cache.Controller{
+	for _, i := range []cache.Controller{
 		informer(client, resync, &v1.Service{}, listWatch(core.Services("").List, core.Services("").Watch, noProxy), feed{
-			set: func(o any) { l.SetService(o.(*v1.Service)) },
-			del: func(namespace, name string) { l.DeleteService(ServiceName{Namespace: namespace, Name: name}) }}),
+			set: func(o any) { inbox.SetService(o.(*v1.Service)) },
+			del: func(namespace, name string) { inbox.DeleteService(ServiceName{Namespace: namespace, Name: name}) }}),
 		informer(client, resync, &discovery.EndpointSlice{},
 			listWatch(client.DiscoveryV1().EndpointSlices("").List, client.DiscoveryV1().EndpointSlices("").Watch, noHeadless), feed{
-				set: func(o any) { l.SetSlice(o.(*discovery.EndpointSlice)) }, del: l.DeleteSlice}),
+				set: func(o any) { inbox.SetSlice(o.(*discovery.EndpointSlice)) }, del: inbox.DeleteSlice}),
+	} {
+		w.run, w.checks = append(w.run, i.RunWithContext), append(w.checks, i.HasSyncedChecker())
 	}
 	handler, err := nodes.AddEventHandler(feed{
-		set: func(o any) { l.SetNode(o.(*v1.Node)) }, del: func(_, name string) { l.DeleteNode(name) }}.handler())
+		set: func(o any) { inbox.SetNode(o.(*v1.Node)) }, del: func(_, name string) { inbox.DeleteNode(name) }}.handler())
 	if err != nil {
 		return nil, fmt.Errorf("cannot watch nodes: %w", err)
 	}
-	ranges, err := l.watchRanges(ctx, client, resync)
-	if err != nil {
-		return nil, err
-	}
-	checks := []cache.DoneChecker{handler.HasSyncedChecker()}
-	for _, i := range informers {
-		go i.RunWithContext(ctx)
-		checks = append(checks, i.HasSyncedChecker())
-	}
-	synced := make(chan struct{})
-	go func() {
-		if !cache.WaitFor(ctx, "services, endpoint slices and nodes", checks...) {
-			return
-		}
-		select {
-		case <-ranges:
-			close(synced)
-		case <-ctx.Done():
-		}
-	}()
-	return synced, nil
+	w.checks = append(w.checks, handler.HasSyncedChecker())
+	return w, w.addRanges(inbox, client, resync)
 }
 
-// watchRanges feeds the loop the ranges from which the cluster takes service addresses. The channel is closed once they are known, or when the
-// API server does not have or show them: one before 1.33 has none, and upstream's role system:node-proxier may list and watch them from there on.
-// Then only the cluster IPs themselves are kept from others: no range is assumed.
-func (l *Loop) watchRanges(ctx context.Context, client kubernetes.Interface, resync time.Duration) (<-chan struct{}, error) {
+// Synced is closed when the Inbox has had everything that existed at start.
+func (w *Watch) Synced() <-chan struct{} { return w.synced }
+
+// Run watches until ctx ends, and returns when nothing of it runs any more.
+func (w *Watch) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	for _, run := range w.run {
+		group.Go(func() { run(ctx) })
+	}
+	if !cache.WaitFor(ctx, "services, endpoint slices and nodes", w.checks...) {
+		return
+	}
+	select {
+	case <-w.ranges:
+		close(w.synced)
+	case <-ctx.Done():
+	}
+}
+
+// addRanges adds the ranges from which the cluster takes service addresses. They count as known, too, when the API server does not have or show
+// them: one before 1.33 has none, and upstream's role system:node-proxier may list and watch them from there on. Then only the cluster IPs
+// themselves are kept from others: no range is assumed.
+func (w *Watch) addRanges(inbox *Inbox, client kubernetes.Interface, resync time.Duration) error {
 	known := make(chan struct{})
-	settled := sync.OnceFunc(func() { close(known) })
+	done := sync.OnceFunc(func() { close(known) })
 	unknown := sync.OnceFunc(func() {
-		klog.V(1).InfoS("The ranges of cluster IPs are not known: external addresses are refused only where a Service has them as its cluster IP")
+		klog.V(1).InfoS("Cannot read ServiceCIDRs; refusing only external addresses that are a Service's cluster IP")
 	})
 	cidrs := client.NetworkingV1().ServiceCIDRs()
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(
 		listWatch(cidrs.List, cidrs.Watch, func(*metav1.ListOptions) {}), client), &networking.ServiceCIDR{}, resync, cache.Indexers{})
 	handler, err := informer.AddEventHandler(feed{
-		set: func(o any) { l.putRange(o.(*networking.ServiceCIDR).Name, o.(*networking.ServiceCIDR)) },
-		del: func(_, name string) { l.putRange(name, nil) }}.handler())
+		set: func(o any) { inbox.putRange(o.(*networking.ServiceCIDR).Name, o.(*networking.ServiceCIDR)) },
+		del: func(_, name string) { inbox.putRange(name, nil) }}.handler())
 	if err == nil {
 		err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 			if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
@@ -183,24 +97,19 @@ func (l *Loop) watchRanges(ctx context.Context, client kubernetes.Interface, res
 				return
 			}
 			unknown()
-			settled()
+			done()
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot watch the ranges of service addresses: %w", err)
+		return fmt.Errorf("cannot watch the ranges of service addresses: %w", err)
 	}
-	go informer.RunWithContext(ctx)
-	go func() {
+	w.ranges = known
+	w.run = append(w.run, informer.RunWithContext, func(ctx context.Context) {
 		if cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
-			settled()
+			done()
 		}
-	}()
-	return known, nil
-}
-
-// putRange takes a ServiceCIDR as it is now; nil: it is gone.
-func (l *Loop) putRange(name string, cidr *networking.ServiceCIDR) {
-	l.inbox.put(func(b *batch) { b.ranges[name] = cidr })
+	})
+	return nil
 }
 
 // NodeInformer watches all Nodes, of which it keeps what the proxy and its routes read.
@@ -231,7 +140,7 @@ func (f feed) handler() cache.ResourceEventHandler {
 		DeleteFunc: func(object any) {
 			key, err := cache.DeletionHandlingObjectToName(object)
 			if err != nil {
-				klog.ErrorS(err, "Cannot name a deleted object")
+				klog.ErrorS(err, "Cannot read the name of a deleted object; ignored its deletion")
 				return
 			}
 			f.del(key.Namespace, key.Name)

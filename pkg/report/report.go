@@ -1,11 +1,11 @@
-// Package report is what the proxy of a host tells the kubelet of the same host: what keeps this host's pods from those of other nodes. A proxy
-// may not write Nodes (upstream's role system:node-proxier), and a kubelet may see no Node but its own (the Node authorizer), so that the
-// condition NetworkUnavailable needs both.
+// Package report passes from the proxy of a host to its kubelet what keeps this host's pods from those of other nodes. A proxy may not write Nodes
+// (upstream's role system:node-proxier), and a kubelet may read no Node but its own (the Node authorizer), so the condition NetworkUnavailable
+// needs both.
 //
 //	routes.Manager --Write--> File --Watch, Read--> network.Manager
 //
-// There is a File while there is something to tell. It is of one host, and goes with a reboot on Linux; the proxy writes it anew after its first
-// comparison.
+// The File exists while there is something to report. It belongs to one host and does not survive a reboot of Linux; the proxy rewrites it after
+// its first comparison.
 package report
 
 import (
@@ -25,30 +25,31 @@ import (
 // Trouble is one thing that keeps pods of this host from others.
 type Trouble struct {
 	Reason  string       `json:"reason"`      // as on Events
-	Message string       `json:"message"`     // what is in the way, and what to do
-	To      netip.Prefix `json:"to,omitzero"` // the pods that cannot be reached; invalid: those of this host, by the others
+	Message string       `json:"message"`     // what is wrong, and what to do
+	To      netip.Prefix `json:"to,omitzero"` // the pods that cannot be reached; invalid: others cannot reach those of this host
 }
 
-// File is where Troubles are told.
+// File holds Troubles. The zero File has none and never changes; it must not be written.
 type File string
 
-// OfHost is the file of the host whose network this process has: of Linux hosts, those that are network namespaces of one machine share their files.
+// OfHost is the file of the host whose network this process has. Linux hosts that are network namespaces of one machine share a file system, so the
+// name has the namespace.
 func OfHost(windows bool) (File, error) {
 	if windows {
 		return `C:\var\lib\winkube-proxy\trouble`, nil
 	}
 	space, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
-		return "", fmt.Errorf("cannot tell network namespaces apart: %w", err)
+		return "", fmt.Errorf("cannot identify the network namespace: %w", err)
 	}
 	return File("/run/winkube-proxy/trouble-" + strings.Trim(strings.TrimPrefix(space, "net:"), "[]")), nil
 }
 
-// Write replaces what is told, in one step; no troubles remove the file.
+// Write replaces all Troubles atomically; an empty list removes the file. Idempotent.
 func (f File) Write(list []Trouble) error {
 	err := f.write(list)
 	if err != nil {
-		return fmt.Errorf("cannot tell the kubelet what is in the way to other nodes: %w", err)
+		return fmt.Errorf("cannot report to the kubelet what blocks the way to other nodes: %w", err)
 	}
 	return nil
 }
@@ -77,8 +78,11 @@ func (f File) write(list []Trouble) error {
 	return os.Rename(path+".new", path)
 }
 
-// Read returns what is told; without a file that is nothing.
+// Read returns all Troubles; none without a file.
 func (f File) Read() ([]Trouble, error) {
+	if f == "" {
+		return nil, nil
+	}
 	data, err := os.ReadFile(string(f))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -88,13 +92,17 @@ func (f File) Read() ([]Trouble, error) {
 		err = json.Unmarshal(data, &list)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read what the proxy tells in %s: %w", f, err)
+		return nil, fmt.Errorf("cannot read what the proxy reports in %s: %w", f, err)
 	}
 	return list, nil
 }
 
 // Watch calls changed after each change until ctx ends, and returns nil then. changed must not block.
 func (f File) Watch(ctx context.Context, changed func()) error {
+	if f == "" {
+		<-ctx.Done()
+		return nil
+	}
 	dir := filepath.Dir(string(f))
 	err := os.MkdirAll(dir, 0o755)
 	var watcher *fsnotify.Watcher
@@ -108,7 +116,7 @@ func (f File) Watch(ctx context.Context, changed func()) error {
 	if err := watcher.Add(dir); err != nil {
 		return fmt.Errorf("cannot watch %s: %w", f, err)
 	}
-	changed() // it may have come before
+	changed() // the file may have come before
 	for {
 		select {
 		case <-ctx.Done():
@@ -117,7 +125,7 @@ func (f File) Watch(ctx context.Context, changed func()) error {
 			if event.Name == filepath.Clean(string(f)) {
 				changed()
 			}
-		case <-watcher.Errors: // some may be lost
+		case <-watcher.Errors: // events may be lost
 			changed()
 		}
 	}

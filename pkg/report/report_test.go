@@ -36,7 +36,7 @@ func TestFileSpoilt(t *testing.T) {
 		if err := os.WriteFile(string(f), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := f.Read(); err == nil || !strings.Contains(err.Error(), "cannot read what the proxy tells in ") {
+		if got, err := f.Read(); err == nil || !strings.Contains(err.Error(), "cannot read what the proxy reports in ") {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
@@ -49,25 +49,25 @@ func TestFileSpoilt(t *testing.T) {
 	}
 }
 
-// Each change is told after it was made.
+// Each change is announced after it was made.
 func TestWatch(t *testing.T) {
 	f := File(filepath.Join(t.TempDir(), "not there yet", "trouble"))
 	ctx, cancel := context.WithCancel(t.Context())
-	told, done := make(chan struct{}, 1), make(chan error, 1)
+	changed, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
 		done <- f.Watch(ctx, func() {
 			select {
-			case told <- struct{}{}:
+			case changed <- struct{}{}:
 			default:
 			}
 		})
 	}()
-	<-told // of the beginning: from here on everything is seen
+	<-changed // of the beginning: from here on everything is seen
 	for _, list := range [][]Trouble{{{Reason: "One"}}, {{Reason: "Two"}}, nil} {
 		if err := f.Write(list); err != nil {
 			t.Fatal(err)
 		}
-		<-told
+		<-changed
 	}
 	cancel()
 	if err := <-done; err != nil {
@@ -86,5 +86,18 @@ func TestOfHost(t *testing.T) {
 	again, _ := OfHost(false)
 	if err != nil || one != again || !strings.HasPrefix(string(one), "/run/winkube-proxy/trouble-") {
 		t.Errorf("%q and %q, %v", one, again, err)
+	}
+}
+
+// The zero File reports nothing and watches nothing.
+func TestNoFile(t *testing.T) {
+	var f File
+	if list, err := f.Read(); err != nil || len(list) > 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Watch(ctx, func() { t.Error("a change was announced") }); err != nil {
+		t.Error(err)
 	}
 }

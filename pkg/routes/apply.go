@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// Host is what Table.List sees of the host.
+// Host is what RoutingTable.List sees of the host.
 type Host struct {
 	Ours []Route // routes that carry our mark; Peer and Node unknown
 	// Foreign are routes of others that stand where one of ours would: same table, same metric where that decides. A zero Via is a
@@ -43,7 +43,7 @@ func (d Diff) Empty() bool {
 	return len(d.Remove)+len(d.RemovePeers)+len(d.SetPeers)+len(d.Replace)+len(d.Add) == 0
 }
 
-// Conflict says that somebody else's route stands where ours should.
+// Conflict says that a route of another program stands where ours should.
 type Conflict struct {
 	Route Route // ours
 	Found Route
@@ -54,15 +54,15 @@ func (c *Conflict) Error() string {
 	return fmt.Sprintf("cannot add route %s to node %s: %s is there and was not written by this program; remove it", c.Route, c.Route.Node, described(c.Found))
 }
 
-// Table is the host's routing table as far as it concerns us. Routes of ours carry a mark (Linux: route protocol Protocol; Windows:
+// RoutingTable is the host's routing table as far as it concerns us. Routes of ours carry a mark (Linux: route protocol Protocol; Windows:
 // metric Protocol), so that they are found again after a restart and no other route is ever touched.
-type Table interface {
+type RoutingTable interface {
 	// List reads the table once.
 	List(ctx context.Context) (Host, error)
 	// Change does what d says in the order of its fields; a replacement leaves no gap. A route that cannot be changed is an error in the
 	// joined result; the others are done. Removing what is gone is no error. A route of another is never overwritten.
 	Change(ctx context.Context, d Diff) error
-	// Changes hints that routes or interfaces changed. One pending hint stands for many. It may be closed when ctx ends or the host stops telling.
+	// Changes hints that routes or interfaces changed. One pending hint stands for many. It may be closed when ctx ends or the host stops sending them.
 	Changes(ctx context.Context) (<-chan struct{}, error)
 }
 
@@ -75,7 +75,7 @@ var errUnlisted = errors.New("cannot list routes")
 
 // Apply makes the routes of ours in t those of want and nothing more: it lists once, compares and changes what differs. The same State
 // twice changes nothing; an empty one removes every trace. Errors of single routes are joined, the rest is applied.
-func Apply(ctx context.Context, t Table, want State) (Diff, error) {
+func Apply(ctx context.Context, t RoutingTable, want State) (Diff, error) {
 	host, err := t.List(ctx)
 	if err != nil {
 		return Diff{}, fmt.Errorf("%w: %w", errUnlisted, err)
@@ -84,7 +84,7 @@ func Apply(ctx context.Context, t Table, want State) (Diff, error) {
 }
 
 // bring changes t, which was listed as host, to want.
-func bring(ctx context.Context, t Table, host Host, want State) (Diff, error) {
+func bring(ctx context.Context, t RoutingTable, host Host, want State) (Diff, error) {
 	d, errs := compare(host, want)
 	if !d.Empty() {
 		errs = append(errs, t.Change(ctx, d))
@@ -125,7 +125,7 @@ func compare(host Host, want State) (d Diff, errs []error) {
 		case h != nil && h.Via == w.Via && h.Src == w.Src && h.Device == w.Device:
 		case h != nil:
 			d.Replace = append(d.Replace, Replacement{Old: *h, New: w})
-		case theirs && f.Via == w.Via && f.Device == w.Device: // somebody wrote the same route by hand
+		case theirs && f.Via == w.Via && f.Device == w.Device: // the same route was added manually
 		case theirs:
 			errs = append(errs, &Conflict{Route: w, Found: f})
 		default:
@@ -158,7 +158,7 @@ func comparePeers(have, want []Peer) (remove, set []Peer) {
 		if ok { // is overwritten
 			h.Inner = netip.Addr{}
 		}
-		if macs[h.MAC] { // belongs to somebody else by now
+		if macs[h.MAC] { // belongs to another Peer by now
 			h.Public = netip.Addr{}
 		}
 		if h.Inner.IsValid() || h.Public.IsValid() {

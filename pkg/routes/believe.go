@@ -19,14 +19,14 @@ type Known struct {
 	APIServers   []netip.Addr   // at which the API server is reached
 	// Networks are those of this host's interfaces, each as an address of this host with the length of the network (10.1.0.11/24).
 	Networks []netip.Prefix
-	// Before is what was planned last, or else found on the host: who had an address or a tunnel's end keeps it against one who asks for it now.
+	// Before is what was planned last, or else found on the host: a node that had an address or a tunnel's end keeps it when another one reports it.
 	Before State
 }
 
 // How ranges are learnt. The controller manager cuts one block into ranges of one length and goes through it in order. Blocks of up to 4,096 ranges
 // are common, which is enough for the Nodes that Kubernetes has room for; in one, no two ranges are further apart than that, however many Nodes came
-// and went. IPv6 has room, and who numbers nodes by hand does it in the third group (fd00:244:1::/64), which is 65,536 ranges on each time. Further
-// away, quorum Nodes vouch for each other, and the oldest Node for itself: one Node that lies is neither.
+// and went. IPv6 has room, and administrators who number nodes manually do it in the third group (fd00:244:1::/64), which is 65,536 ranges on each time. Further
+// away, a quorum of Nodes vouch for each other, and the oldest Node for itself: a single Node that lies is neither.
 const (
 	reach4 = 12 // in bits
 	reach6 = 20
@@ -116,8 +116,8 @@ func (p *planner) learn() {
 func (p *planner) learnLength(f *family, four bool) {
 	var times [129]int
 	best, of := -1, (*asker)(nil)
-	for i := range p.claims {
-		c := &p.claims[i]
+	for i := range p.candidates {
+		c := &p.candidates[i]
 		if c.dst.Addr().Is4() != four {
 			continue
 		}
@@ -130,8 +130,8 @@ func (p *planner) learnLength(f *family, four bool) {
 		of = c.of
 		times[c.dst.Bits()]++
 	}
-	for i := range p.claims {
-		if c := &p.claims[i]; c.dst.Addr().Is4() == four && (best < 0 || times[c.dst.Bits()] > times[best]) {
+	for i := range p.candidates {
+		if c := &p.candidates[i]; c.dst.Addr().Is4() == four && (best < 0 || times[c.dst.Bits()] > times[best]) {
 			best = c.dst.Bits()
 		}
 	}
@@ -147,8 +147,8 @@ func (p *planner) learnBlocks(f *family, four bool) {
 	var b block // the last, which is usually the next too
 	var oldest *asker
 	root := p.own // whose range is believed in any case, unless the oldest Node is older
-	for i := range p.claims {
-		c := &p.claims[i]
+	for i := range p.candidates {
+		c := &p.candidates[i]
 		if c.dst.Addr().Is4() != four || !f.length(c.dst) {
 			continue
 		}
@@ -184,11 +184,11 @@ func (p *planner) learnBlocks(f *family, four bool) {
 	if b.nodes > 0 {
 		f.blocks[b.at] = b
 	}
-	f.settle()
+	f.joinBlocks()
 }
 
-// settle puts neighbouring blocks together and decides which are believed.
-func (f *family) settle() {
+// joinBlocks puts neighbouring blocks together and decides which are believed.
+func (f *family) joinBlocks() {
 	all := make([]block, 0, len(f.blocks))
 	for _, b := range f.blocks {
 		all = append(all, b)
@@ -237,8 +237,8 @@ type crowd struct {
 // crowd finds the ranges in which Nodes' addresses may lie.
 func (p *planner) crowd() {
 	var lengths [2][129]bool
-	for i := range p.claims {
-		lengths[at(p.claims[i].dst.Addr().Is4())][p.claims[i].dst.Bits()] = true
+	for i := range p.candidates {
+		lengths[at(p.candidates[i].dst.Addr().Is4())][p.candidates[i].dst.Bits()] = true
 	}
 	for family := range lengths {
 		for length, there := range lengths[family] {
@@ -275,7 +275,7 @@ func (p *planner) crowdOf(family, length int) {
 }
 
 // believe says whether a range of another node may be led there at all. What no cluster would give to a Node is refused.
-func (p *planner) believe(c *claim) bool {
+func (p *planner) believe(c *candidate) bool {
 	reason, why := p.doubt(c)
 	if why == "" {
 		return true
@@ -285,7 +285,7 @@ func (p *planner) believe(c *claim) bool {
 }
 
 // doubt says what is wrong with a range; "": nothing.
-func (p *planner) doubt(c *claim) (reason, why string) {
+func (p *planner) doubt(c *candidate) (reason, why string) {
 	known, dst := &p.opts.Known, c.dst
 	if dst.Bits() == 0 {
 		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s is every address; want a range of the pods'", dst)
@@ -340,7 +340,7 @@ func (p *planner) doubtPlace(dst netip.Prefix) (reason, why string) {
 }
 
 func (p *planner) ownLength(dst netip.Prefix) bool {
-	return slices.ContainsFunc(p.claims, func(c claim) bool {
+	return slices.ContainsFunc(p.candidates, func(c candidate) bool {
 		return c.of.own && c.dst.Addr().Is4() == dst.Addr().Is4() && c.dst.Bits() == dst.Bits()
 	})
 }
@@ -349,7 +349,7 @@ func (p *planner) ownLength(dst netip.Prefix) bool {
 // finds the route of others in the way, unless it is one by which this host is reached.
 func (p *planner) connected(dst netip.Prefix) netip.Prefix {
 	for _, n := range p.opts.Known.Networks {
-		if !n.Overlaps(dst) || slices.ContainsFunc(p.claims, func(c claim) bool { return c.of.own && c.dst.Overlaps(n) }) { // our own pods'
+		if !n.Overlaps(dst) || slices.ContainsFunc(p.candidates, func(c candidate) bool { return c.of.own && c.dst.Overlaps(n) }) { // our own pods'
 			continue
 		}
 		if n.Masked() != dst || p.own == nil || slices.ContainsFunc(p.own.addrs, n.Masked().Contains) {

@@ -4,11 +4,13 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+
+	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Facts are what others find out about the cluster and a Manager holds against its Nodes. It may be used by any goroutine.
+// Facts are what other parts know of the cluster, which a Manager checks Nodes against. Any goroutine may use it.
 type Facts struct {
-	changed chan struct{}
+	changed wake.Signal
 
 	mu         sync.Mutex
 	services   []netip.Prefix
@@ -16,34 +18,27 @@ type Facts struct {
 }
 
 // NewFacts returns Facts of which nothing is known.
-func NewFacts() *Facts { return &Facts{changed: make(chan struct{}, 1)} }
+func NewFacts() *Facts { return &Facts{changed: wake.New()} }
 
-// SetServices takes the ranges of service addresses; none: unknown.
+// SetServices sets the ranges of service addresses; none: unknown.
 func (f *Facts) SetServices(ranges []netip.Prefix) {
 	sorted := slices.SortedFunc(slices.Values(ranges), comparePrefixes)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !slices.Equal(sorted, f.services) {
 		f.services = sorted
-		f.tell()
+		f.changed.Send()
 	}
 }
 
-// SetAPIServers takes the addresses at which the API server is reached, its Service's among them.
+// SetAPIServers sets the addresses at which the API server is reached, its Service's among them.
 func (f *Facts) SetAPIServers(addrs []netip.Addr) {
 	sorted := slices.Compact(slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !slices.Equal(sorted, f.apiServers) {
 		f.apiServers = sorted
-		f.tell()
-	}
-}
-
-func (f *Facts) tell() {
-	select {
-	case f.changed <- struct{}{}:
-	default:
+		f.changed.Send()
 	}
 }
 

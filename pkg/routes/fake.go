@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Fake is a Table for tests: a host with connected networks, whose routing table validates as a kernel's does.
+// Fake is a RoutingTable for tests: a host with connected networks, whose routing table validates as a kernel's does.
 type Fake struct {
 	mu       sync.Mutex
 	links    []netip.Prefix // an address of the host and its network
@@ -47,7 +47,7 @@ func (f *Fake) tell() {
 	}
 }
 
-// List implements Table.
+// List implements RoutingTable.
 func (f *Fake) List(context.Context) (Host, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +72,7 @@ func (f *Fake) List(context.Context) (Host, error) {
 	return h, nil
 }
 
-// Change implements Table.
+// Change implements RoutingTable.
 func (f *Fake) Change(_ context.Context, d Diff) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,7 +149,7 @@ func (f *Fake) valid(r Route) error {
 	return fmt.Errorf("cannot add route %s: network is unreachable", r)
 }
 
-// Changes implements Table.
+// Changes implements RoutingTable.
 func (f *Fake) Changes(ctx context.Context) (<-chan struct{}, error) {
 	c := make(chan struct{}, 1)
 	f.mu.Lock()
@@ -158,7 +158,7 @@ func (f *Fake) Changes(ctx context.Context) (<-chan struct{}, error) {
 	return c, nil
 }
 
-// Lose deletes the route to dst as somebody else would; the watchers are told when told is set.
+// Lose deletes the route to dst as another program would; told: the watchers get a hint.
 func (f *Fake) Lose(dst netip.Prefix, told bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,14 +168,14 @@ func (f *Fake) Lose(dst netip.Prefix, told bool) {
 	}
 }
 
-// Plant puts a route of somebody else.
+// Plant adds a route of another program.
 func (f *Fake) Plant(r Route) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.foreign = append(f.foreign, r)
 }
 
-// Uproot removes all routes of somebody else.
+// Uproot removes all routes of other programs.
 func (f *Fake) Uproot() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 // both get their route, by which only packets for the pods of the one that lies go astray.
 
 // hop decides whether packets for c may be sent to addr, which its node says is its own.
-func (p *planner) hop(c *claim, what string, addr netip.Addr) bool {
-	refuse := func(c *claim, format string, args ...any) bool {
+func (p *planner) hop(c *candidate, what string, addr netip.Addr) bool {
+	refuse := func(c *candidate, format string, args ...any) bool {
 		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s %s; no route leads to pod CIDR %s; want an address of that node alone", what, addr, fmt.Sprintf(format, args...), c.dst))
 		return false
 	}
@@ -24,7 +24,7 @@ func (p *planner) hop(c *claim, what string, addr netip.Addr) bool {
 	if p.labelled && slices.Contains(p.opts.Known.APIServers, addr) && !ofControlPlane(c.of.node) {
 		return refuse(c, "is that of the API server, and the Node has no label node-role.kubernetes.io/control-plane")
 	}
-	if other := p.holder(addr); other != "" && other != c.node() {
+	if other := p.taken.holder(addr); other != "" && other != c.node() {
 		return refuse(c, "lies in the pod CIDR of node %s", other)
 	}
 	other := p.hops[addr]
@@ -32,7 +32,7 @@ func (p *planner) hop(c *claim, what string, addr netip.Addr) bool {
 		p.hops[addr] = c
 		return true
 	}
-	had := func(c *claim) bool {
+	had := func(c *candidate) bool {
 		return slices.ContainsFunc(p.opts.Known.Before.Routes, func(r Route) bool { return r.Peer == addr && r.Dst == c.dst })
 	}
 	switch mine, theirs := had(c), had(other); {
@@ -54,28 +54,8 @@ func (p *planner) ofHost(addr netip.Addr) bool {
 		slices.ContainsFunc(p.opts.Known.Networks, func(n netip.Prefix) bool { return n.Addr() == addr })
 }
 
-// holder finds the node in whose range an address lies; "": none. Nodes' addresses are near each other, so that the last answer often does again.
-func (p *planner) holder(addr netip.Addr) string {
-	if p.around.prefix.Contains(addr) {
-		return p.around.node
-	}
-	node, narrowest := "", 0
-	for _, length := range p.lengths {
-		if in, err := addr.Prefix(length); err == nil {
-			narrowest = max(narrowest, length)
-			if other := p.taken[in]; other != "" {
-				node = other
-			}
-		}
-	}
-	if in, err := addr.Prefix(narrowest); err == nil {
-		p.around.prefix, p.around.node = in, node
-	}
-	return node
-}
-
 // drop takes back the route to a range.
-func (p *planner) drop(c *claim) {
+func (p *planner) drop(c *candidate) {
 	p.state.Routes = slices.DeleteFunc(p.state.Routes, func(r Route) bool { return r.Dst == c.dst })
 	p.state.Peers = slices.DeleteFunc(p.state.Peers, func(peer Peer) bool { return peer.Inner == c.dst.Addr() })
 }
@@ -87,19 +67,19 @@ func (p *planner) ownEnds() {
 	}
 	for _, like := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		if end, err := vxlan.Parse(p.own.node.Annotations, like); err == nil {
-			p.ends[tunnelEnd{like.Is4(), end.MAC}] = &claim{of: p.own}
+			p.ends[tunnelEnd{like.Is4(), end.MAC}] = &candidate{of: p.own}
 		}
 	}
 }
 
-// end decides who has a tunnel's hardware address, by which its forwarding entry is found: the node from whose range it is made, else the one that
-// had it before, else the older.
-func (p *planner) end(c *claim, mac vxlan.MAC) bool {
+// end decides which node keeps a tunnel's hardware address, by which its forwarding entry is found: the node from whose range it is derived, else
+// the one that had it before, else the older.
+func (p *planner) end(c *candidate, mac vxlan.MAC) bool {
 	other := p.ends[tunnelEnd{c.dst.Addr().Is4(), mac}]
 	if other == nil {
 		return true
 	}
-	rank := func(c *claim) int {
+	rank := func(c *candidate) int {
 		switch {
 		case c.of.own:
 			return 3
@@ -110,7 +90,7 @@ func (p *planner) end(c *claim, mac vxlan.MAC) bool {
 		}
 		return 0
 	}
-	refuse := func(c, keeps *claim, rank int) {
+	refuse := func(c, keeps *candidate, rank int) {
 		why := []string{"which is older and keeps it", "which had it before", "from whose pod CIDR it is made", "which is this one"}[rank]
 		p.problem(c.of.node, BadTunnel, fmt.Sprintf("the end of its tunnel has hardware address %s, as that of node %s, %s", mac, keeps.node(), why))
 	}

@@ -4,16 +4,19 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/vxlan"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // Config says what a Manager is for.
@@ -21,45 +24,45 @@ type Config struct {
 	Mode    Mode
 	Node    string // this node's name
 	Options Options
-	// Compare is how often the table is compared with what it should be although nobody said that it changed; 0: 10 s.
+	// Compare is how often the table is compared with what it should be without a hint that it changed; 0: 10 s.
 	Compare time.Duration
 }
 
 // Parts are what a Manager works with.
 type Parts struct {
-	Table Table
+	Table RoutingTable
 	Clock clock.Clock
 	// Facts are what is known beside the Nodes; nil: nothing.
 	Facts *Facts
 	// Problem is called once for each Problem that has lasted until a comparison, and again when it comes back after an hour; of one Node and
 	// reason at most once in five minutes, whatever else is wrong by then. nil: logged only. It must not block.
 	Problem func(Problem)
-	// Here is told all Problems that are of this host itself: after the first comparison, and when they are others. It is called again at the
-	// next comparison when it fails. nil: nobody asks.
+	// Here is called with all Problems of this host itself: after the first comparison, and when they change. After an error it is called again at
+	// the next comparison. nil: not called.
 	Here func([]Problem) error
 }
 
 // Manager keeps this host's routes as the Nodes say. All its state belongs to the goroutine of Run.
 type Manager struct {
-	cfg      Config
-	parts    Parts
-	reported map[Problem]bool // of those that are there: they have lasted
-	said     map[Problem]time.Time
-	quiet    map[topic]time.Time // until when nothing is said of it
-	before   *State              // as planned last; nil: nothing was
-	failures int
-	here     []Problem // as Parts.Here was told
-	told     bool      // it was
+	cfg       Config
+	parts     Parts
+	reported  map[Problem]bool // of those that are there: they have lasted
+	announced map[Problem]time.Time
+	quiet     map[topic]time.Time // until when it is not reported
+	before    *State              // as planned last; nil: nothing was
+	retry     wait.Backoff        // after failures in a row
+	here      []Problem           // as Parts.Here was called with last
+	knowsHere bool                // it was called
 }
 
-// topic is what words are limited by.
+// topic is what the number of reports is limited by.
 type topic struct{ node, reason string }
 
 const (
 	defaultCompare = 10 * time.Second
 	firstRetry     = time.Second
-	sayAgain       = time.Hour       // a Problem that comes back
-	saveBreath     = 5 * time.Minute // between two of one topic
+	repeatAfter    = time.Hour       // a Problem that comes back
+	betweenOfTopic = 5 * time.Minute // between two of one topic
 )
 
 // New returns a Manager that has not touched anything yet.
@@ -73,14 +76,19 @@ func New(cfg Config, parts Parts) *Manager {
 	if parts.Facts == nil {
 		parts.Facts = NewFacts()
 	}
-	return &Manager{cfg: cfg, parts: parts, reported: map[Problem]bool{}, said: map[Problem]time.Time{}, quiet: map[topic]time.Time{}}
+	return &Manager{cfg: cfg, parts: parts, retry: cfg.firstRetry(), reported: map[Problem]bool{}, announced: map[Problem]time.Time{}, quiet: map[topic]time.Time{}}
+}
+
+// firstRetry is the back-off after a failure. A comparison comes anyway.
+func (c *Config) firstRetry() wait.Backoff {
+	return wait.Backoff{Duration: min(firstRetry, c.Compare), Factor: 2, Steps: math.MaxInt, Cap: c.Compare}
 }
 
 // Run keeps the routes until ctx ends, and leaves them in place then: pods go on talking while the proxy restarts. nodes is an
 // informer of all Nodes which the caller starts. Before its first list is complete nothing is changed. In the modes that leave routes
 // to others it removes what an earlier run wrote, and goes on watching so that nothing of ours comes back. Returns nil when ctx ended.
 func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) error {
-	dirty := make(chan struct{}, 1)
+	dirty := wake.New()
 	reg, err := nodes.AddEventHandler(handler(dirty))
 	if err != nil {
 		return fmt.Errorf("cannot watch nodes: %w", err)
@@ -91,12 +99,12 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	}
 	changes, err := m.parts.Table.Changes(ctx)
 	if err != nil {
-		klog.ErrorS(err, "Routes are repaired by comparison only", "every", m.cfg.Compare)
+		klog.ErrorS(err, "Cannot watch the routing table; comparing it on a timer only", "every", m.cfg.Compare)
 	}
 	timer := m.parts.Clock.NewTimer(m.cfg.Compare)
 	defer timer.Stop()
 	compared := false
-	var due time.Time // a comparison; one who changes his Node all the time does not put it off
+	var due time.Time // a comparison; a Node that changes all the time does not delay it
 	for {
 		problems, wait, known := m.pass(ctx, list(nodes))
 		if known {
@@ -132,7 +140,7 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 func (m *Manager) pass(ctx context.Context, nodes []*v1.Node) (problems []Problem, wait time.Duration, known bool) {
 	host, err := m.parts.Table.List(ctx)
 	if err != nil {
-		wait, _, _ = m.settle(ctx, fmt.Errorf("%w: %w", errUnlisted, err))
+		wait, _, _ = m.outcome(ctx, fmt.Errorf("%w: %w", errUnlisted, err))
 		return nil, wait, false
 	}
 	opts := m.cfg.Options
@@ -150,28 +158,27 @@ func (m *Manager) pass(ctx context.Context, nodes []*v1.Node) (problems []Proble
 		klog.InfoS("Changed routes to other nodes", "removed", len(d.Remove), "replaced", len(d.Replace), "added", len(d.Add), "total", len(state.Routes),
 			"peers", len(d.SetPeers)+len(d.RemovePeers))
 	}
-	wait, inTheWay, known := m.settle(ctx, err)
+	wait, inTheWay, known := m.outcome(ctx, err)
 	return append(problems, inTheWay...), wait, known
 }
 
-// settle returns when to look again, and where others' routes stand in the way, if that is known.
-func (m *Manager) settle(ctx context.Context, err error) (wait time.Duration, inTheWay []Problem, known bool) {
+// outcome returns when to look again, and where others' routes stand in the way, if that is known.
+func (m *Manager) outcome(ctx context.Context, err error) (wait time.Duration, inTheWay []Problem, known bool) {
 	if err == nil {
-		m.failures = 0
+		m.retry = m.cfg.firstRetry()
 		return m.cfg.Compare, nil, true
 	}
 	if ctx.Err() != nil {
 		return m.cfg.Compare, nil, false
 	}
-	wait = min(firstRetry<<min(m.failures, 10), m.cfg.Compare)
-	m.failures++
-	klog.ErrorS(err, "Routes to other nodes are incomplete", "retryIn", wait)
+	wait = m.retry.Step()
+	klog.ErrorS(err, "Cannot write all routes to other nodes; retrying", "retryIn", wait)
 	return wait, conflicts(err), true
 }
 
 // conflicts finds in what Apply returned the routes of others.
 func conflicts(err error) (out []Problem) {
-	switch e := err.(type) { //nolint:errorlint // the tree is walked by hand, since errors.As stops at the first
+	switch e := err.(type) { //nolint:errorlint // errors.As would stop at the first
 	case *Conflict:
 		return []Problem{{Node: e.Route.Node, Reason: ForeignRoute, Message: e.Error(), Here: true, To: e.Route.Dst}}
 	case interface{ Unwrap() []error }:
@@ -189,68 +196,62 @@ func (m *Manager) report(problems []Problem, compared bool) {
 	for _, p := range problems {
 		now[p] = m.reported[p] || compared
 		if compared {
-			m.say(p)
+			m.announce(p)
 		}
 	}
 	m.reported = now
-	m.tell(problems, compared)
+	m.reportHere(problems, compared)
 }
 
-// say passes a problem on, unless it was said or enough was said of its kind.
-func (m *Manager) say(p Problem) {
+// announce passes a problem on, unless it was reported already or another of its topic was a moment ago.
+func (m *Manager) announce(p Problem) {
 	now, of := m.parts.Clock.Now(), topic{p.Node, p.Reason}
-	if at, was := m.said[p]; was && now.Sub(at) < sayAgain {
-		m.said[p] = now
+	if at, was := m.announced[p]; was && now.Sub(at) < repeatAfter {
+		m.announced[p] = now
 		return
 	}
 	if now.Before(m.quiet[of]) {
 		return
 	}
-	maps.DeleteFunc(m.said, func(_ Problem, at time.Time) bool { return now.Sub(at) >= sayAgain })
+	maps.DeleteFunc(m.announced, func(_ Problem, at time.Time) bool { return now.Sub(at) >= repeatAfter })
 	maps.DeleteFunc(m.quiet, func(_ topic, until time.Time) bool { return !now.Before(until) })
-	m.said[p], m.quiet[of] = now, now.Add(saveBreath)
+	m.announced[p], m.quiet[of] = now, now.Add(betweenOfTopic)
 	klog.InfoS("No route to a node's pods", "node", klog.KRef("", p.Node), "reason", p.Reason, "message", p.Message)
 	m.parts.Problem(p)
 }
 
-// tell passes on what is of this host. What an earlier run told stays until a comparison knows better.
-func (m *Manager) tell(problems []Problem, compared bool) {
+// reportHere passes on what is wrong with this host. What an earlier run reported stays until a comparison knows better.
+func (m *Manager) reportHere(problems []Problem, compared bool) {
 	here := slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return !p.Here || !m.reported[p] })
-	if m.parts.Here == nil || !m.told && !compared || m.told && slices.Equal(here, m.here) {
+	if m.parts.Here == nil || !m.knowsHere && !compared || m.knowsHere && slices.Equal(here, m.here) {
 		return
 	}
 	if err := m.parts.Here(here); err != nil {
-		klog.ErrorS(err, "The node does not say what is wrong with the way to others")
-		m.told = false
+		klog.ErrorS(err, "Cannot pass problems with routes to other nodes to the kubelet; retrying")
+		m.knowsHere = false
 		return
 	}
-	m.here, m.told = here, true
+	m.here, m.knowsHere = here, true
 }
 
 // Cleanup removes all routes of ours. Idempotent.
-func Cleanup(ctx context.Context, t Table) error {
+func Cleanup(ctx context.Context, t RoutingTable) error {
 	_, err := Apply(ctx, t, State{})
 	return err
 }
 
-// handler marks dirty when something that Plan reads has changed; status heartbeats do not.
-func handler(dirty chan<- struct{}) cache.ResourceEventHandler {
-	mark := func() {
-		select {
-		case dirty <- struct{}{}:
-		default:
-		}
-	}
+// handler sends dirty when something that Plan reads has changed; status heartbeats do not.
+func handler(dirty wake.Signal) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { mark() },
-		DeleteFunc: func(any) { mark() },
+		AddFunc:    func(any) { dirty.Send() },
+		DeleteFunc: func(any) { dirty.Send() },
 		UpdateFunc: func(was, is any) {
 			a, ok1 := was.(*v1.Node)
 			b, ok2 := is.(*v1.Node)
 			if !ok1 || !ok2 || a.UID != b.UID || a.Spec.PodCIDR != b.Spec.PodCIDR ||
 				!reflect.DeepEqual(a.Spec.PodCIDRs, b.Spec.PodCIDRs) || !reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) ||
 				!reflect.DeepEqual(vxlan.Known(a.Annotations), vxlan.Known(b.Annotations)) {
-				mark()
+				dirty.Send()
 			}
 		},
 	}

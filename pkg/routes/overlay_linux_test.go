@@ -25,7 +25,7 @@ func tunnel(t testing.TB) {
 	}
 }
 
-func peersShown(t *testing.T, tab Table) string {
+func peersShown(t *testing.T, tab RoutingTable) string {
 	t.Helper()
 	h, err := tab.List(t.Context())
 	if err != nil {

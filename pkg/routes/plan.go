@@ -4,7 +4,7 @@
 //
 // In overlay mode a route leads into the tunnel device that the kubelet keeps, and each other node is a Peer of that device.
 //
-// Plan is pure. Manager watches, plans, applies, and repairs what others take away; Table is the last hop, one per OS.
+// Plan is pure. Manager watches, plans, applies, and repairs what others take away; RoutingTable is the last hop, one per OS.
 package routes
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// Mode says whose business the way to other nodes' pods is.
+// Mode says who maintains the routes to other nodes' pods.
 type Mode string
 
 const (
 	HostGateway Mode = "host-gateway" // a route on every host, written here
 	Upstream    Mode = "upstream"     // the routers know the pod CIDRs; nothing is written here
 	Overlay     Mode = "overlay"      // a route into the tunnel, and the tunnel's entries, written here
-	External    Mode = "external"     // somebody else's network; nothing is written here
+	External    Mode = "external"     // another program's network; nothing is written here
 	CNI         Mode = "cni"          // a plugin's network, which finds its own ways; nothing is written here
 )
 
@@ -43,7 +43,7 @@ const (
 // Options are what a cluster's administrator may choose.
 type Options struct {
 	NextHop NextHop // "" is NodeIP
-	// Tunnel4 says that this host's tunnel carries IPv4 alone: overlays of Windows. Ranges of IPv6 are left out, which is nobody's problem.
+	// Tunnel4 says that this host's tunnel carries IPv4 alone: overlays of Windows. Ranges of IPv6 are ignored without a Problem.
 	Tunnel4 bool
 	Known   Known
 }
@@ -145,17 +145,6 @@ func ParseMode(s string) (Mode, error) {
 	return "", fmt.Errorf("network mode %q is not known; want %s, %s, %s, %s or %s", s, HostGateway, Upstream, Overlay, External, CNI)
 }
 
-// ParseNextHop reads a next hop as typed by a user; "" is NodeIP.
-func ParseNextHop(s string) (NextHop, error) {
-	switch h := NextHop(s); h {
-	case "":
-		return NodeIP, nil
-	case NodeIP, PodGateway:
-		return h, nil
-	}
-	return "", fmt.Errorf("next hop %q is not known; want %s or %s", s, NodeIP, PodGateway)
-}
-
 // Plan decides the routes of the node self. It is pure: the order of nodes does not matter. A node to which no route can be planned is
 // a Problem and does not disturb the others; of two nodes that claim the same addresses the older one gets the route. What kubelets write of
 // their own Nodes is held against opts.Known and against the other Nodes first (believe.go, hop.go). self need not be among nodes (a control
@@ -174,13 +163,13 @@ func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Prob
 	defer p.forget()
 	p.read(nodes)
 	p.learn()
-	for i := range p.claims {
-		if c := &p.claims[i]; c.of.own || p.believe(c) {
+	for i := range p.candidates {
+		if c := &p.candidates[i]; c.of.own || p.believe(c) {
 			c.taken = p.take(c)
 		}
 	}
-	for i := range p.claims {
-		if c := &p.claims[i]; c.taken && !c.of.own {
+	for i := range p.candidates {
+		if c := &p.candidates[i]; c.taken && !c.of.own {
 			p.route(c)
 		}
 	}
@@ -193,45 +182,40 @@ func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Prob
 }
 
 type planner struct {
-	self     string
-	own      *asker // nil: this host is no node
-	opts     Options
-	overlay  bool
-	askers   []asker // this node first, then the older before the younger
-	claims   []claim // in the same order
-	addrs    []netip.Addr
-	learnt   [2]family
-	crowded  map[netip.Prefix]crowd
-	labelled bool // some Node says that it is of the control plane
-	state    State
-	problems []Problem
-	taken    map[netip.Prefix]string // pod CIDR -> node
-	lengths  []int                   // of the taken ones, in bits
-	hops     map[netip.Addr]*claim   // by next hop or tunnel's end
-	around   struct {                // the last answer of holder
-		prefix netip.Prefix
-		node   string
-	}
-	ends map[tunnelEnd]*claim
+	self       string
+	own        *asker // nil: this host is no node
+	opts       Options
+	overlay    bool
+	askers     []asker     // this node first, then the older before the younger
+	candidates []candidate // in the same order
+	addrs      []netip.Addr
+	learnt     [2]family
+	crowded    map[netip.Prefix]crowd
+	labelled   bool // some Node says that it is of the control plane
+	state      State
+	problems   []Problem
+	taken      ranges
+	hops       map[netip.Addr]*candidate // by next hop or tunnel's end
+	ends       map[tunnelEnd]*candidate
 }
 
 // planners are kept for their memory: each change of one node plans for all.
 var planners = sync.Pool{New: func() any {
-	return &planner{taken: map[netip.Prefix]string{}, hops: map[netip.Addr]*claim{}, ends: map[tunnelEnd]*claim{}, crowded: map[netip.Prefix]crowd{},
+	return &planner{taken: ranges{of: map[netip.Prefix]string{}}, hops: map[netip.Addr]*candidate{}, ends: map[tunnelEnd]*candidate{}, crowded: map[netip.Prefix]crowd{},
 		learnt: [2]family{{blocks: map[ord]block{}}, {blocks: map[ord]block{}}}}
 }}
 
 // reset makes a planner new but for its memory.
 func (p *planner) reset(self string, overlay bool, opts Options) {
-	*p = planner{self: self, overlay: overlay, opts: opts, askers: p.askers[:0], claims: p.claims[:0], addrs: p.addrs[:0], lengths: p.lengths[:0],
-		taken: p.taken, hops: p.hops, ends: p.ends, crowded: p.crowded, learnt: [2]family{{blocks: p.learnt[0].blocks}, {blocks: p.learnt[1].blocks}}}
+	*p = planner{self: self, overlay: overlay, opts: opts, askers: p.askers[:0], candidates: p.candidates[:0], addrs: p.addrs[:0],
+		taken: ranges{of: p.taken.of, lengths: p.taken.lengths[:0]}, hops: p.hops, ends: p.ends, crowded: p.crowded, learnt: [2]family{{blocks: p.learnt[0].blocks}, {blocks: p.learnt[1].blocks}}}
 }
 
-// forget lets go of what was planned from.
+// forget drops references to what was planned from.
 func (p *planner) forget() {
 	clear(p.askers)
-	clear(p.claims)
-	clear(p.taken)
+	clear(p.candidates)
+	clear(p.taken.of)
 	clear(p.hops)
 	clear(p.ends)
 	clear(p.crowded)
@@ -254,14 +238,14 @@ func (a *asker) olderThan(b *asker) bool {
 	return a.since < b.since || a.since == b.since && a.node.Name < b.node.Name
 }
 
-// claim is one range of spec.podCIDRs.
-type claim struct {
+// candidate is one range of spec.podCIDRs.
+type candidate struct {
 	of    *asker
 	dst   netip.Prefix
 	taken bool
 }
 
-func (c *claim) node() string { return c.of.node.Name }
+func (c *candidate) node() string { return c.of.node.Name }
 
 // tunnelEnd is what a tunnel's forwarding entries are found by.
 type tunnelEnd struct {
@@ -311,14 +295,14 @@ func (p *planner) readRanges(a *asker) {
 			p.problem(n, BadPodCIDR, fmt.Sprintf("spec.podCIDRs has %q; want an address range like 10.244.1.0/24", s))
 			continue
 		}
-		p.claims = append(p.claims, claim{of: a, dst: dst.Masked()})
+		p.candidates = append(p.candidates, candidate{of: a, dst: dst.Masked()})
 	}
 }
 
 // take gives the range to its node unless it overlaps with what another node has.
-func (p *planner) take(c *claim) bool {
+func (p *planner) take(c *candidate) bool {
 	n, dst := c.of.node, c.dst
-	other := p.overlapping(dst)
+	other := p.taken.overlapping(dst)
 	switch {
 	case other == "":
 	case other == p.self && !c.of.own:
@@ -335,38 +319,11 @@ func (p *planner) take(c *claim) bool {
 		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with another of the same Node", dst))
 		return false
 	}
-	p.taken[dst] = n.Name
-	if !slices.Contains(p.lengths, dst.Bits()) {
-		p.lengths = append(p.lengths, dst.Bits())
-	}
+	p.taken.add(dst, n.Name)
 	return true
 }
 
-// overlapping finds the node that has a range which overlaps with dst; "": none. Ranges of a cluster are of one length or two, so that a
-// look for those that hold dst is enough nearly always.
-func (p *planner) overlapping(dst netip.Prefix) string {
-	longer := false
-	for _, bits := range p.lengths {
-		longer = longer || bits > dst.Bits()
-		if bits <= dst.Bits() {
-			if other := p.taken[netip.PrefixFrom(dst.Addr(), bits).Masked()]; other != "" {
-				return other
-			}
-		}
-	}
-	if !longer {
-		return ""
-	}
-	first := netip.Prefix{}
-	for taken := range p.taken {
-		if taken.Overlaps(dst) && (!first.IsValid() || comparePrefixes(taken, first) < 0) {
-			first = taken
-		}
-	}
-	return p.taken[first]
-}
-
-func (p *planner) route(c *claim) {
+func (p *planner) route(c *candidate) {
 	if p.overlay {
 		p.tunnel(c)
 		return
@@ -390,7 +347,7 @@ func (p *planner) route(c *claim) {
 }
 
 // cutsOff refuses a range that holds the address by which its node is reached.
-func (p *planner) cutsOff(c *claim, addr netip.Addr) bool {
+func (p *planner) cutsOff(c *candidate, addr netip.Addr) bool {
 	if !c.dst.Contains(addr) {
 		return false
 	}
@@ -399,7 +356,7 @@ func (p *planner) cutsOff(c *claim, addr netip.Addr) bool {
 }
 
 // tunnel leads a range to the end of its node's tunnel. As in flannel, the inner next hop is the first address of the range.
-func (p *planner) tunnel(c *claim) {
+func (p *planner) tunnel(c *candidate) {
 	n, dst := c.of.node, c.dst
 	if p.opts.Tunnel4 && !dst.Addr().Is4() {
 		return

@@ -154,12 +154,6 @@ func TestParse(t *testing.T) {
 	if _, err := ParseMode("underlay"); err == nil || !strings.Contains(err.Error(), `"underlay"`) || !strings.Contains(err.Error(), "want host-gateway") {
 		t.Errorf("%v", err)
 	}
-	if h, err := ParseNextHop(""); err != nil || h != NodeIP {
-		t.Errorf("%q, %v", h, err)
-	}
-	if _, err := ParseNextHop("x"); err == nil {
-		t.Error("next hop x was accepted")
-	}
 }
 
 func FuzzPlanCIDR(f *testing.F) {

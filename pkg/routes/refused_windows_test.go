@@ -22,7 +22,7 @@ func refuse(t *testing.T, function string) {
 // TestRefused: what IP Helper refuses is an error, never taken for an empty table.
 func TestRefused(t *testing.T) {
 	needIPHelper(t)
-	table, err := NewTable()
+	table, err := NewRoutingTable()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func same(a, b []hns.RemoteSubnet) bool {
 	return len(remove) == 0 && len(add) == 0 && len(a) == len(b)
 }
 
-// applied has HNS, and the table of routes, brought to a State in the way of Table on Windows.
+// applied has HNS, and the table of routes, brought to a State in the way of RoutingTable on Windows.
 func applied(have []hns.RemoteSubnet, table []Route, want State) ([]hns.RemoteSubnet, Diff, []error) {
 	ours, peers := tunnels(have)
 	d, errs := compare(Host{Ours: append(ours, table...), Peers: peers}, want)

@@ -16,10 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/winkube/winkube/pkg/vxlan"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
-// table is the main routing table of one network namespace, by netlink.
-type table struct {
+// routingTable is the main routing table of one network namespace, by netlink.
+type routingTable struct {
 	handle *netlink.Handle
 	dumps  *nl.SocketHandle
 	ns     netns.NsHandle
@@ -29,8 +30,8 @@ type table struct {
 	listed  int          // so many routes and entries of a kind were there, and will be about
 }
 
-// NewTable returns the routing table of the network namespace of the calling thread.
-func NewTable() (Table, error) {
+// NewRoutingTable returns the routing table of the network namespace of the calling thread.
+func NewRoutingTable() (RoutingTable, error) {
 	ns, err := netns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the network namespace: %w", err)
@@ -44,11 +45,11 @@ func NewTable() (Table, error) {
 		h.Close()
 		return nil, errors.Join(fmt.Errorf("cannot open netlink: %w", err), ns.Close())
 	}
-	return &table{handle: h, dumps: &nl.SocketHandle{Socket: socket}, ns: ns}, nil
+	return &routingTable{handle: h, dumps: &nl.SocketHandle{Socket: socket}, ns: ns}, nil
 }
 
-// List implements Table.
-func (t *table) List(context.Context) (Host, error) {
+// List implements RoutingTable.
+func (t *routingTable) List(context.Context) (Host, error) {
 	t.mu.Lock()
 	about := t.listed
 	t.mu.Unlock()
@@ -92,7 +93,7 @@ func (t *table) List(context.Context) (Host, error) {
 }
 
 // listPeers adds the entries of our tunnels to host and returns the tunnels' names by index.
-func (t *table) listPeers(host *Host, about int) (map[int]string, error) {
+func (t *routingTable) listPeers(host *Host, about int) (map[int]string, error) {
 	names, indices := map[int]string{}, map[int]bool{}
 	for family, name := range map[int]string{netlink.FAMILY_V4: vxlan.DeviceName(true), netlink.FAMILY_V6: vxlan.DeviceName(false)} {
 		link, err := t.handle.LinkByName(name)
@@ -121,7 +122,7 @@ func (t *table) listPeers(host *Host, about int) (map[int]string, error) {
 }
 
 // entries are those of one family on an interface.
-func (t *table) entries(index, family, about int) ([]entry, error) {
+func (t *routingTable) entries(index, family, about int) ([]entry, error) {
 	out := make([]entry, 0, about)
 	header := &netlink.Ndmsg{Family: uint8(family), Index: uint32(index)}
 	err := t.dump(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, header, func(m []byte) {
@@ -165,8 +166,8 @@ func metric(family int) int {
 	return 0
 }
 
-// Change implements Table.
-func (t *table) Change(ctx context.Context, d Diff) error {
+// Change implements RoutingTable.
+func (t *routingTable) Change(ctx context.Context, d Diff) error {
 	var errs []error
 	found := map[string]int{} // tunnels
 	for _, r := range d.Remove {
@@ -188,7 +189,7 @@ func (t *table) Change(ctx context.Context, d Diff) error {
 	return errors.Join(errs...)
 }
 
-func (t *table) changePeers(ctx context.Context, d Diff, found map[string]int) error {
+func (t *routingTable) changePeers(ctx context.Context, d Diff, found map[string]int) error {
 	var errs []error
 	entry := func(what string, p Peer, n *netlink.Neigh, call func(*netlink.Neigh) error) {
 		errs = append(errs, t.entry(what, p, n, call, found))
@@ -212,7 +213,7 @@ func (t *table) changePeers(ctx context.Context, d Diff, found map[string]int) e
 }
 
 // entry makes or removes one entry of a tunnel; removing what is gone is no error.
-func (t *table) entry(what string, p Peer, n *netlink.Neigh, call func(*netlink.Neigh) error, found map[string]int) error {
+func (t *routingTable) entry(what string, p Peer, n *netlink.Neigh, call func(*netlink.Neigh) error, found map[string]int) error {
 	link, err := t.device(p.Device, found)
 	if err == nil {
 		n.LinkIndex = link
@@ -225,7 +226,7 @@ func (t *table) entry(what string, p Peer, n *netlink.Neigh, call func(*netlink.
 }
 
 // device finds a tunnel, among found where it was looked for before.
-func (t *table) device(name string, found map[string]int) (index int, err error) {
+func (t *routingTable) device(name string, found map[string]int) (index int, err error) {
 	if index, ok := found[name]; ok {
 		return index, nil
 	}
@@ -249,7 +250,7 @@ func (p Peer) forward() *netlink.Neigh {
 	return &netlink.Neigh{Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF, IP: ip(p.Public), HardwareAddr: p.MAC[:]}
 }
 
-func (t *table) set(r Route, call func(*netlink.Route) error, found map[string]int) error {
+func (t *routingTable) set(r Route, call func(*netlink.Route) error, found map[string]int) error {
 	route := &netlink.Route{Dst: ipNet(r.Dst), Gw: ip(r.Via), Src: ip(r.Src), Table: unix.RT_TABLE_MAIN, Protocol: Protocol}
 	if r.Device != "" {
 		index, err := t.device(r.Device, found)
@@ -275,9 +276,9 @@ func (t *table) set(r Route, call func(*netlink.Route) error, found map[string]i
 	}
 }
 
-// Changes implements Table. The kernel drops the routes of an interface that goes down without saying so for each; therefore
-// interfaces are listened to as well. Entries of tunnels tell for themselves.
-func (t *table) Changes(ctx context.Context) (<-chan struct{}, error) {
+// Changes implements RoutingTable. The kernel drops the routes of an interface that goes down without saying so for each; therefore
+// interfaces are listened to as well. Changes of entries of tunnels are reported one by one.
+func (t *routingTable) Changes(ctx context.Context) (<-chan struct{}, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	routes := make(chan netlink.RouteUpdate, 64)
 	links := make(chan netlink.LinkUpdate, 64)
@@ -299,13 +300,14 @@ func (t *table) Changes(ctx context.Context) (<-chan struct{}, error) {
 		cancel()
 		err = fmt.Errorf("cannot subscribe to changes of routes: %w", err)
 	}
-	hints := make(chan struct{}, 1)
+	hints := wake.New()
+	// It ends when the kernel's subscriptions do, soon after ctx; whoever reads hints sees it by their end.
 	go t.listen(cancel, routes, links, entries, hints)
 	return hints, err
 }
 
 // listen hints until all three have ended.
-func (t *table) listen(done func(), routes <-chan netlink.RouteUpdate, links <-chan netlink.LinkUpdate, entries <-chan netlink.NeighUpdate, hints chan<- struct{}) {
+func (t *routingTable) listen(done func(), routes <-chan netlink.RouteUpdate, links <-chan netlink.LinkUpdate, entries <-chan netlink.NeighUpdate, hints wake.Signal) {
 	defer done()
 	defer close(hints)
 	for routes != nil || links != nil || entries != nil {
@@ -328,16 +330,13 @@ func (t *table) listen(done func(), routes <-chan netlink.RouteUpdate, links <-c
 			hint = ok && u.Type == unix.RTM_DELNEIGH && t.tunnel(u.LinkIndex)
 		}
 		if hint {
-			select {
-			case hints <- struct{}{}:
-			default:
-			}
+			hints.Send()
 		}
 	}
 }
 
 // tunnel says whether an interface is one of ours.
-func (t *table) tunnel(index int) bool {
+func (t *routingTable) tunnel(index int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.tunnels[index]
@@ -361,7 +360,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 
 // dump asks the kernel for everything of a kind, in one request, and calls each with one message after the other (rtnetlink(7)). They are read field
 // by field: each change lists a thousand entries of three kinds, and the library makes objects of all that stands in them.
-func (t *table) dump(ask int, answer uint16, header nl.NetlinkRequestData, each func(message []byte)) error {
+func (t *routingTable) dump(ask int, answer uint16, header nl.NetlinkRequestData, each func(message []byte)) error {
 	request := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
 	request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: t.dumps}
 	request.AddData(header)

@@ -16,7 +16,7 @@ import (
 )
 
 // namespace puts the test into a network namespace of its own with one interface that has addr. The thread is never given back.
-func namespace(t testing.TB, addr string) *table {
+func namespace(t testing.TB, addr string) *routingTable {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("making a network namespace needs root")
@@ -50,14 +50,14 @@ func namespace(t testing.TB, addr string) *table {
 			t.Fatal(err)
 		}
 	}
-	tab, err := NewTable()
+	tab, err := NewRoutingTable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tab.(*table)
+	return tab.(*routingTable)
 }
 
-func shown(t *testing.T, tab Table) string {
+func shown(t *testing.T, tab RoutingTable) string {
 	t.Helper()
 	h, err := tab.List(t.Context())
 	if err != nil {

@@ -11,14 +11,15 @@ import (
 
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/vxlan"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
-// table is the host's routing table, by IP helper, and the remote subnets of the overlay network that the kubelet makes in HNS. Neither outlives a
+// routingTable is the host's routing table, by IP helper, and the remote subnets of the overlay network that the kubelet makes in HNS. Neither outlives a
 // reboot: both come back with the programs.
-type table struct{}
+type routingTable struct{}
 
-// NewTable returns the host's routing table.
-func NewTable() (Table, error) { return table{}, nil }
+// NewRoutingTable returns the host's routing table.
+func NewRoutingTable() (RoutingTable, error) { return routingTable{}, nil }
 
 // available says whether this Windows has the procedures: winipcfg would panic on one that is missing.
 func available(names ...string) error {
@@ -31,13 +32,13 @@ func available(names ...string) error {
 	return nil
 }
 
-// ours says whether row carries our mark: made by hand or program, with our metric.
+// ours says whether row carries our mark: a static route with our metric.
 func ours(row *winipcfg.MibIPforwardRow2) bool {
 	return row.Protocol == winipcfg.RouteProtocolNetMgmt && row.Metric == Protocol
 }
 
-// List implements Table.
-func (table) List(context.Context) (Host, error) {
+// List implements RoutingTable.
+func (routingTable) List(context.Context) (Host, error) {
 	if err := available("GetIpForwardTable2", "FreeMibTable"); err != nil {
 		return Host{}, err
 	}
@@ -83,8 +84,8 @@ func listTunnel(host *Host) {
 	host.Ours, host.Peers = append(host.Ours, ours...), peers
 }
 
-// Change implements Table.
-func (t table) Change(ctx context.Context, d Diff) error {
+// Change implements RoutingTable.
+func (t routingTable) Change(ctx context.Context, d Diff) error {
 	d, tunnel := split(d)
 	return errors.Join(changeTunnel(tunnel), t.changeTable(ctx, d))
 }
@@ -102,8 +103,8 @@ func changeTunnel(d Diff) error {
 	return hns.ChangeSubnets(vxlan.DeviceName(true), vxlan.VNI, remove, add)
 }
 
-// changeTable does what d says of the routing table.
-func (table) changeTable(ctx context.Context, d Diff) error {
+// changeTable applies d to the routing table.
+func (routingTable) changeTable(ctx context.Context, d Diff) error {
 	if d.Empty() {
 		return nil
 	}
@@ -186,21 +187,15 @@ func towards(addrs []winipcfg.MibUnicastIPAddressRow, peer netip.Addr) (winipcfg
 	return 0, false
 }
 
-// Changes implements Table.
-func (table) Changes(ctx context.Context) (<-chan struct{}, error) {
+// Changes implements RoutingTable.
+func (routingTable) Changes(ctx context.Context) (<-chan struct{}, error) {
 	if err := available("NotifyRouteChange2", "CancelMibChangeNotify2"); err != nil {
 		return nil, fmt.Errorf("cannot subscribe to changes: %w", err)
 	}
-	hints := make(chan struct{}, 1)
-	tell := func() {
-		select {
-		case hints <- struct{}{}:
-		default:
-		}
-	}
+	hints := wake.New()
 	callback, err := winipcfg.RegisterRouteChangeCallback(func(kind winipcfg.MibNotificationType, _ *winipcfg.MibIPforwardRow2) {
 		if kind == winipcfg.MibDeleteInstance {
-			tell()
+			hints.Send()
 		}
 	})
 	if err != nil {
@@ -208,6 +203,6 @@ func (table) Changes(ctx context.Context) (<-chan struct{}, error) {
 	}
 	// A callback may still be running when it is unregistered, so hints is left open; ctx ends its reader.
 	context.AfterFunc(ctx, func() { _ = callback.Unregister() })
-	_ = hns.Watch(ctx, tell) // of the overlay network; a Windows that does not tell has none
+	_ = hns.Watch(ctx, hints.Send) // of the overlay network; a Windows without such notifications has none
 	return hints, nil
 }

@@ -40,7 +40,7 @@ func needIPHelper(t *testing.T) {
 func TestTable(t *testing.T) {
 	needIPHelper(t)
 	ctx := t.Context()
-	table, err := NewTable()
+	table, err := NewRoutingTable()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestTableChanges(t *testing.T) {
 	needIPHelper(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	table, err := NewTable()
+	table, err := NewRoutingTable()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestWithoutIPHelper(t *testing.T) {
 	if err := available("GetIpForwardTable2", "NoSuchProcedure"); err == nil || !strings.Contains(err.Error(), "NoSuchProcedure") {
 		t.Errorf("got %v", err)
 	}
-	table, _ := NewTable()
+	table, _ := NewRoutingTable()
 	if available("CreateIpForwardEntry2") == nil {
 		return
 	}

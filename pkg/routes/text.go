@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Form is a way to write routes down for somebody who adds them by hand or by script.
+// Form is how routes are printed, for adding them manually or by script.
 type Form string
 
 const (

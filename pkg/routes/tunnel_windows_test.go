@@ -17,7 +17,7 @@ func TestTunnel(t *testing.T) {
 	if _, err := hns.NewClient().Endpoints(t.Context()); err != nil {
 		t.Skipf("no HNS here, real or simulated: %v", err)
 	}
-	table, err := NewTable()
+	table, err := NewRoutingTable()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func newAuthenticator(config Authentication, reviews TokenReviewer, clock clock.
 	return a, nil
 }
 
-// authenticate returns who sent r, or nil for somebody unknown. A credential that is shown and wrong is an error even where the anonymous are
+// authenticate returns who sent r, or nil where that is unknown. A credential that is shown and wrong is an error even where the anonymous are
 // let in. A token that was good is removed from r, so that nothing later can show or keep it.
 func (a *authenticator) authenticate(r *http.Request) (*identity, error) {
 	who, certErr := a.byCertificate(r)

@@ -9,14 +9,14 @@ import (
 	"sync"
 )
 
-// Connections of which no request was authenticated yet, at once.
+// Connections of which no request was authenticated yet, at a time.
 const (
 	maxStrangers    = 1024
 	sourceStrangers = 256 // of one source
 )
 
 // crowd bounds how many connections strangers keep open, whether or not they send anything: each is a file of this process. When there is
-// one too many, the oldest goes of the source that has most, but none whose request is just being authenticated, which has bounds of its own.
+// one too many, the oldest goes of the source that has most, but none whose request is just being authenticated, which has its own bounds.
 type crowd struct {
 	limit, perSource int
 

@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Check is one question of /healthz; it has a path of its own, /healthz/NAME.
+// Check is one question of /healthz; its path is /healthz/NAME.
 type Check struct {
 	Name string
 	// Check returns nil when all is well. It may be called concurrently and should end when ctx does.

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// What is under way at once at most. Whoever comes on top of it is sent away with 429 and may come again in a second; health is always told.
+// The most that is under way at a time. Whoever comes on top of it is sent away with 429 and may come again in a second; health is always told.
 const (
 	maxRequests  = 400         // that are answered in one piece, as many as the API server takes itself
 	maxStreams   = 1000        // exec, attach, port-forward, and logs, which may be followed: each holds a connection to the engine
 	maxRuns      = 16          // of /run, each of which keeps runOutput in memory
 	maxBody      = 1 << 20     // bytes of a request that is no stream; the commands that are sent to us take some hundred
-	maxH2Streams = 250         // HTTP/2: requests at once on one connection
+	maxH2Streams = 250         // HTTP/2: requests at a time on one connection
 	takeTimeout  = time.Minute // for a client to take what was written of an answer, logs excepted
 )
 
 // errBusy says that too much of something is under way.
 var errBusy = errors.New("too much is under way")
 
-// bound lets so many in at once as it has room, and three quarters of them for one user: the rest is for the others.
+// bound admits as many at a time as it has room for, and three quarters of them for one user: the rest is for the others.
 type bound struct {
 	all, each int
 
@@ -76,7 +76,7 @@ func (s *Server) boundFor(path string) *bound {
 	return s.requestBound
 }
 
-// limit lets a request through to next while there is room for it, and as long as its client sends and takes in time.
+// limit lets a request through to next while there is room for it, and as long as its client sends and reads in time.
 func (s *Server) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		room := s.boundFor(r.URL.Path)

@@ -66,7 +66,7 @@ func (s *Server) serveLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// logWriterTo sends lines to the client, each at once when it follows. A client that takes nothing for the idle time is given up.
+// logWriterTo sends lines to the client, each immediately when it follows. A client that takes nothing for the idle time is given up.
 type logWriterTo struct {
 	w       io.Writer
 	control *http.ResponseController
@@ -185,7 +185,7 @@ func logSource(pod *v1.Pod, name string, previous bool) (id string, err error) {
 	if _, after, found := strings.Cut(id, "://"); found { // docker://ID
 		id = after
 	}
-	if id == "" { // runs, but nobody has reported its name yet
+	if id == "" { // runs, but its id is not in the status yet
 		return "", fmt.Errorf("container %q in pod %q is not available", name, pod.Name)
 	}
 	return id, nil

@@ -245,7 +245,9 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 func (s *Server) Run(ctx context.Context) error {
 	klog.InfoS("Serving the kubelet API", "address", s.Addr())
 	failed := make(chan error, 1)
-	go func() { failed <- s.http.ServeTLS(s.listener, "", "") }()
+	var serving sync.WaitGroup
+	defer serving.Wait() // it ends when the listener is closed
+	serving.Go(func() { failed <- s.http.ServeTLS(s.listener, "", "") })
 	var err error
 	select {
 	case err = <-failed:
@@ -264,7 +266,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 func (s *Server) waitStreams(ctx context.Context) {
 	done := make(chan struct{})
-	go func() { s.streams.Wait(); close(done) }()
+	go func() { s.streams.Wait(); close(done) }() // a stream that does not end is left behind after stopTimeout
 	select {
 	case <-done:
 	case <-ctx.Done():

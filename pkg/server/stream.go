@@ -272,7 +272,7 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return watched, bufio.NewReadWriter(bufio.NewReader(watched), bufio.NewWriter(watched)), nil
 }
 
-// watchedConn calls gone when reading fails or somebody closes it: at the client's end, at a time-out, at SPDY's farewell, after which
+// watchedConn calls gone when reading fails or it is closed: at the client's end, at a time-out, at SPDY's farewell, after which
 // the library reads no more.
 type watchedConn struct {
 	net.Conn
@@ -292,7 +292,7 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends what is sent, and closes the connection when the client does, or after lingerTime. Closed at once with something unread in
+// Close ends what is sent, and closes the connection when the client does, or after lingerTime. Closed immediately with something unread in
 // it, as input that the command did not take, the connection would be reset, and the client lose the output that is on its way.
 func (c *watchedConn) Close() error {
 	c.gone()
@@ -305,7 +305,7 @@ func (c *watchedConn) Close() error {
 		_ = tcp.CloseWrite()
 	}
 	_ = secure.SetReadDeadline(time.Now().Add(lingerTime))
-	go func() {
+	go func() { // ends after lingerTime at the latest, and Close must not wait for that
 		_, _ = io.Copy(io.Discard, secure.NetConn())
 		_ = secure.Close()
 	}()

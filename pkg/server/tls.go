@@ -156,7 +156,7 @@ func newTLSConfig(config TLS, node string, get getCertificate, clientCA *reloade
 	return base, nil
 }
 
-// renewing gives a self-signed certificate, made anew before it ends.
+// renewing gives a self-signed certificate, replaced before it expires.
 func renewing(pair *reloader[*tls.Certificate], dir, node string, clock clock.PassiveClock) getCertificate {
 	var mu sync.Mutex
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {

@@ -40,8 +40,8 @@ type turns struct {
 	taken   int
 	waiting int
 	arrived uint64
-	lines   map[string]*line // sources with a place or with somebody who waits
-	ring    []*line          // those in which somebody waits; the first has the next turn
+	lines   map[string]*line // sources with a place or with a request that waits
+	ring    []*line          // those in which a request waits; the first has the next turn
 }
 
 type line struct {

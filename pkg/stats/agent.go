@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/pod"
@@ -15,7 +14,7 @@ import (
 
 var claimLabels = []string{"namespace", "persistentvolumeclaim"}
 
-// What upstream's kubelet tells of itself on /metrics, as far as Prometheus' kubernetes-mixin asks for it.
+// What upstream's kubelet reports about itself on /metrics, as far as Prometheus' kubernetes-mixin asks for it.
 var (
 	nodeName          = prometheus.NewDesc("kubelet_node_name", "The node's name", []string{"node"}, nil)
 	runningPods       = prometheus.NewDesc("kubelet_running_pods", "Pods of which something runs", nil, nil)
@@ -33,7 +32,7 @@ var (
 	claimInUse = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Files that the volume holds", claimLabels, nil)
 )
 
-// The certificates that can be told of.
+// The certificates that are reported.
 const (
 	ClientCertificate  = "client"
 	ServingCertificate = "server"
@@ -62,12 +61,10 @@ type Certificate interface {
 
 // Agent is a prometheus.Collector of the agent's view of its pods.
 type Agent struct {
-	Node string
-	Pods func() []pod.View
-	// Disks measures what pods take of disks: all of it, or volumes alone. It keeps to the terms, whatever hangs.
-	Disks func(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
-	// Plugin names the kind of a pod's volume as upstream does; "": it is not known yet.
-	Plugin  func(*v1.Pod, *v1.Volume) string
+	Node    string
+	Pods    Pods
+	Disks   PodDisks
+	Volumes Volumes
 	Version string // of Kubernetes
 	// Certificates are those that are renewed, by ClientCertificate and ServingCertificate.
 	Certificates map[string]Certificate
@@ -91,7 +88,7 @@ func (a Agent) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(desc.failed, prometheus.CounterValue, float64(certificate.Failures()))
 	}
 	pods, states, measured := 0, map[pod.State]int{pod.Running: 0, pod.Exited: 0, pod.Created: 0}, map[string]bool{}
-	views := a.Pods()
+	views := a.Pods.Snapshot()
 	var claiming []pod.View
 	a.countVolumes(views, gauge)
 	for _, view := range views {
@@ -108,7 +105,7 @@ func (a Agent) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	if len(claiming) > 0 {
-		figures := a.Disks(context.Background(), disk.Terms{Age: diskAge / 2, Patience: patience}, nil, claiming)
+		figures := a.Disks.Pods(context.Background(), disk.Terms{Age: diskAge / 2, Patience: patience}, nil, claiming)
 		for _, view := range claiming {
 			claims(view.Pod, figures[view.Pod.UID].Volumes, measured, gauge)
 		}
@@ -127,7 +124,7 @@ func (a Agent) countVolumes(views []pod.View, gauge func(*prometheus.Desc, float
 			continue
 		}
 		for i := range view.Pod.Spec.Volumes {
-			plugin := a.Plugin(view.Pod, &view.Pod.Spec.Volumes[i])
+			plugin := a.Volumes.Plugin(view.Pod, &view.Pod.Spec.Volumes[i])
 			if plugin == "" {
 				continue
 			}
@@ -152,7 +149,7 @@ func hasClaim(p *v1.Pod) bool {
 	return false
 }
 
-// claims tells of the volumes behind p's claims that were not told of before.
+// claims reports the volumes behind p's claims, each once.
 func claims(p *v1.Pod, all []disk.Volume, measured map[string]bool, gauge func(*prometheus.Desc, float64, ...string)) {
 	for _, u := range all {
 		if key := p.Namespace + "/" + u.Claim; u.Claim == "" || u.At.IsZero() || measured[key] {

@@ -18,7 +18,7 @@ var (
 	boxQuota         = gaugeOf("container_spec_cpu_quota", "CPU quota in microseconds of each period")
 	boxPeriod        = gaugeOf("container_spec_cpu_period", "Period of CPU quota in microseconds")
 	boxMemory        = gaugeOf("container_memory_usage_bytes", "Memory in use, files' pages with it")
-	boxWorkingSet    = gaugeOf("container_memory_working_set_bytes", "Memory in use that cannot be given back at once")
+	boxWorkingSet    = gaugeOf("container_memory_working_set_bytes", "Memory in use that cannot be reclaimed immediately")
 	boxRSS           = gaugeOf("container_memory_rss", "Memory of processes' own")
 	boxCache         = gaugeOf("container_memory_cache", "Memory of files' pages")
 	boxSwap          = gaugeOf("container_memory_swap", "Memory that is swapped out")

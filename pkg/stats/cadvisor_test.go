@@ -75,18 +75,39 @@ func TestCadvisor(t *testing.T) {
 	}
 }
 
+// viewsOf are pods that do not change.
+type viewsOf []pod.View
+
+func (v viewsOf) Snapshot() []pod.View { return v }
+
+// plugins are kinds by the volume's name.
+type plugins map[string]string
+
+func (p plugins) Plugin(_ *v1.Pod, v *v1.Volume) string { return p[v.Name] }
+
+// claimDisks has volumes of two pods.
+type claimDisks struct{ *testing.T }
+
+func (d claimDisks) Pods(_ context.Context, _ disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod {
+	if len(whole) != 0 || len(volumes) != 2 {
+		d.Errorf("measured %d pods as a whole and volumes of %d", len(whole), len(volumes))
+	}
+	return map[types.UID]disk.Pod{"": {Volumes: []disk.Volume{{Volume: "tmp"}, {Volume: "h", Claim: "hangs", Late: true},
+		{Volume: "v", Claim: "data", At: time.Unix(1, 0), Disk: host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}}}}}
+}
+
 func TestProbes(t *testing.T) {
 	web := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"}}
 	next := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u2"}}
 	views := []pod.View{{Pod: web}}
-	p := NewProbes(func() []pod.View { return views })
+	p := NewProbes()
 	p.Count(web, "app", "Liveness", true, nil, 20*time.Millisecond)
 	p.Count(web, "app", "Liveness", true, nil, time.Second)
 	p.Count(web, "app", "Liveness", false, nil, time.Second)
 	p.Count(web, "app", "Readiness", false, errors.New("no answer"), time.Second)
 	lines := func() string {
 		w := httptest.NewRecorder()
-		p.ServeHTTP(w, httptest.NewRequest("GET", "/metrics/probes", nil))
+		p.Handler(viewsOf(views)).ServeHTTP(w, httptest.NewRequest("GET", "/metrics/probes", nil))
 		return strings.Join(regexp.MustCompile(`(?m)^prober_probe_(total|duration_seconds_count).*$`).FindAllString(w.Body.String(), -1), "\n")
 	}
 	of := `container="app",namespace="ns",pod="web",`
@@ -113,20 +134,10 @@ func TestAgent(t *testing.T) {
 	with.Spec.Volumes = []v1.Volume{{Name: "unknown"}, {VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 	runs := pod.Observed{Containers: []pod.Container{{State: pod.Running}, {State: pod.Exited}}}
 	agent := Agent{
-		Node: "n1",
-		Pods: func() []pod.View {
-			return []pod.View{{Pod: with, Observed: runs}, {Pod: with, Observed: runs}, {Pod: &v1.Pod{}, Observed: pod.Observed{}}, {Pod: with}, {Pod: with, Phase: pod.Terminated}}
-		},
-		Plugin: func(_ *v1.Pod, v *v1.Volume) string {
-			return map[string]string{"": "kubernetes.io/local-volume"}[v.Name]
-		},
-		Disks: func(_ context.Context, _ disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod {
-			if len(whole) != 0 || len(volumes) != 2 {
-				t.Errorf("measured %d pods as a whole and volumes of %d", len(whole), len(volumes))
-			}
-			return map[types.UID]disk.Pod{"": {Volumes: []disk.Volume{{Volume: "tmp"}, {Volume: "h", Claim: "hangs", Late: true},
-				{Volume: "v", Claim: "data", At: time.Unix(1, 0), Disk: host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}}}}}
-		},
+		Node:    "n1",
+		Pods:    viewsOf{{Pod: with, Observed: runs}, {Pod: with, Observed: runs}, {Pod: &v1.Pod{}, Observed: pod.Observed{}}, {Pod: with}, {Pod: with, Phase: pod.Terminated}},
+		Volumes: plugins{"": "kubernetes.io/local-volume"},
+		Disks:   claimDisks{t},
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(agent, Crew(func() disk.State { return disk.State{Running: 3, Hung: 1, Unread: 9, Late: 5} }))

@@ -8,18 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/cgroup"
-	"github.com/winkube/winkube/pkg/docker"
-	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
 // compute measures by the Host Compute Service of Windows, and by the engine what that does not know: a container of another runtime. All
-// containers of a collection are measured at once, some at a time.
+// containers of a collection are measured together, some at a time.
 type compute struct {
-	measure  func(id string) (hcs.Statistics, error) // nil: there is none
-	usage    func(ctx context.Context, id string) (docker.Usage, error)
-	adapters func() ([]host.Adapter, error) // nil: they are not known
+	host   Host
+	engine Engine
 
 	mu    sync.Mutex
 	found map[string]measured // of this collection
@@ -52,16 +49,14 @@ func (m *compute) prepare(ctx context.Context, ids []string) {
 }
 
 func (m *compute) one(ctx context.Context, id string) measured {
-	if m.measure != nil {
-		if s, err := m.measure(id); err == nil {
-			out := measured{sample: Sample{CPU: s.CPU, Memory: s.Commit, WorkingSet: s.PrivateWorkingSet}}
-			for _, e := range s.Endpoints {
-				out.net = append(out.net, Interface{Name: e.ID, RxBytes: e.RxBytes, RxErrors: e.RxDropped, TxBytes: e.TxBytes, TxErrors: e.TxDropped})
-			}
-			return out
+	if s, err := m.host.Container(id); err == nil {
+		out := measured{sample: Sample{CPU: s.CPU, Memory: s.Commit, WorkingSet: s.PrivateWorkingSet}}
+		for _, e := range s.Endpoints {
+			out.net = append(out.net, Interface{Name: e.ID, RxBytes: e.RxBytes, RxErrors: e.RxDropped, TxBytes: e.TxBytes, TxErrors: e.TxDropped})
 		}
+		return out
 	}
-	u, err := m.usage(ctx, id)
+	u, err := m.engine.Usage(ctx, id)
 	return measured{sample: Sample{CPU: u.CPU, Memory: u.Memory, WorkingSet: u.WorkingSet}, err: err}
 }
 
@@ -71,13 +66,10 @@ func (m *compute) container(_ context.Context, _ types.UID, c *pod.Container, _ 
 }
 
 func (m *compute) interfaces(c *pod.Container) ([]Interface, error) {
-	switch {
-	case c != nil:
+	if c != nil {
 		return m.found[c.ID].net, nil
-	case m.adapters == nil:
-		return nil, nil
 	}
-	all, err := m.adapters()
+	all, err := m.host.Adapters()
 	return ordered(all), err
 }
 

@@ -1,7 +1,6 @@
 package stats
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,8 +28,8 @@ func TestHundredContainers(t *testing.T) {
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p" + id, UID: types.UID(id)}}
 			views = append(views, pod.View{Pod: p, Observed: pod.Observed{Containers: []pod.Container{{ID: id, Name: "app", State: pod.Running}}}})
 		}
-		r.parts.Pods = func() []pod.View { return views }
-		r.meter.(*compute).measure = func(id string) (hcs.Statistics, error) {
+		r.views = func() []pod.View { return views }
+		r.container = func(id string) (hcs.Statistics, error) {
 			<-time.After(50 * time.Millisecond) // what is tested
 			return hcs.Statistics{Commit: uint64(len(id))}, nil
 		}
@@ -50,16 +49,13 @@ func TestHundredContainers(t *testing.T) {
 // TestNotInHCS: a container that HCS does not know is measured by the engine; one that neither knows is told.
 func TestNotInHCS(t *testing.T) {
 	r := newRig(t, "windows", machine(t, true))
-	m := r.meter.(*compute)
-	for _, measure := range []func(string) (hcs.Statistics, error){nil, func(string) (hcs.Statistics, error) { return hcs.Statistics{}, errors.New("no such system") }} {
-		m.measure = measure
-		r.clock.SetTime(r.clock.Now().Add(time.Minute))
-		if u := r.collect(t.Context()); u.failed != 0 || len(u.pods) != 1 || u.pods[0].containers[0].sample.WorkingSet != 700 || u.pods[0].net != nil {
-			t.Errorf("got %+v", u)
-		}
+	r.container = func(string) (hcs.Statistics, error) { return hcs.Statistics{}, errors.New("no such system") }
+	r.clock.SetTime(r.clock.Now().Add(time.Minute))
+	if u := r.collect(t.Context()); u.failed != 0 || len(u.pods) != 1 || u.pods[0].containers[0].sample.WorkingSet != 700 || u.pods[0].net != nil {
+		t.Errorf("got %+v", u)
 	}
-	m.usage = func(context.Context, string) (docker.Usage, error) { return docker.Usage{}, errors.New("no") }
-	m.adapters = func() ([]host.Adapter, error) { return nil, errors.New("no") }
+	r.usage = func(string) (docker.Usage, error) { return docker.Usage{}, errors.New("no") }
+	r.adapters = func() ([]host.Adapter, error) { return nil, errors.New("no") }
 	r.clock.SetTime(r.clock.Now().Add(time.Minute))
 	if u := r.collect(t.Context()); u.failed != 2 || len(u.pods) != 0 {
 		t.Errorf("got %+v", u)

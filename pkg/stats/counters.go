@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Counters is what the agent counts of its own doing, under upstream's names, as a prometheus.Collector for /metrics. Any goroutine may count.
+// Counters is what the agent counts of its work, under upstream's names, as a prometheus.Collector for /metrics. Any goroutine may count.
 type Counters struct {
 	evictions    *prometheus.CounterVec
 	evictionAge  *prometheus.HistogramVec
@@ -51,10 +51,10 @@ func NewCounters() *Counters {
 	times := func(name, help string, labels ...string) *prometheus.HistogramVec {
 		return histogram(name, help, timeBuckets, labels...)
 	}
-	c.evictions = counter("kubelet_evictions", "Pods that had to go, by the signal for whose sake", "eviction_signal")
+	c.evictions = counter("kubelet_evictions", "Evicted pods, by eviction signal", "eviction_signal")
 	c.evictionAge = times("kubelet_eviction_stats_age_seconds", "How old the figures were by which a pod had to go", "eviction_signal")
 	c.preemptions = counter("kubelet_preemptions", "Pods that had to make room for a critical one, by what it lacked", "preemption_signal")
-	c.images = counter("kubelet_image_garbage_collected_total", "Images that were removed, for the sake of space or for their age", "reason")
+	c.images = counter("kubelet_image_garbage_collected_total", "Removed images, by reason: space or age", "reason")
 	c.operations = counter("kubelet_runtime_operations_total", "Calls to the engine", "operation_type")
 	c.failures = counter("kubelet_runtime_operations_errors_total", "Calls to the engine that failed", "operation_type")
 	c.duration = times("kubelet_runtime_operations_duration_seconds", "How long calls to the engine took", "operation_type")
@@ -71,7 +71,7 @@ func NewCounters() *Counters {
 	return c
 }
 
-// timeBuckets go from what a look takes to what a pull may. startBuckets and storageBuckets are upstream's, on which alerts and dashboards reckon.
+// timeBuckets go from what a look takes to what a pull may. startBuckets and storageBuckets are upstream's, on which alerts and dashboards rely.
 var (
 	timeBuckets    = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	startBuckets   = []float64{.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
@@ -92,21 +92,21 @@ func (c *Counters) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// Evicted takes in that a pod had to go by figures of that age.
+// Evicted counts an evicted pod, by signal, and the age of the figures that showed it.
 func (c *Counters) Evicted(signal string, age time.Duration) {
 	c.evictions.WithLabelValues(signal).Inc()
 	c.evictionAge.WithLabelValues(signal).Observe(age.Seconds())
 }
 
-// Preempted takes in that so many pods had to make room.
+// Preempted counts pods that had to make room.
 func (c *Counters) Preempted(resource string, pods int) {
 	c.preemptions.WithLabelValues(resource).Add(float64(pods))
 }
 
-// ImageRemoved takes in one image; reason is space or age.
+// ImageRemoved counts a removed image; reason is space or age.
 func (c *Counters) ImageRemoved(reason string) { c.images.WithLabelValues(reason).Inc() }
 
-// Operation takes in a call to the engine.
+// Operation counts a call to the engine.
 func (c *Counters) Operation(kind string, took time.Duration, err error) {
 	c.operations.WithLabelValues(kind).Inc()
 	c.duration.WithLabelValues(kind).Observe(took.Seconds())
@@ -140,12 +140,12 @@ func (c *Counters) ContainerEnded(kind podspec.Kind, exitCode int, reason string
 // containerTypes are upstream's words.
 var containerTypes = map[podspec.Kind]string{podspec.App: "container", podspec.Init: "init_container", podspec.Ephemeral: "ephemeral_container"}
 
-// Cgroup takes in an operation on a pod's cgroup: create, update or destroy.
+// Cgroup measures an operation on a pod's cgroup: create, update or destroy.
 func (c *Counters) Cgroup(operation string, took time.Duration) {
 	c.cgroups.WithLabelValues(operation).Observe(took.Seconds())
 }
 
-// VolumePrepared takes in that a volume of upstream's plugin of that name was made ready, or could not be.
+// VolumePrepared counts that a volume of upstream's plugin of that name was made ready, or could not be.
 func (c *Counters) VolumePrepared(plugin string, took time.Duration, err error) {
 	status := "success"
 	if err != nil {
@@ -154,7 +154,7 @@ func (c *Counters) VolumePrepared(plugin string, took time.Duration, err error) 
 	c.storage.WithLabelValues("false", "volume_mount", status, plugin).Observe(took.Seconds())
 }
 
-// Relisted takes in a comparison of everything that the engine has.
+// Relisted measures a comparison of everything that the engine has.
 func (c *Counters) Relisted(begin, end time.Time) {
 	c.relist.Observe(end.Sub(begin).Seconds())
 	c.mu.Lock()
@@ -168,7 +168,7 @@ func (c *Counters) Relisted(begin, end time.Time) {
 // Transport counts the requests that go through next.
 func (c *Counters) Transport(next http.RoundTripper) http.RoundTripper { return &counting{next, c} }
 
-// counting has no CloseIdleConnections of its own: client-go finds that of next by WrappedRoundTripper.
+// counting has no CloseIdleConnections: client-go finds that of next by WrappedRoundTripper.
 type counting struct {
 	next     http.RoundTripper
 	counters *Counters

@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
@@ -104,7 +103,7 @@ func (f fakeCertificate) Current() *tls.Certificate {
 }
 
 func TestAgentCertificates(t *testing.T) {
-	agent := Agent{Node: "n", Version: "v1.36.3", Pods: func() []pod.View { return nil }, Certificates: map[string]Certificate{
+	agent := Agent{Node: "n", Version: "v1.36.3", Pods: viewsOf(nil), Certificates: map[string]Certificate{
 		ClientCertificate: fakeCertificate{ends: time.Now().Add(-time.Hour)}, ServingCertificate: fakeCertificate{failures: 3}}}
 	got := told(t, agent)
 	want := regexp.MustCompile(`^kubelet_certificate_manager_client_expiration_renew_errors 0

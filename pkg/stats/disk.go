@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// patience is how long who asks for figures of disks waits for them; then the last known ones have to do.
+// patience is how long callers wait for figures of disks; then they get the last known ones.
 const patience = 5 * time.Second
 
 // disks is one collection of what lies on disks.
@@ -40,7 +40,7 @@ func (c *Collector) measureDisks(ctx context.Context, u usage) disks {
 	for i := range u.pods {
 		views[i] = u.pods[i].view
 	}
-	d.pods = c.parts.Disks(ctx, disk.Terms{Age: diskAge / 2, Patience: patience}, views, nil)
+	d.pods = c.parts.Disks.Pods(ctx, disk.Terms{Age: diskAge / 2, Patience: patience}, views, nil)
 	c.disks, c.diskTaken = d, now
 	return d
 }
@@ -48,7 +48,7 @@ func (c *Collector) measureDisks(ctx context.Context, u usage) disks {
 // nodeDisks asks for the file systems of the node and of the images.
 func (c *Collector) nodeDisks(ctx context.Context, d *disks) {
 	d.node = c.disk(ctx, c.cfg.Root)
-	if root, err := c.parts.ImageRoot(ctx); err == nil && root != "" {
+	if root, err := c.parts.Disks.ImageRoot(ctx); err == nil && root != "" {
 		d.images = c.disk(ctx, root)
 	} else {
 		klog.V(3).InfoS("Cannot find where the engine keeps images", "err", err)
@@ -57,7 +57,7 @@ func (c *Collector) nodeDisks(ctx context.Context, d *disks) {
 
 // disk is what is known of a file system; nil: nothing.
 func (c *Collector) disk(ctx context.Context, path string) *disk.Figure {
-	f := c.parts.Disk(ctx, disk.Terms{Patience: patience}, path)
+	f := c.parts.Disks.FileSystem(ctx, disk.Terms{Patience: patience}, path)
 	if f.At.IsZero() {
 		klog.V(3).InfoS("Cannot measure a disk", "path", path, "late", f.Late, "err", f.Err)
 		return nil

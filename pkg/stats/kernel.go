@@ -117,7 +117,7 @@ func (k *kernel) interfaces(c *pod.Container) ([]Interface, error) {
 	return network(k.proc, fmt.Sprint(c.HostPID))
 }
 
-// system measures this agent and the engine, each by the cgroup of its own or, at the top of the hierarchies, by its process alone; and
+// system measures this agent and the engine, each by its own cgroup or, at the top of the hierarchies, by its process alone; and
 // all pods together.
 func (k *kernel) system() (out systemUsage, err error) {
 	for _, resource := range []string{"cpu", "memory", "io"} {
@@ -128,10 +128,7 @@ func (k *kernel) system() (out systemUsage, err error) {
 			out.pressure[resource] = cgroup.ParsePressure(string(text))
 		}
 	}
-	pids := map[string]int{summary.SystemContainerKubelet: os.Getpid()}
-	if k.parts.Runtime != nil {
-		pids[summary.SystemContainerRuntime] = k.parts.Runtime()
-	}
+	pids := map[string]int{summary.SystemContainerKubelet: os.Getpid(), summary.SystemContainerRuntime: k.parts.Engine.PID()}
 	add := func(name string, s Sample, problem error) {
 		switch {
 		case problem == nil:
@@ -146,18 +143,11 @@ func (k *kernel) system() (out systemUsage, err error) {
 			add(name, s, problem)
 		}
 	}
-	if at := k.podsPlace(); at != "" {
+	if at := k.parts.Cgroups.Place(); at != "" {
 		s, problem := k.reader.Measure(at)
 		add(summary.SystemContainerPods, s, problem)
 	}
 	return out, err
-}
-
-func (k *kernel) podsPlace() cgroup.Place {
-	if k.parts.PodsPlace == nil {
-		return ""
-	}
-	return k.parts.PodsPlace()
 }
 
 // process measures the cgroup of a process, or where that is the whole machine's, the process.

@@ -13,9 +13,9 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Probes counts how probes end, under upstream's names (/metrics/probes). What it has of pods that are no more is forgotten when it is asked.
+// Probes counts how probes end, under upstream's names (/metrics/probes). Pods count probes, so that it is made before them; its Handler comes
+// after them.
 type Probes struct {
-	pods     func() []pod.View
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	handler  http.Handler
@@ -31,10 +31,10 @@ const (
 	probeUnknown = "unknown"
 )
 
-// NewProbes makes one that has counted nothing. pods are all that there are.
-func NewProbes(pods func() []pod.View) *Probes {
+// NewProbes makes one that has counted nothing.
+func NewProbes() *Probes {
 	p := &Probes{
-		pods: pods, seen: map[types.UID]types.NamespacedName{},
+		seen: map[types.UID]types.NamespacedName{},
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prober_probe_total", Help: "How often a probe of a container ended so"},
 			[]string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prober_probe_duration_seconds", Help: "How long a probe of a container took, whatever came of it"},
@@ -46,7 +46,7 @@ func NewProbes(pods func() []pod.View) *Probes {
 	return p
 }
 
-// Count takes in one probe: kind is Startup, Liveness or Readiness; err: it could not run.
+// Count counts one probe: kind is Startup, Liveness or Readiness; err: it could not run.
 func (p *Probes) Count(of *v1.Pod, container, kind string, passed bool, err error, took time.Duration) {
 	result := probeFailed
 	switch {
@@ -62,16 +62,18 @@ func (p *Probes) Count(of *v1.Pod, container, kind string, passed bool, err erro
 	p.duration.WithLabelValues(kind, container, of.Name, of.Namespace).Observe(took.Seconds())
 }
 
-// ServeHTTP implements http.Handler.
-func (p *Probes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p.forget()
-	p.handler.ServeHTTP(w, r)
+// Handler serves the counts. Each request drops those of pods that no longer exist.
+func (p *Probes) Handler(pods Pods) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.forget(pods.Snapshot())
+		p.handler.ServeHTTP(w, r)
+	})
 }
 
-// forget drops the pods that are no more.
-func (p *Probes) forget() {
+// forget drops the pods that are not among all.
+func (p *Probes) forget(all []pod.View) {
 	uids, names := map[types.UID]bool{}, map[types.NamespacedName]bool{}
-	for _, view := range p.pods() {
+	for _, view := range all {
 		uids[view.Pod.UID], names[nameOf(view.Pod)] = true, true
 	}
 	p.mu.Lock()

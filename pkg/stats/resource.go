@@ -9,15 +9,15 @@ import (
 // The names and labels of upstream's /metrics/resource, on which metrics-server relies.
 var (
 	nodeCPU            = counterOf("node_cpu_usage_seconds_total", "CPU time that the node has used, in core-seconds")
-	nodeMemory         = gaugeOf("node_memory_working_set_bytes", "Memory in use on the node that cannot be given back at once")
+	nodeMemory         = gaugeOf("node_memory_working_set_bytes", "Memory in use on the node that cannot be reclaimed immediately")
 	nodeSwap           = gaugeOf("node_swap_usage_bytes", "Memory of the node that is swapped out; not on Windows")
 	containerStart     = gaugeOf("container_start_time_seconds", "When the container started, in seconds since 1970")
 	containerCPU       = counterOf("container_cpu_usage_seconds_total", "CPU time that the container has used, in core-seconds")
-	containerMemory    = gaugeOf("container_memory_working_set_bytes", "Memory in use by the container that cannot be given back at once")
+	containerMemory    = gaugeOf("container_memory_working_set_bytes", "Memory in use by the container that cannot be reclaimed immediately")
 	containerSwap      = gaugeOf("container_swap_usage_bytes", "Memory of the container that is swapped out; not on Windows")
 	containerSwapLimit = gaugeOf("container_swap_limit_bytes", "How much of the container can be swapped out; not on Windows")
 	podCPU             = counterOf("pod_cpu_usage_seconds_total", "CPU time that the pod's containers have used, in core-seconds")
-	podMemory          = gaugeOf("pod_memory_working_set_bytes", "Memory in use by the pod that cannot be given back at once")
+	podMemory          = gaugeOf("pod_memory_working_set_bytes", "Memory in use by the pod that cannot be reclaimed immediately")
 	podSwap            = gaugeOf("pod_swap_usage_bytes", "Memory of the pod that is swapped out; not on Windows")
 	scrapeErrorOld     = gaugeOf("scrape_error", "1 when something could not be measured, else 0; now resource_scrape_error")
 	scrapeError        = gaugeOf("resource_scrape_error", "1 when something could not be measured, else 0")

@@ -1,4 +1,4 @@
-// Package stats tells what the node and its pods use, when somebody asks and only then.
+// Package stats measures what the node and its pods use, when it is asked for and only then.
 //
 //	worker.Manager's Snapshot --> cgroups and /proc (Linux), the engine (Windows) --> collection, kept for a moment --> Summary, text --> server
 //
@@ -16,12 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
-	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/cgroup"
-	"github.com/winkube/winkube/pkg/disk"
-	"github.com/winkube/winkube/pkg/docker"
-	"github.com/winkube/winkube/pkg/hcs"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/pod"
 )
@@ -41,34 +37,11 @@ type Config struct {
 	Proc     string // of Linux; "": /proc
 }
 
-// Parts are where the figures come from.
-type Parts struct {
-	Pods func() []pod.View
-	Load func() (host.Load, error)
-	Boot func() (time.Time, error)
-	// Disk measures a file system, and Disks what pods take: all of it, or volumes alone. Both keep to the terms, whatever hangs.
-	Disk  func(ctx context.Context, terms disk.Terms, path string) disk.Figure
-	Disks func(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
-	// ImageRoot is the directory in which the engine keeps images and containers.
-	ImageRoot func(context.Context) (string, error)
-	// HCS measures a container on Windows; nil: Usage does.
-	HCS func(id string) (hcs.Statistics, error)
-	// Adapters are the host's on Windows; nil: they are not known.
-	Adapters func() ([]host.Adapter, error)
-	// Usage measures a container where there are no cgroups, and HCS does not know it.
-	Usage func(ctx context.Context, id string) (docker.Usage, error)
-	// Runtime is the engine's process id; 0 where it is not known. Only on Linux.
-	Runtime func() int
-	// PodsPlace is the cgroup of all pods as a process in it would see it in /proc/PID/cgroup; "": there is none. Only on Linux.
-	PodsPlace func() cgroup.Place
-	Clock     clock.PassiveClock
-}
-
 // meter measures containers on one system.
 type meter interface {
 	// prepare comes before a collection of the containers with these ids.
 	prepare(ctx context.Context, ids []string)
-	// container measures one, and where its pod has a cgroup of its own also that, if asked to; else whole is nil.
+	// container measures one, and where its pod has a cgroup also that, if asked to; else whole is nil.
 	container(ctx context.Context, uid types.UID, c *pod.Container, pod bool) (s Sample, whole *Sample, err error)
 	// interfaces is what a container's pod sees, or for nil the host; the main one first.
 	interfaces(c *pod.Container) ([]Interface, error)
@@ -119,7 +92,7 @@ type Collector struct {
 	disks     disks
 }
 
-// usage is one collection of what the kernel tells at once.
+// usage is one collection of what the kernel reports without delay.
 type usage struct {
 	at     time.Time
 	load   host.Load
@@ -158,7 +131,7 @@ type rate struct {
 func New(cfg Config, parts Parts) (*Collector, error) {
 	c := &Collector{cfg: cfg, parts: parts, rates: map[string]rate{}}
 	if cfg.OS == "windows" {
-		c.meter = &compute{measure: parts.HCS, usage: parts.Usage, adapters: parts.Adapters}
+		c.meter = &compute{host: parts.Host, engine: parts.Engine}
 	}
 	if cfg.OS == "linux" {
 		if cfg.Proc == "" {
@@ -193,10 +166,10 @@ func (c *Collector) measure(ctx context.Context, now time.Time) usage {
 		klog.V(3).InfoS("Cannot measure", append(what, "err", err)...)
 	}
 	var err error
-	if u.load, err = c.parts.Load(); err != nil {
+	if u.load, err = c.parts.Host.Load(); err != nil {
 		fail(err, "node", c.cfg.NodeName)
 	}
-	if u.boot, err = c.parts.Boot(); err != nil {
+	if u.boot, err = c.parts.Host.Boot(); err != nil {
 		fail(err, "node", c.cfg.NodeName)
 	}
 	if u.net, err = c.meter.interfaces(nil); err != nil {
@@ -214,7 +187,7 @@ func (c *Collector) measure(ctx context.Context, now time.Time) usage {
 	for i := range u.system.containers {
 		rated(u.system.containers[i].name, &u.system.containers[i])
 	}
-	views := c.parts.Pods()
+	views := c.parts.Pods.Snapshot()
 	c.meter.prepare(ctx, running(views))
 	for _, view := range views {
 		p := podUsage{pod: view.Pod, view: view}
@@ -285,7 +258,7 @@ func (c *Collector) Summary(ctx context.Context, onlyUsage bool) *summary.Summar
 func (c *Collector) Node(ctx context.Context) *summary.NodeStats {
 	u := usage{at: c.parts.Clock.Now()}
 	var err error
-	if u.load, err = c.parts.Load(); err != nil {
+	if u.load, err = c.parts.Host.Load(); err != nil {
 		klog.V(3).InfoS("Cannot measure the node", "err", err)
 	}
 	if u.system, err = c.meter.system(); err != nil {

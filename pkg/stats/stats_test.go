@@ -85,79 +85,113 @@ func machine(t testing.TB, v2 bool) string {
 	return root
 }
 
-// rig is a Collector of a node with one pod, and what was asked of its parts.
+// rig is a Collector of a node with one pod, and what was asked of its parts. Its functions can be replaced.
 type rig struct {
 	*Collector
+	testing.TB
+	root         string // of the machine's files
 	clock        *clocktesting.FakePassiveClock
+	start        time.Time
 	loads, walks int
 	cpu          time.Duration
+
+	views     func() []pod.View
+	disk      func(ctx context.Context, terms disk.Terms, path string) disk.Figure
+	podDisks  func(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
+	usage     func(id string) (docker.Usage, error)
+	container func(id string) (hcs.Statistics, error)
+	adapters  func() ([]host.Adapter, error)
 }
+
+func (r *rig) Snapshot() []pod.View { return r.views() }
+
+// machineOf is the rig as Host, Engine and Cgroups.
+type machineOf struct{ *rig }
+
+func (m machineOf) Load() (host.Load, error) {
+	m.loads++
+	return host.Load{CPU: m.cpu, Memory: 500, WorkingSet: 400, Capacity: 900, SwapFree: 9, Tasks: 12, MaxTasks: 99}, nil
+}
+
+func (m machineOf) Boot() (time.Time, error)                    { return m.start.Add(-time.Hour), nil }
+func (m machineOf) Adapters() ([]host.Adapter, error)           { return m.adapters() }
+func (m machineOf) Container(id string) (hcs.Statistics, error) { return m.container(id) }
+func (m machineOf) PID() int                                    { return 8 }
+
+func (m machineOf) Usage(_ context.Context, id string) (docker.Usage, error) { return m.usage(id) }
+
+func (m machineOf) Place() cgroup.Place {
+	text, err := os.ReadFile(filepath.Join(m.root, "proc/7/cgroup"))
+	if err != nil {
+		m.Error(err)
+	}
+	return cgroup.Place(strings.ReplaceAll(string(text), "/pods/podu1/a", "/pods"))
+}
+
+// disksOf is the rig as DiskFigures.
+type disksOf struct{ *rig }
+
+func (d disksOf) FileSystem(ctx context.Context, terms disk.Terms, path string) disk.Figure {
+	return d.disk(ctx, terms, path)
+}
+
+func (d disksOf) Pods(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod {
+	return d.podDisks(ctx, terms, whole, volumes)
+}
+
+func (disksOf) ImageRoot(context.Context) (string, error) { return "/images", nil }
 
 func newRig(t testing.TB, system, root string) *rig {
 	t.Helper()
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	r := &rig{clock: clocktesting.NewFakePassiveClock(start), cpu: 10 * time.Second}
+	r := &rig{TB: t, root: root, start: start, clock: clocktesting.NewFakePassiveClock(start), cpu: 10 * time.Second}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: types.UID("u1"), CreationTimestamp: metav1.NewTime(start)}}
 	containers := []pod.Container{
 		{ID: "c1", Name: "app", State: pod.Running, HostPID: 7, StartedAt: start},
 		{ID: "c0", Name: "app", State: pod.Exited},
 	}
 	views := []pod.View{{Pod: p, Observed: pod.Observed{Containers: containers}}, {Pod: p.DeepCopy()}}
+	r.views = func() []pod.View { return views }
+	r.disk = func(context.Context, disk.Terms, string) disk.Figure {
+		return disk.Figure{At: r.clock.Now(), Disk: host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}}
+	}
+	r.podDisks = r.walk
+	r.usage = func(id string) (docker.Usage, error) {
+		if id != "c1" {
+			return docker.Usage{}, fmt.Errorf("asked for %q", id)
+		}
+		return docker.Usage{CPU: 2500 * time.Millisecond, Memory: 1000, WorkingSet: 700}, nil
+	}
+	r.adapters = func() ([]host.Adapter, error) {
+		return []host.Adapter{{Name: "Ethernet", Up: true, RxBytes: 3, RxErrors: 4, TxBytes: 5, TxErrors: 6}}, nil
+	}
+	r.container = func(string) (hcs.Statistics, error) {
+		return hcs.Statistics{CPU: 2500 * time.Millisecond, Commit: 1000, PrivateWorkingSet: 700, Endpoints: []hcs.Endpoint{{ID: "E1", RxBytes: 30, TxBytes: 50}}}, nil
+	}
 	var err error
-	r.Collector, err = New(Config{NodeName: "n1", OS: system, Root: "/root", Proc: filepath.Join(root, "proc")}, Parts{
-		Pods: func() []pod.View { return views },
-		Load: func() (host.Load, error) {
-			r.loads++
-			return host.Load{CPU: r.cpu, Memory: 500, WorkingSet: 400, Capacity: 900, SwapFree: 9, Tasks: 12, MaxTasks: 99}, nil
-		},
-		Boot: func() (time.Time, error) { return start.Add(-time.Hour), nil },
-		Disk: func(context.Context, disk.Terms, string) disk.Figure {
-			return disk.Figure{At: r.clock.Now(), Disk: host.Disk{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}}
-		},
-		Disks: func(_ context.Context, _ disk.Terms, whole, _ []pod.View) map[types.UID]disk.Pod {
-			r.walks++
-			at, out := r.clock.Now(), map[types.UID]disk.Pod{}
-			for _, view := range whole {
-				of := disk.Pod{Containers: map[string]disk.Container{}, Volumes: []disk.Volume{
-					{Volume: "data", EmptyDir: true, At: at, Disk: host.Disk{Capacity: 100, Available: 60, Used: 8}}, {Volume: "claim", Claim: "pvc", Own: true, At: at}}}
-				for _, c := range view.Observed.Containers {
-					if c.State == pod.Running {
-						of.Containers[c.ID] = disk.Container{Name: c.Name, Log: &disk.Amount{Bytes: 8, Files: 2}}
-					}
-				}
-				out[view.Pod.UID] = of
-			}
-			return out
-		},
-		ImageRoot: func(context.Context) (string, error) { return "/images", nil },
-		Usage: func(_ context.Context, id string) (docker.Usage, error) {
-			if id != "c1" {
-				return docker.Usage{}, fmt.Errorf("asked for %q", id)
-			}
-			return docker.Usage{CPU: 2500 * time.Millisecond, Memory: 1000, WorkingSet: 700}, nil
-		},
-		Runtime: func() int { return 8 },
-		PodsPlace: func() cgroup.Place {
-			text, err := os.ReadFile(filepath.Join(root, "proc/7/cgroup"))
-			if err != nil {
-				t.Error(err)
-			}
-			return cgroup.Place(strings.ReplaceAll(string(text), "/pods/podu1/a", "/pods"))
-		},
-		Clock: r.clock,
-	})
+	r.Collector, err = New(Config{NodeName: "n1", OS: system, Root: "/root", Proc: filepath.Join(root, "proc")},
+		Parts{Pods: r, Host: machineOf{r}, Disks: disksOf{r}, Engine: machineOf{r}, Cgroups: machineOf{r}, Clock: r.clock})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m, ok := r.meter.(*compute); ok {
-		m.adapters = func() ([]host.Adapter, error) {
-			return []host.Adapter{{Name: "Ethernet", Up: true, RxBytes: 3, RxErrors: 4, TxBytes: 5, TxErrors: 6}}, nil
-		}
-		m.measure = func(string) (hcs.Statistics, error) {
-			return hcs.Statistics{CPU: 2500 * time.Millisecond, Commit: 1000, PrivateWorkingSet: 700, Endpoints: []hcs.Endpoint{{ID: "E1", RxBytes: 30, TxBytes: 50}}}, nil
-		}
-	}
 	return r
+}
+
+// walk measures what pods use of disks.
+func (r *rig) walk(_ context.Context, _ disk.Terms, whole, _ []pod.View) map[types.UID]disk.Pod {
+	r.walks++
+	at, out := r.clock.Now(), map[types.UID]disk.Pod{}
+	for _, view := range whole {
+		of := disk.Pod{Containers: map[string]disk.Container{}, Volumes: []disk.Volume{
+			{Volume: "data", EmptyDir: true, At: at, Disk: host.Disk{Capacity: 100, Available: 60, Used: 8}}, {Volume: "claim", Claim: "pvc", Own: true, At: at}}}
+		for _, c := range view.Observed.Containers {
+			if c.State == pod.Running {
+				of.Containers[c.ID] = disk.Container{Name: c.Name, Log: &disk.Amount{Bytes: 8, Files: 2}}
+			}
+		}
+		out[view.Pod.UID] = of
+	}
+	return out
 }
 
 // TestGolden shows all that is served, after two collections.
@@ -194,7 +228,7 @@ func TestGolden(t *testing.T) {
 // TestWritten: all that limits are held to counts as ephemeral storage; what is not known of a container is not known, and not nothing.
 func TestWritten(t *testing.T) {
 	r := newRig(t, "linux", machine(t, true))
-	r.parts.Disks = func(context.Context, disk.Terms, []pod.View, []pod.View) map[types.UID]disk.Pod {
+	r.podDisks = func(context.Context, disk.Terms, []pod.View, []pod.View) map[types.UID]disk.Pod {
 		return map[types.UID]disk.Pod{"u1": {
 			Containers: map[string]disk.Container{
 				"c1": {Name: "app", Layer: &disk.Amount{Bytes: 1000, Files: 3}, Volumes: &disk.Amount{Bytes: 200, Files: 2}},
@@ -231,10 +265,10 @@ func TestHungVolume(t *testing.T) {
 				}
 			}}
 		}
-		r.parts.Disk = func(ctx context.Context, terms disk.Terms, path string) disk.Figure {
+		r.disk = func(ctx context.Context, terms disk.Terms, path string) disk.Figure {
 			return crew.Look(ctx, terms, []disk.Ask{ask(path, 40)})[0]
 		}
-		r.parts.Disks = func(ctx context.Context, terms disk.Terms, _, _ []pod.View) map[types.UID]disk.Pod {
+		r.podDisks = func(ctx context.Context, terms disk.Terms, _, _ []pod.View) map[types.UID]disk.Pod {
 			f := crew.Look(ctx, terms, []disk.Ask{ask("claim", 7), ask("sound", 8)})
 			return map[types.UID]disk.Pod{"u1": {Volumes: []disk.Volume{
 				{Volume: "claim", Claim: "pvc", Own: true, Disk: f[0].Disk, At: f[0].At, Late: f[0].Late}, {Volume: "sound", Disk: f[1].Disk, At: f[1].At}}}}
@@ -325,8 +359,8 @@ func FuzzParse(f *testing.F) {
 // crowd has 100 pods of one container, measured by the kernel's files.
 func crowd(b *testing.B) *rig {
 	r := newRig(b, "linux", machine(b, true))
-	one := r.parts.Pods()[0]
-	r.parts.Pods = func() (all []pod.View) {
+	one := r.views()[0]
+	r.views = func() (all []pod.View) {
 		for i := range 100 {
 			p := *one.Pod
 			p.Name = fmt.Sprint("p", i)

@@ -251,7 +251,7 @@ func filesystem(at time.Time, d *host.Disk) *summary.FsStats {
 
 func count(d time.Duration) *uint64 { return new(uint64(max(d, 0))) }
 
-// known leaves out what the system does not tell.
+// known leaves out what the system does not report.
 func known(n uint64) *uint64 {
 	if n == 0 {
 		return nil

@@ -1,51 +1,35 @@
-package volume
+package volume_test
 
 import (
-	"encoding/pem"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/pkg/volume/paths"
+	"github.com/winkube/winkube/pkg/volume/volumetest"
 )
 
-// bind gives the API server a bound claim and its volume.
-func (r *rig) bind(claim string, source v1.PersistentVolumeSource) (*v1.PersistentVolumeClaim, *v1.PersistentVolume) {
-	if r.api.claims == nil {
-		r.api.claims, r.api.pvs = map[string]*v1.PersistentVolumeClaim{}, map[string]*v1.PersistentVolume{}
-	}
-	c := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: claim, Namespace: "shop", UID: "claim-1"},
-		Spec: v1.PersistentVolumeClaimSpec{VolumeName: "pv"}, Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound}}
-	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"},
-		Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: source, ClaimRef: &v1.ObjectReference{UID: "claim-1"}}}
-	r.api.claims["shop/"+claim], r.api.pvs["pv"] = c, pv
-	return c, pv
-}
-
-func claimVol(readOnly bool) v1.Volume {
-	return vol("v", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data", ReadOnly: readOnly}})
-}
-
 func TestClaim(t *testing.T) {
-	r := newRig(t, linux)
+	r := volumetest.New(t, volumetest.Linux())
 	dir := t.TempDir()
-	r.bind("data", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: dir}})
-	p := makePod(claimVol(true))
-	if paths := r.prepare(p); paths["v"] != dir {
+	r.Bind("data", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: dir}})
+	p := volumetest.Pod(volumetest.ClaimVol(true))
+	if paths := r.MustPrepare(p); paths["v"] != dir {
 		t.Errorf("path %q, want %q", paths["v"], dir)
 	}
-	m, err := mounts(r, p, v1.VolumeMount{Name: "v", MountPath: "/x"})
+	m, err := r.Mount(p, v1.VolumeMount{Name: "v", MountPath: "/x"})
 	if err != nil || m.HostPath != dir || !m.ReadOnly {
 		t.Errorf("mount %+v, %v", m, err)
 	}
 	// What a running pod was given stays, whatever becomes of the API server.
-	r.api.down = errors.New("connection refused")
-	if r.prepare(p); r.api.asked != 1 {
-		t.Errorf("asked %d times for the claim, want once", r.api.asked)
+	r.API.Down = errors.New("connection refused")
+	if r.MustPrepare(p); r.API.Asked != 1 {
+		t.Errorf("asked %d times for the claim, want once", r.API.Asked)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
@@ -53,21 +37,21 @@ func TestClaim(t *testing.T) {
 	if err := r.Clean(t.Context(), p.UID); err != nil {
 		t.Fatal(err)
 	}
-	if !exists(filepath.Join(dir, "f")) {
+	if !paths.Exists(filepath.Join(dir, "f")) {
 		t.Error("the volume's content went with the pod")
 	}
 }
 
 func TestClaimHostPath(t *testing.T) {
-	r := newRig(t, windows)
-	r.bind("web-v", v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{}})
-	p := makePod(vol("v", v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}))
-	r.api.claims["shop/web-v"].OwnerReferences = []metav1.OwnerReference{{UID: p.UID, Controller: ptr(true)}}
+	r := volumetest.New(t, volumetest.Windows())
+	r.Bind("web-v", v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{}})
+	p := volumetest.Pod(volumetest.Vol("v", v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}))
+	r.API.Claims["shop/web-v"].OwnerReferences = []metav1.OwnerReference{{UID: p.UID, Controller: new(true)}}
 	if _, err := r.Prepare(t.Context(), p); err == nil || !strings.Contains(err.Error(), "PersistentVolume pv has kind nfs") {
 		t.Errorf("nfs: %v", err)
 	}
-	r.api.pvs["pv"].Spec.PersistentVolumeSource = v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: `\\.\pipe\x`}}
-	if paths := r.prepare(p); paths["v"] != `\\.\pipe\x` {
+	r.API.Volumes["pv"].Spec.PersistentVolumeSource = v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: `\\.\pipe\x`}}
+	if paths := r.MustPrepare(p); paths["v"] != `\\.\pipe\x` {
 		t.Errorf("path %q", paths["v"])
 	}
 }
@@ -85,16 +69,16 @@ func TestClaimErrors(t *testing.T) {
 		`no" does not exist`:          func(*v1.Pod, *v1.PersistentVolumeClaim, *v1.PersistentVolume) {},
 		"has volumeMode Block, but is specified in volumeMounts": func(p *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
 			p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/x"}}
-			v.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
+			v.Spec.VolumeMode = new(v1.PersistentVolumeBlock)
 		},
 		"has volumeMode Filesystem, but is specified in volumeDevices": func(p *v1.Pod, _ *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) {
 			p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/xvda"}}
 		},
 		"of kind hostPath has volumeMode Block": func(_ *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
-			v.Spec.VolumeMode, v.Spec.PersistentVolumeSource = ptr(v1.PersistentVolumeBlock), v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/dev/null"}}
+			v.Spec.VolumeMode, v.Spec.PersistentVolumeSource = new(v1.PersistentVolumeBlock), v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/dev/null"}}
 		},
 		"is not a block device": func(p *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
-			v.Spec.VolumeMode, v.Spec.Local.Path, p.Spec.Containers = ptr(v1.PersistentVolumeBlock), os.DevNull, nil
+			v.Spec.VolumeMode, v.Spec.Local.Path, p.Spec.Containers = new(v1.PersistentVolumeBlock), os.DevNull, nil
 		},
 		"CSI driver d": func(_ *v1.Pod, _ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
 			v.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d"}}
@@ -103,61 +87,14 @@ func TestClaimErrors(t *testing.T) {
 			p.Spec.Volumes[0].VolumeSource = v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}
 		},
 	} {
-		r := newRig(t, linux)
-		c, pv := r.bind("data", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: missing}})
-		r.api.claims["shop/web-v"] = c
-		p := makePod(claimVol(false))
+		r := volumetest.New(t, volumetest.Linux())
+		c, pv := r.Bind("data", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: missing}})
+		r.API.Claims["shop/web-v"] = c
+		p := volumetest.Pod(volumetest.ClaimVol(false))
 		p.Spec.Containers = []v1.Container{{Name: "app"}}
 		change(p, c, pv)
 		if _, err := r.Prepare(t.Context(), p); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "v" : `) {
 			t.Errorf("%s: %v", want, err)
-		}
-	}
-}
-
-func TestTrustBundle(t *testing.T) {
-	r := newRig(t, linux)
-	block := func(s string) string {
-		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(s)}))
-	}
-	bundle := func(name, signer, text string) certificatesv1beta1.ClusterTrustBundle {
-		return certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"n": name}},
-			Spec: certificatesv1beta1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: text}}
-	}
-	r.api.bundles = []certificatesv1beta1.ClusterTrustBundle{
-		bundle("a", "s", "# two\n"+block("2")+block("1")), bundle("b", "s", block("1")+block("3")), bundle("c", "other", block("4")),
-	}
-	all := &metav1.LabelSelector{}
-	for name, c := range map[string]struct {
-		src  v1.ClusterTrustBundleProjection
-		want string
-		err  string
-	}{
-		"by name":        {v1.ClusterTrustBundleProjection{Name: ptr("a")}, block("1") + block("2"), ""},
-		"by signer":      {v1.ClusterTrustBundleProjection{SignerName: ptr("s"), LabelSelector: all}, block("1") + block("2") + block("3"), ""},
-		"by label":       {v1.ClusterTrustBundleProjection{SignerName: ptr("s"), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"n": "b"}}}, block("1") + block("3"), ""},
-		"no selector":    {v1.ClusterTrustBundleProjection{SignerName: ptr("s")}, "", "matched zero"},
-		"missing":        {v1.ClusterTrustBundleProjection{Name: ptr("z")}, "", `"z" not found`},
-		"optional":       {v1.ClusterTrustBundleProjection{Name: ptr("z"), Optional: ptr(true)}, "", ""},
-		"nothing chosen": {v1.ClusterTrustBundleProjection{SignerName: ptr("s"), Optional: ptr(true)}, "", ""},
-	} {
-		c.src.Path = "ca.pem"
-		p := makePod(vol("v", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{DefaultMode: ptr(int32(0o444)), Sources: []v1.VolumeProjection{{ClusterTrustBundle: &c.src}}}}))
-		paths, err := r.Prepare(t.Context(), p)
-		switch {
-		case c.err != "":
-			if err == nil || !strings.Contains(err.Error(), c.err) {
-				t.Errorf("%s: %v", name, err)
-			}
-		case err != nil:
-			t.Errorf("%s: %v", name, err)
-		default:
-			if got := tree(t, paths["v"]); got != "ca.pem 444 "+c.want+"\n" {
-				t.Errorf("%s: %s", name, got)
-			}
-		}
-		if err := r.Clean(t.Context(), p.UID); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

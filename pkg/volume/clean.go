@@ -8,90 +8,95 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/disk"
+	"github.com/winkube/winkube/pkg/volume/subpath"
 )
 
-// Clean implements pod.Volumes. It first takes off every mount below the pod's directory and deletes only when none is left, so that
-// nothing behind a mount can be deleted; links are deleted, not followed.
+// Clean implements pod.Volumes. Mounts of subPaths go first, then every kind undoes its own, then everything still mounted below the pod's
+// directory is unmounted. Only when nothing is left mounted there is anything deleted, so that nothing behind a mount can be; links are
+// deleted, not followed.
 func (m *Manager) Clean(ctx context.Context, uid types.UID) error {
 	dir, err := m.podDir(uid)
 	if err != nil {
 		return fmt.Errorf("cannot clean up volumes: %w", err)
 	}
-	s := m.lock(uid)
-	defer s.Unlock()
-	if _, err := os.Lstat(dir); err == nil {
-		if err := m.unmountAll(ctx, dir); err != nil {
-			return fmt.Errorf("cannot clean up %s: %w", dir, err)
-		}
-		// Here lie only mount points. They are removed one by one: a directory that is not empty is not ours to delete.
-		if err := removeMountPoints(filepath.Join(dir, subPathsName), 3); err != nil {
-			return fmt.Errorf("cannot remove mount points: %w", err)
-		}
-		if err := m.images.release(uid); err != nil {
-			return fmt.Errorf("cannot release images: %w", err)
-		}
-		if err := disk.RemoveAll(dir); err != nil {
-			return fmt.Errorf("cannot remove the pod's directory: %w", err)
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot examine the pod's directory: %w", err)
+	defer m.lock(uid).Unlock()
+	left := Remains{UID: uid, dir: dir}
+	switch _, err = os.Lstat(dir); {
+	case err == nil:
+		err = m.undo(ctx, left)
+	case errors.Is(err, fs.ErrNotExist):
+		err = m.cleanKinds(ctx, left)
 	}
+	if err != nil {
+		return fmt.Errorf("cannot clean up %s: %w", dir, err)
+	}
+	m.claims.forget(uid)
 	m.mu.Lock()
 	delete(m.pods, uid)
 	m.mu.Unlock()
 	return nil
 }
 
-// unmountAll takes off everything mounted at dir or below it, the last mounted first.
-func (m *Manager) unmountAll(ctx context.Context, dir string) error {
-	if m.mounts == nil {
-		return nil
-	}
-	points, err := m.mounts.below(dir)
-	if err != nil || len(points) == 0 {
+// undo removes a pod's directory with everything that is mounted there or kept for it elsewhere.
+func (m *Manager) undo(ctx context.Context, left Remains) error {
+	points, err := m.host.Mounts.Below(left.dir)
+	if err != nil {
 		return err
 	}
+	within := subpath.Dir(left.dir) + string(filepath.Separator)
+	var subPaths, others []string
+	for _, p := range points {
+		if strings.HasPrefix(p, within) {
+			subPaths = append(subPaths, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	if err := m.unmount(ctx, subPaths); err != nil {
+		return err
+	}
+	errs := []error{m.cleanKinds(ctx, left)}
+	if len(points) > 0 {
+		errs = append(errs, m.unmount(ctx, others))
+		still, err := m.host.Mounts.Below(left.dir)
+		if len(still) > 0 {
+			err = fmt.Errorf("%s is still mounted", still[0])
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := subpath.Remove(left.dir); err != nil {
+		return fmt.Errorf("cannot remove mount points: %w", err)
+	}
+	return disk.RemoveAll(left.dir)
+}
+
+// cleanKinds has every kind undo what it did for a pod. One that fails does not keep the others from it.
+func (m *Manager) cleanKinds(ctx context.Context, left Remains) error {
+	var errs []error
+	for _, kind := range m.kinds {
+		if err := kind.Clean(ctx, left); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", kind.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unmount removes mounts, the last mounted first.
+func (m *Manager) unmount(ctx context.Context, points []string) error {
 	var errs []error
 	for _, p := range slices.Backward(points) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		errs = append(errs, m.mounts.unmount(p))
+		errs = append(errs, m.host.Mounts.Unmount(p))
 	}
-	left, err := m.mounts.below(dir)
-	if err != nil {
-		return err
-	}
-	if len(left) > 0 {
-		errs = append(errs, fmt.Errorf("%s is still mounted", left[0]))
-		return errors.Join(errs...)
-	}
-	return nil
-}
-
-// removeMountPoints removes dir and the directories in it down to depth, and files there; each must be empty by then.
-func removeMountPoints(dir string, depth int) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		p := filepath.Join(dir, e.Name())
-		if depth > 1 && e.IsDir() {
-			err = removeMountPoints(p, depth-1)
-		} else {
-			err = os.Remove(p)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return os.Remove(dir)
+	return errors.Join(errs...)
 }

@@ -1,4 +1,4 @@
-package volume
+package volume_test
 
 import (
 	"errors"
@@ -9,25 +9,24 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/winkube/winkube/pkg/volume/volumetest"
 )
 
 // TestDiskFull runs out of room below the root directory: the error says so, what was there is kept whole, nothing half-written is left,
 // and the next try after there is room again succeeds.
 func TestDiskFull(t *testing.T) {
-	made := newRig(t, linux)
+	made := volumetest.New(t, volumetest.Linux())
 	inNamespace(t, func(t *testing.T) {
-		if err := unix.Mount("tmpfs", made.cfg.Root, "tmpfs", 0, "size=128k"); err != nil {
+		if err := unix.Mount("tmpfs", made.Host.Root, "tmpfs", 0, "size=128k"); err != nil {
 			t.Error(err)
 			return
 		}
-		defer unix.Unmount(made.cfg.Root, unix.MNT_DETACH)
-		m, err := newManager(made.cfg, Parts{Objects: made.api, Clock: made.clock}, made.kernel)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		made.api.configMaps["c"] = map[string]string{"key": "first"}
-		p := makePod(configMapVol("c", "c"))
+		defer unix.Unmount(made.Host.Root, unix.MNT_DETACH)
+		made.Restart()
+		m := made.Manager
+		made.API.ConfigMaps["c"] = map[string]string{"key": "first"}
+		p := volumetest.Pod(volumetest.ConfigMapVol("c", "c"))
 		paths, err := m.Prepare(t.Context(), p)
 		if err != nil {
 			t.Error(err)
@@ -38,11 +37,11 @@ func TestDiskFull(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		ballast := filepath.Join(made.cfg.Root, "ballast")
+		ballast := filepath.Join(made.Host.Root, "ballast")
 		fill(t, ballast)
 
 		large := strings.Repeat("x", 9000)
-		made.api.configMaps["c"] = map[string]string{"key": large, "other": large}
+		made.API.ConfigMaps["c"] = map[string]string{"key": large, "other": large}
 		if _, err = m.Prepare(t.Context(), p); !errors.Is(err, syscall.ENOSPC) || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "c" : `) {
 			t.Errorf("full: %v", err)
 		}

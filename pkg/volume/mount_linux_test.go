@@ -1,4 +1,4 @@
-package volume
+package volume_test
 
 import (
 	"errors"
@@ -11,6 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/winkube/winkube/pkg/volume/access"
+	"github.com/winkube/winkube/pkg/volume/mount"
+	"github.com/winkube/winkube/pkg/volume/volumetest"
 )
 
 // inNamespace runs test on a thread with a mount namespace of its own, which ends with the thread.
@@ -37,12 +41,10 @@ func inNamespace(t *testing.T, test func(t *testing.T)) {
 }
 
 func TestKernel(t *testing.T) {
-	real := newRig(t, linux)
+	r := volumetest.NewWith(t, volumetest.Linux(), mount.System())
 	outside := t.TempDir()
 	inNamespace(t, func(t *testing.T) {
-		r := &rig{Manager: real.Manager, t: t, api: real.api}
-		r.mounts = kernel{}
-		r.api.secrets["s"] = map[string][]byte{"k": []byte("v")}
+		r.API.Secrets["s"] = map[string][]byte{"k": []byte("v")}
 		sock, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		if err == nil {
 			err = unix.Bind(sock, &unix.SockaddrUnix{Name: outside + "/sock"})
@@ -51,8 +53,8 @@ func TestKernel(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		p := makePod(vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}), vol("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: ptr(resource.MustParse("1Mi"))}}),
-			hostVol("host", outside, ""))
+		p := volumetest.Pod(volumetest.Vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}), volumetest.Vol("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi"))}}),
+			volumetest.HostVol("host", outside, ""))
 		paths, err := r.Prepare(t.Context(), p)
 		if err != nil {
 			t.Error(err)
@@ -70,7 +72,7 @@ func TestKernel(t *testing.T) {
 		}
 		var first, again []string
 		for _, sub := range []string{"dir", "dir/keep", "sock", "fifo", "new"} {
-			m, err := mounts(r, p, v1.VolumeMount{Name: "host", MountPath: "/x", SubPath: sub})
+			m, err := r.Mount(p, v1.VolumeMount{Name: "host", MountPath: "/x", SubPath: sub})
 			if err != nil {
 				t.Errorf("%s: %v", sub, err)
 				continue
@@ -80,16 +82,16 @@ func TestKernel(t *testing.T) {
 			if errors.Join(err1, err2) != nil || !os.SameFile(a, b) {
 				t.Errorf("%s is not what is mounted at %s: %v %v", sub, m.HostPath, err1, err2)
 			}
-			first, _ = r.mounts.below(r.cfg.Root)
-			if _, err := mounts(r, p, v1.VolumeMount{Name: "host", MountPath: "/x", SubPath: sub}); err != nil {
+			first, _ = r.Host.Mounts.Below(r.Host.Root)
+			if _, err := r.Mount(p, v1.VolumeMount{Name: "host", MountPath: "/x", SubPath: sub}); err != nil {
 				t.Error(err)
 			}
-			if again, _ = r.mounts.below(r.cfg.Root); len(first) != 3 || len(again) != 3 {
+			if again, _ = r.Host.Mounts.Below(r.Host.Root); len(first) != 3 || len(again) != 3 {
 				t.Errorf("%s: mounted %d and then %d", sub, len(first), len(again))
 			}
 		}
 		// Killed between mounting and noting, and something mounted by the pod itself.
-		if err := errors.Join(os.Mkdir(paths["mem"]+"/m", 0o755), kernel{}.tmpfs(paths["mem"]+"/m", "mode=0755"), kernel{}.tmpfs(paths["s"], "mode=0755")); err != nil {
+		if err := errors.Join(os.Mkdir(paths["mem"]+"/m", 0o755), mount.System().Tmpfs(paths["mem"]+"/m", "mode=0755"), mount.System().Tmpfs(paths["s"], "mode=0755")); err != nil {
 			t.Error(err)
 		}
 		busy, err := os.Open(paths["mem"])
@@ -100,7 +102,7 @@ func TestKernel(t *testing.T) {
 			t.Error(err)
 		}
 		busy.Close()
-		if left, err := r.mounts.below(r.cfg.Root); err != nil || len(left) != 0 {
+		if left, err := r.Host.Mounts.Below(r.Host.Root); err != nil || len(left) != 0 {
 			t.Errorf("left mounted: %q, %v", left, err)
 		}
 		if b, err := os.ReadFile(outside + "/dir/keep"); err != nil || string(b) != "x" {
@@ -110,7 +112,7 @@ func TestKernel(t *testing.T) {
 			t.Errorf("left: %v, %v", left, err)
 		}
 		info, err := os.ReadFile("/proc/thread-self/mountinfo")
-		if err != nil || strings.Contains(string(info), r.cfg.Root) {
+		if err != nil || strings.Contains(string(info), r.Host.Root) {
 			t.Errorf("mountinfo: %v", err)
 		}
 	})
@@ -118,19 +120,17 @@ func TestKernel(t *testing.T) {
 
 // TestMemoryMode: an emptyDir in memory has the sticky bit, as upstream's, and so has a directory that a subPath makes in it.
 func TestMemoryMode(t *testing.T) {
-	real := newRig(t, linux)
+	r := volumetest.NewWith(t, volumetest.Linux(), mount.System())
 	inNamespace(t, func(t *testing.T) {
-		r := &rig{Manager: real.Manager, t: t, api: real.api}
-		r.mounts = kernel{}
-		p := makePod(vol("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}))
-		p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr(int64(123))}
+		p := volumetest.Pod(volumetest.Vol("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}))
+		p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: new(int64(123))}
 		paths, err := r.Prepare(t.Context(), p)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		defer unix.Unmount(paths["mem"], unix.MNT_DETACH)
-		m, err := mounts(r, p, v1.VolumeMount{Name: "mem", MountPath: "/test-volume", SubPath: "test-sub"})
+		m, err := r.Mount(p, v1.VolumeMount{Name: "mem", MountPath: "/test-volume", SubPath: "test-sub"})
 		if err != nil {
 			t.Error(err)
 			return
@@ -141,7 +141,7 @@ func TestMemoryMode(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if gid, _ := groupOf(fi); fi.Mode().String() != "dgtrwxrwxrwx" || gid != 123 {
+			if gid, _ := access.GroupOf(fi); fi.Mode().String() != "dgtrwxrwxrwx" || gid != 123 {
 				t.Errorf("%s: %s, group %d; want dgtrwxrwxrwx, group 123", path, fi.Mode(), gid)
 			}
 		}

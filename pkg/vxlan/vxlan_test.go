@@ -138,7 +138,7 @@ func TestChangesOfWindows(t *testing.T) {
 	rebuilt := d
 	rebuilt.MAC[5]++
 	if got := Changes(ours, Annotations([]Device{rebuilt}, nil)); len(got) != 2 || *got["winkube.io/tunnel"] != "00:15:5d:4b:1c:90" {
-		t.Errorf("HNS made the network anew: %v", got)
+		t.Errorf("HNS recreated the network: %v", got)
 	}
 	if got := Changes(ours, Annotations([]Device{four}, nil)); len(got) != 2 || got["winkube.io/tunnel"] != nil {
 		t.Errorf("the host is Linux now: %v", got)

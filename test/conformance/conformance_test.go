@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -30,6 +31,8 @@ func TestParse(t *testing.T) {
 		{map[string]string{"SIGS": "sig-network", "NETWORK_MODE": "cni"}, "conformance tests of sig-network, not Serial, NETWORK_MODE=cni; 8 processes, 2 nodes"},
 		{map[string]string{"SIGS": "sig-network", "NETWORK_MODE": "host-gateway"}, "conformance tests of sig-network, not Serial; 8 processes, 2 nodes"},
 		{map[string]string{"FOCUS": "("}, "FOCUS: \"(\" is no regular expression: error parsing regexp: missing closing ): `(`"},
+		{map[string]string{"WIDE": "1"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, not Serial; 8 processes, 2 nodes"},
+		{map[string]string{"WIDE": "1", "SERIAL": "1"}, "WIDE=1 is a selection of its own: leave ALL, SERIAL and SUBSET away"},
 		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},
 	} {
 		o, err := parse(func(name string) string { return test.env[name] })
@@ -42,6 +45,34 @@ func TestParse(t *testing.T) {
 		if got != test.want {
 			t.Errorf("%v:\ngot  %s\nwant %s", test.env, got, test.want)
 		}
+	}
+}
+
+func TestWideLeavesOut(t *testing.T) {
+	for name, out := range map[string]bool{
+		"[sig-node] Pods should be submitted and removed [NodeConformance] [Conformance]":                                        true,
+		"[sig-network] Services should implement NodePort and HealthCheckNodePort correctly":                                     false,
+		"[sig-storage] In-tree Volumes [Driver: emptydir] [Testpattern: Inline-volume (default fs)] subPath should fail":         false,
+		"[sig-storage] In-tree Volumes [Driver: iscsi] [Feature:Volumes] [Testpattern: Pre-provisioned PV (default fs)] volumes": true,
+		"[sig-storage] CSI Volumes [Driver: csi-hostpath] [Testpattern: Dynamic PV (default fs)] volumes should store data":      true,
+		"[sig-node] DRA [Feature:DynamicResourceAllocation] kubelet must retry":                                                  true,
+		"[sig-node] Pod InPlace Resize Container [FeatureGate:InPlacePodVerticalScaling] guaranteed":                             false,
+	} {
+		o := options{wide: true, sigs: []string{sigOf(name)}}
+		if got := o.matches(name); got == out {
+			t.Errorf("%s: selected %t, want %t", name, got, !out)
+		}
+	}
+}
+
+func TestByMessage(t *testing.T) {
+	var list []outcome
+	for i := range 6 {
+		list = append(list, outcome{Name: fmt.Sprintf("test %d", i), Message: "no such driver"})
+	}
+	list = append(list, outcome{Name: "other", Message: "no cloud"})
+	if got, want := byMessage(list), []string{"6 tests: no such driver", "other: no cloud"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -282,7 +313,7 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, text, _ := strings.Cut(string(data), "## Results\n")
-	text, end, _ := strings.Cut(text, "\n## What some machines cannot run\n")
+	text, end, _ := strings.Cut(text, "\n## What `WIDE=1` leaves out\n")
 	want := `
 ### The engine as it is
 
@@ -325,7 +356,7 @@ From these runs; the last one that ran a test counts:
 	if text != want {
 		t.Errorf("got:\n%s\nwant:\n%s", text, want)
 	}
-	if !strings.Contains(end, limits[0].reason) {
+	if !strings.Contains(end, limits[0].reason) || !strings.Contains(end, classes[0].reason) {
 		t.Errorf("the page does not tell what cannot run:\n%s", end)
 	}
 

@@ -30,6 +30,7 @@ cluster: a real control plane, and two nodes with a Docker engine each.
     make conformance SUBSET=1                         a few of each subject, in minutes
     make conformance PROCS=4 NODES=1                  tests at once (8), schedulable nodes (2)
     make conformance ALL=1 FOCUS='InPlace'            also tests that are not marked Conformance
+    make conformance WIDE=1                           the tests beyond Conformance that this cluster can run
     make conformance NETWORK_MODE=overlay             in another mode of the pod network; also cni
     make conformance ENGINE_API=1.24                  with an engine that speaks API 1.24 at most; also 1.41, and min1.44: 1.44 at least
 
@@ -54,8 +55,8 @@ Beside the tests above. What is said here is covered by unit tests with fakes of
 
 | what | why | proof | shown instead |
 |---|---|---|---|
-| AppArmor profiles in force | the kernel has no AppArmor | /sys/module/apparmor is missing | pods that ask for one are rejected with reason AppArmor: e2e TestBadPods/apparmor; the engine's options: golden files of pkg/docker |
-| SELinux labels in force | the kernel has no SELinux | /sys/fs/selinux is missing | golden files of pkg/docker |
+| AppArmor profiles in force | the kernel has no AppArmor | /sys/module/apparmor is missing | pods that ask for one are rejected with reason AppArmor: e2e TestBadPods/apparmor; the engine's options: golden files of pkg/docker/convert |
+| SELinux labels in force | the kernel has no SELinux | /sys/fs/selinux is missing | golden files of pkg/docker/convert |
 | cgroup version 2 | its hierarchy has no controller for CPU, memory or processes: version 1 holds them | cgroup.controllers of a mounted cgroup2: hugetlb | pkg/cgroup with a fake of the kernel's files |
 | cgroups by systemd | no systemd runs, and none can: process 1 is another | /proc/1/comm | pkg/cgroup with a fake of busctl |
 
@@ -86,6 +87,10 @@ func writeDocs(path string, rec record, said io.Writer) error {
 	fmt.Fprintf(&out, docsHead, lab.SuiteVersion)
 	for _, title := range slices.SortedFunc(maps.Keys(sections), plainFirst) {
 		out.WriteString(sections[title])
+	}
+	out.WriteString("\n## What `WIDE=1` leaves out\n\n| Tests | They need |\n|---|---|\n")
+	for _, c := range classes {
+		fmt.Fprintf(&out, "| `%s` | %s |\n", cell(c.name.String()), cell(c.reason))
 	}
 	out.WriteString("\n## What some machines cannot run\n\nThese are left out where the reason holds, and never counted as passed.\n\n| Tests | Reason | Proof |\n|---|---|---|\n")
 	for _, l := range limits {
@@ -171,8 +176,8 @@ func writeEngine(out io.Writer, name string, results *results) {
 			continue
 		}
 		fmt.Fprintf(out, "\n%s:\n\n", kind.head)
-		for _, one := range list {
-			fmt.Fprintf(out, "- %s: %s\n", one.Name, cell(strings.TrimSpace(firstLines(one.Message, 1))))
+		for _, line := range byMessage(list) {
+			fmt.Fprintf(out, "- %s\n", line)
 		}
 	}
 	io.WriteString(out, "\nFrom these runs; the last one that ran a test counts:\n\n")
@@ -181,6 +186,25 @@ func writeEngine(out io.Writer, name string, results *results) {
 			fmt.Fprintf(out, "- %s, %s, commit %s: %s. %s\n", run.When.UTC().Format("2006-01-02 15:04"), run.Took.Round(time.Second), run.Commit, run.Selection, run.Count)
 		}
 	}
+}
+
+// byMessage is a line for each outcome, and one for all those that share a message where they are many.
+func byMessage(list []outcome) []string {
+	const many = 5
+	message := func(o outcome) string { return cell(strings.TrimSpace(firstLines(o.Message, 1))) }
+	count := map[string]int{}
+	for _, one := range list {
+		count[message(one)]++
+	}
+	var lines []string
+	for _, one := range list {
+		if m := message(one); count[m] < many {
+			lines = append(lines, one.Name+": "+m)
+		} else if n := fmt.Sprintf("%d tests: %s", count[m], m); !slices.Contains(lines, n) {
+			lines = append(lines, n)
+		}
+	}
+	return lines
 }
 
 // engineTitle names the engine that the kubelet saw.

@@ -25,7 +25,7 @@ type machine struct {
 var limits = []limit{
 	{
 		name: regexp.MustCompile(`\[sig-apps\] Job should allow to use (the pod failure policy on exit code to fail the job early|` +
-			`a pod failure policy to ignore failure matching on DisruptionTarget condition)`),
+			`a pod failure policy to ignore failure matching on (DisruptionTarget condition|exit code))`),
 		reason: "its pods keep a file on the host, for which the suite makes them privileged, and this machine may not give CAP_SYS_RESOURCE",
 		proof: "test/e2e/framework/job/fixtures.go of the suite: SecurityContext.Privileged = &privileged; the pods' event: unable to apply caps: " +
 			"operation not permitted; bit 24 of CapBnd in /proc/self/status is 0",
@@ -40,7 +40,23 @@ var limits = []limit{
 		holds: func(m machine) bool { return !m.sysResource },
 	},
 	{
-		name:   regexp.MustCompile(`\[sig-node\] .*(run the container as privileged when true|PrivilegedPod)`),
+		name:   regexp.MustCompile(`\[sig-storage\] In-tree Volumes \[Driver: hostPath\] .*(volumeIO|volumes) `),
+		reason: "a privileged pod makes the directory on the host, and this machine may not give CAP_SYS_RESOURCE",
+		proof:  "test/e2e/storage/drivers/in_tree.go of the suite: the hostPath driver's init pod; its event: unable to apply caps; bit 24 of CapBnd in /proc/self/status is 0",
+		holds:  func(m machine) bool { return !m.sysResource },
+	},
+	{
+		name:   regexp.MustCompile(`\[sig-storage\] In-tree Volumes .*\] subPath `),
+		reason: "the containers of its pods are privileged, and this machine may not give CAP_SYS_RESOURCE",
+		proof: "test/e2e/storage/testsuites/subpath.go of the suite: SubpathTestPod(..., admissionapi.LevelPrivileged); the pods' state " +
+			"ContainerCannotRun: unable to apply caps; bit 24 of CapBnd in /proc/self/status is 0",
+		holds: func(m machine) bool { return !m.sysResource },
+	},
+	{
+		name: regexp.MustCompile(`\[sig-node\] .*(run the container as privileged when true|PrivilegedPod)|` +
+			`\[sig-node\] Mount propagation|\[sig-storage\] HostPath should support (r/w|subPath)|` +
+			`\[sig-storage\] PersistentVolumes-expansion loopback|\[sig-storage\] In-tree Volumes .*volumes should store data|` +
+			`\[sig-apps\] Job (containers restarted by container restart policy|should run a job to completion when tasks sometimes fail and are not locally)`),
 		reason: "a privileged container wants all capabilities, and this machine may not give CAP_SYS_RESOURCE",
 		proof:  "bit 24 of CapBnd in /proc/self/status is 0; docker run --privileged: unable to apply caps",
 		holds:  func(m machine) bool { return !m.sysResource },

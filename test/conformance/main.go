@@ -1,6 +1,6 @@
 // Command conformance runs upstream's end-to-end suite against our kubelet and proxy on the lab cluster: `make conformance`.
 //
-//	lab cluster, suite, images (built here) -> selection of tests -> ginkgo -> report -> table, logs, docs/conformance.md
+//	lab cluster, suite, images (built here) -> selection of tests -> ginkgo -> report -> table, logs, docs/figures/conformance.md
 //
 // What to run comes from the environment, see usage. The exit code is 1 when a test failed.
 package main
@@ -33,6 +33,8 @@ From the environment:
   NODES       1 or 2: schedulable nodes (2)
   SERIAL      1: the Serial tests instead of the others; they run one by one
   ALL         1: also tests that are not [Conformance]; give a FOCUS with it
+  WIDE        1: tests beyond [Conformance] of ` + wideSIGs + `
+              that need no cloud, feature gate, driver or privileged pod
   SUBSET      1: a selection that takes a few minutes
   NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (or nothing), overlay, cni
   ENGINE_API  what the kubelet shall take its engine for: 1.24, 1.41 (at most), min1.44 (at least); nothing: for what it is
@@ -48,6 +50,7 @@ type options struct {
 	nodes       int
 	serial      bool
 	all         bool
+	wide        bool
 	subset      bool
 	network     string // --network-mode; "": host-gateway
 	engine      string // API that the kubelet's engine shall speak; "": its own
@@ -57,7 +60,11 @@ type options struct {
 func parse(getenv func(string) string) (options, error) {
 	o := options{procs: 8, nodes: 2}
 	sigs := getenv("SIGS")
-	if sigs == "" {
+	switch {
+	case sigs != "":
+	case getenv("WIDE") == "1":
+		sigs = wideSIGs
+	default:
 		sigs = defaultSIGs
 	}
 	o.sigs = strings.FieldsFunc(sigs, func(r rune) bool { return r == ',' || r == ' ' })
@@ -85,7 +92,7 @@ func parse(getenv func(string) string) (options, error) {
 		}
 		*number.to = n
 	}
-	for name, to := range map[string]*bool{"SERIAL": &o.serial, "ALL": &o.all, "SUBSET": &o.subset} {
+	for name, to := range map[string]*bool{"SERIAL": &o.serial, "ALL": &o.all, "WIDE": &o.wide, "SUBSET": &o.subset} {
 		switch value := getenv(name); value {
 		case "", "0":
 		case "1":
@@ -100,6 +107,9 @@ func parse(getenv func(string) string) (options, error) {
 	if o.network = getenv("NETWORK_MODE"); o.network == "host-gateway" {
 		o.network = ""
 	}
+	if o.wide && (o.all || o.serial || o.subset) {
+		return o, errors.New("WIDE=1 is a selection of its own: leave ALL, SERIAL and SUBSET away")
+	}
 	if o.all && o.focus == nil {
 		return o, errors.New("ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems")
 	}
@@ -110,7 +120,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	report := flag.Bool("report", false, "print the report of the last run, run nothing")
-	updateDocs := flag.Bool("update-docs", false, "write docs/conformance.md from all runs so far")
+	updateDocs := flag.Bool("update-docs", false, "write docs/figures/conformance.md from all runs so far")
 	serve := flag.String("serve-images", "", "serve the images in this directory, on a node; for itself")
 	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage) }
 	flag.Parse()
@@ -158,7 +168,7 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 		return r.failed(), err
 	}
 	if updateDocs {
-		if err := writeDocs(filepath.Join(root, "docs/conformance.md"), rec, os.Stdout); err != nil {
+		if err := writeDocs(filepath.Join(root, "docs/figures/conformance.md"), rec, os.Stdout); err != nil {
 			return r.failed(), err
 		}
 	}

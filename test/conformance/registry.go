@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,13 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/registry"
 )
 
 // registryAddress is where each node finds the suite's images, on its own loopback: engines speak plain HTTP to a registry there, with
@@ -40,75 +39,18 @@ type storedLayer struct {
 	Size         int64
 }
 
-// registry is the smallest one that an engine can pull from.
-type registry struct {
-	manifests map[string][]byte // by name:tag, and by name@digest
-	blobs     map[string]func(http.ResponseWriter, *http.Request)
-}
-
-func newRegistry(images []stored) (*registry, error) {
-	r := &registry{map[string][]byte{}, map[string]func(http.ResponseWriter, *http.Request){}}
-	descriptor := func(mediaType string, size int64, digest string) map[string]any {
-		return map[string]any{"mediaType": "application/vnd.docker." + mediaType, "size": size, "digest": "sha256:" + digest}
-	}
+func newRegistry(images []stored) (*registry.Registry, error) {
+	r := registry.New(registry.Open)
 	for _, img := range images {
-		layers := []any{}
+		var layers []registry.Layer
 		for _, l := range img.Layers {
-			layers = append(layers, descriptor("image.rootfs.diff.tar", l.Size, l.Digest))
-			r.blobs["sha256:"+l.Digest] = func(w http.ResponseWriter, q *http.Request) { http.ServeFile(w, q, l.Path) }
+			layers = append(layers, registry.Layer{Path: l.Path, Digest: "sha256:" + l.Digest, Size: l.Size})
 		}
-		config := img.Config
-		r.blobs["sha256:"+sum(config)] = func(w http.ResponseWriter, q *http.Request) {
-			http.ServeContent(w, q, "", time.Time{}, bytes.NewReader(config))
-		}
-		manifest, err := json.Marshal(map[string]any{
-			"schemaVersion": 2, "mediaType": manifestType,
-			"config": descriptor("container.image.v1+json", int64(len(config)), sum(config)),
-			"layers": layers,
-		})
-		if err != nil {
+		if _, err := r.Add(img.Name, img.Config, layers...); err != nil {
 			return nil, err
 		}
-		repository, _, _ := strings.Cut(img.Name, ":")
-		r.manifests[img.Name] = manifest
-		r.manifests[repository+"@sha256:"+sum(manifest)] = manifest
 	}
 	return r, nil
-}
-
-const manifestType = "application/vnd.docker.distribution.manifest.v2+json"
-
-// ServeHTTP answers /v2/, /v2/NAME/manifests/REFERENCE and /v2/NAME/blobs/DIGEST.
-func (r *registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
-	path := strings.TrimPrefix(q.URL.Path, "/v2/")
-	if path == "" {
-		return
-	}
-	if name, reference, ok := strings.Cut(path, "/manifests/"); ok {
-		separator := ":"
-		if strings.HasPrefix(reference, "sha256:") {
-			separator = "@"
-		}
-		if manifest := r.manifests[name+separator+reference]; manifest != nil {
-			w.Header().Set("Content-Type", manifestType)
-			w.Header().Set("Docker-Content-Digest", "sha256:"+sum(manifest))
-			w.Header().Set("Content-Length", strconv.Itoa(len(manifest)))
-			if q.Method != http.MethodHead {
-				_, _ = w.Write(manifest)
-			}
-			return
-		}
-	}
-	if _, digest, ok := strings.Cut(path, "/blobs/"); ok && r.blobs[digest] != nil {
-		w.Header().Set("Docker-Content-Digest", digest)
-		w.Header().Set("Content-Type", "application/octet-stream")
-		r.blobs[digest](w, q)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusNotFound)
-	fmt.Fprint(w, `{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}`)
 }
 
 // serveRegistry is the program that runs in a node's network until it is killed.

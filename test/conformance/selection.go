@@ -117,7 +117,7 @@ func pick(names []string, o options, limits []limit) plan {
 
 func (o options) matches(name string) bool {
 	return slices.Contains(o.sigs, sigOf(name)) &&
-		(o.all || strings.Contains(name, "[Conformance]")) &&
+		(o.all || o.wide && !leftOut(name) || !o.wide && strings.Contains(name, "[Conformance]")) &&
 		strings.Contains(name, "[Serial]") == o.serial &&
 		(o.focus == nil || o.focus.MatchString(name)) &&
 		(o.skip == nil || !o.skip.MatchString(name)) &&
@@ -129,6 +129,9 @@ func (o options) describe() string {
 	words := []string{"conformance tests of " + strings.Join(o.sigs, ", ")}
 	if o.all {
 		words[0] = "all tests of " + strings.Join(o.sigs, ", ")
+	}
+	if o.wide {
+		words[0] = "tests beyond Conformance of " + strings.Join(o.sigs, ", ")
 	}
 	if o.subset {
 		words = append(words, "the subset for everyday")

@@ -175,7 +175,7 @@ func TestPluginsInTrouble(t *testing.T) {
 	t.Logf("not Ready and NetworkUnavailable %.1f s after its configuration went", took.Seconds())
 
 	bad := s.badPlugins()
-	for name, want := range map[string]string{"rubbish": "printed what is not JSON", "broken": `plugin type="broken"`} {
+	for name, want := range map[string]string{"rubbish": "printed something other than JSON", "broken": `plugin type="broken"`} {
 		s.must(os.WriteFile(node.NetworkConf(), fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "bad", "plugins": [{"type": %q}]}`, name), 0o644))
 		node.ExtraArgs["kubelet"] = []string{"--cni-bin-dir=" + bad}
 		s.must(node.Process("kubelet").Restart(t.Context()))

@@ -172,7 +172,7 @@ func (s *space) service(name string, port int) string {
 	return made.Spec.ClusterIP
 }
 
-// get asks a URL from a host's network.
+// ask gets a URL from a host's network.
 func ask(ctx context.Context, host *lab.Host, url string) (string, error) {
 	return host.Exec(ctx, filepath.Join(cluster.Tools, "sample"), "get", url)
 }

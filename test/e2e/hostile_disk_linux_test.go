@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/registry"
 )
 
 // diskLimit holds a pod's containers to a few megabytes of the disk.
@@ -37,7 +38,7 @@ func (s *space) evictedFor(name string, patience time.Duration) {
 func TestHostileDisk(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[1]
-	images := newRegistry(t, node, 5995, false)
+	images := newRegistry(t, node, 5995, registry.Token)
 	withVolumes, _ := images.addWith("public/volumes:1", map[string]any{"Volumes": map[string]any{"/data": map[string]any{}}})
 	s.create(s.pod("good", node, "sleep"))
 	s.ready("good")

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/registry"
 )
 
 // spoof sends n UDP packets to an address of this machine's test hosts from a host, each as if from another client.
@@ -196,7 +197,7 @@ func TestHostileConnections(t *testing.T) {
 func TestHostileImage(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[1]
-	images := newRegistry(t, node, 5996, false)
+	images := newRegistry(t, node, 5996, registry.Token)
 	s.create(s.pod("web", node, "serve", "8080"))
 	victim := s.ready("web")
 	address := s.service("web", 8080)

@@ -16,13 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/registry"
 )
 
 // imageStage is a node whose kubelet pulls at most two images at a time and asks a plugin for the logins of one registry.
 type imageStage struct {
 	*space
 	node          *lab.Host
-	tokens, basic *registry
+	tokens, basic *imageRegistry
 }
 
 // pluginLog is where the plugin notes that it was asked.
@@ -32,7 +33,7 @@ func (s *imageStage) pluginLog() string { return s.node.Dir("plugin.log") }
 // is not ready, several at a time, and again after they were removed.
 func TestImages(t *testing.T) {
 	node := cluster.Nodes[1]
-	s := &imageStage{space: newSpace(t), node: node, tokens: newRegistry(t, node, 5998, false), basic: newRegistry(t, node, 5997, true)}
+	s := &imageStage{space: newSpace(t), node: node, tokens: newRegistry(t, node, 5998, registry.Token), basic: newRegistry(t, node, 5997, registry.Basic)}
 	s.withPlugin()
 	for _, test := range []struct {
 		name string
@@ -62,7 +63,7 @@ providers:
   env: [{name: WHO, value: robot}]
 `, s.basic.addr+"/private/robot")
 	answer := fmt.Sprintf(`{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","kind":"CredentialProviderResponse","cacheKeyType":"Registry","auth":{%q:{"username":"'$WHO'","password":%q}}}`,
-		s.basic.addr, password("robot"))
+		s.basic.addr, registry.Password("robot"))
 	script := "#!/bin/sh\ncat >> " + s.pluginLog() + "\necho >> " + s.pluginLog() + "\necho '" + answer + "'\n"
 	s.must(errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "config.yaml"), []byte(config), 0o600),
 		os.WriteFile(filepath.Join(dir, "give-login"), []byte(script), 0o700)))
@@ -134,7 +135,7 @@ func (s *imageStage) told(name, reason, says string) (message string) {
 
 func (s *imageStage) secret() {
 	image, digest := s.tokens.add("private/alice/app:1")
-	s.addSecret("alice", v1.SecretTypeDockerConfigJson, s.tokens.addr+"/private/alice", "alice", password("alice"))
+	s.addSecret("alice", v1.SecretTypeDockerConfigJson, s.tokens.addr+"/private/alice", "alice", registry.Password("alice"))
 	s.start("secret", image, v1.PullIfNotPresent, "alice")
 	status := s.ready("secret").Status.ContainerStatuses[0]
 	if want := "docker-pullable://" + s.tokens.addr + "/private/alice/app@" + digest; status.ImageID != want {
@@ -154,7 +155,7 @@ func (s *imageStage) secret() {
 func (s *imageStage) wrongFirst() {
 	image, _ := s.basic.add("private/bob/app:1")
 	s.addSecret("wrong", v1.SecretTypeDockerConfigJson, s.basic.addr+"/private/bob/app", "bob", "nonsense")
-	s.addSecret("bob", v1.SecretTypeDockercfg, s.basic.addr, "bob", password("bob"))
+	s.addSecret("bob", v1.SecretTypeDockercfg, s.basic.addr, "bob", registry.Password("bob"))
 	s.start("wrong-only", image, v1.PullIfNotPresent, "wrong")
 	message := s.waits("wrong-only", "ErrImagePull", "ImagePullBackOff")
 	if strings.Contains(message, "nonsense") {
@@ -168,7 +169,7 @@ func (s *imageStage) wrongFirst() {
 
 func (s *imageStage) serviceAccount() {
 	image, _ := s.tokens.add("private/carol/app:1")
-	s.addSecret("carol", v1.SecretTypeDockerConfigJson, s.tokens.addr, "carol", password("carol"))
+	s.addSecret("carol", v1.SecretTypeDockerConfigJson, s.tokens.addr, "carol", registry.Password("carol"))
 	_, err := client.CoreV1().ServiceAccounts(s.name).Create(s.Context(), &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "puller"},
 		ImagePullSecrets: []v1.LocalObjectReference{{Name: "carol"}}}, metav1.CreateOptions{})
 	s.must(err)
@@ -204,7 +205,7 @@ func (s *imageStage) plugin() {
 	log, err := os.ReadFile(s.node.Process("kubelet").Log())
 	s.must(err)
 	for _, user := range []string{"robot", "alice", "bob"} {
-		if strings.Contains(string(log), password(user)) {
+		if strings.Contains(string(log), registry.Password(user)) {
 			s.Errorf("the kubelet's log holds the password of %s", user)
 		}
 	}
@@ -212,7 +213,7 @@ func (s *imageStage) plugin() {
 
 // parallel starts pods of five images, two of them of the same: two pulls at a time, and one for the two.
 func (s *imageStage) parallel() {
-	release := s.tokens.holdAll()
+	release := s.tokens.Hold()
 	defer release()
 	var names []string
 	for i := range 6 {
@@ -225,7 +226,7 @@ func (s *imageStage) parallel() {
 		s.told(name, "Pulling", "")
 	}
 	s.eventually(20*time.Second, "two pulls are under way", func(context.Context) error {
-		if n := s.tokens.held(); n != 2 {
+		if n := s.tokens.Held(); n != 2 {
 			return fmt.Errorf("%d are", n)
 		}
 		return nil
@@ -235,7 +236,7 @@ func (s *imageStage) parallel() {
 	for _, name := range names {
 		s.ready(name)
 	}
-	if one, two := s.tokens.requests("public/many0:1"), s.tokens.requests("public/many4:1"); one != two {
+	if one, two := len(s.tokens.Requests("public/many0:1")), len(s.tokens.Requests("public/many4:1")); one != two {
 		s.Errorf("%d requests for an image that two pods want, %d for one that one wants: that were two pulls", two, one)
 	}
 	s.Logf("6 pods of 5 images, 2 pulls at a time: Ready %.1f s after the registry went on", time.Since(begin).Seconds())
@@ -263,10 +264,10 @@ func (s *imageStage) backOff() {
 func (s *imageStage) removed() {
 	image, _ := s.tokens.add("public/gone:1")
 	asks := func(name string, want bool) {
-		before := s.tokens.requests("public/gone:1")
+		before := len(s.tokens.Requests("public/gone:1"))
 		s.start(name, image, v1.PullIfNotPresent)
 		s.ready(name)
-		if asked := s.tokens.requests("public/gone:1") > before; asked != want {
+		if asked := len(s.tokens.Requests("public/gone:1")) > before; asked != want {
 			s.Errorf("%s: the registry was asked: %t, want %t", name, asked, want)
 		}
 	}
@@ -281,12 +282,12 @@ func (s *imageStage) removed() {
 
 // deleted ends a pod while its image is pulled: it does not wait for the registry, and who wants the image later gets it.
 func (s *imageStage) deleted() {
-	release := s.tokens.holdAll()
+	release := s.tokens.Hold()
 	defer release()
 	image, _ := s.tokens.add("public/unwanted:1")
 	s.start("unwanted", image, v1.PullIfNotPresent)
 	s.eventually(20*time.Second, "the pull is under way", func(context.Context) error {
-		if n := s.tokens.held(); n != 1 {
+		if n := s.tokens.Held(); n != 1 {
 			return fmt.Errorf("%d are", n)
 		}
 		return nil
@@ -294,7 +295,7 @@ func (s *imageStage) deleted() {
 	uid := string(s.get("unwanted").UID)
 	s.must(client.CoreV1().Pods(s.name).Delete(s.Context(), "unwanted", metav1.DeleteOptions{}))
 	took := s.eventually(15*time.Second, "pod unwanted gone", func(ctx context.Context) error { return s.gone(ctx, "unwanted") })
-	if n := s.tokens.held(); n > 1 {
+	if n := s.tokens.Held(); n > 1 {
 		s.Errorf("%d pulls are under way, want at most the one", n)
 	}
 	s.eventually(10*time.Second, "nothing of it left in the engine", func(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 type Command struct {
 	Line  int    // of the page, from 1 on
 	Text  string // as a user types it
-	Block bool   // it stands in a block of its own, not within a sentence or a table
+	Block bool   // it stands in a block, not within a sentence or a table
 	Env   []string
 	Argv  []string
 }

@@ -15,11 +15,11 @@ import (
 
 // TestDocumentedCommands: what the pages have users type exists: targets and settings of make, programs to run, packages and tests.
 func TestDocumentedCommands(t *testing.T) {
-	pages, err := filepath.Glob("../../docs/*.md")
+	pages, err := page.Files("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages = append(pages, "../../README.md", "../../Makefile")
+	pages = append(pages, "../../Makefile")
 	makefile := read(t, "Makefile")
 	tests := map[string][]string{} // by directory
 	for _, s := range load(t) {
@@ -51,6 +51,33 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	if found < 40 {
 		t.Errorf("%d commands: this test does not see the pages", found)
+	}
+}
+
+// TestNamedTests: a test that a page names between backquotes exists. Pages may leave out the end of a name.
+func TestNamedTests(t *testing.T) {
+	var have []string
+	for _, s := range load(t) {
+		for _, decl := range s.syntax.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && s.test && f.Recv == nil {
+				have = append(have, f.Name.Name)
+			}
+		}
+	}
+	found := 0
+	for name, text := range pages(t) {
+		if name == "docs/style.md" {
+			continue
+		}
+		for _, match := range regexp.MustCompile("`[^`\n]*?\\b((?:Test|Fuzz)[A-Z]\\w*)[^`\n]*`").FindAllStringSubmatch(text, -1) {
+			found++
+			if !slices.ContainsFunc(have, func(one string) bool { return strings.HasPrefix(one, match[1]) }) {
+				t.Errorf("%s names %s, which is not there", name, match[1])
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("%d names: this test does not see them", found)
 	}
 }
 

@@ -12,8 +12,8 @@ var lines = map[string]int{
 	"command": 0, "host": 0, "daemon": 0, "wake": 0,
 	"hns": 1, "vxlan": 1, "hcs": 1, "cgroup": 1, "netsh": 1, "cni": 1, "report": 1, "disk": 1, "podspec": 1,
 	"kubeclient": 2, "pod": 2, "admit": 2, "probe": 2, "proxy": 2,
-	"docker": 3, "volume": 3, "credential": 3, "network": 3, "hostport": 3, "routes": 3, "proxy/relay": 3, "proxy/portproxy": 3, "proxy/hnslb": 3,
-	"node": 4, "stats": 4, "guard": 4, "cri": 4, "server": 4, "doctor": 4,
+	"docker": 3, "volume": 3, "credential": 3, "podcgroup": 3, "network": 3, "hostport": 3, "routes": 3, "proxy/relay": 3, "proxy/portproxy": 3, "proxy/hnslb": 3,
+	"node": 4, "stats": 4, "guard": 4, "shutdown": 4, "cri": 4, "server": 4, "doctor": 4,
 	"kubelet": 5, "kubeproxy": 5,
 }
 
@@ -47,7 +47,7 @@ func misdirected(from, to string, fromTest bool) string {
 	case from == to:
 		return ""
 	case under(to, "cmd", "hack", "build") && !under(from, to, path.Dir(to)):
-		return "nobody imports programs"
+		return "no package imports programs"
 	case under(to, "test") && !under(from, "test", "hack"):
 		return "only test/ and hack/ import test/"
 	case double(to) && !fromTest && !double(from) && !under(from, "test", "hack"):
@@ -107,8 +107,8 @@ func TestMisdirected(t *testing.T) {
 		{"pkg/kubelet", "pkg/server", false, ""},
 		{"pkg/server", "pkg/kubelet", false, "imports run to lower lines only"},
 		{"cmd/kubelet", "cmd/kubelet/app", false, ""},
-		{"cmd/kubelet/app", "cmd/kube-proxy/app", false, "nobody imports programs"},
-		{"pkg/kubelet", "cmd/kubelet/app", false, "nobody imports programs"},
+		{"cmd/kubelet/app", "cmd/kube-proxy/app", false, "no package imports programs"},
+		{"pkg/kubelet", "cmd/kubelet/app", false, "no package imports programs"},
 		{"pkg/kubelet", "test/lab", true, "only test/ and hack/ import test/"},
 		{"test/e2e", "test/lab", true, ""},
 	} {
@@ -123,7 +123,7 @@ func TestEveryPackageHasALine(t *testing.T) {
 	for _, s := range load(t) {
 		if _, _, ok := line(s.dir); under(s.dir, "pkg") && !ok && !seen[s.dir] {
 			seen[s.dir] = true
-			t.Errorf("%s stands on no line of the architecture: give it one in this file and in docs/architecture.md", s.dir)
+			t.Errorf("%s stands on no line of the architecture: give it one in this file and in docs/design/architecture.md", s.dir)
 		}
 	}
 }
@@ -138,6 +138,7 @@ var confined = []struct {
 	{prefix: "github.com/docker/docker/", roots: []string{"pkg/docker", "test", "hack"}},
 	{prefix: "github.com/docker/go-connections/", roots: []string{"pkg/docker", "test", "hack"}},
 	{prefix: "github.com/Microsoft/hcsshim", roots: []string{"pkg/hns", "pkg/hcs"}, suffix: "windows"},
+	{prefix: "github.com/godbus/dbus", roots: []string{"pkg/daemon"}, suffix: "linux", tests: true},
 	{prefix: "os/exec", roots: []string{"pkg/command", "hack", "test"}},
 	{prefix: "github.com/vishvananda/", roots: []string{"pkg", "test", "hack"}, suffix: "linux", tests: true},
 	{prefix: "golang.zx2c4.com/wireguard/windows", roots: []string{"pkg"}, suffix: "windows"},

@@ -20,23 +20,30 @@ var lonely = map[string]string{
 	"pkg/hns/overlay_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
 	"pkg/hns/watch_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
 
+	"pkg/network/hostnet/uplink_windows.go": "a bridge of Linux takes nothing from the host's interfaces",
+
 	"pkg/daemon/logind_linux.go": "Windows' service manager tells of a shutdown by itself",
 
-	"pkg/proxy/relay/call_linux.go":        relayLoops,
-	"pkg/proxy/relay/icmp_linux.go":        relayLoops,
-	"pkg/proxy/relay/loop_limits_linux.go": relayLoops,
-	"pkg/proxy/relay/loop_linux.go":        relayLoops,
-	"pkg/proxy/relay/loop_tcp_linux.go":    relayLoops,
-	"pkg/proxy/relay/loop_end_linux.go":    relayLoops,
-	"pkg/proxy/relay/loop_udp_linux.go":    relayLoops,
-	"pkg/proxy/relay/lookup_linux.go":      relayLoops,
-	"pkg/proxy/relay/client_linux.go":      "a part of address_linux.go and call_linux.go; Windows opens no connection with an address that is not its own",
-	"pkg/proxy/relay/guard_linux.go":       "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
-	"pkg/proxy/relay/policy_linux.go":      "a part of address_linux.go; Windows has no rules of routing by port, and holds whole addresses",
-	"pkg/proxy/relay/range_linux.go":       "a part of address_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
+	"pkg/proxy/relay/epoll/call_linux.go":        relayEpoll,
+	"pkg/proxy/relay/epoll/client_linux.go":      relayEpoll,
+	"pkg/proxy/relay/epoll/end_linux.go":         relayEpoll,
+	"pkg/proxy/relay/epoll/icmp_linux.go":        relayEpoll,
+	"pkg/proxy/relay/epoll/limits_linux.go":      relayEpoll,
+	"pkg/proxy/relay/epoll/lookup_linux.go":      relayEpoll,
+	"pkg/proxy/relay/epoll/loop_linux.go":        relayEpoll,
+	"pkg/proxy/relay/epoll/plane_linux.go":       relayEpoll,
+	"pkg/proxy/relay/epoll/tcp_linux.go":         relayEpoll,
+	"pkg/proxy/relay/epoll/udp_linux.go":         relayEpoll,
+	"pkg/proxy/relay/tuning/tuning_linux.go":     "the settings that the epoll plane wants; Windows has none of them",
+	"pkg/proxy/relay/nstest/neighbours_linux.go": "network namespaces for tests; Windows has none",
+	"pkg/proxy/relay/nstest/nstest_linux.go":     "network namespaces for tests; Windows has none",
+	"pkg/proxy/relay/addresses/answers_linux.go": "a part of addresses_linux.go; Windows opens no connection with an address that is not its own",
+	"pkg/proxy/relay/addresses/guard_linux.go":   "a part of addresses_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
+	"pkg/proxy/relay/addresses/policy_linux.go":  "a part of addresses_linux.go; Windows has no rules of routing by port, and holds whole addresses",
+	"pkg/proxy/relay/addresses/range_linux.go":   "a part of addresses_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
 }
 
-const relayLoops = "a part of the plane behind plane_linux.go; that of Windows has no tags, and runs here too"
+const relayEpoll = "the plane of Linux; that of goroutines is Windows' and runs here too"
 
 func TestSystemFiles(t *testing.T) {
 	all := load(t)
@@ -84,7 +91,7 @@ func TestRuntimeGOOS(t *testing.T) {
 // sleepers may sleep.
 var sleepers = map[string]string{
 	"build/images/sample/net.go": "a sample for users, not part of the programs",
-	"pkg/docker/logfiles.go":     "between the renames of an engine that rotates a log, which tells nobody",
+	"pkg/docker/logs/files.go":   "between the renames of an engine that rotates a log, which tells nobody",
 }
 
 func TestSleep(t *testing.T) {
@@ -243,7 +250,7 @@ func TestUnfinished(t *testing.T) {
 }
 
 func TestDocsNameEveryPackage(t *testing.T) {
-	text := read(t, "docs/architecture.md")
+	text := read(t, "docs/design/architecture.md")
 	seen := map[string]bool{}
 	for _, s := range load(t) {
 		name, ok := strings.CutPrefix(s.dir, "pkg/")
@@ -256,18 +263,18 @@ func TestDocsNameEveryPackage(t *testing.T) {
 			row = "`" + regexp.QuoteMeta(name) + "`"
 		}
 		if !regexp.MustCompile(row).MatchString(text) {
-			t.Errorf("docs/architecture.md does not say which arrow package %s is", name)
+			t.Errorf("docs/design/architecture.md does not say which arrow package %s is", name)
 		}
 	}
 }
 
 func TestDocsNameEveryModule(t *testing.T) {
-	text := read(t, "docs/dependencies.md")
+	text := read(t, "docs/reference/dependencies.md")
 	seen := map[string]bool{}
 	for _, match := range regexp.MustCompile(`(?m)^(?:require)?\s+(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(read(t, "go.mod"), -1) {
 		seen[match[1]] = true // an indirect one has a comment behind its version
 		if !strings.Contains(text, "| "+match[1]+" |") {
-			t.Errorf("docs/dependencies.md does not say what %s is for", match[1])
+			t.Errorf("docs/reference/dependencies.md does not say what %s is for", match[1])
 		}
 	}
 	if len(seen) < 10 {

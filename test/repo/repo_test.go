@@ -1,6 +1,6 @@
-// Package repo_test holds the whole repository to the layout rules of docs/architecture.md. It reads the source as text and syntax, for
-// both systems at once, so that a rule does not depend on where the test runs. Each rule has its exceptions beside it, with reasons; an
-// exception that is needed no more fails too.
+// Package repo_test checks the whole repository against the layout rules of docs/design/architecture.md and the rules for text of
+// docs/style.md. It reads the source as text and syntax, for both systems, so that a rule does not depend on where the test runs. Each rule has
+// its exceptions beside it, with reasons; an exception that is no longer needed fails too.
 package repo_test
 
 import (

@@ -18,9 +18,9 @@ var rooms = map[string][]string{
 	"pkg/pod/worker": {"pkg/pod", "pkg/pod/plan", "pkg/podspec", "pkg/wake"},
 }
 
-// pure are the rooms that only compute, with what they may import beside ours: nothing that reads, writes, waits or logs. An entry that
+// pureRooms are the rooms that only compute, with what they may import beside ours: nothing that reads, writes, waits or logs. An entry that
 // ends in a slash means all below it.
-var pure = map[string][]string{
+var pureRooms = map[string][]string{
 	"pkg/podspec":  append(slices.Clone(computing), "encoding/json", "hash/fnv", "net", "path", "regexp", "github.com/distribution/reference"),
 	"pkg/pod":      append(slices.Clone(computing), "context", "runtime/debug"),
 	"pkg/pod/plan": append(slices.Clone(computing), "text/tabwriter"),
@@ -60,7 +60,7 @@ func TestRooms(t *testing.T) {
 
 func TestPureRooms(t *testing.T) {
 	for _, s := range load(t) {
-		allowed, ok := pure[s.dir]
+		allowed, ok := pureRooms[s.dir]
 		if !ok || s.test {
 			continue
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestSecurityPage: each test that docs/security.md points to exists in the package that it names.
+// TestSecurityPage: each test that docs/reference/security.md points to exists in the package that it names.
 func TestSecurityPage(t *testing.T) {
 	have := map[string]bool{}
 	for _, s := range load(t) {
@@ -22,7 +22,7 @@ func TestSecurityPage(t *testing.T) {
 		}
 	}
 	rows := 0
-	for line := range strings.Lines(read(t, "docs/security.md")) {
+	for line := range strings.Lines(read(t, "docs/reference/security.md")) {
 		cells := strings.Split(strings.TrimSpace(line), "|")
 		if len(cells) < 6 || strings.HasPrefix(cells[1], " ---") || strings.Contains(cells[4], " test ") {
 			continue
@@ -34,11 +34,11 @@ func TestSecurityPage(t *testing.T) {
 				owner = match[1]
 			}
 			if name := owner + "." + match[2]; !have[name] {
-				t.Errorf("docs/security.md points to %s, which is not there", name)
+				t.Errorf("docs/reference/security.md points to %s, which is not there", name)
 			}
 		}
 		if owner == "" && !strings.Contains(cells[4], "none needed") && !strings.Contains(cells[4], "open") {
-			t.Errorf("docs/security.md names no test: %s", line)
+			t.Errorf("docs/reference/security.md names no test: %s", line)
 		}
 	}
 	if rows < 20 {

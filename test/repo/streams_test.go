@@ -9,7 +9,7 @@ import (
 
 // oneStream are files in which both streams of a program go to one buffer, with the reason.
 var oneStream = map[string]string{
-	"test/windows/differential/differential_test.go": "the log of a program that stays, printed when the test fails",
+	"test/windows/suites/differential/differential_test.go": "the log of a program that stays, printed when the test fails",
 }
 
 // TestStreamsApart: no program's two output streams are read as one. What libraries print on standard error depends on the machine.

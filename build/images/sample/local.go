@@ -123,7 +123,7 @@ func number(command string, args []string) (int, error) {
 	return n, nil
 }
 
-// longLine is how long every 10000th line of count is: more than engines take in one piece.
+// longLine is how long every 10000th line of count is: more than engines accept in one piece.
 const longLine = 40_000
 
 func count(args []string) error {

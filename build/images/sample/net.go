@@ -218,7 +218,7 @@ func stream(args []string) error {
 	}
 }
 
-// watch asks every 10 ms with a connection of its own. Intervals are from the first request that failed to the end of the first that
+// watch sends a request every 10 ms, each on a new connection. Intervals are from the first request that failed to the end of the first that
 // succeeded after it.
 func watch(args []string) error {
 	if len(args) != 2 {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -19,14 +20,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+	config "k8s.io/kube-proxy/config/v1alpha1"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/kubeproxy"
-	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
 	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/routes"
 )
@@ -34,7 +36,7 @@ import (
 // Main runs the proxy with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
 func Main(args []string) int {
 	code := 0
-	command := newCommand(&code)
+	command := newCommand(&code, args)
 	command.SetArgs(args)
 	if err := command.Execute(); err != nil {
 		fmt.Fprintf(os.Stderr, "proxy: %v (proxy --help lists the flags)\n", err)
@@ -43,8 +45,7 @@ func Main(args []string) int {
 	return code
 }
 
-func newCommand(code *int) *cobra.Command {
-	o := &options{}
+func newCommand(code *int, args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "proxy",
 		Short:         "Serves Kubernetes Services on a node, on Windows Server 2016 to 2025 and on Linux",
@@ -54,14 +55,16 @@ func newCommand(code *int) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	fs := root.Flags()
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
+	shown := &options{} // for --help and for mistakes; run parses again, over the file
+	setDefaults(&shown.config)
+	shown.addFlags(fs)
+	fs.VisitAll(func(f *pflag.Flag) { f.Deprecated = "" }) // run says it
 	root.RunE = func(*cobra.Command, []string) error {
 		if daemon.PrintVersion(os.Stdout, fs) {
 			return nil
 		}
 		var err error
-		*code, err = o.run(fs)
+		*code, err = run(args)
 		return err
 	}
 	root.AddCommand(newTableCommand(os.Stdin, os.Stdout))
@@ -69,14 +72,16 @@ func newCommand(code *int) *cobra.Command {
 	return root
 }
 
-// collectAt is how much garbage, in percent of what lives, is let pile up: what the proxy makes of it is little, what it keeps of a large
-// cluster is much.
+// collectAt is the default GOGC: the proxy makes little garbage beside what it keeps of a large cluster.
 const collectAt = 50
 
 // run checks everything that can be checked without changing the host, then runs the proxy. A service that cannot begin, also for want of its
 // configuration file, ends as one, so that its manager tries again.
-func (o *options) run(fs *pflag.FlagSet) (int, error) {
-	err := o.readConfig(fs)
+func run(args []string) (int, error) {
+	o, fs, err := parse(args)
+	if fs == nil {
+		return 1, err
+	}
 	if err != nil && (o.writeConfigTo != "" || o.initOnly || o.cleanup || !daemon.AsService(fs)) {
 		return 1, err
 	}
@@ -94,16 +99,14 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		return 1, err
 	}
 	if o.cleanup {
-		return daemon.Run(service.Name, fs, func(ctx context.Context) error {
-			return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil))
-		}), nil
+		return daemon.Run(service.Name, fs, w.cleanup), nil
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
-		if err != nil { // what a service waited for may have mended it; one that cannot begin ends as one, and its manager tries again
-			if o, w, err = o.begin(fs); err != nil {
+		if err != nil { // what a service waited for may be there by now
+			if o, fs, w, err = begin(args); err != nil {
 				return err
 			}
 		}
@@ -117,7 +120,7 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 		group, ctx := errgroup.WithContext(ctx)
 		if o.configPath != "" {
 			group.Go(func() error {
-				return untilChanged(ctx, o.configPath, o.file.Data, func() error { return o.recheck(fs) })
+				return untilChanged(ctx, o.configPath, o.file.Data, func() error { return recheck(args) })
 			})
 		}
 		group.Go(func() error { return w.settings.serve(ctx, w.config, addresses, w.table) })
@@ -125,24 +128,21 @@ func (o *options) run(fs *pflag.FlagSet) (int, error) {
 	}), nil
 }
 
-// begin reads everything from the beginning: what a former try took from the file would count as given on the command line.
-func (o *options) begin(fs *pflag.FlagSet) (*options, *wiring, error) {
-	next, flags, err := o.anew(fs)
-	if err == nil {
-		err = next.readConfig(flags)
-	}
+// begin reads everything from the beginning.
+func begin(args []string) (*options, *pflag.FlagSet, *wiring, error) {
+	o, fs, err := parse(args)
 	if err != nil {
-		return o, nil, err
+		return o, fs, nil, err
 	}
-	w, err := next.prepare(flags)
-	return next, w, err
+	w, err := o.prepare(fs)
+	return o, fs, w, err
 }
 
 // wiring is what the proxy is made of.
 type wiring struct {
 	settings *settings
 	config   *rest.Config // nil for --cleanup
-	table    routes.Table
+	table    routes.RoutingTable
 	open     func(context.Context) (relay.Addresses, error) // where addresses of services are kept
 	remove   func(context.Context) error
 }
@@ -157,37 +157,43 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 	if err != nil {
 		return nil, o.file.Located(err)
 	}
-	o.proxyMode = cmp.Or(o.proxyMode, s.config.Mode)
+	o.config.Mode = cmp.Or(o.config.Mode, config.ProxyMode(s.config.Mode))
 	if s.config.Effective, err = o.effective(fs); err != nil {
 		return nil, err
 	}
 	w := &wiring{settings: s, open: ownAddresses, remove: removeOwn}
 	if s.serviceInterface != "" {
-		named, err := relay.NewAddresses(s.serviceInterface)
+		named, err := addresses.New(s.serviceInterface)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", envInterface, err)
 		}
 		w.open = func(context.Context) (relay.Addresses, error) { return named, nil }
-		w.remove = func(ctx context.Context) error { return named.Set(ctx, nil) }
+		w.remove = func(ctx context.Context) error { return holdNothing(ctx, named) }
 	}
-	if w.table, err = routes.NewTable(); err != nil || o.cleanup {
+	if w.table, err = routes.NewRoutingTable(); err != nil || o.cleanup {
 		return w, err
 	}
 	w.config, err = o.clientConfig()
 	return w, err
 }
 
-// clientConfig is how the API server is reached.
-func (o *options) clientConfig() (*rest.Config, error) {
-	config, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
-		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst, ContentType: o.kubeAPIContentType})
-	if err == nil && o.kubeconfig != "" && o.master != "" {
-		config.Host = o.master // as upstream has it, the flag wins over the file
-	}
-	return config, err
+// cleanup removes what proxies left on this host.
+func (w *wiring) cleanup(ctx context.Context) error {
+	return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), untune(), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil))
 }
 
-// tellKubelet leaves word of what is wrong with this host's way to others, for the condition that only the kubelet may write.
+// clientConfig is how the API server is reached.
+func (o *options) clientConfig() (*rest.Config, error) {
+	c := o.config.ClientConnection
+	out, err := kubeclient.Config(kubeclient.Options{Kubeconfig: c.Kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
+		QPS: c.QPS, Burst: int(c.Burst), ContentType: c.ContentType})
+	if err == nil && c.Kubeconfig != "" && o.master != "" {
+		out.Host = o.master // as upstream has it, the flag wins over the file
+	}
+	return out, err
+}
+
+// tellKubelet writes the problems with this host's routes to other nodes to a file, for the Node condition that only the kubelet may set.
 func (s *settings) tellKubelet(problems []routes.Problem) error {
 	file, err := report.OfHost(s.windows)
 	if err != nil {
@@ -201,66 +207,69 @@ func (s *settings) tellKubelet(problems []routes.Problem) error {
 }
 
 // newRoutes keeps the way to other nodes' pods; apiServers are the addresses at which this program reaches the API server.
-func (s *settings) newRoutes(table routes.Table, facts *routes.Facts, problem func(routes.Problem), apiServers []netip.Addr) *routes.Manager {
+func (s *settings) newRoutes(table routes.RoutingTable, facts *routes.Facts, problem func(routes.Problem), apiServers []netip.Addr) *routes.Manager {
 	known := routes.Known{ClusterCIDRs: s.clusterCIDRs, APIServers: apiServers}
 	return routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop, Tunnel4: s.windows, Known: known}},
 		routes.Parts{Table: table, Clock: clock.RealClock{}, Facts: facts, Problem: problem, Here: s.tellKubelet})
 }
 
 // serve wires the parts and runs them.
-func (s *settings) serve(ctx context.Context, config *rest.Config, addresses relay.Addresses, table routes.Table) error {
+func (s *settings) serve(ctx context.Context, config *rest.Config, addresses relay.Addresses, table routes.RoutingTable) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("cannot make a client of the API server: %w", err)
 	}
 	events, stop := kubeclient.Events(client, "kube-proxy", s.config.Node.Name, kubeclient.EventLimit{})
 	defer stop()
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	hints, err := addresses.Changes(ctx)
 	if err != nil {
-		klog.InfoS("Changes of the host's addresses are seen only when everything is compared", "every", s.config.Resync, "reason", err.Error())
+		klog.InfoS("Cannot watch the host's addresses; their changes are found by the periodic comparison", "every", s.config.Resync, "reason", err.Error())
 	}
 	facts := routes.NewFacts()
-	ranges := facts.SetServices
-	if a, ok := addresses.(interface{ SetRanges([]netip.Prefix) }); ok { // of Linux
-		ranges = func(list []netip.Prefix) {
-			facts.SetServices(list)
-			a.SetRanges(list)
-		}
-	}
 	sys := newSystem()
 	if s.backEnd == byHNS {
-		hints = sys.hints(ctx, hints)
+		hints = sys.hints(ctx, &running, hints)
 	}
 	s.config.Holders = s.holders(config.Host)
+	base := kubeproxy.NewBase(s.config.Node, clock.RealClock{})
+	backEnd := s.newBackEnd(base, sys, addresses)
+	defer backEnd.relay.Close()
 	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
 		Client:  client,
-		Backend: func(h kubeproxy.Host) proxy.Backend { return s.newBackEnd(h, sys, addresses) },
+		Base:    base,
+		Backend: backEnd,
 		Routes: s.newRoutes(table, facts, func(p routes.Problem) {
 			events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
 		}, apiServers(config.Host)),
-		Hints:      hints,
-		Host:       hostOf(addresses),
-		Ranges:     ranges,
-		APIServers: facts.SetAPIServers,
-		Events:     events,
-		Clock:      clock.RealClock{},
+		Hints:  hints,
+		Host:   hostOf(addresses),
+		Facts:  facts,
+		Events: events,
+		Clock:  clock.RealClock{},
 	})
 	if err != nil {
 		return err
 	}
-	go kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, func(kind, reason, message string) {
-		events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
+	running.Go(func() {
+		kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, func(kind, reason, message string) {
+			events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
+		})
 	})
 	// From here on the host is changed.
+	tune()
 	s.setFirewall(ctx, sys)
 	if s.backEnd != byPortProxy {
 		if err := sys.removeRules(ctx); err != nil { // they would hold the ports that are to be relayed
-			klog.ErrorS(err, "Cannot look for port proxy rules of a former run")
+			klog.ErrorS(err, "Cannot remove port proxy rules of a former run")
 		}
 	}
 	if s.backEnd != byHNS {
 		if err := s.removeBalancers(ctx, sys); err != nil {
-			klog.ErrorS(err, "Cannot look for HNS load balancers of a former run")
+			klog.ErrorS(err, "Cannot remove HNS load balancers of a former run")
 		}
 	}
 	return p.Run(ctx)

@@ -11,18 +11,14 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/routes"
 )
 
-func parse(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
+func mustParse(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
 	t.Helper()
-	o := &options{}
-	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
-	if err := fs.Parse(args); err != nil {
+	o, fs, err := parse(args)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return o, fs
@@ -33,7 +29,7 @@ var linux, windows = host.Facts{Hostname: "host1", OS: "linux"}, host.Facts{Host
 // TestOldCommandLines: the seeds' own command lines work as written, and those of the SDN scripts.
 func TestOldCommandLines(t *testing.T) {
 	t.Setenv(envInterface, "vEthernet (HNS Internal NIC)")
-	o, fs := parse(t, "--v=3", "--proxy-mode=userspace", "--hostname-override=Win1", "--master=192.0.2.1:8080", "--bind-address=192.0.2.7")
+	o, fs := mustParse(t, "--v=3", "--proxy-mode=userspace", "--hostname-override=Win1", "--master=192.0.2.1:8080", "--bind-address=192.0.2.7")
 	s, err := o.settings(windows)
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +41,7 @@ func TestOldCommandLines(t *testing.T) {
 		t.Errorf("serves %v and %v", s.config.Healthz, s.config.Metrics)
 	}
 	t.Setenv("KUBE_NETWORK", "l2bridge")
-	o, fs = parse(t, "--v=4", "--proxy-mode=kernelspace", "--hostname-override=win1", `--kubeconfig=c:\k\config`, "--network-name=vxlan0", "--source-vip=10.244.1.2",
+	o, fs = mustParse(t, "--v=4", "--proxy-mode=kernelspace", "--hostname-override=win1", `--kubeconfig=c:\k\config`, "--network-name=vxlan0", "--source-vip=10.244.1.2",
 		"--enable-dsr=false", "--log-dir="+t.TempDir(), "--logtostderr=false", "--feature-gates=WinOverlay=true", "--cluster-cidr=10.244.0.0/16")
 	if s, err = o.settings(windows); err != nil {
 		t.Fatal(err)
@@ -69,7 +65,7 @@ func TestOldCommandLines(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	t.Setenv(envInterface, "")
-	o, _ := parse(t, "--master=x", "--nodeport-addresses=192.0.2.7/24,fd00::/64", "--healthz-bind-address=[::]:1", "--metrics-bind-address=127.0.0.1", "--metrics_port=2",
+	o, _ := mustParse(t, "--master=x", "--nodeport-addresses=192.0.2.7/24,fd00::/64", "--healthz-bind-address=[::]:1", "--metrics-bind-address=127.0.0.1", "--metrics_port=2",
 		"--network-mode=upstream", "--route-next-hop=pod-gateway", "--udp-timeout=250ms", "--client-share=25")
 	s, err := o.settings(linux)
 	if err != nil {
@@ -80,12 +76,12 @@ func TestSettings(t *testing.T) {
 		t.Errorf("settings are %+v", s)
 	}
 	for _, share := range []string{"0", "101"} {
-		o, _ = parse(t, "--master=x", "--client-share="+share)
+		o, _ = mustParse(t, "--master=x", "--client-share="+share)
 		if _, err := o.settings(linux); err == nil || !strings.Contains(err.Error(), "--client-share="+share+": want a percentage") {
 			t.Errorf("--client-share=%s: %v", share, err)
 		}
 	}
-	o, _ = parse(t, "--master=x", "--healthz-bind-address=", "--metrics-port=0")
+	o, _ = mustParse(t, "--master=x", "--healthz-bind-address=", "--metrics-port=0")
 	if s, err = o.settings(linux); err != nil || s.config.Healthz.IsValid() || s.config.Metrics.IsValid() {
 		t.Errorf("turned off: %+v, %v", s, err)
 	}
@@ -110,7 +106,7 @@ func TestMistakes(t *testing.T) {
 		{"--master=x --route-next-hop=north", "--route-next-hop=north: want node or pod-gateway"},
 		{"--master=x --config-sync-period=0s", "--config-sync-period=0s"},
 	} {
-		o, _ := parse(t, strings.Fields(c.args)...)
+		o, _ := mustParse(t, strings.Fields(c.args)...)
 		_, err := o.settings(linux)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", c.args, err)
@@ -130,12 +126,12 @@ func TestMistakes(t *testing.T) {
 		{"--master=x --network-mode=overlay --proxy-mode=userspace", "--proxy-mode=userspace: pods of an overlay of Windows (--network-mode=overlay) reach Services by HNS load balancers alone; want kernelspace", windows},
 		{"--master=x --network-mode=overlay --proxy-mode=ipvs", "--proxy-mode=ipvs: want userspace, or on Windows kernelspace", windows},
 	} {
-		o, _ := parse(t, strings.Fields(c.args)...)
+		o, _ := mustParse(t, strings.Fields(c.args)...)
 		if _, err := o.settings(c.facts); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.args, err)
 		}
 	}
-	o, _ := parse(t, "--master=x", "--userspace-backend=portproxy")
+	o, _ := mustParse(t, "--master=x", "--userspace-backend=portproxy")
 	if s, err := o.settings(server2016); err != nil || s.backEnd != byPortProxy {
 		t.Errorf("port proxy rules on Windows: %v %v", s, err)
 	}
@@ -155,7 +151,7 @@ func TestOverlay(t *testing.T) {
 		{"--cleanup --proxy-mode=userspace", byRelay, "winkube.4096", "invalid IP", windows},
 		{"--master=x", byRelay, "", "invalid IP", linux},
 	} {
-		o, _ := parse(t, strings.Fields("--network-mode=overlay "+c.args)...)
+		o, _ := mustParse(t, strings.Fields("--network-mode=overlay "+c.args)...)
 		s, err := o.settings(c.facts)
 		if err != nil || s.backEnd != c.backEnd || s.hns.Network != c.network || s.hns.SourceVIP.String() != c.vip || s.mode != routes.Overlay {
 			t.Errorf("%s on %s: %v, %+v", c.args, c.facts.OS, err, s)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -22,6 +23,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/routes"
 	"github.com/winkube/winkube/pkg/vxlan"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // The back ends, by the flags that choose them. What portproxy and hnslb cannot do is relayed.
@@ -37,13 +39,13 @@ const firstHNSBuild = 17763
 // setBackEnd chooses the back end.
 func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	windows := facts.OS == "windows"
-	mode := cmp.Or(o.proxyMode, "userspace")
+	mode := cmp.Or(string(o.config.Mode), "userspace")
 	s.config.Mode, s.backEnd = "userspace", o.userspaceBackend
 	if windows && facts.WindowsBuild >= firstHNSBuild {
-		s.hns.Network = cmp.Or(o.networkName, os.Getenv("KUBE_NETWORK"))
+		s.hns.Network = cmp.Or(o.config.Winkernel.NetworkName, os.Getenv("KUBE_NETWORK"))
 	}
 	if windows && s.mode == routes.Overlay {
-		mode = cmp.Or(o.proxyMode, "kernelspace")
+		mode = cmp.Or(string(o.config.Mode), "kernelspace")
 		if err := o.setOverlay(s, facts); err != nil {
 			return err
 		}
@@ -79,7 +81,7 @@ func (o *options) setOverlay(s *settings, facts host.Facts) error {
 	case facts.WindowsBuild < firstHNSBuild:
 		return fmt.Errorf("--network-mode=overlay: the HNS of this Windows (build %d) knows no subnets of other nodes, that of build %d (Server 2019, with the updates from KB4489899 on) does; want host-gateway or upstream",
 			facts.WindowsBuild, firstHNSBuild)
-	case o.proxyMode == "userspace":
+	case o.config.Mode == "userspace":
 		return fmt.Errorf("--proxy-mode=userspace: pods of an overlay of Windows (--network-mode=overlay) reach Services by HNS load balancers alone; want kernelspace, which is the default there")
 	}
 	s.hns.Network = cmp.Or(s.hns.Network, vxlan.DeviceName(true))
@@ -88,10 +90,10 @@ func (o *options) setOverlay(s *settings, facts host.Facts) error {
 
 // setHNS reads what HNS load balancers need beside the network's name; an --source-vip that is no address was refused before.
 func (o *options) setHNS(s *settings) {
-	s.hns.DSR = o.enableDSR
-	s.hns.SourceVIP, _ = netip.ParseAddr(o.sourceVIP) // "": hnslb finds it
+	s.hns.DSR = o.config.Winkernel.EnableDSR
+	s.hns.SourceVIP, _ = netip.ParseAddr(o.config.Winkernel.SourceVip) // "": hnslb finds it
 	s.hns.Node = func() (netip.Addr, string) {
-		addrs, err := host.NodeAddress(o.bindAddress)
+		addrs, err := host.NodeAddress(o.config.BindAddress)
 		if err != nil || len(addrs) == 0 {
 			return netip.Addr{}, "" // hnslb says what overlays miss without
 		}
@@ -126,53 +128,58 @@ type system struct {
 	netsh    *netsh.Program
 }
 
-// hints are those of the host's addresses, which may be nil, and what HNS tells.
-func (sys *system) hints(ctx context.Context, addresses <-chan struct{}) <-chan struct{} {
-	merged := make(chan struct{}, 1)
-	tell := func() {
-		select {
-		case merged <- struct{}{}:
-		default:
-		}
+// hints are those of the host's addresses, which may be nil, and those of HNS. running gets what passes them on until ctx ends.
+func (sys *system) hints(ctx context.Context, running *sync.WaitGroup, addresses <-chan struct{}) <-chan struct{} {
+	merged := wake.New()
+	if err := sys.watchHNS(ctx, merged.Send); err != nil {
+		klog.InfoS("Cannot watch HNS; its changes are found by the periodic comparison", "reason", err.Error())
 	}
-	if err := sys.watchHNS(ctx, tell); err != nil {
-		klog.InfoS("Changes of HNS are seen only when everything is compared", "reason", err.Error())
-	}
-	go func() {
+	running.Go(func() {
 		for {
 			select {
 			case <-addresses:
-				tell()
+				merged.Send()
 			case <-ctx.Done():
 				return
 			}
 		}
-	}()
+	})
 	return merged
 }
 
+// holdNothing has addresses hold none.
+func holdNothing(ctx context.Context, addresses relay.Addresses) error {
+	_, err := addresses.Set(ctx, relay.Local{})
+	return err
+}
+
+// backEnd is what serves Services. Each has a relay, which its maker closes.
+type backEnd struct {
+	proxy.Backend
+	relay *relay.Relay
+}
+
 // newBackEnd puts the chosen back end together.
-func (s *settings) newBackEnd(h kubeproxy.Host, sys system, addresses relay.Addresses) proxy.Backend {
-	relayed := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, Healthy: h.Healthy, UDPIdle: s.udpIdle, ClientShare: s.clientShare, Warn: h.Warn, Clock: clock.RealClock{}}
-	newRelay := func() *relay.Relay {
-		r := relay.New(relayed)
-		if h.Register != nil {
-			h.Register(r.Collectors()...)
-		}
-		return r
-	}
+func (s *settings) newBackEnd(base *kubeproxy.Base, sys system, addresses relay.Addresses) backEnd {
+	config := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, UDPIdle: s.udpIdle, ClientShare: s.clientShare, Warn: base.Inbox.Warn, Clock: clock.RealClock{}}
+	var first proxy.Backend // it serves what it can, and the relay the rest
+	var serves func(*proxy.Route) bool
 	switch s.backEnd {
 	case byPortProxy:
 		forRules, forRelay := kubeproxy.Share(addresses)
-		relayed.Addresses = forRelay
-		rules := portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: forRules, NodePorts: s.nodePorts, NoFirewall: !s.firewall})
-		return kubeproxy.NewSplit(rules, newRelay(), portproxy.Serves)
+		config.Addresses = forRelay
+		first, serves = portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: forRules, NodePorts: s.nodePorts, NoFirewall: !s.firewall}), portproxy.Serves
 	case byHNS:
-		config := s.hns
-		config.Client = sys.hns
-		return kubeproxy.NewSplit(hnslb.New(config), newRelay(), hnslb.Serves)
+		balancers := s.hns
+		balancers.Client = sys.hns
+		first, serves = hnslb.New(balancers), hnslb.Serves
 	}
-	return newRelay()
+	r := relay.New(newPlane(), config)
+	base.Registry.MustRegister(r.Collectors()...)
+	if first == nil {
+		return backEnd{r, r}
+	}
+	return backEnd{kubeproxy.NewSplit(first, r, serves), r}
 }
 
 // noAddresses is for a portproxy that only removes: the addresses are cleaned by themselves.
@@ -184,13 +191,13 @@ func (noAddresses) Host() ([]netip.Addr, error)             { return nil, nil }
 // firewallName is that of the rule which lets clients of other hosts reach this program.
 const firewallName = "winkube kube-proxy"
 
-// setFirewall lets in what this program listens on, or takes that back where it is not to.
+// setFirewall allows clients of other hosts through Windows Firewall, or removes that rule.
 func (s *settings) setFirewall(ctx context.Context, sys system) {
 	if sys.netsh == nil {
 		return
 	}
 	if err := sys.netsh.AdmitSelf(ctx, firewallName, s.firewall); err != nil {
-		klog.InfoS("Clients of other hosts may not get in", "err", err)
+		klog.InfoS("Cannot change Windows Firewall; clients on other hosts may be blocked", "err", err)
 	}
 }
 

@@ -7,35 +7,36 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/winkube/winkube/pkg/proxy/proxytest"
+	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
 // TestOnSwitch: the switch is made when an address is wanted and its adapter is missing, and not for nothing; a look that fails is no missing adapter.
 func TestOnSwitch(t *testing.T) {
 	there, made := false, 0
 	failure, blind := errors.New("no switch"), errors.New("Windows does not list its adapters")
-	addresses := proxytest.NewAddresses()
+	addresses := relaytest.NewAddresses()
 	a := &onSwitch{Addresses: addresses, exists: func() (bool, error) { return there, blind }, make: func(context.Context) error {
 		made++
 		there = failure == nil
 		return failure
 	}}
-	want := []netip.Addr{netip.MustParseAddr("10.96.0.1")}
-	for _, addrs := range [][]netip.Addr{nil, want} {
-		if err := a.Set(t.Context(), addrs); !errors.Is(err, blind) || made > 0 || addresses.Writes() > 0 {
+	want := relay.Local{Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}
+	for _, local := range []relay.Local{{}, want} {
+		if _, err := a.Set(t.Context(), local); !errors.Is(err, blind) || made > 0 || addresses.Writes() > 0 {
 			t.Errorf("not known whether the adapter is there: %v, made %d times", err, made)
 		}
 	}
 	blind = nil
-	if err := a.Set(t.Context(), nil); err != nil || made > 0 {
+	if _, err := a.Set(t.Context(), relay.Local{}); err != nil || made > 0 {
 		t.Errorf("nothing wanted: %v, made %d times", err, made)
 	}
-	if err := a.Set(t.Context(), want); !errors.Is(err, failure) || addresses.Writes() > 0 {
+	if _, err := a.Set(t.Context(), want); !errors.Is(err, failure) || addresses.Writes() > 0 {
 		t.Errorf("no switch: %v", err)
 	}
 	failure = nil
 	for range 2 {
-		if err := a.Set(t.Context(), want); err != nil || made != 2 || addresses.String() != "10.96.0.1" {
+		if _, err := a.Set(t.Context(), want); err != nil || made != 2 || addresses.String() != "10.96.0.1" {
 			t.Errorf("%v, made %d times, addresses %s", err, made, addresses)
 		}
 	}

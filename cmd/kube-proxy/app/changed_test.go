@@ -8,27 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/spf13/pflag"
-
-	"github.com/winkube/winkube/pkg/daemon"
 )
 
 const minimalConfig = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
-
-func parsed(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
-	t.Helper()
-	o, fs := &options{}, pflag.NewFlagSet("", pflag.ContinueOnError)
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
-	if err := fs.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.readConfig(fs); err != nil {
-		t.Fatal(err)
-	}
-	return o, fs
-}
 
 // TestConfigChanged: a mistake in the file changes nothing; a good change ends the proxy; the same content again is no change.
 func TestConfigChanged(t *testing.T) {
@@ -77,10 +59,10 @@ func changes(t *testing.T, replace func(t *testing.T, dir, to string)) {
 	write("3", minimalConfig+"clusterCIDR: 10.244.0.0/16\n")
 	lead("1")
 	path := filepath.Join(dir, "config.yaml")
-	o, fs := parsed(t, "--config="+path, "--kubeconfig=none", "--nodeport-addresses=10.0.0.0/8,192.0.2.0/24", "--feature-gates=A=true")
+	args := []string{"--config=" + path, "--kubeconfig=none", "--nodeport-addresses=10.0.0.0/8,192.0.2.0/24", "--feature-gates=A=true"}
 	checks := make(chan error, 10)
 	check := func() error {
-		err := o.recheck(fs)
+		err := recheck(args)
 		checks <- err
 		return err
 	}
@@ -123,19 +105,14 @@ func TestConfigWrittenAgain(t *testing.T) {
 // TestBegin: a service whose configuration file comes late, with a disk, reads it at its next try.
 func TestBegin(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "proxy.yaml")
-	o, fs := &options{}, pflag.NewFlagSet("", pflag.ContinueOnError)
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
-	if err := fs.Parse([]string{"--config=" + file, "--master=http://127.0.0.1:1", "--hostname-override=node1"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := o.begin(fs); err == nil || !strings.Contains(err.Error(), "--config") {
+	args := []string{"--config=" + file, "--master=http://127.0.0.1:1", "--hostname-override=node1"}
+	if _, _, _, err := begin(args); err == nil || !strings.Contains(err.Error(), "--config") {
 		t.Errorf("without the file: %v", err)
 	}
 	if err := os.WriteFile(file, []byte(minimalConfig+"hostnameOverride: other\nclusterCIDR: 10.9.0.0/16\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	next, _, err := o.begin(fs) // what else is wrong with a host of tests is no matter here
+	next, _, _, err := begin(args) // what else is wrong with a host of tests is no matter here
 	if err != nil && strings.Contains(err.Error(), "--config") || !next.file.Sets("cluster-cidr") || next.file.Sets("hostname-override") {
 		t.Errorf("with it: %+v, %v", next.file, err)
 	}

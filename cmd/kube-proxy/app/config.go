@@ -1,14 +1,17 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	config "k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/winkube/winkube/pkg/daemon"
@@ -18,125 +21,6 @@ const (
 	configVersion = "kubeproxy.config.k8s.io/v1alpha1"
 	configKind    = "KubeProxyConfiguration"
 )
-
-// configFile is KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) of Kubernetes 1.36, every field of it, so that a cluster's file
-// is taken as it is and a word that is none of its fields is found. What its fields mean here is in bindings; the others are noted.
-type configFile struct {
-	metav1.TypeMeta    `json:",inline"`
-	FeatureGates       map[string]bool  `json:"featureGates,omitempty"`
-	ClientConnection   clientConnection `json:"clientConnection"`
-	Logging            logging          `json:"logging,omitzero"`
-	HostnameOverride   string           `json:"hostnameOverride"`
-	BindAddress        string           `json:"bindAddress"`
-	HealthzBindAddress string           `json:"healthzBindAddress"`
-	MetricsBindAddress string           `json:"metricsBindAddress"`
-	HardFail           bool             `json:"bindAddressHardFail"`
-	EnableProfiling    bool             `json:"enableProfiling"`
-	HiddenMetrics      string           `json:"showHiddenMetricsForVersion"`
-	Mode               string           `json:"mode"`
-	IPTables           packetRules      `json:"iptables"`
-	IPVS               ipvs             `json:"ipvs"`
-	NFTables           packetRules      `json:"nftables"`
-	Winkernel          winkernel        `json:"winkernel"`
-	DetectLocalMode    string           `json:"detectLocalMode"`
-	DetectLocal        struct {
-		BridgeInterface     string `json:"bridgeInterface"`
-		InterfaceNamePrefix string `json:"interfaceNamePrefix"`
-	} `json:"detectLocal"`
-	ClusterCIDR         string          `json:"clusterCIDR"`
-	NodePortAddresses   []string        `json:"nodePortAddresses"`
-	OOMScoreAdj         *int32          `json:"oomScoreAdj"`
-	Conntrack           conntrack       `json:"conntrack"`
-	ConfigSyncPeriod    metav1.Duration `json:"configSyncPeriod"`
-	PortRange           string          `json:"portRange"`
-	WindowsRunAsService bool            `json:"windowsRunAsService,omitempty"`
-}
-
-type clientConnection struct {
-	Kubeconfig         string  `json:"kubeconfig"`
-	AcceptContentTypes string  `json:"acceptContentTypes"`
-	ContentType        string  `json:"contentType"`
-	QPS                float32 `json:"qps"`
-	Burst              int32   `json:"burst"`
-}
-
-type logging struct {
-	Format         string         `json:"format,omitempty"`
-	FlushFrequency flushFrequency `json:"flushFrequency"`
-	Verbosity      int32          `json:"verbosity"`
-	VModule        []struct {
-		FilePattern string `json:"filePattern"`
-		Verbosity   int32  `json:"verbosity"`
-	} `json:"vmodule,omitempty"`
-	Options struct {
-		Text logOutput `json:"text,omitzero"`
-		JSON logOutput `json:"json,omitzero"`
-	} `json:"options,omitzero"`
-}
-
-type logOutput struct {
-	SplitStream    bool       `json:"splitStream,omitempty"`
-	InfoBufferSize bufferSize `json:"infoBufferSize,omitempty"`
-}
-
-// bufferSize is a quantity, of which "0" is as good as none.
-type bufferSize string
-
-func (b *bufferSize) UnmarshalJSON(data []byte) error {
-	if text := strings.Trim(string(data), `"`); text != "0" {
-		*b = bufferSize(text)
-	}
-	return nil
-}
-
-// flushFrequency is a duration that older files have as a number of nanoseconds.
-type flushFrequency struct{ metav1.Duration }
-
-func (f *flushFrequency) UnmarshalJSON(data []byte) error {
-	if n, err := strconv.ParseInt(string(data), 10, 64); err == nil {
-		f.Duration = metav1.Duration{Duration: time.Duration(n)}
-		return nil
-	}
-	return f.Duration.UnmarshalJSON(data)
-}
-
-// packetRules are the sections of the modes iptables and nftables, of which the latter has no localhostNodePorts.
-type packetRules struct {
-	MasqueradeBit      *int32          `json:"masqueradeBit"`
-	MasqueradeAll      bool            `json:"masqueradeAll"`
-	LocalhostNodePorts *bool           `json:"localhostNodePorts,omitempty"`
-	SyncPeriod         metav1.Duration `json:"syncPeriod"`
-	MinSyncPeriod      metav1.Duration `json:"minSyncPeriod"`
-}
-
-type ipvs struct {
-	SyncPeriod    metav1.Duration `json:"syncPeriod"`
-	MinSyncPeriod metav1.Duration `json:"minSyncPeriod"`
-	Scheduler     string          `json:"scheduler"`
-	ExcludeCIDRs  []string        `json:"excludeCIDRs"`
-	StrictARP     bool            `json:"strictARP"`
-	TCPTimeout    metav1.Duration `json:"tcpTimeout"`
-	TCPFinTimeout metav1.Duration `json:"tcpFinTimeout"`
-	UDPTimeout    metav1.Duration `json:"udpTimeout"`
-}
-
-type winkernel struct {
-	NetworkName           string `json:"networkName"`
-	SourceVip             string `json:"sourceVip"`
-	EnableDSR             bool   `json:"enableDSR"`
-	RootHnsEndpointName   string `json:"rootHnsEndpointName"`
-	ForwardHealthCheckVip bool   `json:"forwardHealthCheckVip"`
-}
-
-type conntrack struct {
-	MaxPerCore            *int32           `json:"maxPerCore"`
-	Min                   *int32           `json:"min"`
-	TCPEstablishedTimeout *metav1.Duration `json:"tcpEstablishedTimeout"`
-	TCPCloseWaitTimeout   *metav1.Duration `json:"tcpCloseWaitTimeout"`
-	TCPBeLiberal          bool             `json:"tcpBeLiberal"`
-	UDPTimeout            metav1.Duration  `json:"udpTimeout"`
-	UDPStreamTimeout      metav1.Duration  `json:"udpStreamTimeout"`
-}
 
 // bindings are the fields of the file that act, and the flags that mean the same.
 var bindings = []daemon.Binding{
@@ -165,42 +49,118 @@ var bindings = []daemon.Binding{
 	{Path: "windowsRunAsService", Flag: "windows-service"},
 }
 
-// fileConfig is the file that was given and where it has what; the zero value is no file.
-type fileConfig struct {
-	daemon.ConfigFile
-	content configFile
+// setDefaults gives fields without a value their default. An empty value in a file is none, as upstream has it.
+func setDefaults(c *config.KubeProxyConfiguration) {
+	fill(&c.ClientConnection.QPS, 5)
+	fill(&c.ClientConnection.Burst, 10)
+	fill(&c.ClientConnection.ContentType, runtime.ContentTypeProtobuf)
+	fill(&c.BindAddress, "0.0.0.0")
+	fill(&c.HealthzBindAddress, defaultHealthz)
+	fill(&c.MetricsBindAddress, defaultMetrics)
+	fill(&c.ConfigSyncPeriod.Duration, 15*time.Minute)
+	fill(&c.IPTables.SyncPeriod.Duration, 30*time.Second)
+	fill(&c.Conntrack.UDPStreamTimeout.Duration, 2*time.Minute)
 }
 
-// readConfig takes what --config names. A flag that was given wins over the file; an empty value in the file is none, as upstream has it.
-func (o *options) readConfig(fs *pflag.FlagSet) error {
-	if o.configPath == "" {
-		return nil
+// assign sets a field whose type is a number of another module.
+func assign[T ~uint32](field *T, value uint64) { *field = T(value) }
+
+// fill gives a field without a value its default.
+func fill[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
+
+// parse reads a command line and the file of its --config. A flag wins over the file. Where the file cannot be used, it returns the options and
+// flags of the command line alone with the error; where the command line cannot be, no flags.
+func parse(args []string) (*options, *pflag.FlagSet, error) {
+	o := &options{}
+	fs, err := o.parse(args, os.Stderr)
+	if err != nil || o.configPath == "" {
+		return o, fs, err
 	}
-	f := fileConfig{}
-	if err := f.Read(o.configPath, &f.content); err != nil {
+	filled := &options{}
+	if err := filled.readConfig(o.configPath); err != nil {
+		return o, fs, err
+	}
+	flags, err := filled.parse(args, io.Discard)
+	if err != nil {
+		return o, fs, err
+	}
+	filled.file.Follow(flags, bindings)
+	if err := filled.setProcessFlags(flags); err != nil {
+		return o, fs, err
+	}
+	return filled, flags, nil
+}
+
+// parse gives fields without a value their default and parses args over them; out gets the notes about flags that do nothing.
+func (o *options) parse(args []string, out io.Writer) (*pflag.FlagSet, error) {
+	setDefaults(&o.config)
+	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
+	fs.SetOutput(out)
+	o.addFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	return fs, nil
+}
+
+// readConfig reads the file at path into o.config.
+func (o *options) readConfig(path string) error {
+	if err := o.file.Read(path, &o.config); err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
-	if c := f.content; c.APIVersion != configVersion || c.Kind != configKind {
-		return fmt.Errorf("--config=%s: it is %q %q: want apiVersion: %s and kind: %s", o.configPath, c.APIVersion, c.Kind, configVersion, configKind)
+	if c := o.config; c.APIVersion != configVersion || c.Kind != configKind {
+		return fmt.Errorf("--config=%s: it is %q %q: want apiVersion: %s and kind: %s", path, c.APIVersion, c.Kind, configVersion, configKind)
 	}
-	o.file = f
-	return o.file.Apply(fs, bindings, &o.file.content)
+	return nil
+}
+
+// setProcessFlags gives the flags of package daemon the values of the file.
+func (o *options) setProcessFlags(fs *pflag.FlagSet) error {
+	logging := o.config.Logging
+	for flag, text := range map[string]string{"log-flush-frequency": logging.FlushFrequency.Duration.Duration.String(), "logging-format": logging.Format,
+		"v": strconv.Itoa(int(logging.Verbosity)), "windows-service": strconv.FormatBool(o.config.WindowsRunAsService)} {
+		if !o.file.Sets(flag) {
+			continue
+		}
+		if err := fs.Lookup(flag).Value.Set(text); err != nil { // not fs.Set: the command line does not have it
+			return fmt.Errorf("--config: --%s=%s: %w", flag, text, err)
+		}
+	}
+	return nil
 }
 
 // unused names the fields of the file that are set and change nothing here.
-func (f *fileConfig) unused() []string {
-	var out []string
-	for _, field := range f.Unused(bindings) {
+func (o *options) unused() []string {
+	var known, out []string
+	for path, size := range map[string]*resource.QuantityValue{"logging.options.json.infoBufferSize": &o.config.Logging.Options.JSON.InfoBufferSize,
+		"logging.options.text.infoBufferSize": &o.config.Logging.Options.Text.InfoBufferSize} {
+		if size.IsZero() { // kubeadm writes "0"
+			known = append(known, path)
+		}
+	}
+	for _, field := range o.file.Unused(bindings, known...) {
 		out = append(out, fmt.Sprintf("Ignored %s: this proxy has nothing that it could change", field))
 	}
 	return out
 }
 
-// effective is the configuration in use: the file, over it the values of the flags.
-func (o *options) effective(fs *pflag.FlagSet) (configFile, error) {
-	c := o.file.content
+// effective is the configuration in use.
+func (o *options) effective(fs *pflag.FlagSet) (*config.KubeProxyConfiguration, error) {
+	c := o.config.DeepCopy()
 	c.APIVersion, c.Kind = configVersion, configKind
-	return c, o.file.Effective(fs, bindings, &c)
+	every, err := fs.GetDuration("log-flush-frequency")
+	if err != nil {
+		return nil, err
+	}
+	level, err := strconv.ParseUint(fs.Lookup("v").Value.String(), 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("--v: %w", err)
+	}
+	c.Logging.FlushFrequency.Duration.Duration, c.Logging.FlushFrequency.SerializeAsString = every, true
+	assign(&c.Logging.Verbosity, level)
+	c.Logging.Format = fs.Lookup("logging-format").Value.String()
+	c.WindowsRunAsService = daemon.AsService(fs)
+	return c, nil
 }
 
 // writeConfig writes the configuration in use to the file that --write-config-to names.

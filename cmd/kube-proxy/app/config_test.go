@@ -2,15 +2,14 @@ package app
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/yaml"
-
-	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/spf13/pflag"
 )
 
 func configAt(t *testing.T, text string) string {
@@ -56,15 +55,12 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", roo
 
 func TestConfigFileOfKubeadm(t *testing.T) {
 	t.Setenv(envInterface, "")
-	o, fs := parse(t, "--config="+configAt(t, kubeadmConfig))
-	if err := o.readConfig(fs); err != nil {
-		t.Fatal(err)
-	}
+	o, fs := mustParse(t, "--config="+configAt(t, kubeadmConfig))
 	s, err := o.settings(linux)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.kubeconfig != "/var/lib/kube-proxy/kubeconfig.conf" || o.clusterCIDR != "10.244.0.0/16" || o.kubeAPIQPS != 5 || s.config.Healthz.String() != defaultHealthz ||
+	if o.config.ClientConnection.Kubeconfig != "/var/lib/kube-proxy/kubeconfig.conf" || o.config.ClusterCIDR != "10.244.0.0/16" || o.config.ClientConnection.QPS != 5 || s.config.Healthz.String() != defaultHealthz ||
 		s.config.Metrics.String() != defaultMetrics || s.config.Mode != "userspace" {
 		t.Errorf("options %+v, settings %+v", o, s)
 	}
@@ -86,16 +82,13 @@ oomScoreAdj: -999
 logging: {verbosity: 3}
 metricsBindAddress: 127.0.0.1:1
 `)
-	o, fs := parse(t, "--config", file, "--kube-api-burst=7", "--metrics-bind-address=127.0.0.1:2")
-	if err := o.readConfig(fs); err != nil {
-		t.Fatal(err)
-	}
+	o, fs := mustParse(t, "--config", file, "--kube-api-burst=7", "--metrics-bind-address=127.0.0.1:2")
 	s, err := o.settings(linux)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.kubeconfig != "/k" || o.kubeAPIQPS != 50.5 || o.kubeAPIBurst != 7 || s.config.Node.Name != "node1" || len(s.nodePorts) != 2 || s.udpIdle.Seconds() != 90 ||
-		s.config.Resync.Seconds() != 10 || s.config.Metrics.Port() != 2 || s.config.Healthz.String() != "[::]:10256" || o.featureGates["B"] != "false" || fs.Lookup("v").Value.String() != "3" {
+	if o.config.ClientConnection.Kubeconfig != "/k" || o.config.ClientConnection.QPS != 50.5 || o.config.ClientConnection.Burst != 7 || s.config.Node.Name != "node1" || len(s.nodePorts) != 2 || s.udpIdle.Seconds() != 90 ||
+		s.config.Resync.Seconds() != 10 || s.config.Metrics.Port() != 2 || s.config.Healthz.String() != "[::]:10256" || o.config.FeatureGates["B"] || len(o.config.FeatureGates) != 2 || fs.Lookup("v").Value.String() != "3" {
 		t.Errorf("options %+v, settings %+v", o, s)
 	}
 	want := []string{"Ignored conntrack.min (proxy.yaml:7)", "Ignored iptables.masqueradeBit (proxy.yaml:8)", "Ignored oomScoreAdj (proxy.yaml:10)"}
@@ -104,7 +97,7 @@ metricsBindAddress: 127.0.0.1:1
 			t.Errorf("%s was said %d times in %q", part, n, o.notes(fs, s.backEnd))
 		}
 	}
-	o.configPath, o.writeConfigTo = file, filepath.Join(t.TempDir(), "out.yaml")
+	o.writeConfigTo = filepath.Join(t.TempDir(), "out.yaml")
 	if err := o.writeConfig(fs); err != nil {
 		t.Fatal(err)
 	}
@@ -118,10 +111,7 @@ metricsBindAddress: 127.0.0.1:1
 		}
 	}
 	// What was written means the same again.
-	again, fs2 := parse(t, "--config", configAt(t, string(data)))
-	if err := again.readConfig(fs2); err != nil {
-		t.Fatal(err)
-	}
+	again, fs2 := mustParse(t, "--config", configAt(t, string(data)))
 	first, err1 := o.effective(fs)
 	second, err2 := again.effective(fs2)
 	a, _ := json.Marshal(first)
@@ -145,8 +135,7 @@ func TestConfigFileMistakes(t *testing.T) {
 		header + "configSyncPeriod: -1s":                       "proxy.yaml:3: configSyncPeriod: --config-sync-period=-1s",
 		"":                                                     `it is "" ""`,
 	} {
-		o, fs := parse(t, "--master=x", "--config="+configAt(t, text))
-		err := o.readConfig(fs)
+		o, _, err := parse([]string{"--master=x", "--config=" + configAt(t, text)})
 		if err == nil {
 			_, err = o.settings(linux)
 			err = o.file.Located(err)
@@ -155,30 +144,61 @@ func TestConfigFileMistakes(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	o, fs := parse(t, "--master=x", "--config=/no/such/file")
-	if err := o.readConfig(fs); err == nil || !strings.Contains(err.Error(), "--config: open /no/such/file") {
+	if _, _, err := parse([]string{"--master=x", "--config=/no/such/file"}); err == nil || !strings.Contains(err.Error(), "--config: open /no/such/file") {
 		t.Error(err)
 	}
 }
 
-// TestBindings: every path is a field of the file, every flag one of ours or of one system.
+// TestBindings: a flag changes the field that it is listed with, and that field gives the flag its value.
 func TestBindings(t *testing.T) {
-	_, fs := parse(t)
-	var c configFile
-	if err := new(daemon.ConfigFile).Effective(fs, bindings, &c); err != nil {
-		t.Error(err)
-	}
-	data, err := yaml.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range bindings {
-		if fs.Lookup(b.Flag) == nil && b.Flag != "windows-service" {
-			t.Errorf("%s: no flag --%s", b.Path, b.Flag)
+	text := func(o *options, fs *pflag.FlagSet, path string) string {
+		t.Helper()
+		c, err := o.effective(fs)
+		if err != nil {
+			t.Fatal(err)
 		}
-		parts := strings.Split(b.Path, ".")
-		if name := parts[len(parts)-1]; !strings.Contains(string(data), name+":") && name != "featureGates" && name != "windowsRunAsService" && parts[0] != "logging" {
-			t.Errorf("%s: no such field", b.Path)
+		data, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var value any
+		if err := json.Unmarshal(data, &value); err != nil {
+			t.Fatal(err)
+		}
+		for part := range strings.SplitSeq(path, ".") {
+			value = value.(map[string]any)[part]
+		}
+		return fmt.Sprint(value)
+	}
+	values := map[string]string{"bool": "true", "int32": "77", "float32": "77", "duration": "77s", "stringToBool": "G=true", "stringSlice": "a,b", "string": "x", "count": "7"}
+	for _, b := range bindings {
+		o, fs := mustParse(t)
+		f := fs.Lookup(b.Flag)
+		if f == nil && b.Flag == "windows-service" {
+			continue
+		}
+		if f == nil {
+			t.Errorf("%s: no flag --%s", b.Path, b.Flag)
+			continue
+		}
+		value := values[f.Value.Type()]
+		if b.Flag == "logging-format" {
+			continue // text is the one that there is
+		}
+		if value == "" {
+			value = "7"
+		}
+		before, given := text(o, fs, b.Path), f.Value.String()
+		if err := f.Value.Set(value); err != nil {
+			t.Errorf("--%s=%s: %v", b.Flag, value, err)
+		}
+		if after := text(o, fs, b.Path); after == before {
+			t.Errorf("--%s=%s leaves %s as it was: %s", b.Flag, value, b.Path, after)
+		}
+		if b.Flag == "v" || b.Flag == "log-flush-frequency" { // they are the process's
+			if err := f.Value.Set(given); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }
@@ -186,7 +206,7 @@ func TestBindings(t *testing.T) {
 // TestRetiredFlags: command lines of upstream's proxy of many releases are taken.
 func TestRetiredFlags(t *testing.T) {
 	t.Setenv(envInterface, "")
-	o, fs := parse(t, "--master=x", "--masquerade-all", "--conntrack-min", "0", "--conntrack-max-per-core=0", "--ipvs-strict-arp=true", "--oom-score-adj=-999",
+	o, fs := mustParse(t, "--master=x", "--masquerade-all", "--conntrack-min", "0", "--conntrack-max-per-core=0", "--ipvs-strict-arp=true", "--oom-score-adj=-999",
 		"--detect-local-mode=NodeCIDR", "--bind-address-hard-fail", "--proxy-port-range=1-2", "--cleanup-ipvs")
 	if _, err := o.settings(linux); err != nil || fs.NArg() > 0 {
 		t.Errorf("%v, left over %q", err, fs.Args())

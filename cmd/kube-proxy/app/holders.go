@@ -15,7 +15,7 @@ import (
 	"github.com/winkube/winkube/pkg/routes"
 )
 
-// holders is what the command line tells of who holds addresses beside Services; server is the API server's URL or address.
+// holders are the holders of addresses beside Services that the configuration names; server is the API server's URL or address.
 func (s *settings) holders(server string) proxy.Holders {
 	h := proxy.Holders{PodRanges: s.clusterCIDRs, NodePortAddresses: s.nodePorts}
 	if addr := serverAddress(server); addr.IsValid() {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/winkube/winkube/pkg/proxy"
-	"github.com/winkube/winkube/pkg/proxy/proxytest"
+	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
 func TestServerAddress(t *testing.T) {
@@ -46,7 +46,7 @@ func TestHolders(t *testing.T) {
 
 // TestHostOf: this host's addresses are those that are not the proxy's, and what cannot be read is an error.
 func TestHostOf(t *testing.T) {
-	addresses := proxytest.NewAddresses(netip.MustParseAddr("10.1.0.11"))
+	addresses := relaytest.NewAddresses(netip.MustParseAddr("10.1.0.11"))
 	got, err := hostOf(addresses)()
 	if err != nil {
 		t.Skipf("the routes of this host cannot be read: %v", err)

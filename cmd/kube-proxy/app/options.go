@@ -2,10 +2,16 @@ package app
 
 import (
 	"fmt"
+	"maps"
 	"os"
-	"time"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
+	config "k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/winkube/winkube/pkg/daemon"
 )
 
 // envInterface names the interface that is to hold the addresses of services, as in the first releases for Windows.
@@ -16,80 +22,100 @@ const (
 	defaultMetrics = "127.0.0.1:10249"
 )
 
-// options are the flags as typed; settings (settings.go) are what they mean.
+// options is all that the user configures: a KubeProxyConfiguration, to whose fields flags are bound, and the flags that it has no field for.
 type options struct {
-	kubeconfig, master   string
-	kubeAPIQPS           float32
-	kubeAPIBurst         int
-	kubeAPIContentType   string
-	configSync           time.Duration
-	hostnameOverride     string
-	bindAddress          string
-	proxyMode            string
-	userspaceBackend     string
-	nodePortAddresses    []string
-	clusterCIDR          string
-	networkMode, nextHop string
-	udpTimeout, resync   time.Duration
-	clientShare          int
-	healthz, metrics     string
-	healthzPort          int
-	metricsPort          int
-	profiling, cleanup   bool
-	windowsFirewall      bool
-	initOnly             bool
+	config config.KubeProxyConfiguration
+	file   daemon.ConfigFile // which field of config the file set
 
 	configPath, writeConfigTo string
-	file                      fileConfig // what configPath holds
-
-	networkName, sourceVIP string
-	enableDSR              bool
-	featureGates           map[string]string
+	master                    string
+	userspaceBackend          string
+	clientShare               int
+	networkMode, nextHop      string
+	healthzPort, metricsPort  int
+	windowsFirewall           bool
+	cleanup, initOnly         bool
 }
 
-// addFlags declares the flags that act. Names, defaults and meanings are upstream's where upstream has (or had) the flag.
+// addFlags declares the flags. Those of config's fields begin with the field's present value. Names, defaults and meanings are upstream's where
+// upstream has (or had) the flag.
 func (o *options) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.configPath, "config", "", "`file` with a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); flags that are given win over it")
-	fs.StringVar(&o.writeConfigTo, "write-config-to", "", "write the configuration that flags and --config make to this `file`, and end")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the API server's address and the proxy's credentials")
+	daemon.AddFlags(fs)
+	c := &o.config
+	fs.StringVar(&o.configPath, "config", "", "`file` with a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); flags override it")
+	fs.StringVar(&o.writeConfigTo, "write-config-to", "", "write the resulting configuration to this `file`, and exit")
+	fs.StringVar(&c.ClientConnection.Kubeconfig, "kubeconfig", c.ClientConnection.Kubeconfig, "`file` with the API server's address and the proxy's credentials")
 	fs.StringVar(&o.master, "master", "", "API server's `address`: host:port, http://... or https://...; overrides that of --kubeconfig")
-	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 5, "requests per second to the API server")
-	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 10, "requests to the API server that may come at once")
-	fs.StringVar(&o.kubeAPIContentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", "content `type` of requests to the API server")
-	fs.DurationVar(&o.configSync, "config-sync-period", 15*time.Minute, "how often cached objects of the API server are looked at again")
-	fs.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the Node (default: the host's name in lower case)")
-	fs.StringVar(&o.bindAddress, "bind-address", "0.0.0.0", "`address` of this node; 0.0.0.0 and :: leave both families to the cluster")
+	fs.Float32Var(&c.ClientConnection.QPS, "kube-api-qps", c.ClientConnection.QPS, "requests per second to the API server")
+	fs.Int32Var(&c.ClientConnection.Burst, "kube-api-burst", c.ClientConnection.Burst, "requests to the API server in a burst")
+	fs.StringVar(&c.ClientConnection.ContentType, "kube-api-content-type", c.ClientConnection.ContentType, "content `type` of requests to the API server")
+	fs.DurationVar(&c.ConfigSyncPeriod.Duration, "config-sync-period", c.ConfigSyncPeriod.Duration, "how often all cached objects of the API server are processed again")
+	fs.StringVar(&c.HostnameOverride, "hostname-override", c.HostnameOverride, "`name` of the Node (default: the host's name in lower case)")
+	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "`address` of this node; 0.0.0.0 and :: leave both families to the cluster")
 
-	fs.StringVar(&o.proxyMode, "proxy-mode", "", "userspace: connections are relayed by this program, on every system; kernelspace: by HNS load balancers of Windows (default: userspace, on Windows with --network-mode=overlay kernelspace)")
-	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`who` relays in userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
-	fs.StringSliceVar(&o.nodePortAddresses, "nodeport-addresses", nil, "`ranges` of this host's addresses that serve node ports; primary: those of the Node (default: all)")
-	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods, or two of both families with a comma between: no route is written to a range outside of it")
-	fs.DurationVar(&o.udpTimeout, "udp-timeout", 2*time.Minute, "how long a UDP session may be silent; single questions and answers live 10s at most")
+	fs.StringVar((*string)(&c.Mode), "proxy-mode", string(c.Mode), "userspace: connections are relayed by this program, on every system; kernelspace: by HNS load balancers of Windows (default: userspace, on Windows with --network-mode=overlay kernelspace)")
+	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`backend` for userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
+	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", c.NodePortAddresses, "`ranges` of this host's addresses that serve node ports; primary: those of the Node (default: all)")
+	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "`range` of all pods, or two of both families with a comma between: no route is written to a range outside of it")
+	fs.DurationVar(&c.Conntrack.UDPStreamTimeout.Duration, "udp-timeout", c.Conntrack.UDPStreamTimeout.Duration, "how long a UDP session may be idle; single requests with a response last 10s at most")
 	fs.IntVar(&o.clientShare, "client-share", 50, "`percent` of each limit that one client's address may have: connections and sessions of a Service's port and of the node, source ports towards one endpoint; for userspace")
-	fs.DurationVar(&o.resync, "iptables-sync-period", 30*time.Second, "how often the whole host is compared with what it should be")
+	fs.DurationVar(&c.IPTables.SyncPeriod.Duration, "iptables-sync-period", c.IPTables.SyncPeriod.Duration, "how often everything on the host is compared with the desired state")
 	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "as of the kubelet. host-gateway: keep routes to the other nodes' pods; overlay: keep the tunnels to them; upstream, external, cni: nothing; beside kubelets with cni, whose plugin knows only its own node, host-gateway")
 	fs.StringVar(&o.nextHop, "route-next-hop", "node", "next hop of those routes. node: the other node's address; pod-gateway: the first address of its pods' range")
 
-	fs.StringVar(&o.healthz, "healthz-bind-address", defaultHealthz, "`address` and port of /healthz and /livez; empty: none")
-	fs.StringVar(&o.metrics, "metrics-bind-address", defaultMetrics, "`address` and port of /metrics and /debug/table; empty: none")
+	fs.StringVar(&c.HealthzBindAddress, "healthz-bind-address", c.HealthzBindAddress, "`address` and port of /healthz and /livez; empty: none")
+	fs.StringVar(&c.MetricsBindAddress, "metrics-bind-address", c.MetricsBindAddress, "`address` and port of /metrics and /debug/table; empty: none")
 	fs.IntVar(&o.healthzPort, "healthz-port", 10256, "port of /healthz where --healthz-bind-address names none; 0: not served")
 	fs.IntVar(&o.metricsPort, "metrics-port", 10249, "port of /metrics where --metrics-bind-address names none; 0: not served")
 	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "let through Windows Firewall what this program, and with portproxy Windows for it, listens on; false: it has no rules of ours")
-	fs.BoolVar(&o.profiling, "profiling", false, "serve /debug/pprof beside /metrics")
-	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules, and with --network-name the HNS load balancers, that a proxy left on this host, and end")
+	fs.BoolVar(&c.EnableProfiling, "profiling", c.EnableProfiling, "serve /debug/pprof beside /metrics")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules, and with --network-name the HNS load balancers, that a proxy left on this host, and exit")
 
-	fs.BoolVar(&o.initOnly, "init-only", false, "end at once: nothing needs more rights at the start than later")
+	fs.BoolVar(&o.initOnly, "init-only", false, "exit immediately: nothing needs more privileges at the start than later")
 
-	fs.StringVar(&o.networkName, "network-name", "", "HNS network of the pods ($KUBE_NETWORK); for kernelspace (default with --network-mode=overlay: the network that the kubelet makes)")
-	fs.StringVar(&o.sourceVIP, "source-vip", "", "`address` for traffic to other nodes in overlay networks; for kernelspace (default: the third of this node's range, which the kubelet gives to no pod)")
-	fs.BoolVar(&o.enableDSR, "enable-dsr", false, "direct server return; for kernelspace")
-	fs.StringToStringVar(&o.featureGates, "feature-gates", nil, "`name=true,...`; noted and ignored")
+	fs.StringVar(&c.Winkernel.NetworkName, "network-name", c.Winkernel.NetworkName, "HNS network of the pods ($KUBE_NETWORK); for kernelspace (default with --network-mode=overlay: the network that the kubelet makes)")
+	fs.StringVar(&c.Winkernel.SourceVip, "source-vip", c.Winkernel.SourceVip, "`address` for traffic to other nodes in overlay networks; for kernelspace (default: the third of this node's range, which the kubelet gives to no pod)")
+	fs.BoolVar(&c.Winkernel.EnableDSR, "enable-dsr", c.Winkernel.EnableDSR, "direct server return; for kernelspace")
+	fs.Var(gates{&c.FeatureGates}, "feature-gates", "`name=true,...`; logged and ignored")
 	addRetiredFlags(fs)
+}
+
+// gates is --feature-gates, bound to the field.
+type gates struct{ to *map[string]bool }
+
+func (gates) Type() string { return "stringToBool" }
+
+// String lists the gates as Set takes them.
+func (g gates) String() string {
+	if g.to == nil {
+		return ""
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(*g.to)) {
+		parts = append(parts, fmt.Sprintf("%s=%t", name, (*g.to)[name]))
+	}
+	return strings.Join(parts, ",")
+}
+
+// Set adds gates, or changes them.
+func (g gates) Set(text string) error {
+	if *g.to == nil {
+		*g.to = map[string]bool{}
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		on, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("%q: want name=true or name=false", part)
+		}
+		(*g.to)[name] = on
+	}
+	return nil
 }
 
 // server is the API server for the client's configuration, which takes exactly one of it and a kubeconfig.
 func (o *options) server() string {
-	if o.kubeconfig != "" {
+	if o.config.ClientConnection.Kubeconfig != "" {
 		return ""
 	}
 	return o.master
@@ -98,20 +124,20 @@ func (o *options) server() string {
 // notes says in one line each what was asked for and is not done, and why.
 func (o *options) notes(fs *pflag.FlagSet, backEnd string) []string {
 	var out []string
-	if o.proxyMode == "kernelspace" && backEnd != byHNS {
+	if o.config.Mode == "kernelspace" && backEnd != byHNS {
 		out = append(out, "Using --proxy-mode=userspace instead of kernelspace: HNS load balancers are of Windows; the same Services are served")
 	}
 	if network := os.Getenv("KUBE_NETWORK"); network != "" && backEnd != byHNS {
 		out = append(out, fmt.Sprintf("Noted KUBE_NETWORK=%s: relaying in userspace does without it", network))
 	}
 	for _, name := range []string{"network-name", "source-vip", "enable-dsr"} {
-		if f := fs.Lookup(name); f.Changed && backEnd != byHNS {
+		if f := fs.Lookup(name); (f.Changed || o.file.Sets(name)) && backEnd != byHNS {
 			out = append(out, fmt.Sprintf("Noted --%s=%s: relaying in userspace does without it", name, f.Value))
 		}
 	}
-	out = append(out, o.file.unused()...)
-	for name, value := range o.featureGates {
-		out = append(out, fmt.Sprintf("Ignored --feature-gates %s=%s: this proxy has no such gate", name, value))
+	out = append(out, o.unused()...)
+	for name, value := range o.config.FeatureGates {
+		out = append(out, fmt.Sprintf("Ignored --feature-gates %s=%t: this proxy has no such gate", name, value))
 	}
 	return out
 }

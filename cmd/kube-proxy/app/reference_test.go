@@ -15,8 +15,8 @@ var updatePage = flag.Bool("update", false, "rewrite the page of flags")
 
 // TestReference holds the page of flags to the program's own table.
 func TestReference(t *testing.T) {
-	const page = "../../../docs/proxy-flags.md"
-	_, fs := parse(t)
+	const page = "../../../docs/reference/proxy-flags.md"
+	_, fs := mustParse(t)
 	for _, name := range systemFlags { // whose defaults are of one system, or that one system alone has
 		if f := fs.Lookup(name); f != nil {
 			f.DefValue, f.Hidden = "", true

@@ -28,7 +28,7 @@ func (l lists) Change(ctx context.Context, d routes.Diff) error {
 
 // TestClusterCIDR: the flag and the facts that the rest of the proxy finds out reach the routes.
 func TestClusterCIDR(t *testing.T) {
-	o, _ := parse(t, "--hostname-override=n1", "--kubeconfig=x", "--cluster-cidr=10.244.0.0/16,fd00:244::/48")
+	o, _ := mustParse(t, "--hostname-override=n1", "--kubeconfig=x", "--cluster-cidr=10.244.0.0/16,fd00:244::/48")
 	s, err := o.settings(linux)
 	if err != nil {
 		t.Fatal(err)

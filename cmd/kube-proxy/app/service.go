@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
@@ -19,20 +17,10 @@ var service = daemon.Program{
 	Skew:  skew,
 }
 
-func parseFlags(args []string) (*options, *pflag.FlagSet, error) {
-	o, fs := &options{}, pflag.NewFlagSet("proxy", pflag.ContinueOnError)
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
-	return o, fs, fs.Parse(args)
-}
-
 // skew asks the API server of a service's flags for its version.
 func skew(args []string) error {
-	o, fs, err := parseFlags(args)
+	o, _, err := parse(args)
 	if err != nil {
-		return err
-	}
-	if err := o.readConfig(fs); err != nil {
 		return err
 	}
 	config, err := o.clientConfig()
@@ -42,23 +30,23 @@ func skew(args []string) error {
 	return kubeclient.AskSkew(config, daemon.Kubernetes)
 }
 
-// checkService looks at a service's flags as run would, so that a mistake is seen by who makes it and not by the event log.
+// checkService checks a service's flags as run does, so that mistakes show when the service is created and not in the event log.
 func checkService(args []string) (time.Duration, error) {
-	o, fs, err := parseFlags(args)
-	if err != nil {
-		return 0, err
+	o, fs, mistake := parse(args)
+	if fs == nil {
+		return 0, mistake
 	}
 	if fs.NArg() > 0 {
 		return 0, fmt.Errorf("argument %q: want flags only", fs.Arg(0))
 	}
 	if o.cleanup || o.writeConfigTo != "" || o.initOnly {
-		return 0, fmt.Errorf("--cleanup, --write-config-to and --init-only end at once: a service goes on")
+		return 0, fmt.Errorf("--cleanup, --write-config-to and --init-only exit immediately: a service goes on")
 	}
 	if err := daemon.CheckPaths(fs); err != nil {
 		return 0, err
 	}
-	if err := o.readConfig(fs); err != nil {
-		return 0, err
+	if mistake != nil {
+		return 0, mistake
 	}
 	facts, err := host.Read()
 	if err != nil {

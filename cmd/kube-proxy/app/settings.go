@@ -37,12 +37,12 @@ type settings struct {
 
 // settings checks every flag. The first mistake is the error; nothing is touched.
 func (o *options) settings(facts host.Facts) (*settings, error) {
-	s := &settings{firewall: o.windowsFirewall, udpIdle: o.udpTimeout, clientShare: o.clientShare, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows"}
-	name := strings.ToLower(strings.TrimSpace(cmp.Or(o.hostnameOverride, facts.Hostname)))
+	s := &settings{firewall: o.windowsFirewall, udpIdle: o.config.Conntrack.UDPStreamTimeout.Duration, clientShare: o.clientShare, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows"}
+	name := strings.ToLower(strings.TrimSpace(cmp.Or(o.config.HostnameOverride, facts.Hostname)))
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return nil, fmt.Errorf("--hostname-override=%s: want a node name such as node1.example.com", name)
 	}
-	s.config = kubeproxy.Config{Node: proxy.NodeInfo{Name: name}, Profiling: o.profiling, ConfigSync: o.configSync, Resync: o.resync}
+	s.config = kubeproxy.Config{Node: proxy.NodeInfo{Name: name}, Profiling: o.config.EnableProfiling, ConfigSync: o.config.ConfigSyncPeriod.Duration, Resync: o.config.IPTables.SyncPeriod.Duration}
 	if err := o.setModes(s); err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (o *options) settings(facts host.Facts) (*settings, error) {
 			return nil, err
 		}
 	}
-	if o.kubeconfig == "" && o.master == "" && !o.cleanup {
+	if o.config.ClientConnection.Kubeconfig == "" && o.master == "" && !o.cleanup {
 		return nil, fmt.Errorf("want --kubeconfig or --master")
 	}
 	return s, nil
@@ -77,7 +77,7 @@ func (o *options) setModes(s *settings) error {
 }
 
 func (o *options) setTimes(*settings) error {
-	for flag, value := range map[string]time.Duration{"config-sync-period": o.configSync, "udp-timeout": o.udpTimeout, "iptables-sync-period": o.resync} {
+	for flag, value := range map[string]time.Duration{"config-sync-period": o.config.ConfigSyncPeriod.Duration, "udp-timeout": o.config.Conntrack.UDPStreamTimeout.Duration, "iptables-sync-period": o.config.IPTables.SyncPeriod.Duration} {
 		if value <= 0 {
 			return fmt.Errorf("--%s=%s: must be longer than 0", flag, value)
 		}
@@ -89,17 +89,17 @@ func (o *options) setTimes(*settings) error {
 }
 
 func (o *options) setRanges(s *settings) error {
-	if _, err := netip.ParseAddr(o.bindAddress); err != nil {
-		return fmt.Errorf("--bind-address=%s: want an IP address", o.bindAddress)
+	if _, err := netip.ParseAddr(o.config.BindAddress); err != nil {
+		return fmt.Errorf("--bind-address=%s: want an IP address", o.config.BindAddress)
 	}
-	if o.sourceVIP != "" {
-		if _, err := netip.ParseAddr(o.sourceVIP); err != nil {
-			return fmt.Errorf("--source-vip=%s: want an IP address", o.sourceVIP)
+	if o.config.Winkernel.SourceVip != "" {
+		if _, err := netip.ParseAddr(o.config.Winkernel.SourceVip); err != nil {
+			return fmt.Errorf("--source-vip=%s: want an IP address", o.config.Winkernel.SourceVip)
 		}
 	}
 	o.setHNS(s)
-	if o.clusterCIDR != "" {
-		for text := range strings.SplitSeq(o.clusterCIDR, ",") {
+	if o.config.ClusterCIDR != "" {
+		for text := range strings.SplitSeq(o.config.ClusterCIDR, ",") {
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil {
 				return fmt.Errorf("--cluster-cidr=%s: want a range such as 10.244.0.0/16", text)
@@ -107,9 +107,9 @@ func (o *options) setRanges(s *settings) error {
 			s.clusterCIDRs = append(s.clusterCIDRs, prefix.Masked())
 		}
 	}
-	for _, text := range o.nodePortAddresses {
-		if text == "primary" && len(o.nodePortAddresses) == 1 {
-			addrs, err := host.NodeAddress(o.bindAddress)
+	for _, text := range o.config.NodePortAddresses {
+		if text == "primary" && len(o.config.NodePortAddresses) == 1 {
+			addrs, err := host.NodeAddress(o.config.BindAddress)
 			if err != nil {
 				return fmt.Errorf("--nodeport-addresses=primary: %w", err)
 			}
@@ -128,8 +128,8 @@ func (o *options) setRanges(s *settings) error {
 }
 
 func (o *options) setServers(s *settings) error {
-	if bind, err := netip.ParseAddr(o.bindAddress); err == nil && bind.Is6() { // as upstream has it, where nothing else is said
-		for value, other := range map[*string][2]string{&o.healthz: {defaultHealthz, "[::]:10256"}, &o.metrics: {defaultMetrics, "[::1]:10249"}} {
+	if bind, err := netip.ParseAddr(o.config.BindAddress); err == nil && bind.Is6() { // as upstream has it, where nothing else is said
+		for value, other := range map[*string][2]string{&o.config.HealthzBindAddress: {defaultHealthz, "[::]:10256"}, &o.config.MetricsBindAddress: {defaultMetrics, "[::1]:10249"}} {
 			if *value == other[0] {
 				*value = other[1]
 			}
@@ -139,7 +139,7 @@ func (o *options) setServers(s *settings) error {
 		flag, value string
 		port        int
 		to          *netip.AddrPort
-	}{{"healthz", o.healthz, o.healthzPort, &s.config.Healthz}, {"metrics", o.metrics, o.metricsPort, &s.config.Metrics}} {
+	}{{"healthz", o.config.HealthzBindAddress, o.healthzPort, &s.config.Healthz}, {"metrics", o.config.MetricsBindAddress, o.metricsPort, &s.config.Metrics}} {
 		if server.port < 0 || server.port > 65535 {
 			return fmt.Errorf("--%s-port=%d: want a port from 0 to 65535", server.flag, server.port)
 		}

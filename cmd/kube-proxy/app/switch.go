@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"net/netip"
 
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
@@ -14,18 +13,18 @@ type onSwitch struct {
 	make   func(context.Context) error // the switch, until the adapter is there
 }
 
-// Set implements relay.Addresses. The switch is made anew where it is missing and an address is wanted; nothing is done where that is not known.
-func (a *onSwitch) Set(ctx context.Context, want []netip.Addr) error {
+// Set implements relay.Addresses. A missing switch is made again when an address is wanted; nothing is done if it is unknown whether it exists.
+func (a *onSwitch) Set(ctx context.Context, want relay.Local) (answers bool, err error) {
 	there, err := a.exists()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !there {
-		if len(want) == 0 {
-			return nil
+		if len(want.Addresses) == 0 {
+			return false, nil
 		}
 		if err := a.make(ctx); err != nil {
-			return err
+			return false, err
 		}
 	}
 	return a.Addresses.Set(ctx, want)

@@ -78,8 +78,8 @@ func newManifest() (*manifest, error) {
 func (m *manifest) tracker(node proxy.NodeInfo) *proxy.Tracker {
 	t := proxy.NewTracker(node, proxy.Holders{ServiceRanges: m.ranges})
 	for _, n := range m.nodes {
-		claim := proxy.NodeClaimOf(n)
-		t.SetNodeClaim(n.Name, &claim)
+		holding := proxy.NodeHoldingOf(n)
+		t.SetNodeHolding(n.Name, &holding)
 	}
 	for _, s := range m.services {
 		t.SetService(s)

@@ -9,9 +9,19 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/netsh"
-	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/network/hostnet"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
+	"github.com/winkube/winkube/pkg/wake"
 )
+
+// newPlane is what carries the relay's data.
+func newPlane() relay.NewPlane { return relay.Goroutines }
+
+// tune changes nothing: Windows has no settings that the relay wants otherwise.
+func tune() {}
+
+func untune() error { return nil }
 
 func newSystem() system {
 	return system{hns: hns.NewClient(), watchHNS: hns.Watch, netsh: netsh.New(command.New())}
@@ -29,8 +39,8 @@ const adapterWait = 30 * time.Second
 
 // adapterExists says whether the host has an adapter of that name. An error: not known, for a look may fail.
 func adapterExists(name string) (bool, error) {
-	_, err := relay.NewAddresses(name)
-	if errors.Is(err, relay.ErrNoInterface) {
+	_, err := addresses.New(name)
+	if errors.Is(err, addresses.ErrNoInterface) {
 		return false, nil
 	}
 	return err == nil, err
@@ -55,17 +65,18 @@ func ownAddresses(ctx context.Context) (relay.Addresses, error) {
 	if err != nil {
 		return nil, err
 	}
-	addresses, _ := relay.NewAddresses(name) // was seen just now, and each Set looks again
+	held, _ := addresses.New(name) // was seen just now, and each Set looks again
 	again := func(ctx context.Context) error { _, err := makeSwitch(ctx); return err }
-	return &onSwitch{Addresses: addresses, exists: func() (bool, error) { return adapterExists(name) }, make: again}, nil
+	return &onSwitch{Addresses: held, exists: func() (bool, error) { return adapterExists(name) }, make: again}, nil
 }
 
 // makeSwitch makes the switch where its adapter is known to be missing, waits for that and returns its name. It looks every second as well, for
 // a look may fail.
 func makeSwitch(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, adapterWait)
-	defer cancel()
-	hints, watched := network.NewHost().Changes(ctx)
+	hints := wake.New()
+	wait, watched := hostnet.New().Watch(ctx, hints)
+	defer func() { cancel(); wait() }()
 	for names := switchAdapters[:1]; ; {
 		name, err := firstAdapter(names)
 		if name != "" {
@@ -91,11 +102,11 @@ func makeSwitch(ctx context.Context) (string, error) {
 func removeOwn(ctx context.Context) error {
 	var errs []error
 	for _, name := range switchAdapters {
-		addresses, err := relay.NewAddresses(name)
+		held, err := addresses.New(name)
 		switch {
 		case err == nil:
-			errs = append(errs, addresses.Set(ctx, nil))
-		case !errors.Is(err, relay.ErrNoInterface):
+			errs = append(errs, holdNothing(ctx, held))
+		case !errors.Is(err, addresses.ErrNoInterface):
 			errs = append(errs, err)
 		}
 	}

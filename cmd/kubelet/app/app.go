@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,7 +37,6 @@ func Main(args []string) int {
 }
 
 func newCommand(code *int, args []string) *cobra.Command {
-	o := &options{}
 	root := &cobra.Command{
 		Use:           "kubelet",
 		Short:         "Runs the pods of a Kubernetes node with Docker, on Windows Server 2016 to 2025 and on Linux",
@@ -46,36 +46,37 @@ func newCommand(code *int, args []string) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	fs := root.Flags()
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
 	root.RunE = func(*cobra.Command, []string) error {
 		if daemon.PrintVersion(os.Stdout, fs) {
 			return nil
 		}
 		var err error
-		*code, err = o.run(fs, args)
+		*code, err = run(args)
 		return err
 	}
-	if err := addRetiredFlags(fs); err != nil {
+	shown := &options{} // for --help and for mistakes; run parses again, over the files
+	setDefaults(&shown.config)
+	if err := shown.addFlags(fs); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }
 	}
+	fs.VisitAll(func(f *pflag.Flag) { f.Deprecated = "" }) // run says it
 	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdin, os.Stdout), newConfigCommand(os.Stdout), newCRICommand(code), newHostDoctorCommand(os.Stdout))
 	daemon.AddServiceCommand(root, service)
 	return root
 }
 
-// collectAt is how much garbage, in percent of what lives, is let pile up. What the agent keeps is small (5 MB with 40 pods), what it makes
-// when many pods start at once is much more: half as much again as Go's own figure saves a third of the collections.
+// collectAt is the default GOGC. What the agent keeps is small (5 MB with 40 pods), what it makes when many pods start together is much more:
+// 150 instead of Go's 100 saves a third of the collections.
 const collectAt = 150
 
 // run checks everything that can be checked without changing the host, then runs the agent. A service that cannot begin ends as one, so
-// that its manager tries again: after a boot an address, or a disk with a file, may come later than we. args are what fs was parsed from.
-func (o *options) run(fs *pflag.FlagSet, args []string) (int, error) {
-	cfg, err := o.prepare(fs)
-	if err != nil && (o.writeConfigTo != "" || !daemon.AsService(fs)) {
+// that its manager tries again: after a boot an address, or a disk with a file, may come later than we.
+func run(args []string) (int, error) {
+	o, fs, cfg, err := prepare(args)
+	if err != nil && (fs == nil || o.from.writeTo != "" || !daemon.AsService(fs)) {
 		return 1, err
 	}
-	if o.writeConfigTo != "" {
+	if o.from.writeTo != "" {
 		return 0, o.writeConfig(fs)
 	}
 	if os.Getenv("GOGC") == "" {
@@ -83,73 +84,63 @@ func (o *options) run(fs *pflag.FlagSet, args []string) (int, error) {
 	}
 	// From here on the host is changed.
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
-		if err != nil { // what a service waited for may have mended it
-			if o, cfg, err = prepareArgs(args); err != nil {
+		if err != nil { // what a service waited for may have been repaired meanwhile
+			if o, fs, cfg, err = prepare(args); err != nil {
 				return err
 			}
 		}
 		o.logStart(cfg)
 		o.protect(cfg)
+		var firewall sync.WaitGroup
+		defer firewall.Wait()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
 		if cfg.Platform.OS == "windows" {
-			go o.setFirewall(ctx, netsh.New(command.New()))
+			firewall.Go(func() { o.setFirewall(ctx, netsh.New(command.New())) })
 		}
 		return o.join(ctx, cfg)
 	}), nil
 }
 
-// parseFlags parses the kubelet's own command line, which is one without a subcommand.
-func parseFlags(args []string) (*options, *pflag.FlagSet, error) {
-	o, fs := &options{}, pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
-	if err := addRetiredFlags(fs); err != nil {
-		return nil, nil, err
-	}
-	return o, fs, fs.Parse(args)
-}
-
-// prepareArgs prepares from the beginning: flags that a former try took from files would count as given.
-func prepareArgs(args []string) (*options, kubelet.Config, error) {
-	o, fs, err := parseFlags(args)
+// prepare reads command line, files and host, and makes what the kubelet is made of. It changes nothing on the host. Where a file is wrong, it
+// returns the options and flags of the command line alone with the error; without flags the command line is.
+func prepare(args []string) (*options, *pflag.FlagSet, kubelet.Config, error) {
+	plain := &options{}
+	given, err := plain.parse(args)
 	if err != nil {
-		return o, kubelet.Config{}, err
+		return plain, nil, kubelet.Config{}, err
 	}
-	cfg, err := o.prepare(fs)
-	return o, cfg, err
-}
-
-// prepare reads the host and makes what the kubelet is made of.
-func (o *options) prepare(fs *pflag.FlagSet) (kubelet.Config, error) {
 	facts, err := host.Read()
 	if err != nil {
-		return kubelet.Config{}, err
+		return plain, given, kubelet.Config{}, err
 	}
-	if err := o.readFiles(fs, facts.OS); err != nil {
-		return kubelet.Config{}, err
+	o, fs, err := plain.withFiles(given, args, facts.OS)
+	if err != nil {
+		return plain, given, kubelet.Config{}, err
 	}
 	cfg, err := o.settings(facts)
 	if err != nil {
-		return cfg, o.file.Located(err)
+		return o, fs, cfg, o.file.Located(err)
 	}
-	if cfg.Configz, err = o.effective(fs); err != nil || o.bootstrapKubeconfig != "" || o.writeConfigTo != "" {
-		return cfg, err
+	if cfg.Configz, err = o.effective(fs); err != nil || o.api.bootstrapKubeconfig != "" || o.from.writeTo != "" {
+		return o, fs, cfg, err
 	}
 	_, err = o.clientConfig()
-	return cfg, err
+	return o, fs, cfg, err
 }
 
 func (o *options) logStart(cfg kubelet.Config) {
 	klog.InfoS("Starting kubelet", "version", daemon.Version, "kubernetes", daemon.Kubernetes, "node", cfg.NodeName, "os", cfg.Facts.OSImage)
-	for _, note := range o.file.notes() {
+	for _, note := range o.notes() {
 		klog.InfoS(note)
 	}
-	for name, value := range o.featureGates {
+	for name, value := range o.config.FeatureGates {
 		if name != "HyperVContainer" {
-			klog.InfoS("This feature gate decides nothing here", "gate", name, "value", value)
+			klog.InfoS("Ignoring this feature gate", "gate", name, "value", value)
 		}
 	}
-	if o.reservesForWindows(cfg.Platform.OS) {
-		klog.InfoS("Windows is left with memory of its own; --system-reserved=memory=... says how much", "memory", windowsReserve)
+	if reservesForWindows(cfg.Platform.OS, &o.config) {
+		klog.InfoS("Keeping memory for Windows; set --system-reserved=memory=... to change it", "memory", windowsReserve)
 	}
 	if elevated, err := host.Elevated(); err == nil && !elevated {
 		klog.InfoS("Not running as administrator (root): mounts, networks and addresses will fail")
@@ -161,19 +152,19 @@ func (o *options) protect(cfg kubelet.Config) {
 	if cfg.Platform.OS != "linux" {
 		return
 	}
-	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(o.oomScoreAdj)), 0); err != nil {
-		klog.InfoS("Warning: this host does not let the agent have its OOM score (it takes CAP_SYS_RESOURCE)", "--oom-score-adj", o.oomScoreAdj, "err", err)
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(int(*o.config.OOMScoreAdj))), 0); err != nil {
+		klog.InfoS("Warning: cannot set the OOM score of this process (it needs CAP_SYS_RESOURCE)", "--oom-score-adj", *o.config.OOMScoreAdj, "err", err)
 	}
 }
 
 // setFirewall lets in what this program listens on, or takes that back where it is not to. It may take as long as Windows does.
 func (o *options) setFirewall(ctx context.Context, firewall *netsh.Program) {
 	var more []netsh.Allow
-	if network.Mode(o.networkMode) == network.Overlay {
-		more = []netsh.Allow{{Ports: []uint16{vxlan.Port}, UDP: true}} // nobody listens: HNS takes it
+	if network.Mode(o.network.mode) == network.Overlay {
+		more = []netsh.Allow{{Ports: []uint16{vxlan.Port}, UDP: true}} // no process listens: HNS receives it
 	}
-	if err := firewall.AdmitSelf(ctx, network.FirewallRule, o.windowsFirewall, more...); err != nil && ctx.Err() == nil {
-		klog.InfoS("Other hosts may not get through to the kubelet: logs, exec, metrics and hostPorts are asked for from there", "err", err)
+	if err := firewall.AdmitSelf(ctx, network.FirewallRule, o.network.firewall, more...); err != nil && ctx.Err() == nil {
+		klog.InfoS("Cannot open Windows Firewall; other hosts may not reach the kubelet (logs, exec, metrics) and hostPorts", "err", err)
 	}
 }
 

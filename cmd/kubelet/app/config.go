@@ -8,18 +8,16 @@ import (
 	"os"
 	slashpath "path"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	logs "k8s.io/component-base/logs/api/v1"
 	config "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
-	"github.com/winkube/winkube/pkg/kubelet"
 )
 
 const (
@@ -27,99 +25,48 @@ const (
 	configKind    = "KubeletConfiguration"
 )
 
-// bindings are the fields of KubeletConfiguration (kubelet.config.k8s.io/v1beta1) that act, and the flags that mean the same.
-var bindings = []daemon.Binding{
-	{Path: "address", Flag: "address"},
-	{Path: "allowedUnsafeSysctls", Flag: "allowed-unsafe-sysctls"},
-	{Path: "authentication.anonymous.enabled", Flag: "anonymous-auth"},
-	{Path: "authentication.webhook.cacheTTL", Flag: "authentication-token-webhook-cache-ttl"},
-	{Path: "authentication.webhook.enabled", Flag: "authentication-token-webhook"},
-	{Path: "authentication.x509.clientCAFile", Flag: "client-ca-file"},
-	{Path: "authorization.mode", Flag: "authorization-mode"},
-	{Path: "authorization.webhook.cacheAuthorizedTTL", Flag: "authorization-webhook-cache-authorized-ttl"},
-	{Path: "authorization.webhook.cacheUnauthorizedTTL", Flag: "authorization-webhook-cache-unauthorized-ttl"},
-	{Path: "cgroupRoot", Flag: "cgroup-root"},
-	{Path: "cgroupsPerQOS", Flag: "cgroups-per-qos"},
-	{Path: "clusterDNS", Flag: "cluster-dns"},
-	{Path: "clusterDomain", Flag: "cluster-domain"},
-	{Path: "containerLogMaxFiles", Flag: "container-log-max-files"},
-	{Path: "containerLogMaxSize", Flag: "container-log-max-size"},
-	{Path: "enableDebuggingHandlers", Flag: "enable-debugging-handlers"},
-	{Path: "enableProfilingHandler", Flag: "profiling"},
-	{Path: "enforceNodeAllocatable", Flag: "enforce-node-allocatable"},
-	{Path: "eventBurst", Flag: "event-burst"},
-	{Path: "eventRecordQPS", Flag: "event-qps"},
-	{Path: "evictionHard", Flag: "eviction-hard"},
-	{Path: "evictionMaxPodGracePeriod", Flag: "eviction-max-pod-grace-period"},
-	{Path: "evictionMinimumReclaim", Flag: "eviction-minimum-reclaim"},
-	{Path: "evictionPressureTransitionPeriod", Flag: "eviction-pressure-transition-period"},
-	{Path: "evictionSoft", Flag: "eviction-soft"},
-	{Path: "evictionSoftGracePeriod", Flag: "eviction-soft-grace-period"},
-	{Path: "featureGates", Flag: "feature-gates"},
-	{Path: "fileCheckFrequency", Flag: "file-check-frequency"},
-	{Path: "healthzBindAddress", Flag: "healthz-bind-address"},
-	{Path: "healthzPort", Flag: "healthz-port"},
-	{Path: "httpCheckFrequency", Flag: "http-check-frequency"},
-	{Path: "imageGCHighThresholdPercent", Flag: "image-gc-high-threshold"},
-	{Path: "imageGCLowThresholdPercent", Flag: "image-gc-low-threshold"},
-	{Path: "imageMaximumGCAge", Flag: "maximum-image-ttl-duration"},
-	{Path: "imageMinimumGCAge", Flag: "minimum-image-ttl-duration"},
-	{Path: "imagePullCredentialsVerificationPolicy", Flag: "image-pull-credentials-verification-policy"},
-	{Path: "kubeAPIBurst", Flag: "kube-api-burst"},
-	{Path: "kubeAPIQPS", Flag: "kube-api-qps"},
-	{Path: "kubeReserved", Flag: "kube-reserved"},
-	{Path: "logging.flushFrequency", Flag: "log-flush-frequency"},
-	{Path: "logging.format", Flag: "logging-format"},
-	{Path: "logging.verbosity", Flag: "v"},
-	{Path: "maxParallelImagePulls", Flag: "max-parallel-image-pulls"},
-	{Path: "maxPods", Flag: "max-pods"},
-	{Path: "nodeStatusMaxImages", Flag: "node-status-max-images"},
-	{Path: "nodeStatusReportFrequency", Flag: "node-status-report-frequency"},
-	{Path: "nodeStatusUpdateFrequency", Flag: "node-status-update-frequency"},
-	{Path: "oomScoreAdj", Flag: "oom-score-adj"},
-	{Path: "podCIDR", Flag: "pod-cidr"},
-	{Path: "podLogsDir", Flag: "pod-logs-dir"},
-	{Path: "podPidsLimit", Flag: "pod-max-pids"},
-	{Path: "podsPerCore", Flag: "pods-per-core"},
-	{Path: "port", Flag: "port"},
-	{Path: "preloadedImagesVerificationAllowlist", Flag: "preloaded-images-verification-allowlist"},
-	{Path: "providerID", Flag: "provider-id"},
-	{Path: "readOnlyPort", Flag: "read-only-port"},
-	{Path: "registerNode", Flag: "register-node"},
-	{Path: "registryBurst", Flag: "registry-burst"},
-	{Path: "registryPullQPS", Flag: "registry-qps"},
-	{Path: "resolvConf", Flag: "resolv-conf"},
-	{Path: "rotateCertificates", Flag: "rotate-certificates"},
-	{Path: "runtimeRequestTimeout", Flag: "runtime-request-timeout"},
-	{Path: "seccompDefault", Flag: "seccomp-default"},
-	{Path: "serializeImagePulls", Flag: "serialize-image-pulls"},
-	{Path: "serverTLSBootstrap", Flag: "rotate-server-certificates"},
-	{Path: "shutdownGracePeriod", Flag: "shutdown-grace-period"},
-	{Path: "shutdownGracePeriodCriticalPods", Flag: "shutdown-grace-period-critical-pods"},
-	{Path: "staticPodPath", Flag: "pod-manifest-path"},
-	{Path: "staticPodURL", Flag: "manifest-url"},
-	{Path: "staticPodURLHeader", Flag: "manifest-url-header"},
-	{Path: "streamingConnectionIdleTimeout", Flag: "streaming-connection-idle-timeout"},
-	{Path: "syncFrequency", Flag: "sync-frequency"},
-	{Path: "systemReserved", Flag: "system-reserved"},
-	{Path: "tlsCertFile", Flag: "tls-cert-file"},
-	{Path: "tlsCipherSuites", Flag: "tls-cipher-suites"},
-	{Path: "tlsMinVersion", Flag: "tls-min-version"},
-	{Path: "tlsPrivateKeyFile", Flag: "tls-private-key-file"},
-}
-
-// fulfilled are fields without a flag of which nothing need be said: the first seven act, and the others ask for what is so in any case.
-var fulfilled = []string{"registerWithTaints", "shutdownGracePeriodByPodPriority", "nodeLeaseDurationSeconds", "mergeDefaultEvictionSettings", "enableSystemLogHandler", "enableSystemLogQuery", "enableDebugFlagsHandler", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
+// fulfilled are fields without a flag that need no note: the first six act, and the others ask for what is so in any case.
+var fulfilled = []string{"shutdownGracePeriodByPodPriority", "nodeLeaseDurationSeconds", "mergeDefaultEvictionSettings", "enableSystemLogHandler", "enableSystemLogQuery", "enableDebugFlagsHandler", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
 	"failCgroupV1", "enableControllerAttachDetach", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"}
 
-// fileConfig is what --config and --config-dir say; the zero value is no file.
-type fileConfig struct {
-	daemon.ConfigFile
-	content config.KubeletConfiguration
+// parse gives what no file has set its default and parses args over it, and the flags of --kubeadm-flags that args do not have.
+func (o *options) parse(args []string) (*pflag.FlagSet, error) { return o.parseTo(args, os.Stderr) }
+
+// parseTo is parse; out gets the notes about flags that do nothing.
+func (o *options) parseTo(args []string, out io.Writer) (*pflag.FlagSet, error) {
+	setDefaults(&o.config)
+	fs, err := o.flagSet()
+	if err != nil {
+		return nil, err
+	}
+	fs.SetOutput(out)
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	return fs, readFlagsFile(fs, o.from.kubeadm)
 }
 
-// read takes a file and the drop-ins of a directory: its *.conf in the order of their names, each over those before it (KEP-3983).
-func (f *fileConfig) read(file, dir, system string) error {
+// withFiles returns what the files of o.from say with args over it; o and its flags where there are none. system decides what a path in a
+// file means.
+func (o *options) withFiles(fs *pflag.FlagSet, args []string, system string) (*options, *pflag.FlagSet, error) {
+	if o.from.config == "" && o.from.dir == "" {
+		return o, fs, nil
+	}
+	out := &options{}
+	if err := out.readFiles(o.from.config, o.from.dir, system); err != nil {
+		return nil, nil, err
+	}
+	fs, err := out.parseTo(args, io.Discard)
+	if err != nil {
+		return nil, nil, err
+	}
+	out.file.Follow(fs, out.fields)
+	return out, fs, out.setLoggingFlags(fs)
+}
+
+// readFiles decodes a file and the drop-ins of a directory into the configuration: its *.conf in the order of their names, each over those
+// before it (KEP-3983).
+func (o *options) readFiles(file, dir, system string) error {
 	files := []string{}
 	if file != "" {
 		files = append(files, file)
@@ -136,88 +83,73 @@ func (f *fileConfig) read(file, dir, system string) error {
 		}
 	}
 	for _, name := range files {
-		f.content.APIVersion, f.content.Kind = "", ""
-		if err := f.Read(name, &f.content); err != nil {
+		o.config.APIVersion, o.config.Kind = "", ""
+		if err := o.file.Read(name, &o.config); err != nil {
 			return fmt.Errorf("--config: %w", err)
 		}
-		if c := f.content; c.APIVersion != configVersion || c.Kind != configKind {
+		if c := o.config; c.APIVersion != configVersion || c.Kind != configKind {
 			return fmt.Errorf("--config: %s: it is %q %q: want apiVersion: %s and kind: %s", name, c.APIVersion, c.Kind, configVersion, configKind)
 		}
 	}
 	exists := func(path string) bool { _, err := os.Stat(path); return err == nil }
-	for field, text := range f.texts() {
-		if place, ok := f.Places[field]; ok {
+	for field, text := range pathsOf(&o.config) {
+		if place, ok := o.file.Places[field]; ok {
 			*text = resolvePath(*text, place.File, system, exists)
 		}
 	}
 	return nil
 }
 
-// texts are the fields that hold paths. A relative one is meant from the directory of the file that has it, as upstream takes it.
-func (f *fileConfig) texts() map[string]*string {
-	c := &f.content
-	texts := map[string]*string{"authentication.x509.clientCAFile": &c.Authentication.X509.ClientCAFile, "staticPodPath": &c.StaticPodPath,
+// pathsOf are the fields that hold paths. A relative one is meant from the directory of the file that has it, as upstream has it.
+func pathsOf(c *config.KubeletConfiguration) map[string]*string {
+	paths := map[string]*string{"authentication.x509.clientCAFile": &c.Authentication.X509.ClientCAFile, "staticPodPath": &c.StaticPodPath,
 		"tlsCertFile": &c.TLSCertFile, "tlsPrivateKeyFile": &c.TLSPrivateKeyFile, "podLogsDir": &c.PodLogsDir}
 	if c.ResolverConfig != nil {
-		texts["resolvConf"] = c.ResolverConfig
+		paths["resolvConf"] = c.ResolverConfig
 	}
-	return texts
+	return paths
 }
 
-// readFiles gives flags the values of --kubeadm-flags, and then of --config and --config-dir.
-func (o *options) readFiles(fs *pflag.FlagSet, system string) error {
-	if err := readFlagsFile(fs, o.kubeadmFlags); err != nil {
-		return err
-	}
-	return o.readConfig(fs, system)
-}
-
-// readConfig takes what --config and --config-dir name. A flag that was given wins over the files.
-func (o *options) readConfig(fs *pflag.FlagSet, system string) error {
-	if o.configPath == "" && o.configDir == "" {
-		return nil
-	}
-	f := fileConfig{}
-	if err := f.read(o.configPath, o.configDir, system); err != nil {
-		return err
-	}
-	o.file = f
-	if taints := fs.Lookup("register-with-taints"); !taints.Changed {
-		for _, taint := range f.content.RegisterWithTaints {
-			if err := fs.Set("register-with-taints", taint.ToString()); err != nil {
-				return fmt.Errorf("registerWithTaints: %w", err)
-			}
+// setLoggingFlags gives the flags of package daemon what the files say of the log.
+func (o *options) setLoggingFlags(fs *pflag.FlagSet) error {
+	logging := o.config.Logging
+	for flag, text := range map[string]string{"log-flush-frequency": logging.FlushFrequency.Duration.Duration.String(), "logging-format": logging.Format,
+		"v": strconv.Itoa(int(logging.Verbosity))} {
+		if !o.file.Sets(flag) {
+			continue
+		}
+		if err := fs.Lookup(flag).Value.Set(text); err != nil { // not fs.Set: the command line does not have it
+			return fmt.Errorf("logging: %s: %w", flag, err)
 		}
 	}
-	o.shutdown.ByPriority = nil
-	for _, class := range f.content.ShutdownGracePeriodByPodPriority {
-		o.shutdown.ByPriority = append(o.shutdown.ByPriority, kubelet.ShutdownClass{Priority: class.Priority, Grace: time.Duration(class.ShutdownGracePeriodSeconds) * time.Second})
-	}
-	return o.file.Apply(fs, bindings, &o.file.content)
+	return nil
 }
 
-// notes says of each field of the files that changes nothing here that it does not.
-func (f *fileConfig) notes() []string {
+// notes name each field of the files that changes nothing here.
+func (o *options) notes() []string {
 	var out []string
-	for _, field := range f.Unused(bindings, fulfilled...) {
+	for _, field := range o.file.Unused(o.fields, fulfilled...) {
 		out = append(out, fmt.Sprintf("Ignored %s: this kubelet has nothing that it could change", field))
 	}
 	return out
 }
 
-// effective is the configuration in use: the files, over them the values of the flags. It holds no secret but the headers for static pods'
-// manifests, which are left out.
+// effective is the configuration in use. It holds no secret but the headers for static pods' manifests, which are left out.
 func (o *options) effective(fs *pflag.FlagSet) (config.KubeletConfiguration, error) {
-	c := o.file.content
+	c := *o.config.DeepCopy()
 	c.APIVersion, c.Kind = configVersion, configKind
-	own := slices.DeleteFunc(slices.Clone(bindings), func(b daemon.Binding) bool { return b.Path == "staticPodURLHeader" })
-	if err := o.file.Effective(fs, own, &c); err != nil {
+	c.StaticPodURLHeader = nil
+	every, err := fs.GetDuration("log-flush-frequency")
+	if err != nil {
 		return c, err
 	}
-	var err error
-	c.StaticPodURLHeader = nil
-	c.RegisterWithTaints, err = parseTaints(o.taints)
-	return c, err
+	level, err := strconv.ParseUint(fs.Lookup("v").Value.String(), 10, 32)
+	if err != nil {
+		return c, fmt.Errorf("--v: %w", err)
+	}
+	c.Logging.FlushFrequency.Duration.Duration, c.Logging.Verbosity = every, logs.VerbosityLevel(level)
+	c.Logging.Format = fs.Lookup("logging-format").Value.String()
+	return c, nil
 }
 
 func (o *options) writeConfig(fs *pflag.FlagSet) error {
@@ -229,7 +161,7 @@ func (o *options) writeConfig(fs *pflag.FlagSet) error {
 	if err != nil {
 		return fmt.Errorf("cannot write the configuration: %w", err)
 	}
-	if err := os.WriteFile(o.writeConfigTo, data, 0o600); err != nil {
+	if err := os.WriteFile(o.from.writeTo, data, 0o600); err != nil {
 		return fmt.Errorf("--write-config-to: %w", err)
 	}
 	return nil
@@ -286,8 +218,8 @@ func backslashes(path string) string {
 	return begin + path
 }
 
-// readFlagsFile takes the flags of a file as kubeadm writes it: KUBELET_KUBEADM_ARGS="--a=b --c=d". Those of the command line win. A file
-// that is not there yet is no error: kubeadm has not run.
+// readFlagsFile parses the flags of a file as kubeadm writes it: KUBELET_KUBEADM_ARGS="--a=b --c=d". Those of the command line win. A file
+// that does not exist yet is no error: kubeadm has not run.
 func readFlagsFile(set *pflag.FlagSet, path string) error {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || path == "" {
@@ -338,11 +270,7 @@ func newConfigCommand(out io.Writer) *cobra.Command {
 		Short: "Says what is wrong with a configuration file, and which of its fields change nothing here",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			o, set, err := parseFlags(nil)
-			if err != nil {
-				return err
-			}
-			return o.check(set, args[0], dir, out)
+			return checkConfig(fileFlags{config: args[0], dir: dir}, out)
 		},
 	}
 	check.Flags().StringVar(&dir, "config-dir", "", "`directory` of drop-ins, as of the kubelet")
@@ -350,22 +278,22 @@ func newConfigCommand(out io.Writer) *cobra.Command {
 	return parent
 }
 
-func (o *options) check(set *pflag.FlagSet, file, dir string, out io.Writer) error {
+func checkConfig(from fileFlags, out io.Writer) error {
 	facts, err := host.Read()
 	if err != nil {
 		return err
 	}
-	o.configPath, o.configDir = file, dir
-	if err := o.readConfig(set, facts.OS); err != nil {
+	o, _, err := (&options{from: from}).withFiles(nil, nil, facts.OS)
+	if err != nil {
 		return err
 	}
-	o.apiServers = "https://kubernetes.invalid" // which one it is stands in no configuration file
+	o.api.servers = "https://kubernetes.invalid" // no configuration file has it
 	if _, err := o.settings(facts); err != nil {
 		return o.file.Located(err)
 	}
-	for _, note := range o.file.notes() {
+	for _, note := range o.notes() {
 		fmt.Fprintln(out, note)
 	}
-	fmt.Fprintf(out, "%s: good; fields that are set: %d\n", file, len(o.file.Places))
+	fmt.Fprintf(out, "%s: good; fields that are set: %d\n", from.config, len(o.file.Places))
 	return nil
 }

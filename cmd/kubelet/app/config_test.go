@@ -3,18 +3,17 @@ package app
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
-	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
 )
 
@@ -31,16 +30,21 @@ func write(t *testing.T, dir, name, text string) string {
 
 func parse(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
 	t.Helper()
-	o, fs := &options{}, pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
-	daemon.AddFlags(fs)
-	o.addFlags(fs)
-	if err := addRetiredFlags(fs); err != nil {
-		t.Fatal(err)
-	}
-	if err := fs.Parse(args); err != nil {
+	o, fs, err := tryParse("linux", args...)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return o, fs
+}
+
+// tryParse reads a command line and the files that it names.
+func tryParse(system string, args ...string) (*options, *pflag.FlagSet, error) {
+	o := &options{}
+	fs, err := o.parse(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	return o.withFiles(fs, args, system)
 }
 
 // kubeadm writes most fields, with values that mean nothing.
@@ -80,12 +84,9 @@ func TestConfigOfKubeadm(t *testing.T) {
 	dir := t.TempDir()
 	ca := write(t, dir, "ca.crt", "")
 	flags := write(t, dir, "flags.env", "KUBELET_KUBEADM_ARGS=\"--hostname-override=joined --node-labels=a=b --register-with-taints=k=v:NoSchedule\"\n")
-	o, fs := parse(t, "--kubeadm-flags="+flags, "--bootstrap-kubeconfig="+filepath.Join(dir, "b"), "--kubeconfig="+filepath.Join(dir, "k"),
+	o, _, err := tryParse(runtime.GOOS, "--kubeadm-flags="+flags, "--bootstrap-kubeconfig="+filepath.Join(dir, "b"), "--kubeconfig="+filepath.Join(dir, "k"),
 		"--config="+write(t, dir, "config.yaml", kubeadmConfig), "--node-labels=c=d")
-	if err := readFlagsFile(fs, o.kubeadmFlags); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.readConfig(fs, runtime.GOOS); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 	facts, err := host.Read()
@@ -97,11 +98,11 @@ func TestConfigOfKubeadm(t *testing.T) {
 	if err != nil {
 		t.Fatal(o.file.Located(err))
 	}
-	if o.clientCAFile != ca || cfg.NodeName != "joined" || !o.rotateCertificates || cfg.Healthz != "127.0.0.1:10248" || o.clusterDNS[0] != "10.96.0.10" ||
-		o.nodeStatusFrequency.Seconds() != 10 || o.nodeLabels["c"] != "d" || o.nodeLabels["a"] != "" || len(cfg.Node.Taints) != 1 {
+	if c := o.config; c.Authentication.X509.ClientCAFile != ca || cfg.NodeName != "joined" || !c.RotateCertificates || cfg.Healthz != "127.0.0.1:10248" || c.ClusterDNS[0] != "10.96.0.10" ||
+		c.NodeStatusUpdateFrequency.Seconds() != 10 || o.node.labels["c"] != "d" || o.node.labels["a"] != "" || len(cfg.Node.Taints) != 1 {
 		t.Errorf("options %+v", o)
 	}
-	if notes := o.file.notes(); len(notes) > 0 {
+	if notes := o.notes(); len(notes) > 0 {
 		t.Errorf("said of a file of kubeadm: %q", notes)
 	}
 }
@@ -118,24 +119,25 @@ func TestConfigDropIns(t *testing.T) {
 	write(t, drop, "20-b.conf", header+"maxPods: 60\nclusterDNS: [10.0.0.2]\n")
 	write(t, drop, "10-a.conf", header+"maxPods: 70\nkubeReserved: {memory: 1Gi}\n")
 	write(t, drop, "notes.txt", "not read")
-	o, fs := parse(t, "--config="+file, "--config-dir="+drop, "--port=10250")
-	if err := o.readConfig(fs, runtime.GOOS); err != nil {
+	o, fs, err := tryParse(runtime.GOOS, "--config="+file, "--config-dir="+drop, "--port=10250")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if o.maxPods != 60 || o.kubeReserved["cpu"] != "100m" || o.kubeReserved["memory"] != "1Gi" || o.tokenWebhook || !slices.Equal(o.clusterDNS, []string{"10.0.0.2"}) || o.port != 10250 || o.providerID != "moon://1" || o.statusMaxImages != 0 || o.eventBurst != 3 || o.shutdown.Total() != 9*time.Second ||
-		!slices.Equal(o.taints, []string{"a=b:NoSchedule"}) || !slices.Equal(o.manifestURLHeader, []string{"X-Token: secret"}) {
-		t.Errorf("options %+v", o)
+	if c := o.config; c.MaxPods != 60 || c.KubeReserved["cpu"] != "100m" || c.KubeReserved["memory"] != "1Gi" || *c.Authentication.Webhook.Enabled || !slices.Equal(c.ClusterDNS, []string{"10.0.0.2"}) ||
+		c.Port != 10250 || c.ProviderID != "moon://1" || *c.NodeStatusMaxImages != 0 || c.EventBurst != 3 || c.ShutdownGracePeriodByPodPriority[0].ShutdownGracePeriodSeconds != 9 ||
+		len(c.RegisterWithTaints) != 1 || c.RegisterWithTaints[0].ToString() != "a=b:NoSchedule" || !slices.Equal(c.StaticPodURLHeader["X-Token"], []string{"secret"}) {
+		t.Errorf("configuration %+v", c)
 	}
-	o.writeConfigTo = filepath.Join(dir, "out.yaml")
+	o.from.writeTo = filepath.Join(dir, "out.yaml")
 	if err := o.writeConfig(fs); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(o.writeConfigTo)
+	data, err := os.ReadFile(o.from.writeTo)
 	if err != nil || strings.Contains(string(data), "secret") {
 		t.Errorf("%v\n%s", err, data)
 	}
-	again, fs2 := parse(t, "--config="+o.writeConfigTo)
-	if err := again.readConfig(fs2, runtime.GOOS); err != nil {
+	again, fs2, err := tryParse(runtime.GOOS, "--config="+o.from.writeTo)
+	if err != nil {
 		t.Fatal(err)
 	}
 	first, err1 := o.effective(fs)
@@ -166,8 +168,7 @@ func TestConfigMistakes(t *testing.T) {
 		"apiVersion: v1\nkind: Pod":                  "unknown",
 		"apiVersion: v1\nkind: KubeletConfiguration": "want apiVersion: kubelet.config.k8s.io/v1beta1",
 	} {
-		o, fs := parse(t, "--api-servers=https://x", "--config="+write(t, t.TempDir(), "config.yaml", text))
-		err := o.readConfig(fs, "linux")
+		o, _, err := tryParse("linux", "--api-servers=https://x", "--config="+write(t, t.TempDir(), "config.yaml", text))
 		if err == nil {
 			_, err = o.settings(facts)
 			err = o.file.Located(err)
@@ -184,8 +185,8 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// TestBindings: every path is a field, every flag one of ours, and a default configuration can be written.
-func TestBindings(t *testing.T) {
+// TestFields: a flag changes the field that it is listed with, and a default configuration can be written.
+func TestFields(t *testing.T) {
 	o, fs := parse(t)
 	c, err := o.effective(fs)
 	if err != nil {
@@ -194,10 +195,68 @@ func TestBindings(t *testing.T) {
 	if data, err := yaml.Marshal(c); err != nil || !strings.Contains(string(data), "healthzPort: 10248") {
 		t.Errorf("%v\n%s", err, data)
 	}
-	for _, b := range bindings {
-		if fs.Lookup(b.Flag) == nil {
+	for _, b := range o.fields {
+		o, fs := parse(t)
+		before := fieldText(t, o, fs, b.Path)
+		f := fs.Lookup(b.Flag)
+		if f == nil {
 			t.Errorf("%s: no flag --%s", b.Path, b.Flag)
+			continue
 		}
+		changed := false
+		for _, text := range []string{"7", "true", "false", "7s", "a=true", "a=b:NoSchedule", "a: b", "json", "x=1"} {
+			if fs.Set(b.Flag, text) == nil && fieldText(t, o, fs, b.Path) != before {
+				changed = true
+				break
+			}
+		}
+		if !changed {
+			t.Errorf("--%s does not change %s", b.Flag, b.Path)
+		}
+	}
+}
+
+// fieldText is the field at a path of JSON names, of the configuration in use with its headers.
+func fieldText(t *testing.T, o *options, fs *pflag.FlagSet, path string) string {
+	t.Helper()
+	c, err := o.effective(fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.StaticPodURLHeader = o.config.StaticPodURLHeader
+	data, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at any
+	if err := json.Unmarshal(data, &at); err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.SplitSeq(path, ".") {
+		fields, _ := at.(map[string]any)
+		at = fields[name]
+	}
+	return fmt.Sprint(at)
+}
+
+// TestValues: the forms of values that one flag alone has.
+func TestValues(t *testing.T) {
+	o, _ := parse(t, "--event-qps=5.0", "--feature-gates=A=true,B=false", "--feature-gates=C=true", "--register-with-taints=a=b:NoSchedule", "--register-with-taints=c:NoExecute",
+		"--eviction-hard=memory.available<1Gi,pid.available=5%", "--manifest-url-header=A: b:c", "--manifest-url-header=A: d")
+	c := o.config
+	if *c.EventRecordQPS != 5 || fmt.Sprint(c.FeatureGates) != "map[A:true B:false C:true]" || len(c.RegisterWithTaints) != 2 || c.RegisterWithTaints[1].Key != "c" ||
+		fmt.Sprint(c.EvictionHard) != "map[memory.available:1Gi pid.available:5%]" || fmt.Sprint(c.StaticPodURLHeader) != "map[A:[b:c d]]" {
+		t.Errorf("configuration %+v", c)
+	}
+	for arg, want := range map[string]string{"--event-qps=0.5": "want a whole number", "--feature-gates=A=perhaps": "want name=true or name=false",
+		"--register-with-taints=a=b": "want key=value:NoSchedule", "--eviction-hard=x": "as in memory.available<100Mi"} {
+		if _, _, err := tryParse("linux", arg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", arg, err, want)
+		}
+	}
+	o, _ = parse(t, "--api-servers=http://x", "--manifest-url-header=secret")
+	if err := checkHeaders(o.config.StaticPodURLHeader); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // criOptions are the flags of `kubelet cri`, as those of the kubelet.
@@ -31,9 +32,9 @@ func newCRICommand(code *int) *cobra.Command {
 	o := &criOptions{}
 	command := &cobra.Command{
 		Use:   "cri",
-		Short: "Answers what kubeadm asks of a container runtime; a service of its own",
+		Short: "Answers what kubeadm asks of a container runtime; a separate service",
 		Long: "Answers what kubeadm join, reset and upgrade ask of a container runtime, on the socket or pipe where kubeadm looks for an engine that is Docker.\n" +
-			"It is a service of its own, since kubeadm asks before the kubelet was started and after it was stopped.",
+			"It is a separate service because kubeadm asks before the kubelet is started and after it is stopped.",
 		Args: cobra.NoArgs,
 	}
 	fs := command.Flags()
@@ -57,8 +58,24 @@ func newCRICommand(code *int) *cobra.Command {
 	return command
 }
 
+// criEngine is the engine in the words of package cri.
+type criEngine struct {
+	informer
+	imageStore
+	pod.Runtime
+}
+
+type informer interface {
+	Info(ctx context.Context) (docker.Info, error)
+}
+
+type imageStore interface {
+	pod.Images
+	ListImages(ctx context.Context) (list docker.ImageList, changed bool, err error)
+}
+
 // engine is the engine seen without a Node's name: whatever pods there are, they are this host's.
-func (o *criOptions) engine() (*docker.Engine, error) {
+func (o *criOptions) engine() (cri.Engine, error) {
 	facts, err := host.Read()
 	if err != nil {
 		return nil, err
@@ -67,5 +84,5 @@ func (o *criOptions) engine() (*docker.Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--docker-endpoint=%s: %w", o.endpoint, err)
 	}
-	return engine, nil
+	return criEngine{engine.Client, engine.Images, engine.Containers}, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/network/doctor"
 )
 
 // doctorOptions are the flags of `kubelet network doctor`, as those of the kubelet.
@@ -32,8 +33,8 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 	o := &doctorOptions{}
 	command := &cobra.Command{
 		Use:   "doctor",
-		Short: "Says what is wrong with this host's pod network and how it is mended, without touching the host",
-		Long: "Says what is wrong with this host's pod network and how it is mended, without touching the host. Give the kubelet's flags.\n" +
+		Short: "Says what is wrong with this host's pod network and how to repair it, without touching the host",
+		Long: "Says what is wrong with this host's pod network and how to repair it, without touching the host. Give the kubelet's flags.\n" +
 			"Without --pod-cidr the range is that of the network which the kubelet made.",
 		Args: cobra.NoArgs,
 	}
@@ -45,7 +46,7 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return report(out, network.Diagnose(symptoms))
+		return report(out, doctor.Diagnose(symptoms))
 	}
 	return command
 }
@@ -65,8 +66,8 @@ func (o *doctorOptions) add(fs *pflag.FlagSet) {
 }
 
 // symptoms reads the host.
-func (o *doctorOptions) symptoms(ctx context.Context) (network.Symptoms, error) {
-	s := network.Symptoms{NoRule: !o.windowsFirewall}
+func (o *doctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, error) {
+	s := doctor.Symptoms{NoRule: !o.windowsFirewall}
 	facts, err := host.Read()
 	if err != nil {
 		return s, err
@@ -97,21 +98,21 @@ func (o *doctorOptions) symptoms(ctx context.Context) (network.Symptoms, error) 
 		s.Config.NodeIPs = append(s.Config.NodeIPs, addrs...)
 	}
 	s.Elevated, _ = host.Elevated()
-	if err := network.NewHost().Examine(ctx, &s); err != nil {
+	if err := doctor.Examine(ctx, &s); err != nil {
 		return s, err
 	}
 	return s, o.plan(ctx, &s, facts)
 }
 
 // plan decides what should be, for the range that is given or that the network has.
-func (o *doctorOptions) plan(ctx context.Context, s *network.Symptoms, facts host.Facts) error {
+func (o *doctorOptions) plan(ctx context.Context, s *doctor.Symptoms, facts host.Facts) error {
 	engine, err := docker.New(docker.Config{Host: o.endpoint, Node: facts.Hostname, Platform: s.Config.Platform, CallTimeout: 10 * time.Second})
 	if err != nil {
 		return fmt.Errorf("--docker-endpoint=%s: %w", o.endpoint, err)
 	}
 	in := network.Facts{PodCIDRs: o.podCIDRs}
-	if s.Networks, s.EngineErr = engine.Networks(ctx); s.EngineErr == nil {
-		if info, err := engine.Info(ctx); err == nil {
+	if s.Networks, s.EngineErr = engine.Networks.Networks(ctx); s.EngineErr == nil {
+		if info, err := engine.Client.Info(ctx); err == nil {
 			in.EngineVersion = info.Version
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/winkube/winkube/pkg/doctor"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
-	"github.com/winkube/winkube/pkg/network"
+	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 )
 
 // hostDoctorOptions are the flags of `kubelet doctor`: those of `kubelet network doctor`, and what the rest of the host wants.
@@ -34,8 +34,8 @@ func newHostDoctorCommand(out io.Writer) *cobra.Command {
 	o := &hostDoctorOptions{}
 	command := &cobra.Command{
 		Use:   "doctor",
-		Short: "Says what is wrong with this host as a node and how it is mended, without touching the host",
-		Long: "Says what is wrong with this host as a node and how it is mended, without touching the host: system, services, Docker, disks, clock,\n" +
+		Short: "Says what is wrong with this host as a node and how to repair it, without touching the host",
+		Long: "Says what is wrong with this host as a node and how to repair it, without touching the host: system, services, Docker, disks, clock,\n" +
 			"and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.",
 		Args: cobra.NoArgs,
 	}
@@ -56,7 +56,7 @@ func newHostDoctorCommand(out io.Writer) *cobra.Command {
 }
 
 // report prints findings; faults are an error.
-func report(out io.Writer, findings []network.Finding) error {
+func report(out io.Writer, findings []netdoctor.Finding) error {
 	faults := 0
 	for _, f := range findings {
 		fmt.Fprint(out, f)
@@ -82,9 +82,9 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 	if err != nil {
 		return s, fmt.Errorf("--docker-endpoint=%s: %w", o.endpoint, err)
 	}
-	if s.Engine, s.EngineErr = engine.Info(ctx); s.EngineErr == nil {
+	if s.Engine, s.EngineErr = engine.Client.Info(ctx); s.EngineErr == nil {
 		var found bool
-		if s.Infra, found, s.InfraErr = engine.Lookup(ctx, o.infraImage); s.InfraErr == nil && !found {
+		if s.Infra, found, s.InfraErr = engine.Images.Lookup(ctx, o.infraImage); s.InfraErr == nil && !found {
 			s.InfraErr = errors.New("no such image")
 		}
 	}
@@ -107,7 +107,7 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 		s.Unread = append(s.Unread, "the pods' network: "+err.Error())
 	} else {
 		pods.Stopped = nil // the whole host was asked for more services
-		s.Network = network.Diagnose(pods)
+		s.Network = netdoctor.Diagnose(pods)
 	}
 	return s, nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -18,13 +19,15 @@ import (
 
 // clientConfig is how the API server is reached with the node's own credentials.
 func (o *options) clientConfig() (*rest.Config, error) {
-	return kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, Server: o.apiServers, UserAgent: daemon.UserAgent("kubelet"),
-		QPS: o.kubeAPIQPS, Burst: o.kubeAPIBurst})
+	return kubeclient.Config(kubeclient.Options{Kubeconfig: o.api.kubeconfig, Server: o.api.servers, UserAgent: daemon.UserAgent("kubelet"),
+		QPS: float32(*o.config.KubeAPIQPS), Burst: int(o.config.KubeAPIBurst)})
 }
 
 // join comes to credentials and runs the kubelet with them. /healthz is served from the first moment: installers, kubeadm among them, wait
 // for it before the credentials that they wait for next.
 func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if cfg.Healthz != "" {
@@ -32,11 +35,11 @@ func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
 		if err != nil {
 			return err
 		}
-		go o.background(ctx, "healthz", healthz.Run)
+		beside.Go(func() { background(ctx, "healthz", healthz.Run) })
 	}
-	identity := kubeclient.NodeIdentity{NodeName: cfg.NodeName, Bootstrap: o.bootstrapKubeconfig, Kubeconfig: o.kubeconfig,
+	identity := kubeclient.NodeIdentity{NodeName: cfg.NodeName, Bootstrap: o.api.bootstrapKubeconfig, Kubeconfig: o.api.kubeconfig,
 		CertDir: o.certDirectory(), UserAgent: daemon.UserAgent("kubelet")}
-	if o.kubeconfig != "" {
+	if o.api.kubeconfig != "" {
 		if err := identity.Join(ctx); err != nil {
 			return err
 		}
@@ -45,19 +48,19 @@ func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
 	if err != nil {
 		return err
 	}
-	if o.rotateCertificates && o.kubeconfig != "" {
+	if o.config.RotateCertificates && o.api.kubeconfig != "" {
 		if config, cfg.Client, err = identity.Rotating(config); err != nil {
 			return fmt.Errorf("--rotate-certificates: %w", err)
 		}
 		if cfg.Client != nil {
-			go o.background(ctx, "client certificate", cfg.Client.Run)
+			beside.Go(func() { background(ctx, "client certificate", cfg.Client.Run) })
 		}
 	}
 	cfg.Counters = stats.NewCounters()
 	config.Wrap(cfg.Counters.Transport)
 	clients, err := kubeclient.NewClients(config, heartbeatPatience(cfg.Node.LeaseDuration))
 	if err != nil {
-		return fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
+		return fmt.Errorf("--kubeconfig=%s: %w", o.api.kubeconfig, err)
 	}
 	k, err := kubelet.New(cfg, clients)
 	if err != nil {
@@ -71,7 +74,8 @@ func heartbeatPatience(lease time.Duration) time.Duration {
 	return max(time.Second, min(cmp.Or(lease, 40*time.Second)/4, 10*time.Second))
 }
 
-func (o *options) background(ctx context.Context, name string, run func(context.Context) error) {
+// background runs a part without which the kubelet can go on.
+func background(ctx context.Context, name string, run func(context.Context) error) {
 	if err := run(ctx); err != nil {
 		klog.ErrorS(err, "A part of the kubelet ended", "part", name)
 	}

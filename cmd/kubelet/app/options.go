@@ -1,201 +1,197 @@
 package app
 
 import (
-	"fmt"
-	"net/netip"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	config "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/winkube/winkube/pkg/credential"
-	"github.com/winkube/winkube/pkg/guard"
-	"github.com/winkube/winkube/pkg/kubelet"
+	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
 const defaultInfraImage = "registry.k8s.io/pause:3.10"
 
-// options are the flags as typed; settings (settings.go) are what they mean.
+// options is all that the user configures: a KubeletConfiguration, to whose fields flags are bound, and the flags that it has no field for.
 type options struct {
-	configPath, configDir              string
-	writeConfigTo, kubeadmFlags        string
-	file                               fileConfig // what configPath and configDir hold
-	kubeconfig, apiServers             string
-	bootstrapKubeconfig                string
-	rotateCertificates                 bool
-	kubeAPIQPS                         float32
-	kubeAPIBurst                       int
-	eventQPS                           float32
-	eventBurst                         int
-	hostnameOverride, nodeIP           string
-	cloudProvider, providerID          string
-	nodeLabels                         map[string]string
-	registerNode                       bool
-	taints                             []string
-	maxPods, podsPerCore               int
-	statusMaxImages                    int
-	kubeReserved, systemReserved       map[string]string
-	nodeStatusFrequency, syncFrequency time.Duration
-	statusReportFrequency              time.Duration
-	shutdown                           kubelet.Shutdown
-	eviction                           guard.Settings
-	evictionTransition                 time.Duration
-	evictionMaxGrace                   int
-	images                             guard.ImagePolicy
-	dead                               plan.DeadLimits
+	config config.KubeletConfiguration
+	file   daemon.ConfigFile // which file set which field of config
+	fields []daemon.Binding  // the flags of config's fields
 
-	rootDir, certDir          string
-	podLogsDir                string
-	dockerEndpoint            string
-	infraImage                string
-	cgroupRoot                string
-	cgroupsPerQoS             bool
-	enforceAllocatable        []string
-	podMaxPids                int64
-	oomScoreAdj               int
-	seccompDefault            bool
-	unsafeSysctls             []string
-	logMaxSize                string
-	logMaxFiles               int
-	runtimeTimeout            time.Duration
-	pullDeadline              time.Duration
-	serializePulls            bool
-	maxParallelPulls          int
-	registryQPS               float32
-	registryBurst             int
-	providersConfig           string
-	providersDir              string
-	imagePolicy               string
-	allowedImages             []string
-	manifestPath, manifestURL string
-	manifestURLFrequency      time.Duration
-	manifestURLHeader         []string
-	fileFrequency             time.Duration
-
-	clusterDNS    []string
-	clusterDomain string
-	resolvConf    string
-	networkMode   string
-	cniConfDir    string
-	cniBinDirs    []string
-	podCIDR       string
-	clusterCIDR   string
-	nonMasquerade []string
-
-	serviceCIDR, windowsNetwork, adapter string
-	windowsFirewall                      bool
-
-	address, healthzAddress           string
-	port, healthzPort, readOnlyPort   int
-	clientCAFile                      string
-	tlsCertFile, tlsKeyFile           string
-	rotateServing                     bool
-	tlsCipherSuites                   []string
-	tlsMinVersion                     string
-	anonymousAuth, tokenWebhook       bool
-	authorizationMode                 string
-	authnTTL, authorizedTTL           time.Duration
-	unauthorizedTTL, streamingTimeout time.Duration
-	debuggingHandlers, profiling      bool
-	featureGates                      map[string]string
+	from    fileFlags
+	api     apiFlags
+	node    nodeFlags
+	runtime runtimeFlags
+	network networkFlags
 }
 
-// addFlags declares the flags that act. Names, defaults and meanings are upstream's where upstream has (or had) the flag.
-func (o *options) addFlags(fs *pflag.FlagSet) {
-	o.addAPIFlags(fs)
-	o.addNodeFlags(fs)
-	o.addRuntimeFlags(fs)
-	o.addNetworkFlags(fs)
-	o.addServerFlags(fs)
-	o.addGuardFlags(fs)
+// fileFlags name the files that configuration is read from and written to.
+type fileFlags struct {
+	config, dir string // --config, --config-dir
+	writeTo     string // --write-config-to
+	kubeadm     string // --kubeadm-flags
 }
 
-func (o *options) addAPIFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.configPath, "config", "", "`file` with a KubeletConfiguration; flags win over it")
-	fs.StringVar(&o.configDir, "config-dir", "", "`directory` of drop-ins: its *.conf, in the order of their names, go over --config")
-	fs.StringVar(&o.writeConfigTo, "write-config-to", "", "write the configuration that flags and files make to this `file`, and end")
-	fs.StringVar(&o.kubeadmFlags, "kubeadm-flags", "", "`file` with KUBELET_KUBEADM_ARGS=\"--name=value ...\" as kubeadm writes it; it may come later, flags of the command line win")
-	fs.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` with which a client certificate is requested where --kubeconfig does not exist; the node's own kubeconfig is then written there")
-	fs.BoolVar(&o.rotateCertificates, "rotate-certificates", false, "request a new client certificate before the current one ends")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the API server's address and this node's credentials")
-	fs.StringVar(&o.apiServers, "api-servers", "", "API server's `address` without credentials: host:port, http://... or https://... (--kubeconfig is the better way)")
-	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 50, "requests per second to the API server")
-	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 100, "requests to the API server that may come at once")
-	fs.Float32Var(&o.eventQPS, "event-qps", 50, "events per second; 0: no limit")
-	fs.IntVar(&o.eventBurst, "event-burst", 100, "events that may be sent at once, with --event-qps")
+// apiFlags say how to reach the API server.
+type apiFlags struct {
+	kubeconfig, bootstrapKubeconfig string
+	servers                         string // --api-servers, without credentials
+	certDir                         string // "": below the root directory
 }
 
-func (o *options) addNodeFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.hostnameOverride, "hostname-override", "", "`name` of the Node (default: the host's name in lower case)")
-	fs.StringVar(&o.nodeIP, "node-ip", "", "`address` of the node, or two of both families with a comma between; 0.0.0.0 or :: choose the family (default: that of the default route)")
-	fs.StringToStringVar(&o.nodeLabels, "node-labels", nil, "labels to register the Node with, `key=value,...`")
-	fs.BoolVar(&o.registerNode, "register-node", true, "register the Node when it does not exist")
-	fs.StringSliceVar(&o.taints, "register-with-taints", nil, "taints to register the Node with, `key=value:effect,...`")
-	fs.StringVar(&o.cloudProvider, "cloud-provider", "", "`external`: the Node is registered with a taint until a cloud's controller manager has seen it, which also gives it its addresses; empty: there is no cloud")
-	fs.StringVar(&o.providerID, "provider-id", "", "`name` of the host at its cloud, with which the Node is registered")
-	fs.IntVar(&o.maxPods, "max-pods", 110, "number of pods that may run here")
-	fs.IntVar(&o.podsPerCore, "pods-per-core", 0, "number of pods that may run here per CPU, where that is less than --max-pods; 0: no such limit")
-	fs.StringToStringVar(&o.kubeReserved, "kube-reserved", nil, "resources kept for the agents, `cpu=200m,memory=500Mi,...`")
-	fs.StringToStringVar(&o.systemReserved, "system-reserved", nil, "resources kept for the system, `cpu=200m,memory=500Mi,...`")
-	fs.DurationVar(&o.nodeStatusFrequency, "node-status-update-frequency", 10*time.Second, "how often the Node's status is reckoned; it is sent only when it changed")
-	fs.IntVar(&o.statusMaxImages, "node-status-max-images", 50, "number of images, the biggest ones, of which the Node's status tells; -1: all")
-	fs.DurationVar(&o.statusReportFrequency, "node-status-report-frequency", 5*time.Minute, "how often an unchanged Node status is sent all the same")
-	fs.DurationVar(&o.shutdown.Grace, "shutdown-grace-period", 0, "how long pods may take to end before the host shuts down; 0: they are left to it, and start again with it (on Windows as a service, on Linux with systemd-logind)")
-	fs.DurationVar(&o.shutdown.Critical, "shutdown-grace-period-critical-pods", 0, "the part of --shutdown-grace-period, at its end, that is for critical pods")
-	fs.DurationVar(&o.syncFrequency, "sync-frequency", time.Minute, "how often every pod is looked at although nothing is known to have changed")
+type nodeFlags struct {
+	hostname string // --hostname-override
+	ip       string // --node-ip
+	cloud    string // --cloud-provider
+	labels   map[string]string
 }
 
-func (o *options) addRuntimeFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "`directory` for pods' volumes and files")
-	fs.StringVar(&o.podLogsDir, "pod-logs-dir", defaultPodLogsDir(), "`directory` with links to containers' logs by pod, and beside it containers; empty: none")
-	fs.StringVar(&o.certDir, "cert-dir", "", "`directory` for certificates (default: pki below --root-dir)")
-	fs.StringVar(&o.dockerEndpoint, "docker-endpoint", "", "Docker Engine's `address`: unix://, npipe:// or tcp:// (default: $DOCKER_HOST or the platform's)")
-	fs.StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "`image` whose container holds each pod's network")
-	fs.StringVar(&o.cgroupRoot, "cgroup-root", "", "`cgroup` below which pods' cgroups are made, which must exist; empty: the top (Linux)")
-	fs.BoolVar(&o.cgroupsPerQoS, "cgroups-per-qos", true, "give QoS classes and pods cgroups of their own (Linux)")
-	fs.StringSliceVar(&o.enforceAllocatable, "enforce-node-allocatable", []string{"pods"}, "`what` is held to its part of the machine: pods, or none (Linux)")
-	fs.Int64Var(&o.podMaxPids, "pod-max-pids", -1, "`number` of processes and threads of one pod; -1: no limit (Linux)")
-	fs.IntVar(&o.oomScoreAdj, "oom-score-adj", -999, "oom_score_adj of this process, -1000 to 1000 (Linux)")
-	fs.BoolVar(&o.seccompDefault, "seccomp-default", false, "give containers that name no seccomp profile the engine's own (Linux)")
-	fs.StringSliceVar(&o.unsafeSysctls, "allowed-unsafe-sysctls", nil, "sysctls beside the safe ones that pods may set, as in `kernel.msg*,net.core.somaxconn` (Linux)")
-	fs.StringVar(&o.logMaxSize, "container-log-max-size", "10Mi", "`size` at which a container's log is rotated")
-	fs.IntVar(&o.logMaxFiles, "container-log-max-files", 5, "number of log files kept of a container, at least 2")
-	fs.DurationVar(&o.runtimeTimeout, "runtime-request-timeout", 2*time.Minute, "deadline of one call of the engine, pulls, logs and exec excepted")
-	fs.DurationVar(&o.pullDeadline, "image-pull-progress-deadline", time.Minute, "a pull without progress for so long is given up")
-	fs.BoolVar(&o.serializePulls, "serialize-image-pulls", false, "pull one image at a time")
-	fs.IntVar(&o.maxParallelPulls, "max-parallel-image-pulls", 0, "number of pulls at a time; 0: no limit")
-	fs.Float32Var(&o.registryQPS, "registry-qps", 5, "pulls begun per second; 0: no limit")
-	fs.IntVar(&o.registryBurst, "registry-burst", 10, "pulls that may begin at once")
-	fs.StringVar(&o.providersConfig, "image-credential-provider-config", "", "`file`, or directory of files, with the CredentialProviderConfig of the plugins that are asked for registry logins")
-	fs.StringVar(&o.providersDir, "image-credential-provider-bin-dir", "", "`directory` of those plugins' programs")
-	fs.StringVar(&o.imagePolicy, "image-pull-credentials-verification-policy", string(credential.NeverVerifyPreloaded), "which present images a pod may use without credentials that proved good for them: NeverVerifyPreloadedImages (those that no kubelet pulled), NeverVerify (all), NeverVerifyAllowlistedImages, AlwaysVerify (none)")
-	fs.StringSliceVar(&o.allowedImages, "preloaded-images-verification-allowlist", nil, "`images` of NeverVerifyAllowlistedImages: names without tag, or with /* at the end")
-	fs.StringVar(&o.manifestPath, "pod-manifest-path", "", "`directory` of static pods' manifests, or one manifest")
-	fs.DurationVar(&o.fileFrequency, "file-check-frequency", 20*time.Second, "how often --pod-manifest-path is read although nothing there is known to have changed")
-	fs.StringVar(&o.manifestURL, "manifest-url", "", "`URL` of static pods' manifests")
-	fs.StringArrayVar(&o.manifestURLHeader, "manifest-url-header", nil, "`header` of requests to --manifest-url, as in \"authorization: Bearer x\"; may be given again")
-	fs.DurationVar(&o.manifestURLFrequency, "http-check-frequency", 20*time.Second, "how often --manifest-url is asked")
-	fs.StringToStringVar(&o.featureGates, "feature-gates", nil, "`name=true,...`; HyperVContainer is known, others are noted and ignored")
+type runtimeFlags struct {
+	rootDir                       string
+	endpoint                      string // of Docker
+	infraImage                    string
+	pullDeadline                  time.Duration // longest time without progress
+	providersConfig, providersDir string        // of credential plugins
+	dead                          plan.DeadLimits
 }
 
-func (o *options) addNetworkFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.clusterDNS, "cluster-dns", nil, "`addresses` of the cluster's DNS")
-	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "`domain` of the cluster, as in cluster.local")
-	fs.StringVar(&o.resolvConf, "resolv-conf", defaultResolvConf(), "`file` with the host's DNS settings for pods that use them; empty: none")
-	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "host-gateway: proxy keeps routes to other nodes; upstream: a router has them; overlay: VXLAN between the nodes; cni: plugins, see --cni-conf-dir; external: $CONTAINER_NETWORK names an existing Docker network (its default when that is set)")
-	addCNIFlags(fs, &o.cniConfDir, &o.cniBinDirs)
-	fs.StringVar(&o.podCIDR, "pod-cidr", "", "pods' `range` on this node when the Node has none (default: the Node's spec.podCIDRs)")
-	fs.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods: traffic to it keeps the pod's address")
-	fs.StringSliceVar(&o.nonMasquerade, "non-masquerade-cidrs", nil, "further `ranges` to which traffic keeps the pod's address")
-	fs.StringVar(&o.serviceCIDR, "service-cidr", "", "`range` of services' addresses, which pods of a Windows host's l2bridge network reach by the host")
-	fs.StringVar(&o.windowsNetwork, "windows-network", "", "l2bridge, transparent or nat: how pods of Windows are connected (default: l2bridge, before Server 2019 transparent)")
-	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "let through Windows Firewall what this program listens on: --port, hostPorts; false: no rule of ours does")
-	fs.StringVar(&o.adapter, "interface", "", "`name` of the Windows network adapter for the pods' network (default: the one with the node's address)")
+type networkFlags struct {
+	mode                     string
+	cniConfDir               string
+	cniBinDirs               []string
+	clusterCIDR, serviceCIDR string
+	nonMasquerade            []string
+	windows, adapter         string // --windows-network, --interface
+	firewall                 bool
+}
+
+// flagSet declares all flags. Those of config's fields begin with the field's present value. Names, defaults and meanings are upstream's
+// where upstream has (or had) the flag.
+func (o *options) flagSet() (*pflag.FlagSet, error) {
+	fs := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
+	return fs, o.addFlags(fs)
+}
+
+func (o *options) addFlags(fs *pflag.FlagSet) error {
+	daemon.AddFlags(fs)
+	f, c := &fieldFlags{FlagSet: fs}, &o.config
+	o.from.add(f)
+	o.api.add(f, c)
+	o.node.add(f, c)
+	o.runtime.add(f, c)
+	addLimitFlags(f, c)
+	addImageFlags(f, c)
+	addStaticPodFlags(f, c)
+	o.network.add(f, c)
+	addServerFlags(f, c)
+	addGuardFlags(f, c)
+	o.fields = append(f.fields, loggingFields...)
+	return addRetiredFlags(fs)
+}
+
+// loggingFields are the fields whose flags belong to package daemon.
+var loggingFields = []daemon.Binding{
+	{Path: "logging.flushFrequency", Flag: "log-flush-frequency"}, {Path: "logging.format", Flag: "logging-format"}, {Path: "logging.verbosity", Flag: "v"},
+}
+
+func (o *fileFlags) add(f *fieldFlags) {
+	f.StringVar(&o.config, "config", "", "`file` with a KubeletConfiguration; flags win over it")
+	f.StringVar(&o.dir, "config-dir", "", "`directory` of drop-ins: its *.conf, in the order of their names, go over --config")
+	f.StringVar(&o.writeTo, "write-config-to", "", "write the configuration that flags and files make to this `file`, and end")
+	f.StringVar(&o.kubeadm, "kubeadm-flags", "", "`file` with KUBELET_KUBEADM_ARGS=\"--name=value ...\" as kubeadm writes it; it may come later, flags of the command line win")
+}
+
+func (o *apiFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
+	f.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`file` with which a client certificate is requested where --kubeconfig does not exist; the node's own kubeconfig is then written there")
+	f.on("rotateCertificates", "rotate-certificates", &c.RotateCertificates, "request a new client certificate before the current one ends")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the API server's address and this node's credentials")
+	f.StringVar(&o.servers, "api-servers", "", "API server's `address` without credentials: host:port, http://... or https://... (--kubeconfig is the better way)")
+	f.StringVar(&o.certDir, "cert-dir", "", "`directory` for certificates (default: pki below --root-dir)")
+	f.rate("kubeAPIQPS", "kube-api-qps", c.KubeAPIQPS, "requests per second to the API server")
+	f.number("kubeAPIBurst", "kube-api-burst", &c.KubeAPIBurst, "burst of requests to the API server, beyond --kube-api-qps")
+	f.rate("eventRecordQPS", "event-qps", c.EventRecordQPS, "events per second; 0: no limit")
+	f.number("eventBurst", "event-burst", &c.EventBurst, "burst of events, beyond --event-qps")
+}
+
+func (o *nodeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
+	f.StringVar(&o.hostname, "hostname-override", "", "`name` of the Node (default: the host's name in lower case)")
+	f.StringVar(&o.ip, "node-ip", "", "`address` of the node, or two of both families with a comma between; 0.0.0.0 or :: choose the family (default: that of the default route)")
+	f.StringToStringVar(&o.labels, "node-labels", nil, "labels to register the Node with, `key=value,...`")
+	f.on("registerNode", "register-node", c.RegisterNode, "register the Node when it does not exist")
+	f.value("registerWithTaints", "register-with-taints", &taintsValue{taints: &c.RegisterWithTaints}, "taints to register the Node with, `key=value:effect,...`")
+	f.StringVar(&o.cloud, "cloud-provider", "", "`external`: the Node is registered with a taint until a cloud's controller manager has seen it, which also gives it its addresses; empty: there is no cloud")
+	f.text("providerID", "provider-id", &c.ProviderID, "`name` of the host at its cloud, with which the Node is registered")
+	f.number("maxPods", "max-pods", &c.MaxPods, "number of pods that may run here")
+	f.number("podsPerCore", "pods-per-core", &c.PodsPerCore, "number of pods that may run here per CPU, where that is less than --max-pods; 0: no such limit")
+	f.pairs("kubeReserved", "kube-reserved", &c.KubeReserved, "resources kept for the agents, `cpu=200m,memory=500Mi,...`")
+	f.pairs("systemReserved", "system-reserved", &c.SystemReserved, "resources kept for the system, `cpu=200m,memory=500Mi,...`")
+	f.every("nodeStatusUpdateFrequency", "node-status-update-frequency", &c.NodeStatusUpdateFrequency, "how often the Node's status is computed; it is sent only when it changed")
+	f.number("nodeStatusMaxImages", "node-status-max-images", c.NodeStatusMaxImages, "number of images, the largest ones, that the Node's status lists; -1: all")
+	f.every("nodeStatusReportFrequency", "node-status-report-frequency", &c.NodeStatusReportFrequency, "how often an unchanged Node status is sent anyway")
+	f.every("shutdownGracePeriod", "shutdown-grace-period", &c.ShutdownGracePeriod, "how long pods may take to end before the host shuts down; 0: they are left to it, and start again with it (on Windows as a service, on Linux with systemd-logind)")
+	f.every("shutdownGracePeriodCriticalPods", "shutdown-grace-period-critical-pods", &c.ShutdownGracePeriodCriticalPods, "the part of --shutdown-grace-period, at its end, that is for critical pods")
+	f.every("syncFrequency", "sync-frequency", &c.SyncFrequency, "how often every pod is compared even though no change is known")
+}
+
+func (o *runtimeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
+	f.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "`directory` for pods' volumes and files")
+	f.text("podLogsDir", "pod-logs-dir", &c.PodLogsDir, "`directory` with links to containers' logs by pod, and beside it containers; empty: none")
+	f.StringVar(&o.endpoint, "docker-endpoint", "", "Docker Engine's `address`: unix://, npipe:// or tcp:// (default: $DOCKER_HOST or the platform's)")
+	f.StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "`image` whose container holds each pod's network")
+	f.text("containerLogMaxSize", "container-log-max-size", &c.ContainerLogMaxSize, "`size` at which a container's log is rotated")
+	f.number("containerLogMaxFiles", "container-log-max-files", c.ContainerLogMaxFiles, "number of log files kept of a container, at least 2")
+	f.every("runtimeRequestTimeout", "runtime-request-timeout", &c.RuntimeRequestTimeout, "deadline of one call of the engine, pulls, logs and exec excepted")
+	f.DurationVar(&o.pullDeadline, "image-pull-progress-deadline", time.Minute, "a pull without progress for this long is aborted")
+	f.StringVar(&o.providersConfig, "image-credential-provider-config", "", "`file`, or directory of files, with the CredentialProviderConfig of the plugins that are asked for registry logins")
+	f.StringVar(&o.providersDir, "image-credential-provider-bin-dir", "", "`directory` of those plugins' programs")
+	f.IntVar(&o.dead.PerContainer, "maximum-dead-containers-per-container", 1, "number of containers that have ended that are kept of each beside the last; negative: all")
+	f.IntVar(&o.dead.Total, "maximum-dead-containers", -1, "number of containers that have ended that are kept on the node; negative: no limit")
+	f.DurationVar(&o.dead.MinAge, "minimum-container-ttl-duration", 0, "how long a container that has ended is kept at least")
+	f.value("featureGates", "feature-gates", &gatesValue{gates: &c.FeatureGates}, "`name=true,...`; HyperVContainer is known, others are noted and ignored")
+}
+
+// addLimitFlags declares what pods and this process are limited to.
+func addLimitFlags(f *fieldFlags, c *config.KubeletConfiguration) {
+	f.text("cgroupRoot", "cgroup-root", &c.CgroupRoot, "`cgroup` below which pods' cgroups are made, which must exist; empty: the top (Linux)")
+	f.on("cgroupsPerQOS", "cgroups-per-qos", c.CgroupsPerQOS, "give QoS classes and pods cgroups of their own (Linux)")
+	f.texts("enforceNodeAllocatable", "enforce-node-allocatable", &c.EnforceNodeAllocatable, "`what` is held to its part of the machine: pods, or none (Linux)")
+	f.long("podPidsLimit", "pod-max-pids", c.PodPidsLimit, "`number` of processes and threads of one pod; -1: no limit (Linux)")
+	f.number("oomScoreAdj", "oom-score-adj", c.OOMScoreAdj, "oom_score_adj of this process, -1000 to 1000 (Linux)")
+	f.on("seccompDefault", "seccomp-default", c.SeccompDefault, "give containers that name no seccomp profile the engine's own (Linux)")
+	f.texts("allowedUnsafeSysctls", "allowed-unsafe-sysctls", &c.AllowedUnsafeSysctls, "sysctls beside the safe ones that pods may set, as in `kernel.msg*,net.core.somaxconn` (Linux)")
+}
+
+func addImageFlags(f *fieldFlags, c *config.KubeletConfiguration) {
+	f.on("serializeImagePulls", "serialize-image-pulls", c.SerializeImagePulls, "pull one image at a time")
+	f.number("maxParallelImagePulls", "max-parallel-image-pulls", c.MaxParallelImagePulls, "number of pulls at a time; 0: no limit")
+	f.rate("registryPullQPS", "registry-qps", c.RegistryPullQPS, "pulls begun per second; 0: no limit")
+	f.number("registryBurst", "registry-burst", &c.RegistryBurst, "burst of pulls, beyond --registry-qps")
+	f.text("imagePullCredentialsVerificationPolicy", "image-pull-credentials-verification-policy", (*string)(&c.ImagePullCredentialsVerificationPolicy), "which present images a pod may use without credentials that proved good for them: NeverVerifyPreloadedImages (those that no kubelet pulled), NeverVerify (all), NeverVerifyAllowlistedImages, AlwaysVerify (none)")
+	f.texts("preloadedImagesVerificationAllowlist", "preloaded-images-verification-allowlist", &c.PreloadedImagesVerificationAllowlist, "`images` of NeverVerifyAllowlistedImages: names without tag, or with /* at the end")
+}
+
+func addStaticPodFlags(f *fieldFlags, c *config.KubeletConfiguration) {
+	f.text("staticPodPath", "pod-manifest-path", &c.StaticPodPath, "`directory` of static pods' manifests, or one manifest")
+	f.every("fileCheckFrequency", "file-check-frequency", &c.FileCheckFrequency, "how often --pod-manifest-path is read although nothing there is known to have changed")
+	f.text("staticPodURL", "manifest-url", &c.StaticPodURL, "`URL` of static pods' manifests")
+	f.value("staticPodURLHeader", "manifest-url-header", &headersValue{headers: &c.StaticPodURLHeader}, "`header` of requests to --manifest-url, as in \"authorization: Bearer x\"; may be given again")
+	f.every("httpCheckFrequency", "http-check-frequency", &c.HTTPCheckFrequency, "how often --manifest-url is asked")
+}
+
+func (o *networkFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
+	f.texts("clusterDNS", "cluster-dns", &c.ClusterDNS, "`addresses` of the cluster's DNS")
+	f.text("clusterDomain", "cluster-domain", &c.ClusterDomain, "`domain` of the cluster, as in cluster.local")
+	f.text("resolvConf", "resolv-conf", c.ResolverConfig, "`file` with the host's DNS settings for pods that use them; empty: none")
+	f.StringVar(&o.mode, "network-mode", "host-gateway", "host-gateway: proxy keeps routes to other nodes; upstream: a router has them; overlay: VXLAN between the nodes; cni: plugins, see --cni-conf-dir; external: $CONTAINER_NETWORK names an existing Docker network (its default when that is set)")
+	addCNIFlags(f.FlagSet, &o.cniConfDir, &o.cniBinDirs)
+	f.text("podCIDR", "pod-cidr", &c.PodCIDR, "pods' `range` on this node when the Node has none (default: the Node's spec.podCIDRs)")
+	f.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods: traffic to it keeps the pod's address")
+	f.StringSliceVar(&o.nonMasquerade, "non-masquerade-cidrs", nil, "further `ranges` to which traffic keeps the pod's address")
+	f.StringVar(&o.serviceCIDR, "service-cidr", "", "`range` of services' addresses, which pods of a Windows host's l2bridge network reach by the host")
+	f.StringVar(&o.windows, "windows-network", "", "l2bridge, transparent or nat: how pods of Windows are connected (default: l2bridge, before Server 2019 transparent)")
+	f.BoolVar(&o.firewall, "windows-firewall", true, "let through Windows Firewall what this program listens on: --port, hostPorts; false: no rule of ours does")
+	f.StringVar(&o.adapter, "interface", "", "`name` of the Windows network adapter for the pods' network (default: the one with the node's address)")
 }
 
 func addCNIFlags(fs *pflag.FlagSet, conf *string, bins *[]string) {
@@ -203,31 +199,54 @@ func addCNIFlags(fs *pflag.FlagSet, conf *string, bins *[]string) {
 	fs.StringSliceVar(bins, "cni-bin-dir", []string{"/opt/cni/bin"}, "`directories` of CNI plugins")
 }
 
-func (o *options) addServerFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.address, "address", "0.0.0.0", "`address` of the kubelet's HTTPS port")
-	fs.IntVar(&o.port, "port", 10250, "the kubelet's HTTPS port")
-	fs.IntVar(&o.readOnlyPort, "read-only-port", 0, "must be 0: there is no port without authentication")
-	fs.StringVar(&o.healthzAddress, "healthz-bind-address", "127.0.0.1", "`address` of /healthz")
-	fs.IntVar(&o.healthzPort, "healthz-port", 10248, "port of /healthz; 0: none")
-	fs.StringVar(&o.clientCAFile, "client-ca-file", "", "`file` of certificate authorities whose client certificates are accepted")
-	fs.StringVar(&o.tlsCertFile, "tls-cert-file", "", "`file` with the serving certificate (default: self-signed, in --cert-dir)")
-	fs.StringVar(&o.tlsKeyFile, "tls-private-key-file", "", "`file` with the serving certificate's key")
-	fs.BoolVar(&o.rotateServing, "rotate-server-certificates", false, "request the serving certificate from the API server, and a new one before it ends; somebody must approve the requests")
-	fs.StringSliceVar(&o.tlsCipherSuites, "tls-cipher-suites", nil, "`suites` of TLS 1.2 that are served, by their IANA names (default: Go's)")
-	fs.StringVar(&o.tlsMinVersion, "tls-min-version", "VersionTLS12", "lowest TLS `version` that is served: VersionTLS12 or VersionTLS13")
-	fs.BoolVar(&o.anonymousAuth, "anonymous-auth", false, "let requests without credentials be system:anonymous instead of refusing them")
-	fs.BoolVar(&o.tokenWebhook, "authentication-token-webhook", true, "check bearer tokens by TokenReview")
-	fs.DurationVar(&o.authnTTL, "authentication-token-webhook-cache-ttl", 2*time.Minute, "how long a checked token is believed")
-	fs.StringVar(&o.authorizationMode, "authorization-mode", "Webhook", "Webhook (SubjectAccessReview) or AlwaysAllow")
-	fs.DurationVar(&o.authorizedTTL, "authorization-webhook-cache-authorized-ttl", 5*time.Minute, "how long a yes is believed")
-	fs.DurationVar(&o.unauthorizedTTL, "authorization-webhook-cache-unauthorized-ttl", 30*time.Second, "how long a no is believed")
-	fs.DurationVar(&o.streamingTimeout, "streaming-connection-idle-timeout", 4*time.Hour, "exec, attach and port-forward end after so long without traffic")
-	fs.BoolVar(&o.debuggingHandlers, "enable-debugging-handlers", true, "serve logs, exec, attach and port-forward")
-	fs.BoolVar(&o.profiling, "profiling", true, "serve /debug/pprof, behind authorization")
+func addServerFlags(f *fieldFlags, c *config.KubeletConfiguration) {
+	authn, authz := &c.Authentication, &c.Authorization
+	f.text("address", "address", &c.Address, "`address` of the kubelet's HTTPS port")
+	f.number("port", "port", &c.Port, "the kubelet's HTTPS port")
+	f.number("readOnlyPort", "read-only-port", &c.ReadOnlyPort, "must be 0: there is no port without authentication")
+	f.text("healthzBindAddress", "healthz-bind-address", &c.HealthzBindAddress, "`address` of /healthz")
+	f.number("healthzPort", "healthz-port", c.HealthzPort, "port of /healthz; 0: none")
+	f.text("authentication.x509.clientCAFile", "client-ca-file", &authn.X509.ClientCAFile, "`file` of certificate authorities whose client certificates are accepted")
+	f.text("tlsCertFile", "tls-cert-file", &c.TLSCertFile, "`file` with the serving certificate (default: self-signed, in --cert-dir)")
+	f.text("tlsPrivateKeyFile", "tls-private-key-file", &c.TLSPrivateKeyFile, "`file` with the serving certificate's key")
+	f.on("serverTLSBootstrap", "rotate-server-certificates", &c.ServerTLSBootstrap, "request the serving certificate from the API server, and a new one before it ends; an approver must approve the requests (kubectl certificate approve)")
+	f.texts("tlsCipherSuites", "tls-cipher-suites", &c.TLSCipherSuites, "`suites` of TLS 1.2 that are served, by their IANA names (default: Go's)")
+	f.text("tlsMinVersion", "tls-min-version", &c.TLSMinVersion, "lowest TLS `version` that is served: VersionTLS12 or VersionTLS13")
+	f.on("authentication.anonymous.enabled", "anonymous-auth", authn.Anonymous.Enabled, "let requests without credentials be system:anonymous instead of refusing them")
+	f.on("authentication.webhook.enabled", "authentication-token-webhook", authn.Webhook.Enabled, "check bearer tokens by TokenReview")
+	f.every("authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl", &authn.Webhook.CacheTTL, "how long a checked token is believed")
+	f.text("authorization.mode", "authorization-mode", (*string)(&authz.Mode), "Webhook (SubjectAccessReview) or AlwaysAllow")
+	f.every("authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", &authz.Webhook.CacheAuthorizedTTL, "how long a yes is believed")
+	f.every("authorization.webhook.cacheUnauthorizedTTL", "authorization-webhook-cache-unauthorized-ttl", &authz.Webhook.CacheUnauthorizedTTL, "how long a no is believed")
+	f.every("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", &c.StreamingConnectionIdleTimeout, "exec, attach and port-forward end after so long without traffic")
+	f.on("enableDebuggingHandlers", "enable-debugging-handlers", c.EnableDebuggingHandlers, "serve logs, exec, attach and port-forward")
+	f.on("enableProfilingHandler", "profiling", c.EnableProfilingHandler, "serve /debug/pprof, behind authorization")
 }
 
-// retired flags are passed by the seeds' pages, the SDN scripts or older kubeadm versions. They are taken so that those go on
-// working, and each says in one line why it does nothing.
+// addGuardFlags declares what the node keeps free, and how.
+func addGuardFlags(f *fieldFlags, c *config.KubeletConfiguration) {
+	f.value("evictionHard", "eviction-hard", (*leastValue)(&c.EvictionHard), "least that is left before pods are evicted immediately, `memory.available<100Mi,nodefs.available<10%,...`; empty: none")
+	f.value("evictionSoft", "eviction-soft", (*leastValue)(&c.EvictionSoft), "least that is left before pods are evicted after a time, `memory.available<1.5Gi,...`")
+	f.pairs("evictionSoftGracePeriod", "eviction-soft-grace-period", &c.EvictionSoftGracePeriod, "that time, `memory.available=90s,...`")
+	f.pairs("evictionMinimumReclaim", "eviction-minimum-reclaim", &c.EvictionMinimumReclaim, "how much more than the threshold is freed once something is freed, `imagefs.available=2Gi,...`")
+	f.every("evictionPressureTransitionPeriod", "eviction-pressure-transition-period", &c.EvictionPressureTransitionPeriod, "how long the Node's condition of pressure stays after the pressure was last found")
+	f.number("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", &c.EvictionMaxPodGracePeriod, "most `seconds` that a pod gets to stop when a soft threshold is met")
+	f.number("imageGCHighThresholdPercent", "image-gc-high-threshold", c.ImageGCHighThresholdPercent, "`percent` of the images' file system from which on unused images are removed; 100: never")
+	f.number("imageGCLowThresholdPercent", "image-gc-low-threshold", c.ImageGCLowThresholdPercent, "`percent` of the images' file system down to which they are removed")
+	f.every("imageMinimumGCAge", "minimum-image-ttl-duration", &c.ImageMinimumGCAge, "how long an image stays at least, from when it was first seen")
+	f.every("imageMaximumGCAge", "maximum-image-ttl-duration", &c.ImageMaximumGCAge, "how long an unused image is kept at most; 0: no limit")
+}
+
+// certDirectory is where certificates are kept.
+func (o *options) certDirectory() string {
+	if o.api.certDir != "" {
+		return o.api.certDir
+	}
+	return filepath.Join(o.runtime.rootDir, "pki")
+}
+
+// retired flags are passed by the seeds' pages, the SDN scripts or older kubeadm versions. They are accepted so that those keep working, and
+// each says in one line why it does nothing.
 var retired = map[string]string{
 	"allow-privileged":           "the API server's admission decides on privileged pods",
 	"require-kubeconfig":         "--kubeconfig or --api-servers is always required",
@@ -256,86 +275,4 @@ func addRetiredFlags(fs *pflag.FlagSet) error {
 		}
 	}
 	return nil
-}
-
-// checkFile says of a file that a flag names whether it can be read.
-func checkFile(flag, path string) error {
-	if path == "" {
-		return nil
-	}
-	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("--%s=%s: %w", flag, path, err)
-	}
-	return nil
-}
-
-func parsePrefixes(flag string, values []string) ([]netip.Prefix, error) {
-	var out []netip.Prefix
-	for _, value := range values {
-		prefix, err := parsePrefix(flag, value)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, prefix)
-	}
-	return out, nil
-}
-
-func parsePrefix(flag, value string) (netip.Prefix, error) {
-	prefix, err := netip.ParsePrefix(value)
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("--%s=%s: want an address range such as 10.244.0.0/16", flag, value)
-	}
-	return prefix.Masked(), nil
-}
-
-func parseAddr(flag, value string) (netip.Addr, error) {
-	addr, err := netip.ParseAddr(value)
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("--%s=%s: want an IP address such as 10.96.0.10", flag, value)
-	}
-	return addr, nil
-}
-
-func parseResources(flag string, values map[string]string) (v1.ResourceList, error) {
-	list := v1.ResourceList{}
-	for name, value := range values {
-		switch v1.ResourceName(name) {
-		case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage, "pid":
-		default:
-			return nil, fmt.Errorf("--%s: %s: want cpu, memory, ephemeral-storage or pid", flag, name)
-		}
-		quantity, err := resource.ParseQuantity(value)
-		if err != nil || quantity.Sign() < 0 {
-			return nil, fmt.Errorf("--%s: %s=%s: want a quantity such as 200m or 500Mi", flag, name, value)
-		}
-		list[v1.ResourceName(name)] = quantity
-	}
-	return list, nil
-}
-
-// parseTaints reads key=value:effect and key:effect.
-func parseTaints(values []string) ([]v1.Taint, error) {
-	var taints []v1.Taint
-	for _, value := range values {
-		pair, effect, ok := strings.Cut(value, ":")
-		key, val, _ := strings.Cut(pair, "=")
-		switch v1.TaintEffect(effect) {
-		case v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute:
-		default:
-			ok = false
-		}
-		if !ok || key == "" {
-			return nil, fmt.Errorf("--register-with-taints: %s: want key=value:NoSchedule, :PreferNoSchedule or :NoExecute", value)
-		}
-		taints = append(taints, v1.Taint{Key: key, Value: val, Effect: v1.TaintEffect(effect)})
-	}
-	return taints, nil
-}
-
-func (o *options) certDirectory() string {
-	if o.certDir != "" {
-		return o.certDir
-	}
-	return filepath.Join(o.rootDir, "pki")
 }

@@ -13,8 +13,8 @@ import (
 
 // TestReference holds the page of flags to the program's own table.
 func TestReference(t *testing.T) {
-	const page = "../../../docs/kubelet-flags.md"
-	_, fs := parse(t)
+	const page = "../../../docs/reference/kubelet-flags.md"
+	o, fs := parse(t)
 	for _, name := range systemFlags { // whose defaults are of one system, or that one system alone has
 		if f := fs.Lookup(name); f != nil {
 			f.DefValue, f.Hidden = "", true
@@ -23,7 +23,7 @@ func TestReference(t *testing.T) {
 	logs := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logs)
 	logs.VisitAll(func(f *flag.Flag) { fs.Lookup(f.Name).DefValue = "" }) // they are what another test has set
-	got := daemon.Reference("`kubelet`", "KubeletConfiguration", fs, bindings)
+	got := daemon.Reference("`kubelet`", "KubeletConfiguration", fs, o.fields)
 	if *update {
 		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
 			t.Fatal(err)

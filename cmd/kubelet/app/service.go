@@ -25,15 +25,16 @@ const afterPods = 15 * time.Second
 
 // checkService looks at a service's flags as run would, so that a mistake is seen by who makes it and not by the event log.
 func checkService(args []string) (time.Duration, error) {
-	o, flags, err := parseFlags(args)
+	o := &options{}
+	flags, err := o.parse(args)
 	if err != nil {
 		return 0, err
 	}
 	if flags.NArg() > 0 {
 		return 0, fmt.Errorf("argument %q: want flags only", flags.Arg(0))
 	}
-	if o.writeConfigTo != "" {
-		return 0, fmt.Errorf("--write-config-to=%s: it ends at once: a service goes on", o.writeConfigTo)
+	if o.from.writeTo != "" {
+		return 0, fmt.Errorf("--write-config-to=%s: the program ends after it: a service goes on", o.from.writeTo)
 	}
 	if err := daemon.CheckPaths(flags); err != nil {
 		return 0, err
@@ -42,11 +43,10 @@ func checkService(args []string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := os.Stat(o.configPath); o.configPath != "" && errors.Is(err, fs.ErrNotExist) && o.kubeadmFlags+o.bootstrapKubeconfig != "" {
-		o.configPath, o.configDir = "", "" // kubeadm join, which writes it, is to come
-	}
-	if err := o.readFiles(flags, facts.OS); err != nil {
-		return 0, err
+	if o.from.config+o.from.dir != "" && !o.configToCome() {
+		if o, _, err = o.withFiles(flags, args, facts.OS); err != nil {
+			return 0, err
+		}
 	}
 	cfg, err := o.settings(facts)
 	if err != nil || cfg.Shutdown.Total() == 0 {
@@ -55,9 +55,19 @@ func checkService(args []string) (time.Duration, error) {
 	return cfg.Shutdown.Total() + afterPods, nil
 }
 
+// configToCome says whether --config names a file that kubeadm join is still to write.
+func (o *options) configToCome() bool {
+	if o.from.config == "" || o.from.kubeadm+o.api.bootstrapKubeconfig == "" {
+		return false
+	}
+	_, err := os.Stat(o.from.config)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // skew asks the API server of a service's flags for its version.
 func skew(args []string) error {
-	o, flags, err := parseFlags(args)
+	o := &options{}
+	flags, err := o.parse(args)
 	if err != nil {
 		return err
 	}
@@ -65,7 +75,8 @@ func skew(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.readFiles(flags, facts.OS); err != nil {
+	o, _, err = o.withFiles(flags, args, facts.OS)
+	if err != nil {
 		return err
 	}
 	config, err := o.clientConfig()

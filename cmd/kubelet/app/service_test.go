@@ -80,12 +80,12 @@ func TestSecondTry(t *testing.T) {
 	head := "apiVersion: " + configVersion + "\nkind: " + configKind + "\n"
 	write("config.yaml", head+"maxPods: 20\nregisterWithTaints: [{key: a, effect: NoSchedule}]\nauthentication: {x509: {clientCAFile: none}}\n")
 	args := []string{"--api-servers=http://10.0.0.1:8080", "--root-dir=" + dir, "--config=" + filepath.Join(dir, "config.yaml"), "--kubeadm-flags=" + filepath.Join(dir, "flags")}
-	if _, _, err := prepareArgs(args); err == nil || !strings.Contains(err.Error(), "config.yaml:5: authentication.x509.clientCAFile") {
+	if _, _, _, err := prepare(args); err == nil || !strings.Contains(err.Error(), "config.yaml:5: authentication.x509.clientCAFile") {
 		t.Fatal(err)
 	}
 	write("config.yaml", head+"maxPods: 30\nnodeLeaseDurationSeconds: 60\nregisterWithTaints: [{key: b, effect: NoSchedule}]\n")
 	write("flags", `KUBELET_KUBEADM_ARGS="--max-pods=40"`)
-	_, cfg, err := prepareArgs(args)
+	_, _, cfg, err := prepare(args)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,18 +1,17 @@
 package app
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+	config "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/winkube/winkube/pkg/admit"
 	"github.com/winkube/winkube/pkg/docker"
@@ -24,326 +23,317 @@ import (
 	"github.com/winkube/winkube/pkg/pod/source"
 	"github.com/winkube/winkube/pkg/pod/start"
 	"github.com/winkube/winkube/pkg/pod/worker"
+	"github.com/winkube/winkube/pkg/podcgroup"
 	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/server"
+	"github.com/winkube/winkube/pkg/shutdown"
 )
 
-// settings checks every flag and says what they mean together. It reads the host and changes nothing on it.
-func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
-	cfg := kubelet.Config{Facts: facts, Platform: platformOf(facts), RootDir: o.rootDir, Events: kubeclient.EventLimit{QPS: o.eventQPS, Burst: o.eventBurst},
-		NodeName: strings.ToLower(strings.TrimSpace(o.hostnameOverride))}
-	if cfg.NodeName == "" {
-		cfg.NodeName = facts.Hostname
-	}
-	if problems := validation.IsDNS1123Subdomain(cfg.NodeName); len(problems) > 0 {
-		return cfg, fmt.Errorf("--hostname-override=%s: want a DNS name in lower case, as in node1 or node1.example.com", cfg.NodeName)
-	}
-	if err := checkBuild(facts); err != nil {
-		return cfg, err
-	}
-	if o.eventQPS < 0 || o.eventBurst < 1 {
-		return cfg, fmt.Errorf("--event-qps=%g --event-burst=%d: want 0 or more, and at least 1", o.eventQPS, o.eventBurst)
-	}
-	if (o.kubeconfig == "") == (o.apiServers == "") {
-		return cfg, fmt.Errorf("want exactly one of --kubeconfig and --api-servers")
-	}
-	for _, set := range []func(*kubelet.Config) error{o.setFiles, o.setNode, o.setGuard, o.setEngine, o.setCgroups, o.setImages, o.setNetwork, o.setPods, o.setServer} {
-		if err := set(&cfg); err != nil {
-			return cfg, err
-		}
-	}
-	return cfg, nil
+// settings makes each part's Config, from the slice of the configuration that it needs and the host's facts.
+type settings struct {
+	*options
+	c *config.KubeletConfiguration // the options'
+	kubelet.Config
 }
 
-func (o *options) setFiles(cfg *kubelet.Config) error {
-	if o.bootstrapKubeconfig == "" {
-		if err := checkFile("kubeconfig", o.kubeconfig); err != nil {
+// settings checks the whole configuration and makes the parts' Configs of it. It reads the host and changes nothing on it.
+func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
+	c := &o.config
+	s := &settings{options: o, c: c}
+	s.Machine = kubelet.Machine{NodeName: strings.ToLower(strings.TrimSpace(o.node.hostname)), Facts: facts, Platform: platformOf(facts), RootDir: o.runtime.rootDir}
+	s.Events = kubeclient.EventLimit{QPS: float32(*c.EventRecordQPS), Burst: int(c.EventBurst)}
+	if s.NodeName == "" {
+		s.NodeName = facts.Hostname
+	}
+	if problems := validation.IsDNS1123Subdomain(s.NodeName); len(problems) > 0 {
+		return s.Config, fmt.Errorf("--hostname-override=%s: want a DNS name in lower case, as in node1 or node1.example.com", s.NodeName)
+	}
+	if err := checkBuild(facts); err != nil {
+		return s.Config, err
+	}
+	if *c.EventRecordQPS < 0 || c.EventBurst < 1 {
+		return s.Config, fmt.Errorf("--event-qps=%d --event-burst=%d: want 0 or more, and at least 1", *c.EventRecordQPS, c.EventBurst)
+	}
+	if (o.api.kubeconfig == "") == (o.api.servers == "") {
+		return s.Config, fmt.Errorf("want exactly one of --kubeconfig and --api-servers")
+	}
+	for _, make := range []func() error{s.files, s.makeNode, s.makeShutdown, s.makeGuard, s.makeEngine, s.makeCgroups, s.makeImages, s.makeNetwork, s.makePods, s.makeServer} {
+		if err := make(); err != nil {
+			return s.Config, err
+		}
+	}
+	return s.Config, nil
+}
+
+func (s *settings) files() error {
+	if s.api.bootstrapKubeconfig == "" {
+		if err := checkFile("kubeconfig", s.api.kubeconfig); err != nil {
 			return err
 		}
-	} else if o.kubeconfig == "" {
-		return fmt.Errorf("--bootstrap-kubeconfig=%s: want --kubeconfig with it: the file that is made", o.bootstrapKubeconfig)
+	} else if s.api.kubeconfig == "" {
+		return fmt.Errorf("--bootstrap-kubeconfig=%s: want --kubeconfig with it: the file that is made", s.api.bootstrapKubeconfig)
 	}
-	for flag, path := range map[string]string{"client-ca-file": o.clientCAFile, "tls-cert-file": o.tlsCertFile,
-		"tls-private-key-file": o.tlsKeyFile, "resolv-conf": o.resolvConf,
-		"image-credential-provider-config": o.providersConfig, "image-credential-provider-bin-dir": o.providersDir} {
+	for flag, path := range map[string]string{"client-ca-file": s.c.Authentication.X509.ClientCAFile, "tls-cert-file": s.c.TLSCertFile,
+		"tls-private-key-file": s.c.TLSPrivateKeyFile, "resolv-conf": *s.c.ResolverConfig,
+		"image-credential-provider-config": s.runtime.providersConfig, "image-credential-provider-bin-dir": s.runtime.providersDir} {
 		if err := checkFile(flag, path); err != nil {
 			return err
 		}
 	}
-	if o.rootDir == "" {
+	if s.runtime.rootDir == "" {
 		return fmt.Errorf("--root-dir: want a directory")
 	}
-	if (o.tlsCertFile == "") != (o.tlsKeyFile == "") {
+	if (s.c.TLSCertFile == "") != (s.c.TLSPrivateKeyFile == "") {
 		return fmt.Errorf("want both or neither of --tls-cert-file and --tls-private-key-file")
 	}
 	return nil
 }
 
-func (o *options) setNode(cfg *kubelet.Config) error {
-	cfg.Node.Name, cfg.Node.Hostname = cfg.NodeName, cfg.NodeName
-	cfg.Node.Labels, cfg.Node.Unregistered, cfg.Node.MaxPods = o.nodeLabels, !o.registerNode, o.maxPods
-	cfg.Node.PodsPerCore = o.podsPerCore
-	if cfg.Shutdown = o.shutdown; cfg.Shutdown.Check() != nil {
-		return fmt.Errorf("time before a shutdown: %w", cfg.Shutdown.Check())
+func (s *settings) makeNode() error {
+	s.Node.Name, s.Node.Hostname = s.NodeName, s.NodeName
+	s.Node.Labels, s.Node.Unregistered, s.Node.MaxPods = s.node.labels, !*s.c.RegisterNode, int(s.c.MaxPods)
+	s.Node.PodsPerCore = int(s.c.PodsPerCore)
+	s.Node.UpdateFrequency, s.Node.ReportFrequency = s.c.NodeStatusUpdateFrequency.Duration, s.c.NodeStatusReportFrequency.Duration
+	s.Node.Port = s.c.Port
+	if *s.c.NodeStatusMaxImages < -1 {
+		return fmt.Errorf("--node-status-max-images=%d: want 0 or more, or -1 for all", *s.c.NodeStatusMaxImages)
 	}
-	cfg.Node.UpdateFrequency, cfg.Node.ReportFrequency = o.nodeStatusFrequency, o.statusReportFrequency
-	cfg.Node.Port = int32(o.port)
-	if o.statusMaxImages < -1 {
-		return fmt.Errorf("--node-status-max-images=%d: want 0 or more, or -1 for all", o.statusMaxImages)
-	}
-	if lease := o.file.content.NodeLeaseDurationSeconds; lease < 0 {
+	if lease := s.c.NodeLeaseDurationSeconds; lease < 0 {
 		return fmt.Errorf("nodeLeaseDurationSeconds: %d: want 1 or more, or 0 for 40", lease)
 	}
-	cfg.Node.MaxImages, cfg.Node.LeaseDuration = &o.statusMaxImages, time.Duration(o.file.content.NodeLeaseDurationSeconds)*time.Second
-	if o.maxPods < 1 {
-		return fmt.Errorf("--max-pods=%d: want at least 1", o.maxPods)
+	images := int(*s.c.NodeStatusMaxImages)
+	s.Node.MaxImages, s.Node.LeaseDuration = &images, time.Duration(s.c.NodeLeaseDurationSeconds)*time.Second
+	if s.c.MaxPods < 1 {
+		return fmt.Errorf("--max-pods=%d: want at least 1", s.c.MaxPods)
 	}
-	if o.podsPerCore < 0 {
-		return fmt.Errorf("--pods-per-core=%d: want at least 1, or 0 for no such limit", o.podsPerCore)
+	if s.c.PodsPerCore < 0 {
+		return fmt.Errorf("--pods-per-core=%d: want at least 1, or 0 for no such limit", s.c.PodsPerCore)
 	}
 	var err error
-	if cfg.Node.KubeReserved, err = parseResources("kube-reserved", o.kubeReserved); err != nil {
+	if s.Node.KubeReserved, err = parseResources("kube-reserved", s.c.KubeReserved); err != nil {
 		return err
 	}
-	if cfg.Node.SystemReserved, err = parseResources("system-reserved", o.systemReserved); err != nil {
+	if s.Node.SystemReserved, err = parseResources("system-reserved", s.c.SystemReserved); err != nil {
 		return err
 	}
-	if cfg.Node.Taints, err = parseTaints(o.taints); err != nil {
-		return err
+	for _, taint := range s.c.RegisterWithTaints { // a file's
+		if err := checkTaint(taint); err != nil {
+			return fmt.Errorf("registerWithTaints: %s: %w", taint.ToString(), err)
+		}
 	}
-	if o.cloudProvider != "" && o.cloudProvider != "external" {
-		return fmt.Errorf("--cloud-provider=%s: no kubelet talks to a cloud itself any more: want external, or nothing", o.cloudProvider)
+	s.Node.Taints = s.c.RegisterWithTaints
+	if s.node.cloud != "" && s.node.cloud != "external" {
+		return fmt.Errorf("--cloud-provider=%s: no kubelet talks to a cloud itself any more: want external, or nothing", s.node.cloud)
 	}
-	cfg.Node.ExternalCloud, cfg.Node.ProviderID, cfg.Node.NodeIP = o.cloudProvider == "external", o.providerID, o.nodeIP
+	s.Node.ExternalCloud, s.Node.ProviderID, s.Node.NodeIP = s.node.cloud == "external", s.c.ProviderID, s.node.ip
 	overrides := []string{""}
-	if o.nodeIP != "" {
-		overrides = strings.Split(o.nodeIP, ",")
+	if s.node.ip != "" {
+		overrides = strings.Split(s.node.ip, ",")
 	}
 	for _, override := range overrides {
 		found, err := host.NodeAddress(override)
 		if err != nil {
-			return fmt.Errorf("--node-ip=%s: %w", o.nodeIP, err)
+			return fmt.Errorf("--node-ip=%s: %w", s.node.ip, err)
 		}
-		cfg.NodeIPs = append(cfg.NodeIPs, found...)
+		s.NodeIPs = append(s.NodeIPs, found...)
 	}
 	return nil
 }
 
-func (o *options) setEngine(cfg *kubelet.Config) error {
-	size, err := resource.ParseQuantity(o.logMaxSize)
+func (s *settings) makeShutdown() error {
+	s.Shutdown = shutdown.Config{Grace: s.c.ShutdownGracePeriod.Duration, Critical: s.c.ShutdownGracePeriodCriticalPods.Duration}
+	for _, class := range s.c.ShutdownGracePeriodByPodPriority {
+		s.Shutdown.ByPriority = append(s.Shutdown.ByPriority, shutdown.Class{Priority: class.Priority, Grace: time.Duration(class.ShutdownGracePeriodSeconds) * time.Second})
+	}
+	if err := s.Shutdown.Check(); err != nil {
+		return fmt.Errorf("time before a shutdown: %w", err)
+	}
+	return nil
+}
+
+func (s *settings) makeEngine() error {
+	size, err := resource.ParseQuantity(s.c.ContainerLogMaxSize)
 	if err != nil || size.Value() <= 0 {
-		return fmt.Errorf("--container-log-max-size=%s: want a size such as 10Mi", o.logMaxSize)
+		return fmt.Errorf("--container-log-max-size=%s: want a size such as 10Mi", s.c.ContainerLogMaxSize)
 	}
-	if o.logMaxFiles < 2 {
-		return fmt.Errorf("--container-log-max-files=%d: want at least 2", o.logMaxFiles)
+	if *s.c.ContainerLogMaxFiles < 2 {
+		return fmt.Errorf("--container-log-max-files=%d: want at least 2", *s.c.ContainerLogMaxFiles)
 	}
-	if o.infraImage == "" && cfg.Platform.SharedNetwork {
+	if s.runtime.infraImage == "" && s.Platform.SharedNetwork {
 		return fmt.Errorf("--pod-infra-container-image: want an image name: pods here share a network that its container holds")
 	}
-	cfg.Engine = docker.Config{
-		Host: o.dockerEndpoint, Node: cfg.NodeName, Boot: cfg.Facts.BootID, Platform: cfg.Platform, CPUs: cfg.Facts.CPUs, InfraImage: o.infraImage, Hash: podspec.Hash,
-		LogMaxSize: size.Value(), LogMaxFiles: o.logMaxFiles, LogsDir: o.podLogsDir, CgroupParent: o.cgroupRoot,
-		CallTimeout: o.runtimeTimeout, PullProgressDeadline: o.pullDeadline, SeccompRoot: filepath.Join(o.rootDir, "seccomp"), SeccompDefault: o.seccompDefault, CredentialSpecs: hcs.KeepCredentialSpecs,
+	s.Engine = docker.Config{
+		Host: s.runtime.endpoint, Node: s.NodeName, Boot: s.Facts.BootID, Platform: s.Platform, CPUs: s.Facts.CPUs, InfraImage: s.runtime.infraImage, Hash: podspec.Hash,
+		LogMaxSize: size.Value(), LogMaxFiles: int(*s.c.ContainerLogMaxFiles), LogsDir: s.c.PodLogsDir, CgroupParent: s.c.CgroupRoot,
+		CallTimeout: s.c.RuntimeRequestTimeout.Duration, PullProgressDeadline: s.runtime.pullDeadline, SeccompRoot: filepath.Join(s.runtime.rootDir, "seccomp"), SeccompDefault: *s.c.SeccompDefault, CredentialSpecs: hcs.KeepCredentialSpecs,
 	}
-	if cfg.Sysctls, err = admit.NewSysctls(cfg.Facts.KernelVersion, o.unsafeSysctls); err != nil {
+	if s.Sysctls, err = admit.NewSysctls(s.Facts.KernelVersion, s.c.AllowedUnsafeSysctls); err != nil {
 		return fmt.Errorf("--allowed-unsafe-sysctls: %w", err)
 	}
-	if _, err := docker.New(cfg.Engine); err != nil {
-		return fmt.Errorf("--docker-endpoint=%s: %w", o.dockerEndpoint, err)
+	if _, err := docker.New(s.Engine); err != nil {
+		return fmt.Errorf("--docker-endpoint=%s: %w", s.runtime.endpoint, err)
 	}
 	return nil
 }
 
-// setCgroups comes after setNode, which reads the reservations.
-func (o *options) setCgroups(cfg *kubelet.Config) error {
-	if o.oomScoreAdj < -1000 || o.oomScoreAdj > 1000 {
-		return fmt.Errorf("--oom-score-adj=%d: want a score from -1000 to 1000", o.oomScoreAdj)
+// makeCgroups comes after makeNode, which reads the reservations.
+func (s *settings) makeCgroups() error {
+	if *s.c.OOMScoreAdj < -1000 || *s.c.OOMScoreAdj > 1000 {
+		return fmt.Errorf("--oom-score-adj=%d: want a score from -1000 to 1000", *s.c.OOMScoreAdj)
 	}
-	if o.podMaxPids == 0 || o.podMaxPids < -1 {
-		return fmt.Errorf("--pod-max-pids=%d: want a number above 0, or -1 for no limit", o.podMaxPids)
+	if *s.c.PodPidsLimit == 0 || *s.c.PodPidsLimit < -1 {
+		return fmt.Errorf("--pod-max-pids=%d: want a number above 0, or -1 for no limit", *s.c.PodPidsLimit)
 	}
 	enforce := false
-	for _, what := range o.enforceAllocatable {
+	for _, what := range s.c.EnforceNodeAllocatable {
 		switch {
 		case what == "pods":
 			enforce = true
-		case what == "none" && len(o.enforceAllocatable) == 1, what == "":
+		case what == "none" && len(s.c.EnforceNodeAllocatable) == 1, what == "":
 		default:
 			return fmt.Errorf("--enforce-node-allocatable=%s: want pods, or none alone: services of the system are limited by whoever starts them, "+
-				"as by MemoryMax= of a systemd unit", strings.Join(o.enforceAllocatable, ","))
+				"as by MemoryMax= of a systemd unit", strings.Join(s.c.EnforceNodeAllocatable, ","))
 		}
 	}
-	if cfg.Platform.OS != "linux" {
+	if s.Platform.OS != "linux" {
 		return nil
 	}
-	if !o.cgroupsPerQoS {
-		if o.podMaxPids > 0 {
-			return fmt.Errorf("--pod-max-pids=%d: want --cgroups-per-qos with it: a pod without a cgroup cannot be limited", o.podMaxPids)
+	if !*s.c.CgroupsPerQOS {
+		if *s.c.PodPidsLimit > 0 {
+			return fmt.Errorf("--pod-max-pids=%d: want --cgroups-per-qos with it: a pod without a cgroup cannot be limited", *s.c.PodPidsLimit)
 		}
 		return nil
 	}
-	facts := cfg.Facts
-	cfg.Cgroups = kubelet.CgroupConfig{PerQoS: true, Root: o.cgroupRoot, MaxPids: max(o.podMaxPids, 0), Enforce: enforce, HugePages: facts.HugePages,
+	facts := s.Facts
+	s.Cgroups = &podcgroup.Config{Root: s.c.CgroupRoot, MaxPids: max(*s.c.PodPidsLimit, 0), Enforce: enforce, HugePages: facts.HugePages,
 		Capacity: v1.ResourceList{
 			v1.ResourceCPU:    *resource.NewMilliQuantity(int64(facts.CPUs)*1000, resource.DecimalSI),
 			v1.ResourceMemory: *resource.NewQuantity(int64(facts.Memory), resource.BinarySI),
 		}, Reserved: v1.ResourceList{}}
 	if load, err := host.ReadLoad(); err == nil && load.MaxTasks > 0 {
-		cfg.Cgroups.Capacity["pid"] = *resource.NewQuantity(load.MaxTasks, resource.DecimalSI)
+		s.Cgroups.Capacity["pid"] = *resource.NewQuantity(load.MaxTasks, resource.DecimalSI)
 	}
-	for _, list := range []v1.ResourceList{cfg.Node.KubeReserved, cfg.Node.SystemReserved} {
+	for _, list := range []v1.ResourceList{s.Node.KubeReserved, s.Node.SystemReserved} {
 		for name, q := range list {
-			sum := cfg.Cgroups.Reserved[name]
+			sum := s.Cgroups.Reserved[name]
 			sum.Add(q)
-			cfg.Cgroups.Reserved[name] = sum
+			s.Cgroups.Reserved[name] = sum
 		}
 	}
 	return nil
 }
 
-func (o *options) setNetwork(cfg *kubelet.Config) error {
-	cfg.Network = network.Config{Mode: network.Mode(o.networkMode), Platform: cfg.Platform, External: os.Getenv("CONTAINER_NETWORK"), NodeIPs: cfg.NodeIPs}
-	if cfg.Network.External != "" {
-		cfg.Network.Mode = network.External
+func (s *settings) makeNetwork() error {
+	s.Network = network.Config{Mode: network.Mode(s.network.mode), Platform: s.Platform, External: os.Getenv("CONTAINER_NETWORK"), NodeIPs: s.NodeIPs}
+	if s.Network.External != "" {
+		s.Network.Mode = network.External
 	}
 	var err error
-	if cfg.Network.ConfDir, err = filepath.Abs(o.cniConfDir); err != nil {
-		return fmt.Errorf("--cni-conf-dir=%s: %w", o.cniConfDir, err)
+	if s.Network.ConfDir, err = filepath.Abs(s.network.cniConfDir); err != nil {
+		return fmt.Errorf("--cni-conf-dir=%s: %w", s.network.cniConfDir, err)
 	}
-	for _, dir := range o.cniBinDirs {
+	for _, dir := range s.network.cniBinDirs {
 		bin, err := filepath.Abs(dir)
 		if err != nil {
 			return fmt.Errorf("--cni-bin-dir=%s: %w", dir, err)
 		}
-		cfg.CNIBin = append(cfg.CNIBin, bin)
+		s.CNIBin = append(s.CNIBin, bin)
 	}
-	if cfg.PodCIDRs, err = parsePrefixes("pod-cidr", split(o.podCIDR)); err != nil {
+	if s.PodCIDRs, err = parsePrefixes("pod-cidr", split(s.c.PodCIDR)); err != nil {
 		return err
 	}
-	if cfg.Network.NonMasquerade, err = parsePrefixes("cluster-cidr", split(o.clusterCIDR)); err != nil {
+	if s.Network.NonMasquerade, err = parsePrefixes("cluster-cidr", split(s.network.clusterCIDR)); err != nil {
 		return err
 	}
-	more, err := parsePrefixes("non-masquerade-cidrs", o.nonMasquerade)
+	more, err := parsePrefixes("non-masquerade-cidrs", s.network.nonMasquerade)
 	if err != nil {
 		return err
 	}
-	cfg.Network.NonMasquerade = append(cfg.Network.NonMasquerade, more...)
-	if cfg.Network.Services, err = parsePrefixes("service-cidr", split(o.serviceCIDR)); err != nil {
+	s.Network.NonMasquerade = append(s.Network.NonMasquerade, more...)
+	if s.Network.Services, err = parsePrefixes("service-cidr", split(s.network.serviceCIDR)); err != nil {
 		return err
 	}
-	cfg.Network.Windows, cfg.Network.Adapter = network.WindowsNetwork(o.windowsNetwork), o.adapter
-	if err := cfg.Network.CheckWindows(); cfg.Platform.OS == "windows" && err != nil {
+	s.Network.Windows, s.Network.Adapter = network.WindowsNetwork(s.network.windows), s.network.adapter
+	if err := s.Network.CheckWindows(); s.Platform.OS == "windows" && err != nil {
 		return err
 	}
-	if _, err := network.Plan(cfg.Network, network.Facts{}); err != nil {
-		return fmt.Errorf("--network-mode=%s: %w", o.networkMode, err)
+	if _, err := network.Plan(s.Network, network.Facts{}); err != nil {
+		return fmt.Errorf("--network-mode=%s: %w", s.network.mode, err)
 	}
 	return nil
 }
 
-func (o *options) setPods(cfg *kubelet.Config) error {
+func (s *settings) makePods() error {
 	var servers []netip.Addr
-	for _, value := range o.clusterDNS {
+	for _, value := range s.c.ClusterDNS {
 		addr, err := parseAddr("cluster-dns", value)
 		if err != nil {
 			return err
 		}
 		servers = append(servers, addr)
 	}
-	cfg.Resolver = start.Config{
-		NodeName: cfg.NodeName, Platform: cfg.Platform, ClusterDNS: servers, ClusterDomain: strings.Trim(o.clusterDomain, "."), ResolvConf: o.resolvConf,
-		DockerConfigs:  o.dockerConfigs(),
-		SerializePulls: o.serializePulls, MaxParallelPulls: o.maxParallelPulls, PullQPS: o.registryQPS, PullBurst: o.registryBurst,
+	s.Resolver = start.Config{
+		NodeName: s.NodeName, Platform: s.Platform, ClusterDNS: servers, ClusterDomain: strings.Trim(s.c.ClusterDomain, "."), ResolvConf: *s.c.ResolverConfig,
+		DockerConfigs:  dockerConfigs(s.runtime.rootDir),
+		SerializePulls: *s.c.SerializeImagePulls, MaxParallelPulls: int(*s.c.MaxParallelImagePulls), PullQPS: float32(*s.c.RegistryPullQPS), PullBurst: int(s.c.RegistryBurst),
 	}
-	header, err := parseHeaders("manifest-url-header", o.manifestURLHeader)
-	if err != nil {
+	if err := checkHeaders(s.c.StaticPodURLHeader); err != nil {
 		return err
 	}
-	cfg.Source = source.Config{NodeName: cfg.NodeName, Path: o.manifestPath, PathPeriod: o.fileFrequency,
-		URL: o.manifestURL, URLHeader: header, URLPeriod: o.manifestURLFrequency}
-	cfg.Pods = worker.Config{Platform: cfg.Platform, Resync: o.syncFrequency, Dead: &o.dead}
+	s.Source = source.Config{NodeName: s.NodeName, Path: s.c.StaticPodPath, PathPeriod: s.c.FileCheckFrequency.Duration,
+		URL: s.c.StaticPodURL, URLHeader: s.c.StaticPodURLHeader, URLPeriod: s.c.HTTPCheckFrequency.Duration}
+	s.Pods = worker.Config{Platform: s.Platform, Resync: s.c.SyncFrequency.Duration, Dead: &s.runtime.dead}
 	return nil
 }
 
-func (o *options) setServer(cfg *kubelet.Config) error {
-	if o.readOnlyPort != 0 {
-		return fmt.Errorf("--read-only-port=%d: want 0: there is no port without authentication", o.readOnlyPort)
+func (s *settings) makeServer() error {
+	if s.c.ReadOnlyPort != 0 {
+		return fmt.Errorf("--read-only-port=%d: want 0: there is no port without authentication", s.c.ReadOnlyPort)
 	}
-	for flag, port := range map[string]int{"port": o.port, "healthz-port": o.healthzPort} {
+	for flag, port := range map[string]int32{"port": s.c.Port, "healthz-port": *s.c.HealthzPort} {
 		if port < 0 || port > 65535 {
 			return fmt.Errorf("--%s=%d: want a port from 0 to 65535", flag, port)
 		}
 	}
-	address, err := parseAddr("address", o.address)
+	address, err := parseAddr("address", s.c.Address)
 	if err != nil {
 		return err
 	}
-	healthz, err := parseAddr("healthz-bind-address", o.healthzAddress)
+	healthz, err := parseAddr("healthz-bind-address", s.c.HealthzBindAddress)
 	if err != nil {
 		return err
 	}
-	if o.authorizationMode != string(server.Webhook) && o.authorizationMode != string(server.AlwaysAllow) {
-		return fmt.Errorf("--authorization-mode=%s: want Webhook or AlwaysAllow", o.authorizationMode)
+	if mode := server.Mode(s.c.Authorization.Mode); mode != server.Webhook && mode != server.AlwaysAllow {
+		return fmt.Errorf("--authorization-mode=%s: want Webhook or AlwaysAllow", s.c.Authorization.Mode)
 	}
-	if o.healthzPort != 0 {
-		cfg.Healthz = netip.AddrPortFrom(healthz, uint16(o.healthzPort)).String()
+	if *s.c.HealthzPort != 0 {
+		s.Healthz = netip.AddrPortFrom(healthz, uint16(*s.c.HealthzPort)).String()
 	}
-	suites, version, err := parseTLS(o.tlsCipherSuites, o.tlsMinVersion)
+	suites, version, err := parseTLS(s.c.TLSCipherSuites, s.c.TLSMinVersion)
 	if err != nil {
 		return err
 	}
-	if o.rotateServing && o.tlsCertFile != "" {
+	if s.c.ServerTLSBootstrap && s.c.TLSCertFile != "" {
 		return fmt.Errorf("--rotate-server-certificates: want it or --tls-cert-file, not both")
 	}
-	cfg.RotateServing = o.rotateServing
-	cfg.Server = server.Config{
-		Address: netip.AddrPortFrom(address, uint16(o.port)).String(), NodeName: cfg.NodeName,
-		TLS:               server.TLS{CertFile: o.tlsCertFile, KeyFile: o.tlsKeyFile, CertDir: o.certDirectory(), MinVersion: version, CipherSuites: suites},
-		Authentication:    server.Authentication{ClientCAFile: o.clientCAFile, Webhook: o.tokenWebhook, CacheTTL: o.authnTTL, Anonymous: o.anonymousAuth},
-		Authorization:     server.Authorization{Mode: server.Mode(o.authorizationMode), AuthorizedTTL: o.authorizedTTL, UnauthorizedTTL: o.unauthorizedTTL},
-		StreamIdleTimeout: o.streamingTimeout, Debugging: o.debuggingHandlers, Profiling: o.profiling, DebugFlags: o.debuggingHandlers,
+	s.RotateServing = s.c.ServerTLSBootstrap
+	authn, authz := s.c.Authentication, s.c.Authorization
+	s.Server = server.Config{
+		Address: netip.AddrPortFrom(address, uint16(s.c.Port)).String(), NodeName: s.NodeName,
+		TLS:               server.TLS{CertFile: s.c.TLSCertFile, KeyFile: s.c.TLSPrivateKeyFile, CertDir: s.certDirectory(), MinVersion: version, CipherSuites: suites},
+		Authentication:    server.Authentication{ClientCAFile: authn.X509.ClientCAFile, Webhook: *authn.Webhook.Enabled, CacheTTL: authn.Webhook.CacheTTL.Duration, Anonymous: *authn.Anonymous.Enabled},
+		Authorization:     server.Authorization{Mode: server.Mode(authz.Mode), AuthorizedTTL: authz.Webhook.CacheAuthorizedTTL.Duration, UnauthorizedTTL: authz.Webhook.CacheUnauthorizedTTL.Duration},
+		StreamIdleTimeout: s.c.StreamingConnectionIdleTimeout.Duration, Debugging: *s.c.EnableDebuggingHandlers, Profiling: *s.c.EnableProfilingHandler, DebugFlags: *s.c.EnableDebuggingHandlers,
 	}
-	file := &o.file.content
-	if off := file.EnableDebugFlagsHandler; off != nil && !*off {
-		cfg.Server.DebugFlags = false
+	if off := s.c.EnableDebugFlagsHandler; off != nil && !*off {
+		s.Server.DebugFlags = false
 	}
-	if on := file.EnableSystemLogHandler; on == nil || *on {
-		cfg.Logs.Dir = systemLogs
+	if on := s.c.EnableSystemLogHandler; on == nil || *on {
+		s.Logs.Dir = systemLogs
 	}
-	cfg.Logs.Query = file.EnableSystemLogQuery != nil && *file.EnableSystemLogQuery
+	s.Logs.Query = s.c.EnableSystemLogQuery != nil && *s.c.EnableSystemLogQuery
 	return nil
 }
 
-// systemLogs is the directory of logs, of which Windows has one where somebody made it, on the drive that we run on.
+// systemLogs is the directory of logs, which exists on Windows only where an administrator made it, on the drive that we run on.
 const systemLogs = "/var/log"
-
-func split(list string) []string {
-	if list == "" {
-		return nil
-	}
-	return strings.Split(list, ",")
-}
-
-// parseTLS reads suites by their IANA names. Those that Go calls insecure are taken, as upstream does, for clients that have no better.
-func parseTLS(names []string, least string) (suites []uint16, version uint16, err error) {
-	switch least {
-	case "VersionTLS12", "":
-		version = tls.VersionTLS12
-	case "VersionTLS13":
-		version = tls.VersionTLS13
-	default:
-		return nil, 0, fmt.Errorf("--tls-min-version=%s: want VersionTLS12 or VersionTLS13", least)
-	}
-	for _, name := range names {
-		found := false
-		for _, suite := range slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites()) {
-			if suite.Name == name {
-				suites, found = append(suites, suite.ID), true
-			}
-		}
-		if !found {
-			return nil, 0, fmt.Errorf("--tls-cipher-suites: %s: want names such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", name)
-		}
-	}
-	return suites, version, nil
-}

@@ -17,7 +17,7 @@ import (
 )
 
 // archive sends a file of the image, or a link of it, as the engine does for `docker cp`.
-func (e *Engine) archive(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) archive(w http.ResponseWriter, r *http.Request, b *box) {
 	name := e.wantedPath(r)
 	e.mu.Lock()
 	content, ok := b.files[name]
@@ -49,7 +49,7 @@ func (e *Engine) archive(w http.ResponseWriter, r *http.Request, b *box) {
 }
 
 // wantedPath is the path that a request names. An engine of Windows takes slashes too, which Docker's client on Windows writes.
-func (e *Engine) wantedPath(r *http.Request) string {
+func (e containerAPI) wantedPath(r *http.Request) string {
 	path := r.URL.Query().Get("path")
 	if e.opts.OS == "windows" {
 		path = strings.ReplaceAll(path, "/", `\`)
@@ -58,7 +58,7 @@ func (e *Engine) wantedPath(r *http.Request) string {
 }
 
 // unpack puts the files of an archive into a container. Of Windows' drives the system's alone is taken, and no path is that leads out of it.
-func (e *Engine) unpack(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) unpack(w http.ResponseWriter, r *http.Request, b *box) {
 	root := e.wantedPath(r)
 	if want := map[string]string{"windows": `C:\`, "linux": "/"}[e.opts.OS]; root != want {
 		refuse(w, http.StatusBadRequest, "Could not find the path %s in container %s: want %s", root, b.id, want)

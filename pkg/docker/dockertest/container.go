@@ -17,19 +17,14 @@ import (
 
 // box is one container.
 type box struct {
-	id, name   string
-	config     *container.Config
-	host       *container.HostConfig
-	image      *Image
-	created    time.Time
+	id, name string
+	config   *container.Config
+	host     *container.HostConfig
+	image    *Image
+	created  time.Time
+	lastRun
 	running    bool
 	everRan    bool
-	exitCode   int
-	oomKilled  bool
-	err        string
-	pid        int
-	started    time.Time
-	finished   time.Time
 	process    *process
 	past       []*process // of former starts: the log goes on
 	endpoint   *segment
@@ -38,6 +33,16 @@ type box struct {
 	stdinTaken bool
 	files      map[string]string // copied in, by path; "" for a directory, which ends in a slash
 	mounts     []container.MountPoint
+}
+
+// lastRun is the present run of a container, or how the last one ended.
+type lastRun struct {
+	exitCode  int
+	oomKilled bool
+	err       string
+	pid       int
+	started   time.Time
+	finished  time.Time
 }
 
 func (b *box) state() string {
@@ -63,7 +68,7 @@ func (e *Engine) lookup(key string) *box {
 	return nil
 }
 
-func (e *Engine) listContainers(w http.ResponseWriter, r *http.Request) {
+func (e containerAPI) listContainers(w http.ResponseWriter, r *http.Request) {
 	args, err := filters.FromJSON(r.URL.Query().Get("filters"))
 	if err != nil {
 		refuse(w, http.StatusBadRequest, "invalid filter: %v", err)
@@ -125,7 +130,7 @@ func (b *box) ports() nat.PortMap {
 	return out
 }
 
-func (e *Engine) createContainer(w http.ResponseWriter, r *http.Request) {
+func (e containerAPI) createContainer(w http.ResponseWriter, r *http.Request) {
 	var body container.CreateRequest
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Config == nil {
 		refuse(w, http.StatusBadRequest, "config cannot be empty in order to create a container")
@@ -145,7 +150,7 @@ func (e *Engine) createContainer(w http.ResponseWriter, r *http.Request) {
 		refuse(w, status, "%s", message)
 		return
 	}
-	if message := e.merge(body.Config, image.config()); message != "" {
+	if message := e.opts.merge(body.Config, image.config()); message != "" {
 		refuse(w, http.StatusBadRequest, "%s", message)
 		return
 	}
@@ -164,7 +169,7 @@ func (e *Engine) createContainer(w http.ResponseWriter, r *http.Request) {
 	}
 	if body.HostConfig.NetworkMode == "" || body.HostConfig.NetworkMode == "default" {
 		body.HostConfig.NetworkMode = "bridge"
-		if e.windows() {
+		if e.opts.windows() {
 			body.HostConfig.NetworkMode = "nat"
 		}
 	}
@@ -179,7 +184,7 @@ func (e *Engine) createContainer(w http.ResponseWriter, r *http.Request) {
 }
 
 // container serves what concerns one container.
-func (e *Engine) container(w http.ResponseWriter, r *http.Request, id, verb string) {
+func (e containerAPI) container(w http.ResponseWriter, r *http.Request, id, verb string) {
 	e.mu.Lock()
 	b := e.lookup(id)
 	e.mu.Unlock()
@@ -221,7 +226,7 @@ func (e *Engine) container(w http.ResponseWriter, r *http.Request, id, verb stri
 	}
 }
 
-func (e *Engine) inspectContainer(w http.ResponseWriter, b *box) {
+func (e containerAPI) inspectContainer(w http.ResponseWriter, b *box) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var commands []string
@@ -250,7 +255,7 @@ func (e *Engine) inspectContainer(w http.ResponseWriter, b *box) {
 	})
 }
 
-func (e *Engine) startContainer(w http.ResponseWriter, b *box) {
+func (e containerAPI) startContainer(w http.ResponseWriter, b *box) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if b.running {
@@ -324,13 +329,13 @@ func (e *Engine) ended(b *box, code int) {
 	}
 	b.process.finish()
 	b.process.kill()
-	e.disconnect(b)
+	b.disconnect()
 	e.emit(b, events.ActionDie)
 	close(b.waiters)
 	b.waiters = make(chan struct{})
 }
 
-func (e *Engine) stopContainer(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) stopContainer(w http.ResponseWriter, r *http.Request, b *box) {
 	seconds, err := strconv.Atoi(r.URL.Query().Get("t"))
 	if err != nil {
 		seconds = 10
@@ -353,7 +358,7 @@ func (e *Engine) stopContainer(w http.ResponseWriter, r *http.Request, b *box) {
 		select {
 		case <-stopped:
 		case <-e.clock.After(time.Duration(seconds) * time.Second):
-		case <-r.Context().Done(): // engines go on by themselves; this one has nobody to do it for
+		case <-r.Context().Done(): // a real engine goes on; nothing waits for this one
 			return
 		}
 	}
@@ -366,7 +371,7 @@ func (e *Engine) stopContainer(w http.ResponseWriter, r *http.Request, b *box) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (e *Engine) killContainer(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) killContainer(w http.ResponseWriter, r *http.Request, b *box) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !b.running {
@@ -385,7 +390,7 @@ func (e *Engine) killContainer(w http.ResponseWriter, r *http.Request, b *box) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (e *Engine) waitContainer(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) waitContainer(w http.ResponseWriter, r *http.Request, b *box) {
 	e.mu.Lock()
 	stopped, running := b.waiters, b.running
 	e.mu.Unlock()
@@ -401,7 +406,7 @@ func (e *Engine) waitContainer(w http.ResponseWriter, r *http.Request, b *box) {
 	answer(w, http.StatusOK, container.WaitResponse{StatusCode: int64(b.exitCode)})
 }
 
-func (e *Engine) removeContainer(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) removeContainer(w http.ResponseWriter, r *http.Request, b *box) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if b.running {
@@ -432,7 +437,7 @@ func (e *Engine) Kill(id string, code int, oom bool) {
 	}
 }
 
-func (e *Engine) stats(w http.ResponseWriter, b *box) {
+func (e containerAPI) stats(w http.ResponseWriter, b *box) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.clock.Now()

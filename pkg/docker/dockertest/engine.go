@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -54,9 +53,17 @@ type Engine struct {
 	events     []event
 	changed    chan struct{} // closed and replaced at each event
 	down       chan struct{} // closed and replaced at each Restart
-	faults     []*fault
-	requests   []string
+	faults
 }
+
+// The parts of the API, each with its requests. They share the Engine's state and lock.
+type (
+	systemAPI    struct{ *Engine }
+	containerAPI struct{ *Engine }
+	execAPI      struct{ *Engine }
+	imageAPI     struct{ *Engine }
+	networkAPI   struct{ *Engine }
+)
 
 // New makes an engine without containers and images, with the networks that every engine has.
 func New(opts Options) *Engine {
@@ -96,50 +103,6 @@ func setDefault(s *string, value string) {
 	}
 }
 
-// fault is one injected misbehaviour.
-type fault struct {
-	method, pattern string
-	times           int // left; below 0: for ever
-	status          int
-	message         string
-	release         chan struct{} // of a hang
-}
-
-// Fail makes the next times requests (below 0: all) that match "METHOD /path" fail with status and message. The path has no version
-// and may hold * for one segment: "POST /containers/*/start".
-func (e *Engine) Fail(match string, times, status int, message string) {
-	method, pattern, _ := strings.Cut(match, " ")
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.faults = append(e.faults, &fault{method: method, pattern: pattern, times: times, status: status, message: message})
-}
-
-// Hang makes all requests that match wait until release is called or the client goes away.
-func (e *Engine) Hang(match string) (release func()) {
-	method, pattern, _ := strings.Cut(match, " ")
-	f := &fault{method: method, pattern: pattern, times: -1, release: make(chan struct{})}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.faults = append(e.faults, f)
-	return sync.OnceFunc(func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		f.times = 0
-		close(f.release)
-	})
-}
-
-// Requests lists all requests so far as "METHOD /path", without version and query. Reset forgets them.
-func (e *Engine) Requests(reset bool) []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	out := e.requests
-	if reset {
-		e.requests = nil
-	}
-	return out
-}
-
 // Restart ends all event and log streams and attached sessions, as a restart of the engine does. Without LiveRestore all containers
 // end as well, with exit code 255.
 func (e *Engine) Restart() {
@@ -172,10 +135,9 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m := versioned.FindStringSubmatch(where); m != nil {
 		version, where = m[1], m[2]
 	}
+	f := e.requested(r.Method, where)
 	e.mu.Lock()
-	e.requests = append(e.requests, r.Method+" "+where)
 	apiVersion, minVersion := e.opts.APIVersion, e.opts.MinAPIVersion
-	f := e.faultFor(r.Method, where)
 	e.mu.Unlock()
 	w.Header().Set("Api-Version", apiVersion)
 	w.Header().Set("Ostype", e.opts.OS)
@@ -202,19 +164,6 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.route(w, r, where)
 }
 
-// faultFor finds the first fault that matches and counts it.
-func (e *Engine) faultFor(method, where string) *fault {
-	for _, f := range e.faults {
-		if ok, _ := path.Match(f.pattern, where); ok && f.method == method && f.times != 0 {
-			if f.times > 0 {
-				f.times--
-			}
-			return f
-		}
-	}
-	return nil
-}
-
 func older(a, b string) bool {
 	number := func(v string) int {
 		major, minor, _ := strings.Cut(v, ".")
@@ -225,7 +174,7 @@ func older(a, b string) bool {
 	return number(a) < number(b)
 }
 
-// route finds the handler. Image names contain slashes, so that patterns are cut by hand.
+// route finds the handler. Image names contain slashes, so that http.ServeMux cannot match them.
 func (e *Engine) route(w http.ResponseWriter, r *http.Request, where string) {
 	parts := strings.Split(strings.Trim(where, "/"), "/")
 	kind, id, verb := parts[0], "", ""
@@ -239,41 +188,41 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, where string) {
 	case kind == "_ping":
 		_, _ = w.Write([]byte("OK"))
 	case kind == "version":
-		e.version(w)
+		systemAPI{e}.version(w)
 	case kind == "info":
-		e.info(w)
+		systemAPI{e}.info(w)
 	case kind == "events":
-		e.streamEvents(w, r)
+		systemAPI{e}.streamEvents(w, r)
 	case kind == "containers" && id == "json":
-		e.listContainers(w, r)
+		containerAPI{e}.listContainers(w, r)
 	case kind == "containers" && id == "create":
-		e.createContainer(w, r)
+		containerAPI{e}.createContainer(w, r)
 	case kind == "containers":
-		e.container(w, r, id, verb)
+		containerAPI{e}.container(w, r, id, verb)
 	case kind == "exec":
-		e.exec(w, r, id, verb)
+		execAPI{e}.exec(w, r, id, verb)
 	case key == "GET images" && id == "json" && verb == "":
-		e.listImages(w)
+		imageAPI{e}.listImages(w)
 	case key == "POST images" && id == "create":
-		e.pullImage(w, r)
+		imageAPI{e}.pullImage(w, r)
 	case key == "GET images" && verb == "json":
-		e.inspectImage(w, id)
+		imageAPI{e}.inspectImage(w, id)
 	case key == "DELETE images":
-		e.removeImage(w, strings.Join(parts[1:], "/"))
+		imageAPI{e}.removeImage(w, strings.Join(parts[1:], "/"))
 	case kind == "networks":
-		e.network(w, r, id, verb)
+		networkAPI{e}.network(w, r, id, verb)
 	default:
 		refuse(w, http.StatusNotFound, "page not found")
 	}
 }
 
-func (e *Engine) version(w http.ResponseWriter) {
+func (e systemAPI) version(w http.ResponseWriter) {
 	answer(w, http.StatusOK, map[string]any{
 		"Version": e.opts.Version, "ApiVersion": e.opts.APIVersion, "MinAPIVersion": e.opts.MinAPIVersion, "Os": e.opts.OS, "Arch": "amd64",
 	})
 }
 
-func (e *Engine) info(w http.ResponseWriter) {
+func (e systemAPI) info(w http.ResponseWriter) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	info := map[string]any{
@@ -283,7 +232,7 @@ func (e *Engine) info(w http.ResponseWriter) {
 		"Containers": len(e.containers), "Images": len(e.images),
 		"Runtimes": map[string]any{"io.containerd.runc.v2": map[string]string{"path": "runc"}, "runc": map[string]string{"path": "runc"}, "runsc": map[string]string{"path": "/usr/bin/runsc"}},
 	}
-	if e.windows() {
+	if e.opts.windows() {
 		info["DockerRootDir"], info["Driver"], info["Isolation"] = `C:\ProgramData\docker`, "windowsfilter", "process"
 		info["KernelVersion"] = fmt.Sprintf("10.0 %d", e.opts.Build)
 		delete(info, "CgroupDriver")
@@ -292,7 +241,7 @@ func (e *Engine) info(w http.ResponseWriter) {
 	answer(w, http.StatusOK, info)
 }
 
-func (e *Engine) windows() bool { return e.opts.OS == "windows" }
+func (o *Options) windows() bool { return o.OS == "windows" }
 
 func answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")

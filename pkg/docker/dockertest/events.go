@@ -13,7 +13,7 @@ import (
 
 type event = events.Message
 
-// emit tells of what happened to a container. The caller holds the lock.
+// emit sends the event of a container. The caller holds the lock.
 func (e *Engine) emit(b *box, action events.Action) {
 	attributes := maps.Clone(b.config.Labels)
 	attributes["name"], attributes["image"] = b.name, b.config.Image // whatever the labels say
@@ -32,7 +32,7 @@ func (e *Engine) tell(kind events.Type, action events.Action, actor events.Actor
 	e.changed = make(chan struct{})
 }
 
-func (e *Engine) streamEvents(w http.ResponseWriter, r *http.Request) {
+func (e systemAPI) streamEvents(w http.ResponseWriter, r *http.Request) {
 	args, err := filters.FromJSON(r.URL.Query().Get("filters"))
 	if err != nil {
 		refuse(w, http.StatusBadRequest, "invalid filter: %v", err)

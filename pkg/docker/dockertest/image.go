@@ -92,7 +92,7 @@ func (e *Engine) findImage(name string) *Image {
 	return nil
 }
 
-func (e *Engine) listImages(w http.ResponseWriter) {
+func (e imageAPI) listImages(w http.ResponseWriter) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	list := []image.Summary{}
@@ -110,7 +110,7 @@ func orNone(names []string) []string {
 	return names
 }
 
-func (e *Engine) inspectImage(w http.ResponseWriter, name string) {
+func (e imageAPI) inspectImage(w http.ResponseWriter, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	img := e.findImage(name)
@@ -124,7 +124,7 @@ func (e *Engine) inspectImage(w http.ResponseWriter, name string) {
 	})
 }
 
-func (e *Engine) removeImage(w http.ResponseWriter, name string) {
+func (e imageAPI) removeImage(w http.ResponseWriter, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	img := e.findImage(name)
@@ -156,7 +156,7 @@ func (e *Engine) removeImage(w http.ResponseWriter, name string) {
 	answer(w, http.StatusOK, []map[string]string{{"Deleted": img.ID}})
 }
 
-func (e *Engine) pullImage(w http.ResponseWriter, r *http.Request) {
+func (e imageAPI) pullImage(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("fromImage")
 	if tag := r.URL.Query().Get("tag"); strings.HasPrefix(tag, "sha256:") {
 		name += "@" + tag

@@ -32,7 +32,7 @@ func (img *Image) config() *container.Config {
 
 // merge adds to a request what the image says and the request does not (moby daemon/commit.go merge, daemon/create.go; the same from 1.12 on
 // but for variables of Windows, which had case before 17.06, and StartInterval, new in 25.0). What is not named here the engine does not take from an image.
-func (e *Engine) merge(c, image *container.Config) (refusal string) {
+func (o *Options) merge(c, image *container.Config) (refusal string) {
 	c.User = cmp.Or(c.User, image.User)
 	c.WorkingDir = cmp.Or(c.WorkingDir, image.WorkingDir)
 	c.StopSignal = cmp.Or(c.StopSignal, image.StopSignal)
@@ -45,7 +45,7 @@ func (e *Engine) merge(c, image *container.Config) (refusal string) {
 	maps.Copy(labels, c.Labels)
 	c.Labels = labels
 	for _, line := range image.Env {
-		if !slices.ContainsFunc(c.Env, func(own string) bool { return e.sameVariable(own, line) }) {
+		if !slices.ContainsFunc(c.Env, func(own string) bool { return o.sameVariable(own, line) }) {
 			c.Env = append(c.Env, line)
 		}
 	}
@@ -58,7 +58,7 @@ func (e *Engine) merge(c, image *container.Config) (refusal string) {
 		}
 	}
 	mergeHealth(c, image.Healthcheck)
-	c.ArgsEscaped = c.ArgsEscaped || e.windows() && image.ArgsEscaped //nolint:staticcheck // engines still have it
+	c.ArgsEscaped = c.ArgsEscaped || o.windows() && image.ArgsEscaped //nolint:staticcheck // engines still have it
 	if len(c.Entrypoint) == 1 && c.Entrypoint[0] == "" {
 		c.Entrypoint = nil
 	}
@@ -78,10 +78,10 @@ func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
 	return out
 }
 
-func (e *Engine) sameVariable(a, b string) bool {
+func (o *Options) sameVariable(a, b string) bool {
 	a, _, _ = strings.Cut(a, "=")
 	b, _, _ = strings.Cut(b, "=")
-	return a == b || e.windows() && strings.EqualFold(a, b)
+	return a == b || o.windows() && strings.EqualFold(a, b)
 }
 
 // mergeHealth fills in the parts of a health check one by one.
@@ -121,12 +121,12 @@ func (e *Engine) mount(b *box) {
 			} else if _, there := e.volumes[source]; !there {
 				e.volumes[source] = false
 			}
-			point = container.MountPoint{Type: mount.TypeVolume, Name: source, Source: e.volumePath(source), Destination: target, Driver: "local", RW: true}
+			point = container.MountPoint{Type: mount.TypeVolume, Name: source, Source: e.opts.volumePath(source), Destination: target, Driver: "local", RW: true}
 		}
 		b.mounts = append(b.mounts, point)
 	}
 	for _, text := range b.host.Binds {
-		if e.windows() {
+		if e.opts.windows() {
 			if m := windowsBind.FindStringSubmatch(text); m != nil {
 				add(m[1], m[2], true)
 			}
@@ -139,21 +139,21 @@ func (e *Engine) mount(b *box) {
 		add(m.Source, m.Target, m.Type == mount.TypeBind)
 	}
 	for _, target := range slices.Sorted(maps.Keys(b.config.Volumes)) {
-		if e.windows() {
+		if e.opts.windows() {
 			target = strings.TrimRight(strings.ReplaceAll(target, "/", `\`), `\`)
 		} else {
 			target = path.Clean(target)
 		}
 		if !slices.ContainsFunc(b.mounts, func(m container.MountPoint) bool {
-			return m.Destination == target || e.windows() && strings.EqualFold(m.Destination, target)
+			return m.Destination == target || e.opts.windows() && strings.EqualFold(m.Destination, target)
 		}) {
 			add("", target, false)
 		}
 	}
 }
 
-func (e *Engine) volumePath(name string) string {
-	if e.windows() {
+func (o *Options) volumePath(name string) string {
+	if o.windows() {
 		return `C:\ProgramData\docker\volumes\` + name + `\_data`
 	}
 	return "/var/lib/docker/volumes/" + name + "/_data"

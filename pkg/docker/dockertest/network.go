@@ -23,7 +23,7 @@ type segment struct {
 }
 
 func (e *Engine) addDefaultNetworks() {
-	if e.windows() {
+	if e.opts.windows() {
 		e.addNetwork(network.Inspect{Name: "nat", Driver: "nat"}, "172.20.0.0/16")
 		e.addNetwork(network.Inspect{Name: "none", Driver: "null"}, "")
 		return
@@ -72,7 +72,7 @@ func (e *Engine) findNetwork(key string) *segment {
 	return nil
 }
 
-func (e *Engine) network(w http.ResponseWriter, r *http.Request, id, verb string) {
+func (e networkAPI) network(w http.ResponseWriter, r *http.Request, id, verb string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r.Method == http.MethodGet && id == "" {
@@ -108,7 +108,7 @@ func (e *Engine) network(w http.ResponseWriter, r *http.Request, id, verb string
 	}
 }
 
-func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request) {
+func (e networkAPI) createNetwork(w http.ResponseWriter, r *http.Request) {
 	var body network.CreateRequest
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Name == "" {
 		refuse(w, http.StatusBadRequest, "invalid network request")
@@ -119,7 +119,7 @@ func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	drivers := []string{"bridge", "overlay", "macvlan", "ipvlan"}
-	if e.windows() {
+	if e.opts.windows() {
 		drivers = []string{"nat", "transparent", "l2bridge", "l2tunnel", "overlay"}
 	}
 	if !slices.Contains(drivers, body.Driver) {
@@ -181,7 +181,7 @@ func (e *Engine) connect(b *box) string {
 }
 
 // rewire takes a container off a network or puts it on one, with the IPv4 address that is asked for.
-func (e *Engine) rewire(w http.ResponseWriter, r *http.Request, s *segment, verb string) {
+func (e networkAPI) rewire(w http.ResponseWriter, r *http.Request, s *segment, verb string) {
 	var body network.ConnectOptions // and DisconnectOptions, with less
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 		refuse(w, http.StatusBadRequest, "invalid request: %v", err)
@@ -196,7 +196,7 @@ func (e *Engine) rewire(w http.ResponseWriter, r *http.Request, s *segment, verb
 		refuse(w, http.StatusForbidden, "container %s is not connected to network %s", b.name, s.Name)
 		return
 	case verb == "disconnect":
-		e.disconnect(b)
+		b.disconnect()
 	case b.endpoint == s:
 		refuse(w, http.StatusForbidden, "endpoint with name %s already exists in network %s", b.name, s.Name)
 		return
@@ -217,7 +217,7 @@ func (e *Engine) rewire(w http.ResponseWriter, r *http.Request, s *segment, verb
 }
 
 // disconnect gives the address back.
-func (e *Engine) disconnect(b *box) {
+func (b *box) disconnect() {
 	if b.endpoint == nil {
 		return
 	}

@@ -23,7 +23,7 @@ type Process struct {
 	Stdout, Stderr io.Writer
 	TTY            bool
 	Signals        <-chan string   // TERM and the like, as sent by stop and kill
-	Killed         <-chan struct{} // closed by SIGKILL: return, nobody listens any more
+	Killed         <-chan struct{} // closed by SIGKILL: return, nothing reads any more
 	Resized        <-chan [2]uint  // height and width of the terminal
 }
 

@@ -37,7 +37,7 @@ func (c *command) stop(code int) {
 	}
 }
 
-func (e *Engine) logs(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) logs(w http.ResponseWriter, r *http.Request, b *box) {
 	query := r.URL.Query()
 	want := wanted{
 		stdout: query.Get("stdout") == "1", stderr: query.Get("stderr") == "1", timestamps: query.Get("timestamps") == "1",
@@ -97,7 +97,7 @@ func takeOver(w http.ResponseWriter) (net.Conn, io.Reader, error) {
 	return conn, buffered, err
 }
 
-func (e *Engine) attach(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) attach(w http.ResponseWriter, r *http.Request, b *box) {
 	query := r.URL.Query()
 	e.mu.Lock()
 	run, running, down := b.process, b.running, e.down
@@ -134,7 +134,7 @@ func (e *Engine) attach(w http.ResponseWriter, r *http.Request, b *box) {
 	<-gone
 }
 
-func (e *Engine) createExec(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) createExec(w http.ResponseWriter, r *http.Request, b *box) {
 	var options container.ExecOptions
 	if err := json.NewDecoder(r.Body).Decode(&options); err != nil || len(options.Cmd) == 0 {
 		refuse(w, http.StatusBadRequest, "No exec command specified")
@@ -177,7 +177,7 @@ func detachKeys(text string) ([]byte, error) {
 	return keys, nil
 }
 
-func (e *Engine) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
+func (e execAPI) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
 	e.mu.Lock()
 	c := e.execs[id]
 	e.mu.Unlock()
@@ -223,7 +223,7 @@ func (e *Engine) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
 }
 
 // startExec starts a command and serves its streams until it ends; detached, it has none.
-func (e *Engine) startExec(w http.ResponseWriter, c *command, detached bool) {
+func (e execAPI) startExec(w http.ResponseWriter, c *command, detached bool) {
 	e.mu.Lock()
 	if c.process != nil || !c.box.running {
 		e.mu.Unlock()
@@ -275,7 +275,7 @@ func (e *Engine) startExec(w http.ResponseWriter, c *command, detached bool) {
 	<-gone
 }
 
-func (e *Engine) resize(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) resize(w http.ResponseWriter, r *http.Request, b *box) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !b.running {

@@ -9,7 +9,7 @@ import (
 )
 
 // updateContainer changes limits as the engine does: what is 0 stays as it is.
-func (e *Engine) updateContainer(w http.ResponseWriter, r *http.Request, b *box) {
+func (e containerAPI) updateContainer(w http.ResponseWriter, r *http.Request, b *box) {
 	var in container.UpdateConfig
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		refuse(w, http.StatusBadRequest, "invalid JSON: %v", err)
@@ -17,7 +17,7 @@ func (e *Engine) updateContainer(w http.ResponseWriter, r *http.Request, b *box)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.windows() && b.running {
+	if e.opts.windows() && b.running {
 		refuse(w, http.StatusInternalServerError, "Cannot update container %s: not implemented", b.id)
 		return
 	}

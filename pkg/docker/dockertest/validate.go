@@ -14,7 +14,7 @@ import (
 var validName = regexp.MustCompile(`^/?[a-zA-Z0-9][a-zA-Z0-9_.-]+$`)
 
 // validate says what the engine refuses at create. The words are the engine's own where its users search for them.
-func (e *Engine) validate(c *container.Config, h *container.HostConfig) (status int, message string) {
+func (e containerAPI) validate(c *container.Config, h *container.HostConfig) (status int, message string) {
 	mode := h.NetworkMode
 	switch {
 	case mode.IsContainer() && c.Hostname != "":
@@ -44,19 +44,19 @@ func (e *Engine) validate(c *container.Config, h *container.HostConfig) (status 
 		}
 	}
 	for _, bind := range h.Binds {
-		if message := e.validateBind(bind); message != "" {
+		if message := e.opts.validateBind(bind); message != "" {
 			return bad(message)
 		}
 	}
 	for _, m := range h.Mounts {
-		if m.Type == mount.TypeBind && e.windows() && e.opts.IsFile(m.Source) {
+		if m.Type == mount.TypeBind && e.opts.windows() && e.opts.IsFile(m.Source) {
 			return bad(fileMount(m.Source))
 		}
 	}
-	if e.windows() {
-		return e.validateWindows(h)
+	if e.opts.windows() {
+		return e.opts.validateWindows(h)
 	}
-	return e.validateLinux(c, h)
+	return e.opts.validateLinux(c, h)
 }
 
 func bad(message string) (int, string) { return http.StatusBadRequest, message }
@@ -66,13 +66,13 @@ func fileMount(source string) string {
 }
 
 // validateBind knows the short form: source:target[:options]. Windows has colons in both paths.
-func (e *Engine) validateBind(bind string) string {
-	if e.windows() {
+func (o *Options) validateBind(bind string) string {
+	if o.windows() {
 		m := windowsBind.FindStringSubmatch(bind)
 		if m == nil {
 			return "invalid volume specification: '" + bind + "'"
 		}
-		if e.opts.IsFile(m[1]) {
+		if o.IsFile(m[1]) {
 			return fileMount(m[1])
 		}
 		return ""
@@ -95,10 +95,10 @@ func (e *Engine) validateBind(bind string) string {
 
 var windowsBind = regexp.MustCompile(`(?i)^([a-z]:\\[^:*?"<>|]*|\\\\\.\\pipe\\[^:]+):([a-z]:\\[^:*?"<>|]+|\\\\\.\\pipe\\[^:]+)(?::(?:ro|rw))?$`)
 
-func (e *Engine) validateWindows(h *container.HostConfig) (int, string) {
+func (o *Options) validateWindows(h *container.HostConfig) (int, string) {
 	r := h.Resources
 	switch {
-	case h.NetworkMode.IsContainer() && e.opts.Build < 16299:
+	case h.NetworkMode.IsContainer() && o.Build < 16299:
 		return bad("invalid --net: container:" + h.NetworkMode.ConnectedContainer() + " is not supported on this version of Windows")
 	case h.NetworkMode == "host":
 		return bad("Windows does not support host networking")
@@ -122,7 +122,7 @@ func (e *Engine) validateWindows(h *container.HostConfig) (int, string) {
 	return 0, ""
 }
 
-func (e *Engine) validateLinux(c *container.Config, h *container.HostConfig) (int, string) {
+func (o *Options) validateLinux(c *container.Config, h *container.HostConfig) (int, string) {
 	r := h.Resources
 	switch {
 	case c.WorkingDir != "" && !strings.HasPrefix(c.WorkingDir, "/"):
@@ -146,14 +146,14 @@ func (e *Engine) validateLinux(c *container.Config, h *container.HostConfig) (in
 	case !h.IpcMode.Valid() || !h.PidMode.Valid() || !h.UTSMode.Valid():
 		return bad("invalid namespace mode")
 	}
-	if older(e.opts.APIVersion, "1.40") {
+	if older(o.APIVersion, "1.40") {
 		for _, name := range append(append([]string{}, h.CapAdd...), h.CapDrop...) {
 			if strings.HasPrefix(name, "CAP_") {
 				return bad(fmt.Sprintf("Unknown capability to add: %q", name))
 			}
 		}
 	}
-	if older(e.opts.APIVersion, "1.32") && (h.IpcMode.IsShareable() || h.IpcMode.IsPrivate()) {
+	if older(o.APIVersion, "1.32") && (h.IpcMode.IsShareable() || h.IpcMode.IsPrivate()) {
 		return bad("invalid IPC mode: " + string(h.IpcMode))
 	}
 	return 0, ""

@@ -32,7 +32,6 @@ type API struct {
 	pods       map[types.UID]*v1.Pod
 	statics    map[types.UID]*v1.Pod
 	secrets    map[string]*v1.Secret
-	handlers   map[string]string
 	registered map[types.UID]bool
 	down       bool
 	version    int
@@ -49,7 +48,7 @@ type feed struct {
 // NewAPI makes an API with nothing in it.
 func NewAPI(log *Log) *API {
 	return &API{
-		Log: log, pods: map[types.UID]*v1.Pod{}, statics: map[types.UID]*v1.Pod{}, secrets: map[string]*v1.Secret{}, handlers: map[string]string{}, registered: map[types.UID]bool{},
+		Log: log, pods: map[types.UID]*v1.Pod{}, statics: map[types.UID]*v1.Pod{}, secrets: map[string]*v1.Secret{}, registered: map[types.UID]bool{},
 		changed: make(chan types.UID, 100),
 	}
 }
@@ -403,22 +402,9 @@ func (a *API) Token(context.Context, string, string, *authenticationv1.TokenRequ
 	return nil, errNoAPI
 }
 
-// SetRuntimeClass keeps a RuntimeClass.
-func (a *API) SetRuntimeClass(name, handler string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.handlers[name] = handler
-}
-
-// RuntimeHandler implements pod.Objects.
+// RuntimeHandler implements pod.Objects; there are no RuntimeClasses.
 func (a *API) RuntimeHandler(_ context.Context, name string) (string, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	handler, ok := a.handlers[name]
-	if !ok {
-		return "", apierrors.NewNotFound(schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}, name)
-	}
-	return handler, nil
+	return "", apierrors.NewNotFound(schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}, name)
 }
 
 // Services implements pod.Objects; there are none.

@@ -26,16 +26,16 @@ const (
 )
 
 // dns decides the pod's resolver configuration from the host's file as it is now.
-func (r *Resolver) dns(p *v1.Pod) (pod.DNS, []dnsWarning, error) {
+func (c Config) dns(p *v1.Pod) (pod.DNS, []dnsWarning, error) {
 	in := dnsInputs{
-		windows: r.cfg.Platform.OS == "windows", servers: r.cfg.ClusterDNS, domain: r.cfg.ClusterDomain, hostShared: p.Spec.HostNetwork,
+		windows: c.Platform.OS == "windows", servers: c.ClusterDNS, domain: c.ClusterDomain, hostShared: p.Spec.HostNetwork,
 	}
-	for _, ip := range r.cfg.HostIPs() {
+	for _, ip := range c.HostIPs() {
 		in.hostIPv4 = in.hostIPv4 || ip.Is4()
 		in.hostIPv6 = in.hostIPv6 || ip.Is6()
 	}
-	if r.cfg.ResolvConf != "" {
-		text, err := readHead(os.Open(r.cfg.ResolvConf))
+	if c.ResolvConf != "" {
+		text, err := readHead(os.Open(c.ResolvConf))
 		if err != nil {
 			return pod.DNS{}, nil, fmt.Errorf("cannot read resolver configuration (resolvConf): %w", err)
 		}
@@ -52,8 +52,8 @@ func (r *Resolver) dns(p *v1.Pod) (pod.DNS, []dnsWarning, error) {
 }
 
 // DNS is the pod's resolver configuration, for the part that gives it to the pod's network (Windows). Warnings are sent where its sandbox is made.
-func (r *Resolver) DNS(pod *v1.Pod) (pod.DNS, error) {
-	dns, _, err := r.dns(pod)
+func (c Config) DNS(pod *v1.Pod) (pod.DNS, error) {
+	dns, _, err := c.dns(pod)
 	return dns, err
 }
 
@@ -85,7 +85,7 @@ func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at pod.Attempt, i
 		in.Files = append(in.Files, file)
 	}
 	if !own["/etc/resolv.conf"] {
-		dns, _, err := r.dns(pod)
+		dns, _, err := r.cfg.dns(pod)
 		if err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ func isHyperV(isolation string, byDefault func() bool) bool {
 }
 
 // image makes the container's image present, as its pull policy says.
-func (r *Resolver) image(ctx context.Context, p *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (pod.Image, error) {
+func (r *Puller) image(ctx context.Context, p *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (pod.Image, error) {
 	name, err := podspec.ParseImage(container.Image)
 	if err != nil {
 		return pod.Image{}, r.failImage(ref, "InspectFailed", &pod.StartError{Reason: "InvalidImageName",
@@ -52,12 +52,12 @@ func (r *Resolver) image(ctx context.Context, p *v1.Pod, container *v1.Container
 }
 
 // failImage sends both of upstream's events of an image that cannot be had.
-func (r *Resolver) failImage(ref *v1.ObjectReference, reason string, err *pod.StartError) error {
+func (r *Puller) failImage(ref *v1.ObjectReference, reason string, err *pod.StartError) error {
 	r.parts.Recorder.Event(ref, v1.EventTypeWarning, reason, err.Message)
 	return r.fail(ref, "", err)
 }
 
-func (r *Resolver) pullImage(ctx context.Context, p *v1.Pod, name podspec.ImageName, image string, ref *v1.ObjectReference, lookup func() []pod.Credential) (pod.Image, error) {
+func (r *Puller) pullImage(ctx context.Context, p *v1.Pod, name podspec.ImageName, image string, ref *v1.ObjectReference, lookup func() []pod.Credential) (pod.Image, error) {
 	key := pullKey{p.UID, name.Full}
 	if wait, last := r.pulls.backedOff(key); wait > 0 {
 		message := fmt.Sprintf("Back-off pulling image %q", image)
@@ -86,7 +86,7 @@ func (r *Resolver) pullImage(ctx context.Context, p *v1.Pod, name podspec.ImageN
 }
 
 // fetch pulls, and keeps the record of it.
-func (r *Resolver) fetch(ctx context.Context, name string, creds []pod.Credential) (pullResult, error) {
+func (r *Puller) fetch(ctx context.Context, name string, creds []pod.Credential) (pullResult, error) {
 	records := r.parts.Records
 	if records == nil {
 		return r.pulls.pull(ctx, name, creds)
@@ -126,7 +126,7 @@ func pullError(image string, err error) *pod.StartError {
 
 // credentials collects the logins for an image: those of the pod's imagePullSecrets, then the node's, then the plugins'. What is not
 // there or cannot be read does not stop the pull: the image may be public.
-func (r *Resolver) credentials(ctx context.Context, p *v1.Pod, name podspec.ImageName) []pod.Credential {
+func (r *Puller) credentials(ctx context.Context, p *v1.Pod, name podspec.ImageName) []pod.Credential {
 	logins := r.podLogins(ctx, p)
 	for _, file := range r.cfg.DockerConfigs {
 		data, err := os.ReadFile(file)
@@ -149,7 +149,7 @@ func (r *Resolver) credentials(ctx context.Context, p *v1.Pod, name podspec.Imag
 }
 
 // podLogins are those of the pod's imagePullSecrets, to which the API server has added its service account's.
-func (r *Resolver) podLogins(ctx context.Context, p *v1.Pod) []pod.Login {
+func (r *Puller) podLogins(ctx context.Context, p *v1.Pod) []pod.Login {
 	var logins []pod.Login
 	var unusable []string
 	for _, ref := range p.Spec.ImagePullSecrets {
@@ -176,7 +176,7 @@ func (r *Resolver) podLogins(ctx context.Context, p *v1.Pod) []pod.Login {
 
 // EnsureImage makes the image of an image volume present, with the pull policy, secrets, back-off and events of a container's image.
 // Errors are as for Container.
-func (r *Resolver) EnsureImage(ctx context.Context, pod *v1.Pod, volume *v1.Volume) (pod.Image, error) {
+func (r *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, volume *v1.Volume) (pod.Image, error) {
 	like := &v1.Container{Image: volume.Image.Reference, ImagePullPolicy: volume.Image.PullPolicy}
 	return r.image(ctx, pod, like, podspec.Reference(pod))
 }

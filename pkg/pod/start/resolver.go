@@ -49,16 +49,34 @@ type Config struct {
 	AppArmorLoaded func(profile string) bool
 }
 
-// Parts are the parts that a Resolver asks. All are needed but Plugins and Records.
-type Parts struct {
+// PullerParts are what a Puller asks. All are needed but Plugins and Records.
+type PullerParts struct {
 	Images   pod.Images
 	Plugins  pod.CredentialPlugins // nil: none
 	Records  pod.PullRecords       // nil: whoever may run here may use what is present
-	Volumes  pod.Volumes
-	Network  pod.Network
 	Objects  pod.Objects
 	Recorder record.EventRecorder
 	Clock    clock.PassiveClock
+}
+
+// Puller makes images present for containers and for image volumes. It is apart from the Resolver because volumes need it, and the Resolver
+// needs volumes.
+type Puller struct {
+	cfg   Config
+	parts PullerParts
+	pulls *puller
+}
+
+// NewPuller makes a Puller.
+func NewPuller(cfg Config, parts PullerParts) *Puller {
+	return &Puller{cfg: cfg, parts: parts, pulls: newPuller(cfg, parts.Images, parts.Clock)}
+}
+
+// parts are what a Resolver asks.
+type parts struct {
+	PullerParts
+	Volumes pod.Volumes
+	Network pod.Network
 }
 
 // Resolver gathers what starting needs, just before a start: image, environment, mounts, files, addresses, identity. It keeps nothing
@@ -67,20 +85,20 @@ type Parts struct {
 // Errors that the user has to see are *StartError, and the events that go with them have been sent. Any other error means that ctx
 // ended.
 type Resolver struct {
+	*Puller
 	cfg       Config
-	parts     Parts
-	pulls     *puller
+	parts     parts
 	hostsPath string // the host's own hosts file, for hostNetwork
 }
 
-// New makes a Resolver.
-func New(cfg Config, parts Parts) *Resolver {
-	return &Resolver{cfg: cfg, parts: parts, pulls: newPuller(cfg, parts.Images, parts.Clock), hostsPath: "/etc/hosts"}
+// New makes a Resolver that has images from puller.
+func New(cfg Config, puller *Puller, volumes pod.Volumes, network pod.Network) *Resolver {
+	return &Resolver{cfg: cfg, Puller: puller, parts: parts{puller.parts, volumes, network}, hostsPath: "/etc/hosts"}
 }
 
 // fail sends what goes with err as an event: under reason, or when that is "" as upstream's "Failed" with the reason alone in it,
 // because the message was sent already.
-func (r *Resolver) fail(ref *v1.ObjectReference, reason string, err *pod.StartError) error {
+func (r *Puller) fail(ref *v1.ObjectReference, reason string, err *pod.StartError) error {
 	if reason == "" {
 		r.parts.Recorder.Event(ref, v1.EventTypeWarning, "Failed", "Error: "+err.Reason)
 	} else {
@@ -146,7 +164,7 @@ func (r *Resolver) sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, 
 			return nil, r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 		}
 	}
-	dns, warnings, err := r.dns(p)
+	dns, warnings, err := r.cfg.dns(p)
 	if err != nil {
 		return nil, r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: "Failed to create pod sandbox: " + err.Error(), Err: err})
 	}

@@ -76,7 +76,7 @@ func newStage(t *testing.T) *stage {
 }
 
 func (s *stage) resolver() *Resolver {
-	r := New(s.cfg, Parts{Images: s, Volumes: stageVolumes{s}, Network: s, Objects: s, Recorder: s, Clock: s.clock})
+	r := New(s.cfg, NewPuller(s.cfg, PullerParts{Images: s, Objects: s, Recorder: s, Clock: s.clock}), stageVolumes{s}, s)
 	r.hostsPath = filepath.Join(filepath.Dir(s.cfg.ResolvConf), "hosts")
 	return r
 }

@@ -67,10 +67,12 @@ func hostIPs() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.168.1
 // begin runs a new Manager.
 func (w *world) begin() {
 	events := &podtest.Events{Log: w.log}
-	resolver := start.New(start.Config{
+	cfg := start.Config{
 		NodeName: "node1", Platform: w.platform, ClusterDomain: "cluster.local", ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, HostIPs: hostIPs,
 		Capacity: func() v1.ResourceList { return v1.ResourceList{} },
-	}, start.Parts{Images: podtest.Images{}, Volumes: w.disk, Network: podtest.Network{}, Objects: w.api, Recorder: events, Clock: clock.RealClock{}})
+	}
+	puller := start.NewPuller(cfg, start.PullerParts{Images: podtest.Images{}, Objects: w.api, Recorder: events, Clock: clock.RealClock{}})
+	resolver := start.New(cfg, puller, w.disk, podtest.Network{})
 	former := w.admitter
 	w.admitter = &podtest.Admitter{Log: w.log, Max: former.Max, Ask: former.Ask}
 	w.admitter.MaxCPU.Store(former.MaxCPU.Load())

@@ -44,7 +44,7 @@ func (s *segment) wishes(routes []proxy.Route) (out []*wish, errs []error) {
 	for _, r := range routes {
 		targets := r.Targets()
 		if len(targets) == 0 {
-			continue // nothing listens there: refused by nobody, as HNS cannot refuse
+			continue // nothing listens there: HNS cannot refuse
 		}
 		if len(r.Sources) > 0 {
 			errs = append(errs, &proxy.RouteError{Route: r, Err: errors.New("HNS load balancers cannot be limited to source ranges")})

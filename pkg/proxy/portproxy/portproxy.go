@@ -1,5 +1,5 @@
 // Package portproxy is the back end of the service proxy that lets the service IP Helper of Windows relay TCP connections, by the port proxy
-// rules that administrators otherwise set by hand. Rules go on while no proxy runs.
+// rules that administrators otherwise set manually. Rules go on while no proxy runs.
 //
 //	Table --rules that should be, difference to those listed--> one script --> Netsh
 //
@@ -186,7 +186,7 @@ func (b *Backend) names(want *proxy.Table) []proxy.ServiceName {
 	return slices.Collect(maps.Keys(names))
 }
 
-// take takes the Routes of the changed Services and returns the fronts to look at, and an error for each Route that no rule can serve. A front may
+// take notes the Routes of the changed Services and returns the fronts to compare, and an error for each Route that no rule can serve. A front may
 // pass from one Service to another.
 func (b *Backend) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[netip.AddrPort]bool, errs []error) {
 	dirty = map[netip.AddrPort]bool{}
@@ -202,7 +202,7 @@ func (b *Backend) take(want *proxy.Table, changed []proxy.ServiceName) (dirty ma
 	for _, name := range changed {
 		for _, r := range want.Of(name) {
 			if !Serves(&r) {
-				errs = append(errs, &proxy.RouteError{Route: r, Err: errors.New("a port proxy rule is for TCP, everybody, and one endpoint")})
+				errs = append(errs, &proxy.RouteError{Route: r, Err: errors.New("a port proxy rule serves TCP, all clients, and one endpoint")})
 				continue
 			}
 			dirty[r.Front] = true
@@ -242,7 +242,7 @@ func (b *Backend) wanted(fronts map[netip.AddrPort]bool) map[netip.AddrPort]nets
 	return out
 }
 
-// difference is the script that brings listeners to the rules that they should have, sorted by listener. With whole, rules of ours that nobody
+// difference is the script that brings listeners to the rules that they should have, sorted by listener. With whole, our rules that no Route
 // wants go too: what a former run left.
 func (b *Backend) difference(rules map[netip.AddrPort]netsh.Rule, whole bool) []string {
 	if whole {

@@ -265,6 +265,12 @@ var states = []state{
 	{"udp without endpoint", `0 ClusterIP UDP 0 -`},
 	{"both protocols on one front", `0 ClusterIP TCP 0 0
 		0 ClusterIP UDP 0 1`},
+	{"two services on one front, one for each protocol", `0 ClusterIP TCP 0 0
+		1 ExternalIP UDP 0 1`},
+	{"and they swap protocols", `0 ClusterIP UDP 0 0
+		1 ExternalIP TCP 0 1,2`},
+	{"and one takes both", `1 ExternalIP TCP 0 1
+		1 ExternalIP UDP 0 -`},
 	{"the front passes to another service", `1 ClusterIP TCP 0 3`},
 	{"and back, with another front passing the other way", `0 ClusterIP TCP 0 0
 		1 ExternalIP TCP 3 1`},

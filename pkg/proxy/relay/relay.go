@@ -1,10 +1,10 @@
 // Package relay is the back end of the service proxy that works everywhere: it listens on every front of the Table and passes what
-// comes to a backend, in this process, with sockets only.
+// comes to an endpoint, in this process, with sockets only.
 //
-//	Table --> front: addresses made local, one socket each --> balancer --> connection or UDP session --> endpoint
+//	Table --> Front: addresses made local, one socket each --> choose --> limits --> connection or UDP session --> endpoint
 //
-// Relay.Sync owns the fronts. Their data is carried by a plane: on Linux a few loops, each with a thread and an epoll of its own, to which
-// every connection and session belongs from its first packet to its last; elsewhere goroutines. Both only read what a front publishes.
+// Relay.Sync owns the fronts. Their data is carried by a Plane, which the program chooses: the portable one here, of goroutines, or that of
+// package epoll on Linux. Both ask package choose which endpoint is next and package limits whether there is room.
 package relay
 
 import (
@@ -16,13 +16,13 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
 // Config is what a Relay needs.
@@ -30,18 +30,17 @@ type Config struct {
 	Addresses Addresses
 	// NodePorts limits the host's addresses on which node ports are served; empty: all of them, loopback included.
 	NodePorts []netip.Prefix
-	// Healthy is what health check node ports say of the proxy itself.
-	Healthy func() bool
 	// UDPIdle is how long a UDP session lives after its last packet; 0: 2 minutes. Short exchanges, such as DNS, live 10 s at most.
 	UDPIdle time.Duration
+	// Capacity is what all connections share; zero: what this host has. Its Share and UDP are set by the two fields below.
+	Capacity limits.Capacity
 	// ClientShare is the part of each limit, in percent, that one client's address may have: connections and sessions of a front and of all, and
 	// source ports towards one endpoint; 0: 50.
 	ClientShare int
 	// SessionPorts is the part of this host's UDP source ports, in percent, that sessions may have; 0: 50. Where two Relays run on a host they share.
 	SessionPorts int
-	// Warn is told what users should know of a Service that is served worse than it could be: the reason in one word, and a sentence. nil:
-	// nobody is told.
-	Warn  func(service proxy.ServiceName, reason, message string)
+	// Warn records an Event on a Service that is served worse than it could be; nil: there are no Events.
+	Warn  limits.Warn
 	Clock clock.PassiveClock
 }
 
@@ -50,86 +49,44 @@ const (
 	shortUDPIdle   = 10 * time.Second
 )
 
-// frontKey is one front, whichever Service has it.
-type frontKey struct {
-	protocol v1.Protocol
-	addr     netip.AddrPort // unspecified address: all of the host's (node port)
+// Port is one port of an address: a front, whichever Service has it.
+type Port struct {
+	Protocol v1.Protocol
+	Addr     netip.AddrPort // unspecified address: all of the host's (node port)
 }
 
-func keyOf(r *proxy.Route) frontKey { return frontKey{r.Protocol, r.Front} }
+// Compare orders Ports by address.
+func (p Port) Compare(o Port) int {
+	return cmp.Or(p.Addr.Compare(o.Addr), cmp.Compare(p.Protocol, o.Protocol))
+}
+
+func portOf(r *proxy.Route) Port { return Port{r.Protocol, r.Front} }
 
 // Relay implements proxy.Backend.
 type Relay struct {
-	cfg Config
+	cfg    Config
+	shared *Shared
+	plane  Plane
 
 	mu        sync.Mutex
 	closed    bool
-	wanted    map[frontKey]*proxy.Route
-	byService map[proxy.ServiceName][]frontKey
-	fronts    map[frontKey]*front
-	own       ownSockets
-	keep      atomic.Bool                // connections may carry their client's address
-	keepers   map[proxy.ServiceName]bool // Services that ask for it; true: they were told that it cannot be
-	plane     plane
-	counts    *counts
-	refs      map[netip.Addr]int // how many fronts use an address
+	wanted    map[Port]*proxy.Route
+	byService map[proxy.ServiceName][]Port
+	fronts    map[Port]*Front
+	hidden    map[proxy.ServiceName]bool // Services whose endpoints should see the client's address; true: warned that they do not
+	refs      map[netip.Addr]int         // how many fronts use an address
 	addrErrs  map[netip.Addr]error
-	held      map[frontKey]struct{} // fronts whose ports were taken alone
-	whole     map[netip.Addr]bool   // addresses that are ClusterIPs, whatever else they are
-	host      []netip.Addr          // the host's own addresses as last listed
-	health    *healthChecks
+	single    map[Port]struct{}   // fronts whose ports were held alone
+	whole     map[netip.Addr]bool // addresses that are ClusterIPs, whatever else they are
+	host      []netip.Addr        // the host's own addresses as last listed
+	ranges    []netip.Prefix      // of service addresses, as in the last Table
 }
 
-// New returns a Relay that serves nothing yet and has not touched the host.
-func New(cfg Config) *Relay { return newRelay(cfg, newPlane()) }
-
-func newRelay(cfg Config, p plane) *Relay {
-	cfg.UDPIdle = cmp.Or(cfg.UDPIdle, defaultUDPIdle)
-	r := &Relay{cfg: cfg, wanted: map[frontKey]*proxy.Route{}, byService: map[proxy.ServiceName][]frontKey{}, fronts: map[frontKey]*front{},
-		plane: p, keepers: map[proxy.ServiceName]bool{}, own: ownSockets{keys: map[frontKey]struct{}{}}, refs: map[netip.Addr]int{}, health: newHealthChecks(cfg.Healthy)}
-	r.counts = newCounts(&r.cfg)
-	return r
-}
-
-// HidesClients says whether endpoints see this host's address instead of a client's in any case: a relay's connections to them are its own. Where
-// they may carry the client's address, Services that ask for it and do not get it are warned.
-func (r *Relay) HidesClients() bool {
-	k, ok := r.cfg.Addresses.(clientKeeper)
-	return !ok || !k.CanKeepClients()
-}
-
-// askToKeep tells the Addresses whether a Service asks that endpoints see the client's address, and says whether that is new.
-func (r *Relay) askToKeep(want *proxy.Table, changed []proxy.ServiceName) bool {
-	k, ok := r.cfg.Addresses.(clientKeeper)
-	if !ok || !k.CanKeepClients() {
-		return false
-	}
-	before := len(r.keepers) > 0
-	for _, name := range changed {
-		if !slices.ContainsFunc(want.Of(name), func(route proxy.Route) bool { return route.KeepClient }) {
-			delete(r.keepers, name)
-		} else if _, ok := r.keepers[name]; !ok {
-			r.keepers[name] = false
-		}
-	}
-	k.KeepClients(len(r.keepers) > 0)
-	return before != (len(r.keepers) > 0)
-}
-
-// noteKept takes what has come of it, and warns Services once.
-func (r *Relay) noteKept() {
-	k, ok := r.cfg.Addresses.(clientKeeper)
-	if !ok || len(r.keepers) == 0 {
-		return
-	}
-	kept := k.KeepsClients()
-	r.keep.Store(kept)
-	for name, told := range r.keepers {
-		if !kept && !told && r.cfg.Warn != nil {
-			r.keepers[name] = true
-			go r.cfg.Warn(name, "ClientAddressHidden", "externalTrafficPolicy Local: traffic stays on this node, but its endpoints see the node's address instead of the client's, since this host has no nft or refuses its rules, which would lead the answers back")
-		}
-	}
+// New returns a Relay on a Plane that serves nothing yet and has not changed the host.
+func New(plane NewPlane, cfg Config) *Relay {
+	shared := newShared(&cfg)
+	return &Relay{cfg: cfg, shared: shared, plane: plane(shared), wanted: map[Port]*proxy.Route{}, byService: map[proxy.ServiceName][]Port{},
+		fronts: map[Port]*Front{}, hidden: map[proxy.ServiceName]bool{}, refs: map[netip.Addr]int{}}
 }
 
 // Sync implements proxy.Backend. Established TCP connections outlive any change but the end of their front; see front.set.
@@ -149,9 +106,10 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 			errs = append(errs, err)
 		}
 		changed = r.names(want)
-		r.plane.check()
+		r.plane.Check()
 	}
 	dirty, moved := r.take(want, changed)
+	moved = moved || !slices.Equal(r.ranges, want.ServiceRanges)
 	if whole {
 		for key := range r.fronts {
 			dirty[key] = struct{}{}
@@ -159,20 +117,17 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 	}
 	for key := range dirty {
 		if r.wanted[key] == nil && r.fronts[key] != nil {
-			r.fronts[key].close() // before its address goes, so that clients are told
+			r.fronts[key].close() // before its address goes, so that clients get a reset
 			delete(r.fronts, key)
 		}
 	}
 	if len(r.fronts) == 0 {
 		r.resume(dirty)
 	}
-	if asked := r.askToKeep(want, changed); whole || moved || asked || r.shifted(dirty) || len(r.addrErrs) > 0 {
-		errs = append(errs, r.setAddresses(ctx)...)
+	if asked := r.noteClients(want, changed); whole || moved || asked || r.shifted(dirty) || len(r.addrErrs) > 0 {
+		errs = append(errs, r.setAddresses(ctx, want.ServiceRanges)...)
 	}
-	r.noteKept()
-	errs = append(errs, r.serve(dirty)...)
-	errs = append(errs, r.health.sync(want, changed)...)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.serve(dirty)...)...)
 }
 
 // names are the Services of the Table and those that are served now.
@@ -181,25 +136,19 @@ func (r *Relay) names(want *proxy.Table) []proxy.ServiceName {
 	for i := range want.Routes {
 		names[want.Routes[i].Service.ServiceName] = struct{}{}
 	}
-	for _, h := range want.HealthChecks {
-		names[h.Service] = struct{}{}
-	}
 	for name := range r.byService {
-		names[name] = struct{}{}
-	}
-	for name := range r.health.servers {
 		names[name] = struct{}{}
 	}
 	return slices.Collect(maps.Keys(names))
 }
 
-// take takes the Routes of the changed Services. It returns the fronts to look at and whether an address came or went. A front may pass from one
+// take notes the Routes of the changed Services. It returns the fronts to compare and whether an address came or went. A front may pass from one
 // of them to another.
-func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[frontKey]struct{}, moved bool) {
-	dirty = map[frontKey]struct{}{}
+func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[Port]struct{}, moved bool) {
+	dirty = map[Port]struct{}{}
 	used := map[netip.Addr]bool{} // of the addresses in question, whether they had a front before
-	refer := func(key frontKey, by int) {
-		addr := key.addr.Addr()
+	refer := func(key Port, by int) {
+		addr := key.Addr.Addr()
 		if addr.IsUnspecified() || addr.IsLoopback() {
 			return
 		}
@@ -223,12 +172,12 @@ func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[
 	for _, name := range changed {
 		routes := want.Of(name)
 		for i := range routes {
-			key := keyOf(&routes[i])
+			key := portOf(&routes[i])
 			dirty[key] = struct{}{}
 			if r.wanted[key] == nil {
 				refer(key, 1)
 			}
-			route := routes[i] // of its own: the Table changes in place
+			route := routes[i] // a copy: the Table changes in place
 			r.wanted[key] = &route
 			r.byService[name] = append(r.byService[name], key)
 		}
@@ -237,13 +186,6 @@ func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[
 		moved = moved || before != (r.refs[addr] > 0)
 	}
 	return dirty, moved
-}
-
-// setAddresses makes the fronts' addresses or ports local, but those that are so anyway.
-func (r *Relay) setAddresses(ctx context.Context) []error {
-	err := r.cfg.Addresses.Set(ctx, r.holdPorts())
-	r.addrErrs = map[netip.Addr]error{}
-	return r.sortAddressErrors(err)
 }
 
 // sortAddressErrors keeps the errors of single addresses for their Routes and returns the others.
@@ -268,7 +210,7 @@ func (r *Relay) sortAddressErrors(err error) []error {
 }
 
 // serve brings the fronts to their Routes and returns a RouteError for each that is not served.
-func (r *Relay) serve(dirty map[frontKey]struct{}) (errs []error) {
+func (r *Relay) serve(dirty map[Port]struct{}) (errs []error) {
 	for key := range dirty {
 		route := r.wanted[key]
 		if route == nil {
@@ -281,29 +223,29 @@ func (r *Relay) serve(dirty map[frontKey]struct{}) (errs []error) {
 	return errs
 }
 
-func (r *Relay) serveOne(key frontKey, route *proxy.Route) error {
-	if key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP {
-		return fmt.Errorf("protocol %s cannot be relayed: want TCP or UDP", key.protocol)
+func (r *Relay) serveOne(key Port, route *proxy.Route) error {
+	if key.Protocol != v1.ProtocolTCP && key.Protocol != v1.ProtocolUDP {
+		return fmt.Errorf("protocol %s cannot be relayed: want TCP or UDP", key.Protocol)
 	}
 	f := r.fronts[key]
 	if f == nil {
-		f = newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
+		f = newFront(r.shared, r.plane, key.Protocol)
 		r.fronts[key] = f
 	}
 	err := f.set(route, r.places(key))
-	return cmp.Or(r.addrErrs[key.addr.Addr()], err) // an address may fail although IPv6 lets us listen on it
+	return cmp.Or(r.addrErrs[key.Addr.Addr()], err) // an address may fail although IPv6 lets us listen on it
 }
 
 // resume opens what it can before the host is compared, which takes long on a busy host: after a proxy that was killed the addresses are still local,
 // and guarded, and clients wait. Where they are not, the first socket fails, and serve opens the rest in its turn; what needs no socket does not fail.
 // What depends on more waits for that.
-func (r *Relay) resume(dirty map[frontKey]struct{}) {
+func (r *Relay) resume(dirty map[Port]struct{}) {
 	for key := range dirty {
 		route := r.wanted[key]
-		if route == nil || route.KeepClient || key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP {
+		if route == nil || route.KeepClient || key.Protocol != v1.ProtocolTCP && key.Protocol != v1.ProtocolUDP {
 			continue
 		}
-		f := newFront(&r.cfg, &r.own, &r.keep, r.counts, r.plane, key.protocol)
+		f := newFront(r.shared, r.plane, key.Protocol)
 		r.fronts[key] = f
 		if err := f.set(route, r.places(key)); err != nil {
 			return
@@ -313,17 +255,17 @@ func (r *Relay) resume(dirty map[frontKey]struct{}) {
 
 // places are where a front listens: at its own address, or for a node port all of the host's that --nodeport-addresses allows. Link-local ones are
 // left out: they mean nothing without an interface.
-func (r *Relay) places(key frontKey) []place {
-	if addr := key.addr.Addr(); !addr.IsUnspecified() {
-		return []place{{key.addr, len(r.host) > 0 && !slices.Contains(r.host, addr) && r.addrErrs[addr] == nil, r.single(key)}}
+func (r *Relay) places(key Port) []Place {
+	if addr := key.Addr.Addr(); !addr.IsUnspecified() {
+		return []Place{{key.Addr, len(r.host) > 0 && !slices.Contains(r.host, addr) && r.addrErrs[addr] == nil, r.holdsAlone(key)}}
 	}
-	var out []place
+	var out []Place
 	for _, addr := range r.host {
-		if addr.Is4() != key.addr.Addr().Is4() || addr.IsLinkLocalUnicast() {
+		if addr.Is4() != key.Addr.Addr().Is4() || addr.IsLinkLocalUnicast() {
 			continue
 		}
 		if len(r.cfg.NodePorts) == 0 || slices.ContainsFunc(r.cfg.NodePorts, func(p netip.Prefix) bool { return p.Contains(addr) }) {
-			out = append(out, place{addr: netip.AddrPortFrom(addr, key.addr.Port())})
+			out = append(out, Place{Addr: netip.AddrPortFrom(addr, key.Addr.Port())})
 		}
 	}
 	return out
@@ -338,6 +280,5 @@ func (r *Relay) Close() {
 		f.close()
 		delete(r.fronts, key)
 	}
-	r.plane.close()
-	r.health.close()
+	r.plane.Close()
 }

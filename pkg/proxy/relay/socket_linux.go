@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setKeepAlive has the kernel ask a silent peer whether it is still there, as net does by default.
-func setKeepAlive(fd uintptr) error {
+// SetKeepAlive has the kernel ask a silent peer whether it is still there, as net does by default.
+func SetKeepAlive(fd uintptr) error {
 	for _, option := range []struct{ level, name, value int }{
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9},
 	} {
@@ -21,7 +21,7 @@ func setKeepAlive(fd uintptr) error {
 	return nil
 }
 
-// giveUpAfter ends a connection whose data nobody acknowledges for so long.
+// giveUpAfter ends a connection whose data stays unacknowledged for so long.
 func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -32,13 +32,13 @@ func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 	})("", "", raw)
 }
 
-// refused says that the other host told us that nobody listens.
+// refused says whether the other host answered that nothing listens.
 func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 
 // noPortLeft says that the system has no source port left towards an address.
 func noPortLeft(err error) bool { return errors.Is(err, unix.EADDRNOTAVAIL) }
 
-// noFiles says that this host, or this process, has no descriptor or memory for another socket.
-func noFiles(err error) bool {
+// NoFiles says that this host, or this process, has no descriptor or memory for another socket.
+func NoFiles(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
 }

@@ -12,15 +12,15 @@ import (
 // tcpMaxRT is TCP_MAXRT of ws2ipdef.h: seconds after which unacknowledged data ends the connection.
 const tcpMaxRT = 5
 
-// setKeepAlive has the system ask a silent peer whether it is still there; accepted sockets inherit it.
-func setKeepAlive(fd uintptr) error {
+// SetKeepAlive has the system ask a silent peer whether it is still there; accepted sockets inherit it.
+func SetKeepAlive(fd uintptr) error {
 	if err := windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_KEEPALIVE, 1); err != nil {
 		return fmt.Errorf("cannot set keep-alive: %w", err)
 	}
 	return nil
 }
 
-// giveUpAfter ends a connection whose data nobody acknowledges for so long.
+// giveUpAfter ends a connection whose data stays unacknowledged for so long.
 func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -31,7 +31,7 @@ func giveUpAfter(conn *net.TCPConn, d time.Duration) error {
 	})("", "", raw)
 }
 
-// refused says that the other host told us that nobody listens; of a UDP socket Windows says that it was reset.
+// refused says whether the other host answered that nothing listens; of a UDP socket Windows says that it was reset.
 func refused(err error) bool {
 	return errors.Is(err, windows.WSAECONNREFUSED) || errors.Is(err, windows.WSAECONNRESET)
 }
@@ -41,7 +41,7 @@ func noPortLeft(err error) bool {
 	return errors.Is(err, windows.WSAEADDRINUSE) || errors.Is(err, windows.WSAENOBUFS)
 }
 
-// noFiles says that this host has no socket or memory left.
-func noFiles(err error) bool {
+// NoFiles says that this host has no socket or memory left.
+func NoFiles(err error) bool {
 	return errors.Is(err, windows.WSAEMFILE) || errors.Is(err, windows.ERROR_NOT_ENOUGH_MEMORY)
 }

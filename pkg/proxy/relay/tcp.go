@@ -12,39 +12,32 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/proxy/relay/choose"
+	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-const (
-	// dialTimeout is the patience with one endpoint while others are left to try, lastDialTimeout with the last.
-	dialTimeout     = time.Second
-	lastDialTimeout = 10 * time.Second
-	maxDials        = 5
-	// A connection to a front that drops is held for holdTime in case an endpoint comes, as the retransmitted SYN of a dropped one
-	// would find it; at most maxHeld of a front.
-	holdTime = 30 * time.Second
-	maxHeld  = 256
-)
-
-// probeRemoved is how a connection to an endpoint that left the Route is watched: alive it may go on (the pod may only be unready, or
+// ProbeRemoved is how a connection to an endpoint that left the Route is watched: alive it may go on (the pod may only be unready, or
 // drain), dead it ends within seconds.
-var probeRemoved = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 5}
+var ProbeRemoved = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 5}
 
-const probeTimeout = 6 * time.Second
+// ProbeTimeout ends a connection to such an endpoint whose data has not been acknowledged for so long.
+const ProbeTimeout = 6 * time.Second
 
 type tcpSocket struct {
 	front    *routines
 	listener *net.TCPListener
 }
 
-func openTCP(f *routines, addr netip.AddrPort) (socket, error) {
+func openTCP(f *routines, addr netip.AddrPort) (Socket, error) {
 	// Accepted sockets inherit keep-alive from the listener, so it need not be set on each.
-	config := net.ListenConfig{KeepAlive: -1, Control: control(setKeepAlive)}
+	config := net.ListenConfig{KeepAlive: -1, Control: control(SetKeepAlive)}
 	listener, err := config.Listen(f.ctx, network("tcp", addr), addr.String())
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen: %w", err)
 	}
 	s := &tcpSocket{f, listener.(*net.TCPListener)}
-	f.counts.ledger.listens(1)
+	f.Ledger.Listens(1)
 	f.work.Go(s.accept)
 	return s, nil
 }
@@ -64,9 +57,9 @@ func control(set func(fd uintptr) error) func(string, string, syscall.RawConn) e
 	}
 }
 
-func (s *tcpSocket) close() {
+func (s *tcpSocket) Close() {
 	_ = s.listener.Close() // it fails only when closed already
-	s.front.counts.ledger.listens(-1)
+	s.front.Ledger.Listens(-1)
 }
 
 func (s *tcpSocket) accept() {
@@ -87,15 +80,14 @@ func (s *tcpSocket) accept() {
 
 // rest waits after an error of accept, until a descriptor is free where there was none; false: the front is closed.
 func (f *routines) rest(err error) bool {
-	ledger := f.counts.ledger
 	free := make(chan struct{})
-	if noFiles(err) {
-		ledger.await(func() { close(free) })
-		letGo(ledger.out(err))
-	} else if ledger.due(saying{cause: noLimit}) {
-		klog.ErrorS(err, "Cannot accept connections for a while", "front", f.route.Load().Front)
+	if NoFiles(err) {
+		f.Ledger.Await(func() { close(free) })
+		evict(f.Ledger.NoFiles(err))
+	} else if f.Ledger.DueToLog() {
+		klog.ErrorS(err, "Cannot accept connections; trying again shortly", "front", f.Chooser.Route().Front)
 	}
-	timer := time.NewTimer(filesRest)
+	timer := time.NewTimer(FilesRest)
 	defer timer.Stop()
 	select {
 	case <-free:
@@ -106,16 +98,16 @@ func (f *routines) rest(err error) bool {
 	return true
 }
 
-// letGo ends those who made room.
-func letGo(gone []*member) {
+// evict ends those that made room.
+func evict(gone []*limits.Member) {
 	for _, m := range gone {
-		m.occupant.evict(nil)
+		m.Occupant.Evict(nil)
 	}
 }
 
 // visit is a TCP connection as the limits see it, from accept to its end.
 type visit struct {
-	member member
+	member limits.Member
 	last   atomic.Uint32
 
 	mu             sync.Mutex
@@ -123,10 +115,10 @@ type visit struct {
 	ended          bool
 }
 
-func (v *visit) seen() uint32 { return v.last.Load() }
-func (v *visit) touch()       { v.last.Store(secondsAt(time.Now())) }
+func (v *visit) Seen() uint32 { return v.last.Load() }
+func (v *visit) touch()       { v.last.Store(limits.SecondsAt(time.Now())) }
 
-func (v *visit) evict(any) {
+func (v *visit) Evict(any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.ended = true
@@ -160,7 +152,7 @@ func (c *connection) abort() {
 }
 
 func (c *connection) removed() {
-	err := errors.Join(c.server.SetKeepAliveConfig(probeRemoved), giveUpAfter(c.server, probeTimeout))
+	err := errors.Join(c.server.SetKeepAliveConfig(ProbeRemoved), giveUpAfter(c.server, ProbeTimeout))
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		klog.V(2).InfoS("Cannot watch a connection to a removed endpoint", "endpoint", c.endpoint, "err", err)
 	}
@@ -182,21 +174,21 @@ func (w *waiting) removed()               {}
 // serveTCP carries one connection from accept to its end.
 func (f *routines) serveTCP(client *net.TCPConn) {
 	from := client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-	f.counts.accepted.Inc()
-	if !f.route.Load().Allows(from) {
+	f.Metrics.Accepted.Inc()
+	if !f.Admits(from) {
 		reset(client)
 		return
 	}
 	v := &visit{client: client}
-	v.member.occupant = v
+	v.member.Occupant = v
 	v.touch()
-	gone, ok := f.counts.ledger.enter(f.front, from, &v.member)
-	letGo(gone)
+	gone, ok := f.Enter(from, &v.member)
+	evict(gone)
 	if !ok {
 		reset(client)
 		return
 	}
-	defer f.counts.ledger.leave(f.front, &v.member)
+	defer f.Leave(&v.member)
 	w := &waiting{client}
 	if !f.add(w) {
 		reset(client)
@@ -205,14 +197,14 @@ func (f *routines) serveTCP(client *net.TCPConn) {
 	server, endpoint, err := f.connect(from, &v.member)
 	if err != nil {
 		f.remove(w)
-		if !errors.Is(err, errNoRoom) && !errors.Is(err, errNoFiles) { // those are counted by limit
-			f.counts.refused.Inc()
+		if !errors.Is(err, ErrNoRoom) && !errors.Is(err, ErrNoFiles) { // those are counted by limit
+			f.Metrics.Refused.Inc()
 		}
 		klog.V(2).InfoS("Connection refused: no endpoint answers", "client", from, "front", client.LocalAddr(), "err", err)
 		reset(client)
 		return
 	}
-	f.counts.ledger.settle(f.front, &v.member)
+	f.Established(&v.member)
 	c := &connection{v, client, server, endpoint}
 	ok = f.add(c)
 	f.remove(w)
@@ -221,7 +213,7 @@ func (f *routines) serveTCP(client *net.TCPConn) {
 		c.abort()
 		return
 	}
-	if !hasBackend(f.route.Load(), endpoint) {
+	if !f.Chooser.Leads(endpoint) {
 		c.removed() // the change came between connecting and adding
 	}
 	c.run()
@@ -245,62 +237,52 @@ func (c *connection) pump(to, from *net.TCPConn) {
 	}
 }
 
-// connect dials endpoints until one answers. No byte of the client has been passed on before, so any of them will do.
-func (f *routines) connect(client netip.Addr, m *member) (*net.TCPConn, netip.AddrPort, error) {
-	var tried []netip.AddrPort
-	var last error
-	for len(tried) < maxDials {
-		target, ok := f.balancer.pick(client, tried)
-		if !ok {
-			if len(tried) > 0 || !f.hold() {
-				break
+// connect dials endpoints until one answers.
+func (f *routines) connect(client netip.Addr, m *limits.Member) (*net.TCPConn, netip.AddrPort, error) {
+	var search choose.Search
+	last := ErrNoEndpoint
+	for {
+		step := search.Next(f.Chooser, client)
+		switch {
+		case step.Do == choose.Hold && f.hold():
+			continue
+		case step.Do != choose.Dial:
+			return nil, netip.AddrPort{}, last
+		}
+		conn, err := f.dial(client, m, step)
+		switch {
+		case err == nil:
+			return conn, step.Endpoint, nil
+		case f.ctx.Err() != nil:
+			return nil, step.Endpoint, f.ctx.Err()
+		case errors.Is(err, ErrNoRoom):
+			search.Skip(step.Endpoint)
+		case NoFiles(err): // no endpoint's fault
+			evict(f.Ledger.NoFiles(err))
+			return nil, step.Endpoint, ErrNoFiles
+		default:
+			if noPortLeft(err) {
+				f.Exhausted()
 			}
-			continue
+			search.Failed(f.Chooser, step.Endpoint)
 		}
-		timeout := dialTimeout
-		if route := f.route.Load(); len(tried)+1 >= min(maxDials, len(route.Backends)) {
-			timeout = lastDialTimeout
-		}
-		conn, err := f.dial(client, m, target, timeout)
-		if err == nil {
-			return conn, target, nil
-		}
-		if f.ctx.Err() != nil {
-			return nil, target, f.ctx.Err()
-		}
-		if errors.Is(err, errNoRoom) {
-			tried, last = append(tried, target), err
-			continue
-		}
-		if noFiles(err) { // no endpoint's fault
-			letGo(f.counts.ledger.out(err))
-			return nil, target, errNoFiles
-		}
-		if noPortLeft(err) {
-			f.exhausted()
-		}
-		f.balancer.fail(target)
-		tried, last = append(tried, target), err
+		last = err
 	}
-	if last == nil {
-		last = errNoEndpoint
-	}
-	return nil, netip.AddrPort{}, last
 }
 
 // dial connects to one endpoint if there is room for that.
-func (f *routines) dial(client netip.Addr, m *member, target netip.AddrPort, timeout time.Duration) (*net.TCPConn, error) {
-	if f.own.has(f.protocol, target) {
-		return nil, errOwnFront
+func (f *routines) dial(client netip.Addr, m *limits.Member, step choose.Step) (*net.TCPConn, error) {
+	if f.IsOwn(step.Endpoint) {
+		return nil, ErrOwnFront
 	}
-	gone, ok := f.counts.ledger.lead(f.front, client, m, target)
-	letGo(gone)
+	gone, ok := f.Connect(client, m, step.Endpoint)
+	evict(gone)
 	if !ok {
-		return nil, errNoRoom
+		return nil, ErrNoRoom
 	}
-	conn, err := dial(f.ctx, target, timeout)
+	conn, err := dial(f.ctx, step.Endpoint, step.Patience)
 	if err != nil {
-		f.counts.ledger.unlead(m)
+		f.Ledger.Disconnect(m)
 	}
 	return conn, err
 }
@@ -317,12 +299,12 @@ func dial(ctx context.Context, target netip.AddrPort, timeout time.Duration) (*n
 // hold waits for a front that drops to get an endpoint; false: it did not.
 func (f *routines) hold() bool {
 	news := f.next()
-	if route := f.route.Load(); !route.Drop || f.held.Load() >= maxHeld {
+	if route := f.Chooser.Route(); !route.Drop || f.held.Load() >= choose.MaxHeld {
 		return len(route.Backends) > 0
 	}
 	f.held.Add(1)
 	defer f.held.Add(-1)
-	timer := time.NewTimer(holdTime)
+	timer := time.NewTimer(choose.HoldTime)
 	defer timer.Stop()
 	select {
 	case <-news:

@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/proxy/relay/choose"
+	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// longSession is the number of a client's packets from which more is expected. A question and its answer need no long memory.
-const longSession = 3
-
-// udpSocket is one address of a UDP front. Each client gets a session: a socket of its own towards one endpoint, so that answers find
+// udpSocket is one address of a UDP front. Each client gets a session: its own socket towards one endpoint, so that answers find
 // their way back, and leave from this very address, which is what the client expects.
 type udpSocket struct {
 	front *routines
@@ -27,7 +27,7 @@ type udpSocket struct {
 	sessions map[netip.AddrPort]*session
 }
 
-func openUDP(f *routines, addr netip.AddrPort) (socket, error) {
+func openUDP(f *routines, addr netip.AddrPort) (Socket, error) {
 	conn, err := net.ListenUDP(network("udp", addr), net.UDPAddrFromAddrPort(addr))
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen: %w", err)
@@ -37,15 +37,15 @@ func openUDP(f *routines, addr netip.AddrPort) (socket, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	s := &udpSocket{front: f, conn: conn, sessions: map[netip.AddrPort]*session{}}
-	f.counts.ledger.listens(1)
+	f.Ledger.Listens(1)
 	f.work.Go(func() { s.receive(r) })
 	return s, nil
 }
 
 // close ends the sessions too: their answers would have no way back.
-func (s *udpSocket) close() {
+func (s *udpSocket) Close() {
 	_ = s.conn.Close()
-	s.front.counts.ledger.listens(-1)
+	s.front.Ledger.Listens(-1)
 	s.mu.Lock()
 	s.closed = true
 	sessions := make([]*session, 0, len(s.sessions))
@@ -76,14 +76,14 @@ func (s *udpSocket) receive(r *receiver) {
 // pass sends one packet to the client's endpoint. An endpoint that refused the packet before this one is given up, and this packet goes
 // to another.
 func (s *udpSocket) pass(client netip.AddrPort, data []byte) {
-	for range maxDials {
+	for range choose.MaxDials {
 		one := s.session(client)
 		if one == nil {
 			return
 		}
 		one.last.Store(time.Now().UnixNano())
-		if one.packets.Add(1) == longSession {
-			s.front.counts.ledger.settle(s.front.front, &one.member)
+		if one.packets.Add(1) == LongSession {
+			s.front.Established(&one.member)
 		}
 		if _, err := one.server.Write(data); err == nil || !refused(err) {
 			return
@@ -101,53 +101,46 @@ func (s *udpSocket) session(client netip.AddrPort) *session {
 		return one
 	}
 	from := client.Addr().Unmap()
-	if !s.front.route.Load().Allows(from) {
+	target, err := s.front.Session(from)
+	if err != nil {
+		klog.V(2).InfoS("Packet dropped", "client", client, "front", s.front.Chooser.Route().Front, "err", err)
 		return nil
 	}
-	target, ok := s.front.balancer.pick(from, nil)
-	if !ok {
-		return nil
-	}
-	if s.front.own.has(s.front.protocol, target) {
-		klog.V(2).InfoS("Cannot reach an endpoint", "endpoint", target, "err", errOwnFront)
-		return nil
-	}
-	ledger := s.front.counts.ledger
 	one = &session{socket: s, client: client, endpoint: target}
-	one.member.occupant = one
+	one.member.Occupant = one
 	one.last.Store(time.Now().UnixNano())
-	gone, ok := ledger.enter(s.front.front, from, &one.member)
-	letGo(gone)
+	gone, ok := s.front.Enter(from, &one.member)
+	evict(gone)
 	if !ok {
 		return nil
 	}
 	server, err := net.DialUDP(network("udp", target), nil, net.UDPAddrFromAddrPort(target))
 	if err != nil {
-		ledger.leave(s.front.front, &one.member)
-		if noFiles(err) { // no endpoint's fault
-			letGo(ledger.out(err))
+		s.front.Leave(&one.member)
+		if NoFiles(err) { // no endpoint's fault
+			evict(s.front.Ledger.NoFiles(err))
 			return nil
 		}
 		klog.V(2).InfoS("Cannot reach an endpoint", "endpoint", target, "err", err)
-		s.front.balancer.fail(target)
+		s.front.Chooser.Failed(target)
 		return nil
 	}
 	s.mu.Lock()
 	if one.server = server; s.closed || one.ended {
 		s.mu.Unlock()
-		ledger.leave(s.front.front, &one.member)
+		s.front.Leave(&one.member)
 		_ = server.Close()
 		return nil
 	}
 	s.sessions[client] = one
 	s.mu.Unlock()
-	s.front.counts.sessions.Inc()
+	s.front.Metrics.Sessions.Inc()
 	if !s.front.add(one) {
 		one.abort()
 		return nil
 	}
 	s.front.work.Go(one.answer)
-	if !hasBackend(s.front.route.Load(), target) {
+	if !s.front.Chooser.Leads(target) {
 		one.abort() // the change came between choosing and adding; the next packet finds another
 	}
 	return one
@@ -159,7 +152,7 @@ type session struct {
 	client   netip.AddrPort
 	endpoint netip.AddrPort
 	server   *net.UDPConn // nil: not yet
-	member   member
+	member   limits.Member
 	ended    bool         // under the socket's lock
 	last     atomic.Int64 // when a packet last passed, in nanoseconds
 	packets  atomic.Int32 // from the client
@@ -167,7 +160,7 @@ type session struct {
 
 func (o *session) target() netip.AddrPort { return o.endpoint }
 
-// removed ends the session at once: the client's next packet goes to an endpoint that is there.
+// removed ends the session immediately: the client's next packet goes to an endpoint that is there.
 func (o *session) removed() { o.abort() }
 
 func (o *session) abort() {
@@ -182,28 +175,22 @@ func (o *session) abort() {
 	if server != nil {
 		_ = server.Close()
 	}
-	o.socket.front.counts.ledger.leave(o.socket.front.front, &o.member)
+	o.socket.front.Leave(&o.member)
 }
 
-// seen implements occupant: when the session would end, so that a question goes before an exchange that goes on.
-func (o *session) seen() uint32 { return secondsAt(time.Unix(0, o.last.Load()).Add(o.idle())) }
+// Seen implements limits.Occupant: when the session would end, so that a question goes before an exchange that goes on.
+func (o *session) Seen() uint32 { return limits.SecondsAt(time.Unix(0, o.last.Load()).Add(o.idle())) }
 
-// evict implements occupant.
-func (o *session) evict(any) { o.abort() }
+// Evict implements limits.Occupant.
+func (o *session) Evict(any) { o.abort() }
 
-// refuse gives the endpoint up because its host says that nobody listens.
+// refuse gives the endpoint up because its host says that nothing listens.
 func (o *session) refuse() {
-	o.socket.front.balancer.fail(o.endpoint)
+	o.socket.front.Chooser.Failed(o.endpoint)
 	o.abort()
 }
 
-// idle is how long the session may be silent. A question and its answer need no long memory.
-func (o *session) idle() time.Duration {
-	if o.packets.Load() < longSession {
-		return min(shortUDPIdle, o.socket.front.cfg.UDPIdle)
-	}
-	return o.socket.front.cfg.UDPIdle
-}
+func (o *session) idle() time.Duration { return o.socket.front.Idle(int(o.packets.Load())) }
 
 // answer passes back what the endpoint sends, until the session has been silent for too long.
 func (o *session) answer() {
@@ -227,7 +214,7 @@ func (o *session) answer() {
 			}
 			_ = o.server.SetReadDeadline(end)
 		case refused(err):
-			o.socket.front.balancer.fail(o.endpoint)
+			o.socket.front.Chooser.Failed(o.endpoint)
 			return
 		default:
 			return

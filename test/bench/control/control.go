@@ -24,6 +24,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/winkube/winkube/test/apiserver"
 	"github.com/winkube/winkube/test/lab"
 )
 
@@ -93,7 +94,7 @@ func inside(ctx context.Context, args []string) error {
 	if err := setUpHost(); err != nil {
 		return err
 	}
-	server, err := newAPI()
+	server, err := apiserver.New(apiserver.Protobuf)
 	if err != nil {
 		return err
 	}

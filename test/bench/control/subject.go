@@ -19,6 +19,8 @@ import (
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/winkube/winkube/test/apiserver"
 )
 
 // backs are the two servers by their letter.
@@ -28,7 +30,7 @@ func front(i int) string { return fmt.Sprintf("10.%d.%d.%d", 96+i/62500, i/250%2
 
 // slice has perService endpoints for a service. Those of service 0 are one server, so that a client sees which it is.
 func slice(i int, letter byte) *discovery.EndpointSlice {
-	s := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: fmt.Sprintf("service-%d-x7k2p", i), ResourceVersion: "1", UID: "u",
+	s := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: fmt.Sprintf("service-%d-x7k2p", i), UID: "u",
 		Labels: map[string]string{discovery.LabelServiceName: fmt.Sprintf("service-%d", i), discovery.LabelManagedBy: "endpointslice-controller.k8s.io"}},
 		AddressType: discovery.AddressTypeIPv4,
 		Ports:       []discovery.EndpointPort{{Name: ptr.To("http"), Protocol: ptr.To(v1.ProtocolTCP), Port: ptr.To[int32](backPort)}}}
@@ -45,25 +47,19 @@ func slice(i int, letter byte) *discovery.EndpointSlice {
 	return s
 }
 
-func fill(server *api, services int) error {
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, ResourceVersion: "1"}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: backs['a']}}}}
-	if err := server.add("nodes", node, v1.SchemeGroupVersion); err != nil {
-		return err
-	}
-	cidr := &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", ResourceVersion: "1"}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12"}}}
-	if err := server.add("servicecidrs", cidr, networking.SchemeGroupVersion); err != nil {
+func fill(server *apiserver.Server, services int) error {
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: backs['a']}}}}
+	cidr := &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12"}}}
+	if err := server.Set(node, cidr); err != nil {
 		return err
 	}
 	for i := range services {
-		service := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: fmt.Sprintf("service-%d", i), ResourceVersion: "1", UID: "u",
+		service := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: fmt.Sprintf("service-%d", i), UID: "u",
 			Labels: map[string]string{"app": fmt.Sprintf("service-%d", i)}},
 			Spec: v1.ServiceSpec{Type: v1.ServiceTypeClusterIP, ClusterIP: front(i), ClusterIPs: []string{front(i)}, IPFamilies: []v1.IPFamily{v1.IPv4Protocol},
 				SessionAffinity: v1.ServiceAffinityNone, Selector: map[string]string{"app": fmt.Sprintf("service-%d", i)},
 				Ports: []v1.ServicePort{{Name: "http", Protocol: v1.ProtocolTCP, Port: 80}}}}
-		if err := server.add("services", service, v1.SchemeGroupVersion); err != nil {
-			return err
-		}
-		if err := server.add("endpointslices", slice(i, 'a'), discovery.SchemeGroupVersion); err != nil {
+		if err := server.Set(service, slice(i, 'a')); err != nil {
 			return err
 		}
 	}
@@ -73,7 +69,7 @@ func fill(server *api, services int) error {
 // subject is a proxy under test.
 type subject struct {
 	name string
-	api  *api
+	api  *apiserver.Server
 	log  string
 	cmd  *exec.Cmd
 }
@@ -106,7 +102,7 @@ func (p *subject) measure(ctx context.Context, path, mode string, services int) 
 		letter := "ba"[i%2]
 		time.Sleep(20 * time.Millisecond) // so that a proxy which gathers changes begins each time anew
 		at := time.Now()
-		if err := p.api.change(slice(0, letter)); err != nil {
+		if err := p.api.Set(slice(0, letter)); err != nil {
 			return err
 		}
 		if err := p.becomes(ctx, letter); err != nil {
@@ -198,7 +194,7 @@ func (p *subject) cpuOfChange(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	for i := range changes {
-		if err := p.api.change(slice(0, "ba"[i%2])); err != nil {
+		if err := p.api.Set(slice(0, "ba"[i%2])); err != nil {
 			return 0, err
 		}
 		time.Sleep(30 * time.Millisecond)

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -355,25 +354,6 @@ func (r *rig) startRelay(ctx context.Context, namespace, program string, count i
 	}
 	return r.start(ctx, namespace, fmt.Sprint("proxy-", count), "env", "INTERFACE_TO_ADD_SERVICE_IP=lo", program, "--kubeconfig="+config, "--hostname-override="+nodeName,
 		"--healthz-bind-address=127.0.0.1:"+strconv.Itoa(7080+count), "--metrics-bind-address=127.0.0.1:"+strconv.Itoa(17080+count), "--network-mode=upstream", "--profiling")
-}
-
-// serveAPI serves Services in a namespace and returns the kubeconfig.
-func (r *rig) serveAPI(ctx context.Context, namespace string, count int, port string) (string, error) {
-	var listener net.Listener
-	err := within(namespace, func() (err error) {
-		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(serverAddr, port))
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	server := &http.Server{Handler: newAPI(serviceIP, count), ReadHeaderTimeout: 10 * time.Second}
-	r.servers = append(r.servers, server)
-	go func() { _ = server.Serve(listener) }()
-	path := filepath.Join(r.dir, namespace+"-"+port+".kubeconfig")
-	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c"}}],
-"clusters":[{"name":"c","cluster":{"server":"http://%s:%s"}}]}`, serverAddr, port)
-	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
 // answers waits for a side to serve.

@@ -60,7 +60,7 @@ func thousand(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	for _, mode := range []routes.Mode{routes.HostGateway, routes.Overlay} {
-		table, err := routes.NewTable()
+		table, err := routes.NewRoutingTable()
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func interfaces() error {
 }
 
 // measure writes everything from nothing, then changes one node, again and again: as the proxy does it, with planning and listing.
-func measure(ctx context.Context, table routes.Table, mode routes.Mode) (cold, change time.Duration, err error) {
+func measure(ctx context.Context, table routes.RoutingTable, mode routes.Mode) (cold, change time.Duration, err error) {
 	all := nodes(1000)
 	sync := func() (routes.Diff, error) {
 		state, problems := routes.Plan(mode, "n0000", all, routes.Options{})

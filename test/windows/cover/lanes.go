@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/winkube/winkube/test/windows/rig"
-	"github.com/winkube/winkube/test/windows/sim"
+	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
 
 // result is what became of one package's tests.
@@ -36,7 +36,7 @@ const (
 var kinds = []string{simulated, bare}
 
 // lacking are packages with tests of a Windows that lacks what the simulators have: these run in a bare prefix as well.
-var lacking = []string{"cmd/kube-proxy/app", "pkg/hns", "pkg/network", "pkg/proxy/relay", "pkg/routes"}
+var lacking = []string{"cmd/kube-proxy/app", "pkg/hns", "pkg/network/doctor", "pkg/network/hostnet", "pkg/proxy/relay/addresses", "pkg/routes"}
 
 // lanes is how many packages are tested with simulators at a time. Which tests share a World, and in which order, does not depend on speed.
 const lanes = 2

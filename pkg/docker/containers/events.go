@@ -1,0 +1,105 @@
+package containers
+
+import (
+	"context"
+	"sync"
+
+	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/api/types/filters"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
+)
+
+// changes are the events that can alter an Observed. exec events, which probes cause all the time, are not among them.
+var changes = []events.Action{
+	events.ActionCreate, events.ActionStart, events.ActionDie, events.ActionOOM, events.ActionDestroy, events.ActionPause, events.ActionUnPause,
+	events.ActionUpdate, events.ActionConnect, events.ActionDisconnect,
+}
+
+// Changes delivers the UIDs of pods whose containers changed, each once however often it changed since it was last taken, so that a
+// slow reader holds up nothing. After each (re)connection to the engine it delivers "", which stands for all pods. The channel is closed
+// when ctx has ended and nothing of the watch is left. Observe is cheaper while a Changes runs.
+func (ob *Observer) Changes(ctx context.Context) <-chan types.UID {
+	queue, out := workqueue.NewTyped[types.UID](), make(chan types.UID)
+	containers, up := ob.ofContainers(queue)
+	var streams sync.WaitGroup
+	streams.Go(func() { containers.Follow(ctx, ob.engine) })
+	streams.Go(func() {
+		select {
+		case <-up:
+			ob.images.Follow(ctx)
+		case <-ctx.Done():
+		}
+	})
+	streams.Go(func() {
+		<-ctx.Done()
+		queue.ShutDown()
+	})
+	go func() { // awaited by the reader, to which the closed channel says so
+		defer close(out)
+		defer streams.Wait()
+		deliver(ctx, queue, out)
+	}()
+	return out
+}
+
+// deliver hands on what is queued until the queue is shut down, which the end of ctx does.
+func deliver(ctx context.Context, queue workqueue.TypedInterface[types.UID], out chan<- types.UID) {
+	for {
+		uid, over := queue.Get()
+		if over {
+			return
+		}
+		queue.Done(uid) // from now on it is queued again
+		select {
+		case out <- uid:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ofContainers negotiates the version again each time: after a restart it may be another engine. up is closed when events come. Those of
+// networks, which report containers that are taken off one, have no labels to choose by; in one stream with the others they come in their order.
+func (ob *Observer) ofContainers(queue workqueue.TypedInterface[types.UID]) (s engine.Stream, up <-chan struct{}) {
+	first := make(chan struct{})
+	connected := sync.OnceFunc(func() { close(first) })
+	args := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("type", string(events.NetworkEventType)))
+	for _, action := range changes {
+		args.Add("event", string(action))
+	}
+	return engine.Stream{
+		Client: ob.engine.Negotiate,
+		Filter: args,
+		Up:     func() { ob.cache.stream(1); queue.Add(""); connected() },
+		Down:   func() { ob.cache.stream(-1) },
+		Each: func(message events.Message) {
+			if message.Type == events.NetworkEventType {
+				if uid, ok := ob.cache.rewired(message.Actor.Attributes["container"], message.Action == events.ActionConnect); ok {
+					queue.Add(uid)
+				}
+			} else if o, err := ob.node.Own([]string{message.Actor.Attributes["name"]}, message.Actor.Attributes); err == nil && ob.noted(o.UID, message) {
+				queue.Add(o.UID)
+			}
+		},
+	}, first
+}
+
+// noted keeps what an event says of a container of the pod uid, and says whether the pod should be observed.
+func (ob *Observer) noted(uid types.UID, message events.Message) bool {
+	id := message.Actor.ID
+	switch message.Action {
+	case events.ActionCreate:
+		ob.cache.see(uid, id)
+		return false // nothing runs yet, and mostly this agent has made it
+	case events.ActionDestroy:
+		ob.cache.gone(id)
+	case events.ActionStart:
+		ob.cache.toldStarted(id)
+	default:
+		ob.cache.drop(id)
+	}
+	return true
+}

@@ -1,0 +1,33 @@
+package containers
+
+import (
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
+)
+
+// maxTold is how many strangers are logged one by one.
+const maxTold = 20
+
+// strangers are the containers that claim to be a pod's and are not, by id, with what is wrong with each.
+type strangers struct {
+	mu     sync.Mutex
+	logged map[string]error
+}
+
+// log names those that were found; each once for as long as it is there. It keeps found.
+func (s *strangers) log(found map[string]error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, why := range found {
+		if _, logged := s.logged[id]; !logged && len(found) <= maxTold {
+			klog.InfoS("Ignoring a container whose labels say that it is a pod's: this agent did not make it", "container", engine.ShortID(id), "why", why)
+		}
+	}
+	if len(found) > maxTold && len(s.logged) <= maxTold {
+		klog.InfoS("Ignoring containers whose labels say that they are a pod's: this agent did not make them", "containers", len(found))
+	}
+	s.logged = found
+}

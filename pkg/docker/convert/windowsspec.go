@@ -1,0 +1,71 @@
+package convert
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/docker/docker/api/types/container"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
+)
+
+// convertWindows adds what only a Windows engine knows. Fields that mean nothing there are left out, as the API documents them:
+// capabilities, groups, profiles, host namespaces. Single files cannot be mounted and are copied.
+func convertWindows(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
+	h := out.HostConfig
+	h.Isolation = isolation(p, in.Runtime)
+	windowsResources(&h.Resources, c, t, h.Isolation.IsHyperV() || h.Isolation.IsDefault() && t.HyperV)
+	options := podspec.WindowsOptions(p, c)
+	if options.HostProcess != nil && *options.HostProcess {
+		return fmt.Errorf("container %s: windowsOptions.hostProcess true: Docker has no HostProcess containers; must be false", c.Name)
+	}
+	if options.RunAsUserName != nil {
+		out.Config.User = *options.RunAsUserName
+	}
+	if options.GMSACredentialSpec != nil && *options.GMSACredentialSpec != "" {
+		option, spec := credentialOption(*options.GMSACredentialSpec, out.Name, t)
+		h.SecurityOpt, out.CredentialSpec = append(h.SecurityOpt, option), spec
+	}
+	out.Config.WorkingDir = strings.ReplaceAll(c.WorkingDir, "/", `\`)
+	out.Files = in.Files
+	for _, m := range in.Mounts {
+		if m.Copy {
+			out.Files = append(slices.Clone(out.Files), pod.File{HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly})
+			continue
+		}
+		source, err := podspec.WindowsPath(m.HostPath)
+		if err != nil {
+			return fmt.Errorf("container %s: volume %s: %w", c.Name, m.Name, err)
+		}
+		target, err := podspec.WindowsPath(m.ContainerPath)
+		if err != nil {
+			return fmt.Errorf("container %s: volume %s: mountPath: %w", c.Name, m.Name, err)
+		}
+		text := source + ":" + target
+		if m.ReadOnly {
+			text += ":ro"
+		}
+		h.Binds = append(h.Binds, text)
+	}
+	return nil
+}
+
+// windowsResources sets limits only. A weight beside them is ignored by the host with process isolation and refused by some engines.
+// Of NanoCPUs the engine makes, for a virtual machine, a count of processors and a share of them; for a process, a share of the whole host,
+// as which it takes the processors that it sees: those of its group, of at most 64 (moby daemon/oci_windows.go createSpecWindowsFields,
+// from 17.06 on). Where the host has more, the limit is made smaller by that.
+func windowsResources(r *container.Resources, c *v1.Container, t Target, hyperv bool) {
+	const nano = 1_000_000_000
+	if limit := c.Resources.Limits.Cpu().MilliValue() * (nano / 1000); limit > 0 {
+		if seen, all := int64(t.CPUs), int64(t.HostCPUs); !hyperv && seen > 0 && all > seen {
+			limit = int64(float64(min(limit, all*nano)) * float64(seen) / float64(all))
+		} else if seen > 0 {
+			limit = min(limit, seen*nano)
+		}
+		r.NanoCPUs = limit
+	}
+	r.Memory = c.Resources.Limits.Memory().Value()
+}

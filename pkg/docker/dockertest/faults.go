@@ -1,0 +1,74 @@
+package dockertest
+
+import (
+	"path"
+	"strings"
+	"sync"
+)
+
+// faults are the injected misbehaviours of an engine, and the requests that it had.
+type faults struct {
+	lock     sync.Mutex
+	list     []*fault
+	requests []string
+}
+
+// fault is one injected misbehaviour.
+type fault struct {
+	method, pattern string
+	times           int // left; below 0: for ever
+	status          int
+	message         string
+	release         chan struct{} // of a hang
+}
+
+// Fail makes the next times requests (below 0: all) that match "METHOD /path" fail with status and message. The path has no version
+// and may hold * for one segment: "POST /containers/*/start".
+func (f *faults) Fail(match string, times, status int, message string) {
+	method, pattern, _ := strings.Cut(match, " ")
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.list = append(f.list, &fault{method: method, pattern: pattern, times: times, status: status, message: message})
+}
+
+// Hang makes all requests that match wait until release is called or the client goes away.
+func (f *faults) Hang(match string) (release func()) {
+	method, pattern, _ := strings.Cut(match, " ")
+	hang := &fault{method: method, pattern: pattern, times: -1, release: make(chan struct{})}
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.list = append(f.list, hang)
+	return sync.OnceFunc(func() {
+		f.lock.Lock()
+		defer f.lock.Unlock()
+		hang.times = 0
+		close(hang.release)
+	})
+}
+
+// Requests lists all requests so far as "METHOD /path", without version and query. Reset forgets them.
+func (f *faults) Requests(reset bool) []string {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	out := f.requests
+	if reset {
+		f.requests = nil
+	}
+	return out
+}
+
+// requested notes a request and returns the first fault that matches it, which is counted; nil: there is none.
+func (f *faults) requested(method, where string) *fault {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.requests = append(f.requests, method+" "+where)
+	for _, one := range f.list {
+		if ok, _ := path.Match(one.pattern, where); ok && one.method == method && one.times != 0 {
+			if one.times > 0 {
+				one.times--
+			}
+			return one
+		}
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package exec
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/client"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// commandMark marks the commands of probes and hooks, so that this and later agents can tell them from those of users. It is a sequence
+// of keys that would detach from the command's terminal, if it had one. The engine keeps no other field of a command that the command
+// itself does not see.
+const commandMark = "ctrl-_,ctrl-^,ctrl-_"
+
+var commandMarkBytes = []byte{0x1f, 0x1e, 0x1f}
+
+// killPatience is how long a caller whose time is already over waits for an engine that does not answer.
+const killPatience = 2 * time.Second
+
+// endPauses are the times between looks at a command that was asked to start and does not run yet: a busy engine may be about to start it.
+func endPauses() wait.Backoff { return wait.Backoff{Duration: time.Second, Factor: 2, Steps: 5} }
+
+// commandState is the state of a command. Docker's client leaves the keys out.
+type commandState struct {
+	Running    bool
+	ExitCode   *int // nil: it has not ended, or not begun
+	Pid        int
+	DetachKeys []byte
+}
+
+// endCommand kills a command of a probe or hook whose time is over. It waits a moment for the engine and says whether the engine answers;
+// it goes on in the background.
+func (e *Executor) endCommand(ctx context.Context, containerID, execID string) (answers bool) {
+	first := make(chan bool, 1)
+	// Not awaited: it ends by itself after endPauses at most, and its caller, whose time is over, must not wait for that.
+	go e.EndCommands(context.WithoutCancel(ctx), map[string]string{execID: containerID}, first)
+	select {
+	case answers = <-first:
+	case <-e.engine.Clock().After(killPatience):
+	}
+	return answers
+}
+
+func (e *Executor) command(ctx context.Context, execID string) (was commandState, err error) {
+	err = e.engine.Call(ctx, "inspect a command", func(ctx context.Context, c *client.Client) error {
+		return e.engine.Get(ctx, c, "/exec/"+execID+"/json", &was)
+	})
+	was.Running = was.Running && was.Pid != 0 && e.os == "linux"
+	return was, err
+}
+
+// EndCommands kills commands of probes and hooks that nothing waits for any more; it spares commands of users. containers holds the
+// container of each command, by the command's id; EndCommands empties it. first, a buffered channel, receives whether the engine answered.
+// It blocks until all have ended, for about half a minute, or until ctx ends.
+func (e *Executor) EndCommands(ctx context.Context, containers map[string]string, first chan<- bool) {
+	answered := false
+	for try, pauses := 0, endPauses(); ; try++ {
+		for id, container := range containers {
+			was, err := e.command(ctx, id)
+			answered = answered || err == nil || cerrdefs.IsNotFound(err)
+			ours := bytes.Equal(was.DetachKeys, commandMarkBytes)
+			switch {
+			case ours && was.Running:
+				e.kill(was.Pid, container)
+			case cerrdefs.IsNotFound(err), err == nil && (!ours || was.ExitCode != nil):
+			default:
+				continue
+			}
+			delete(containers, id)
+		}
+		if try == 0 {
+			first <- answered
+		}
+		if len(containers) == 0 || pauses.Steps == 0 {
+			return
+		}
+		select {
+		case <-e.engine.Clock().After(pauses.Step()):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// KillTree kills a process of a container and its descendants: a shell that is killed leaves what it ran to the container. pid is the
+// engine's view; the process's cgroup, which names the container, proves that it means the same here.
+func KillTree(pid int, containerID string) {
+	process, err := os.FindProcess(pid) // holds on to this process, so that the id cannot come to mean another
+	if err != nil {
+		return
+	}
+	defer func() { _ = process.Release() }()
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+	if err != nil || !strings.Contains(string(cgroup), containerID) {
+		return
+	}
+	lists, _ := filepath.Glob(filepath.Join(dir, "task", "*", "children")) // by thread; the pattern is sound
+	var children []string
+	for _, list := range lists {
+		if data, err := os.ReadFile(list); err == nil {
+			children = append(children, strings.Fields(string(data))...)
+		}
+	}
+	_ = process.Kill()
+	for _, child := range children {
+		if pid, err := strconv.Atoi(child); err == nil {
+			KillTree(pid, containerID)
+		}
+	}
+}
+
+// head keeps the first limit bytes of what is written to it and swallows the rest: a command whose output is not read would hang.
+type head struct {
+	limit int
+	data  []byte
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	if room := h.limit - len(h.data); room > 0 {
+		h.data = append(h.data, p[:min(room, len(p))]...)
+	}
+	return len(p), nil
+}

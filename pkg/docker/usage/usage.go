@@ -1,0 +1,77 @@
+// Package usage is the door to what containers use of this host: processor, memory and disk, and where their files lie.
+//
+//	id --Files (asked once)--> directories;   id --Usage, DiskUsage--> what the engine measures now
+package usage
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/logs"
+)
+
+// Logs says where the log of a container lies; false: not in files on this host.
+type Logs interface {
+	Locate(in container.InspectResponse) (logs.Files, bool)
+}
+
+// Meter measures one engine's containers. All methods may be called concurrently.
+type Meter struct {
+	engine *engine.Client
+	logs   Logs
+	os     string // of the containers
+	files  fileCache
+}
+
+// New makes a Meter of e, whose containers are of system os: linux or windows.
+func New(e *engine.Client, l Logs, os string) *Meter {
+	return &Meter{engine: e, logs: l, os: os, files: fileCache{known: map[string]*located{}}}
+}
+
+// Usage is what a running container has used, as its engine measured just now.
+type Usage struct {
+	CPU                time.Duration // since it started
+	Memory, WorkingSet uint64        // bytes
+}
+
+// usageTimeout is short: figures are wanted now or not at all.
+const usageTimeout = 5 * time.Second
+
+// Usage asks the engine once. For systems whose containers cannot be measured without it: on Linux their cgroups are much cheaper.
+func (m *Meter) Usage(ctx context.Context, id string) (Usage, error) {
+	var out Usage
+	err := m.engine.CallWithin(ctx, usageTimeout, "measure container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
+		answer, err := c.ContainerStatsOneShot(ctx, id)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		var stats container.StatsResponse
+		if err := json.NewDecoder(answer.Body).Decode(&stats); err != nil {
+			return err
+		}
+		out = usageOf(stats)
+		return nil
+	})
+	return out, err
+}
+
+// usageOf knows an answer from Windows by its count of processors: there, times are in units of 100 ns, and memory is what the
+// container's processes hold alone.
+func usageOf(stats container.StatsResponse) Usage {
+	if stats.NumProcs > 0 {
+		memory := stats.MemoryStats
+		return Usage{CPU: time.Duration(stats.CPUStats.CPUUsage.TotalUsage) * 100, Memory: memory.Commit, WorkingSet: memory.PrivateWorkingSet}
+	}
+	memory := stats.MemoryStats
+	inactive, v1 := memory.Stats["total_inactive_file"]
+	if !v1 {
+		inactive = memory.Stats["inactive_file"]
+	}
+	return Usage{CPU: time.Duration(stats.CPUStats.CPUUsage.TotalUsage), Memory: memory.Usage, WorkingSet: memory.Usage - min(memory.Usage, inactive)}
+}

@@ -1,0 +1,106 @@
+package kubelet
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/admit"
+	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/guard"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/node"
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/pod/source"
+	"github.com/winkube/winkube/pkg/pod/start"
+	"github.com/winkube/winkube/pkg/pod/worker"
+	"github.com/winkube/winkube/pkg/podcgroup"
+	"github.com/winkube/winkube/pkg/probe"
+)
+
+// workload is the pods, and what is theirs alone.
+type workload struct {
+	pods    *worker.Manager
+	runtime *runtime
+	ports   hostPorts
+	cgroups *podcgroup.Manager // nil: pods have none
+}
+
+func newWorkload(cfg Config, clients kubeclient.Clients, b base, node *node.Manager) workload {
+	hostIPs := func() []netip.Addr { return cfg.NodeIPs }
+	capacity := allocatable{b.objects, node}
+	admitter := admit.New(admit.Config{
+		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
+		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: capacity.list, Preempted: cfg.Counters.Preempted,
+		Node: b.objects.Node, FreshNode: func(ctx context.Context) *v1.Node { return freshNode(ctx, clients.Main, cfg.NodeName) }, Reserved: reservedPorts(cfg),
+	})
+	resolver := cfg.Resolver
+	resolver.HostIPs, resolver.Capacity = hostIPs, capacity.list
+	resolver.RecursiveReadOnly, resolver.AppArmorLoaded, resolver.HyperV = b.engine.Client.RecursiveReadOnly, host.AppArmorProfile, b.engine.Client.HyperV
+	from := cfg.Source
+	from.Client, from.Registered = clients.Main, node.Registered
+	pods := cfg.Pods
+	pods.HostIPs = hostIPs
+
+	w := workload{runtime: newRuntime(b.engine.Containers, b.network, cfg.Counters), ports: newHostPorts(cfg.NodeIPs, b.events.PodEvent)}
+	parts := worker.Parts{
+		Source: source.New(from), Runtime: w.runtime, Resolver: start.New(resolver, b.puller, b.volumes, b.network), Volumes: b.volumes,
+		Objects: b.objects, Attacher: b.network, Status: kubeclient.NewStatusWriter(clients.Main), Admitter: b.closing.Admitter(b.pressure.Admitter(admitter)),
+		Prober: prober{probe.New(b.engine.Exec), b.probes}, Executor: b.engine.Exec, HostPorts: w.ports, Events: b.events, Timing: cfg.Counters, Clock: clock.RealClock{},
+	}
+	if cfg.Cgroups != nil {
+		w.cgroups = podcgroup.New(*cfg.Cgroups, podcgroup.Parts{Events: b.events, Counts: cfg.Counters, Clock: clock.RealClock{}})
+		parts.Cgroups, parts.Admitter = w.cgroups, w.cgroups.Admitter(parts.Admitter)
+	}
+	w.pods = worker.New(pods, parts)
+	return w
+}
+
+// allocatable is what pods may use of this machine, as the scheduler sees it.
+type allocatable struct {
+	objects *kubeclient.Objects
+	node    *node.Manager
+}
+
+// list is the Node's status. Before that is known, static pods go by what it will be.
+func (a allocatable) list() v1.ResourceList {
+	if n := a.objects.Node(); n != nil {
+		return n.Status.Allocatable
+	}
+	list, err := a.node.Allocatable(context.Background())
+	if err != nil {
+		klog.ErrorS(err, "Cannot compute what pods may use of this machine")
+	}
+	return list
+}
+
+// freshNode asks the API server for our Node; nil where it does not answer in time.
+func freshNode(ctx context.Context, client kubernetes.Interface, name string) *v1.Node {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	fresh, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	return fresh
+}
+
+// memoryAlarm has the kernel report when memory runs out; nil: it cannot.
+func memoryAlarm(platform pod.Platform, cgroups *podcgroup.Manager) guard.Alarm {
+	if platform.OS != "linux" {
+		return nil
+	}
+	alarm, err := cgroup.NewAlarm("/proc", cgroups.Place)
+	if err != nil {
+		klog.ErrorS(err, "Cannot have the kernel report when memory runs out; checking it every ten seconds")
+		return nil
+	}
+	return alarm
+}

@@ -1,0 +1,186 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/cni"
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
+)
+
+// noEngineNetwork is what the engine connects containers to whose network it does not make.
+const noEngineNetwork = "none"
+
+// connected is the pod.Attacher of modes in which the engine connects pods.
+type connected struct{}
+
+// Attachments implements pod.Attacher: the engine knows all.
+func (connected) Attachments(*v1.Pod, pod.Observed) pod.Attachments { return nil }
+
+// Attach implements pod.Attacher.
+func (connected) Attach(context.Context, *v1.Pod, pod.Member) error { return nil }
+
+// Detach implements pod.Attacher.
+func (connected) Detach(context.Context, pod.Member) error { return nil }
+
+// attacher is the pod.Attacher of modes with Attachments.
+type attacher struct {
+	platform    pod.Platform
+	attachments Attachments
+	pods        Pods
+}
+
+func newAttacher(s shared, attachments Attachments) *attacher {
+	return &attacher{platform: s.cfg.Platform, attachments: attachments, pods: s.Pods}
+}
+
+// netns is CNI_NETNS of a container: on Linux its namespace, by the infra container's process; on Windows, where a namespace has no path, the
+// engine's name for the container's network, which plugins accept instead.
+func (a *attacher) netns(m pod.Member) string {
+	switch {
+	case a.platform.OS != "windows":
+		return fmt.Sprintf("/proc/%d/ns/net", m.PID)
+	case m.SandboxID == "" || m.SandboxID == m.ID:
+		return "none"
+	}
+	return cni.NetnsOf(m.SandboxID)
+}
+
+// Attachments implements pod.Attacher.
+func (a *attacher) Attachments(p *v1.Pod, engine pod.Observed) pod.Attachments {
+	if p.Spec.HostNetwork {
+		return nil
+	}
+	out := pod.Attachments{}
+	ask := func(member pod.Member) {
+		addresses, attached := a.attachments.Attached(member.ID, a.netns(member))
+		if member.SandboxID != "" { // the sandbox has them
+			addresses = nil
+		}
+		out[pod.EngineID(member.ID)] = pod.Attachment{Waits: !attached, Addresses: addresses, MapsPorts: a.attachments.MapsPorts(member.ID)}
+	}
+	for _, s := range engine.Sandboxes {
+		if s.Running && len(s.Addresses) == 0 { // with addresses: made in another mode
+			ask(pod.Member{ID: s.ID, PID: s.PID})
+		}
+	}
+	for _, c := range engine.Containers {
+		if a.platform.OS == "windows" && c.State == pod.Running && len(c.Addresses) == 0 {
+			ask(pod.Member{ID: c.ID, SandboxID: c.SandboxID})
+		}
+	}
+	return out
+}
+
+// Attach implements pod.Attacher.
+func (a *attacher) Attach(ctx context.Context, p *v1.Pod, to pod.Member) error {
+	at := cni.Attachment{
+		ContainerID: to.ID, Netns: a.netns(to), Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), SandboxID: to.SandboxID,
+		Borrowed: to.SandboxID != to.ID, Ports: portMappings(p),
+	}
+	if to.SandboxID == "" { // the container is all that there is of the pod
+		at.SandboxID, at.Borrowed = to.ID, false
+	}
+	var err error
+	if at.Bandwidth, err = bandwidth(p.Annotations); err != nil {
+		return err
+	}
+	if a.platform.OS == "windows" { // Linux has it in the pod's resolv.conf
+		dns, err := a.pods.DNS(p)
+		if err != nil {
+			return fmt.Errorf("cannot configure DNS in the pod's network: %w", err)
+		}
+		at.DNS = &cni.DNS{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
+	}
+	_, err = a.attachments.Add(ctx, at)
+	return err
+}
+
+// Detach implements pod.Attacher.
+func (a *attacher) Detach(ctx context.Context, from pod.Member) error {
+	netns := ""
+	if a.platform.OS == "windows" || from.PID > 0 {
+		netns = a.netns(from)
+	}
+	return a.attachments.Del(ctx, from.ID, netns)
+}
+
+// portMappings are the pod's hostPorts, for plugins that map them.
+func portMappings(p *v1.Pod) (out []cni.PortMapping) {
+	for _, c := range podspec.PortContainers(p) {
+		for _, port := range c.Ports {
+			if port.HostPort != 0 {
+				out = append(out, cni.PortMapping{HostPort: port.HostPort, ContainerPort: port.ContainerPort, HostIP: port.HostIP,
+					Protocol: strings.ToLower(string(port.Protocol))})
+			}
+		}
+	}
+	return out
+}
+
+// The annotations of a pod that limit its network, and the values that upstream accepts.
+const (
+	ingressBandwidth = "kubernetes.io/ingress-bandwidth"
+	egressBandwidth  = "kubernetes.io/egress-bandwidth"
+)
+
+var leastBandwidth, mostBandwidth = resource.MustParse("1k"), resource.MustParse("1P") // bits per second
+
+// bandwidth reads them; nil: no limit.
+func bandwidth(annotations map[string]string) (*cni.Bandwidth, error) {
+	out := &cni.Bandwidth{}
+	for name, to := range map[string]struct{ rate, burst *int64 }{
+		ingressBandwidth: {&out.IngressRate, &out.IngressBurst}, egressBandwidth: {&out.EgressRate, &out.EgressBurst},
+	} {
+		text, set := annotations[name]
+		if !set {
+			continue
+		}
+		q, err := resource.ParseQuantity(text)
+		if err != nil || q.Cmp(leastBandwidth) < 0 || q.Cmp(mostBandwidth) > 0 {
+			return nil, fmt.Errorf("annotation %s=%q: want bits per second from 1k to 1P, as in 10M", name, text)
+		}
+		*to.rate, *to.burst = q.Value(), math.MaxInt32
+	}
+	if *out == (cni.Bandwidth{}) {
+		return nil, nil
+	}
+	return out, nil
+}
+
+// collector takes back, on a timer, what containers have that no longer exist.
+type collector struct {
+	attachments Attachments
+	engine      Engine
+	clock       clock.Clock
+}
+
+// once collects now. Errors are logged: the next time is soon.
+func (c collector) once(ctx context.Context) {
+	if err := c.attachments.Collect(ctx, c.engine.Containers); err != nil && ctx.Err() == nil {
+		klog.ErrorS(err, "Cannot take back the network of containers that are gone", "retryIn", recheck)
+	}
+}
+
+// run collects every recheck from now until ctx ends.
+func (c collector) run(ctx context.Context) {
+	timer := c.clock.NewTimer(recheck)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C():
+		}
+		c.once(ctx)
+		timer.Reset(recheck)
+	}
+}

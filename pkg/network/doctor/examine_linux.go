@@ -1,0 +1,24 @@
+package doctor
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/network/hostnet"
+	"github.com/winkube/winkube/pkg/network/iptables"
+)
+
+// Examine reads the host's side of s, whose Config is set. It changes nothing; the error says what could not be read.
+func Examine(ctx context.Context, s *Symptoms) error {
+	var err error
+	s.Surroundings, err = hostnet.New().Look()
+	s.Forwarding = map[string]bool{}
+	for family, name := range map[string]string{"ipv4": "/proc/sys/net/ipv4/ip_forward", "ipv6": "/proc/sys/net/ipv6/conf/all/forwarding"} {
+		b, err := os.ReadFile(name)
+		s.Forwarding[family] = err == nil && strings.TrimSpace(string(b)) == "1"
+	}
+	s.Saved, s.FilterErr = iptables.Save(ctx, command.New())
+	return err
+}

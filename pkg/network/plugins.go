@@ -1,0 +1,161 @@
+package network
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/network/iptables"
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/wake"
+)
+
+// planPlugins leaves all to the plugins, but lets packets pass that they may not know of: the engine's FORWARD policy drops what comes from other
+// nodes for the Node's pods. A network whose addresses are not in the Node's ranges, or that has none, must do that itself.
+func planPlugins(cfg Config, facts Facts) (State, error) {
+	cidrs, err := parseCIDRs(facts.PodCIDRs)
+	if err != nil {
+		return State{}, err
+	}
+	s := State{Join: noEngineNetwork, Ready: ready("pods get their network from CNI plugins")}
+	for _, c := range cidrs {
+		if cfg.Platform.OS != "windows" {
+			s.Rules = append(s.Rules, iptables.Rules{PodCIDR: c})
+		}
+	}
+	return s, nil
+}
+
+// pluggable is the Maker of mode cni: the plugins make the network, we let its packets pass.
+type pluggable struct {
+	plain
+	host     Host
+	plugins  Plugins
+	pods     Pods
+	attacher *attacher
+	collect  collector
+	conf     confWatcher
+}
+
+func newPlugins(s shared) Maker {
+	return &pluggable{host: s.Host, plugins: s.Plugins, pods: s.Pods, attacher: newAttacher(s, s.Plugins),
+		collect: collector{s.Plugins, s.Engine, s.Clock}, conf: confWatcher{dir: s.cfg.ConfDir, clock: s.Clock, changed: s.wake}}
+}
+
+// Make implements Maker.
+func (p *pluggable) Make(ctx context.Context, in Input) (Made, error) {
+	name, file, err := p.plugins.Load(ctx)
+	if err != nil {
+		return Made{}, refuse(noPlugins, err)
+	}
+	if err := p.host.Apply(ctx, in.State); err != nil {
+		return Made{}, err
+	}
+	s := in.State
+	s.Ready = ready("pods get their network from the CNI network %q of %s", name, file)
+	return Made{State: s}, nil
+}
+
+// Reconnect implements Maker: only the plugins know how, and the engine does not know who is connected.
+func (p *pluggable) Reconnect(context.Context, Made) error { return nil }
+
+// Run implements Maker: it watches the configuration, checks once what is connected and takes back what nothing uses. A plugin that hangs delays
+// nothing else.
+func (p *pluggable) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { p.conf.watch(ctx) })
+	p.collect.once(ctx)
+	p.check(ctx)
+	p.collect.run(ctx)
+}
+
+// Attacher implements Maker.
+func (p *pluggable) Attacher() pod.Attacher { return p.attacher }
+
+// check reports pods whose network is not as the plugins left it. It repairs nothing: only the plugins know how, and the pod may work.
+func (p *pluggable) check(ctx context.Context) {
+	for _, a := range p.plugins.Records() {
+		err := p.plugins.Check(ctx, a.ContainerID)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		klog.ErrorS(err, "The network of a pod is not as its CNI plugins left it", "pod", a.Namespace+"/"+a.Name)
+		p.pods.Event(a.Namespace, a.Name, a.UID, v1.EventTypeWarning, "NetworkCheckFailed",
+			"The pod's network is not as its CNI plugins left it; recreate the pod if it does not work: "+err.Error())
+	}
+}
+
+// confWatcher has the CNI configuration directory read again when something in it changes, or when it is created.
+type confWatcher struct {
+	dir     string
+	clock   clock.Clock
+	changed wake.Signal
+}
+
+// watch returns when ctx ends, or where this host watches no files.
+func (w confWatcher) watch(ctx context.Context) {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		klog.ErrorS(err, "Cannot watch the CNI configuration directory; reading it on a timer", "directory", w.dir, "every", recheck)
+		return
+	}
+	defer watcher.Close()
+	for ctx.Err() == nil {
+		at := addNearest(watcher.Add, w.dir)
+		for _, former := range watcher.WatchList() {
+			if former != at {
+				_ = watcher.Remove(former)
+			}
+		}
+		w.changed.Send() // something may have come before it was watched
+		select {
+		case <-ctx.Done():
+		case <-watcher.Errors:
+		case <-watcher.Events:
+			w.untilQuiet(ctx, watcher)
+		}
+	}
+}
+
+// quiet is how long a directory must be without changes before it is read: a file is written in several steps.
+const quiet = 100 * time.Millisecond
+
+// untilQuiet returns when nothing has changed for that long.
+func (w confWatcher) untilQuiet(ctx context.Context, watcher *fsnotify.Watcher) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-watcher.Events:
+		case <-w.clock.After(quiet):
+			return
+		}
+	}
+}
+
+// addNearest adds dir or the nearest directory above it that exists, and returns what it has added last. What is created between the look for it
+// and the watch of its parent would be missed by both, so that it looks once more.
+func addNearest(add func(path string) error, dir string) (at string) {
+	at = dir
+	for add(at) != nil && at != filepath.Dir(at) {
+		at = filepath.Dir(at)
+	}
+	for at != dir {
+		next := dir
+		for filepath.Dir(next) != at {
+			next = filepath.Dir(next)
+		}
+		if add(next) != nil {
+			break
+		}
+		at = next
+	}
+	return at
+}

@@ -1,0 +1,114 @@
+package network
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/vxlan"
+)
+
+// WindowsNetwork says how pods of Windows are connected.
+type WindowsNetwork string
+
+const (
+	// L2Bridge: pods share the host's hardware address, their gateway is an endpoint of the host. From Server 2019 on.
+	L2Bridge WindowsNetwork = "l2bridge"
+	// Transparent: pods have their own hardware addresses, which a hypervisor must allow (MAC spoofing); no policies.
+	Transparent WindowsNetwork = "transparent"
+	// NAT: pods reach others with the host's address, and no other node reaches them.
+	NAT WindowsNetwork = "nat"
+)
+
+// server2019 is the first build whose HNS has a schema of version 2, which can leave a gateway's address to an endpoint.
+const server2019 = 17763
+
+// Options of Docker's networks on Windows. Source: moby daemon/libnetwork/drivers/windows/labels.go.
+const (
+	windowsshim     = "com.docker.network.windowsshim."
+	optionName      = windowsshim + "networkname"
+	optionHNS       = windowsshim + "hnsid"
+	optionInterface = windowsshim + "interface"
+	optionNAT       = windowsshim + "enable_outboundnat"
+	optionNoNAT     = windowsshim + "outboundnat_exceptions"
+)
+
+// FirewallRule is the name of the Windows Firewall rule that lets others reach the kubelet.
+const FirewallRule = "winkube kubelet"
+
+// AdapterOf is the host's own adapter on a virtual switch, named by the network or by the network adapter below.
+func AdapterOf(name string) string { return "vEthernet (" + name + ")" }
+
+// BelowAdapter is the network adapter after which Windows named the host's own adapter name, or name itself.
+func BelowAdapter(name string) string {
+	if rest, ok := strings.CutPrefix(name, "vEthernet ("); ok {
+		return strings.TrimSuffix(rest, ")")
+	}
+	return name
+}
+
+// planWindows is where the modes of Windows begin. Docker has no IPv6 networks there (moby libnetwork/drivers/windows, CreateNetwork), so that an
+// IPv6 range is left alone.
+func planWindows(cfg Config, facts Facts) (State, error) {
+	s, err := planRanges(cfg, facts)
+	if err != nil || !s.Ready.Ready {
+		return s, err
+	}
+	n := s.Network
+	if n.Subnets[0].Addr().Is6() {
+		return s, fmt.Errorf("spec.podCIDRs has %s only; Docker on Windows has networks of IPv4 only", n.Subnets[0])
+	}
+	n.Subnets, n.Gateways = n.Subnets[:1], n.Gateways[:1]
+	n.Options[optionName] = n.Name
+	s.Ready = ready("pods get addresses of %s", n.Subnets[0])
+	return s, cfg.CheckWindows()
+}
+
+// CheckWindows says whether this build of Windows has the network that was chosen.
+func (cfg Config) CheckWindows() error {
+	build := cfg.Platform.Build
+	switch {
+	case cfg.Mode == Overlay && build < server2019:
+		return fmt.Errorf("network mode %s needs Windows Server 2019 (build %d) with the updates from KB4489899 (March 2019) on: HNS of build %d knows no subnets of other nodes; want %s or %s",
+			Overlay, server2019, build, HostGateway, Upstream)
+	case cfg.Mode == Overlay && cfg.Windows != "":
+		return fmt.Errorf("--windows-network=%s: network mode %s has its own kind of network; want one of the two flags", cfg.Windows, Overlay)
+	case cfg.Windows == L2Bridge && build < server2019:
+		return fmt.Errorf("--windows-network=%s needs Windows Server 2019 (build %d): HNS of build %d keeps the gateway's address from the host; want %s", L2Bridge, server2019, build, Transparent)
+	case cfg.Windows == NAT && build < server2019:
+		return fmt.Errorf("--windows-network=%s: build %d of Windows has one such network, Docker's own (docker/for-win#726); want %s, or CONTAINER_NETWORK=nat", NAT, build, Transparent)
+	case !slices.Contains([]WindowsNetwork{"", L2Bridge, Transparent, NAT}, cfg.Windows):
+		return fmt.Errorf("--windows-network=%s is not known; want %s, %s or %s", cfg.Windows, L2Bridge, Transparent, NAT)
+	}
+	return nil
+}
+
+// keptInside are the IPv4 ranges to which OutBoundNAT lets the pods of c keep their address.
+func keptInside(cfg Config, c netip.Prefix) (keep []netip.Prefix) {
+	for _, p := range slices.Concat(nonMasquerade(cfg, c), cfg.Services) {
+		if p = p.Masked(); p.Addr().Is4() && !p.Addr().IsMulticast() && !slices.Contains(keep, p) {
+			keep = append(keep, p)
+		}
+	}
+	return keep
+}
+
+func (s State) printWindows(b *strings.Builder) {
+	if o := s.Overlay; o != nil {
+		fmt.Fprintf(b, "HNS network: %s, overlay on adapter %q, %s, gateway %s is HNS', VNI %d, UDP port %d, from %s\n", o.Name, o.Adapter, o.Subnet, o.Gateway, o.VNI, vxlan.Port, o.Provider)
+		fmt.Fprintf(b, "source VIP of the service proxy: %s\n", hns.SourceVIP(o.Subnet))
+		fmt.Fprintf(b, "masquerade: except to %s\n", Join(o.Keep))
+		if len(o.Services) > 0 {
+			fmt.Fprintf(b, "stays in the overlay: %s\n", Join(o.Services))
+		}
+	}
+	if h := s.Bridge; h != nil {
+		fmt.Fprintf(b, "HNS network: %s, l2bridge on adapter %q, %s, gateway %s is an endpoint of the host\n", h.Name, h.Adapter, h.Subnet, h.Gateway)
+		fmt.Fprintf(b, "pods' traffic by the host: %s\n", Join(h.Routes))
+	}
+	for _, addr := range s.Forward {
+		fmt.Fprintf(b, "forwarding: where the host has %s\n", addr)
+	}
+}

@@ -1,0 +1,157 @@
+package proxy_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+func testNode(name string, addresses ...string) *v1.Node {
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(100, 0)}}
+	for _, a := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a})
+	}
+	return n
+}
+
+func (r *rig) event(want ...string) {
+	r.t.Helper()
+	select {
+	case got := <-r.events.Events:
+		for _, text := range want {
+			if !strings.Contains(got, text) {
+				r.t.Fatalf("event %q, want %q in it", got, text)
+			}
+		}
+	case <-time.After(10 * time.Second):
+		r.t.Fatalf("no event with %q", want)
+	}
+}
+
+func (r *rig) quiet() {
+	r.t.Helper()
+	if len(r.events.Events) > 0 {
+		r.t.Fatalf("event %q", <-r.events.Events)
+	}
+}
+
+// TestLyingNode: a Node that claims a cluster IP, an external IP and a load balancer's address, all the time or in turn with the truth, moves nothing:
+// there is no Sync because of it, and one Event, on the Node.
+func TestLyingNode(t *testing.T) {
+	r := newRig(t)
+	r.events.IncludeObject = true
+	close(r.synced)
+	web := testService("web", "10.96.0.1")
+	web.Spec.ExternalIPs = []string{"203.0.113.1"}
+	web.Spec.Type, web.Status.LoadBalancer.Ingress = v1.ServiceTypeLoadBalancer, []v1.LoadBalancerIngress{{IP: "203.0.113.2"}}
+	r.inbox.SetService(web)
+	r.inbox.SetSlice(testSlice("web", "10.244.0.1"))
+	r.inbox.SetNode(testNode("n1", "10.1.0.11"))
+	r.inbox.SetNode(testNode("n2", "10.1.0.12"))
+	r.run()
+	fronts := func() string {
+		var out []string
+		for _, front := range []string{"10.96.0.1:80", "203.0.113.1:80", "203.0.113.2:80"} {
+			if route, ok := r.backend.Route(v1.ProtocolTCP, netip.MustParseAddrPort(front)); ok {
+				out = append(out, fmt.Sprint(route.Backends[0].Addr))
+			}
+		}
+		return strings.Join(out, " ")
+	}
+	r.until("all three", func() bool { return fronts() == "10.244.0.1:8080 10.244.0.1:8080 10.244.0.1:8080" })
+	for i := range 60 {
+		r.inbox.SetNode([]*v1.Node{testNode("n2", "10.1.0.12", "10.96.0.1", "203.0.113.1", "203.0.113.2"), testNode("n2", "203.0.113.1"), testNode("n2", "10.1.0.12")}[i%3])
+	}
+	r.inbox.SetNode(testNode("n2", "203.0.113.1", "10.1.0.12"))
+	r.event("AddressClaimRefused", "Node status.addresses", "203.0.113.1 is an address of Service a/web", "kind=Node")
+	for i := range 20 {
+		r.inbox.SetNode(testNode("n2", "203.0.113.2", fmt.Sprintf("10.1.0.%d", 100+i)))
+	}
+	r.inbox.SetSlice(testSlice("web", "10.244.0.2"))
+	r.until("a change", func() bool { return fronts() == "10.244.0.2:8080 10.244.0.2:8080 10.244.0.2:8080" })
+	if calls := r.backend.Calls(); !slices.Equal(calls, []string{"everything", "[a/web]"}) {
+		t.Errorf("Syncs were %v", calls)
+	}
+	r.quiet()
+}
+
+// TestNodeBefore: an external IP that is another node's address is left to that node, without an Event, and a change of the Node's addresses costs a
+// Sync of the Services that ask for them.
+func TestNodeBefore(t *testing.T) {
+	r := newRig(t)
+	close(r.synced)
+	web := testService("web", "10.96.0.1")
+	web.CreationTimestamp, web.Spec.ExternalIPs = metav1.Unix(200, 0), []string{"10.1.0.12"}
+	r.inbox.SetService(web)
+	r.inbox.SetService(testService("other", "10.96.0.2"))
+	r.inbox.SetNode(testNode("n2", "10.1.0.12"))
+	r.run()
+	r.until("the cluster IP", func() bool { return strings.Contains(r.backend.String(), "a/web") })
+	if text := r.backend.String(); strings.Contains(text, "10.1.0.12") {
+		t.Fatalf("another node's address is served here:\n%s", text)
+	}
+	r.inbox.SetNode(testNode("n2", "10.1.0.13"))
+	r.until("the address that the node has no more", func() bool { return strings.Contains(r.backend.String(), "10.1.0.12") })
+	r.inbox.SetNode(testNode("n2", "10.1.0.12"))
+	r.until("the node has it again", func() bool { return !strings.Contains(r.backend.String(), "10.1.0.12") })
+	if calls := r.backend.Calls(); !slices.Equal(calls, []string{"everything", "[a/web]", "[a/web]"}) {
+		t.Errorf("Syncs were %v", calls)
+	}
+	r.quiet()
+}
+
+// TestTakeover: a Service that asks for another's address hears of it, and the other does not; when the holder goes it is served.
+func TestTakeover(t *testing.T) {
+	r := newRig(t)
+	r.events.IncludeObject = true
+	close(r.synced)
+	r.inbox.SetService(testService("dns", "10.96.0.10"))
+	r.run()
+	r.until("the victim", func() bool { return strings.Contains(r.backend.String(), "10.96.0.10") })
+	thief := testService("thief", "10.96.7.7")
+	thief.Namespace, thief.UID, thief.Spec.ExternalIPs = "aaa", "thief", []string{"10.96.0.10"}
+	r.inbox.SetService(thief)
+	r.event("AddressRefused", "Service spec.externalIPs[0]: 10.96.0.10 is the cluster IP of Service a/dns", "kind=Service")
+	r.until("the thief", func() bool { return strings.Contains(r.backend.String(), "10.96.7.7") })
+	if route, ok := r.backend.Route(v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.10:80")); !ok || route.Service.Name != "dns" {
+		t.Fatalf("the cluster IP leads to %s", route.Service)
+	}
+	r.inbox.DeleteService(name("dns"))
+	r.until("the holder is gone", func() bool {
+		route, ok := r.backend.Route(v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.10:80"))
+		return ok && route.Service.Name == "thief"
+	})
+	r.inbox.SetService(testService("dns", "10.96.0.10"))
+	r.event("AddressRefused", "kind=Service")
+	r.until("and back", func() bool {
+		route, ok := r.backend.Route(v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.10:80"))
+		return ok && route.Service.Name == "dns"
+	})
+	r.quiet()
+}
+
+// TestHostChanges: what the host has is read again with each hint, and a Service that asks for a gateway or a reserved port is told.
+func TestHostChanges(t *testing.T) {
+	r := newRig(t)
+	close(r.synced)
+	web := testService("web", "10.96.0.1")
+	web.Spec.ExternalIPs = []string{"10.1.0.1", "10.1.0.11"}
+	web.Spec.Ports = append(web.Spec.Ports, v1.ServicePort{Name: "kubelet", Port: 10250})
+	r.inbox.SetService(web)
+	r.run()
+	r.until("everything", func() bool { return strings.Count(r.backend.String(), "ExternalIP") == 4 })
+	r.host.Store(&proxy.Host{Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.11")}, NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.1")}})
+	r.hints <- struct{}{}
+	r.until("what is left", func() bool { return strings.Count(r.backend.String(), "ExternalIP") == 1 })
+	r.event("10.1.0.1 is a next hop of this node's routes")
+	r.event("10.1.0.11 is an address of this node, and port 10250 is reserved there for the kubelet")
+	r.quiet()
+}

@@ -1,0 +1,37 @@
+package limits
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const portRange = "/proc/sys/net/ipv4/ip_local_port_range"
+
+// usualPorts are the kernel's own range.
+const usualPorts = 28232
+
+// SourcePorts is how many source ports the kernel may choose from in this network namespace; 0: unknown.
+func SourcePorts() int {
+	text, err := os.ReadFile(portRange)
+	if err != nil {
+		return 0
+	}
+	var first, last int
+	if n, _ := fmt.Sscan(string(text), &first, &last); n != 2 || last < first {
+		return 0
+	}
+	return last - first + 1
+}
+
+// HostCapacity reads what this process and this network namespace have. The soft limit of open files is the hard one already: Go raises it at start.
+func HostCapacity() Capacity {
+	c := Capacity{Files: mostFiles, Ports: cmp.Or(SourcePorts(), usualPorts)}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < mostFiles {
+		c.Files = int(limit.Cur)
+	}
+	return c
+}

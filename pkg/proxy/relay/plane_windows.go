@@ -1,3 +1,0 @@
-package relay
-
-func newPlane() plane { return goroutines{} }

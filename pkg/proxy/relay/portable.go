@@ -1,0 +1,112 @@
+package relay
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Goroutines is the Plane that works on every system: a goroutine for each listener and two for each connection.
+func Goroutines(*Shared) Plane { return goroutines{} }
+
+type goroutines struct{}
+
+func (goroutines) Check() {}
+func (goroutines) Close() {}
+
+func (goroutines) Carry(f *Front) Carrier {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &routines{Front: f, ctx: ctx, cancel: cancel, news: make(chan struct{}), links: map[link]struct{}{}}
+}
+
+// routines carries one front by goroutines.
+type routines struct {
+	*Front
+	ctx    context.Context // ends with close
+	cancel context.CancelFunc
+	held   atomic.Int32   // connections that wait for an endpoint
+	work   sync.WaitGroup // accept loops, connections, sessions
+
+	mu     sync.Mutex
+	closed bool
+	news   chan struct{} // closed when the Route changes
+	links  map[link]struct{}
+}
+
+// link is a connection or a session to an endpoint.
+type link interface {
+	target() netip.AddrPort
+	abort()   // ends it now, telling both sides
+	removed() // its endpoint is no longer one of the Route's
+}
+
+func (f *routines) Listen(at Place, _ bool) (Socket, error) {
+	if f.Protocol == v1.ProtocolUDP {
+		return openUDP(f, at.Addr)
+	}
+	return openTCP(f, at.Addr)
+}
+
+// Changed wakes what waits for an endpoint, and tells links whose endpoint is gone.
+func (f *routines) Changed() {
+	f.mu.Lock()
+	close(f.news)
+	f.news = make(chan struct{})
+	var gone []link
+	for l := range f.links {
+		if !f.Chooser.Leads(l.target()) {
+			gone = append(gone, l)
+		}
+	}
+	f.mu.Unlock()
+	for _, l := range gone {
+		l.removed()
+	}
+}
+
+// next is closed with the next change of the Route.
+func (f *routines) next() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.news
+}
+
+// add keeps a link; false: the front is closed.
+func (f *routines) add(l link) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return false
+	}
+	f.links[l] = struct{}{}
+	return true
+}
+
+func (f *routines) remove(l link) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.links, l)
+}
+
+func (f *routines) Open() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.links)
+}
+
+func (f *routines) Close() {
+	f.cancel()
+	f.mu.Lock()
+	f.closed = true
+	links := slices.Collect(maps.Keys(f.links))
+	f.mu.Unlock()
+	for _, l := range links {
+		l.abort()
+	}
+	f.work.Wait()
+}

@@ -1,8 +1,0 @@
-package relay
-
-// dynamicPorts are those of Windows from 49152 on (netsh int ipv4 show dynamicport tcp).
-const dynamicPorts = 16384
-
-// hostCapacity is what Windows gives a process. Its handles have no limit that matters here. A connection of Go's has a source port that no other has,
-// whatever its endpoint, since ConnectEx wants a socket that is bound.
-func hostCapacity() capacity { return capacity{files: mostFiles, ports: dynamicPorts, onePool: true} }

@@ -1,0 +1,73 @@
+package relaytest
+
+import (
+	"os"
+	"runtime"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/proxy"
+)
+
+// NoLeak: after connections in every state, and the end of their front, goroutines and files are as before.
+func NoLeak(t *testing.T, subject Subject) {
+	h := NewHost(t, subject)
+	dead := ClosedPort(t)
+	h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), dead)) // what a plane starts once
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	for range 5 {
+		drop := Route("drop", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1))
+		drop.Drop = true
+		h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Endpoints[v1.ProtocolTCP]...), drop,
+			Route("y", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), h.Endpoints[v1.ProtocolUDP]...), Route("z", proxy.ClusterIP, v1.ProtocolTCP, h.Front(2), dead))
+		for range 10 {
+			_ = Meet(t, v1.ProtocolTCP, h.Front(2), false) // is reset
+			conn := DialFront(t, h.Front(0))
+			if _, err := conn.Write([]byte("hello\n")); err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if subject.dropped() == "silence" { // the connection is held
+				defer DialFront(t, h.Front(1)).Close()
+			}
+			if _, err := Ask(v1.ProtocolTCP, h.Front(0)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Ask(v1.ProtocolUDP, h.Front(0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.MustSync(t)
+	}
+	// What is left are the clients' own sockets, 20 in each round, whose servers' ends go by themselves.
+	Eventually(t, "goroutines and files go", func() bool {
+		return runtime.NumGoroutine() <= goroutines+1 && openFiles(t) <= files+5*20
+	})
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0 // no such thing on Windows; goroutines are counted there too
+	}
+	return len(entries)
+}
+
+// EndpointIsFront: endpoints that lead back to the relay end immediately instead of filling it with connections to itself.
+func EndpointIsFront(t *testing.T, subject Subject) {
+	h := NewHost(t, subject)
+	h.MustSync(t, Route("a", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Front(1)), Route("b", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), h.Front(0)),
+		Route("c", proxy.ClusterIP, v1.ProtocolUDP, h.Front(2), h.Front(2)))
+	files := openFiles(t)
+	for n := range 2 {
+		if got := Meet(t, v1.ProtocolTCP, h.Front(n), false); got != "reset" {
+			t.Errorf("front %d: meets %s", n, got)
+		}
+	}
+	if got := Meet(t, v1.ProtocolUDP, h.Front(2), true); got != "silence" {
+		t.Errorf("packets: meets %s", got)
+	}
+	Eventually(t, "files go", func() bool { return openFiles(t) <= files })
+}

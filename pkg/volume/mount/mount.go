@@ -1,0 +1,110 @@
+// Package mount is what the kernel mounts for volumes: memory, and single files and directories below other names.
+package mount
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/klog/v2"
+)
+
+// Mounter is what the kernel does for volumes. Each method is one call. Its methods may be called concurrently.
+type Mounter interface {
+	// Tmpfs mounts memory at dir with the options of tmpfs(5).
+	Tmpfs(dir, options string) error
+	// Bind mounts the open source, whatever its name means by now, at target, which exists. Both are directories, or neither is.
+	Bind(source *os.File, target string) error
+	// Unmount removes the topmost mount from target, without following links. Nothing mounted there is no error.
+	Unmount(target string) error
+	// IsMount says whether something is mounted at path; false when path does not exist.
+	IsMount(path string) (bool, error)
+	// Below lists what is mounted at dir or below it, in the order of mounting.
+	Below(dir string) ([]string, error)
+}
+
+// None is the Mounter of a platform where volumes are plain directories (Windows): nothing is ever mounted.
+type None struct{}
+
+// Tmpfs returns errors.ErrUnsupported.
+func (None) Tmpfs(string, string) error { return errors.ErrUnsupported }
+
+// Bind returns errors.ErrUnsupported.
+func (None) Bind(*os.File, string) error { return errors.ErrUnsupported }
+
+// Unmount does nothing.
+func (None) Unmount(string) error { return nil }
+
+// IsMount returns false.
+func (None) IsMount(string) (bool, error) { return false, nil }
+
+// Below returns nothing.
+func (None) Below(string) ([]string, error) { return nil, nil }
+
+// Memory mounts memory at dir unless something is mounted there already. With mayFail a missing permission to mount is not an error: the
+// volume stays on disk, and the log says so.
+func Memory(m Mounter, dir, options string, mayFail bool) error {
+	mounted, err := m.IsMount(dir)
+	if err != nil || mounted {
+		return err
+	}
+	err = m.Tmpfs(dir, options)
+	if err != nil && mayFail && errors.Is(err, fs.ErrPermission) {
+		klog.InfoS("Keeping a volume on disk instead of in memory: this agent may not mount", "directory", dir, "err", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot mount memory: %w", err)
+	}
+	return nil
+}
+
+// parseMountinfo returns the mount points that stand in a /proc/PID/mountinfo at dir or below it, in order (proc_pid_mountinfo(5)).
+func parseMountinfo(data []byte, dir string) []string {
+	var out []string
+	for line := range bytes.Lines(data) {
+		field := mountPoint(line)
+		if !bytes.HasPrefix(field, []byte(dir)) && !bytes.ContainsRune(field, '\\') { // nearly all of a node's mounts
+			continue
+		}
+		point := strings.TrimSuffix(unescape(string(field)), "//deleted")
+		if point == dir || strings.HasPrefix(point, dir+string(filepath.Separator)) {
+			out = append(out, point)
+		}
+	}
+	return out
+}
+
+// mountPoint is the fifth field of a line.
+func mountPoint(line []byte) []byte {
+	i := 0
+	for field := range bytes.FieldsSeq(line) {
+		if i++; i == 5 {
+			return field
+		}
+	}
+	return nil
+}
+
+// unescape undoes the \ooo that the kernel writes for space, tab, newline and backslash.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) && octal(s[i+1]) && octal(s[i+2]) && octal(s[i+3]) {
+			b.WriteByte((s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
+			i += 3
+			continue
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+func octal(c byte) bool { return c >= '0' && c <= '7' }

@@ -1,0 +1,72 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// OpenPath opens a file of any type without any effect on it, so that it can be mounted.
+const OpenPath = unix.O_PATH
+
+type kernel struct{}
+
+// System is the kernel of this host.
+func System() Mounter { return kernel{} }
+
+func (kernel) Tmpfs(dir, options string) error {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV
+	// Kernels before 6.3 do not know noswap.
+	err := unix.Mount("tmpfs", dir, "tmpfs", flags, options+",noswap")
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Mount("tmpfs", dir, "tmpfs", flags, options)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot mount tmpfs at %s: %w", dir, err)
+	}
+	return nil
+}
+
+func (kernel) Bind(source *os.File, target string) error {
+	// The name in /proc leads to the open file, not to what its path means now.
+	if err := unix.Mount(fmt.Sprintf("/proc/thread-self/fd/%d", source.Fd()), target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("cannot bind %s to %s: %w", source.Name(), target, err)
+	}
+	return nil
+}
+
+func (kernel) Unmount(target string) error {
+	err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
+	if errors.Is(err, unix.EBUSY) { // a process uses it; the mount disappears with the last one
+		err = unix.Unmount(target, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+	}
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("cannot unmount %s: %w", target, err)
+	}
+	return nil
+}
+
+func (k kernel) IsMount(path string) (bool, error) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &st)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return false, nil
+	case err == nil && st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0:
+		return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+	}
+	points, err := k.Below(path) // kernels before 5.8
+	return slices.Contains(points, path), err
+}
+
+func (kernel) Below(dir string) ([]string, error) {
+	data, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("cannot list mounts: %w", err)
+	}
+	return parseMountinfo(data, strings.TrimSuffix(dir, "/")), nil
+}

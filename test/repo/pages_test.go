@@ -1,0 +1,229 @@
+package repo_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestLinks: every link within the pages leads to a file and a heading that exist, and every page of docs can be reached from its index and
+// is in the site's navigation.
+func TestLinks(t *testing.T) {
+	all := pages(t)
+	headings := map[string]map[string]bool{}
+	for name, text := range all {
+		headings[name] = anchors(text)
+	}
+	leads := map[string][]string{}
+	for name, text := range all {
+		for _, to := range links(text) {
+			if strings.Contains(to, "://") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(to, "#")
+			target := name
+			if file != "" {
+				target = path.Join(path.Dir(name), file)
+			}
+			_, err := os.Stat(filepath.Join("..", "..", filepath.FromSlash(target)))
+			switch {
+			case err != nil:
+				t.Errorf("%s: there is no %s", name, to)
+			case strings.HasPrefix(name, "docs/") && !strings.HasPrefix(target, "docs/"):
+				t.Errorf("%s: %s is not part of the documentation's site: name it between backquotes", name, to)
+			case anchor != "" && headings[target] != nil && !headings[target][anchor]:
+				t.Errorf("%s: %s: there is no such heading", name, to)
+			}
+			leads[name] = append(leads[name], target)
+		}
+	}
+	seen := map[string]bool{}
+	var visit func(name string)
+	visit = func(name string) {
+		if seen[name] {
+			return
+		}
+		seen[name] = true
+		for _, next := range leads[name] {
+			visit(next)
+		}
+	}
+	visit("docs/README.md")
+	navigation := read(t, "hack/docs/mkdocs.yml")
+	for name := range all {
+		inside, ok := strings.CutPrefix(name, "docs/")
+		if !ok {
+			continue
+		}
+		if !seen[name] {
+			t.Errorf("%s cannot be reached from docs/README.md", name)
+		}
+		if !strings.Contains(navigation, ": "+inside+"\n") && !regexp.MustCompile(`^design/adr/\d`).MatchString(inside) {
+			t.Errorf("%s is not in the navigation of hack/docs/mkdocs.yml", name)
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+
+// links are the targets of a page's links, code left out.
+func links(text string) (all []string) {
+	fenced := false
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		if fenced || strings.HasPrefix(line, "    ") {
+			continue
+		}
+		for _, match := range link.FindAllStringSubmatch(inlineCode.ReplaceAllString(line, ""), -1) {
+			all = append(all, match[1])
+		}
+	}
+	return all
+}
+
+// anchors are the names of a page's headings, as GitHub and the site make them of plain words.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	fenced := false
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		if heading := strings.TrimLeft(line, "#"); !fenced && heading != line {
+			name := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
+			all[strings.ReplaceAll(name, " ", "-")] = true
+		}
+	}
+	return all
+}
+
+// TestDecisions: the decision records have one form, and the index has a row for each number, those that are not used among them.
+func TestDecisions(t *testing.T) {
+	index := read(t, "docs/design/adr/README.md")
+	files, err := filepath.Glob("../../docs/design/adr/[0-9]*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[int]string{}
+	last := 0
+	for _, file := range files {
+		base := filepath.Base(file)
+		number, err := strconv.Atoi(base[:4])
+		if err != nil {
+			t.Errorf("%s: want a name like 0001-what-it-is.md", base)
+			continue
+		}
+		if have[number] != "" {
+			t.Errorf("%s and %s have one number", have[number], base)
+		}
+		have[number] = base
+		last = max(last, number)
+		text := read(t, "docs/design/adr/"+base)
+		if !strings.HasPrefix(text, fmt.Sprintf("# %d. ", number)) {
+			t.Errorf("%s: want a title that begins with %q", base, fmt.Sprintf("# %d. ", number))
+		}
+		var got []string
+		for _, match := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(text, -1) {
+			got = append(got, match[1])
+		}
+		if want := "Status Context Decision Consequences"; strings.Join(got, " ") != want {
+			t.Errorf("%s: has the sections %v, want %s", base, got, want)
+		}
+	}
+	if len(have) < 20 {
+		t.Errorf("found only %d decision records", len(have))
+	}
+	for number := 1; number <= last; number++ {
+		if base := have[number]; base != "" && !strings.Contains(index, "]("+base+")") {
+			t.Errorf("docs/design/adr/README.md has no link to %s", base)
+		}
+		if have[number] == "" && !regexp.MustCompile(fmt.Sprintf(`(?m)^\| %d \| `, number)).MatchString(index) {
+			t.Errorf("docs/design/adr/README.md has no row for number %d, which no record has", number)
+		}
+	}
+}
+
+// unwritten are reasons of docs/reference/events.md that stand in no string of our code.
+var unwritten = map[string]string{
+	"Ready": fromAPI, "MemoryPressure": fromAPI, "DiskPressure": fromAPI, "PIDPressure": fromAPI, "NetworkUnavailable": fromAPI,
+	"ResizeDeferred": composed, "ResizeInfeasible": composed,
+}
+
+const (
+	fromAPI  = "a constant of k8s.io/api"
+	composed = "Resize and a constant of k8s.io/api"
+)
+
+// TestEvents: docs/reference/events.md names reasons that the code writes, and every reason of an Event that stands in a call.
+func TestEvents(t *testing.T) {
+	listed := map[string]bool{}
+	for _, match := range regexp.MustCompile("`([A-Z][A-Za-z]{3,})`").FindAllStringSubmatch(read(t, "docs/reference/events.md"), -1) {
+		listed[match[1]] = true
+	}
+	written := map[string]bool{}
+	reason := regexp.MustCompile(`^[A-Z][a-z]+[A-Za-z]+$`)
+	calls := 0
+	for _, s := range load(t) {
+		if s.test || !under(s.dir, "pkg", "cmd") || double(s.dir) {
+			continue
+		}
+		ast.Inspect(s.syntax, func(n ast.Node) bool {
+			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				text, _ := strconv.Unquote(literal.Value)
+				written[text] = true
+			}
+			call, ok := n.(*ast.CallExpr)
+			if !ok || !writesEvent(call.Fun) {
+				return true
+			}
+			for _, arg := range call.Args {
+				literal, ok := arg.(*ast.BasicLit)
+				if !ok || literal.Kind != token.STRING {
+					continue
+				}
+				if text, _ := strconv.Unquote(literal.Value); reason.MatchString(text) {
+					calls++
+					if !listed[text] {
+						t.Errorf("%s: docs/reference/events.md does not have the reason %s", s.positions.Position(call.Pos()), text)
+					}
+				}
+			}
+			return true
+		})
+	}
+	excuse := exceptions(unwritten)
+	for name := range listed {
+		if !written[name] && !excuse.has(name) {
+			t.Errorf("docs/reference/events.md has %s, which the code does not write", name)
+		}
+	}
+	excuse.done(t)
+	if len(listed) < 80 || calls < 20 {
+		t.Errorf("%d reasons, %d calls: this test does not see them", len(listed), calls)
+	}
+}
+
+// writesEvent tells whether a function is one of those by which the programs write Events.
+func writesEvent(function ast.Expr) bool {
+	name := ""
+	switch f := function.(type) {
+	case *ast.SelectorExpr:
+		name = f.Sel.Name
+	case *ast.Ident:
+		name = f.Name
+	}
+	switch strings.ToLower(name) {
+	case "event", "eventf", "podevent", "nodeevent", "warn":
+		return true
+	}
+	return false
+}

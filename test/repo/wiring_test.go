@@ -1,0 +1,184 @@
+package repo_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// assemblies are the packages that make programs of parts.
+var assemblies = []string{"pkg/kubelet", "pkg/kubeproxy"}
+
+// halfBuilt are the functions of assemblies that may use what they are still building, each with the reason.
+var halfBuilt = map[string]string{}
+
+// TestWiring: a part is made from finished parts. In an assembly no function literal refers to a variable whose fields are still being set, no
+// method of it is used, and the methods of what New returns set none of its fields.
+func TestWiring(t *testing.T) {
+	files := map[string][]*ast.File{}
+	for _, s := range load(t) {
+		if slices.Contains(assemblies, s.dir) && !s.test {
+			files[s.dir] = append(files[s.dir], s.syntax)
+		}
+	}
+	used := map[string]bool{}
+	for _, dir := range assemblies {
+		if len(files[dir]) == 0 {
+			t.Errorf("%s has no files", dir)
+		}
+		for _, why := range wiring(files[dir]) {
+			name, _, _ := strings.Cut(why, ":")
+			if used[dir+" "+name] = true; halfBuilt[dir+" "+name] == "" {
+				t.Errorf("%s: %s", dir, why)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(halfBuilt)) {
+		if !used[name] {
+			t.Errorf("%s needs no exception any more", name)
+		}
+	}
+}
+
+// wiring says what is wrong with the functions of a package, each line beginning with the function's name.
+func wiring(files []*ast.File) (wrong []string) {
+	methods, made := map[string]map[string]bool{}, ""
+	var all []*ast.FuncDecl
+	for _, file := range files {
+		for _, decl := range file.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok || f.Body == nil {
+				continue
+			}
+			all = append(all, f)
+			if f.Recv != nil {
+				of := typeName(f.Recv.List[0].Type)
+				if methods[of] == nil {
+					methods[of] = map[string]bool{}
+				}
+				methods[of][f.Name.Name] = true
+			} else if f.Name.Name == "New" && f.Type.Results != nil {
+				made = typeName(f.Type.Results.List[0].Type)
+			}
+		}
+	}
+	for _, f := range all {
+		if f.Recv == nil {
+			for variable, of := range building(f.Body) {
+				if escapes(f.Body, variable, methods[of]) {
+					wrong = append(wrong, f.Name.Name+": a function refers to "+variable+", whose fields are still being set")
+				}
+			}
+			continue
+		}
+		if names := f.Recv.List[0].Names; len(names) == 1 && typeName(f.Recv.List[0].Type) == made && len(fieldsSet(f.Body, names[0].Name)) > 0 {
+			wrong = append(wrong, f.Name.Name+": it sets a field of a "+made+" that is made already")
+		}
+	}
+	slices.Sort(wrong)
+	return wrong
+}
+
+// typeName is the name of a type of this package, of which expr may be a pointer; "": it is none.
+func typeName(expr ast.Expr) string {
+	if star, ok := expr.(*ast.StarExpr); ok {
+		expr = star.X
+	}
+	if name, ok := expr.(*ast.Ident); ok {
+		return name.Name
+	}
+	return ""
+}
+
+// building are the variables of a function that it makes of a composite literal of a type of this package and sets fields of afterwards, with
+// their types.
+func building(body *ast.BlockStmt) map[string]string {
+	out := map[string]string{}
+	define := func(name, value ast.Expr) {
+		if unary, ok := value.(*ast.UnaryExpr); ok {
+			value = unary.X
+		}
+		variable, ok := name.(*ast.Ident)
+		literal, made := value.(*ast.CompositeLit)
+		if !ok || !made {
+			return
+		}
+		if of := typeName(literal.Type); of != "" && len(fieldsSet(body, variable.Name)) > 0 {
+			out[variable.Name] = of
+		}
+	}
+	ast.Inspect(body, func(n ast.Node) bool {
+		if assign, ok := n.(*ast.AssignStmt); ok && len(assign.Lhs) == len(assign.Rhs) {
+			for i := range assign.Lhs {
+				define(assign.Lhs[i], assign.Rhs[i])
+			}
+		}
+		return true
+	})
+	return out
+}
+
+// fieldsSet are the fields of a variable that are assigned to.
+func fieldsSet(body *ast.BlockStmt, variable string) (fields []string) {
+	ast.Inspect(body, func(n ast.Node) bool {
+		if assign, ok := n.(*ast.AssignStmt); ok {
+			for _, to := range assign.Lhs {
+				if field, ok := to.(*ast.SelectorExpr); ok && isVariable(field.X, variable) {
+					fields = append(fields, field.Sel.Name)
+				}
+			}
+		}
+		return true
+	})
+	return fields
+}
+
+func isVariable(expr ast.Expr, name string) bool {
+	variable, ok := expr.(*ast.Ident)
+	return ok && variable.Name == name
+}
+
+// escapes says whether a function literal mentions the variable, or one of its methods is used.
+func escapes(body *ast.BlockStmt, variable string, methods map[string]bool) (found bool) {
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			found = found || isVariable(n.X, variable) && methods[n.Sel.Name]
+		case *ast.FuncLit:
+			ast.Inspect(n.Body, func(n ast.Node) bool {
+				if expr, ok := n.(ast.Expr); ok && isVariable(expr, variable) {
+					found = true
+				}
+				return true
+			})
+		}
+		return true
+	})
+	return found
+}
+
+func TestWiringFinds(t *testing.T) {
+	for source, want := range map[string]string{
+		`func New() *T { a := makeA(); return &T{a: a, b: makeB(a)} }`:                                               "",
+		`func New() *T { t := &T{}; t.a = makeA(); t.b = makeB(t.a); return t }`:                                     "",
+		`func New() *T { t := &T{}; t.a = makeA(func() { t.b.Kick() }); return t }`:                                  "New: a function refers to t, whose fields are still being set",
+		`func New() *T { t := &T{}; t.a = makeA(t.kick); return t }; func (t *T) kick() {}`:                          "New: a function refers to t, whose fields are still being set",
+		`func New() *T { t := T{}; t.a, t.b = 1, func() int { return t.a }; return &t }`:                             "New: a function refers to t, whose fields are still being set",
+		`func New() *T { t := &T{}; t.a = t.makeA(); return t }; func (t *T) makeA() int { return 1 }`:               "New: a function refers to t, whose fields are still being set",
+		`func New() *T { return &T{} }; func (t *T) SetA(a int) { t.a = a }`:                                         "SetA: it sets a field of a T that is made already",
+		`func New() *T { return &T{} }; func (s *other) SetA(a int) { s.a = a }`:                                     "",
+		`func newB() B { b := B{}; b.x = 1; b.f = func() int { return b.x }; return b }; func New() *T { return 0 }`: "newB: a function refers to b, whose fields are still being set",
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), "a.go", "package a; "+source, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(wiring([]*ast.File{file}), "; "); got != want {
+			t.Errorf("%s: %q, want %q", source, got, want)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package iphelper
+
+import (
+	"context"
+
+	"github.com/winkube/winkube/test/windows/simulators/calls"
+)
+
+// MIB_NOTIFICATION_TYPE.
+const (
+	changedParameter = 0
+	added            = 1
+	deleted          = 2
+	initial          = 3
+)
+
+// What one can be told of.
+const (
+	kindRoute     = "NotifyRouteChange2"
+	kindAddress   = "NotifyUnicastIpAddressChange"
+	kindInterface = "NotifyIpInterfaceChange"
+)
+
+// event is one notification: the kind of change and the row, which is empty at the beginning.
+type event struct {
+	kind uint32
+	row  []byte
+}
+
+type subscriber struct {
+	function string
+	events   chan event
+}
+
+// Notifies says whether function is one of those that tell of changes.
+func Notifies(function string) bool {
+	return function == kindRoute || function == kindAddress || function == kindInterface
+}
+
+// Subscribe answers a subscription with its result, and goes on to send changes until ctx ends or send fails: nothing that happens after the answer
+// is missed. arguments are the family, which is not looked at, and whether to tell at once that the subscription stands (MibInitialNotification).
+func (h *Host) Subscribe(ctx context.Context, function string, arguments []byte, send func(kind uint32, row []byte) error) {
+	s := &subscriber{function, make(chan event, 1000)}
+	h.mu.Lock()
+	h.subscribers[s] = true
+	if len(arguments) == 8 && le.Uint32(arguments[4:]) != 0 {
+		s.events <- event{kind: initial}
+	}
+	h.log.Add(calls.Call{Service: "iphelper", Function: function})
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		delete(h.subscribers, s)
+		h.mu.Unlock()
+	}()
+	if send(0, nil) != nil {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-s.events:
+			if send(e.kind, e.row) != nil {
+				return
+			}
+		}
+	}
+}
+
+// notify tells the subscribers of one kind; one that does not listen misses it, as it would on Windows.
+func (h *Host) notify(function string, kind uint32, row []byte) {
+	for s := range h.subscribers {
+		if s.function != function {
+			continue
+		}
+		select {
+		case s.events <- event{kind, row}:
+		default:
+		}
+	}
+}

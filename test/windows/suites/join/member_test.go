@@ -1,0 +1,374 @@
+package join
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/output"
+	"github.com/winkube/winkube/test/windows/rig"
+	"github.com/winkube/winkube/test/windows/simulators/sim"
+)
+
+// beneath are the interfaces of the engine of Linux.
+var beneath = regexp.MustCompile(`^(docker|br-|veth)`)
+
+// simPort is where programs in the prefix find the simulators.
+const simPort = 2376
+
+// podNetwork is the Docker network of the pods, which kubelet.exe makes.
+const podNetwork = "winkube"
+
+// member is the third node.
+type member struct {
+	*testing.T
+	*rig.Prefix
+	host     *lab.Host
+	world    *sim.World // HNS, IP Helper, netsh, counters
+	begin    time.Time
+	space    string // namespace of its pods
+	podCIDR  string
+	restarts int32           // of each container, so far
+	updated  map[string]bool // golden files that -update has written
+	engine   *program
+	relay    func()
+	kubelet  *program
+	proxy    *program
+	covered  string // where the programs leave their counters
+}
+
+// program is a running one, with its log.
+type program struct {
+	cmd   *exec.Cmd
+	log   *bytes.Buffer
+	begin time.Time
+}
+
+func newMember(t *testing.T, host *lab.Host, build int) *member {
+	t.Helper()
+	p, err := rig.OpenIn(t.Context(), build, host.Namespace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &member{T: t, Prefix: p, host: host, begin: time.Now(), updated: map[string]bool{}, covered: filepath.Join(p.Dir, "covered")}
+	t.Cleanup(func() {
+		for _, one := range []*program{m.kubelet, m.proxy, m.engine} {
+			one.kill()
+		}
+		m.collectCoverage()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(p.Own(m.covered), m.forget(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	m.simulate()
+	for name, value := range m.environment() { // for services, which have no other
+		if err := p.SetRegistry(t.Context(), `HKEY_LOCAL_MACHINE\System\CurrentControlSet\Control\Session Manager\Environment`, name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// simulate gives the host what Wine lacks. The simulators live in this process, on the machine's network.
+func (m *member) simulate() {
+	m.Helper()
+	m.world = sim.New(m.Build, "eth0") // as Wine calls the host's
+	m.world.IPHelper.Hidden = func(name string) bool { return beneath.MatchString(name) }
+	m.world.Compute, m.world.Address = m.compute, m.host.Addr
+	m.world.IPHelper.OnAddress, m.world.IPHelper.OnRoute = m.mirror, m.mirrorRoute
+	socket := m.host.RunDir("sim.sock")
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.Fatal(err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.world.Serve(listener)
+	m.Cleanup(m.world.Close)
+	m.leadTo(socket)
+	m.serveRegistry()
+	m.startEngine()
+	if err := m.world.Install(m.Context(), m.Prefix, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: simPort}); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// leadTo makes a port of the host lead to the simulators. What it carries, notifications of HNS among it, outlives the engine, as in Windows.
+func (m *member) leadTo(socket string) {
+	m.Helper()
+	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--forward=%d=%s", simPort, socket))
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		m.Fatalf("nothing leads to the simulators: %v", err)
+	}
+}
+
+// mirror gives the host of Linux the addresses that proxy.exe adds by IP Helper: its sockets need them.
+func (m *member) mirror(added bool, address netip.Prefix, _ string) {
+	if !address.IsSingleIP() {
+		return // of an adapter that HNS brings: the network beneath has its own
+	}
+	m.onLinux(added, "address", address.String(), "dev", "lo")
+}
+
+// mirrorRoute does the same with routes.
+func (m *member) mirrorRoute(added bool, prefix netip.Prefix, via netip.Addr) {
+	m.onLinux(added, "route", prefix.String(), "via", via.String())
+}
+
+func (m *member) onLinux(added bool, object string, args ...string) {
+	verb := "del"
+	if added {
+		verb = "replace"
+	}
+	if _, err := m.host.Exec(context.Background(), append([]string{"ip", object, verb}, args...)...); err != nil && added {
+		m.Errorf("cannot mirror %s: %v", object, err)
+	}
+}
+
+// forget removes what a member before this one left in the cluster, in the engine and on the host: its Node, its containers, its network,
+// mirrored addresses and routes.
+func (m *member) forget(ctx context.Context) error {
+	if _, err := m.host.Exec(ctx, "ip", "address", "flush", "dev", "lo", "scope", "global"); err != nil {
+		return err
+	}
+	for _, other := range slices.Concat(cluster.Nodes, cluster.Windows) {
+		if _, err := m.host.Exec(ctx, "ip", "route", "flush", "via", other.Addr.String()); err != nil {
+			return err
+		}
+	}
+	if _, err := cluster.Kubectl(ctx, "delete", "namespace", "--selector="+hostLabel+"="+m.host.Name, "--wait=false"); err != nil {
+		return err
+	}
+	now := int64(0)
+	onNode := metav1.ListOptions{FieldSelector: "spec.nodeName=" + m.host.Name}
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, onNode)
+	if err != nil {
+		return err
+	}
+	for _, one := range pods.Items {
+		if err := client.CoreV1().Pods(one.Namespace).Delete(ctx, one.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	if err := client.CoreV1().Nodes().Delete(ctx, m.host.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	list, err := m.host.Engine().Containers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, one := range list {
+		if err := m.host.Engine().Remove(ctx, one.ID); err != nil {
+			return err
+		}
+	}
+	return m.host.Engine().RemoveNetwork(ctx, podNetwork)
+}
+
+// boot starts what Windows starts by itself: the engine and its pipe.
+func (m *member) boot() {
+	m.Helper()
+	if m.engine == nil || m.engine.cmd.ProcessState != nil {
+		m.startEngine()
+	}
+	stop, err := m.Relay(m.Context(), rig.DockerPipe, "127.0.0.1:2375")
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.relay = stop
+}
+
+func (m *member) startEngine() {
+	m.Helper()
+	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket(),
+		"--hns="+m.host.RunDir("sim.sock"), "--registry="+m.host.RunDir("registry.sock"))
+	m.engine = m.start("windockerd", cmd)
+	m.served(30*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
+}
+
+// startAgents starts both programs with the command lines of the seeds' pages, and credentials.
+func (m *member) startAgents() {
+	m.Helper()
+	m.startKubelet()
+	m.startProxy()
+}
+
+func (m *member) startKubelet() {
+	m.Helper()
+	m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", m.kubeletFlags()))
+}
+
+func (m *member) startProxy() {
+	m.Helper()
+	m.proxy = m.start("proxy.exe", m.agent("proxy.exe", m.proxyFlags()))
+}
+
+// agent prepares one of our programs.
+func (m *member) agent(exe string, flags []string) *exec.Cmd {
+	return m.agentAt(filepath.Join(bin, exe), flags)
+}
+
+// agentAt prepares one that lies elsewhere.
+func (m *member) agentAt(path string, flags []string) *exec.Cmd {
+	cmd := m.Command(m.Context(), path, flags...)
+	for name, value := range m.environment() {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	return cmd
+}
+
+// environment is that of the agents. On Server 2016 it names the adapter for services' addresses as the seeds' pages do; later Servers leave
+// it to the proxy, which makes one.
+func (m *member) environment() map[string]string {
+	env := map[string]string{"GOCOVERDIR": rig.WindowsPath(m.covered)}
+	if !m.world.HNS.V2() {
+		env["INTERFACE_TO_ADD_SERVICE_IP"] = "vEthernet (HNS Internal NIC)"
+	}
+	return env
+}
+
+func (m *member) kubeletFlags() []string {
+	pki := func(name string) string { return rig.WindowsPath(m.host.PKI(name)) }
+	return []string{"--hostname-override=" + m.host.Name, "--pod-infra-container-image=" + lab.PauseImage, "--resolv-conf=",
+		"--kubeconfig=" + pki("kubelet.kubeconfig"), "--node-ip=" + m.host.Addr.String(), `--root-dir=C:\kubelet`, "--client-ca-file=" + pki("ca.crt"),
+		"--tls-cert-file=" + pki("kubelet-server.crt"), "--tls-private-key-file=" + pki("kubelet-server.key"), "--cluster-dns=" + lab.DNSAddress, "--cluster-domain=" + lab.DNSDomain,
+		"--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR,
+		"--eviction-hard=", "--image-gc-high-threshold=100", "--v=2"} // the machine's disk is not the host's
+}
+
+func (m *member) proxyFlags() []string {
+	return []string{"--v=3", "--proxy-mode=userspace", "--hostname-override=" + m.host.Name,
+		"--kubeconfig=" + rig.WindowsPath(m.host.PKI("proxy.kubeconfig")), "--bind-address=" + m.host.Addr.String(), "--network-mode=host-gateway"}
+}
+
+func (m *member) start(name string, cmd *exec.Cmd) *program {
+	m.Helper()
+	one := &program{cmd: cmd, log: &bytes.Buffer{}, begin: time.Now()}
+	cmd.Stdout, cmd.Stderr = one.log, one.log
+	if err := cmd.Start(); err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() {
+		one.kill()
+		if m.Failed() {
+			text := one.log.String()
+			m.Logf("%s printed, at its end:\n%s", name, text[max(0, len(text)-12000):])
+		}
+	})
+	return one
+}
+
+// kill ends a program as kill -9 does.
+func (p *program) kill() {
+	if p != nil && p.cmd.ProcessState == nil {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	}
+}
+
+// stop asks a program to end and waits; programs of Windows see Ctrl-C.
+func (p *program) stop() {
+	if p != nil && p.cmd.ProcessState == nil {
+		_ = p.cmd.Process.Signal(syscall.SIGINT)
+		timer := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+		_ = p.cmd.Wait()
+		timer.Stop()
+	}
+}
+
+// memory is the resident set of a program, as text.
+func (p *program) memory() string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return err.Error()
+	}
+	_, rest, _ := strings.Cut(string(data), "VmRSS:")
+	var kilobytes int
+	if _, err := fmt.Sscan(rest, &kilobytes); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d MB", kilobytes/1000)
+}
+
+// socket is where the engine of Windows listens for the test itself.
+func (m *member) socket() string { return m.host.RunDir("windows.sock") }
+
+// ask does a call of the engine of Windows, beside kubelet.exe.
+func (m *member) ask(ctx context.Context, method, path, body string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", m.socket())
+	}}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode >= http.StatusBadRequest {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
+	}
+	return string(text), err
+}
+
+// crash kills both agents, as a loss of power would.
+func (m *member) crash() {
+	m.kubelet.kill()
+	m.proxy.kill()
+}
+
+// collectCoverage turns the counters of programs that ended in order into a profile for test/windows/cover.
+func (m *member) collectCoverage() {
+	entries, err := os.ReadDir(m.covered)
+	if err != nil || len(entries) == 0 {
+		return
+	}
+	out := filepath.Join(cluster.Root, "_output/wine/cover")
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		m.Error(err)
+		return
+	}
+	profile := filepath.Join(out, fmt.Sprintf("join-%d.txt", m.Build))
+	if said, err := output.Of(exec.Command("go", "tool", "covdata", "textfmt", "-i="+m.covered, "-o="+profile)); err != nil {
+		m.Errorf("cannot read the counters of coverage: %v: %s", err, said)
+	}
+}

@@ -1,0 +1,45 @@
+package programs
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/winkube/winkube/test/apiserver"
+)
+
+// api is the API server of one node.
+type api struct {
+	*apiserver.Server
+	URL string
+}
+
+// newAPI serves objects until the test ends. Its watches say what exists and nothing more, unless a test has them go on (Silent).
+func newAPI(t *testing.T, objects ...runtime.Object) *api {
+	t.Helper()
+	server, err := apiserver.New(apiserver.JSON)
+	if err == nil {
+		err = server.Set(objects...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Silent = true
+	return &api{server, apiserver.Start(t, server)}
+}
+
+// set adds an object or replaces it.
+func (a *api) set(t *testing.T, object runtime.Object) {
+	t.Helper()
+	if err := a.Set(object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// remove deletes what is at path.
+func (a *api) remove(t *testing.T, path string) {
+	t.Helper()
+	if err := a.Delete(path); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,85 @@
+package programs
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/winkube/winkube/test/windows/rig"
+)
+
+// start starts one of our binaries and ends it with the test. Its log is printed when the test failed.
+func start(t *testing.T, p *rig.Prefix, env []string, exe string, args ...string) {
+	t.Helper()
+	startToStop(t, p, env, exe, args...)
+}
+
+// startToStop is start, for a program that is killed before the test ends.
+func startToStop(t *testing.T, p *rig.Prefix, env []string, exe string, args ...string) (stop func()) {
+	t.Helper()
+	path, err := filepath.Abs("../../../../_output/bin/windows/amd64/" + exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: run KUBE_BUILD_PLATFORMS=windows/amd64 make", err)
+	}
+	for range 3 {
+		log := &firstWord{said: make(chan struct{})}
+		cmd := p.Command(t.Context(), path, args...)
+		cmd.Env = append(cmd.Env, env...)
+		cmd.Stdout, cmd.Stderr = log, log
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		stop = sync.OnceFunc(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		select {
+		case <-log.said:
+		case <-time.After(20 * time.Second):
+			t.Logf("Wine has not brought %s to its first word, and is asked again; its threads wait in: %s", exe, waits(cmd.Process.Pid))
+			stop()
+			continue
+		}
+		t.Cleanup(func() {
+			stop()
+			if t.Failed() {
+				t.Logf("%s printed:\n%s", exe, log.text.String())
+			}
+		})
+		return stop
+	}
+	t.Fatalf("%s says nothing", exe)
+	return nil
+}
+
+// firstWord keeps what a program prints, and tells when it begins to. Once in hundreds of starts Wine hangs before it runs the program.
+type firstWord struct {
+	text bytes.Buffer
+	said chan struct{}
+}
+
+func (w *firstWord) Write(p []byte) (int, error) {
+	if w.text.Len() == 0 && len(p) > 0 {
+		close(w.said)
+	}
+	return w.text.Write(p)
+}
+
+// waits tells in which calls of the kernel a program's threads are.
+func waits(pid int) string {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
+	var all []string
+	for _, file := range files {
+		call, _ := os.ReadFile(file)
+		all = append(all, string(call))
+	}
+	return strings.Join(all, " ")
+}
