@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/windows"
+
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // Service-wide notifications of HNS. Source: Microsoft, "Host Compute Network (HCN) service API", HcnRegisterServiceCallback and HCN_NOTIFICATIONS.
@@ -22,24 +24,21 @@ const serviceDisconnect = 0x01000000
 // returnCheck is how often a service that has ended is looked for.
 const returnCheck = time.Second
 
-// Watch calls tell, which must not block, when networks of HNS come or go, when the service ends and when it is there again, until ctx ends. The
-// error wraps ErrOld where Windows does not tell.
+// Watch calls tell, which must not block, when networks of HNS come or go, and when the service ends or is back, until ctx ends. The error wraps
+// ErrOld where Windows has no notifications.
 func Watch(ctx context.Context, tell func()) error {
 	if err := register.Find(); err != nil {
 		return fmt.Errorf("cannot watch HNS: %w", ErrOld)
 	}
-	ended := make(chan struct{}, 1)
+	ended := wake.New()
 	callback := windows.NewCallback(func(kind uint32, _, _, _ uintptr) uintptr {
 		if kind == serviceDisconnect {
-			select {
-			case ended <- struct{}{}:
-			default:
-			}
+			ended.Send()
 		}
 		tell()
 		return 0
 	})
-	go watch(ctx, callback, ended, tell)
+	go watch(ctx, callback, ended, tell) // ends with ctx, or with the process: a call into HNS cannot be cut short
 	return nil
 }
 

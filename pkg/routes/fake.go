@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // Fake is a RoutingTable for tests: a host with connected networks, whose routing table validates as a kernel's does.
@@ -18,7 +20,7 @@ type Fake struct {
 	ours     []Route
 	foreign  []Route
 	tunnels  map[string]map[netip.Addr]Peer // by device and Inner
-	watchers []chan struct{}
+	watchers []wake.Signal
 	fail     error
 	writes   int
 	lists    int
@@ -40,10 +42,7 @@ func (f *Fake) Tunnel(device string) {
 
 func (f *Fake) tell() {
 	for _, c := range f.watchers {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+		c.Send()
 	}
 }
 
@@ -151,7 +150,7 @@ func (f *Fake) valid(r Route) error {
 
 // Changes implements RoutingTable.
 func (f *Fake) Changes(ctx context.Context) (<-chan struct{}, error) {
-	c := make(chan struct{}, 1)
+	c := wake.New()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.watchers = append(f.watchers, c)

@@ -17,7 +17,7 @@ func dialPeer(ctx context.Context, p peer, port int) (net.Conn, error) {
 		err  error
 	}
 	done := make(chan result, 1)
-	go func() {
+	go func() { // awaited below; a thread that cannot be brought back ends with this goroutine
 		runtime.LockOSThread()
 		conn, err, clean := dialInside(ctx, p.pid, port)
 		if clean {

@@ -69,11 +69,12 @@ func newPuller(cfg Config, images pod.Images, clk clock.PassiveClock) *puller {
 		images: images, clock: clk, flights: map[string]*flight{}, failures: map[pullKey]pullFailure{},
 		delays: workqueue.NewTypedItemExponentialFailureRateLimiter[pullKey](pullBackOffMin, pullBackOffMax),
 	}
-	switch {
-	case cfg.SerializePulls:
-		p.slots = make(chan struct{}, 1)
-	case cfg.MaxParallelPulls > 0:
-		p.slots = make(chan struct{}, cfg.MaxParallelPulls)
+	slots := cfg.MaxParallelPulls
+	if cfg.SerializePulls {
+		slots = 1
+	}
+	if slots > 0 {
+		p.slots = make(chan struct{}, slots)
 	}
 	if cfg.PullQPS > 0 {
 		p.limiter = flowcontrol.NewTokenBucketRateLimiter(cfg.PullQPS, max(cfg.PullBurst, 1))

@@ -1,0 +1,167 @@
+package repo_test
+
+import (
+	"go/ast"
+	"maps"
+	"slices"
+	"testing"
+)
+
+const (
+	mostMethods = 25
+	mostFields  = 20
+	mostLines   = 4000 // of a package, without tests
+)
+
+// bigTypes may have more methods or fields than that.
+var bigTypes = map[string]string{
+	"pkg/pod.Container": "a plain record of what the engine has of one container",
+}
+
+// bigPackages may have more lines.
+var bigPackages = map[string]string{}
+
+// size is what one type or package has in one system's build.
+type size struct{ methods, fields, lines int }
+
+// sizes measures the types and packages of pkg and cmd as system builds them.
+func sizes(all []*source, system string) map[string]*size {
+	found := map[string]*size{}
+	at := func(name string) *size {
+		if found[name] == nil {
+			found[name] = &size{}
+		}
+		return found[name]
+	}
+	for _, s := range all {
+		if s.test || !under(s.dir, "pkg", "cmd") || double(s.dir) || !slices.Contains(s.systems, system) {
+			continue
+		}
+		at(s.dir).lines += s.lines
+		for _, declaration := range s.syntax.Decls {
+			switch d := declaration.(type) {
+			case *ast.FuncDecl:
+				if name := receiver(d); name != "" {
+					at(s.dir+"."+name).methods++
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if t, ok := spec.(*ast.TypeSpec); ok {
+						at(s.dir + "." + t.Name.Name).fields += fields(t.Type)
+					}
+				}
+			}
+		}
+	}
+	return found
+}
+
+// receiver is the name of the type that a method belongs to; "": it is a function.
+func receiver(d *ast.FuncDecl) string {
+	if d.Recv == nil || len(d.Recv.List) == 0 {
+		return ""
+	}
+	of := d.Recv.List[0].Type
+	for {
+		switch t := of.(type) {
+		case *ast.StarExpr:
+			of = t.X
+		case *ast.IndexExpr:
+			of = t.X
+		case *ast.IndexListExpr:
+			of = t.X
+		case *ast.Ident:
+			return t.Name
+		default:
+			return ""
+		}
+	}
+}
+
+// fields counts those of a struct; 0 for anything else.
+func fields(of ast.Expr) (n int) {
+	structure, ok := of.(*ast.StructType)
+	if !ok {
+		return 0
+	}
+	for _, field := range structure.Fields.List {
+		n += max(1, len(field.Names))
+	}
+	return n
+}
+
+// TestSizes keeps a package from growing into one big type, and a room into a house.
+func TestSizes(t *testing.T) {
+	types, packages := exceptions(bigTypes), exceptions(bigPackages)
+	all := load(t)
+	most := map[string]*size{}
+	for _, system := range systems {
+		for name, here := range sizes(all, system) {
+			if most[name] == nil {
+				most[name] = &size{}
+			}
+			m := most[name]
+			m.methods, m.fields, m.lines = max(m.methods, here.methods), max(m.fields, here.fields), max(m.lines, here.lines)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(most)) {
+		m := most[name]
+		if m.lines > mostLines && !packages.has(name) {
+			t.Errorf("%s has %d lines without tests, want at most %d", name, m.lines, mostLines)
+		}
+		if (m.methods > mostMethods || m.fields > mostFields) && !types.has(name) {
+			t.Errorf("%s has %d methods and %d fields, want at most %d and %d", name, m.methods, m.fields, mostMethods, mostFields)
+		}
+	}
+	types.done(t)
+	packages.done(t)
+}
+
+// TestGoroutinesAreAwaited finds go statements: errgroup and sync.WaitGroup.Go have an owner who waits. A bare one says beside it why it needs
+// none, or who waits.
+func TestGoroutinesAreAwaited(t *testing.T) {
+	for _, s := range load(t) {
+		if s.test || !under(s.dir, "pkg", "cmd") || double(s.dir) {
+			continue
+		}
+		reasons := map[int]bool{}
+		for _, group := range s.syntax.Comments {
+			for _, comment := range group.List {
+				reasons[s.positions.Position(comment.Pos()).Line] = true
+			}
+		}
+		ast.Inspect(s.syntax, func(node ast.Node) bool {
+			if statement, ok := node.(*ast.GoStmt); ok {
+				at := s.positions.Position(statement.Pos())
+				if !reasons[at.Line] && !reasons[at.Line-1] {
+					t.Errorf("%s: start it by errgroup or sync.WaitGroup.Go and wait for it, or say in a comment why not", at)
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestWakeUps finds channels that are made that only wake: package wake is the one way.
+func TestWakeUps(t *testing.T) {
+	for _, s := range load(t) {
+		if s.test || !under(s.dir, "pkg", "cmd") || double(s.dir) || s.dir == "pkg/wake" {
+			continue
+		}
+		ast.Inspect(s.syntax, func(node ast.Node) bool {
+			call, ok := node.(*ast.CallExpr)
+			if !ok || len(call.Args) != 2 {
+				return true
+			}
+			channel, ok := call.Args[0].(*ast.ChanType)
+			if !ok {
+				return true
+			}
+			element, ok := channel.Value.(*ast.StructType)
+			if capacity, literal := call.Args[1].(*ast.BasicLit); ok && literal && capacity.Value == "1" && len(element.Fields.List) == 0 {
+				t.Errorf("%s: use wake.New", s.positions.Position(call.Pos()))
+			}
+			return true
+		})
+	}
+}
