@@ -180,6 +180,7 @@ func (m *Manager) update(u pod.Update, first map[types.UID]pod.Observed) {
 		if w := m.worker(gone.UID); w != nil {
 			w.leaving = true
 			w.inbox.put(func() { w.remove(gone) })
+			m.release(gone.UID) // the scheduler has given its place away, whatever of it still has to stop
 		}
 	}
 	set := slices.Clone(u.Set)
@@ -306,12 +307,13 @@ func (m *Manager) finish(left *v1.Pod) {
 }
 
 // released implements owner.
-func (m *Manager) released(uid types.UID) {
-	m.inbox.put(func() {
-		m.parts.Admitter.Release(uid)
-		m.allocations.forget(uid)
-		m.admitWaiting()
-	})
+func (m *Manager) released(uid types.UID) { m.inbox.put(func() { m.release(uid) }) }
+
+// release gives back what a pod held, and has tried again what waited for that. Idempotent.
+func (m *Manager) release(uid types.UID) {
+	m.parts.Admitter.Release(uid)
+	m.allocations.forget(uid)
+	m.inbox.put(m.admitWaiting)
 }
 
 // ended implements owner.
