@@ -154,7 +154,7 @@ func (m *member) specsGone() {
 	})
 }
 
-// reserves looks at what Windows is left with. The kubelet has ended: its log is complete.
+// reserves checks the memory that is kept for Windows. The kubelet has ended: its log is complete.
 func (m *member) reserves() {
 	m.Helper()
 	node, err := client.CoreV1().Nodes().Get(m.Context(), m.host.Name, metav1.GetOptions{})
@@ -162,10 +162,10 @@ func (m *member) reserves() {
 		m.Fatal(err)
 	}
 	if left := node.Status.Capacity.Memory().Value() - node.Status.Allocatable.Memory().Value(); left != 2<<30 {
-		m.Errorf("Windows is left with %d bytes of memory", left)
+		m.Errorf("%d bytes of memory are kept for Windows, want 2 GiB", left)
 	}
-	if !strings.Contains(m.kubelet.log.String(), `"Windows is left with memory of its own; --system-reserved=memory=... says how much" memory="2Gi"`) {
-		m.Error("the log does not say what Windows is left with")
+	if !strings.Contains(m.kubelet.log.String(), `"Keeping memory for Windows; set --system-reserved=memory=... to change it" memory="2Gi"`) {
+		m.Error("the log does not say how much memory is kept for Windows")
 	}
 	m.did("2 GiB of memory reserved, and said", "ok")
 }
