@@ -32,7 +32,7 @@ func TestParse(t *testing.T) {
 		{map[string]string{"SIGS": "sig-network", "NETWORK_MODE": "host-gateway"}, "conformance tests of sig-network, not Serial; 8 processes, 2 nodes"},
 		{map[string]string{"FOCUS": "("}, "FOCUS: \"(\" is no regular expression: error parsing regexp: missing closing ): `(`"},
 		{map[string]string{"WIDE": "1"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, not Serial; 8 processes, 2 nodes"},
-		{map[string]string{"WIDE": "1", "SERIAL": "1"}, "WIDE=1 is a selection of its own: leave ALL, SERIAL and SUBSET away"},
+		{map[string]string{"WIDE": "1", "SERIAL": "1"}, "WIDE=1 cannot be combined with ALL, SERIAL or SUBSET: leave them out"},
 		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},
 	} {
 		o, err := parse(func(name string) string { return test.env[name] })
@@ -357,7 +357,7 @@ From these runs; the last one that ran a test counts:
 		t.Errorf("got:\n%s\nwant:\n%s", text, want)
 	}
 	if !strings.Contains(end, limits[0].reason) || !strings.Contains(end, classes[0].reason) {
-		t.Errorf("the page does not tell what cannot run:\n%s", end)
+		t.Errorf("the page lacks the tests that cannot run:\n%s", end)
 	}
 
 	// Another checkout has one run with the engine as it is, and one with an engine that the page does not know.
@@ -374,7 +374,7 @@ From these runs; the last one that ran a test counts:
 	if kept, _, _ := strings.Cut(string(merged), "\n### An engine that speaks API 1.41"); !strings.HasPrefix(string(data), kept) {
 		t.Errorf("what the page told already has changed:\n%s", merged)
 	}
-	if !strings.Contains(string(merged), "commit : new. 1 passed") || !strings.Contains(said.String(), "tells of 3 tests, this checkout's runs of 2: it stays") {
+	if !strings.Contains(string(merged), "commit : new. 1 passed") || !strings.Contains(said.String(), "has 3 tests, this checkout's runs have 2: the section stays") {
 		t.Errorf("said %q, page:\n%s", said, merged)
 	}
 }

@@ -20,53 +20,61 @@ const docsHead = `# Conformance
 
 <!-- Written by go run ./test/conformance -update-docs; do not edit. -->
 
-Upstream's own end-to-end suite (release %s) is the judge of what a node must do. It runs against our kubelet and proxy on the lab
-cluster: a real control plane, and two nodes with a Docker engine each.
+Upstream's own end-to-end suite (release %s) tests what a node must do. It runs against our kubelet and proxy on the lab cluster:
+a real control plane, and two nodes with a Docker engine each.
 
-    make conformance                                  every conformance test for which a node matters, not the Serial ones
-    make conformance SIGS=sig-node,sig-storage        of these groups
-    make conformance FOCUS='Probing container'        those with such a name; SKIP= leaves out
-    make conformance SERIAL=1                         the Serial ones
-    make conformance SUBSET=1                         a few of each subject, in minutes
-    make conformance PROCS=4 NODES=1                  tests at once (8), schedulable nodes (2)
+    make conformance                                  the conformance tests that depend on the node, except the Serial ones
+    make conformance SIGS=sig-node,sig-storage        only tests of these groups
+    make conformance FOCUS='Probing container'        only tests whose name matches; SKIP= leaves out tests that match
+    make conformance SERIAL=1                         the Serial tests
+    make conformance SUBSET=1                         a few tests of each subject, in minutes
+    make conformance PROCS=4 NODES=1                  number of parallel tests (8), of schedulable nodes (2)
     make conformance ALL=1 FOCUS='InPlace'            also tests that are not marked Conformance
     make conformance WIDE=1                           the tests beyond Conformance that this cluster can run
-    make conformance NETWORK_MODE=overlay             in another mode of the pod network; also cni
-    make conformance ENGINE_API=1.24                  with an engine that speaks API 1.24 at most; also 1.41, and min1.44: 1.44 at least
+    make conformance NETWORK_MODE=overlay             another mode of the pod network; also cni
+    make conformance ENGINE_API=1.24                  an engine that speaks API 1.24 at most; also 1.41 (at most) and min1.44 (at least)
 
-The suite, ginkgo and the images' programs are built from the module k8s.io/kubernetes (hack/tools/kubernetes), the images here too
-(_output/images): no registry is asked. agnhost stands on a small Debian with the shell and the wget of busybox, as upstream's has them of
-Alpine; busybox is built of Debian's source with the setting DI_ENV_HACK, without which its shell drops variables with odd names; nginx is
-agnhost's web server. Each host has a host name of its own, that of its Node. A run leaves in _output/conformance
-the suite's report (report.json, junit.xml), all output (output.log) and a log per failure (failures/). ` + "`go run ./test/conformance -report`" + `
-prints the last run's report again.
+The suite, ginkgo and the programs in the images are built from the module k8s.io/kubernetes (hack/tools/kubernetes). The images are
+built here too, in _output/images, and need no registry:
 
-An engine of another version is played by test/engineproxy, which stands between kubelet and engine: it refuses versions as that engine does,
-takes out of requests what the old ignore, and out of answers what the old did not have yet and the new no longer have.
+- agnhost is based on a small Debian with busybox as shell and wget. Upstream's is based on Alpine, which has the same.
+- busybox is built from Debian's source with the setting DI_ENV_HACK. Without it its shell drops variables with unusual names.
+- nginx is agnhost's web server.
+
+Each host has its own host name, the name of its Node. A run leaves these files in _output/conformance: the suite's report (report.json,
+junit.xml), all output (output.log) and a log per failure (failures/). ` + "`go run ./test/conformance -report`" + ` prints the report of the
+last run again.
+
+test/engineproxy simulates engines of other versions. It runs between kubelet and engine and refuses the API versions that such an engine
+refuses. From requests it removes the fields that an older engine ignores. From answers it removes the fields that an older engine lacks,
+or that a newer engine has dropped.
 
 ## Results
 `
 
-// docsTail stands below the results.
+// docsTail follows the results.
 const docsTail = `
 ## What these machines cannot show
 
-Beside the tests above. What is said here is covered by unit tests with fakes of the kernel or the engine, and nothing more.
+These features cannot be tested here, in addition to the tests above. Only unit tests with a fake kernel or engine cover them.
 
 | what | why | proof | shown instead |
 |---|---|---|---|
 | AppArmor profiles in force | the kernel has no AppArmor | /sys/module/apparmor is missing | pods that ask for one are rejected with reason AppArmor: e2e TestBadPods/apparmor; the engine's options: golden files of pkg/docker/convert |
 | SELinux labels in force | the kernel has no SELinux | /sys/fs/selinux is missing | golden files of pkg/docker/convert |
 | cgroup version 2 | its hierarchy has no controller for CPU, memory or processes: version 1 holds them | cgroup.controllers of a mounted cgroup2: hugetlb | pkg/cgroup with a fake of the kernel's files |
-| cgroups by systemd | no systemd runs, and none can: process 1 is another | /proc/1/comm | pkg/cgroup with a fake of busctl |
+| cgroups by systemd | systemd does not run and cannot run: it is not process 1 | /proc/1/comm | pkg/cgroup with a fake of busctl |
 
-Recursively read-only mounts and engines newer than Debian's want a Docker Engine from 25 on: ` + "`" + `PATH=DIRECTORY:$PATH make up` + "`" + ` takes the dockerd and docker-proxy that stand in DIRECTORY. On 2026-11-22
-Docker 28.5.2, built from its sources, with API 1.51: the 32 checks of ` + "`" + `make up` + "`" + `; ` + "`" + `SUBSET=1` + "`" + `: 120 passed, 0 failed, in 4m55s; e2e TestRecursiveReadOnly, TestFields, TestBadPods,
-TestHostPortsWithoutEngine and TestEngineRestartLive passed.
+Recursively read-only mounts need Docker Engine 25 or later, which is newer than Debian's. ` + "`" + `PATH=DIRECTORY:$PATH make up` + "`" + ` uses the dockerd and docker-proxy in
+DIRECTORY. This was last done on 2026-11-22 with Docker 28.5.2, built from its sources, API 1.51:
+
+- ` + "`" + `make up` + "`" + `: all 32 checks passed.
+- ` + "`" + `make conformance SUBSET=1` + "`" + `: 120 passed, 0 failed, in 4m55s.
+- e2e TestRecursiveReadOnly, TestFields, TestBadPods, TestHostPortsWithoutEngine and TestEngineRestartLive passed.
 `
 
-// writeDocs writes the page from all that is on record here. A section of the page that tells of more tests than this record has comes from another
-// checkout's runs: it stays, which said is told.
+// writeDocs writes the page from all runs on record here. A section of the page that has more tests than this record comes from another checkout's
+// runs: it stays, and said gets a line about it.
 func writeDocs(path string, rec record, said io.Writer) error {
 	page, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +84,7 @@ func writeDocs(path string, rec record, said io.Writer) error {
 	for name, results := range rec {
 		title := engineTitle(name)
 		if told := testsTold(sections[title]); told > len(results.Tests) {
-			fmt.Fprintf(said, "%s: the section %q tells of %d tests, this checkout's runs of %d: it stays as it is\n", path, title, told, len(results.Tests))
+			fmt.Fprintf(said, "%s: the section %q has %d tests, this checkout's runs have %d: the section stays as it is\n", path, title, told, len(results.Tests))
 			continue
 		}
 		var section strings.Builder
@@ -92,7 +100,7 @@ func writeDocs(path string, rec record, said io.Writer) error {
 	for _, c := range classes {
 		fmt.Fprintf(&out, "| `%s` | %s |\n", cell(c.name.String()), cell(c.reason))
 	}
-	out.WriteString("\n## What some machines cannot run\n\nThese are left out where the reason holds, and never counted as passed.\n\n| Tests | Reason | Proof |\n|---|---|---|\n")
+	out.WriteString("\n## What some machines cannot run\n\nTests are left out on machines where the reason applies. They are never counted as passed.\n\n| Tests | Reason | Proof |\n|---|---|---|\n")
 	for _, l := range limits {
 		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", cell(l.name.String()), cell(l.reason), cell(l.proof))
 	}
@@ -113,7 +121,7 @@ func pageSections(page string) map[string]string {
 	return sections
 }
 
-// testsTold is how many tests the tables of a section tell of.
+// testsTold is how many tests the tables of a section list.
 func testsTold(section string) (sum int) {
 	for line := range strings.Lines(section) {
 		cells, ok := strings.CutPrefix(line, "| all |")

@@ -29,7 +29,7 @@ From the environment:
   SIGS        names with commas (` + defaultSIGs + `)
   FOCUS       regular expression that a test's name must match
   SKIP        regular expression that it must not match
-  PROCS       tests at once (8)
+  PROCS       tests that run in parallel, 1 to 64 (8)
   NODES       1 or 2: schedulable nodes (2)
   SERIAL      1: the Serial tests instead of the others; they run one by one
   ALL         1: also tests that are not [Conformance]; give a FOCUS with it
@@ -108,7 +108,7 @@ func parse(getenv func(string) string) (options, error) {
 		o.network = ""
 	}
 	if o.wide && (o.all || o.serial || o.subset) {
-		return o, errors.New("WIDE=1 is a selection of its own: leave ALL, SERIAL and SUBSET away")
+		return o, errors.New("WIDE=1 cannot be combined with ALL, SERIAL or SUBSET: leave them out")
 	}
 	if o.all && o.focus == nil {
 		return o, errors.New("ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems")

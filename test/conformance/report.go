@@ -144,7 +144,7 @@ func having(outcomes []outcome, s state) []outcome {
 
 var notInFileNames = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// writeFailure writes all that a failed test said to a file of its own and returns its path.
+// writeFailure writes the whole output of a failed test to a separate file and returns its path.
 func writeFailure(dir string, s spec) (string, error) {
 	name := strings.Trim(notInFileNames.ReplaceAllString(s.name(), "-"), "-")
 	if len(name) > 150 {

@@ -89,8 +89,8 @@ func (s *session) clear() error {
 	return os.WriteFile(filepath.Join(s.dir, planFile), data, 0o644)
 }
 
-// argv is the command line: ginkgo in a session of its own, so that a key on the terminal reaches it once, through us; our own sudden
-// death interrupts it as well.
+// argv is the command line. ginkgo runs in a separate session, so that an interrupt from the terminal reaches it once, through us. It is
+// also interrupted when this process is killed.
 func (s *session) argv() []string {
 	argv := []string{
 		"setsid", "setpriv", "--pdeathsig=INT", filepath.Join(s.cluster.Tools, "ginkgo"), "run",
