@@ -118,7 +118,7 @@ func (e *engine) one(ctx context.Context, network string) (bare, error) {
 	return pod, errors.Join(err, e.remove(ctx, pod.ids))
 }
 
-// burst measures n pods begun at once: the durations are counted from the common begin.
+// burst measures n pods started together: durations count from the common start.
 func (e *engine) burst(ctx context.Context, network string, n int) (durations, error) {
 	begin := time.Now()
 	var (

@@ -23,7 +23,7 @@ const execCommand = "exec-client"
 var echo = []string{"/sample", "echoargs", "x"}
 
 // exec measures the time until a command's first byte arrives: by the engine's API, and by each kubelet's port. Every exec has a
-// connection of its own, as kubectl's have; one goes before them, so that the kubelets know their caller.
+// separate connection, as kubectl does; one goes before them, so that the kubelets know the client.
 func (b *bench) exec(ctx context.Context) error {
 	bare, err := b.engine.execs(ctx, "winkube", execs)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Command bench measures our kubelet on the cluster beside the bare engine and beside upstream's kubelet with containerd, in one run on
 // one machine, and prints the figures and their ratios.
 //
-//	lab cluster and peer -> pods one at a time, pods at once, idle, many, exec -> table
+//	lab cluster and peer -> pods one at a time, pods together, idle, many, exec -> table
 //
 // With -only proxy it measures the service proxy alone (package traffic), which needs no cluster; with -only kubelet, the rest.
 //
@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// command is what the arguments ask for: the bench, or one of the parts of it that run as programs of their own.
+// command is what the arguments ask for: the bench, or one of its parts that run as separate programs.
 func command(ctx context.Context) error {
 	if len(os.Args) > 1 && os.Args[1] == execCommand {
 		return execMain(ctx)
@@ -205,8 +205,8 @@ func (b *bench) one(ctx context.Context) error {
 	return nil
 }
 
-// burst measures many pods begun at once, the agents' cost for them, and what it costs to keep them: the sides in turn, more than once, of which
-// the middle is told.
+// burst measures many pods started together, the agents' cost for them, and the cost of keeping them. The sides take turns, more than once;
+// the median is reported.
 func (b *bench) burst(ctx context.Context) error {
 	var bare crowd
 	ready, cpu, gone := map[*agent]*crowd{b.upstream: {}, b.ours: {}}, map[*agent]durations{}, map[*agent]durations{}
@@ -238,7 +238,7 @@ func (b *bench) burst(ctx context.Context) error {
 		}
 	}
 	at := func(name string, bare float64, of func(*agent) float64) {
-		row(fmt.Sprintf("%d at once, %s", burstSize, name), ms, bare, of(b.upstream), of(b.ours))
+		row(fmt.Sprintf("%d together, %s", burstSize, name), ms, bare, of(b.upstream), of(b.ours))
 	}
 	at("create to Ready p50", bare.p50.at(0.5), func(a *agent) float64 { return ready[a].p50.at(0.5) })
 	at("create to Ready p99", bare.p99.at(0.5), func(a *agent) float64 { return ready[a].p99.at(0.5) })
@@ -248,14 +248,14 @@ func (b *bench) burst(ctx context.Context) error {
 	return nil
 }
 
-// crowd is what is told of each burst: when half of it, nearly all and all were Ready.
+// crowd is reported for each burst: when half of its pods, nearly all and all were Ready.
 type crowd struct{ p50, p99, all durations }
 
 func (c *crowd) add(ready durations) {
 	c.p50, c.p99, c.all = append(c.p50, ready.at(0.5)), append(c.p99, ready.at(0.99)), append(c.all, ready.at(1))
 }
 
-// burst creates many pods at once and returns when each was Ready, and the milliseconds of CPU that the kubelet used until all were.
+// burst creates many pods together and returns when each was Ready, and the milliseconds of CPU that the kubelet used until all were.
 func (a *agent) burst(ctx context.Context, prefix string) (ready durations, used float64, err error) {
 	before, err := a.cpu()
 	if err != nil {

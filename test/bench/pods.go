@@ -65,7 +65,7 @@ func (p *pods) follow(ctx context.Context) (*v1.PodList, watch.Interface, error)
 	return list, watcher, err
 }
 
-// run creates the pods at once and waits until all are Ready; the durations are counted from the common begin.
+// run creates the pods together and waits until all are Ready; durations count from the common start.
 func (p *pods) run(ctx context.Context, prefix string, n int, probed bool) (durations, error) {
 	_, watcher, err := p.follow(ctx)
 	if err != nil {

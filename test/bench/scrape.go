@@ -22,7 +22,7 @@ var scrapes = []struct {
 	{"/stats/summary", 12, 10100 * time.Millisecond},
 }
 
-// scrape measures what an answer costs the kubelets, in CPU time, beside what they use in the same time when nobody asks. Each pod has one
+// scrape measures the kubelets' CPU time per scrape, beyond what they use in the same time without scrapes. Each pod has one
 // container beside that of its network.
 func (b *bench) scrape(ctx context.Context, agents ...*agent) error {
 	idle, err := spent(ctx, agents, func(ctx context.Context) error { return sleep(ctx, idleTime) })

@@ -35,7 +35,7 @@ func requestCPU(pod *v1.Pod, milli int64) {
 	pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: *resource.NewMilliQuantity(milli, resource.DecimalSI)}
 }
 
-// TestPreemption fills a node, starts its kubelet anew, which lets in all that runs, and then has a critical pod come.
+// TestPreemption fills a node, restarts its kubelet, which admits all that runs, and then creates a critical pod.
 func TestPreemption(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[0]

@@ -181,7 +181,7 @@ func (o *outage) others() []string {
 	return ids
 }
 
-// happen lets things happen while nobody can be told.
+// happen changes things while the API server cannot be reached.
 func (o *outage) happen() {
 	o.Helper()
 	begin := time.Now()

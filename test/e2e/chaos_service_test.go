@@ -87,7 +87,7 @@ type serviceChaos struct {
 	lost map[string]int
 }
 
-// asked is one front with who asks it without a pause.
+// asked is one front with a client that sends requests without a pause.
 type asked struct {
 	addr string
 

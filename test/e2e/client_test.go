@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestClientAddress: externalTrafficPolicy Local shows the endpoint who asks: another host, and the node itself by an address of the node.
+// TestClientAddress: with externalTrafficPolicy Local the endpoint sees the client's address: another host's, or for the node itself one of the node's.
 func TestClientAddress(t *testing.T) {
 	s := newSpace(t)
 	near, far := cluster.Nodes[0], cluster.Nodes[1]

@@ -44,7 +44,7 @@ func leases(node *lab.Host) (map[string]string, error) {
 	return out, err
 }
 
-// balanced says what is wrong where leases and pods of a node do not agree: each pod with an address of its own has exactly one.
+// balanced says what is wrong where leases and pods of a node do not agree: each pod that is not on the host's network has exactly one.
 func balanced(ctx context.Context, node *lab.Host) error {
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
 	if err != nil {
@@ -101,7 +101,7 @@ func TestKilledWhileAttaching(t *testing.T) {
 	}
 }
 
-// A sandbox that somebody restarts has another network namespace than its containers: all is made anew. hostPorts work without a plugin for them.
+// After a restart from outside, a sandbox has another network namespace than its containers: the pod is recreated. hostPorts work without a plugin for them.
 func TestSandboxRestartedByHand(t *testing.T) {
 	needPlugins(t)
 	s := newSpace(t)
@@ -121,7 +121,7 @@ func TestSandboxRestartedByHand(t *testing.T) {
 	}
 	s.eventually(10*time.Second, "the hostPort answers without portmap", answers)
 	if sockets, err := node.Exec(t.Context(), "ss", "-Hltn", "sport = :18082"); err != nil || sockets == "" {
-		t.Errorf("nobody listens at the hostPort, so that portmap must have mapped it (%v)", err)
+		t.Errorf("nothing listens on the hostPort, so portmap must have mapped it (%v)", err)
 	}
 	containers, err := node.Engine().Containers(t.Context())
 	s.must(err)
@@ -151,7 +151,7 @@ func TestSandboxRestartedByHand(t *testing.T) {
 	s.eventually(60*time.Second, "addresses and pods agree", func(ctx context.Context) error { return balanced(ctx, node) })
 }
 
-// A sandbox that somebody removes gets a successor with a network; a node without a configuration says so until one comes; plugins that
+// A sandbox that is removed from outside gets a successor with a network; a node without a configuration says so until one comes; plugins that
 // hang or print rubbish are named on the pod.
 func TestPluginsInTrouble(t *testing.T) {
 	needPlugins(t)

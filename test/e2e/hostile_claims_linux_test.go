@@ -137,7 +137,7 @@ func TestHostileAddress(t *testing.T) {
 	}
 	v.rounds(20)
 	v.unharmed()
-	// A load balancer that announces the address by ARP leads it to a node: here somebody's neighbour table says so.
+	// A load balancer that announces the address by ARP leads it to a node: here a host's neighbour table says so.
 	_, err := cluster.Control.Exec(t.Context(), "ip", "neigh", "replace", o.Addr.String(), "lladdr", s.hardware(near), "dev", "eth0", "nud", "permanent")
 	s.must(err)
 	defer func() {
@@ -222,7 +222,7 @@ func TestHostileNode(t *testing.T) {
 	}
 }
 
-// TestHostilePodRange: a kubelet creates its own Node with ranges of pods that are somebody else's.
+// TestHostilePodRange: a kubelet creates its own Node with pod ranges that belong to another node.
 func TestHostilePodRange(t *testing.T) {
 	s := newSpace(t)
 	o := s.outsider(netip.MustParseAddr("172.30.0.97"), 80)

@@ -342,7 +342,7 @@ func (s *space) thief(node *lab.Host) {
 	s.ready("thief")
 }
 
-// TestHostileOutsider is about the fixture: who asks the outsider is answered by it.
+// TestHostileOutsider tests the fixture: the outsider answers its clients itself.
 func TestHostileOutsider(t *testing.T) {
 	s := newSpace(t)
 	o := s.outsider(netip.MustParseAddr("172.30.0.99"), 80)

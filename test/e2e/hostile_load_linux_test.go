@@ -89,7 +89,7 @@ func TestHostileAffinity(t *testing.T) {
 	}
 }
 
-// fewPorts lets a node's programs have so many ports for connections of their own, so that a test need not open as many, until the test ends.
+// fewPorts limits the ephemeral ports of a node's programs until the test ends, so that a test can use them up with few connections.
 func (s *space) fewPorts(node *lab.Host, n int) {
 	s.Helper()
 	const path = "/proc/sys/net/ipv4/ip_local_port_range"

@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// inventory is everything on a host that pods leave behind when somebody forgets it: names by kind.
+// inventory is everything on a host that pods leave behind when cleanup fails: names by kind.
 type inventory map[string][]string
 
 // inventoryOf lists what there is on a host now.
@@ -132,7 +132,7 @@ func figuresOf(ctx context.Context, node string) (agentFigures, error) {
 	}
 	found := metricLine.FindAllStringSubmatch(string(data), -1)
 	if len(found) != 3 {
-		return out, fmt.Errorf("the kubelet's metrics lack some of its own figures: %v", found)
+		return out, fmt.Errorf("the kubelet's metrics lack some expected figures: %v", found)
 	}
 	for _, match := range found {
 		value, err := strconv.ParseFloat(match[2], 64)

@@ -81,8 +81,8 @@ func TestKubeadmJoin(t *testing.T) {
 	}
 }
 
-// noPodsOf removes the pods of a node that has gone, of all namespaces: nobody is there any more who would say that they ended, and what
-// collects them in the end would do so in the middle of a later test.
+// noPodsOf removes the pods of a node that has gone, of all namespaces: no kubelet is left to report that they ended, and the garbage
+// collector would remove them in the middle of a later test.
 func (s *space) noPodsOf(node string) {
 	s.Helper()
 	s.eventually(30*time.Second, "no pods of "+node, func(ctx context.Context) error {

@@ -90,7 +90,7 @@ func (tr *traffic) unbroken() string {
 	return last
 }
 
-// TestKill kills our programs during traffic and starts them again at once.
+// TestKill kills our programs during traffic and restarts them immediately.
 func TestKill(t *testing.T) {
 	for _, test := range []struct {
 		name      string

@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/test/lab/check"
 )
 
-// The cluster is the machine's and there is one, so that all tests share it; each works in a namespace of its own and leaves the
+// The cluster is the machine's and there is one, so that all tests share it; each works in its own namespace and leaves the
 // cluster as it found it.
 var (
 	cluster *lab.Cluster

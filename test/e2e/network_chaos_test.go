@@ -15,7 +15,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// damage is one thing that somebody does to a node's network, and how to see that it is as before.
+// damage is one change from outside to a node's network, and how to see that it is repaired.
 type damage struct {
 	name string
 	do   []string                     // command line on the node

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestRouteConflict has somebody else's route stand where ours leads to the other node's pods. The Node says so, its pods go on, and it takes that
-// back when packets arrive again.
+// TestRouteConflict puts a foreign route where ours leads to the other node's pods. The Node reports it, its pods keep running, and the report
+// ends when packets arrive again.
 func TestRouteConflict(t *testing.T) {
 	s := newSpace(t)
 	node, other := cluster.Nodes[0], cluster.Nodes[1]

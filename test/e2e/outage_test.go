@@ -115,7 +115,7 @@ func (s *space) nothingOf(ctx context.Context, node *lab.Host, uid string) error
 }
 
 // TestNodeDeleted takes a node away for good, until the API server has forgotten it and its pods, and then lets it come back: it
-// registers anew, maybe with another pod range, ends what it still has of the old pods and works.
+// registers again, maybe with another pod range, ends what it still has of the old pods and works.
 func TestNodeDeleted(t *testing.T) {
 	s := newSpace(t)
 	ctx := context.Background()
@@ -126,7 +126,7 @@ func TestNodeDeleted(t *testing.T) {
 	s.must(err)
 	t.Cleanup(func() {
 		s.must(node.Process("kubelet").Start(ctx))
-		s.must(check.Apply(ctx, cluster)) // brings back the samples that were pods of their own
+		s.must(check.Apply(ctx, cluster)) // brings back the samples that were bare pods
 		s.allReady(120 * time.Second)
 	})
 	s.must(node.Process("kubelet").Stop(ctx))
@@ -141,7 +141,7 @@ func TestNodeDeleted(t *testing.T) {
 
 	begin := time.Now()
 	s.must(node.Process("kubelet").Start(ctx))
-	s.eventually(60*time.Second, "node registered anew and Ready", func(ctx context.Context) error {
+	s.eventually(60*time.Second, "node registered again and Ready", func(ctx context.Context) error {
 		ready, err := nodeIsReady(ctx, node.Name)
 		if err == nil && !ready {
 			err = fmt.Errorf("not Ready")

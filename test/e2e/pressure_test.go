@@ -17,7 +17,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// starved is a node whose kubelet runs with thresholds of its own until the test ends, and a pod on it that must not suffer.
+// starved is a node whose kubelet runs with special eviction thresholds until the test ends, and a pod on it that must not suffer.
 type starved struct {
 	*space
 	node *lab.Host
@@ -152,7 +152,7 @@ func TestFilledMemory(t *testing.T) {
 	s := starve(t, "--eviction-hard=memory.available<100Mi", fmt.Sprintf("--system-reserved=memory=%d", int64(facts.Memory)-used-300<<20))
 	s.create(s.pod("greedy", s.node, "hold", strconv.Itoa(230<<20)))
 	s.evicted(v1.NodeMemoryPressure, "The node was low on resource: memory. Threshold quantity: 100Mi, available: ")
-	// By now the kernel watches: nobody waits for the next look.
+	// By now the kernel watches: the kubelet need not wait for its next measurement.
 	begin := time.Now()
 	s.create(s.pod("again", s.node, "hold", strconv.Itoa(230<<20)))
 	s.ended("again", v1.PodFailed, 60*time.Second)

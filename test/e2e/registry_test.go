@@ -23,7 +23,7 @@ import (
 )
 
 // imageRegistry is a registry on a node's own loopback, where engines speak plain HTTP. It has one image, which runs the sample, under every
-// name that was added: each has a configuration of its own, so that no two are the same image.
+// name that was added: each has its own configuration, so that no two are the same image.
 type imageRegistry struct {
 	*registry.Registry
 	t       *testing.T

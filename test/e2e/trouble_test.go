@@ -233,7 +233,7 @@ func TestBehindOurBack(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("removed by hand: container runs again after %.1f s, the pod of a removed sandbox after %.1f s; a taken name: %q; a removed image: %q; both healed",
+	t.Logf("removed manually: container runs again after %.1f s, the pod of a removed sandbox after %.1f s; a taken name: %q; a removed image: %q; both healed",
 		app.Seconds(), box.Seconds(), told, pull)
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 // witness follows an engine's events beside the agent and holds every container's life to what may never happen, whatever befalls the
-// agent: two lives of one container at once, two sandboxes of one pod, an attempt or a done init container run again, a death that
-// nobody asked for.
+// agent: two lives of one container at the same time, two sandboxes of one pod, an attempt or a done init container run again, an
+// unrequested death.
 type witness struct {
 	t    *testing.T
 	stop func()
@@ -67,7 +67,7 @@ func watchEngine(t *testing.T, host *lab.Host, namespace string) *witness {
 	select {
 	case <-began:
 	case <-time.After(20 * time.Second):
-		t.Fatal("the engine does not tell its events")
+		t.Fatal("the engine does not report events")
 	}
 	return w
 }
@@ -106,7 +106,7 @@ func (w *witness) see(e lab.Event) {
 	case "die":
 		l.running, l.died, l.exit = false, at, e.Actor.Attributes["exitCode"]
 		if l.name != "POD" && !l.init && !w.mortal[l.uid] && !endsByItself(l.pod, l.name) {
-			w.violated(l, "ended with %s %s after its start, and nobody asked for it", l.exit, at.Sub(l.started).Round(time.Millisecond))
+			w.violated(l, "ended with %s %s after its start, which no test requested", l.exit, at.Sub(l.started).Round(time.Millisecond))
 		}
 	case "destroy":
 		if l.running {

@@ -20,7 +20,7 @@ const cniPlugins = "/usr/lib/cni"
 // cniMode is the NetworkMode in which plugins make each pod's network.
 const cniMode = "cni"
 
-// proxyMode is the --network-mode of proxies: Debian's plugins know of their own node only, so that the proxy keeps the routes.
+// proxyMode is the --network-mode of proxies: Debian's plugins know only their node, so the proxy keeps the routes.
 func (c *Cluster) proxyMode() string {
 	if c.NetworkMode == cniMode {
 		return "host-gateway"

@@ -136,8 +136,8 @@ func (c *Cluster) schedulerArgv() []string {
 }
 
 // listen opens the port on the machine's loopback by which its users reach the API server. The gateway gets the socket and runs in
-// the control plane's network: a socket stays in the network in which it was opened. The kubeconfig names the port; a gateway that is
-// started anew gets the former one's, for the clients that know it.
+// the control plane's network: a socket stays in the network in which it was opened. The kubeconfig names the port; a restarted
+// gateway keeps the port of the former one, for the clients that know it.
 func (c *Cluster) listen() ([]*os.File, error) {
 	former := ""
 	if config, err := clientcmd.LoadFromFile(c.Kubeconfig()); err == nil && config.Clusters["winkube"] != nil {

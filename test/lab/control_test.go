@@ -7,6 +7,6 @@ func TestGatewayAddresses(t *testing.T) {
 		t.Errorf("the first gateway: %q", got)
 	}
 	if got := gatewayAddresses("https://127.0.0.1:16450"); len(got) < 2 || got[0] != "127.0.0.1:16450" || got[1] != "127.0.0.1:16443" {
-		t.Errorf("started anew: %q", got)
+		t.Errorf("after a restart: %q", got)
 	}
 }

@@ -119,7 +119,7 @@ func (e *Engine) Containers(ctx context.Context) ([]Container, error) {
 	return list, err
 }
 
-// Details is what an engine tells of one container.
+// Details is what an engine reports about one container.
 type Details struct {
 	HostConfig struct{ Runtime, PidMode string }
 	State      struct{ Pid int } // of its first process, on this machine; 0: it does not run
@@ -175,7 +175,7 @@ func (e *Engine) RemoveImage(ctx context.Context, name string) error {
 	return e.call(ctx, http.MethodDelete, "/images/"+url.PathEscape(name), nil, nil)
 }
 
-// Kill ends a container at once.
+// Kill ends a container immediately.
 func (e *Engine) Kill(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodPost, "/containers/"+url.PathEscape(id)+"/kill", nil, nil)
 }
@@ -189,7 +189,7 @@ func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
 	return err
 }
 
-// Event is something that an engine tells of.
+// Event is an event that an engine reports.
 type Event struct {
 	Type, Action string // "container", "exec_create: /bin/true"
 	Actor        struct {

@@ -87,7 +87,7 @@ func (h *Host) enter() []string {
 	return append(args, "--")
 }
 
-// utsFile keeps the namespace in which the host has a name of its own.
+// utsFile keeps the namespace of the host's name.
 func (h *Host) utsFile() string { return h.RunDir("uts") }
 
 // upHostName gives the host its name: pods in the host's network have it, too, since the engine names them as its own host is called.

@@ -11,7 +11,7 @@ import (
 // TestHostName makes a host's name as Up does, in a directory of the test's, and finds it again when it is there already.
 func TestHostName(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("a namespace of its own wants root")
+		t.Skip("making a namespace needs root")
 	}
 	before := runDir
 	runDir = t.TempDir()

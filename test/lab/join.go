@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// The joiner is a further host, which kubeadm joins. It has mounts of its own, shared with its engine: kubeadm's /etc/kubernetes and
+// The joiner is a further host, which kubeadm joins. It has separate mounts, shared with its engine: kubeadm's /etc/kubernetes and
 // /var/lib/kubelet are not the machine's. Its systemctl is a script that does what our unit files say.
 
 var kubeadm = tool{module: "kubeadm", packages: []string{"k8s.io/kubernetes/cmd/kubeadm"}, names: []string{"kubeadm"}, ldflags: tools()[0].ldflags}

@@ -31,7 +31,7 @@ const (
 	apiPort     = "6443"
 )
 
-// WINKUBE_CLUSTER names one of several clusters side by side on the machine, each of its own checkout: a few letters, "" for the usual
+// WINKUBE_CLUSTER names one of several clusters side by side on the machine, each of another checkout: a few letters, "" for the usual
 // one. Only what the machine shares needs a name; the networks never meet, so that addresses are the same in each.
 var (
 	instance = os.Getenv("WINKUBE_CLUSTER")

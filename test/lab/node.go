@@ -50,7 +50,7 @@ func (h *Host) KubeletArgv() []string {
 		"--cni-conf-dir=" + h.Dir("cni"),
 		"--cni-bin-dir=" + cniPlugins,
 		"--cluster-cidr=" + h.cluster.both(PodCIDR, podCIDR6),
-		"--eviction-hard=", // the machine's disk and memory are not the host's: they must evict nobody
+		"--eviction-hard=", // the machine's disk and memory are not the host's: they must evict no pod
 		"--image-gc-high-threshold=100",
 		"--v=2",
 	}
@@ -89,7 +89,7 @@ func (h *Host) engineProxyArgv() []string {
 
 func (h *Host) containerdSocket() string { return h.RunDir("containerd.sock") }
 
-// containerdArgv starts a containerd of the host's own: an engine that finds none of its own would use the machine's.
+// containerdArgv starts the host's containerd: without it the host's engine would use the machine's.
 func (h *Host) containerdArgv() []string {
 	return []string{system("containerd"), "--config", h.Dir("containerd.toml")}
 }

@@ -39,7 +39,7 @@ type record struct {
 	Key   string // of the command line and the program file
 }
 
-// Log is the path of the process's log. A start after Down begins it anew, other starts append.
+// Log is the path of the process's log. A start after Down truncates it, other starts append.
 func (p *Process) Log() string { return p.host.Dir(p.Name + ".log") }
 
 func (p *Process) recordPath() string { return p.host.Dir(p.Name + ".process") }

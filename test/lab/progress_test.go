@@ -93,7 +93,7 @@ func watched(t *testing.T, terminal bool, long time.Duration, fail error) string
 	return out.String()
 }
 
-// TestProgressInLog: a line per program every 30 s, and the step's end on a line of its own.
+// TestProgressInLog: a line per program every 30 s, and the step's end on a separate line.
 func TestProgressInLog(t *testing.T) {
 	const want = `[   0.0s] build ... 
            [  30.0s] coredns: 3 packages, none had to be compiled yet, 30 s

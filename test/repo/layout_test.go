@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// paired are the packages in which a system may have files of its own, in pairs.
+// paired are the packages in which a system may have its own files, in pairs.
 var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/disk", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "cmd/kubelet/app", "cmd/kube-proxy/app", "test/bench"}
 
 // lonely are files of one system whose pair would be empty.
@@ -22,7 +22,7 @@ var lonely = map[string]string{
 
 	"pkg/network/hostnet/uplink_windows.go": "a bridge of Linux takes nothing from the host's interfaces",
 
-	"pkg/daemon/logind_linux.go": "Windows' service manager tells of a shutdown by itself",
+	"pkg/daemon/logind_linux.go": "Windows' service manager reports a shutdown by itself",
 
 	"pkg/proxy/relay/epoll/call_linux.go":        relayEpoll,
 	"pkg/proxy/relay/epoll/client_linux.go":      relayEpoll,
@@ -91,7 +91,7 @@ func TestRuntimeGOOS(t *testing.T) {
 // sleepers may sleep.
 var sleepers = map[string]string{
 	"build/images/sample/net.go": "a sample for users, not part of the programs",
-	"pkg/docker/logs/files.go":   "between the renames of an engine that rotates a log, which tells nobody",
+	"pkg/docker/logs/files.go":   "between the renames of an engine that rotates a log, which is not announced",
 }
 
 func TestSleep(t *testing.T) {

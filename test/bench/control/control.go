@@ -1,6 +1,6 @@
 // Command control measures what a service proxy costs before a byte is passed: everything programmed from cold, one endpoint's change
 // programmed, processor time for it and resident memory, at 100 and at 10,000 services. Both proxies run on the same simulated API
-// server, each in a network namespace of its own.
+// server, each in a separate network namespace.
 //
 //	api (protobuf watches) --> proxy under test --> fronts in the namespace --> two servers that say who they are
 //

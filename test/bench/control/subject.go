@@ -100,7 +100,7 @@ func (p *subject) measure(ctx context.Context, path, mode string, services int) 
 	var took []time.Duration
 	for i := range changes {
 		letter := "ba"[i%2]
-		time.Sleep(20 * time.Millisecond) // so that a proxy which gathers changes begins each time anew
+		time.Sleep(20 * time.Millisecond) // so that a proxy which batches changes starts a new batch each time
 		at := time.Now()
 		if err := p.api.Set(slice(0, letter)); err != nil {
 			return err

@@ -3,6 +3,6 @@
 //
 //	two network namespaces, one server in each --> sides --> rounds of each load, the sides in turn --> medians --> table
 //
-// Both proxies run as users run them, against an API server of a few lines. Upstream's has a namespace of its own: its rules would slow
-// what passes beside it.
+// Both proxies run as users run them, against an API server of a few lines. Upstream's has a separate namespace: its rules would slow
+// the traffic of the other sides.
 package traffic

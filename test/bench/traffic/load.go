@@ -31,7 +31,7 @@ const (
 	question = 256
 	answer   = 1024
 	small    = 64
-	// bulkBuffer is what client and server read and write at once, as programs do that are not made for benchmarks.
+	// bulkBuffer is the size in bytes of one read or write, as in programs that are not made for benchmarks.
 	bulkBuffer = 64 << 10
 )
 
@@ -242,7 +242,7 @@ func keepAlive(network, addr string, out, in int, stop *atomic.Bool) (int, error
 	return total, nil
 }
 
-// again does one exchange on a connection, or from a port, of its own.
+// again does one exchange on a new connection, or from a new port.
 func again(addr, network string, out, in int, stop *atomic.Bool) (int, error) {
 	total, buffer := 0, make([]byte, max(out, in))
 	for !stop.Load() {
@@ -281,7 +281,7 @@ func exchange(c net.Conn, network string, buffer []byte, out, in int) error {
 
 const latencyConns = 16
 
-// latency asks rate times a second on a few connections, each with a thread of its own, and returns percentiles in seconds. Threads
+// latency asks rate times a second on a few connections, each with its own thread, and returns percentiles in seconds. Threads
 // and blocking sockets keep the scheduler of Go out of what is measured.
 func latency(addr string, rate int) ([]float64, error) {
 	runtime.GOMAXPROCS(2 * latencyConns)

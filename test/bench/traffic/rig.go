@@ -92,7 +92,7 @@ func newRig(ctx context.Context, root string, others []string) (r *rig, err erro
 	return r, nil
 }
 
-// upNamespace makes a host of its own in which 10.77.0.0/16 is local and everything else leads to loopback too.
+// upNamespace makes a separate host in which 10.77.0.0/16 is local and everything else leads to loopback too.
 func upNamespace(ctx context.Context, name string) error {
 	_ = exec.CommandContext(ctx, "ip", "netns", "del", name).Run() // of a run that was killed
 	for _, args := range []string{
@@ -218,7 +218,7 @@ func RSS(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// idle is the RSS of a process once it has not changed for a second, or after ten: what serves at once may still give back what its start took.
+// idle is the RSS of a process once it has not changed for a second, or after ten: a program that already serves may still return memory that its start used.
 func idle(pid int) (rss int64, err error) {
 	for i, same := 0, 0; i < 100 && same < 10; i, same = i+1, same+1 {
 		time.Sleep(100 * time.Millisecond)

@@ -138,7 +138,7 @@ func (r *rig) interleaved(ctx context.Context, l load) ([][]float64, error) {
 	}
 	for round := range rounds {
 		for i := range r.sides {
-			j := (i + round) % len(r.sides) // nobody is always first
+			j := (i + round) % len(r.sides) // no side is always first
 			s := r.sides[j]
 			if s.missing != "" || l.udp && !s.udp {
 				continue

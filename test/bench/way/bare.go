@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/test/output"
 )
 
-// bare is what the kernel takes for the same way when nobody else has a hand in it: two hosts on a switch, each with a bridge and one pod,
+// bare is the kernel's time for the same path with nothing else in it: two hosts on a switch, each with a bridge and one pod,
 // without packet filter, agent or engine.
 type bare struct{ hosts, pods []place }
 

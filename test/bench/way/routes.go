@@ -41,7 +41,7 @@ func nodes(n int) []*v1.Node {
 	return out
 }
 
-// thousand measures in a network namespace of its own.
+// thousand measures in a separate network namespace.
 func thousand(ctx context.Context, out io.Writer) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -27,12 +27,12 @@ const (
 	rounds                     = 5
 )
 
-// Commands are the parts that run as programs of their own, in hosts' and pods' networks.
+// Commands are the parts that run as separate programs, in hosts' and pods' networks.
 func Commands() map[string]func([]string) error {
 	return map[string]func([]string) error{sinkCommand: sink, sourceCommand: source}
 }
 
-// sink takes in bytes until its standard input ends.
+// sink reads bytes until its standard input ends.
 func sink([]string) error {
 	listener, err := net.Listen("tcp", ":"+port)
 	if err != nil {

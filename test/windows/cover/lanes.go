@@ -49,7 +49,7 @@ func (j job) file(pkg, kind, suffix string) string {
 func (j job) profile(pkg, kind string) string { return j.file(pkg, kind, ".cover") }
 
 // programs are where the tests' programs lie: the go command names them by the last element of their package's path, so that it
-// builds all of one directory at once.
+// builds all of one directory together.
 func (j job) programs() map[string]string {
 	places := map[string]string{}
 	taken := map[string]int{}
@@ -125,7 +125,7 @@ func (j job) results() (all []result, err error) {
 	return all, nil
 }
 
-// lane runs tests one package after the other in a prefix of its own.
+// lane runs tests one package after the other in a separate prefix.
 func (j job) lane(ctx context.Context, kind string, mine func(i int, pkg string) bool, ended func(i int, took time.Duration, err error)) error {
 	p, err := rig.Open(ctx, j.build)
 	if err != nil {

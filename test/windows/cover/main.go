@@ -1,7 +1,7 @@
 // Command cover runs the product's own tests under Wine and measures how much of what is for Windows they execute.
 //
-//	build:  go test -c for Windows, all packages at once --> _output/wine/tests
-//	test:   in lanes, each with a rig.Prefix and a sim.World of its own --> a profile and a result per package, there too
+//	build:  go test -c for Windows, all packages together --> _output/wine/tests
+//	test:   in lanes, each with its own rig.Prefix and sim.World --> a profile and a result per package, there too
 //	report: profiles --> a table of *_windows.go and of Windows branches
 //
 // Profiles of kubelet.exe and proxy.exe from the end-to-end run are added when they are there.
@@ -78,7 +78,7 @@ func run(ctx context.Context, j job, patterns, only []string) (err error) {
 	return nil
 }
 
-// list finds the packages that have tests for Windows, or files of their own for it.
+// list finds the packages that have tests for Windows, or files only for it.
 func list(ctx context.Context, root string, patterns []string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}"}, patterns...)...)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "GOOS=windows")

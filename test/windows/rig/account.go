@@ -18,7 +18,7 @@ const (
 	compiler   = "x86_64-w64-mingw32-gcc"
 
 	user = "winkube" // as programs see it
-	// unprivileged is the uid and gid of Wine when root runs the rig: nobody's on a Debian machine.
+	// unprivileged is the uid and gid of Wine when root runs the rig. No user of a Debian machine has them.
 	unprivileged = 64242
 )
 
@@ -105,8 +105,8 @@ func (a account) own(path string) error {
 	return os.Chown(path, a.uid, a.uid)
 }
 
-// fontconfig keeps the machine's fonts and its cache out of a prefix: without fonts of its own Wine's libraries would read the machine's, and
-// print an error for each program where no cache of them can be written. Wine brings the fonts that it needs.
+// fontconfig keeps the machine's fonts and their cache out of a prefix. Otherwise Wine's libraries would read the machine's fonts, and
+// print an error for each program where they cannot write the cache. Wine brings the fonts that it needs.
 const (
 	fontconfigFile = "fonts.conf"
 	fontconfig     = `<?xml version="1.0"?>

@@ -27,7 +27,7 @@ func (p *Prefix) InstallEXE(ctx context.Context, name, path string) error {
 	return p.install(ctx, "native", Image{name, path})
 }
 
-// Install does the same for several at once, with the override "native".
+// Install does the same for several, with the override "native".
 func (p *Prefix) Install(ctx context.Context, images ...Image) error {
 	return p.install(ctx, "native", images...)
 }

@@ -1,9 +1,9 @@
-// Package rig runs Windows programs on Linux under Wine, each in a prefix of its own that claims to be one build of Windows Server.
+// Package rig runs Windows programs on Linux under Wine, each in its own prefix, which claims to be one build of Windows Server.
 //
 //	template (made once) --hard links--> Prefix{Build, DLLs, registry} --Command--> kubelet.exe, proxy.exe, test binaries
 //
 // A green run proves that our calls are made and their answers handled; it does not prove that Windows accepts them. Nothing of Wine
-// runs as root: a rig that is started by root uses a uid of its own.
+// runs as root: a rig that is started by root uses an unprivileged uid.
 package rig
 
 import (
@@ -116,7 +116,7 @@ func (p *Prefix) Close() error {
 	return errors.Join(p.halt(), os.RemoveAll(p.Dir))
 }
 
-// halt ends every program of the prefix at once, as a loss of power does; what is on disk and in the registry stays.
+// halt ends every program of the prefix immediately, as a power loss does; what is on disk and in the registry stays.
 func (p *Prefix) halt() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -133,7 +133,7 @@ func (p *Prefix) halt() error {
 	return err
 }
 
-// Reboot ends every program and starts the prefix again, with a boot id of its own. Files and the registry stay.
+// Reboot ends every program and starts the prefix again, with a new boot id. Files and the registry stay.
 func (p *Prefix) Reboot(ctx context.Context) error {
 	id, err := p.Registry(ctx, bootKey, "BootId")
 	if err != nil {

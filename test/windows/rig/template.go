@@ -64,7 +64,7 @@ func template(ctx context.Context, as account) (string, error) {
 
 var keeping sync.Mutex
 
-// Kept returns a directory that a recipe made, below _output/wine, for later runs too: it is made anew when the recipe changes. name tells
+// Kept returns a directory that a recipe made, below _output/wine, for later runs too: it is recreated when the recipe changes. name tells
 // recipes of different things apart; build fills an empty directory.
 func Kept(name string, recipe []byte, build func(dir string) error) (string, error) {
 	keeping.Lock()

@@ -41,7 +41,7 @@ func run(args []string) error {
 	return fmt.Errorf("guest: %q: must be keep, build, images NAME... or relay PIPE HOST:PORT", args)
 }
 
-// keep stays until nobody holds the other end of its input.
+// keep runs until the other end of its input is closed.
 func keep() error {
 	fmt.Println("ready")
 	_, err := io.Copy(io.Discard, os.Stdin)

@@ -12,7 +12,7 @@ import (
 )
 
 // attach gives a container that was started an endpoint in the HNS network of each network that it joins. Source: moby
-// libnetwork/drivers/windows/windows.go CreateEndpoint. Those that share another's network have none of their own.
+// libnetwork/drivers/windows/windows.go CreateEndpoint. Those that share another's network have none.
 func (e *Engine) attach(ctx context.Context, id string) error {
 	var c struct {
 		ID              string `json:"Id"`

@@ -33,7 +33,7 @@ type Options struct {
 	Isolation container.Isolation // the daemon's default (exec-opt isolation); "": process, as on every Server
 	// Dial reaches the engine beneath.
 	Dial func(context.Context) (net.Conn, error)
-	// HNS is told of networks, and of endpoints of containers, once Watch runs. nil: there is none, as if HNS had no say.
+	// HNS learns of networks and containers' endpoints once Watch runs. nil: the engine works without HNS.
 	HNS HNSCall
 	// CredentialSpec says whether the host's registry has a credential spec of that name, in any case of its letters; nil: it has none.
 	CredentialSpec func(name string) bool

@@ -106,7 +106,7 @@ func (e *Engine) createInHNS(id string, k keptNetwork) error {
 	return e.hns("POST", "/networks/", n, nil)
 }
 
-// adopt takes a network that is in HNS, and removes what endpoints it has: libnetwork's CreateNetwork takes them for stale ones.
+// adopt takes a network that is in HNS, and removes what endpoints it has: libnetwork's CreateNetwork treats them as stale.
 func (e *Engine) adopt(id string) error {
 	var all []hnsEndpoint
 	if err := e.hns("GET", "/networks/"+id, nil, nil); err != nil {

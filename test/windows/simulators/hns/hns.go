@@ -24,7 +24,7 @@ type Options struct {
 	Build    int      // of Windows: 14393, 17763, 20348 or 26100
 	Adapters []string // network adapters that external networks may use; none: "Ethernet"
 	Log      *calls.Log
-	// OnAdapter is told of the host's virtual adapters that networks and endpoints bring and take away; it may be nil. It is called with
+	// OnAdapter receives the host's virtual adapters that networks and endpoints add and remove; it may be nil. It is called with
 	// the simulator's lock held.
 	OnAdapter func(name string, added bool, addresses []netip.Prefix)
 	// Address is what the host has on its network adapters, from which overlay networks tunnel; the zero Addr: HNS does not find it. nil: overlay
@@ -201,7 +201,7 @@ func (h *HNS) OpenHandles() int {
 
 var guidPattern = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
 
-// identify gives a new object an ID: the one that it asks for if nobody has it, else the next. The same calls get the same IDs in each run.
+// identify gives a new object an ID: the one that it asks for if that is free, else the next. The same calls get the same IDs in each run.
 func (h *HNS) identify(id *string, kind string) error {
 	if *id == "" {
 		h.lastGUID++

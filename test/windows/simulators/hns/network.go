@@ -168,7 +168,7 @@ func (h *HNS) bind(n *Network) error {
 	return fail(AdapterNotFound, "there is no free adapter %q among %q", want, h.adapters)
 }
 
-// adapterChanged tells the host's IP stack of the adapter that a network brings or takes away. Server 2016 has names of its own: "HNS
+// adapterChanged reports the adapter that a network adds or removes to the host's IP stack. Server 2016 has other names: "HNS
 // Internal NIC" (docker/for-win#750) and, for a transparent network, "HNSTransparent" (docker/for-win#294).
 func (h *HNS) adapterChanged(n *Network, added bool) {
 	name := "vEthernet (" + n.Name + ")"

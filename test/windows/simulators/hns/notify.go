@@ -6,7 +6,7 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/calls"
 )
 
-// HCN_NOTIFICATIONS of Microsoft's page of that name, those that callbacks of the service are told of.
+// HCN_NOTIFICATIONS of Microsoft's page of that name, those that callbacks of the service receive.
 const (
 	notifyNetworkCreate = 2
 	notifyNetworkDelete = 4

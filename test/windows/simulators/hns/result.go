@@ -78,7 +78,7 @@ var messages = map[Result]string{
 // failure is a refused call.
 type failure struct {
 	code    Result
-	detail  string // for the log: HNS itself does not tell
+	detail  string // for the log: HNS itself does not report it
 	unknown bool   // asked for something that the simulator does not know
 }
 

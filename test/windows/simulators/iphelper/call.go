@@ -211,7 +211,7 @@ func (h *Host) address(function string, key addressKey, row []byte) outcome {
 	return outcome{}
 }
 
-// putAddress adds an address: duplicate address detection is over at once (DadState preferred), its origin is manual unless said otherwise.
+// putAddress adds an address: duplicate address detection ends immediately (DadState preferred), its origin is manual unless said otherwise.
 func (h *Host) putAddress(key addressKey, row []byte) {
 	const unchanged, manual, preferred = 16, 1, 4
 	for _, offset := range []int{addressPrefixOrigin, addressSuffixOrigin} {
@@ -245,7 +245,7 @@ func (h *Host) ipInterface(function string, row []byte) ([]string, outcome) {
 	if function == "GetIpInterfaceEntry" {
 		return args, outcome{row: h.interfaceRow(key, a)}
 	}
-	// GetIpInterfaceEntry gives 64 for IPv4 too, which Set then refuses (wireguard/windows winipcfg, MibIPInterfaceRow.get, mends it).
+	// GetIpInterfaceEntry gives 64 for IPv4 too, which Set then refuses (wireguard/windows winipcfg, MibIPInterfaceRow.get, corrects it).
 	if site := le.Uint32(row[interfaceSitePrefix:]); family == familyIPv4 && site > 32 || site > 128 {
 		return args, refuse(errorInvalidParameter, "SitePrefixLength is %d", site)
 	}

@@ -34,7 +34,7 @@ type adapter struct {
 
 // Host is the simulated IP stack. It is safe for concurrent use.
 type Host struct {
-	// OnAddress is told of addresses that programs add and remove, with the lock held; it may be nil.
+	// OnAddress receives the addresses that programs add and remove, with the lock held; it may be nil.
 	OnAddress func(added bool, address netip.Prefix, adapter string)
 	// OnRoute is the same for routes.
 	OnRoute func(added bool, prefix netip.Prefix, via netip.Addr)
@@ -144,7 +144,7 @@ func (h *Host) addAdapter(name string) {
 	h.notifyAdapter(added, a)
 }
 
-// notifyAdapter tells of an adapter that comes or goes, once per address family. Only an initial notification has no row (Microsoft's page of
+// notifyAdapter reports an adapter that comes or goes, once per address family. Only an initial notification has no row (Microsoft's page of
 // NotifyIpInterfaceChange).
 func (h *Host) notifyAdapter(kind uint32, a *adapter) {
 	for _, family := range []uint16{familyIPv4, familyIPv6} {

@@ -14,7 +14,7 @@ const (
 	initial          = 3
 )
 
-// What one can be told of.
+// The kinds of notifications.
 const (
 	kindRoute     = "NotifyRouteChange2"
 	kindAddress   = "NotifyUnicastIpAddressChange"
@@ -32,13 +32,13 @@ type subscriber struct {
 	events   chan event
 }
 
-// Notifies says whether function is one of those that tell of changes.
+// Notifies says whether function is one of those that report changes.
 func Notifies(function string) bool {
 	return function == kindRoute || function == kindAddress || function == kindInterface
 }
 
 // Subscribe answers a subscription with its result, and goes on to send changes until ctx ends or send fails: nothing that happens after the answer
-// is missed. arguments are the family, which is not looked at, and whether to tell at once that the subscription stands (MibInitialNotification).
+// is missed. arguments are the family, which is not looked at, and whether to confirm the subscription immediately (MibInitialNotification).
 func (h *Host) Subscribe(ctx context.Context, function string, arguments []byte, send func(kind uint32, row []byte) error) {
 	s := &subscriber{function, make(chan event, 1000)}
 	h.mu.Lock()

@@ -40,7 +40,7 @@ func (n *Netsh) ip(context string, words []string) answer {
 	return unknown
 }
 
-// excludedPorts is the table of ports that nobody may bind, in the form that reports of users show it (docker/for-win#11584).
+// excludedPorts is the table of ports that no program may bind, in the form that users' reports show (docker/for-win#11584).
 func excludedPorts(params []string) answer {
 	values, ok := parse(params, []string{"protocol", "store"})
 	if !ok || values["protocol"] != "tcp" && values["protocol"] != "udp" {

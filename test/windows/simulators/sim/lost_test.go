@@ -14,7 +14,7 @@ import (
 const subscription = "NotifyIpInterfaceChange"
 
 // TestLostNotification: of the first notification the beginning is lost, as now and then under Wine on a busy machine. The shim subscribes
-// again, and the program hears of the next change.
+// again, and the program receives the next change.
 func TestLostNotification(t *testing.T) {
 	w, p := startBehind(t, 20348, func(l net.Listener) net.Listener { return &losing{Listener: l} })
 	exe := contract(t)

@@ -18,7 +18,7 @@ type reply struct {
 	done chan struct{}
 }
 
-// kept is how many are remembered: a shim asks again at once.
+// kept is how many are remembered: a shim asks again immediately.
 const kept = 256
 
 // of returns the reply to a call; first says that the caller is to give it.

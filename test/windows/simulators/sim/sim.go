@@ -65,7 +65,7 @@ func (w *World) String() string {
 	return w.HNS.String() + w.IPHelper.String() + w.Netsh.String()
 }
 
-// Serve answers shims at l until Close, which also closes l. It returns at once.
+// Serve answers shims at l until Close, which also closes l. It returns immediately.
 func (w *World) Serve(l net.Listener) {
 	w.done.Go(func() {
 		for {
@@ -90,8 +90,8 @@ func (w *World) Close() {
 	w.done.Wait()
 }
 
-// answer serves one call. A request that is no request is dropped and logged: the shim says on its program's standard error that nobody
-// answered.
+// answer serves one call. A request that is no request is dropped and logged: the shim reports on its program's standard error that it got no
+// answer.
 func (w *World) answer(conn net.Conn) {
 	fields, err := readRequest(conn)
 	if err != nil {

@@ -50,7 +50,7 @@ func readRequest(r io.Reader) ([][]byte, error) {
 	return fields, nil
 }
 
-// writeAnswer writes a result and its fields at once.
+// writeAnswer writes a result and its fields in one go.
 func writeAnswer(w io.Writer, result uint32, fields ...[]byte) error {
 	var b bytes.Buffer
 	b.Write(order.AppendUint32(nil, result))

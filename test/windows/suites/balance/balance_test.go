@@ -140,7 +140,7 @@ func TestDown(t *testing.T) {
 		}
 		c.Start()
 		writes := c.writes
-		if err := b.Sync(t.Context(), want, []proxy.ServiceName{}); err != nil { // nobody says that everything may have changed
+		if err := b.Sync(t.Context(), want, []proxy.ServiceName{}); err != nil { // no change is announced
 			t.Fatal(err)
 		}
 		if got := c.String(); got != before {
@@ -185,7 +185,7 @@ func TestFormerRun(t *testing.T) {
 	}
 }
 
-// TestEndpointsVanish: somebody removes endpoints below the load balancers, all of one and one of another; the next whole Sync mends both.
+// TestEndpointsVanish: endpoints below the load balancers are removed from outside, all of one and one of another; the next whole Sync repairs both.
 func TestEndpointsVanish(t *testing.T) {
 	c := newClient(t, 20348)
 	b := hnslb.New(hnslb.Config{Client: c, Network: "cbr0"})

@@ -159,7 +159,7 @@ func TestForeignRule(t *testing.T) {
 }
 
 // TestPortProxyFormerRun: what a killed proxy left, and a reboot kept, is taken over where it is right, changed where it is not, and removed
-// where nobody wants it; rules deleted under a running proxy come again.
+// where it is not wanted; rules deleted under a running proxy come again.
 func TestPortProxyFormerRun(t *testing.T) {
 	h, start := newProxied(t)
 	sync := func(b *portproxy.Backend, want *proxy.Table) string {

@@ -46,7 +46,7 @@ func (m *member) files() {
 		"hosts":     {"cat, /Windows/System32/drivers/etc/hosts", "/dev/termination-log"},
 		"subpath":   {"cat, /app/app.conf", "/dev/termination-log"},
 		"message":   {"write, /dev/termination-log, to the default path", ""},
-		"elsewhere": {"write, /app/logs/end, to a path of its own", `C:\app\logs\end`},
+		"elsewhere": {"write, /app/logs/end, to a path from the pod", `C:\app\logs\end`},
 		"volume":    {"write, /scratch/deep/end, to a volume", "c:/SCRATCH/deep/end"},
 		"fallback":  {"cat, /no/such/file", "/dev/termination-log"},
 	} {
@@ -66,7 +66,7 @@ func (m *member) files() {
 		}
 	}
 	m.did("hosts file, file by subPath", "copied in")
-	for name, want := range map[string]string{"message": "to the default path", "elsewhere": "to a path of its own", "volume": "to a volume"} {
+	for name, want := range map[string]string{"message": "to the default path", "elsewhere": "to a path from the pod", "volume": "to a volume"} {
 		if got := m.ended(name, v1.PodSucceeded); strings.TrimSpace(got) != want {
 			m.Errorf("%s: the message is %q, want %q", name, got, want)
 		}

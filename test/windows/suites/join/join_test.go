@@ -402,7 +402,7 @@ func (m *member) engineRestarts() {
 	m.state("state after the engine's restart", relayed)
 }
 
-// reboots ends everything on the host at once and starts it again.
+// reboots ends everything on the host immediately and starts it again.
 func (m *member) reboots() {
 	ctx := m.Context()
 	before := m.containers()

@@ -12,7 +12,7 @@ import (
 )
 
 // compute is the Host Compute Service: it has the containers of the engine, and the figures of each one's first process. It has them at hand, as
-// HCS does: the engine beneath takes a second for those of several containers at once.
+// HCS does: the engine beneath takes a second for those of several containers together.
 func (m *member) compute(id string) (properties string, found bool) {
 	details, err := m.host.Engine().Inspect(m.Context(), id)
 	if err != nil || details.State.Pid == 0 {

@@ -22,7 +22,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// hnsRestarts lets HNS crash and come back with what it keeps. Where it loses endpoints, pods are made anew, once. (The containers beneath keep
+// hnsRestarts lets HNS crash and come back with what it keeps. Where it loses endpoints, pods are recreated, once. (The containers beneath keep
 // their networks, so that only what HNS says tells the kubelet.)
 func (m *member) hnsRestarts() {
 	before := m.containers()
@@ -56,7 +56,7 @@ func (m *member) hnsRestarts() {
 	m.state("state after a crash of HNS", relayed)
 }
 
-// restartedSoOften wants each container to have been made anew as often as there was reason, not once more.
+// restartedSoOften wants each container to have been recreated as often as there was reason, not once more.
 func (m *member) restartedSoOften() {
 	m.Helper()
 	pods, err := client.CoreV1().Pods(m.space).List(m.Context(), metav1.ListOptions{})
@@ -169,7 +169,7 @@ func (m *member) deletePodOfKind() {
 	m.did("one pod through its network's life, then gone", "ok")
 }
 
-// deleteOverlay removes the network that the engine does not know, and what the Node tells of it.
+// deleteOverlay removes the network that the engine does not know, and what the Node reports about it.
 func (m *member) deleteOverlay() {
 	m.Helper()
 	var answer struct{ Output []struct{ ID, Name string } }

@@ -20,10 +20,10 @@ type news struct {
 	changed chan struct{} // closed and renewed at each change
 }
 
-// ofAPI tells of Nodes, Leases, Pods, Services, ServiceAccounts and Events.
+// ofAPI reports changes of Nodes, Leases, Pods, Services, ServiceAccounts and Events.
 var ofAPI = &news{changed: make(chan struct{})}
 
-// Copies of what ofAPI tells of. Whoever waits for something there reads these: he asks some thousand times.
+// Copies of what ofAPI reports. Tests that wait for something there read these, some thousand times.
 var (
 	watched informersv1.Interface // its listers
 	leases  coordinationv1.LeaseLister
@@ -43,7 +43,7 @@ func (n *news) tell() {
 	n.changed = make(chan struct{})
 }
 
-// follow has n tell of what the API server's watches do, until ctx ends.
+// follow has n report what the API server's watches deliver, until ctx ends.
 func (n *news) follow(ctx context.Context, client kubernetes.Interface) error {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	watched, leases = factory.Core().V1(), factory.Coordination().V1().Leases().Lister()
@@ -66,7 +66,7 @@ func (n *news) follow(ctx context.Context, client kubernetes.Interface) error {
 const (
 	// settle gathers events that come together: one look serves them all.
 	settle = 20 * time.Millisecond
-	// unheard is how often is asked for what no event tells of, such as the engine's containers.
+	// unheard is the poll interval for what no event reports, such as the engine's containers.
 	unheard = time.Second
 	// silent is that for what has no events at all: pages that a program begins to serve.
 	silent = 100 * time.Millisecond

@@ -22,34 +22,34 @@ import (
 
 // mistake is one thing that is wrong with a host or a pod, and the Event that says so.
 type mistake struct {
-	name        string
-	engine      dockertest.Options
-	pipe        func(net.Conn) // answers in the engine's place
-	flags       []string
-	host, mends func(*sim.World)
-	pod         func(*v1.Pod) // nil: there is none
-	server      string        // version of the API server; "": ours
-	reason      string
-	says        []string
+	name         string
+	engine       dockertest.Options
+	pipe         func(net.Conn) // answers in the engine's place
+	flags        []string
+	host, repair func(*sim.World)
+	pod          func(*v1.Pod) // nil: there is none
+	server       string        // version of the API server; "": ours
+	reason       string
+	says         []string
 }
 
 var onWindows = dockertest.Options{OS: "windows", Build: server2022}
 
 // mistakes want a host with HNS; one without is TestNoContainers.
 var mistakes = []mistake{
-	{name: "HNS stopped", engine: onWindows, host: func(w *sim.World) { w.HNS.Crash() }, mends: func(w *sim.World) { w.HNS.Start() },
+	{name: "HNS stopped", engine: onWindows, host: func(w *sim.World) { w.HNS.Crash() }, repair: func(w *sim.World) { w.HNS.Start() },
 		reason: "KubeletNotReady", says: []string{"HNS does not run", "Start-Service hns"}},
 	{name: "Docker in the mode of Linux containers", reason: "KubeletNotReady", says: []string{"runs containers of linux", "switch Docker to containers of windows"}},
 	{name: "a pipe that answers rubbish", pipe: func(c net.Conn) { _, _ = c.Write([]byte("\x00\x01 220 mail ready\r\n")) },
 		reason: "KubeletNotReady", says: []string{"container runtime is down", "malformed HTTP"}},
-	{name: "a pipe that nobody serves", pipe: func(net.Conn) {}, reason: "KubeletNotReady", says: []string{"container runtime is down", "EOF"}},
+	{name: "a pipe without a server", pipe: func(net.Conn) {}, reason: "KubeletNotReady", says: []string{"container runtime is down", "EOF"}},
 	{name: "wrong adapter", engine: onWindows, flags: []string{"--interface=Ethernet 7"},
 		reason: "AdapterMissing", says: []string{"--interface=Ethernet 7: this host has no such network adapter; it has "}},
 	{name: "an address of the pods' range is another adapter's", engine: onWindows,
 		host: func(w *sim.World) {
 			w.IPHelper.SetAdapter("vEthernet (other)", true, []netip.Prefix{netip.MustParsePrefix("10.244.1.2/24")})
 		},
-		mends:  func(w *sim.World) { w.IPHelper.SetAdapter("vEthernet (other)", false, nil) },
+		repair: func(w *sim.World) { w.IPHelper.SetAdapter("vEthernet (other)", false, nil) },
 		reason: "PodCIDROverlaps", says: []string{`10.244.1.0/24 holds the address 10.244.1.2/24 of "vEthernet (other)"`, "fix: "}},
 	{name: "an image for another build", engine: onWindows, pod: func(p *v1.Pod) { p.Spec.Containers[0].Image = "old" },
 		reason: "Failed", says: []string{"image old is for Windows build 14393, this host has 20348", "hyperv"}},
@@ -76,7 +76,7 @@ type badHost struct {
 	api *api
 }
 
-// run starts kubelet.exe over a pipe of its own, which leads to address.
+// run starts kubelet.exe over its own pipe, which leads to address.
 func (h *badHost) run(number int, address string, env []string, flags ...string) (stop func()) {
 	h.Helper()
 	pipe := fmt.Sprintf("mistake-%d", number)
@@ -166,7 +166,7 @@ func TestBadInputs(t *testing.T) {
 			address := serveEngine(t, engine, m.pipe)
 			if m.host != nil {
 				m.host(w)
-				defer m.mends(w)
+				defer m.repair(w)
 			}
 			before := w.String()
 			stop := h.run(i, address, env, m.flags...)

@@ -102,7 +102,7 @@ func TestProxyServes(t *testing.T) {
 	}
 }
 
-// getSoon asks until somebody listens, at most for a minute.
+// getSoon asks until a program listens, at most for a minute.
 func getSoon(t *testing.T, url string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -27,7 +27,7 @@ func main() {
 	linux := flag.String("engine", "", "socket of the engine of Linux")
 	address := flag.String("listen", "127.0.0.1:2375", "where to serve")
 	socket := flag.String("socket", "", "where to serve as well, for those in another network")
-	hns := flag.String("hns", "", "socket of a server of package sim, whose HNS is told of networks and endpoints")
+	hns := flag.String("hns", "", "socket of a server of package sim, whose HNS learns of networks and endpoints")
 	registry := flag.String("registry", "", "socket on which GET /NAME answers 200 when the registry has a credential spec of that name")
 	neighbour := flag.String("forward", "", "PORT=SOCKET: be no engine, but a port of loopback that leads to another server's socket")
 	flag.Parse()
