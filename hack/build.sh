@@ -16,7 +16,7 @@ tags=grpcnotrace
 for platform in $platforms; do
 	os=${platform%/*} arch=${platform#*/}
 	case $os in linux | windows) ;; *)
-		echo "build: KUBE_BUILD_PLATFORMS: $platform: the system is linux or windows" >&2
+		echo "build: KUBE_BUILD_PLATFORMS: $platform: want linux/ARCH or windows/ARCH, such as linux/amd64" >&2
 		exit 1 ;;
 	esac
 	for target in "${what[@]}"; do
@@ -24,7 +24,7 @@ for platform in $platforms; do
 		cmd/kubelet) name=kubelet ;;
 		cmd/kube-proxy) name=proxy ;;
 		*)
-			echo "build: WHAT: $target: what can be built is cmd/kubelet and cmd/kube-proxy" >&2
+			echo "build: WHAT: $target: want cmd/kubelet or cmd/kube-proxy" >&2
 			exit 1 ;;
 		esac
 		[ "$os" != windows ] || name=$name.exe

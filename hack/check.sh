@@ -7,7 +7,7 @@ source hack/steps.sh
 format() {
 	local files
 	files=$(gofmt -l cmd pkg test hack build)
-	[ -z "$files" ] || { echo "not formatted, run gofmt -w: $files"; return 1; }
+	[ -z "$files" ] || { echo "not formatted; run: gofmt -w" $files; return 1; }
 }
 vet() { GOOS=$1 go vet ./...; }
 lint() {
@@ -15,7 +15,7 @@ lint() {
 	GOOS=$1 _output/tools/staticcheck ./...
 }
 modules() { go mod tidy -diff && go mod verify >/dev/null; }
-plain() { # the seeds' own way to build, on either system
+plain() { # go build without our script and flags, on either system
 	for os in linux windows; do
 		GOOS=$os go build -o /dev/null cmd/kubelet/kubelet.go
 		GOOS=$os go build -o /dev/null cmd/kube-proxy/proxy.go

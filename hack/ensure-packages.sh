@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a purpose needs and that are missing: ensure-packages.sh cluster|cni|docs|fresh|race|wine ...
+# Installs the missing Debian packages for some purposes: ensure-packages.sh cluster|cni|docs|fresh|race|wine ...
 set -euo pipefail
 
 packages=()
@@ -12,7 +12,7 @@ for purpose in "$@"; do
 	race) packages+=(gcc libc6-dev) ;; # Go's race detector needs a linker
 	fresh) packages+=(debootstrap) ;;
 	*)
-		echo "ensure-packages: $purpose: know cluster, cni, docs, fresh, race and wine" >&2
+		echo "ensure-packages: unknown purpose $purpose: want cluster, cni, docs, fresh, race or wine" >&2
 		exit 1 ;;
 	esac
 done
@@ -23,7 +23,7 @@ for package in "${packages[@]}"; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ]; then
-	echo "ensure-packages: run as root, or install first: apt-get install ${missing[*]}" >&2
+	echo "ensure-packages: packages are missing: run as root, or run apt-get install ${missing[*]}" >&2
 	exit 1
 fi
 
@@ -31,7 +31,7 @@ fi
 exec 9>/run/lock/winkube-packages
 flock 9
 
-# Services of newly installed packages stay stopped: it is not our task to start the machine's engine.
+# Services of newly installed packages stay stopped: the machine's engine is not ours to start.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
 	printf '#!/bin/sh\nexit 101\n' >$policy
@@ -43,7 +43,7 @@ echo "install: ${missing[*]}"
 start=$SECONDS
 if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
 	tail -20 "$log" >&2
-	echo "install failed; the whole log: $log" >&2
+	echo "installation failed; the whole log: $log" >&2
 	exit 1
 fi
 rm -f "$log"

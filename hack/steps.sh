@@ -1,5 +1,5 @@
-# Sourced: step NAME COMMAND... runs a command, prints one line with its time and what its processes used of the processors, and on failure what
-# failed, the end of its log and where the rest is. Each step is a line in the account, which `account` prints.
+# Sourced: step NAME COMMAND... runs a command and prints one line with its time. On failure it prints what failed, the end of its log and the path
+# of the log. Each step is a line in the account, which `account` prints, with the processor time that its processes used.
 logs=_output/logs/$(basename "$0" .sh)
 mkdir -p "$logs"
 : >"$logs/account"
@@ -20,7 +20,7 @@ step() {
 	fi
 	printf 'FAIL  %4d s\n' $((SECONDS - start))
 	grep -E -A25 -- '--- FAIL|^panic:|WARNING: DATA RACE|^FAIL|\[build failed\]' "$log" | grep -vE '^(ok|\?) ' | head -150 || true
-	echo "--- the end of its log:"
+	echo "--- end of the log:"
 	grep -vE '^(ok|\?) ' "$log" | tail -25 || true # passed packages say nothing
 	echo "the whole log: $log"
 	exit 1
@@ -44,12 +44,12 @@ measured() {
 	return $code
 }
 
-# account prints when each part began and what it took, and what the machine's processors did meanwhile.
+# account prints when each part began, how long it took, and how much processor time its processes and the whole machine used.
 account() {
 	printf '\n%-44s %8s %8s %12s\n' 'seconds' began took 'processors*'
 	sort -n "$logs/account" | awk -F'\t' '{split($2, t, " "); printf "%-44s %8d %8.0f %12.0f\n", $3, $1, t[1], t[2] + t[3]}'
 	printf '%-44s %8s %8d %12d\n' "all, by all of the machine's processes" '' "$SECONDS" $(($(busy) - busy_before))
-	echo "* of a part's own processes: Wine's server, engines and containers appear only in the last line, and so does other work on this machine"
+	echo "* of a part's own processes. Wine's server, engines, containers and other work on this machine count only in the last line."
 }
 
 # busy is how many seconds the machine's processors have worked since it started: user, nice, system, irq, softirq of proc_stat(5).

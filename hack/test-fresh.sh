@@ -17,12 +17,12 @@ cd "$(dirname "$0")/.."
 all="packages smoke build up test"
 parts=${PARTS:-$all}
 for part in $parts; do
-	grep -qw -- "$part" <<<"$all" || { echo "test-fresh: PARTS: $part: know $all" >&2; exit 1; }
+	grep -qw -- "$part" <<<"$all" || { echo "test-fresh: PARTS: $part: want some of $all" >&2; exit 1; }
 done
 caches=empty
 [[ " $parts " =~ \ (build|up|test)\  ]] || caches=machine
 caches=${CACHES:-$caches}
-case $caches in empty | machine) ;; *) echo "test-fresh: CACHES: $caches: know empty and machine" >&2; exit 1 ;; esac
+case $caches in empty | machine) ;; *) echo "test-fresh: CACHES: $caches: want empty or machine" >&2; exit 1 ;; esac
 source hack/steps.sh
 work=$PWD/_output/fresh
 checkout=/root/winkube # below a directory that only root may enter, as many a checkout is
@@ -67,7 +67,7 @@ sources() {
 debian() {
 	local mirror
 	mirror=$(sources | awk -v release="$release" '$4 == release && $5 == "main" {print $3; exit}')
-	[ -n "$mirror" ] || { echo "apt has no source for Debian $release main: add one, then apt-get update"; return 1; }
+	[ -n "$mirror" ] || { echo "apt has no source for Debian $release main: add one, then run apt-get update"; return 1; }
 	mkdir -p "$work/debs" "$work/archives/partial" "$root/etc/dpkg/dpkg.cfg.d"
 	echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # nothing in there outlives a crash
 	debootstrap --variant=minbase --cache-dir="$work/debs" --include=ca-certificates,git,make "$release" "$root" "$mirror"
@@ -167,7 +167,7 @@ fi
 
 # As called.
 
-[ "$(id -u)" = 0 ] || { echo "test-fresh: making a root file system needs root: run as root" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "test-fresh: cannot make a root file system: run as root" >&2; exit 1; }
 root=$work/root.$$
 
 # cgroup prints where the present cgroups are, a line for each hierarchy. Where version 2 has all controllers the machine's cgroups are used: below
@@ -197,8 +197,8 @@ own_cgroups() {
 	done
 }
 
-# sweep removes what is left of this run and of others that are over. A process that was just killed may hold a cgroup for a moment.
-sweep() {
+# remove_leftovers removes what is left of this run and of runs that have ended. A process that was just killed may hold a cgroup for a moment.
+remove_leftovers() {
 	local old
 	for old in "$work"/root.* $(cgroup | sed 's|$|/winkube-fresh.*|'); do
 		[ -d "$old" ] || continue
@@ -210,7 +210,7 @@ sweep() {
 			esac
 			sleep 0.1
 		done 2>/dev/null
-		[ ! -d "$old" ] || { echo "test-fresh: cannot remove $old"; return 1; }
+		[ ! -d "$old" ] || { echo "test-fresh: cannot remove $old: end what uses it, then run make test-fresh again"; return 1; }
 	done
 }
 
@@ -223,14 +223,14 @@ finish() {
 		wait "$child" 2>/dev/null || true
 	fi
 	[ $code = 0 ] || [ ! -e _output/logs/fresh ] || echo "test-fresh: logs of the fresh machine are in _output/logs/fresh"
-	sweep || code=1
+	remove_leftovers || code=1
 	exit $code
 }
 trap finish EXIT
 trap 'exit 130' INT TERM HUP
 
 step "debootstrap" hack/ensure-packages.sh fresh
-sweep
+remove_leftovers
 # When the first process of these namespaces ends, the kernel ends all others and removes all mounts. It ends with unshare, and unshare with this script,
 # kill -9 included.
 PARTS=$parts CACHES=$caches setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child=KILL --mount-proc --ipc --uts \

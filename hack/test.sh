@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything: unit tests under the race detector, then the two-node cluster: our end-to-end tests, the Windows programs under Wine
-# and a part of upstream's suite on it.
+# All tests: unit tests with the race detector, then on the two-node cluster our end-to-end tests, the Windows programs under Wine
+# and a part of upstream's suite.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/steps.sh
@@ -9,7 +9,7 @@ source hack/steps.sh
 owner=$(cat /run/winkube/owner 2>/dev/null || true)
 if [ -z "${WINKUBE_CLUSTER-}" ] && [ "$owner" != "$PWD" ] && [ -d "$owner" ]; then
 	export WINKUBE_CLUSTER=t
-	echo "A cluster of $owner runs on this machine; the tests' own is WINKUBE_CLUSTER=t."
+	echo "A cluster of $owner runs on this machine; these tests use another one, WINKUBE_CLUSTER=t."
 fi
 
 step "packages for the race detector" hack/ensure-packages.sh race

@@ -1,4 +1,4 @@
-// Command cluster brings a two-node cluster of our binaries up on this machine, shows that it works, and takes it down: `make up`,
+// Command cluster starts a two-node cluster of our binaries on this machine, checks that it works, and removes it: `make up`,
 // `make down`. What it does is in test/lab and test/lab/check.
 package main
 
@@ -20,12 +20,12 @@ import (
 	"github.com/winkube/winkube/test/lab/check"
 )
 
-const usage = `cluster up            build what is missing, start or repair the cluster, serve the samples, check them
-cluster down          remove every trace of it
-cluster status        list its processes
-cluster check         print the table of checks again
-cluster bench         measure the kubelet beside the bare engine
-cluster kubeconfig    print the line that makes kubectl work in a shell
+const usage = `cluster up            build what is missing, start or repair the cluster, deploy and check the samples
+cluster down          remove every trace of the cluster
+cluster status        list the cluster's processes and their logs
+cluster check         check the samples again
+cluster bench         run the benchmarks, as make bench does without the proxy's control plane
+cluster kubeconfig    print the command that sets up kubectl in a shell
 cluster exec HOST -- COMMAND...  run a command in a host's network: control, node1, node2
 cluster restart HOST PROCESS     stop and start a process: kubelet, proxy, dockerd, kube-apiserver, ...
 `
@@ -45,14 +45,14 @@ func main() {
 	}
 }
 
-// request is a command line that makes sense.
+// request is a valid command line.
 type request struct {
 	verb string
 	host string   // of exec and restart
 	argv []string // the command of exec, the process of restart, flags
 }
 
-// parse judges a command line without doing anything.
+// parse checks a command line without running it.
 func parse(args []string) (request, error) {
 	if len(args) == 0 {
 		return request{verb: "help"}, nil
@@ -62,7 +62,7 @@ func parse(args []string) (request, error) {
 	switch r.verb {
 	case "help", "down", "status", "check", "bench", "kubeconfig":
 		if len(rest) > 0 {
-			return r, fmt.Errorf("%s: %q: it takes no arguments", r.verb, rest)
+			return r, fmt.Errorf("%s: unexpected arguments %q: run go run ./hack/cluster %s without them", r.verb, rest, r.verb)
 		}
 	case "up", "gateway":
 		r.argv = rest
@@ -71,16 +71,16 @@ func parse(args []string) (request, error) {
 			rest = slices.Delete(slices.Clone(rest), 1, 2)
 		}
 		if len(rest) < 2 {
-			return r, errors.New("exec: want a host and a command: exec node1 -- ip route")
+			return r, errors.New("exec: want a host and a command, such as: go run ./hack/cluster exec node1 -- ip route")
 		}
 		r.host, r.argv = rest[0], rest[1:]
 	case "restart":
 		if len(rest) != 2 {
-			return r, errors.New("restart: want a host and a process: restart node1 kubelet")
+			return r, errors.New("restart: want a host and a process, such as: go run ./hack/cluster restart node1 kubelet")
 		}
 		r.host, r.argv = rest[0], rest[1:]
 	default:
-		return r, fmt.Errorf("%s: no such command; there are:\n%s", r.verb, strings.TrimRight(usage, "\n"))
+		return r, fmt.Errorf("%s: unknown command; the commands are:\n%s", r.verb, strings.TrimRight(usage, "\n"))
 	}
 	return r, nil
 }
@@ -126,7 +126,7 @@ func run(ctx context.Context, args []string) error {
 
 func up(ctx context.Context, c *lab.Cluster, args []string) error {
 	flags := pflag.NewFlagSet("up", pflag.ContinueOnError)
-	agents := flags.Bool("agents", true, "with our kubelet and proxy, and the samples; else only the parts around them")
+	agents := flags.Bool("agents", true, "start our kubelet and proxy and deploy the samples; false: only the control plane and the engines")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func up(ctx context.Context, c *lab.Cluster, args []string) error {
 	if err := check.Run(ctx, c, os.Stdout); err != nil {
 		return err
 	}
-	fmt.Printf("\nTo use it:\n\n%s\n", c.ShellLine())
+	fmt.Printf("\nTo use the cluster, run:\n\n%s\n", c.ShellLine())
 	return nil
 }
 
@@ -154,7 +154,7 @@ func host(c *lab.Cluster, name string) (*lab.Host, error) {
 	if h := c.Node(name); h != nil {
 		return h, nil
 	}
-	return nil, fmt.Errorf("%s: no such host: control, node1 or node2", name)
+	return nil, fmt.Errorf("%s: no such host: want control, node1 or node2", name)
 }
 
 func execute(ctx context.Context, c *lab.Cluster, r request) error {
@@ -175,7 +175,7 @@ func restart(ctx context.Context, c *lab.Cluster, r request) error {
 	}
 	name := r.argv[0]
 	if !slices.Contains(h.ProcessNames(), name) {
-		return fmt.Errorf("%s: no such process on %s: %s", name, r.host, strings.Join(h.ProcessNames(), ", "))
+		return fmt.Errorf("%s: no such process on %s: want one of %s", name, r.host, strings.Join(h.ProcessNames(), ", "))
 	}
 	return h.Process(name).Restart(ctx)
 }

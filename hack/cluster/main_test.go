@@ -19,13 +19,13 @@ func TestParse(t *testing.T) {
 		{"exec node1 -- ip route", "exec node1 [ip route]"},
 		{"exec node1 ip route", "exec node1 [ip route]"},
 		{"exec node1 -- sh -c true -- x", "exec node1 [sh -c true -- x]"},
-		{"exec node1 --", "exec: want a host and a command: exec node1 -- ip route"},
-		{"exec node1", "exec: want a host and a command: exec node1 -- ip route"},
+		{"exec node1 --", "exec: want a host and a command, such as: go run ./hack/cluster exec node1 -- ip route"},
+		{"exec node1", "exec: want a host and a command, such as: go run ./hack/cluster exec node1 -- ip route"},
 		{"restart node2 kubelet", "restart node2 [kubelet]"},
-		{"restart node2", "restart: want a host and a process: restart node1 kubelet"},
+		{"restart node2", "restart: want a host and a process, such as: go run ./hack/cluster restart node1 kubelet"},
 		{"up --agents=false", "up  [--agents=false]"},
-		{"down now", `down: ["now"]: it takes no arguments`},
-		{"start", "start: no such command; there are:\n" + strings.TrimRight(usage, "\n")},
+		{"down now", `down: unexpected arguments ["now"]: run go run ./hack/cluster down without them`},
+		{"start", "start: unknown command; the commands are:\n" + strings.TrimRight(usage, "\n")},
 	} {
 		r, err := parse(strings.Fields(test.line))
 		got := fmt.Sprintf("%s %s %s", r.verb, r.host, r.argv)

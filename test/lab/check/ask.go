@@ -63,11 +63,11 @@ func (s *suite) spread(host *lab.Host) do {
 				return fmt.Sprintf("after %d requests", n), nil
 			}
 		}
-		return "", fmt.Errorf("60 requests were answered by %d pods only", len(seen))
+		return "", fmt.Errorf("only %d of 3 pods answered 60 requests", len(seen))
 	}
 }
 
-// collector gathers output and tells when a text has come.
+// collector gathers output and waits for a text in it.
 type collector struct {
 	text chan string
 	all  strings.Builder
@@ -91,7 +91,7 @@ func collect(r io.Reader) *collector {
 	return c
 }
 
-// await returns when want has come; else the error shows what came instead.
+// await returns when the output contains want; otherwise the error shows the output.
 func (c *collector) await(ctx context.Context, want string) error {
 	for !strings.Contains(c.all.String(), want) {
 		select {

@@ -34,7 +34,7 @@ type Result struct {
 	Took time.Duration
 }
 
-// Run runs all checks on the samples and prints their table to out; it fails when one check fails.
+// Run runs all checks on the samples and prints their table to out. It returns an error if a check fails.
 func Run(ctx context.Context, c *lab.Cluster, out io.Writer) error {
 	results, err := Results(ctx, c)
 	if err != nil {
@@ -88,7 +88,7 @@ func run(ctx context.Context, check Check) Result {
 		seen, err := check.Do(attempt)
 		end()
 		if ctx.Err() == nil || err == nil || result.Err == nil {
-			result.Seen, result.Err = seen, err // the last real failure says more than the end of the patience
+			result.Seen, result.Err = seen, err // the last real failure says more than the timeout
 		}
 		if err == nil {
 			break
@@ -122,7 +122,7 @@ func Print(out io.Writer, results []Result) error {
 		return err
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d checks failed", failed, len(results))
+		return fmt.Errorf("%d of %d checks failed; go run ./hack/cluster status lists the logs, go run ./hack/cluster check runs the checks again", failed, len(results))
 	}
 	fmt.Fprintf(out, "%d checks passed\n", len(results))
 	return nil
