@@ -55,11 +55,11 @@ func command(ctx context.Context) error {
 		return proxyCommands()[os.Args[1]](os.Args[2:])
 	}
 	only := flag.String("only", "", "measure one `part`: kubelet, scrape, proxy or network")
-	loads := flag.String("loads", "", "of the proxy's `loads` measure only these: bulk,requests,connects,udp,dns,latency,memory")
-	others := flag.String("beside", "", "measure other builds of the proxy too, the `programs` there")
+	loads := flag.String("loads", "", "measure only these `loads` of the proxy: bulk,requests,connects,udp,dns,latency,memory")
+	others := flag.String("beside", "", "paths of other builds of the proxy to measure too: `programs` with commas between them")
 	flag.Parse()
 	if !slices.Contains([]string{"", "kubelet", "scrape", "proxy", "network"}, *only) || flag.NArg() > 0 {
-		return fmt.Errorf("want -only=kubelet, -only=scrape, -only=proxy or -only=network, got -only=%s %s", *only, flag.Args())
+		return fmt.Errorf("unknown argument: -only=%s %s; want -only=kubelet, -only=scrape, -only=proxy or -only=network", *only, flag.Args())
 	}
 	root, err := lab.FindRoot()
 	if err != nil {
@@ -91,7 +91,7 @@ func run(ctx context.Context, root string, alone bool) error {
 		}
 		defer func() {
 			if err := cluster.DownPeer(context.WithoutCancel(ctx)); err != nil {
-				fmt.Fprintln(os.Stderr, "bench: the peer was not ended: run make down:", err)
+				fmt.Fprintln(os.Stderr, "bench: cannot stop upstream's kubelet and containerd; run make down:", err)
 			}
 		}()
 	}
@@ -134,7 +134,7 @@ func newAgent(client kubernetes.Interface, host *lab.Host) *agent {
 func (a *agent) pid() (int, error) {
 	pid, ok := a.host.Process("kubelet").PID()
 	if !ok {
-		return 0, fmt.Errorf("the kubelet of %s does not run; its log: %s", a.host.Name, a.host.Process("kubelet").Log())
+		return 0, fmt.Errorf("the kubelet of %s does not run: see its log %s, then run make up", a.host.Name, a.host.Process("kubelet").Log())
 	}
 	return pid, nil
 }

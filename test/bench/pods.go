@@ -93,7 +93,7 @@ func (p *pods) run(ctx context.Context, prefix string, n int, probed bool) (dura
 		case event, open := <-watcher.ResultChan():
 			pod, ok := event.Object.(*v1.Pod)
 			if !open || !ok {
-				return nil, fmt.Errorf("the watch of pods ended: %v", event.Object)
+				return nil, fmt.Errorf("the watch on pods ended: %v", event.Object)
 			}
 			if waiting[pod.Name] && isReady(pod) {
 				delete(waiting, pod.Name)
@@ -121,7 +121,7 @@ func (p *pods) remove(ctx context.Context) (took float64, err error) {
 		select {
 		case event, open := <-watcher.ResultChan():
 			if !open {
-				return 0, fmt.Errorf("the watch of pods ended with %d pods left", left)
+				return 0, fmt.Errorf("the watch on pods ended with %d pods left", left)
 			}
 			if event.Type == watch.Deleted {
 				left--

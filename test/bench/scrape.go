@@ -33,7 +33,7 @@ func (b *bench) scrape(ctx context.Context, agents ...*agent) error {
 		asked := slices.DeleteFunc(slices.Clone(agents), func(a *agent) bool {
 			err := a.get(ctx, s.path)
 			if err != nil && a == b.upstream { // the peer's own fault, such as a disk that it does not know: it has no figure then
-				fmt.Fprintf(os.Stderr, "bench: upstream does not answer %s: %v\n", s.path, err)
+				fmt.Fprintf(os.Stderr, "bench: upstream's kubelet does not answer %s: %v\n", s.path, err)
 			}
 			return err != nil && a == b.upstream
 		})

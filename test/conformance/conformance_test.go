@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		{map[string]string{"SERIAL": "yes"}, `SERIAL: got "yes", want 1 or nothing`},
 		{map[string]string{"SIGS": "sig-network", "NETWORK_MODE": "cni"}, "conformance tests of sig-network, not Serial, NETWORK_MODE=cni; 8 processes, 2 nodes"},
 		{map[string]string{"SIGS": "sig-network", "NETWORK_MODE": "host-gateway"}, "conformance tests of sig-network, not Serial; 8 processes, 2 nodes"},
-		{map[string]string{"FOCUS": "("}, "FOCUS: \"(\" is no regular expression: error parsing regexp: missing closing ): `(`"},
+		{map[string]string{"FOCUS": "("}, "FOCUS: \"(\" is not a regular expression: error parsing regexp: missing closing ): `(`"},
 		{map[string]string{"WIDE": "1"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, not Serial; 8 processes, 2 nodes"},
 		{map[string]string{"WIDE": "1", "SERIAL": "1"}, "WIDE=1 cannot be combined with ALL, SERIAL or SUBSET: leave them out"},
 		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},
@@ -147,7 +147,7 @@ func TestAgnhost(t *testing.T) {
 func TestSuits(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo 4711": "",
-		"echo":      "busybox's shell knows no $RANDOM (<nil>): set ASH_RANDOM_SUPPORT",
+		"echo":      "busybox's shell has no $RANDOM (<nil>): set ASH_RANDOM_SUPPORT",
 	} {
 		file := filepath.Join(t.TempDir(), "busybox")
 		if err := os.WriteFile(file, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {

@@ -91,7 +91,7 @@ func (m *maker) named(short string) ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("the suite wants no image %s", short)
+		return nil, fmt.Errorf("the suite uses no image %s", short)
 	}
 	slices.Sort(names)
 	return names, nil

@@ -26,18 +26,18 @@ import (
 const usage = `conformance [-report] [-update-docs]
 
 From the environment:
-  SIGS        names with commas (` + defaultSIGs + `)
+  SIGS        groups of tests, separated by commas (` + defaultSIGs + `)
   FOCUS       regular expression that a test's name must match
-  SKIP        regular expression that it must not match
+  SKIP        regular expression that a test's name must not match
   PROCS       tests that run in parallel, 1 to 64 (8)
-  NODES       1 or 2: schedulable nodes (2)
-  SERIAL      1: the Serial tests instead of the others; they run one by one
-  ALL         1: also tests that are not [Conformance]; give a FOCUS with it
+  NODES       number of schedulable nodes, 1 or 2 (2)
+  SERIAL      1: only the Serial tests, one after another
+  ALL         1: also tests that are not [Conformance]; needs a FOCUS
   WIDE        1: tests beyond [Conformance] of ` + wideSIGs + `
               that need no cloud, feature gate, driver or privileged pod
   SUBSET      1: a selection that takes a few minutes
-  NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (or nothing), overlay, cni
-  ENGINE_API  what the kubelet shall take its engine for: 1.24, 1.41 (at most), min1.44 (at least); nothing: for what it is
+  NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (default), overlay, cni
+  ENGINE_API  API that the engine speaks: 1.24 or 1.41 at most, min1.44 at least; default: the engine's own
 `
 
 const defaultSIGs = "sig-node,sig-storage,sig-network,sig-apps,sig-cli,sig-auth,sig-scheduling,sig-instrumentation"
@@ -72,7 +72,7 @@ func parse(getenv func(string) string) (options, error) {
 		if value := getenv(name); value != "" {
 			pattern, err := regexp.Compile(value)
 			if err != nil {
-				return o, fmt.Errorf("%s: %q is no regular expression: %w", name, value, err)
+				return o, fmt.Errorf("%s: %q is not a regular expression: %w", name, value, err)
 			}
 			*to = pattern
 		}
@@ -119,9 +119,9 @@ func parse(getenv func(string) string) (options, error) {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	report := flag.Bool("report", false, "print the report of the last run, run nothing")
+	report := flag.Bool("report", false, "print the report of the last run without running tests")
 	updateDocs := flag.Bool("update-docs", false, "write docs/figures/conformance.md from all runs so far")
-	serve := flag.String("serve-images", "", "serve the images in this directory, on a node; for itself")
+	serve := flag.String("serve-images", "", "serve the images in this directory on a node; for internal use")
 	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage) }
 	flag.Parse()
 	if *serve != "" {
@@ -175,7 +175,7 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 	return r.failed(), nil
 }
 
-// runSuite brings everything up and runs the selected tests. That tests fail is no error.
+// runSuite starts everything and runs the selected tests. Failed tests are not an error.
 func runSuite(ctx context.Context, root, dir string, o options) error {
 	cluster := lab.New(root, os.Stdout)
 	cluster.EngineAPI = o.engine
@@ -206,7 +206,7 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 	}
 	p.Engine, p.Commit = o.around(), commit(ctx, root)
 	if len(p.Tests) == 0 {
-		return errors.New("no test is selected")
+		return errors.New("no test matches SIGS, FOCUS and SKIP: widen them; go run ./test/conformance -help lists the variables")
 	}
 	if o.nodes == 1 {
 		last := cluster.Nodes[len(cluster.Nodes)-1].Name

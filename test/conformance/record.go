@@ -38,7 +38,7 @@ type dated struct {
 func loadRecord(dir string) (record, error) {
 	rec := record{}
 	if err := readJSON(filepath.Join(dir, recordFile), &rec); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot read what former runs showed: %w", err)
+		return nil, fmt.Errorf("cannot read the results of former runs: %w", err)
 	}
 	return rec, nil
 }

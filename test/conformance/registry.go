@@ -124,7 +124,7 @@ func writeIndex(cluster *lab.Cluster, images []image) error {
 		}
 		name, ours := strings.CutPrefix(img.name, registryAddress+"/")
 		if !ours {
-			return errors.New("an image has no place in the registry: " + img.name)
+			return errors.New("the image " + img.name + " is not named for the registry")
 		}
 		one := stored{Name: name, Config: config}
 		for _, l := range img.layers {

@@ -39,7 +39,7 @@ func (s spec) name() string {
 	return strings.TrimSpace(strings.Join(append(slices.Clone(s.ContainerHierarchyTexts), s.LeafNodeText), " "))
 }
 
-// state is what came of a test.
+// state is the result of a test.
 type state string
 
 const (
@@ -59,7 +59,7 @@ type outcome struct {
 	Log     string `json:"-"`          // of a failure: its path
 }
 
-// report is what came of a run.
+// report is the result of a run.
 type report struct {
 	plan     plan
 	when     time.Time
@@ -76,7 +76,7 @@ func (r *report) failed() bool {
 func loadReport(dir string) (*report, error) {
 	r := &report{}
 	if err := readJSON(filepath.Join(dir, planFile), &r.plan); err != nil {
-		return nil, fmt.Errorf("cannot find a run: %w", err)
+		return nil, fmt.Errorf("cannot find a previous run; run make conformance first: %w", err)
 	}
 	var suites []struct {
 		StartTime   time.Time

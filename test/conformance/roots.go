@@ -109,12 +109,12 @@ func (m *maker) busyboxProgram(ctx context.Context) (program []byte, links []str
 func suits(ctx context.Context, busybox string, links []string) error {
 	for _, want := range []string{"sh", "wget"} {
 		if !slices.Contains(links, want) {
-			return fmt.Errorf("busybox has no %s: its settings are not what is needed", want)
+			return fmt.Errorf("busybox has no %s: its build settings are wrong", want)
 		}
 	}
 	out, err := exec.CommandContext(ctx, busybox, "sh", "-c", "echo $RANDOM").Output()
 	if err != nil || strings.TrimSpace(string(out)) == "" {
-		return fmt.Errorf("busybox's shell knows no $RANDOM (%v): set ASH_RANDOM_SUPPORT", err)
+		return fmt.Errorf("busybox's shell has no $RANDOM (%v): set ASH_RANDOM_SUPPORT", err)
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func debianMirror(ctx context.Context) (string, error) {
 			return fields[0], nil
 		}
 	}
-	return "", fmt.Errorf("apt has no source for Debian %s main: add one, then apt-get update", debianRelease)
+	return "", fmt.Errorf("apt has no source for Debian %s main: add one, then run apt-get update", debianRelease)
 }
 
 // source unpacks a Debian source package below work. apt gets its list of sources and all its state there, so that the machine's stay

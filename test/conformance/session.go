@@ -35,7 +35,7 @@ type session struct {
 	out     *os.File
 }
 
-// run runs the planned tests. It fails when the suite could not run; that tests fail is no error.
+// run runs the planned tests. It returns an error if the suite could not run; failed tests are not an error.
 func (s *session) run(ctx context.Context) error {
 	if err := s.clear(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (s *session) run(ctx context.Context) error {
 	argv := s.argv()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, suiteEnv(s.cluster), io.MultiWriter(output, view), output
-	// The first interrupt lets running tests clean up, which takes a while; namespaces would be left over else.
+	// The first interrupt lets running tests clean up, which takes a while; otherwise namespaces would be left behind.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 3 * time.Minute
 	err = cmd.Run()
@@ -67,7 +67,7 @@ func (s *session) run(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot run the suite: %w; what it printed is in %s", err, output.Name())
+		return fmt.Errorf("cannot run the suite: %w; see its output in %s", err, output.Name())
 	}
 	return nil
 }

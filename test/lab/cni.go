@@ -28,13 +28,13 @@ func (c *Cluster) proxyMode() string {
 	return c.NetworkMode
 }
 
-// keepNetwork refuses a NetworkMode or DualStack that the pods of a running cluster cannot follow: those that stay would have their addresses on
-// another bridge with the same range. Down forgets it.
+// keepNetwork rejects a NetworkMode or DualStack that does not fit the pods of a running cluster: they would keep addresses on another bridge with
+// the same range. Down removes its record.
 func (c *Cluster) keepNetwork(context.Context) error {
 	want := fmt.Sprintf("CNI plugins %t, DUAL_STACK %t", c.NetworkMode == cniMode, c.DualStack)
 	path := filepath.Join(runDir, "network")
 	if have, err := os.ReadFile(path); err == nil && string(have) != want {
-		return fmt.Errorf("the cluster runs with %s, want %s: take it down first (go run ./hack/cluster down)", have, want)
+		return fmt.Errorf("the cluster runs with %s, want %s: run make down, then try again", have, want)
 	}
 	return os.WriteFile(path, []byte(want), 0o644)
 }

@@ -281,7 +281,7 @@ func (c *Cluster) waitNodesReady(ctx context.Context) error {
 				return err
 			}
 			if node.Spec.PodCIDR == "" {
-				return fmt.Errorf("node %s has no pod CIDR yet", host.Name)
+				return fmt.Errorf("node %s has no pod CIDR yet; kube-controller-manager assigns it: see %s", host.Name, c.Control.Process("kube-controller-manager").Log())
 			}
 			return nodeReady(node)
 		})

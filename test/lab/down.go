@@ -30,7 +30,7 @@ func (c *Cluster) Down(ctx context.Context) error {
 		{"remove namespaces, cgroups and files", c.removeAll},
 		{"look for leftovers", func(context.Context) error {
 			if left := c.Leftovers(); len(left) > 0 {
-				return fmt.Errorf("left behind:\n  %s", strings.Join(left, "\n  "))
+				return fmt.Errorf("these are left; end what uses them, then run make down again:\n  %s", strings.Join(left, "\n  "))
 			}
 			return nil
 		}},
@@ -121,7 +121,7 @@ func (c *Cluster) endProcesses(ctx context.Context) error {
 		return len(pids) == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("processes do not end: %v: %w", c.Processes(), err)
+		return fmt.Errorf("processes %v do not end, although killed; run make down again: %w", c.Processes(), err)
 	}
 	return nil
 }

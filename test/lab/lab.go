@@ -116,7 +116,7 @@ func FindRoot() (string, error) {
 			return d, nil
 		}
 		if d == filepath.Dir(d) {
-			return "", fmt.Errorf("cannot find the repository: no go.mod of winkube at or above %s", dir)
+			return "", fmt.Errorf("cannot find the repository: no go.mod of winkube in %s or above it; change to the checkout first", dir)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func FindRoot() (string, error) {
 // Hosts returns the control plane's host and the nodes.
 func (c *Cluster) Hosts() []*Host { return append([]*Host{c.Control}, c.Nodes...) }
 
-// Node returns the host that plays the node name, nil when there is none.
+// Node returns the host of that name, nil when there is none.
 func (c *Cluster) Node(name string) *Host {
 	for _, host := range c.machines() {
 		if host.Name == name {
@@ -134,7 +134,7 @@ func (c *Cluster) Node(name string) *Host {
 	return nil
 }
 
-// Up brings the cluster to life: what runs and is up to date is kept, what is missing, dead or outdated is built and started.
+// Up starts or repairs the cluster. It keeps what runs and is up to date, and builds and starts what is missing, dead or outdated.
 // It returns when both nodes are Ready.
 func (c *Cluster) Up(ctx context.Context) error {
 	unlock, err := c.claim()
@@ -158,7 +158,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 	})
 }
 
-// UpWithoutAgents does what Up does, short of our own binaries: for work on the lab itself.
+// UpWithoutAgents does what Up does, but without our own binaries: for work on the lab itself.
 func (c *Cluster) UpWithoutAgents(ctx context.Context) error {
 	unlock, err := c.claim()
 	if err != nil {
@@ -221,7 +221,7 @@ func (c *Cluster) checkOwner() error {
 	}
 	owner := strings.TrimSpace(string(data))
 	if _, err := os.Stat(owner); owner != c.Root && err == nil {
-		return fmt.Errorf("a cluster of %s runs on this machine; end it first (make -C %s down), or name another one by WINKUBE_CLUSTER", owner, owner)
+		return fmt.Errorf("a cluster of %s runs on this machine: remove it with make -C %s down, or set WINKUBE_CLUSTER=x to run another one beside it", owner, owner)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func lockFile(path string) (unlock func(), err error) {
 		_, _ = fmt.Sscan(string(data), &pid, &began)
 		if now, alive := startTime(pid); alive && now == began {
 			argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			return nil, fmt.Errorf("process %d is at work on the cluster, wait until it is done: %s", pid, strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " ")))
+			return nil, fmt.Errorf("process %d is starting, stopping or testing the cluster: wait until it ends, then try again: %s", pid, strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " ")))
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a program that died
 			return nil, err

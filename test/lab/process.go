@@ -129,7 +129,7 @@ func (p *Process) Revive(ctx context.Context) (bool, error) {
 	return true, p.Start(ctx)
 }
 
-// Start starts the process; a running one is left alone. It does not wait until the program is ready.
+// Start starts the process unless it runs already. It does not wait until the program is ready.
 func (p *Process) Start(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +181,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	return p.Kill9(ctx)
 }
 
-// Kill9 ends the process without letting it do anything any more, and returns when it is gone.
+// Kill9 kills the process with SIGKILL and returns when it is gone.
 func (p *Process) Kill9(ctx context.Context) error {
 	return p.signal(ctx, syscall.SIGKILL, 10*time.Second)
 }
@@ -208,12 +208,12 @@ func (p *Process) signal(ctx context.Context, signal syscall.Signal, patience ti
 	}
 	err = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, patience, true, func(context.Context) (bool, error) { return !p.Running(), nil })
 	if err != nil {
-		return fmt.Errorf("%s on %s (pid %d) does not end on %s: %w", p.Name, p.host.Name, pid, signal, err)
+		return fmt.Errorf("%s on %s (pid %d) does not end after %s: %w", p.Name, p.host.Name, pid, signal, err)
 	}
 	return nil
 }
 
-// await polls ready until it is nil. It gives up when the process ends, ctx does or patience is over, and then points to its log.
+// await polls ready until it is nil. It gives up when the process ends, ctx is done or patience is over, and returns a LogError.
 func (p *Process) await(ctx context.Context, patience time.Duration, ready func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {

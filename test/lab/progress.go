@@ -68,7 +68,7 @@ func (t *task) String() string {
 	case t.downloaded > 0:
 		state = fmt.Sprintf("%d modules downloaded", t.downloaded)
 	case len(t.packages) > 0:
-		state = fmt.Sprintf("%d packages, none had to be compiled yet", len(t.packages))
+		state = fmt.Sprintf("%d packages, none compiled yet", len(t.packages))
 	default:
 		state = "building"
 	}

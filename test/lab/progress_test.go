@@ -96,7 +96,7 @@ func watched(t *testing.T, terminal bool, long time.Duration, fail error) string
 // TestProgressInLog: a line per program every 30 s, and the step's end on a separate line.
 func TestProgressInLog(t *testing.T) {
 	const want = `[   0.0s] build ... 
-           [  30.0s] coredns: 3 packages, none had to be compiled yet, 30 s
+           [  30.0s] coredns: 3 packages, none compiled yet, 30 s
            [  60.0s] coredns: 1 of 3 packages, 60 s
            [  90.0s] coredns: 1 of 3 packages, 90 s
 [   0.0s] build ... ok (91.0 s)

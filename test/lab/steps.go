@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// LogError is an error with the log that tells more.
+// LogError is an error with the path of the log that explains it.
 type LogError struct {
 	Err error
 	Log string // path
@@ -27,7 +27,7 @@ type StepError struct{ Err error }
 func (e *StepError) Error() string { return e.Err.Error() }
 func (e *StepError) Unwrap() error { return e.Err }
 
-// Steps prints what is being done and how long it takes.
+// Steps prints the running step and how long it takes.
 type Steps struct {
 	out      io.Writer
 	terminal bool
@@ -36,8 +36,8 @@ type Steps struct {
 	mu     sync.Mutex
 	header string // of the running step
 	notes  []string
-	tasks  []*task // that are under way
-	below  int     // lines that stand below the header
+	tasks  []*task // in progress
+	below  int     // lines printed below the header
 }
 
 func newSteps(out io.Writer) *Steps {
@@ -49,9 +49,9 @@ func newSteps(out io.Writer) *Steps {
 	return s
 }
 
-// Run prints one line for do: the time since the start, the name, ok or what failed, and the time it took when over 2 s. What it builds meanwhile is
-// shown below: on a terminal as it is each second, elsewhere a line per program every 30 s. Of a failure with a log the log's last lines follow. The
-// error it returns is a StepError.
+// Run prints one line for do: the time since the start, the name, ok or what failed, and its duration if over 2 s. Below it Run shows the programs
+// that do builds: on a terminal updated each second, elsewhere a line per program every 30 s. If the error has a log, the log's last 20 lines
+// follow. Run returns a StepError.
 func (s *Steps) Run(ctx context.Context, name string, do func(context.Context) error) error {
 	begin := time.Now()
 	s.mu.Lock()
@@ -79,7 +79,7 @@ func (s *Steps) Run(ctx context.Context, name string, do func(context.Context) e
 	s.notes = nil
 	s.mu.Unlock()
 	if logged := new(LogError); errors.As(err, &logged) {
-		fmt.Fprintf(s.out, "last lines of the log:\n%s\nthe whole log: %s\n", tail(logged.Log, 20), logged.Log)
+		fmt.Fprintf(s.out, "end of the log:\n%s\nthe whole log: %s\n", tail(logged.Log, 20), logged.Log)
 	}
 	if err != nil {
 		return &StepError{err}
@@ -131,7 +131,7 @@ func (s *Steps) progress() {
 	s.below = len(s.tasks) + 1
 }
 
-// rewind goes back to the header on a terminal, and clears what is below it.
+// rewind moves the cursor to the header on a terminal and clears everything from there.
 func (s *Steps) rewind() {
 	if s.terminal {
 		fmt.Fprintf(s.out, "\r\x1b[%dA\x1b[J", s.below)

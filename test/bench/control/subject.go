@@ -181,7 +181,7 @@ func (p *subject) becomes(ctx context.Context, letter byte) error {
 func (p *subject) until(ctx context.Context, patience, pause time.Duration, what string, ok func() bool) error {
 	for end := time.Now().Add(patience); !ok(); time.Sleep(pause) {
 		if ctx.Err() != nil || time.Now().After(end) {
-			return fmt.Errorf("%s: not within %s", what, patience)
+			return fmt.Errorf("%s: not done within %s", what, patience)
 		}
 	}
 	return nil

@@ -474,5 +474,5 @@ func (r *rig) endOurs() error {
 			return nil
 		}
 	}
-	return errors.New("our proxy does not run any more")
+	return errors.New("our proxy has ended")
 }
