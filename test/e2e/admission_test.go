@@ -50,7 +50,7 @@ func TestPreemption(t *testing.T) {
 	s.create(late)
 	refused := func(name, reason string) {
 		t.Helper()
-		s.eventually(20*time.Second, name+" is refused", func(context.Context) error {
+		s.eventually(20*time.Second, name+" is rejected", func(context.Context) error {
 			if status := s.get(name).Status; status.Phase != v1.PodFailed || status.Reason != reason {
 				return fmt.Errorf("it is %s %s", status.Phase, status.Reason)
 			}

@@ -36,7 +36,7 @@ func TestAPIServerGone(t *testing.T) {
 	if text := os.Getenv("WINKUBE_OUTAGE"); text != "" {
 		var err error
 		if length, err = time.ParseDuration(text); err != nil || length < 45*time.Second {
-			t.Fatalf("WINKUBE_OUTAGE=%q: want a duration from 45s on (%v)", text, err)
+			t.Fatalf("WINKUBE_OUTAGE=%q: want a duration of at least 45s (%v)", text, err)
 		}
 	}
 	tr := startTraffic(t)
@@ -65,14 +65,14 @@ func TestAPIServerGone(t *testing.T) {
 		t.Errorf("the service was silent for %s:\n%s", longest, seen)
 	}
 	if diff := difference(strings.Join(before, "\n"), strings.Join(o.others(), "\n")); diff != "" {
-		t.Errorf("containers that had no reason to were restarted:\n%s", diff)
+		t.Errorf("containers were restarted without reason:\n%s", diff)
 	}
 	stream := tr.unbroken()
 	begin = time.Now()
 	tr.create(tr.pod("after", o.first, "sleep"))
 	tr.ready("after")
 	o.note("a new pod Ready", begin)
-	t.Logf("API server away for %s: service never silent, pod-to-pod %s, %d other containers untouched\n%s", length, stream, len(before), o.table())
+	t.Logf("API server down for %s: service never silent, pod-to-pod %s, %d other containers untouched\n%s", length, stream, len(before), o.table())
 }
 
 func (o *outage) note(what string, since time.Time) {
@@ -244,12 +244,12 @@ func (o *outage) reported(begin time.Time) {
 			}
 			newest, st := o.containers(pod.host, pod.name)[0], got.Status.ContainerStatuses[0]
 			if restartCount(newest) < 1 || int(st.RestartCount) != restartCount(newest) || st.ContainerID != "docker://"+newest.ID || st.LastTerminationState.Terminated == nil {
-				return fmt.Errorf("it says %+v, the engine has attempt %d, %s", st, restartCount(newest), newest.ID)
+				return fmt.Errorf("the API has %+v, the engine has attempt %d, %s", st, restartCount(newest), newest.ID)
 			}
 			return nil
 		})
 	}
-	o.note("back: restarts told as they were", begin)
+	o.note("back: restarts reported correctly", begin)
 	o.eventually(60*time.Second, "pod leaving gone", func(ctx context.Context) error {
 		if _, err := client.CoreV1().Pods(o.name).Get(ctx, "leaving", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("still there (%v)", err)

@@ -164,7 +164,7 @@ func (c *serviceChaos) served(since time.Time, patience time.Duration) {
 			return
 		}
 		if time.Now().After(end) {
-			c.Errorf("%s is not served %s after it was struck", c.fronts[missing].addr, patience)
+			c.Errorf("%s is not served %s after the damage", c.fronts[missing].addr, patience)
 			return
 		}
 	}

@@ -162,7 +162,7 @@ func (r *run) still(pods []*v1.Pod) {
 // noCommandsLeft waits until the containers have no process but their own: commands of agents that died are ended by the next one.
 func (r *run) noCommandsLeft(pods []*v1.Pod) {
 	r.Helper()
-	r.eventually(20*time.Second, "commands of dead agents ended", func(ctx context.Context) error {
+	r.eventually(20*time.Second, "end of the commands of killed agents", func(ctx context.Context) error {
 		for _, pod := range pods {
 			for _, st := range pod.Status.ContainerStatuses {
 				if st.State.Running == nil || endsByItself(pod.Name, st.Name) {
@@ -231,7 +231,7 @@ func (r *run) live(ctx context.Context, role role, suffix string, early bool, pa
 			return fmt.Errorf("pod %s: %w", pod.Name, err)
 		}
 		if role.postStart && r.noted(pod, "postStart") == 0 {
-			return fmt.Errorf("pod %s is Ready and its postStart hook was never run", pod.Name)
+			return fmt.Errorf("pod %s is Ready but its postStart hook never ran", pod.Name)
 		}
 		pause(6 * time.Second)
 	}
@@ -271,7 +271,7 @@ func (r *run) lived(role role, pod *v1.Pod, asked time.Time) error {
 	if role.preStop {
 		times := r.noted(pod, "preStop")
 		if times == 0 {
-			return fmt.Errorf("pod %s ran, was deleted, and its preStop hook was never run", pod.Name)
+			return fmt.Errorf("pod %s ran and was deleted, but its preStop hook never ran", pod.Name)
 		}
 		r.mu.Lock()
 		r.hooksRun++
@@ -281,13 +281,13 @@ func (r *run) lived(role role, pod *v1.Pod, asked time.Time) error {
 		r.mu.Unlock()
 	}
 	if took := mains[0].died.Sub(asked); role.sleeps > 0 && took < time.Duration(role.sleeps)*time.Second {
-		return fmt.Errorf("pod %s ended %s after it was deleted, its preStop hook sleeps for %d s", pod.Name, took, role.sleeps)
+		return fmt.Errorf("pod %s ended %s after its deletion, but its preStop hook sleeps for %d s", pod.Name, took, role.sleeps)
 	}
 	if runs := r.noted(pod, "run"); role.ends && runs > len(mains) || role.succeeds && len(mains) > 1 {
 		return fmt.Errorf("pod %s: its container ran %d times, was started %d times", pod.Name, runs, len(mains))
 	}
 	if role.name == "inits" && (r.noted(pod, "init-1") != 1 || r.noted(pod, "init-2") != 1) {
-		return fmt.Errorf("pod %s: its init containers ran to their end %d and %d times, want once", pod.Name, r.noted(pod, "init-1"), r.noted(pod, "init-2"))
+		return fmt.Errorf("pod %s: its init containers completed %d and %d times, want once", pod.Name, r.noted(pod, "init-1"), r.noted(pod, "init-2"))
 	}
 	return nil
 }

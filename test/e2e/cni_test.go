@@ -22,7 +22,7 @@ import (
 func needPlugins(t *testing.T) {
 	t.Helper()
 	if cluster.NetworkMode != "cni" {
-		t.Skip("the pods' network is not of CNI plugins here: NETWORK_MODE=cni")
+		t.Skip("needs the pod network of CNI plugins: set NETWORK_MODE=cni")
 	}
 }
 
@@ -61,7 +61,7 @@ func balanced(ctx context.Context, node *lab.Host) error {
 		return err
 	}
 	if len(want) != len(have) || slices.ContainsFunc(slices.Collect(maps.Keys(have)), func(a string) bool { return !want[a] }) {
-		return fmt.Errorf("pods have %v, the plugins have given %v", slices.Sorted(maps.Keys(want)), have)
+		return fmt.Errorf("pods have %v, the plugins allocated %v", slices.Sorted(maps.Keys(want)), have)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func TestPluginsInTrouble(t *testing.T) {
 	took := s.eventually(20*time.Second, "node without a network is not Ready", func(ctx context.Context) error {
 		return s.conditions(ctx, node, v1.ConditionFalse, "has no network")
 	})
-	t.Logf("not Ready and NetworkUnavailable %.1f s after its configuration went", took.Seconds())
+	t.Logf("not Ready and NetworkUnavailable %.1f s after its configuration was removed", took.Seconds())
 
 	bad := s.badPlugins()
 	for name, want := range map[string]string{"rubbish": "printed something other than JSON", "broken": `plugin type="broken"`} {

@@ -108,7 +108,7 @@ func TestDiskFull(t *testing.T) {
 	begin := time.Now()
 	run("mount", "-o", "remount,size=8m", dir)
 	s.ready("full")
-	t.Logf("%s; Ready %.1f s after there is room", message, time.Since(begin).Seconds())
+	t.Logf("%s; Ready %.1f s after space was freed", message, time.Since(begin).Seconds())
 	out, err := cluster.Kubectl(t.Context(), "exec", "-n", s.name, "full", "--", "/sample", "cat", "/v/f")
 	s.must(err)
 	if strings.TrimSpace(out) != large {

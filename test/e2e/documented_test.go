@@ -58,7 +58,7 @@ func TestDocumentedCommands(t *testing.T) {
 		})
 	}
 	if ran < 6 {
-		t.Errorf("%d commands: this test does not see the page", ran)
+		t.Errorf("found only %d commands: this test does not read the page", ran)
 	}
 }
 

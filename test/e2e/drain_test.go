@@ -83,16 +83,16 @@ func TestDrain(t *testing.T) {
 		took = time.Since(begin)
 	})
 	if longest > time.Second {
-		t.Errorf("the service was silent for %s, at most a second is allowed:\n%s", longest, seen)
+		t.Errorf("the service was silent for %s, want at most a second:\n%s", longest, seen)
 	}
 	if moved := ready(2, other.Name); slices.Contains(first, moved[0]) || slices.Contains(first, moved[1]) {
 		t.Errorf("pods %q are those from before, %q", moved, first)
 	}
 	for _, uid := range first {
-		s.eventually(30*time.Second, "nothing left of pod "+uid, func(ctx context.Context) error { return s.nothingOf(ctx, drained, uid) })
+		s.eventually(30*time.Second, "no traces of pod "+uid, func(ctx context.Context) error { return s.nothingOf(ctx, drained, uid) })
 	}
 	kubectl("uncordon", drained.Name)
 	s.create(s.pod("after", drained, "sleep"))
 	s.ready("after")
-	t.Logf("drained in %.1f s, service silent for at most %.3f s; uncordoned, the node takes pods again", took.Seconds(), longest.Seconds())
+	t.Logf("drained in %.1f s, service silent for at most %.3f s; after uncordon the node runs pods again", took.Seconds(), longest.Seconds())
 }

@@ -42,7 +42,7 @@ func TestEngineRestartLive(t *testing.T) {
 	begin := time.Now()
 	tr.create(tr.pod("after", node, "sleep"))
 	tr.ready("after")
-	t.Logf("engine away for %.1f s, live-restore: no container restarted, service never silent, pod-to-pod %s; a new pod Ready after %.1f s",
+	t.Logf("engine down for %.1f s, live-restore: no container restarted, service never silent, pod-to-pod %s; a new pod Ready after %.1f s",
 		gone.Seconds(), stream, time.Since(begin).Seconds())
 }
 
@@ -85,7 +85,7 @@ func TestEngineRestart(t *testing.T) {
 	if len(after) != len(before) {
 		t.Errorf("%d containers in the API before, %d after", len(before), len(after))
 	}
-	t.Logf("engine away for %.1f s, no live-restore: %d containers restarted exactly once, pods kept their UIDs, all Ready %.1f s after the stop",
+	t.Logf("engine down for %.1f s, no live-restore: %d containers restarted exactly once, pods kept their UIDs, all Ready %.1f s after the stop",
 		gone.Seconds(), len(before), took.Seconds())
 }
 

@@ -80,7 +80,7 @@ func TestFields(t *testing.T) {
 	status := s.node(node.Name).Status
 	handlers := slices.ContainsFunc(status.RuntimeHandlers, func(h v1.NodeRuntimeHandler) bool { return h.Name == lab.RuntimeHandler })
 	if !handlers || status.Features == nil || !*status.Features.SupplementalGroupsPolicy || len(status.DeclaredFeatures) == 0 {
-		t.Errorf("the Node says: handlers %+v, features %+v, declared %q", status.RuntimeHandlers, status.Features, status.DeclaredFeatures)
+		t.Errorf("the Node reports handlers %+v, features %+v, declared %q", status.RuntimeHandlers, status.Features, status.DeclaredFeatures)
 	}
 	t.Logf("declared features: %s", strings.Join(status.DeclaredFeatures, ", "))
 }

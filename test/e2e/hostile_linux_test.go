@@ -118,7 +118,7 @@ func (v *victims) rounds(n int) {
 		select {
 		case <-more:
 		case <-late:
-			v.Fatalf("the victims were not asked %d times within two minutes: %v of %v", n, v.asked, want)
+			v.Fatalf("the victims did not get %d requests within two minutes: %v of %v", n, v.asked, want)
 		}
 	}
 }

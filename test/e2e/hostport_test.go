@@ -39,7 +39,7 @@ func TestHostPortsWithoutEngine(t *testing.T) {
 		})
 	})
 	s.must(node.Process("kubelet").Restart(t.Context()))
-	s.eventually(30*time.Second, "who is on the network of before is named", func(ctx context.Context) error {
+	s.eventually(30*time.Second, "containers on the old network are named", func(ctx context.Context) error {
 		_, err := s.event(ctx, "before", "PodsOnOtherNetwork", unpublished)
 		return errors.Join(err, nodeEvent(ctx, node, "PodsOnOtherNetwork", s.name+"/before"))
 	})
@@ -66,7 +66,7 @@ func TestHostPortsWithoutEngine(t *testing.T) {
 	s.must(node.Process("kubelet").Kill9(t.Context()))
 	s.must(node.Process("kubelet").Ensure(t.Context()))
 	took = s.eventually(10*time.Second, "served again without the API server", answers)
-	t.Logf("after kill -9 the hostPort answers %.2f s after the next kubelet was started, the API server away", took.Seconds())
+	t.Logf("after kill -9, without the API server, the hostPort answers %.2f s after the start of the next kubelet", took.Seconds())
 	s.must(cluster.Control.Process("kube-apiserver").Ensure(t.Context()))
 	s.eventually(60*time.Second, "the API server answers", func(ctx context.Context) error {
 		return client.CoreV1().Pods(s.name).Delete(ctx, "web", metav1.DeleteOptions{})
@@ -124,7 +124,7 @@ func TestHostNetworkBesideServices(t *testing.T) {
 	})
 	if metrics, err := ask(t.Context(), node, "http://127.0.0.1:10249/metrics"); err != nil || strings.Contains(metrics, "kubeproxy_relay_fronts_by_lookup 0\n") {
 		s.must(err)
-		t.Skip("this kernel's socket lookup cannot be led: see the log of the proxy")
+		t.Skip("this kernel does not allow our program for socket lookups: see the proxy's log")
 	}
 	check := func(when string) {
 		t.Helper()

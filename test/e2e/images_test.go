@@ -225,7 +225,7 @@ func (s *imageStage) parallel() {
 	for _, name := range names {
 		s.told(name, "Pulling", "")
 	}
-	s.eventually(20*time.Second, "two pulls are under way", func(context.Context) error {
+	s.eventually(20*time.Second, "two pulls in progress", func(context.Context) error {
 		if n := s.tokens.Held(); n != 2 {
 			return fmt.Errorf("%d are", n)
 		}
@@ -237,9 +237,9 @@ func (s *imageStage) parallel() {
 		s.ready(name)
 	}
 	if one, two := len(s.tokens.Requests("public/many0:1")), len(s.tokens.Requests("public/many4:1")); one != two {
-		s.Errorf("%d requests for an image that two pods want, %d for one that one wants: that were two pulls", two, one)
+		s.Errorf("%d requests for an image of two pods, %d for an image of one pod: the first was pulled twice", two, one)
 	}
-	s.Logf("6 pods of 5 images, 2 pulls at a time: Ready %.1f s after the registry went on", time.Since(begin).Seconds())
+	s.Logf("6 pods of 5 images, 2 pulls at a time: Ready %.1f s after the registry resumed", time.Since(begin).Seconds())
 }
 
 // backOff asks for an image that comes later.
@@ -256,7 +256,7 @@ func (s *imageStage) backOff() {
 	s.ready("late")
 	times := s.tokens.pulls(name)
 	if len(times) != 2 || times[1].Sub(times[0]) < 10*time.Second || times[1].Sub(times[0]) > 15*time.Second {
-		s.Errorf("asked for at %v, want twice, 10 s apart", times)
+		s.Errorf("requested at %v, want twice, 10 s apart", times)
 	}
 }
 
@@ -286,7 +286,7 @@ func (s *imageStage) deleted() {
 	defer release()
 	image, _ := s.tokens.add("public/unwanted:1")
 	s.start("unwanted", image, v1.PullIfNotPresent)
-	s.eventually(20*time.Second, "the pull is under way", func(context.Context) error {
+	s.eventually(20*time.Second, "the pull in progress", func(context.Context) error {
 		if n := s.tokens.Held(); n != 1 {
 			return fmt.Errorf("%d are", n)
 		}
@@ -296,9 +296,9 @@ func (s *imageStage) deleted() {
 	s.must(client.CoreV1().Pods(s.name).Delete(s.Context(), "unwanted", metav1.DeleteOptions{}))
 	took := s.eventually(15*time.Second, "pod unwanted gone", func(ctx context.Context) error { return s.gone(ctx, "unwanted") })
 	if n := s.tokens.Held(); n > 1 {
-		s.Errorf("%d pulls are under way, want at most the one", n)
+		s.Errorf("%d pulls are in progress, want at most one", n)
 	}
-	s.eventually(10*time.Second, "nothing of it left in the engine", func(ctx context.Context) error {
+	s.eventually(10*time.Second, "no traces of it in the engine", func(ctx context.Context) error {
 		list, err := s.node.Engine().Containers(ctx)
 		if err == nil && slices.ContainsFunc(list, func(c lab.Container) bool { return c.Labels["io.kubernetes.pod.uid"] == uid }) {
 			err = errors.New("its containers are there")

@@ -24,7 +24,7 @@ func TestUpAgain(t *testing.T) {
 	if diff := difference(before, s.snapshot()); diff != "" {
 		t.Errorf("containers or restart counts changed:\n%s", diff)
 	}
-	t.Logf("up on a running cluster: %.1f s, nothing restarted", took.Seconds())
+	t.Logf("Up on a running cluster took %.1f s and restarted nothing", took.Seconds())
 }
 
 const staticManifest = `apiVersion: v1
@@ -111,5 +111,5 @@ func TestStaticPod(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("static pod: Ready %.1f s after its file came, changed after %.1f s, gone after %.1f s", started.Seconds(), changed.Seconds(), time.Since(begin).Seconds())
+	t.Logf("static pod: Ready %.1f s after its file was written, changed after %.1f s, gone after %.1f s", started.Seconds(), changed.Seconds(), time.Since(begin).Seconds())
 }

@@ -106,7 +106,7 @@ func TestKill(t *testing.T) {
 			before := tr.snapshot()
 			longest, seen := tr.during(8*time.Second, func() { tr.killAll(cluster.Nodes, test.processes) })
 			if longest > test.outage {
-				t.Errorf("the service was silent for %s, at most %s are allowed:\n%s", longest, test.outage, seen)
+				t.Errorf("the service was silent for %s, want at most %s:\n%s", longest, test.outage, seen)
 			}
 			if diff := difference(before, tr.snapshot()); diff != "" {
 				t.Errorf("containers or restart counts changed:\n%s", diff)

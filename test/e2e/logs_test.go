@@ -92,7 +92,7 @@ func TestLogsFollow(t *testing.T) {
 	if next != countLines {
 		t.Errorf("the log ended after %d lines, want %d", next, countLines)
 	}
-	t.Logf("followed %d lines, %d bytes, none lost or doubled, in %.1f s", next, size, time.Since(begin).Seconds())
+	t.Logf("followed %d lines, %d bytes, none lost or repeated, in %.1f s", next, size, time.Since(begin).Seconds())
 
 	files, err := filepath.Glob(node.Dir("log", "pods", s.name+"_count_*", "main", "0.log"))
 	s.must(err)
@@ -104,7 +104,7 @@ func TestLogsFollow(t *testing.T) {
 	rotated, err := filepath.Glob(target + ".*")
 	s.must(err)
 	if len(rotated) < 2 {
-		t.Errorf("this test wants several rotations, have %q", rotated)
+		t.Errorf("this test needs several rotations, have %q", rotated)
 	}
 
 	lines := strings.SplitAfter(s.logsWith("count", v1.PodLogOptions{TailLines: new(int64(150_000))}), "\n")

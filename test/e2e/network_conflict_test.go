@@ -22,7 +22,7 @@ func TestRouteConflict(t *testing.T) {
 	ours, err := node.Exec(t.Context(), "ip", "route", "show", of.Spec.PodCIDR, "proto", "157")
 	s.must(err)
 	if ours == "" {
-		t.Skipf("in mode %s nothing of ours leads there", cluster.NetworkMode)
+		t.Skipf("mode %s has no route of ours to conflict with", cluster.NetworkMode)
 	}
 	_, err = node.Exec(t.Context(), "ip", "route", "replace", of.Spec.PodCIDR, "via", cluster.Control.Addr.String())
 	s.must(err)
@@ -45,14 +45,14 @@ func TestRouteConflict(t *testing.T) {
 			return fmt.Errorf("%+v", n.Status.Conditions)
 		}
 	}
-	said := s.eventually(60*time.Second, "the Node says so", condition(v1.ConditionTrue, "RouteConflict", of.Spec.PodCIDR+" via "+cluster.Control.Addr.String()+" is there"))
+	said := s.eventually(60*time.Second, "the Node reports the conflict", condition(v1.ConditionTrue, "RouteConflict", of.Spec.PodCIDR+" via "+cluster.Control.Addr.String()+" is there"))
 	meanwhile := s.pod("meanwhile", node, "sleep")
 	meanwhile.Spec.NodeName = node.Name // the scheduler takes such a node no more
 	s.create(meanwhile)
 	s.ready("meanwhile")
 	s.must(remove())
-	back := s.eventually(60*time.Second, "the Node takes it back", condition(v1.ConditionFalse, "NetworkReady", ""))
-	s.eventually(60*time.Second, "pods may come again", func(ctx context.Context) error {
+	back := s.eventually(60*time.Second, "the Node clears the report", condition(v1.ConditionFalse, "NetworkReady", ""))
+	s.eventually(60*time.Second, "the node accepts pods again", func(ctx context.Context) error {
 		n, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
 		if err == nil && slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == v1.TaintNodeNetworkUnavailable }) {
 			err = fmt.Errorf("%+v", n.Spec.Taints)
@@ -63,5 +63,5 @@ func TestRouteConflict(t *testing.T) {
 	if s.must(err); again != ours {
 		t.Errorf("the route was %q, is %q", ours, again)
 	}
-	t.Logf("another's route to %s: on the Node after %.1f s, taken back %.1f s after it was removed", other.Name, said.Seconds(), back.Seconds())
+	t.Logf("foreign route to %s: reported on the Node after %.1f s, cleared %.1f s after its removal", other.Name, said.Seconds(), back.Seconds())
 }

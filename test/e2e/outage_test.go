@@ -93,10 +93,10 @@ func TestNodeLeaves(t *testing.T) {
 		return s.nothingOf(ctx, node, string(uid))
 	})
 	if now := s.get("stays"); now.UID != stays.UID || now.Status.ContainerStatuses[0].ContainerID != stays.Status.ContainerStatuses[0].ContainerID {
-		t.Errorf("pod stays was restarted: %v, was %v", now.Status.ContainerStatuses, stays.Status.ContainerStatuses)
+		t.Errorf("the pod named stays was restarted: %v, was %v", now.Status.ContainerStatuses, stays.Status.ContainerStatuses)
 	}
 	s.ready("stays")
-	t.Logf("kubelet silent: NotReady after %.1f s, pod evicted after %.1f s; back: Ready after %.1f s, evicted pod ended %.1f s later, the other pod went on",
+	t.Logf("kubelet silent: NotReady after %.1f s, pod evicted after %.1f s; back: Ready after %.1f s, evicted pod ended %.1f s later, the other pod kept running",
 		silent.Seconds(), evicted.Seconds(), back.Seconds(), gone.Seconds())
 }
 
@@ -131,7 +131,7 @@ func TestNodeDeleted(t *testing.T) {
 	})
 	s.must(node.Process("kubelet").Stop(ctx))
 	s.must(client.CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{}))
-	forgotten := s.eventually(150*time.Second, "its pods forgotten", func(ctx context.Context) error {
+	forgotten := s.eventually(150*time.Second, "its pods removed from the API", func(ctx context.Context) error {
 		pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
 		if err == nil && len(pods.Items) > 0 {
 			err = fmt.Errorf("%d are there", len(pods.Items))
@@ -162,6 +162,6 @@ func TestNodeDeleted(t *testing.T) {
 		_, err := ask(ctx, first, "http://"+web.Status.PodIP+":8080/")
 		return err
 	})
-	t.Logf("Node deleted, its pods forgotten after %.1f s; back: Ready after %.1f s (pod range %s, was %s), old containers gone; a pod Ready and reached after %.1f s",
+	t.Logf("Node deleted, its pods removed from the API after %.1f s; back: Ready after %.1f s (pod range %s, was %s), old containers gone; a pod Ready and reached after %.1f s",
 		forgotten.Seconds(), took.Seconds(), now.Spec.PodCIDR, old.Spec.PodCIDR, time.Since(begin).Seconds())
 }

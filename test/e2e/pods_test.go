@@ -112,7 +112,7 @@ func TestBadPods(t *testing.T) {
 	begin := time.Now()
 	s.create(s.pod("good-after", node, "sleep"))
 	s.ready("good-after")
-	t.Logf("beside %d pods that cannot run a good one is Ready after %.1f s", len(bad), time.Since(begin).Seconds())
+	t.Logf("with %d pods that cannot run, a good pod is Ready after %.1f s", len(bad), time.Since(begin).Seconds())
 
 	for _, b := range bad {
 		t.Run(b.name, func(t *testing.T) {

@@ -104,7 +104,7 @@ func (s *starved) evicted(kind v1.NodeConditionType, message string) {
 		_, err := s.event(ctx, "greedy", "Evicted", message)
 		return err
 	})
-	s.Logf("%s is over %.1f s later", kind, s.condition(kind, v1.ConditionFalse, 60*time.Second).Seconds())
+	s.Logf("%s ended %.1f s later", kind, s.condition(kind, v1.ConditionFalse, 60*time.Second).Seconds())
 	if good := s.ready("good"); good.Status.ContainerStatuses[0].RestartCount != 0 {
 		s.Errorf("the good pod was restarted: %+v", good.Status.ContainerStatuses)
 	}
@@ -136,7 +136,7 @@ func TestFilledDisk(t *testing.T) {
 // pressure is for tests that take memory and threads of the machine, however few.
 func pressure(t *testing.T) {
 	if os.Getenv("WINKUBE_PRESSURE") == "" {
-		t.Skip("takes up to a minute: only with WINKUBE_PRESSURE=1")
+		t.Skip("takes up to a minute: set WINKUBE_PRESSURE=1 to run it")
 	}
 }
 
@@ -156,7 +156,7 @@ func TestFilledMemory(t *testing.T) {
 	begin := time.Now()
 	s.create(s.pod("again", s.node, "hold", strconv.Itoa(230<<20)))
 	s.ended("again", v1.PodFailed, 60*time.Second)
-	s.Logf("a second one is evicted after %.1f s", time.Since(begin).Seconds())
+	s.Logf("a second pod is evicted after %.1f s", time.Since(begin).Seconds())
 	s.condition(v1.NodeMemoryPressure, v1.ConditionFalse, 60*time.Second)
 }
 

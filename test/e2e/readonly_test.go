@@ -37,7 +37,7 @@ func TestRecursiveReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !able {
-		t.Skip("the engine is older than Docker 25: it has no recursively read-only mounts")
+		t.Skip("the engine is older than Docker 25, which introduced recursively read-only mounts")
 	}
 	volume := t.TempDir()
 	below := filepath.Join(volume, "below")

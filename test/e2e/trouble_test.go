@@ -77,13 +77,13 @@ func TestEngineHangs(t *testing.T) {
 		}
 	}
 	if kept != len(before)-2 { // leaving's and its sandbox
-		t.Errorf("%d of %d containers run on, want all but two", kept, len(before))
+		t.Errorf("%d of %d containers keep running, want all but two", kept, len(before))
 	}
 	if st := s.get("probed").Status.ContainerStatuses[0]; st.RestartCount != 0 {
 		t.Errorf("the probed container was restarted: %+v", st)
 	}
 	s.ready("probed")
-	t.Logf("engine silent for %.0f s: node NotReady after %.1f s (%s), Ready %.1f s after; nothing restarted; a pod asked for meanwhile Ready %.1f s later",
+	t.Logf("engine silent for %.0f s: node NotReady after %.1f s (%s), Ready %.1f s after; nothing restarted; a pod created meanwhile Ready %.1f s later",
 		hung.Seconds(), notReady.Seconds(), told, ready.Seconds(), time.Since(asked).Seconds())
 }
 
@@ -149,7 +149,7 @@ func TestStuckContainer(t *testing.T) {
 	}
 	thaw()
 	freed := s.eventually(90*time.Second, "pod stuck gone", func(ctx context.Context) error { return s.gone(ctx, "stuck") })
-	t.Logf("beside a container that is stuck a pod is Ready after %.1f s, under a new agent after %.1f s, deleted within %.1f s; when it is stuck no more its pod is gone after %.1f s",
+	t.Logf("beside a stuck container a pod is Ready after %.1f s, with a restarted agent after %.1f s, deleted within %.1f s; the stuck pod is gone %.1f s after its container is released",
 		first.Seconds(), second.Seconds(), third.Seconds(), freed.Seconds())
 }
 
@@ -233,7 +233,7 @@ func TestBehindOurBack(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("removed manually: container runs again after %.1f s, the pod of a removed sandbox after %.1f s; a taken name: %q; a removed image: %q; both healed",
+	t.Logf("removed manually: container runs again after %.1f s, the pod of a removed sandbox after %.1f s; a taken name: %q; a removed image: %q; both repaired",
 		app.Seconds(), box.Seconds(), told, pull)
 }
 
@@ -286,7 +286,7 @@ func TestRemovalFails(t *testing.T) {
 	dir := node.Dir("docker", "containers", id)
 	attributes := func(change string) (output.Said, error) { return output.Of(exec.Command("chattr", change, dir)) }
 	if out, err := attributes("+i"); err != nil {
-		t.Skipf("this host's file system lets no directory be made immutable: %v %s", err, out)
+		t.Skipf("this host's file system does not support immutable directories: %v %s", err, out)
 	}
 	t.Cleanup(func() { _, _ = attributes("-i") })
 	s.must(client.CoreV1().Pods(s.name).Delete(t.Context(), "busy", metav1.DeleteOptions{}))
@@ -298,7 +298,7 @@ func TestRemovalFails(t *testing.T) {
 		t.Fatalf("%v %s", err, out)
 	}
 	rest := s.eventually(60*time.Second, "its container gone", func(ctx context.Context) error { return s.nothingOf(ctx, node, string(pod.UID)) })
-	t.Logf("a container that cannot be removed: its pod gone from the API after %.1f s, the container %.1f s after it could be", api.Seconds(), rest.Seconds())
+	t.Logf("a container that cannot be removed: its pod gone from the API after %.1f s, the container gone %.1f s after it became removable", api.Seconds(), rest.Seconds())
 }
 
 // TestNetworkBlip takes a node's network away for a moment.

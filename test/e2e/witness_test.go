@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// witness follows an engine's events beside the agent and holds every container's life to what may never happen, whatever befalls the
+// witness follows an engine's events beside the agent and checks that some things never happen to a container, whatever happens to the
 // agent: two lives of one container at the same time, two sandboxes of one pod, an attempt or a done init container run again, an
 // unrequested death.
 type witness struct {
@@ -124,13 +124,13 @@ func (w *witness) started(l *life, at time.Time) {
 			continue
 		}
 		if other.running {
-			w.violated(l, "was started while attempt %s (%.12s) ran", other.attempt, other.id)
+			w.violated(l, "started while attempt %s (%.12s) was running", other.attempt, other.id)
 		}
 		if other.attempt == l.attempt && other.starts > 0 {
 			w.violated(l, "is a second run of that attempt, the first was %.12s", other.id)
 		}
 		if l.init && other.starts > 0 && other.sandbox == l.sandbox && other.exit == "0" {
-			w.violated(l, "was started although attempt %s had succeeded", other.attempt)
+			w.violated(l, "started although attempt %s had succeeded", other.attempt)
 		}
 	}
 	l.running, l.started = true, at

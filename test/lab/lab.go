@@ -57,7 +57,7 @@ type Cluster struct {
 	Joiner  *Host   // of UpJoiner
 	Windows []*Host // of UpWindows: win1 to win4
 
-	// EngineAPI is the engine that kubelets shall see, one of EngineAPIs; "": their own engine as it is. It acts on
+	// EngineAPI selects the engine that kubelets see, one of EngineAPIs; "": their own engine as it is. It acts on
 	// the next Up. New takes it from ENGINE_API in the environment.
 	EngineAPI string
 

@@ -24,7 +24,7 @@ type Process struct {
 	host *Host
 	// argv is asked at each start: the first is the program's path.
 	argv func() []string
-	// unwanted says that the process shall not run now; nil: it always shall.
+	// unwanted says that the process should not run now; nil: it always should.
 	unwanted func() bool
 	// files are handed to the program as descriptors 3, 4, ...; asked at each start, closed after it.
 	files func() ([]*os.File, error)

@@ -70,7 +70,7 @@ func Run(ctx context.Context, root string, others []string, out io.Writer, modes
 	defer rig.close()
 	for _, s := range rig.sides {
 		if s.missing != "" {
-			fmt.Fprintf(out, "%s is not measured: %s\n", s.name, s.missing)
+			fmt.Fprintf(out, "%s cannot be measured: %s\n", s.name, s.missing)
 		}
 	}
 	t := table{out: out, sides: rig.sides}
