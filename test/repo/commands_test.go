@@ -50,7 +50,7 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 	}
 	if found < 40 {
-		t.Errorf("%d commands: this test does not see the pages", found)
+		t.Errorf("found only %d commands: fix how this test reads the pages", found)
 	}
 }
 
@@ -72,12 +72,12 @@ func TestNamedTests(t *testing.T) {
 		for _, match := range regexp.MustCompile("`[^`\n]*?\\b((?:Test|Fuzz)[A-Z]\\w*)[^`\n]*`").FindAllStringSubmatch(text, -1) {
 			found++
 			if !slices.ContainsFunc(have, func(one string) bool { return strings.HasPrefix(one, match[1]) }) {
-				t.Errorf("%s names %s, which is not there", name, match[1])
+				t.Errorf("%s names %s, which does not exist", name, match[1])
 			}
 		}
 	}
 	if found < 100 {
-		t.Errorf("%d names: this test does not see them", found)
+		t.Errorf("found only %d names: fix how this test reads them", found)
 	}
 }
 

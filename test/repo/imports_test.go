@@ -123,7 +123,7 @@ func TestEveryPackageHasALine(t *testing.T) {
 	for _, s := range load(t) {
 		if _, _, ok := line(s.dir); under(s.dir, "pkg") && !ok && !seen[s.dir] {
 			seen[s.dir] = true
-			t.Errorf("%s stands on no line of the architecture: give it one in this file and in docs/design/architecture.md", s.dir)
+			t.Errorf("%s is on no line of the architecture: add it in this file and in docs/design/architecture.md", s.dir)
 		}
 	}
 }
@@ -162,9 +162,9 @@ func TestConfinedImports(t *testing.T) {
 				switch {
 				case rule.tests && s.test, double(s.dir) && rule.tests:
 				case !under(s.dir, rule.roots...):
-					t.Errorf("%s imports %s, which belongs to %q only", s.path, imported, rule.roots)
+					t.Errorf("%s imports %s, which only %q may import", s.path, imported, rule.roots)
 				case !suffixed:
-					t.Errorf("%s imports %s, which belongs to files *_%s.go", s.path, imported, rule.suffix)
+					t.Errorf("%s imports %s, which only files *_%s.go may import", s.path, imported, rule.suffix)
 				}
 			}
 		}

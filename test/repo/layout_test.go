@@ -56,17 +56,17 @@ func TestSystemFiles(t *testing.T) {
 		stem := strings.TrimSuffix(strings.TrimSuffix(s.base, ".go"), "_test")
 		for _, bad := range []string{"_other", "_others", "_unsupported", "_stub", "_stubs", "_unix", "_posix", "_fallback", "_notlinux", "_nonwindows"} {
 			if strings.HasSuffix(stem, bad) {
-				t.Errorf("%s: there are two systems, linux and windows, and no %q", s.path, bad)
+				t.Errorf("%s: the systems are linux and windows, not %q", s.path, bad)
 			}
 		}
 		switch {
 		case len(s.systems) == 0:
-			t.Errorf("%s is built for no system", s.path)
+			t.Errorf("%s is not built for any system", s.path)
 		case len(s.systems) == 1 && s.suffix == "" && !under(s.dir, "test", "hack"):
-			t.Errorf("%s is built for %s only: say so in its name, not by a build tag", s.path, s.systems[0])
+			t.Errorf("%s is built for %s only: put the system into the file's name instead of a build tag", s.path, s.systems[0])
 		case s.suffix == "" || s.test:
 		case !under(s.dir, paired...):
-			t.Errorf("%s: %s has no files of one system; make the system a value", s.path, s.dir)
+			t.Errorf("%s: package %s must not have files for one system; make the system a value", s.path, s.dir)
 		default:
 			other := systems[1-slices.Index(systems, s.suffix)]
 			if twin := strings.TrimSuffix(s.path, s.suffix+".go") + other + ".go"; !exists[twin] && !excuse.has(s.path) {
@@ -83,7 +83,7 @@ func TestRuntimeGOOS(t *testing.T) {
 			continue
 		}
 		for _, position := range uses(s, "runtime", "GOOS") {
-			t.Errorf("%s: runtime.GOOS is known to pkg/host and cmd/*/app; others get a value", position)
+			t.Errorf("%s: only pkg/host and cmd/*/app may use runtime.GOOS; pass a value instead", position)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestSleep(t *testing.T) {
 			continue
 		}
 		if found := uses(s, "time", "Sleep"); len(found) > 0 && !excuse.has(s.path) {
-			t.Errorf("%s: no time.Sleep where an event will do", strings.Join(found, ", "))
+			t.Errorf("%s: wait for an event instead of time.Sleep", strings.Join(found, ", "))
 		}
 	}
 	excuse.done(t)
@@ -160,7 +160,7 @@ func TestLengths(t *testing.T) {
 				t.Errorf("%s has %d lines, want at most 40 in a main file", s.path, s.lines)
 			}
 			if s.suffix != "" {
-				t.Errorf("%s: a main file is for both systems", s.path)
+				t.Errorf("%s: a main file must be for both systems", s.path)
 			}
 		}
 		if s.test { // a test's table is data
@@ -198,7 +198,7 @@ func TestWindowsFunctions(t *testing.T) {
 			}
 			length := s.positions.Position(function.End()).Line - s.positions.Position(function.Pos()).Line + 1
 			if name := s.path + " " + function.Name.Name; length > 25 && !excuse.has(name) {
-				t.Errorf("%s has %d lines, want at most 25: move what decides into a file for both systems", name, length)
+				t.Errorf("%s has %d lines, want at most 25: move its decisions into a file for both systems", name, length)
 			}
 		}
 	}
@@ -214,7 +214,7 @@ func TestMainFilesStandAlone(t *testing.T) {
 	}
 	for _, dir := range []string{"cmd/kubelet", "cmd/kube-proxy"} {
 		if mains[dir] != 1 {
-			t.Errorf("%s has %d files, want one: \"go build FILE\" compiles only that file", dir, mains[dir])
+			t.Errorf("%s has %d files, want one, because \"go build FILE\" compiles only that file", dir, mains[dir])
 		}
 	}
 }
@@ -225,7 +225,7 @@ func TestNames(t *testing.T) {
 		for _, name := range []string{s.syntax.Name.Name, path.Base(s.dir)} {
 			if slices.Contains([]string{"util", "utils", "common", "types", "helper", "helpers", "misc", "shared", "base"}, name) && !seen[s.dir] {
 				seen[s.dir] = true
-				t.Errorf("%s: a package is named for what it is, not %q", s.dir, name)
+				t.Errorf("%s: name the package for what it does, not %q", s.dir, name)
 			}
 		}
 		for _, declaration := range s.syntax.Decls {
@@ -242,7 +242,7 @@ func TestUnfinished(t *testing.T) {
 		for _, group := range s.syntax.Comments {
 			for _, comment := range group.List {
 				if found := mark.FindString(comment.Text); found != "" {
-					t.Errorf("%s: %s: do it, or put it into an issue", s.positions.Position(comment.Pos()), found)
+					t.Errorf("%s: %s: do it now, or open an issue", s.positions.Position(comment.Pos()), found)
 				}
 			}
 		}
@@ -263,7 +263,7 @@ func TestDocsNameEveryPackage(t *testing.T) {
 			row = "`" + regexp.QuoteMeta(name) + "`"
 		}
 		if !regexp.MustCompile(row).MatchString(text) {
-			t.Errorf("docs/design/architecture.md does not say which arrow package %s is", name)
+			t.Errorf("docs/design/architecture.md does not say which arrow package %s belongs to", name)
 		}
 	}
 }
@@ -278,6 +278,6 @@ func TestDocsNameEveryModule(t *testing.T) {
 		}
 	}
 	if len(seen) < 10 {
-		t.Errorf("found only %d direct modules in go.mod: this test does not read it right", len(seen))
+		t.Errorf("found only %d direct modules in go.mod: fix how this test reads it", len(seen))
 	}
 }

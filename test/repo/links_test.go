@@ -49,7 +49,7 @@ func TestUnlinked(t *testing.T) {
 func TestTuning(t *testing.T) {
 	for _, s := range load(t) {
 		if slices.Contains(s.imports, module+"pkg/proxy/relay/tuning") && s.dir != "cmd/kube-proxy/app" {
-			t.Errorf("%s imports tuning: only the proxy's program changes settings of the host", s.path)
+			t.Errorf("%s imports tuning: only the proxy's program may change settings of the host", s.path)
 		}
 	}
 }

@@ -134,7 +134,7 @@ func TestGoroutinesAreAwaited(t *testing.T) {
 			if statement, ok := node.(*ast.GoStmt); ok {
 				at := s.positions.Position(statement.Pos())
 				if !reasons[at.Line] && !reasons[at.Line-1] {
-					t.Errorf("%s: start it by errgroup or sync.WaitGroup.Go and wait for it, or say in a comment why not", at)
+					t.Errorf("%s: start it with errgroup or sync.WaitGroup.Go and wait for it, or give the reason in a comment", at)
 				}
 			}
 			return true

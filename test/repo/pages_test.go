@@ -37,9 +37,9 @@ func TestLinks(t *testing.T) {
 			case err != nil:
 				t.Errorf("%s: there is no %s", name, to)
 			case strings.HasPrefix(name, "docs/") && !strings.HasPrefix(target, "docs/"):
-				t.Errorf("%s: %s is not part of the documentation's site: name it between backquotes", name, to)
+				t.Errorf("%s: %s is not part of the documentation's site: write it in backquotes without a link", name, to)
 			case anchor != "" && headings[target] != nil && !headings[target][anchor]:
-				t.Errorf("%s: %s: there is no such heading", name, to)
+				t.Errorf("%s: %s: no such heading", name, to)
 			}
 			leads[name] = append(leads[name], target)
 		}
@@ -123,7 +123,7 @@ func TestDecisions(t *testing.T) {
 			continue
 		}
 		if have[number] != "" {
-			t.Errorf("%s and %s have one number", have[number], base)
+			t.Errorf("%s and %s have the same number", have[number], base)
 		}
 		have[number] = base
 		last = max(last, number)
@@ -147,7 +147,7 @@ func TestDecisions(t *testing.T) {
 			t.Errorf("docs/design/adr/README.md has no link to %s", base)
 		}
 		if have[number] == "" && !regexp.MustCompile(fmt.Sprintf(`(?m)^\| %d \| `, number)).MatchString(index) {
-			t.Errorf("docs/design/adr/README.md has no row for number %d, which no record has", number)
+			t.Errorf("no record has number %d: add a row that says so to docs/design/adr/README.md", number)
 		}
 	}
 }
@@ -203,12 +203,12 @@ func TestEvents(t *testing.T) {
 	excuse := exceptions(unwritten)
 	for name := range listed {
 		if !written[name] && !excuse.has(name) {
-			t.Errorf("docs/reference/events.md has %s, which the code does not write", name)
+			t.Errorf("docs/reference/events.md has %s, which the code never sends: remove it", name)
 		}
 	}
 	excuse.done(t)
 	if len(listed) < 80 || calls < 20 {
-		t.Errorf("%d reasons, %d calls: this test does not see them", len(listed), calls)
+		t.Errorf("found only %d reasons, %d calls: fix how this test finds them", len(listed), calls)
 	}
 }
 

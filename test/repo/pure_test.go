@@ -30,7 +30,7 @@ func TestPurePackages(t *testing.T) {
 	}
 	for _, dir := range pure {
 		if !seen[dir] {
-			t.Errorf("%s is not there: take it from the table", dir)
+			t.Errorf("%s does not exist: remove it from the table", dir)
 		}
 	}
 }

@@ -125,7 +125,7 @@ func load(t *testing.T) []*source {
 		t.Fatal(err)
 	}
 	if len(all) < 50 {
-		t.Fatalf("found only %d Go files: this test does not see the repository", len(all))
+		t.Fatalf("found only %d Go files: fix how this test finds the repository", len(all))
 	}
 	return all
 }
@@ -157,7 +157,7 @@ func (e *excused) done(t *testing.T) {
 	t.Helper()
 	for name := range e.reasons {
 		if !e.used[name] {
-			t.Errorf("%s needs no exception any more: remove it from the table", name)
+			t.Errorf("%s no longer needs an exception: remove it from the table", name)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(name)))
 	if err != nil {
-		t.Fatalf("%s is part of the repository and must be there: %v", name, err)
+		t.Fatalf("the repository must have %s: %v", name, err)
 	}
 	return string(text)
 }

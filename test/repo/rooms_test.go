@@ -53,7 +53,7 @@ func TestRooms(t *testing.T) {
 	}
 	for dir := range rooms {
 		if !seen[dir] {
-			t.Errorf("%s is not there: take it out of the table", dir)
+			t.Errorf("%s does not exist: remove it from the table", dir)
 		}
 	}
 }
@@ -66,21 +66,21 @@ func TestPureRooms(t *testing.T) {
 		}
 		for _, imported := range s.imports {
 			if !strings.HasPrefix(imported, module) && !within(imported, allowed) {
-				t.Errorf("%s imports %s: package %s only computes", s.path, imported, path.Base(s.dir))
+				t.Errorf("%s imports %s: package %s may only compute", s.path, imported, path.Base(s.dir))
 			}
 		}
 		for _, name := range clocks {
 			for _, position := range uses(s, "time", name) {
-				t.Errorf("%s: time.%s: package %s is told the time", position, name, path.Base(s.dir))
+				t.Errorf("%s: time.%s: package %s must get the time from its caller", position, name, path.Base(s.dir))
 			}
 		}
 		ast.Inspect(s.syntax, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.GoStmt:
-				t.Errorf("%s: package %s starts no goroutine", s.positions.Position(n.Pos()), path.Base(s.dir))
+				t.Errorf("%s: package %s must not start goroutines", s.positions.Position(n.Pos()), path.Base(s.dir))
 			case *ast.SelectorExpr: // apimachinery's wait has waits, too
 				if x, ok := n.X.(*ast.Ident); ok && x.Name == "wait" && n.Sel.Name != "Backoff" && slices.Contains(s.imports, waiting) {
-					t.Errorf("%s: wait.%s: package %s uses its Backoff alone", s.positions.Position(n.Pos()), n.Sel.Name, path.Base(s.dir))
+					t.Errorf("%s: wait.%s: package %s may use only wait.Backoff", s.positions.Position(n.Pos()), n.Sel.Name, path.Base(s.dir))
 				}
 			}
 			return true

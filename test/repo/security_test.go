@@ -34,7 +34,7 @@ func TestSecurityPage(t *testing.T) {
 				owner = match[1]
 			}
 			if name := owner + "." + match[2]; !have[name] {
-				t.Errorf("docs/reference/security.md points to %s, which is not there", name)
+				t.Errorf("docs/reference/security.md names %s, which does not exist", name)
 			}
 		}
 		if owner == "" && !strings.Contains(cells[4], "none needed") && !strings.Contains(cells[4], "open") {
@@ -42,6 +42,6 @@ func TestSecurityPage(t *testing.T) {
 		}
 	}
 	if rows < 20 {
-		t.Errorf("%d rows: this test does not see the table", rows)
+		t.Errorf("found only %d rows: fix how this test reads the table", rows)
 	}
 }

@@ -73,7 +73,7 @@ func banned(t *testing.T) *regexp.Regexp {
 		}
 	}
 	if !found || len(all) < 20 {
-		t.Fatalf("docs/style.md has %d banned turns: this test does not read its table", len(all))
+		t.Fatalf("found only %d banned turns in docs/style.md: fix how this test reads its table", len(all))
 	}
 	return regexp.MustCompile(`(?i)\b(?:` + strings.ReplaceAll(strings.Join(all, "|"), " ", `\s+`) + `)\b`)
 }
@@ -91,7 +91,7 @@ func pages(t *testing.T) map[string]string {
 		all[name] = read(t, name)
 	}
 	if len(all) < 40 {
-		t.Fatalf("found only %d pages: this test does not see docs", len(all))
+		t.Fatalf("found only %d pages: fix how this test finds docs", len(all))
 	}
 	return all
 }
@@ -164,12 +164,12 @@ func TestPlainPages(t *testing.T) {
 			}
 		}
 		if count, words := sentences(text); count > 0 && float64(words)/float64(count) > longest {
-			t.Errorf("%s: sentences have %.1f words on average, at most %d are wanted", name, float64(words)/float64(count), longest)
+			t.Errorf("%s: sentences have %.1f words on average, want at most %d", name, float64(words)/float64(count), longest)
 		}
 	}
 	made.done(t)
 	if lines := strings.Count(read(t, "README.md"), "\n"); lines >= 100 {
-		t.Errorf("README.md has %d lines: a landing page has fewer than 100", lines)
+		t.Errorf("README.md has %d lines, want fewer than 100: move text to docs", lines)
 	}
 }
 
@@ -233,7 +233,7 @@ func TestPlainScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found < 20 {
-		t.Errorf("found only %d scripts: this test does not see them", found)
+		t.Errorf("found only %d scripts: fix how this test finds them", found)
 	}
 }
 

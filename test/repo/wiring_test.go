@@ -39,7 +39,7 @@ func TestWiring(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(halfBuilt)) {
 		if !used[name] {
-			t.Errorf("%s needs no exception any more", name)
+			t.Errorf("%s no longer needs an exception: remove it from the table", name)
 		}
 	}
 }

@@ -120,7 +120,7 @@ func (j job) results() (all []result, err error) {
 		err = json.Unmarshal(text, &all)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read what became of the tests: %w", err)
+		return nil, fmt.Errorf("cannot read the tests' results: %w", err)
 	}
 	return all, nil
 }
@@ -168,7 +168,7 @@ func (j job) testPackage(ctx context.Context, p *rig.Prefix, pkg, program, kind 
 		return err
 	}
 	if failed != nil {
-		failed = fmt.Errorf("%w: %s (all of it: %s)", failed, failures(said.Stdout+said.Stderr), log)
+		failed = fmt.Errorf("%w: %s (the whole log: %s)", failed, failures(said.Stdout+said.Stderr), log)
 	}
 	return errors.Join(failed, moveProfile(inside, j.profile(pkg, kind)))
 }

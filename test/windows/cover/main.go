@@ -65,7 +65,7 @@ func run(ctx context.Context, j job, patterns, only []string) (err error) {
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(steps, func(s step) bool { return s.name == name }) {
-			return fmt.Errorf("-only=%s: there is no step %q: want build, test or report", strings.Join(only, ","), name)
+			return fmt.Errorf("-only=%s: unknown step %q: want build, test or report", strings.Join(only, ","), name)
 		}
 	}
 	for _, step := range steps {
@@ -129,7 +129,7 @@ func (j job) report(context.Context) error {
 	total := printTable(j.build, results, shares)
 	for what, got := range map[string]float64{"*_windows.go": rate(total.taggedRan, total.tagged), "branches for Windows": rate(total.branchesRan, total.branches)} {
 		if got < j.goal {
-			errs = append(errs, fmt.Errorf("%.1f %% of the statements in %s were executed, the goal is %.0f %%: -missed lists the rest", got, what, j.goal))
+			errs = append(errs, fmt.Errorf("%.1f %% of the statements in %s were executed, want %.0f %%: run with -missed to list the rest", got, what, j.goal))
 		}
 	}
 	if j.missed {

@@ -38,7 +38,7 @@ func installed() error {
 		{wine, "wine64"}, {wineserver, "wine64"}, {compiler, "gcc-mingw-w64-x86-64"}, {"setpriv", "util-linux"},
 	} {
 		if _, err := exec.LookPath(need.program); err != nil {
-			return fmt.Errorf("cannot run Windows programs: %s is missing: run hack/ensure-packages.sh wine, or apt-get install %s", need.program, need.pkg)
+			return fmt.Errorf("cannot run Windows programs: %s is missing; run hack/ensure-packages.sh wine or apt-get install %s", need.program, need.pkg)
 		}
 	}
 	return nil

@@ -56,7 +56,7 @@ func (p *Prefix) install(ctx context.Context, override string, images ...Image) 
 	got := strings.Split(strings.TrimSpace(strings.ReplaceAll(loaded, "\r", "")), "\n")
 	for i, name := range names {
 		if i >= len(got) || got[i] != want[i] {
-			return fmt.Errorf("cannot install %s: the override %q did not take effect: programs load %q, wanted is line %d as %s", name, override, got, i+1, want[i])
+			return fmt.Errorf("cannot install %s: the override %q did not take effect: programs load %q, want line %d to be %s", name, override, got, i+1, want[i])
 		}
 	}
 	return nil
@@ -102,7 +102,7 @@ func replaceFile(from, to string) error {
 func identity(path string) (string, error) {
 	f, err := pe.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("%s is no Windows image: %w", path, err)
+		return "", fmt.Errorf("%s is not a Windows image: %w", path, err)
 	}
 	defer f.Close()
 	header, ok := f.OptionalHeader.(*pe.OptionalHeader64)

@@ -37,7 +37,7 @@ func writeOverlay(goroot, dir string) (string, error) {
 			return "", fmt.Errorf("cannot patch Go's library: %w", err)
 		}
 		if n := strings.Count(string(data), patch.before); n != 1 {
-			return "", fmt.Errorf("cannot patch %s (%s): %q is there %d times, must be once: this Go needs another patch", original, patch.why, patch.before, n)
+			return "", fmt.Errorf("cannot patch %s (%s): found %q %d times, want once: this version of Go needs another patch", original, patch.why, patch.before, n)
 		}
 		copied := filepath.Join(dir, filepath.Base(patch.file))
 		if err := writeIfChanged(copied, []byte(strings.Replace(string(data), patch.before, patch.after, 1))); err != nil {

@@ -51,7 +51,7 @@ func Open(ctx context.Context, build int) (*Prefix, error) { return OpenIn(ctx, 
 func OpenIn(ctx context.Context, build int, netns string) (*Prefix, error) {
 	version, ok := versions[build]
 	if !ok {
-		return nil, fmt.Errorf("cannot claim to be Windows build %d: know %v", build, Builds)
+		return nil, fmt.Errorf("cannot claim to be Windows build %d: want one of %v", build, Builds)
 	}
 	if err := installed(); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (p *Prefix) boot(ctx context.Context, reg string) error {
 		return err
 	}
 	if got = strings.TrimSpace(got); got != "10.0."+strconv.Itoa(p.Build)+" server" {
-		return fmt.Errorf("the prefix should claim to be a server of build %d, but says %q", p.Build, got)
+		return fmt.Errorf("the prefix should claim to be a server of build %d, but claims %q", p.Build, got)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func TestVersions(t *testing.T) {
 // TestInstalled: the error says what to install.
 func TestInstalled(t *testing.T) {
 	if os.Getenv("WINKUBE_WINE") == "" {
-		t.Skip("where Wine is, in `make test-windows` (WINKUBE_WINE=1)")
+		t.Skip("needs Wine: run make test-windows, or set WINKUBE_WINE=1")
 	}
 	if err := installed(); err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestOverlay(t *testing.T) {
 	if err := os.WriteFile(first, []byte("rewritten upstream"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := writeOverlay(goroot, dir); err == nil || !strings.Contains(err.Error(), "this Go needs another patch") {
+	if _, err := writeOverlay(goroot, dir); err == nil || !strings.Contains(err.Error(), "this version of Go needs another patch") {
 		t.Errorf("an unknown library was patched: %v", err)
 	}
 	if _, err := Overlay(t.Context()); err != nil {

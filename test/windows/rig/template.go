@@ -38,7 +38,7 @@ func Root() (string, error) {
 			return d, nil
 		}
 		if d == filepath.Dir(d) {
-			return "", fmt.Errorf("cannot find the repository at or above %s", dir)
+			return "", fmt.Errorf("cannot find the repository in %s or above it", dir)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func clone(ctx context.Context, template string, build int) (string, error) {
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.reg"))
 	if err != nil || len(files) == 0 {
-		return "", fmt.Errorf("the template %s has no registry: remove it (%w)", template, err)
+		return "", fmt.Errorf("the template %s has no registry: remove it and run the test again (%w)", template, err)
 	}
 	for _, file := range files {
 		if _, err := finish(exec.CommandContext(ctx, "cp", "-a", "--remove-destination", filepath.Join(template, filepath.Base(file)), file)); err != nil {

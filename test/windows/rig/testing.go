@@ -11,7 +11,7 @@ import (
 func Test(t *testing.T, build int) *Prefix {
 	t.Helper()
 	if os.Getenv("WINKUBE_WINE") == "" {
-		t.Skip("runs under Wine, in `make test-windows` (WINKUBE_WINE=1)")
+		t.Skip("needs Wine: run make test-windows, or set WINKUBE_WINE=1")
 	}
 	p, err := Open(t.Context(), build)
 	if err != nil {
@@ -19,7 +19,7 @@ func Test(t *testing.T, build int) *Prefix {
 	}
 	p.Log = t.Output()
 	if len(p.noise) > 0 {
-		t.Logf("libraries print to every program's standard error: %q", p.noise)
+		t.Logf("libraries print this to every program's standard error: %q", p.noise)
 	}
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {

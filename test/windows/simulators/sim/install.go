@@ -42,7 +42,7 @@ func (w *World) Install(ctx context.Context, p *rig.Prefix, address net.Addr) er
 		return err
 	}
 	if out, err := p.Run(ctx, "netsh.exe", "interface", "portproxy", "show", "all"); err != nil || len(w.Log.Calls("run")) == 0 {
-		return fmt.Errorf("the simulators at %s are not reached: %w: %s", address, err, out)
+		return fmt.Errorf("cannot reach the simulators at %s: %w: %s", address, err, out)
 	}
 	w.Log.Reset()
 	return nil

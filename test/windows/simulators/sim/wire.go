@@ -20,7 +20,7 @@ const (
 )
 
 // errRequest is that bytes came which are no request.
-var errRequest = errors.New("no request of a shim")
+var errRequest = errors.New("not a request of a shim")
 
 // readRequest reads the fields of a request, of which the first names the function. With an error it returns those that came whole. An
 // error is errRequest, or one of reading, when the program ended or the simulators are closed.

@@ -111,7 +111,7 @@ func (m *member) event(name, want string) {
 			}
 			said = append(said, e.Message)
 		}
-		return fmt.Errorf("told is %q", said)
+		return fmt.Errorf("the Event is %q", said)
 	})
 }
 
@@ -134,7 +134,7 @@ func (m *member) doctorSaid(got string) {
 	for _, want := range []string{"ok     this is Windows Server 20", fmt.Sprintf("10.0.%d.", m.Build), "FAULT  the feature Containers is not installed", "fix: Install-WindowsFeature Containers",
 		"ok     Docker ", "of the disk are free at C:\\kubelet", "ok     the clock is the API server's", "ok     the API server has v1.36.3", "faults found: "} {
 		if !strings.Contains(got, want) {
-			m.Errorf("kubelet.exe doctor says nothing of %q:\n%s", want, got)
+			m.Errorf("kubelet.exe doctor does not report %q:\n%s", want, got)
 		}
 	}
 	m.Logf("kubelet.exe doctor:\n%s", got)

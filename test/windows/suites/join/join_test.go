@@ -135,7 +135,7 @@ func (m *member) ready(since time.Time) error {
 			return fmt.Errorf("%s: %s", condition.Reason, condition.Message)
 		}
 	}
-	return errors.New("there is no condition Ready")
+	return errors.New("the Node has no condition Ready")
 }
 
 // sampleFiles are those of build/samples that run on Windows too.
@@ -464,7 +464,7 @@ func (m *member) leaves() {
 	m.did("proxy.exe --cleanup: nothing left", "ok")
 	faults, err := m.ask(ctx, http.MethodGet, "/_faults", "")
 	if err != nil || faults != "" {
-		m.Errorf("what a client of Windows should not ask: %v\n%s", err, faults)
+		m.Errorf("requests that a Windows client should not make: %v\n%s", err, faults)
 	}
 	calls, err := m.ask(ctx, http.MethodGet, "/_calls", "")
 	if err != nil || !strings.Contains(calls, "POST /containers/create 201") {

@@ -187,7 +187,7 @@ func (m *member) deleteOverlay() {
 		m.Fatal(err)
 	}
 	if end, err := vxlan.Parse(node.Annotations, m.host.Addr); err != nil || end.Public != m.host.Addr {
-		m.Errorf("the Node tells %+v, %v of its tunnel: %v", end, err, vxlan.Known(node.Annotations))
+		m.Errorf("the Node reports %+v, %v about its tunnel: %v", end, err, vxlan.Known(node.Annotations))
 	}
 }
 
@@ -211,7 +211,7 @@ func (m *member) doctor() {
 		}
 	}
 	if want, err := os.ReadFile(path); err != nil || got != string(want) {
-		m.Errorf("%s: %v; the doctor says\n%s\nwanted is\n%s", path, err, got, want)
+		m.Errorf("%s: %v; the doctor reports\n%s\nwant\n%s", path, err, got, want)
 	}
 	m.did("kubelet.exe network doctor", "ok")
 }
@@ -233,6 +233,6 @@ func (m *member) nothingLeft() {
 		m.Errorf("left in HNS, IP Helper and netsh beside the network nat: %v\n%s", err, m.without(left))
 	}
 	if unknown := m.world.Log.Unknown(); len(unknown) > 0 {
-		m.Errorf("the simulators were asked for what they do not know: %v", unknown)
+		m.Errorf("the simulators got unknown calls: %v", unknown)
 	}
 }

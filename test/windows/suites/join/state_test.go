@@ -123,7 +123,7 @@ func (m *member) sameState(backEnd string) error {
 		return err
 	}
 	if want := string(data); got != want {
-		return fmt.Errorf("%s: the simulators have\n%s\nwanted is\n%s", m.golden(backEnd), got, want)
+		return fmt.Errorf("%s: the simulators have\n%s\nwant\n%s", m.golden(backEnd), got, want)
 	}
 	return nil
 }
