@@ -33,7 +33,7 @@ type maker struct {
 	tags     map[string]string // of upstream's images by name without registry: agnhost:2.63.0 -> 127.0.0.1:5999/e2e-test-images/agnhost:2.63.0
 }
 
-// upImages makes what is missing and loads it into every engine that does not have it.
+// upImages builds the missing images and loads them into every engine that lacks them.
 func upImages(ctx context.Context, cluster *lab.Cluster) error {
 	m := &maker{cluster: cluster, dir: imagesDir(cluster)}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
@@ -66,7 +66,7 @@ func upImages(ctx context.Context, cluster *lab.Cluster) error {
 	return writeIndex(cluster, all)
 }
 
-// listImages asks the suite which images it wants.
+// listImages asks the suite which images it uses.
 func listImages(ctx context.Context, cluster *lab.Cluster) (map[string]string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Tools, "e2e.test"), "--list-images")
 	cmd.Env = suiteEnv(cluster)
@@ -157,7 +157,7 @@ func (m *maker) debianImages(ctx context.Context) ([]image, error) {
 	if err != nil {
 		return nil, err
 	}
-	// No test looks at more of it than a web server on port 80.
+	// Tests use only its web server on port 80.
 	web := agnhost
 	web.entrypoint, web.cmd = nil, []string{"/agnhost", "netexec", "--http-port=80"}
 	if images, err = m.family(images, "nginx", web); err != nil {

@@ -53,7 +53,7 @@ type options struct {
 	wide        bool
 	subset      bool
 	network     string // --network-mode; "": host-gateway
-	engine      string // API that the kubelet's engine shall speak; "": its own
+	engine      string // API that the kubelet's engine speaks; "": its own
 }
 
 // parse reads options from an environment.
@@ -219,7 +219,7 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 	return s.run(ctx)
 }
 
-// commit names what is tested.
+// commit returns the tested commit.
 func commit(ctx context.Context, root string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--always", "--dirty", "--abbrev=10").Output()
 	if err != nil {
@@ -238,7 +238,7 @@ const noSuchName = `
     }
 `
 
-// upDNS starts the cluster's DNS, which tests of services ask, and waits for it.
+// upDNS starts the cluster's DNS, which tests of services use, and waits for it.
 func upDNS(ctx context.Context, cluster *lab.Cluster) error {
 	manifest, err := os.ReadFile(filepath.Join(cluster.Root, "build/samples/coredns.yaml"))
 	if err != nil {

@@ -54,7 +54,7 @@ func newProgress(out *os.File, total int) *progress {
 	return p
 }
 
-// Write takes a piece of ginkgo's output.
+// Write parses a piece of ginkgo's output.
 func (p *progress) Write(data []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *progress) line(line string) {
 		p.named = labels.ReplaceAllString(line, "")
 	}
 	if p.verdict != "" {
-		// The name stands in the line below the headline; when tests do not run side by side it came before.
+		// The name is in the line below the headline; when tests do not run in parallel it came before.
 		p.finished(p.verdict, p.named)
 		p.verdict = ""
 	}

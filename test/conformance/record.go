@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// recordFile keeps what all runs together showed, below _output/conformance.
+// recordFile keeps the results of all runs, below _output/conformance.
 const recordFile = "record.json"
 
 // record is the last outcome of every test, by the engine that the kubelet saw (plan.Engine).
@@ -43,7 +43,7 @@ func loadRecord(dir string) (record, error) {
 	return rec, nil
 }
 
-// add puts a run on record. A test without a verdict keeps its former one.
+// add records a run. A test without a verdict keeps its former one.
 func (rec record) add(r *report) {
 	all := rec[r.plan.Engine]
 	if all == nil {

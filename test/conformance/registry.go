@@ -82,7 +82,7 @@ func startRegistries(ctx context.Context, cluster *lab.Cluster) (stop func(), er
 		}
 	}
 	for _, node := range cluster.Nodes {
-		// nsenter becomes the program: to kill the one is to kill the other.
+		// nsenter becomes the program: killing one kills the other.
 		cmd := node.Command(ctx, self, "-serve-images", imagesDir(cluster))
 		cmd.Stderr = os.Stderr
 		if err := cmd.Start(); err != nil {
@@ -107,7 +107,7 @@ func writeRegistryList(cluster *lab.Cluster) error {
 	return os.WriteFile(filepath.Join(imagesDir(cluster), registryList), []byte(text), 0o644)
 }
 
-// suiteEnv is the environment of the suite: it makes its images' names of the list.
+// suiteEnv is the environment of the suite, which builds the names of its images from the list.
 func suiteEnv(cluster *lab.Cluster) []string {
 	return append(os.Environ(), "KUBE_TEST_REPO_LIST="+filepath.Join(imagesDir(cluster), registryList))
 }

@@ -105,7 +105,7 @@ func (m *maker) busyboxProgram(ctx context.Context) (program []byte, links []str
 	return program, links, suits(ctx, file, links)
 }
 
-// suits says what tests want of busybox and this one lacks.
+// suits returns an error if this busybox lacks something that tests need.
 func suits(ctx context.Context, busybox string, links []string) error {
 	for _, want := range []string{"sh", "wget"} {
 		if !slices.Contains(links, want) {
@@ -146,7 +146,7 @@ func (m *maker) buildBusybox(ctx context.Context, file string) error {
 	if err := os.WriteFile(filepath.Join(tree, ".config"), configure(config, busyboxSettings), 0o644); err != nil {
 		return err
 	}
-	// Settings that depend on changed ones are asked for; an empty answer takes the default.
+	// The configuration asks for settings that depend on changed ones; an empty answer selects the default.
 	if err := m.cluster.Logged(ctx, "image-busybox", tree, nil, "sh", "-c", fmt.Sprintf("yes '' | make oldconfig >/dev/null && make -j%d", runtime.NumCPU())); err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func configure(config []byte, settings []string) []byte {
 	return out.Bytes()
 }
 
-// debianMirror is where this machine's apt takes the release from.
+// debianMirror is the mirror from which this machine's apt installs the release.
 func debianMirror(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages").Output()
 	if err != nil {

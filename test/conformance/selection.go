@@ -18,14 +18,14 @@ type plan struct {
 	Selection string   // in words
 	Tests     []string // names of the tests to run
 	Cannot    []left   // selected, but not for this machine
-	Engine    string   // options.around: what the kubelet took its engine for, see lab.EngineAPIs; "": for what it is
+	Engine    string   // options.around: the engine that the kubelet saw, see lab.EngineAPIs; "": the engine's own API
 	Commit    string   // of the repository
 }
 
 // left is a test that does not run.
 type left struct{ Name, Reason, Proof string }
 
-// subset are the tests for everyday: of each of a node's subjects one or two that are quick.
+// subset are the tests for everyday use: one or two quick tests of each subject of a node.
 var subset = regexp.MustCompile(strings.Join([]string{
 	`Probing container should be restarted with a (exec "cat /tmp/health"|/healthz http|GRPC)`,
 	`Container Lifecycle Hook when create a pod with lifecycle hook should execute (poststart|prestop) (exec|http) hook`,
@@ -67,7 +67,7 @@ var engineSubset = regexp.MustCompile(strings.Join([]string{
 	`Kubectl client Kubectl run pod`,
 }, "|"))
 
-// choose asks the suite for its tests and picks from them.
+// choose lists the suite's tests and selects from them.
 func choose(ctx context.Context, cluster *lab.Cluster, o options) (plan, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Tools, "e2e.test"), "--list-tests")
 	var errors bytes.Buffer
@@ -88,7 +88,7 @@ func listed(out string) []string {
 	var names []string
 	for line := range strings.Lines(out) {
 		if name := strings.TrimSpace(line); strings.HasPrefix(name, "[sig-") {
-			// Behind a colon stands where the test is: .../pods.go:123: [sig-node] ...
+			// The place of the test comes first, before a colon: .../pods.go:123: [sig-node] ...
 			names = append(names, name)
 			continue
 		}
@@ -156,10 +156,10 @@ func (o options) describe() string {
 	return fmt.Sprintf("%s; %d processes, %d nodes", strings.Join(words, ", "), o.procs, o.nodes)
 }
 
-// networkMark stands before a network mode where an engine may stand.
+// networkMark is the prefix of a network mode where an engine may be named.
 const networkMark = "NETWORK_MODE="
 
-// around is what kubelets have around them other than usual, by which results are kept apart: the engine's API or else the network mode.
+// around is what is unusual about the kubelets' environment: the engine's API or else the network mode. Results are kept separately for each.
 func (o options) around() string {
 	if o.engine == "" && o.network != "" {
 		return networkMark + o.network

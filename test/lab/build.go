@@ -45,14 +45,14 @@ func tools() []tool {
 	}
 }
 
-// own are our programs that run on hosts or in images; go build itself sees whether they are up to date.
+// own are our programs that run on hosts or in images; go build itself checks whether they are up to date.
 var own = tool{
 	packages: []string{"./hack/cluster", "./build/images/sample", "./build/images/pause", "./test/engineproxy"},
 	names:    []string{"cluster", "sample", "pause", "engineproxy"},
 	ldflags:  "-s -w",
 }
 
-// metricsServer is no part of the cluster: a test runs it.
+// metricsServer is not part of the cluster: a test runs it.
 var metricsServer = tool{
 	module: "metrics-server", packages: []string{"sigs.k8s.io/metrics-server/cmd/metrics-server"}, names: []string{"metrics-server"}, ldflags: "-s -w",
 }
@@ -94,7 +94,7 @@ func (c *Cluster) buildTools(ctx context.Context) error {
 	return group.Wait()
 }
 
-// buildTool builds a set unless its stamp says that the same inputs made what is there.
+// buildTool builds a set unless its stamp shows that the programs there come from the same inputs.
 func (c *Cluster) buildTool(ctx context.Context, t tool) error {
 	dir := filepath.Join(c.Root, "hack/tools", t.module)
 	if t.module == "" {
@@ -134,7 +134,7 @@ func (c *Cluster) present(t tool) bool {
 	return true
 }
 
-// stamp is a digest of what decides the result: module versions, flags, the Go release and the platform.
+// stamp is a digest of the inputs of a build: module versions, flags, the Go release and the platform.
 func (t tool) stamp(dir string) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, t.packages, t.ldflags, runtime.Version(), runtime.GOARCH)
@@ -153,7 +153,7 @@ func (c *Cluster) logged(ctx context.Context, name, dir string, env []string, ar
 	return c.loggedTo(ctx, name, dir, env, nil, argv...)
 }
 
-// loggedTo is logged with something that the program's standard error goes through on its way to the log.
+// loggedTo is logged with a filter for the program's standard error.
 func (c *Cluster) loggedTo(ctx context.Context, name, dir string, env []string, through func(io.Writer) io.WriteCloser, argv ...string) error {
 	path := filepath.Join(c.State, "logs", name+".log")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -178,7 +178,7 @@ func (c *Cluster) loggedTo(ctx context.Context, name, dir string, env []string, 
 	return nil
 }
 
-// addSystemDirs lets programs be found that only administrators call: root's PATH lacks their directories after a plain su.
+// addSystemDirs adds the directories of administrators' programs to PATH: root's PATH lacks them after a plain su.
 func addSystemDirs() {
 	path := filepath.SplitList(os.Getenv("PATH"))
 	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
@@ -197,7 +197,7 @@ func system(name string) string {
 	return name
 }
 
-// ensurePackages installs the Debian packages that hosts need, when one of their programs is missing.
+// ensurePackages installs the Debian packages that hosts need if one of their programs is missing.
 func (c *Cluster) ensurePackages(ctx context.Context) error {
 	for _, name := range []string{"dockerd", "containerd", "runc", "ip", "iptables", "nft", "conntrack", "nsenter", "setsid", "script"} {
 		if _, err := exec.LookPath(name); err != nil {

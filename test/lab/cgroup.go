@@ -11,7 +11,7 @@ import (
 )
 
 // cgroup is the name of the cgroup below which all containers of the host's engine are, in every hierarchy. Two agents on one machine
-// need different ones, or each takes the other's pods for leftovers; and Down finds by it what no engine knows any more.
+// need different ones, or each treats the other's pods as leftovers. Down uses it to find processes that no engine knows any more.
 func (h *Host) cgroup() string { return h.Namespace() }
 
 // cgroupRoots returns the mount points of the machine's hierarchies: one with cgroup v2, one per controller with v1.
@@ -25,7 +25,7 @@ func cgroupRoots() []string {
 	return roots
 }
 
-// makeCgroups makes the cgroup in every hierarchy. cpuset of v1 starts empty, and an empty one can hold no process.
+// makeCgroups creates the cgroup in every hierarchy. cpuset of v1 starts empty, and an empty one cannot hold processes.
 func makeCgroups(name string) error {
 	for _, root := range cgroupRoots() {
 		dir := filepath.Join(root, name)

@@ -112,7 +112,7 @@ func (h *Host) writeNetwork(ranges []string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// Leases is the directory in which the node's plugins keep who has which address: a file by address in "lab".
+// Leases is the directory in which the node's plugins record which container has which address: a file per address in "lab".
 func (h *Host) Leases() string { return h.Dir("cni-leases") }
 
 // dropNamespaces unmounts the network namespaces that containerd has made for pods.

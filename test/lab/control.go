@@ -115,7 +115,7 @@ func (c *Cluster) controllerManagerArgv() []string {
 		"--cluster-cidr=" + c.both(PodCIDR, podCIDR6),
 		size,
 		"--service-cluster-ip-range=" + c.both(ServiceCIDR, serviceCIDR6),
-		"--node-monitor-grace-period=24s", // upstream 50s: a test need not wait so long for a node that left
+		"--node-monitor-grace-period=24s", // upstream has 50s, which is too long for tests of nodes that fail
 		"--node-monitor-period=2s",
 		"--concurrent-gc-syncs=5",
 		"--v=1",
@@ -298,7 +298,7 @@ func (c *Cluster) waitNodesReady(ctx context.Context) error {
 	return nil
 }
 
-// ShellLine is what makes kubectl work in the user's shell.
+// ShellLine is the command that sets up kubectl in the user's shell.
 func (c *Cluster) ShellLine() string {
 	return strings.Join([]string{"export", "KUBECONFIG=" + c.Kubeconfig(), "PATH=" + c.Tools + ":$PATH"}, " ")
 }

@@ -106,7 +106,7 @@ func inodeOf(path string) (uint64, bool) {
 	return 0, false
 }
 
-// endProcesses kills until nothing is left: an agent that still lives may start another while its children die.
+// endProcesses kills processes until none is left: an agent that is still alive may start new ones while its children die.
 func (c *Cluster) endProcesses(ctx context.Context) error {
 	for _, host := range c.machines() {
 		for _, process := range slices.Backward(host.processes) {

@@ -22,7 +22,7 @@ func (c *Cluster) both(four, six string) string {
 // addr6 is the host's IPv6 address, which DualStack gives to eth0.
 func (h *Host) addr6() string { return fmt.Sprintf("fd00:30::%x", h.Addr.As4()[3]) }
 
-// upIPv6 is upLink for the other family. Duplicate addresses are not looked for: an address that is still being tried cannot be listened on.
+// upIPv6 is upLink for the other family. Duplicate address detection is off: programs cannot listen on an address while it is tentative.
 func (h *Host) upIPv6(ctx context.Context) error {
 	for _, args := range []string{
 		"link set eth0 up",

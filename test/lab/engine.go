@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Engine is a host's Docker engine, seen from beside our kubelet: a handful of calls of its HTTP interface.
+// Engine is a client of a host's Docker engine, independent of our kubelet: a few calls of its HTTP API.
 type Engine struct{ client *http.Client }
 
 // Engine returns the host's engine.
@@ -27,7 +27,7 @@ func (h *Host) Engine() *Engine {
 	}}}
 }
 
-// call does one request. in and out are what JSON is made from and read into, or nil.
+// call sends one request. in is encoded as JSON, the answer is decoded into out; both may be nil.
 func (e *Engine) call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -129,7 +129,7 @@ type Details struct {
 	}
 }
 
-// Inspect asks for one container.
+// Inspect returns the details of one container.
 func (e *Engine) Inspect(ctx context.Context, id string) (Details, error) {
 	var out Details
 	err := e.call(ctx, http.MethodGet, "/containers/"+url.PathEscape(id)+"/json", nil, &out)
@@ -180,7 +180,7 @@ func (e *Engine) Kill(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodPost, "/containers/"+url.PathEscape(id)+"/kill", nil, nil)
 }
 
-// RemoveNetwork removes a network by name; one that is gone is no error.
+// RemoveNetwork removes a network by name; a missing network is not an error.
 func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
 	err := e.call(ctx, http.MethodDelete, "/networks/"+url.PathEscape(name), nil, nil)
 	if err != nil && e.call(ctx, http.MethodGet, "/networks/"+url.PathEscape(name), nil, nil) != nil {
@@ -199,8 +199,8 @@ type Event struct {
 	TimeNano int64 // Unix
 }
 
-// Events calls each with everything that happens on the engine, in order, until ctx ends (nil) or the stream does. began is called when the
-// engine has begun to tell.
+// Events calls each with every event of the engine, in order, until ctx ends (nil) or the stream does. It calls began when the
+// stream has started.
 func (e *Engine) Events(ctx context.Context, began func(), each func(Event)) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine/events", nil)
 	if err != nil {
@@ -241,12 +241,12 @@ func (e *Engine) CreateInternal(ctx context.Context, name, subnet string) error 
 		"IPAM": map[string]any{"Config": []map[string]string{{"Subnet": subnet}}}}, nil)
 }
 
-// Disconnect takes a container off a network, as a person would.
+// Disconnect disconnects a container from a network, as a user would.
 func (e *Engine) Disconnect(ctx context.Context, network, id string) error {
 	return e.call(ctx, http.MethodPost, "/networks/"+url.PathEscape(network)+"/disconnect", map[string]string{"Container": id}, nil)
 }
 
-// Restart restarts a container as a person would.
+// Restart restarts a container, as a user would.
 func (e *Engine) Restart(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodPost, "/containers/"+url.PathEscape(id)+"/restart?t=0", nil, nil)
 }

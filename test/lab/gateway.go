@@ -56,7 +56,7 @@ func Gateway(ctx context.Context, listener net.Listener, to, kubeconfig string) 
 	}
 }
 
-// addRoutes leads a node's pod range to the node. A range whose node has gone keeps its route until another node gets the range.
+// addRoutes adds a route for a node's pod range to the node. The range of a removed node keeps its route until another node gets the range.
 func addRoutes(ctx context.Context, routes map[string]string, node *v1.Node) {
 	for _, cidr := range node.Spec.PodCIDRs {
 		hop := ""

@@ -12,14 +12,14 @@ import (
 	"github.com/winkube/winkube/test/output"
 )
 
-// switchNamespace holds the bridge to which every host's veth leads.
+// switchNamespace holds the bridge to which every host's veth connects.
 var switchNamespace = prefix + "switch"
 
-// Host is a network namespace, and a name, that play a machine.
+// Host is a network namespace and a host name that together act as a machine.
 type Host struct {
 	Name string     // of the Node: node1
 	Addr netip.Addr // of eth0
-	// LiveRestore starts the engine such that containers outlive it. It acts on the next start of dockerd.
+	// LiveRestore starts the engine with live-restore, so that containers outlive it. It acts on the next start of dockerd.
 	LiveRestore bool
 	// ExtraArgs are appended to the command line of the process of that name at its next start.
 	ExtraArgs map[string][]string
@@ -204,7 +204,7 @@ func (h *Host) upDirectories() error {
 	if h == h.cluster.Control {
 		return nil
 	}
-	// What a pod with dnsPolicy Default sees. No such server exists: there is no way out of the cluster.
+	// The DNS configuration of pods with dnsPolicy Default. The server does not exist: the cluster has no connection to the outside.
 	resolv := "search lab.test\nnameserver " + h.cluster.Control.Addr.String() + "\n"
 	if err := os.WriteFile(h.Dir("resolv.conf"), []byte(resolv), 0o644); err != nil {
 		return err
@@ -212,7 +212,7 @@ func (h *Host) upDirectories() error {
 	return makeCgroups(h.cgroup())
 }
 
-// ip runs the ip tool on a namespace with arguments that hold no spaces.
+// ip runs the ip tool on a namespace with arguments that contain no spaces.
 func ip(ctx context.Context, namespace, args string) error {
 	_, err := run(ctx, append([]string{"ip", "-n", namespace}, strings.Fields(args)...)...)
 	return err

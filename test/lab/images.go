@@ -39,7 +39,7 @@ func images() []image {
 	}
 }
 
-// upImages makes every image that some node's engine does not have and loads it there.
+// upImages builds every image that a node's engine lacks and loads it there.
 func (c *Cluster) upImages(ctx context.Context) error { return c.upImagesOf(ctx, c.Nodes) }
 
 func (c *Cluster) upImagesOf(ctx context.Context, hosts []*Host) error {
