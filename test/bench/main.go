@@ -5,7 +5,7 @@
 //
 // With -only proxy it measures the service proxy alone (package traffic), which needs no cluster; with -only kubelet, the rest.
 //
-// It is no test: nothing fails because a figure is bad.
+// It is not a test: a bad figure is not a failure.
 package main
 
 import (
@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// command is what the arguments ask for: the bench, or one of its parts that run as separate programs.
+// command runs what the arguments select: the bench, or one of its parts that run as separate programs.
 func command(ctx context.Context) error {
 	if len(os.Args) > 1 && os.Args[1] == execCommand {
 		return execMain(ctx)
@@ -79,7 +79,7 @@ func command(ctx context.Context) error {
 	return run(ctx, root, *only == "scrape")
 }
 
-// run measures the kubelet, beside its peers or, alone, what it costs to be scraped.
+// run measures the kubelet beside its peers or, with alone, only the cost of scrapes.
 func run(ctx context.Context, root string, alone bool) error {
 	cluster := lab.New(root, os.Stdout)
 	if err := cluster.Up(ctx); err != nil {
@@ -175,7 +175,7 @@ func (b *bench) run(ctx context.Context) error {
 	return nil
 }
 
-// one measures pods that are alone, the three sides in turn, so that a slow minute of the machine meets all of them.
+// one measures pods one at a time, the three sides in turn, so that a slow minute of the machine affects all of them.
 func (b *bench) one(ctx context.Context) error {
 	var bare, second, create durations
 	ready, gone := map[*agent]durations{}, map[*agent]durations{}
@@ -199,7 +199,7 @@ func (b *bench) one(ctx context.Context) error {
 	}
 	row("one at a time, create to Ready p50", ms, bare.at(0.5), ready[b.upstream].at(0.5), ready[b.ours].at(0.5))
 	row("one at a time, create to Ready p99", ms, bare.at(0.99), ready[b.upstream].at(0.99), ready[b.ours].at(0.99))
-	row("  of it the app container, p50", ms, second.at(0.5), 0, 0)
+	row("  of that the app container, p50", ms, second.at(0.5), 0, 0)
 	row("  of that its creation, p50", ms, create.at(0.5), 0, 0)
 	row("one at a time, delete to gone p50", ms, 0, gone[b.upstream].at(0.5), gone[b.ours].at(0.5))
 	return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// scrapeGoal is what one answer for 100 containers may cost the kubelet.
+// scrapeGoal is the CPU time that one answer for 100 containers may cost the kubelet.
 const scrapeGoal = 100 * time.Millisecond
 
 // scrapes are what monitoring asks a kubelet for, each so many times, and so far apart that nothing of the answer before it may be given again.
@@ -32,7 +32,7 @@ func (b *bench) scrape(ctx context.Context, agents ...*agent) error {
 	for _, s := range scrapes {
 		asked := slices.DeleteFunc(slices.Clone(agents), func(a *agent) bool {
 			err := a.get(ctx, s.path)
-			if err != nil && a == b.upstream { // the peer's own fault, such as a disk that it does not know: it has no figure then
+			if err != nil && a == b.upstream { // the peer fails, for example on an unknown disk: it has no figure then
 				fmt.Fprintf(os.Stderr, "bench: upstream's kubelet does not answer %s: %v\n", s.path, err)
 			}
 			return err != nil && a == b.upstream
@@ -99,7 +99,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// get asks the agent's port, by way of the API server as kubectl get --raw does.
+// get requests a path from the agent's port through the API server, as kubectl get --raw does.
 func (a *agent) get(ctx context.Context, path string) error {
 	_, err := a.pods.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", a.host.Name, "proxy", path).DoRaw(ctx)
 	return err

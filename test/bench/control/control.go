@@ -1,5 +1,5 @@
-// Command control measures what a service proxy costs before a byte is passed: everything programmed from cold, one endpoint's change
-// programmed, processor time for it and resident memory, at 100 and at 10,000 services. Both proxies run on the same simulated API
+// Command control measures what a service proxy costs before it forwards a byte: time to program everything from cold and one endpoint's change
+// into it, processor time for both and resident memory, at 100 and at 10,000 services. Both proxies run on the same simulated API
 // server, each in a separate network namespace.
 //
 //	api (protobuf watches) --> proxy under test --> fronts in the namespace --> two servers that say who they are
@@ -51,7 +51,7 @@ func main() {
 	}
 }
 
-// run measures our proxy and, where it is there, upstream's in nftables mode, and prints a table.
+// run measures our proxy and, if it is built, upstream's in nftables mode, and prints a table.
 func run(ctx context.Context) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -62,13 +62,13 @@ func run(ctx context.Context) error {
 		return err
 	}
 	out := os.Stdout
-	fmt.Fprintf(out, "\n%-34s %12s %12s %12s %14s %14s %14s %12s\n", "control plane", "cold", "CPU cold", "change p50", "change p99", "CPU a change", "RSS", "RSS at most")
-	for _, proxy := range []struct{ name, mode, path string }{
-		{"winkube, relay", "userspace", filepath.Join(root, "_output/bin/linux/amd64/proxy")},
-		{"upstream, nftables", "nftables", filepath.Join(root, "_output/tools/kube-proxy")},
+	fmt.Fprintf(out, "\n%-34s %12s %12s %12s %14s %14s %14s %12s\n", "control plane", "cold", "CPU cold", "change p50", "change p99", "CPU per change", "RSS", "peak RSS")
+	for _, proxy := range []struct{ name, mode, path, build string }{
+		{"winkube, relay", "userspace", filepath.Join(root, "_output/bin/linux/amd64/proxy"), "make control"},
+		{"upstream, nftables", "nftables", filepath.Join(root, "_output/tools/kube-proxy"), "go run ./test/bench -only proxy"},
 	} {
 		if _, err := os.Stat(proxy.path); err != nil {
-			fmt.Fprintf(out, "%-34s not measured: %v\n", proxy.name, err)
+			fmt.Fprintf(out, "%-34s not measured: %v; %s builds it\n", proxy.name, err, proxy.build)
 			continue
 		}
 		for _, services := range []int{100, 10000} {
@@ -150,7 +150,7 @@ func setUpHost() error {
 	return nil
 }
 
-// answer says the letter to everyone who connects.
+// answer sends the letter to every client.
 func answer(listener net.Listener, letter byte) {
 	for {
 		conn, err := listener.Accept()

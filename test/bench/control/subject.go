@@ -139,7 +139,7 @@ func (p *subject) start(ctx context.Context, path, mode string) error {
 	} else {
 		args = append(args, "--network-mode=upstream")
 	}
-	p.cmd = exec.CommandContext(ctx, "setpriv", append([]string{"--pdeathsig", "KILL", path}, args...)...) // it ends with us, however we end
+	p.cmd = exec.CommandContext(ctx, "setpriv", append([]string{"--pdeathsig", "KILL", path}, args...)...) // it ends when this program does, even if that is killed
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	return p.cmd.Start()
 }
@@ -163,7 +163,7 @@ func (p *subject) programmed(ctx context.Context) error {
 	})
 }
 
-// becomes asks service 0 until it is served by the server of that letter.
+// becomes sends requests to service 0 until the server of that letter answers.
 func (p *subject) becomes(ctx context.Context, letter byte) error {
 	return p.until(ctx, time.Minute, 0, "service 0 at server "+string(letter), func() bool {
 		conn, err := net.DialTimeout("tcp", net.JoinHostPort(front(0), "80"), 200*time.Millisecond)
@@ -206,7 +206,7 @@ func (p *subject) cpuOfChange(ctx context.Context) (time.Duration, error) {
 	return (after - before) / changes, err
 }
 
-// cpu is the time that the proxy, with the programs that it ran, has used so far.
+// cpu is the processor time that the proxy and the programs that it ran have used so far.
 func (p *subject) cpu() (time.Duration, error) {
 	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
@@ -225,7 +225,7 @@ func (p *subject) cpu() (time.Duration, error) {
 	return sum, nil
 }
 
-// memory is the resident memory now and at most so far, in MiB.
+// memory is the current and the peak resident memory in MiB.
 func (p *subject) memory() (now, most float64, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {

@@ -35,7 +35,7 @@ const (
 	bulkBuffer = 64 << 10
 )
 
-// Commands are what the bench starts itself again as, by its first argument.
+// Commands are the parts that the bench runs as separate processes of itself, by their first argument.
 func Commands() map[string]func(args []string) error {
 	return map[string]func([]string) error{"traffic-server": server, "traffic-naive": naive, "traffic-client": client}
 }
@@ -260,7 +260,7 @@ func again(addr, network string, out, in int, stop *atomic.Bool) (int, error) {
 	return total, nil
 }
 
-// exchange asks and reads the answer; a question that is lost (UDP) is asked again after a while, as a resolver does.
+// exchange sends a request and reads the answer. If a UDP packet is lost it sends the request again after a while, as a resolver does.
 func exchange(c net.Conn, network string, buffer []byte, out, in int) error {
 	for range 5 {
 		if _, err := c.Write(buffer[:out]); err != nil {
@@ -340,7 +340,7 @@ func paced(to *unix.SockaddrInet4, period, offset time.Duration) ([]time.Duratio
 		}
 		took = append(took, time.Since(asked))
 		if next = next.Add(period); next.Before(time.Now()) {
-			next = time.Now() // no bunch of questions after a late answer
+			next = time.Now() // no burst of requests after a late answer
 		}
 	}
 	return took, nil

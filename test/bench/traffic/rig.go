@@ -373,7 +373,7 @@ func (r *rig) answers(ctx context.Context, s side) error {
 	}
 }
 
-// client runs one load through a side. It returns its figures, and the processor time in seconds that everybody took for it.
+// client runs one load through a side. It returns its figures, and the processor time in seconds that all programs used for it.
 func (r *rig) client(ctx context.Context, s side, l load) (figures []float64, used float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*perRound)
 	defer cancel()
@@ -394,7 +394,7 @@ func (r *rig) client(ctx context.Context, s side, l load) (figures []float64, us
 	return figures, used, json.Unmarshal(out, &figures)
 }
 
-// hold opens n connections through a side until the function that it returns is called. Who cannot take so many within a minute fails.
+// hold opens n connections through a side until the function that it returns is called. A side that cannot open them within a minute fails.
 func (r *rig) hold(ctx context.Context, s side, n int) (func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	cmd := exec.CommandContext(ctx, "nsenter", "--net=/run/netns/"+s.namespace, "--", r.self, "traffic-client", "hold", s.addr, strconv.Itoa(n))

@@ -25,7 +25,7 @@ const (
 	heldNaive = 3000
 )
 
-// side is one way from the client to the server.
+// side is one path from the client to the server.
 type side struct {
 	name      string
 	namespace string
@@ -77,7 +77,7 @@ func Run(ctx context.Context, root string, others []string, out io.Writer, modes
 	t.header()
 	var rate float64
 	wanted := func(mode string) bool { return len(modes) == 0 || slices.Contains(modes, mode) }
-	if wanted("memory") { // first: work leaves memory behind that would then be used again
+	if wanted("memory") { // first: earlier loads would leave memory that is then reused
 		if err := rig.memory(ctx, &t); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func Run(ctx context.Context, root string, others []string, out io.Writer, modes
 		t.row(l.name, l.unit, l.target, medians[0])
 		t.row("  with both processors at work", l.unit, "", medians[1])
 		if l.mode == "requests" {
-			rate = medians[0][len(rig.sides)-1] / 2 // half load is half of what our relay can do
+			rate = medians[0][len(rig.sides)-1] / 2 // half load is half of our relay's maximum
 		}
 	}
 	if rate > 0 && wanted("latency") {
@@ -172,7 +172,7 @@ func median(list []float64) float64 {
 	return slices.Sorted(slices.Values(list))[len(list)/2]
 }
 
-// memory measures what an open idle connection costs the programs in the middle.
+// memory measures what an open idle connection costs each proxy.
 func (r *rig) memory(ctx context.Context, t *table) error {
 	perConn := make([]float64, len(r.sides))
 	for i, s := range r.sides {
@@ -202,7 +202,7 @@ func (r *rig) memory(ctx context.Context, t *table) error {
 	return nil
 }
 
-// frontMemory measures what a front costs them.
+// frontMemory measures what a front costs each proxy.
 func (r *rig) frontMemory(ctx context.Context, t *table) error {
 	perFront, err := r.fronts(ctx)
 	if err != nil {
