@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// The joiner is a further host, which kubeadm joins. It has separate mounts, shared with its engine: kubeadm's /etc/kubernetes and
+// The joiner is another host, which kubeadm joins. It has separate mounts, shared with its engine: kubeadm's /etc/kubernetes and
 // /var/lib/kubelet are not the machine's. Its systemctl is a script that does what our unit files say.
 
 var kubeadm = tool{module: "kubeadm", packages: []string{"k8s.io/kubernetes/cmd/kubeadm"}, names: []string{"kubeadm"}, ldflags: tools()[0].ldflags}
@@ -26,7 +26,7 @@ var kubeadm = tool{module: "kubeadm", packages: []string{"k8s.io/kubernetes/cmd/
 //go:embed systemctl.sh
 var systemctl []byte
 
-// BootstrapToken is what UpJoiner has kubeadm make in the cluster.
+// BootstrapToken is the token that UpJoiner creates in the cluster with kubeadm.
 const BootstrapToken = "abcdef.0123456789abcdef"
 
 func (c *Cluster) newJoiner() *Host {
@@ -82,7 +82,7 @@ func (c *Cluster) DownJoiner(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// mountsDir holds the file that keeps the host's mount namespace. It must not lie in a mount that is shared.
+// mountsDir holds the file that keeps the host's mount namespace. It must not be in a shared mount.
 func (h *Host) mountsDir() string { return h.RunDir("mounts") }
 
 func (h *Host) mountsFile() string { return filepath.Join(h.mountsDir(), "ns") }
@@ -172,7 +172,7 @@ func (c *Cluster) JoinCommand() (string, error) {
 	return fmt.Sprintf("kubeadm join %s --token %s --discovery-token-ca-cert-hash sha256:%s", c.apiAddress(), BootstrapToken, hex.EncodeToString(sum[:])), nil
 }
 
-// kubeadmConfig is the cluster as kubeadm init would have been told. The serving certificates of kubelets are to be requested.
+// kubeadmConfig is the configuration that kubeadm init would have had. Kubelets request their serving certificates.
 func (c *Cluster) kubeadmConfig() string {
 	return fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration

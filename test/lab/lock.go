@@ -19,7 +19,7 @@ func lockFile(path string) (unlock func(), err error) {
 	}
 	start, _ := startTime(os.Getpid())
 	mine := fmt.Sprintf("%d %d", os.Getpid(), start)
-	// Linked, not written, into place: whoever finds the lock finds its holder in it.
+	// The lock is linked, not written, into place, so that it always names its holder.
 	own := fmt.Sprintf("%s.%d", path, os.Getpid())
 	if err := os.WriteFile(own, []byte(mine), 0o644); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func lockFile(path string) (unlock func(), err error) {
 			argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			return nil, fmt.Errorf("process %d is starting, stopping or testing the cluster: wait until it ends, then try again: %s", pid, strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " ")))
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a program that died
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a program that died
 			return nil, err
 		}
 	}

@@ -74,7 +74,7 @@ func (h *Host) ProxyArgv() []string {
 // EngineSocket is where the host's Docker engine listens.
 func (h *Host) EngineSocket() string { return h.RunDir("docker.sock") }
 
-// kubeletSocket is where the kubelet finds an engine: the host's own, or what EngineAPI makes of it.
+// kubeletSocket is the kubelet's socket of an engine: the host's own, or the proxy that EngineAPI selects.
 func (h *Host) kubeletSocket() string {
 	if h.cluster.EngineAPI == "" {
 		return h.EngineSocket()
@@ -122,7 +122,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.a
 		"hosts":            []string{"unix://" + h.EngineSocket()},
 		"containerd":       h.containerdSocket(),
 		"cgroup-parent":    "/" + h.cgroup(),
-		"exec-opts":        []string{"native.cgroupdriver=cgroupfs"}, // also where systemd runs: it would want slices
+		"exec-opts":        []string{"native.cgroupdriver=cgroupfs"}, // also where systemd runs, whose driver would need slices
 		"bip":              fmt.Sprintf("192.168.%d.1/24", 100+h.number),
 		"shutdown-timeout": 15,
 		// Of the same version as the dockerd that PATH has first.
@@ -187,7 +187,7 @@ func (c *Cluster) upAgents(ctx context.Context) error {
 	return nil
 }
 
-// nodeReady is nil when the node is Ready, else says why not.
+// nodeReady returns nil if the node is Ready, otherwise the reason.
 func nodeReady(node *v1.Node) error {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == v1.NodeReady {

@@ -16,7 +16,7 @@ import (
 )
 
 // The peer is a third host, which runs upstream's kubelet with containerd: what a user without Docker would run, measured beside ours
-// in one run. It is no node of Up; its taint keeps everything away that is not bound to it by name.
+// in one run. Up does not start it; its taint keeps away all pods that are not bound to it by name.
 
 var peerKubelet = tool{
 	module:   "kubernetes",
@@ -55,7 +55,7 @@ func (c *Cluster) UpPeer(ctx context.Context) error {
 	})
 }
 
-// DownPeer ends the peer's programs and containers and takes its Node from the cluster. Down removes the rest.
+// DownPeer ends the peer's programs and containers and deletes its Node. Down removes the rest.
 func (c *Cluster) DownPeer(ctx context.Context) error {
 	var errs []error
 	for _, process := range []string{"kubelet", "containerd"} {
@@ -95,7 +95,7 @@ func (c *Cluster) upPeerHost(ctx context.Context) error {
 	return nil
 }
 
-// peerNetwork is a bridge without masquerade: the plainest that there is, so that the peer is not slowed by it.
+// peerNetwork is a bridge without masquerade: the simplest network, so that it does not slow the peer down.
 const peerNetwork = `{"cniVersion": "0.4.0", "name": "bench", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
  "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 `

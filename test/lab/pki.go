@@ -58,7 +58,7 @@ func (c *Cluster) identities() []identity {
 // PKI returns the path of a file of the host's pki directory.
 func (h *Host) PKI(name string) string { return h.Dir("pki", name) }
 
-// Kubeconfig is the administrator's, for use on the machine itself.
+// Kubeconfig is the path of the administrator's kubeconfig, for use on the machine itself.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.State, "kubeconfig") }
 
 // upCertificates makes one authority and from it every credential, each in the directory of the host that uses it. It keeps a set

@@ -22,11 +22,11 @@ type Process struct {
 	Name string
 
 	host *Host
-	// argv is asked at each start: the first is the program's path.
+	// argv is called at each start; its first element is the program's path.
 	argv func() []string
 	// unwanted says that the process should not run now; nil: it always should.
 	unwanted func() bool
-	// files are handed to the program as descriptors 3, 4, ...; asked at each start, closed after it.
+	// files are handed to the program as descriptors 3, 4, ...; called at each start, the files are closed after it.
 	files func() ([]*os.File, error)
 
 	mu sync.Mutex
@@ -50,7 +50,7 @@ func (p *Process) Argv() []string { return append(p.argv(), p.host.ExtraArgs[p.N
 // Running says whether the process runs.
 func (p *Process) Running() bool { _, ok := p.PID(); return ok }
 
-// PID returns the process id, false when it does not run.
+// PID returns the process id, or false if the process does not run.
 func (p *Process) PID() (int, bool) {
 	r, ok := p.load()
 	return r.PID, ok
@@ -83,7 +83,7 @@ func startTime(pid int) (uint64, bool) {
 	}
 	_, rest, _ := strings.Cut(string(data), ") ") // the name before it may hold anything
 	fields := strings.Fields(rest)
-	// Killed, it is over when its last thread is: the first may be a zombie while another still holds the listeners.
+	// A killed process ends with its last thread: the first may be a zombie while another still holds the listeners.
 	if len(fields) < 20 || fields[0] == "Z" && (fields[17] == "0" || fields[17] == "1") || fields[0] == "X" {
 		return 0, false
 	}

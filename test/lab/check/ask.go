@@ -17,7 +17,7 @@ import (
 
 type do = func(context.Context) (string, error)
 
-// fromHost asks the sample server from a host's network.
+// fromHost sends a request to the sample server from a host's network.
 func (s *suite) fromHost(host *lab.Host, addr string) do {
 	return func(ctx context.Context) (string, error) {
 		out, err := host.Exec(ctx, filepath.Join(s.cluster.Tools, "sample"), "get", "http://"+addr+"/")
@@ -50,7 +50,7 @@ func wantWords(out, want string, err error) error {
 	return nil
 }
 
-// spread asks the Deployment's service until each of its pods has answered.
+// spread sends requests to the Deployment's service until each of its pods has answered.
 func (s *suite) spread(host *lab.Host) do {
 	return func(ctx context.Context) (string, error) {
 		seen := map[string]bool{}
@@ -147,7 +147,7 @@ func (s *suite) followLogs(ctx context.Context, pod *v1.Pod) (string, error) {
 	}
 	marker := fmt.Sprintf("/marker-%d", time.Now().UnixNano())
 	begin := time.Now()
-	// The page does not exist; that it was asked for is what the log shows.
+	// The page does not exist; the log shows the request for it.
 	_, _ = s.cluster.Node(pod.Spec.NodeName).Exec(ctx, filepath.Join(s.cluster.Tools, "sample"), "get", "http://"+pod.Status.PodIP+marker)
 	if err := out.await(ctx, marker); err != nil {
 		return "", err

@@ -1,6 +1,6 @@
 // Package check looks, from outside, whether a cluster does what its samples promise: the table that ends `make up`.
 //
-//	samples (build/samples) --apply--> cluster --> checks, each one question to a user's tool or a host --> table
+//	samples (build/samples) --apply--> cluster --> checks, each one call of a user's tool or from a host --> table
 package check
 
 import (
@@ -15,14 +15,14 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// patience is how long a check is asked again before its failure counts: programs of a new pod start, endpoints travel.
+// patience is how long a check is repeated before its failure counts: programs of a new pod start, endpoints propagate.
 const patience = 30 * time.Second
 
 // Check is one row of the table.
 type Check struct {
 	Name string
-	Node string // where it was looked from or what it is about; "" when no node is special
-	// Do is nil-safe to repeat; it returns what was seen.
+	Node string // the node that the check runs on or is about; "" if none
+	// Do may be repeated; it returns what it saw.
 	Do func(ctx context.Context) (seen string, err error)
 }
 

@@ -36,7 +36,7 @@ func newSuite(c *lab.Cluster) (*suite, error) {
 	return &suite{c, client}, nil
 }
 
-// Apply puts the samples onto the cluster: objects by kubectl, the static pod's manifest into node1's directory.
+// Apply deploys the samples: objects with kubectl, the static pod's manifest into node1's directory.
 func Apply(ctx context.Context, c *lab.Cluster) error {
 	dir := filepath.Join(c.Root, "build/samples")
 	data, err := os.ReadFile(filepath.Join(dir, "static", staticPod+".yaml"))
@@ -108,7 +108,7 @@ func (s *suite) podsReady(ctx context.Context, namespace, fields, labels string,
 	return strings.Join(seen, ", "), nil
 }
 
-// podReady is nil when the pod is Running and Ready, else says what it waits for.
+// podReady returns nil if the pod is Running and Ready, otherwise what it waits for.
 func podReady(pod *v1.Pod) error {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == v1.PodReady && condition.Status == v1.ConditionTrue && pod.Status.Phase == v1.PodRunning {
