@@ -305,7 +305,7 @@ func TestAdmitAgainReplaces(t *testing.T) {
 	}
 	a.Release("uid-p")
 	a.Release("uid-p")
-	a.Release("uid-nobody")
+	a.Release("uid-unknown")
 	if all := a.Allocated(); len(all) != 1 || all.Pods().Value() != 0 {
 		t.Errorf("left after Release: %v", all)
 	}

@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestReservedPorts: no hostPort takes what the node's daemons listen at, and whoever asks for it is told whose it is. A pod in the host's network takes
+// TestReservedPorts: a hostPort cannot be a port of the node's daemons, and the refusal names the daemon. A pod in the host's network takes
 // nothing from them.
 func TestReservedPorts(t *testing.T) {
 	host := func(p *v1.Pod) { p.Spec.HostNetwork = true }
@@ -16,7 +16,7 @@ func TestReservedPorts(t *testing.T) {
 		NodeName: "n", OS: "linux", MaxPods: 100, Allocatable: func() v1.ResourceList { return nil }, Node: func() *v1.Node { return nil },
 		Reserved: []Reserved{
 			{"kubelet", netip.MustParseAddrPort("0.0.0.0:10250")}, {"kubelet", netip.MustParseAddrPort("127.0.0.1:10248")},
-			{"proxy", netip.MustParseAddrPort("[::]:10256")}, {"nobody", netip.MustParseAddrPort("127.0.0.1:0")},
+			{"proxy", netip.MustParseAddrPort("[::]:10256")}, {"unbound", netip.MustParseAddrPort("127.0.0.1:0")},
 		},
 	})
 	for _, test := range []struct {

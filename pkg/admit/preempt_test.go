@@ -90,7 +90,7 @@ func TestPreemption(t *testing.T) {
 	step("the first, asked again too early", said(a.Admit(first)), "waits for []")
 	step("the second takes what the first leaves and another", said(a.Admit(second)), "waits for [b]")
 	a.Release("uid-a")
-	step("nobody takes the room", said(a.Admit(newPod("c", requests("cpu", "100m")))), "OutOfcpu")
+	step("no pod takes the room", said(a.Admit(newPod("c", requests("cpu", "100m")))), "OutOfcpu")
 	step("the first, while the second waits", said(a.Admit(first)), "waits for []")
 	a.Release("uid-b")
 	step("the first", said(a.Admit(first)), "admitted")

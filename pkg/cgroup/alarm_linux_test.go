@@ -65,7 +65,7 @@ func TestAlarm(t *testing.T) {
 	select {
 	case <-alarm.C():
 	case <-time.After(20 * time.Second):
-		t.Error("16 MB are in use, and nobody told")
+		t.Error("16 MB are in use, and no alarm came")
 	}
 }
 

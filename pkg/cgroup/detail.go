@@ -151,7 +151,7 @@ func parseIO(lines string) (out []Device) {
 	for line := range strings.Lines(lines) {
 		fields := strings.Fields(line)
 		if len(fields) < 2 {
-			continue // a device that nothing was told of
+			continue // a device without figures
 		}
 		d := Device{Number: fields[0]}
 		for _, field := range fields[1:] {

@@ -39,7 +39,7 @@ func TestOOMKillsAndDeviceNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := oomKills(dir, false); n != nil {
-		t.Errorf("a kernel that does not tell: got %d", *n)
+		t.Errorf("a kernel without this figure: got %d", *n)
 	}
 	if names := (&Reader{proc: dir}).DeviceNames(); !reflect.DeepEqual(names, map[string]string{"8:0": "sda", "253:0": "dm-0"}) {
 		t.Errorf("got %v", names)

@@ -155,7 +155,7 @@ func (r *Records) settle(name string, keep bool) {
 	}
 }
 
-// Pulled implements pod.PullRecords. Where the record cannot be written the intent stays, so that the image is not taken for preloaded.
+// Pulled implements pod.PullRecords. Where the record cannot be written the intent stays, so that the image does not count as preloaded.
 func (r *Records) Pulled(name string, img pod.Image, cred pod.Credential) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,7 +46,7 @@ func pulled(t *testing.T, r *Records, name string, img pod.Image, cred pod.Crede
 	r.Pulled(name, img, cred)
 }
 
-// TestWhoMayUse goes through who may use an image that came with one credential, before and after the agent was started anew.
+// TestWhoMayUse goes through who may use an image that came with one credential, before and after a restart of the agent.
 func TestWhoMayUse(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -58,7 +58,7 @@ func TestWhoMayUse(t *testing.T) {
 		{"the secret, renewed", ofSecret("a", "1", "p"), ofSecret("a", "1", "new"), true},
 		{"another secret with the same login", ofSecret("a", "1", "p"), ofSecret("b", "2", "p"), true},
 		{"another secret", ofSecret("a", "1", "p"), ofSecret("b", "2", "q"), false},
-		{"the secret, made anew with another login", ofSecret("a", "1", "p"), ofSecret("a", "2", "q"), false},
+		{"the secret, recreated with another login", ofSecret("a", "1", "p"), ofSecret("a", "2", "q"), false},
 		{"no credentials", ofSecret("a", "1", "p"), pod.Credential{}, false},
 		{"the node's login after a secret's", ofSecret("a", "1", "p"), ofNode, false},
 		{"after a pull without credentials", pod.Credential{}, pod.Credential{}, true},
@@ -147,7 +147,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestKilledWhilePulling leaves a pull without an end: what has come by then is not taken for preloaded.
+// TestKilledWhilePulling leaves a pull without an end: what has come by then does not count as preloaded.
 func TestKilledWhilePulling(t *testing.T) {
 	root := t.TempDir()
 	r := newRecords(t, root, NeverVerifyPreloaded)
@@ -173,7 +173,7 @@ func TestKilledWhilePulling(t *testing.T) {
 	if !usable(r, name, image) {
 		t.Error("not usable after all pulls failed: it was here before")
 	}
-	// A record that is damaged wants credentials, and the next pull mends it.
+	// An image with a damaged record requires credentials, and the next pull repairs the record.
 	pulled(t, r, name, image, ofNode)
 	if err := os.WriteFile(r.recordFile(image), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestKilledWhilePulling(t *testing.T) {
 	}
 	pulled(t, r, name, image, ofNode)
 	if !usable(r, name, image) {
-		t.Error("not mended")
+		t.Error("not repaired")
 	}
 }
 

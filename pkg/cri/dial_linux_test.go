@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// testEndpoint is an endpoint that nobody else uses.
+// testEndpoint is an endpoint that nothing else uses.
 func testEndpoint(t *testing.T) string { return "unix://" + filepath.Join(t.TempDir(), "cri.sock") }
 
 // connect is how a client gets to it.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// testEndpoint is an endpoint that nobody else uses.
+// testEndpoint is an endpoint that nothing else uses.
 func testEndpoint(t *testing.T) string { return "npipe:////./pipe/" + t.Name() }
 
 // connect is how a client gets to it.

@@ -61,7 +61,7 @@ inner: null
 	}
 }
 
-// TestReadConfigIsStrict: each mistake is named with its line, and all of them at once.
+// TestReadConfigIsStrict: each mistake is named with its line, and all of them together.
 func TestReadConfigIsStrict(t *testing.T) {
 	for text, want := range map[string][]string{
 		"name: a\nnane: b": {"line 2: nane: unknown field"},

@@ -261,7 +261,7 @@ func TestRunningService(t *testing.T) {
 	select {
 	case tick <- time.Time{}: // it has asked, and waits
 	case <-runs:
-		t.Fatal("nobody waits for a service that is stopped")
+		t.Fatal("no one waits for a stopped service")
 	}
 	for range 2 { // the second time it runs already, and has stopped already
 		again(func() error { return m.Start(name) })

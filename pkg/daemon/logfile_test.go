@@ -67,7 +67,7 @@ func TestRotated(t *testing.T) {
 	}
 }
 
-// TestRotatedUnderReader: a log is begun anew while somebody reads it who lets it be renamed, as os.Root's files do on Windows. So pkg/server opens
+// TestRotatedUnderReader: a log is rotated while a reader that permits renaming has it open, as os.Root's files do on Windows. So pkg/server opens
 // the files that it serves.
 func TestRotatedUnderReader(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())

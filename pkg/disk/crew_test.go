@@ -14,7 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// at is a measurement that finds so many bytes at once.
+// at is a measurement that finds so many bytes immediately.
 func at(bytes uint64) Pass {
 	return func(func(host.Disk) bool) (host.Disk, bool, error) { return host.Disk{Used: bytes}, true, nil }
 }

@@ -109,7 +109,7 @@ func (p Pod) OnImages() (sum Amount) {
 	return sum
 }
 
-// OnNode is what counts against ephemeral storage and lies elsewhere: volumes without a file system of their own, single files, and logs.
+// OnNode is what counts against ephemeral storage and lies elsewhere: volumes without a separate file system, single files, and logs.
 func (p Pod) OnNode() Amount {
 	sum := p.Files
 	for _, v := range p.Volumes {

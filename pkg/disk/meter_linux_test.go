@@ -139,7 +139,7 @@ func capable(t *testing.T) bool {
 	return err == nil
 }
 
-// TestLocate: a removed file counts to the volume of its mount, and never to what has a file system of its own.
+// TestLocate: a removed file counts to the volume of its mount, and never to one with a separate file system.
 func TestLocate(t *testing.T) {
 	s := Subject{UID: "u1", Dir: "/var/lib/kubelet/pods/u1", Places: []Place{
 		{Volume: "cache", Path: "/var/lib/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/cache"},

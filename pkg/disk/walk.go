@@ -93,7 +93,7 @@ func Measure(path string) (Amount, error) {
 	return Amount{sum.Used, sum.InodesUsed}, err
 }
 
-// Step is a Pass: it goes on until all is counted, or until soFar, which is told of what was counted, wants a pause. An error means that
+// Step is a Pass: it goes on until all is counted, or until soFar, which gets the sum so far, requests a pause. An error means that
 // the directory itself cannot be read.
 func (w *Walk) Step(soFar func(host.Disk) (pause bool)) (sum host.Disk, done bool, err error) {
 	if !w.begun {

@@ -20,8 +20,8 @@ import (
 	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
-// TestLeftoverStartsMeanwhile: an agent died while the engine was starting a container for it. The next one takes it for a leftover that
-// was never started; it must find that it runs and leave it alone.
+// TestLeftoverStartsMeanwhile: an agent died while the engine was starting a container for it. The next one treats it as a leftover that
+// was never started; it must notice that it runs and leave it alone.
 func TestLeftoverStartsMeanwhile(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("late", []string{"pause"})

@@ -71,7 +71,7 @@ type (
 	DiskUsage = usage.DiskUsage
 )
 
-// Engine is a Docker engine, by its doors. A part takes the one that it needs, as an interface of its own.
+// Engine is a Docker engine, as a set of narrow parts. A user declares an interface for the part that it needs.
 type Engine struct {
 	Client     *engine.Client      // the connection, and what the engine says of itself
 	Logs       *logs.Store         // who reads or follows one
@@ -88,7 +88,7 @@ func New(cfg Config) (*Engine, error) { return build(cfg, seams{inspections: 8})
 
 // seams are what tests put other values into.
 type seams struct {
-	inspections int // how many containers ObserveAll inspects at once
+	inspections int // how many containers ObserveAll inspects in parallel
 	kill        func(pid int, containerID string)
 }
 

@@ -88,8 +88,8 @@ func (r *rig) stranger(name string, labels map[string]string, start bool) string
 	return made.ID
 }
 
-// TestStrangers: containers that others have made with labels of ours, by an image or manually. They are no attempt of any pod, give no pod of
-// their own, and are left alone; the pods and the agent go on.
+// TestStrangers: containers that others made with our labels, by an image or manually. They are no attempt of any pod, make no pod
+// appear, and are left alone; the pods and the agent go on.
 func TestStrangers(t *testing.T) {
 	for _, events := range []bool{false, true} {
 		t.Run("events "+strconv.FormatBool(events), func(t *testing.T) { testStrangers(t, events) })

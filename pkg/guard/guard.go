@@ -281,8 +281,8 @@ func (g *Guard) await(ctx context.Context, p *v1.Pod) {
 	}
 }
 
-// candidates are the pods that have not ended with what they use of the signal's resource, and those of them that are over a limit of
-// their own.
+// candidates are the pods that have not ended with what they use of the signal's resource, and those of them that exceed a limit
+// in their spec.
 func (g *Guard) candidates(ctx context.Context, signal Signal) (all []candidate, over []Eviction) {
 	var views []pod.View
 	for _, view := range g.parts.Pods.Snapshot() {

@@ -281,7 +281,7 @@ func TestStalled(t *testing.T) {
 	})
 }
 
-// TestSlow: a pod that cannot be measured in time is told of, once for a while, and counts by what is known of it; others are held to theirs.
+// TestSlow: a pod that cannot be measured in time is reported, once in a while, and counts by its last figures; limits of the others hold.
 func TestSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{views: []pod.View{{Pod: testPod("huge", []string{"5Mi"}, []string{""})}, {Pod: testPod("other", nil, []string{"1Mi"})}}}

@@ -45,7 +45,7 @@ func (p ImagePolicy) Check() error {
 // idle says that no image is ever removed for its age or for the disk's use.
 func (p ImagePolicy) idle() bool { return p.High >= 100 && p.MaxAge == 0 }
 
-// memory is what is known of an image over time. It begins with the agent: engines do not tell when an image was used.
+// memory is what is known of an image over time. It begins with the agent: engines do not record when an image was used.
 type memory struct{ first, used time.Time }
 
 // images remembers when images were used.

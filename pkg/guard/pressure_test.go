@@ -108,10 +108,10 @@ func TestLook(t *testing.T) {
 		{0, 500, 500, ""},
 		{10, 150, 500, "MemoryPressure"},                   // soft, its grace has begun
 		{20, 300, 500, "MemoryPressure"},                   // over, but only just
-		{30, 150, 500, "MemoryPressure"},                   // its grace begins anew
+		{30, 150, 500, "MemoryPressure"},                   // its grace period restarts
 		{50, 150, 500, "MemoryPressure"},                   //
 		{60, 150, 500, "MemoryPressure: memory.available"}, // 30 s
-		{70, 50, 90, "DiskPressure MemoryPressure: memory.available memory.available nodefs.available"}, // hard ones are due at once
+		{70, 50, 90, "DiskPressure MemoryPressure: memory.available memory.available nodefs.available"}, // hard ones are due immediately
 		{80, 500, 140, "DiskPressure MemoryPressure: nodefs.available"},                                 // more than the threshold, less than asked for
 		{90, 500, -1, "DiskPressure MemoryPressure"},                                                    // nothing is done for what is not known
 		{100, 500, 150, "DiskPressure MemoryPressure"},                                                  // resolved

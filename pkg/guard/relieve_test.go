@@ -36,7 +36,7 @@ type machine struct {
 	changed wake.Signal
 	armed   int64
 	log     []string
-	// counted are the signals for whose sake a pod had to go, and how old the figures were.
+	// counted are the signals that pods were evicted for, and how old the figures were.
 	counted []string
 }
 
@@ -265,7 +265,7 @@ func TestRelieveMemory(t *testing.T) {
 	})
 }
 
-// TestRelieveDisk: what nobody misses goes before pods do.
+// TestRelieveDisk: unused images and containers go before pods do.
 func TestRelieveDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{memory: 10_000, disk: 10_000, pods: map[string]candidate{"a": user("a", 0, "", 0, 4000, 1)}, images: map[string]docker.ImageUse{

@@ -11,7 +11,7 @@ import "time"
 type Statistics struct {
 	CPU               time.Duration // of all processors
 	Commit            uint64        // bytes that it was promised
-	PrivateWorkingSet uint64        // bytes in memory that it shares with nobody
+	PrivateWorkingSet uint64        // bytes in memory that it does not share
 	Endpoints         []Endpoint    // of its network; none where it has that of another container
 }
 

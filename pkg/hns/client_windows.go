@@ -279,7 +279,7 @@ func internal(name string) (found *hcsshim.HNSNetwork, err error) {
 	return nil, nil
 }
 
-// MakeInternal makes an internal switch, which connects this host with nobody; HNS gives the host an adapter "vEthernet (NAME)" on it. One that
+// MakeInternal makes an internal switch, which connects this host to no network; HNS gives the host an adapter "vEthernet (NAME)" on it. One that
 // is there is left as it is.
 func MakeInternal(name string) error {
 	found, err := internal(name)

@@ -42,7 +42,7 @@ func TestReadThisMachine(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(all, netip.Addr.IsLoopback) {
 		t.Errorf("addresses: %v, %v", all, err)
 	}
-	// A machine without any network has no node address; one that has must say one of its own.
+	// A machine without any network has no node address; one with a network must return one of its addresses.
 	if own, err := NodeAddress(""); err == nil && (len(own) != 1 || !slices.Contains(all, own[0])) {
 		t.Errorf("node address %v is not among %v", own, all)
 	}

@@ -16,7 +16,7 @@ func TestBusyGroup(t *testing.T) {
 	}
 	group, err := busyGroup(0)
 	if errors.Is(err, windows.STATUS_NOT_IMPLEMENTED) || errors.Is(err, windows.STATUS_INVALID_INFO_CLASS) {
-		t.Skipf("this Windows does not tell of groups of processors: %v", err)
+		t.Skipf("this Windows does not report processor groups: %v", err)
 	}
 	after, errAfter := busySystem()
 	if err != nil || errAfter != nil || group < before-time.Second || group > after+time.Second {

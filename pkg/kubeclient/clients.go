@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Clients are the ways to the API server of one agent. What keeps the node alive in the cluster, and what strangers can cause, have connections
-// and limits of their own: no number of reads, Events or questions about tokens delays a Lease.
+// Clients are the ways to the API server of one agent. What keeps the node alive in the cluster, and what strangers can cause, have separate connections
+// and limits: no number of reads, Events or questions about tokens delays a Lease.
 type Clients struct {
 	Main      kubernetes.Interface // watches, reads, statuses of pods
 	Events    kubernetes.Interface // Main's connection; Events limits how many are sent
@@ -92,7 +92,7 @@ func (f *fleet) renew() {
 	}
 }
 
-// renewed sends requests over connections of their own for each certificate: the API server looks at a connection's certificate with each
+// renewed sends requests over separate connections for each certificate: the API server looks at a connection's certificate with each
 // request. What is under way when there is a new one, watches among it, ends on the connection on which it began.
 type renewed struct {
 	fleet *fleet

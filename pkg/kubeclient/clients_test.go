@@ -108,7 +108,7 @@ func (w *apiServer) connections(t *testing.T) map[string]bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.by[podPath] != w.by[eventPath] {
-		t.Errorf("Events have a connection of their own, beside that of the other requests: %v", w.by)
+		t.Errorf("Events have a separate connection, beside that of the other requests: %v", w.by)
 	}
 	all := map[string]bool{w.by[podPath]: true, w.by[leasePath]: true, w.by[reviewPath]: true}
 	if len(all) != 3 {
@@ -129,7 +129,7 @@ func TestClientsApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.connections(t)
-	within, cancel := context.WithTimeout(t.Context(), time.Minute) // less than what the limit makes it wait, so that it fails at once
+	within, cancel := context.WithTimeout(t.Context(), time.Minute) // less than what the limit makes it wait, so that it fails immediately
 	defer cancel()
 	if _, err := clients.Main.CoreV1().Pods("default").Get(within, "p", metav1.GetOptions{}); err == nil {
 		t.Fatal("the limit of reads is not used up")

@@ -134,7 +134,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestEventLimit: what comes at once goes out as the limit allows, and nothing after the end.
+// TestEventLimit: a burst goes out as the limit allows, and nothing after the end.
 func TestEventLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, sent := time.Now(), []string{}

@@ -17,7 +17,7 @@ import (
 // pluginVariable in the environment makes TestExecPlugin a credential plugin.
 const pluginVariable = "WINKUBE_TEST_PLUGIN"
 
-// TestExecPlugin is no test but, when TestCredentials starts this program anew, a plugin of a kubeconfig.
+// TestExecPlugin is not a test: when TestCredentials runs this program again, it is a kubeconfig's exec plugin.
 func TestExecPlugin(t *testing.T) {
 	if os.Getenv(pluginVariable) == "" {
 		t.Skip("only as a plugin of TestCredentials")

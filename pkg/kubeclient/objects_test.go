@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// hurried waits no time at all: every pause is over at once and counts.
+// hurried waits no time at all: every pause ends immediately and counts.
 type hurried struct {
 	*clocktesting.FakeClock
 }
@@ -105,7 +105,7 @@ func TestOneWatchPerObjectAndItsChanges(t *testing.T) {
 	if got := value(t, o, "a"); got != "1" {
 		t.Errorf("a is %s", got)
 	}
-	unchanged(t, o) // a first state is news to nobody
+	unchanged(t, o) // a first state is no change
 	api.put("ns/secrets/a", secret("a", "2"))
 	changed(t, o, "p1", "p2")
 	if got := value(t, o, "a"); got != "2" {
@@ -197,7 +197,7 @@ func TestRefusals(t *testing.T) {
 	}
 	api.until("the end of the refusals", func() bool { return len(api.refuse) == 0 })
 	api.put("ns/secrets/b", secret("b", "1"))
-	changed(t, o, "p2") // whoever was refused hears of it
+	changed(t, o, "p2") // a refused reader gets the change
 }
 
 func TestOutage(t *testing.T) {

@@ -31,7 +31,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// signer is an API server that signs every request at once, for life, unless it fails.
+// signer is an API server that signs every request immediately, with no expiry, unless it fails.
 type signer struct {
 	*fake.Clientset
 	t      *testing.T

@@ -114,7 +114,7 @@ func TestHostPortsServed(t *testing.T) {
 		t.Errorf("the host's port %d says %q, want both protocols", port, got)
 	}
 
-	cancel() // the agent dies; the next has not heard of the pod from the API server
+	cancel() // the agent dies; the next has not received the pod from the API server
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestHostPortsServed(t *testing.T) {
 	<-done
 }
 
-// await asks until it is so; a socket tells nobody that it listens.
+// await polls until it is so: a socket does not announce that it listens.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {

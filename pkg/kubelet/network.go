@@ -136,7 +136,7 @@ func (e networkEngine) Containers(ctx context.Context) (map[string]bool, error) 
 	return ids, nil
 }
 
-// annotator writes annotations of the Node name, nil values are removed. A node may write those of its own Node only.
+// annotator writes annotations of the Node name and removes those with nil values. A node may write to its own Node object only.
 func annotator(client kubernetes.Interface, name string) func(context.Context, map[string]*string) error {
 	return func(ctx context.Context, changes map[string]*string) error {
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": changes}})

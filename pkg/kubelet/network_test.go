@@ -44,7 +44,7 @@ func TestProbeServer(t *testing.T) {
 	if err := probeServer(far)(ctx, netip.MustParseAddr("192.0.2.9")); err == nil {
 		t.Error("an address that this host does not have sent a packet")
 	} else if _, ok := err.(net.Error); ok {
-		t.Error("the error says nothing of its own")
+		t.Error("the error has no message")
 	}
 }
 
@@ -94,7 +94,7 @@ type connected struct{ joined, kicked int }
 func (c *connected) Joined() { c.joined++ }
 func (c *connected) Kick()   { c.kicked++ }
 
-// changing is a runtime that does every step and tells of changes.
+// changing is a runtime that does every step and reports changes.
 type changing struct {
 	pod.Runtime
 	changes chan types.UID

@@ -28,7 +28,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// free is an address of this machine's loopback at which nobody listens.
+// free is an address of this machine's loopback at which nothing listens.
 func free(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), proxytest.FreePort(t))

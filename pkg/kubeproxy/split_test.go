@@ -17,7 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// listener listens on a host that lets nobody listen where another does.
+// listener listens on a host that lets no one listen where another does.
 type listener struct {
 	*proxytest.Backend
 	t    *testing.T

@@ -83,7 +83,7 @@ func (r Rule) Delete() string {
 	return fmt.Sprintf("interface portproxy delete %s %s", r.Kind(), r.listener())
 }
 
-// listener leaves the unspecified address out: netsh takes it for all addresses then, and lists it so.
+// listener leaves the unspecified address out: netsh then means all addresses, and lists it so.
 func (r Rule) listener() string {
 	text := fmt.Sprintf("listenport=%d", r.Listen.Port())
 	if !r.Listen.Addr().IsUnspecified() {

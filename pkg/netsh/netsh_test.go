@@ -55,7 +55,7 @@ func TestAdmit(t *testing.T) {
 		script                []string
 	}{
 		{"made, where none was", `C:\k\x.exe`, listed, command.Exit(1, ""), "", []string{"delete rule", `program="C:\k\x.exe"`, "show rule"}},
-		{"made anew", `C:\k\x.exe`, "Deleted 2 rule(s).\r\n" + listed, nil, "", []string{"delete rule", "add rule", "show rule"}},
+		{"recreated", `C:\k\x.exe`, "Deleted 2 rule(s).\r\n" + listed, nil, "", []string{"delete rule", "add rule", "show rule"}},
 		{"the firewall is stopped", `C:\k\x.exe`, "no service", nil, `cannot make the rule "winkube x" of Windows Firewall: no service`, nil},
 		{"none", "", "No rules match.", command.Exit(1, ""), "", []string{"delete rule", "show rule"}},
 		{"kept by a policy", "", listed, nil, `cannot remove the rule "winkube x"`, nil},
@@ -109,7 +109,7 @@ func TestParseDump(t *testing.T) {
 	for _, text := range []string{"", "\r\n", "The following command was not found: interface portproxy dump.\r\n", russian[:strings.Index(russian, "popd")],
 		"Listen on ipv4:             Connect to ipv4:\r\n"} {
 		if got, err := ParseDump(text); err == nil {
-			t.Errorf("%q was taken for the listing %v", text, got)
+			t.Errorf("%q was read as the listing %v", text, got)
 		}
 	}
 	if got, err := ParseDump(russian + "pushd interface portproxy\r\nreset\r\npopd\r\n"); err != nil || len(got) > 0 {

@@ -46,7 +46,7 @@ type EngineNetworks interface {
 	EnsureNetwork(ctx context.Context, want pod.EngineNetwork) error
 	// RemoveNetwork fails while containers use the network; gone is no error.
 	RemoveNetwork(ctx context.Context, name string) error
-	// Members are the running containers with addresses of their own in the network, by ID.
+	// Members are the running containers that have their own addresses in the network, by ID.
 	Members(ctx context.Context, network string) (map[string][]netip.Addr, error)
 	// Connect puts a running container on the network, with these addresses.
 	Connect(ctx context.Context, network, container string, addrs []netip.Addr) error

@@ -50,7 +50,7 @@ func addressesOf(node *v1.Node) string {
 	return strings.Join(out, ", ")
 }
 
-// TestNodeOfCloud: what the cloud's controller manager has set stays, and it is told of the chosen address, as long as there is a cloud.
+// TestNodeOfCloud: what the cloud's controller manager has set stays, and it gets the chosen address, as long as there is a cloud.
 func TestNodeOfCloud(t *testing.T) {
 	r := newRig(t, Config{ExternalCloud: true, NodeIP: "10.0.0.1"})
 	r.start()

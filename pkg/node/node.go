@@ -89,7 +89,7 @@ const (
 	firstPause     = 100 * time.Millisecond
 	longestPause   = 7 * time.Second // between attempts to register, as upstream
 	requestTimeout = 10 * time.Second
-	engineTimeout  = 5 * time.Second // after which the engine is taken for dead
+	engineTimeout  = 5 * time.Second // after which the engine counts as dead
 	// patience is how long one reason must keep the node from being ready before an Event tells it: what a start or a restart brings passes.
 	patience = 3 * time.Second
 	// longestEvent is less than what the API server takes as an Event's message (1024 bytes).

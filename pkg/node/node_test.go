@@ -167,7 +167,7 @@ func (r *rig) set(change func()) { r.mu.Lock(); defer r.mu.Unlock(); change() }
 // wait lets time pass once someone waits for it.
 func (r *rig) wait(d time.Duration) {
 	r.Helper()
-	r.soon(r.clock.waiting, "nobody waits for time to pass")
+	r.soon(r.clock.waiting, "no one waits for time to pass")
 	r.clock.Step(d)
 }
 
@@ -256,7 +256,7 @@ func TestComplains(t *testing.T) {
 	r.changed.Send()
 	r.expect("PATCH")
 	if got := complaints(); len(got) > 0 {
-		t.Errorf("told at once: %q", got)
+		t.Errorf("told immediately: %q", got)
 	}
 	r.clock.Step(patience)
 	if got := complaints(); len(got) != 1 || got[0] != "Warning KubeletNotReady container runtime is down: connection refused" {
@@ -339,7 +339,7 @@ func TestComesBackAfterTrouble(t *testing.T) {
 func TestUnregistered(t *testing.T) {
 	r := newRig(t, Config{Unregistered: true})
 	r.start()
-	r.soon(r.clock.waiting, "it does not wait for a Node that nobody has made")
+	r.soon(r.clock.waiting, "it does not wait for a Node that does not exist")
 	r.api.mu.Lock()
 	r.api.put(&v1.Node{})
 	r.api.node.Name = "n1"

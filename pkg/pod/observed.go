@@ -68,7 +68,7 @@ type Container struct {
 	ImageID     string       // as shown in containerStatuses.imageID, e.g. docker-pullable://repo@sha256:... or docker://sha256:...
 	Message     string       // termination message, at most 4096 bytes; only when Exited
 	Network     string       // of the engine, as for Sandbox; "container:<id>" where it is another's
-	Addresses   []netip.Addr // only where the container has a network of its own
+	Addresses   []netip.Addr // only where the container has its own network
 	EarlierBoot bool         // it was made before the host's last boot
 	HostPorts   []HostPort   // as for Sandbox, likewise
 	HostPID     int          // pid on the host while Running, 0 where unknown
@@ -107,7 +107,7 @@ type Attachment struct {
 // Member is a sandbox or container as Attacher knows it.
 type Member struct {
 	ID        string
-	SandboxID string // whose network it shares; its own ID for a sandbox; "": it has one of its own
+	SandboxID string // whose network it shares; its own ID for a sandbox; "": it has its own
 	PID       int    // on the host; 0: it does not run, or that is not known
 }
 

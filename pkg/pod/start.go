@@ -42,7 +42,7 @@ type Inputs struct {
 	// TerminationLog is the host file behind terminationMessagePath; "" where it lies in the container alone (Windows).
 	TerminationLog string
 	// TerminationRoot is a directory that containers can write to: TerminationLog is then relative to it, and no link in it leads out
-	// of it. "" where TerminationLog is a mount of its own.
+	// of it. "" where TerminationLog is a separate mount.
 	TerminationRoot string
 	// Runtime is the handler of the pod's RuntimeClass, as its sandbox has it; "": the engine's default.
 	Runtime string

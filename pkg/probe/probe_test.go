@@ -367,7 +367,7 @@ func TestGRPC(t *testing.T) {
 				t.Errorf("got %v %q %v, want %v %q", ok, detail, err, test.ok, test.detail)
 			}
 			if took := time.Since(start); took > 5*time.Second {
-				t.Errorf("took %v: a refused or closed connection must fail at once", took)
+				t.Errorf("took %v: a refused or closed connection must fail immediately", took)
 			}
 		})
 	}

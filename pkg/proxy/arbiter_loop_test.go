@@ -108,7 +108,7 @@ func TestNodeBefore(t *testing.T) {
 	r.quiet()
 }
 
-// TestTakeover: a Service that asks for another's address hears of it, and the other does not; when the holder goes it is served.
+// TestTakeover: a Service that asks for another's address gets an Event, and the other does not; when the holder goes it is served.
 func TestTakeover(t *testing.T) {
 	r := newRig(t)
 	r.events.IncludeObject = true

@@ -28,7 +28,7 @@ func conflicts(seed uint64, events int) (*world, *Tracker) {
 	return w, tracker
 }
 
-// FuzzClaims: whoever asks for whatever, fronts are unique, a cluster IP is its Service's, what is reserved goes to no Service, a loser has a Problem in the
+// FuzzClaims: whatever Services ask for, fronts are unique, a cluster IP is its Service's, what is reserved goes to no Service, a loser has a Problem in the
 // field where it asked, and the order of arguments does not matter.
 func FuzzClaims(f *testing.F) {
 	for seed := range uint64(20) {

@@ -63,7 +63,7 @@ func (r *rig) told(texts ...string) {
 	}
 }
 
-// TestNoServiceRanges: a cluster that does not tell its ranges is served without.
+// TestNoServiceRanges: a cluster that does not publish its ranges is served without them.
 func TestNoServiceRanges(t *testing.T) {
 	resource := networking.Resource("servicecidrs")
 	for name, refusal := range map[string]error{"forbidden": apierrors.NewForbidden(resource, "", nil), "before 1.33": apierrors.NewNotFound(resource, "")} {

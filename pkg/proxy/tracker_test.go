@@ -89,7 +89,7 @@ func (w *world) slice(key types.NamespacedName) *discovery.EndpointSlice {
 	return s
 }
 
-// address is one that somebody may have.
+// address is one that a Service may have.
 func (w *world) address() string {
 	list := []string{"203.0.113.1", "203.0.113.2", "203.0.113.3", "10.96.0.3", "10.96.1.9", "10.244.1.7", "10.1.0.11", "10.1.0.12", "10.1.0.13", "10.1.0.1"}
 	return list[w.rand.IntN(len(list))]

@@ -83,7 +83,7 @@ func survivors(rng *rand.Rand, base uint32, size, n int) []*v1.Node {
 	return all
 }
 
-// TestHonestClusters: in a block of up to 4,096 ranges nothing is ever refused, whichever Nodes are left and whoever asks, and one Node whose range
+// TestHonestClusters: in a block of up to 4,096 ranges nothing is ever refused, whichever Nodes are left and in whichever order they ask, and one Node whose range
 // is further away than that changes nothing for the others and gets nothing, unless it is the oldest.
 func TestHonestClusters(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))

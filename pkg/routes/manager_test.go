@@ -48,7 +48,7 @@ func TestApply(t *testing.T) {
 func TestApplyErrors(t *testing.T) {
 	ctx := t.Context()
 	f := NewFake(pfx("10.1.0.11/24"))
-	f.Plant(Route{Dst: pfx("192.168.1.0/24"), Via: netip.MustParseAddr("10.1.0.77")}) // somebody's
+	f.Plant(Route{Dst: pfx("192.168.1.0/24"), Via: netip.MustParseAddr("10.1.0.77")}) // another program's
 	f.Plant(Route{Dst: pfx("192.168.3.0/24"), Via: netip.MustParseAddr("10.1.0.14")}) // what we would write
 	nodes := append(seeds(), node("Lin03", "10.1.0.14", "192.168.3.0/24"), node("far", "10.2.0.1", "192.168.4.0/24"))
 	state, problems := Plan(HostGateway, "Lin01", nodes, Options{})
@@ -201,7 +201,7 @@ func TestManagerUpstream(t *testing.T) {
 	r.eventually("nothing left", func() bool { return table.String() == "" })
 }
 
-// What is of this host is told once it has lasted, told again where that failed, and taken back at once when it has gone.
+// A problem of this host is reported once it has lasted, again where that failed, and withdrawn immediately when it has gone.
 func TestManagerTellsHere(t *testing.T) {
 	ctx := t.Context()
 	table := NewFake(pfx("10.1.0.11/24"))

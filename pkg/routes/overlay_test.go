@@ -88,7 +88,7 @@ func TestComparePeers(t *testing.T) {
 	}
 }
 
-// The kubelet makes the device when it likes; the entries follow, and follow again when the device was made anew.
+// The kubelet makes the device when it likes; the entries follow, and follow again when the device was recreated.
 func TestManagerOverlay(t *testing.T) {
 	table := NewFake(pfx("10.1.0.11/24"))
 	nodes := announce(seeds()...)
@@ -107,7 +107,7 @@ func TestManagerOverlay(t *testing.T) {
 	}
 	r.eventually("node that announces itself late", r.has("192.168.2.0/24 via 192.168.2.0 dev winkube.4096"))
 	table.Tunnel(vxlan.DeviceName(true))
-	r.eventually("device was made anew", func() bool { return r.has(route)() && r.has(peer)() })
+	r.eventually("device was recreated", func() bool { return r.has(route)() && r.has(peer)() })
 }
 
 func TestConflicts(t *testing.T) {

@@ -146,8 +146,8 @@ func ParseMode(s string) (Mode, error) {
 }
 
 // Plan decides the routes of the node self. It is pure: the order of nodes does not matter. A node to which no route can be planned is
-// a Problem and does not disturb the others; of two nodes that claim the same addresses the older one gets the route. What kubelets write of
-// their own Nodes is held against opts.Known and against the other Nodes first (believe.go, hop.go). self need not be among nodes (a control
+// a Problem and does not disturb the others; of two nodes that claim the same addresses the older one gets the route. What kubelets write to
+// their Nodes is held against opts.Known and against the other Nodes first (believe.go, hop.go). self need not be among nodes (a control
 // plane host, a node that is not registered yet).
 func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Problem) {
 	if mode != HostGateway && mode != Overlay {

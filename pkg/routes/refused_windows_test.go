@@ -19,7 +19,7 @@ func refuse(t *testing.T, function string) {
 	t.Setenv("WINKUBE_REFUSE", function)
 }
 
-// TestRefused: what IP Helper refuses is an error, never taken for an empty table.
+// TestRefused: what IP Helper refuses is an error, never read as an empty table.
 func TestRefused(t *testing.T) {
 	needIPHelper(t)
 	table, err := NewRoutingTable()

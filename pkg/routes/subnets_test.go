@@ -47,7 +47,7 @@ func TestSubnetsFollow(t *testing.T) {
 	swapped := slices.Clone(full)
 	swapped[0].Prefix, swapped[1].Prefix = full[1].Prefix, full[0].Prefix
 	for name, have := range map[string][]hns.RemoteSubnet{"right": full, "nothing there": nil, "a node gone from HNS": full[:1], "a node too much": strange,
-		"a node moved": moved, "a node's network made anew": rebuilt, "a range resized": resized, "two ends swapped": swapped} {
+		"a node moved": moved, "a node's network recreated": rebuilt, "a range resized": resized, "two ends swapped": swapped} {
 		got, table, errs := applied(have, nil, all)
 		if !same(got, full) || !table.Empty() || len(errs) > 0 {
 			t.Errorf("%s: %v, %v, %v, want %v", name, got, table, errs, full)

@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// namespace puts the test into a network namespace of its own with one interface that has addr. The thread is never given back.
+// namespace puts the test into a separate network namespace with one interface that has addr. The thread is never given back.
 func namespace(t testing.TB, addr string) *routingTable {
 	t.Helper()
 	if os.Geteuid() != 0 {

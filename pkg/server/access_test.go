@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// paths is every path that upstream's kubelet knows, and some that nobody knows.
+// paths is every path that upstream's kubelet knows, and some that do not exist.
 var paths = []string{
 	"/", "/unknown", "/podsandmore", "/healthzz",
 	"/attach/default/web/main", "/attach/default/web/uid-web/main",
@@ -74,11 +74,11 @@ func TestAccess(t *testing.T) {
 		{"server-cert", server, unauthorized},
 		{"other-node", node, forbidden},
 		{"cert-allowed", r.as("root"), served},
-		{"cert-denied", r.as("nobody"), forbidden},
+		{"cert-denied", r.as("stranger"), forbidden},
 		{"cert-sar-error", r.as("broken"), func(status int) bool { return status == http.StatusInternalServerError }},
 		{"bad-token", r.as("token:guess"), unauthorized},
 		{"token-allowed", r.as("token:root-token"), served},
-		{"token-denied", r.as("token:nobody-token"), forbidden},
+		{"token-denied", r.as("token:stranger-token"), forbidden},
 		{"bad-cert+good-token", both, served},
 		{"reader", r.as("token:good-token"), func(status int) bool { return status != http.StatusUnauthorized }},
 	}
@@ -186,7 +186,7 @@ func FuzzPath(f *testing.F) {
 			}
 			handler, pattern := mux.Handler(request)
 			if pattern == "" || fmt.Sprintf("%T", handler) == "*http.redirectHandler" {
-				continue // 404, 405 or the way to a clean path, which is authorized anew
+				continue // 404, 405 or the way to a clean path, which is authorized separately
 			}
 			_, pattern, _ = strings.Cut(pattern, "/")
 			wanted, _, _ := strings.Cut(pattern, "/")

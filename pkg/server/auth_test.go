@@ -20,7 +20,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// gate is an authenticator and an authorizer over a fake API, at a clock of its own.
+// gate is an authenticator and an authorizer over a fake API, with a fake clock.
 type gate struct {
 	api   *fakeAPI
 	clock *clocktesting.FakePassiveClock
@@ -55,7 +55,7 @@ func (g *gate) who(header string) string {
 	case err != nil:
 		return "error: " + err.Error()
 	case who == nil:
-		return "nobody"
+		return "unknown"
 	}
 	return fmt.Sprintf("%s %s %v, header %q", who.Name, who.UID, who.Groups, r.Header.Get("Authorization"))
 }
@@ -68,10 +68,10 @@ func TestTokens(t *testing.T) {
 		asked        int // reviews after this step
 		later        time.Duration
 	}{
-		{"", "nobody", 0, 0},
-		{"Basic Zm9vOmJhcg==", "nobody", 0, 0},
-		{"Bearer", "nobody", 0, 0},
-		{"Bearer  ", "nobody", 0, 0},
+		{"", "unknown", 0, 0},
+		{"Basic Zm9vOmJhcg==", "unknown", 0, 0},
+		{"Bearer", "unknown", 0, 0},
+		{"Bearer  ", "unknown", 0, 0},
 		{"Bearer good-token", reader, 1, 0},
 		{"bearer good-token", reader, 1, time.Minute},
 		{"Bearer good-token", reader, 1, 2 * time.Minute},
@@ -104,7 +104,7 @@ func TestTokensWhenTheAPIServerIsGone(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	if _, err := newAuthenticator(Authentication{}, nil, g.clock); err == nil {
-		t.Error("a server that can know nobody was made")
+		t.Error("a server that can authenticate no one was made")
 	}
 	if _, err := newAuthenticator(Authentication{Webhook: true}, nil, g.clock); err == nil {
 		t.Error("webhook authentication without an API server was accepted")
@@ -149,7 +149,7 @@ func TestAuthorizationIsRemembered(t *testing.T) {
 	}
 	g.api.fail = errors.New("connection refused")
 	if allowed, err := g.authz.authorize(t.Context(), reader, "get", "stats"); allowed || err == nil {
-		t.Error("an error let somebody in")
+		t.Error("an error let a client in")
 	}
 }
 
@@ -217,7 +217,7 @@ func TestCertificates(t *testing.T) {
 		case err != nil:
 			return "error"
 		case who == nil:
-			return "nobody"
+			return "unknown"
 		}
 		if id := who.Extra[credentialID]; len(id) != 1 || !strings.HasPrefix(id[0], "X509SHA256=") {
 			t.Errorf("%s has the credential id %q", who.Name, id)
@@ -231,7 +231,7 @@ func TestCertificates(t *testing.T) {
 		{"good", who(ca, pkix.Name{CommonName: "user", Organization: []string{"a"}}, client), `user "" [a system:authenticated]`},
 		{"with UID", who(ca, uid("u-1"), client), `user "u-1" [system:authenticated]`},
 		{"with two UIDs", who(ca, uid("u-1", "u-2"), client), "error"},
-		{"no name", who(ca, pkix.Name{Organization: []string{"a"}}, client), "nobody"},
+		{"no name", who(ca, pkix.Name{Organization: []string{"a"}}, client), "unknown"},
 		{"of a server", who(ca, pkix.Name{CommonName: "user"}, server), "error"},
 		{"of a stranger", who(other, pkix.Name{CommonName: "user"}, client), "error"},
 	} {
@@ -259,7 +259,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// TestClientCAReloadOnOpenConnection: a connection that was opened under the former CA is nobody's after the change.
+// TestClientCAReloadOnOpenConnection: a connection that was opened under the former CA has no user after the change.
 func TestClientCAReloadOnOpenConnection(t *testing.T) {
 	r := newRig(t, nil)
 	client := r.http(r.as("root"))

@@ -47,7 +47,7 @@ type authenticator struct {
 	ttl       time.Duration
 	key       []byte // of this process; the tokens themselves are not kept
 	tokens    *memo[*identity]
-	// Who asks for the first time waits apart from those who are known.
+	// A client's first request waits in another queue than those of known clients.
 	strangers, regulars *turns
 	wasGood             *cache.LRUExpireCache // keys of tokens
 	clock               clock.PassiveClock

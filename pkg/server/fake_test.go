@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	klog.SetOutput(&klogged)
 	code := m.Run()
 	klog.Flush()
-	for _, secret := range []string{"good-token", "root-token", "nobody-token", "guess", "PRIVATE KEY"} {
+	for _, secret := range []string{"good-token", "root-token", "stranger-token", "guess", "PRIVATE KEY"} {
 		if strings.Contains(klogged.String(), secret) {
 			fmt.Printf("FAIL: the log has the secret %q\n", secret)
 			code = 1
@@ -314,7 +314,7 @@ func (f *fakeEngine) Exec(ctx context.Context, id string, cmd []string, in io.Re
 		return ctx.Err()
 	case "nostreams":
 		if in != nil || errw != nil {
-			return errors.New("streams that nobody asked for")
+			return errors.New("streams that were not requested")
 		}
 		return nil
 	}

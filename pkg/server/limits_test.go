@@ -39,8 +39,8 @@ func TestRequestLimit(t *testing.T) {
 			t.Errorf("%s: got %d %q, want %d", path, status, body, want)
 		}
 	}
-	if status, _ := r.do(r.http(r.as("nobody")), "GET", "/pods", ""); status != http.StatusForbidden {
-		t.Errorf("who may not ask is told of the limit: %d", status)
+	if status, _ := r.do(r.http(r.as("stranger")), "GET", "/pods", ""); status != http.StatusForbidden {
+		t.Errorf("a client without permission sees the limit: %d", status)
 	}
 	close(release)
 	group.Wait()
@@ -49,7 +49,7 @@ func TestRequestLimit(t *testing.T) {
 	}
 }
 
-// TestStreamLimit: streams and logs share a limit of their own.
+// TestStreamLimit: streams and logs share a separate limit.
 func TestStreamLimit(t *testing.T) {
 	r := newRig(t, func(config *Config, _ *Parts) { config.maxStreams = 2 })
 	var group sync.WaitGroup

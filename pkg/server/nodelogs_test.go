@@ -134,7 +134,7 @@ func FuzzNodeLogQuery(f *testing.F) {
 		}
 		for _, service := range q.services {
 			if strings.HasPrefix(service, "-") || strings.ContainsAny(service, " '\"[]") {
-				t.Errorf("%q was taken for the name of a service", service)
+				t.Errorf("%q was accepted as the name of a service", service)
 			}
 		}
 		oldestFirst([]byte(text), q.pattern)

@@ -97,7 +97,7 @@ func newRig(t *testing.T, change func(*Config, *Parts)) *rig {
 	t.Helper()
 	r := &rig{t: t, ca: newAuthority(t, "client CA"), engine: newFakeEngine(), certs: map[string][2][]byte{}}
 	r.api = &fakeAPI{
-		tokens: map[string]string{"good-token": "reader", "root-token": "root", "nobody-token": "nobody"},
+		tokens: map[string]string{"good-token": "reader", "root-token": "root", "stranger-token": "stranger"},
 		rules:  map[string][]string{"root": {"*"}, "reader": {"get metrics", "get stats", "get healthz"}},
 	}
 	dir := t.TempDir()

@@ -166,7 +166,7 @@ func (t *turns) count() uint64 {
 	return t.arrived
 }
 
-// waits says whether somebody on that connection does.
+// waits says whether a request on that connection is waiting.
 func (t *turns) waits(from *standing) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -296,6 +296,6 @@ func TestQuestionLimit(t *testing.T) {
 		t.Errorf("another user: %t, %v", allowed, err)
 	}
 	if allowed, err := g.authz.authorize(t.Context(), &identity{Name: "tenant"}, "get", "metrics"); allowed || !errors.Is(err, errBusy) {
-		t.Errorf("the user who asks too much: %t, %v", allowed, err)
+		t.Errorf("the user with too many requests: %t, %v", allowed, err)
 	}
 }

@@ -75,7 +75,7 @@ func (c *Collector) cadvisor(ctx context.Context) *page {
 		p := &u.pods[i]
 		namespace, name := p.pod.Namespace, p.pod.Name
 		if seen[namespace+"/"+name] {
-			continue // a pod that ends beside its successor: the labels do not tell them apart
+			continue // a pod that ends beside its successor: the labels cannot distinguish them
 		}
 		seen[namespace+"/"+name] = true
 		s := sink{page, u.at, boxOf("", "pod"+string(p.pod.UID), "", "", namespace, name)}

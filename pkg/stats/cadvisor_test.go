@@ -144,7 +144,7 @@ func TestAgent(t *testing.T) {
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	if strings.Contains(w.Body.String(), "hangs") {
-		t.Errorf("a claim of which nothing is known is told of:\n%s", w.Body)
+		t.Errorf("an unmeasured claim is reported:\n%s", w.Body)
 	}
 	for _, want := range []string{"winkube_disk_measurements_running 3", "winkube_disk_measurements_hung 1", "winkube_disk_measurements_late_total 5", "winkube_disk_unreadable_files 9",
 		`kubelet_node_name{node="n1"} 1`, "kubelet_running_pods 2", `kubelet_running_containers{container_state="exited"} 2`,
@@ -158,7 +158,7 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// BenchmarkScrape is one answer of /metrics/cadvisor for 100 containers, measured anew. It should stay below 100 ms.
+// BenchmarkScrape is one answer of /metrics/cadvisor for 100 containers, measured again. It should stay below 100 ms.
 func BenchmarkScrape(b *testing.B) {
 	r := crowd(b)
 	for b.Loop() {

@@ -123,7 +123,7 @@ func (c *Counters) PodSynced(kind string, took time.Duration) {
 // PodStarted implements pod.Timing.
 func (c *Counters) PodStarted(took time.Duration) { c.podStart.Observe(took.Seconds()) }
 
-// maxExitCodes is how many exit codes have a label of their own. Linux has 256 of them, Windows as many as a container likes.
+// maxExitCodes is how many exit codes have a separate label. Linux has 256 of them, Windows as many as a container likes.
 const maxExitCodes = 512
 
 // ContainerEnded implements pod.Timing.

@@ -18,7 +18,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// told is what collectors tell, without what tells of their help and buckets.
+// told is what collectors report, without their help and buckets.
 func told(t *testing.T, all ...prometheus.Collector) string {
 	t.Helper()
 	registry := prometheus.NewRegistry()

@@ -71,7 +71,7 @@ func machine(t testing.TB, v2 bool) string {
 	files["proc/pressure/cpu"] = "some avg10=2.00 avg60=1.00 avg300=0.50 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 	files[fmt.Sprintf("proc/%d/cgroup", os.Getpid())] = "0::/\n"
 	files[fmt.Sprintf("proc/%d/stat", os.Getpid())] = "1 (a) b) S 1 1 1 0 -1 4194560 25 0 3 0 150 50 0 0 20 0 9 0 100 1000000 20 18446744073709551615\n"
-	files["proc/8/cgroup"] = files["proc/7/cgroup"] // an engine with a cgroup of its own
+	files["proc/8/cgroup"] = files["proc/7/cgroup"] // an engine in its own cgroup
 	files["layer/etc/x"] = "four"
 	for name, text := range files {
 		name = filepath.Join(root, name)
@@ -295,7 +295,7 @@ func TestHungVolume(t *testing.T) {
 	})
 }
 
-// TestShared: askers at one moment share a collection, and nothing is measured anew before its age.
+// TestShared: simultaneous callers share a collection, and nothing is measured again before it is due.
 func TestShared(t *testing.T) {
 	r := newRig(t, "linux", machine(t, true))
 	var group sync.WaitGroup

@@ -17,7 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/volume/volumetest"
 )
 
-// inNamespace runs test on a thread with a mount namespace of its own, which ends with the thread.
+// inNamespace runs test on a thread with its own mount namespace, which ends with the thread.
 func inNamespace(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	if os.Geteuid() != 0 {

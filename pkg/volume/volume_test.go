@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/volume/volumetest"
 )
 
-// TestPlaces: the pod's own volumes and claims are measured, not what is the host's or many pods'; memory and claims have a size of their own.
+// TestPlaces: the pod's own volumes and claims are measured, not what is the host's or many pods'; memory and claims have a separate size.
 func TestPlaces(t *testing.T) {
 	r := volumetest.New(t, volumetest.Linux())
 	local := t.TempDir()

@@ -150,7 +150,7 @@ func TestChangesOfWindows(t *testing.T) {
 	}
 	for _, bad := range []string{"", "00-15-5D", "00:00:00:00:fe:80:00:00"} {
 		if _, err := parseMAC(bad); err == nil {
-			t.Errorf("%q is taken for a hardware address", bad)
+			t.Errorf("%q is accepted as a hardware address", bad)
 		}
 	}
 }

@@ -19,33 +19,6 @@ const beforeStyle = "written before docs/style.md"
 
 // uncleaned are directories whose Go files, or those of directories below, still have banned turns. Remove a row when its text is clean.
 var uncleaned = map[string]string{
-	"cmd/kube-proxy/app": beforeStyle,
-	"cmd/kubelet/app":    beforeStyle,
-	"pkg/admit":          beforeStyle,
-	"pkg/cgroup":         beforeStyle,
-	"pkg/credential":     beforeStyle,
-	"pkg/cri":            beforeStyle,
-	"pkg/daemon":         beforeStyle,
-	"pkg/disk":           beforeStyle,
-	"pkg/docker":         beforeStyle,
-	"pkg/guard":          beforeStyle,
-	"pkg/hcs":            beforeStyle,
-	"pkg/hns":            beforeStyle,
-	"pkg/host":           beforeStyle,
-	"pkg/kubeclient":     beforeStyle,
-	"pkg/kubelet":        beforeStyle,
-	"pkg/kubeproxy":      beforeStyle,
-	"pkg/netsh":          beforeStyle,
-	"pkg/network":        beforeStyle,
-	"pkg/node":           beforeStyle,
-	"pkg/pod":            beforeStyle,
-	"pkg/probe":          beforeStyle,
-	"pkg/proxy":          beforeStyle,
-	"pkg/routes":         beforeStyle,
-	"pkg/server":         beforeStyle,
-	"pkg/stats":          beforeStyle,
-	"pkg/volume":         beforeStyle,
-	"pkg/vxlan":          beforeStyle,
 }
 
 // generated are pages that programs write: their text is in Go code, and clean when that is.

@@ -75,8 +75,8 @@ func newCommand(code *int, args []string) *cobra.Command {
 // collectAt is the default GOGC: the proxy makes little garbage beside what it keeps of a large cluster.
 const collectAt = 50
 
-// run checks everything that can be checked without changing the host, then runs the proxy. A service that cannot begin, also for want of its
-// configuration file, ends as one, so that its manager tries again.
+// run checks everything that can be checked without changing the host, then runs the proxy. A service that cannot start, also because it lacks its
+// configuration file, ends as a failed service, so that its manager restarts it.
 func run(args []string) (int, error) {
 	o, fs, err := parse(args)
 	if fs == nil {

@@ -58,6 +58,6 @@ func TestHardwareAddress(t *testing.T) {
 		}
 	}
 	if got := hardwareAddress(netip.MustParseAddr("203.0.113.99")); got != "" {
-		t.Errorf("an address of nobody has %q", got)
+		t.Errorf("an unused address has %q", got)
 	}
 }

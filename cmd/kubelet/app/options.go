@@ -154,7 +154,7 @@ func (o *runtimeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 // addLimitFlags declares what pods and this process are limited to.
 func addLimitFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.text("cgroupRoot", "cgroup-root", &c.CgroupRoot, "`cgroup` below which pods' cgroups are made, which must exist; empty: the top (Linux)")
-	f.on("cgroupsPerQOS", "cgroups-per-qos", c.CgroupsPerQOS, "give QoS classes and pods cgroups of their own (Linux)")
+	f.on("cgroupsPerQOS", "cgroups-per-qos", c.CgroupsPerQOS, "make a cgroup for each QoS class and each pod (Linux)")
 	f.texts("enforceNodeAllocatable", "enforce-node-allocatable", &c.EnforceNodeAllocatable, "`what` is held to its part of the machine: pods, or none (Linux)")
 	f.long("podPidsLimit", "pod-max-pids", c.PodPidsLimit, "`number` of processes and threads of one pod; -1: no limit (Linux)")
 	f.number("oomScoreAdj", "oom-score-adj", c.OOMScoreAdj, "oom_score_adj of this process, -1000 to 1000 (Linux)")

@@ -25,7 +25,7 @@ func TestIdentify(t *testing.T) {
 	known := accounts.Parse(testPasswd, testGroup)
 	for spec, want := range map[string]string{
 		"": "0:0:4", "root": "0:0:4", "0": "0:0:4", "app": "1000:1000:4,50000", "1000": "1000:1000:4,50000", "app:extra": "1000:50000:4,50000",
-		"1000:7": "1000:7:4,50000", "77": "77:0:", "77:app": "77:1000:", "nobody": "?", "app:nogroup": "?",
+		"1000:7": "1000:7:4,50000", "77": "77:0:", "77:app": "77:1000:", "ghost": "?", "app:nogroup": "?",
 	} {
 		id, ok := known.Identify(spec)
 		got := "?"

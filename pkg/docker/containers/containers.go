@@ -40,7 +40,7 @@ type Config struct {
 	CredentialSpecs func(prefix string, want map[string]string) error
 	Hash            func(*v1.Container) string
 	StopSlack       time.Duration
-	Inspections     int // how many containers ObserveAll inspects at once
+	Inspections     int // how many containers ObserveAll inspects in parallel
 }
 
 // Images is what is asked of the engine's images.

@@ -43,7 +43,7 @@ type Observer struct {
 	node        identity.Node
 	boot        string // Config.Boot
 	os          string // of the containers
-	inspections int    // how many containers ObserveAll inspects at once
+	inspections int    // how many containers ObserveAll inspects in parallel
 	images      Images
 	logs        Logs
 	commands    Commands

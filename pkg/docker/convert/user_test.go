@@ -44,7 +44,7 @@ func TestChooseUser(t *testing.T) {
 		{"strict", v1.PodSecurityContext{SupplementalGroupsPolicy: strict, SupplementalGroups: []int64{60000}}, "app", known, "1000:1000 [60000] 1000:1000:1000,60000"},
 		{"strict root", v1.PodSecurityContext{SupplementalGroupsPolicy: strict}, "", known, "0:0 [] 0:0:0"},
 		{"strict with a group", v1.PodSecurityContext{SupplementalGroupsPolicy: strict, RunAsUser: ptr[int64](1000), RunAsGroup: ptr[int64](7)}, "", known, "1000:7 [] 1000:7:7"},
-		{"no such user", v1.PodSecurityContext{}, "nobody", known, " [] ?"},
+		{"no such user", v1.PodSecurityContext{}, "ghost", known, " [] ?"},
 		{"not known", v1.PodSecurityContext{RunAsUser: ptr[int64](1000), RunAsGroup: ptr[int64](7)}, "", nil, "1000:7 [] ?"},
 	} {
 		p := basePod()

@@ -15,7 +15,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/identity"
 )
 
-// Export returns the file system of a present image as a tar archive, in which the engine may have put files of its own. It is that
+// Export returns the file system of a present image as a tar archive, to which the engine may have added files. It is that
 // of a container that never starts and is removed when the archive is closed. The archive breaks off when the engine sends nothing for
 // Config.Deadline. Windows engines cannot do it.
 func (s *Store) Export(ctx context.Context, id string) (io.ReadCloser, error) {

@@ -162,7 +162,7 @@ func (n *Store) RemoveNetwork(ctx context.Context, name string) error {
 	return err
 }
 
-// Members are the running containers with addresses of their own in a network, by ID; a network that is gone has none.
+// Members are the running containers that have their own addresses in a network, by ID; a network that is gone has none.
 func (n *Store) Members(ctx context.Context, name string) (map[string][]netip.Addr, error) {
 	var found network.Inspect
 	err := n.engine.Call(ctx, fmt.Sprintf("inspect network %q", name), func(ctx context.Context, c *client.Client) (err error) {

@@ -299,7 +299,7 @@ func TestCrashDelay(t *testing.T) {
 	}{
 		{"never ran", nil, nil, 0},
 		{"first end", []past{attempt(0, 0, 5)}, nil, 0},
-		{"second end, started at once", []past{attempt(1, 5, 6), attempt(0, 0, 5)}, nil, 10 * time.Second},
+		{"second end, started immediately", []past{attempt(1, 5, 6), attempt(0, 0, 5)}, nil, 10 * time.Second},
 		{"after 10 s", []past{attempt(2, 16, 17), attempt(1, 5, 6)}, nil, 20 * time.Second},
 		{"after 10 s and a slow pull", []past{attempt(2, 45, 47), attempt(1, 5, 6)}, &ten, 20 * time.Second},
 		{"after 300 s", []past{attempt(9, 310, 311), attempt(8, 5, 6)}, nil, 300 * time.Second},

@@ -15,7 +15,7 @@ type Seen struct {
 	Node    Node               // the kubelet's configuration
 	Engine  pod.Observed       // the Runtime: sandboxes and containers
 	Network pod.Attachments    // the Attacher; nil where there is none
-	Cgroup  *podspec.Resources // Cgroups: what the pod as a whole is held to; nil where it has no cgroup of its own
+	Cgroup  *podspec.Resources // Cgroups: what the pod as a whole is held to; nil where it has no cgroup
 	Memory  Memory             // the pod's worker
 }
 

@@ -67,7 +67,7 @@ func readHead(file *os.File, err error) (string, error) {
 	return string(data), err
 }
 
-// files writes the files that the container gets unless it mounts something of its own there: hosts, resolv.conf, termination log.
+// files writes the files that the container gets unless it mounts a volume there: hosts, resolv.conf, termination log.
 func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at pod.Attempt, in *pod.Inputs) error {
 	own := map[string]bool{}
 	for _, m := range container.VolumeMounts {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestNamedPipeDoesNotBlock: a container may leave a pipe where an environment file is read; nobody writes to it.
+// TestNamedPipeDoesNotBlock: a container may leave a pipe, without a writer, where an environment file is read.
 func TestNamedPipeDoesNotBlock(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mkfifo(filepath.Join(dir, "env"), 0o600); err != nil {

@@ -61,7 +61,7 @@ func kernelHostname(pod *v1.Pod, name, domain string) (string, error) {
 	return fqdn, nil
 }
 
-// hostsFile is the managed /etc/hosts of a pod with a network of its own.
+// hostsFile is the managed /etc/hosts of a pod with its own network.
 func hostsFile(addrs []netip.Addr, name, domain string, aliases []v1.HostAlias) []byte {
 	var b bytes.Buffer
 	// The first line is what upstream's tests and users know a managed file by.

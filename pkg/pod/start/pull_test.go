@@ -182,7 +182,7 @@ func TestPullsAreShared(t *testing.T) {
 		}
 	}
 
-	// A pull that nobody waits for ends, and a later one starts anew.
+	// A pull that no one waits for ends, and a later one starts again.
 	ctx, cancel = context.WithCancel(t.Context())
 	pull(ctx, "b")
 	<-images.started

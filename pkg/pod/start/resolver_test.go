@@ -83,7 +83,7 @@ func TestSandbox(t *testing.T) {
 		},
 		{
 			name: "refused", pod: stagePod(func(p *v1.Pod) { p.Spec.HostUsers = ptr(false) }),
-			err:  "FailedCreatePodSandBox: spec.hostUsers: false is not possible here: Docker cannot give a pod a user namespace of its own; remove the field (userns-remap in the engine's daemon.json gives all pods one) -> ContainerCreating ",
+			err:  "FailedCreatePodSandBox: spec.hostUsers: false is not possible here: Docker cannot give a pod its own user namespace; remove the field (userns-remap in the engine's daemon.json gives all pods one) -> ContainerCreating ",
 			told: "Warning FailedCreatePodSandBox pod: spec.hostUsers: false",
 		},
 	} {
@@ -416,7 +416,7 @@ func TestSkippedNamesAreTold(t *testing.T) {
 	}
 }
 
-// TestEndedContext: what ends because the pod goes is no failure of the pod, and nobody is told.
+// TestEndedContext: what ends because the pod goes is no failure of the pod, and no Event reports it.
 func TestEndedContext(t *testing.T) {
 	gone := errors.New("the pod is going")
 	for _, verb := range []string{"prepare", "lookup", "object", "mounts", "pull"} {

@@ -39,7 +39,7 @@ func refusePod(pod *v1.Pod, platform pod.Platform) string {
 	windows := platform.OS == "windows"
 	switch {
 	case spec.HostUsers != nil && !*spec.HostUsers:
-		return "spec.hostUsers: false is not possible here: Docker cannot give a pod a user namespace of its own; remove the field (userns-remap in the engine's daemon.json gives all pods one)"
+		return "spec.hostUsers: false is not possible here: Docker cannot give a pod its own user namespace; remove the field (userns-remap in the engine's daemon.json gives all pods one)"
 	case len(spec.ResourceClaims) > 0:
 		return "spec.resourceClaims is not supported by this node agent; use another node (dynamic resource allocation needs a CRI runtime)"
 	case windows && spec.HostNetwork:

@@ -52,7 +52,7 @@ func TestRefuse(t *testing.T) {
 		{name: "devices on Linux", platform: linux, spec: v1.PodSpec{Containers: []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "disk"}}}}}},
 		{name: "a credential spec that is no JSON", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("CmsPlugins: x", "")}}, want: "gmsaCredentialSpec is no JSON object"},
 		{name: "a credential spec that is a list", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("[]", "")}}, want: "gmsaCredentialSpec is no JSON object"},
-		{name: "a credential spec that nobody filled in", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("", "web")}}, want: `gmsaCredentialSpecName is "web" and gmsaCredentialSpec is empty`},
+		{name: "a credential spec without content", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("", "web")}}, want: `gmsaCredentialSpecName is "web" and gmsaCredentialSpec is empty`},
 		{name: "a credential spec", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("{}", "web")}}},
 		{name: "host process of the pod", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: hostProcess}}, want: "hostProcess: true is not possible"},
 		{name: "host process of the container", platform: server2022, spec: v1.PodSpec{Containers: []v1.Container{{SecurityContext: &v1.SecurityContext{WindowsOptions: hostProcess}}}}, want: "hostProcess: true is not possible"},
@@ -80,7 +80,7 @@ func TestCheckNonRoot(t *testing.T) {
 		user      string
 		want      string
 	}{
-		{name: "nobody asks", user: "root"},
+		{name: "no user requested", user: "root"},
 		{name: "taken back", pod: &v1.PodSecurityContext{RunAsNonRoot: ptr(true)}, container: &v1.SecurityContext{RunAsNonRoot: ptr(false)}},
 		{name: "empty image user", pod: &v1.PodSecurityContext{RunAsNonRoot: ptr(true)}, want: "container has runAsNonRoot and image will run as root"},
 		{name: "image user 0", container: &v1.SecurityContext{RunAsNonRoot: ptr(true)}, user: "0:5", want: "container has runAsNonRoot and image will run as root"},

@@ -12,8 +12,8 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// linkedServices chooses the services that a pod's environment names: those of its own namespace unless links are off, and always
-// kubernetes in the namespace default, which in-cluster clients read. A service of the own namespace hides that one.
+// linkedServices chooses the services that a pod's environment names: those of the pod's namespace unless links are off, and always
+// kubernetes in the namespace default, which in-cluster clients read. A service of that name in the pod's namespace hides that one.
 func linkedServices(own, defaults []*v1.Service, links bool) []*v1.Service {
 	var out []*v1.Service
 	hidden := false

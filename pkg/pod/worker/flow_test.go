@@ -33,7 +33,7 @@ var update = flag.Bool("update", false, "rewrite the expected parts of testdata"
 
 var linux = pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}
 
-// world is a node with everything around a Manager. The Manager can be stopped and made anew; the rest stays.
+// world is a node with everything around a Manager. The Manager can be stopped and recreated; the rest stays.
 type world struct {
 	log      *podtest.Log
 	engine   *podtest.Engine

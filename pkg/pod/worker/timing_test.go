@@ -59,7 +59,7 @@ spec:
   containers: [{name: a, image: "a:1"}]
 `
 
-// TestTiming follows a pod through its life: what work on it took, and its start, which another agent that finds it running does not tell of.
+// TestTiming follows a pod through its life: what work on it took, and its start, which another agent that finds it running does not report.
 func TestTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		watch := &stopwatch{}
@@ -103,7 +103,7 @@ spec:
   containers: [{name: a, image: "a:1"}]
 `
 
-// TestEndings: each attempt of a container that ends is told of once, also by an agent that finds it running; what ended while there was no agent is
+// TestEndings: each attempt of a container that ends is reported once, also by an agent that finds it running; what ended while there was no agent is
 // not.
 func TestEndings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

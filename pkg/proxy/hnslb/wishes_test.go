@@ -104,7 +104,7 @@ func (l *ledger) print() (out []string) {
 	return out
 }
 
-// filled is a Balancer that has made so many services with two endpoints each of their own.
+// filled is a Balancer that has made so many services, each with its own two endpoints.
 func filled(t testing.TB, client hns.Client, services int) (*Balancer, *proxy.Table) {
 	want := &proxy.Table{}
 	for i := range services {
@@ -181,7 +181,7 @@ func TestChangesAddUp(t *testing.T) {
 			t.Fatal(rest)
 		}
 		if got, made := step.print(), whole.print(); !slices.Equal(got, made) {
-			t.Fatalf("seed %d: step by step\n%v\nat once\n%v\nof\n%s", seed, got, made, want)
+			t.Fatalf("seed %d: step by step\n%v\nin one step\n%v\nof\n%s", seed, got, made, want)
 		}
 	}
 }

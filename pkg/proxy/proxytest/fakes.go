@@ -30,7 +30,7 @@ func NewBackend() *Backend {
 	return &Backend{routes: map[string]proxy.Route{}, broken: map[proxy.ServiceName]error{}, synced: make(chan struct{}, 1000)}
 }
 
-// Break makes the Routes of a Service fail; nil mends them.
+// Break makes the Routes of a Service fail; nil repairs them.
 func (b *Backend) Break(name proxy.ServiceName, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -39,7 +39,7 @@ func (b *Backend) Break(name proxy.ServiceName, err error) {
 	}
 }
 
-// Fail makes Sync fail as a whole; nil mends it.
+// Fail makes Sync fail as a whole; nil repairs it.
 func (b *Backend) Fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

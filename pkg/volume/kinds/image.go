@@ -154,7 +154,7 @@ func (i *images) leave(dir, user string) error {
 	if len(others) > 1 {
 		return os.Remove(user)
 	}
-	// The mark goes first and the user last, so that what is cut short is neither taken for complete nor forgotten.
+	// The mark goes first and the user last, so that an interrupted copy neither counts as complete nor is forgotten.
 	if err := os.Remove(filepath.Join(dir, readyName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

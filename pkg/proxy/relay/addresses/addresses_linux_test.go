@@ -141,7 +141,7 @@ func TestServesServiceAddress(t *testing.T) {
 
 func BenchmarkSet(b *testing.B) {
 	if os.Getuid() != 0 {
-		b.Skip("needs root for a network namespace of its own")
+		b.Skip("needs root for its own network namespace")
 	}
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	if _, err := netns.New(); err != nil {

@@ -78,7 +78,7 @@ func TestIPHelperAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if host, err := next.Host(); err != nil || slices.Contains(host, netip.MustParseAddr("10.96.0.10")) || len(host) != len(before) {
-		t.Errorf("service addresses are taken for the host's own: %v %v, before %v", host, err, before)
+		t.Errorf("service addresses count as the host's own: %v %v, before %v", host, err, before)
 	}
 	if _, err := next.Set(ctx, relay.Local{}); err != nil {
 		t.Fatal(err)

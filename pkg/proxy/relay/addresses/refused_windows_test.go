@@ -20,7 +20,7 @@ func refuse(t *testing.T, function string) {
 	t.Setenv("WINKUBE_REFUSE", function)
 }
 
-// TestRefused: what IP Helper refuses is an error, never taken for a host without addresses.
+// TestRefused: what IP Helper refuses is an error, never read as a host without addresses.
 func TestRefused(t *testing.T) {
 	needIPHelper(t)
 	a, err := New(loopback(t))

@@ -92,7 +92,7 @@ func inFewPorts(t *testing.T, first, last int) bool {
 	const inside = "WINKUBE_FEW_PORTS"
 	if os.Getenv(inside) == "" {
 		if os.Getuid() != 0 {
-			t.Skip("needs root for a network namespace of its own")
+			t.Skip("needs root for its own network namespace")
 		}
 		t.Setenv(inside, "1")
 		out, err := command.New().Run(t.Context(), nil, "unshare", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
@@ -144,7 +144,7 @@ func TestHostKeepsPorts(t *testing.T) {
 		_, err = relaytest.Question(c)
 		return err
 	}
-	for n := range 2 * ports { // each from an address of its own, by ports that are not of the range
+	for n := range 2 * ports { // each from its own address, by ports that are not of the range
 		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}), 2000)
 		if err := exchange(from, front(n%4)); err != nil {
 			t.Fatalf("client %d: %v", n, err)
@@ -208,7 +208,7 @@ func TestServiceStaysReachable(t *testing.T) {
 	}
 }
 
-// TestFewFiles: where descriptors are few the relay serves on, opens a new front, and says so once. It runs in a process of its own, whose limit is 256: once
+// TestFewFiles: where descriptors are few the relay serves on, opens a new front, and says so once. It runs in a separate process, whose limit is 256: once
 // it knows, and once it believes in more, so that the system refuses.
 func TestFewFiles(t *testing.T) {
 	const inside = "WINKUBE_FEW_FILES"

@@ -24,13 +24,13 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// TestSourcePortsUsedUp: when the host has no source port left the client is told at once, and users hear of it by an Event and a metric. It
+// TestSourcePortsUsedUp: when the host has no source port left the client is refused immediately, and an Event and a metric report it. It
 // runs this program again in a network namespace whose range of ports is small, since threads of the loops do not follow a test into one.
 func TestSourcePortsUsedUp(t *testing.T) {
 	const inside = "WINKUBE_FEW_PORTS"
 	if os.Getenv(inside) == "" {
 		if os.Getuid() != 0 {
-			t.Skip("needs root for a network namespace of its own")
+			t.Skip("needs root for its own network namespace")
 		}
 		t.Setenv(inside, "1")
 		out, err := command.New().Run(t.Context(), nil, "unshare", "--net", os.Args[0], "-test.run=^TestSourcePortsUsedUp$", "-test.v")

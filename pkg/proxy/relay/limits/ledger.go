@@ -18,7 +18,7 @@ import (
 const (
 	// sayEvery is how often the same is said: in the log for each cause, and in an Event for each cause and Service.
 	sayEvery = time.Minute
-	// maxSaid bounds how many Services hear of causes in that time.
+	// maxSaid bounds how many Services get a report in that time.
 	maxSaid = 256
 	// tightFor is how long descriptors that the system refused count as not there.
 	tightFor = time.Minute

@@ -329,7 +329,7 @@ func TestSunkenLimit(t *testing.T) {
 	for n := range 250 {
 		before := w.book.count
 		if w.enter(1+n%3, 2+n); w.book.count < before-2*makeRoom {
-			t.Fatalf("newcomer %d: %d went at once", n, before-w.book.count)
+			t.Fatalf("newcomer %d: %d went together", n, before-w.book.count)
 		}
 	}
 	w.check()

@@ -287,7 +287,7 @@ func AnswersAt(t *testing.T, addr string) string {
 	return Answers(t, "tcp", at) + ", " + Answers(t, "udp", at)
 }
 
-// PortTraces are the rules and routes that hold single ports: those of protocol 119, from priority 120 on and in tables of their own.
+// PortTraces are the rules and routes that hold single ports: those of protocol 119, from priority 120 on and in separate tables.
 func PortTraces(t *testing.T) string {
 	t.Helper()
 	var out []string

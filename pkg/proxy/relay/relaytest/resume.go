@@ -44,7 +44,7 @@ func Resume(t *testing.T, subject Subject) {
 	h.MustSync(t) // an empty Table is begun from like a start
 	fails := v1.ProtocolTCP
 	if subject.Leads() {
-		fails = v1.ProtocolUDP // a front that needs no socket does not fail for want of one
+		fails = v1.ProtocolUDP // a front that needs no socket does not fail because it lacks one
 	}
 	for range 8 { // in whatever order
 		err := h.Sync(t, Route("here", proxy.ClusterIP, v1.ProtocolTCP, front, endpoint), Route("there", proxy.ClusterIP, fails, elsewhere, endpoint))

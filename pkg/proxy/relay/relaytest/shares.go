@@ -54,7 +54,7 @@ func Fill(t *testing.T, from netip.Addr, front netip.AddrPort, atMost int) (open
 	return open
 }
 
-// ClientShare: a client that takes all it can get leaves room for others, and the Service hears of it once.
+// ClientShare: a client that takes all it can get leaves room for others, and the Service gets one report.
 func ClientShare(t *testing.T, subject Subject) {
 	heard := make(chan string, 100)
 	h := NewHost(t, subject, func(c *relay.Config) {

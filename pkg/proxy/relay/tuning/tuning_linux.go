@@ -86,8 +86,8 @@ func Restore() error {
 }
 
 // reusePorts has the kernel reuse source ports in TIME_WAIT that are a second old, which timestamps make safe (RFC 6191), unless an administrator has
-// decided otherwise: the kernel's default, 2, does so for loopback only. As the side that passes on a client's end first, a relay keeps each of its own connections a
-// minute in TIME_WAIT, and with it a source port towards that endpoint: 470 connections a second would use them up.
+// decided otherwise: the kernel's default, 2, does so for loopback only. As the side that passes on a client's end first, a relay keeps each connection to an endpoint a
+// minute in TIME_WAIT, and with it a source port for that endpoint: 470 connections a second would use them up.
 func reusePorts() ([]Change, error) {
 	setting, err := os.ReadFile(reusePort)
 	if err != nil || strings.TrimSpace(string(setting)) != reuseLoopback {
