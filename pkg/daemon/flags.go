@@ -40,10 +40,10 @@ func AddFlags(fs *pflag.FlagSet) {
 	size.DefValue, size.Usage = logFileSize, "size, in megabytes, at which the log file is rotated; 0: never"
 	_ = size.Value.Set(logFileSize) // it is a number
 	fs.AddGoFlagSet(logs)
-	fs.Int("log-file-max-files", 5, "number of files kept of --log-file, the one that is written to among them")
+	fs.Int("log-file-max-files", 5, "number of files to keep of --log-file, including the current one")
 	fs.Duration("log-flush-frequency", 5*time.Second, "longest time between two writes of buffered log lines to a log file")
-	fs.String("logging-format", "text", "format of the log: text, or json with one object a line")
-	fs.Var(new(versionValue), "version", "print the version and end; raw: also our own version, commit and build")
+	fs.String("logging-format", "text", "format of the log: text, or json with one object per line")
+	fs.Var(new(versionValue), "version", "print the Kubernetes version and exit; raw: also the version, commit and build of winkube")
 	fs.Lookup("version").NoOptDefVal = "true"
 	addServiceFlag(fs)
 }

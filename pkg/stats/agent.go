@@ -17,19 +17,19 @@ var claimLabels = []string{"namespace", "persistentvolumeclaim"}
 // What upstream's kubelet reports about itself on /metrics, as far as Prometheus' kubernetes-mixin asks for it.
 var (
 	nodeName          = prometheus.NewDesc("kubelet_node_name", "The node's name", []string{"node"}, nil)
-	runningPods       = prometheus.NewDesc("kubelet_running_pods", "Pods of which something runs", nil, nil)
+	runningPods       = prometheus.NewDesc("kubelet_running_pods", "Pods with a running container", nil, nil)
 	runningContainers = prometheus.NewDesc("kubelet_running_containers", "Containers by their state", []string{"container_state"}, nil)
 
-	buildInfo = prometheus.NewDesc("kubernetes_build_info", "1, with the version of Kubernetes whose behaviour this agent has", []string{"git_version"}, nil)
+	buildInfo = prometheus.NewDesc("kubernetes_build_info", "1, with the version of Kubernetes that this kubelet implements", []string{"git_version"}, nil)
 
 	claimCapacity  = prometheus.NewDesc("kubelet_volume_stats_capacity_bytes", "Size of the volume", claimLabels, nil)
-	claimAvailable = prometheus.NewDesc("kubelet_volume_stats_available_bytes", "What of the volume is free", claimLabels, nil)
-	claimUsed      = prometheus.NewDesc("kubelet_volume_stats_used_bytes", "What of the volume is used", claimLabels, nil)
-	claimInodes    = prometheus.NewDesc("kubelet_volume_stats_inodes", "Files that the volume can hold", claimLabels, nil)
-	claimFree      = prometheus.NewDesc("kubelet_volume_stats_inodes_free", "Files that the volume can hold more", claimLabels, nil)
-	volumeCount    = prometheus.NewDesc("volume_manager_total_volumes", "Volumes of pods, by kind: those that should be there, and those that are", []string{"plugin_name", "state"}, nil)
+	claimAvailable = prometheus.NewDesc("kubelet_volume_stats_available_bytes", "Free bytes of the volume", claimLabels, nil)
+	claimUsed      = prometheus.NewDesc("kubelet_volume_stats_used_bytes", "Used bytes of the volume", claimLabels, nil)
+	claimInodes    = prometheus.NewDesc("kubelet_volume_stats_inodes", "Inodes of the volume", claimLabels, nil)
+	claimFree      = prometheus.NewDesc("kubelet_volume_stats_inodes_free", "Free inodes of the volume", claimLabels, nil)
+	volumeCount    = prometheus.NewDesc("volume_manager_total_volumes", "Volumes of pods, by kind, desired and actual", []string{"plugin_name", "state"}, nil)
 
-	claimInUse = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Files that the volume holds", claimLabels, nil)
+	claimInUse = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Used inodes of the volume", claimLabels, nil)
 )
 
 // The certificates that are reported.
@@ -42,12 +42,12 @@ const (
 // not renewed there is neither.
 var certificateDescs = map[string]struct{ left, failed *prometheus.Desc }{
 	ClientCertificate: {
-		prometheus.NewDesc("kubelet_certificate_manager_client_ttl_seconds", "How long the client certificate is good for from now on; below 0: it has ended", nil, nil),
-		prometheus.NewDesc("kubelet_certificate_manager_client_expiration_renew_errors", "How often the client certificate could not be renewed", nil, nil),
+		prometheus.NewDesc("kubelet_certificate_manager_client_ttl_seconds", "Seconds until the client certificate expires; negative: it has expired", nil, nil),
+		prometheus.NewDesc("kubelet_certificate_manager_client_expiration_renew_errors", "Failed renewals of the client certificate", nil, nil),
 	},
 	ServingCertificate: {
-		prometheus.NewDesc("kubelet_certificate_manager_server_ttl_seconds", "How long the serving certificate is good for from now on; below 0: it has ended", nil, nil),
-		prometheus.NewDesc("kubelet_server_expiration_renew_errors", "How often the serving certificate could not be renewed", nil, nil),
+		prometheus.NewDesc("kubelet_certificate_manager_server_ttl_seconds", "Seconds until the serving certificate expires; negative: it has expired", nil, nil),
+		prometheus.NewDesc("kubelet_server_expiration_renew_errors", "Failed renewals of the serving certificate", nil, nil),
 	},
 }
 

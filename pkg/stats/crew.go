@@ -8,10 +8,10 @@ import (
 
 // How measuring files gets on. Upstream has no such figures.
 var (
-	diskRunning = prometheus.NewDesc("winkube_disk_measurements_running", "Measurements of files and file systems that have not ended", nil, nil)
-	diskHung    = prometheus.NewDesc("winkube_disk_measurements_hung", "Those of them that hang", nil, nil)
+	diskRunning = prometheus.NewDesc("winkube_disk_measurements_running", "Measurements of files and file systems in progress", nil, nil)
+	diskHung    = prometheus.NewDesc("winkube_disk_measurements_hung", "Measurements of files and file systems that hang", nil, nil)
 	diskLate    = prometheus.NewDesc("winkube_disk_measurements_late_total", "Measurements of files and file systems that did not end in time", nil, nil)
-	diskUnread  = prometheus.NewDesc("winkube_disk_unreadable_files", "Names that could not be read when files were measured last", nil, nil)
+	diskUnread  = prometheus.NewDesc("winkube_disk_unreadable_files", "Files that the last measurement could not read", nil, nil)
 )
 
 // Crew is a prometheus.Collector of how measuring files gets on.

@@ -35,9 +35,9 @@ const (
 func NewProbes() *Probes {
 	p := &Probes{
 		seen: map[types.UID]types.NamespacedName{},
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prober_probe_total", Help: "How often a probe of a container ended so"},
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prober_probe_total", Help: "Probes of containers, by result"},
 			[]string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prober_probe_duration_seconds", Help: "How long a probe of a container took, whatever came of it"},
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prober_probe_duration_seconds", Help: "Duration of probes of containers"},
 			[]string{"probe_type", "container", "pod", "namespace"}),
 	}
 	registry := prometheus.NewRegistry()

@@ -23,8 +23,7 @@ var uncleaned = map[string]string{
 
 // generated are pages that programs write: their text is in Go code, and clean when that is.
 var generated = map[string]string{
-	"docs/reference/kubelet-flags.md": "go test ./cmd/kubelet/app -run TestReference -update",
-	"docs/reference/proxy-flags.md":   "go test ./cmd/kube-proxy/app -run TestReference -update",
+	"docs/figures/conformance.md": "go run ./test/conformance -update-docs",
 }
 
 // longest is the number of words that a page's sentences may have on average.

@@ -51,30 +51,30 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ClientConnection.ContentType, "kube-api-content-type", c.ClientConnection.ContentType, "content `type` of requests to the API server")
 	fs.DurationVar(&c.ConfigSyncPeriod.Duration, "config-sync-period", c.ConfigSyncPeriod.Duration, "how often all cached objects of the API server are processed again")
 	fs.StringVar(&c.HostnameOverride, "hostname-override", c.HostnameOverride, "`name` of the Node (default: the host's name in lower case)")
-	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "`address` of this node; 0.0.0.0 and :: leave both families to the cluster")
+	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "`address` of this node; 0.0.0.0 and :: allow both address families")
 
-	fs.StringVar((*string)(&c.Mode), "proxy-mode", string(c.Mode), "userspace: connections are relayed by this program, on every system; kernelspace: by HNS load balancers of Windows (default: userspace, on Windows with --network-mode=overlay kernelspace)")
+	fs.StringVar((*string)(&c.Mode), "proxy-mode", string(c.Mode), "userspace: this program relays connections, on every system; kernelspace: HNS load balancers of Windows do (default: userspace; on Windows with --network-mode=overlay kernelspace)")
 	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`backend` for userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
-	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", c.NodePortAddresses, "`ranges` of this host's addresses that serve node ports; primary: those of the Node (default: all)")
-	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "`range` of all pods, or two of both families with a comma between: no route is written to a range outside of it")
+	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", c.NodePortAddresses, "`ranges` of this host's addresses that serve node ports; primary: the addresses of the Node (default: all)")
+	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "`range` of all pods, or an IPv4 and an IPv6 range, separated by a comma; routes are written only to ranges within it")
 	fs.DurationVar(&c.Conntrack.UDPStreamTimeout.Duration, "udp-timeout", c.Conntrack.UDPStreamTimeout.Duration, "how long a UDP session may be idle; single requests with a response last 10s at most")
-	fs.IntVar(&o.clientShare, "client-share", 50, "`percent` of each limit that one client's address may have: connections and sessions of a Service's port and of the node, source ports towards one endpoint; for userspace")
+	fs.IntVar(&o.clientShare, "client-share", 50, "`percent` of each limit that one client's address may have: connections and sessions of a Service's port and of the node, source ports to one endpoint; for userspace")
 	fs.DurationVar(&c.IPTables.SyncPeriod.Duration, "iptables-sync-period", c.IPTables.SyncPeriod.Duration, "how often everything on the host is compared with the desired state")
-	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "as of the kubelet. host-gateway: keep routes to the other nodes' pods; overlay: keep the tunnels to them; upstream, external, cni: nothing; beside kubelets with cni, whose plugin knows only its own node, host-gateway")
-	fs.StringVar(&o.nextHop, "route-next-hop", "node", "next hop of those routes. node: the other node's address; pod-gateway: the first address of its pods' range")
+	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "the same as the kubelet's. host-gateway: write routes to the pods of other nodes; overlay: write the tunnels to them; upstream, external, cni: write nothing. Use host-gateway with a CNI plugin that only configures its own node")
+	fs.StringVar(&o.nextHop, "route-next-hop", "node", "next hop of routes to other nodes. node: the other node's address; pod-gateway: the first address of its pods' range")
 
 	fs.StringVar(&c.HealthzBindAddress, "healthz-bind-address", c.HealthzBindAddress, "`address` and port of /healthz and /livez; empty: none")
 	fs.StringVar(&c.MetricsBindAddress, "metrics-bind-address", c.MetricsBindAddress, "`address` and port of /metrics and /debug/table; empty: none")
-	fs.IntVar(&o.healthzPort, "healthz-port", 10256, "port of /healthz where --healthz-bind-address names none; 0: not served")
-	fs.IntVar(&o.metricsPort, "metrics-port", 10249, "port of /metrics where --metrics-bind-address names none; 0: not served")
-	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "let through Windows Firewall what this program, and with portproxy Windows for it, listens on; false: it has no rules of ours")
+	fs.IntVar(&o.healthzPort, "healthz-port", 10256, "port of /healthz if --healthz-bind-address has none; 0: not served")
+	fs.IntVar(&o.metricsPort, "metrics-port", 10249, "port of /metrics if --metrics-bind-address has none; 0: not served")
+	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "open the ports of this program in Windows Firewall, with portproxy also the ports that Windows listens on for it; false: write no rules")
 	fs.BoolVar(&c.EnableProfiling, "profiling", c.EnableProfiling, "serve /debug/pprof beside /metrics")
-	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules, and with --network-name the HNS load balancers, that a proxy left on this host, and exit")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules that a proxy left on this host, with --network-name also its HNS load balancers, and exit")
 
-	fs.BoolVar(&o.initOnly, "init-only", false, "exit immediately: nothing needs more privileges at the start than later")
+	fs.BoolVar(&o.initOnly, "init-only", false, "exit immediately; the proxy has nothing to initialize")
 
 	fs.StringVar(&c.Winkernel.NetworkName, "network-name", c.Winkernel.NetworkName, "HNS network of the pods ($KUBE_NETWORK); for kernelspace (default with --network-mode=overlay: the network that the kubelet makes)")
-	fs.StringVar(&c.Winkernel.SourceVip, "source-vip", c.Winkernel.SourceVip, "`address` for traffic to other nodes in overlay networks; for kernelspace (default: the third of this node's range, which the kubelet gives to no pod)")
+	fs.StringVar(&c.Winkernel.SourceVip, "source-vip", c.Winkernel.SourceVip, "`address` for traffic to other nodes in overlay networks; for kernelspace (default: the third address of this node's pod range, which the kubelet reserves)")
 	fs.BoolVar(&c.Winkernel.EnableDSR, "enable-dsr", c.Winkernel.EnableDSR, "direct server return; for kernelspace")
 	fs.Var(gates{&c.FeatureGates}, "feature-gates", "`name=true,...`; logged and ignored")
 	addRetiredFlags(fs)
@@ -125,14 +125,14 @@ func (o *options) server() string {
 func (o *options) notes(fs *pflag.FlagSet, backEnd string) []string {
 	var out []string
 	if o.config.Mode == "kernelspace" && backEnd != byHNS {
-		out = append(out, "Using --proxy-mode=userspace instead of kernelspace: HNS load balancers are of Windows; the same Services are served")
+		out = append(out, "Using --proxy-mode=userspace instead of kernelspace: only Windows has HNS load balancers. The same Services are served")
 	}
 	if network := os.Getenv("KUBE_NETWORK"); network != "" && backEnd != byHNS {
-		out = append(out, fmt.Sprintf("Noted KUBE_NETWORK=%s: relaying in userspace does without it", network))
+		out = append(out, fmt.Sprintf("Noted KUBE_NETWORK=%s: --proxy-mode=userspace does not use it", network))
 	}
 	for _, name := range []string{"network-name", "source-vip", "enable-dsr"} {
 		if f := fs.Lookup(name); (f.Changed || o.file.Sets(name)) && backEnd != byHNS {
-			out = append(out, fmt.Sprintf("Noted --%s=%s: relaying in userspace does without it", name, f.Value))
+			out = append(out, fmt.Sprintf("Noted --%s=%s: --proxy-mode=userspace does not use it", name, f.Value))
 		}
 	}
 	out = append(out, o.unused()...)

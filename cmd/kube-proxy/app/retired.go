@@ -4,8 +4,8 @@ import "github.com/spf13/pflag"
 
 // Why flags of upstream's kube-proxy do nothing here.
 const (
-	noPacketRules = "services are relayed or given to HNS: there are no packet rules"
-	noConntrack   = "connections are this program's own: there is no connection tracking to set"
+	noPacketRules = "the proxy relays connections or uses HNS, and writes no packet rules"
+	noConntrack   = "the proxy relays connections itself and does not use connection tracking"
 )
 
 // retired are upstream's flags, of today and of older releases, that change nothing here. They are taken so that command lines and
@@ -15,12 +15,12 @@ var retired = []struct {
 	valued bool
 	why    string
 }{
-	{"bind-address-hard-fail", false, "an address that is taken always ends the proxy"},
+	{"bind-address-hard-fail", false, "the proxy always exits if its address is in use"},
 	{"show-hidden-metrics-for-version", true, "no metric is hidden"},
 	{"masquerade-all", false, noPacketRules},
 	{"iptables-masquerade-bit", true, noPacketRules},
-	{"iptables-localhost-nodeports", false, "node ports are served on loopback unless --nodeport-addresses leaves it out"},
-	{"iptables-min-sync-period", true, "changes are gathered for a few milliseconds only"},
+	{"iptables-localhost-nodeports", false, "node ports are served on loopback unless --nodeport-addresses excludes it"},
+	{"iptables-min-sync-period", true, "changes are batched for a few milliseconds only"},
 	{"ipvs-sync-period", true, noPacketRules},
 	{"ipvs-min-sync-period", true, noPacketRules},
 	{"ipvs-scheduler", true, noPacketRules},
@@ -34,7 +34,7 @@ var retired = []struct {
 	{"detect-local-mode", true, noPacketRules},
 	{"pod-bridge-interface", true, noPacketRules},
 	{"pod-interface-name-prefix", true, noPacketRules},
-	{"oom-score-adj", true, "start the process with the score that it should have"},
+	{"oom-score-adj", true, "start the process with the score that you want"},
 	{"conntrack-max", true, noConntrack},
 	{"conntrack-max-per-core", true, noConntrack},
 	{"conntrack-min", true, noConntrack},
@@ -45,8 +45,8 @@ var retired = []struct {
 	{"conntrack-udp-timeout-stream", true, "use --udp-timeout"},
 	{"root-hnsendpoint-name", true, "the host's own endpoint is not among the load balancers' sources"},
 	{"forward-healthcheck-vip", false, "health check node ports are served on every address of the host"},
-	{"proxy-port-range", true, "ports are the system's to choose"},
-	{"resource-container", true, "start the process in the cgroup in which it should be"},
+	{"proxy-port-range", true, "the system chooses ports"},
+	{"resource-container", true, "start the process in the cgroup that you want"},
 }
 
 func addRetiredFlags(fs *pflag.FlagSet) {
@@ -56,7 +56,7 @@ func addRetiredFlags(fs *pflag.FlagSet) {
 		}
 		fs.String(r.name, "", "")
 		f := fs.Lookup(r.name)
-		f.Deprecated, f.Hidden = "it changes nothing here: "+r.why, true
+		f.Deprecated, f.Hidden = "it has no effect: "+r.why, true
 		if !r.valued {
 			f.NoOptDefVal = "true"
 		}

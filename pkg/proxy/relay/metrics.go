@@ -27,9 +27,9 @@ func newMetrics() *Metrics {
 	return &Metrics{
 		Accepted: counter("connections_total", "TCP connections accepted."),
 		Refused:  counter("connections_refused_total", "TCP connections reset because no endpoint answered."),
-		Sessions: counter("sessions_total", "UDP sessions begun."),
+		Sessions: counter("sessions_total", "UDP sessions started."),
 		Led: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "kubeproxy", Subsystem: "relay", Name: "fronts_by_lookup",
-			Help: "TCP fronts to which the kernel's socket lookup leads (BPF sk_lookup, Linux). Each of the others has a socket."}),
+			Help: "TCP fronts served through the kernel's socket lookup (BPF sk_lookup, Linux). Each other front has its own socket."}),
 		noPort:  counter("source_ports_exhausted_total", "Connections to an endpoint that failed because this host had no source port left for it."),
 		evicted: limits.Total("affinity_clients", "closed"),
 	}
@@ -88,8 +88,8 @@ func (f *Front) warnPorts(message string) {
 type limitsCollector Shared
 
 var (
-	limitDesc = prometheus.NewDesc("kubeproxy_relay_limit", "How much there may be, at this moment.", []string{"of"}, nil)
-	usedDesc  = prometheus.NewDesc("kubeproxy_relay_limit_used", "How much there is; of limits for each client, front or endpoint: what the one with the most has.", []string{"of"}, nil)
+	limitDesc = prometheus.NewDesc("kubeproxy_relay_limit", "Current value of the limit.", []string{"of"}, nil)
+	usedDesc  = prometheus.NewDesc("kubeproxy_relay_limit_used", "Use of the limit. For limits per client, front or endpoint: the highest use.", []string{"of"}, nil)
 )
 
 // Describe implements prometheus.Collector.

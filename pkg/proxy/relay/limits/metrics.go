@@ -32,6 +32,6 @@ func (l *limited) named(names [causes]string) (out []prometheus.Counter) {
 
 // Total returns a new counter of what a limit meant; outcome is refused or closed.
 func Total(limit, outcome string) prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeproxy_relay_limited_total", Help: "Connections and sessions that a limit refused, or that were closed to make room.",
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeproxy_relay_limited_total", Help: "Connections and sessions that a limit refused or that were closed to make room.",
 		ConstLabels: prometheus.Labels{"limit": limit, "outcome": outcome}})
 }
