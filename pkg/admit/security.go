@@ -53,7 +53,7 @@ func NewSysctls(kernel string, unsafe []string) (Sysctls, error) {
 		space, name, prefix := sysctl.GetNamespace(strings.TrimSpace(pattern))
 		switch {
 		case space == sysctl.UnknownNamespace:
-			return out, fmt.Errorf("%q is no sysctl that the kernel has per namespace; want kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* or net.*", pattern)
+			return out, fmt.Errorf("%q is not a namespaced sysctl; want kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* or net.*", pattern)
 		case prefix:
 			out.prefixes = append(out.prefixes, name)
 		default:

@@ -113,7 +113,7 @@ func (t *Tree) checkRoot(root string) error {
 		}
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			if text, err := t.files.read(path.Join(dir, file)); err == nil && strings.TrimSpace(text) == "" {
-				return fmt.Errorf("--cgroup-root=%s: %s/%s is empty, so that no process could run below it: write into it what its parent has, %s", root, dir, file, advice)
+				return fmt.Errorf("--cgroup-root=%s: %s/%s is empty, so that no process can run below it: copy its parent's value into it, %s", root, dir, file, advice)
 			}
 		}
 	}

@@ -67,7 +67,7 @@ func New(cfg Config) (*Plugins, error) {
 			continue
 		}
 		if err := command.EndFamily(mark(id)); err != nil {
-			return nil, fmt.Errorf("cannot end a CNI plugin of a former run: %w", err)
+			return nil, fmt.Errorf("cannot end a CNI plugin of a previous run: %w", err)
 		}
 	}
 	return p, nil
@@ -251,7 +251,7 @@ func (p *Plugins) Collect(ctx context.Context, exists func(ctx context.Context) 
 		if there[a.ContainerID] {
 			continue
 		}
-		klog.InfoS("Taking back the network of a container that is gone", "container", a.ContainerID, "pod", a.Namespace+"/"+a.Name)
+		klog.InfoS("Releasing the network of a removed container", "container", a.ContainerID, "pod", a.Namespace+"/"+a.Name)
 		errs = append(errs, p.Del(ctx, a.ContainerID, ""))
 		gone++
 	}

@@ -111,7 +111,7 @@ func (p *Plugins) Logins(ctx context.Context, of *v1.Pod, image string) []pod.Lo
 		}
 		logins, err := one.logins(ctx, of, image)
 		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "A credential provider gave no login", "provider", one.Name, "image", image, "pod", klog.KObj(of))
+			klog.ErrorS(err, "A credential provider returned no login", "provider", one.Name, "image", image, "pod", klog.KObj(of))
 		}
 		all = append(all, logins...)
 	}
@@ -240,7 +240,7 @@ func (p *plugin) run(ctx context.Context, request []byte, image string, who iden
 	}
 	var response api.CredentialProviderResponse
 	if json.NewDecoder(bytes.NewReader(output)).Decode(&response) != nil {
-		return nil, errors.New("its answer is no CredentialProviderResponse in JSON") // the decoder's words could hold a login
+		return nil, errors.New("its answer is not a CredentialProviderResponse in JSON") // the decoder's words could hold a login
 	}
 	if response.APIVersion != p.APIVersion || response.Kind != "CredentialProviderResponse" {
 		return nil, fmt.Errorf("its answer is %s %s; want %s CredentialProviderResponse", response.APIVersion, response.Kind, p.APIVersion)
@@ -259,7 +259,7 @@ func (p *plugin) run(ctx context.Context, request []byte, image string, who iden
 	for _, server := range slices.Sorted(maps.Keys(response.Auth)) {
 		auth := response.Auth[server]
 		if who.token != "" && auth.Password == who.token && p.TokenAttributes.CacheType != config.TokenServiceAccountTokenCacheType {
-			return nil, errors.New("its answer has the service account's token as password, which wants tokenAttributes.cacheType Token")
+			return nil, errors.New("its answer has the service account's token as password, which requires tokenAttributes.cacheType Token")
 		}
 		logins = append(logins, pod.Login{Server: server, Credential: pod.Credential{Username: auth.Username, Password: auth.Password}})
 	}

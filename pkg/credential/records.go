@@ -151,7 +151,7 @@ func (r *Records) settle(name string, keep bool) {
 		return
 	}
 	if err := os.Remove(r.intentFile(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		klog.ErrorS(err, "Cannot remove the note of a pull that has ended", "image", name)
+		klog.ErrorS(err, "Cannot remove the record of an ended pull", "image", name)
 	}
 }
 
@@ -308,7 +308,7 @@ func (r *Records) load(img pod.Image) (rec record, found bool) {
 		err = json.Unmarshal(data, &rec)
 	}
 	if err != nil || rec.Image != img.ID {
-		klog.InfoS("Cannot use the record of a pulled image; who wants it has to ask the registry", "image", img.ID, "err", err)
+		klog.InfoS("Cannot use the record of a pulled image; pods must prove their credentials at the registry again", "image", img.ID, "err", err)
 		return record{}, true
 	}
 	return rec, true

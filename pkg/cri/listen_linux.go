@@ -17,7 +17,7 @@ func listen(path string) (net.Listener, error) {
 	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
-			return nil, fmt.Errorf("%s is no socket: it is left alone", path)
+			return nil, fmt.Errorf("%s is not a socket: remove it, or choose another path", path)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, err

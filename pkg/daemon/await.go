@@ -35,7 +35,7 @@ func awaitServices(ctx context.Context, names []string, state func(string) (stri
 		select {
 		case <-tick:
 		case <-patience:
-			klog.InfoS("Starting without services that do not run", "services", said)
+			klog.InfoS("Starting although services do not run", "services", said)
 			return
 		case <-ctx.Done():
 			return
@@ -48,7 +48,7 @@ func pending(names []string, state func(string) (string, error)) (waits []string
 	for _, name := range names {
 		switch now, err := state(name); {
 		case err != nil:
-			klog.ErrorS(err, "Cannot ask for a service, and do not wait for it", "service", name)
+			klog.ErrorS(err, "Cannot query a service; not waiting for it", "service", name)
 		case now != "" && now != stateRunning:
 			waits = append(waits, fmt.Sprintf("%s (%s)", name, now))
 		}

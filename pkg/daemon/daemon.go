@@ -52,7 +52,7 @@ func until(signals <-chan os.Signal, exit func(), run func(context.Context) erro
 			return stopped(ctx, err)
 		case s := <-signals:
 			if ctx.Err() != nil {
-				klog.InfoS("Ending immediately after a second signal", "signal", s.String())
+				klog.InfoS("Exiting immediately after a second signal", "signal", s.String())
 				exit()
 				return fmt.Errorf("ended immediately by a second signal: %s", s)
 			}

@@ -307,7 +307,7 @@ func TestNotElevated(t *testing.T) {
 	}
 	defer limited.Close()
 	for _, verb := range []string{"install", "uninstall", "start", "stop"} {
-		if said, code := runAs(t, limited, program, asUser, "service", verb); code == 0 || !strings.Contains(said, "this takes an administrator's rights") {
+		if said, code := runAs(t, limited, program, asUser, "service", verb); code == 0 || !strings.Contains(said, "this needs administrator rights") {
 			t.Errorf("service %s ends with %d and says %q", verb, code, said)
 		}
 	}

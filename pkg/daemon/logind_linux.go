@@ -51,7 +51,7 @@ func (l *logind) begin(ctx context.Context, who, why string, grace time.Duration
 	if most, err := manager.GetProperty(loginManager + ".InhibitDelayMaxUSec"); err == nil {
 		micros, _ := most.Value().(uint64)
 		if allowed := time.Duration(min(micros, 1<<53)) * time.Microsecond; allowed < grace {
-			klog.InfoS("Warning: systemd-logind delays a shutdown for less than pods may take to end; raise its InhibitDelayMaxSec", "allowed", allowed, "wanted", grace)
+			klog.InfoS("Warning: systemd-logind delays a shutdown for less than --shutdown-grace-period; raise its InhibitDelayMaxSec", "allowed", allowed, "wanted", grace)
 		}
 	}
 	var lock dbus.UnixFD

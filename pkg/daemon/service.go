@@ -80,7 +80,7 @@ type serviceCommand struct {
 
 func (c *serviceCommand) do(verb string, args []string) error {
 	if verb != "status" && !c.manager.Elevated() {
-		return fmt.Errorf("service %s: this takes an administrator's rights: open PowerShell by \"Run as administrator\" and say it again", verb)
+		return fmt.Errorf("service %s: this needs administrator rights: open PowerShell with \"Run as administrator\" and run it again", verb)
 	}
 	var err error
 	switch verb {

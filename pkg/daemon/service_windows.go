@@ -31,7 +31,7 @@ func (windowsServices) Executable() (string, error) { return os.Executable() }
 func withService(name string, access uint32, do func(*mgr.Service) error) error {
 	manager, err := windows.OpenSCManager(nil, nil, windows.SC_MANAGER_CONNECT)
 	if err != nil {
-		return fmt.Errorf("cannot ask the service manager: %w", err)
+		return fmt.Errorf("cannot connect to the service manager: %w", err)
 	}
 	defer windows.CloseServiceHandle(manager)
 	text, err := windows.UTF16PtrFromString(name)
@@ -64,7 +64,7 @@ func (windowsServices) Read(name string) (have *Registration, running *Running, 
 func query(s *mgr.Service) (*Running, error) {
 	status, err := s.Query()
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask for the state of service %s: %w", s.Name, err)
+		return nil, fmt.Errorf("cannot query the state of service %s: %w", s.Name, err)
 	}
 	out := &Running{State: stateName(uint32(status.State)), PID: int(status.ProcessId)}
 	switch code := windows.Errno(status.Win32ExitCode); code {
@@ -153,7 +153,7 @@ func (windowsServices) Write(name string, want Registration) ([]string, error) {
 func create(name string, want Registration) error {
 	manager, err := mgr.Connect()
 	if err != nil {
-		return fmt.Errorf("cannot ask the service manager: %w", err)
+		return fmt.Errorf("cannot connect to the service manager: %w", err)
 	}
 	defer manager.Disconnect()
 	s, err := manager.CreateService(name, want.Argv[0], mgr.Config{DisplayName: want.Title, StartType: mgr.StartAutomatic}, want.Argv[1:]...)

@@ -58,7 +58,7 @@ func (c *serviceCommand) rollback() error {
 	}
 	path := have.Argv[0]
 	if !exists(path+oldSuffix) && !exists(path+backSuffix) {
-		return fmt.Errorf("there is no %s to go back to: this program was not upgraded by service upgrade", path+oldSuffix)
+		return fmt.Errorf("cannot roll back to %s: it does not exist, because this program was not upgraded with service upgrade", path+oldSuffix)
 	}
 	return c.exchange(path, putBack, "the version before runs again; service rollback, said again, goes forward")
 }
@@ -85,7 +85,7 @@ func (c *serviceCommand) exchange(path string, change func(path string) error, d
 		}
 	}
 	if err := change(path); err != nil {
-		return errors.Join(fmt.Errorf("the program stays as it is: %w", err), c.manager.Start(name))
+		return errors.Join(fmt.Errorf("the program was not changed: %w", err), c.manager.Start(name))
 	}
 	if err := c.manager.Start(name); err != nil {
 		return errors.Join(fmt.Errorf("it does not start, and gives way to the one before: %w", err), putBack(path), c.manager.Start(name))

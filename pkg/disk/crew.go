@@ -177,7 +177,7 @@ func (c *Crew) figure(t *task) Figure {
 	if !r.late {
 		r.late = true
 		c.late++
-		klog.InfoS("A measurement of files takes long; meanwhile the last known figure counts, or what was counted so far if that is more",
+		klog.InfoS("Measuring files takes long; using the last known figure, or what was counted so far if that is more",
 			"what", t.key, "since", r.begun, "bytes", out.Used, "files", out.InodesUsed)
 	}
 	return out
@@ -224,7 +224,7 @@ func (c *Crew) work(t *task, r *running) {
 	r.turn++
 	if r.hung {
 		c.hung--
-		klog.InfoS("A measurement of files that hung continues", "what", t.key)
+		klog.InfoS("Measuring files continues after it hung", "what", t.key)
 	} else {
 		c.free++
 	}
@@ -248,7 +248,7 @@ func (c *Crew) giveUp(t *task, r *running, turn int) {
 	r.hung = true
 	c.hung++
 	c.free++
-	klog.InfoS("A measurement of files hangs; it is left to itself, and others go on", "what", t.key, "since", r.begun)
+	klog.InfoS("Measuring files hangs; continuing with other measurements", "what", t.key, "since", r.begun)
 	c.dispatch()
 }
 
@@ -273,7 +273,7 @@ func (t *task) tell(unread int, why error) {
 	t.unread = unread
 	if why != nil && t.told != why.Error() {
 		t.told = why.Error()
-		klog.ErrorS(why, "Cannot measure all files; what cannot be read counts as nothing", "what", t.key, "names", unread)
+		klog.ErrorS(why, "Cannot measure all files; unreadable files are not counted", "what", t.key, "names", unread)
 	}
 }
 

@@ -63,7 +63,7 @@ func New(cfg Config, parts Parts) *Guard {
 	g := &Guard{cfg: cfg, parts: parts, images: images{}, rounds: make(chan round, 1), told: map[types.UID]time.Time{}}
 	var ignored []Signal
 	if g.cfg.Thresholds, ignored = forEngine(cfg.Thresholds); len(ignored) > 0 {
-		klog.InfoS("Thresholds of containerfs are those of imagefs, or where that is not a separate file system of nodefs: the engine keeps containers with the images",
+		klog.InfoS("Ignoring thresholds of containerfs: the engine keeps containers with the images, so thresholds of imagefs apply, or of nodefs if imagefs is not separate",
 			"ignored", ignored)
 	}
 	return g
@@ -116,7 +116,7 @@ func (g *Guard) pause(ctx context.Context, wait time.Duration, alarm <-chan stru
 		case <-after:
 			return true
 		case <-alarm:
-			klog.V(2).InfoS("Memory in use has come to a threshold")
+			klog.V(2).InfoS("Memory usage has reached a threshold")
 			select { // so that memory that goes up and down does not keep us busy
 			case <-ctx.Done():
 				return false
@@ -238,7 +238,7 @@ func (g *Guard) relieve(ctx context.Context) bool {
 	if t.Signal.onDisk() { // of memory it does not matter, and an engine that hangs holds nothing up
 		var err error
 		if dedicated, err = g.parts.Disks.ImagesApart(ctx); err != nil {
-			klog.ErrorS(err, "Cannot ask Docker on which file system it keeps images; not evicting pods because of disk usage until it responds")
+			klog.ErrorS(err, "Cannot find Docker's image file system; not evicting pods because of disk usage until Docker responds")
 			return false
 		}
 	}
@@ -277,7 +277,7 @@ func (g *Guard) await(ctx context.Context, p *v1.Pod) {
 	case <-ctx.Done():
 	case <-g.parts.Pods.Vacated(p.UID):
 	case <-g.parts.Clock.After(cleanupPatience):
-		klog.InfoS("An evicted pod has not ended yet; going on without waiting for it", "pod", klog.KObj(p))
+		klog.InfoS("An evicted pod has not ended yet; not waiting for it any longer", "pod", klog.KObj(p))
 	}
 }
 

@@ -22,7 +22,7 @@ var (
 	// ErrOld: this Windows has no second version of HNS' interface, and so no load balancers or l2bridge networks of ours.
 	ErrOld = errors.New("this Windows has no computenetwork.dll (Windows Server 2019 has)")
 	// ErrNoOverlay: this HNS has no policy RemoteSubnetRoute, by which overlays know other hosts (9.2 is the first that has: hcsshim hcnglobals.go).
-	ErrNoOverlay = errors.New("this HNS knows no other hosts' subnets; install the updates of Windows Server 2019 from KB4489899 (March 2019) on")
+	ErrNoOverlay = errors.New("this HNS does not support subnets of other hosts; install the updates of Windows Server 2019 from KB4489899 (March 2019) on")
 	// ErrUnsettled: HNS has made the network and not yet said by which address and hardware address others reach it.
 	ErrUnsettled = errors.New("HNS has not finished the network yet")
 	// ErrDiffers: the network is there, with another range.
@@ -30,7 +30,7 @@ var (
 	// ErrElsewhere: the network is there, on an adapter with another address.
 	ErrElsewhere = errors.New("not from the node's address")
 	// ErrNoHostRoute: the network is there and its host does not reach the pods on it.
-	ErrNoHostRoute = errors.New("HNS has no policy HostRoute: probes of this kubelet do not reach its pods, those by exec do")
+	ErrNoHostRoute = errors.New("HNS has no policy HostRoute: only exec probes of this kubelet reach its pods")
 )
 
 // Network is a network of the host, with the subnets of other hosts that an overlay knows.

@@ -60,9 +60,9 @@ func PodMAC(addr netip.Addr) string {
 func (o Overlay) fits(kind string, subnet netip.Prefix) error {
 	switch {
 	case kind != "Overlay":
-		return fmt.Errorf("network %q is of type %s, wanted is Overlay; remove it (Get-HnsNetwork | ? Name -eq %[1]s | Remove-HnsNetwork)", o.Name, kind)
+		return fmt.Errorf("network %q is of type %s, want Overlay; remove it (Get-HnsNetwork | ? Name -eq %[1]s | Remove-HnsNetwork)", o.Name, kind)
 	case subnet != o.Subnet:
-		return fmt.Errorf("%w: network %q has %s, wanted is %s", ErrDiffers, o.Name, subnet, o.Subnet)
+		return fmt.Errorf("%w: network %q has %s, want %s", ErrDiffers, o.Name, subnet, o.Subnet)
 	}
 	return nil
 }

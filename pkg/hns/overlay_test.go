@@ -82,8 +82,8 @@ func TestFits(t *testing.T) {
 	o := Overlay{Name: "pods", Subnet: netip.MustParsePrefix("10.244.1.0/24")}
 	for _, c := range []struct{ kind, subnet, want string }{
 		{"Overlay", "10.244.1.0/24", "<nil>"},
-		{"Overlay", "10.244.2.0/24", `the overlay network has another range: network "pods" has 10.244.2.0/24, wanted is 10.244.1.0/24`},
-		{"L2Bridge", "10.244.1.0/24", `network "pods" is of type L2Bridge, wanted is Overlay; remove it (Get-HnsNetwork | ? Name -eq pods | Remove-HnsNetwork)`},
+		{"Overlay", "10.244.2.0/24", `the overlay network has another range: network "pods" has 10.244.2.0/24, want 10.244.1.0/24`},
+		{"L2Bridge", "10.244.1.0/24", `network "pods" is of type L2Bridge, want Overlay; remove it (Get-HnsNetwork | ? Name -eq pods | Remove-HnsNetwork)`},
 	} {
 		if err := o.fits(c.kind, netip.MustParsePrefix(c.subnet)); fmt.Sprint(err) != c.want || errors.Is(err, ErrDiffers) != strings.Contains(c.want, "range") {
 			t.Errorf("%s with %s: %v, want %s", c.kind, c.subnet, err, c.want)

@@ -80,7 +80,7 @@ func (o *Objects) follow(ctx context.Context, it *item) {
 			return
 		}
 		if ctx.Err() == nil {
-			klog.V(4).InfoS("Watch ended, listing again", "resource", it.kind, "object", klog.KRef(it.namespace, it.name), "reason", err)
+			klog.V(4).InfoS("Watch ended; listing again", "resource", it.kind, "object", klog.KRef(it.namespace, it.name), "reason", err)
 			o.pause(ctx, soon)
 		}
 	}

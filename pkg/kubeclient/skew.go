@@ -66,10 +66,10 @@ func FollowVersion(ctx context.Context, server discovery.ServerVersionInterface,
 		} else if info.GitVersion != last {
 			last = info.GitVersion
 			if err := CheckSkew(last, ours); err != nil {
-				klog.InfoS("Warning: the API server's version is incompatible with ours", "reason", err.Error())
+				klog.InfoS("Warning: the API server's version is incompatible with this program's", "reason", err.Error())
 				tell(v1.EventTypeWarning, "VersionSkew", err.Error())
 			} else {
-				klog.InfoS("The API server's version is compatible with ours", "server", last, "ours", ours)
+				klog.InfoS("The API server's version is compatible with this program's", "server", last, "ours", ours)
 			}
 		}
 		select {

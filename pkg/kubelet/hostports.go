@@ -66,7 +66,7 @@ func (presentAddresses) LeadsAnswers() bool { return false }
 func (presentAddresses) Set(_ context.Context, want relay.Local) (bool, error) {
 	var errs []error
 	for _, addr := range want.Addresses {
-		errs = append(errs, &relay.AddressError{Addr: addr, Err: errors.New("it is no address of this node")})
+		errs = append(errs, &relay.AddressError{Addr: addr, Err: errors.New("it is not an address of this node")})
 	}
 	return false, errors.Join(errs...)
 }

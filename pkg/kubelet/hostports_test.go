@@ -104,7 +104,7 @@ func TestHostPortsServed(t *testing.T) {
 			t.Fatalf("pods were told only %v", said)
 		}
 	}
-	for name, want := range map[string]string{"conflict": "Warning: hostPort ", "sctp": "protocol SCTP cannot be relayed: want TCP or UDP", "elsewhere": "it is no address of this node"} {
+	for name, want := range map[string]string{"conflict": "Warning: hostPort ", "sctp": "protocol SCTP cannot be relayed: want TCP or UDP", "elsewhere": "it is not an address of this node"} {
 		if !strings.Contains(said[name], want) {
 			t.Errorf("pod %s was told %q, want %q", name, said[name], want)
 		}

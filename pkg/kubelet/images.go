@@ -66,7 +66,7 @@ func (e nodeEngine) Images(ctx context.Context) ([]v1.ContainerImage, error) {
 		return list.Named, err
 	}
 	if err := e.records.Prune(list.IDs, began); err != nil {
-		klog.ErrorS(err, "Cannot remove the records of images that are gone")
+		klog.ErrorS(err, "Cannot remove the records of removed images")
 	}
 	return list.Named, nil
 }

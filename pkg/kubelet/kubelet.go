@@ -234,7 +234,7 @@ func (k *Kubelet) engineInfo(ctx context.Context) (docker.Info, error) {
 		if err == nil || ctx.Err() != nil {
 			return info, err
 		}
-		klog.ErrorS(err, "Cannot ask Docker how it keeps cgroups; not starting pods until it responds")
+		klog.ErrorS(err, "Cannot read Docker's cgroup configuration; not starting pods until Docker responds")
 		select {
 		case <-ctx.Done():
 		case <-time.After(enginePatience):

@@ -166,7 +166,7 @@ type collector struct {
 // once collects now. Errors are logged: the next time is soon.
 func (c collector) once(ctx context.Context) {
 	if err := c.attachments.Collect(ctx, c.engine.Containers); err != nil && ctx.Err() == nil {
-		klog.ErrorS(err, "Cannot take back the network of containers that are gone", "retryIn", recheck)
+		klog.ErrorS(err, "Cannot release the network of removed containers", "retryIn", recheck)
 	}
 }
 

@@ -124,7 +124,7 @@ func (c *condition) say(kind string, said Condition, news bool) {
 		c.to = nil
 	}
 	c.mu.Unlock()
-	klog.InfoS("The Node's condition NetworkUnavailable changes", "unavailable", !said.Ready, "reason", said.Reason, "message", said.Message)
+	klog.InfoS("Changing the Node's condition NetworkUnavailable", "unavailable", !said.Ready, "reason", said.Reason, "message", said.Message)
 	if news {
 		c.node.Event(kind, said.Reason, said.Message)
 	}

@@ -52,7 +52,7 @@ func (e engineNetwork) existing(ctx context.Context, all []pod.EngineNetwork, wa
 			return nil, fmt.Errorf("the engine's network %q has driver %s instead of %s; drain this node, then the kubelet recreates it: %w", have.Name, have.Driver, want.Driver, err)
 		}
 		if subnets {
-			klog.ErrorS(err, "The pod network was made with other options and keeps them while pods use it", "network", have.Name)
+			klog.ErrorS(err, "The pod network has other options and keeps them while pods use it", "network", have.Name)
 		}
 		return have, nil
 	}

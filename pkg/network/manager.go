@@ -165,7 +165,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		compared := m.parts.Clock.Now()
 		after := pace.next(err)
 		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "The pod network is not as it should be", "comparedAgainIn", after)
+			klog.ErrorS(err, "The pod network differs from the desired state; repairing it again", "comparedAgainIn", after)
 		}
 		if pace.wait(ctx, compared, after) != nil {
 			return nil

@@ -161,7 +161,7 @@ func (o *overlay) reportUnreached(err error) {
 		return
 	}
 	o.unreached = true
-	klog.ErrorS(err, "This host does not reach its own pods")
+	klog.ErrorS(err, "This host cannot reach its own pods")
 	o.node.Event(v1.EventTypeWarning, "HostRouteRefused", err.Error())
 }
 

@@ -69,7 +69,7 @@ func TestManagerTunnels(t *testing.T) {
 		}
 		r.clock.Step(stopAfter)
 	}
-	if events := r.node.events; len(events) != 2 || !strings.HasPrefix(events[1], "Warning EndpointsLost: 1 containers") {
+	if events := r.node.events; len(events) != 2 || !strings.HasPrefix(events[1], "Warning EndpointsLost: Recreating 1 containers") {
 		t.Errorf("%v", events)
 	}
 }

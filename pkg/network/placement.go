@@ -115,7 +115,7 @@ func (l *placements) report(join string) {
 	if len(names) > namedPods {
 		names, more = names[:namedPods], fmt.Sprintf(" and %d others", len(all)-namedPods)
 	}
-	l.node.Event(v1.EventTypeWarning, otherNetwork, fmt.Sprintf("Recreate the pods that are on another network than this node's mode %s makes (%q): %s%s",
+	l.node.Event(v1.EventTypeWarning, otherNetwork, fmt.Sprintf("Recreate these pods, which are not on the network of this node's mode %s (%q): %s%s",
 		l.mode, join, strings.Join(names, ", "), more))
 }
 

@@ -34,7 +34,7 @@ func TestPodsOnOtherNetwork(t *testing.T) {
 	}
 	want := []string{
 		`shop/stays stays PodsOnOtherNetwork: The pod is on the engine's network "winkube", and new pods of this node get "none" (--network-mode=cni): it may reach neither them nor services; recreate it`,
-		`Warning PodsOnOtherNetwork: Recreate the pods that are on another network than this node's mode cni makes ("none"): shop/stays`,
+		`Warning PodsOnOtherNetwork: Recreate these pods, which are not on the network of this node's mode cni ("none"): shop/stays`,
 	}
 	if got := said(); !slices.Equal(got, want) {
 		t.Errorf("said\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -71,7 +71,7 @@ func planRanges(cfg Config, facts Facts) (State, error) {
 	}
 	if len(cidrs) == 0 {
 		return State{Ready: Condition{Reason: rangeMissing,
-			Message: "the Node has no spec.podCIDRs yet; the controller manager gives them with --allocate-node-cidrs, or --pod-cidr is set here"}}, nil
+			Message: "the Node has no spec.podCIDRs yet; run the controller manager with --allocate-node-cidrs, or set --pod-cidr here"}}, nil
 	}
 	n := &pod.EngineNetwork{Name: cfg.engineName(), Subnets: cidrs, Options: map[string]string{}, Labels: map[string]string{LabelPods: "pods"}}
 	for _, c := range cidrs {

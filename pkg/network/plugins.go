@@ -86,9 +86,9 @@ func (p *pluggable) check(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		klog.ErrorS(err, "The network of a pod is not as its CNI plugins left it", "pod", a.Namespace+"/"+a.Name)
+		klog.ErrorS(err, "The CNI plugins found a changed pod network; recreate the pod if it does not work", "pod", a.Namespace+"/"+a.Name)
 		p.pods.Event(a.Namespace, a.Name, a.UID, v1.EventTypeWarning, "NetworkCheckFailed",
-			"The pod's network is not as its CNI plugins left it; recreate the pod if it does not work: "+err.Error())
+			"The CNI plugins found the pod's network changed; recreate the pod if it does not work: "+err.Error())
 	}
 }
 

@@ -107,13 +107,13 @@ func (r *engineRepairer) repair(ctx context.Context, n pod.EngineNetwork) error 
 			continue
 		}
 		if err := r.engine.Connect(ctx, n.Name, at.sandbox, at.addrs); err != nil {
-			klog.ErrorS(err, "Cannot reconnect a pod that was taken off its network; stopping it soon", "pod", at.namespace+"/"+at.name, "network", n.Name)
+			klog.ErrorS(err, "Cannot reconnect a pod that was disconnected from its network; stopping it soon", "pod", at.namespace+"/"+at.name, "network", n.Name)
 			cut[at.sandbox] = r.stopper.cutSince(at.sandbox)
 			continue
 		}
-		klog.InfoS("Reconnected a pod that was taken off its network", "pod", at.namespace+"/"+at.name, "network", n.Name, "addresses", at.addrs)
+		klog.InfoS("Reconnected a pod that was disconnected from its network", "pod", at.namespace+"/"+at.name, "network", n.Name, "addresses", at.addrs)
 		r.pods.Event(at.namespace, at.name, string(at.uid), v1.EventTypeWarning, "NetworkReconnected",
-			fmt.Sprintf("The pod had been taken off the engine's network %q and is on it again, with the same addresses %v", n.Name, at.addrs))
+			fmt.Sprintf("Reconnected the pod to the engine's network %q with the same addresses %v, after it had been disconnected", n.Name, at.addrs))
 	}
 	r.stopper.cut = cut
 	return r.stopper.stop(ctx, n.Name)
@@ -153,7 +153,7 @@ func (s *stopper) stop(ctx context.Context, network string) error {
 	var group errgroup.Group
 	group.SetLimit(stopsAtOnce)
 	for i, id := range over {
-		klog.InfoS("Stopping a container without connection, to be recreated", "container", id, "network", network)
+		klog.InfoS("Stopping a container that lost its network connection; it will be recreated", "container", id, "network", network)
 		group.Go(func() error {
 			results[i] = s.engine.Stop(ctx, id)
 			return nil
@@ -168,7 +168,7 @@ func (s *stopper) stop(ctx context.Context, network string) error {
 		}
 	}
 	if stopped > 0 {
-		s.node.Event(v1.EventTypeWarning, "EndpointsLost", fmt.Sprintf("%d containers had lost their connection to network %q and are recreated", stopped, network))
+		s.node.Event(v1.EventTypeWarning, "EndpointsLost", fmt.Sprintf("Recreating %d containers that lost their connection to network %q", stopped, network))
 	}
 	return errors.Join(append(errs, results...)...)
 }

@@ -44,7 +44,7 @@ func TestHeal(t *testing.T) {
 				t.Errorf("after %s: stopped %v, want %v", step.after, e.stopped, step.stopped)
 			}
 		}
-		if events := r.node.events; len(events) != 1 || !strings.HasPrefix(events[0], "Warning EndpointsLost: 1 containers") {
+		if events := r.node.events; len(events) != 1 || !strings.HasPrefix(events[0], "Warning EndpointsLost: Recreating 1 containers") {
 			t.Errorf("events %q", events)
 		}
 		wantErr(t, m, "")
@@ -127,7 +127,7 @@ func TestReconnect(t *testing.T) {
 		}
 		said := r.pods.events
 		if reconnected := len(test.put) > 0 && !test.members; (len(said) > 0) != reconnected || reconnected &&
-			said[0] != fmt.Sprintf(`shop/web u NetworkReconnected: The pod had been taken off the engine's network "winkube" and is on it again, with the same addresses %v`, test.put) {
+			said[0] != fmt.Sprintf(`shop/web u NetworkReconnected: Reconnected the pod to the engine's network "winkube" with the same addresses %v, after it had been disconnected`, test.put) {
 			t.Errorf("%s: said %q", test.name, said)
 		}
 	}

@@ -71,7 +71,7 @@ func (cfg Config) CheckWindows() error {
 	build := cfg.Platform.Build
 	switch {
 	case cfg.Mode == Overlay && build < server2019:
-		return fmt.Errorf("network mode %s needs Windows Server 2019 (build %d) with the updates from KB4489899 (March 2019) on: HNS of build %d knows no subnets of other nodes; want %s or %s",
+		return fmt.Errorf("network mode %s needs Windows Server 2019 (build %d) with the updates from KB4489899 (March 2019) on: HNS of build %d does not support subnets of other nodes; want %s or %s",
 			Overlay, server2019, build, HostGateway, Upstream)
 	case cfg.Mode == Overlay && cfg.Windows != "":
 		return fmt.Errorf("--windows-network=%s: network mode %s has its own kind of network; want one of the two flags", cfg.Windows, Overlay)

@@ -92,7 +92,7 @@ func checkLabels(labels map[string]string) error {
 			return domain == d || strings.HasSuffix(domain, "."+d)
 		})
 		if prefixed && (restricted || kubernetes && !kubeletapis.IsKubeletLabel(name)) {
-			problems = append(problems, fmt.Sprintf("%q: the API server lets no node set it; in the domains kubernetes.io and k8s.io a node may set names of %s, and %s",
+			problems = append(problems, fmt.Sprintf("%q: the API server does not let a node set this label; in the domains kubernetes.io and k8s.io a node may set names of %s, and %s",
 				name, strings.Join(kubeletapis.KubeletLabelNamespaces(), " and "), strings.Join(kubeletapis.KubeletLabels(), ", ")))
 		}
 	}

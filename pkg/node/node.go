@@ -146,7 +146,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		if err := m.sync(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot update the node's status, trying again", "node", m.config.Name)
+			klog.ErrorS(err, "Cannot update the node's status; retrying", "node", m.config.Name)
 		}
 		select {
 		case <-ctx.Done():
@@ -167,7 +167,7 @@ func (m *Manager) register(ctx context.Context) bool {
 		}
 		pause := backoff.Step()
 		if ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot register the node yet, trying again", "node", m.config.Name, "in", pause)
+			klog.ErrorS(err, "Cannot register the node yet; retrying", "node", m.config.Name, "in", pause)
 		}
 		select {
 		case <-ctx.Done():
@@ -236,7 +236,7 @@ func (m *Manager) sync(ctx context.Context) error {
 			return nil
 		}
 		if apierrors.IsNotFound(err) {
-			klog.InfoS("The node is gone from the API server, registering it again", "node", m.config.Name)
+			klog.InfoS("The node was deleted from the API server; registering it again", "node", m.config.Name)
 			m.last = nil
 			m.register(ctx)
 			return nil

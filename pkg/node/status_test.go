@@ -173,9 +173,9 @@ func TestConfigRefuses(t *testing.T) {
 	}{
 		"plain":           {Config{Name: "n1", Labels: map[string]string{"a": "b", "example.com/x": "", "node.kubernetes.io/pool": "x", "topology.kubernetes.io/zone": "z"}}, ""},
 		"upper case name": {Config{Name: "N1"}, `node name "N1"`},
-		"role label":      {Config{Name: "n1", Labels: map[string]string{"node-role.kubernetes.io/worker": ""}}, `"node-role.kubernetes.io/worker": the API server lets no node set it`},
-		"restricted":      {Config{Name: "n1", Labels: map[string]string{"x.node-restriction.kubernetes.io/a": ""}}, "lets no node set it"},
-		"k8s.io":          {Config{Name: "n1", Labels: map[string]string{"foo.k8s.io/a": ""}}, "lets no node set it"},
+		"role label":      {Config{Name: "n1", Labels: map[string]string{"node-role.kubernetes.io/worker": ""}}, `"node-role.kubernetes.io/worker": the API server does not let a node set this label`},
+		"restricted":      {Config{Name: "n1", Labels: map[string]string{"x.node-restriction.kubernetes.io/a": ""}}, "does not let a node set this label"},
+		"k8s.io":          {Config{Name: "n1", Labels: map[string]string{"foo.k8s.io/a": ""}}, "does not let a node set this label"},
 		"no label":        {Config{Name: "n1", Labels: map[string]string{"a b": "c"}}, `"a b"`},
 		"bad value":       {Config{Name: "n1", Labels: map[string]string{"a": "b c"}}, `value "b c"`},
 		"bad threshold":   {Config{Name: "n1", EvictionHard: map[string]string{"memory.available": "120%"}}, "memory.available"},

@@ -19,7 +19,7 @@ func CheckImageFits(name string, image Image, platform Platform, hyperv bool) er
 		return nil
 	}
 	if image.OS != "" && image.OS != "windows" {
-		return fmt.Errorf("image %s is for %s, and this host runs containers of Windows: use an image for windows, or the nodeSelector kubernetes.io/os: %[2]s", name, image.OS)
+		return fmt.Errorf("image %s is for %s, and this host runs Windows containers: use an image for windows, or the nodeSelector kubernetes.io/os: %[2]s", name, image.OS)
 	}
 	build := imageBuild(image.OSVersion)
 	switch {

@@ -19,7 +19,7 @@ func TestCheckImageFits(t *testing.T) {
 		{"windows", "10.0.20348.1", 26100, false, ""},
 		{"windows", "10.0.26100.1", 20348, false, "image app is for Windows build 26100, which is newer than this host's, 20348"},
 		{"windows", "10.0.26100.1", 20348, true, "newer than this host's"},
-		{"linux", "", 20348, false, "image app is for linux, and this host runs containers of Windows"},
+		{"linux", "", 20348, false, "image app is for linux, and this host runs Windows containers"},
 		{"windows", "", 20348, false, ""},
 		{"windows", "10.0", 20348, false, ""},
 		{"windows", "a.b.c", 20348, false, ""},

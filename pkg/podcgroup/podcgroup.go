@@ -159,8 +159,8 @@ func (m *Manager) Leftovers() ([]types.UID, error) {
 // before the first pod is handled.
 func (m *Manager) Start(ctx context.Context, driver string) (err error) {
 	if driver == "none" {
-		return errors.New("the engine limits nothing by cgroups (docker info: Cgroup Driver: none, as when it runs without root): " +
-			"let it have them, or switch cgroups of pods off with --cgroups-per-qos=false")
+		return errors.New("the engine does not use cgroups (docker info: Cgroup Driver: none, as when it runs without root): " +
+			"run it with cgroups, or disable pod cgroups with --cgroups-per-qos=false")
 	}
 	if m.tree, err = cgroup.Open(cgroup.Config{Root: m.cfg.Root, Systemd: driver == "systemd", Runner: command.New()}); err != nil {
 		return err
@@ -218,7 +218,7 @@ func (m *Manager) Run(ctx context.Context) {
 			return
 		case <-retry.C():
 			if err := m.tree.Set(ctx, classGroups[v1.PodQOSGuaranteed], m.cfg.nodeLimits()); err != nil {
-				klog.ErrorS(err, "Cannot limit pods to what is allocatable, trying again")
+				klog.ErrorS(err, "Cannot limit pods to the node's allocatable resources; retrying")
 				m.parts.Events.NodeEvent(v1.EventTypeWarning, "FailedNodeAllocatableEnforcement", fmt.Sprintf("Failed to update Node Allocatable Limits %q: %v", nodeGroup, err))
 				retry.Reset(enforceRetry)
 				continue

@@ -85,13 +85,13 @@ func FieldValue(pod *v1.Pod, path string, at Addresses) (string, error) {
 	}
 	if key, ok := subscript(path, "metadata.labels"); ok {
 		if errs := validation.IsQualifiedName(key); len(errs) > 0 {
-			return "", fmt.Errorf("field %s: the key is no label name: %s", path, strings.Join(errs, "; "))
+			return "", fmt.Errorf("field %s: the key is not a label name: %s", path, strings.Join(errs, "; "))
 		}
 		return pod.Labels[key], nil
 	}
 	if key, ok := subscript(path, "metadata.annotations"); ok {
 		if errs := validation.IsQualifiedName(strings.ToLower(key)); len(errs) > 0 {
-			return "", fmt.Errorf("field %s: the key is no annotation name: %s", path, strings.Join(errs, "; "))
+			return "", fmt.Errorf("field %s: the key is not an annotation name: %s", path, strings.Join(errs, "; "))
 		}
 		return pod.Annotations[key], nil
 	}

@@ -288,16 +288,16 @@ func (p *planner) believe(c *candidate) bool {
 func (p *planner) doubt(c *candidate) (reason, why string) {
 	known, dst := &p.opts.Known, c.dst
 	if dst.Bits() == 0 {
-		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s is every address; want a range of the pods'", dst)
+		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s is every address; want a range for pods only", dst)
 	}
 	for _, s := range known.Services {
 		if s.Overlaps(dst) {
-			return PodCIDRRefused, fmt.Sprintf("pod CIDR %s overlaps with %s, from which the cluster takes the addresses of Services; want a range of the pods'", dst, s)
+			return PodCIDRRefused, fmt.Sprintf("pod CIDR %s overlaps with %s, the range of Service addresses; want a range for pods only", dst, s)
 		}
 	}
 	for _, a := range known.APIServers {
 		if dst.Contains(a) {
-			return PodCIDRRefused, fmt.Sprintf("pod CIDR %s holds %s, an address of the API server; want a range of the pods'", dst, a)
+			return PodCIDRRefused, fmt.Sprintf("pod CIDR %s holds %s, an address of the API server; want a range for pods only", dst, a)
 		}
 	}
 	if p.own != nil {
@@ -308,10 +308,10 @@ func (p *planner) doubt(c *candidate) (reason, why string) {
 		}
 	}
 	if n := p.connected(dst); n.IsValid() {
-		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s overlaps with %s, a network to which node %s is directly connected; want a range of the pods'", dst, n.Masked(), p.self)
+		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s overlaps with %s, a network to which node %s is directly connected; want a range for pods only", dst, n.Masked(), p.self)
 	}
 	if in := p.crowded[dst]; in.more {
-		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s holds addresses of several Nodes, %s of node %s among them; want a range of the pods'", dst, in.addr, in.by.node.Name)
+		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s holds addresses of several Nodes, %s of node %s among them; want a range for pods only", dst, in.addr, in.by.node.Name)
 	}
 	return p.doubtPlace(dst)
 }

@@ -22,7 +22,7 @@ func (p *planner) hop(c *candidate, what string, addr netip.Addr) bool {
 		return refuse(c, "is an address of node %s", p.self)
 	}
 	if p.labelled && slices.Contains(p.opts.Known.APIServers, addr) && !ofControlPlane(c.of.node) {
-		return refuse(c, "is that of the API server, and the Node has no label node-role.kubernetes.io/control-plane")
+		return refuse(c, "is the address of the API server, and the Node has no label node-role.kubernetes.io/control-plane")
 	}
 	if other := p.taken.holder(addr); other != "" && other != c.node() {
 		return refuse(c, "lies in the pod CIDR of node %s", other)
@@ -37,13 +37,13 @@ func (p *planner) hop(c *candidate, what string, addr netip.Addr) bool {
 	}
 	switch mine, theirs := had(c), had(other); {
 	case theirs && !mine:
-		return refuse(c, "is that of node %s, which had it before", other.node())
+		return refuse(c, "is the address of node %s, which had it before", other.node())
 	case mine && !theirs:
-		refuse(other, "is that of node %s, which had it before", c.node())
+		refuse(other, "is the address of node %s, which had it before", c.node())
 		p.drop(other)
 		p.hops[addr] = c
 	default:
-		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s is that of node %s too; what is for pods of both is sent there; want an address of that node alone", what, addr, other.node()))
+		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s is also the address of node %s, which receives the packets for pods of both; want an address of that node alone", what, addr, other.node()))
 	}
 	return true
 }

@@ -97,7 +97,7 @@ func changeTunnel(d Diff) error {
 	}
 	have, err := hns.RemoteSubnets(vxlan.DeviceName(true))
 	if err != nil {
-		return fmt.Errorf("there is no overlay to lead packets into, the kubelet makes it (--network-mode=overlay): %w", err)
+		return fmt.Errorf("cannot find the overlay network, which a kubelet with --network-mode=overlay creates: %w", err)
 	}
 	remove, add := hns.ChangedSubnets(have, subnetsAfter(have, d))
 	return hns.ChangeSubnets(vxlan.DeviceName(true), vxlan.VNI, remove, add)

@@ -49,7 +49,7 @@ func (r *reloader[T]) get() T {
 		return r.value // a file that is gone for a moment is about to be replaced
 	}
 	if err := r.load(infos); err != nil && !same(infos, r.tried) {
-		klog.ErrorS(err, "Cannot reload, the former contents stay in use", "files", r.paths)
+		klog.ErrorS(err, "Cannot reload files; using their previous contents", "files", r.paths)
 		r.tried = infos
 	}
 	return r.value

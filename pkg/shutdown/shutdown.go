@@ -207,7 +207,7 @@ func (m *Manager) end(ctx context.Context, grace time.Duration, matches func(*v1
 			return
 		case <-ticker.C():
 		case <-over.C():
-			klog.InfoS("Pods have not ended in time before the shutdown", "left", left, "grace", grace)
+			klog.InfoS("Pods did not end in time before the shutdown", "left", left, "grace", grace)
 			return
 		}
 	}

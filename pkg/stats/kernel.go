@@ -174,7 +174,7 @@ const ticksPerSecond = 100
 func parseProcess(text string) (s Sample, err error) {
 	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:]) // a name may hold one
 	if len(fields) < 22 {
-		return s, fmt.Errorf("cannot measure a process: %q is no line of /proc/PID/stat", text)
+		return s, fmt.Errorf("cannot measure a process: %q is not a line of /proc/PID/stat", text)
 	}
 	var n [25]uint64
 	for _, field := range []int{10, 12, 14, 15, 24} {

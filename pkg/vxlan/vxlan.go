@@ -185,7 +185,7 @@ func Parse(annotations map[string]string, like netip.Addr) (End, error) {
 }
 
 // ErrNone says that a Node announces no tunnel.
-var ErrNone = fmt.Errorf("the Node has no annotation %s=vxlan; its agent is not in overlay mode or has not come up yet", backendType)
+var ErrNone = fmt.Errorf("the Node has no annotation %s=vxlan; its kubelet is not in overlay mode or has not started yet", backendType)
 
 func parse(annotations map[string]string, four bool) (End, error) {
 	k := keysOf(four)

@@ -264,12 +264,12 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	s.setFirewall(ctx, sys)
 	if s.backEnd != byPortProxy {
 		if err := sys.removeRules(ctx); err != nil { // they would hold the ports that are to be relayed
-			klog.ErrorS(err, "Cannot remove port proxy rules of a former run")
+			klog.ErrorS(err, "Cannot remove port proxy rules of a previous run")
 		}
 	}
 	if s.backEnd != byHNS {
 		if err := s.removeBalancers(ctx, sys); err != nil {
-			klog.ErrorS(err, "Cannot remove HNS load balancers of a former run")
+			klog.ErrorS(err, "Cannot remove HNS load balancers of a previous run")
 		}
 	}
 	return p.Run(ctx)

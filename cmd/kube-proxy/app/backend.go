@@ -79,7 +79,7 @@ func (o *options) setOverlay(s *settings, facts host.Facts) error {
 	switch {
 	case o.cleanup: // whatever was there
 	case facts.WindowsBuild < firstHNSBuild:
-		return fmt.Errorf("--network-mode=overlay: the HNS of this Windows (build %d) knows no subnets of other nodes, that of build %d (Server 2019, with the updates from KB4489899 on) does; want host-gateway or upstream",
+		return fmt.Errorf("--network-mode=overlay: the HNS of this Windows (build %d) does not support subnets of other nodes, which needs build %d (Server 2019, with the updates from KB4489899 on); want host-gateway or upstream",
 			facts.WindowsBuild, firstHNSBuild)
 	case o.config.Mode == "userspace":
 		return fmt.Errorf("--proxy-mode=userspace: pods of an overlay of Windows (--network-mode=overlay) reach Services by HNS load balancers alone; want kernelspace, which is the default there")

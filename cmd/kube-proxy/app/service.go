@@ -40,7 +40,7 @@ func checkService(args []string) (time.Duration, error) {
 		return 0, fmt.Errorf("argument %q: want flags only", fs.Arg(0))
 	}
 	if o.cleanup || o.writeConfigTo != "" || o.initOnly {
-		return 0, fmt.Errorf("--cleanup, --write-config-to and --init-only exit immediately: a service goes on")
+		return 0, fmt.Errorf("--cleanup, --write-config-to and --init-only make the program exit, so they cannot be arguments of a service")
 	}
 	if err := daemon.CheckPaths(fs); err != nil {
 		return 0, err

@@ -10,7 +10,7 @@ func TestCheckService(t *testing.T) {
 		"--master=10.0.0.1:8080":                        "",
 		"":                                              "want --kubeconfig or --master",
 		"--kubeconfig=proxy.conf":                       "--kubeconfig=proxy.conf: want a whole path",
-		"--master=10.0.0.1:8080 --cleanup":              "a service goes on",
+		"--master=10.0.0.1:8080 --cleanup":              "be arguments of a service",
 		"--master=10.0.0.1:8080 start":                  `argument "start": want flags only`,
 		"--master=10.0.0.1:8080 --network-mode=a":       "--network-mode",
 		"--master=10.0.0.1:8080 --no-such":              "unknown flag: --no-such",

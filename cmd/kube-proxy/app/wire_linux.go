@@ -28,7 +28,7 @@ func tune() {
 		klog.InfoS("Changed a setting for the relay", "setting", c.Name, "before", c.Before, "now", c.After)
 	}
 	if err != nil {
-		klog.ErrorS(err, "Cannot change all settings for the relay; Services are served all the same")
+		klog.ErrorS(err, "Cannot change all kernel settings for the relay; serving Services without them")
 	}
 }
 

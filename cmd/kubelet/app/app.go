@@ -140,7 +140,7 @@ func (o *options) logStart(cfg kubelet.Config) {
 		}
 	}
 	if reservesForWindows(cfg.Platform.OS, &o.config) {
-		klog.InfoS("Keeping memory for Windows; set --system-reserved=memory=... to change it", "memory", windowsReserve)
+		klog.InfoS("Reserving memory for Windows; set --system-reserved=memory=... to change it", "memory", windowsReserve)
 	}
 	if elevated, err := host.Elevated(); err == nil && !elevated {
 		klog.InfoS("Not running as administrator (root): mounts, networks and addresses will fail")

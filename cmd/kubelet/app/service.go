@@ -34,7 +34,7 @@ func checkService(args []string) (time.Duration, error) {
 		return 0, fmt.Errorf("argument %q: want flags only", flags.Arg(0))
 	}
 	if o.from.writeTo != "" {
-		return 0, fmt.Errorf("--write-config-to=%s: the program ends after it: a service goes on", o.from.writeTo)
+		return 0, fmt.Errorf("--write-config-to=%s: the program exits after writing, so this cannot be an argument of a service", o.from.writeTo)
 	}
 	if err := daemon.CheckPaths(flags); err != nil {
 		return 0, err

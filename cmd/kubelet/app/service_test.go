@@ -60,7 +60,7 @@ func TestCheckServiceFiles(t *testing.T) {
 		{args: []string{"--kubeadm-flags=" + flags, "--config=" + good, "--max-pods=0"}, want: "--max-pods=0: want at least 1"},
 		{args: []string{"--api-servers=10.0.0.1:8080", "--config=" + filepath.Join(dir, "none")}, want: filepath.Join(dir, "none") + ": "},
 		{args: []string{"--bootstrap-kubeconfig=" + filepath.Join(dir, "none"), "--kubeconfig=" + filepath.Join(dir, "later"), "--config=" + filepath.Join(dir, "none")}},
-		{args: []string{"--api-servers=10.0.0.1:8080", "--write-config-to=" + filepath.Join(dir, "out")}, want: "a service goes on"},
+		{args: []string{"--api-servers=10.0.0.1:8080", "--write-config-to=" + filepath.Join(dir, "out")}, want: "cannot be an argument of a service"},
 	} {
 		shutdown, err := checkService(append(c.args, "--root-dir="+dir))
 		if c.want == "" && (err != nil || shutdown != c.time) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

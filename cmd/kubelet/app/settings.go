@@ -191,8 +191,8 @@ func (s *settings) makeCgroups() error {
 			enforce = true
 		case what == "none" && len(s.c.EnforceNodeAllocatable) == 1, what == "":
 		default:
-			return fmt.Errorf("--enforce-node-allocatable=%s: want pods, or none alone: services of the system are limited by whoever starts them, "+
-				"as by MemoryMax= of a systemd unit", strings.Join(s.c.EnforceNodeAllocatable, ","))
+			return fmt.Errorf("--enforce-node-allocatable=%s: want pods, or none alone: limit system services where they are started, "+
+				"for example with MemoryMax= in a systemd unit", strings.Join(s.c.EnforceNodeAllocatable, ","))
 		}
 	}
 	if s.Platform.OS != "linux" {

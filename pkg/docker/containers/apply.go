@@ -189,8 +189,8 @@ func (a *Applier) createAndStart(ctx context.Context, p *v1.Pod, t convert.Targe
 	if err = a.start(ctx, id, creation.Name); err == nil {
 		a.minOOM.Store(0)
 		a.warnOOM.Do(func() {
-			klog.InfoS("Warning: this host does not let containers have an OOM score below 0 (the engine lacks CAP_SYS_RESOURCE); "+
-				"under memory pressure the kernel chooses among them without regard to their QoS", "host", a.engine.Host())
+			klog.InfoS("Warning: this host does not allow containers an OOM score below 0 (the engine lacks CAP_SYS_RESOURCE); "+
+				"under memory pressure the kernel ignores their QoS class", "host", a.engine.Host())
 		})
 	}
 	return failed(engine.ReasonRun, err)

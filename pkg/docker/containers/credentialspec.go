@@ -36,7 +36,7 @@ func (r *registrySpecs) during(name string, spec *convert.CredentialSpec, start 
 	}
 	defer func() {
 		if err := r.change(func(held map[string]string) { delete(held, spec.Name) }); err != nil {
-			klog.ErrorS(err, "Cannot remove a credential spec from the registry; the next start with one will", "name", spec.Name)
+			klog.ErrorS(err, "Cannot remove a credential spec from the registry; retrying with the next start of such a container", "name", spec.Name)
 		}
 	}()
 	if err := r.change(func(held map[string]string) { held[spec.Name] = spec.Content }); err != nil {

@@ -23,11 +23,11 @@ func (s *strangers) log(found map[string]error) {
 	defer s.mu.Unlock()
 	for id, why := range found {
 		if _, logged := s.logged[id]; !logged && len(found) <= maxTold {
-			klog.InfoS("Ignoring a container whose labels say that it is a pod's: this agent did not make it", "container", engine.ShortID(id), "why", why)
+			klog.InfoS("Ignoring a container with the labels of a pod: this kubelet did not create it", "container", engine.ShortID(id), "why", why)
 		}
 	}
 	if len(found) > maxTold && len(s.logged) <= maxTold {
-		klog.InfoS("Ignoring containers whose labels say that they are a pod's: this agent did not make them", "containers", len(found))
+		klog.InfoS("Ignoring containers with the labels of pods: this kubelet did not create them", "containers", len(found))
 	}
 	s.logged = found
 }

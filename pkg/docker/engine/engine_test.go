@@ -18,7 +18,7 @@ func TestOtherMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := e.Info(t.Context())
-	if err == nil || info.OS != "linux" || !strings.Contains(err.Error(), "runs containers of linux, and this agent is for windows: switch Docker to containers of windows") {
+	if err == nil || info.OS != "linux" || !strings.Contains(err.Error(), "runs linux containers, and this kubelet needs windows containers: switch Docker to windows containers") {
 		t.Errorf("%+v, %v", info, err)
 	}
 }

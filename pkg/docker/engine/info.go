@@ -64,7 +64,7 @@ func (e *Client) Info(ctx context.Context) (Info, error) {
 		return nil
 	})
 	if err == nil && out.OS != "" && e.os != "" && out.OS != e.os {
-		err = fmt.Errorf("the engine at %s runs containers of %s, and this agent is for %s: switch Docker to containers of %[3]s", e.host, out.OS, e.os)
+		err = fmt.Errorf("the engine at %s runs %s containers, and this kubelet needs %s containers: switch Docker to %[3]s containers", e.host, out.OS, e.os)
 	}
 	return out, err
 }

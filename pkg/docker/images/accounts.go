@@ -61,7 +61,7 @@ func (s *Store) Accounts(ctx context.Context, image string) (*accounts.Accounts,
 	// Also when the pod is going: the container would stay.
 	defer func() {
 		if err := s.remove(context.WithoutCancel(ctx), holder); err != nil {
-			klog.ErrorS(err, "Cannot remove the container by which an image's users were read", "container", engine.ShortID(holder))
+			klog.ErrorS(err, "Cannot remove the temporary container for reading an image's users", "container", engine.ShortID(holder))
 		}
 	}()
 	passwd, err := s.readFile(ctx, holder, "/etc/passwd")

@@ -112,7 +112,7 @@ func (a *archive) Close() error {
 	}
 	// Also when the pod is going: the container would stay.
 	if removeErr := a.images.remove(context.WithoutCancel(a.ctx), a.holder); removeErr != nil {
-		klog.ErrorS(removeErr, "Cannot remove the container by which an image was read", "container", engine.ShortID(a.holder))
+		klog.ErrorS(removeErr, "Cannot remove the temporary container for reading an image", "container", engine.ShortID(a.holder))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot close the archive of an image: %w", err)

@@ -187,7 +187,7 @@ func (s *Store) Sweep() {
 	}
 	s.swept.Do(func() {
 		if err := s.links.sweep(); err != nil {
-			klog.ErrorS(err, "Cannot remove links to logs that are gone")
+			klog.ErrorS(err, "Cannot remove links to removed logs")
 		}
 	})
 }

@@ -93,7 +93,7 @@ func (n *Store) EnsureNetwork(ctx context.Context, want pod.EngineNetwork) error
 			return err
 		}
 	}
-	return fmt.Errorf("cannot create network %q: the engine says both that it exists and that it does not", want.Name)
+	return fmt.Errorf("cannot create network %q: the engine reports both that it exists and that it does not", want.Name)
 }
 
 func (n *Store) create(ctx context.Context, want pod.EngineNetwork) error {
@@ -125,22 +125,22 @@ func (n *Store) create(ctx context.Context, want pod.EngineNetwork) error {
 // differs says in words what have lacks of want; "": nothing. Options and labels that the engine adds do not matter.
 func differs(have, want pod.EngineNetwork) string {
 	if have.Driver != want.Driver {
-		return fmt.Sprintf("its driver is %s, wanted is %s", have.Driver, want.Driver)
+		return fmt.Sprintf("its driver is %s, want %s", have.Driver, want.Driver)
 	}
 	if len(want.Subnets) > 0 && !sameSet(have.Subnets, want.Subnets) {
-		return fmt.Sprintf("its subnets are %v, wanted are %v", have.Subnets, want.Subnets)
+		return fmt.Sprintf("its subnets are %v, want %v", have.Subnets, want.Subnets)
 	}
 	for i, gateway := range want.Gateways {
 		if i >= len(want.Subnets) || !gateway.IsValid() {
 			continue
 		}
 		if at := slices.Index(have.Subnets, want.Subnets[i]); have.Gateways[at] != gateway {
-			return fmt.Sprintf("the gateway of its subnet %s is %s, wanted is %s", want.Subnets[i], have.Gateways[at], gateway)
+			return fmt.Sprintf("the gateway of its subnet %s is %s, want %s", want.Subnets[i], have.Gateways[at], gateway)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(want.Options)) {
 		if value, ok := have.Options[key]; !ok || value != want.Options[key] {
-			return fmt.Sprintf("its option %s is %q, wanted is %q", key, value, want.Options[key])
+			return fmt.Sprintf("its option %s is %q, want %q", key, value, want.Options[key])
 		}
 	}
 	return ""

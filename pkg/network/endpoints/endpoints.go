@@ -248,7 +248,7 @@ func (e *Endpoints) Collect(ctx context.Context, exists func(context.Context) (m
 	var errs []error
 	for _, container := range all {
 		if !there[container] {
-			klog.InfoS("Removing the endpoint of a container that is gone", "container", container)
+			klog.InfoS("Removing the endpoint of a removed container", "container", container)
 			errs = append(errs, e.Del(ctx, container, ""))
 		}
 	}

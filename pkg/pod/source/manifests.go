@@ -49,7 +49,7 @@ func (m *manifests) read(origin string, data []byte, seen time.Time) {
 	m.sums[origin] = sum // also of a bad one: it is logged once
 	pods, err := staticPods(data, m.source, origin, m.node, seen)
 	if err != nil {
-		klog.ErrorS(err, "Cannot use a manifest of static pods; its last good version stays", "origin", origin)
+		klog.ErrorS(err, "Cannot use a manifest of static pods; keeping its last good version", "origin", origin)
 		return
 	}
 	m.good[origin] = pods
@@ -76,11 +76,11 @@ func (m *manifests) pods() []*v1.Pod {
 	for _, origin := range origins {
 		for _, pod := range m.good[origin] {
 			if i := slices.IndexFunc(all, func(p *v1.Pod) bool { return nameOf(p) == nameOf(pod) }); i >= 0 {
-				klog.ErrorS(nil, "Two manifests are for the same pod; the second is left out", "pod", klog.KObj(pod), "origin", origin)
+				klog.ErrorS(nil, "Two manifests define the same pod; ignoring the second", "pod", klog.KObj(pod), "origin", origin)
 				continue
 			}
 			if i := slices.IndexFunc(all, func(p *v1.Pod) bool { return p.UID == pod.UID }); i >= 0 {
-				klog.ErrorS(nil, "Two manifests have the same metadata.uid; the second is left out. Give it another, or none", "pod", klog.KObj(pod), "origin", origin, "uid", pod.UID)
+				klog.ErrorS(nil, "Two manifests have the same metadata.uid; ignoring the second. Change or remove its metadata.uid", "pod", klog.KObj(pod), "origin", origin, "uid", pod.UID)
 				continue
 			}
 			all = append(all, pod)
@@ -94,7 +94,7 @@ func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
 	m := newManifests("file", s.cfg.NodeName)
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		klog.ErrorS(err, "Cannot watch the static pods; they are read on a timer", "path", s.cfg.Path)
+		klog.ErrorS(err, "Cannot watch the static pods; reading them on a timer", "path", s.cfg.Path)
 		watcher = &fsnotify.Watcher{}
 	} else {
 		defer watcher.Close()
@@ -109,7 +109,7 @@ func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
 		}
 		if quiet == nil {
 			if readErr := readManifests(s.cfg.Path, m, s.cfg.Clock.Now()); readErr != nil {
-				klog.ErrorS(readErr, "Cannot read the static pods; those known stay", "path", s.cfg.Path)
+				klog.ErrorS(readErr, "Cannot read the static pods; keeping the known ones", "path", s.cfg.Path)
 			} else {
 				select {
 				case out <- batch{source: "file", full: true, set: m.pods()}:
@@ -127,7 +127,7 @@ func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
 				watched = false
 			}
 		case watchErr := <-watcher.Errors:
-			klog.ErrorS(watchErr, "Events of the static pods' directory were lost", "path", s.cfg.Path)
+			klog.ErrorS(watchErr, "Lost file events of the static pods' directory; reading it again", "path", s.cfg.Path)
 			quiet = s.cfg.Clock.After(quietPeriod)
 		case <-quiet:
 			quiet = nil
@@ -167,7 +167,7 @@ func readManifests(path string, m *manifests, now time.Time) error {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNoFile):
 			continue
 		case err != nil:
-			klog.ErrorS(err, "Cannot read a manifest of static pods; its last good version stays", "file", file)
+			klog.ErrorS(err, "Cannot read a manifest of static pods; keeping its last good version", "file", file)
 		default:
 			m.read(file, data, now)
 		}
@@ -205,7 +205,7 @@ func (s *Source) followURL(ctx context.Context, out chan<- batch) error {
 		switch {
 		case err != nil:
 			if failures++; failures <= 3 {
-				klog.ErrorS(err, "Cannot fetch static pods; those known stay", "url", s.cfg.URL)
+				klog.ErrorS(err, "Cannot fetch static pods; keeping the known ones", "url", s.cfg.URL)
 			}
 		case response.StatusCode == http.StatusNotModified:
 			failures = 0

@@ -93,7 +93,7 @@ func (s *Source) Run(ctx context.Context, out chan<- pod.Update) error {
 				klog.ErrorS(err, "Recovered from a panic", "source", name, "stack", string(caught.Stack))
 			}
 			if err != nil && ctx.Err() == nil {
-				klog.ErrorS(err, "Stopped reading a source of pods; its pods stay as they are", "source", name)
+				klog.ErrorS(err, "Stopped reading a source of pods; its pods keep running", "source", name)
 			}
 		})
 	}

@@ -189,7 +189,7 @@ func setVolumeDefaults(v *v1.Volume) {
 func checkReferences(pod *v1.Pod) error {
 	spec := &pod.Spec
 	refuse := func(field, what string) error {
-		return fmt.Errorf("%s: static pods may not reference %s", field, what)
+		return fmt.Errorf("%s: static pods cannot reference %s", field, what)
 	}
 	switch {
 	case spec.ServiceAccountName != "":
@@ -199,7 +199,7 @@ func checkReferences(pod *v1.Pod) error {
 	case len(spec.ResourceClaims) > 0:
 		return refuse("spec.resourceClaims", "resourceclaims")
 	case len(spec.EphemeralContainers) > 0:
-		return errors.New("spec.ephemeralContainers: static pods may not have them")
+		return errors.New("spec.ephemeralContainers: static pods cannot have ephemeral containers")
 	}
 	for _, c := range podspec.Containers(pod) {
 		for _, e := range c.Env {

@@ -60,7 +60,7 @@ func secretLogins(secret *v1.Secret) ([]pod.Login, error) {
 	return logins, err
 }
 
-var errNoDockerConfig = errors.New("it is no Docker config in JSON")
+var errNoDockerConfig = errors.New("it is not a Docker config in JSON")
 
 // dockerConfigLogins takes the logins out of a .docker/config.json, as secretLogins does.
 func dockerConfigLogins(data []byte) ([]pod.Login, error) {

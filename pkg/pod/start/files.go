@@ -166,7 +166,7 @@ func readVolumeFile(paths map[string]string, volume, name string) (text string, 
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {
-		return "", false, fmt.Errorf("cannot read environment file %q of volume %q: it is no regular file", name, volume)
+		return "", false, fmt.Errorf("cannot read environment file %q of volume %q: it is not a regular file", name, volume)
 	}
 	var data bytes.Buffer
 	if _, err := io.Copy(&data, io.LimitReader(file, maxConfigFile+1)); err != nil {

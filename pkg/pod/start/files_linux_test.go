@@ -13,7 +13,7 @@ func TestNamedPipeDoesNotBlock(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(dir, "env"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := readVolumeFile(map[string]string{"v": dir}, "v", "env"); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, _, err := readVolumeFile(map[string]string{"v": dir}, "v", "env"); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -68,8 +68,8 @@ func TestCredentials(t *testing.T) {
 		{name: "auth that is no base64", image: "reg.example/a", secret: auths(`"reg.example":{"auth":"%%"}`), err: `entry "reg.example": auth must be base64`},
 		{name: "entry that is no object", image: "reg.example/a", secret: auths(`"reg.example":"hunter2"`), err: `entry "reg.example": want an object`},
 		{name: "old form", image: "reg.example/a", secret: dockerSecret(v1.SecretTypeDockercfg, `{`+login("reg.example", "u")+`}`), want: "u:p@reg.example"},
-		{name: "no JSON", image: "a", secret: dockerSecret(v1.SecretTypeDockerConfigJson, "hunter2"), err: "key .dockerconfigjson: it is no Docker config in JSON"},
-		{name: "old form, no JSON", image: "a", secret: dockerSecret(v1.SecretTypeDockercfg, "hunter2"), err: "key .dockercfg: it is no Docker config in JSON"},
+		{name: "no JSON", image: "a", secret: dockerSecret(v1.SecretTypeDockerConfigJson, "hunter2"), err: "key .dockerconfigjson: it is not a Docker config in JSON"},
+		{name: "old form, no JSON", image: "a", secret: dockerSecret(v1.SecretTypeDockercfg, "hunter2"), err: "key .dockercfg: it is not a Docker config in JSON"},
 		{name: "other type", image: "a", secret: dockerSecret(v1.SecretTypeOpaque, "{}"), err: `type is "Opaque"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {

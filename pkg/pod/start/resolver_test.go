@@ -459,7 +459,7 @@ func TestReadVolumeFile(t *testing.T) {
 	tests := []row{
 		{"v", "sub/env", "A='1'", ""},
 		{"v", "sub/none", "", ""},
-		{"v", "sub", "", "is no regular file"},
+		{"v", "sub", "", "is not a regular file"},
 		{"v", "../outside", "", "cannot open environment file"},
 		{"v", "big", "", "more than 1048576 bytes"},
 		{"x", "env", "", `cannot find the volume "x"`},

@@ -47,7 +47,7 @@ func refusePod(pod *v1.Pod, platform pod.Platform) string {
 	}
 	if !platform.SharedNetwork {
 		if n := podspec.ConcurrentContainers(spec); n > 1 {
-			return fmt.Sprintf("the pod has %d containers that run at the same time, but on this host (%s build %d) containers cannot share a network, so that a pod has one; "+
+			return fmt.Sprintf("the pod has %d containers that run at the same time, but on this host (%s build %d) containers cannot share a network, so a pod can have only one; "+
 				"split the pod, or use a node with Windows Server version 1709 or later", n, platform.OS, platform.Build)
 		}
 	}
@@ -76,7 +76,7 @@ func refuseCredentialSpec(w v1.WindowsSecurityContextOptions) string {
 	case text != "":
 		var spec map[string]json.RawMessage
 		if err := json.Unmarshal([]byte(text), &spec); err != nil {
-			return fmt.Sprintf("windowsOptions.gmsaCredentialSpec is no JSON object, as New-CredentialSpec writes it: %v", err)
+			return fmt.Sprintf("windowsOptions.gmsaCredentialSpec is not a JSON object as New-CredentialSpec writes it: %v", err)
 		}
 	}
 	return ""

@@ -64,7 +64,7 @@ func (h hookRun) get(ctx context.Context, action *v1.HTTPGetAction) error {
 	}
 	fellBack, err := h.parts.Prober.Hook(ctx, action, target)
 	if fellBack && err == nil {
-		klog.V(1).InfoS("HTTPS hook got an HTTP response, HTTP was tried and succeeded", "pod", klog.KObj(h.pod), "container", h.container.Name)
+		klog.V(1).InfoS("HTTPS hook got an HTTP response; the retry with HTTP succeeded", "pod", klog.KObj(h.pod), "container", h.container.Name)
 		h.parts.Events.Eventf(podspec.Reference(h.pod), v1.EventTypeWarning, "LifecycleHTTPFallback",
 			"request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", hookHost(action, target))
 	}

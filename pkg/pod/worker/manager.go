@@ -354,7 +354,7 @@ func (m *Manager) dropStrays() {
 		delete(m.strays, uid)
 		m.crew.do(m.ctx, func(ctx context.Context) error { return m.parts.Status.Delete(ctx, mirror) }, func(err error) {
 			if err != nil && m.ctx.Err() == nil {
-				klog.V(1).InfoS("Cannot delete the mirror of a static pod that is gone", "pod", klog.KObj(mirror), "err", err)
+				klog.V(1).InfoS("Cannot delete the mirror of a removed static pod", "pod", klog.KObj(mirror), "err", err)
 				m.inbox.put(func() { m.strays[uid] = mirror }) // the resync tries again
 			}
 		})
@@ -424,7 +424,7 @@ func (m *Manager) orphans(all map[types.UID]pod.Observed) {
 		if m.worker(uid) != nil || m.waiting[uid].Pod != nil || len(seen.Containers)+len(seen.Sandboxes) == 0 {
 			continue
 		}
-		klog.V(1).InfoS("Ending a pod that no source has", "namespace", seen.Namespace, "name", seen.Name, "uid", uid)
+		klog.V(1).InfoS("Ending a pod that is no longer in any source", "namespace", seen.Namespace, "name", seen.Name, "uid", uid)
 		m.finish(orphanPod(uid, seen))
 	}
 }
@@ -474,7 +474,7 @@ func (m *Manager) leftovers() {
 		return err
 	}, func(err error) {
 		if err != nil && m.ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot list what pods have left behind")
+			klog.ErrorS(err, "Cannot list what removed pods have left behind")
 		}
 	})
 }

@@ -66,7 +66,7 @@ func (b *Backend) look(lines []string, output string) {
 	}
 	b.opened = strings.Contains(output, firewallName) == (b.open != "")
 	if !b.opened && !b.said {
-		klog.ErrorS(nil, "Windows Firewall did not take the rules for service ports; clients of other hosts may not get in", "name", firewallName)
+		klog.ErrorS(nil, "Windows Firewall did not accept the rules for service ports; clients on other hosts may be blocked", "name", firewallName)
 	}
 	b.said = !b.opened
 }

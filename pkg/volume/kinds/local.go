@@ -36,7 +36,7 @@ func (k *local) Prepare(_ context.Context, v volume.Volume) (string, error) {
 		return "", fmt.Errorf("cannot examine local volume: %w", err)
 	case v.Block():
 		if fi.Mode()&fs.ModeDevice == 0 || fi.Mode()&fs.ModeCharDevice != 0 {
-			return "", fmt.Errorf("path %q of PersistentVolume %s is not a block device; volumeMode Block wants one", path, v.PV.Name)
+			return "", fmt.Errorf("path %q of PersistentVolume %s is not a block device, which volumeMode Block requires", path, v.PV.Name)
 		}
 		return path, nil
 	case !fi.IsDir():

@@ -39,7 +39,7 @@ func unpack(ctx context.Context, root *os.Root, archive io.Reader) error {
 		}
 		name := path.Clean(strings.TrimLeft(h.Name, "/"))
 		if name == ".." || strings.HasPrefix(name, "../") {
-			return fmt.Errorf("the image has a file %q, which leads out of it", h.Name)
+			return fmt.Errorf("the image has a file %q with a path outside of the image", h.Name)
 		}
 		if enginesOwn[name] && h.Size == 0 || name == "etc/mtab" && h.Linkname == "/proc/mounts" {
 			continue

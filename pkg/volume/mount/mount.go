@@ -54,7 +54,7 @@ func Memory(m Mounter, dir, options string, mayFail bool) error {
 	}
 	err = m.Tmpfs(dir, options)
 	if err != nil && mayFail && errors.Is(err, fs.ErrPermission) {
-		klog.InfoS("Keeping a volume on disk instead of in memory: this agent may not mount", "directory", dir, "err", err)
+		klog.InfoS("Keeping a volume on disk instead of in memory: this kubelet is not allowed to mount", "directory", dir, "err", err)
 		return nil
 	}
 	if err != nil {

@@ -33,7 +33,7 @@ func (k *Maker) checkPipe(m pod.Mount, sub string) error {
 	case !podspec.IsPipe(m.ContainerPath):
 		return fmt.Errorf(`%s is a pipe; mountPath must be one as well, like \\.\pipe\name, and is %s`, m.HostPath, m.ContainerPath)
 	case sub != "":
-		return fmt.Errorf("%s is a pipe, in which there is no subPath %q", m.HostPath, sub)
+		return fmt.Errorf("%s is a pipe, which cannot have a subPath %q", m.HostPath, sub)
 	case m.ReadOnly:
 		return fmt.Errorf("%s is a pipe, which cannot be read-only: leave readOnly out", m.HostPath)
 	}

@@ -54,7 +54,7 @@ func setAnswers(wanted bool) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("cannot lead answers to clients' addresses back here: %w", err)
+		return fmt.Errorf("cannot route answers to clients' addresses back to this host: %w", err)
 	}
 	return nil
 }

@@ -347,7 +347,7 @@ func watchGuard(ctx context.Context, ports *portRules, hints wake.Signal) error 
 					hints.Send()
 				}
 				if err != nil && !errors.Is(err, unix.ENOBUFS) {
-					klog.ErrorS(err, "Cannot watch the host's rules any more: rules that others remove come back with the next full comparison only")
+					klog.ErrorS(err, "Cannot watch the host's packet filter rules any more; restoring removed rules only with the next full comparison")
 					return
 				}
 			}

@@ -174,7 +174,7 @@ func (p *portRules) probe(f front) {
 	p.probed[family] = true
 	if err := tryRule(f); err != nil {
 		p.no[family] = err.Error()
-		klog.InfoS("Holding external and load balancer addresses as a whole, since this host takes no routing rules for single ports (Linux 4.17): their other ports cannot be reached from here",
+		klog.InfoS("Holding external and load balancer addresses as a whole, because this host does not support routing rules for single ports (needs Linux 4.17): their other ports cannot be reached from here",
 			"address", f.Addr.Addr(), "reason", err)
 	}
 }
@@ -435,7 +435,7 @@ func removeHeld(handle *netlink.Handle, want map[heldPort]bool, have map[heldPor
 			continue
 		}
 		if err := handle.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, &relay.AddressError{Addr: h.addr, Err: fmt.Errorf("cannot let go of port %d: %w", h.table%100_000, err)})
+			errs = append(errs, &relay.AddressError{Addr: h.addr, Err: fmt.Errorf("cannot release port %d: %w", h.table%100_000, err)})
 		}
 	}
 	return errors.Join(errs...)

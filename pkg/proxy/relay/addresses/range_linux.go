@@ -94,7 +94,7 @@ func (l *localRanges) list(ranges []netip.Prefix) (have map[netip.Prefix]netlink
 			usable = append(usable, p)
 		} else if l.said[p] != by {
 			l.said[p] = by
-			klog.InfoS("Adding service addresses one by one: a route leads into their range", "range", p, "route", by)
+			klog.InfoS("Adding service addresses one by one: another route covers part of their range", "range", p, "route", by)
 		}
 	}
 	return have, usable, nil

@@ -134,7 +134,7 @@ func (a *acceptor) ready(uint32) {
 				a.rest(err, listenRest)
 				return
 			}
-			klog.InfoS("The listening of a socket was ended from outside (ss -K); listening again", "at", a.addr)
+			klog.InfoS("Another program closed a listening socket (ss -K); listening again", "at", a.addr)
 			a.expired()
 			return
 		}

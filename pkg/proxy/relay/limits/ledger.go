@@ -231,7 +231,7 @@ func (l *Ledger) tell(f *Front, client netip.Addr, o *outcome, limit tier) {
 	}
 	counted.closed[o.reached].Add(float64(len(o.gone)))
 	for _, of := range o.fronts {
-		l.say(o.reached, of.service(), fmt.Sprintf("the longest silent of a client with many was closed to make room: %s", describe(o.reached, f.protocol, limit)))
+		l.say(o.reached, of.service(), fmt.Sprintf("closed the longest idle connection of a client with many, to make room: %s", describe(o.reached, f.protocol, limit)))
 	}
 }
 
@@ -258,13 +258,13 @@ func describe(c cause, protocol v1.Protocol, t tier) string {
 	case earlyLimit:
 		return fmt.Sprintf("%d %s to one address and port of a Service may wait for endpoints to answer, and %d of one client", t.early.all, what, t.early.client)
 	case frontLimit:
-		return fmt.Sprintf("%d %s to one address and port of a Service are open, as many as may be", t.front, what)
+		return fmt.Sprintf("%d %s to one address and port of a Service are open, which is the maximum", t.front, what)
 	case portsOfClient:
 		return fmt.Sprintf("one address may have %d %s to one endpoint, by this node's source ports (--client-share); more endpoints help", t.client, what)
 	case portsLimit:
 		return fmt.Sprintf("%d %s to one endpoint are open, as many as this node has source ports for; more endpoints help", t.all, what)
 	}
-	return fmt.Sprintf("%d %s are open on this node, as many as may be (its limit of open files, and for UDP of source ports)", t.all, what)
+	return fmt.Sprintf("%d %s are open on this node, which is the maximum (its limit of open files, and for UDP of source ports)", t.all, what)
 }
 
 // Counters are the metrics of what the limits refused or closed.

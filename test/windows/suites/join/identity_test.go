@@ -68,7 +68,7 @@ func (m *member) identities() {
 	m.did("gMSA, removed afterwards", scheme+"://")
 	m.did("Hyper-V isolation: one container, no infra container", "ok")
 	m.did("limits of CPU and memory, user", "ok")
-	m.event("rubbish", "gmsaCredentialSpec is no JSON object")
+	m.event("rubbish", "gmsaCredentialSpec is not a JSON object")
 	m.did("credential spec that is no JSON", "Event")
 	if _, err := cluster.Kubectl(ctx, "delete", "pods", "-n", m.space, "-l", "winkube.test/files=true", "--grace-period=0", "--wait=true"); err != nil {
 		m.Error(err)

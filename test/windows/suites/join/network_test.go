@@ -83,7 +83,7 @@ type kind struct {
 func (m *member) kinds() {
 	if !m.world.HNS.V2() {
 		said, err := m.Finish(m.agent("kubelet.exe", append(m.kubeletFlags(), "--network-mode=overlay")))
-		if want := fmt.Sprintf("HNS of build %d knows no subnets of other nodes; want host-gateway or upstream", m.Build); err == nil || !strings.Contains(said.Stderr, want) {
+		if want := fmt.Sprintf("HNS of build %d does not support subnets of other nodes; want host-gateway or upstream", m.Build); err == nil || !strings.Contains(said.Stderr, want) {
 			m.Errorf("overlay: %v: %s; want %s", err, said, want)
 		}
 		return

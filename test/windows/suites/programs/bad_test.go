@@ -39,7 +39,7 @@ var onWindows = dockertest.Options{OS: "windows", Build: server2022}
 var mistakes = []mistake{
 	{name: "HNS stopped", engine: onWindows, host: func(w *sim.World) { w.HNS.Crash() }, repair: func(w *sim.World) { w.HNS.Start() },
 		reason: "KubeletNotReady", says: []string{"HNS does not run", "Start-Service hns"}},
-	{name: "Docker in the mode of Linux containers", reason: "KubeletNotReady", says: []string{"runs containers of linux", "switch Docker to containers of windows"}},
+	{name: "Docker in the mode of Linux containers", reason: "KubeletNotReady", says: []string{"runs linux containers", "switch Docker to windows containers"}},
 	{name: "a pipe that answers rubbish", pipe: func(c net.Conn) { _, _ = c.Write([]byte("\x00\x01 220 mail ready\r\n")) },
 		reason: "KubeletNotReady", says: []string{"container runtime is down", "malformed HTTP"}},
 	{name: "a pipe without a server", pipe: func(net.Conn) {}, reason: "KubeletNotReady", says: []string{"container runtime is down", "EOF"}},
@@ -56,7 +56,7 @@ var mistakes = []mistake{
 	{name: "a credential spec that is no JSON", engine: onWindows, pod: func(p *v1.Pod) {
 		spec := "CmsPlugins: x"
 		p.Spec.SecurityContext = &v1.PodSecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{GMSACredentialSpec: &spec}}
-	}, reason: "Failed", says: []string{"gmsaCredentialSpec is no JSON object"}},
+	}, reason: "Failed", says: []string{"gmsaCredentialSpec is not a JSON object"}},
 	{name: "an older API server", engine: onWindows, server: "v1.35.1", reason: "VersionSkew", says: []string{"the API server has v1.35.1, this speaks v1.36.3", "never newer"}},
 }
 
