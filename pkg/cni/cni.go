@@ -283,7 +283,7 @@ func (p *Plugins) collectNetwork(ctx context.Context) error {
 // call limits the time that plugins get.
 func (p *Plugins) call(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience,
-		fmt.Errorf("it did not end within %s and was killed with all that it had started", p.cfg.Patience))
+		fmt.Errorf("it did not end within %s; killed it and its child processes", p.cfg.Patience))
 	defer cancel()
 	return do(ctx)
 }
@@ -303,7 +303,7 @@ func addresses(result types.Result) (out []netip.Addr, err error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, errors.New("the plugins gave the pod no address")
+		return nil, errors.New("the plugins returned no address for the pod")
 	}
 	return out, nil
 }

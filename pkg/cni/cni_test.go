@@ -184,7 +184,7 @@ func TestBorrowedNamespaceIsOnlyForgotten(t *testing.T) {
 func TestBadPlugins(t *testing.T) {
 	for behave, want := range map[string]string{
 		"rubbish": `printed something other than JSON: "Segmentation fault (core dumped)"`, "nothing": `plugin type="fake" failed (add)`,
-		"fail": "no address left", "die": "exit status 3: out of memory", "noip": "gave the pod no address",
+		"fail": "no address left", "die": "exit status 3: out of memory", "noip": "returned no address for the pod",
 	} {
 		t.Run(behave, func(t *testing.T) {
 			s := newStage(t, fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "fake", "leases": "LEASES", "behave": %q}]}`, behave))

@@ -94,7 +94,7 @@ func (p *patient) refuse(name string) error {
 		return nil
 	}
 	if wait := time.Until(h.until); wait > 0 {
-		return fmt.Errorf("%w before and is run again in %s", ErrHung, wait.Round(time.Second))
+		return fmt.Errorf("%w before; retrying in %s", ErrHung, wait.Round(time.Second))
 	}
 	if !h.ended {
 		return fmt.Errorf("%w before and has not ended yet", ErrHung)

@@ -49,7 +49,7 @@ func read(path string) ([]config.CredentialProvider, error) {
 		}
 		for _, provider := range providers {
 			if other := known[provider.Name]; other != "" {
-				return nil, fmt.Errorf("cannot use %s: providers: name %q stands in %s too; names must differ", file, provider.Name, other)
+				return nil, fmt.Errorf("cannot use %s: providers: name %q is also in %s; names must be unique", file, provider.Name, other)
 			}
 			known[provider.Name] = file
 		}
@@ -74,7 +74,7 @@ func parse(data []byte) ([]config.CredentialProvider, error) {
 	for i, provider := range read.Providers {
 		problems := check(provider)
 		if names[provider.Name] {
-			problems = append(problems, fmt.Sprintf("name: %q is there twice", provider.Name))
+			problems = append(problems, fmt.Sprintf("name: %q is used twice", provider.Name))
 		}
 		names[provider.Name] = true
 		for _, problem := range problems {
@@ -136,7 +136,7 @@ func checkToken(t *config.ServiceAccountTokenAttributes) (problems []string) {
 			bad("annotation key %q: %s", key, strings.Join(problems, "; "))
 		}
 		if seen[key] {
-			bad("annotation key %q is there twice", key)
+			bad("annotation key %q is used twice", key)
 		}
 		seen[key] = true
 	}

@@ -281,7 +281,7 @@ func TestConfig(t *testing.T) {
 		{"none", head, "holds no credential provider"},
 		{"kind", strings.Replace(head, "CredentialProviderConfig", "Pod", 1) + plain, "it is kubelet.config.k8s.io/v1 Pod; want kubelet.config.k8s.io/v1 CredentialProviderConfig"},
 		{"unknown field", head + plain + "  colour: red\n", `unknown field "colour"`},
-		{"twice", head + plain + plain, `providers[1].name: "plugin.exe" is there twice`},
+		{"twice", head + plain + plain, `providers[1].name: "plugin.exe" is used twice`},
 		{"name", head + strings.Replace(plain, "plugin.exe", "../plugin", 1), `providers[0].name: "../plugin"; want the name of a program`},
 		{"version", head + strings.Replace(plain, "k8s.io/v1\n", "k8s.io/v1alpha1\n", 1), `providers[0].apiVersion: "credentialprovider.kubelet.k8s.io/v1alpha1"; want`},
 		{"duration", head + strings.Replace(plain, "10m", "-1s", 1), "providers[0].defaultCacheDuration: want a duration"},
@@ -291,7 +291,7 @@ func TestConfig(t *testing.T) {
 		{"audience", head + strings.Replace(withToken, "serviceAccountTokenAudience: registry", "", 1), "tokenAttributes.serviceAccountTokenAudience: want"},
 		{"cache type", head + strings.Replace(withToken, "cacheType: ServiceAccount", "cacheType: Pod", 1), `tokenAttributes.cacheType: "Pod"; want Token or ServiceAccount`},
 		{"not required", head + strings.Replace(withToken, "requireServiceAccount: true", "requireServiceAccount: false", 1), "requiredServiceAccountAnnotationKeys: want none"},
-		{"same key", head + strings.Replace(withToken, "registry/zone", "registry/role", 1), `annotation key "registry/role" is there twice`},
+		{"same key", head + strings.Replace(withToken, "registry/zone", "registry/role", 1), `annotation key "registry/role" is used twice`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "c.yaml")

@@ -93,14 +93,14 @@ func NewRecords(root string, policy Policy, allowed []string) (*Records, error) 
 		return nil, fmt.Errorf("image pull credentials verification policy %q: want %s, %s, %s or %s", policy, NeverVerifyPreloaded, NeverVerify, NeverVerifyAllowed, AlwaysVerify)
 	}
 	if (policy == NeverVerifyAllowed) != (len(allowed) > 0) {
-		return nil, fmt.Errorf("image pull credentials verification policy %s with %d allowed images: want allowed images with %s and with no other", policy, len(allowed), NeverVerifyAllowed)
+		return nil, fmt.Errorf("image pull credentials verification policy %s with %d allowed images: want allowed images with %s only", policy, len(allowed), NeverVerifyAllowed)
 	}
 	r := &Records{policy: policy, dir: filepath.Join(root, "image_manager"), now: time.Now, intents: map[string]int{}}
 	for _, pattern := range allowed {
 		name, prefix := strings.CutSuffix(pattern, "/*")
 		named, err := reference.ParseNormalizedNamed(name)
 		if err != nil || !reference.IsNameOnly(named) {
-			return nil, fmt.Errorf("allowed image %q: want a name without tag, or the beginning of one with /* after it", pattern)
+			return nil, fmt.Errorf("allowed image %q: want a name without tag, or a prefix of one followed by /*", pattern)
 		}
 		if prefix {
 			name += "/"

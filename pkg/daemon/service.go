@@ -180,7 +180,7 @@ func CheckPaths(fs *pflag.FlagSet) error {
 		what, _ := pflag.UnquoteUsage(f)
 		path := f.Value.String()
 		if slices.Contains([]string{"file", "directory"}, what) && path != "" && !filepath.IsAbs(path) {
-			errs = append(errs, fmt.Errorf("--%s=%s: want a whole path: a service does not start in this directory", f.Name, path))
+			errs = append(errs, fmt.Errorf("--%s=%s: want an absolute path: a service does not start in this directory", f.Name, path))
 		}
 	})
 	return errors.Join(errs...)
@@ -228,7 +228,7 @@ func (c *serviceCommand) uninstall() error {
 }
 
 // errNotInstalled names the way out.
-var errNotInstalled = errors.New("the service is not installed: service install, followed by the program's flags, does that")
+var errNotInstalled = errors.New("the service is not installed; install it with service install, followed by the program's flags")
 
 func (c *serviceCommand) start() error {
 	return c.to(stateRunning, c.manager.Start, "runs")
@@ -251,7 +251,7 @@ func (c *serviceCommand) to(state string, do func(string) error, done string) er
 		return nil
 	}
 	if err := do(c.program.Name); err != nil {
-		return fmt.Errorf("%w (its own words are in the event log: Get-EventLog Application -Source %s -Newest 5)", err, c.program.Name)
+		return fmt.Errorf("%w (see its messages in the event log: Get-EventLog Application -Source %s -Newest 5)", err, c.program.Name)
 	}
 	c.say("%s", done)
 	return nil

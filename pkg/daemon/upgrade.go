@@ -37,7 +37,7 @@ func (c *serviceCommand) upgrade() error {
 		return c.start()
 	}
 	if _, err := c.program.Check(have.Argv[1:]); err != nil {
-		return fmt.Errorf("version %s does not take the service's flags, nothing is changed: %w", Version, err)
+		return fmt.Errorf("version %s does not accept the service's flags; nothing was changed: %w", Version, err)
 	}
 	if c.program.Skew != nil {
 		if err := c.program.Skew(have.Argv[1:]); err != nil {
@@ -45,9 +45,9 @@ func (c *serviceCommand) upgrade() error {
 		}
 	}
 	if err := copyProgram(ours, path+newSuffix); err != nil {
-		return fmt.Errorf("nothing is changed: %w", err)
+		return fmt.Errorf("nothing was changed: %w", err)
 	}
-	return c.exchange(path, replace, fmt.Sprintf("version %s runs in the place of the one before, %s; back: service rollback", Version, path+oldSuffix))
+	return c.exchange(path, replace, fmt.Sprintf("version %s now runs instead of the previous one, %s; service rollback restores that", Version, path+oldSuffix))
 }
 
 // rollback changes the service's program and the one before it. Said twice it changes them back.
@@ -88,7 +88,7 @@ func (c *serviceCommand) exchange(path string, change func(path string) error, d
 		return errors.Join(fmt.Errorf("the program was not changed: %w", err), c.manager.Start(name))
 	}
 	if err := c.manager.Start(name); err != nil {
-		return errors.Join(fmt.Errorf("it does not start, and gives way to the one before: %w", err), putBack(path), c.manager.Start(name))
+		return errors.Join(fmt.Errorf("it does not start; restoring the previous program: %w", err), putBack(path), c.manager.Start(name))
 	}
 	c.say("%s", done)
 	return nil

@@ -67,7 +67,7 @@ func TestUpgrade(t *testing.T) {
 		says    string
 		refused string
 	}{
-		{name: "upgrade", before: "kubelet.exe=1", verb: "upgrade", want: "kubelet.exe=2 kubelet.exe.old=1", says: "runs in the place of the one before"},
+		{name: "upgrade", before: "kubelet.exe=1", verb: "upgrade", want: "kubelet.exe=2 kubelet.exe.old=1", says: "now runs instead of the previous one"},
 		{name: "a second upgrade forgets the first", before: "kubelet.exe=1 kubelet.exe.old=0", verb: "upgrade", want: "kubelet.exe=2 kubelet.exe.old=1"},
 		{name: "nothing new", before: "kubelet.exe=2 kubelet.exe.old=1", verb: "upgrade", want: "kubelet.exe=2 kubelet.exe.old=1", says: "already"},
 		{name: "cut short while it was laid down", before: "kubelet.exe=1 kubelet.exe.new=half", verb: "upgrade", want: "kubelet.exe=2 kubelet.exe.old=1"},
@@ -109,7 +109,7 @@ func TestUpgrade(t *testing.T) {
 func TestUpgradeRefused(t *testing.T) {
 	u := newUpgrading(t, map[string]string{"new.exe": "2", "kubelet.exe": "1"})
 	u.have.Argv[2] = "--gone=x"
-	if err := u.do("upgrade", nil); err == nil || !strings.Contains(err.Error(), "does not take the service's flags, nothing is changed: unknown flag --gone=x") {
+	if err := u.do("upgrade", nil); err == nil || !strings.Contains(err.Error(), "does not accept the service's flags; nothing was changed: unknown flag --gone=x") {
 		t.Errorf("%v", err)
 	}
 	u.have = nil
@@ -142,7 +142,7 @@ func TestUpgradeGivesWay(t *testing.T) {
 	u.manager = dying{u.scm, filepath.Join(u.dir, "kubelet.exe")}
 	u.program.Skew = func(args []string) error { return fmt.Errorf("too new\nwith %d flags", len(args)) }
 	err := u.do("upgrade", nil)
-	if err == nil || !strings.Contains(err.Error(), "gives way to the one before: the service did not respond") {
+	if err == nil || !strings.Contains(err.Error(), "restoring the previous program: the service did not respond") {
 		t.Errorf("%v", err)
 	}
 	if got := u.files(t); got != "kubelet.exe=1 kubelet.exe.old=2" || u.state.State != stateRunning {

@@ -122,4 +122,4 @@ func (r *remover) lift(s shelf, name string) error {
 	}
 }
 
-var errNotEmpty = errors.New("a directory is filled while it is removed")
+var errNotEmpty = errors.New("files are added to a directory while it is being removed")

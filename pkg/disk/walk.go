@@ -20,7 +20,7 @@ const (
 )
 
 var (
-	errTooDeep = fmt.Errorf("directories lie more than %d deep", maxDepth)
+	errTooDeep = fmt.Errorf("directories are more than %d levels deep", maxDepth)
 	errMoved   = errors.New("a directory was moved while it was measured")
 )
 

@@ -230,7 +230,7 @@ func server(s Server) (out []netdoctor.Finding) {
 	case err != nil:
 		out = append(out, fault("upgrade the older of the two", "%v", err))
 	default:
-		out = append(out, good("the API server has %s, this speaks %s", s.Version, s.Ours))
+		out = append(out, good("the API server has version %s, and this program has %s", s.Version, s.Ours))
 	}
 	return out
 }

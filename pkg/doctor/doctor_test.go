@@ -90,8 +90,8 @@ func TestFaults(t *testing.T) {
 		{"full disk", "linux", func(s *Symptoms) { s.Disks[0].Available = 14 }, "14% of the disk are free at /var/lib/kubelet", "docker image prune"},
 		{"clock", "linux", func(s *Symptoms) { s.Server.Ahead = -3 * time.Minute }, "differs by 3m0s", "set the clock"},
 		{"no server", "linux", func(s *Symptoms) { s.Server.Err = errors.New("connection refused") }, "does not answer: connection refused", "kubeconfig"},
-		{"an old server", "linux", func(s *Symptoms) { s.Server.Version = "v1.35.9" }, "has v1.35.9, this speaks v1.36.3: a node may be up to three minor versions older than its API server, never newer", "upgrade the older"},
-		{"a new server", "linux", func(s *Symptoms) { s.Server.Version = "v1.40.0" }, "has v1.40.0, this speaks v1.36.3: ", "upgrade the older"},
+		{"an old server", "linux", func(s *Symptoms) { s.Server.Version = "v1.35.9" }, "has version v1.35.9, and this program has v1.36.3: a node may be up to three minor versions older than its API server, never newer", "upgrade the older"},
+		{"a new server", "linux", func(s *Symptoms) { s.Server.Version = "v1.40.0" }, "has version v1.40.0, and this program has v1.36.3: ", "upgrade the older"},
 		{"no server at all", "linux", func(s *Symptoms) { s.Server.Version = "" }, `version is ""`, "check what answers"},
 		{"unread", "linux", func(s *Symptoms) { s.Unread = []string{"x: denied"} }, "cannot read x: denied", "as administrator"},
 	} {

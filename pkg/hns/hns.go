@@ -16,7 +16,7 @@ var (
 	// ErrNotFound: there is no such object.
 	ErrNotFound = errors.New("not found in HNS")
 	// ErrDown: the service does not answer. What it has is unknown then, and never nothing.
-	ErrDown = errors.New("HNS does not run (Start-Service hns)")
+	ErrDown = errors.New("HNS is not running (Start-Service hns)")
 	// ErrNoContainers: there is no HNS at all.
 	ErrNoContainers = errors.New("this Windows lacks the feature Containers (Install-WindowsFeature Containers; Restart-Computer)")
 	// ErrOld: this Windows has no second version of HNS' interface, and so no load balancers or l2bridge networks of ours.
@@ -24,7 +24,7 @@ var (
 	// ErrNoOverlay: this HNS has no policy RemoteSubnetRoute, by which overlays know other hosts (9.2 is the first that has: hcsshim hcnglobals.go).
 	ErrNoOverlay = errors.New("this HNS does not support subnets of other hosts; install the updates of Windows Server 2019 from KB4489899 (March 2019) on")
 	// ErrUnsettled: HNS has made the network and not yet said by which address and hardware address others reach it.
-	ErrUnsettled = errors.New("HNS has not finished the network yet")
+	ErrUnsettled = errors.New("HNS has not finished creating the network yet")
 	// ErrDiffers: the network is there, with another range.
 	ErrDiffers = errors.New("the overlay network has another range")
 	// ErrElsewhere: the network is there, on an adapter with another address.

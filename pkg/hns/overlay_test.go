@@ -95,10 +95,10 @@ func TestSettled(t *testing.T) {
 	o := Overlay{Name: "pods", Provider: netip.MustParseAddr("10.1.0.11")}
 	for _, c := range []struct{ provider, router, want string }{ // what is wrong; "": nothing
 		{"10.1.0.11", "00-15-5D-01-02-03", ""},
-		{"10.1.0.11", "", "HNS has not finished the network yet"},
+		{"10.1.0.11", "", "HNS has not finished creating the network yet"},
 		{"", "00-15-5D-01-02-03", `its address is ""`},
-		{"", "", "HNS has not finished the network yet"},
-		{"10.1.0.11", "00-15-5D-01-02-03-04-05", "HNS has not finished the network yet"},
+		{"", "", "HNS has not finished creating the network yet"},
+		{"10.1.0.11", "00-15-5D-01-02-03-04-05", "HNS has not finished creating the network yet"},
 		{"10.0.0.5", "00-15-5D-01-02-03", "tunnels from 10.0.0.5, not from the node's address 10.1.0.11; name its adapter (--interface), and remove the network (Get-HnsNetwork | ? Name -eq pods | Remove-HnsNetwork)"},
 	} {
 		got, err := o.settled(c.provider, c.router)

@@ -149,12 +149,12 @@ func ChangeSubnets(network string, vni uint32, remove, add []RemoteSubnet) error
 		one, err := remoteSubnets([]hcn.NetworkPolicy{p}) // as HNS wrote it, which it wants back
 		if err == nil && len(one) == 1 && slices.Contains(remove, one[0]) {
 			err := found.RemovePolicy(hcn.PolicyNetworkRequest{Policies: []hcn.NetworkPolicy{p}})
-			errs = append(errs, known(fmt.Sprintf("cannot remove the way to %s", one[0].Prefix), err))
+			errs = append(errs, known(fmt.Sprintf("cannot remove the route to %s", one[0].Prefix), err))
 		}
 	}
 	for _, s := range add {
 		err := found.AddPolicy(hcn.PolicyNetworkRequest{Policies: []hcn.NetworkPolicy{subnetPolicy(s, vni)}})
-		errs = append(errs, known(fmt.Sprintf("cannot add the way to %s by %s", s.Prefix, s.Provider), err))
+		errs = append(errs, known(fmt.Sprintf("cannot add the route to %s via %s", s.Prefix, s.Provider), err))
 	}
 	return errors.Join(errs...)
 }

@@ -204,7 +204,7 @@ func chooseDefault(ifaces []iface, families ...func(netip.Addr) bool) ([]netip.A
 			}
 		}
 	}
-	return nil, fmt.Errorf("cannot choose the node's address: no interface that is up has an address that other machines can reach; --node-ip names one")
+	return nil, fmt.Errorf("cannot choose the node's address: no interface that is up has an address that other machines can reach; set --node-ip")
 }
 
 // ofContainers knows by its name an interface that leads to containers of this host only: Docker's bridges and ours, the interface

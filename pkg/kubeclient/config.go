@@ -44,7 +44,7 @@ func Config(o Options) (*rest.Config, error) {
 	var err error
 	switch {
 	case o.Kubeconfig != "" && o.Server != "":
-		return nil, fmt.Errorf("API server %q and kubeconfig %q: only one of them may be given", o.Server, o.Kubeconfig)
+		return nil, fmt.Errorf("API server %q and kubeconfig %q are both set: want only one of them", o.Server, o.Kubeconfig)
 	case o.Kubeconfig != "":
 		config, err = fromFile(o.Kubeconfig)
 	case o.Server != "":

@@ -26,10 +26,10 @@ func CheckSkew(server, ours string) error {
 		return fmt.Errorf("the API server's version is %q: %w", server, ErrNoVersion)
 	}
 	if _, err := fmt.Sscanf(ours, "v1.%d", &own); err != nil {
-		return fmt.Errorf("our version is %q: %w", ours, ErrNoVersion)
+		return fmt.Errorf("this program's version is %q: %w", ours, ErrNoVersion)
 	}
 	if own > theirs || theirs-own > maxSkew {
-		return fmt.Errorf("the API server has %s, this speaks %s: a node may be up to three minor versions older than its API server, never newer", server, ours)
+		return fmt.Errorf("the API server has version %s, and this program has %s: a node may be up to three minor versions older than its API server, never newer", server, ours)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ func TestCheckSkew(t *testing.T) {
 	for _, test := range []struct{ server, ours, want string }{
 		{"v1.36.3", "v1.36.0", ""}, {"v1.37.0-alpha.1", "v1.36.3", ""}, {"v1.39.0+k3s1", "v1.36.3", ""},
 		{"v1.40.0", "v1.36.3", "up to three minor versions older"}, {"v1.35.9", "v1.36.3", "never newer"},
-		{"", "v1.36.3", `the API server's version is ""`}, {"v2.0.0", "v1.36.3", "no version of Kubernetes"}, {"v1.36.3", "dev", `our version is "dev"`},
+		{"", "v1.36.3", `the API server's version is ""`}, {"v2.0.0", "v1.36.3", "no version of Kubernetes"}, {"v1.36.3", "dev", `this program's version is "dev"`},
 	} {
 		err := CheckSkew(test.server, test.ours)
 		if (test.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), test.want) {
@@ -86,7 +86,7 @@ func TestFollowVersion(t *testing.T) {
 	for one := range told {
 		got = append(got, one)
 	}
-	if len(got) != 2 || !strings.HasPrefix(got[0], "Warning VersionSkew the API server has v1.40.0") || !strings.Contains(got[1], "v1.35.0") {
+	if len(got) != 2 || !strings.HasPrefix(got[0], "Warning VersionSkew the API server has version v1.40.0") || !strings.Contains(got[1], "v1.35.0") {
 		t.Errorf("told was %q", got)
 	}
 }

@@ -116,7 +116,7 @@ func ParseDump(output string) ([]Rule, error) {
 			}
 		}
 	}
-	return nil, errors.New("netsh listed port proxy rules not to the end: its output lacks the line \"" + dumpEnd + "\"")
+	return nil, errors.New("netsh did not list all port proxy rules: its output lacks the line \"" + dumpEnd + "\"")
 }
 
 // cutLast cuts at the last line that reads mark.

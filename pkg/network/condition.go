@@ -165,7 +165,7 @@ func (c *condition) probe(ctx context.Context, s State, to []netip.Prefix) error
 			from = s.Gateways[i].Address.Addr()
 		}
 		if err := c.prober.ToPods(ctx, from, p); err != nil {
-			return fmt.Errorf("no way to the pods of %s: %w", p, err)
+			return fmt.Errorf("cannot reach the pods in %s: %w", p, err)
 		}
 	}
 	return nil

@@ -160,7 +160,7 @@ func TestReports(t *testing.T) {
 	}
 	wantErr(t, r.Manager, "")
 	proxy.list = nil
-	if err := r.sync(ctx); err == nil || !strings.Contains(err.Error(), "stays marked NetworkUnavailable: no way to the pods of 10.244.2.0/24: connection timed out") {
+	if err := r.sync(ctx); err == nil || !strings.Contains(err.Error(), "stays marked NetworkUnavailable: cannot reach the pods in 10.244.2.0/24: connection timed out") {
 		t.Error(err)
 	}
 	r.ways.pods, r.ways.probed = nil, nil

@@ -49,7 +49,7 @@ func (e engineNetwork) existing(ctx context.Context, all []pod.EngineNetwork, wa
 	}
 	if err := e.engine.RemoveNetwork(ctx, have.Name); err != nil {
 		if have.Driver != want.Driver {
-			return nil, fmt.Errorf("the engine's network %q has driver %s instead of %s; drain this node, then the kubelet recreates it: %w", have.Name, have.Driver, want.Driver, err)
+			return nil, fmt.Errorf("the engine's network %q has driver %s instead of %s; drain this node, and the kubelet will recreate it: %w", have.Name, have.Driver, want.Driver, err)
 		}
 		if subnets {
 			klog.ErrorS(err, "The pod network has other options and keeps them while pods use it", "network", have.Name)

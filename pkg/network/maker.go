@@ -115,7 +115,7 @@ func (a announcer) announce(ctx context.Context, have map[string]string, s State
 // keepServing goes on serving the pods of an engine network whose range is no longer the Node's, and refuses new ones: a network is never
 // rebuilt under running pods.
 func keepServing(ctx context.Context, cfg Config, host Host, in Input, have pod.EngineNetwork) (Made, error) {
-	refusal := fmt.Errorf("the Node's pod CIDR is %s, but pods run on the engine's network %q with %s; drain this node, then the kubelet recreates the network",
+	refusal := fmt.Errorf("the Node's pod CIDR is %s, but pods run on the engine's network %q with %s; drain this node, and the kubelet will recreate the network",
 		Join(in.State.Network.Subnets), have.Name, Join(have.Subnets))
 	facts := in.Facts
 	facts.PodCIDRs = nil

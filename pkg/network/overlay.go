@@ -173,7 +173,7 @@ func (o *overlay) leaveEngine(ctx context.Context, networks []pod.EngineNetwork)
 		return nil
 	}
 	if err := o.engine.RemoveNetwork(ctx, networks[i].Name); err != nil {
-		return fmt.Errorf("pods run on the engine's network %q, which excludes an overlay; drain this node, then it is removed: %w", networks[i].Name, err)
+		return fmt.Errorf("pods run on the engine's network %q, which conflicts with an overlay; drain this node, and the kubelet will remove it: %w", networks[i].Name, err)
 	}
 	return nil
 }
@@ -189,7 +189,7 @@ func removeOverlay(windows Windows) error {
 		return err
 	}
 	if used := slices.IndexFunc(list, func(e hns.PodEndpoint) bool { return len(e.Attached) > 0 }); used >= 0 {
-		return fmt.Errorf("pods run on the overlay network %q; drain this node, then it is removed (container %.12s has %s)", name, list[used].Container, list[used].Addr)
+		return fmt.Errorf("pods run on the overlay network %q; drain this node, and the kubelet will remove it (container %.12s has %s)", name, list[used].Container, list[used].Addr)
 	}
 	return windows.RemoveOverlay(name)
 }

@@ -144,7 +144,7 @@ func (s *stopper) stop(ctx context.Context, network string) error {
 	now := s.clock.Now()
 	for id, begin := range s.cut {
 		if left := stopAfter - now.Sub(begin); left > 0 {
-			errs = append(errs, &Pending{left, fmt.Errorf("container %.12s has lost its connection to network %q; it is stopped if that lasts %s", id, network, stopAfter)})
+			errs = append(errs, &Pending{left, fmt.Errorf("container %.12s has lost its connection to network %q; stopping it if that lasts %s", id, network, stopAfter)})
 			continue
 		}
 		over = append(over, id)

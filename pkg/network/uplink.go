@@ -152,7 +152,7 @@ func (g *uplinkGuard) verify(ctx context.Context, network string, remove func(co
 	switch {
 	case lost == "":
 		if g.tries > 0 {
-			g.node.Event(v1.EventTypeNormal, "HostAddressRestored", fmt.Sprintf("Restored the settings of %q, which Windows had lost", g.want.Interface))
+			g.node.Event(v1.EventTypeNormal, "HostAddressRestored", fmt.Sprintf("Restored the settings of %q, which Windows had removed", g.want.Interface))
 		}
 		g.want, g.made, g.since, g.tries = nil, false, time.Time{}, 0
 		return nil
@@ -160,7 +160,7 @@ func (g *uplinkGuard) verify(ctx context.Context, network string, remove func(co
 		g.since = now
 	}
 	if now.Sub(g.since) < settling {
-		return fmt.Errorf("the host lacks %s since the network was made; it is restored if that lasts %s", lost, settling)
+		return fmt.Errorf("the host has lost %s since the network was created; restoring them if that lasts %s", lost, settling)
 	}
 	if g.tries == restorations && g.made {
 		return g.rollBack(ctx, network, lost, remove)

@@ -45,7 +45,7 @@ func TestUplinkRestored(t *testing.T) {
 		r := guardedRig(t)
 		m, s, clock := r.Manager, r.w, r.clock
 		s.losing, s.left = true, left
-		if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "the host lacks") {
+		if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "the host has lost") {
 			t.Fatalf("%v", err)
 		}
 		s.losing, s.restorable = false, true

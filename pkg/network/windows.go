@@ -58,7 +58,7 @@ func planWindows(cfg Config, facts Facts) (State, error) {
 	}
 	n := s.Network
 	if n.Subnets[0].Addr().Is6() {
-		return s, fmt.Errorf("spec.podCIDRs has %s only; Docker on Windows has networks of IPv4 only", n.Subnets[0])
+		return s, fmt.Errorf("spec.podCIDRs has %s only; Docker on Windows supports only IPv4 networks", n.Subnets[0])
 	}
 	n.Subnets, n.Gateways = n.Subnets[:1], n.Gateways[:1]
 	n.Options[optionName] = n.Name
@@ -74,11 +74,11 @@ func (cfg Config) CheckWindows() error {
 		return fmt.Errorf("network mode %s needs Windows Server 2019 (build %d) with the updates from KB4489899 (March 2019) on: HNS of build %d does not support subnets of other nodes; want %s or %s",
 			Overlay, server2019, build, HostGateway, Upstream)
 	case cfg.Mode == Overlay && cfg.Windows != "":
-		return fmt.Errorf("--windows-network=%s: network mode %s has its own kind of network; want one of the two flags", cfg.Windows, Overlay)
+		return fmt.Errorf("--windows-network=%s: network mode %s makes its own kind of network; remove one of the two flags", cfg.Windows, Overlay)
 	case cfg.Windows == L2Bridge && build < server2019:
-		return fmt.Errorf("--windows-network=%s needs Windows Server 2019 (build %d): HNS of build %d keeps the gateway's address from the host; want %s", L2Bridge, server2019, build, Transparent)
+		return fmt.Errorf("--windows-network=%s needs Windows Server 2019 (build %d): HNS of build %d does not give the host the gateway's address; want %s", L2Bridge, server2019, build, Transparent)
 	case cfg.Windows == NAT && build < server2019:
-		return fmt.Errorf("--windows-network=%s: build %d of Windows has one such network, Docker's own (docker/for-win#726); want %s, or CONTAINER_NETWORK=nat", NAT, build, Transparent)
+		return fmt.Errorf("--windows-network=%s: build %d of Windows can have only one such network, Docker's (docker/for-win#726); want %s, or CONTAINER_NETWORK=nat", NAT, build, Transparent)
 	case !slices.Contains([]WindowsNetwork{"", L2Bridge, Transparent, NAT}, cfg.Windows):
 		return fmt.Errorf("--windows-network=%s is not known; want %s, %s or %s", cfg.Windows, L2Bridge, Transparent, NAT)
 	}

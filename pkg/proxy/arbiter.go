@@ -274,7 +274,7 @@ func (a *arbiter) refusal(c *claim) (Reason, string) {
 		return Refused, fmt.Sprintf("%s is an address of the API server: want another address", addr)
 	}
 	if slices.Contains(o.holders.Host.NextHops, addr) {
-		return Refused, fmt.Sprintf("%s is a next hop of this node's routes, which it would be cut off from: want another address", addr)
+		return Refused, fmt.Sprintf("%s is a next hop of this node's routes, which this node could then no longer reach: want another address", addr)
 	}
 	if node := a.podsOf(addr, c.kind()); node != "" {
 		return Refused, fmt.Sprintf("%s is in the pod range of Node %s: want an address outside of the cluster's ranges", addr, node)

@@ -137,7 +137,7 @@ func (a *arbiter) disbelieved(name string) string {
 	if len(parts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("Node status.addresses: %s: want addresses of this Node alone", strings.Join(parts, "; "))
+	return fmt.Sprintf("Node status.addresses: %s: want addresses that only this Node has", strings.Join(parts, "; "))
 }
 
 // holderOf is who holds an address that a Node reports; "": none whose right is better.

@@ -320,7 +320,7 @@ func (p *planner) doubt(c *candidate) (reason, why string) {
 func (p *planner) doubtPlace(dst netip.Prefix) (reason, why string) {
 	if given := p.opts.Known.ClusterCIDRs; len(given) > 0 {
 		if !slices.ContainsFunc(given, func(g netip.Prefix) bool { return g.Bits() <= dst.Bits() && g.Contains(dst.Addr()) }) {
-			return PodCIDRRefused, fmt.Sprintf("pod CIDR %s is not inside of %s; want a range of the cluster's, or all ranges of pods in the proxy's --cluster-cidr", dst, prefixes(given))
+			return PodCIDRRefused, fmt.Sprintf("pod CIDR %s is not inside of %s; want a range near the other Nodes', or set the proxy's --cluster-cidr to all ranges of pods", dst, prefixes(given))
 		}
 		if dst.IsSingleIP() && !p.ownLength(dst) {
 			return PodCIDRRefused, fmt.Sprintf("pod CIDR %s is a single address; want a range", dst)
@@ -329,11 +329,11 @@ func (p *planner) doubtPlace(dst netip.Prefix) (reason, why string) {
 	}
 	f := &p.learnt[at(dst.Addr().Is4())]
 	if !f.length(dst) {
-		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s has a length of %d bits; want %d as the cluster's other ranges have, or all ranges of pods in the proxy's --cluster-cidr",
+		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s has a length of %d bits; want %d as the other Nodes' ranges have, or set the proxy's --cluster-cidr to all ranges of pods",
 			dst, dst.Bits(), f.bits)
 	}
 	if !f.blocks[ordinal(dst.Addr(), f.bits).over(f.reach)].believed {
-		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s is far from those of the other Nodes, %s; want a range of the cluster's, or all ranges of pods in the proxy's --cluster-cidr",
+		return PodCIDRRefused, fmt.Sprintf("pod CIDR %s is far from those of the other Nodes, %s; want a range near the other Nodes', or set the proxy's --cluster-cidr to all ranges of pods",
 			dst, f.where())
 	}
 	return "", ""

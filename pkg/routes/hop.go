@@ -15,7 +15,7 @@ import (
 // hop decides whether packets for c may be sent to addr, which its node says is its own.
 func (p *planner) hop(c *candidate, what string, addr netip.Addr) bool {
 	refuse := func(c *candidate, format string, args ...any) bool {
-		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s %s; no route leads to pod CIDR %s; want an address of that node alone", what, addr, fmt.Sprintf(format, args...), c.dst))
+		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s %s; no route leads to pod CIDR %s; want an address that only this Node has", what, addr, fmt.Sprintf(format, args...), c.dst))
 		return false
 	}
 	if p.ofHost(addr) {
@@ -43,7 +43,7 @@ func (p *planner) hop(c *candidate, what string, addr netip.Addr) bool {
 		p.drop(other)
 		p.hops[addr] = c
 	default:
-		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s is also the address of node %s, which receives the packets for pods of both; want an address of that node alone", what, addr, other.node()))
+		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s is also the address of node %s, which receives the packets for pods of both; want an address that only this Node has", what, addr, other.node()))
 	}
 	return true
 }

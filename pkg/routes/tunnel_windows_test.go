@@ -33,7 +33,7 @@ func TestTunnel(t *testing.T) {
 		}
 		return state
 	}
-	if _, err := Apply(t.Context(), table, plan()); err == nil || !strings.Contains(err.Error(), "there is no overlay to lead packets into") {
+	if _, err := Apply(t.Context(), table, plan()); err == nil || !strings.Contains(err.Error(), "cannot find the overlay network") {
 		t.Errorf("before the kubelet made the network: %v", err)
 	}
 	o := hns.Overlay{Name: vxlan.DeviceName(true), Subnet: netip.MustParsePrefix("192.168.1.0/24"), Gateway: netip.MustParseAddr("192.168.1.1"),

@@ -75,7 +75,7 @@ func newAuthenticator(config Authentication, reviews TokenReviewer, clock clock.
 		}
 	}
 	if a.clientCA == nil && a.reviews == nil && !a.anonymous {
-		return nil, errors.New("no way to authenticate anybody: set authentication.x509.clientCAFile, authentication.webhook.enabled or authentication.anonymous.enabled")
+		return nil, errors.New("cannot authenticate clients: set authentication.x509.clientCAFile, authentication.webhook.enabled or authentication.anonymous.enabled")
 	}
 	return a, nil
 }

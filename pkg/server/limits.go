@@ -21,7 +21,7 @@ const (
 )
 
 // errBusy says that too much of something is under way.
-var errBusy = errors.New("too much is under way")
+var errBusy = errors.New("too many requests are in progress")
 
 // bound admits as many at a time as it has room for, and three quarters of them for one user: the rest is for the others.
 type bound struct {

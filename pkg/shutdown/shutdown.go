@@ -79,7 +79,7 @@ func (c Config) Check() error {
 	for _, class := range c.ByPriority {
 		switch {
 		case c.Grace != 0 || c.Critical != 0:
-			return errors.New("shutdownGracePeriodByPodPriority: want it, or shutdownGracePeriod and shutdownGracePeriodCriticalPods, not both")
+			return errors.New("shutdownGracePeriodByPodPriority: set either it, or shutdownGracePeriod and shutdownGracePeriodCriticalPods")
 		case class.Grace < 0:
 			return fmt.Errorf("shutdownGracePeriodByPodPriority: priority %d: shutdownGracePeriodSeconds: %.0f: want 0 or more", class.Priority, class.Grace.Seconds())
 		case seen[class.Priority]:

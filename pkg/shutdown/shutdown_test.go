@@ -140,7 +140,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{Config{}, ""}, {Config{Grace: time.Minute, Critical: time.Minute}, ""},
 		{Config{Grace: -1}, "shutdownGracePeriod"}, {Config{Grace: time.Second, Critical: time.Minute}, "want 0 to 1s"},
-		{Config{ByPriority: []Class{{1, 0}, {2, time.Second}}}, ""}, {Config{Grace: time.Second, ByPriority: []Class{{1, 0}}}, "not both"},
+		{Config{ByPriority: []Class{{1, 0}, {2, time.Second}}}, ""}, {Config{Grace: time.Second, ByPriority: []Class{{1, 0}}}, "set either it, or"},
 		{Config{ByPriority: []Class{{1, 0}, {1, time.Second}}}, "priority 1: want each priority once"}, {Config{ByPriority: []Class{{1, -time.Second}}}, "-1: want 0 or more"},
 		{Config{Grace: time.Millisecond}, "at least 1s"}, {Config{Critical: time.Second}, "want 0 to 0s"},
 	} {

@@ -123,7 +123,7 @@ func TestMistakes(t *testing.T) {
 		{"--master=x --proxy-mode=kernelspace", "--network-name or KUBE_NETWORK", windows},
 		{"--master=x --proxy-mode=kernelspace --network-name=cbr0", "build 14393) has no load balancers", server2016},
 		{"--master=x --network-mode=overlay", "build 14393) does not support subnets of other nodes, which needs build 17763 (Server 2019, with the updates from KB4489899 on); want host-gateway", server2016},
-		{"--master=x --network-mode=overlay --proxy-mode=userspace", "--proxy-mode=userspace: pods of an overlay of Windows (--network-mode=overlay) reach Services by HNS load balancers alone; want kernelspace", windows},
+		{"--master=x --network-mode=overlay --proxy-mode=userspace", "--proxy-mode=userspace: pods of a Windows overlay (--network-mode=overlay) reach Services only through HNS load balancers; want kernelspace", windows},
 		{"--master=x --network-mode=overlay --proxy-mode=ipvs", "--proxy-mode=ipvs: want userspace, or on Windows kernelspace", windows},
 	} {
 		o, _ := mustParse(t, strings.Fields(c.args)...)

@@ -54,7 +54,7 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	case s.backEnd != byRelay && s.backEnd != byPortProxy:
 		return fmt.Errorf("--userspace-backend=%s: want relay or portproxy", s.backEnd)
 	case s.backEnd == byPortProxy && !windows:
-		return fmt.Errorf("--userspace-backend=portproxy: port proxy rules are of Windows; want relay")
+		return fmt.Errorf("--userspace-backend=portproxy: only Windows has port proxy rules; want relay")
 	case mode == "userspace":
 		return nil
 	case mode != "kernelspace":
@@ -63,7 +63,7 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 		s.backEnd = byRelay // see notes
 		return nil
 	case facts.WindowsBuild < firstHNSBuild:
-		return fmt.Errorf("--proxy-mode=kernelspace: the HNS of this Windows (build %d) has no load balancers that can be managed, those from build %d (Server 2019) on have; want --proxy-mode=userspace, which serves the same Services",
+		return fmt.Errorf("--proxy-mode=kernelspace: the HNS of this Windows (build %d) has no load balancers that can be managed, which needs build %d (Server 2019) or later; want --proxy-mode=userspace, which serves the same Services",
 			facts.WindowsBuild, firstHNSBuild)
 	}
 	s.config.Mode, s.backEnd = "kernelspace", byHNS
@@ -82,7 +82,7 @@ func (o *options) setOverlay(s *settings, facts host.Facts) error {
 		return fmt.Errorf("--network-mode=overlay: the HNS of this Windows (build %d) does not support subnets of other nodes, which needs build %d (Server 2019, with the updates from KB4489899 on); want host-gateway or upstream",
 			facts.WindowsBuild, firstHNSBuild)
 	case o.config.Mode == "userspace":
-		return fmt.Errorf("--proxy-mode=userspace: pods of an overlay of Windows (--network-mode=overlay) reach Services by HNS load balancers alone; want kernelspace, which is the default there")
+		return fmt.Errorf("--proxy-mode=userspace: pods of a Windows overlay (--network-mode=overlay) reach Services only through HNS load balancers; want kernelspace, which is the default there")
 	}
 	s.hns.Network = cmp.Or(s.hns.Network, vxlan.DeviceName(true))
 	return nil

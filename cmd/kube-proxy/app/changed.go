@@ -15,7 +15,7 @@ import (
 
 // errConfigChanged ends the proxy, as it ends upstream's: its manager restarts it with the new configuration. What it made on the host stays
 // meanwhile.
-var errConfigChanged = errors.New("the configuration file has changed; exiting, to be restarted with it")
+var errConfigChanged = errors.New("the configuration file has changed; exiting, so that the service manager restarts the proxy with it")
 
 // untilChanged returns errConfigChanged once the file at path holds something else than content that check finds good, and nil when ctx ends. What
 // is not good is said, and the proxy goes on with what it has. The directory is watched, since files are replaced: by editors, and in ConfigMap

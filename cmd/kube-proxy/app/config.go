@@ -139,7 +139,7 @@ func (o *options) unused() []string {
 		}
 	}
 	for _, field := range o.file.Unused(bindings, known...) {
-		out = append(out, fmt.Sprintf("Ignored %s: this proxy has nothing that it could change", field))
+		out = append(out, fmt.Sprintf("Ignored %s: it has no effect in this proxy", field))
 	}
 	return out
 }

@@ -128,11 +128,11 @@ func (o *options) notes(fs *pflag.FlagSet, backEnd string) []string {
 		out = append(out, "Using --proxy-mode=userspace instead of kernelspace: only Windows has HNS load balancers. The same Services are served")
 	}
 	if network := os.Getenv("KUBE_NETWORK"); network != "" && backEnd != byHNS {
-		out = append(out, fmt.Sprintf("Noted KUBE_NETWORK=%s: --proxy-mode=userspace does not use it", network))
+		out = append(out, fmt.Sprintf("Ignored KUBE_NETWORK=%s: --proxy-mode=userspace does not use it", network))
 	}
 	for _, name := range []string{"network-name", "source-vip", "enable-dsr"} {
 		if f := fs.Lookup(name); (f.Changed || o.file.Sets(name)) && backEnd != byHNS {
-			out = append(out, fmt.Sprintf("Noted --%s=%s: --proxy-mode=userspace does not use it", name, f.Value))
+			out = append(out, fmt.Sprintf("Ignored --%s=%s: --proxy-mode=userspace does not use it", name, f.Value))
 		}
 	}
 	out = append(out, o.unused()...)

@@ -9,7 +9,7 @@ func TestCheckService(t *testing.T) {
 	for args, want := range map[string]string{
 		"--master=10.0.0.1:8080":                        "",
 		"":                                              "want --kubeconfig or --master",
-		"--kubeconfig=proxy.conf":                       "--kubeconfig=proxy.conf: want a whole path",
+		"--kubeconfig=proxy.conf":                       "--kubeconfig=proxy.conf: want an absolute path",
 		"--master=10.0.0.1:8080 --cleanup":              "be arguments of a service",
 		"--master=10.0.0.1:8080 start":                  `argument "start": want flags only`,
 		"--master=10.0.0.1:8080 --network-mode=a":       "--network-mode",

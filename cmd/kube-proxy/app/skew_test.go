@@ -18,7 +18,7 @@ func TestSkew(t *testing.T) {
 		t.Error(err)
 	}
 	version = "v1.35.9"
-	if err := skew([]string{"--master=" + server.URL}); err == nil || !strings.Contains(err.Error(), "has v1.35.9") || !strings.Contains(err.Error(), "never newer") {
+	if err := skew([]string{"--master=" + server.URL}); err == nil || !strings.Contains(err.Error(), "has version v1.35.9") || !strings.Contains(err.Error(), "never newer") {
 		t.Errorf("an older API server: %v", err)
 	}
 	for _, args := range [][]string{{"--no-such-flag"}, {"--master=" + server.URL, "--config=/no/such/file"}, {"--kubeconfig=/no/such/file"}} {

@@ -129,7 +129,7 @@ func (o *options) setLoggingFlags(fs *pflag.FlagSet) error {
 func (o *options) notes() []string {
 	var out []string
 	for _, field := range o.file.Unused(o.fields, fulfilled...) {
-		out = append(out, fmt.Sprintf("Ignored %s: this kubelet has nothing that it could change", field))
+		out = append(out, fmt.Sprintf("Ignored %s: it has no effect in this kubelet", field))
 	}
 	return out
 }

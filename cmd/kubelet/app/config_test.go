@@ -273,7 +273,7 @@ func TestConfigCheck(t *testing.T) {
 		return strings.ReplaceAll(filepath.ToSlash(out.String()), filepath.ToSlash(dir), "")
 	}
 	good := write(t, dir, "good.yaml", header+"maxPods: 10\ncpuManagerPolicy: static\nauthentication: {webhook: {enabled: true}}\n")
-	want := "Ignored cpuManagerPolicy (good.yaml:4): this kubelet has nothing that it could change\n/good.yaml: good; fields that are set: 5\n"
+	want := "Ignored cpuManagerPolicy (good.yaml:4): it has no effect in this kubelet\n/good.yaml: good; fields that are set: 5\n"
 	if got := run(good); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

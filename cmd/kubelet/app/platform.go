@@ -28,7 +28,7 @@ const oldestBuild = 14393
 // checkBuild refuses a Windows that has no containers.
 func checkBuild(facts host.Facts) error {
 	if facts.OS == "windows" && facts.WindowsBuild < oldestBuild {
-		return fmt.Errorf("this is %s, build %d, which has no containers: want Windows Server 2016 (build %d) or later", facts.OSImage, facts.WindowsBuild, oldestBuild)
+		return fmt.Errorf("this is %s, build %d, which does not support containers: want Windows Server 2016 (build %d) or later", facts.OSImage, facts.WindowsBuild, oldestBuild)
 	}
 	return nil
 }

@@ -15,11 +15,11 @@ func TestCheckService(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"":                                      "want exactly one of --kubeconfig and --api-servers",
-		"--kubeconfig=k/config":                 "--kubeconfig=k/config: want a whole path",
+		"--kubeconfig=k/config":                 "--kubeconfig=k/config: want an absolute path",
 		"--api-servers=10.0.0.1:8080 run":       `argument "run": want flags only`,
 		"--api-servers=10.0.0.1:8080 --no-such": "unknown flag: --no-such",
 		"--kubeconfig=" + config + " --max-pods=0":                                                          "--max-pods=0: want at least 1",
-		"--api-servers=10.0.0.1:8080 --cloud-provider=aws":                                                  "--cloud-provider=aws: no kubelet talks to a cloud itself",
+		"--api-servers=10.0.0.1:8080 --cloud-provider=aws":                                                  "--cloud-provider=aws: kubelets no longer have cloud providers",
 		"--api-servers=10.0.0.1:8080 --shutdown-grace-period=10s --shutdown-grace-period-critical-pods=20s": "want 0 to 10s",
 	} {
 		if _, err := checkService(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {

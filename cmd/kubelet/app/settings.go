@@ -71,7 +71,7 @@ func (s *settings) files() error {
 			return err
 		}
 	} else if s.api.kubeconfig == "" {
-		return fmt.Errorf("--bootstrap-kubeconfig=%s: want --kubeconfig with it: the file that is made", s.api.bootstrapKubeconfig)
+		return fmt.Errorf("--bootstrap-kubeconfig=%s: want --kubeconfig too: the file that the kubelet then writes", s.api.bootstrapKubeconfig)
 	}
 	for flag, path := range map[string]string{"client-ca-file": s.c.Authentication.X509.ClientCAFile, "tls-cert-file": s.c.TLSCertFile,
 		"tls-private-key-file": s.c.TLSPrivateKeyFile, "resolv-conf": *s.c.ResolverConfig,
@@ -123,7 +123,7 @@ func (s *settings) makeNode() error {
 	}
 	s.Node.Taints = s.c.RegisterWithTaints
 	if s.node.cloud != "" && s.node.cloud != "external" {
-		return fmt.Errorf("--cloud-provider=%s: no kubelet talks to a cloud itself any more: want external, or nothing", s.node.cloud)
+		return fmt.Errorf("--cloud-provider=%s: kubelets no longer have cloud providers: want external, or nothing", s.node.cloud)
 	}
 	s.Node.ExternalCloud, s.Node.ProviderID, s.Node.NodeIP = s.node.cloud == "external", s.c.ProviderID, s.node.ip
 	overrides := []string{""}
@@ -160,7 +160,7 @@ func (s *settings) makeEngine() error {
 		return fmt.Errorf("--container-log-max-files=%d: want at least 2", *s.c.ContainerLogMaxFiles)
 	}
 	if s.runtime.infraImage == "" && s.Platform.SharedNetwork {
-		return fmt.Errorf("--pod-infra-container-image: want an image name: pods here share a network that its container holds")
+		return fmt.Errorf("--pod-infra-container-image: want the name of the image whose container holds each pod's network")
 	}
 	s.Engine = docker.Config{
 		Host: s.runtime.endpoint, Node: s.NodeName, Boot: s.Facts.BootID, Platform: s.Platform, CPUs: s.Facts.CPUs, InfraImage: s.runtime.infraImage, Hash: podspec.Hash,
@@ -200,7 +200,7 @@ func (s *settings) makeCgroups() error {
 	}
 	if !*s.c.CgroupsPerQOS {
 		if *s.c.PodPidsLimit > 0 {
-			return fmt.Errorf("--pod-max-pids=%d: want --cgroups-per-qos with it: a pod without a cgroup cannot be limited", *s.c.PodPidsLimit)
+			return fmt.Errorf("--pod-max-pids=%d: also needs --cgroups-per-qos: a pod without a cgroup cannot be limited", *s.c.PodPidsLimit)
 		}
 		return nil
 	}
@@ -314,7 +314,7 @@ func (s *settings) makeServer() error {
 		return err
 	}
 	if s.c.ServerTLSBootstrap && s.c.TLSCertFile != "" {
-		return fmt.Errorf("--rotate-server-certificates: want it or --tls-cert-file, not both")
+		return fmt.Errorf("--rotate-server-certificates: set either it or --tls-cert-file, not both")
 	}
 	s.RotateServing = s.c.ServerTLSBootstrap
 	authn, authz := s.c.Authentication, s.c.Authorization

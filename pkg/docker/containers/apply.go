@@ -222,7 +222,7 @@ func (a *Applier) create(ctx context.Context, p *v1.Pod, creation convert.Creati
 			return "", false, inspectErr
 		}
 		if o, problem := a.node.Own([]string{holder.Name}, holder.Config.Labels); problem != nil || o.UID != p.UID {
-			return "", false, fmt.Errorf("cannot %s: container %s, which is not this agent's, has that name; remove it: %w", what, engine.ShortID(holder.ID), err)
+			return "", false, fmt.Errorf("cannot %s: container %s, which this kubelet did not create, has that name; remove it: %w", what, engine.ShortID(holder.ID), err)
 		}
 		if holder.State.Status != container.StateCreated {
 			return holder.ID, true, nil

@@ -32,7 +32,7 @@ func (r *registrySpecs) during(name string, spec *convert.CredentialSpec, start 
 		return start()
 	}
 	if !r.usable {
-		return fmt.Errorf("cannot give container %s its credential spec: the engine at %s is older than 19.03 and reads credential specs from its host's registry; connect to it by its pipe, or use a newer engine", name, r.host)
+		return fmt.Errorf("cannot give container %s its credential spec: the engine at %s is older than 19.03 and reads credential specs from its host's registry; connect to it through its pipe, or use a newer engine", name, r.host)
 	}
 	defer func() {
 		if err := r.change(func(held map[string]string) { delete(held, spec.Name) }); err != nil {

@@ -150,7 +150,7 @@ func Container(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
 		return Creation{}, err
 	}
 	if len(h.Mounts) > 0 && versions.LessThan(t.api(), "1.25") { // it would leave them out silently
-		return Creation{}, fmt.Errorf("container %s: mount of %s at %s: engines older than API 1.25 accept no path with a colon, and this one speaks %s",
+		return Creation{}, fmt.Errorf("container %s: mount of %s at %s: engines older than API 1.25 do not accept a path with a colon, and this one has %s",
 			c.Name, h.Mounts[0].Source, h.Mounts[0].Target, t.api())
 	}
 	return out, nil

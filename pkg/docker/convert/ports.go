@@ -66,7 +66,7 @@ func checkHostIPs(p *v1.Pod, own []netip.Addr) error {
 			if len(have) == 0 {
 				have = []string{"none of that family"}
 			}
-			return fmt.Errorf("container %s: ports: hostIP %s of hostPort %d: this node does not have that address (those of Services do not count); want one of the node's (%s), a loopback address, or no hostIP",
+			return fmt.Errorf("container %s: ports: hostIP %s of hostPort %d: this node does not have that address (addresses of Services do not count); want one of the node's (%s), a loopback address, or no hostIP",
 				c.Name, port.HostIP, port.HostPort, strings.Join(have, ", "))
 		}
 	}

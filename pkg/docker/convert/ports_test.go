@@ -107,8 +107,8 @@ func TestHostIPs(t *testing.T) {
 	for _, test := range []struct{ hostIP, want string }{
 		{"", ""}, {"0.0.0.0", ""}, {"::", ""}, {"127.0.0.1", ""}, {"127.0.0.53", ""}, {"::1", ""}, {"192.0.2.7", ""}, {"172.17.0.1", ""}, {"2001:db8::5", ""},
 		{"2001:DB8:0::5", ""}, {"::ffff:192.0.2.7", ""}, {"fe80::5", ""}, {"::ffff:0.0.0.0", ""},
-		{"10.96.0.10", "container app: ports: hostIP 10.96.0.10 of hostPort 53: this node does not have that address (those of Services do not count); want one of the node's (192.0.2.7, 172.17.0.1), a loopback address, or no hostIP"},
-		{"::ffff:10.96.0.10", "hostIP ::ffff:10.96.0.10 of hostPort 53"}, {"fd00:96::a", "hostIP fd00:96::a of hostPort 53: this node does not have that address (those of Services do not count); want one of the node's (2001:db8::5)"},
+		{"10.96.0.10", "container app: ports: hostIP 10.96.0.10 of hostPort 53: this node does not have that address (addresses of Services do not count); want one of the node's (192.0.2.7, 172.17.0.1), a loopback address, or no hostIP"},
+		{"::ffff:10.96.0.10", "hostIP ::ffff:10.96.0.10 of hostPort 53"}, {"fd00:96::a", "hostIP fd00:96::a of hostPort 53: this node does not have that address (addresses of Services do not count); want one of the node's (2001:db8::5)"},
 		{"224.0.0.1", "hostIP 224.0.0.1"}, {"255.255.255.255", "hostIP 255.255.255.255"},
 	} {
 		for _, platform := range []pod.Platform{linux, windows2019, windows2016} {

@@ -20,7 +20,7 @@ func convertWindows(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t
 	windowsResources(&h.Resources, c, t, h.Isolation.IsHyperV() || h.Isolation.IsDefault() && t.HyperV)
 	options := podspec.WindowsOptions(p, c)
 	if options.HostProcess != nil && *options.HostProcess {
-		return fmt.Errorf("container %s: windowsOptions.hostProcess true: Docker has no HostProcess containers; must be false", c.Name)
+		return fmt.Errorf("container %s: windowsOptions.hostProcess true: Docker does not support HostProcess containers; must be false", c.Name)
 	}
 	if options.RunAsUserName != nil {
 		out.Config.User = *options.RunAsUserName

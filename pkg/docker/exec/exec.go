@@ -180,7 +180,7 @@ func (e *Executor) execEnded(ctx context.Context, id, what string) (container.Ex
 		select {
 		case <-e.engine.Clock().After(pauses.Step()):
 		case <-inner.Done():
-			return answer, fmt.Errorf("cannot %s: its output has ended but it has not, after %v", what, execEndPatience)
+			return answer, fmt.Errorf("cannot %s: its output ended, but it has not exited after %v", what, execEndPatience)
 		}
 	}
 }

@@ -94,7 +94,7 @@ func (s *Store) readFile(ctx context.Context, id, name string) (text string, err
 			}
 			name = link
 		}
-		return fmt.Errorf("more than %d links lead to it", maxAccountLinks)
+		return fmt.Errorf("it is behind more than %d links", maxAccountLinks)
 	})
 	return text, err
 }

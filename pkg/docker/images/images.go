@@ -318,11 +318,11 @@ func registryError(err error) error {
 	}
 	switch {
 	case cerrdefs.IsUnauthorized(err), strings.Contains(text, "unauthorized"), strings.Contains(text, "access denied"), strings.Contains(text, "no basic auth"):
-		return fmt.Errorf("%s (the registry refuses this login; is the image's name right, and does an imagePullSecret of the pod cover it?)", text)
+		return fmt.Errorf("%s (the registry refuses this login; check the image's name and the pod's imagePullSecrets)", text)
 	case strings.Contains(text, "no matching manifest for"):
 		return fmt.Errorf("%s (the image exists, but not for this node's system, version and architecture)", text)
 	case strings.Contains(text, "toomanyrequests"):
-		return fmt.Errorf("%s (the registry limits pulls; log in by an imagePullSecret, or use a mirror)", text)
+		return fmt.Errorf("%s (the registry limits pulls; use an imagePullSecret or a mirror)", text)
 	}
 	return errors.New(text)
 }

@@ -120,13 +120,13 @@ func (e *Endpoints) Add(_ context.Context, a cni.Attachment) ([]netip.Addr, erro
 	e.calls.Lock()
 	defer e.calls.Unlock()
 	if e.network.Name == "" {
-		return nil, errors.New("the overlay network is not there yet")
+		return nil, errors.New("the overlay network does not exist yet")
 	}
 	at, there := e.has[a.SandboxID]
 	_, lost := e.lost[a.SandboxID]
 	switch {
 	case lost:
-		return nil, fmt.Errorf("HNS has lost the endpoint %s of the pod, which is recreated", at.Addr)
+		return nil, fmt.Errorf("HNS has lost the endpoint %s of the pod; recreating the pod", at.Addr)
 	case !there && a.Borrowed:
 		return nil, fmt.Errorf("the pod's infra container %.12s has no endpoint", a.SandboxID)
 	case !there:

@@ -185,7 +185,7 @@ func TestEndpointsLost(t *testing.T) {
 	if _, ok := e.Attached("s1", "none"); !ok {
 		t.Error("its pod would be given a second endpoint")
 	}
-	if _, err := e.Add(t.Context(), member("c1", "s1")); err == nil || !strings.Contains(err.Error(), "recreated") {
+	if _, err := e.Add(t.Context(), member("c1", "s1")); err == nil || !strings.Contains(err.Error(), "recreating the pod") {
 		t.Error(err)
 	}
 	host.list["id-1"] = hns.PodEndpoint{ID: "id-1", Container: "s1", Addr: netip.MustParseAddr("10.244.1.3"), Attached: []string{"s1"}}

@@ -288,14 +288,14 @@ func checkStatic(pod *v1.Pod) error {
 			bad("spec.volumes: name %q: %s", v.Name, strings.Join(msgs, "; "))
 		}
 		if volumes[v.Name] {
-			bad("spec.volumes: %q is there twice", v.Name)
+			bad("spec.volumes: %q is used twice", v.Name)
 		}
 		volumes[v.Name] = true
 	}
 	seen := map[string]bool{}
 	for _, c := range podspec.Containers(pod) {
 		if seen[c.Name] {
-			bad("container %q is there twice; names must differ", c.Name)
+			bad("container %q is used twice; names must differ", c.Name)
 		}
 		seen[c.Name] = true
 		errs = append(errs, checkContainer(c, volumes)...)

@@ -32,7 +32,7 @@ func parseEnvFile(text, key string) (value string, found bool, err error) {
 			continue
 		}
 		if raw == "" || raw[0] != '\'' {
-			return "", false, fmt.Errorf("line %d: the value must stand in single quotes", line)
+			return "", false, fmt.Errorf("line %d: the value must be in single quotes", line)
 		}
 		// The value starts in rest, behind the quote.
 		rest = rest[len(head)-len(raw)+1:]

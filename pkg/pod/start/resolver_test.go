@@ -78,7 +78,7 @@ func TestSandbox(t *testing.T) {
 		},
 		{
 			name: "handler on Windows", pod: stagePod(class("strong")), change: func(s *stage) { s.classes, s.cfg.Platform.OS = map[string]string{"strong": "runsc"}, "windows" },
-			err:  `FailedCreatePodSandBox: Failed to create pod sandbox: failed to get sandbox runtime: RuntimeClass strong has handler "runsc", which means nothing on Windows; want hyperv or process`,
+			err:  `FailedCreatePodSandBox: Failed to create pod sandbox: failed to get sandbox runtime: RuntimeClass strong has handler "runsc", which does not exist on Windows; want hyperv or process`,
 			told: "Warning FailedCreatePodSandBox pod: Failed to create pod sandbox: failed to get sandbox runtime",
 		},
 		{

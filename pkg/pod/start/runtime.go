@@ -17,7 +17,7 @@ func (r *Resolver) Handler(ctx context.Context, p *v1.Pod) (string, error) {
 	}
 	handler, err := r.parts.Objects.RuntimeHandler(ctx, *p.Spec.RuntimeClassName)
 	if _, known := podspec.Isolation(p, handler); err == nil && !known && r.cfg.Platform.OS == "windows" {
-		err = fmt.Errorf("RuntimeClass %s has handler %q, which means nothing on Windows; want hyperv or process", *p.Spec.RuntimeClassName, handler)
+		err = fmt.Errorf("RuntimeClass %s has handler %q, which does not exist on Windows; want hyperv or process", *p.Spec.RuntimeClassName, handler)
 	}
 	if err == nil {
 		return handler, nil

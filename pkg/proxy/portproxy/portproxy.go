@@ -345,11 +345,11 @@ func (b *Backend) missing(front netip.AddrPort, rules map[netip.AddrPort]netsh.R
 		have, want := b.rules[listen], rules[listen]
 		switch {
 		case have.Connect != want.Connect && b.foreign(listen):
-			return fmt.Errorf("another's port proxy rule listens at %s; \"netsh %s\" removes it", listen, have.Delete())
+			return fmt.Errorf("a port proxy rule of another program listens at %s; \"netsh %s\" removes it", listen, have.Delete())
 		case have.Connect != want.Connect:
-			return fmt.Errorf("netsh did not take the port proxy rule %s to %s", listen, want.Connect)
+			return fmt.Errorf("netsh did not accept the port proxy rule %s to %s", listen, want.Connect)
 		case b.made[listen]:
-			return fmt.Errorf("netsh did not take the port proxy rule %s that marks %s as ours", mark(listen).Listen, listen)
+			return fmt.Errorf("netsh did not accept the port proxy rule %s that marks %s as the proxy's", mark(listen).Listen, listen)
 		}
 	}
 	return nil

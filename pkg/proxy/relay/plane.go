@@ -115,7 +115,7 @@ func (o *ownSockets) remove(p Port) {
 var (
 	ErrOwnFront   = errors.New("the endpoint is a front of a Service on this node")
 	ErrNoEndpoint = errors.New("there is no endpoint")
-	ErrNoRoom     = errors.New("a limit is reached")
+	ErrNoRoom     = errors.New("a limit was reached")
 	ErrNoFiles    = errors.New("this host has no descriptor or memory left")
 	ErrNotAllowed = errors.New("the client is not in loadBalancerSourceRanges")
 )

@@ -210,7 +210,7 @@ func openInside(root *os.Root, sub string) (*os.File, error) {
 			return nil, err
 		}
 		if filepath.IsAbs(target) {
-			return nil, fmt.Errorf("%s is a link to the absolute path %s, which may lead out of the volume", sub, target)
+			return nil, fmt.Errorf("%s is a link to the absolute path %s, which could leave the volume", sub, target)
 		}
 		// Not path.Join: what stands before ".." may itself be a link.
 		sub = path.Dir(sub) + "/" + filepath.ToSlash(target)

@@ -67,7 +67,7 @@ func (k *Maker) copyFile(m *pod.Mount, f *os.File, to Target) error {
 	case fi.Size() > maxCopied:
 		return fmt.Errorf("%s has %d bytes; files of at most %d are copied into a container: mount the directory it is in", m.HostPath, fi.Size(), maxCopied)
 	case !strings.HasPrefix(strings.ToLower(m.ContainerPath), `c:\`):
-		return fmt.Errorf("%s is a file, which can be copied to drive C of a container alone; mountPath is %s", m.HostPath, m.ContainerPath)
+		return fmt.Errorf("%s is a file, which can be copied only to drive C of a container; mountPath is %s", m.HostPath, m.ContainerPath)
 	}
 	target, err := to.path(k.Platform)
 	if err == nil {

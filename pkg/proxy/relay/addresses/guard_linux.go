@@ -323,7 +323,7 @@ func rulesetGeneration() (uint32, error) {
 			}
 		}
 	}
-	return 0, errors.New("cannot read the generation of nftables: the kernel does not say")
+	return 0, errors.New("cannot read the generation of nftables: the kernel's answer lacks it")
 }
 
 // watchGuard hints when a table of rules, or a part of it, or a rule that leads to tables of ours, is taken away. What a transaction of our own

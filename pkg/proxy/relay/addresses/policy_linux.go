@@ -197,7 +197,7 @@ func tryRule(f front) error {
 		}
 		if !have[rule] {
 			_ = socket.remove(policyRule{family: rule.family, priority: rule.priority, table: rule.table}) // as far as the kernel has understood it
-			return errors.New("its kernel forgets the port: Linux knows it from 4.17 on")
+			return errors.New("its kernel ignores the port: this needs Linux 4.17")
 		}
 	}
 	return nil

@@ -282,7 +282,7 @@ func TestFewFiles(t *testing.T) {
 				t.Errorf("it said %s times that the system refuses, want %s", said, want)
 			}
 			if said := await("said otherwise: "); said > "3" { // a client's share, and the relay's
-				t.Errorf("it said %s times that a limit is reached", said)
+				t.Errorf("it said %s times that a limit was reached", said)
 			}
 			if err := <-ended; err != nil {
 				t.Error(err)

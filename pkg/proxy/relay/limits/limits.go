@@ -4,7 +4,7 @@
 //	connection or session --Enter--> Ledger --lock--> book: pools of clients, fronts, endpoints --judge--> admitted, refused, or another one leaves
 //
 // TCP refuses a client that has its share, since its connections are established and worth more than the next one. UDP refuses no client: its
-// own longest silent session goes. Where a limit is reached that many share, whoever has the most gives up what has been silent for longest.
+// own longest silent session goes. Where a limit was reached that many share, whoever has the most gives up what has been silent for longest.
 //
 // limits.go and book.go do no I/O; only the Ledger logs, counts and warns.
 package limits

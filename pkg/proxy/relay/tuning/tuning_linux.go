@@ -95,11 +95,11 @@ func reusePorts() ([]Change, error) {
 	}
 	note := settingNote() // before the change: what a killed proxy has changed is known
 	if noteErr := noteSetting(note); noteErr != nil {
-		err = fmt.Errorf("cannot write down that net.ipv4.tcp_tw_reuse was %s; --cleanup will not restore it: %w", reuseLoopback, noteErr)
+		err = fmt.Errorf("cannot record that net.ipv4.tcp_tw_reuse was %s; --cleanup will not restore it: %w", reuseLoopback, noteErr)
 	}
 	if writeErr := os.WriteFile(reusePort, []byte(reuseAlways), 0o644); writeErr != nil {
 		_ = os.Remove(note)
-		return nil, fmt.Errorf("cannot have source ports in TIME_WAIT reused; many short connections to one endpoint may use them up: %w", writeErr)
+		return nil, fmt.Errorf("cannot make the kernel reuse source ports in TIME_WAIT; many short connections to one endpoint can exhaust them: %w", writeErr)
 	}
 	return []Change{{"net.ipv4.tcp_tw_reuse", reuseLoopback, reuseAlways}}, err
 }

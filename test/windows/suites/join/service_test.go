@@ -73,7 +73,7 @@ func (m *member) upgrades() {
 	m.Helper()
 	before := m.containers()
 	begin := time.Now()
-	m.doesWith(filepath.Join(bin, "newer", "kubelet.exe"), "version "+newer+" runs in the place of the one before", "upgrade")
+	m.doesWith(filepath.Join(bin, "newer", "kubelet.exe"), "version "+newer+" now runs instead of the previous one", "upgrade")
 	m.until(time.Minute, "Node Ready after an upgrade", func(context.Context) error { return m.ready(begin) })
 	m.served(30*time.Second, "a log of version "+newer, func(context.Context) error {
 		text, err := os.ReadFile(m.Path(`C:\var\log\kubelet\kubelet.log`))

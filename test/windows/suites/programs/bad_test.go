@@ -37,8 +37,8 @@ var onWindows = dockertest.Options{OS: "windows", Build: server2022}
 
 // mistakes want a host with HNS; one without is TestNoContainers.
 var mistakes = []mistake{
-	{name: "HNS stopped", engine: onWindows, host: func(w *sim.World) { w.HNS.Crash() }, repair: func(w *sim.World) { w.HNS.Start() },
-		reason: "KubeletNotReady", says: []string{"HNS does not run", "Start-Service hns"}},
+	{name: "HNS stopped", engine: onWindows, host: func(w *sim.World) { w.HNS.Crash() }, mends: func(w *sim.World) { w.HNS.Start() },
+		reason: "KubeletNotReady", says: []string{"HNS is not running", "Start-Service hns"}},
 	{name: "Docker in the mode of Linux containers", reason: "KubeletNotReady", says: []string{"runs linux containers", "switch Docker to windows containers"}},
 	{name: "a pipe that answers rubbish", pipe: func(c net.Conn) { _, _ = c.Write([]byte("\x00\x01 220 mail ready\r\n")) },
 		reason: "KubeletNotReady", says: []string{"container runtime is down", "malformed HTTP"}},
@@ -57,7 +57,7 @@ var mistakes = []mistake{
 		spec := "CmsPlugins: x"
 		p.Spec.SecurityContext = &v1.PodSecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{GMSACredentialSpec: &spec}}
 	}, reason: "Failed", says: []string{"gmsaCredentialSpec is not a JSON object"}},
-	{name: "an older API server", engine: onWindows, server: "v1.35.1", reason: "VersionSkew", says: []string{"the API server has v1.35.1, this speaks v1.36.3", "never newer"}},
+	{name: "an older API server", engine: onWindows, server: "v1.35.1", reason: "VersionSkew", says: []string{"the API server has version v1.35.1, and this program has v1.36.3", "never newer"}},
 }
 
 // wrongPod is a pod in which nothing is wrong yet.
@@ -241,7 +241,7 @@ func TestNoContainers(t *testing.T) {
 	for _, args := range [][]string{{"--api-servers=" + h.api.URL}, {"service", "install", "--api-servers=" + h.api.URL}} {
 		printed, err := p.Finish(p.Command(t.Context(), path, args...))
 		said := strings.TrimSpace(printed.Stderr)
-		if err == nil || strings.Contains(said, "\n") || !strings.Contains(said, "build 9600, which has no containers: want Windows Server 2016 (build 14393) or later") {
+		if err == nil || strings.Contains(said, "\n") || !strings.Contains(said, "build 9600, which does not support containers: want Windows Server 2016 (build 14393) or later") {
 			t.Errorf("%q: %v; it says %q", args, err, said)
 		}
 	}
