@@ -15,17 +15,6 @@ import (
 	"github.com/winkube/winkube/test/page"
 )
 
-const beforeStyle = "written before docs/style.md"
-
-// uncleaned are directories whose Go files, or those of directories below, still have banned turns. Remove a row when its text is clean.
-var uncleaned = map[string]string{
-}
-
-// generated are pages that programs write: their text is in Go code, and clean when that is.
-var generated = map[string]string{
-	"docs/figures/conformance.md": "go run ./test/conformance -update-docs",
-}
-
 // longest is the number of words that a page's sentences may have on average.
 const longest = 22
 
@@ -125,9 +114,8 @@ func sentences(text string) (count, words int) {
 
 func TestPlainPages(t *testing.T) {
 	turns := banned(t)
-	made := exceptions(generated)
 	for name, text := range pages(t) {
-		if made.has(name) || name == "docs/style.md" {
+		if name == "docs/style.md" {
 			continue
 		}
 		for i, line := range prose(text, true) {
@@ -139,7 +127,6 @@ func TestPlainPages(t *testing.T) {
 			t.Errorf("%s: sentences have %.1f words on average, want at most %d", name, float64(words)/float64(count), longest)
 		}
 	}
-	made.done(t)
 	if lines := strings.Count(read(t, "README.md"), "\n"); lines >= 100 {
 		t.Errorf("README.md has %d lines, want fewer than 100: move text to docs", lines)
 	}
@@ -147,16 +134,13 @@ func TestPlainPages(t *testing.T) {
 
 func TestPlainCode(t *testing.T) {
 	turns := banned(t)
-	excused := exceptions(uncleaned)
 	for _, s := range load(t) {
 		if s.path == "test/repo/style_test.go" {
 			continue
 		}
 		say := func(node ast.Node, text string) {
 			for _, found := range turns.FindAllString(text, -1) {
-				if !excusedWithin(excused, s.dir) {
-					t.Errorf("%s: %q: docs/style.md says what to write instead", s.positions.Position(node.Pos()), found)
-				}
+				t.Errorf("%s: %q: docs/style.md says what to write instead", s.positions.Position(node.Pos()), found)
 			}
 		}
 		for _, group := range s.syntax.Comments {
@@ -170,7 +154,6 @@ func TestPlainCode(t *testing.T) {
 			return true
 		})
 	}
-	excused.done(t)
 }
 
 func TestPlainScripts(t *testing.T) {
@@ -207,16 +190,6 @@ func TestPlainScripts(t *testing.T) {
 	if found < 20 {
 		t.Errorf("found only %d scripts: fix how this test finds them", found)
 	}
-}
-
-// excusedWithin looks up a directory, then those above it.
-func excusedWithin(e *excused, dir string) bool {
-	for ; dir != "."; dir = path.Dir(dir) {
-		if e.has(dir) {
-			return true
-		}
-	}
-	return false
 }
 
 func TestSentences(t *testing.T) {

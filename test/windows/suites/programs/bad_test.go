@@ -37,7 +37,7 @@ var onWindows = dockertest.Options{OS: "windows", Build: server2022}
 
 // mistakes want a host with HNS; one without is TestNoContainers.
 var mistakes = []mistake{
-	{name: "HNS stopped", engine: onWindows, host: func(w *sim.World) { w.HNS.Crash() }, mends: func(w *sim.World) { w.HNS.Start() },
+	{name: "HNS stopped", engine: onWindows, host: func(w *sim.World) { w.HNS.Crash() }, repair: func(w *sim.World) { w.HNS.Start() },
 		reason: "KubeletNotReady", says: []string{"HNS is not running", "Start-Service hns"}},
 	{name: "Docker in the mode of Linux containers", reason: "KubeletNotReady", says: []string{"runs linux containers", "switch Docker to windows containers"}},
 	{name: "a pipe that answers rubbish", pipe: func(c net.Conn) { _, _ = c.Write([]byte("\x00\x01 220 mail ready\r\n")) },
