@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,7 +125,7 @@ func fromServer(server string) (*rest.Config, error) {
 func Events(client kubernetes.Interface, component, nodeName string, limit EventLimit) (recorder record.EventRecorder, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	var sink record.EventSink = &typedv1.EventSinkImpl{Interface: client.CoreV1().Events("")}
+	var sink record.EventSink = &uniqueSink{EventSink: &typedv1.EventSinkImpl{Interface: client.CoreV1().Events("")}}
 	if limit.QPS > 0 {
 		sink = &slowSink{sink, ctx, flowcontrol.NewTokenBucketRateLimiter(limit.QPS, max(limit.Burst, 1))}
 	}
@@ -170,6 +171,31 @@ func (s *slowSink) Patch(event *v1.Event, data []byte) (*v1.Event, error) {
 		return nil, err
 	}
 	return s.EventSink.Patch(event, data)
+}
+
+// uniqueSink gives Events different names. client-go names an Event by its object and the time in nanoseconds, and the clock of Windows stands still
+// for 0.5 to 16 ms: of two Events about one object in that time the API server would refuse the second, and its repetitions would overwrite the
+// first. It is for one goroutine, as the broadcaster has it.
+type uniqueSink struct {
+	record.EventSink
+	recent [32]string // names of Events that were created last
+	next   int
+}
+
+// Create implements record.EventSink.
+func (s *uniqueSink) Create(event *v1.Event) (*v1.Event, error) {
+	if base := event.Name; slices.Contains(s.recent[:], event.Namespace+"/"+base) {
+		event = event.DeepCopy()
+		for n := 1; slices.Contains(s.recent[:], event.Namespace+"/"+event.Name); n++ {
+			event.Name = fmt.Sprintf("%s.%d", base, n)
+		}
+	}
+	created, err := s.EventSink.Create(event)
+	if err == nil {
+		s.recent[s.next] = event.Namespace + "/" + event.Name
+		s.next = (s.next + 1) % len(s.recent)
+	}
+	return created, err
 }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -1,6 +1,7 @@
 package kubeclient
 
 import (
+	"crypto/rand"
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
@@ -13,9 +14,12 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	kubetesting "k8s.io/client-go/testing"
 )
 
@@ -154,4 +158,37 @@ func TestEventLimit(t *testing.T) {
 			t.Errorf("sent after %s", got)
 		}
 	})
+}
+
+// TestEventsInOneTick: two Events about one object in one tick of a coarse clock are both kept, and what repeats the second changes the second.
+func TestEventsInOneTick(t *testing.T) {
+	api := fake.NewClientset()
+	sink := &uniqueSink{EventSink: &typedv1.EventSinkImpl{Interface: api.CoreV1().Events("")}}
+	event := func(reason string) *v1.Event {
+		return &v1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p.17a0"}, Reason: reason}
+	}
+	names := map[string]bool{}
+	for _, reason := range []string{"Pulled", "Failed", "BackOff"} {
+		created, err := sink.Create(event(reason))
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[created.Name] = true
+	}
+	if len(names) != 3 || !names["p.17a0"] {
+		t.Errorf("names %v", names)
+	}
+	other := event("Pulled")
+	other.Namespace = "other"
+	if created, err := sink.Create(other); err != nil || created.Name != "p.17a0" {
+		t.Errorf("in another namespace: %v %v", created, err)
+	}
+	for range 2 * len(sink.recent) { // an old name may come again: the API server knows it
+		if _, err := sink.Create(&v1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", GenerateName: "q", Name: "q" + rand.Text()}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := sink.Create(event("Late")); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("an Event of long ago: %v", err)
+	}
 }

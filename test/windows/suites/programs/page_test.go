@@ -69,7 +69,7 @@ var volatile = []struct {
 }{
 	{regexp.MustCompile(`(?m)^[IWE]\d{4} .*\n`), ""},                             // logged: that credentials of the test go over a connection without TLS
 	{regexp.MustCompile(`(?m)^\S+: note: this service manager has no .*\n`), ""}, // Wine's
-	{regexp.MustCompile(`version \d\S* runs`), "version V runs"},
+	{regexp.MustCompile(`version \d\S* now runs`), "version V now runs"},
 	{regexp.MustCompile(`(?m)^(PROCESS +)\d+$`), "${1}N"},
 	{regexp.MustCompile(`\d+ processors and \d+ GiB`), "N processors and N GiB"},
 	{regexp.MustCompile(`(?m)^\w+ +\d+% of the disk are free at (.*?)(: below .*\n +fix: .*)?$`), "ok     N% of the disk are free at $1"},
