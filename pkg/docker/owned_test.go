@@ -178,7 +178,7 @@ func testStrangers(t *testing.T, events bool) {
 	if dump := r.fake.Dump(); strings.Contains(dump, "k8s_image_") {
 		t.Errorf("the holder is left:\n%s", dump)
 	}
-	if got := strings.Count(logged.String(), "Ignoring a container whose labels"); got != 2*len(strangers) {
+	if got := strings.Count(logged.String(), "Ignoring a container with the labels of a pod"); got != 2*len(strangers) {
 		t.Errorf("both agents log each stranger once: %d lines of %d strangers:\n%s", got, len(strangers), logged)
 	}
 	if !events {

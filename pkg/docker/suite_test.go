@@ -429,7 +429,7 @@ func testForeign(t *testing.T, r *rig) {
 		t.Errorf("observed: %+v", o.Containers)
 	}
 	var apply *engine.ApplyError
-	if err := r.Apply(t.Context(), p, r.step(p, 0, sandbox)); !errors.As(err, &apply) || !strings.Contains(err.Error(), "not this agent's") {
+	if err := r.Apply(t.Context(), p, r.step(p, 0, sandbox)); !errors.As(err, &apply) || !strings.Contains(err.Error(), "which this kubelet did not create") {
 		t.Errorf("its name is taken: %v", err)
 	}
 	if _, err := r.Inspect(t.Context(), id); err != nil {

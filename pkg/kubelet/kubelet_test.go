@@ -50,7 +50,7 @@ func config(t *testing.T) Config {
 		Node:     node.Config{Name: "n1", MaxPods: 10},
 		Engine:   docker.Config{Host: "tcp://" + engine.Listener.Addr().String(), Node: "n1", Boot: facts.BootID, Platform: platform, InfraImage: "pause", Hash: func(*v1.Container) string { return "" }},
 		Images:   Images{Policy: credential.NeverVerifyPreloaded},
-		Network:  network.Config{Mode: network.External, External: "bridge", Platform: platform, NodeIPs: ips},
+		Network:  network.Config{Mode: network.External, External: map[string]string{"linux": "bridge", "windows": "nat"}[facts.OS], Platform: platform, NodeIPs: ips},
 		Resolver: start.Config{NodeName: "n1", Platform: platform},
 		Pods:     worker.Config{Platform: platform, Resync: time.Minute},
 		Source:   source.Config{NodeName: "n1"},

@@ -48,7 +48,7 @@ func TestCopiedFiles(t *testing.T) {
 		t.Errorf("a file to be read: %+v, %v", got, err)
 	}
 	of.MountPath = `D:\f`
-	if _, err := r.Mount(p, of); err == nil || !strings.Contains(err.Error(), "drive C of a container alone") {
+	if _, err := r.Mount(p, of); err == nil || !strings.Contains(err.Error(), "only to drive C of a container") {
 		t.Errorf("on another drive: %v", err)
 	}
 	large := filepath.Join(paths["disk"], "large")
@@ -112,7 +112,7 @@ func TestPipes(t *testing.T) {
 		{14393, v1.VolumeMount{MountPath: `\\.\pipe\x`}, "from Windows Server version 1709"},
 		{17763, v1.VolumeMount{MountPath: `C:\pipe`}, "mountPath must be one as well"},
 		{17763, v1.VolumeMount{MountPath: `\\.\pipe\x`, ReadOnly: true}, "leave readOnly out"},
-		{17763, v1.VolumeMount{MountPath: `\\.\pipe\x`, SubPath: "y"}, "no subPath"},
+		{17763, v1.VolumeMount{MountPath: `\\.\pipe\x`, SubPath: "y"}, "cannot have a subPath"},
 	} {
 		r := volumetest.New(t, pod.Platform{OS: "windows", Build: c.build})
 		r.MustPrepare(p)

@@ -21,7 +21,7 @@ var skipped = map[string]string{
 	"pkg/kubeclient.TestClientsRotate":               noLinks + ", as client-go keeps certificates by",
 	"pkg/kubeclient.TestRenewalFails":                noLinks + ", as client-go keeps certificates by",
 	"cmd/kube-proxy/app.TestConfigLinkChanged":       noLinks,
-	"pkg/pod.TestReadVolumeFile":                     noLinks,
+	"pkg/pod/start.TestReadVolumeFile":               noLinks,
 	"pkg/probe.TestCloseIsOrderly":                   "AcceptEx of Wine fails when the client has gone already",
 	"pkg/proxy/relay.TestUDPSession":                 oneUDPAddress,
 	"pkg/proxy/relay.TestUDPSessionsEnd":             oneUDPAddress,
