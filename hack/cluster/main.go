@@ -1,5 +1,5 @@
-// Command cluster starts a two-node cluster of our binaries on this machine, checks that it works, and removes it: `make up`,
-// `make down`. What it does is in test/lab and test/lab/check.
+// Command cluster starts a two-node cluster of our programs on this machine, checks that it works, and removes it: `make up`,
+// `make down`. The code is in test/lab and test/lab/check.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
 		code := 1
-		if exit, ok := err.(*exec.ExitError); ok { // of a program that printed for itself
+		if exit, ok := err.(*exec.ExitError); ok { // the program has printed its own error
 			code = exit.ExitCode()
 		} else if step := new(lab.StepError); !errors.As(err, &step) {
 			fmt.Fprintln(os.Stderr, "cluster:", err)
@@ -48,11 +48,11 @@ func main() {
 // request is a valid command line.
 type request struct {
 	verb string
-	host string   // of exec and restart
-	argv []string // the command of exec, the process of restart, flags
+	host string   // for exec and restart
+	argv []string // exec's command, restart's process, or flags
 }
 
-// parse checks a command line without running it.
+// parse validates a command line without running it.
 func parse(args []string) (request, error) {
 	if len(args) == 0 {
 		return request{verb: "help"}, nil

@@ -38,7 +38,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestDocumentedCommands: each command line of this program in the pages is one that it understands, and names hosts and processes that there are.
+// TestDocumentedCommands: this program accepts each of its command lines in the pages, and the hosts and processes in them exist.
 func TestDocumentedCommands(t *testing.T) {
 	root, err := lab.FindRoot()
 	if err != nil {

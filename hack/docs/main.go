@@ -1,4 +1,4 @@
-// Command docs checks the documentation's site in a directory: every link within it leads to a file and a heading that exist, and no page loads
+// Command docs checks the documentation's site in a directory: every internal link leads to an existing file and heading, and no page loads
 // anything from another host.
 package main
 
@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	// reference is an attribute that leads somewhere. Only those of tags that load something need an answer from this site.
+	// reference matches an attribute with a link. Links of tags that load something must stay in this site.
 	reference = regexp.MustCompile(`<(\w+)\b[^>]*?\s(?:href|src)="?([^"\s>]+)`)
 	anchor    = regexp.MustCompile(`\sid="?([^"\s>]+)`)
 )
@@ -38,7 +38,7 @@ func main() {
 	fmt.Printf("docs: %d pages, no broken links\n", pages)
 }
 
-// check returns a line for each broken link of the site, and the number of its pages.
+// check returns a line for each broken link of the site, and the number of pages.
 func check(site fs.FS) (broken []string, pages int, err error) {
 	files := map[string]bool{}
 	anchors := map[string][]string{} // by page
@@ -48,7 +48,7 @@ func check(site fs.FS) (broken []string, pages int, err error) {
 			return err
 		}
 		files[name] = true
-		if filepath.Ext(name) != ".html" || name == "404.html" { // which is served at any path
+		if filepath.Ext(name) != ".html" || name == "404.html" { // it is served at any path
 			return nil
 		}
 		data, err := fs.ReadFile(site, name)
@@ -72,7 +72,7 @@ func check(site fs.FS) (broken []string, pages int, err error) {
 	return slices.Compact(broken), len(texts), err
 }
 
-// wrong says what is wrong with a page's reference from a tag, "" when nothing is.
+// wrong says what is wrong with a page's reference from a tag, or returns "".
 func wrong(page, tag, to string, files map[string]bool, anchors map[string][]string) string {
 	u, err := url.Parse(to)
 	switch {

@@ -1,10 +1,10 @@
-// Package admit stands between a pod's arrival and its worker: it decides what may start on this node.
+// Package admit decides which pods may start on this node, before their workers exist.
 //
 //	worker.Manager: a new pod -> Admitter.Admit(pod) -> nil: worker starts; pod.Rejection: status Failed with its reason
 //
-// It is the one place where pods are weighed against each other: resources, ports, the number of pods. It belongs to the Manager's
-// goroutine, which calls it in order of arrival; a refused pod is never looked at again. Reasons and messages are upstream's, since users
-// and controllers look for them. It takes pod's types and nothing else from package pod, which never imports this package.
+// It is the only place that weighs pods against each other: resources, ports, the number of pods. The Manager's goroutine calls it in order
+// of arrival; a refused pod is never considered again. Reasons and messages are upstream's, because users and controllers search for them.
+// From package pod it uses only types; pod never imports this package.
 package admit
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Reasons of rejections, as upstream has them. Of resources it is OutOf and the resource's name.
+// Reasons of rejections, as in upstream. For resources, the reason is OutOf followed by the resource's name.
 const (
 	ReasonOSLabel         = "PodOSSelectorNodeLabelDoesNotMatch"
 	ReasonOS              = "PodOSNotSupported"
@@ -41,50 +41,50 @@ const (
 	ReasonUnexpected      = "UnexpectedAdmissionError"
 )
 
-// Config is what the node offers. The functions are called at each Admit and must not block, FreshNode excepted.
+// Config is what the node offers. Its functions are called at each Admit and must not block, except FreshNode.
 type Config struct {
 	NodeName string
 	OS, Arch string // as in pod.Platform
 	MaxPods  int    // kubelet field maxPods
-	// Allocatable is what pods may request in all. A resource with a domain (vendor.com/device) that is not in it is not counted:
-	// it may be the cluster's business and not this node's.
+	// Allocatable is what all pods together may request. A resource with a domain (vendor.com/device) that is missing here is not counted:
+	// it may concern the cluster rather than this node.
 	Allocatable func() v1.ResourceList
-	// Node is this node's object as last seen, for labels, taints and features; nil before it is known, and then those are not checked.
+	// Node is this node's object as last seen, for labels, taints and features. Before it is known, it is nil and these are not checked.
 	Node func() *v1.Node
-	// FreshNode asks the API server. It is called by another goroutine when nothing but labels keep a pod out, since they may be newer than what
-	// Node saw and the pod would be lost. May be nil; may return nil.
+	// FreshNode asks the API server. Another goroutine calls it if only labels keep a pod out: they may be newer than those in Node, and
+	// the pod would fail. It may be nil and may return nil.
 	FreshNode func(ctx context.Context) *v1.Node
-	// Sysctls are those that pods may set, and AppArmor says whether this host has it. Neither means anything on Windows.
+	// Sysctls are those that pods may set. AppArmor reports whether the host has it. Windows ignores both.
 	Sysctls  Sysctls
 	AppArmor bool
-	// Reserved are the host's ports that no pod may have for a hostPort: those of the node's own daemons.
+	// Reserved are the host ports of the node's own daemons, which no pod may use as a hostPort.
 	Reserved []Reserved
-	// Preempted is told how many pods have to make room for a critical one, and what it lacked first. nil: it is not counted.
+	// Preempted is called with the number of pods that must make room for a critical one, and the first missing resource. nil: not counted.
 	Preempted func(resource string, pods int)
 }
 
-// Shortage is a resource of which too little is left for a pod. CPU is in thousandths, memory and storage in bytes, all else in pieces.
+// Shortage is a resource that is insufficient for a pod. CPU is in thousandths, memory and storage in bytes, the rest in units.
 type Shortage struct {
 	Resource                  v1.ResourceName
 	Requested, Used, Capacity int64
 }
 
-// Missing is how much would have to be given back.
+// Missing is the amount that must be freed.
 func (s Shortage) Missing() int64 { return s.Requested - (s.Capacity - s.Used) }
 
 func (s Shortage) message() string {
 	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", s.Resource, s.Requested, s.Used, s.Capacity)
 }
 
-// Admitter implements pod.Admitter. Admit, Adopt and Release belong to one goroutine; Allocated may be called by any.
+// Admitter implements pod.Admitter. Only one goroutine may call Admit, Adopt and Release; any may call Allocated.
 type Admitter struct {
 	cfg    Config
 	pods   map[types.UID]holding
 	used   amounts
-	shared atomic.Pointer[v1.ResourceList] // what Allocated shows
+	shared atomic.Pointer[v1.ResourceList] // what Allocated returns
 
 	mu    sync.Mutex
-	fresh map[types.UID]*v1.Node // what FreshNode said for a pod that is to be admitted again
+	fresh map[types.UID]*v1.Node // FreshNode's answer for a pod that is to be admitted again
 }
 
 var _ pod.Admitter = (*Admitter)(nil)
@@ -97,21 +97,21 @@ type holding struct {
 	qos      v1.PodQOSClass
 	priority *int32
 	critical bool
-	ending   bool // it was told to make room for another
+	ending   bool // it was asked to make room for another
 }
 
 // amounts are requests in the units of Shortage.
 type amounts map[v1.ResourceName]int64
 
-// New makes an Admitter that holds nothing.
+// New returns an Admitter that holds nothing.
 func New(cfg Config) *Admitter {
 	a := &Admitter{cfg: cfg, pods: map[types.UID]holding{}, used: amounts{}, fresh: map[types.UID]*v1.Node{}}
 	a.publish()
 	return a
 }
 
-// Admit takes p in or says why not. A pod that is in already is weighed again, without what it holds; refused, it keeps that. Where it would
-// have to wait for the API server, the Rejection says what to Ask before.
+// Admit admits p or returns why not. An admitted pod is weighed again without its own holding, and keeps it if refused. If the answer
+// depends on the API server, the Rejection has the question to Ask first.
 func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 	if r := a.checkHost(p); r != nil {
 		return r
@@ -131,7 +131,7 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 		}
 	}
 	if len(missing) > 0 && want.critical {
-		if misfit != nil { // no use in ending others
+		if misfit != nil { // ending others would not help
 			return misfit
 		}
 		return a.preempt(p, want, missing)
@@ -146,10 +146,10 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 	return nil
 }
 
-// ask finds out what our Node is now, for one pod.
+// ask reads the current Node from the API server, for one pod.
 func (a *Admitter) ask(ctx context.Context, uid types.UID) {
 	var node *v1.Node
-	defer func() { // also where it panics: the answer is unknown then
+	defer func() { // even after a panic: the answer is then unknown
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.fresh[uid] = node
@@ -157,7 +157,7 @@ func (a *Admitter) ask(ctx context.Context, uid types.UID) {
 	node = a.cfg.FreshNode(ctx)
 }
 
-// answer takes what was found out for a pod; ok false: nothing was asked.
+// answer removes and returns the answer for a pod; ok is false if there is none.
 func (a *Admitter) answer(uid types.UID) (node *v1.Node, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -166,11 +166,12 @@ func (a *Admitter) answer(uid types.UID) (node *v1.Node, ok bool) {
 	return node, ok
 }
 
-// Adopt takes p in whatever it asks for: it runs already.
+// Adopt admits p whatever it requests: it already runs.
 func (a *Admitter) Adopt(p *v1.Pod) { a.hold(p.UID, holdingOf(p)) }
 
-// Resize weighs what a pod that is in asks for now (KEP-1287): Infeasible where this node could never give it, Deferred where others hold
-// too much of it now. Only CPU and memory can be resized; what does not grow is always granted, also on a node that has too little.
+// Resize weighs the new requests of an admitted pod (KEP-1287): Infeasible if this node could never satisfy them, Deferred if other pods
+// currently hold too much. Only CPU and memory can be resized. A resource that does not grow is always granted, even on an overcommitted
+// node.
 func (a *Admitter) Resize(p *v1.Pod) *pod.Rejection {
 	if a.cfg.OS == "windows" {
 		return &pod.Rejection{Reason: v1.PodReasonInfeasible, Message: "In-place pod resize is not supported on this node"}
@@ -197,7 +198,7 @@ func (a *Admitter) Resize(p *v1.Pod) *pod.Rejection {
 	return nil
 }
 
-// Release gives back what a pod held. One that holds nothing is no error.
+// Release frees what a pod held. A pod that holds nothing is not an error.
 func (a *Admitter) Release(uid types.UID) {
 	a.answer(uid)
 	held, ok := a.pods[uid]
@@ -209,8 +210,8 @@ func (a *Admitter) Release(uid types.UID) {
 	a.publish()
 }
 
-// Allocated is the sum of what all admitted pods request, pods themselves included. It may be called by any goroutine and shows the
-// state after the last Admit, Adopt or Release that ended. The list is the caller's.
+// Allocated is the sum of the requests of all admitted pods, including the number of pods. Any goroutine may call it. It shows the state
+// after the last completed Admit, Adopt or Release. The caller owns the list.
 func (a *Admitter) Allocated() v1.ResourceList { return a.shared.Load().DeepCopy() }
 
 func (a *Admitter) hold(uid types.UID, h holding) {
@@ -244,7 +245,7 @@ func (a *Admitter) publish() {
 	a.shared.Store(&list)
 }
 
-// checkHost checks what no other pod and no label can change.
+// checkHost checks what does not depend on other pods or on labels.
 func (a *Admitter) checkHost(p *v1.Pod) *pod.Rejection {
 	if os, ok := p.Labels[v1.LabelOSStable]; ok && os != a.cfg.OS {
 		return &pod.Rejection{Reason: ReasonOSLabel, Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
@@ -270,8 +271,8 @@ func (a *Admitter) checkHost(p *v1.Pod) *pod.Rejection {
 	return refuseAppArmor(p, a.cfg.AppArmor)
 }
 
-// shortages lists what lacks for requests if the pod uid holds nothing: pods first, then CPU, memory, storage, the rest by name. later:
-// when those that were told to make room have gone.
+// shortages lists the missing resources for requests, assuming that the pod uid holds nothing: pods first, then CPU, memory, storage, the
+// rest by name. later assumes that the pods that were asked to make room have ended.
 func (a *Admitter) shortages(uid types.UID, requests amounts, later bool) []Shortage {
 	var out []Shortage
 	count, free := len(a.pods), amounts{}
@@ -300,7 +301,7 @@ func (a *Admitter) shortages(uid types.UID, requests amounts, later bool) []Shor
 	return out
 }
 
-// misfit checks p against the node's object and other pods' ports.
+// misfit checks p against the Node object and other pods' ports.
 func (a *Admitter) misfit(p *v1.Pod, want holding, node *v1.Node) *pod.Rejection {
 	predicate := func(reason, message string) *pod.Rejection {
 		return &pod.Rejection{Reason: reason, Message: fmt.Sprintf("Predicate %s failed: %s", reason, message)}
@@ -329,7 +330,7 @@ func (a *Admitter) misfit(p *v1.Pod, want holding, node *v1.Node) *pod.Rejection
 	return nil
 }
 
-// portConflict finds a port of ports that another pod than uid holds; the first pod by name, so that messages are stable.
+// portConflict finds one of ports that a pod other than uid holds. It returns the first such pod by name, so that messages are stable.
 func (a *Admitter) portConflict(uid types.UID, ports []hostPort) (port hostPort, holder string) {
 	if len(ports) == 0 {
 		return hostPort{}, ""
@@ -363,7 +364,7 @@ func amount(name v1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// sorted lists the resources in the order in which shortages are told.
+// sorted lists the resources in the order in which shortages are reported.
 func sorted(requests amounts) []v1.ResourceName {
 	first := []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
 	rank := func(name v1.ResourceName) int {
@@ -385,12 +386,12 @@ func sorted(requests amounts) []v1.ResourceName {
 	return names
 }
 
-// extended says that a resource is none of Kubernetes' own: its name has a domain, and not kubernetes.io.
+// extended reports whether a resource is not one of Kubernetes' own: its name has a domain other than kubernetes.io.
 func extended(name v1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
 }
 
-// static says that p came from a file or URL.
+// static reports whether p came from a file or URL.
 func static(p *v1.Pod) bool {
 	source := p.Annotations["kubernetes.io/config.source"]
 	return source != "" && source != "api"

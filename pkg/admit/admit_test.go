@@ -319,7 +319,7 @@ func cpuOf(a *Admitter) int64 {
 	return all.Cpu().MilliValue()
 }
 
-// TestSums holds the running sums equal to the sum over the pods that are in, over a random history.
+// TestSums checks that the running sums equal the sum over the admitted pods, over a random history.
 func TestSums(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	a := New(testConfig(func(c *Config) { c.MaxPods = 20 }))
@@ -374,7 +374,8 @@ func TestAllocatedFromOtherGoroutines(t *testing.T) {
 	<-done
 }
 
-// TestAdmitDoesNotAsk: Admit never asks the API server itself. What was asked counts once, also where asking fails, and not for a pod that has gone.
+// TestAdmitDoesNotAsk: Admit never asks the API server itself. An answer counts once, even a failed one, and not for a pod that has been
+// released.
 func TestAdmitDoesNotAsk(t *testing.T) {
 	asked := 0
 	a := New(Config{NodeName: "node-a", OS: "linux", MaxPods: 10, Allocatable: func() v1.ResourceList { return list("cpu", "2") }, Node: testNode,

@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// hostPort is a port of the host that a pod takes.
+// hostPort is a host port that a pod uses.
 type hostPort struct {
 	ip       netip.Addr // invalid: all addresses
 	protocol v1.Protocol
@@ -27,8 +27,8 @@ func (p hostPort) conflicts(other hostPort) bool {
 	return p.port == other.port && p.protocol == other.protocol && (!p.ip.IsValid() || !other.ip.IsValid() || p.ip == other.ip)
 }
 
-// hostPorts lists the host's ports of the containers that run as long as the pod: apps and restartable init containers. With hostNetwork
-// each port of a container is one of the host's (the API server writes that into the spec; for static pods nothing does).
+// hostPorts lists the host ports of the containers that run as long as the pod: apps and sidecars. With hostNetwork every container port is
+// a host port. The API server writes that into the spec, but for static pods nothing does.
 func hostPorts(p *v1.Pod) []hostPort {
 	var out []hostPort
 	add := func(c *v1.Container) {
@@ -56,14 +56,15 @@ func hostPorts(p *v1.Pod) []hostPort {
 	return out
 }
 
-// Reserved is a TCP port of a daemon of the node.
+// Reserved is a TCP port of one of the node's daemons.
 type Reserved struct {
 	Holder string // kubelet or proxy
 	At     netip.AddrPort
 }
 
-// reserved finds a hostPort of p that is a daemon's. The engine's rules for hostPorts come before the daemons' sockets, so that others would reach the pod
-// in the kubelet's place as soon as the kubelet is restarted. A pod in the host's network takes no port from those who hold it, and may be such a daemon.
+// reserved finds a hostPort of p that belongs to a daemon. The engine's rules for hostPorts take precedence over the daemons' sockets:
+// after a restart of the kubelet, its clients would reach the pod instead. A pod with hostNetwork cannot take a port that is in use, and
+// may be such a daemon itself.
 func (a *Admitter) reserved(p *v1.Pod, ports []hostPort) (port hostPort, holder string) {
 	if p.Spec.HostNetwork {
 		return hostPort{}, ""

@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestReservedPorts: a hostPort cannot be a port of the node's daemons, and the refusal names the daemon. A pod in the host's network takes
-// nothing from them.
+// TestReservedPorts: a hostPort cannot be a port of the node's daemons, and the refusal names the daemon. A pod with hostNetwork is not
+// affected.
 func TestReservedPorts(t *testing.T) {
 	host := func(p *v1.Pod) { p.Spec.HostNetwork = true }
 	a := New(Config{
@@ -51,7 +51,7 @@ func TestReservedPorts(t *testing.T) {
 		})
 	}
 	p := newPod("running", port("", v1.ProtocolTCP, 10250))
-	a.Adopt(p) // of an agent before this one
+	a.Adopt(p) // it ran under an earlier agent
 	if r := a.Admit(newPod("next")); r != nil {
 		t.Errorf("%+v", r)
 	}

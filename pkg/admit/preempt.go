@@ -13,8 +13,8 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// preempt makes room for a critical pod for which nothing but resources lack. The pod is in from now on, beside those that have to end
-// for it, so that no other pod takes the room that they leave; it has to be admitted again until they have gone.
+// preempt makes room for a critical pod that only lacks resources. The pod is admitted immediately, beside the pods that must end, so that
+// no other pod takes the freed resources. It must be admitted again until those pods have ended.
 func (a *Admitter) preempt(p *v1.Pod, want holding, missing []Shortage) *pod.Rejection {
 	victims, err := a.victims(want, a.shortages(p.UID, want.requests, true))
 	if err != nil {
@@ -32,8 +32,8 @@ func (a *Admitter) preempt(p *v1.Pod, want holding, missing []Shortage) *pod.Rej
 	return &pod.Rejection{Reason: ReasonOutOf + string(missing[0].Resource), Message: missing[0].message(), Preemption: &pod.Preemption{Victims: victims}}
 }
 
-// victims chooses who has to end so that lack is given back, as upstream does: as little of guaranteed pods as possible, then as little
-// of burstable ones, and of pods of one class those that fit what lacks best.
+// victims chooses the pods to end to free lack, as upstream does: as few resources of guaranteed pods as possible, then as few of burstable
+// pods, and within a class the pods that fit the need best.
 func (a *Admitter) victims(preemptor holding, lack []Shortage) ([]types.UID, error) {
 	need := amounts{}
 	for _, s := range lack {
@@ -46,7 +46,7 @@ func (a *Admitter) victims(preemptor holding, lack []Shortage) ([]types.UID, err
 		}
 	}
 	for _, list := range byClass {
-		slices.SortFunc(list, func(a, b candidate) int { // for a stable choice; then what asks for less comes first
+		slices.SortFunc(list, func(a, b candidate) int { // a stable order; pods with lower requests come first
 			return cmp.Or(cmp.Compare(a.requests[v1.ResourceMemory], b.requests[v1.ResourceMemory]),
 				cmp.Compare(a.requests[v1.ResourceCPU], b.requests[v1.ResourceCPU]), strings.Compare(a.name, b.name))
 		})
@@ -65,13 +65,13 @@ func (a *Admitter) victims(preemptor holding, lack []Shortage) ([]types.UID, err
 	return out, nil
 }
 
-// candidate is a pod that may have to end.
+// candidate is a pod that may be chosen to end.
 type candidate struct {
 	uid types.UID
 	holding
 }
 
-// mayPreempt says whether other may have to end for h: what is not critical for what is, and what has a lower priority.
+// mayPreempt reports whether other may end for h: h is critical and other is not, or h has a higher priority.
 func (h holding) mayPreempt(other holding) bool {
 	if h.critical && !other.critical {
 		return true
@@ -79,7 +79,7 @@ func (h holding) mayPreempt(other holding) bool {
 	return h.priority != nil && other.priority != nil && *h.priority > *other.priority
 }
 
-// gives is how much of a resource comes back when the pod ends.
+// gives is the amount of a resource that the pod's end frees.
 func (c candidate) gives(name v1.ResourceName) int64 {
 	if name == v1.ResourcePods {
 		return 1
@@ -87,7 +87,7 @@ func (c candidate) gives(name v1.ResourceName) int64 {
 	return c.requests[name]
 }
 
-// without is what still lacks when pods have ended; what does not lack is not in it.
+// without returns the remaining shortage after pods have ended, omitting satisfied resources.
 func (a amounts) without(pods ...[]candidate) amounts {
 	left := amounts{}
 	for name, n := range a {
@@ -103,8 +103,8 @@ func (a amounts) without(pods ...[]candidate) amounts {
 	return left
 }
 
-// choose takes pods out of list, which suffice, until nothing lacks: each time the one that leaves the smallest part of what lacks, all
-// resources weighing the same, and of two such the one that comes first.
+// choose picks pods from list, which must suffice, until nothing is missing. It always picks the pod that leaves the smallest remaining
+// shortage, with all resources weighted equally; among equals, the first.
 func choose(list []candidate, need amounts) (chosen []candidate) {
 	list = slices.Clone(list)
 	for len(need) > 0 && len(list) > 0 {
@@ -131,7 +131,7 @@ func (c candidate) distance(need amounts) (sum float64) {
 	return sum
 }
 
-// String is as upstream lists requirements.
+// String formats requirements as upstream does.
 func (a amounts) String() string {
 	var b strings.Builder
 	for _, name := range sorted(a) {

@@ -16,7 +16,7 @@ func class(c v1.PodQOSClass) option { return func(p *v1.Pod) { p.Status.QOSClass
 
 const systemCritical = 2_000_000_000
 
-// said is what came of an admission, in one line.
+// said is the result of an admission, in one line.
 func said(r *pod.Rejection) string {
 	switch {
 	case r == nil:
@@ -31,7 +31,7 @@ func said(r *pod.Rejection) string {
 	return fmt.Sprintf("waits for %v: %s", names, r.Message)
 }
 
-// TestVictims fills a node with 2 CPUs, 4Gi of memory and room for 4 pods.
+// TestVictims uses a full node with 2 CPUs, 4Gi of memory and room for 4 pods.
 func TestVictims(t *testing.T) {
 	best, burst, guaranteed := class(v1.PodQOSBestEffort), class(v1.PodQOSBurstable), class(v1.PodQOSGuaranteed)
 	critical := func(pairs ...string) *v1.Pod { return newPod("p", priority(systemCritical), requests(pairs...)) }
@@ -71,7 +71,7 @@ func TestVictims(t *testing.T) {
 	}
 }
 
-// TestPreemption follows two critical pods to their places.
+// TestPreemption admits two critical pods, step by step.
 func TestPreemption(t *testing.T) {
 	config, counted := testConfig(), ""
 	config.Preempted = func(resource string, pods int) { counted += fmt.Sprintf("%d for %s,", pods, resource) }

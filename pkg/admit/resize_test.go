@@ -13,11 +13,11 @@ func TestResize(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		config func(*Config)
-		had    string // CPU of the pod, 2 CPUs are there
+		had    string // the pod's CPU; the node has 2 CPUs
 		other  string // CPU of another
 		pod    *v1.Pod
 		want   *pod.Rejection
-		used   string // CPU in all afterwards
+		used   string // CPU of all pods afterwards
 	}{
 		{"grows", nil, "500m", "1", newPod("p", requests("cpu", "1")), nil, "2"},
 		{"shrinks", nil, "500m", "1", newPod("p", requests("cpu", "100m")), nil, "1100m"},

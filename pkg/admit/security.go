@@ -13,14 +13,14 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Reasons of rejections for what this host cannot confine, as upstream has them.
+// Reasons of rejections for what this host cannot confine, as in upstream.
 const (
 	ReasonSysctl   = "SysctlForbidden"
 	ReasonAppArmor = "AppArmor"
 )
 
-// safeSysctls are those that cannot harm others than the pod, each with the first kernel that has it per namespace (the API's
-// documentation of sysctls lists them).
+// safeSysctls are the sysctls that affect only the pod itself, each with the first kernel version that has it per namespace (listed in the
+// API's documentation of sysctls).
 var safeSysctls = map[string]*version.Version{
 	"kernel.shm_rmid_forced":              nil,
 	"net.ipv4.ip_local_port_range":        nil,
@@ -36,11 +36,11 @@ var safeSysctls = map[string]*version.Version{
 	"net.ipv4.tcp_wmem":                   version.MajorMinor(4, 15),
 }
 
-// Sysctls are the sysctls that pods may set: the safe ones of this kernel, and what --allowed-unsafe-sysctls adds.
+// Sysctls are the sysctls that pods may set: the safe ones of this kernel, and those of --allowed-unsafe-sysctls.
 type Sysctls struct{ names, prefixes []string }
 
-// NewSysctls reads --allowed-unsafe-sysctls: names, or beginnings of names with a star (kernel.msg*), of sysctls that the kernel has per
-// namespace. kernel is this machine's version (6.1.0-18-amd64).
+// NewSysctls reads --allowed-unsafe-sysctls: names or prefixes with a star (kernel.msg*) of sysctls that the kernel keeps per namespace.
+// kernel is this machine's version (6.1.0-18-amd64).
 func NewSysctls(kernel string, unsafe []string) (Sysctls, error) {
 	var out Sysctls
 	running, err := version.ParseGeneric(kernel)
@@ -63,7 +63,7 @@ func NewSysctls(kernel string, unsafe []string) (Sysctls, error) {
 	return out, nil
 }
 
-// refuse says why p may not set its sysctls; nil: it may.
+// refuse says why p may not set its sysctls; nil if it may.
 func (s Sysctls) refuse(p *v1.Pod) *pod.Rejection {
 	if p.Spec.SecurityContext == nil {
 		return nil
@@ -85,7 +85,7 @@ func (s Sysctls) refuse(p *v1.Pod) *pod.Rejection {
 	return nil
 }
 
-// refuseAppArmor says why the profiles of p cannot be enforced. enabled says whether the host has AppArmor.
+// refuseAppArmor says why p's profiles cannot be enforced. enabled reports whether the host has AppArmor.
 func refuseAppArmor(p *v1.Pod, enabled bool) *pod.Rejection {
 	for _, c := range podspec.Containers(p) {
 		profile := podspec.AppArmorProfile(p, c)

@@ -8,17 +8,17 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Alarm tells when memory in use has grown by a given amount: of all processes, and of all pods together. With version 1 of cgroups the
-// kernel watches the amounts (memory thresholds, cgroup-v1/memory.rst); version 2 has no such thing, and there a token comes when processes
-// have to wait for memory (pressure stall information, accounting/psi.rst).
+// Alarm reports that memory use has grown by a given amount: of all processes, or of all pods together. With cgroup v1 the kernel watches
+// the amounts (memory thresholds, cgroup-v1/memory.rst). Version 2 has no thresholds: there a token arrives when processes must wait for
+// memory (pressure stall information, accounting/psi.rst).
 type Alarm struct {
 	reader *Reader
 	pods   func() Place // "": there is none
 	tokens wake.Signal
-	stops  []func() // of what is armed; of Arm alone
+	stops  []func() // stop functions of what is armed; only Arm uses it
 }
 
-// NewAlarm makes an Alarm that is not armed. pods is the place of all pods' cgroup, "" while there is none.
+// NewAlarm returns an Alarm that is not armed. pods returns the place of all pods' cgroup, "" while there is none.
 func NewAlarm(proc string, pods func() Place) (*Alarm, error) {
 	reader, err := NewReader(proc)
 	if err != nil {
@@ -27,11 +27,11 @@ func NewAlarm(proc string, pods func() Place) (*Alarm, error) {
 	return &Alarm{reader: reader, pods: pods, tokens: wake.New()}, nil
 }
 
-// C has a token when memory may have come to what Arm was given.
+// C has a token when memory use may have reached the amounts of Arm.
 func (a *Alarm) C() <-chan struct{} { return a.tokens }
 
-// Arm asks for a token when all processes use node bytes more than now, or all pods together pods bytes more; 0 or less: not asked for. It
-// takes the place of what was asked for before. It belongs to one goroutine.
+// Arm requests a token when all processes use node bytes more than now, or all pods together use pods bytes more; 0 or less: no request. It
+// replaces earlier requests. Only one goroutine may call it.
 func (a *Alarm) Arm(node, pods int64) error {
 	for _, stop := range a.stops {
 		stop()
@@ -40,10 +40,10 @@ func (a *Alarm) Arm(node, pods int64) error {
 	return errors.Join(a.arm(top, node), a.arm(a.pods(), pods))
 }
 
-// top is where a process at the top of the hierarchies is.
+// top is the place of a process at the top of the hierarchies.
 const top Place = "1:memory:/\n0::/\n"
 
-// stall asks for a token when some process has waited for memory for 300 ms of two seconds, the shortest span that takes no privilege.
+// stall requests a token when a process has waited for memory for 300 ms within two seconds, the shortest window that needs no privilege.
 const stall = "some 300000 2000000"
 
 func (a *Alarm) arm(at Place, amount int64) error {

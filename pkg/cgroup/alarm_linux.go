@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchUsage has ring called once when a cgroup of version 1 uses so many bytes, or less again. stop ends it.
+// watchUsage calls ring once when the memory use of a v1 cgroup crosses bytes in either direction. stop ends the watch.
 func watchUsage(dir string, bytes uint64, ring func()) (stop func(), err error) {
 	usage, err := os.Open(path.Join(dir, "memory.usage_in_bytes"))
 	if err != nil {
@@ -25,7 +25,7 @@ func watchUsage(dir string, bytes uint64, ring func()) (stop func(), err error) 
 		event.Close()
 		return nil, err
 	}
-	go func() { // ends by stop, which closes event
+	go func() { // ends when stop closes event
 		if _, err := io.ReadFull(event, make([]byte, 8)); err == nil {
 			ring()
 		}
@@ -33,7 +33,8 @@ func watchUsage(dir string, bytes uint64, ring func()) (stop func(), err error) 
 	return func() { event.Close() }, nil
 }
 
-// watchPressure has ring called each time when processes have waited for a resource as trigger says. stop ends it, and with it the trigger.
+// watchPressure calls ring each time processes have waited for a resource as trigger specifies. stop ends the watch and removes the
+// trigger.
 func watchPressure(file, trigger string, ring func()) (stop func(), err error) {
 	pressure, err := unix.Open(file, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -48,14 +49,14 @@ func watchPressure(file, trigger string, ring func()) (stop func(), err error) {
 		unix.Close(pressure)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	go func() { // ends by stop, which writes to end
+	go func() { // ends when stop writes to end
 		defer unix.Close(pressure)
 		defer unix.Close(end)
 		for {
 			polled := []unix.PollFd{{Fd: int32(pressure), Events: unix.POLLPRI}, {Fd: int32(end), Events: unix.POLLIN}}
 			if _, err := unix.Poll(polled, -1); err == unix.EINTR {
 				continue
-			} else if err != nil || polled[1].Revents != 0 || polled[0].Revents&unix.POLLERR != 0 { // the last: its cgroup is gone
+			} else if err != nil || polled[1].Revents != 0 || polled[0].Revents&unix.POLLERR != 0 { // POLLERR: its cgroup was removed
 				return
 			}
 			ring()

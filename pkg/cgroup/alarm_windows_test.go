@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestNoAlarms: Windows reports on no cgroup.
+// TestNoAlarms: there are no alarms on Windows.
 func TestNoAlarms(t *testing.T) {
 	if _, err := watchUsage("a", 1, nil); !errors.Is(err, errors.ErrUnsupported) {
 		t.Error(err)

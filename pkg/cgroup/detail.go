@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// Detail is what of a cgroup is asked for less often than a Sample. What the system does not report is zero.
+// Detail is the data of a cgroup that is needed less often than a Sample. Values that the system does not report are zero.
 type Detail struct {
-	Cache         uint64 // bytes of files' pages
-	throttling           // where there is a quota
-	Shares        uint64 // CPU weight as v1 has it, 0 with v2
+	Cache         uint64 // bytes of page cache
+	throttling           // only with a quota
+	Shares        uint64 // CPU weight as in v1; 0 with v2
 	Quota, Period int64  // microseconds; Quota 0: none
 	Devices       []Device
-	OOMKills      *uint64 // processes of it that were ended because it had no memory left; nil: the kernel does not report it (before 4.13)
+	OOMKills      *uint64 // its processes killed for lack of memory; nil: the kernel does not report it (before 4.13)
 }
 
-// throttling is how the CPU quota was used.
+// throttling is the use of the CPU quota.
 type throttling struct {
-	Periods, Throttled uint64 // those that have passed, and those in which it was used up
+	Periods, Throttled uint64 // elapsed periods, and those in which the quota was used up
 	ThrottledTime      time.Duration
 }
 
-// Device is what went to and from a block device, through the kernel's own throttling layer.
+// Device is the I/O of a block device, measured by the kernel's throttling layer.
 type Device struct {
 	Number                               string // MAJOR:MINOR
 	ReadBytes, WriteBytes, Reads, Writes uint64
 }
 
-// Detail adds to what Measure found, which is not read again, what it leaves out, as far as it is there.
+// Detail returns what Measure omits, as far as it is available. It does not read again what s already has.
 func (p *Spot) Detail(s *Sample) Detail {
 	d := Detail{Cache: s.cache, OOMKills: p.OOMKills()}
 	if dir := p.cpu.dir; p.cpu.err == nil && p.cpu.v2 {
@@ -52,7 +52,7 @@ func (p *Spot) Detail(s *Sample) Detail {
 	return d
 }
 
-// throttling is what s has, else it is read.
+// throttling returns the data in s, or reads it.
 func (p *Spot) throttling(s *Sample) throttling {
 	if s.throttling != nil {
 		return *s.throttling
@@ -61,13 +61,13 @@ func (p *Spot) throttling(s *Sample) throttling {
 	return *throttlingOf(values)
 }
 
-// throttlingOf reads it from cpu.stat.
+// throttlingOf extracts it from cpu.stat.
 func throttlingOf(values map[string]uint64) *throttling {
 	took := time.Duration(values["throttled_time"]) + time.Duration(values["throttled_usec"])*time.Microsecond
 	return &throttling{values["nr_periods"], values["nr_throttled"], took}
 }
 
-// OOMKills is that of Detail alone.
+// OOMKills reads only Detail's field of that name.
 func (p *Spot) OOMKills() *uint64 {
 	if p.memory.err != nil {
 		return nil
@@ -84,7 +84,7 @@ func oomKills(dir string, v2 bool) *uint64 {
 	return &n
 }
 
-// DeviceNames are the names of the machine's block devices by their numbers (/proc/diskstats), such as sda1 for 8:1.
+// DeviceNames maps numbers of the machine's block devices to names (/proc/diskstats), for example 8:1 to sda1.
 func (r *Reader) DeviceNames() map[string]string {
 	names := map[string]string{}
 	for line := range strings.Lines(text(r.proc, "diskstats")) {
@@ -95,7 +95,7 @@ func (r *Reader) DeviceNames() map[string]string {
 	return names
 }
 
-// Path is where a process at p is in the hierarchy of memory.
+// Path is the place's path in the memory hierarchy.
 func (p Place) Path() string {
 	_, where, _ := parseCgroup(string(p), "memory")
 	return where
@@ -109,15 +109,15 @@ func text(dir, name string) string {
 	return strings.TrimSpace(data)
 }
 
-// parseMax reads cpu.max: "max 100000", or "50000 100000".
+// parseMax parses cpu.max: "max 100000" or "50000 100000".
 func parseMax(line string) (quota, period int64) {
 	first, rest, _ := strings.Cut(line, " ")
-	quota, _ = strconv.ParseInt(first, 10, 64) // "max" is no number
+	quota, _ = strconv.ParseInt(first, 10, 64) // "max" is not a number
 	period, _ = strconv.ParseInt(rest, 10, 64)
 	return quota, period
 }
 
-// parseBlkio reads the lines of two files, such as "8:0 Read 4096", of bytes and of operations.
+// parseBlkio parses the lines of two files, one with bytes and one with operations, such as "8:0 Read 4096".
 func parseBlkio(bytes, operations string) (out []Device) {
 	for line := range strings.Lines(bytes) {
 		deviceLine(&out, line, func(d *Device) (read, write *uint64) { return &d.ReadBytes, &d.WriteBytes })
@@ -131,7 +131,7 @@ func parseBlkio(bytes, operations string) (out []Device) {
 func deviceLine(out *[]Device, line string, of func(*Device) (read, write *uint64)) {
 	fields := strings.Fields(line)
 	if len(fields) != 3 || fields[1] != "Read" && fields[1] != "Write" {
-		return // another kind, or the sum
+		return // another kind, or the total
 	}
 	i := slices.IndexFunc(*out, func(d Device) bool { return d.Number == fields[0] })
 	if i < 0 {
@@ -146,7 +146,7 @@ func deviceLine(out *[]Device, line string, of func(*Device) (read, write *uint6
 	}
 }
 
-// parseIO reads lines such as "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0".
+// parseIO parses lines such as "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0".
 func parseIO(lines string) (out []Device) {
 	for line := range strings.Lines(lines) {
 		fields := strings.Fields(line)

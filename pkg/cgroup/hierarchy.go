@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// mount is one hierarchy of cgroups.
+// mount is one mounted hierarchy of cgroups.
 type mount struct {
-	controllers string // ",cpu,cpuacct,"; of version 2 ","
-	root, dir   string // the cgroup that is seen in dir
+	controllers string // ",cpu,cpuacct,"; "," for v2
+	root, dir   string // root is the cgroup that is mounted at dir
 }
 
 func (m mount) unified() bool { return m.controllers == "," }
@@ -23,8 +23,8 @@ func (m mount) has(controller string) bool {
 	return strings.Contains(m.controllers, ","+controller+",")
 }
 
-// parseMountinfo finds the hierarchies in /proc/self/mountinfo (proc(5)). A name of version 1 such as "name=systemd" is kept. Of several
-// mounts of one hierarchy the first counts.
+// parseMountinfo finds the hierarchies in /proc/self/mountinfo (proc(5)). It keeps v1 names such as "name=systemd". If a hierarchy has
+// several mounts, the first counts.
 func parseMountinfo(text string) (mounts []mount) {
 	for line := range strings.Lines(text) {
 		before, after, ok := strings.Cut(line, " - ")
@@ -47,14 +47,14 @@ func parseMountinfo(text string) (mounts []mount) {
 	return mounts
 }
 
-// controllersOf takes the options of a super block, which are not all controllers: "rw,cpu,cpuacct".
+// controllersOf extracts the controllers from the options of a super block: "rw,cpu,cpuacct".
 func controllersOf(options string) string {
 	names := slices.DeleteFunc(strings.Split(options, ","), func(o string) bool { return o == "rw" || o == "ro" || o == "xattr" || o == "clone_children" })
 	return "," + strings.Join(names, ",") + ","
 }
 
-// parseCgroup gives the path of a controller from /proc/PID/cgroup (cgroups(7)); where no hierarchy of version 1 has it, that of
-// version 2, whose controller is "".
+// parseCgroup returns the path of a controller from /proc/PID/cgroup (cgroups(7)). If no v1 hierarchy has the controller, it returns that
+// of v2, whose controller is "".
 func parseCgroup(text, controller string) (found, where string, ok bool) {
 	for line := range strings.Lines(text) {
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -69,7 +69,7 @@ func parseCgroup(text, controller string) (found, where string, ok bool) {
 	return "", where, ok
 }
 
-// below is where a cgroup is seen in a mount.
+// below is the path of a cgroup in a mount.
 func (m mount) below(where string) (string, bool) {
 	switch rest, below := strings.CutPrefix(where, strings.TrimSuffix(m.root, "/")+"/"); {
 	case below:
@@ -80,7 +80,7 @@ func (m mount) below(where string) (string, bool) {
 	return "", false
 }
 
-// hierarchy finds the one of a controller; of version 2 there is only one.
+// hierarchy finds a controller's hierarchy; v2 has only one.
 func (t *Tree) hierarchy(controller string) (mount, error) {
 	for _, m := range t.mounts {
 		if t.v2 && m.unified() || !t.v2 && m.has(controller) {
@@ -90,12 +90,12 @@ func (t *Tree) hierarchy(controller string) (mount, error) {
 	return mount{}, fmt.Errorf("cannot find the cgroups of controller %s: %w", controller, fs.ErrNotExist)
 }
 
-// written are the hierarchies in which cgroups are made. In others the engine makes its own.
+// written are the hierarchies in which we create cgroups. In the others, the engine creates its own.
 func (t *Tree) written() []mount {
 	var out []mount
 	for _, m := range t.mounts {
 		limits := m.has("cpu") || m.has("memory") || m.has("pids") || m.has("hugetlb") || m.has("cpuset")
-		if t.systemd != nil { // it knows neither
+		if t.systemd != nil { // systemd supports neither pids nor hugetlb
 			limits = m.has("cpu") || m.has("memory")
 		}
 		if t.v2 && m.unified() || !t.v2 && limits {
@@ -118,31 +118,31 @@ func (t *Tree) where(g Group) string {
 	return where
 }
 
-// dir is where a cgroup of ours is seen.
+// dir is the directory of one of our cgroups.
 func (t *Tree) dir(m mount, g Group) string {
 	dir, ok := m.below(t.where(g))
-	if !ok { // a mount of some other part of the hierarchy: as if it were of the whole
+	if !ok { // the mount shows another part of the hierarchy: treat it as a mount of the whole
 		dir = path.Join(m.dir, t.where(g))
 	}
 	return dir
 }
 
-// elements cuts a path.
+// elements splits a path.
 func elements(where string) Group {
 	return slices.DeleteFunc(strings.Split(path.Clean("/"+where), "/"), func(e string) bool { return e == "" })
 }
 
-// files is what of a file system cgroups need. Errors are of package os or syscall.
+// files is the file system operations that cgroups need. Errors are from package os or syscall.
 type files interface {
 	read(path string) (string, error)
-	write(path, text string) error // of an existing file, in one call
+	write(path, text string) error // to an existing file, in one call
 	make(dir string) error
 	remove(dir string) error
-	list(dir string) ([]string, error) // the directories in dir
+	list(dir string) ([]string, error) // subdirectories of dir
 }
 
-// disk is the real one. It does without package os, which would make each of the kernel's files known to the poller: five system calls
-// more for one small answer.
+// disk is the real file system. It avoids package os, which would register each of the kernel's files with the poller: five more system
+// calls for one small read.
 type disk struct{}
 
 func (disk) read(path string) (string, error) {
@@ -203,5 +203,5 @@ func (disk) list(dir string) ([]string, error) {
 	return out, nil
 }
 
-// gone says that a cgroup was removed while it was read.
+// gone reports that a cgroup was removed while it was read.
 func gone(err error) bool { return errors.Is(err, syscall.ENODEV) }

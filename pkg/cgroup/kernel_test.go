@@ -11,13 +11,13 @@ import (
 	"syscall"
 )
 
-// kernel is a model of cgroup file systems: it makes the files of a new cgroup, and refuses what the real one refuses.
+// kernel is a model of cgroup file systems: it creates the files of a new cgroup, and refuses what a real kernel refuses.
 type kernel struct {
 	v2   bool
 	text map[string]string // by path of file
 	dirs map[string]bool
 	busy map[string]bool // directories with processes in them
-	log  []string        // writes, and directories made and removed
+	log  []string        // writes, and created and removed directories
 }
 
 const (
@@ -61,7 +61,7 @@ func newKernel(v2 bool) (*kernel, []mount) {
 	return k, mounts
 }
 
-// fill makes the files of a cgroup.
+// fill creates the files of a cgroup.
 func (k *kernel) fill(dir string, top bool) {
 	k.dirs[dir] = true
 	add := func(name, text string) {
@@ -150,7 +150,7 @@ func (k *kernel) write(file, text string) error {
 	return nil
 }
 
-// fits: with v1 no child may have more CPU than its parent.
+// fits reports whether a CPU quota is allowed: in v1 no child may have more CPU than its parent.
 func (k *kernel) fits(dir string, quota int64) bool {
 	for other := range k.dirs {
 		theirs := parse(k.text[other+"/cpu.cfs_quota_us"])
@@ -203,7 +203,7 @@ func (k *kernel) list(dir string) ([]string, error) {
 	return out, nil
 }
 
-// String shows all files below the root.
+// String prints all files below the root.
 func (k *kernel) String() string {
 	var b strings.Builder
 	for _, file := range slices.Sorted(maps.Keys(k.text)) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestProcesses lists what is in a container's cgroup and below it, and never the whole machine.
+// TestProcesses lists the processes in a container's cgroup and below it, and never the whole machine's.
 func TestProcesses(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the kernel's files have colons in their names and paths")

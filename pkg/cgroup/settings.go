@@ -16,10 +16,10 @@ import (
 // setting is one file of a cgroup.
 type setting struct {
 	controller, file string
-	text             string                 // what it should say; "": left as it is
-	get              func(*Limits, string)  // reads it; nil: it is not read
-	optional         bool                   // the kernel may have been built without it
-	equal            func(have string) bool // nil: by text
+	text             string                 // desired content; "": unchanged
+	get              func(*Limits, string)  // parses the content; nil: not read
+	optional         bool                   // the kernel may lack it
+	equal            func(have string) bool // nil: compare text
 }
 
 func (s setting) path(t *Tree, g Group) string {
@@ -30,7 +30,7 @@ func (s setting) path(t *Tree, g Group) string {
 	return path.Join(t.dir(m, g), s.file)
 }
 
-// settings are the files of a cgroup and what they should say, in the order in which they are written.
+// settings are a cgroup's files with their desired content, in writing order.
 func (t *Tree) settings(want Limits) []setting {
 	if t.v2 {
 		return append(settingsV2(want), hugePages(want, "hugetlb.%s.max")...)
@@ -38,7 +38,7 @@ func (t *Tree) settings(want Limits) []setting {
 	return append(settingsV1(want), hugePages(want, "hugetlb.%s.limit_in_bytes")...)
 }
 
-// noLimitV1 is what version 1 means by "none".
+// noLimitV1 is "no limit" in v1.
 const noLimitV1 = "-1"
 
 func settingsV1(want Limits) []setting {
@@ -91,7 +91,7 @@ func settingsV2(want Limits) []setting {
 	}
 }
 
-// hugePages limit what the kernel calls "2MB" and "1GB".
+// hugePages limit page sizes, which the kernel names like "2MB" and "1GB".
 func hugePages(want Limits, file string) (out []setting) {
 	for _, size := range slices.Sorted(maps.Keys(want.HugePages)) {
 		name := fmt.Sprintf("%dKB", size>>10)
@@ -106,9 +106,9 @@ func hugePages(want Limits, file string) (out []setting) {
 	return out
 }
 
-// memory reads a limit. The kernel keeps whole pages, and in version 1 says "none" by the largest number of them.
+// memory parses a limit. The kernel rounds to whole pages, and v1 writes the largest number of them for "no limit".
 func (want Limits) memory(text string) int64 {
-	const page = 4096 // the least that there is: figures that differ by less differ for no kernel
+	const page = 4096 // the smallest page size: no kernel distinguishes smaller differences
 	have := parse(text)
 	switch {
 	case have >= math.MaxInt64/page*page-65536 || have < 0:
@@ -119,14 +119,14 @@ func (want Limits) memory(text string) int64 {
 	return have
 }
 
-// parse reads a figure; "max" and what is none are 0.
+// parse parses a figure; "max" and invalid text are 0.
 func parse(text string) int64 {
 	n, _ := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	return n
 }
 
-// Weight is cpu.weight of version 2 for shares of version 1: the curve through both minima, defaults and maxima that runc 1.3 and
-// upstream's kubelet use (2 is 1, 1024 is 100, 262144 is 10000).
+// Weight is the v2 cpu.weight for v1 shares: the curve through the minima, defaults and maxima of both, as in runc 1.3 and upstream's
+// kubelet (2 is 1, 1024 is 100, 262144 is 10000).
 func Weight(shares int64) int64 {
 	switch {
 	case shares <= 2:
@@ -138,12 +138,12 @@ func Weight(shares int64) int64 {
 	return int64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
 }
 
-// sharesOf is the least shares that have a weight.
+// sharesOf is the smallest number of shares with a weight.
 func sharesOf(weight int64) int64 {
 	return 2 + int64(sort.Search(262142, func(i int) bool { return Weight(2+int64(i)) >= weight }))
 }
 
-// make makes the directories of a cgroup and, where they are missing, of those above it, below the root.
+// make creates the directories of a cgroup and of its missing parents, below the root.
 func (t *Tree) make(g Group) error {
 	for _, m := range t.written() {
 		if err := t.makeOne(m, g); err != nil {
@@ -168,14 +168,14 @@ func (t *Tree) makeOne(m mount, g Group) error {
 	if err != nil {
 		return err
 	}
-	if m.has("cpuset") { // it starts empty, and an empty one can hold no process
+	if m.has("cpuset") { // it is empty at first, and an empty one cannot hold processes
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			if err := t.inherit(above, dir, file); err != nil {
 				return err
 			}
 		}
 	}
-	if m.has("memory") { // kernels before 5.11 may count a child apart from its parent
+	if m.has("memory") { // kernels before 5.11 may account a child separately from its parent
 		if text, err := t.files.read(path.Join(dir, "memory.use_hierarchy")); err == nil && strings.TrimSpace(text) == "0" {
 			return t.files.write(path.Join(dir, "memory.use_hierarchy"), "1")
 		}
@@ -183,7 +183,7 @@ func (t *Tree) makeOne(m mount, g Group) error {
 	return nil
 }
 
-// makeChild makes a directory whose parent must be there; one that exists is no error.
+// makeChild creates a directory whose parent must exist. An existing one is not an error.
 func (t *Tree) makeChild(above, dir string) error {
 	if t.v2 {
 		if err := t.delegate(above); err != nil {
@@ -208,7 +208,7 @@ func (t *Tree) inherit(above, dir, file string) error {
 	return t.files.write(path.Join(dir, file), strings.TrimSpace(all))
 }
 
-// delegate lets the children of a cgroup of version 2 have its controllers.
+// delegate enables a v2 cgroup's controllers for its children.
 func (t *Tree) delegate(dir string) error {
 	available, err := t.files.read(path.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -233,7 +233,7 @@ func (t *Tree) delegate(dir string) error {
 	return nil
 }
 
-// write writes what differs.
+// write writes the settings that differ.
 func (t *Tree) write(g Group, want Limits) error {
 	for _, s := range t.settings(want) {
 		if s.text == "" {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// stage is an agent's directories with one network of fake plugins (plugin_test.go).
+// stage has an agent's directories with one network of fake plugins (plugin_test.go).
 type stage struct {
 	*testing.T
 	cfg Config
@@ -39,7 +39,7 @@ func newStage(t *testing.T, conf string) *stage {
 	}
 	for _, name := range []string{"fake", "second"} {
 		link := os.Symlink
-		if runtime.GOOS == "windows" { // where a user may make no symbolic links
+		if runtime.GOOS == "windows" { // users may not be allowed to create symbolic links
 			name, link = name+".exe", copyFile
 		}
 		if err := link(exe, filepath.Join(dir, "bin", name)); err != nil {
@@ -70,7 +70,7 @@ func (s *stage) conf(name, text string) {
 
 func (s *stage) leaseDir() string { return filepath.Join(filepath.Dir(s.cfg.ConfDir), "leases") }
 
-// leases are the containers that the fake network believes to have attached.
+// leases are the containers that the fake network considers attached.
 func (s *stage) leases() (ids []string) {
 	entries, err := os.ReadDir(s.leaseDir())
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *stage) leases() (ids []string) {
 	return ids
 }
 
-// plugins are those of an agent that begins now.
+// plugins returns the Plugins of a newly started agent.
 func (s *stage) plugins() *Plugins {
 	s.Helper()
 	p, err := New(s.cfg)
@@ -97,7 +97,7 @@ func (s *stage) plugins() *Plugins {
 	return p
 }
 
-// files lists what is kept on disk.
+// files lists the files on disk.
 func (s *stage) files() (names []string) {
 	for _, pattern := range []string{"attachments/*", "cache/results/*"} {
 		found, err := filepath.Glob(filepath.Join(s.cfg.StateDir, pattern))
@@ -122,7 +122,7 @@ func TestLifeOfAnAttachment(t *testing.T) {
 	s := newStage(t, twoPlugins)
 	p := s.plugins()
 	want := []netip.Addr{netip.MustParseAddr("10.1.0.7"), netip.MustParseAddr("fd00::7")}
-	for range 2 { // the second time nothing is asked: the fake refuses to add twice
+	for range 2 { // the second call must not run plugins: the fake refuses to add twice
 		got, err := p.Add(t.Context(), attachment("c1"))
 		if err != nil || !slices.Equal(got, want) {
 			t.Fatalf("Add: %v, %v; want %v", got, err, want)
@@ -139,7 +139,7 @@ func TestLifeOfAnAttachment(t *testing.T) {
 		t.Errorf("Check: %v", err)
 	}
 	a := attachment("c1")
-	a.Netns = "/proc/self/ns/net" // the infra container came back by itself
+	a.Netns = "/proc/self/ns/net" // the infra container was restarted by another program
 	if _, err := p.Add(t.Context(), a); err != nil {
 		t.Errorf("Add to the new namespace: %v", err)
 	}
@@ -199,7 +199,7 @@ func TestBadPlugins(t *testing.T) {
 	}
 }
 
-// child waits for the process that a hanging plugin started, and returns its id.
+// child waits for the process that a hanging plugin started, and returns its PID.
 func (s *stage) child() int {
 	s.Helper()
 	var pid int
@@ -228,7 +228,7 @@ func (s *stage) awaitEnd(pid int) {
 }
 
 func ended(pid int) bool {
-	if runtime.GOOS == "windows" { // where what has ended cannot be found
+	if runtime.GOOS == "windows" { // exited processes cannot be found there
 		process, err := os.FindProcess(pid)
 		if err == nil {
 			process.Release()
@@ -247,7 +247,7 @@ func TestHangingPluginEndsWithItsChildren(t *testing.T) {
 		_, err := os.Stat(filepath.Join(s.leaseDir(), "child.pid"))
 		return err == nil
 	}
-	for s.cfg.Patience = 2 * time.Second; !started() && !t.Failed(); s.cfg.Patience *= 2 { // a busy machine takes longer than that to start it
+	for s.cfg.Patience = 2 * time.Second; !started() && !t.Failed(); s.cfg.Patience *= 2 { // a busy machine needs longer to start it
 		_, err := s.plugins().Add(t.Context(), attachment("c1"))
 		if want := fmt.Sprintf(`plugin type="fake" failed (add): it did not end within %s`, s.cfg.Patience); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
@@ -259,7 +259,7 @@ func TestHangingPluginEndsWithItsChildren(t *testing.T) {
 	}
 }
 
-// An agent is killed while a plugin has made a part of what it makes; the next one ends it and takes the part back.
+// An agent is killed while a plugin has done part of its work; the next agent ends the plugin and releases that part.
 func TestKilledAgentLeaksNothing(t *testing.T) {
 	s := newStage(t, hanging)
 	agent, err := spawn(agentVariable + "=" + strings.Join([]string{s.cfg.ConfDir, s.cfg.BinDirs[1], s.cfg.StateDir}, ","))
@@ -318,7 +318,7 @@ func TestLoad(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		files map[string]string
-		want  string // of the network's name, or of the error
+		want  string // part of the network's name, or of the error
 	}{
 		{"empty", nil, "conf (--cni-conf-dir) has no network; want a file *.conflist, *.conf or *.json"},
 		{"other files", map[string]string{"readme.txt": "hello"}, "has no network"},
@@ -349,7 +349,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// The files of the older instructions for Windows are networks that we take as they are.
+// The files of the older instructions for Windows work unchanged.
 func TestOlderConfigurations(t *testing.T) {
 	for file, plugin := range map[string]string{"wincni.conf": "wincni.exe", "ovn.conf": "ovn_cni.exe", "win-bridge.conf": "win-bridge", "win-overlay.conflist": "win-overlay"} {
 		list, err := read(filepath.Join("testdata", file))

@@ -16,20 +16,20 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// runner implements libcni's invoke.Exec with package command, which kills a plugin together with what it has started.
+// runner implements libcni's invoke.Exec with package command, which kills a plugin together with its descendants.
 type runner struct{ version.PluginDecoder }
 
 var _ invoke.Exec = (*runner)(nil)
 
-// idVariable names the container in a plugin's environment; those that it runs itself inherit it.
+// idVariable identifies the container in a plugin's environment; child processes inherit it.
 const idVariable = "CNI_CONTAINERID"
 
 func mark(id string) string { return idVariable + "=" + id }
 
-// maxShown is how much of what a plugin printed an error carries, in bytes.
+// maxShown is the maximum length of a plugin's output in an error, in bytes.
 const maxShown = 200
 
-// ExecPlugin runs a plugin with exactly that environment and returns what it printed, which is JSON or nothing.
+// ExecPlugin runs a plugin with exactly that environment and returns its output, which is JSON or empty.
 func (*runner) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("plugin %q: want an absolute path", path)
@@ -53,7 +53,7 @@ func (*runner) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 	return out, nil
 }
 
-// family is the Runner for one call, which marks processes with the container. A call without one is marked with an empty ID.
+// family returns the Runner for one call, which marks processes with the container. A call without a container uses an empty ID.
 func family(environ []string) command.Runner {
 	rest, id := make([]string, 0, len(environ)), ""
 	for _, v := range environ {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// procs is a tree of /proc for tests.
+// procs is a fake /proc.
 type procs struct {
 	t   *testing.T
 	dir string
@@ -24,7 +24,7 @@ func (p procs) write(path, text string) {
 	}
 }
 
-// run makes a process that began at a time, in a network namespace.
+// run adds a process with a start time, in a network namespace.
 func (p procs) run(pid, began int, space string) {
 	p.t.Helper()
 	p.end(pid)
@@ -42,8 +42,8 @@ func (p procs) end(pid int) {
 	}
 }
 
-// TestPIDOfAnother: DEL names the namespace of a container's process as long as that is the one which was attached. After its end, also when another
-// process has its PID, even one whose namespace has the number of the former, it counts as gone. A restarted agent knows all that.
+// TestPIDOfAnother: DEL names the namespace of a container's process as long as it is the attached process. After its end the namespace counts as
+// gone, even if another process has its PID, and even if that one's namespace has the same number. A restarted agent knows this too.
 func TestPIDOfAnother(t *testing.T) {
 	const path = "/proc/42/ns/net"
 	for name, c := range map[string]struct {
@@ -82,7 +82,7 @@ func TestPIDOfAnother(t *testing.T) {
 	}
 }
 
-// TestOriginOfOthers: what is no process's namespace is passed on as it is.
+// TestOriginOfOthers: a path that is not a process's namespace is passed on unchanged.
 func TestOriginOfOthers(t *testing.T) {
 	p := &Plugins{cfg: Config{Proc: t.TempDir()}}
 	for _, netns := range []string{"", "none", "container:box", "/proc/self/ns/net", "/run/netns/x", "/proc/1/ns/net/x", "/proc/../ns/net"} {

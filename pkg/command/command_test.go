@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// The test program is its own child: with childVar set it does what its arguments say.
+// The test program is its own child: if childVar is set, it does what its arguments say.
 const childVar = "WINKUBE_COMMAND_CHILD"
 
 func TestMain(m *testing.M) {
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// callAndHang holds a connection for as long as this process lives.
+// callAndHang holds a connection while this process lives.
 func callAndHang() {
 	conn, err := net.Dial("tcp", os.Args[2])
 	if err == nil {
@@ -65,7 +65,7 @@ func callAndHang() {
 func child(t *testing.T) (Runner, string) {
 	t.Helper()
 	t.Setenv(childVar, "1")
-	t.Setenv("GOCOVERDIR", t.TempDir()) // else a child built with -cover complains
+	t.Setenv("GOCOVERDIR", t.TempDir()) // otherwise a child built with -cover complains
 	t.Setenv("LC_MESSAGES", "de_DE.UTF-8")
 	t.Setenv("LANG", "de_DE.UTF-8")
 	exe, err := os.Executable()
@@ -128,7 +128,7 @@ func TestRunCtx(t *testing.T) {
 	}
 }
 
-// TestFamily: what a program has started ends with it.
+// TestFamily: descendants of a program are killed with it.
 func TestFamily(t *testing.T) {
 	_, exe := child(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -183,7 +183,7 @@ func TestLookup(t *testing.T) {
 	if err != nil || !filepath.IsAbs(path) {
 		t.Fatalf("%q, %v", path, err)
 	}
-	r.dirs = nil // a second look must not search again
+	r.dirs = nil // a second lookup must not search again
 	if again, err := r.look(name); err != nil || again != path {
 		t.Errorf("second look: %q, %v", again, err)
 	}

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// Program is a model of one program in a Fake: what it answers and what it does to the state that its closure holds.
+// Program simulates one program in a Fake: it returns its output and changes the state of its closure.
 type Program func(stdin []byte, args []string) (stdout []byte, err error)
 
-// Fake is a Runner for tests: a host on which exactly the programs exist that were installed. It keeps a transcript.
+// Fake is a Runner for tests: a host with only the installed programs. It keeps a transcript.
 type Fake struct {
 	mu       sync.Mutex
 	programs map[string]Program
@@ -29,12 +29,12 @@ func NewFake() *Fake {
 	return &Fake{programs: map[string]Program{}, scripts: map[string][]Answer{}}
 }
 
-// Exit is the error of a program that wrote stderr and ended with code.
+// Exit is the error of a program that wrote stderr and exited with code.
 func Exit(code int, stderr string) error {
 	return &ExitError{Code: code, State: fmt.Sprintf("exit status %d", code), Output: stderr}
 }
 
-// Install makes name exist; nil removes it again. An *ExitError that p returns comes back wrapped as from the real Runner.
+// Install installs name; a nil p removes it. An *ExitError from p is wrapped as by the real Runner.
 func (f *Fake) Install(name string, p Program) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,8 +45,8 @@ func (f *Fake) Install(name string, p Program) {
 	f.programs[name] = p
 }
 
-// Script queues answers to one exact command line ("iptables-save -t nat"). They are given in order, before an installed Program is
-// asked; the last one is given again and again.
+// Script queues answers to one exact command line ("iptables-save -t nat"). They are returned in order and take precedence over an installed Program;
+// the last one is repeated.
 func (f *Fake) Script(line string, answers ...Answer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,7 +89,7 @@ func (f *Fake) answer(l string, stdin []byte, name string, args []string) ([]byt
 	return p(stdin, args)
 }
 
-// Transcript returns what was run since the last call, one line each ("$ argv", "< stdin", "! error"), and forgets it.
+// Transcript returns the runs since the last call, one line each ("$ argv", "< stdin", "! error").
 func (f *Fake) Transcript() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// family is a program and what it has started: all processes with one mark in their environment (proc(5), environ).
+// family is a program and its descendants: all processes with one mark in their environment (proc(5), environ).
 type family struct{ mark string }
 
 func newFamily(mark string) (*family, error) { return &family{mark}, nil }
@@ -22,10 +22,10 @@ func (f *family) end() error { return EndFamily(f.mark) }
 
 func (f *family) close() {}
 
-// maxRounds is how often EndFamily looks again: what was started while it looked.
+// maxRounds is how often EndFamily scans again for processes that started during a scan.
 const maxRounds = 10
 
-// EndFamily kills every process that has mark, a NAME=value, in the environment with which it was started. None there is no error.
+// EndFamily kills every process that was started with mark, a NAME=value, in its environment. It is not an error if there is none.
 func EndFamily(mark string) error {
 	for range maxRounds {
 		found, err := marked(mark)
@@ -38,10 +38,10 @@ func EndFamily(mark string) error {
 			}
 		}
 	}
-	return nil // what was killed last may not yet be gone
+	return nil // the processes killed last may still be exiting
 }
 
-// marked lists the processes with mark. Those that have ended show no environment.
+// marked lists the processes with mark. Exited processes show no environment.
 func marked(mark string) (pids []int, err error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/environ")
 	for _, path := range paths {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// family is a program and what it has started: a job object, which ends with the last handle to it and so with this process.
+// family is a program and its descendants: a job object, which ends when its last handle is closed, so at the latest with this process.
 type family struct{ job windows.Handle }
 
 func newFamily(string) (*family, error) {
@@ -26,7 +26,7 @@ func newFamily(string) (*family, error) {
 	return &family{job}, nil
 }
 
-// adopt adds a process. One that has ended needs no family: Windows refuses it, or does not know it any more.
+// adopt adds a process. An exited one is skipped: Windows refuses or no longer knows it.
 func (f *family) adopt(process *os.Process) error {
 	handle, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE|windows.SYNCHRONIZE, false, uint32(process.Pid))
 	if err != nil {
@@ -44,5 +44,5 @@ func (f *family) end() error { return windows.TerminateJobObject(f.job, 1) }
 
 func (f *family) close() { _ = windows.CloseHandle(f.job) }
 
-// EndFamily does nothing on Windows: the job object of a program ended with the process that had started it.
+// EndFamily does nothing on Windows: a program's job object ended with the process that started it.
 func EndFamily(string) error { return nil }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// TestAdopt: a process that has ended belongs to no family; a process that runs, without a family to join, is an error.
+// TestAdopt: an exited process is skipped; a running process without a job object to join is an error.
 func TestAdopt(t *testing.T) {
 	_, exe := child(t)
 	f, err := newFamily("")
@@ -34,7 +34,7 @@ func TestAdopt(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if err := f.adopt(&os.Process{Pid: -1}); err != nil { // as Wait leaves it
+	if err := f.adopt(&os.Process{Pid: -1}); err != nil { // as after Wait
 		t.Errorf("a process that Windows does not know any more: %v", err)
 	}
 	own, err := os.FindProcess(os.Getpid())

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// ErrHung says that a program did not end in time, or that it is not run because it did not a moment ago.
+// ErrHung says that a program exceeded its time limit, or is not run because it recently did.
 var ErrHung = errors.New("it did not end in time")
 
-// patient is a Runner that waits for each program only so long.
+// patient is a Runner with a time limit for each program.
 type patient struct {
 	run             Runner
 	patience, pause time.Duration
@@ -20,14 +20,14 @@ type patient struct {
 	hung map[string]*hung // by program
 }
 
-// hung is a program that did not end in time.
+// hung is a program that exceeded its time limit.
 type hung struct {
-	ended bool      // by now: a program in the kernel's hands may outlive its end
+	ended bool      // it has exited: a program blocked in the kernel may survive being killed
 	until time.Time // it is not run again before
 }
 
-// Patient returns a Runner by which no program holds up its caller for longer than patience: it is killed, and left alone where that does not end it.
-// Such a program is not run again before it has ended and pause has passed; until then every call fails immediately. These errors wrap ErrHung.
+// Patient returns a Runner whose calls take no longer than patience. It kills a program that exceeds that, and abandons it if it does not exit. Such
+// a program is not run again before it has exited and pause has passed; until then every call fails immediately. These errors wrap ErrHung.
 func Patient(run Runner, patience, pause time.Duration) Runner {
 	return &patient{run: run, patience: patience, pause: pause, hung: map[string]*hung{}}
 }
@@ -43,7 +43,7 @@ func (p *patient) Run(ctx context.Context, stdin []byte, name string, args ...st
 		err    error
 	}
 	done, left := make(chan result, 1), &hung{}
-	go func() { // a program that the kernel cannot end outlives the caller
+	go func() { // a program that the kernel cannot kill outlives the caller
 		defer cancel()
 		stdout, err := p.run.Run(ctx, stdin, name, args...)
 		done <- result{stdout, err}
@@ -59,7 +59,7 @@ func (p *patient) Run(ctx context.Context, stdin []byte, name string, args ...st
 		return r.stdout, p.blame(name, left, r.err)
 	case <-ctx.Done():
 	}
-	// It has a moment to tell how it ended.
+	// It has a moment to report its exit.
 	timer := time.NewTimer(waitDelay)
 	defer timer.Stop()
 	err := failed(name, args, context.Cause(ctx))
@@ -85,7 +85,7 @@ func (p *patient) blame(name string, left *hung, err error) error {
 	return err
 }
 
-// refuse says why a program is not run now; nil: it is.
+// refuse says why a program must not run now; nil: it may.
 func (p *patient) refuse(name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// stuck is a Runner whose programs end with their context, or not even then.
+// stuck is a Runner whose programs end with their context, or never.
 type stuck struct {
 	runs  atomic.Int32
 	well  atomic.Bool
-	stays chan struct{} // nil: a program ends when it is killed
+	stays chan struct{} // nil: a program exits when it is killed
 }
 
 func (s *stuck) Run(ctx context.Context, _ []byte, name string, args ...string) ([]byte, error) {
@@ -28,7 +28,7 @@ func (s *stuck) Run(ctx context.Context, _ []byte, name string, args ...string) 
 	return nil, failed(name, args, context.Cause(ctx))
 }
 
-// TestPatient: a program that hangs costs its caller the patience once; others of another name run; it is tried again after the pause.
+// TestPatient: a hanging program costs its caller the patience only once; other programs run; it is retried after the pause.
 func TestPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{}
@@ -58,7 +58,7 @@ func TestPatient(t *testing.T) {
 	})
 }
 
-// TestPatientWithTheUndead: a program that does not end when it is killed holds no caller up either, and has no second beside it.
+// TestPatientWithTheUndead: even a program that survives being killed does not block callers, and is not started a second time beside itself.
 func TestPatientWithTheUndead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{stays: make(chan struct{})}
@@ -80,7 +80,7 @@ func TestPatientWithTheUndead(t *testing.T) {
 	})
 }
 
-// TestPatientWithItsCaller: who gives up himself blames no program.
+// TestPatientWithItsCaller: if the caller gives up, the program does not count as hung.
 func TestPatientWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{}

@@ -14,10 +14,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// configVersions are the versions in which a CredentialProviderConfig may be written. They differ in name only.
+// configVersions are the API versions accepted for a CredentialProviderConfig. They differ in name only.
 var configVersions = []string{"kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"}
 
-// read reads a CredentialProviderConfig, or all of a directory's *.json, *.yaml and *.yml files by name as one.
+// read reads a CredentialProviderConfig. It merges the *.json, *.yaml and *.yml files of a directory, in name order.
 func read(path string) ([]config.CredentialProvider, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -84,7 +84,7 @@ func parse(data []byte) ([]config.CredentialProvider, error) {
 	return read.Providers, errors.Join(errs...)
 }
 
-// check lists what is wrong with a provider, each beginning with the field.
+// check lists a provider's errors, each starting with the field.
 func check(p config.CredentialProvider) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, `/\ `) {

@@ -1,11 +1,11 @@
-// Package credential says who may use which image: it asks the node's credential provider plugins for logins, and remembers with whose
-// logins images were pulled.
+// Package credential decides who may use which image: it gets logins from the node's credential provider plugins, and records which logins
+// images were pulled with.
 //
 //	start.Resolver: an image, a pod -> Plugins.Logins -> the plugins (processes) -> logins for the pull
 //	              a pull that ended -> Records.Pulled -> a file; an image that is present, a pod -> Records.Usable
 //
-// It implements pod.CredentialPlugins (KEP-2133, with service account tokens KEP-4412) and pod.PullRecords (KEP-2535). No login is ever
-// logged or written to disk; records hold hashes.
+// It implements pod.CredentialPlugins (KEP-2133, with service account tokens KEP-4412) and pod.PullRecords (KEP-2535). Logins are never
+// logged or written to disk; records contain hashes.
 package credential
 
 import (
@@ -37,26 +37,26 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// timeLimit is how long one run of a plugin may take, as upstream has it.
+// timeLimit is the maximum duration of one plugin run, as in upstream.
 const timeLimit = time.Minute
 
-// Parts are what Plugins ask. All are needed; the first two only by plugins with tokenAttributes.
+// Parts are the dependencies of Plugins. All are required, but only plugins with tokenAttributes use the first two.
 type Parts struct {
 	ServiceAccount func(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error)
 	Token          func(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
-	// Runner makes the command.Runner whose programs see env (name=value) and of whose output errors show nothing but stderr.
+	// Runner returns a command.Runner whose programs get env (name=value) and whose errors show only stderr.
 	Runner func(env []string) command.Runner
 	Clock  clock.PassiveClock
 }
 
-// Plugins implements pod.CredentialPlugins. Its methods may be called concurrently.
+// Plugins implements pod.CredentialPlugins. Its methods are safe for concurrent use.
 type Plugins struct {
 	list []*plugin
 }
 
 var _ pod.CredentialPlugins = (*Plugins)(nil)
 
-// plugin is one entry of the configuration. Its answers are cached as they ask for.
+// plugin is one entry of the configuration. Its responses are cached as they specify.
 type plugin struct {
 	config.CredentialProvider
 	path    string
@@ -68,8 +68,8 @@ type plugin struct {
 	cache map[cacheKey]cached
 }
 
-// cacheKey is for what an answer holds: an image, a registry or, where what is "", everything; for one service account or token only
-// where account is set.
+// cacheKey is what a response applies to: an image, a registry or, if what is "", everything. If account is set, it applies only to that
+// service account or token.
 type cacheKey struct{ what, account string }
 
 type cached struct {
@@ -77,7 +77,7 @@ type cached struct {
 	until  time.Time
 }
 
-// New makes the plugins that configPath configures (a file, or a directory of them), whose programs are in binDir
+// New returns the plugins that configPath configures (a file, or a directory of files), whose programs are in binDir
 // (--image-credential-provider-config, --image-credential-provider-bin-dir). The error names file and field.
 func New(configPath, binDir string, parts Parts) (*Plugins, error) {
 	providers, err := read(configPath)
@@ -94,7 +94,7 @@ func New(configPath, binDir string, parts Parts) (*Plugins, error) {
 			return nil, fmt.Errorf("cannot use credential provider %q: its program must be in %s: %w", provider.Name, binDir, err)
 		}
 		env := os.Environ()
-		for _, variable := range provider.Env { // a later one wins
+		for _, variable := range provider.Env { // the last value wins
 			env = append(env, variable.Name+"="+variable.Value)
 		}
 		all.list = append(all.list, &plugin{CredentialProvider: provider, path: path, parts: parts, runner: parts.Runner(env), cache: map[cacheKey]cached{}})
@@ -118,7 +118,7 @@ func (p *Plugins) Logins(ctx context.Context, of *v1.Pod, image string) []pod.Lo
 	return all
 }
 
-// identity is what a plugin with tokenAttributes learns of the pod's service account; the zero value is nothing.
+// identity is what a plugin with tokenAttributes gets about the pod's service account; zero for nothing.
 type identity struct {
 	source      pod.CredentialSource
 	token       string
@@ -144,7 +144,7 @@ func (p *plugin) logins(ctx context.Context, of *v1.Pod, image string) ([]pod.Lo
 	return logins, nil
 }
 
-// identify asks the API server for what the plugin wants to know of the pod's service account. Not ok: the plugin is not for this pod.
+// identify reads the service account data that the plugin wants. ok is false if the plugin does not apply to this pod.
 func (p *plugin) identify(ctx context.Context, of *v1.Pod) (who identity, ok bool, err error) {
 	want := p.TokenAttributes
 	name := of.Spec.ServiceAccountName
@@ -158,7 +158,7 @@ func (p *plugin) identify(ctx context.Context, of *v1.Pod) (who identity, ok boo
 	who.annotations = map[string]string{}
 	for _, key := range want.RequiredServiceAccountAnnotationKeys {
 		value, found := account.Annotations[key]
-		if !found { // how workloads choose not to use the plugin
+		if !found { // this is how workloads opt out of the plugin
 			klog.V(4).InfoS("A service account lacks an annotation that a credential provider requires", "provider", p.Name, "account", klog.KObj(account), "annotation", key)
 			return who, false, nil
 		}
@@ -186,12 +186,12 @@ func (p *plugin) identify(ctx context.Context, of *v1.Pod) (who identity, ok boo
 	if want.CacheType == config.TokenServiceAccountTokenCacheType {
 		parts = append(parts, of.Name, of.UID, hash(who.token))
 	}
-	key, _ := json.Marshal(parts) // strings and a map of them cannot fail
+	key, _ := json.Marshal(parts) // strings and a map of strings always encode
 	who.key = string(key)
 	return who, true, nil
 }
 
-// cached finds an answer that still holds, the most specific first.
+// cached returns an unexpired response, the most specific first.
 func (p *plugin) cached(image, account string) ([]pod.Login, bool) {
 	now := p.parts.Clock.Now()
 	p.mu.Lock()
@@ -210,7 +210,7 @@ func registryOf(image string) string {
 	return registry
 }
 
-// ask runs the plugin, once for all who ask the same at the same time.
+// ask runs the plugin. Concurrent callers with the same request share one run.
 func (p *plugin) ask(ctx context.Context, image string, who identity) ([]pod.Login, error) {
 	request, err := json.Marshal(api.CredentialProviderRequest{
 		TypeMeta: metav1.TypeMeta{APIVersion: p.APIVersion, Kind: "CredentialProviderRequest"},
@@ -220,7 +220,7 @@ func (p *plugin) ask(ctx context.Context, image string, who identity) ([]pod.Log
 		return nil, fmt.Errorf("cannot encode the request: %w", err)
 	}
 	ran := p.flights.DoChan(string(request), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), timeLimit) // it is not only the first one's
+		ctx, cancel := context.WithTimeout(context.Background(), timeLimit) // other callers may share it
 		defer cancel()
 		return p.run(ctx, request, image, who)
 	})
@@ -240,7 +240,7 @@ func (p *plugin) run(ctx context.Context, request []byte, image string, who iden
 	}
 	var response api.CredentialProviderResponse
 	if json.NewDecoder(bytes.NewReader(output)).Decode(&response) != nil {
-		return nil, errors.New("its answer is not a CredentialProviderResponse in JSON") // the decoder's words could hold a login
+		return nil, errors.New("its answer is not a CredentialProviderResponse in JSON") // the decoder's error could contain a login
 	}
 	if response.APIVersion != p.APIVersion || response.Kind != "CredentialProviderResponse" {
 		return nil, fmt.Errorf("its answer is %s %s; want %s CredentialProviderResponse", response.APIVersion, response.Kind, p.APIVersion)

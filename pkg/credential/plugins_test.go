@@ -40,7 +40,7 @@ const withToken = plain + `  tokenAttributes:
     optionalServiceAccountAnnotationKeys: [registry/zone]
 `
 
-// bench is a node with one plugin, which answers what answer says.
+// bench is a node with one plugin, which returns answer.
 type bench struct {
 	*Plugins
 	t      *testing.T
@@ -150,7 +150,7 @@ func TestAnswersAreCached(t *testing.T) {
 	images := []string{"a.example/x", "a.example/x", "a.example/y", "b.example/x"}
 	for _, test := range []struct {
 		keyType, duration string
-		asked             int           // for images
+		asked             int           // number of requests for images
 		holds             time.Duration // 0: not at all
 	}{
 		{"Image", "", 3, 10 * time.Minute},

@@ -21,32 +21,32 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Policy says which present images a pod may use only with credentials that have proved good for them
-// (kubelet field imagePullCredentialsVerificationPolicy).
+// Policy says for which local images a pod needs credentials that were verified for the image (kubelet field
+// imagePullCredentialsVerificationPolicy).
 type Policy string
 
 const (
 	NeverVerify          Policy = "NeverVerify"
-	NeverVerifyPreloaded Policy = "NeverVerifyPreloadedImages" // all that this agent has pulled; upstream's default
+	NeverVerifyPreloaded Policy = "NeverVerifyPreloadedImages" // verify all that this agent has pulled; upstream's default
 	NeverVerifyAllowed   Policy = "NeverVerifyAllowlistedImages"
 	AlwaysVerify         Policy = "AlwaysVerify"
 )
 
-// Records implements pod.PullRecords by a file for each image that was pulled, named and written as upstream's are, so that a node may
-// go from one agent to the other. A record that cannot be read counts as one without credentials: the next user has to ask the registry.
+// Records implements pod.PullRecords with one file per pulled image, in upstream's naming and format, so that a node can switch between the
+// agents. An unreadable record counts as one without credentials: the next user must ask the registry.
 type Records struct {
 	policy  Policy
 	allowed []string
 	dir     string
 	now     func() time.Time
 
-	mu      sync.Mutex // of the files
+	mu      sync.Mutex // for the files
 	intents map[string]int
 }
 
 var _ pod.PullRecords = (*Records)(nil)
 
-// maxSecrets is how many secrets a record grows to by pods that may use the image already.
+// maxSecrets limits the secrets in a record that are added for pods that may already use the image.
 const maxSecrets = 100
 
 // record is upstream's ImagePulledRecord of kubelet.config.k8s.io/v1beta1.
@@ -55,10 +55,10 @@ type record struct {
 	Kind       string            `json:"kind"`
 	Updated    time.Time         `json:"lastUpdatedTime"`
 	Image      string            `json:"imageRef"`
-	Mapping    map[string]access `json:"credentialMapping,omitempty"` // by name without tag and digest
+	Mapping    map[string]access `json:"credentialMapping,omitempty"` // by name without tag or digest
 }
 
-// access is whose credentials have proved good. With Node no pod needs any.
+// access is whose credentials were verified. With Node, pods need none.
 type access struct {
 	Secrets  []secret  `json:"kubernetesSecrets,omitempty"`
 	Accounts []account `json:"kubernetesServiceAccounts,omitempty"`
@@ -84,8 +84,8 @@ type intent struct {
 
 const recordVersion = "kubelet.config.k8s.io/v1beta1"
 
-// NewRecords makes Records in the directory image_manager of root. allowed are the images of NeverVerifyAllowed: names without tag, or
-// beginnings of them that end with /*.
+// NewRecords returns Records in the directory image_manager of root. allowed are the images of NeverVerifyAllowed: names without tag, or
+// prefixes that end in /*.
 func NewRecords(root string, policy Policy, allowed []string) (*Records, error) {
 	switch policy {
 	case NeverVerify, NeverVerifyPreloaded, NeverVerifyAllowed, AlwaysVerify:
@@ -123,7 +123,7 @@ func (r *Records) recordFile(img pod.Image) string {
 	return filepath.Join(r.dir, "pulled", "sha256-"+hash(img.ID))
 }
 
-// Intend implements pod.PullRecords: whatever comes under name from now on was pulled by us, even if we die before we can say so.
+// Intend implements pod.PullRecords: from now on an image with this name counts as pulled by us, even if the agent dies before Pulled.
 func (r *Records) Intend(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,14 +134,14 @@ func (r *Records) Intend(name string) error {
 	return nil
 }
 
-// Failed implements pod.PullRecords. Of a pull that was given up the note stays until the next one.
+// Failed implements pod.PullRecords. After an abandoned pull, the intent stays until the next pull.
 func (r *Records) Failed(name string, givenUp bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.settle(name, givenUp)
 }
 
-// settle wants mu held.
+// settle requires mu.
 func (r *Records) settle(name string, keep bool) {
 	if r.intents[name]--; r.intents[name] > 0 {
 		return
@@ -155,7 +155,7 @@ func (r *Records) settle(name string, keep bool) {
 	}
 }
 
-// Pulled implements pod.PullRecords. Where the record cannot be written the intent stays, so that the image does not count as preloaded.
+// Pulled implements pod.PullRecords. If the record cannot be written, the intent stays, so that the image does not count as preloaded.
 func (r *Records) Pulled(name string, img pod.Image, cred pod.Credential) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +166,7 @@ func (r *Records) Pulled(name string, img pod.Image, cred pod.Credential) {
 	r.settle(name, false)
 }
 
-// add wants mu held.
+// add requires mu.
 func (r *Records) add(name string, img pod.Image, cred pod.Credential) error {
 	rec, _ := r.load(img)
 	if rec.Mapping == nil {
@@ -187,7 +187,7 @@ func (a access) same(b access) bool {
 	return a.Node == b.Node && slices.Equal(a.Secrets, b.Secrets) && slices.Equal(a.Accounts, b.Accounts)
 }
 
-// with adds a credential. One secret has one hash: the newest.
+// with adds a credential. A secret has only one hash, its latest.
 func (a access) with(cred pod.Credential) access {
 	who := owner(cred)
 	switch {
@@ -212,7 +212,7 @@ func owner(cred pod.Credential) account {
 }
 
 func loginHash(cred pod.Credential) string {
-	data, _ := json.Marshal(cred) // strings cannot fail; without the source
+	data, _ := json.Marshal(cred) // strings always encode; the source is omitted
 	return hash(string(data))
 }
 
@@ -243,7 +243,7 @@ func (r *Records) Usable(name string, img pod.Image, creds func() []pod.Credenti
 		if !known {
 			continue
 		}
-		if news && len(has.Secrets) < maxSecrets { // the secret was renewed, or another holds the same login: it counts from now on too
+		if news && len(has.Secrets) < maxSecrets { // the secret was renewed, or another one has the same login: record it too
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if err := r.add(name, img, cred); err != nil {
@@ -255,8 +255,8 @@ func (r *Records) Usable(name string, img pod.Image, creds func() []pod.Credenti
 	return false
 }
 
-// covers says whether cred has proved good: the same login, or the same secret with whatever login it holds now, or the same service
-// account. news: the record does not hold it in just this form.
+// covers reports whether cred was verified: the same login, or the same secret even with another login, or the same service account. news
+// means that the record does not have it in exactly this form.
 func (a access) covers(cred pod.Credential) (known, news bool) {
 	who := owner(cred)
 	switch cred.Source.Kind {
@@ -273,7 +273,7 @@ func (a access) covers(cred pod.Credential) (known, news bool) {
 	return false, false
 }
 
-// verify says whether a pod has to show credentials. ours: this agent, or one before it, has pulled the image.
+// verify reports whether a pod must present credentials. ours means that this agent, or an earlier one, pulled the image.
 func (r *Records) verify(name string, ours bool) bool {
 	switch r.policy {
 	case NeverVerify:
@@ -289,7 +289,7 @@ func (r *Records) verify(name string, ours bool) bool {
 	return true
 }
 
-// repository is name without tag and digest, otherwise as it is written.
+// repository is name without tag and digest, otherwise unchanged.
 func repository(name string) string {
 	name, _, _ = strings.Cut(name, "@")
 	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
@@ -298,7 +298,7 @@ func repository(name string) string {
 	return name
 }
 
-// load wants mu held. found: there is a record, if perhaps one that cannot be read.
+// load requires mu. found means that there is a record, even if it is unreadable.
 func (r *Records) load(img pod.Image) (rec record, found bool) {
 	data, err := os.ReadFile(r.recordFile(img))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -314,7 +314,7 @@ func (r *Records) load(img pod.Image) (rec record, found bool) {
 	return rec, true
 }
 
-// Prune removes the records of images that are not among present (engine ids), but for those written since.
+// Prune removes the records of images that are not in present (engine ids), except those written after since.
 func (r *Records) Prune(present []string, since time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -338,7 +338,7 @@ func (r *Records) Prune(present []string, since time.Time) error {
 	return errors.Join(errs...)
 }
 
-// write writes atomically what only we may read.
+// write writes a file atomically that only its owner may read.
 func write(file string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {

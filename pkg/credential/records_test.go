@@ -46,7 +46,7 @@ func pulled(t *testing.T, r *Records, name string, img pod.Image, cred pod.Crede
 	r.Pulled(name, img, cred)
 }
 
-// TestWhoMayUse goes through who may use an image that came with one credential, before and after a restart of the agent.
+// TestWhoMayUse checks who may use an image that was pulled with one credential, before and after a restart of the agent.
 func TestWhoMayUse(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -93,7 +93,7 @@ func TestWhoMayUse(t *testing.T) {
 	}
 }
 
-// TestRenewedSecretCounts has a pod use an image with a renewed secret; what it was renewed to then counts for others.
+// TestRenewedSecretCounts: a pod uses an image with a renewed secret. The renewed login then also counts for others.
 func TestRenewedSecretCounts(t *testing.T) {
 	r := newRecords(t, t.TempDir(), NeverVerifyPreloaded)
 	pulled(t, r, name, image, ofSecret("a", "1", "p"))
@@ -112,7 +112,7 @@ func TestPolicies(t *testing.T) {
 	for _, test := range []struct {
 		policy       Policy
 		allowed      []string
-		pulled, have bool // whether a pod without credentials may use what we pulled with some, and what was here before us
+		pulled, have bool // whether a pod without credentials may use an image that we pulled with some, and one that was here before
 	}{
 		{NeverVerify, nil, true, true},
 		{NeverVerifyPreloaded, nil, false, true},
@@ -147,7 +147,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestKilledWhilePulling leaves a pull without an end: what has come by then does not count as preloaded.
+// TestKilledWhilePulling: a pull never ends. What has arrived by then does not count as preloaded.
 func TestKilledWhilePulling(t *testing.T) {
 	root := t.TempDir()
 	r := newRecords(t, root, NeverVerifyPreloaded)

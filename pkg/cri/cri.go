@@ -1,10 +1,10 @@
-// Package cri answers the few questions of the Container Runtime Interface that kubeadm puts to a node (`kubelet cri`).
+// Package cri implements the few calls of the Container Runtime Interface that kubeadm makes on a node (`kubelet cri`).
 //
 //	kubeadm --gRPC on cri-dockerd's well-known socket or pipe--> Server --> Engine (docker)
 //
-// kubeadm join asks for Version, Status and RuntimeConfig before it lets a host join, kubeadm config images and kubeadm upgrade pull images, and
-// kubeadm reset, after it has stopped the kubelet, lists, stops and removes pods. That is why this is a separate service. A pod's identifier
-// here is its UID: not every pod has a sandbox. Whatever else CRI has is Unimplemented; no kubelet can be run on it.
+// kubeadm join calls Version, Status and RuntimeConfig before it lets a host join, kubeadm config images and kubeadm upgrade pull images, and kubeadm
+// reset, after it has stopped the kubelet, lists, stops and removes pods. That is why this is a separate service. A pod's identifier here is its UID:
+// not every pod has a sandbox. All other CRI calls are Unimplemented; no kubelet can run on it.
 package cri
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Engine is what is asked of the container engine.
+// Engine is the part of the container engine that the Server needs.
 type Engine interface {
 	Info(ctx context.Context) (docker.Info, error)
 	Lookup(ctx context.Context, name string) (pod.Image, bool, error)
@@ -46,16 +46,16 @@ type Engine interface {
 const (
 	apiVersion  = "v1"
 	runtimeName = "docker"
-	// stopGrace is what a pod gets to end on StopPodSandbox: kubeadm waits for 2 s and asks five times.
+	// stopGrace is a pod's grace period on StopPodSandbox: kubeadm waits for 2 s and asks five times.
 	stopGrace = time.Second
-	// stopPatience bounds the work that a call begins, which goes on when the caller has given up.
+	// stopPatience limits the work that a call starts, which continues when the caller has given up.
 	stopPatience = time.Minute
 	maxMessage   = 16 << 20 // bytes, as containerd's CRI
 	maxStreams   = 100
-	greeting     = 10 * time.Second // within which a connection must speak HTTP/2
+	greeting     = 10 * time.Second // time limit for a connection to start HTTP/2
 )
 
-// Server answers. It keeps nothing but the work that is under way.
+// Server answers CRI calls. Its only state is the work in progress.
 type Server struct {
 	runtime.UnimplementedRuntimeServiceServer
 	images
@@ -65,7 +65,7 @@ type Server struct {
 	jobs map[string]*job
 }
 
-// job is work that is done once for all who ask for it.
+// job is work that several callers may wait for.
 type job struct {
 	done chan struct{}
 	err  error
@@ -77,12 +77,12 @@ type images struct {
 	sandboxImage string
 }
 
-// New makes a Server. sandboxImage is the kubelet's --pod-infra-container-image.
+// New returns a Server. sandboxImage is the kubelet's --pod-infra-container-image.
 func New(engine Engine, sandboxImage string) *Server {
 	return &Server{engine: engine, images: images{engine: engine, sandboxImage: sandboxImage}, jobs: map[string]*job{}}
 }
 
-// Serve answers on listener until ctx ends, and closes it.
+// Serve serves on listener until ctx ends, and closes it.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(greeting))
 	runtime.RegisterRuntimeServiceServer(server, s)
@@ -95,7 +95,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// Version says what runs here.
+// Version returns the engine's name and versions.
 func (s *Server) Version(ctx context.Context, _ *runtime.VersionRequest) (*runtime.VersionResponse, error) {
 	info, err := s.engine.Info(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Server) Version(ctx context.Context, _ *runtime.VersionRequest) (*runti
 	return &runtime.VersionResponse{Version: "0.1.0", RuntimeName: runtimeName, RuntimeVersion: info.Version, RuntimeApiVersion: apiVersion}, nil
 }
 
-// Status says whether the engine answers. The network is the kubelet's, which makes it when the node has joined: it is never what is missing.
+// Status says whether the engine answers. It reports the network as ready, because the kubelet creates it only after the node has joined.
 func (s *Server) Status(ctx context.Context, request *runtime.StatusRequest) (*runtime.StatusResponse, error) {
 	ready := &runtime.RuntimeCondition{Type: runtime.RuntimeReady, Status: true}
 	info, err := s.engine.Info(ctx)
@@ -125,7 +125,7 @@ func (s *Server) Status(ctx context.Context, request *runtime.StatusRequest) (*r
 	return answer, nil
 }
 
-// RuntimeConfig says how the engine keeps cgroups (KEP-4033).
+// RuntimeConfig returns the engine's cgroup driver (KEP-4033).
 func (s *Server) RuntimeConfig(ctx context.Context, _ *runtime.RuntimeConfigRequest) (*runtime.RuntimeConfigResponse, error) {
 	info, err := s.engine.Info(ctx)
 	if err != nil {
@@ -141,7 +141,7 @@ func (s *Server) RuntimeConfig(ctx context.Context, _ *runtime.RuntimeConfigRequ
 	return &runtime.RuntimeConfigResponse{Linux: &runtime.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
 }
 
-// ListPodSandbox lists the pods of which the engine has anything.
+// ListPodSandbox lists the pods that have containers on the engine.
 func (s *Server) ListPodSandbox(ctx context.Context, request *runtime.ListPodSandboxRequest) (*runtime.ListPodSandboxResponse, error) {
 	all, err := s.engine.ObserveAll(ctx)
 	if err != nil {
@@ -169,19 +169,19 @@ func runs(o pod.Observed) bool {
 		slices.ContainsFunc(o.Sandboxes, func(s pod.Sandbox) bool { return s.Running })
 }
 
-// StopPodSandbox ends a pod's containers. It goes on when the caller has given up waiting, and the next call waits for the same work.
+// StopPodSandbox stops a pod's containers. The work continues when the caller has given up, and the next call waits for the same work.
 func (s *Server) StopPodSandbox(ctx context.Context, request *runtime.StopPodSandboxRequest) (*runtime.StopPodSandboxResponse, error) {
 	uid := types.UID(request.GetPodSandboxId())
 	return &runtime.StopPodSandboxResponse{}, s.once(ctx, "stop "+string(uid), func(ctx context.Context) error { return s.end(ctx, uid, false) })
 }
 
-// RemovePodSandbox ends and removes a pod's containers and the names of their logs.
+// RemovePodSandbox stops and removes a pod's containers and the links to their logs.
 func (s *Server) RemovePodSandbox(ctx context.Context, request *runtime.RemovePodSandboxRequest) (*runtime.RemovePodSandboxResponse, error) {
 	uid := types.UID(request.GetPodSandboxId())
 	return &runtime.RemovePodSandboxResponse{}, s.once(ctx, "remove "+string(uid), func(ctx context.Context) error { return s.end(ctx, uid, true) })
 }
 
-// once does work that has a name, unless it is under way, and waits for its end or the caller's.
+// once starts work under a name, unless it is already running, and waits for its end or the caller's.
 func (s *Server) once(ctx context.Context, name string, work func(context.Context) error) error {
 	s.mu.Lock()
 	j := s.jobs[name]
@@ -207,7 +207,7 @@ func (s *Server) once(ctx context.Context, name string, work func(context.Contex
 	}
 }
 
-// end stops everything of a pod, containers before the sandbox whose network they use, and with remove leaves nothing of it.
+// end stops all containers of a pod, before the sandbox whose network they use; with remove it also removes them.
 func (s *Server) end(ctx context.Context, uid types.UID, remove bool) error {
 	o, err := s.engine.Observe(ctx, uid)
 	if err != nil {
@@ -248,20 +248,20 @@ func (s *Server) end(ctx context.Context, uid types.UID, remove bool) error {
 	return nil
 }
 
-// ImageFsInfo describes the file system that holds the images: clients ask it to see that an image service is there.
+// ImageFsInfo describes the file system of the images: clients use it to detect an image service.
 func (i *images) ImageFsInfo(ctx context.Context, _ *runtime.ImageFsInfoRequest) (*runtime.ImageFsInfoResponse, error) {
 	info, err := i.engine.Info(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	fs := &runtime.FilesystemUsage{Timestamp: time.Now().UnixNano(), FsId: &runtime.FilesystemIdentifier{Mountpoint: info.Root}}
-	if disk, err := host.DiskUsage(info.Root); err == nil { // a remote engine's is not here
+	if disk, err := host.DiskUsage(info.Root); err == nil { // a remote engine's disk is not accessible
 		fs.UsedBytes = &runtime.UInt64Value{Value: disk.Capacity - disk.Available}
 	}
 	return &runtime.ImageFsInfoResponse{ImageFilesystems: []*runtime.FilesystemUsage{fs}, ContainerFilesystems: []*runtime.FilesystemUsage{fs}}, nil
 }
 
-// ListImages lists the images that are here.
+// ListImages lists the present images.
 func (i *images) ListImages(ctx context.Context, request *runtime.ListImagesRequest) (*runtime.ListImagesResponse, error) {
 	list, _, err := i.engine.ListImages(ctx)
 	if err != nil {
@@ -286,7 +286,7 @@ func (i *images) ListImages(ctx context.Context, request *runtime.ListImagesRequ
 	return answer, nil
 }
 
-// ImageStatus says of one image whether it is here; without an image: it is not.
+// ImageStatus describes one image; the image is nil if it is not present.
 func (i *images) ImageStatus(ctx context.Context, request *runtime.ImageStatusRequest) (*runtime.ImageStatusResponse, error) {
 	name := request.GetImage().GetImage()
 	if name == "" {

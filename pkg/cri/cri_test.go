@@ -23,7 +23,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// fakeEngine has pods and images. It holds what an engine holds: no running container is removed, no sandbox before its containers.
+// fakeEngine has pods and images. It enforces an engine's rules: no running container is removed, no sandbox before its containers.
 type fakeEngine struct {
 	mu    sync.Mutex
 	down  error
@@ -195,7 +195,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestReset does what kubeadm reset does: list, and for each stop and remove.
+// TestReset does what kubeadm reset does: list, then stop and remove each pod.
 func TestReset(t *testing.T) {
 	engine := newFake()
 	client, _ := dial(t, engine)
@@ -220,7 +220,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestStopOutlivesCaller: kubeadm waits for 2 s and asks again; the work goes on and is done once.
+// TestStopOutlivesCaller: kubeadm waits for 2 s and asks again; the work continues and is done once.
 func TestStopOutlivesCaller(t *testing.T) {
 	engine := newFake()
 	engine.block = make(chan struct{})

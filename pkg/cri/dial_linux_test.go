@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// testEndpoint is an endpoint that nothing else uses.
+// testEndpoint is an otherwise unused endpoint.
 func testEndpoint(t *testing.T) string { return "unix://" + filepath.Join(t.TempDir(), "cri.sock") }
 
-// connect is how a client gets to it.
+// connect connects a client to it.
 func connect(ctx context.Context, endpoint string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(endpoint, "unix://"))
 }

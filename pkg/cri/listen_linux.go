@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 )
 
-// DefaultEndpoint is where kubeadm looks for an engine that is Docker.
+// DefaultEndpoint is where kubeadm looks for Docker.
 const DefaultEndpoint = "unix:///var/run/cri-dockerd.sock"
 
-// listen opens a socket that only root can use. What an earlier process left there is removed.
+// listen opens a socket that only root can use. It first removes a socket that an earlier process left.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

@@ -6,10 +6,10 @@ import (
 	"github.com/Microsoft/go-winio"
 )
 
-// DefaultEndpoint is where kubeadm looks for an engine that is Docker.
+// DefaultEndpoint is where kubeadm looks for Docker.
 const DefaultEndpoint = "npipe:////./pipe/cri-dockerd"
 
-// administrators and the system may use the pipe (SDDL: protected, full access for BA and SY).
+// administrators grants access to the pipe only to administrators and the system (SDDL: protected, full access for BA and SY).
 const administrators = "D:P(A;;GA;;;BA)(A;;GA;;;SY)"
 
 func listen(path string) (net.Listener, error) {

@@ -11,16 +11,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ErrShutdown is why the context of Run ended (context.Cause) when the host shuts down and waits for us: there is time to end pods in order, as
-// much as the service of Windows was installed with, or systemd-logind allows.
+// ErrShutdown is the cause (context.Cause) when the context of Run ends because the host shuts down and waits for us. There is time to stop pods
+// gracefully: as long as the Windows service was installed with, or as systemd-logind allows.
 var ErrShutdown = errors.New("the host shuts down")
 
-// needed are the services without which there are no containers and no network. They are waited for here, and not by the service manager:
-// a dependency there would stop us whenever one of them is stopped, as with each update of Docker, and start us never again.
+// needed are the services without which there are no containers and no network. We wait for them ourselves instead of declaring dependencies: the
+// service manager would stop us whenever one of them is stopped, as with each update of Docker, and never restart us.
 var needed = []string{"docker", "hns"}
 
-// awaitServices returns when all services run that there are of names, or after patience. state is "" for one that there is not; tick says
-// when to ask again.
+// awaitServices returns when all existing services of names run, or after patience. state returns "" for a missing service; it is called again at
+// each tick.
 func awaitServices(ctx context.Context, names []string, state func(string) (string, error), tick <-chan time.Time, patience <-chan time.Time) {
 	said := ""
 	for {
@@ -43,7 +43,7 @@ func awaitServices(ctx context.Context, names []string, state func(string) (stri
 	}
 }
 
-// pending says of which services it is worth to wait for.
+// pending returns the services worth waiting for.
 func pending(names []string, state func(string) (string, error)) (waits []string) {
 	for _, name := range names {
 		switch now, err := state(name); {
@@ -56,13 +56,13 @@ func pending(names []string, state func(string) (string, error)) (waits []string
 	return waits
 }
 
-// priorityClasses are the names that upstream's --windows-priorityclass takes, with Windows' numbers (SetPriorityClass).
+// priorityClasses are the values of upstream's --windows-priorityclass, with Windows' constants (SetPriorityClass).
 var priorityClasses = map[string]uint32{
 	"IDLE_PRIORITY_CLASS": 0x40, "BELOW_NORMAL_PRIORITY_CLASS": 0x4000, "NORMAL_PRIORITY_CLASS": 0x20,
 	"ABOVE_NORMAL_PRIORITY_CLASS": 0x8000, "HIGH_PRIORITY_CLASS": 0x80, "REALTIME_PRIORITY_CLASS": 0x100,
 }
 
-// priorityClass reads the flag's value.
+// priorityClass parses the flag's value.
 func priorityClass(name string) (uint32, error) {
 	if class, ok := priorityClasses[name]; ok {
 		return class, nil

@@ -10,7 +10,7 @@ import (
 
 func TestAwaitServices(t *testing.T) {
 	for name, c := range map[string]struct {
-		docker []string // its state at each question; the last one stays
+		docker []string // its state at each query; the last one is repeated
 		ticks  int
 		ends   bool // patience
 		asked  int

@@ -11,17 +11,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Lines says where in a configuration file a field stands: the line by the field's path, such as "clientConnection.burst". Fields that
-// are null or have their type's zero value are not in it: a file with every field spelt out is as good as an empty one. Of a field that is
-// a pointer, the zero value is a value.
+// Lines maps the path of each field that a configuration file sets, such as "clientConnection.burst", to its line. It omits fields that are null or
+// have their type's zero value: a file that spells out every field is equivalent to an empty one. For pointer fields, a zero value counts as set.
 type Lines map[string]int
 
-// ReadConfig reads a configuration file in YAML or JSON into a pointer to a struct with JSON tags. It is strict: a field that into does
-// not have, one that stands twice and one with a value of the wrong type are errors, each with its line. All are reported, joined.
+// ReadConfig reads a configuration file in YAML or JSON into a pointer to a struct with JSON tags. It is strict: unknown fields, duplicate fields and
+// values of the wrong type are errors, each with its line. It reports all of them, joined.
 func ReadConfig(data []byte, into any) (Lines, error) {
 	var document node.Node
 	if err := node.Unmarshal(data, &document); err != nil {
-		return nil, err // it names the line
+		return nil, err // it includes the line
 	}
 	r := configReader{lines: Lines{}}
 	if len(document.Content) > 0 {
@@ -92,7 +91,7 @@ func (r *configReader) mapping(n *node.Node, t reflect.Type, path string) {
 	r.found(n, t.Kind() == reflect.Map && len(seen) > 0, path)
 }
 
-// leaf decodes a single value as the whole file will be decoded. pointer: its zero value is a value too.
+// leaf decodes a single value as the whole file will be decoded. With pointer, a zero value counts as set.
 func (r *configReader) leaf(n *node.Node, t reflect.Type, path string, pointer bool) {
 	value := reflect.New(t)
 	text, err := node.Marshal(n)
@@ -112,7 +111,7 @@ func (r *configReader) found(n *node.Node, set bool, path string) {
 	}
 }
 
-// kindName is what a user would call the type of a value.
+// kindName describes the type of a value to users.
 func kindName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -133,7 +132,7 @@ func kindName(t reflect.Type) string {
 	return "valid " + t.Name()
 }
 
-// fieldNamed is the type of a struct's field by its JSON name, nil when there is none; near is then a name that differs in case only.
+// fieldNamed returns the type of a struct's field by its JSON name, or nil; near is then a name that differs only in case.
 func fieldNamed(t reflect.Type, name string) (field reflect.Type, near string) {
 	for f := range t.Fields() {
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")

@@ -61,7 +61,7 @@ inner: null
 	}
 }
 
-// TestReadConfigIsStrict: each mistake is named with its line, and all of them together.
+// TestReadConfigIsStrict: each error includes its line, and all are reported together.
 func TestReadConfigIsStrict(t *testing.T) {
 	for text, want := range map[string][]string{
 		"name: a\nnane: b": {"line 2: nane: unknown field"},
@@ -88,5 +88,5 @@ func FuzzReadConfig(f *testing.F) {
 	f.Add("name: a\nlist: [x]\n")
 	f.Add("a: &x {b: *x}")
 	f.Add("items: [{pattern: !!binary aGk=}]\n---\nname: b")
-	f.Fuzz(func(_ *testing.T, text string) { _, _ = ReadConfig([]byte(text), &testConfig{}) }) // it must end, and not panic
+	f.Fuzz(func(_ *testing.T, text string) { _, _ = ReadConfig([]byte(text), &testConfig{}) }) // it must end without a panic
 }

@@ -1,9 +1,8 @@
-// Package daemon is the frame around both binaries: it sets up logging, says which version this is and runs the program until it is
-// told to stop.
+// Package daemon is the common frame of both binaries: it sets up logging, prints the version and runs the program until it is stopped.
 //
 //	signals, or the Windows service manager --> ctx ends --> run returns --> exit code
 //
-// It knows nothing of Kubernetes but the version that we claim to be.
+// It knows nothing about Kubernetes except the version that we claim to be.
 package daemon
 
 import (
@@ -20,10 +19,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Run calls run and returns the exit code of the program: 0, or 1 after an error, which it prints as one line on stderr. The context
-// of run ends on SIGINT or SIGTERM (Ctrl-C, Ctrl-Break and the closing of the console on Windows); a second signal ends the program
-// immediately. On Windows with --windows-service the service manager takes the place of the signals, under serviceName. fs is what
-// AddFlags was given, parsed. An error of run after it was told to stop that only repeats so (context.Canceled) is no error.
+// Run calls run and returns the program's exit code: 0, or 1 after an error, which it prints as one line on stderr. The context of run ends on SIGINT
+// or SIGTERM (Ctrl-C, Ctrl-Break and closing the console on Windows); a second signal ends the program immediately. On Windows with --windows-service
+// the service manager replaces the signals, under serviceName. fs is the parsed flag set from AddFlags. Run ignores context.Canceled from run after
+// the context has ended.
 func Run(serviceName string, fs *pflag.FlagSet, run func(ctx context.Context) error) int {
 	if err := startLogging(fs); err != nil {
 		return report(os.Stderr, err)
@@ -32,7 +31,7 @@ func Run(serviceName string, fs *pflag.FlagSet, run func(ctx context.Context) er
 	return report(os.Stderr, serve(serviceName, fs, run))
 }
 
-// console runs under the control of signals.
+// console runs the program under the control of signals.
 func console(run func(context.Context) error) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -40,12 +39,12 @@ func console(run func(context.Context) error) error {
 	return until(signals, func() { klog.Flush(); os.Exit(1) }, run)
 }
 
-// until runs run until it returns; the first signal ends its context, the second calls exit.
+// until calls run and waits for it; the first signal ends its context, the second calls exit.
 func until(signals <-chan os.Signal, exit func(), run func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- run(ctx) }() // awaited below, but for a second signal
+	go func() { done <- run(ctx) }() // awaited below, unless a second signal arrives
 	for {
 		select {
 		case err := <-done:
@@ -62,7 +61,7 @@ func until(signals <-chan os.Signal, exit func(), run func(context.Context) erro
 	}
 }
 
-// stopped drops the error with which a run says no more than that its context has ended.
+// stopped drops an error that only repeats that the context has ended.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil
@@ -80,7 +79,7 @@ func report(w io.Writer, err error) int {
 	return 1
 }
 
-// oneLine joins the lines of joined errors, so that a log or a person sees one message.
+// oneLine joins the lines of joined errors, so that logs and people get one message.
 func oneLine(err error) string {
 	var parts []string
 	for line := range strings.Lines(err.Error()) {

@@ -15,7 +15,7 @@ import (
 
 func addServiceFlag(fs *pflag.FlagSet) { addWindowsFlags(fs) }
 
-// setPriority gives this process its class.
+// setPriority sets the priority class of this process.
 func setPriority(fs *pflag.FlagSet) error {
 	f := fs.Lookup("windows-priorityclass")
 	if f == nil || !f.Changed {
@@ -37,15 +37,15 @@ func AsService(fs *pflag.FlagSet) bool {
 	return err == nil && asService
 }
 
-// UntilShutdown ends with ctx or stop: the service manager reports a shutdown by itself.
+// UntilShutdown ends with ctx or stop: the service manager itself reports a shutdown.
 func UntilShutdown(ctx context.Context, _ string, _ time.Duration) (_ context.Context, stop func()) {
 	return context.WithCancel(ctx)
 }
 
-// neededPatience is how long the services of needed may take after a boot. Then we start all the same, and say on the Node what is missing.
+// neededPatience is how long to wait for the services of needed after a boot. Then we start anyway, and report on the Node what is missing.
 const neededPatience = 3 * time.Minute
 
-// serve asks the flag, not svc.IsWindowsService, which is wrong in some sessions and under Wine.
+// serve relies on the flag, not on svc.IsWindowsService, which is wrong in some sessions and under Wine.
 func serve(name string, fs *pflag.FlagSet, run func(context.Context) error) error {
 	if err := setPriority(fs); err != nil {
 		return err
@@ -71,13 +71,13 @@ func serve(name string, fs *pflag.FlagSet, run func(context.Context) error) erro
 	return s.err
 }
 
-// service is what the service manager speaks to.
+// service handles requests of the service manager.
 type service struct {
 	run func(context.Context) error
 	err error
 }
 
-// stopHint is the time, in milliseconds, that the service manager may wait for us to stop before it takes us for hung.
+// stopHint is the time, in milliseconds, that we may take to stop before the service manager considers us hung.
 const stopHint = 30_000
 
 // Execute implements svc.Handler. An error of run ends the service with our own code, so that its recovery actions apply.
@@ -106,7 +106,7 @@ func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 	}
 }
 
-// exitCode is what Execute answers at the end.
+// exitCode returns the results of Execute.
 func (s *service) exitCode() (ours bool, code uint32) {
 	if s.err != nil {
 		return true, 1
@@ -114,7 +114,7 @@ func (s *service) exitCode() (ours bool, code uint32) {
 	return false, 0
 }
 
-// reasonOf is why the context of run ends.
+// reasonOf is the cause with which the context of run ends.
 func reasonOf(command svc.Cmd) error {
 	if command == svc.PreShutdown {
 		return ErrShutdown
@@ -122,7 +122,7 @@ func reasonOf(command svc.Cmd) error {
 	return context.Canceled
 }
 
-// logEvent puts a line into the Application log, for a service has no stderr that anyone sees. Failing to is only logged.
+// logEvent writes a line to the Application log, since a service has no visible stderr. A failure is only logged.
 func logEvent(name, text string, write func(log *eventlog.Log, id uint32, text string) error) {
 	log, err := eventlog.Open(name)
 	if err == nil {

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
-// asService is the first argument of this program when the service manager starts it, the second is how it is to end. asUser is that of one that
-// runs the command `service`.
+// asService is the first argument of this program when the service manager starts it, the second says how it should end. asUser is the first argument
+// of one that runs the command `service`.
 const (
 	asService = "serve-as-service"
 	asUser    = "run-as-user"
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// testService is for a test that makes a service of that name, whose program is this one. It goes with the test.
+// testService prepares a test that creates a service of that name with this program. The service is removed after the test.
 func testService(t *testing.T, name string) (m windowsServices, program string) {
 	t.Helper()
 	program, err := m.Executable()
@@ -71,7 +71,7 @@ func testService(t *testing.T, name string) (m windowsServices, program string) 
 	return m, program
 }
 
-// manage plays the service manager: it sends commands one after another and collects the states that are answered.
+// manage simulates the service manager: it sends commands in sequence and collects the reported states.
 func manage(t *testing.T, s *service, commands ...svc.Cmd) (states []svc.State, ours bool, code uint32) {
 	t.Helper()
 	requests, answers := make(chan svc.ChangeRequest), make(chan svc.Status)
@@ -126,7 +126,7 @@ func TestServe(t *testing.T) {
 		t.Errorf("as a service without a service manager: %v", err)
 	}
 	for _, source := range []string{"winkube-test", "a\x00b"} {
-		logEvent(source, "a line", (*eventlog.Log).Info) // it may fail, and must not end the program
+		logEvent(source, "a line", (*eventlog.Log).Info) // it may fail, but must not end the program
 	}
 	for class, want := range map[string]string{"ABOVE_NORMAL_PRIORITY_CLASS": "", "FAST": "want one of"} {
 		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
@@ -149,12 +149,12 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestServiceManager makes a service in the service manager that there is; the program is this test, which is none.
+// TestServiceManager creates a service in the real service manager; the program is this test, which is not a service.
 func TestServiceManager(t *testing.T) {
 	const name = "winkube-test"
 	m, program := testService(t, name)
 	want := Registration{Title: "A test", About: "Of the service manager.", Argv: []string{program, "--a=b c", `--d="e\`}, Env: []string{"A=1", "B=x y"}, Shutdown: time.Minute}
-	for range 3 { // the second time it is changed, the third time nothing is
+	for range 3 { // the second round changes it, the third changes nothing
 		lacking, err := m.Write(name, want)
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func TestServiceManager(t *testing.T) {
 	AddServiceCommand(&cobra.Command{}, Program{Name: name})
 }
 
-// recovers wants that a service is started again after a failure, of a service manager that says what it keeps of that. Wine's does not.
+// recovers checks that a service is restarted after a failure, if the service manager returns that setting. Wine's does not.
 func recovers(t *testing.T, name string) {
 	t.Helper()
 	var actions []mgr.RecoveryAction
@@ -212,7 +212,7 @@ func recovers(t *testing.T, name string) {
 	}
 }
 
-// hasSource says whether the event log knows where it finds the texts of a program.
+// hasSource says whether the event log can find the message texts of a program.
 func hasSource(t *testing.T, name string) bool {
 	t.Helper()
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourcesKey+name, registry.QUERY_VALUE)
@@ -230,7 +230,7 @@ func hasSource(t *testing.T, name string) bool {
 	return true
 }
 
-// TestRunningService has the service manager start and stop this program, once as one that fails.
+// TestRunningService has the service manager start and stop this program, once as a failing one.
 func TestRunningService(t *testing.T) {
 	const name = "winkube-test-service"
 	m, program := testService(t, name)
@@ -259,11 +259,11 @@ func TestRunningService(t *testing.T) {
 		close(runs)
 	}()
 	select {
-	case tick <- time.Time{}: // it has asked, and waits
+	case tick <- time.Time{}: // it has queried, and waits
 	case <-runs:
 		t.Fatal("no one waits for a stopped service")
 	}
-	for range 2 { // the second time it runs already, and has stopped already
+	for range 2 { // in the second round it already runs, or has already stopped
 		again(func() error { return m.Start(name) })
 	}
 	close(tick)
@@ -282,7 +282,7 @@ func TestRunningService(t *testing.T) {
 	}
 	install("fail")
 	again(func() error {
-		_ = m.Start(name) // it may be seen to run before it ends
+		_ = m.Start(name) // it may be seen running before it ends
 		if err := within(func(s *mgr.Service) error { return reach(s, svc.Stopped, startPatience) }); err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func TestRunningService(t *testing.T) {
 	}
 }
 
-// TestNotElevated runs the command without an administrator's rights.
+// TestNotElevated runs the command without administrator rights.
 func TestNotElevated(t *testing.T) {
 	_, program := testService(t, "winkube-test-user")
 	limited, err := windows.GetCurrentProcessToken().GetLinkedToken()
@@ -313,7 +313,7 @@ func TestNotElevated(t *testing.T) {
 	}
 }
 
-// runAs runs a program with a token, and returns what it printed and its exit code.
+// runAs runs a program with a token, and returns its output and exit code.
 func runAs(t *testing.T, token windows.Token, argv ...string) (string, int) {
 	t.Helper()
 	in, out, err := os.Pipe()
@@ -336,7 +336,7 @@ func runAs(t *testing.T, token windows.Token, argv ...string) (string, int) {
 	return string(said), state.ExitCode()
 }
 
-// TestServiceManagerRefuses: each call that the service manager or the registry does not do is an error.
+// TestServiceManagerRefuses: each call that the service manager or the registry refuses is an error.
 func TestServiceManagerRefuses(t *testing.T) {
 	const none = "winkube-test-none"
 	closed := &mgr.Service{Name: none}

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Binding says that a field of a configuration file and a flag mean the same. Path is that of the field, as in Lines.
+// Binding says that a field of a configuration file and a flag set the same value. Path is the field's path, as in Lines.
 type Binding struct{ Path, Flag string }
 
 // Place is a line of a file.
@@ -25,15 +25,15 @@ type Place struct {
 
 func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
 
-// ConfigFile knows which field of a configuration was set in which file. The zero value is no file.
+// ConfigFile records which file set which field of a configuration. The zero value has no file.
 type ConfigFile struct {
 	Places map[string]Place  // by path of the field
-	Data   []byte            // of the file that was read last
-	taken  map[string]string // path by flag: those whose value is the file's
+	Data   []byte            // content of the last file
+	taken  map[string]string // path by flag, for flags whose value comes from a file
 }
 
-// Read reads the file name into content, a pointer to a struct with JSON tags, as ReadConfig does. A second file goes over the first: maps
-// are merged, all else that it sets is replaced.
+// Read reads the file name into content, a pointer to a struct with JSON tags, as ReadConfig does. A second file overrides the first: it merges maps
+// and replaces all other fields that it sets.
 func (c *ConfigFile) Read(name string, content any) error {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -53,7 +53,7 @@ func (c *ConfigFile) Read(name string, content any) error {
 	return nil
 }
 
-// Apply gives flags the values that the files have set in content. A flag that was given on the command line wins.
+// Apply sets flags to the values in content that the files have set. Flags on the command line take precedence.
 func (c *ConfigFile) Apply(fs *pflag.FlagSet, bindings []Binding, content any) error {
 	c.taken = map[string]string{}
 	for _, b := range bindings {
@@ -76,8 +76,8 @@ func (c *ConfigFile) Apply(fs *pflag.FlagSet, bindings []Binding, content any) e
 	return nil
 }
 
-// Follow notes whose value a flag has where flags are bound to the fields themselves: the files', if they set its field and the command line
-// does not have it. Sets, Located and Unused go by that.
+// Follow records the source of each flag's value if flags are bound directly to the fields: the files, if they set its field and the command line
+// does not. Sets, Located and Unused use that.
 func (c *ConfigFile) Follow(fs *pflag.FlagSet, bindings []Binding) {
 	c.taken = map[string]string{}
 	for _, b := range bindings {
@@ -88,10 +88,10 @@ func (c *ConfigFile) Follow(fs *pflag.FlagSet, bindings []Binding) {
 	}
 }
 
-// Sets says whether the value of a flag is the files'.
+// Sets says whether the value of a flag comes from the files.
 func (c *ConfigFile) Sets(flag string) bool { _, ok := c.taken[flag]; return ok }
 
-// place says where a field was set, or the first of what is below it.
+// place returns where a field was set, or the first field below it.
 func (c *ConfigFile) place(path string) (Place, bool) {
 	if p, ok := c.Places[path]; ok {
 		return p, true
@@ -104,7 +104,7 @@ func (c *ConfigFile) place(path string) (Place, bool) {
 	return Place{}, false
 }
 
-// Located names the place in the file for an error about a flag whose value came from there.
+// Located adds the place in the file to an error about a flag whose value came from there.
 func (c *ConfigFile) Located(err error) error {
 	if err == nil {
 		return nil
@@ -119,7 +119,7 @@ func (c *ConfigFile) Located(err error) error {
 	return err
 }
 
-// Unused lists the fields that were set and that no binding has, each with its place; sorted. known are further paths that act.
+// Unused lists the fields that were set but have no binding, each with its place; sorted. known are further paths that have an effect.
 func (c *ConfigFile) Unused(bindings []Binding, known ...string) []string {
 	for _, b := range bindings {
 		known = append(known, b.Path)
@@ -136,7 +136,7 @@ func (c *ConfigFile) Unused(bindings []Binding, known ...string) []string {
 	return out
 }
 
-// Effective sets the fields of content to the values of their flags, as far as those are not the file's own.
+// Effective sets the fields of content to the values of their flags, except those that came from the file.
 func (c *ConfigFile) Effective(fs *pflag.FlagSet, bindings []Binding, content any) error {
 	for _, b := range bindings {
 		f := fs.Lookup(b.Flag)
@@ -154,7 +154,7 @@ func (c *ConfigFile) Effective(fs *pflag.FlagSet, bindings []Binding, content an
 	return nil
 }
 
-// fieldAt finds a field by its path of JSON names; pointers on the way are filled. The zero Value: there is none.
+// fieldAt finds a field by its path of JSON names and allocates nil pointers on the way. It returns the zero Value if there is none.
 func fieldAt(v reflect.Value, path string) reflect.Value {
 	for part := range strings.SplitSeq(path, ".") {
 		for v.Kind() == reflect.Pointer {
@@ -189,7 +189,7 @@ func member(v reflect.Value, name string) reflect.Value {
 	return reflect.Value{}
 }
 
-// duration is the time.Duration in a value of one of the types that hold one under that name.
+// duration returns the time.Duration inside a value of a type with a field Duration.
 func duration(v reflect.Value) (reflect.Value, bool) {
 	for v.Kind() == reflect.Struct {
 		if v = v.FieldByName("Duration"); !v.IsValid() {
@@ -199,7 +199,7 @@ func duration(v reflect.Value) (reflect.Value, bool) {
 	return v, v.Type() == reflect.TypeFor[time.Duration]()
 }
 
-// flagTexts is a field's value as its flag takes it: one text, or several for a flag that may be given again.
+// flagTexts formats a field's value for its flag: one text, or several for a flag that can be repeated.
 func flagTexts(v reflect.Value) []string {
 	for v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -223,7 +223,7 @@ func flagTexts(v reflect.Value) []string {
 	return []string{fmt.Sprint(v)}
 }
 
-// mapTexts: key=value,..., and for a map of lists "key: value" each by itself, as of headers.
+// mapTexts formats a map as key=value,..., and a map of lists, as of headers, as separate "key: value" items.
 func mapTexts(v reflect.Value) []string {
 	var items []string
 	lists := v.Type().Elem().Kind() == reflect.Slice
@@ -264,7 +264,7 @@ func setField(v reflect.Value, value pflag.Value) error {
 		v.SetBool(on)
 		return err
 	case reflect.Int32, reflect.Int64:
-		n, err := strconv.ParseFloat(text, 64) // some flags take what the file has as a whole number
+		n, err := strconv.ParseFloat(text, 64) // some flags accept fractions where the file has a whole number
 		v.SetInt(int64(n))
 		return err
 	case reflect.Uint32:
@@ -297,7 +297,7 @@ func setSlice(v reflect.Value, value pflag.Value) error {
 	return nil
 }
 
-// setMap takes what a flag of the form name=value,... prints.
+// setMap parses the text of a flag of the form name=value,...
 func setMap(v reflect.Value, text string) error {
 	v.SetZero()
 	for part := range strings.SplitSeq(strings.Trim(text, "[]"), ",") {

@@ -11,16 +11,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// logJSON has klog write each entry as one JSON object a line, with the keys of upstream's --logging-format=json: ts (milliseconds since
-// 1970), caller, msg, v (but for errors) or err, and what the entry says beside.
+// logJSON makes klog write each entry as one JSON object per line, with the keys of upstream's --logging-format=json: ts (milliseconds since 1970),
+// caller, msg, v (except for errors) or err, and the entry's own keys.
 func logJSON(w io.Writer) {
-	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{AddSource: true, Level: slog.Level(math.MinInt), ReplaceAttr: jsonAttr}) // klog knows the verbosity
+	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{AddSource: true, Level: slog.Level(math.MinInt), ReplaceAttr: jsonAttr}) // klog filters by verbosity
 	klog.SetSlogLogger(slog.New(handler))
 }
 
-// jsonAttr brings slog's attributes under upstream's names.
+// jsonAttr renames slog's attributes to upstream's names.
 func jsonAttr(_ []string, a slog.Attr) slog.Attr {
-	switch value := a.Value.Any().(type) { // a key of ours may have the same name
+	switch value := a.Value.Any().(type) { // one of the entry's keys may have the same name
 	case time.Time:
 		if a.Key == slog.TimeKey {
 			return slog.Float64("ts", float64(value.UnixMicro())/1000)
@@ -31,7 +31,7 @@ func jsonAttr(_ []string, a slog.Attr) slog.Attr {
 		if value >= slog.LevelError {
 			return slog.Attr{}
 		}
-		return slog.Int("v", int(-value)) // the V of logr
+		return slog.Int("v", int(-value)) // logr's V
 	case time.Duration:
 		return slog.String(a.Key, value.String())
 	}

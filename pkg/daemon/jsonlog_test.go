@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestJSON holds entries to upstream's keys, and the verbosity to klog's own, changed or not.
+// TestJSON: entries have upstream's keys, and klog's own verbosity applies, changed or not.
 func TestJSON(t *testing.T) {
 	state := klog.CaptureState()
 	defer state.Restore()

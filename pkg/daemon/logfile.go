@@ -9,19 +9,19 @@ import (
 	"sync"
 )
 
-// rotated is a log file that is rotated when it is full: FILE becomes FILE.1, that FILE.2 and so on, and the oldest goes. Where a
-// reader keeps Windows from renaming it, it grows on, and the next attempt is after as much again.
+// rotated is a log file that is rotated when it is full: FILE becomes FILE.1, that FILE.2 and so on, and the oldest is deleted. If a reader keeps
+// Windows from renaming the file, it continues to grow, and rotation is retried after another limit bytes.
 type rotated struct {
 	path  string
 	limit int64 // bytes; 0: none
-	keep  int   // files in all, at least 1
+	keep  int   // number of files, at least 1
 
 	mu   sync.Mutex
 	file *os.File
 	size int64 // since the last attempt
 }
 
-// open goes on with a file that is there.
+// open continues an existing file.
 func (r *rotated) open() error {
 	file, err := os.OpenFile(r.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
 	if err != nil {
@@ -35,7 +35,7 @@ func (r *rotated) open() error {
 	return nil
 }
 
-// Write implements io.Writer. A line is never in two files; one that no file takes goes to stderr, for klog does not look at errors.
+// Write implements io.Writer. It never splits a line between files. Lines that cannot be written go to stderr, since klog ignores errors.
 func (r *rotated) Write(line []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +62,7 @@ func (r *rotated) write(line []byte) (int, error) {
 	return n, err
 }
 
-// rotate fails only when there is no file to write to afterwards.
+// rotate fails only if no file can be opened afterwards.
 func (r *rotated) rotate() error {
 	err := r.file.Close()
 	r.file = nil
@@ -88,7 +88,7 @@ func (r *rotated) rotate() error {
 	return nil
 }
 
-// numbered is the name of the i-th file; 0 is the one that is written to.
+// numbered is the name of the i-th file; 0 is the current one.
 func (r *rotated) numbered(i int) string {
 	if i == 0 {
 		return r.path

@@ -38,7 +38,7 @@ func TestRotated(t *testing.T) {
 		want  string
 	}{
 		{3, []string{"one", "two"}, "0:one two "},
-		{3, []string{"three"}, "0:three |1:one two "}, // a file of an earlier run goes on
+		{3, []string{"three"}, "0:three |1:one two "}, // continues a file of an earlier run
 		{3, []string{"a line that is longer than a file", "4"}, "0:4 |1:a line that is longer than a file |2:three "},
 		{1, []string{"5", "6", "7", "8", "9"}, "0:9 |1:a line that is longer than a file |2:three "},
 	} {
@@ -47,7 +47,7 @@ func TestRotated(t *testing.T) {
 			t.Errorf("after %q: %s, want %s", step.lines, got, step.want)
 		}
 	}
-	// What cannot be moved away is written on, with a word about it.
+	// A file that cannot be renamed continues to be written, with a message about it.
 	if err := os.MkdirAll(filepath.Join(path+".1x", "full"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +67,8 @@ func TestRotated(t *testing.T) {
 	}
 }
 
-// TestRotatedUnderReader: a log is rotated while a reader that permits renaming has it open, as os.Root's files do on Windows. So pkg/server opens
-// the files that it serves.
+// TestRotatedUnderReader: a log is rotated while a reader that permits renaming has it open, as os.Root's files do on Windows. pkg/server opens its
+// files that way.
 func TestRotatedUnderReader(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
 	if err != nil {

@@ -24,11 +24,11 @@ const (
 type logind struct {
 	conn    *dbus.Conn
 	signals chan *dbus.Signal // closed when the connection breaks
-	lock    int               // no os.File, which the garbage collector would close; -1: none
+	lock    int               // not an os.File, which the garbage collector would close; -1: none
 }
 
-// openLogind takes a lock that delays the host's shutdown, in the name of who. grace is how long that is wanted; logind allows what its
-// InhibitDelayMaxSec says, and a warning says so where that is less.
+// openLogind takes an inhibitor lock that delays the host's shutdown, in the name of who. grace is the wanted delay; logind allows
+// InhibitDelayMaxSec, and openLogind warns if that is less.
 func openLogind(ctx context.Context, address, who, why string, grace time.Duration) (*logind, error) {
 	conn, err := dbus.Connect(address, dbus.WithContext(ctx))
 	if err != nil {
@@ -62,7 +62,7 @@ func (l *logind) begin(ctx context.Context, who, why string, grace time.Duration
 	return nil
 }
 
-// await returns nil when logind says that the host shuts down.
+// await returns nil when logind announces a shutdown.
 func (l *logind) await() error {
 	for signal := range l.signals {
 		if signal.Name != loginManager+"."+prepare || len(signal.Body) != 1 {
@@ -75,7 +75,7 @@ func (l *logind) await() error {
 	return errors.New("the connection to systemd-logind broke")
 }
 
-// close lets the shutdown go on.
+// close lets the shutdown proceed.
 func (l *logind) close() {
 	_ = l.conn.Close()
 	if l.lock >= 0 {
@@ -83,10 +83,10 @@ func (l *logind) close() {
 	}
 }
 
-// logindRetry is the pause before logind is asked again after the connection broke.
+// logindRetry is the pause before reconnecting to logind.
 const logindRetry = 5 * time.Second
 
-// untilLogind has the context end with ErrShutdown when the host shuts down, which waits meanwhile, until the program ends.
+// untilLogind ends the context with ErrShutdown when the host shuts down. The shutdown is delayed until the program ends.
 func untilLogind(ctx context.Context, address, who string, grace time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	try := func() error {

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Reference is the page of a program's flags in Markdown: every flag that acts with its default, and the field of the configuration file that
-// means the same; then those that are taken and do nothing, with the reason. It is pure.
+// Reference returns the page of a program's flags in Markdown: every flag that has an effect, with its default and the equivalent field of the
+// configuration file; then the flags that are accepted and ignored, with the reason. It is pure.
 func Reference(title, kind string, fs *pflag.FlagSet, bindings []Binding) string {
 	fields := map[string]string{}
 	for _, b := range bindings {
@@ -18,7 +18,7 @@ func Reference(title, kind string, fs *pflag.FlagSet, bindings []Binding) string
 	var act, retired []string
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	all.AddFlagSet(fs)
-	if all.Lookup("windows-service") == nil { // the page is one for both systems
+	if all.Lookup("windows-service") == nil { // both systems share one page
 		addWindowsFlags(all)
 	}
 	all.VisitAll(func(f *pflag.Flag) {
@@ -43,7 +43,7 @@ func Reference(title, kind string, fs *pflag.FlagSet, bindings []Binding) string
 		title, kind, strings.Join(act, "\n"), strings.Join(retired, "\n"))
 }
 
-// addWindowsFlags adds the flags that Windows alone has.
+// addWindowsFlags adds the Windows-only flags.
 func addWindowsFlags(fs *pflag.FlagSet) {
 	fs.Bool("windows-service", false, "on Windows: run as a service, started and stopped by the service manager")
 	fs.String("windows-priorityclass", "NORMAL_PRIORITY_CLASS", "on Windows: `class` of this process with the scheduler, as ABOVE_NORMAL_PRIORITY_CLASS")

@@ -2,5 +2,5 @@ package daemon
 
 import "github.com/spf13/cobra"
 
-// AddServiceCommand adds nothing: on Linux a unit of systemd starts the programs.
+// AddServiceCommand adds nothing: on Linux systemd units start the programs.
 func AddServiceCommand(*cobra.Command, Program) {}

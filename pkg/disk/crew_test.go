@@ -14,12 +14,12 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// at is a measurement that finds so many bytes immediately.
+// at is a measurement that immediately finds this many bytes.
 func at(bytes uint64) Pass {
 	return func(func(host.Disk) bool) (host.Disk, bool, error) { return host.Disk{Used: bytes}, true, nil }
 }
 
-// TestHung: a measurement that hangs is begun once, is told, and holds up no other, though the crew has one member.
+// TestHung: a hanging measurement is started once, is reported, and delays no other, although the crew has one member.
 func TestHung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCrew(clock.RealClock{}, 1)
@@ -60,7 +60,7 @@ func TestHung(t *testing.T) {
 	})
 }
 
-// TestTurns: who comes after a large tree does not wait for its end, and the large tree goes on where it was.
+// TestTurns: a request after a large tree does not wait for its end, and the large tree continues where it was.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCrew(clock.RealClock{}, 1)
@@ -100,7 +100,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestLate: what does not end in time counts as its last figure, or as what was counted so far where that is more.
+// TestLate: a late measurement counts as its last figure, or as the current count if that is more.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCrew(clock.RealClock{}, 2)
@@ -133,7 +133,7 @@ func TestLate(t *testing.T) {
 	})
 }
 
-// TestRest: what takes long is measured less often, unless it is urgent.
+// TestRest: slow measurements are repeated less often, unless they are urgent.
 func TestRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCrew(clock.RealClock{}, 1)
@@ -163,7 +163,7 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// TestFails: an error keeps the last figure, what is gone has none, and what is not asked for is forgotten.
+// TestFails: an error keeps the last figure, a deleted tree has none, and an unused task is dropped.
 func TestFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCrew(clock.RealClock{}, 1)

@@ -6,17 +6,17 @@ import (
 	"strconv"
 )
 
-// maxNested is how many directories Remove holds open within each other.
+// maxNested is how many nested directories Remove holds open.
 const maxNested = 16
 
-// RemoveAll removes path and everything below it, as os.RemoveAll does, but holds few directories open however deep they lie: what a pod
-// has made must not use up the agent's files. Links are removed and not followed. Nothing there is no error.
+// RemoveAll removes path and everything below it, like os.RemoveAll, but holds few directories open at any depth: a pod's files must not exhaust the
+// agent's descriptors. It removes links without following them. A missing path is not an error.
 func RemoveAll(path string) error {
 	top, err := openShelf(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case err != nil: // a file
+	case err != nil: // path is a file
 		return removePath(path)
 	}
 	defer top.close()
@@ -27,18 +27,18 @@ func RemoveAll(path string) error {
 		if err == nil && !r.left {
 			return removePath(path)
 		}
-		if before == r.removed+r.moved { // nothing got better
+		if before == r.removed+r.moved { // no progress
 			return errors.Join(err, removePath(path))
 		}
 		r.left = false
 	}
 }
 
-// shelf is an open directory from which things are removed.
+// shelf is an open directory to remove entries from.
 type shelf interface {
-	// names lists some of what is in it from its beginning on; none: it is empty.
+	// names lists some entries from the beginning; none: it is empty.
 	names() ([]string, error)
-	// remove removes a file or an empty directory; full: it is a directory with something in it.
+	// remove removes a file or an empty directory; full: it is a non-empty directory.
 	remove(name string) (full bool, err error)
 	enter(name string) (shelf, error)
 	// moveTo moves a directory elsewhere on the same file system.
@@ -48,12 +48,12 @@ type shelf interface {
 
 type remover struct {
 	top            shelf
-	removed, moved int  // what has got better
-	names          int  // that were tried at the top
+	removed, moved int  // progress
+	names          int  // number of names tried at the top
 	left           bool // something has been moved to the top
 }
 
-// empty removes all that is in s. A directory that lies too deep is moved to the top, where it does not.
+// empty removes all entries of s. It moves a too deeply nested directory to the top.
 func (r *remover) empty(s shelf, depth int) error {
 	var errs []error
 	for {
@@ -98,7 +98,7 @@ func (r *remover) one(s shelf, name string, depth int) error {
 		return err
 	}
 	if full, err = s.remove(name); full {
-		err = errNotEmpty // a process keeps writing
+		err = errNotEmpty // a process continues to write
 	}
 	if err == nil {
 		r.removed++
@@ -106,7 +106,7 @@ func (r *remover) one(s shelf, name string, depth int) error {
 	return err
 }
 
-// lift moves a directory to the top, under a name that nothing has there.
+// lift moves a directory to the top, under an unused name.
 func (r *remover) lift(s shelf, name string) error {
 	for {
 		r.names++

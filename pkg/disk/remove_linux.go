@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// opened is a shelf of Linux.
+// opened is a shelf on Linux.
 type opened struct{ *directory }
 
 func openShelf(path string) (shelf, error) {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRemoveDeep: a tree that is deeper than there are files to open goes, and nothing that links in it lead to does.
+// TestRemoveDeep: a tree deeper than the file limit is removed, but not the targets of its links.
 func TestRemoveDeep(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
 	dir := filepath.Join(t.TempDir(), "tree")

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// openShelf says that removing goes by paths here: a path has at most 32,767 characters.
+// openShelf returns an error, so that callers remove by path: a path has at most 32,767 characters.
 func openShelf(path string) (shelf, error) { return nil, errors.ErrUnsupported }
 
 func removePath(path string) error { return os.RemoveAll(path) }

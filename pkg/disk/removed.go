@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Removed is a file that takes room on a disk and has no name any more, since a process has it open or mapped.
+// Removed is a deleted file that still occupies disk space because a process has it open or mapped.
 type Removed struct {
 	Container string // id of the container whose process has it
 	Bytes     uint64
@@ -14,21 +14,21 @@ type Removed struct {
 // mountPoint is a line of a mountinfo.
 type mountPoint struct {
 	FSType string
-	Root   string // which directory of the file system is mounted
-	Path   string // where a process sees it
+	Root   string // mounted directory of the file system
+	Path   string // path as seen by a process
 }
 
-// where is to whom a removed file counts.
+// where says what a removed file counts against.
 type where int
 
 const (
-	elsewhere   where = iota // not to the pod: memory, a claim, the host
-	inVolume                 // to a volume
-	inContainer              // to its container: in its root file system, or a volume of its image
-	inPod                    // to the pod's own files
+	elsewhere   where = iota // not the pod: memory, a claim, the host
+	inVolume                 // a volume
+	inContainer              // its container: the root file system, or a volume of its image
+	inPod                    // the pod's own files
 )
 
-// locate finds out where a removed file of s lies. It is pure.
+// locate decides what a removed file of s counts against. It is pure.
 func locate(s *Subject, r Removed) (where, string) {
 	switch r.FSType {
 	case "tmpfs", "ramfs", "hugetlbfs", "proc", "devtmpfs":
@@ -40,7 +40,7 @@ func locate(s *Subject, r Removed) (where, string) {
 	for _, p := range s.Places {
 		if below(r.Root, p.Path, 4) {
 			if p.Own || p.Claim != "" {
-				return elsewhere, "" // a separate file system counts such files by itself
+				return elsewhere, "" // a separate file system includes such files in its usage
 			}
 			return inVolume, p.Volume
 		}
@@ -61,8 +61,8 @@ func locate(s *Subject, r Removed) (where, string) {
 	return elsewhere, ""
 }
 
-// below says whether root, a directory's path in its own file system, is that of dir on the host or lies in it. On which file system dir
-// lies is not known here, so that its last elements have to do; one of them is a pod's or a volume's unique name.
+// below says whether root, a directory's path in its own file system, is dir on the host or below it. The mount point of dir's file system is unknown
+// here, so it compares the last elements; one of them is a pod's or a volume's unique name.
 func below(root, dir string, elements int) bool {
 	all := strings.Split(strings.Trim(dir, "/"), "/")
 	tail := "/" + strings.Join(all[max(0, len(all)-elements):], "/") + "/"

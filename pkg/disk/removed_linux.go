@@ -16,8 +16,8 @@ import (
 
 const deleted = " (deleted)"
 
-// FindRemoved makes a Parts.Removed that looks at the processes that processes lists for a container's first one, below proc (/proc).
-// Files that only a message between sockets holds, or a thread with separate files, are not seen.
+// FindRemoved returns a Parts.Removed. processes lists all processes of a container by its first one; proc is /proc. It misses files held only by a
+// message between sockets, or by a thread with separate files.
 func FindRemoved(proc string, processes func(pid int) ([]int, error)) func([]Box) ([]Removed, error) {
 	return func(boxes []Box) ([]Removed, error) {
 		f := finder{proc: proc, seen: map[identity]bool{}}
@@ -41,7 +41,7 @@ func FindRemoved(proc string, processes func(pid int) ([]int, error)) func([]Box
 	}
 }
 
-// vanished says that a process has ended while it was looked at.
+// vanished says that a process ended during its inspection.
 func vanished(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV)
 }
@@ -50,7 +50,7 @@ type finder struct {
 	proc  string
 	seen  map[identity]bool
 	found []Removed
-	// mounts is the mountinfo of the process at hand; nil: not read yet.
+	// mounts is the mountinfo of the current process; nil: not read yet.
 	mounts []byte
 }
 
@@ -66,7 +66,7 @@ func (f *finder) process(container string, pid int) error {
 		names, err := list.Readdirnames(256)
 		for _, name := range names {
 			link := filepath.Join(dir, "fd", name)
-			// Reading a link never waits for a file system, as examining what it leads to may. The name of a file may be too long for it.
+			// Reading a link never waits for a file system, unlike examining its target. The file's name may be too long for it.
 			target, err := os.Readlink(link)
 			if err == nil && strings.HasSuffix(target, deleted) || errors.Is(err, unix.ENAMETOOLONG) {
 				f.examine(container, dir, link)
@@ -86,9 +86,9 @@ func (f *finder) process(container string, pid int) error {
 	return err
 }
 
-// examine adds the file behind link, if it is one. What cannot be examined has gone, or is not ours to see.
+// examine adds the file behind link, if it is a removed one. It ignores files that are gone or that we may not see.
 func (f *finder) examine(container, process, link string) {
-	fd, err := unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0) // a regular file or a device alike: nothing is done to it
+	fd, err := unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0) // regular files and devices alike: O_PATH does not access them
 	if err != nil {
 		return
 	}
@@ -116,7 +116,7 @@ func (f *finder) examine(container, process, link string) {
 	}
 }
 
-// mountOf finds the line of a /proc/PID/mountinfo with that number (proc_pid_mountinfo(5)).
+// mountOf finds the line of a /proc/PID/mountinfo with that ID (proc_pid_mountinfo(5)).
 func mountOf(mountinfo []byte, id string) (m mountPoint, ok bool) {
 	for line := range bytes.Lines(mountinfo) {
 		fields := strings.Fields(string(line))
@@ -132,12 +132,12 @@ func mountOf(mountinfo []byte, id string) (m mountPoint, ok bool) {
 	return m, false
 }
 
-// unescape undoes the \ooo that the kernel writes for space, tab, newline and backslash.
+// unescape undoes the kernel's \ooo escapes for space, tab, newline and backslash.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// mountID reads the number of the mount from a /proc/PID/fdinfo/FD.
+// mountID reads the mount ID from a /proc/PID/fdinfo/FD.
 func mountID(fdinfo []byte) string {
 	for line := range bytes.Lines(fdinfo) {
 		if value, ok := bytes.CutPrefix(line, []byte("mnt_id:")); ok {
@@ -147,7 +147,7 @@ func mountID(fdinfo []byte) string {
 	return ""
 }
 
-// mappedRemoved gives the ranges of addresses, as /proc/PID/map_files names them, at which a /proc/PID/maps has files without a name.
+// mappedRemoved returns the address ranges of deleted files in a /proc/PID/maps, named as in /proc/PID/map_files.
 func mappedRemoved(maps []byte) (ranges []string) {
 	for line := range bytes.Lines(maps) {
 		if !bytes.HasSuffix(line, []byte(" (deleted)\n")) {
@@ -160,7 +160,7 @@ func mappedRemoved(maps []byte) (ranges []string) {
 	return ranges
 }
 
-// mapName is a range without the zeros in front of its addresses.
+// mapName removes leading zeros from the addresses of a range.
 func mapName(addresses string) string {
 	from, to, _ := strings.Cut(addresses, "-")
 	zeros := func(s string) string {

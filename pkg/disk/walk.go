@@ -9,13 +9,13 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// Bounds of one walk, so that no tree costs more memory or descriptors than this.
+// Limits of one walk, so that no tree costs more memory or descriptors than this.
 const (
-	// maxDepth is how many directories may lie within each other. Each takes 16 bytes of memory.
+	// maxDepth is the maximum nesting of directories. Each takes 16 bytes of memory.
 	maxDepth = 1 << 20
-	// maxSeen is how many files with several names are remembered, so that each counts once. Beyond that each name counts for its part.
+	// maxSeen is how many files with several names are remembered, so that each counts once. Beyond that each name counts as a fraction of its file.
 	maxSeen = 1 << 16
-	// look is after how many names a walk asks whether it should pause.
+	// look is the number of names between checks for a pause.
 	look = 64
 )
 
@@ -24,12 +24,12 @@ var (
 	errMoved   = errors.New("a directory was moved while it was measured")
 )
 
-// Walk adds up what the files below a directory take on disk, a piece at a time. It goes by open directories and never by joined paths,
-// so that no path is too long for it; it follows no link, opens nothing but directories and stays out of what is mounted below. A file
-// with several names counts once. What vanishes meanwhile does not count; what cannot be read is left out and told by Unread.
+// Walk adds up the disk usage of the files below a directory, in pieces. It uses open directories and never joined paths, so that no path is too
+// long. It follows no links, opens only directories and does not enter mounts. A file with several names counts once. It ignores files that vanish,
+// skips unreadable ones and reports them by Unread.
 type Walk struct {
 	path string
-	skip map[string]bool // names in path itself that are left out
+	skip map[string]bool // entries of path to skip
 
 	begun  bool
 	device uint64
@@ -37,7 +37,7 @@ type Walk struct {
 	open   []folder // the inner ones, at most limit
 	limit  int
 	seen   map[identity]struct{}
-	bytes  float64 // parts of files too
+	bytes  float64 // may contain fractions of files
 	files  float64
 
 	unread int
@@ -46,7 +46,7 @@ type Walk struct {
 
 type identity struct{ device, inode uint64 }
 
-// space is what a file takes.
+// space is a file's usage.
 type space struct {
 	bytes                uint64
 	device, inode, links uint64
@@ -54,27 +54,27 @@ type space struct {
 
 // entry is one name in a directory.
 type entry struct {
-	name string // of a directory alone
+	name string // only of a directory
 	space
 	directory bool
-	mount     bool  // something is mounted here, or would be by looking at it
-	err       error // why nothing else is known of it
+	mount     bool  // a mount point, or looking at it would mount something
+	err       error // why nothing else is known about it
 }
 
 // folder is an open directory.
 type folder interface {
-	// next gives one name after the other, at the end io.EOF.
+	// next returns the next entry, or io.EOF at the end.
 	next() (entry, error)
 	// enter opens a directory in this one.
 	enter(name string) (folder, error)
 	// park closes this one. The mark leads back to it from a directory in it.
 	park() (mark, error)
-	// above opens the directory above this one if it is still that of the mark, and goes on where that was left.
+	// above opens the parent directory if it is still that of the mark, and continues where it was left.
 	above(m mark) (folder, error)
 	close()
 }
 
-// NewWalk makes a walk of the directory at path, without what has one of the names skip in it.
+// NewWalk returns a Walk of the directory at path, without entries of path named in skip.
 func NewWalk(path string, skip ...string) *Walk {
 	w := &Walk{path: path, limit: maxOpen, seen: map[identity]struct{}{}, skip: map[string]bool{}}
 	for _, name := range skip {
@@ -93,8 +93,8 @@ func Measure(path string) (Amount, error) {
 	return Amount{sum.Used, sum.InodesUsed}, err
 }
 
-// Step is a Pass: it goes on until all is counted, or until soFar, which gets the sum so far, requests a pause. An error means that
-// the directory itself cannot be read.
+// Step is a Pass: it continues until the walk is complete, or until soFar, which gets the current sum, requests a pause. An error means that the
+// directory itself cannot be read.
 func (w *Walk) Step(soFar func(host.Disk) (pause bool)) (sum host.Disk, done bool, err error) {
 	if !w.begun {
 		top, own, err := openFolder(w.path)
@@ -122,7 +122,7 @@ func (w *Walk) Step(soFar func(host.Disk) (pause bool)) (sum host.Disk, done boo
 	return w.sum(), true, nil
 }
 
-// Unread says how many names could not be read so far, and why not the first of them; Step goes on without them.
+// Unread returns the number of unreadable names so far, and why the first could not be read; Step continues without them.
 func (w *Walk) Unread() (int, error) { return w.unread, w.why }
 
 func (w *Walk) sum() host.Disk {
@@ -139,7 +139,7 @@ func (w *Walk) fail(err error) {
 	}
 }
 
-// take counts a name, and goes into it if it is a directory.
+// take counts a name, and enters it if it is a directory.
 func (w *Walk) take(e entry) {
 	top := len(w.parked) == 0 && len(w.open) == 1
 	switch {
@@ -176,7 +176,7 @@ func (w *Walk) take(e entry) {
 	w.open = append(w.open, in)
 }
 
-// count adds a file that is no directory.
+// count adds a non-directory.
 func (w *Walk) count(s space) {
 	part := 1.0
 	if s.links > 1 {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mark is a place in a directory that is not open.
+// mark is a position in a closed directory.
 type mark struct {
 	inode  uint64
 	offset int64
@@ -22,15 +22,15 @@ type mark struct {
 // maxOpen is how many directories a walk holds open.
 const maxOpen = 32
 
-// buffers hold names as getdents64(2) gives them.
+// buffers hold entries as getdents64(2) returns them.
 var buffers = sync.Pool{New: func() any { return new([16 << 10]byte) }}
 
-// directory is a folder of Linux.
+// directory is a folder on Linux.
 type directory struct {
 	fd      int
 	buffer  *[16 << 10]byte
 	at, end int
-	offset  int64 // behind the name that was given last
+	offset  int64 // after the last returned name
 }
 
 const openFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
@@ -48,7 +48,7 @@ func openFolder(path string) (folder, space, error) {
 	return d, e.space, nil
 }
 
-// examine tells what the file at path takes.
+// examine returns the usage of the file at path.
 func examine(path string) (space, error) {
 	e := (&directory{fd: unix.AT_FDCWD}).stat(path, 0)
 	return e.space, e.err
@@ -109,7 +109,7 @@ func (d *directory) stat(name string, flags int) entry {
 	return d.statName(append([]byte(name), 0), flags)
 }
 
-// statName examines a name, which ends with a zero, without opening it, following it or mounting anything on it.
+// statName examines a zero-terminated name without opening it, following it or triggering an automount.
 func (d *directory) statName(name []byte, more ...int) entry {
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	for _, f := range more {
@@ -138,7 +138,7 @@ func (d *directory) statName(name []byte, more ...int) entry {
 func (d *directory) enter(name string) (folder, error) {
 	in, err := openAt(d.fd, name)
 	if err != nil {
-		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) { // another took its name meanwhile
+		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) { // replaced by something else meanwhile
 			err = fs.ErrNotExist
 		}
 		return nil, err

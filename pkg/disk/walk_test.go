@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// TestWalk counts a small tree on every system, without what is left out.
+// TestWalk counts a small tree on every system, with skipped names.
 func TestWalk(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"f", "a/f", "a/b/c/f", "a/volumes/f", "volumes/f"} {
@@ -35,7 +35,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// crowd is a directory of very many files, each with another name elsewhere.
+// crowd is a directory of very many files, each with a second name elsewhere.
 type crowd struct{ given, files int }
 
 func (c *crowd) next() (entry, error) {
@@ -50,7 +50,7 @@ func (c *crowd) park() (mark, error)          { return mark{}, nil }
 func (c *crowd) above(mark) (folder, error)   { return nil, errMoved }
 func (c *crowd) close()                       {}
 
-// TestMillions: five million files are measured in pieces and in little memory.
+// TestMillions: five million files are measured in pieces and with little memory.
 func TestMillions(t *testing.T) {
 	const files = 5_000_000
 	w := NewWalk("")
@@ -63,7 +63,7 @@ func TestMillions(t *testing.T) {
 			t.Fatalf("%d files are remembered, %v", len(w.seen), err)
 		}
 		if pieces++; done {
-			// What is not remembered counts for the part that one name is of it.
+			// Beyond the remembered files, each name counts as a fraction of its file.
 			if want := uint64(maxSeen + (files-maxSeen)/2); sum.InodesUsed != want || sum.Used != want*4096 || pieces < files/100_100 {
 				t.Errorf("%d bytes in %d files, in %d pieces; want %d files", sum.Used, sum.InodesUsed, pieces, want)
 			}

@@ -6,13 +6,13 @@ import (
 	"os"
 )
 
-// mark is no place: directories stay open here.
+// mark is empty: directories stay open here.
 type mark struct{}
 
 // maxOpen is how many directories a walk holds open: all of them, since a path has at most 32,767 characters.
 const maxOpen = 1 << 15
 
-// directory is a folder of Windows. Directories that are links of any kind count as files and are not entered.
+// directory is a folder on Windows. Directory links of any kind count as files and are not entered.
 type directory struct {
 	root  *os.Root
 	list  *os.File
@@ -28,7 +28,7 @@ func openFolder(path string) (folder, space, error) {
 	return d, space{}, err
 }
 
-// examine tells what the file at path takes.
+// examine returns the usage of the file at path.
 func examine(path string) (space, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -45,7 +45,7 @@ func newDirectory(root *os.Root) (folder, error) {
 	return &directory{root: root, list: list}, nil
 }
 
-// next takes a file's size for what it takes on disk: the list of names has nothing else.
+// next uses a file's size as its disk usage: directory entries have nothing better.
 func (d *directory) next() (entry, error) {
 	if len(d.batch) == 0 {
 		var err error

@@ -14,7 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/images"
 )
 
-// TestImageUses: an image is used while there is a container of it, running or not; one goes under all its names; nothing is forced.
+// TestImageUses: an image is used while it has a container, running or not; an image is removed with all its names; nothing is forced.
 func TestImageUses(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.InfraImage = "pause:1" })
 	r.fake.AddImage(dockertest.Image{ID: "sha256:" + strings.Repeat("1", 64), Names: []string{"pause:1"}, Entrypoint: []string{programPath}})
@@ -62,7 +62,7 @@ func TestImageUses(t *testing.T) {
 	}
 }
 
-// TestRemoveImage does the same on a real engine: an image with two names goes, one of which there is a container stays.
+// TestRemoveImage does the same on a real engine: an image with two names is removed, one with a container stays.
 func TestRemoveImage(t *testing.T) {
 	r := realRig(t, nil)
 	c, err := r.API(t.Context())

@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestCopies: on Windows files are in the container when it starts, and its message is read where it wrote it.
+// TestCopies: on Windows files are in the container when it starts, and its message is read from where it wrote it.
 func TestCopies(t *testing.T) {
 	for _, build := range []int{14393, 17763, 20348, 26100} {
 		r := fakeRig(t, dockertest.Options{OS: "windows", Build: build}, nil)
@@ -51,14 +51,14 @@ func TestCopyRefusals(t *testing.T) {
 		var apply *engine.ApplyError
 		err := r.Apply(t.Context(), p, step)
 		if path == `C:\gone` && errors.Is(err, os.ErrNotExist) {
-			continue // each system words it differently
+			continue // each system has its own wording
 		}
 		if !errors.As(err, &apply) || apply.Reason != engine.ReasonCreate || !strings.Contains(apply.Message, want) {
 			t.Errorf("%s: %v; want %q", path, err, want)
 		}
 	}
 	step.Inputs.Files = nil
-	r.apply(p, step) // what was left half made is replaced
+	r.apply(p, step) // an incomplete container is replaced
 	if c := r.container(p, "c0"); c.State != pod.Running {
 		t.Errorf("%+v", c)
 	}

@@ -1,10 +1,10 @@
-// Package docker joins what the kubelet asks of a container engine: seven doors, each a package below this one, on one connection.
+// Package docker assembles the kubelet's access to a container engine: seven packages below this one share one connection.
 //
 //	New: engine (connection) --> logs, images, exec, networks --> usage, containers
 //	containers: Step --convert--> create, start, stop, remove;  list, inspect --> Observed;  events --> Changes
 //
-// Below, identity (labels and names), accounts (users of an image) and convert (what a pod becomes) do no I/O. No package outside imports
-// Docker's client. Parts take a door through an interface that they declare; only the assembly imports the packages below.
+// Below, identity (labels and names), accounts (users of an image) and convert (pod to request) do no I/O. No package outside imports Docker's
+// client. Callers use the engine through interfaces that they declare; only the assembly imports the packages below.
 package docker
 
 import (
@@ -29,39 +29,39 @@ import (
 // Config says how to reach the engine and how to run containers on it.
 type Config struct {
 	Host string // unix:///path, npipe:////./pipe/name, tcp://host:port; "": DOCKER_HOST, or else the platform's default
-	// Node is the value of the label identity.LabelNode on all that this agent makes. Containers with another value, or none, are never touched,
-	// so that agents with different names can share an engine.
+	// Node is the value of the label identity.LabelNode on everything that this agent creates. It never touches containers with another value, or
+	// none, so that agents with different names can share an engine.
 	Node string
-	// Boot is another after each boot of this host, and the value of the label identity.LabelBoot on containers made during it; "": not known.
+	// Boot identifies the current boot of this host. It is the value of the label identity.LabelBoot on containers created during it; "": unknown.
 	Boot        string
 	Platform    pod.Platform
-	CPUs        int    // of this host, in all of Windows' processor groups, of which engines see one; 0: as many as the engine says
+	CPUs        int    // of this host, in all of Windows' processor groups, of which engines see one; 0: the engine's figure
 	InfraImage  string // of the sandbox; pulled when it is not present
 	LogMaxSize  int64  // bytes of one log file (containerLogMaxSize); 0: no limit
 	LogMaxFiles int    // log files per container (containerLogMaxFiles); 0: the engine's default
-	// LogsDir is where tools look for pods' logs (upstream's podLogsDir), with containers beside it; "": logs get no names there.
+	// LogsDir is where tools look for pods' logs (upstream's podLogsDir), next to the directory containers; "": no links to logs.
 	LogsDir      string
 	CgroupParent string // Linux; "": the engine's default
 	// SeccompRoot is the directory of localhostProfiles; SeccompDefault makes RuntimeDefault the profile of pods that name none.
 	SeccompRoot    string
 	SeccompDefault bool
-	// HostAddresses gives convert.Target.HostAddresses (Linux); nil: the engine publishes at all addresses, service addresses among them.
+	// HostAddresses returns convert.Target.HostAddresses (Linux); nil: the engine publishes at all addresses, including service addresses.
 	HostAddresses func() ([]netip.Addr, error)
-	// HostIPs gives convert.Target.HostIPs; nil: any hostIP will do.
+	// HostIPs returns convert.Target.HostIPs; nil: any hostIP is allowed.
 	HostIPs func() ([]netip.Addr, error)
-	// CredentialSpecs has this host's registry hold credential specs, by name, where engines look for them: those of want, and no other whose
-	// name begins with prefix (Windows); want is not kept. nil: there is no registry.
+	// CredentialSpecs sets this host's credential specs in the registry where engines look for them (Windows). It writes those of want, by name, and
+	// deletes all others whose name begins with prefix. It does not keep want. nil: there is no registry.
 	CredentialSpecs func(prefix string, want map[string]string) error
-	// Hash gives Container.Hash; nil: the hash stays empty.
+	// Hash returns Container.Hash; nil: the hash stays empty.
 	Hash func(*v1.Container) string
 
-	CallTimeout          time.Duration // of one request that has no reason to take long; 0: 2 minutes
-	StopSlack            time.Duration // how much longer than its grace period a stop may take; 0: 30 seconds
-	PullProgressDeadline time.Duration // a pull without progress for so long is given up; 0: 1 minute
+	CallTimeout          time.Duration // of one request that is expected to be quick; 0: 2 minutes
+	StopSlack            time.Duration // how far a stop may exceed its grace period; 0: 30 seconds
+	PullProgressDeadline time.Duration // a pull without progress for this long is canceled; 0: 1 minute
 	Clock                clock.WithDelayedExecution
 }
 
-// What parts take from the engine's doors.
+// Types that callers exchange with the engine's parts.
 type (
 	Info      = engine.Info
 	ImageList = images.List
@@ -71,28 +71,28 @@ type (
 	DiskUsage = usage.DiskUsage
 )
 
-// Engine is a Docker engine, as a set of narrow parts. A user declares an interface for the part that it needs.
+// Engine is a Docker engine, as a set of narrow parts. Callers declare an interface for the part that they need.
 type Engine struct {
-	Client     *engine.Client      // the connection, and what the engine says of itself
-	Logs       *logs.Store         // who reads or follows one
+	Client     *engine.Client      // the connection, and the engine's information about itself
+	Logs       *logs.Store         // reads and follows logs
 	Images     *images.Store       // pod.Images; garbage, image volumes
-	Exec       *exec.Executor      // pod.Executor; attach, ports
+	Exec       *exec.Executor      // pod.Executor; attach, port forwarding
 	Networks   *networks.Store     // for the pod network
 	Usage      *usage.Meter        // for figures
 	Containers *containers.Runtime // pod.Runtime
 }
 
-// New makes an Engine. It does not connect: an engine that is not there yet makes the calls fail, not New. An error means that
-// cfg.Host (or DOCKER_HOST) is unusable.
+// New returns an Engine. It does not connect: if the engine is down, calls fail rather than New. An error means that cfg.Host (or DOCKER_HOST) is
+// invalid.
 func New(cfg Config) (*Engine, error) { return build(cfg, seams{inspections: 8}) }
 
-// seams are what tests put other values into.
+// seams are values that tests replace.
 type seams struct {
 	inspections int // how many containers ObserveAll inspects in parallel
 	kill        func(pid int, containerID string)
 }
 
-// build makes the doors, each from those before it.
+// build creates the parts in dependency order.
 func build(cfg Config, s seams) (*Engine, error) {
 	c, err := engine.New(engine.Config{Host: cfg.Host, OS: cfg.Platform.OS, Timeout: cfg.CallTimeout, Clock: cfg.Clock})
 	if err != nil {

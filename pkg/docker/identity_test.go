@@ -26,7 +26,7 @@ app:x:1000:
 extra:x:50000:app
 `
 
-// TestAccounts: the image is read once, by a container that is gone afterwards, also where a link leads to the file.
+// TestAccounts: the image is read once, by a container that is then removed, even if a link leads to the file.
 func TestAccounts(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	image := r.fake.AddImage(dockertest.Image{Names: []string{"people"}, User: "app", Files: map[string]string{
@@ -55,7 +55,7 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// TestHoldersAreSwept: an agent that was killed while it read an image leaves a container; the next one removes it and nothing else.
+// TestHoldersAreSwept: an agent that was killed while reading an image leaves a container; the next one removes it and nothing else.
 func TestHoldersAreSwept(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	r.hold(identity.HoldAccounts, r.image.ID)

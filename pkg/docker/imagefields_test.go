@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// everyField is an image that sets every field of a container's configuration, beside the labels of ours.
+// everyField is an image that sets every field of a container's configuration, in addition to our labels.
 func everyField(r *rig, victim *v1.Pod) *container.Config {
 	timeout := 1 << 20
 	return &container.Config{
@@ -29,8 +29,8 @@ func everyField(r *rig, victim *v1.Pod) *container.Config {
 	}
 }
 
-// TestImageFields: what comes of each field of an image in a container whose spec says nothing of it (bare), and in one that does (full). "-": nothing, it
-// is as without the image's word.
+// TestImageFields: the effect of each field of an image on a container whose spec does not set it (bare), and on one that does (full). "-": no
+// effect.
 func TestImageFields(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	victim := r.pod("victim")
@@ -57,7 +57,7 @@ func TestImageFields(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, label := range []string{identity.LabelPodName, identity.LabelPodUID, identity.LabelImageRef, identity.LabelSandboxID} {
-			delete(in.Config.Labels, label) // differ from pod to pod; testImageSays looks at them
+			delete(in.Config.Labels, label) // differ from pod to pod; testImageSays checks them
 		}
 		in.Config.Image = ""
 		return in
@@ -123,8 +123,8 @@ func TestImageFields(t *testing.T) {
 	}
 }
 
-// TestImageArgsEscaped: on Windows an image may say that its arguments are one line already, and the engine then takes the spec's for that too. It is the
-// container's own command line and nothing else.
+// TestImageArgsEscaped: on Windows an image may declare that its arguments are already one line, and the engine then applies that to the spec's too.
+// It affects only the container's own command line.
 func TestImageArgsEscaped(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{OS: "windows", Build: 17763}, nil)
 	id := r.fake.AddImage(dockertest.Image{Names: []string{"every"}, Config: everyField(r, r.pod("victim"))})

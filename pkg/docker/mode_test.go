@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestRubbish: whatever answers in the engine's place is an error that says so, never "nothing runs".
+// TestRubbish: any other server in the engine's place is a clear error, never "nothing runs".
 func TestRubbish(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -22,7 +22,7 @@ func TestRubbish(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, _ = http.ReadRequest(bufio.NewReader(conn)) // all of it: what is left unread would have the answer lost
+			_, _ = http.ReadRequest(bufio.NewReader(conn)) // all of it: unread data would lose the answer
 			_, _ = io.WriteString(conn, "\x00\x01rubbish\r\n\r\n")
 			conn.Close()
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestHostIPComesLater: a pod whose hostIP the host does not have yet is no failure for good; it starts when the host has it.
+// TestHostIPComesLater: a pod whose hostIP the host does not have yet does not fail permanently; it starts once the host has it.
 func TestHostIPComesLater(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.7")}
 	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.HostIPs = func() ([]netip.Addr, error) { return own, nil } })

@@ -14,7 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 )
 
-// programPath is where the test binary stands in the image for real engines. Started under that name, it is the program.
+// programPath is the path of the test binary in the image for real engines. Started under that name, it acts as the program.
 const programPath = "/program"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// findProgram is what the fake runs for argv.
+// findProgram returns the fake's function for argv.
 func findProgram(argv []string) dockertest.Program {
 	if argv[0] != programPath {
 		return nil
@@ -40,21 +40,21 @@ func findProgram(argv []string) dockertest.Program {
 	return program
 }
 
-// program is what containers of these tests run, in the fake and for real: its first argument says what it does.
+// program runs in these tests' containers, in the fake and for real: its first argument selects the behavior.
 func program(p *dockertest.Process) int {
 	verb, args := "pause", []string(nil)
 	if len(p.Args) > 1 {
 		verb, args = p.Args[1], p.Args[2:]
 	}
 	switch verb {
-	case "pause": // prints args and waits for TERM, at which it says good-bye
+	case "pause": // prints args and waits for TERM, then says good-bye
 		for _, arg := range args {
 			_, _ = fmt.Fprintln(p.Stdout, arg)
 		}
 		code := dockertest.Pause(p)
 		_, _ = fmt.Fprintln(p.Stdout, "bye")
 		return code
-	case "stubborn": // ends by KILL only
+	case "stubborn": // only KILL ends it
 		for {
 			select {
 			case <-p.Signals:
@@ -62,12 +62,12 @@ func program(p *dockertest.Process) int {
 				return 137
 			}
 		}
-	case "family": // a child that is stubborn, and itself as well; for real only
+	case "family": // starts a stubborn child, and is stubborn itself; for real only
 		files := []*os.File{os.Stdin, os.Stdout, os.Stderr}
 		if _, err := os.StartProcess(programPath, []string{programPath, "stubborn", args[0]}, &os.ProcAttr{Files: files}); err != nil {
 			return 1
 		}
-		for { // nothing but KILL ends it
+		for { // only KILL ends it
 			<-p.Signals
 		}
 	case "exit": // prints the rest of args, on stderr, and exits
@@ -79,7 +79,7 @@ func program(p *dockertest.Process) int {
 	case "both": // one line on each stream
 		_, _ = fmt.Fprintln(p.Stdout, "to stdout")
 		_, _ = fmt.Fprintln(p.Stderr, "to stderr")
-	case "cat": // until the end of its input, then says so
+	case "cat": // copies its input, and reports its end
 		_, _ = io.Copy(p.Stdout, p.Stdin)
 		_, _ = fmt.Fprintln(p.Stdout, "end of input")
 	case "env":
@@ -88,10 +88,10 @@ func program(p *dockertest.Process) int {
 				_, _ = fmt.Fprintln(p.Stdout, value)
 			}
 		}
-	case "flood": // so many bytes
+	case "flood": // this many bytes
 		n, _ := strconv.Atoi(args[0])
 		_, _ = io.WriteString(p.Stdout, strings.Repeat("x", n))
-	case "fill": // a file of so many bytes, and then as pause
+	case "fill": // a file of this many bytes, then like pause
 		n, _ := strconv.Atoi(args[1])
 		if err := os.WriteFile(args[0], make([]byte, n), 0o600); err != nil {
 			return 1
@@ -122,7 +122,7 @@ func program(p *dockertest.Process) int {
 			_, _ = io.WriteString(conn, "hello")
 			conn.Close()
 		}
-	case "sizes": // prints the size of its terminal whenever it changes, fake only
+	case "sizes": // prints the size of its terminal after each change, fake only
 		for {
 			select {
 			case size := <-p.Resized:

@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// TestLongGrace: a container with an endless grace period is not killed, and its stop is not given up, before it ends by itself.
+// TestLongGrace: a container with an endless grace period is not killed, and its stop does not time out, before it exits by itself.
 func TestLongGrace(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("long", []string{"stubborn"})

@@ -23,7 +23,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// claims are labels by which an image says that its containers are the newest attempt of the victim's container c0.
+// claims are labels of an image that claim its containers as the newest attempt of the victim's container c0.
 func claims(r *rig, victim *v1.Pod) map[string]string {
 	out := map[string]string{"vendor": "kept"}
 	for _, label := range identity.OwnLabels() {
@@ -39,7 +39,7 @@ func claims(r *rig, victim *v1.Pod) map[string]string {
 	return out
 }
 
-// imageWith makes the engine have an image of the test's program that says what config does, and returns its id.
+// imageWith adds an image of the test's program with config, and returns its id.
 func (r *rig) imageWith(name string, config *container.Config) string {
 	r.t.Helper()
 	if r.fake != nil {
@@ -62,7 +62,7 @@ func (r *rig) imageWith(name string, config *container.Config) string {
 	if h := config.Healthcheck; h != nil {
 		changes = append(changes, fmt.Sprintf(`HEALTHCHECK --interval=%s CMD ["%s"]`, h.Interval, strings.Join(h.Test[1:], `","`)))
 	}
-	for instruction, value := range map[string]string{"USER": config.User, "WORKDIR": config.WorkingDir} { // an import takes no STOPSIGNAL before 23.0
+	for instruction, value := range map[string]string{"USER": config.User, "WORKDIR": config.WorkingDir} { // an import accepts no STOPSIGNAL before 23.0
 		if value != "" {
 			changes = append(changes, instruction+" "+value)
 		}
@@ -97,7 +97,7 @@ func (r *rig) imageWith(name string, config *container.Config) string {
 	return found.ID
 }
 
-// hold leaves a container by which an image was being read when its agent was killed, and returns its id.
+// hold leaves a container like that of an agent killed while it read an image, and returns its id.
 func (r *rig) hold(purpose, image string) string {
 	r.t.Helper()
 	name := identity.HolderName(purpose, r.cfg.Node, strings.TrimPrefix(image, "sha256:")[:12])
@@ -142,8 +142,8 @@ func (r *rig) hasVolume(name string) bool {
 	return err == nil
 }
 
-// testImageSays: an image with every label of ours, volumes, a health check and ports. Neither its pod nor a container by which it is read is
-// seen as the victim's, nothing of it is run or published beside the pod's own, and its volumes go with its containers.
+// testImageSays uses an image with every label of ours, volumes, a health check and ports. Neither its pod nor a container for reading it counts as
+// the victim's. Nothing of it is run or published besides the pod's own settings, and its volumes are removed with its containers.
 func testImageSays(t *testing.T, r *rig) {
 	victim := r.pod("victim", []string{"pause"})
 	innocent := r.run(victim)[0]
@@ -153,7 +153,7 @@ func testImageSays(t *testing.T, r *rig) {
 	})
 	r.cfg.InfraImage, r.image = id, pod.Image{ID: id, Ref: "docker://" + id}
 	r.rebuild(ordinary)
-	if _, err := r.ObserveAll(t.Context()); err != nil { // the first one removes what an agent before it left
+	if _, err := r.ObserveAll(t.Context()); err != nil { // the first call removes what a former agent left
 		t.Fatal(err)
 	}
 	holder := r.hold(identity.HoldFiles, id)
@@ -163,7 +163,7 @@ func testImageSays(t *testing.T, r *rig) {
 	if len(sandbox.HostPorts) > 0 || sandbox.Runtime != "" || sandbox.Attempt != 0 {
 		t.Errorf("the sandbox of such an image: %+v", sandbox)
 	}
-	next, err := New(r.cfg) // one that knows the engine's answers alone
+	next, err := New(r.cfg) // one that knows only the engine's answers
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// testResize changes the limits of a running container: up beyond the former swap limit, added where there were none, and down, but
-// not below what is in use.
+// testResize changes the limits of a running container: up beyond the former swap limit, added where there were none, and down, but not below current
+// usage.
 func testResize(t *testing.T, r *rig) {
 	p := r.pod("resize", []string{"pause"}, []string{"pause"})
 	p.Spec.Containers[0].Resources = resources("250m", "100Mi")
@@ -32,7 +32,7 @@ func testResize(t *testing.T, r *rig) {
 		{Shares: 102, Memory: 64 << 20},
 	} {
 		for i := range ids {
-			for range 2 { // repeating it is no error
+			for range 2 { // repeating it is not an error
 				if err := update(i, want); err != nil {
 					t.Fatal(err)
 				}

@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 )
 
-// TestDiskUsageReal measures a container that has written a file and a line of log.
+// TestDiskUsageReal measures a container that has written a file and a log line.
 func TestDiskUsageReal(t *testing.T) {
 	r := realRig(t, nil)
 	id := r.run(r.pod("usage", []string{"fill", "/tmp/f", "3000000"}))[0]

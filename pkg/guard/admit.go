@@ -13,16 +13,18 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// messageCondition is what a pod is told that comes while the node is short of something, in upstream's words.
+// messageCondition is the rejection message for a pod that arrives while the node is under pressure, in upstream's
+// words.
 const messageCondition = "The node had condition: %v. "
 
-// Pressure is what the node is short of. It is apart from the Guard, which finds it, because admission and the Node's status need it before
-// there are pods that a Guard could evict. The zero value is no pressure; any goroutine may use it.
+// Pressure holds what the node is short of. It is separate from the Guard, which finds it, because admission and the
+// Node's status need it before there are pods that a Guard could evict. The zero value is no pressure. Safe for
+// concurrent use.
 type Pressure struct {
 	conditions atomic.Pointer[[]v1.NodeConditionType]
 }
 
-// Conditions are what the node is short of, sorted: of MemoryPressure, DiskPressure and PIDPressure.
+// Conditions returns the conditions that are true, sorted: of MemoryPressure, DiskPressure and PIDPressure.
 func (p *Pressure) Conditions() []v1.NodeConditionType {
 	if c := p.conditions.Load(); c != nil {
 		return *c
@@ -30,7 +32,7 @@ func (p *Pressure) Conditions() []v1.NodeConditionType {
 	return nil
 }
 
-// Admitter asks inner about the pods that the node's conditions let in.
+// Admitter rejects pods that the node's conditions forbid, and passes others to inner.
 func (p *Pressure) Admitter(inner pod.Admitter) pod.Admitter { return &gate{inner, p} }
 
 type gate struct {
@@ -46,8 +48,9 @@ func (a *gate) Admit(p *v1.Pod) *pod.Rejection {
 	return a.Admitter.Admit(p)
 }
 
-// welcome says whether p may start on a node in these conditions. Critical pods always may; when memory is short so may those that request
-// some, and others that tolerate it; no other pod may. (upstream: eviction manager's Admit)
+// welcome reports whether p may start on a node with these conditions. Critical pods always may. If only memory is
+// short, so may pods that request some and pods that tolerate the taint. No other pod may. (upstream: eviction
+// manager's Admit)
 func welcome(p *v1.Pod, conditions []v1.NodeConditionType) bool {
 	switch {
 	case len(conditions) == 0, podspec.Critical(p):

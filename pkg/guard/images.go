@@ -16,18 +16,19 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// ImagePolicy says when images that no container uses are removed.
+// ImagePolicy says when to remove images that no container uses.
 type ImagePolicy struct {
-	// High and Low are percent of the file system that holds the images: from High on the oldest are removed until Low is reached
-	// (imageGCHighThresholdPercent, imageGCLowThresholdPercent). High 100: never for their size.
+	// High and Low are percentages of the file system that holds the images: from High on, the oldest are removed until
+	// Low is reached (imageGCHighThresholdPercent, imageGCLowThresholdPercent). High 100: never because of their size.
 	High, Low int
-	// MinAge is how long an image stays at least after it was first seen (imageMinimumGCAge): who pulled it may be about to use it.
+	// MinAge is how long an image stays at least after it was first seen (imageMinimumGCAge): the client that pulled it
+	// may be about to use it.
 	MinAge time.Duration
-	// MaxAge is how long an image stays at most after it was last used (imageMaximumGCAge); 0: however long.
+	// MaxAge is how long an image stays at most after its last use (imageMaximumGCAge); 0: no limit.
 	MaxAge time.Duration
 }
 
-// Check says what is wrong, beginning with the flag.
+// Check returns an error that begins with the wrong flag.
 func (p ImagePolicy) Check() error {
 	switch {
 	case p.High < 0 || p.High > 100:
@@ -42,16 +43,16 @@ func (p ImagePolicy) Check() error {
 	return nil
 }
 
-// idle says that no image is ever removed for its age or for the disk's use.
+// idle reports that images are never removed because of age or disk usage.
 func (p ImagePolicy) idle() bool { return p.High >= 100 && p.MaxAge == 0 }
 
-// memory is what is known of an image over time. It begins with the agent: engines do not record when an image was used.
+// memory is when an image was seen and used. It starts with the agent: engines do not record when an image was used.
 type memory struct{ first, used time.Time }
 
-// images remembers when images were used.
+// images holds the memory of each image by ID.
 type images map[string]memory
 
-// note remembers which images exist and which are in use.
+// note records which images exist and which are in use.
 func (m images) note(all []docker.ImageUse, now time.Time) {
 	there := map[string]bool{}
 	for _, i := range all {
@@ -68,7 +69,7 @@ func (m images) note(all []docker.ImageUse, now time.Time) {
 	maps.DeleteFunc(m, func(id string, _ memory) bool { return !there[id] })
 }
 
-// last is when an image was last of use, as far as is known.
+// last returns when an image was last used, or else first seen.
 func (m memory) last() time.Time {
 	if m.used.After(m.first) {
 		return m.used
@@ -76,7 +77,7 @@ func (m memory) last() time.Time {
 	return m.first
 }
 
-// unused are the images that may be removed: the one that was used longest ago first. Pinned ones never may. It is pure.
+// unused returns the images that may be removed, least recently used first. Pinned ones never may. It is pure.
 func (m images) unused(all []docker.ImageUse, policy ImagePolicy, now time.Time) []docker.ImageUse {
 	var out []docker.ImageUse
 	for _, i := range all {
@@ -91,7 +92,7 @@ func (m images) unused(all []docker.ImageUse, policy ImagePolicy, now time.Time)
 	return out
 }
 
-// outlived are those of unused images that were not used for longer than the policy lets them stay.
+// outlived returns those of unused that exceed the policy's MaxAge.
 func (m images) outlived(unused []docker.ImageUse, policy ImagePolicy, now time.Time) []docker.ImageUse {
 	if policy.MaxAge == 0 {
 		return nil
@@ -99,7 +100,7 @@ func (m images) outlived(unused []docker.ImageUse, policy ImagePolicy, now time.
 	return slices.DeleteFunc(slices.Clone(unused), func(i docker.ImageUse) bool { return now.Sub(m[i.ID].last()) <= policy.MaxAge })
 }
 
-// excess is how many bytes of images are too many on a disk; 0: none.
+// excess returns how many bytes to free on the images' disk; 0: none.
 func (p ImagePolicy) excess(disk host.Disk) uint64 {
 	available := min(disk.Available, disk.Capacity)
 	if disk.Capacity == 0 || p.High >= 100 || 100-int(available*100/disk.Capacity) < p.High {
@@ -116,7 +117,7 @@ const (
 	reasonImageFail = "ImageGCFailed"
 )
 
-// collectImages removes images as the policy has it. All of it belongs to the loop.
+// collectImages removes images according to the policy. Call it only from the loop.
 func (g *Guard) collectImages(ctx context.Context) {
 	if g.cfg.Images.idle() {
 		return
@@ -166,7 +167,7 @@ func (g *Guard) tryCollectImages(ctx context.Context) error {
 	return errors.New(message)
 }
 
-// unusedImages lists what may be removed, and remembers what is used.
+// unusedImages lists the images that may be removed, and records which are in use.
 func (g *Guard) unusedImages(ctx context.Context) ([]docker.ImageUse, error) {
 	all, err := g.parts.Images.ImageUses(ctx)
 	if err != nil {
@@ -177,7 +178,8 @@ func (g *Guard) unusedImages(ctx context.Context) ([]docker.ImageUse, error) {
 	return g.images.unused(all, g.cfg.Images, now), nil
 }
 
-// removeImages removes images in their order until so many bytes are free, as far as the engine tells their size: layers may be shared.
+// removeImages removes images in order until so many bytes are free. It counts the sizes that the engine reports, but
+// layers may be shared.
 func (g *Guard) removeImages(ctx context.Context, list []docker.ImageUse, bytes uint64, reason string) (freed uint64, err error) {
 	for _, i := range list {
 		if freed >= bytes || ctx.Err() != nil {

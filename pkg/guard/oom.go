@@ -10,8 +10,8 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// WatchOOM reports each process that the kernel kills because the machine is out of memory, until ctx ends. A kernel that cannot be watched is
-// logged and is no error.
+// WatchOOM reports each process that the kernel kills because the machine is out of memory, until ctx ends. If the
+// kernel cannot be watched, it logs that and returns.
 func WatchOOM(ctx context.Context, events Events) {
 	err := host.WatchOOM(ctx, func(v host.Victim) {
 		klog.InfoS("The machine is out of memory: the kernel killed a process", "name", v.Name, "pid", v.PID)

@@ -15,9 +15,9 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Parts are what a Guard works with.
+// Parts are the dependencies of a Guard.
 type Parts struct {
-	Pressure *Pressure // what the Guard finds; Node is sent when it is another
+	Pressure *Pressure // set by the Guard, which then sends Node
 	Pods     Pods
 	Disks    Disks
 	Figures  Figures
@@ -25,65 +25,65 @@ type Parts struct {
 	Counts   Counts
 	Events   Events
 	Node     wake.Signal
-	Alarm    Alarm // nil: only the regular looks notice that memory runs out
+	Alarm    Alarm // nil: only periodic checks notice a lack of memory
 	Clock    clock.WithDelayedExecution
 }
 
-// Pods are those of this node (worker.Manager).
+// Pods are the pods of this node (worker.Manager).
 type Pods interface {
 	Snapshot() []pod.View
-	// Evict ends a pod. One that ends already, or is gone, is no error.
+	// Evict ends a pod. Evicting one that is ending or gone is not an error.
 	Evict(types.UID, pod.Eviction)
-	// Vacated returns what is closed when nothing of a pod runs and its volumes are gone.
+	// Vacated returns a channel that is closed when a pod's containers have ended and its volumes are gone.
 	Vacated(types.UID) <-chan struct{}
-	// RemoveLeftovers removes the containers of pods that have ended, whose logs could still be asked for.
+	// RemoveLeftovers removes the containers of ended pods, which are kept for their logs.
 	RemoveLeftovers()
 }
 
-// Disks measures disks (stats.Disks). Whatever hangs, it answers in time.
+// Disks measures disks (stats.Disks). It answers in time even if a disk hangs.
 type Disks interface {
-	// Pods measures what pods use: all of it, or volumes alone. It keeps to the terms.
+	// Pods measures the disk usage of pods within the terms: everything for whole, only volumes for volumes.
 	Pods(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
 	// ImageDisk measures the file system that holds the images.
 	ImageDisk(context.Context) (host.Disk, error)
-	// ImagesApart says whether that is another file system than the node's.
+	// ImagesApart reports whether that is a different file system than the node's.
 	ImagesApart(context.Context) (bool, error)
 }
 
-// Figures measures memory and processes, now (stats.Collector).
+// Figures measures current memory and processes (stats.Collector).
 type Figures interface {
-	// Node measures the node alone.
+	// Node measures only the node.
 	Node(context.Context) *summary.NodeStats
-	// Summary measures the pods as well, which costs more; onlyUsage leaves out disks and networks.
+	// Summary also measures the pods, which costs more; onlyUsage omits disks and networks.
 	Summary(ctx context.Context, onlyUsage bool) *summary.Summary
 }
 
-// Images are those of the engine (docker.Engine).
+// Images are the images of the engine (docker.Engine).
 type Images interface {
-	// ImageUses lists all images, and which of them a container, whoever made it, was made from.
+	// ImageUses lists all images, and which of them any container uses, whoever created it.
 	ImageUses(context.Context) ([]docker.ImageUse, error)
-	// RemoveImage removes an image under all its names; the engine refuses what a container uses.
+	// RemoveImage removes an image with all its names; the engine refuses to remove one that a container uses.
 	RemoveImage(ctx context.Context, id string) error
 }
 
-// Counts counts what the Guard does (stats.Counters).
+// Counts counts the Guard's actions (stats.Counters).
 type Counts interface {
-	// Evicted is called for each evicted pod: because of which signal, and how old the figures were that showed it.
+	// Evicted is called for each evicted pod, with the signal and the age of the figures that caused the eviction.
 	Evicted(signal string, age time.Duration)
-	// ImageRemoved is called for each image that was removed: "space" or "age".
+	// ImageRemoved is called for each removed image; reason is "space" or "age".
 	ImageRemoved(reason string)
 }
 
-// Events takes Events about the Node and about pods.
+// Events accepts Events about the Node and about pods.
 type Events interface {
 	NodeEvent(kind, reason, message string)
 	PodEvent(namespace, name, uid, kind, reason, message string)
 }
 
-// Alarm reports that memory in use has grown.
+// Alarm reports growth of memory usage.
 type Alarm interface {
-	// Arm has a token put into C when all processes, or all pods together, use so many bytes more than now; 0 or less: not asked for. Each
-	// call replaces the one before.
+	// Arm makes C receive a token when all processes, or all pods together, use so many bytes more than now; 0 or less:
+	// no alarm. Each call replaces the previous one.
 	Arm(node, pods int64) error
 	C() <-chan struct{}
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// grace is what the containers of an evicted pod get to stop, as upstream: what they write meanwhile makes it worse.
+// grace is the grace period of an evicted pod's containers, as upstream: what they write meanwhile makes it worse.
 const grace = time.Second
 
-// reason is status.reason of a pod that was evicted.
+// reason is status.reason of an evicted pod.
 const reason = "Evicted"
 
-// What an evicted pod's status says, in upstream's words, which end with a space.
+// Messages in an evicted pod's status, in upstream's words, which end with a space.
 const (
 	messageEmptyDir  = "Usage of EmptyDir volume %q exceeds the limit %q. "
 	messagePod       = "Pod ephemeral local storage usage exceeds the total limit of containers %s. "
 	messageContainer = "Container %s exceeded its local ephemeral storage limit %q. "
 )
 
-// What a limit of a pod's own is called where evictions are counted, as upstream has it.
+// Signals of a pod's own limits in the metric of evictions, named as upstream.
 const (
 	signalEmptyDir  = "emptydirfs.limit"
 	signalPod       = "ephemeralpodfs.limit"
@@ -36,13 +36,13 @@ const (
 type Limits struct {
 	Volumes    map[string]resource.Quantity // sizeLimit of emptyDirs by name
 	Containers map[string]resource.Quantity // limits.ephemeral-storage of app containers by name
-	Pod        *resource.Quantity           // what all may take together; nil: no limit
+	Pod        *resource.Quantity           // total of all containers; nil: no limit
 }
 
 func (l Limits) any() bool { return len(l.Volumes)+len(l.Containers) > 0 || l.Pod != nil }
 
-// LimitsOf reads the limits of p. An emptyDir in memory has its limit from the kernel where it is in memory; where it is not (Windows)
-// it is like any other.
+// LimitsOf returns the limits of p. The kernel enforces the limit of an emptyDir in memory; on Windows, where it is on
+// disk, it is treated like any other.
 func LimitsOf(p *v1.Pod) Limits {
 	l := Limits{Volumes: map[string]resource.Quantity{}, Containers: map[string]resource.Quantity{}}
 	for i := range p.Spec.Volumes {
@@ -61,14 +61,14 @@ func LimitsOf(p *v1.Pod) Limits {
 	return l
 }
 
-// Usage is what one pod may take of the disk, and what it takes.
+// Usage is one pod's limits and its disk usage.
 type Usage struct {
 	Pod    *v1.Pod
 	Limits Limits
 	Taken  disk.Pod
 }
 
-// container is how many bytes the container of that name takes: its logs, root file system and volumes of its image.
+// container returns the bytes that a container uses: logs, root file system and volumes of its image.
 func (u Usage) container(name string) (bytes uint64) {
 	for _, c := range u.Taken.Containers {
 		if c.Name == name {
@@ -78,15 +78,15 @@ func (u Usage) container(name string) (bytes uint64) {
 	return bytes
 }
 
-// Eviction is a pod that has to end.
+// Eviction is a pod that must end.
 type Eviction struct {
 	Pod     *v1.Pod
 	Message string
-	Signal  string // which kind of limit
+	Signal  string // kind of limit
 }
 
-// Plan says which pods have to end, and why. It is pure; each pod stands for itself. Static pods and those of the system's priority
-// classes are never evicted. (upstream: localStorageEviction)
+// Plan returns the pods that must end, and why. It is pure, and treats each pod separately. Static pods and pods of the
+// system's priority classes are never evicted. (upstream: localStorageEviction)
 func Plan(usages []Usage) []Eviction {
 	var out []Eviction
 	for _, u := range usages {
@@ -97,7 +97,7 @@ func Plan(usages []Usage) []Eviction {
 	return out
 }
 
-// excess says which limit is exceeded; "": none.
+// excess returns the exceeded limit; "": none.
 func (u Usage) excess() (signal, message string) {
 	over := func(bytes uint64, limit resource.Quantity) bool {
 		return limit.CmpInt64(int64(min(bytes, 1<<63-1))) < 0

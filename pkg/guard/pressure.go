@@ -7,16 +7,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// state is what earlier looks have found. The zero value: nothing. Nothing in it is changed once it is made.
+// state is the result of earlier checks. The zero value: none. It is immutable.
 type state struct {
-	since map[Threshold]time.Time            // since when a threshold has been crossed
+	since map[Threshold]time.Time            // since when a threshold is crossed
 	seen  map[v1.NodeConditionType]time.Time // when a condition was last found
-	due   []Threshold                        // crossed for their grace and not resolved yet
+	due   []Threshold                        // crossed for their grace period and not resolved yet
 }
 
-// look compares observations with the thresholds: it says which conditions the node is in, sorted, and which thresholds ask for something to be given back, in
-// the order of signals. A threshold that has become due stays so until Reclaim more than its value is there; a condition stays for
-// transition after it was last found (evictionPressureTransitionPeriod). It is pure.
+// look compares observations with the thresholds. It returns the node's conditions, sorted, and in next.due the
+// thresholds for which something must be reclaimed, in the order of signals. A due threshold stays due until more than
+// its value plus Reclaim is free; a condition stays for transition after it was last found
+// (evictionPressureTransitionPeriod). It is pure.
 func (s state) look(all []Threshold, o Observations, transition time.Duration, now time.Time) (next state, conditions []v1.NodeConditionType) {
 	next = state{since: map[Threshold]time.Time{}, seen: map[v1.NodeConditionType]time.Time{}}
 	for _, t := range all {
@@ -47,7 +48,8 @@ func (s state) look(all []Threshold, o Observations, transition time.Duration, n
 	return next, conditions
 }
 
-// crossed says whether less is left than t wants, with its Reclaim if that is asked for. What was not measured is not crossed.
+// crossed reports whether less than t's Value is left, or with reclaim less than Value plus Reclaim. A signal that was
+// not measured is not crossed.
 func (t Threshold) crossed(o Observations, reclaim bool) bool {
 	seen, ok := o[t.Signal]
 	if !ok {
@@ -60,12 +62,12 @@ func (t Threshold) crossed(o Observations, reclaim bool) bool {
 	return seen.Available < want
 }
 
-// satisfied says whether nothing more need be given back.
+// satisfied reports whether enough is free, including each Reclaim.
 func satisfied(all []Threshold, o Observations) bool {
 	return !slices.ContainsFunc(all, func(t Threshold) bool { return t.crossed(o, true) })
 }
 
-// onDisk says whether the signal is of a file system.
+// onDisk reports whether the signal is about a file system.
 func (s Signal) onDisk() bool {
 	switch s {
 	case NodeFSAvailable, NodeFSInodes, ImageFSAvailable, ImageFSInodes:
@@ -74,7 +76,8 @@ func (s Signal) onDisk() bool {
 	return false
 }
 
-// reclaims says whether images and dead containers lie on the file system of a signal. dedicated: imagefs is a separate file system.
+// reclaims reports whether images and dead containers are on the file system of a signal. dedicated: imagefs is a
+// separate file system.
 func (s Signal) reclaims(dedicated bool) bool {
 	switch s {
 	case NodeFSAvailable, NodeFSInodes:

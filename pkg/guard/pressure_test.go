@@ -19,7 +19,7 @@ func TestThresholds(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		settings Settings
-		want     string // signals with what has to be left of 1000 and what is given back, or the error
+		want     string // signals with the minimum of 1000 and what is reclaimed, or the error
 	}{
 		{"none", Settings{}, ""},
 		{"both kinds, by the order of signals", Settings{
@@ -78,7 +78,7 @@ func TestObserve(t *testing.T) {
 		"imagefs.available 20/40; imagefs.inodesFree 21/60; pid.available 800/900"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	// Windows promises memory: what counts is how much more of it.
+	// Windows promises memory: what counts is how much more it can promise.
 	node.SystemContainers = []summary.ContainerStats{{Name: "windows-global-commit-memory",
 		Memory: &summary.MemoryStats{AvailableBytes: new(uint64(70)), UsageBytes: new(uint64(30))}}}
 	node.Fs, node.Runtime, node.Rlimit = nil, nil, nil
@@ -87,7 +87,7 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// TestLook follows thresholds through a time.
+// TestLook checks thresholds over time.
 func TestLook(t *testing.T) {
 	all, err := Thresholds(Settings{
 		Hard: map[string]string{"memory.available": "100", "nodefs.available": "10%"},
@@ -106,19 +106,19 @@ func TestLook(t *testing.T) {
 		want         string
 	}{
 		{0, 500, 500, ""},
-		{10, 150, 500, "MemoryPressure"},                   // soft, its grace has begun
-		{20, 300, 500, "MemoryPressure"},                   // over, but only just
+		{10, 150, 500, "MemoryPressure"},                   // soft, its grace period has begun
+		{20, 300, 500, "MemoryPressure"},                   // above, but only just
 		{30, 150, 500, "MemoryPressure"},                   // its grace period restarts
 		{50, 150, 500, "MemoryPressure"},                   //
 		{60, 150, 500, "MemoryPressure: memory.available"}, // 30 s
 		{70, 50, 90, "DiskPressure MemoryPressure: memory.available memory.available nodefs.available"}, // hard ones are due immediately
-		{80, 500, 140, "DiskPressure MemoryPressure: nodefs.available"},                                 // more than the threshold, less than asked for
-		{90, 500, -1, "DiskPressure MemoryPressure"},                                                    // nothing is done for what is not known
+		{80, 500, 140, "DiskPressure MemoryPressure: nodefs.available"},                                 // more than the threshold, less than wanted
+		{90, 500, -1, "DiskPressure MemoryPressure"},                                                    // nothing is done about an unknown signal
 		{100, 500, 150, "DiskPressure MemoryPressure"},                                                  // resolved
 		{129, 500, 150, "DiskPressure MemoryPressure"},                                                  //
 		{130, 500, 150, "DiskPressure"},                                                                 // a minute after 70
 		{140, 500, 150, ""},                                                                             // and after 80
-		{150, 500, 140, ""},                                                                             // what is resolved does not come back by less than the threshold
+		{150, 500, 140, ""},                                                                             // resolved, so it returns only below the threshold
 	} {
 		o := Observations{}
 		if step.memory >= 0 {
@@ -149,7 +149,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// user is a pod with a request, that uses so much; its container c0 has written half of bytes, the other half is in volume v0.
+// user returns a pod with a request and its usage; its container c0 has written half of bytes, the other half is in
+// volume v0.
 func user(name string, priority int32, request string, memory, bytes, tasks uint64) candidate {
 	p := testPod(name, []string{""}, []string{""})
 	p.Namespace, p.Spec.Priority = "ns", &priority
@@ -167,7 +168,7 @@ func user(name string, priority int32, request string, memory, bytes, tasks uint
 	}}
 }
 
-// TestRankCounts: every place that a pod can fill counts in its rank, as it does for its limit.
+// TestRankCounts: every place that a pod can fill counts for its rank, as it does for its limit.
 func TestRankCounts(t *testing.T) {
 	innocent := user("innocent", 0, "", 0, 1000, 1)
 	for name, of := range map[string]disk.Pod{

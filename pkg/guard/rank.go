@@ -16,14 +16,14 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// candidate is a pod that could be evicted, and what it uses.
+// candidate is a pod that could be evicted, with its usage.
 type candidate struct {
 	pod   *v1.Pod
 	stats *summary.PodStats // memory and processes; nil: not measured
-	disk  *disk.Pod         // the figures that limits are held to; nil: not measured, or not asked for
+	disk  *disk.Pod         // the figures that limits apply to; nil: not measured or not needed
 }
 
-// measured says whether it is known what the candidate uses of a signal's resource.
+// measured reports whether the candidate's use of a signal's resource is known.
 func (c candidate) measured(signal Signal) bool {
 	if signal.onDisk() {
 		return c.disk != nil && !c.disk.Unknown()
@@ -31,8 +31,9 @@ func (c candidate) measured(signal Signal) bool {
 	return c.stats != nil
 }
 
-// rank puts those first who have to go first: whoever is not measured, then who uses more than it requested, then the lower priority, then
-// who uses more above its request. Of processes there are no requests: there it is priority, then their number. It is pure.
+// rank sorts pods, first to evict first: pods that were not measured, then pods above their requests, then by lower
+// priority, then by how far they exceed their requests. Processes have no requests: there priority decides, then their
+// number. It is pure.
 func rank(all []candidate, signal Signal, dedicated bool) []candidate {
 	out := slices.Clone(all)
 	starved := signal.resource()
@@ -66,7 +67,7 @@ func priority(p *v1.Pod) int32 {
 	return *p.Spec.Priority
 }
 
-// excess is how much more than its request a pod uses of a signal's resource.
+// excess returns how much a pod's use of a signal's resource exceeds its request.
 func (c candidate) excess(signal Signal, dedicated bool) int64 {
 	request := func(name v1.ResourceName) int64 {
 		q := helper.PodRequests(c.pod, helper.PodResourcesOptions{})[name]
@@ -98,8 +99,9 @@ func workingSet(m *summary.MemoryStats) int64 {
 	return int64(*m.WorkingSetBytes)
 }
 
-// on is what a pod takes of the file system of a signal. Root file systems lie with the images, logs and volumes on nodefs, all on one
-// where the two are not apart. (The engine keeps logs with the containers, but their place in the rank is upstream's.)
+// on returns a pod's disk usage on the file system of a signal. Root file systems are with the images, logs and volumes
+// on nodefs, unless both are one file system. (The engine keeps logs with the containers, but this follows upstream's
+// ranking.)
 func (c candidate) on(signal Signal, dedicated bool) disk.Amount {
 	switch onNode := signal == NodeFSAvailable || signal == NodeFSInodes; {
 	case c.disk == nil:
@@ -112,7 +114,7 @@ func (c candidate) on(signal Signal, dedicated bool) disk.Amount {
 	return c.disk.OnImages()
 }
 
-// choose is the pod to evict because of a threshold: the first that may be. ok false: none.
+// choose returns the pod to evict because of a threshold: the first in rank that is not critical. ok false: none.
 func choose(all []candidate, t Threshold, dedicated bool) (candidate, bool) {
 	for _, c := range rank(all, t.Signal, dedicated) {
 		if !podspec.Critical(c.pod) {
@@ -122,8 +124,8 @@ func choose(all []candidate, t Threshold, dedicated bool) (candidate, bool) {
 	return candidate{}, false
 }
 
-// graceFor is what the containers of p get to stop: a moment when a hard threshold is met, else what the pod wants, at most what the node
-// allows (evictionMaxPodGracePeriod).
+// graceFor returns the grace period for p: short for a hard threshold, else the pod's own, at most the node's maximum
+// (evictionMaxPodGracePeriod).
 func graceFor(p *v1.Pod, t Threshold, most time.Duration) time.Duration {
 	if t.Grace == 0 {
 		return grace
@@ -134,14 +136,14 @@ func graceFor(p *v1.Pod, t Threshold, most time.Duration) time.Duration {
 	return most
 }
 
-// What an evicted pod's status and Event say, in upstream's words.
+// Messages in an evicted pod's status and Event, in upstream's words.
 const (
 	messageLow       = "The node was low on resource: %s. "
 	messageThreshold = "Threshold quantity: %s, available: %s. "
 	messageUsing     = "%s %s was using %s, request is %s, has larger consumption of %s. "
 )
 
-// Annotations of the Event of an eviction, which tools read.
+// Annotations of an eviction's Event, which tools read.
 const (
 	annotationContainers = "offending_containers"
 	annotationUsage      = "offending_containers_usage"
@@ -150,7 +152,7 @@ const (
 	annotationStarved    = "starved_resource"
 )
 
-// explain is what the pod's status says of an eviction for t, and what its Event says beside.
+// explain returns the message in the pod's status for an eviction because of t, and the annotations of its Event.
 func (c candidate) explain(t Threshold, o Observations) (message string, annotations map[string]string) {
 	starved := t.Signal.resource()
 	message = fmt.Sprintf(messageLow, starved)
@@ -183,7 +185,7 @@ func (c candidate) explain(t Threshold, o Observations) (message string, annotat
 	return message, annotations
 }
 
-// containerUse is what a container uses of a resource that containers request.
+// containerUse returns a container's use of a resource that containers can request.
 func (c candidate) containerUse(container string, name v1.ResourceName) (*resource.Quantity, bool) {
 	switch {
 	case name == v1.ResourceMemory && c.stats != nil:

@@ -22,21 +22,21 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// machine is a node of which pods and images take memory and disk. It is told what the guard does and keeps a log of it.
+// machine is a node with pods and images that use memory and disk. It logs the guard's actions.
 type machine struct {
 	mu     sync.Mutex
 	pods   map[string]candidate
-	images map[string]docker.ImageUse // each takes its Size of the disk
-	disk   uint64                     // bytes of disk that are free when there are no images and no pods
+	images map[string]docker.ImageUse // each uses its Size of the disk
+	disk   uint64                     // bytes of disk that are free without images and pods
 	memory uint64                     // likewise
 	linger time.Duration              // of an evicted pod
 	ending map[string]chan struct{}
 	alarm  chan struct{}
-	// changed is sent when the conditions are others; said puts that first.
+	// changed is sent when the conditions change; said puts that first.
 	changed wake.Signal
 	armed   int64
 	log     []string
-	// counted are the signals that pods were evicted for, and how old the figures were.
+	// counted are the signals that caused evictions, with the age of the figures.
 	counted []string
 }
 
@@ -233,7 +233,8 @@ func expect(t *testing.T, what, got string, want ...string) {
 	}
 }
 
-// TestRelieveMemory: at most one pod goes at a time, the next one when it has gone and there is still too little; the kernel's word is heard.
+// TestRelieveMemory: at most one pod is evicted at a time, the next one after it has ended if there is still too little
+// memory. The kernel's alarm triggers a check.
 func TestRelieveMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{memory: 10_000, disk: 10_000, linger: 3 * time.Second, pods: map[string]candidate{
@@ -265,7 +266,7 @@ func TestRelieveMemory(t *testing.T) {
 	})
 }
 
-// TestRelieveDisk: unused images and containers go before pods do.
+// TestRelieveDisk: unused images and containers are removed before pods are evicted.
 func TestRelieveDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{memory: 10_000, disk: 10_000, pods: map[string]candidate{"a": user("a", 0, "", 0, 4000, 1)}, images: map[string]docker.ImageUse{
@@ -273,7 +274,7 @@ func TestRelieveDisk(t *testing.T) {
 		m.start(t, Settings{Hard: map[string]string{"nodefs.available": "20%"}, MinimumReclaim: map[string]string{"nodefs.available": "5%"}},
 			ImagePolicy{High: 100, MinAge: time.Minute})
 		time.Sleep(time.Second)
-		// 1000 are free. The only image that could go is too young.
+		// 1000 are free. The only removable image is too young.
 		expect(t, "at first", m.said(), "changed", "event EvictionThresholdMet: Attempting to reclaim ephemeral-storage", "sweep",
 			"evict a The node was low on resource: ephemeral-storage. Threshold quantity: 2000, available: 1k. Container c0 was using 2000, request is 0, has larger consumption of ephemeral-storage. 1s")
 		time.Sleep(2 * time.Minute)
@@ -286,7 +287,7 @@ func TestRelieveDisk(t *testing.T) {
 	})
 }
 
-// TestCollectImages: images go by their age, and the oldest first when there are too many.
+// TestCollectImages: images are removed by their age, and the oldest first if there are too many.
 func TestCollectImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{disk: 10_000, images: map[string]docker.ImageUse{

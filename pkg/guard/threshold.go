@@ -12,10 +12,11 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// Signal is what a threshold is about, in the words of evictionHard and evictionSoft in KubeletConfiguration.
+// Signal names the resource of a threshold, as evictionHard and evictionSoft in KubeletConfiguration do.
 type Signal string
 
-// The signals, in the order in which resources are given back: memory first, since processes are killed immediately when it runs out.
+// The signals, in the order in which resources are reclaimed: memory first, because the kernel kills processes
+// immediately when it runs out.
 const (
 	MemoryAvailable       Signal = "memory.available"
 	AllocatableMemory     Signal = "allocatableMemory.available"
@@ -28,13 +29,13 @@ const (
 	PIDAvailable          Signal = "pid.available"
 )
 
-// Resources of signals that are none of the API's.
+// Resources of signals that the API does not define.
 const (
 	inodes v1.ResourceName = "inodes"
 	pids   v1.ResourceName = "pids"
 )
 
-// signals are all of them, in their order.
+// signals lists all signals in order.
 var signals = []struct {
 	Signal
 	resource  v1.ResourceName
@@ -64,21 +65,21 @@ func (s Signal) resource() v1.ResourceName { return signals[s.index()].resource 
 
 func (s Signal) condition() v1.NodeConditionType { return signals[s.index()].condition }
 
-// Amount is a quantity, or a part of what there is.
+// Amount is a quantity or a fraction of the capacity.
 type Amount struct {
 	Quantity int64
-	Format   resource.Format // of Quantity, as it was written
-	Part     float32         // 0 to 1; 0: Quantity counts
+	Format   resource.Format // of Quantity, as the user wrote it
+	Part     float32         // 0 to 1; 0: use Quantity
 }
 
 func (a Amount) of(capacity int64) int64 {
 	if a.Part > 0 {
-		return int64(float64(capacity) * float64(a.Part)) // upstream's precision, so that both say the same number
+		return int64(float64(capacity) * float64(a.Part)) // upstream's precision, so that both compute the same number
 	}
 	return a.Quantity
 }
 
-// text is as upstream shows it in messages.
+// text formats the amount as upstream does in messages.
 func (a Amount) text(capacity int64, s Signal) string {
 	format := a.Format
 	if a.Part > 0 {
@@ -87,7 +88,7 @@ func (a Amount) text(capacity int64, s Signal) string {
 	return resource.NewQuantity(a.of(capacity), format).String()
 }
 
-// format is how figures of a signal are shown.
+// format returns the format for figures of a signal.
 func (s Signal) format() resource.Format {
 	if r := s.resource(); r == inodes || r == pids {
 		return resource.DecimalSI
@@ -95,23 +96,23 @@ func (s Signal) format() resource.Format {
 	return resource.BinarySI
 }
 
-// Threshold is the least that should be left.
+// Threshold is the minimum that should stay free.
 type Threshold struct {
 	Signal  Signal
 	Value   Amount
-	Grace   time.Duration // so long it has to be crossed before anything is done (evictionSoftGracePeriod); 0: a hard one
-	Reclaim Amount        // how much more than Value is given back once something is done (evictionMinimumReclaim)
+	Grace   time.Duration // how long it must be crossed before the Guard acts (evictionSoftGracePeriod); 0: a hard threshold
+	Reclaim Amount        // how much more than Value to reclaim (evictionMinimumReclaim)
 }
 
 // Settings are the maps of KubeletConfiguration, by signal.
 type Settings struct {
 	Hard, Soft, SoftGrace, MinimumReclaim map[string]string
-	// Allocatable says that pods together are held to what is allocatable (enforceNodeAllocatable): the hard threshold of memory is then
-	// kept free of that too.
+	// Allocatable says that the limit for all pods together is the allocatable memory (enforceNodeAllocatable): the
+	// hard threshold for memory then applies to it too.
 	Allocatable bool
 }
 
-// Thresholds reads the settings. Its errors begin with the flag that is wrong.
+// Thresholds parses the settings. Its errors begin with the wrong flag.
 func Thresholds(s Settings) ([]Threshold, error) {
 	reclaim, err := amounts("eviction-minimum-reclaim", s.MinimumReclaim)
 	if err != nil {
@@ -152,7 +153,7 @@ func Thresholds(s Settings) ([]Threshold, error) {
 	return out, nil
 }
 
-// set is false for 0% and 100%, by which a threshold is switched off.
+// set is false for 0% and 100%, which disable a threshold.
 func (a Amount) set() bool { return a.Quantity > 0 || a.Part > 0 && a.Part < 1 }
 
 func amounts(flag string, values map[string]string) (map[Signal]Amount, error) {
@@ -181,7 +182,7 @@ func signalNames() string {
 func parseAmount(value string) (Amount, error) {
 	if percent, ok := strings.CutSuffix(value, "%"); ok {
 		p, err := strconv.ParseFloat(percent, 32)
-		if err != nil || !(p >= 0 && p <= 100) { // NaN is neither
+		if err != nil || !(p >= 0 && p <= 100) { // NaN fails both comparisons
 			return Amount{}, fmt.Errorf("want a percentage from 0%% to 100%%")
 		}
 		return Amount{Part: float32(p) / 100}, nil
@@ -193,8 +194,8 @@ func parseAmount(value string) (Amount, error) {
 	return Amount{Quantity: q.Value(), Format: q.Format}, nil
 }
 
-// forEngine leaves out the thresholds of containerfs: Docker writes containers where it keeps images, so that those of imagefs, or where that
-// is not a separate file system those of nodefs, mean the same. As upstream, which sets the former to the latter.
+// forEngine drops the thresholds of containerfs: Docker keeps containers with its images, so those of imagefs, or of
+// nodefs if imagefs is not separate, have the same effect. Upstream sets the former to the latter.
 func forEngine(all []Threshold) (kept []Threshold, ignored []Signal) {
 	for _, t := range all {
 		if t.Signal == ContainerFSAvailable || t.Signal == ContainerFSInodesFree {
@@ -206,13 +207,13 @@ func forEngine(all []Threshold) (kept []Threshold, ignored []Signal) {
 	return kept, slices.Compact(ignored)
 }
 
-// Observation is what is left of what there is: bytes, inodes or processes.
+// Observation is the free and total number of bytes, inodes or processes.
 type Observation struct{ Available, Capacity int64 }
 
-// Observations are by signal; one that could not be measured is missing.
+// Observations maps signals to observations; a signal that could not be measured is missing.
 type Observations map[Signal]Observation
 
-// Observe takes the figures of the signals out of the node's. On Windows memory is what can still be committed.
+// Observe extracts the figures of the signals from the node's. On Windows memory is what can still be committed.
 func Observe(n *summary.NodeStats) Observations {
 	out := Observations{}
 	if m := n.Memory; m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil {

@@ -1,5 +1,5 @@
-// Package hcs reads what containers use from the Host Compute Service of Windows, which has the figures at hand: engines take seconds for
-// each container. It also keeps the credential specs that engines read from Windows' registry.
+// Package hcs reads the resource usage of containers from the Windows Host Compute Service, because engines take
+// seconds for each container. It also maintains the credential specs that engines read from the Windows registry.
 //
 //	vmcompute.dll --> Statistics --> stats
 //	docker --> KeepCredentialSpecs --> registry --> engine
@@ -7,15 +7,15 @@ package hcs
 
 import "time"
 
-// Statistics is what a container has used since it started.
+// Statistics is a container's resource usage since it started.
 type Statistics struct {
 	CPU               time.Duration // of all processors
-	Commit            uint64        // bytes that it was promised
-	PrivateWorkingSet uint64        // bytes in memory that it does not share
-	Endpoints         []Endpoint    // of its network; none where it has that of another container
+	Commit            uint64        // committed bytes
+	PrivateWorkingSet uint64        // bytes in memory that are not shared
+	Endpoints         []Endpoint    // of its network; none if it uses the network of another container
 }
 
-// Endpoint is what passed one endpoint of HNS. Packets that were dropped, beside bytes.
+// Endpoint is the traffic of one HNS endpoint: bytes and dropped packets.
 type Endpoint struct {
 	ID                                     string
 	RxBytes, TxBytes, RxDropped, TxDropped uint64

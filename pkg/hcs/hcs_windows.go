@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/windows/registry"
 )
 
-// Measure reads the figures of the container with that id of the engine, in milliseconds. One that does not run is an error.
+// Measure returns the statistics of the container with the engine's ID, within milliseconds. It fails if the container
+// is not running.
 func Measure(id string) (Statistics, error) {
 	container, err := hcsshim.OpenContainer(id)
 	if err != nil {
@@ -32,8 +33,8 @@ func Measure(id string) (Statistics, error) {
 // specsKey, below HKEY_LOCAL_MACHINE, is where engines look for credential specs (moby daemon/oci_windows.go readCredentialSpecRegistry).
 const specsKey = `SOFTWARE\Microsoft\Windows NT\CurrentVersion\Virtualization\Containers\CredentialSpecs`
 
-// KeepCredentialSpecs has the registry hold the credential specs of want, each by its name, and no other whose name begins with prefix; those of
-// others stay. It may be called again. With no spec to hold no key is made.
+// KeepCredentialSpecs writes the credential specs in want to the registry by name, and removes all others whose name
+// begins with prefix. It does not touch other programs' specs. Idempotent. With no spec to write, it creates no key.
 func KeepCredentialSpecs(prefix string, want map[string]string) error {
 	const access = registry.QUERY_VALUE | registry.SET_VALUE
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, specsKey, access)
@@ -53,7 +54,7 @@ func KeepCredentialSpecs(prefix string, want map[string]string) error {
 	return nil
 }
 
-// keepValues makes the values whose names begin with prefix those of want.
+// keepValues makes want the only values whose names begin with prefix.
 func keepValues(key registry.Key, prefix string, want map[string]string) error {
 	names, err := key.ReadValueNames(0)
 	errs := []error{err}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/windows/registry"
 )
 
-// What test/windows/cover lets the Host Compute Service have.
+// Containers that test/windows/cover simulates in the Host Compute Service.
 const simulated, unreadable = "winkube-test", "winkube-test-unreadable"
 
 func TestMeasure(t *testing.T) {
@@ -36,7 +36,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// specsHeld are the values of the registry whose names begin so; absent: there is no key.
+// specsHeld returns the registry values whose names begin with prefix; absent: there is no key.
 func specsHeld(t *testing.T, prefix string) (held map[string]string, absent bool) {
 	t.Helper()
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, specsKey, registry.QUERY_VALUE)
@@ -62,7 +62,7 @@ func specsHeld(t *testing.T, prefix string) (held map[string]string, absent bool
 	return held, false
 }
 
-// TestKeepCredentialSpecs: the registry has what is wanted, whatever was there before, beside what others put there.
+// TestKeepCredentialSpecs: the registry has what is wanted, whatever it had before, and other programs' values.
 func TestKeepCredentialSpecs(t *testing.T) {
 	const ours, others, spec = "winkube_test_", "winkube_test-2_", `{"CmsPlugins":["ActiveDirectory"],"x":"ä \"quoted\""}`
 	_, absent := specsHeld(t, "")
@@ -77,7 +77,7 @@ func TestKeepCredentialSpecs(t *testing.T) {
 		prefix string
 		want   map[string]string
 	}{
-		{ours, nil}, // no key is made for nothing
+		{ours, nil}, // no key is created for nothing
 		{ours, map[string]string{ours + "a": "old", ours + "b": spec}},
 		{others, map[string]string{others + "a": "{}"}},
 		{ours, map[string]string{ours + "a": spec, ours + "c": spec}},

@@ -2,15 +2,17 @@ package hns
 
 import "slices"
 
-// remembered is a list of objects that HNS hands out one by one, which takes three calls for each. It is read again only when objects have come or
-// gone, which HNS tells in one call; what another program changes in place is not seen until then.
+// remembered caches a list of objects that HNS returns one by one, with three calls for each. It reads them again only
+// after objects were added or removed, which one call shows; it does not notice in-place changes of other programs
+// until then.
 type remembered[T any] struct {
 	list  []T
 	known bool
-	print string // of the objects, before list was read
+	print string // fingerprint of the objects, taken before list was read
 }
 
-// read returns the list, to keep. print says which objects there are; where it cannot, everything is read.
+// read returns a copy of the list. print returns a fingerprint of the existing objects; if it fails, everything is
+// read.
 func (r *remembered[T]) read(print func() (string, error), all func() ([]T, error)) ([]T, error) {
 	now, unknown := print()
 	if r.known && unknown == nil && now == r.print {
@@ -25,5 +27,5 @@ func (r *remembered[T]) read(print func() (string, error), all func() ([]T, erro
 	return slices.Clone(list), nil
 }
 
-// forget is for changes of our own, after which print may be what it was before.
+// forget drops the list after our own changes, which print may not show.
 func (r *remembered[T]) forget() { *r = remembered[T]{} }

@@ -17,7 +17,7 @@ func TestRemembered(t *testing.T) {
 			t.Errorf("%v %v after %d reads, want %v after %d", got, err, reads, want, wantReads)
 		}
 		if len(got) > 0 {
-			got[0] = 99 // the caller's own
+			got[0] = 99 // the caller's own copy
 		}
 	}
 	ask([]int{1, 2}, 1)
@@ -29,7 +29,7 @@ func TestRemembered(t *testing.T) {
 	noPrint = errors.New("an HNS without")
 	ask([]int{3}, 4)
 	noPrint = nil
-	ask([]int{3}, 5) // what was read without a print is not kept
+	ask([]int{3}, 5) // a list without a print is not kept
 	print, noList = "c", errors.New("HNS is down")
 	ask(nil, 6)
 	noList = nil

@@ -18,14 +18,14 @@ var (
 	unregister     = computeNetwork.NewProc("HcnUnregisterServiceCallback")
 )
 
-// serviceDisconnect is HcnNotificationServiceDisconnect: the service has ended, and with it the subscription.
+// serviceDisconnect is HcnNotificationServiceDisconnect: the service ended, and with it the subscription.
 const serviceDisconnect = 0x01000000
 
-// returnCheck is how often a service that has ended is looked for.
+// returnCheck is how often to check whether the service is back.
 const returnCheck = time.Second
 
-// Watch calls tell, which must not block, when networks of HNS come or go, and when the service ends or is back, until ctx ends. The error wraps
-// ErrOld where Windows has no notifications.
+// Watch calls tell, which must not block, when HNS adds or removes networks, and when the service ends or returns,
+// until ctx ends. The error wraps ErrOld if this Windows has no notifications.
 func Watch(ctx context.Context, tell func()) error {
 	if err := register.Find(); err != nil {
 		return fmt.Errorf("cannot watch HNS: %w", ErrOld)
@@ -38,11 +38,11 @@ func Watch(ctx context.Context, tell func()) error {
 		tell()
 		return 0
 	})
-	go watch(ctx, callback, ended, tell) // ends with ctx, or with the process: a call into HNS cannot be cut short
+	go watch(ctx, callback, ended, tell) // ends with ctx, or with the process: a call into HNS cannot be interrupted
 	return nil
 }
 
-// watch keeps a subscription, a new one after each end of the service.
+// watch maintains a subscription, and renews it after each end of the service.
 func watch(ctx context.Context, callback uintptr, ended <-chan struct{}, tell func()) {
 	for ctx.Err() == nil {
 		var handle uintptr
@@ -54,7 +54,7 @@ func watch(ctx context.Context, callback uintptr, ended <-chan struct{}, tell fu
 			}
 			continue
 		}
-		tell() // of what was before the subscription
+		tell() // for changes before the subscription
 		select {
 		case <-ended:
 		case <-ctx.Done():

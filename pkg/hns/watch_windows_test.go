@@ -8,7 +8,7 @@ import (
 	"github.com/Microsoft/hcsshim/hcn"
 )
 
-// TestWatch: a subscription tells that it stands, then of a network that comes.
+// TestWatch: a new subscription calls tell, then again for a new network.
 func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

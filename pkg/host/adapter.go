@@ -1,9 +1,9 @@
 package host
 
-// Adapter is a network adapter of Windows and what passed it since it is there. Bytes, and packets with errors.
+// Adapter is a Windows network adapter with its traffic since it was created: bytes, and packets with errors.
 type Adapter struct {
 	Name                                 string
 	Up, Loopback                         bool
-	Default                              bool // the default route leads through it
+	Default                              bool // it has the default route
 	RxBytes, RxErrors, TxBytes, TxErrors uint64
 }

@@ -2,5 +2,5 @@ package host
 
 import "errors"
 
-// Adapters returns errors.ErrUnsupported: what passed the interfaces of Linux is in /proc.
+// Adapters returns errors.ErrUnsupported: on Linux these counters are in /proc.
 func Adapters() ([]Adapter, error) { return nil, errors.ErrUnsupported }

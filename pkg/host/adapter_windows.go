@@ -6,7 +6,7 @@ import (
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 )
 
-// Adapters lists the network adapters, and beside each the filters that are bound to it, by the same name.
+// Adapters lists the network adapters, and under the same name the filters bound to each.
 func Adapters() (all []Adapter, err error) {
 	rows, err := winipcfg.GetIfTable2Ex(winipcfg.MibIfEntryNormal)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// iface is what choose needs of a network interface that is up.
+// iface is a network interface that is up, with the fields that choose needs.
 type iface struct {
 	Name     string
 	Index    int
@@ -21,7 +21,8 @@ type iface struct {
 	Addrs    []netip.Addr
 }
 
-// Addresses lists the unicast addresses of all interfaces that are up, loopback and link-local ones included, without zones.
+// Addresses lists the unicast addresses of all interfaces that are up, without zones. Loopback and link-local ones are
+// included.
 func Addresses() ([]netip.Addr, error) {
 	ifaces, err := interfaces()
 	var all []netip.Addr
@@ -31,8 +32,9 @@ func Addresses() ([]netip.Addr, error) {
 	return all, err
 }
 
-// Doors are the addresses at which others and the host itself find this host: sure, 127.0.0.1 and ::1, and those of every interface that leads to other
-// machines, each once, without zones and link-local ones. Addresses of bridges, tunnels and dummies are none: containers or services have them.
+// Doors returns the addresses at which other machines and the host itself reach this host: sure, 127.0.0.1 and ::1, and
+// those of every interface that leads to other machines; unique, without zones and link-local ones. Addresses of
+// bridges, tunnels and dummies are excluded: they belong to containers or services.
 func Doors(sure []netip.Addr) ([]netip.Addr, error) {
 	ifaces, err := interfaces()
 	if err != nil {
@@ -56,8 +58,9 @@ func doors(ifaces []iface, sure []netip.Addr) []netip.Addr {
 	return out
 }
 
-// Own are the addresses that are this host's own rather than a Service's: sure, 127.0.0.1 and ::1, and those of all interfaces, bridges and tunnels among
-// them, but for loopback and dummies, to which service proxies add what is to be local. Without zones, each once.
+// Own returns this host's addresses without Service addresses: sure, 127.0.0.1 and ::1, and those of all interfaces,
+// including bridges and tunnels; unique, without zones. Loopback and dummies are excluded, because service proxies add
+// local addresses to them.
 func Own(sure []netip.Addr) ([]netip.Addr, error) {
 	ifaces, err := interfaces()
 	if err != nil {
@@ -81,8 +84,8 @@ func own(ifaces []iface, sure []netip.Addr) []netip.Addr {
 	return out
 }
 
-// ofServices knows by its name an interface that holds service addresses: those of this proxy, of kube-proxy's ipvs mode and, on Windows, of its
-// userspace mode, whose adapter is also HNS' own.
+// ofServices reports whether an interface's name is one of those that hold service addresses: of this proxy, of
+// kube-proxy's ipvs mode and, on Windows, of its userspace mode, whose adapter HNS also uses.
 func ofServices(name string) bool {
 	for _, prefix := range []string{"winkube-", "kube-ipvs", "vEthernet (winkube", "vEthernet (HNS Internal"} {
 		if strings.HasPrefix(name, prefix) {
@@ -92,9 +95,10 @@ func ofServices(name string) bool {
 	return false
 }
 
-// NodeAddress chooses the address under which others reach this node, as upstream does: that of the interface with the default route,
-// or else of the first interface that looks like a way to other machines; IPv4 before IPv6. override (the flag --node-ip) may be
-// "0.0.0.0" or "::", which say what family is preferred, or one or two addresses of this host, joined by a comma, one per family.
+// NodeAddress chooses the address under which others reach this node, as upstream does: that of the interface with the
+// default route, or else of the first interface that seems to lead to other machines; IPv4 before IPv6. override (the
+// flag --node-ip) may be "0.0.0.0" or "::", which set the preferred family, or one or two addresses of this host,
+// joined by a comma, one per family.
 func NodeAddress(override string) ([]netip.Addr, error) {
 	ifaces, err := interfaces()
 	if err != nil {
@@ -124,7 +128,7 @@ func interfaces() ([]iface, error) {
 		}
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // it went away meanwhile
+			continue // the interface has gone
 		}
 		next := iface{Name: i.Name, Index: i.Index, Loopback: i.Flags&net.FlagLoopback != 0,
 			Default4: i.Index == default4, Default6: i.Index == default6, Inner: inner[i.Index], Dummy: dummies[i.Index]}
@@ -141,7 +145,7 @@ func interfaces() ([]iface, error) {
 	return out, nil
 }
 
-// choose is NodeAddress over given interfaces.
+// choose is NodeAddress for given interfaces.
 func choose(ifaces []iface, override string) ([]netip.Addr, error) {
 	switch override {
 	case "", "0.0.0.0":
@@ -166,7 +170,7 @@ func choose(ifaces []iface, override string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// usable says what is wrong with an address that someone chose for the node.
+// usable says why the node cannot use a configured address; nil: it can.
 func usable(ifaces []iface, addr netip.Addr) error {
 	switch {
 	case addr.IsLoopback(), addr.IsMulticast(), addr.IsLinkLocalUnicast(), addr.IsUnspecified():
@@ -186,8 +190,8 @@ func usable(ifaces []iface, addr netip.Addr) error {
 	return fmt.Errorf("node address %s: no interface of this host has it; it has %s", addr, strings.Join(have, ", "))
 }
 
-// chooseDefault takes an address of the first family that has one which others can reach. A family with a default route goes before
-// one without: an address without a route leads to neighbours only.
+// chooseDefault picks the first address that others can reach, in order of families. A family with a default route
+// precedes one without: an address without a route reaches only neighbours.
 func chooseDefault(ifaces []iface, families ...func(netip.Addr) bool) ([]netip.Addr, error) {
 	tests := []func(iface, netip.Addr) bool{
 		func(i iface, a netip.Addr) bool { return a.Is4() && i.Default4 || a.Is6() && i.Default6 },
@@ -207,8 +211,8 @@ func chooseDefault(ifaces []iface, families ...func(netip.Addr) bool) ([]netip.A
 	return nil, fmt.Errorf("cannot choose the node's address: no interface that is up has an address that other machines can reach; set --node-ip")
 }
 
-// ofContainers knows by its name an interface that leads to containers of this host only: Docker's bridges and ours, the interface
-// of service addresses, and Windows' NAT switches.
+// ofContainers reports whether an interface's name is one of those that lead only to containers of this host: Docker's
+// bridges and ours, the interface of service addresses, and Windows' NAT switches.
 func ofContainers(name string) bool {
 	for _, prefix := range []string{"docker", "br-", "veth", "cni", "cbr", "kube", "winkube", "virbr", "vEthernet (nat", "vEthernet (HNS", "vEthernet (Default Switch"} {
 		if strings.HasPrefix(name, prefix) {

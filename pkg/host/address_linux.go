@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultRoutes returns the indexes of the interfaces of the best IPv4 and IPv6 default routes, 0 where there is none.
+// defaultRoutes returns the indexes of the interfaces of the best IPv4 and IPv6 default routes; 0: none.
 func defaultRoutes() (four, six int, err error) {
 	if four, err = defaultRoute(netlink.FAMILY_V4); err != nil {
 		return 0, 0, err
@@ -35,7 +35,7 @@ func defaultRoute(family int) (int, error) {
 	return index, nil
 }
 
-// innerInterfaces are the indexes of those that lead to no other machine, and of those among them that lead nowhere.
+// innerInterfaces returns the indexes of the interfaces that lead to no other machine, and of the dummies among them.
 func innerInterfaces() (inner, dummies map[int]bool, err error) {
 	links, err := netlink.LinkList()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 )
 
-// defaultRoutes returns the indexes of the interfaces of the best IPv4 and IPv6 default routes, 0 where there is none. The interface's
-// own metric counts beside the route's.
+// defaultRoutes returns the indexes of the interfaces of the best IPv4 and IPv6 default routes; 0: none. The
+// interface's own metric is added to the route's.
 func defaultRoutes() (four, six int, err error) {
 	adapters, err := winipcfg.GetAdaptersAddresses(windows.AF_UNSPEC, winipcfg.GAAFlagDefault)
 	if err != nil {
@@ -41,5 +41,5 @@ func defaultRoute(family winipcfg.AddressFamily, metrics map[uint32]uint32) (int
 	return index, nil
 }
 
-// innerInterfaces are none here: Windows' engine publishes no ports by address.
+// innerInterfaces returns none: on Windows the engine does not publish ports by address.
 func innerInterfaces() (inner, dummies map[int]bool, err error) { return nil, nil, nil }

@@ -5,26 +5,26 @@ import (
 	"strings"
 )
 
-// Where the kernel describes AppArmor. Other systems have no such files, and no AppArmor.
+// Files in which the kernel describes AppArmor. Other systems have neither the files nor AppArmor.
 var (
 	appArmorSwitch   = "/sys/module/apparmor/parameters/enabled"
 	appArmorProfiles = "/sys/kernel/security/apparmor/profiles"
 )
 
-// AppArmor says whether the kernel enforces AppArmor profiles.
+// AppArmor reports whether the kernel enforces AppArmor profiles.
 func AppArmor() bool {
 	data, err := os.ReadFile(appArmorSwitch)
 	return err == nil && strings.HasPrefix(string(data), "Y")
 }
 
-// AppArmorProfile says whether the profile of that name is loaded: true also where the kernel does not say.
+// AppArmorProfile reports whether a profile is loaded. It is also true if the kernel's list cannot be read.
 func AppArmorProfile(name string) bool {
 	data, err := os.ReadFile(appArmorProfiles)
 	if err != nil {
 		return true
 	}
 	for line := range strings.Lines(string(data)) {
-		if i := strings.LastIndex(line, " ("); i >= 0 && line[:i] == name { // name (mode)
+		if i := strings.LastIndex(line, " ("); i >= 0 && line[:i] == name { // format: name (mode)
 			return true
 		}
 	}

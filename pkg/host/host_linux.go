@@ -36,7 +36,8 @@ func read(f *Facts) error {
 	return err
 }
 
-// onlineCPUs counts the machine's processors, not those that this process may use: a cpuset of ours is not the node's size.
+// onlineCPUs counts the machine's processors, not those that this process may use: a cpuset of ours does not change the
+// node's size.
 func onlineCPUs() int {
 	if n := parseCPUList(firstOf("/sys/devices/system/cpu/online")); n > 0 {
 		return n
@@ -51,7 +52,7 @@ func onlineCPUs() int {
 func hugePages(dir string) (map[uint64]uint64, error) {
 	entries, err := os.ReadDir(dir)
 	if os.IsNotExist(err) {
-		return nil, nil // a kernel without them
+		return nil, nil // a kernel without huge pages
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot list huge pages: %w", err)
@@ -70,7 +71,7 @@ func hugePages(dir string) (map[uint64]uint64, error) {
 	return pages, nil
 }
 
-// firstOf returns the trimmed text of the first of the files that can be read and is not empty.
+// firstOf returns the trimmed text of the first readable file that is not empty.
 func firstOf(paths ...string) string {
 	for _, path := range paths {
 		data, err := os.ReadFile(path)

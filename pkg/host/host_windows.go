@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/windows/registry"
 )
 
-// allGroups asks for the processors of all groups: a group holds at most 64.
+// allGroups selects the processors of all groups: a group has at most 64.
 const allGroups = 0xffff
 
-// read takes the version from RtlGetVersion, which no compatibility setting changes, and the names that Windows keeps nowhere else
-// from the registry. As upstream has it the machine id is the host name.
+// read takes the version from RtlGetVersion, which ignores compatibility settings, and from the registry the names that
+// Windows keeps only there. As upstream, the machine ID is the host name.
 func read(f *Facts) error {
 	name, err := os.Hostname()
 	if err != nil {
@@ -83,7 +83,7 @@ func diskUsage(path string) (Disk, error) {
 	return Disk{Capacity: total, Available: available, Used: total - free}, nil
 }
 
-// sameDisk compares the places at which the paths' volumes are mounted.
+// sameDisk compares the mount points of the paths' volumes.
 func sameDisk(a, b string) (bool, error) {
 	var volumes [2]string
 	for i, path := range []string{a, b} {

@@ -9,8 +9,8 @@ import (
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 )
 
-// TestAdapters: they are what Go has of the interfaces that both know, for one may come or go meanwhile; one at most has the default route, that by
-// which the node's address is chosen.
+// TestAdapters: Adapters agrees with Go about the interfaces that both list, because one may be added or removed
+// meanwhile. At most one has the default route, the one that determines the node's address.
 func TestAdapters(t *testing.T) {
 	all, err := Adapters()
 	if err != nil {
@@ -51,7 +51,8 @@ func TestAdapters(t *testing.T) {
 	}
 }
 
-// TestRefused: what IP Helper refuses is an error, never an empty answer. The simulator refuses on request, Windows does not.
+// TestRefused: what IP Helper refuses is an error, never an empty result. The simulator refuses on request, Windows
+// does not.
 func TestRefused(t *testing.T) {
 	t.Setenv("WINKUBE_REFUSE", "GetIfTable2Ex")
 	if _, err := winipcfg.GetIfTable2Ex(winipcfg.MibIfEntryNormal); err == nil {

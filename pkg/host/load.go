@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// Load is what the whole machine uses at one moment.
+// Load is the resource usage of the whole machine at one moment.
 type Load struct {
-	CPU         time.Duration // spent by all processors since the machine started, idling and waiting for disks aside
-	Memory      uint64        // bytes in use, caches of files with them
+	CPU         time.Duration // time of all processors since the machine started, without idle time and I/O wait
+	Memory      uint64        // bytes in use, including file caches
 	WorkingSet  uint64        // bytes in use that cannot be reclaimed immediately
-	Resident    uint64        // bytes of processes' own, 0 where unknown
-	Capacity    uint64        // bytes of memory that there are
+	Resident    uint64        // bytes of processes' anonymous memory; 0: unknown
+	Capacity    uint64        // bytes of memory in total
 	Swap        uint64        // bytes swapped out
 	SwapFree    uint64        // bytes
-	Faults      uint64        // page faults since the machine started, 0 where unknown
-	MajorFaults uint64        // those for which a disk was read
-	Tasks       int64         // processes and threads, 0 where unknown
-	MaxTasks    int64         // most that there can be, 0 where there is no limit
-	// Commit is what the system has promised to all processes, and CommitLimit what it can: memory and page files. Bytes, 0 on Linux, which
-	// promises more than it has.
+	Faults      uint64        // page faults since the machine started; 0: unknown
+	MajorFaults uint64        // page faults that read from a disk
+	Tasks       int64         // processes and threads; 0: unknown
+	MaxTasks    int64         // maximum; 0: no limit
+	// Commit is the memory that the system has promised to all processes, and CommitLimit the most it can promise:
+	// memory and page files. Bytes, 0 on Linux, which overcommits.
 	Commit, CommitLimit uint64
 }
 
-// ReadLoad asks the kernel for the Load.
+// ReadLoad returns the current Load.
 func ReadLoad() (Load, error) { return readLoad() }
 
-// ticksPerSecond is the unit of /proc/stat, which is the same on every architecture that we are built for.
+// ticksPerSecond is the unit of /proc/stat, the same on every architecture that we support.
 const ticksPerSecond = 100
 
-// parseStat adds up the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, and then guests, which are in
-// user already (proc(5)).
+// parseStat adds up the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. The guest
+// columns after them are already part of user (proc(5)).
 func parseStat(text string) (time.Duration, error) {
 	line, _, _ := strings.Cut(text, "\n")
 	fields := strings.Fields(line)
@@ -52,8 +52,8 @@ func parseStat(text string) (time.Duration, error) {
 	return time.Duration(ticks) * (time.Second / ticksPerSecond), nil
 }
 
-// parseMemory reads /proc/meminfo. Files' pages that were not used lately are the memory that can be reclaimed immediately:
-// the figure of upstream, which takes it from the root cgroup, where only one version of cgroups has it.
+// parseMemory parses /proc/meminfo. Inactive file pages are the memory that can be reclaimed immediately. Upstream
+// reports the same figure but takes it from the root cgroup, where only one version of cgroups has it.
 func (l *Load) parseMemory(text string) error {
 	values := map[string]uint64{}
 	for line := range strings.Lines(text) {
@@ -83,7 +83,7 @@ func less(a, b uint64) uint64 {
 	return a - b
 }
 
-// parseFaults reads /proc/vmstat.
+// parseFaults parses /proc/vmstat.
 func (l *Load) parseFaults(text string) {
 	for line := range strings.Lines(text) {
 		switch name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name {
@@ -95,7 +95,7 @@ func (l *Load) parseFaults(text string) {
 	}
 }
 
-// parseTasks reads the fourth field of /proc/loadavg, "running/all".
+// parseTasks parses the fourth field of /proc/loadavg, "running/all".
 func parseTasks(text string) int64 {
 	fields := strings.Fields(text)
 	if len(fields) < 4 {
@@ -106,7 +106,7 @@ func parseTasks(text string) int64 {
 	return max(n, 0)
 }
 
-// parseLimit gives the least of the numbers in texts, 0 when there is none.
+// parseLimit returns the smallest of the numbers in texts; 0: none.
 func parseLimit(texts ...string) (least int64) {
 	for _, text := range texts {
 		if n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64); err == nil && n > 0 && (least == 0 || n < least) {

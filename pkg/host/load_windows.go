@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// readLoad takes the kernel's own times and figures.
+// readLoad reads the kernel's own times and figures.
 func readLoad() (Load, error) {
 	cpu, err := busy()
 	if err != nil {
@@ -23,8 +23,9 @@ func readLoad() (Load, error) {
 	}, err
 }
 
-// busy is what all processors together have worked. GetSystemTimes knows those of one group of at most 64, and which group changes with the
-// thread (Microsoft's page of it, elastic/beats#40926), so that it is asked only where the kernel does not report groups, as Wine's.
+// busy returns the working time of all processors. GetSystemTimes covers only one group of at most 64 processors, and
+// which one depends on the thread (Microsoft's page of it, elastic/beats#40926). So it is used only if the kernel does
+// not report groups, as Wine's does not.
 func busy() (sum time.Duration, err error) {
 	groups, _, _ := windows.NewLazySystemDLL("kernel32.dll").NewProc("GetActiveProcessorGroupCount").Call()
 	for group := range uint16(max(groups, 1)) { // 0: the call failed
@@ -37,7 +38,7 @@ func busy() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// busySystem takes times in which system contains idle.
+// busySystem uses times in which system contains idle.
 func busySystem() (time.Duration, error) {
 	var idle, system, user windows.Filetime
 	proc := windows.NewLazySystemDLL("kernel32.dll").NewProc("GetSystemTimes")
@@ -48,7 +49,7 @@ func busySystem() (time.Duration, error) {
 	return time.Duration(less(span(system)+span(user), span(idle))) * 100, nil
 }
 
-// processorPerformance is the class of system information that has processorTimes.
+// processorPerformance is the class of system information that returns processorTimes.
 const processorPerformance = 8
 
 func busyGroup(group uint16) (time.Duration, error) {

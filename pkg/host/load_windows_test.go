@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// TestBusyGroup: the first group's processors have worked as long as Windows says of all where there is one group.
+// TestBusyGroup: with one group, its processors have worked as long as Windows reports for all.
 func TestBusyGroup(t *testing.T) {
 	before, err := busySystem()
 	if err != nil {

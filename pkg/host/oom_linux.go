@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchOOM reports each process that the kernel kills from now on because the machine has no memory left, and not only a cgroup, until ctx
-// ends. An error says why it cannot, or no longer.
+// WatchOOM reports each process that the kernel kills from now on because the machine, not only a cgroup, is out of
+// memory, until ctx ends. An error says why it cannot watch, or can no longer.
 func WatchOOM(ctx context.Context, tell func(Victim)) error {
-	log, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0) // so that Close ends a Read
+	log, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0) // nonblocking, so that Close ends a Read
 	if err != nil {
 		return fmt.Errorf("cannot open the kernel's log: %w", err)
 	}

@@ -38,7 +38,7 @@ func FuzzOOM(f *testing.F) {
 	})
 }
 
-// kernelLog gives one of its records, or an error, with each Read.
+// kernelLog returns one of its records, or an error, with each Read.
 type kernelLog []any
 
 func (k *kernelLog) Read(p []byte) (int, error) {
@@ -62,7 +62,7 @@ func TestReadOOM(t *testing.T) {
 	}
 }
 
-// TestWatchOOM: it ends with its context, also while nothing happens.
+// TestWatchOOM: it ends with its context, even while nothing happens.
 func TestWatchOOM(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	begun := make(chan struct{})

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// parseMeminfo takes total memory and swap, in bytes, out of /proc/meminfo.
+// parseMeminfo returns total memory and swap, in bytes, from /proc/meminfo.
 func parseMeminfo(text string) (memory, swap uint64, err error) {
 	for line := range strings.Lines(text) {
 		key, rest, _ := strings.Cut(line, ":")
@@ -31,7 +31,7 @@ func parseMeminfo(text string) (memory, swap uint64, err error) {
 	return memory, swap, nil
 }
 
-// parseOSRelease takes the name for people out of os-release(5), "Linux" without one.
+// parseOSRelease returns the display name in os-release(5), "Linux" if there is none.
 func parseOSRelease(text string) string {
 	for line := range strings.Lines(text) {
 		value, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME=")
@@ -42,7 +42,7 @@ func parseOSRelease(text string) string {
 	return "Linux"
 }
 
-// parseCPUList counts the members of a list like 0-3,5; 0 where it is not one.
+// parseCPUList counts the members of a list like 0-3,5; 0 if the text is not a list.
 func parseCPUList(text string) int {
 	total := 0
 	for part := range strings.SplitSeq(strings.TrimSpace(text), ",") {
@@ -60,7 +60,7 @@ func parseCPUList(text string) int {
 	return total
 }
 
-// parseBootTime takes the line btime out of /proc/stat.
+// parseBootTime parses the line btime of /proc/stat.
 func parseBootTime(text string) (time.Time, error) {
 	for line := range strings.Lines(text) {
 		value, ok := strings.CutPrefix(line, "btime ")
@@ -76,7 +76,7 @@ func parseBootTime(text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("cannot read the boot time: /proc/stat has no line btime")
 }
 
-// bootID is the boot counter of Windows' prefetcher, as upstream has it; without one (0) the minute of the boot serves.
+// bootID returns the boot counter of Windows' prefetcher, as upstream; without one (0), the minute of the boot.
 func bootID(counter uint64, started time.Time) string {
 	if counter > 0 {
 		return strconv.FormatUint(counter, 10)
@@ -84,14 +84,15 @@ func bootID(counter uint64, started time.Time) string {
 	return started.UTC().Round(time.Minute).Format("20060102T1504Z")
 }
 
-// processorTimes is SYSTEM_PROCESSOR_PERFORMANCE_INFORMATION of Windows: the times of one processor in 100 ns. kernel contains idle.
+// processorTimes is SYSTEM_PROCESSOR_PERFORMANCE_INFORMATION of Windows: the times of one processor in units of 100 ns.
+// kernel contains idle.
 type processorTimes struct {
 	idle, kernel, user int64
-	_                  [2]int64 // in DPCs and interrupts, which kernel contains
+	_                  [2]int64 // in DPCs and interrupts, both part of kernel
 	_                  uint32   // interrupts
 }
 
-// worked is what processors did beside waiting.
+// worked returns the time that processors were not idle.
 func worked(times []processorTimes) (sum time.Duration) {
 	for _, t := range times {
 		sum += time.Duration(t.kernel-t.idle+t.user) * 100

@@ -6,12 +6,12 @@ import (
 	"syscall"
 )
 
-// ErrIrregular says that something is neither a file nor a directory: a pipe, a socket, a device.
+// ErrIrregular says that a name is neither a file nor a directory, but a pipe, a socket or a device.
 var ErrIrregular = errors.New("neither a file nor a directory")
 
-// OpenBelow opens a file or a directory below root for reading, with what it was when it was opened. Others may write below root: what is
-// neither is refused without being opened, since that may wait for ever or have an effect, and if it takes the name's place in that moment
-// it is opened without waiting and closed again. No link leads out of root.
+// OpenBelow opens a file or a directory below root for reading, and returns its FileInfo at that time. Others may write
+// below root, so anything else is refused without being opened: opening it could block forever or have side effects. If
+// it replaces the file at that moment, it is opened without blocking and closed again. No link leads out of root.
 func OpenBelow(root *os.Root, name string) (*os.File, os.FileInfo, error) {
 	info, err := root.Stat(name)
 	if err != nil {
@@ -20,7 +20,7 @@ func OpenBelow(root *os.Root, name string) (*os.File, os.FileInfo, error) {
 	if !plainMode(info) {
 		return nil, nil, &os.PathError{Op: "open", Path: name, Err: ErrIrregular}
 	}
-	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // Windows, which has no pipes among files, ignores the flag
+	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // Windows, where pipes are not files, ignores the flag
 	if err != nil {
 		return nil, nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestOpenBelow: pipes, sockets, devices and links that lead out are refused, and none of them holds us up.
+// TestOpenBelow: pipes, sockets, devices and links that lead out are refused, and none of them blocks us.
 func TestOpenBelow(t *testing.T) {
 	dir := t.TempDir()
 	below := filepath.Join(dir, "below")
@@ -54,7 +54,7 @@ func TestOpenBelow(t *testing.T) {
 	}
 }
 
-// TestOpenBelowRace: a pipe that takes a file's place between look and opening blocks no reader either.
+// TestOpenBelowRace: a pipe that replaces a file between check and open does not block the reader either.
 func TestOpenBelowRace(t *testing.T) {
 	dir := t.TempDir()
 	name := func(n string) string { return filepath.Join(dir, n) }

@@ -1,10 +1,10 @@
-// Package hostport serves the hostPorts that the engine does not publish: those of pods on a network for which it has no port mappings
-// (macvlan, ipvlan, Windows'), on one that CNI plugins make without mapping ports, or of a family that it leaves out.
+// Package hostport serves the hostPorts that the engine does not publish. These belong to pods on a network without port mappings (macvlan,
+// ipvlan, Windows networks), to pods on a CNI network whose plugins do not map ports, or to an address family that the engine omits.
 //
 //	pod.Observed --Routes--> proxy.Table --> proxy.Backend, in the kubelet: sockets
 //
-// Routes is pure. It reads the ports from what the engine has of the pods (the labels of their sandboxes), so that an agent that restarts serves
-// them before it has reached the API server.
+// Routes is pure. It reads the ports from the engine's data (labels of the pods' sandboxes), so that a restarted agent serves them before
+// it has reached the API server.
 package hostport
 
 import (
@@ -29,20 +29,20 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Reasons of the Events on pods.
+// Reasons of Events on pods.
 const (
 	reasonNotServed = "HostPortNotServed"
 	reasonServed    = "HostPortServed"
 )
 
-// recheck is how often everything is compared without a reason: the host may have other addresses. retry is the interval after a failure: there is
-// no event when another program releases a port.
+// recheck is the interval of comparisons without an event, because the host's addresses may change. retry is the interval after a failure:
+// no event reports that another program released a port.
 const (
 	recheck = 30 * time.Second
 	retry   = 2 * time.Second
 )
 
-// Config is what a Manager works with.
+// Config is the dependencies of a Manager.
 type Config struct {
 	// Backend serves a Table in which each pod is a Service named by namespace and UID.
 	Backend proxy.Backend
@@ -58,21 +58,21 @@ type Manager struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]served
-	seen uint64 // pods so far
+	seen uint64 // number of pods so far
 
-	reported map[proxy.ServiceName]string // by the last Event on each pod: what is not served; for Run alone
+	reported map[proxy.ServiceName]string // content of the last Event on each pod: what is not served; only Run uses it
 }
 
-// served is one pod with something to serve.
+// served is one pod with hostPorts to serve.
 type served struct {
 	namespace, name, uid string
-	order                uint64 // in which pods came: of several that want one port, the first gets it
+	order                uint64 // order of arrival: if several pods want a port, the first gets it
 	routes               []proxy.Route
 }
 
 var _ pod.HostPorts = (*Manager)(nil)
 
-// New returns a Manager that serves nothing before Run.
+// New returns a Manager. It serves nothing before Run.
 func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, wake: wake.New(), pods: map[types.UID]served{}, reported: map[proxy.ServiceName]string{}}
 }
@@ -99,7 +99,7 @@ func (m *Manager) Serve(uid types.UID, o pod.Observed) {
 	m.wake.Send()
 }
 
-// Routes decides on which ports a pod is served: those of its newest sandbox, or of its container where there are no sandboxes, while that
+// Routes returns the routes of a pod's hostPorts: those of its newest sandbox, or of its container if there are no sandboxes, while that
 // runs and has an address. It is pure; the result is sorted.
 func Routes(uid types.UID, o pod.Observed) []proxy.Route {
 	ports, addresses := owner(o)
@@ -119,7 +119,7 @@ func Routes(uid types.UID, o pod.Observed) []proxy.Route {
 	return slices.CompactFunc(out, func(a, b proxy.Route) bool { return a.Protocol == b.Protocol && a.Front == b.Front })
 }
 
-// owner returns the hostPorts and addresses of the sandbox or container that has the pod's network.
+// owner returns the hostPorts and addresses of the sandbox or container that owns the pod's network.
 func owner(o pod.Observed) ([]pod.HostPort, []netip.Addr) {
 	for _, s := range o.Sandboxes { // newest first
 		if s.Running {
@@ -134,7 +134,7 @@ func owner(o pod.Observed) ([]pod.HostPort, []netip.Addr) {
 	return nil, nil
 }
 
-// fronts are the addresses of the host that p means: one, or for no particular one all of each family that the pod has.
+// fronts are the host addresses of p: its hostIP, or without one the unspecified address of each family that the pod has.
 func fronts(p pod.HostPort, addresses []netip.Addr) (out []netip.Addr) {
 	if len(addresses) == 0 {
 		return nil
@@ -151,7 +151,7 @@ func fronts(p pod.HostPort, addresses []netip.Addr) (out []netip.Addr) {
 	return out
 }
 
-// nearest is the pod's address of a family, or of the other where it has none.
+// nearest is the pod's address of the given family, or of the other one if it has none.
 func nearest(addresses []netip.Addr, is4 bool) netip.Addr {
 	if i := slices.IndexFunc(addresses, func(a netip.Addr) bool { return a.Is4() == is4 }); i >= 0 {
 		return addresses[i]
@@ -159,7 +159,7 @@ func nearest(addresses []netip.Addr, is4 bool) netip.Addr {
 	return addresses[0]
 }
 
-// Run serves until ctx ends, and returns nil then.
+// Run serves until ctx ends, and then returns nil.
 func (m *Manager) Run(ctx context.Context) error {
 	timer := m.cfg.Clock.NewTimer(recheck)
 	defer timer.Stop()
@@ -178,7 +178,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// sync serves what is wanted now, and reports on the pods whose ports cannot be served. false: some are not.
+// sync serves what is wanted now, and reports the pods whose ports cannot be served. It returns false if there are any.
 func (m *Manager) sync(ctx context.Context) bool {
 	m.mu.Lock()
 	pods := maps.Clone(m.pods)
@@ -196,7 +196,7 @@ func (m *Manager) sync(ctx context.Context) bool {
 	return other == nil && len(failed) == 0
 }
 
-// tableOf is what the pods want, with each front for the pod that came first. Those of others are errors.
+// tableOf is the pods' routes. A front that several pods want goes to the first pod; the others get errors.
 func tableOf(pods map[types.UID]served) (*proxy.Table, []error) {
 	table, holders, taken := &proxy.Table{}, map[proxy.FrontKey]served{}, []error(nil)
 	for _, p := range slices.SortedFunc(maps.Values(pods), func(a, b served) int { return cmp.Compare(a.order, b.order) }) {
@@ -214,7 +214,7 @@ func tableOf(pods map[types.UID]served) (*proxy.Table, []error) {
 	return table, taken
 }
 
-// report records an Event on each pod whose ports' state has changed since its last one.
+// report records an Event on each pod whose hostPorts changed state since its last Event.
 func (m *Manager) report(asked map[proxy.ServiceName]served, failed map[proxy.ServiceName][]string) {
 	for name, p := range asked {
 		message := strings.Join(slices.Compact(slices.Sorted(slices.Values(failed[name]))), "; ")
@@ -232,7 +232,7 @@ func (m *Manager) report(asked map[proxy.ServiceName]served, failed map[proxy.Se
 	maps.DeleteFunc(m.reported, func(name proxy.ServiceName, _ string) bool { _, is := asked[name]; return !is })
 }
 
-// complaints are the errors that concern single pods, in words; other is the rest.
+// complaints returns the errors of single pods as text; other has the rest.
 func complaints(err error) (failed map[proxy.ServiceName][]string, other error) {
 	failed = map[proxy.ServiceName][]string{}
 	routes, rest := proxy.RouteErrors(err)
@@ -243,7 +243,7 @@ func complaints(err error) (failed map[proxy.ServiceName][]string, other error) 
 	return failed, errors.Join(rest...)
 }
 
-// at names the address of a port that has one.
+// at formats the address of a port; "" if it has no specific address.
 func at(a netip.Addr) string {
 	if a.IsUnspecified() {
 		return ""

@@ -7,7 +7,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// changes is a queue of UIDs that is emptied through a channel: adding never blocks, and a UID added twice before its turn comes once.
+// changes is a queue of UIDs with a channel as its output. Adding never blocks, and a UID that is added twice before its delivery is
+// delivered once.
 type changes struct {
 	queue *workqueue.Typed[types.UID]
 	out   chan types.UID
@@ -17,7 +18,7 @@ func newChanges() *changes {
 	return &changes{queue: workqueue.NewTyped[types.UID](), out: make(chan types.UID)}
 }
 
-// run delivers until ctx ends. It is called once.
+// run delivers until ctx ends. Call it once.
 func (c *changes) run(ctx context.Context) {
 	defer context.AfterFunc(ctx, c.queue.ShutDown)()
 	for {

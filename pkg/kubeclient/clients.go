@@ -11,23 +11,23 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Clients are the ways to the API server of one agent. What keeps the node alive in the cluster, and what strangers can cause, have separate connections
-// and limits: no number of reads, Events or questions about tokens delays a Lease.
+// Clients are one agent's connections to the API server. Heartbeats, and requests that untrusted clients can cause, have separate
+// connections and limits: no number of reads, Events or token reviews delays a Lease.
 type Clients struct {
-	Main      kubernetes.Interface // watches, reads, statuses of pods
-	Events    kubernetes.Interface // Main's connection; Events limits how many are sent
+	Main      kubernetes.Interface // watches, reads, pod statuses
+	Events    kubernetes.Interface // shares Main's connection; Events limits the rate
 	Heartbeat kubernetes.Interface // the Lease and the Node's status
 	Reviews   kubernetes.Interface // TokenReviews and SubjectAccessReviews
 }
 
-// Limits of reviews, which protect the API server. Package server limits the clients that cause them.
+// Limits of reviews, to protect the API server. Package server limits the clients that cause them.
 const (
 	reviewQPS   = 100
 	reviewBurst = 200
 )
 
-// NewClients makes them from config, whose limits are those of Main. A heartbeat that is not answered within patience is given up, so that the next
-// is tried before the Lease ends.
+// NewClients creates the clients from config, whose limits apply to Main. A heartbeat without an answer is abandoned after patience, so
+// that the next one is tried before the Lease expires.
 func NewClients(config *rest.Config, patience time.Duration) (Clients, error) {
 	var clients Clients
 	transport, err := rest.HTTPClientFor(config)
@@ -53,7 +53,7 @@ func NewClients(config *rest.Config, patience time.Duration) (Clients, error) {
 	return clients, err
 }
 
-// separate returns config for a client with separate connections.
+// separate returns config for a client with its own connections.
 func separate(config *rest.Config) *rest.Config {
 	own := rest.CopyConfig(config)
 	if shared, ok := own.Transport.(*renewed); ok {
@@ -61,13 +61,13 @@ func separate(config *rest.Config) *rest.Config {
 		return own
 	}
 	if own.Transport == nil && own.Dial == nil {
-		// client-go shares the connections of equal configurations. It never takes two for equal that dial by themselves.
+		// client-go shares connections between equal configurations, but never treats two configurations with a Dial function as equal.
 		own.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
 	return own
 }
 
-// fleet is all transports that show one certificate.
+// fleet is all transports that use one certificate.
 type fleet struct {
 	open    func() *http.Transport
 	mu      sync.Mutex
@@ -83,7 +83,7 @@ func (f *fleet) add() *renewed {
 	return r
 }
 
-// renew has all of them begin new connections.
+// renew makes all transports open new connections.
 func (f *fleet) renew() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,8 +92,8 @@ func (f *fleet) renew() {
 	}
 }
 
-// renewed sends requests over separate connections for each certificate: the API server looks at a connection's certificate with each
-// request. What is under way when there is a new one, watches among it, ends on the connection on which it began.
+// renewed uses new connections for each certificate, because the API server checks a connection's certificate at each request. Requests in
+// progress, including watches, finish on their old connection.
 type renewed struct {
 	fleet *fleet
 	now   atomic.Pointer[http.Transport]

@@ -21,7 +21,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// apiServer is an API server that notes over which connection, with which certificate, each path was asked last, and which connections are open.
+// apiServer is an API server that records each path's last connection and certificate, and the open connections.
 type apiServer struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -29,7 +29,7 @@ type apiServer struct {
 	serial map[string]int64  // path -> certificate
 	open   map[string]bool
 	closed *sync.Cond
-	hang   string // requests of this path are not answered
+	hang   string // requests of this path get no response
 }
 
 func newAPIServer(t *testing.T) *apiServer {
@@ -102,7 +102,7 @@ func ask(ctx context.Context, clients Clients, except string) error {
 	return errors.Join(errs...)
 }
 
-// connections are those of Main, Heartbeat and Reviews, each by its own.
+// connections are those of Main, Heartbeat and Reviews. It checks that they differ and that Events use Main's.
 func (w *apiServer) connections(t *testing.T) map[string]bool {
 	t.Helper()
 	w.mu.Lock()
@@ -117,7 +117,7 @@ func (w *apiServer) connections(t *testing.T) map[string]bool {
 	return all
 }
 
-// TestClientsApart: neither a limit that is used up nor a connection over which nothing comes holds up a Lease or a review.
+// TestClientsApart: neither an exhausted limit nor a silent connection delays a Lease or a review.
 func TestClientsApart(t *testing.T) {
 	w := newAPIServer(t)
 	config := &rest.Config{Host: w.URL, BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 0.0001, Burst: 1}
@@ -129,7 +129,7 @@ func TestClientsApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.connections(t)
-	within, cancel := context.WithTimeout(t.Context(), time.Minute) // less than what the limit makes it wait, so that it fails immediately
+	within, cancel := context.WithTimeout(t.Context(), time.Minute) // less than the limit's wait, so that it fails immediately
 	defer cancel()
 	if _, err := clients.Main.CoreV1().Pods("default").Get(within, "p", metav1.GetOptions{}); err == nil {
 		t.Fatal("the limit of reads is not used up")
@@ -151,7 +151,7 @@ func TestClientsApart(t *testing.T) {
 	}
 }
 
-// TestClientsRotate: all of them show the new certificate from then on, and no connection of the former one stays.
+// TestClientsRotate: all clients use the new certificate from then on, and no old connection stays open.
 func TestClientsRotate(t *testing.T) {
 	api, w, dir := newSigner(t, time.Hour), newAPIServer(t), t.TempDir()
 	node := NodeIdentity{NodeName: "n1", Kubeconfig: filepath.Join(dir, "kubelet.conf"), CertDir: dir}
@@ -202,7 +202,7 @@ func TestClientsRotate(t *testing.T) {
 			}
 		}
 		for old := range before {
-			for w.open[old] { // the test's own deadline
+			for w.open[old] { // the test's own timeout ends this
 				w.closed.Wait()
 			}
 		}

@@ -1,10 +1,10 @@
-// Package kubeclient is the agent's end of the API server: it turns a kubeconfig into a client, watches the objects that this node's
-// pods refer to, and brings statuses and events back.
+// Package kubeclient is the agent's client of the API server: it turns a kubeconfig into a client, watches the objects that this node's
+// pods refer to, and writes statuses and Events.
 //
 //	API server --watches filtered to this node--> Objects --> pod
 //	pod.Status --> StatusWriter --patch--> API server
 //
-// Everything here asks only for what upstream's Node authorizer and NodeRestriction allow a node.
+// It requests only what upstream's Node authorizer and NodeRestriction allow a node.
 package kubeclient
 
 import (
@@ -29,17 +29,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Options says how to reach the API server. Exactly one of Kubeconfig and Server is set.
+// Options says how to reach the API server. Exactly one of Kubeconfig and Server must be set.
 type Options struct {
 	Kubeconfig  string  // path of a kubeconfig file
-	Server      string  // "https://host:port", "http://host:port" or "host:port" (plain); several joined by commas: the first
-	UserAgent   string  // "" keeps client-go's
+	Server      string  // "https://host:port", "http://host:port" or "host:port" (plain); of a comma-separated list, the first
+	UserAgent   string  // "": client-go's default
 	QPS         float32 // requests per second; 0: client-go's 5, negative: no limit
 	Burst       int     // 0: client-go's 10
 	ContentType string  // "": application/vnd.kubernetes.protobuf
 }
 
-// Config makes a client configuration. An error names the file, or the value, and what is wrong with it, in one line.
+// Config returns a client configuration. An error names the file or value and the problem, in one line.
 func Config(o Options) (*rest.Config, error) {
 	var config *rest.Config
 	var err error
@@ -81,7 +81,7 @@ func fromFile(path string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use kubeconfig %s: %s", path, oneLine(err))
 	}
-	// Check now what clientcmd leaves to the first connection: that certificates can be read and match their keys.
+	// Check now what clientcmd leaves to the first connection: certificates must be readable and match their keys.
 	if _, err := rest.TransportFor(config); err != nil {
 		return nil, fmt.Errorf("cannot use kubeconfig %s: %s", path, oneLine(err))
 	}
@@ -91,7 +91,7 @@ func fromFile(path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// checkUser finds a user that the current context names and the file lacks: clientcmd would go on without credentials.
+// checkUser finds a user that the current context names but the file lacks: clientcmd would continue without credentials.
 func checkUser(file *clientcmdapi.Config) error {
 	current := file.Contexts[file.CurrentContext]
 	if current == nil || current.AuthInfo == "" || file.AuthInfos[current.AuthInfo] != nil {
@@ -120,8 +120,8 @@ func fromServer(server string) (*rest.Config, error) {
 	return &rest.Config{Host: full}, nil
 }
 
-// Events makes a recorder of core/v1 events whose source is component on nodeName. Events are aggregated and limited in number by
-// client-go's correlator, and sent no faster than limit says; recording never blocks. stop ends it; what has not been sent by then is lost.
+// Events returns a recorder of core/v1 Events from component on nodeName. client-go's correlator aggregates and limits Events, and limit
+// bounds the rate of sending. Recording never blocks. stop ends the recorder and drops unsent Events.
 func Events(client kubernetes.Interface, component, nodeName string, limit EventLimit) (recorder record.EventRecorder, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
@@ -130,19 +130,19 @@ func Events(client kubernetes.Interface, component, nodeName string, limit Event
 		sink = &slowSink{sink, ctx, flowcontrol.NewTokenBucketRateLimiter(limit.QPS, max(limit.Burst, 1))}
 	}
 	broadcaster.StartRecordingToSink(sink)
-	if klog.V(3).Enabled() { // else each event would wake a goroutine for nothing
+	if klog.V(3).Enabled() { // otherwise each Event would wake a goroutine needlessly
 		broadcaster.StartStructuredLogging(3)
 	}
 	return broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: component, Host: nodeName}), func() { cancel(); broadcaster.Shutdown() }
 }
 
-// EventLimit is how fast events are sent: QPS a second, in bursts of up to Burst. QPS 0: no limit.
+// EventLimit is the maximum rate of Events: QPS per second, with bursts up to Burst. QPS 0: no limit.
 type EventLimit struct {
 	QPS   float32
 	Burst int
 }
 
-// slowSink sends no faster than its limiter lets it. Events wait meanwhile, a thousand at most (client-go, tools/record).
+// slowSink sends no faster than its limiter allows. Meanwhile up to a thousand Events wait (client-go, tools/record).
 type slowSink struct {
 	record.EventSink
 	ctx     context.Context
@@ -173,12 +173,12 @@ func (s *slowSink) Patch(event *v1.Event, data []byte) (*v1.Event, error) {
 	return s.EventSink.Patch(event, data)
 }
 
-// uniqueSink gives Events different names. client-go names an Event by its object and the time in nanoseconds, and the clock of Windows stands still
-// for 0.5 to 16 ms: of two Events about one object in that time the API server would refuse the second, and its repetitions would overwrite the
-// first. It is for one goroutine, as the broadcaster has it.
+// uniqueSink gives Events unique names. client-go names an Event by its object and the time in nanoseconds, but Windows' clock advances in
+// steps of 0.5 to 16 ms. If two Events about one object occur within a step, the API server would refuse the second, and its repetitions
+// would overwrite the first. Only one goroutine, the broadcaster's, may use it.
 type uniqueSink struct {
 	record.EventSink
-	recent [32]string // names of Events that were created last
+	recent [32]string // names of the latest created Events
 	next   int
 }
 

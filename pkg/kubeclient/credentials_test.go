@@ -17,7 +17,7 @@ import (
 // pluginVariable in the environment makes TestExecPlugin a credential plugin.
 const pluginVariable = "WINKUBE_TEST_PLUGIN"
 
-// TestExecPlugin is not a test: when TestCredentials runs this program again, it is a kubeconfig's exec plugin.
+// TestExecPlugin is not a test: when TestCredentials runs this program again, it acts as a kubeconfig's exec plugin.
 func TestExecPlugin(t *testing.T) {
 	if os.Getenv(pluginVariable) == "" {
 		t.Skip("only as a plugin of TestCredentials")
@@ -26,7 +26,7 @@ func TestExecPlugin(t *testing.T) {
 	os.Exit(0)
 }
 
-// tunnel is a proxy that tells what it was asked with, before it lets anything through.
+// tunnel is a proxy that reports each client's password before it forwards anything.
 func tunnel(t *testing.T, passwords chan<- string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		passwords <- r.Header.Get("Proxy-Authorization")
@@ -51,7 +51,7 @@ func tunnel(t *testing.T, passwords chan<- string) http.Handler {
 	})
 }
 
-// TestCredentials: each kind of credential that a kubeconfig may name reaches the server, also by way of a proxy that wants a password.
+// TestCredentials: every kind of credential in a kubeconfig reaches the server, even through a proxy with a password.
 func TestCredentials(t *testing.T) {
 	got := make(chan string, 1)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +80,7 @@ func TestCredentials(t *testing.T) {
 		filepath.ToSlash(self), pluginVariable)
 	for name, c := range map[string]struct {
 		cluster, user, want string
-		password            string // for the proxy; "": none is asked
+		password            string // for the proxy; "": not required
 	}{
 		"token":      {at, "token: by-token", "Bearer by-token", ""},
 		"token file": {at, "tokenFile: '" + write("token", "by-file\n") + "'", "Bearer by-file", ""},

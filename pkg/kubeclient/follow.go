@@ -21,11 +21,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// grace is how long a refusal of the API server counts as its own delay: its authorizer and its admission learn of a pod bound to
-// this node from a watch of theirs, which may lag behind ours.
+// grace is how long a refusal may be due to a delay in the API server: its authorizer and admission learn from their own watch that a pod
+// is bound to this node, and that watch may be behind ours.
 const grace = 2 * time.Second
 
-// Times between attempts: short while a refusal may be such a delay, else growing.
+// Pauses between attempts: soon while a refusal may be due to such a delay, otherwise listing.
 const soon = 25 * time.Millisecond
 
 var listing = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}
@@ -36,21 +36,21 @@ type object interface {
 	runtime.Object
 }
 
-// item is one Secret or ConfigMap that some registered pod refers to. Objects.mu guards what changes.
+// item is one Secret or ConfigMap that a registered pod refers to. Objects.mu guards the fields that change.
 type item struct {
 	key
 	users map[types.UID]struct{}
-	ended context.Context // of the watch
+	ended context.Context // context of the watch
 	stop  context.CancelFunc
-	known chan struct{} // closed when object or err is set for the first time
+	known chan struct{} // closed when object or err is first set
 
-	object object // nil: err says why
+	object object // nil: see err
 	err    error
-	last   error // of the last attempt to reach the API server, for messages
-	missed bool  // a reader got an error in place of the object
+	last   error // from the last attempt to reach the API server, for messages
+	missed bool  // a reader got an error instead of the object
 }
 
-// follow keeps it up to date by one watch of that object alone, until ctx ends or the object can change no more.
+// follow keeps it up to date with a watch of this single object, until ctx ends or the object can no longer change.
 func (o *Objects) follow(ctx context.Context, it *item) {
 	started, delay := o.clock.Now(), listing
 	for ctx.Err() == nil {
@@ -73,7 +73,7 @@ func (o *Objects) follow(ctx context.Context, it *item) {
 			begun := o.clock.Now()
 			version, err = o.watch(ctx, it, version)
 			if err == nil && o.clock.Since(begun) < time.Second {
-				o.pause(ctx, listing.Duration) // a server that ends watches immediately is not asked in a loop
+				o.pause(ctx, listing.Duration) // avoid a busy loop with a server that ends watches immediately
 			}
 		}
 		if errors.Is(err, errSettled) {
@@ -86,11 +86,11 @@ func (o *Objects) follow(ctx context.Context, it *item) {
 	}
 }
 
-// errSettled ends a watch whose object is immutable from now on.
+// errSettled ends a watch whose object has become immutable.
 var errSettled = errors.New("immutable")
 
-// watch follows one watch from version until it ends and returns the version from which the next may go on. An error means that the
-// object must be listed again.
+// watch follows one watch from version until it ends. It returns the version to continue from. An error means that the object must be
+// listed again.
 func (o *Objects) watch(ctx context.Context, it *item, version string) (string, error) {
 	options := only(it.name)
 	options.ResourceVersion, options.AllowWatchBookmarks = version, true
@@ -134,7 +134,7 @@ func (o *Objects) watch(ctx context.Context, it *item, version string) (string, 
 	}
 }
 
-// pause waits for d, give or take a fifth so that many watches do not return together, or until ctx ends.
+// pause waits for d plus or minus 20 %, so that many watches do not return together, or until ctx ends.
 func (o *Objects) pause(ctx context.Context, d time.Duration) {
 	d += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(d))
 	select {
@@ -143,7 +143,7 @@ func (o *Objects) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// publish sets a new state of it, nil for "does not exist", tells the pods that use it and says whether this is the last state.
+// publish sets a new state of it (nil: it does not exist), notifies the pods that use it, and reports whether this state is final.
 func (o *Objects) publish(it *item, obj object) (settled bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -173,7 +173,7 @@ func (o *Objects) publish(it *item, obj object) (settled bool) {
 	return obj != nil && immutable(obj)
 }
 
-// failed notes why the state of it is not known. A lasting refusal becomes its state, unless there is a better one from before.
+// failed records why the state of it is unknown. A permanent refusal becomes its state, unless an earlier object is known.
 func (o *Objects) failed(it *item, err error, young bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -211,12 +211,12 @@ func notFound(k key) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: string(k.kind)}, k.name)
 }
 
-// only selects one object by its name; with it list and watch are authorized as reads of that object.
+// only selects one object by name. List and watch are then authorized like reads of that object.
 func only(name string) metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
 }
 
-// list reads the object of k by a list, whose version a watch can go on from even where the object does not exist (nil).
+// list reads the object of k through a list, because a watch can continue from its version even if the object (nil) does not exist.
 func list(ctx context.Context, client kubernetes.Interface, k key) (object, string, error) {
 	if k.kind == secrets {
 		l, err := client.CoreV1().Secrets(k.namespace).List(ctx, only(k.name))

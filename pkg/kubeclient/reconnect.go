@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// patience is how long a read waits between two attempts to reach an API server that is away. client-go's own watches would wait up to a minute
-// after an outage of some minutes, and pods that were bound meanwhile with them. The jitter keeps nodes from coming back at the same moment.
+// patience is the pause between attempts of a read to reach an unavailable API server. After an outage of some minutes, client-go's own
+// watches would wait up to a minute, which would delay newly bound pods. The jitter keeps nodes from reconnecting at the same moment.
 var patience = wait.Backoff{Duration: 125 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 2500 * time.Millisecond, Jitter: 1}
 
-// reconnect repeats reads for which no connection came about, as long as their context lives. Everything else passes unchanged: a
-// request that may have reached the server is the caller's to repeat.
+// reconnect repeats reads that could not connect, until their context ends. Other requests pass unchanged: if a request may have reached
+// the server, only its caller can decide to repeat it.
 type reconnect struct {
 	next http.RoundTripper
 	// after is time.After, except in tests.

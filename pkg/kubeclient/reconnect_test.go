@@ -18,7 +18,7 @@ func TestReconnect(t *testing.T) {
 	reset := &net.OpError{Op: "read", Err: errors.New("connection reset")}
 	for _, test := range []struct {
 		name, method string
-		errs         []error // of the first attempts; then it works
+		errs         []error // for the first attempts; later ones succeed
 		want         error
 		attempts     int
 	}{

@@ -4,13 +4,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// key names one Secret or ConfigMap.
+// key identifies one Secret or ConfigMap.
 type key struct {
 	kind            kind
 	namespace, name string
 }
 
-// kind is the resource, in the plural as in URLs.
+// kind is the resource in the plural, as in URLs.
 type kind string
 
 const (
@@ -18,7 +18,7 @@ const (
 	configMaps kind = "configmaps"
 )
 
-// references is the set of Secrets and ConfigMaps that pod refers to. The Node authorizer grants this node the same set.
+// references returns the Secrets and ConfigMaps that pod refers to. The Node authorizer grants this node the same set.
 func references(pod *v1.Pod) map[key]struct{} {
 	set := map[key]struct{}{}
 	add := func(kind kind, name string) {

@@ -13,13 +13,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// ErrNoVersion: what answers names no version of Kubernetes.
+// ErrNoVersion means that the server's response has no Kubernetes version.
 var ErrNoVersion = errors.New("no version of Kubernetes")
 
-// maxSkew is how many minor versions a node may be behind (Kubernetes' version skew policy).
+// maxSkew is how many minor versions a node may be older (Kubernetes' version skew policy).
 const maxSkew = 3
 
-// CheckSkew says why a node agent of version ours is incompatible with an API server of version server; both like v1.36.3. nil: it is compatible.
+// CheckSkew says why a node agent of version ours is incompatible with an API server of version server; both like v1.36.3. nil: they are
+// compatible.
 func CheckSkew(server, ours string) error {
 	var theirs, own int
 	if _, err := fmt.Sscanf(server, "v1.%d", &theirs); err != nil {
@@ -34,10 +35,10 @@ func CheckSkew(server, ours string) error {
 	return nil
 }
 
-// askTimeout bounds AskSkew.
+// askTimeout limits AskSkew.
 const askTimeout = 10 * time.Second
 
-// AskSkew is CheckSkew with the version that the API server of config answers. One that does not answer is an error too.
+// AskSkew is CheckSkew with the version that config's API server reports. No answer is an error too.
 func AskSkew(config *rest.Config, ours string) error {
 	config = rest.CopyConfig(config)
 	config.Timeout = askTimeout
@@ -52,11 +53,11 @@ func AskSkew(config *rest.Config, ours string) error {
 	return CheckSkew(info.GitVersion, ours)
 }
 
-// versionEvery is how often FollowVersion asks: control planes are upgraded under nodes that run.
+// versionEvery is the interval of FollowVersion's requests: control planes are upgraded while nodes run.
 const versionEvery = time.Hour
 
-// FollowVersion logs the API server's version beside ours, immediately and whenever it changes, until ctx ends. If they are incompatible, tell is
-// called with an Event.
+// FollowVersion logs the API server's version and ours, immediately and after each change, until ctx ends. If they are incompatible, it
+// calls tell with an Event.
 func FollowVersion(ctx context.Context, server discovery.ServerVersionInterface, ours string, clk clock.WithTicker, tell func(kind, reason, message string)) {
 	ticker := clk.NewTicker(versionEvery)
 	defer ticker.Stop()

@@ -46,7 +46,7 @@ func TestAskSkew(t *testing.T) {
 	}
 }
 
-// upgraded answers with one version after the other; "" is an error.
+// upgraded returns one version after another; "" is an error.
 type upgraded struct {
 	versions []string
 	asked    chan struct{}
@@ -62,7 +62,7 @@ func (u *upgraded) ServerVersion() (*version.Info, error) {
 	return &version.Info{GitVersion: next}, nil
 }
 
-// TestFollowVersion: each version that does not go with ours is told once.
+// TestFollowVersion: each incompatible version is reported once.
 func TestFollowVersion(t *testing.T) {
 	server := &upgraded{versions: []string{"", "v1.36.3", "v1.40.0", "v1.40.0", "v1.36.4", "v1.35.0"}, asked: make(chan struct{})}
 	clk := testclock.NewFakeClock(time.Now())

@@ -21,13 +21,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// StatusWriter brings pod statuses to the API server; it implements pod.StatusWriter.
+// StatusWriter writes pod statuses to the API server; it implements pod.StatusWriter.
 type StatusWriter struct {
 	client kubernetes.Interface
 	clock  clock.PassiveClock
 
 	mu sync.Mutex
-	// written is what the API server answered to our last write. Until the watch has brought it, a pod's own status is older.
+	// written is the API server's answers to our last writes. Until the watch delivers them, the pods' own statuses are older.
 	written map[types.UID]written
 }
 
@@ -37,16 +37,16 @@ type written struct {
 	at      time.Time
 }
 
-// keepWritten is how long an answer is kept for a pod whose status is no longer written; the watch has delivered it long before.
+// keepWritten is how long an answer is kept for a pod whose status is no longer written. The watch has delivered it long before.
 const keepWritten = 10 * time.Minute
 
-// NewStatusWriter makes a StatusWriter.
+// NewStatusWriter returns a StatusWriter.
 func NewStatusWriter(client kubernetes.Interface) *StatusWriter {
 	return &StatusWriter{client: client, clock: clock.RealClock{}, written: map[types.UID]written{}}
 }
 
-// Write implements pod.StatusWriter. Only what differs from the newest known status is sent, nothing if nothing does. Conditions that
-// others own and fields that the control plane fills stay as they are.
+// Write implements pod.StatusWriter. It sends only differences from the newest known status, or nothing. It does not change others'
+// conditions or fields that the control plane sets.
 func (w *StatusWriter) Write(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
 	known := w.known(pod)
 	patch, err := statusPatch(pod.UID, known, merge(known, status))
@@ -67,7 +67,7 @@ func (w *StatusWriter) Write(ctx context.Context, pod *v1.Pod, status v1.PodStat
 	return nil
 }
 
-// Delete implements pod.StatusWriter. A conflict is the UID's: the object of that name is another pod, ours is gone.
+// Delete implements pod.StatusWriter. A conflict concerns the UID: the name belongs to another pod now, and ours is gone.
 func (w *StatusWriter) Delete(ctx context.Context, pod *v1.Pod) error {
 	now := int64(0)
 	err := w.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
@@ -81,8 +81,8 @@ func (w *StatusWriter) Delete(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// CreateMirror implements pod.StatusWriter. mirror carries the annotations kubernetes.io/config.mirror and .hash and our Node as its
-// controller, or the API server refuses it. An older mirror of the same name is the API's AlreadyExists: it must be deleted first.
+// CreateMirror implements pod.StatusWriter. mirror must have the annotations kubernetes.io/config.mirror and .hash and our Node as its
+// controller, or the API server refuses it. An older mirror pod of the same name causes the API's AlreadyExists: delete it first.
 func (w *StatusWriter) CreateMirror(ctx context.Context, mirror *v1.Pod) error {
 	_, err := w.client.CoreV1().Pods(mirror.Namespace).Create(ctx, mirror, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
@@ -110,7 +110,7 @@ func (w *StatusWriter) replaced(ctx context.Context, pod *v1.Pod, conflict error
 	return conflict
 }
 
-// known is the newest status that we have seen of pod.
+// known is the newest known status of pod.
 func (w *StatusWriter) known(pod *v1.Pod) v1.PodStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,7 +143,7 @@ func (w *StatusWriter) forget(uid types.UID) {
 	delete(w.written, uid)
 }
 
-// ours are the pod conditions that a kubelet owns; shared are those that it may set and never takes away.
+// ours are the pod conditions that a kubelet owns; shared are those that it may set but never removes.
 var (
 	ours = []v1.PodConditionType{
 		v1.PodReady, v1.PodInitialized, v1.ContainersReady, v1.PodReadyToStartContainers,
@@ -152,11 +152,11 @@ var (
 	shared = []v1.PodConditionType{v1.PodScheduled, v1.DisruptionTarget}
 )
 
-// merge is status with what others own taken from known.
+// merge returns status with others' parts copied from known.
 func merge(known, status v1.PodStatus) v1.PodStatus {
 	out := *status.DeepCopy()
 	out.Conditions = nil
-	// In the order of known: a difference of order alone would be a patch.
+	// Keep known's order: a different order alone would cause a patch.
 	for _, c := range known.Conditions {
 		next := find(status.Conditions, c.Type)
 		switch {
@@ -193,8 +193,8 @@ func find(conditions []v1.PodCondition, kind v1.PodConditionType) *v1.PodConditi
 	return nil
 }
 
-// statusPatch is the strategic merge patch from known to want, with the UID as a precondition; nil where they are the same. The lists of
-// containers, most of a status, are replaced as wholes by the API (listType=atomic): they are compared as text, the rest by its schema.
+// statusPatch is the strategic merge patch from known to want, with the UID as a precondition; nil if they are equal. The API replaces the
+// container lists, most of a status, as a whole (listType=atomic): they are compared as text, the rest by its schema.
 func statusPatch(uid types.UID, known, want v1.PodStatus) ([]byte, error) {
 	lists := map[string]json.RawMessage{}
 	for name, field := range map[string]func(*v1.PodStatus) *[]v1.ContainerStatus{
@@ -240,7 +240,7 @@ func statusPatch(uid types.UID, known, want v1.PodStatus) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// diffContainers adds after to lists where it is not before; JSON's null takes a list away.
+// diffContainers adds after to lists if it differs from before. JSON's null removes a list.
 func diffContainers(lists map[string]json.RawMessage, name string, before, after []v1.ContainerStatus) error {
 	if len(before) == 0 && len(after) == 0 {
 		return nil

@@ -44,7 +44,7 @@ func TestWriteSendsTheDifference(t *testing.T) {
 	if api.patches[0] != want {
 		t.Errorf("sent %s\nwant %s", api.patches[0], want)
 	}
-	// The watch has not brought the new state yet: what is known is our last write, so nothing is to be sent, and going back is.
+	// The watch has not delivered the new state yet. Our last write is the known state: repeating it sends nothing, going back does.
 	if err := w.Write(ctx, p, running); err != nil || len(api.patches) != 1 {
 		t.Errorf("the same status twice: %v %v", err, api.patches[1:])
 	}
@@ -55,7 +55,7 @@ func TestWriteSendsTheDifference(t *testing.T) {
 	if after.Status.Phase != v1.PodPending || len(after.Status.PodIPs) != 0 || len(after.Status.Conditions) != 4 {
 		t.Errorf("went back to %+v", after.Status)
 	}
-	// Once the watch has brought something newer, that is what counts.
+	// Once the watch delivers something newer, that counts.
 	seen := after.DeepCopy()
 	seen.ResourceVersion, seen.Status = "9", running
 	if err := w.Write(ctx, seen, running); err != nil || len(api.patches) != 2 || len(w.written) != 0 {
@@ -153,7 +153,7 @@ func current(t *testing.T, a *api) *v1.Pod {
 	return p
 }
 
-// TestStatusPatchIsTheSchemas compares our patches with those that the schema alone makes, between every two of some statuses.
+// TestStatusPatchIsTheSchemas compares our patches with those made from the schema alone, for every pair of some statuses.
 func TestStatusPatchIsTheSchemas(t *testing.T) {
 	at := metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	container := func(name string, ready bool) v1.ContainerStatus {

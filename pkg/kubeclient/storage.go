@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// Claim reads a PersistentVolumeClaim. The Node authorizer grants this to the node of a pod that names it; for a moment a refusal counts as the
-// authorizer's delay.
+// Claim reads a PersistentVolumeClaim. The Node authorizer permits this to the node of a pod that uses the claim. For a moment, Claim
+// treats a refusal as the authorizer's delay.
 func (o *Objects) Claim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
 	return patient(ctx, o, func() (*v1.PersistentVolumeClaim, error) {
 		return o.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
-// PersistentVolume reads a PersistentVolume, as Claim does for a claim that is bound to it.
+// PersistentVolume reads a PersistentVolume, with the rule of Claim for the claim that is bound to it.
 func (o *Objects) PersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
 	return patient(ctx, o, func() (*v1.PersistentVolume, error) {
 		return o.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
@@ -37,8 +37,8 @@ func patient[T any](ctx context.Context, o *Objects, read func() (T, error)) (T,
 	}
 }
 
-// RuntimeHandler implements pod.Objects. A RuntimeClass keeps its handler for life, so that the last one seen serves while the API
-// server is away.
+// RuntimeHandler implements pod.Objects. A RuntimeClass's handler never changes, so the last one seen is used while the API server is
+// unavailable.
 func (o *Objects) RuntimeHandler(ctx context.Context, name string) (string, error) {
 	class, err := o.client.NodeV1().RuntimeClasses().Get(ctx, name, metav1.GetOptions{})
 	o.mu.Lock()
@@ -54,7 +54,7 @@ func (o *Objects) RuntimeHandler(ctx context.Context, name string) (string, erro
 	return "", err
 }
 
-// TrustBundles lists ClusterTrustBundles: the one called name, or when name is "" those of signer that selector (as in a query) chooses.
+// TrustBundles lists ClusterTrustBundles: the named one or, if name is "", those of signer that match the label selector.
 func (o *Objects) TrustBundles(ctx context.Context, name, signer, selector string) ([]certificatesv1beta1.ClusterTrustBundle, error) {
 	options := metav1.ListOptions{LabelSelector: selector}
 	if name != "" {

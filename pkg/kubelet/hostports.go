@@ -13,8 +13,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// reservedPorts are those of this node's daemons: the kubelet's as they are configured, and the proxy's, of which the kubelet knows no settings, as they are by
-// default (healthz and metrics; upstream's are the same).
+// reservedPorts are the ports of this node's daemons: the kubelet's as configured, and the proxy's defaults, because the kubelet does not
+// know its settings (healthz and metrics; upstream has the same defaults).
 func reservedPorts(cfg Config) []admit.Reserved {
 	out := []admit.Reserved{
 		{Holder: "proxy", At: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256)}, {Holder: "proxy", At: netip.MustParseAddrPort("127.0.0.1:10249")},
@@ -27,13 +27,13 @@ func reservedPorts(cfg Config) []admit.Reserved {
 	return out
 }
 
-// hostAddresses tell the engine where the host publishes a hostPort without hostIP, and what a hostIP may be.
+// hostAddresses returns the addresses for a hostPort without hostIP, and the addresses that a hostIP may be.
 func hostAddresses(nodeIPs []netip.Addr) (published, allowed func() ([]netip.Addr, error)) {
 	return func() ([]netip.Addr, error) { return host.Doors(nodeIPs) }, func() ([]netip.Addr, error) { return host.Own(nodeIPs) }
 }
 
-// hostPorts serves the hostPorts that the engine does not publish, by the relay that serves node ports in the proxy. One without an
-// address is served on the node's addresses and on loopback, not on others that the host may have: they may be those of services.
+// hostPorts serves the hostPorts that the engine does not publish, through the relay that serves the proxy's node ports. A hostPort without
+// an address is served on the node's addresses and on loopback. Other addresses of the host may belong to Services.
 type hostPorts struct {
 	*hostport.Manager
 	relay *relay.Relay
@@ -44,7 +44,7 @@ func newHostPorts(nodeIPs []netip.Addr, event func(namespace, name, uid, kind, r
 	for _, addr := range nodeIPs {
 		at = append(at, netip.PrefixFrom(addr, addr.BitLen()))
 	}
-	backend := relay.New(relay.Goroutines, relay.Config{Addresses: presentAddresses{}, NodePorts: at, SessionPorts: 10, Clock: clock.RealClock{}}) // the proxy's relay may have half of the ports
+	backend := relay.New(relay.Goroutines, relay.Config{Addresses: presentAddresses{}, NodePorts: at, SessionPorts: 10, Clock: clock.RealClock{}}) // the proxy's relay may use half of the ports
 	return hostPorts{hostport.New(hostport.Config{Backend: backend, Event: event, Clock: clock.RealClock{}}), backend}
 }
 
@@ -54,7 +54,7 @@ func (h hostPorts) Run(ctx context.Context) error {
 	return h.Manager.Run(ctx)
 }
 
-// presentAddresses are the host's as they are: for a hostPort none is added.
+// presentAddresses are the host's existing addresses: hostPorts add none.
 type presentAddresses struct{}
 
 func (presentAddresses) Host() ([]netip.Addr, error) { return host.Addresses() }
@@ -71,5 +71,5 @@ func (presentAddresses) Set(_ context.Context, want relay.Local) (bool, error) {
 	return false, errors.Join(errs...)
 }
 
-// Changes tells nothing: hostport.Manager compares on a timer.
+// Changes reports nothing: hostport.Manager compares on a timer.
 func (presentAddresses) Changes(context.Context) (<-chan struct{}, error) { return nil, nil }

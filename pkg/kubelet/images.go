@@ -22,15 +22,15 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Images is who may pull and use which image.
+// Images is the configuration of who may pull and use which image.
 type Images struct {
 	// ProvidersConfig is a CredentialProviderConfig file or a directory of them, ProvidersDir has the programs; "": no plugins.
 	ProvidersConfig, ProvidersDir string
 	Policy                        credential.Policy
-	Allowed                       []string // of credential.NeverVerifyAllowed
+	Allowed                       []string // for credential.NeverVerifyAllowed
 }
 
-// newPuller makes what pulls images, with what decides who may.
+// newPuller creates the puller of images, with the plugins and records that decide who may use them.
 func newPuller(cfg Config, client kubernetes.Interface, objects *kubeclient.Objects, engine *docker.Engine, records *credential.Records, events record.EventRecorder) (*start.Puller, error) {
 	parts := start.PullerParts{Images: engine.Images, Records: records, Objects: objects, Recorder: events, Clock: clock.RealClock{}}
 	if cfg.Images.ProvidersConfig != "" {
@@ -48,7 +48,7 @@ func newPuller(cfg Config, client kubernetes.Interface, objects *kubeclient.Obje
 	return start.NewPuller(cfg.Resolver, parts), nil
 }
 
-// imageVolumes is engine and puller in the words of package volume.
+// imageVolumes adapts engine and puller to package volume.
 type imageVolumes struct {
 	*images.Store
 	puller *start.Puller
@@ -58,7 +58,7 @@ func (i imageVolumes) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.
 	return i.puller.EnsureImage(ctx, p, v)
 }
 
-// Images lists the present images for the Node, and forgets who may use those that are gone.
+// Images lists the local images for the Node, and removes the pull records of removed images.
 func (e nodeEngine) Images(ctx context.Context) ([]v1.ContainerImage, error) {
 	began := time.Now()
 	list, changed, err := e.engine.Images.ListImages(ctx)

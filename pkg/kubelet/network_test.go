@@ -26,7 +26,7 @@ func TestProbeServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	probe := probeServer(client)
-	for _, from := range []netip.Addr{{}, netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00::1")} { // a server on this host has no way to it
+	for _, from := range []netip.Addr{{}, netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00::1")} { // ignored for a server on this host
 		if err := probe(t.Context(), from); err != nil {
 			t.Errorf("from %s: %v", from, err)
 		}
@@ -48,7 +48,7 @@ func TestProbeServer(t *testing.T) {
 	}
 }
 
-// A server that answers and a port that refuses have been reached; an address that this host cannot send from has not.
+// A server that answers and a port that refuses count as reached. An address that this host cannot send from does not.
 func TestProbePods(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -88,13 +88,13 @@ func TestAnnotator(t *testing.T) {
 	}
 }
 
-// connected counts what the pod network is told.
+// connected counts notifications to the pod network.
 type connected struct{ joined, kicked int }
 
 func (c *connected) Joined() { c.joined++ }
 func (c *connected) Kick()   { c.kicked++ }
 
-// changing is a runtime that does every step and reports changes.
+// changing is a runtime whose steps all succeed and that reports changes.
 type changing struct {
 	pod.Runtime
 	changes chan types.UID
@@ -113,7 +113,7 @@ func TestRuntime(t *testing.T) {
 	}
 	changes := runtime.Runtime.(changing).changes
 	changes <- "one"
-	changes <- "" // after a gap: the engine was gone
+	changes <- "" // after a gap: the engine was unavailable
 	changes <- "two"
 	close(changes)
 	var got []types.UID

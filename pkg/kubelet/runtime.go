@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/stats"
 )
 
-// runtime is the engine as pods use it: its calls are counted, and the pod network learns of pods that join it and of an engine that was gone.
+// runtime is the engine for pods. It counts calls, and notifies the pod network of new pods and of an engine that was unavailable.
 type runtime struct {
 	pod.Runtime
 	network interface {
@@ -54,7 +54,7 @@ func (r *runtime) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, e
 	return all, err
 }
 
-// Changes implements pod.Runtime. What it starts ends with ctx; wait waits for that.
+// Changes implements pod.Runtime. Its goroutine ends with ctx; wait waits for it.
 func (r *runtime) Changes(ctx context.Context) <-chan types.UID {
 	in, out := r.Runtime.Changes(ctx), make(chan types.UID)
 	r.relays.Go(func() {
@@ -73,5 +73,5 @@ func (r *runtime) Changes(ctx context.Context) <-chan types.UID {
 	return out
 }
 
-// wait returns when nothing of Changes runs any more.
+// wait returns when the goroutines of Changes have ended.
 func (r *runtime) wait() { r.relays.Wait() }

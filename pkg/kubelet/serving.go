@@ -15,7 +15,7 @@ import (
 	"github.com/winkube/winkube/pkg/stats"
 )
 
-// newServing makes what requests the serving certificate; nil: it is not requested.
+// newServing creates the Pair that requests the serving certificate; nil: none is requested.
 func newServing(cfg Config, client kubernetes.Interface, objects *kubeclient.Objects) (*kubeclient.Pair, error) {
 	if !cfg.RotateServing {
 		return nil, nil
@@ -23,7 +23,7 @@ func newServing(cfg Config, client kubernetes.Interface, objects *kubeclient.Obj
 	return kubeclient.ServingPair(client, cfg.Server.TLS.CertDir, func() *x509.CertificateRequest { return servingTemplate(cfg.NodeName, objects.Node()) })
 }
 
-// served is the certificate that the server shows; nil: what its own Config says.
+// served returns the server's certificate function; nil: the server's own Config applies.
 func served(serving *kubeclient.Pair) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if serving == nil {
 		return nil
@@ -36,7 +36,7 @@ func served(serving *kubeclient.Pair) func(*tls.ClientHelloInfo) (*tls.Certifica
 	}
 }
 
-// certificates are those that are renewed, by the names that /metrics has for them.
+// certificates are the renewed certificates, by their names in /metrics.
 func certificates(client, serving *kubeclient.Pair) map[string]stats.Certificate {
 	all := map[string]stats.Certificate{}
 	if client != nil {
@@ -48,7 +48,7 @@ func certificates(client, serving *kubeclient.Pair) map[string]stats.Certificate
 	return all
 }
 
-// servingTemplate is the certificate for the addresses of a Node; nil where there are none yet. It is pure.
+// servingTemplate is the certificate template for a Node's addresses; nil if there are none yet. It is pure.
 func servingTemplate(name string, n *v1.Node) *x509.CertificateRequest {
 	if n == nil {
 		return nil

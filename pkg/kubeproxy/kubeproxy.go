@@ -1,5 +1,5 @@
-// Package kubeproxy is the whole proxy put together: the watch of Services, EndpointSlices and Nodes feeds the loop and the routes, the
-// loop drives a back end, and two small servers say how it goes.
+// Package kubeproxy assembles the proxy: the watch of Services, EndpointSlices and Nodes feeds the loop and the routes,
+// the loop drives a back end, and two small servers report health and metrics.
 //
 //	API server --> proxy.Loop --> Backend       Nodes --> Routes        /healthz :10256       /metrics, /debug/table :10249
 package kubeproxy
@@ -32,51 +32,51 @@ import (
 // Config is the configuration of a Proxy.
 type Config struct {
 	Node       proxy.NodeInfo
-	Holders    proxy.Holders  // the holders of addresses beside Services, as known from the start
+	Holders    proxy.Holders  // address holders other than Services, known at start
 	Healthz    netip.AddrPort // the zero value: not served
 	Metrics    netip.AddrPort // the zero value: not served
 	Mode       string         // for /proxyMode
 	Profiling  bool           // serve /debug/pprof
-	ConfigSync time.Duration  // how often the caches of the API server's objects are handed over again
-	Resync     time.Duration  // how often the whole host is compared
+	ConfigSync time.Duration  // resync period of the informers
+	Resync     time.Duration  // interval between full comparisons with the host
 	Effective  any            // the KubeProxyConfiguration in use, for /configz; it must hold no secrets. nil: not served
 }
 
-// Routes keeps the way to the other nodes' pods until ctx ends; nodes is run by the caller.
+// Routes maintains the routes to other nodes' pods until ctx ends. The caller runs nodes.
 type Routes interface {
 	Run(ctx context.Context, nodes cache.SharedIndexInformer) error
 }
 
-// Facts keep what others of this host must know of the cluster's Services. Calls that change nothing are cheap.
+// Facts pass what is known of the cluster's Services to other parts of this host. Calls that change nothing are cheap.
 type Facts interface {
 	// SetServices is called with the ranges of service addresses before each Sync; none: they are not known.
 	SetServices(ranges []netip.Prefix)
-	// SetAPIServers is called with the addresses at which the Service of the API server is served, and those of its endpoints.
+	// SetAPIServers is called with the addresses of the API server's Service and of its endpoints.
 	SetAPIServers(addrs []netip.Addr)
 }
 
-// Parts are what the proxy works with.
+// Parts are the dependencies of a Proxy.
 type Parts struct {
 	Client  kubernetes.Interface
 	Base    *Base
 	Backend proxy.Backend
 	Routes  Routes                     // nil: none
 	Hints   <-chan struct{}            // the host changed; may be nil
-	Host    func() (proxy.Host, error) // reads what this host has; may be nil
-	Facts   Facts                      // what the routes must know of Services
+	Host    func() (proxy.Host, error) // reads this host's addresses and ports; may be nil
+	Facts   Facts                      // receives facts about Services for the routes
 	Events  record.EventRecorder
 	Clock   clock.WithTicker
 }
 
-// Base is what the proxy and its back ends are built on, made before them: how the proxy is, and where news for it goes.
+// Base is what the proxy and its back ends share, created before them: metrics, health and the inbox for warnings.
 type Base struct {
 	Registry *prometheus.Registry
 	Metrics  *proxy.Metrics
-	Health   *proxy.Health // whether the proxy keeps up
+	Health   *proxy.Health // whether the proxy keeps up with changes
 	Inbox    *proxy.Inbox  // where back ends put warnings
 }
 
-// NewBase returns the Base of a proxy that has seen nothing yet.
+// NewBase returns the Base of a proxy that has seen no objects yet.
 func NewBase(node proxy.NodeInfo, clock clock.PassiveClock) *Base {
 	b := &Base{Registry: prometheus.NewRegistry()}
 	b.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -97,7 +97,7 @@ type Proxy struct {
 	routes Routes
 }
 
-// New puts the parts together. Nothing runs and nothing is touched yet.
+// New assembles the parts. It starts nothing and changes nothing on the host.
 func New(cfg Config, parts Parts) (*Proxy, error) {
 	nodes, err := proxy.NodeInformer(parts.Client, cfg.ConfigSync)
 	if err != nil {
@@ -114,8 +114,8 @@ func New(cfg Config, parts Parts) (*Proxy, error) {
 	return &Proxy{cfg: cfg, base: parts.Base, checks: checks, loop: loop, nodes: nodes, watch: watch, routes: parts.Routes}, nil
 }
 
-// Run serves until ctx ends or a part fails. What is on the host then stays there, the back end is the caller's to close: connections between
-// others go on, and the next proxy takes over.
+// Run serves until ctx ends or a part fails. It leaves what it wrote on the host, and the caller closes the back end:
+// existing connections continue, and the next proxy takes over.
 func (p *Proxy) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -129,7 +129,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return err
 }
 
-// start starts everything. The servers come first: an address that is taken ends the proxy before it has changed anything.
+// start starts all parts. The servers come first: if an address is in use, the proxy ends before it has changed
+// anything.
 func (p *Proxy) start(ctx context.Context, group *errgroup.Group) error {
 	if err := p.serve(ctx, group, "healthz", p.cfg.Healthz, p.base.Health.Handler()); err != nil {
 		return err
@@ -146,7 +147,7 @@ func (p *Proxy) start(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// serve opens an address now and serves it until ctx ends.
+// serve listens on addr before it returns and serves until ctx ends.
 func (p *Proxy) serve(ctx context.Context, group *errgroup.Group, name string, addr netip.AddrPort, handler http.Handler) error {
 	if !addr.IsValid() {
 		return nil

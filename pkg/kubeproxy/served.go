@@ -8,8 +8,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/healthcheck"
 )
 
-// served is all that a Table means on this host: its Routes, by the back end; its health check node ports, by the proxy itself; and its ranges, which
-// others must know before the back end makes them local.
+// served applies a whole Table on this host: the back end serves its Routes, the proxy itself its health check node
+// ports, and facts gets its ranges before the back end makes them local.
 type served struct {
 	backend proxy.Backend
 	checks  *healthcheck.Ports

@@ -8,22 +8,22 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Split serves with one back end what that can do, and with another the rest: Routes as serves says. Each
-// front of a Table is one Route's, so it is in one of them. When a front passes from one to the other, the former releases it before the latter serves it,
-// since both listen at the same place. It is for one goroutine.
+// Split serves the Routes that serves selects with the first back end, and all others with the second. Each front of a
+// Table belongs to one Route, so to one back end. When a front moves, the old back end releases it before the new one
+// serves it, because both listen at the same place. Use it from one goroutine.
 type Split struct {
 	first, rest proxy.Backend
 	serves      func(*proxy.Route) bool
 
-	firsts, rests proxy.Table // what they were given last
+	firsts, rests proxy.Table // the last Table of each
 }
 
-// NewSplit returns a Split that has not asked its back ends for anything.
+// NewSplit returns a Split that has not called its back ends yet.
 func NewSplit(first, rest proxy.Backend, serves func(*proxy.Route) bool) *Split {
 	return &Split{first: first, rest: rest, serves: serves}
 }
 
-// fronts adds those of routes to a set.
+// fronts adds the fronts of routes to set.
 func fronts(set map[proxy.FrontKey]bool, routes []proxy.Route) {
 	for i := range routes {
 		set[routes[i].Key()] = true
@@ -63,7 +63,7 @@ func (s *Split) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 	return s.sync(ctx, changed, toFirst, toRest, wasRest)
 }
 
-// divide gives each its Routes, in order.
+// divide splits routes between the two back ends, in order.
 func (s *Split) divide(routes []proxy.Route) (first, rest []proxy.Route) {
 	for i := range routes {
 		if r := &routes[i]; s.serves(r) {
@@ -75,8 +75,8 @@ func (s *Split) divide(routes []proxy.Route) (first, rest []proxy.Route) {
 	return first, rest
 }
 
-// sync asks the back ends in the order in which fronts pass from one to the other. Where some pass each way, the first one at first does not
-// get those that the rest still has.
+// sync calls the back ends in the order in which fronts move between them. If fronts move both ways, the first back end
+// is called twice: at first without the fronts that the other still holds.
 func (s *Split) sync(ctx context.Context, changed []proxy.ServiceName, toFirst, toRest bool, wasRest map[proxy.FrontKey]bool) error {
 	var errs []error
 	switch {

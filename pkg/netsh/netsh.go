@@ -1,10 +1,10 @@
-// Package netsh is netsh.exe as plain data: the lines that set and remove port proxy and firewall rules, the listing read back, and a
-// Program that runs many lines as one script. It decides nothing.
+// Package netsh wraps netsh.exe: it formats the commands that set and remove port proxy and firewall rules, parses the
+// listing, and has a Program that runs many commands as one script. It decides nothing.
 //
 //	proxy/portproxy --> lines --> Program --> netsh -f SCRIPT --> output --> ParseDump
 //
-// netsh complains in the language of Windows, so nothing here reads its sentences. Its dump is itself a script, and the words of scripts are
-// the same everywhere.
+// netsh prints messages in the language of Windows, so this package does not parse them. Its dump is itself a script,
+// and the words of scripts are the same in every language.
 package netsh
 
 import (
@@ -24,14 +24,15 @@ import (
 // Program runs netsh.exe.
 type Program struct{ run command.Runner }
 
-// New returns the Program that run finds.
+// New returns a Program that uses run.
 func New(run command.Runner) *Program { return &Program{run: run} }
 
-// scriptTime is how long a script may take: some thousand lines, and a Windows that is busy.
+// scriptTime is the timeout of a script: enough for some thousand lines on a busy Windows.
 const scriptTime = 5 * time.Minute
 
-// Script runs lines as one script, in order, and returns what netsh printed. A line that fails stops no other; whether that makes an error
-// depends on the version of Windows, so the caller looks at what is there afterwards. Errors wrap those of command.Runner.
+// Script runs lines as one script, in order, and returns netsh's output. A failing line does not stop the others.
+// Whether it causes an error depends on the version of Windows, so the caller must check the result. Errors wrap those
+// of command.Runner.
 func (p *Program) Script(ctx context.Context, lines []string) (string, error) {
 	dir, err := os.MkdirTemp("", "winkube-netsh-")
 	if err != nil {
@@ -48,14 +49,15 @@ func (p *Program) Script(ctx context.Context, lines []string) (string, error) {
 	return string(out), err
 }
 
-// Rule is a port proxy rule: TCP connections to Listen are relayed to Connect by the service IP Helper. The families of both make its kind.
+// Rule is a port proxy rule: the IP Helper service relays TCP connections from Listen to Connect. The address families
+// of both determine its kind.
 type Rule struct {
-	Listen  netip.AddrPort // the unspecified address: all of the host's
-	Connect netip.AddrPort // read back and invalid: it leads to a name
-	kind    string         // as read back
+	Listen  netip.AddrPort // the unspecified address: all addresses of the host
+	Connect netip.AddrPort // invalid after parsing: the target is a name
+	kind    string         // as parsed
 }
 
-// Kind is netsh's word for the families: v4tov4, v4tov6, v6tov4 or v6tov6.
+// Kind returns netsh's name for the families: v4tov4, v4tov6, v6tov4 or v6tov6.
 func (r Rule) Kind() string {
 	if r.kind != "" {
 		return r.kind
@@ -70,20 +72,20 @@ func family(addr netip.Addr) string {
 	return "v6"
 }
 
-// Dump is the line that lists all port proxy rules.
+// Dump is the command that lists all port proxy rules.
 const Dump = "interface portproxy dump"
 
-// Add is the line that makes a rule, or changes where the one of its kind at its listener leads.
+// Add returns the command that adds a rule, or changes the target of the rule of that kind with the same listener.
 func (r Rule) Add() string {
 	return fmt.Sprintf("interface portproxy add %s %s connectaddress=%s connectport=%d", r.Kind(), r.listener(), r.Connect.Addr(), r.Connect.Port())
 }
 
-// Delete is the line that removes a rule.
+// Delete returns the command that removes a rule.
 func (r Rule) Delete() string {
 	return fmt.Sprintf("interface portproxy delete %s %s", r.Kind(), r.listener())
 }
 
-// listener leaves the unspecified address out: netsh then means all addresses, and lists it so.
+// listener omits the unspecified address: netsh then uses all addresses, and lists the rule that way.
 func (r Rule) listener() string {
 	text := fmt.Sprintf("listenport=%d", r.Listen.Port())
 	if !r.Listen.Addr().IsUnspecified() {
@@ -97,8 +99,9 @@ const (
 	dumpEnd   = "popd"
 )
 
-// ParseDump reads the rules out of what a script printed whose last line is Dump. What stands before the listing is passed over; without a
-// whole listing the rules are unknown, which is an error and never no rules. Rules that listen on a name are left out.
+// ParseDump parses the rules in the output of a script whose last line is Dump. It skips what precedes the listing.
+// Without a complete listing the rules are unknown, which is an error, never an empty result. It omits rules that
+// listen on a name.
 func ParseDump(output string) ([]Rule, error) {
 	_, listing, found := cutLast(output, dumpBegin)
 	if !found {
@@ -119,7 +122,7 @@ func ParseDump(output string) ([]Rule, error) {
 	return nil, errors.New("netsh did not list all port proxy rules: its output lacks the line \"" + dumpEnd + "\"")
 }
 
-// cutLast cuts at the last line that reads mark.
+// cutLast cuts at the last line that equals mark.
 func cutLast(text, mark string) (before, after string, found bool) {
 	at, end := -1, 0
 	offset := 0
@@ -135,7 +138,8 @@ func cutLast(text, mark string) (before, after string, found bool) {
 	return text[:at], text[end:], true
 }
 
-// parseAdd reads a line "add KIND name=value ...". netsh leaves out what is its default: all addresses, this host, the listener's port.
+// parseAdd parses a line "add KIND name=value ...". netsh omits defaults: all addresses, this host, the listener's
+// port.
 func parseAdd(kind string, params []string) (Rule, bool) {
 	from, to, ok := strings.Cut(kind, "to")
 	anyAddress := map[string]string{"v4": "0.0.0.0", "v6": "::"}
@@ -160,7 +164,7 @@ func parseAdd(kind string, params []string) (Rule, bool) {
 	return r, ok
 }
 
-// addrPort is the zero AddrPort for what is no address of the family with a port.
+// addrPort parses an address of the wanted family and a port; false: it is none.
 func addrPort(address, port, want string) (netip.AddrPort, bool) {
 	addr, err := netip.ParseAddr(address)
 	number, bad := strconv.ParseUint(port, 10, 16)

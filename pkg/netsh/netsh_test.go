@@ -44,8 +44,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestAdmit: whether it was done is read from the listing, not from the exit code: removing what is not there fails, and a firewall that is
-// stopped may not.
+// TestAdmit: the listing shows whether it succeeded, not the exit code: removing a missing rule fails, and a stopped
+// firewall may not.
 func TestAdmit(t *testing.T) {
 	const listed = "\r\nRule Name:                            winkube x\r\n"
 	for _, test := range []struct {
@@ -82,7 +82,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// A Russian Windows: complaints about two lines, then the listing. Its comments are in the language of Windows, its commands are not.
+// russian is the output of a Russian Windows: complaints about two lines, then the listing. Its comments are in the
+// language of Windows, its commands are not.
 const russian = "Не удается найти указанный файл.\r\n\r\n\r\n\r\n" +
 	"#===========================\r\n# Конфигурация портов прокси\r\n#===========================\r\npushd interface portproxy\r\n\r\nreset\r\n" +
 	"add v4tov4 listenport=80 listenaddress=10.96.0.10 connectaddress=10.244.1.7 connectport=8080\r\n" +
@@ -117,7 +118,7 @@ func TestParseDump(t *testing.T) {
 	}
 }
 
-// FuzzParseDump: rubbish in a listing makes no rule that netsh could not have, and what is read can be written and read again.
+// FuzzParseDump: no listing gives a rule that netsh could not have, and parsed rules can be written and parsed again.
 func FuzzParseDump(f *testing.F) {
 	f.Add(russian)
 	f.Add("pushd interface portproxy\nadd v4tov4 listenport=0\nadd v6tov4 =\nadd\nadd v4tov4 listenport=99999 listenaddress=::1\npopd")

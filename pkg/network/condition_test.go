@@ -27,7 +27,7 @@ func TestCondition(t *testing.T) {
 	if !strings.HasPrefix(r.said(), "PodCIDRMissing: the Node has no spec.podCIDRs yet") {
 		t.Error(r.said())
 	}
-	// The range comes, the way is still cut.
+	// The range arrives, but the connection is still interrupted.
 	r.ways.server = errors.New("connection timed out")
 	r.SetNode(nodeWith("10.244.1.0/24"))
 	if err := r.sync(ctx); err == nil || !strings.Contains(err.Error(), "stays marked NetworkUnavailable: connection timed out") {
@@ -49,7 +49,7 @@ func TestCondition(t *testing.T) {
 	if r.sync(ctx); r.said() != "available NetworkReady" {
 		t.Error(r.said())
 	}
-	// Others put an address, a route and an engine network into the range: said once, and pods still start.
+	// Others put an address, a route and an engine network into the range: it is reported once, and pods still start.
 	r.s.mu.Lock()
 	r.s.around.Links = []Link{{Name: "tun0", Addrs: prefixes("10.244.1.77/32")}}
 	r.s.around.Routes = []HostRoute{{Dst: netip.MustParsePrefix("10.244.1.64/26"), Link: "tun0"}}
@@ -76,8 +76,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// TestForbids: a network that would collide, or whose adapter is not there, is not begun, and is when nothing stands in its way any more. One
-// that is there already stays.
+// TestForbids: a network that would collide, or whose adapter is missing, is not created until the obstacle is gone. An existing one stays.
 func TestForbids(t *testing.T) {
 	ctx := t.Context()
 	windows := pod.Platform{OS: "windows", Build: 20348}
@@ -109,7 +108,7 @@ func TestForbids(t *testing.T) {
 	}
 }
 
-// What an earlier run said is taken back by the next one; what others say stays.
+// The next run clears an earlier run's condition; conditions of others stay.
 func TestConditionRecalled(t *testing.T) {
 	marked := func(reason string) *v1.Node {
 		n := nodeWith("10.244.1.0/24")
@@ -140,7 +139,7 @@ func TestConditionOther(t *testing.T) {
 	}
 }
 
-// What the proxy says stands on the Node, does not stop pods, and is taken back when packets find their way again, one to each range.
+// The proxy's reports appear on the Node, do not stop pods, and are cleared when packets arrive again, one in each range.
 func TestReports(t *testing.T) {
 	ctx := t.Context()
 	r := newRig(t, Config{Mode: HostGateway, Platform: onLinux})
@@ -170,7 +169,7 @@ func TestReports(t *testing.T) {
 	if want := []string{"10.244.1.1 to 10.244.2.0/24", "10.244.1.1 to 10.244.3.0/24"}; !slices.Equal(r.ways.probed, want) {
 		t.Errorf("probed %q, want %q", r.ways.probed, want)
 	}
-	// A node that never answers has gone with its route.
+	// A node that never answers is gone with its route.
 	proxy.list, r.ways.pods = []report.Trouble{{Reason: "RouteConflict", Message: "a route to node4 is there", To: netip.MustParsePrefix("10.244.4.0/24")}}, timeout
 	r.lasting(ctx)
 	proxy.list = nil
@@ -184,7 +183,7 @@ func TestReports(t *testing.T) {
 	if err := r.sync(ctx); err != nil || r.said() != "available NetworkReady" {
 		t.Errorf("%v; said %s", err, r.said())
 	}
-	// Another trouble: the ranges of the first are forgotten, and what cannot be read is no trouble.
+	// After another fault: the ranges of the first are dropped, and an unreadable report is no fault.
 	proxy.list = []report.Trouble{{Reason: "PodCIDROverlaps", Message: "node0 has it"}}
 	r.lasting(ctx)
 	r.ways.probed, proxy.list, proxy.err = nil, nil, errors.New("spoilt")
@@ -197,7 +196,7 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// A change of what the proxy says is looked at without waiting for a comparison.
+// A change of the proxy's report is handled without waiting for a comparison.
 func TestFollowReports(t *testing.T) {
 	r := newRig(t, Config{Mode: HostGateway, Platform: onLinux})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,7 +8,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// What the administrator chose and what is known of the node go in; what the host should have comes out.
+// The input is the administrator's configuration and facts about the node; the output is the host's planned state.
 func ExamplePlan() {
 	cfg := network.Config{
 		Mode:          network.Overlay,
@@ -43,7 +43,7 @@ func ExamplePlan() {
 	// annotation: flannel.alpha.coreos.com/public-ip=10.1.0.11
 }
 
-// The same node with Windows Server 2022: HNS has the network, whose pods' endpoints the kubelet makes.
+// The same node with Windows Server 2022: HNS has the network, and the kubelet creates the pods' endpoints.
 func ExamplePlan_windows() {
 	cfg := network.Config{
 		Mode:          network.Overlay,

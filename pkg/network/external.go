@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// planExternal has pods join a network of the engine that exists.
+// planExternal plans that pods join an existing network of the engine.
 func planExternal(cfg Config, _ Facts) (State, error) {
 	if cfg.External == "" {
 		return State{}, fmt.Errorf("network mode %s needs the name of an engine network in CONTAINER_NETWORK", External)
@@ -13,7 +13,7 @@ func planExternal(cfg Config, _ Facts) (State, error) {
 	return State{Join: cfg.External, Ready: ready("pods join the engine's network %q", cfg.External)}, nil
 }
 
-// external is the Maker of mode external. It makes nothing.
+// external is the Maker of mode external. It creates nothing.
 type external struct {
 	plain
 	engine    Engine
@@ -35,7 +35,7 @@ func (e *external) Make(ctx context.Context, in Input) (Made, error) {
 	if found == nil {
 		return Made{}, refuse(noNetwork, fmt.Errorf("the engine has no network %q (CONTAINER_NETWORK)", in.State.Join))
 	}
-	if err := e.announcer.announce(ctx, in.Annotations, in.State); err != nil { // no tunnel of a former mode any more
+	if err := e.announcer.announce(ctx, in.Annotations, in.State); err != nil { // removes tunnels of a former mode
 		return Made{}, err
 	}
 	return Made{State: in.State, Found: found}, nil

@@ -17,16 +17,16 @@ const (
 	firstRetry = time.Second
 )
 
-// recheckOld is how often a host is compared whose HNS has no subscribers: Windows before firstToNotify, the build of Server 2019.
+// recheckOld is the interval between comparisons on a host whose HNS does not notify: Windows before firstToNotify, the build of Server 2019.
 const (
 	recheckOld    = 5 * time.Second
 	firstToNotify = 17763
 )
 
-// minInterval is the least time between two comparisons, however many hints a host gives.
+// minInterval is the minimum interval between two comparisons, however many hints arrive.
 const minInterval = time.Second
 
-// interval is how often a host is compared that gives no hint: more often where HNS does not notify.
+// interval is the interval between comparisons without hints: shorter if HNS does not notify.
 func interval(p pod.Platform) time.Duration {
 	if p.OS == "windows" && p.Build < firstToNotify {
 		return recheckOld
@@ -34,7 +34,7 @@ func interval(p pod.Platform) time.Duration {
 	return recheck
 }
 
-// pace says when to compare again. One goroutine uses it.
+// pace decides when to compare again. Only one goroutine uses it.
 type pace struct {
 	clock   clock.Clock
 	timer   clock.Timer
@@ -42,7 +42,7 @@ type pace struct {
 	hints   wake.Signal // others may have changed something
 	every   time.Duration
 	backoff wait.Backoff
-	// reapply restores what the system lost, which is cheaper than a comparison.
+	// reapply restores what the system lost. It is cheaper than a comparison.
 	reapply func(context.Context)
 }
 
@@ -56,7 +56,7 @@ func (p *pace) reset() {
 	p.backoff = wait.Backoff{Duration: firstRetry, Factor: 2, Steps: 32, Cap: p.every}
 }
 
-// next is how long to wait after a comparison that ended with err.
+// next returns how long to wait after a comparison that ended with err.
 func (p *pace) next(err error) time.Duration {
 	var soon *Pending
 	switch {
@@ -70,9 +70,9 @@ func (p *pace) next(err error) time.Duration {
 	return p.backoff.Step()
 }
 
-// wait returns when it is time to compare again, at the latest after that long; an error when ctx ended. compared is when the last comparison
-// ended. What others change is repaired immediately: by a comparison or, within minInterval after the last, by reapply first. So a host that is
-// damaged again and again is never without network for long.
+// wait returns when it is time to compare again, at the latest after that long; it returns an error when ctx has ended. compared is when the last
+// comparison ended. Changes by others are repaired immediately: by a comparison or, within minInterval after the last, first by reapply. So a host
+// that is damaged repeatedly is never without network for long.
 func (p *pace) wait(ctx context.Context, compared time.Time, after time.Duration) error {
 	p.timer.Reset(after)
 	for {
@@ -90,7 +90,7 @@ func (p *pace) wait(ctx context.Context, compared time.Time, after time.Duration
 			return nil
 		}
 		p.reapply(ctx)
-		rest := p.clock.Since(begin) // as long as it took, so that repair takes half of the time at most
+		rest := p.clock.Since(begin) // as long as the repair took, so that repair uses at most half of the time
 		left := minInterval - p.clock.Since(compared)
 		if left <= 0 {
 			return nil
@@ -105,7 +105,7 @@ func (p *pace) wait(ctx context.Context, compared time.Time, after time.Duration
 	}
 }
 
-// pause lets that much time pass; due: it was woken before.
+// pause waits that long; due: it was woken before.
 func (p *pace) pause(ctx context.Context, d time.Duration) (due bool, err error) {
 	p.timer.Reset(d)
 	select {

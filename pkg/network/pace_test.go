@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestNext: failures are retried after ever longer times; what time alone heals, when that has passed, however much failed before it.
+// TestNext: failures are retried at increasing intervals; a Pending after its time, regardless of earlier failures.
 func TestNext(t *testing.T) {
 	broken := errors.New("HNS does not run")
 	cut := fmt.Errorf("some: %w", errors.Join(&Pending{2 * time.Second, errors.New("cut")}))

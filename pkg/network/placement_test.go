@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Pods that stay on the network of a former mode are named once, each on itself and all on the Node.
+// Pods that stay on the network of a former mode are reported once, each on itself and all on the Node.
 func TestPodsOnOtherNetwork(t *testing.T) {
 	r := newPlugged(t, Config{Platform: onLinux})
 	m := r.Manager
@@ -41,7 +41,7 @@ func TestPodsOnOtherNetwork(t *testing.T) {
 	}
 
 	r.pods.events, r.node.events = nil, nil
-	<-m.wake // of the Node
+	<-m.wake // the Node's
 	for i := range 12 {
 		see(fmt.Sprintf("p%02d", i), "winkube", true, false)
 	}
@@ -58,7 +58,7 @@ func TestPodsOnOtherNetwork(t *testing.T) {
 	}
 }
 
-// Plugins that map ports leave none for others to serve.
+// If plugins map ports, the kubelet serves none.
 func TestPluginsMapPorts(t *testing.T) {
 	for _, maps := range []bool{true, false} {
 		for _, platform := range []pod.Platform{onLinux, {OS: "windows"}} {

@@ -16,8 +16,8 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// planPlugins leaves all to the plugins, but lets packets pass that they may not know of: the engine's FORWARD policy drops what comes from other
-// nodes for the Node's pods. A network whose addresses are not in the Node's ranges, or that has none, must do that itself.
+// planPlugins leaves the network to the plugins, but accepts packets that they may not know about: the engine's FORWARD policy drops packets from
+// other nodes to the Node's pods. A network with addresses outside the Node's ranges, or with none, must do that itself.
 func planPlugins(cfg Config, facts Facts) (State, error) {
 	cidrs, err := parseCIDRs(facts.PodCIDRs)
 	if err != nil {
@@ -32,7 +32,7 @@ func planPlugins(cfg Config, facts Facts) (State, error) {
 	return s, nil
 }
 
-// pluggable is the Maker of mode cni: the plugins make the network, we let its packets pass.
+// pluggable is the Maker of mode cni: the plugins create the network, we let its packets pass.
 type pluggable struct {
 	plain
 	host     Host
@@ -62,11 +62,10 @@ func (p *pluggable) Make(ctx context.Context, in Input) (Made, error) {
 	return Made{State: s}, nil
 }
 
-// Reconnect implements Maker: only the plugins know how, and the engine does not know who is connected.
+// Reconnect implements Maker: only the plugins can repair connections, and the engine does not know which containers are connected.
 func (p *pluggable) Reconnect(context.Context, Made) error { return nil }
 
-// Run implements Maker: it watches the configuration, checks once what is connected and takes back what nothing uses. A plugin that hangs delays
-// nothing else.
+// Run implements Maker: it watches the configuration, checks connections once and collects unused ones. A hanging plugin delays nothing else.
 func (p *pluggable) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -79,7 +78,7 @@ func (p *pluggable) Run(ctx context.Context) {
 // Attacher implements Maker.
 func (p *pluggable) Attacher() pod.Attacher { return p.attacher }
 
-// check reports pods whose network is not as the plugins left it. It repairs nothing: only the plugins know how, and the pod may work.
+// check reports pods whose network has changed since the plugins connected them. It repairs nothing: only the plugins can, and the pod may work.
 func (p *pluggable) check(ctx context.Context) {
 	for _, a := range p.plugins.Records() {
 		err := p.plugins.Check(ctx, a.ContainerID)
@@ -92,14 +91,14 @@ func (p *pluggable) check(ctx context.Context) {
 	}
 }
 
-// confWatcher has the CNI configuration directory read again when something in it changes, or when it is created.
+// confWatcher watches the CNI configuration directory, which may not exist yet.
 type confWatcher struct {
 	dir     string
 	clock   clock.Clock
 	changed wake.Signal
 }
 
-// watch returns when ctx ends, or where this host watches no files.
+// watch returns when ctx ends, or if this host cannot watch files.
 func (w confWatcher) watch(ctx context.Context) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -114,7 +113,7 @@ func (w confWatcher) watch(ctx context.Context) {
 				_ = watcher.Remove(former)
 			}
 		}
-		w.changed.Send() // something may have come before it was watched
+		w.changed.Send() // something may have changed before the watch began
 		select {
 		case <-ctx.Done():
 		case <-watcher.Errors:
@@ -124,7 +123,7 @@ func (w confWatcher) watch(ctx context.Context) {
 	}
 }
 
-// quiet is how long a directory must be without changes before it is read: a file is written in several steps.
+// quiet is how long a directory must be unchanged before it is read: a file is written in several steps.
 const quiet = 100 * time.Millisecond
 
 // untilQuiet returns when nothing has changed for that long.
@@ -140,8 +139,8 @@ func (w confWatcher) untilQuiet(ctx context.Context, watcher *fsnotify.Watcher) 
 	}
 }
 
-// addNearest adds dir or the nearest directory above it that exists, and returns what it has added last. What is created between the look for it
-// and the watch of its parent would be missed by both, so that it looks once more.
+// addNearest adds dir or its nearest existing parent, and returns the last directory added. A directory created between the check for it and the
+// watch of its parent would be missed, so addNearest checks once more.
 func addNearest(add func(path string) error, dir string) (at string) {
 	at = dir
 	for add(at) != nil && at != filepath.Dir(at) {

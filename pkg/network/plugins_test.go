@@ -22,7 +22,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// plugins are CNI plugins in memory.
+// plugins are in-memory CNI plugins.
 type plugins struct {
 	mu     sync.Mutex
 	broken error
@@ -119,7 +119,7 @@ func TestAttachByPlugins(t *testing.T) {
 		name     string
 		platform pod.Platform
 		observed pod.Observed
-		want     string // who is to be attached, and how
+		want     string // containers that must be attached, and how
 	}{
 		{"linux", onLinux, pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box", Running: true, PID: 42}}, Containers: []pod.Container{{ID: "app", SandboxID: "box", State: pod.Running}}},
 			"ADD box of shop/web to /proc/42/ns/net in box, borrowed false, 1 ports"},
@@ -169,7 +169,7 @@ func TestAttachByPlugins(t *testing.T) {
 	}
 }
 
-// TestDNSUnknown: a pod of Windows does not start with names that do not resolve.
+// TestDNSUnknown: a Windows pod does not start with names that do not resolve.
 func TestDNSUnknown(t *testing.T) {
 	p := webPod()
 	p.Namespace = "unresolved"
@@ -232,7 +232,7 @@ func TestPluginsNotReady(t *testing.T) {
 	m, p, s, clock := r.Manager, r.plugins, r.s, r.clock
 	m.SetNode(nodeWith("10.244.1.0/24"))
 	p.broken = errors.New("/etc/cni/net.d has no network")
-	for range 2 { // the Node's condition waits whether it lasts
+	for range 2 { // the Node's condition appears only if the fault lasts
 		if err := m.sync(t.Context()); err == nil {
 			t.Error("no error")
 		}
@@ -258,10 +258,10 @@ func TestPluginsNotReady(t *testing.T) {
 	}
 }
 
-// A configuration that comes is used immediately, also in a directory that did not exist, and what containers had that are gone is taken back.
+// A new configuration is used immediately, even in a directory that did not exist, and networks of removed containers are released.
 func TestFollowDirectory(t *testing.T) {
 	patience := 20 * time.Second
-	if runtime.GOOS == "windows" { // Wine may lose a change on a busy machine: then it is seen on the timer
+	if runtime.GOOS == "windows" { // Wine may lose a change on a busy machine: then the timer finds it
 		patience += recheck
 	}
 	dir := filepath.Join(t.TempDir(), "cni", "net.d")
@@ -305,7 +305,7 @@ func TestFollowDirectory(t *testing.T) {
 	}
 }
 
-// TestDirectoryComesMeanwhile: a directory's parent is missing at first, and is created before the nearest directory above is watched.
+// TestDirectoryComesMeanwhile: a directory's parent is missing at first, and is created before its nearest parent is watched.
 func TestDirectoryComesMeanwhile(t *testing.T) {
 	root := t.TempDir()
 	middle, dir := filepath.Join(root, "cni"), filepath.Join(root, "cni", "net.d")

@@ -22,8 +22,8 @@ import (
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 )
 
-// api is as much of an API server as a node may use of it for its Node and Lease: what the Node authorizer or NodeRestriction would
-// refuse it refuses, and the test fails.
+// api is the part of an API server that a node may use for its Node and Lease. If the Node authorizer or NodeRestriction would refuse a
+// request, it refuses too, and the test fails.
 type api struct {
 	t    *testing.T
 	name string
@@ -32,10 +32,10 @@ type api struct {
 	node    *v1.Node
 	lease   *coordinationv1.Lease
 	version int
-	fail    []int // status codes of the next answers
+	fail    []int // status codes of the next responses
 	log     []string
 	patches []string
-	told    chan string // each request that succeeded
+	told    chan string // each successful request
 }
 
 func newAPI(t *testing.T, name string) (*api, kubernetes.Interface) {
@@ -165,7 +165,7 @@ func (a *api) put(node *v1.Node) {
 	a.node = node
 }
 
-// edit changes the Node as someone else would.
+// edit changes the Node, as another client would.
 func (a *api) edit(change func(*v1.Node)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -190,7 +190,7 @@ func (a *api) Node() *v1.Node {
 	return a.node.DeepCopy()
 }
 
-// forbidden names a label that NodeRestriction does not let a node change.
+// forbidden names a label that NodeRestriction forbids a node to change.
 func forbidden(labels, old map[string]string) string {
 	for name, value := range labels {
 		domain, _, _ := strings.Cut(name, "/")

@@ -8,13 +8,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestNewNodeOfCloud: with what a node of a cloud registers, by what its administrator said of its addresses.
+// TestNewNodeOfCloud: what a node of a cloud registers with, for each setting of its addresses.
 func TestNewNodeOfCloud(t *testing.T) {
 	const chosen = "10.1.2.3,fd00::3"
 	for _, test := range []struct{ nodeIP, addresses, annotation string }{
 		{"", "Hostname n1", ""},
 		{chosen, "InternalIP 10.1.2.3, InternalIP fd00::3, Hostname n1", chosen},
-		{"::", "InternalIP 10.1.2.3, InternalIP fd00::3, Hostname n1", ""}, // what was found meanwhile
+		{"::", "InternalIP 10.1.2.3, InternalIP fd00::3, Hostname n1", ""}, // addresses found meanwhile
 	} {
 		config := Config{ExternalCloud: true, NodeIP: test.nodeIP, ProviderID: "moon://1", Taints: []v1.Taint{{Key: "own", Effect: v1.TaintEffectNoSchedule}}}
 		node := newNode(inputs(t, linuxFacts(), config))
@@ -50,7 +50,7 @@ func addressesOf(node *v1.Node) string {
 	return strings.Join(out, ", ")
 }
 
-// TestNodeOfCloud: what the cloud's controller manager has set stays, and it gets the chosen address, as long as there is a cloud.
+// TestNodeOfCloud: what the cloud's controller manager set stays, and the manager gets the chosen address, while there is a cloud.
 func TestNodeOfCloud(t *testing.T) {
 	r := newRig(t, Config{ExternalCloud: true, NodeIP: "10.0.0.1"})
 	r.start()

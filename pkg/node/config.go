@@ -11,22 +11,22 @@ import (
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 )
 
-// Config is what the user decides about the Node. Zero values of the last group mean upstream's defaults.
+// Config is the user's settings for the Node. Zero values in the last group mean upstream's defaults.
 type Config struct {
 	Name         string            // of the Node
 	Hostname     string            // for the address of type Hostname and the label kubernetes.io/hostname; "": Name
-	Labels       map[string]string // --node-labels; New refuses those that NodeRestriction would
-	Taints       []v1.Taint        // --register-with-taints; only a new Node gets them, for NodeRestriction refuses later changes
-	ProviderID   string            // --provider-id; only a new Node gets it
+	Labels       map[string]string // --node-labels; New refuses those that NodeRestriction forbids
+	Taints       []v1.Taint        // --register-with-taints; only for a new Node, because NodeRestriction refuses later changes
+	ProviderID   string            // --provider-id; only for a new Node
 	Unregistered bool              // do not create the Node: --register-node=false
 
-	// ExternalCloud is --cloud-provider=external: a new Node is tainted until the cloud's controller manager has seen it, and its addresses are that
-	// one's to set (k8s.io/cloud-provider).
+	// ExternalCloud is --cloud-provider=external: a new Node is tainted until the cloud's controller manager has initialized it, and that
+	// manager sets its addresses (k8s.io/cloud-provider).
 	ExternalCloud bool
-	// NodeIP is --node-ip, addresses with commas between, as the cloud is told it; "": not given, and a Node of a cloud waits for its addresses.
+	// NodeIP is --node-ip, comma-separated addresses as the cloud expects them; "": not set, and a cloud's Node waits for its addresses.
 	NodeIP string
 
-	PodsPerCore    int // 0: no such limit
+	PodsPerCore    int // 0: no limit per core
 	SystemReserved v1.ResourceList
 	KubeReserved   v1.ResourceList
 	EvictionHard   map[string]string // signal -> quantity or percentage; nil: upstream's defaults
@@ -34,12 +34,12 @@ type Config struct {
 	MaxPods         int           // 0: 110
 	Port            int32         // of the kubelet's HTTPS API; 0: 10250
 	MaxImages       *int          // nil: 50; negative: all
-	UpdateFrequency time.Duration // between two comparisons; 0: 10 s
-	ReportFrequency time.Duration // of heartbeats in the status; 0: 5 min
-	LeaseDuration   time.Duration // 0: 40 s; renewed each quarter of it
+	UpdateFrequency time.Duration // interval of comparisons; 0: 10 s
+	ReportFrequency time.Duration // interval of heartbeats in the status; 0: 5 min
+	LeaseDuration   time.Duration // 0: 40 s; the Lease is renewed four times per duration
 }
 
-// complete fills in defaults and checks.
+// complete sets defaults and validates.
 func (c Config) complete() (Config, error) {
 	if errs := validation.IsDNS1123Subdomain(c.Name); len(errs) > 0 {
 		return c, fmt.Errorf("node name %q: %s", c.Name, strings.Join(errs, "; "))
@@ -75,8 +75,8 @@ func or[T comparable](value, otherwise T) T {
 	return value
 }
 
-// checkLabels refuses what is no label and what the admission plugin NodeRestriction forbids nodes to set: those names would let a
-// node draw pods to itself.
+// checkLabels refuses invalid labels and those that the admission plugin NodeRestriction forbids nodes to set: a node could use them to
+// attract pods.
 func checkLabels(labels map[string]string) error {
 	var problems []string
 	for name, value := range labels {

@@ -9,17 +9,17 @@ import (
 	"github.com/winkube/winkube/pkg/daemon"
 )
 
-// Runtime is what the engine can do for pods.
+// Runtime is what the engine supports.
 type Runtime struct {
 	Version  string
-	Handlers []string // of RuntimeClasses, beside "" for the engine's default
-	// RecursiveReadOnly says that read-only mounts can be made recursively so.
+	Handlers []string // of RuntimeClasses, besides "" for the engine's default
+	// RecursiveReadOnly means that the engine supports recursive read-only mounts.
 	RecursiveReadOnly bool
 }
 
-// declaredFeatures lists what pods and updates of pods may be given to this node although not all nodes of the cluster know it
-// (KEP-5328): the scheduler and the API server keep them from a node that does not declare it. Names stand there as long as upstream
-// declares them.
+// declaredFeatures lists the features of pods and pod updates that this node supports although not all nodes of the cluster may (KEP-5328):
+// the scheduler and the API server keep such pods and updates from nodes that do not declare them. A name is declared as long as upstream
+// declares it.
 func declaredFeatures(os string) []string {
 	linux := os == "linux"
 	config := &types.NodeConfiguration{FeatureGates: types.FeatureGateMap{
@@ -34,7 +34,7 @@ func declaredFeatures(os string) []string {
 	return nodedeclaredfeatures.DefaultFramework.DiscoverNodeFeatures(config)
 }
 
-// handlers are the runtime handlers of the status, the default one first.
+// handlers are the runtime handlers for the status, the default one first.
 func handlers(r Runtime) []v1.NodeRuntimeHandler {
 	var out []v1.NodeRuntimeHandler
 	for _, name := range append([]string{""}, r.Handlers...) {

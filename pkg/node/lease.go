@@ -10,14 +10,14 @@ import (
 	"k8s.io/component-helpers/apimachinery/lease"
 )
 
-// keepLease renews the Lease by which the control plane knows that this node is alive, until ctx ends. It runs beside the status, so that a
-// slow engine never makes the node look dead.
+// keepLease renews the Lease, which shows the control plane that this node is alive, until ctx ends. It runs independently of the status,
+// so that a slow engine never makes the node look dead.
 func (m *Manager) keepLease(ctx context.Context) {
 	lease.NewController(m.parts.Clock, m.parts.Client, m.config.Name, int32(m.config.LeaseDuration.Seconds()), nil,
 		m.config.LeaseDuration/4, m.config.Name, v1.NamespaceNodeLease, func(l *coordinationv1.Lease) error { return m.own(ctx, l) }).Run(ctx)
 }
 
-// own makes our Node the owner of a Lease, so that it goes when the Node goes. A Lease that has an owner keeps it.
+// own makes our Node the owner of a Lease, so that the Lease is deleted with the Node. An existing owner stays.
 func (m *Manager) own(ctx context.Context, l *coordinationv1.Lease) error {
 	if len(l.OwnerReferences) > 0 {
 		return nil

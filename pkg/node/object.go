@@ -16,17 +16,17 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// attachAnnotation tells the control plane to attach and detach this node's volumes; upstream's kubelet sets it on every node.
+// attachAnnotation makes the control plane attach and detach this node's volumes. Upstream's kubelet sets it on every node.
 const attachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
 
-// Between a node and its cloud's controller manager (k8s.io/cloud-provider/api): the taint that a new node has until it was seen, and the addresses
-// that its administrator chose.
+// Contract between a node and its cloud's controller manager (k8s.io/cloud-provider/api): the taint of a new node until the manager
+// initializes it, and the addresses that its administrator chose.
 const (
 	uninitializedTaint = "node.cloudprovider.kubernetes.io/uninitialized"
 	providedIPs        = "alpha.kubernetes.io/provided-node-ip"
 )
 
-// newNode is the object with which a node registers.
+// newNode is the object for registering a node.
 func newNode(in Inputs) *v1.Node {
 	taints := in.Config.Taints
 	if in.Config.ExternalCloud {
@@ -45,7 +45,8 @@ func newNode(in Inputs) *v1.Node {
 	return node
 }
 
-// provide tells the cloud, or no longer, which addresses were chosen; 0.0.0.0 and :: choose none. It says whether that changed the node.
+// provide sets or removes the annotation with the addresses chosen for the cloud; 0.0.0.0 and :: choose none. It reports whether the node
+// changed.
 func provide(node *v1.Node, c Config) (changed bool) {
 	have, told := node.Annotations[providedIPs]
 	want := c.NodeIP
@@ -65,12 +66,12 @@ func provide(node *v1.Node, c Config) (changed bool) {
 	return have != want
 }
 
-// required are the labels without which the scheduler would send pods for another platform.
+// required are the labels that keep the scheduler from sending pods for another platform.
 func required(f host.Facts) map[string]string {
 	return map[string]string{v1.LabelOSStable: f.OS, v1.LabelArchStable: f.Arch}
 }
 
-// desiredLabels are all labels of a node that registers; the user's win.
+// desiredLabels are all labels of a new node; the user's take precedence.
 func desiredLabels(c Config, f host.Facts) map[string]string {
 	labels := required(f)
 	labels[v1.LabelHostname] = c.Hostname
@@ -85,7 +86,7 @@ func desiredLabels(c Config, f host.Facts) map[string]string {
 	return labels
 }
 
-// label sets labels on node and says whether any was missing or different.
+// label sets labels on node and reports whether it changed any.
 func label(node *v1.Node, labels map[string]string) (changed bool) {
 	for name, value := range labels {
 		if have, ok := node.Labels[name]; ok && have == value {
@@ -99,8 +100,8 @@ func label(node *v1.Node, labels map[string]string) (changed bool) {
 	return changed
 }
 
-// statusPatch is the strategic merge patch from known to want for the status subresource, which takes labels and annotations as well.
-// The list of addresses is replaced as a whole: its merge key, the type, is not unique.
+// statusPatch is the strategic merge patch from known to want for the status subresource, which accepts labels and annotations too. It
+// replaces the whole list of addresses, because its merge key, the type, is not unique.
 func statusPatch(known, want *v1.Node) ([]byte, error) {
 	before, after := v1.Node{ObjectMeta: known.ObjectMeta, Status: known.Status}, v1.Node{ObjectMeta: want.ObjectMeta, Status: want.Status}
 	before.Status.Addresses, after.Status.Addresses = nil, nil

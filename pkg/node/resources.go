@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// capacity is what the machine has, beside resources that others (device plugins, an administrator) put into the status.
+// capacity is what the machine has, plus resources that others (device plugins, an administrator) added to the status.
 func capacity(in Inputs) v1.ResourceList {
 	out := v1.ResourceList{}
 	for name, q := range in.Known.Capacity {
@@ -32,7 +32,7 @@ func capacity(in Inputs) v1.ResourceList {
 	return out
 }
 
-// allocatable is capacity without the reservations, the memory and disk that are kept free by eviction, and, of memory, huge pages.
+// allocatable is capacity minus the reservations, the memory and disk that eviction keeps free and, for memory, huge pages.
 func allocatable(in Inputs, capacity v1.ResourceList) v1.ResourceList {
 	out := v1.ResourceList{}
 	eviction := evictionReserve(in, capacity)
@@ -65,9 +65,9 @@ func isHugePages(name v1.ResourceName) bool {
 	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }
 
-// DefaultEvictionHard are upstream's hard thresholds of eviction by signal.
+// DefaultEvictionHard are upstream's hard eviction thresholds, by signal.
 func DefaultEvictionHard(os string) map[string]string {
-	if os == "windows" { // whose own processes need more memory before they suffer, and whose file systems have no inodes
+	if os == "windows" { // the system needs more free memory, and its file systems have no inodes
 		return map[string]string{"memory.available": "500Mi", "nodefs.available": "10%", "imagefs.available": "15%"}
 	}
 	return map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
@@ -83,7 +83,7 @@ func evictionReserve(in Inputs, capacity v1.ResourceList) v1.ResourceList {
 	for signal, name := range map[string]v1.ResourceName{"memory.available": v1.ResourceMemory, "nodefs.available": v1.ResourceEphemeralStorage} {
 		if value, ok := thresholds[signal]; ok {
 			total := capacity[name]
-			if q, err := threshold(value, total.Value()); err == nil { // New has checked them
+			if q, err := threshold(value, total.Value()); err == nil { // New has validated them
 				out[name] = q
 			}
 		}
@@ -91,21 +91,21 @@ func evictionReserve(in Inputs, capacity v1.ResourceList) v1.ResourceList {
 	return out
 }
 
-// threshold reads a quantity or a percentage of total.
+// threshold parses a quantity, or a percentage of total.
 func threshold(value string, total int64) (resource.Quantity, error) {
 	percent, ok := strings.CutSuffix(value, "%")
 	if !ok {
 		return resource.ParseQuantity(value)
 	}
-	// In upstream's precision, so that both agents report the same number.
+	// Upstream's precision, so that both agents report the same number.
 	p, err := strconv.ParseFloat(percent, 32)
-	if err != nil || !(p >= 0 && p <= 100) { // NaN is neither
+	if err != nil || !(p >= 0 && p <= 100) { // also excludes NaN
 		return resource.Quantity{}, fmt.Errorf("must be a percentage between 0%% and 100%%")
 	}
 	return *resource.NewQuantity(int64(float64(total)*float64(float32(p)/100)), resource.BinarySI), nil
 }
 
-// PodLimit is how many pods may run on a machine of so many CPUs.
+// PodLimit is the maximum number of pods on a machine with the given number of CPUs.
 func (c Config) PodLimit(cpus int) int {
 	if c.PodsPerCore > 0 {
 		return min(c.MaxPods, c.PodsPerCore*cpus)
@@ -113,7 +113,7 @@ func (c Config) PodLimit(cpus int) int {
 	return c.MaxPods
 }
 
-// Allocatable is what pods may use of this machine, computed as for the Node's status: for callers that need it before the Node is known.
+// Allocatable is what pods may use of this machine, calculated as for the Node's status, for callers that need it before the Node is known.
 func (m *Manager) Allocatable(ctx context.Context) (v1.ResourceList, error) {
 	in := Inputs{Config: m.config}
 	var err error

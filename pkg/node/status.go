@@ -15,31 +15,31 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// Inputs is everything that Status looks at.
+// Inputs is everything that Status depends on.
 type Inputs struct {
 	Config    Config
 	Now       time.Time
-	Known     v1.NodeStatus // as the API server has it; the zero value for a new node
+	Known     v1.NodeStatus // on the API server; zero for a new node
 	Facts     host.Facts
 	Disk      host.Disk
 	Addresses []netip.Addr
 	Engine    Runtime
 	Pressure  Pressure
-	// EngineErr and NetworkErr say why pods cannot start; each makes the node not ready.
+	// EngineErr and NetworkErr say why pods cannot start. Each makes the node not ready.
 	EngineErr, NetworkErr error
 	ShuttingDown          bool // the host
-	// NetworkUnavailable is the condition of that type without its times; nil leaves what others say there.
+	// NetworkUnavailable is the condition of that type without its times; nil leaves the condition to others.
 	NetworkUnavailable *v1.NodeCondition
-	// Images and VolumesInUse that are nil leave what is known.
+	// Nil Images and VolumesInUse leave the known values.
 	Images       []v1.ContainerImage
 	VolumesInUse []v1.UniqueVolumeName
 }
 
-// maxNames is the number of names per image, as upstream limits it, for an image may have any number of tags.
+// maxNames is upstream's limit of names per image, because an image may have any number of tags.
 const maxNames = 5
 
-// Status says what the status of the Node should be. It is pure. What others keep in it (resources and conditions that we do not
-// know, attached volumes, ...) stays; the transition time of a condition moves only with its status.
+// Status returns the Node's desired status. It is pure. It keeps what others wrote (unknown resources and conditions, attached volumes,
+// ...). A condition's transition time changes only with its status.
 func Status(in Inputs) v1.NodeStatus {
 	s := *in.Known.DeepCopy()
 	s.Capacity = capacity(in)
@@ -55,7 +55,7 @@ func Status(in Inputs) v1.NodeStatus {
 	}
 	s.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: new(in.Facts.OS == "linux")}
 	s.DeclaredFeatures = declaredFeatures(in.Facts.OS)
-	if in.EngineErr == nil { // else what is known of the engine still holds
+	if in.EngineErr == nil { // otherwise the last known handlers stay
 		s.RuntimeHandlers = handlers(in.Engine)
 	}
 	for _, c := range conditions(in, s.Capacity) {
@@ -64,7 +64,8 @@ func Status(in Inputs) v1.NodeStatus {
 	return s
 }
 
-// addresses are the host's own. Those of a cloud's controller manager win; until it has given any, a Node has those that its administrator chose.
+// addresses are the host's own, but a cloud's controller manager takes precedence. Until it has set any, the Node has the addresses that
+// its administrator chose.
 func addresses(in Inputs) []v1.NodeAddress {
 	own := in.Addresses
 	if in.Config.ExternalCloud && len(in.Known.Addresses) > 0 {
@@ -90,7 +91,7 @@ func nodeInfo(in Inputs) v1.NodeSystemInfo {
 		KubeletVersion:  daemon.Kubernetes,
 		OperatingSystem: in.Facts.OS,
 		Architecture:    in.Facts.Arch,
-		// An engine that does not answer has not changed its version.
+		// An engine that does not answer keeps its version.
 		ContainerRuntimeVersion: in.Known.NodeInfo.ContainerRuntimeVersion,
 	}
 	if in.EngineErr == nil {
@@ -105,7 +106,7 @@ func nodeInfo(in Inputs) v1.NodeSystemInfo {
 	return info
 }
 
-// images are the biggest ones: the scheduler prefers nodes that need not pull them.
+// images are the largest ones: the scheduler prefers nodes that already have them.
 func images(list []v1.ContainerImage, limit int) []v1.ContainerImage {
 	list = slices.Clone(list)
 	name := func(i v1.ContainerImage) string { return strings.Join(i.Names, " ") }
@@ -123,7 +124,7 @@ func images(list []v1.ContainerImage, limit int) []v1.ContainerImage {
 	return list
 }
 
-// pressures is the wording of the three pressure conditions, which kubectl, alerts and tests know by heart.
+// pressures has the wording of the three pressure conditions, which kubectl, alerts and tests expect.
 var pressures = []struct {
 	kind              v1.NodeConditionType
 	of                func(Pressure) bool
@@ -138,7 +139,7 @@ var pressures = []struct {
 		"KubeletHasSufficientPID", "kubelet has sufficient PID available"},
 }
 
-// conditions are ours, Ready as the last one.
+// conditions are the conditions that we own, Ready last.
 func conditions(in Inputs, capacity v1.ResourceList) []v1.NodeCondition {
 	now := metav1.NewTime(in.Now)
 	var out []v1.NodeCondition
@@ -169,7 +170,7 @@ func conditions(in Inputs, capacity v1.ResourceList) []v1.NodeCondition {
 	return out
 }
 
-// notReady lists why pods cannot run here, in the words that upstream uses.
+// notReady lists why pods cannot run here, in upstream's words.
 func notReady(in Inputs, capacity v1.ResourceList) []string {
 	var why []string
 	if in.ShuttingDown {
@@ -213,7 +214,7 @@ func set(conditions []v1.NodeCondition, c v1.NodeCondition) []v1.NodeCondition {
 	return append(conditions, c)
 }
 
-// same compares two statuses but for heartbeat times.
+// same compares two statuses, ignoring heartbeat times.
 func same(a, b v1.NodeStatus) bool {
 	return equality.Semantic.DeepEqual(withoutHeartbeats(a), withoutHeartbeats(b))
 }
@@ -226,10 +227,10 @@ func withoutHeartbeats(s v1.NodeStatus) v1.NodeStatus {
 	return s
 }
 
-// transition is an Event about the node that a change of status calls for.
+// transition is an Event about the node for a change of status.
 type transition struct{ kind, reason, message string }
 
-// transitions are the events that users know from upstream's kubelet.
+// transitions returns the Events that upstream's kubelet sends for a change.
 func transitions(name string, before, after v1.NodeStatus) []transition {
 	var out []transition
 	now := func(reason string) {

@@ -228,7 +228,7 @@ func TestWhatTheEngineCanDo(t *testing.T) {
 	}
 }
 
-// What the pod network says of itself stands beside the other conditions; where it says nothing, others' word stays.
+// The pod network's condition appears beside the other conditions. Without one, others' condition stays.
 func TestNetworkUnavailable(t *testing.T) {
 	in := inputs(t, linuxFacts(), Config{})
 	in.Known.Conditions = []v1.NodeCondition{{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionTrue, Reason: "NoRouteCreated"}}

@@ -7,28 +7,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Rejection says why a pod may not start here, or not go on. It ends on the pod: phase Failed, Reason and Message as upstream has them.
+// Rejection says why a pod may not start here or may not go on. The pod's status becomes phase Failed, with upstream's Reason and Message.
 type Rejection struct {
 	Reason, Message string
-	// Disruption is the message of the condition DisruptionTarget where a pod ends for the good of others; "": Message.
+	// Disruption is the message of the condition DisruptionTarget, for a pod that ends to make room for others; "": Message.
 	Disruption string
-	// Preemption says that the pod is not refused: others end to make room for it. It is to be admitted again when one was released.
+	// Preemption, if set, means that the pod is not refused: other pods end to make room. Admit the pod again once one of them is released.
 	Preemption *Preemption
-	// Ask says that the pod is not refused yet: it is to be admitted again when that has returned.
+	// Ask, if set, means that the pod is not refused yet. Admit it again after Ask returns.
 	Ask *Question
 }
 
-// Question finds out what an Admitter has to know. It may block, and is called by another goroutine than the Admitter's.
+// Question gathers what an Admitter needs to know. It may block. Another goroutine than the Admitter's calls it.
 type Question func(ctx context.Context)
 
-// Preemption is who has to end from now on. None: others are ending already.
+// Preemption names the pods that must end now. An empty list means that enough pods are already ending.
 type Preemption struct{ Victims []types.UID }
 
-// Eviction ends a pod that was let in, for the good of the node or of other pods. It ends on the pod as a Rejection does, with condition
+// Eviction ends an admitted pod to protect the node or other pods. The pod's status is as for a Rejection, with the condition
 // DisruptionTarget.
 type Eviction struct {
 	Rejection
-	Grace time.Duration // so long its containers get to stop, or less where the pod says less; at least a second
-	// Annotations go on the Event.
+	Grace time.Duration // stop time of its containers, or less if the pod's grace period is shorter; at least one second
+	// Annotations are added to the Event.
 	Annotations map[string]string
 }

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// String hides everything but the server, so that a credential that is printed by accident gives nothing away.
+// String shows only the server, so that a log line or error cannot leak the secret.
 func (c Credential) String() string {
 	return "credential for " + cmp.Or(c.ServerAddress, "any registry")
 }
@@ -15,7 +15,7 @@ func (c Credential) String() string {
 // GoString is String, for %#v.
 func (c Credential) GoString() string { return c.String() }
 
-// SameLogin says whether a registry sees no difference.
+// SameLogin reports whether a registry sees both as the same login: only Source may differ.
 func (c Credential) SameLogin(other Credential) bool {
 	other.Source = c.Source
 	return c == other
@@ -24,11 +24,11 @@ func (c Credential) SameLogin(other Credential) bool {
 // Credential is one registry login that may be tried for a pull.
 type Credential struct {
 	Username, Password, Auth, Email, ServerAddress, IdentityToken, RegistryToken string
-	// Source says whose it is. Logins that differ in nothing else are the same for a registry.
+	// Source is the credential's owner. A registry cannot tell apart logins that differ only in Source.
 	Source CredentialSource `json:"-"`
 }
 
-// CredentialSource is where a Credential came from. The zero value is the node itself, so that every pod here may use it.
+// CredentialSource is where a Credential came from. The zero value is the node itself: every pod on the node may use it.
 type CredentialSource struct {
 	Kind            SourceKind
 	Namespace, Name string
@@ -41,16 +41,16 @@ type SourceKind string
 // Kinds of sources.
 const (
 	FromSecret         SourceKind = "secret"          // an imagePullSecret
-	FromServiceAccount SourceKind = "service account" // a plugin gave it for the account's token
+	FromServiceAccount SourceKind = "service account" // from a plugin, for the account's token
 )
 
-// Login is a Credential and the images that it is for, as a key of a Docker config's auths names them: a registry, or also the
-// beginning of a path in it. The registry may hold wildcards.
+// Login is a Credential with the images that it applies to. Server has the form of a key of auths in a Docker config: a registry,
+// optionally with a path prefix. The registry may contain wildcards.
 type Login struct {
 	Server string
 	Credential
 }
 
-// ErrRegistryUnavailable may be wrapped by an Images whose registry does not answer: the reason that users see is then
-// RegistryUnavailable in place of ErrImagePull.
+// ErrRegistryUnavailable is wrapped by the errors of an Images whose registry does not answer. Users then see the reason
+// RegistryUnavailable instead of ErrImagePull.
 var ErrRegistryUnavailable = errors.New("RegistryUnavailable")

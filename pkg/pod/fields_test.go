@@ -10,10 +10,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// fieldRow is what docs/reference/pod-fields.md says of one field: a verdict for each system.
+// fieldRow is a field's row in docs/reference/pod-fields.md: a verdict for each system.
 type fieldRow struct{ linux, windows string }
 
-// parseFields reads the table: sections headed by names of types, rows of fields. Each field of each type stands once.
+// parseFields parses the table: sections headed by type names, with one row per field. Each field of each type occurs once.
 func parseFields(t *testing.T, text string) map[string]map[string]fieldRow {
 	t.Helper()
 	out := map[string]map[string]fieldRow{}
@@ -55,7 +55,7 @@ func parseFields(t *testing.T, text string) map[string]map[string]fieldRow {
 	return out
 }
 
-// TestEveryFieldHasAMeaning walks the API's types from PodSpec on and holds docs/reference/pod-fields.md to them, in both directions.
+// TestEveryFieldHasAMeaning walks the API's types from PodSpec on and compares them with docs/reference/pod-fields.md, in both directions.
 func TestEveryFieldHasAMeaning(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/pod-fields.md")
 	if err != nil {

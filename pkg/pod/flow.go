@@ -6,48 +6,49 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Desired is one pod that should be here.
+// Desired is one pod that should run on this node.
 type Desired struct {
-	Pod *v1.Pod // not to be changed
-	// Mirror is a static pod's mirror as the API server has it; nil: not there, or not known yet.
+	Pod *v1.Pod // read-only
+	// Mirror is a static pod's mirror pod on the API server; nil if there is none or it is not known yet.
 	Mirror *v1.Pod
-	// Resize is why Pod does not have the resources that its source asks for; nil where it has. The Manager's.
+	// Resize is why Pod does not have the resources that its source requests; nil if it has them. The Manager sets it.
 	Resize *Rejection
 }
 
-// Update is a change of what should be here.
+// Update is a change to the set of desired pods.
 type Update struct {
 	Set    []Desired // new or changed
-	Gone   []*v1.Pod // no source wants them any more; in their last version
-	Strays []*v1.Pod // mirror pods whose static pod is not wanted any more
-	// Synced says that every source has delivered its first list: from now on what is not wanted is an orphan. It stays so.
+	Gone   []*v1.Pod // no source wants them any more; last known version
+	Strays []*v1.Pod // mirror pods whose static pod is no longer wanted
+	// Synced means that every source has delivered its first list. From then on, pods that no source wants are orphans. It never becomes
+	// false again.
 	Synced bool
 }
 
-// Feed delivers what should be here until ctx ends. *Source does.
+// Feed delivers the desired pods until ctx ends. *Source implements it.
 type Feed interface {
 	Run(ctx context.Context, out chan<- Update) error
 }
 
-// Wait is a container, or with Container "" the sandbox, that is not started yet.
+// Wait is a container that has not started yet, or the sandbox if Container is "".
 type Wait struct {
 	Container string
-	ID        string // the attempt that has ended, for back-off
+	ID        string // the attempt that ended, for back-off
 	Reason    string
 	Message   string
 }
 
-// Phase is a worker's whole life. It only ever moves forward.
+// Phase is a stage in a worker's life. It only moves forward.
 type Phase int
 
 // Phases.
 const (
 	Syncing     Phase = iota // make the pod run
-	Terminating              // stop what runs; the pod still has an API object that waits for us, or none at all
+	Terminating              // stop what runs; the pod's API object waits for this, or no longer exists
 	Terminated               // nothing runs; status is final, volumes and engine leftovers are being removed
 )
 
-// String is the phase for people.
+// String is the phase in lower case, for logs.
 func (p Phase) String() string {
 	return [...]string{"syncing", "terminating", "terminated"}[p]
 }

@@ -11,10 +11,10 @@ type PanicError struct {
 	Stack []byte // of the goroutine that panicked, for the log
 }
 
-// Error leaves the stack out: the text may be shown to users.
+// Error omits the stack, because users may see the text.
 func (e *PanicError) Error() string { return fmt.Sprintf("internal error: %v", e.Value) }
 
-// Guarded calls f. A panic of f comes back as a *PanicError: what goes wrong with one pod must not end the others.
+// Guarded calls f and returns a panic of f as a *PanicError: a fault in one pod's work must not stop the other pods.
 func Guarded(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

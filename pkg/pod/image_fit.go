@@ -8,12 +8,12 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// stableABI is the build of Windows Server 2022: its images run with process isolation on later hosts too. Source: Microsoft, "Windows
+// stableABI is the build of Windows Server 2022. Its images also run with process isolation on later hosts. Source: Microsoft, "Windows
 // container version compatibility".
 const stableABI = 20348
 
-// CheckImageFits says why an image cannot run on this host of Windows, which an engine says in its own words, and only when the container
-// starts. hyperv says that the container gets a virtual machine. An image without a version may run.
+// CheckImageFits returns why image cannot run on this Windows host, in clearer words than the engine, and before the container starts.
+// hyperv means that the container gets a virtual machine. An image without a version passes.
 func CheckImageFits(name string, image Image, platform Platform, hyperv bool) error {
 	if platform.OS != "windows" {
 		return nil
@@ -35,7 +35,7 @@ func CheckImageFits(name string, image Image, platform Platform, hyperv bool) er
 		"or give the pod the annotation %[4]s: hyperv", name, build, platform.Build, podspec.IsolationAnnotation)
 }
 
-// imageBuild is the third number of 10.0.14393.5850; 0 where there is none.
+// imageBuild is the third number of a version such as 10.0.14393.5850; 0 if there is none.
 func imageBuild(version string) int {
 	parts := strings.Split(version, ".")
 	if len(parts) < 3 {

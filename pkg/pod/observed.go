@@ -12,36 +12,36 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// ContainerIDPrefix stands before the engine's id in containerStatuses.containerID.
+// ContainerIDPrefix precedes the engine's id in containerStatuses.containerID.
 const ContainerIDPrefix = "docker://"
 
-// Observed is everything that the engine has of one pod. The zero value is "nothing".
+// Observed is everything that the engine has of one pod. The zero value means nothing.
 type Observed struct {
 	UID             types.UID
-	Namespace, Name string      // from the engine's labels: all that is known of a pod whose API object is gone
+	Namespace, Name string      // from the engine's labels: all that is known if the pod's API object is gone
 	Grace           int64       // seconds, spec.terminationGracePeriodSeconds at creation, from the labels
 	Sandboxes       []Sandbox   // newest first
 	Containers      []Container // newest first
-	// Unclear says that the engine did not describe all of it: it shows what is there, and is nothing to act upon. From ObserveAll alone.
+	// Unclear means that the engine did not describe everything. Such a value may be shown but not acted upon. Only ObserveAll returns it.
 	Unclear bool
 }
 
-// Sandbox is an infra container, the owner of the pod's network.
+// Sandbox is an infra container, which owns the pod's network.
 type Sandbox struct {
 	ID        string
 	Attempt   int
 	Running   bool
-	Unstarted bool // made and never started, or just being started
+	Unstarted bool // never started, or just being started
 	CreatedAt time.Time
-	PID       int          // of its process on the host while Running, 0 where unknown
-	Network   string       // of the engine; "host" with hostNetwork
+	PID       int          // of its process on the host while Running; 0 if unknown
+	Network   string       // engine network; "host" with hostNetwork
 	Addresses []netip.Addr // empty with hostNetwork
 	Runtime   string       // handler of the pod's RuntimeClass; "": none
-	// HostPorts are those of the pod that are not served yet while Running: the engine publishes none of them.
+	// HostPorts are the pod's hostPorts that nothing serves yet while Running, because the engine does not publish them.
 	HostPorts []HostPort
 }
 
-// HostPort is a port of the host that leads to one of a pod.
+// HostPort is a port of the host that leads to a port of a pod.
 type HostPort struct {
 	IP            netip.Addr // hostIP; invalid: all addresses, unspecified: all of that family
 	Port          uint16
@@ -55,8 +55,8 @@ type Container struct {
 	Name      string // as in the spec
 	Kind      podspec.Kind
 	Attempt   int    // 0, 1, ...: the restart count
-	SandboxID string // "" where there is no sandbox
-	Hash      string // Hash of the spec it was made from
+	SandboxID string // "" if there is no sandbox
+	Hash      string // Hash of the spec that it was created from
 	State     State
 
 	CreatedAt, StartedAt, FinishedAt time.Time
@@ -67,54 +67,54 @@ type Container struct {
 	Image       string       // as in the spec at creation
 	ImageID     string       // as shown in containerStatuses.imageID, e.g. docker-pullable://repo@sha256:... or docker://sha256:...
 	Message     string       // termination message, at most 4096 bytes; only when Exited
-	Network     string       // of the engine, as for Sandbox; "container:<id>" where it is another's
-	Addresses   []netip.Addr // only where the container has its own network
-	EarlierBoot bool         // it was made before the host's last boot
-	HostPorts   []HostPort   // as for Sandbox, likewise
-	HostPID     int          // pid on the host while Running, 0 where unknown
-	// Resources are what the engine holds it to; nil where it cannot be changed while it runs.
+	Network     string       // engine network, as for Sandbox; "container:<id>" if it shares another's
+	Addresses   []netip.Addr // only if the container has its own network
+	EarlierBoot bool         // it was created before the host's last boot
+	HostPorts   []HostPort   // as for Sandbox
+	HostPID     int          // pid on the host while Running; 0 if unknown
+	// Resources are the limits that the engine applies; nil if they cannot change while the container runs.
 	Resources *podspec.Resources
-	// User is as whom its first process began (containerStatuses.user); nil where that is not known, and on Windows.
+	// User is the identity that its first process started with (containerStatuses.user); nil if unknown, and on Windows.
 	User       *v1.LinuxContainerUser
-	StopSignal string // SIGTERM, ...; "" where the engine has none
-	// RecursiveReadOnly says that its mounts that were to be recursively read-only if possible are.
+	StopSignal string // SIGTERM, ...; "" if the engine reports none
+	// RecursiveReadOnly means that mounts with recursiveReadOnly IfPossible are recursively read-only.
 	RecursiveReadOnly bool
 }
 
-// State is what the engine says of a container.
+// State is a container's state as the engine reports it.
 type State string
 
 // States.
 const (
-	Created State = "created" // exists, was never started: a leftover of a start that was cut short
+	Created State = "created" // exists but never started: left over from an interrupted start
 	Running State = "running"
 	Exited  State = "exited" // also: dead, or being removed
 )
 
-// EngineID is the engine's id of a sandbox or container, as a key.
+// EngineID is the engine's id of a sandbox or container, as a map key.
 type EngineID string
 
-// Attachments are what an Attacher knows of a pod. Of what is not in it the engine says all that there is.
+// Attachments are what an Attacher knows about a pod. For ids that are missing here, the engine's data is complete.
 type Attachments map[EngineID]Attachment
 
 // Attachment is what an Attacher knows of one sandbox or container.
 type Attachment struct {
-	Waits     bool         // it has no network yet, and is to be given one
-	Addresses []netip.Addr // that its network gave it
+	Waits     bool         // it has no network yet and must get one
+	Addresses []netip.Addr // assigned by its network
 	MapsPorts bool         // its network serves the pod's hostPorts
 }
 
-// Member is a sandbox or container as Attacher knows it.
+// Member is a sandbox or container as Attacher sees it.
 type Member struct {
 	ID        string
-	SandboxID string // whose network it shares; its own ID for a sandbox; "": it has its own
+	SandboxID string // owner of its network: its own ID for a sandbox; "": it has its own network
 	PID       int    // on the host; 0: it does not run, or that is not known
 }
 
-// Started says whether the attempt got as far as a start: a container whose start failed did.
+// Started reports whether the attempt got as far as a start. A container whose start failed counts.
 func (c *Container) Started() bool { return c.State != Created || c.Error != "" }
 
-// NewestSandbox is the sandbox made last; nil: there is none. It belongs to o.
+// NewestSandbox returns the latest sandbox, as a pointer into o; nil if there is none.
 func (o *Observed) NewestSandbox() *Sandbox {
 	var newest *Sandbox
 	for i := range o.Sandboxes {
@@ -125,7 +125,7 @@ func (o *Observed) NewestSandbox() *Sandbox {
 	return newest
 }
 
-// Attempts lists the started attempts of the container of that name, newest first.
+// Attempts lists the started attempts of the named container, newest first.
 func (o *Observed) Attempts(name string) []Container {
 	var list []Container
 	for i := range o.Containers {
@@ -137,7 +137,7 @@ func (o *Observed) Attempts(name string) []Container {
 	return list
 }
 
-// With is o with what the network knows. It shares with o what is the same.
+// With returns o with what the network knows. It shares unchanged parts with o.
 func (o Observed) With(network Attachments) Observed {
 	if len(network) == 0 {
 		return o
@@ -168,8 +168,8 @@ func (a Attachment) complete(addresses []netip.Addr, ports []HostPort) ([]netip.
 	return addresses, ports
 }
 
-// PodAddresses are the pod's addresses as its status shows them: one of each family, that of the node's first address first. Empty
-// while there is none.
+// PodAddresses returns the pod's addresses as its status shows them: one per family, the family of the node's first address first. Empty if
+// there are none.
 func PodAddresses(pod *v1.Pod, observed Observed, hostIPs []netip.Addr) []netip.Addr {
 	if pod.Spec.HostNetwork {
 		return hostIPs

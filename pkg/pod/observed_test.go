@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestWith: what the network knows takes the place of what the engine says, in a copy.
+// TestWith: the network's data replaces the engine's, in a copy.
 func TestWith(t *testing.T) {
 	engine, network := []netip.Addr{netip.MustParseAddr("172.17.0.2")}, []netip.Addr{netip.MustParseAddr("10.1.0.7")}
 	ports := []HostPort{{Port: 80}}

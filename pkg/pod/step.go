@@ -6,18 +6,18 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Action is the verb of a Step: what a Runtime does. What the worker does itself is a plan.WorkerStep.
+// Action is the verb of a Step, which a Runtime carries out. The worker's own steps are of type plan.WorkerStep.
 type Action string
 
 // Actions.
 const (
 	CreateSandbox   Action = "create-sandbox"
-	StopSandbox     Action = "stop-sandbox" // immediately: it has nothing to lose
+	StopSandbox     Action = "stop-sandbox" // immediately: it has no state to save
 	RemoveSandbox   Action = "remove-sandbox"
 	StartContainer  Action = "start-container" // create and start
 	StopContainer   Action = "stop-container"  // stop signal, Grace, kill
 	RemoveContainer Action = "remove-container"
-	UpdateContainer Action = "update-container" // hold it to other Resources while it runs
+	UpdateContainer Action = "update-container" // apply other Resources while it runs
 )
 
 // Step is one thing for the Runtime to do.
@@ -30,7 +30,7 @@ type Step struct {
 	Grace     time.Duration // for stop-container; 0: kill immediately
 	Reason    string        // why, in words for logs, events and `kubelet plan`
 
-	Sandbox *SandboxInputs `json:",omitempty"` // create-sandbox: filled in just before the step runs
+	Sandbox *SandboxInputs `json:",omitempty"` // create-sandbox: set just before the step runs
 	Inputs  *Inputs        `json:",omitempty"` // start-container: likewise
 
 	Resources *podspec.Resources `json:",omitempty"` // update-container

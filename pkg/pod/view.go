@@ -8,29 +8,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// View is one pod as its worker last left it. Nothing in it may be changed.
+// View is one pod as its worker last left it. It is read-only.
 type View struct {
-	// Pod is the pod as desired, with the status that this agent has found, which the API server may not have yet.
+	// Pod is the desired pod with the status that this agent found. The API server may not have that status yet.
 	Pod        *v1.Pod
-	MirrorUID  types.UID // of a static pod, once its mirror is there
+	MirrorUID  types.UID // of a static pod, once its mirror pod exists
 	Phase      Phase
 	Gone       bool // no source wants it any more
 	Observed   Observed
 	Operations []string  // in flight, oldest first
-	Waits      []Wait    // what is not started yet, and why
-	Next       time.Time // when the worker looks again if nothing happens before; zero: only then
+	Waits      []Wait    // what has not started yet, and why
+	Next       time.Time // when the worker looks again if nothing happens earlier; zero: only after an event
 	PodIPs     []netip.Addr
 }
 
-// ContainerRef is where a request for a container goes.
+// ContainerRef is the container that a request refers to.
 type ContainerRef struct {
-	Pod *v1.Pod // with its current status; not to be changed
-	// ID is the latest attempt that was started, running or not; "" when none was asked for.
+	Pod *v1.Pod // with its current status; read-only
+	// ID is the latest started attempt, running or not; "" if none was requested.
 	ID      string
 	Running bool
-	// Previous is the attempt before, for `kubectl logs --previous`; "" where there is none.
+	// Previous is the attempt before, for `kubectl logs --previous`; "" if there is none.
 	Previous string
-	// NetworkID is the running container that owns the pod's network: the sandbox, or where there is none the running container.
+	// NetworkID is the running container that owns the pod's network: the sandbox, or the running container if there is no sandbox.
 	NetworkID string
 	PodIPs    []netip.Addr
 }

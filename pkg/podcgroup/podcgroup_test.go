@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestNodeLimits: pods together get what is not reserved, and without enforcement all.
+// TestNodeLimits: pods together get what is not reserved, or everything without enforcement.
 func TestNodeLimits(t *testing.T) {
 	list := func(cpu, memory, pids string) v1.ResourceList {
 		return v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory), "pid": resource.MustParse(pids)}
@@ -40,7 +40,7 @@ func (a *admitter) Adopt(*v1.Pod)                 {}
 func (a *admitter) Resize(*v1.Pod) *pod.Rejection { return a.no }
 func (a *admitter) Release(types.UID)             {}
 
-// TestAdmitter follows what the burstable pods request together.
+// TestAdmitter checks the sum of the burstable pods' requests.
 func TestAdmitter(t *testing.T) {
 	m := New(Config{}, Parts{})
 	inner := &admitter{}

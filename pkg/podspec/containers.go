@@ -1,9 +1,9 @@
-// Package podspec answers questions about a pod's specification: which containers it has and of which kind, whether one is started again
-// after its end, what it may use, which image a name means, where its paths lie on Windows, and how $(VAR) in it is replaced.
+// Package podspec answers questions about a pod's specification: its containers and their kinds, whether one is restarted after its exit,
+// its resources, what an image name means, where its paths are on Windows, and how $(VAR) is expanded.
 //
 //	v1.Pod -> podspec.X(pod, container) -> one plain value
 //
-// It is pure, keeps nothing and knows no engine, no host and no other package of ours.
+// It is pure and stateless, and does not depend on the engine, the host or other packages of this project.
 package podspec
 
 import (
@@ -15,8 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Containers goes through all containers of the spec: init, then app, then ephemeral ones, each list in order. What it yields belongs
-// to pod.
+// Containers iterates over all containers of the spec: init, then app, then ephemeral ones, each list in order. It yields pointers into
+// pod.
 func Containers(pod *v1.Pod) iter.Seq2[Kind, *v1.Container] {
 	return func(yield func(Kind, *v1.Container) bool) {
 		for i := range pod.Spec.InitContainers {
@@ -37,7 +37,7 @@ func Containers(pod *v1.Pod) iter.Seq2[Kind, *v1.Container] {
 	}
 }
 
-// FindContainer returns the container of that name; ok false: the spec has none. Names are unique over all three lists.
+// FindContainer returns the named container; ok is false if the spec has none. Names are unique across the three lists.
 func FindContainer(pod *v1.Pod, name string) (kind Kind, container *v1.Container, ok bool) {
 	for kind, c := range Containers(pod) {
 		if c.Name == name {
@@ -47,8 +47,8 @@ func FindContainer(pod *v1.Pod, name string) (kind Kind, container *v1.Container
 	return "", nil, false
 }
 
-// Hash changes when a container is no longer what the spec wants. Only name and image count, as upstream: nothing else of a running
-// pod's container may change in a way that needs a restart, and new defaults of an API server must not restart anything.
+// Hash changes when a container no longer matches the spec. As in upstream, it covers only name and image: no other change to a running pod
+// needs a restart, and new defaults of an API server must not restart anything.
 func Hash(container *v1.Container) string {
 	data, err := json.Marshal(map[string]string{"image": container.Image, "name": container.Name})
 	if err != nil {
@@ -59,10 +59,10 @@ func Hash(container *v1.Container) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// IsTrue says whether an optional field is set and true.
+// IsTrue reports whether an optional field is set and true.
 func IsTrue(b *bool) bool { return b != nil && *b }
 
-// Kind is the list of the PodSpec in which a container stands.
+// Kind is the list of the PodSpec that a container is in.
 type Kind string
 
 // Kinds.
@@ -72,7 +72,7 @@ const (
 	Ephemeral Kind = "ephemeral"
 )
 
-// TargetContainer is the targetContainerName of an ephemeral container, as far as it means anything: not where all share one namespace.
+// TargetContainer is the targetContainerName of an ephemeral container; "" if all containers share a process namespace.
 func TargetContainer(pod *v1.Pod, kind Kind, name string) string {
 	if kind != Ephemeral || pod.Spec.HostPID || IsTrue(pod.Spec.ShareProcessNamespace) {
 		return ""
@@ -85,7 +85,7 @@ func TargetContainer(pod *v1.Pod, kind Kind, name string) string {
 	return ""
 }
 
-// ConcurrentContainers counts the containers that run side by side once the pod is up: apps and restartable init containers.
+// ConcurrentContainers counts the containers that run at the same time once the pod is up: apps and sidecars.
 func ConcurrentContainers(spec *v1.PodSpec) int {
 	n := len(spec.Containers)
 	for i := range spec.InitContainers {
@@ -96,13 +96,13 @@ func ConcurrentContainers(spec *v1.PodSpec) int {
 	return n
 }
 
-// IsSidecar says whether an init container is restartable: it runs beside the app containers.
+// IsSidecar reports whether an init container is restartable: it runs beside the app containers.
 func IsSidecar(container *v1.Container) bool {
 	return container.RestartPolicy != nil && *container.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
-// PortContainers are the containers whose ports are the pod's: those that run as long as it does. An init container that ends has none: neither
-// the scheduler nor admission counts its hostPorts.
+// PortContainers are the containers whose ports are the pod's: those that run as long as the pod. The scheduler and admission do not count
+// hostPorts of other init containers.
 func PortContainers(p *v1.Pod) (out []*v1.Container) {
 	for i := range p.Spec.InitContainers {
 		if IsSidecar(&p.Spec.InitContainers[i]) {

@@ -2,8 +2,8 @@ package podspec
 
 import "strings"
 
-// Expand replaces every $(NAME) in s by lookup's value. A name that lookup does not know stays as it is written, $$ is one
-// dollar sign, and any other dollar sign is itself. Values are not expanded again. (API field Container.env, .command, .args.)
+// Expand replaces every $(NAME) in s by lookup's value. Unknown names stay unchanged, $$ becomes one dollar sign, and other dollar signs
+// stay. Values are not expanded again. (API fields Container.env, .command, .args.)
 func Expand(s string, lookup func(name string) (string, bool)) string {
 	if !strings.Contains(s, "$") {
 		return s
@@ -41,7 +41,7 @@ func Expand(s string, lookup func(name string) (string, bool)) string {
 	}
 }
 
-// ExpandAll is Expand over a command line, with values by name.
+// ExpandAll expands each word of a command line, with values by name.
 func ExpandAll(words []string, values map[string]string) []string {
 	out := make([]string, len(words))
 	for i, word := range words {

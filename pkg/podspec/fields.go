@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Addresses are what the fields status.podIP(s) and status.hostIP(s) of the downward API resolve to.
+// Addresses are the values of the downward API's fields status.podIP(s) and status.hostIP(s).
 type Addresses struct {
-	Pod  []netip.Addr // empty with hostNetwork: the host's then
+	Pod  []netip.Addr // empty with hostNetwork: the host's apply
 	Host []netip.Addr // primary first
 }
 
-// ordered returns the pod's addresses with those of the host's primary family first, as status.podIPs has them.
+// ordered returns the pod's addresses, those of the host's primary family first, as in status.podIPs.
 func (a Addresses) ordered(hostNetwork bool) []netip.Addr {
 	if len(a.Pod) == 0 && hostNetwork {
 		return a.Host
@@ -49,8 +49,8 @@ func joinAddrs(addrs []netip.Addr) string {
 	return strings.Join(words, ",")
 }
 
-// FieldValue resolves a field of the downward API (ObjectFieldSelector.fieldPath), for environments and for volumes. Whole maps
-// (metadata.labels, metadata.annotations) come as sorted lines key="value".
+// FieldValue resolves a field of the downward API (ObjectFieldSelector.fieldPath), for environments and volumes. Whole maps
+// (metadata.labels, metadata.annotations) become sorted lines key="value".
 func FieldValue(pod *v1.Pod, path string, at Addresses) (string, error) {
 	switch path {
 	case "metadata.name":
@@ -63,7 +63,7 @@ func FieldValue(pod *v1.Pod, path string, at Addresses) (string, error) {
 		return formatMap(pod.Labels), nil
 	case "metadata.annotations":
 		return formatMap(pod.Annotations), nil
-	case "spec.nodeName", "spec.host": // the second is the name before v1
+	case "spec.nodeName", "spec.host": // the latter is the name before v1
 		return pod.Spec.NodeName, nil
 	case "spec.serviceAccountName":
 		return pod.Spec.ServiceAccountName, nil
@@ -98,7 +98,7 @@ func FieldValue(pod *v1.Pod, path string, at Addresses) (string, error) {
 	return "", fmt.Errorf("field label not supported: %s", path)
 }
 
-// subscript takes key out of field['key'].
+// subscript returns key from field['key'].
 func subscript(path, field string) (key string, ok bool) {
 	key, ok = strings.CutPrefix(path, field+"['")
 	if !ok {
@@ -116,8 +116,8 @@ func formatMap(m map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// ResourceValue resolves a resource of the downward API (ResourceFieldSelector) for container, rounded up to whole divisors. A limit
-// that the container has not is the pod's own limit, else the node's (allocatable).
+// ResourceValue resolves a container's resource of the downward API (ResourceFieldSelector), rounded up to whole divisors. An unset limit
+// is the pod's own limit, or else the node's allocatable amount.
 func ResourceValue(pod *v1.Pod, container *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.ResourceList) (string, error) {
 	if ref.ContainerName != "" && ref.ContainerName != container.Name {
 		if container = namedContainer(pod, ref.ContainerName); container == nil {

@@ -10,13 +10,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// ImageName is what a spec's image means: parsed, and as the engine is asked for it (with a tag or digest).
+// ImageName is a parsed image name, and the form for the engine (with a tag or digest).
 type ImageName struct {
 	Named reference.Named
 	Full  string
 }
 
-// ParseImage adds the tag latest where image has neither tag nor digest. The name is otherwise left as written.
+// ParseImage adds the tag latest if image has neither tag nor digest. It leaves the name otherwise unchanged.
 func ParseImage(image string) (ImageName, error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -29,7 +29,7 @@ func ParseImage(image string) (ImageName, error) {
 	return ImageName{Named: named, Full: image}, nil
 }
 
-// PullPolicy is the container's, or what the API server would have put there.
+// PullPolicy is the container's policy, or the API server's default for it.
 func PullPolicy(container *v1.Container, name ImageName) v1.PullPolicy {
 	if container.ImagePullPolicy != "" {
 		return container.ImagePullPolicy
@@ -40,15 +40,15 @@ func PullPolicy(container *v1.Container, name ImageName) v1.PullPolicy {
 	return v1.PullIfNotPresent
 }
 
-// DockerHub is the name under which image references and logins of Docker Hub meet.
+// DockerHub is the canonical name of Docker Hub in image references and logins.
 const DockerHub = "docker.io"
 
-// SplitServer takes apart the key of a login: a host, a URL, or either with the beginning of a path. The host may hold * and ? within
-// labels; Docker Hub's many names are docker.io.
+// SplitServer splits the key of a login: a host or URL, optionally with a path prefix. The host may contain * and ? within labels. Docker
+// Hub's names all become docker.io.
 func SplitServer(server string) (host, prefix string) {
 	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
 	host, prefix, _ = strings.Cut(server, "/")
-	for _, api := range []string{"v1", "v2"} { // the registry API's own paths mean the whole host
+	for _, api := range []string{"v1", "v2"} { // the registry API's own paths refer to the whole host
 		if prefix == api {
 			prefix = ""
 		}
@@ -57,7 +57,7 @@ func SplitServer(server string) (host, prefix string) {
 	return HubName(host), prefix
 }
 
-// HubName is the registry's one name: Docker Hub has several.
+// HubName returns a registry's canonical name: Docker Hub has several names.
 func HubName(host string) string {
 	switch host {
 	case "index.docker.io", "registry-1.docker.io":
@@ -66,15 +66,15 @@ func HubName(host string) string {
 	return host
 }
 
-// ImageMatches says whether image, a name with registry and without tag, is one of those that pattern means: a registry, whose labels
-// may hold wildcards, and perhaps the beginning of a path. It is upstream's rule for logins and for matchImages of credential plugins.
+// ImageMatches reports whether image, a name with registry and without tag, matches pattern: a registry, whose labels may contain
+// wildcards, optionally with a path prefix. Logins and matchImages of credential plugins use this rule of upstream.
 func ImageMatches(pattern, image string) bool {
 	wantHost, wantPath := SplitServer(pattern)
 	host, repository, _ := strings.Cut(image, "/")
 	return strings.HasPrefix(repository, wantPath) && hostMatches(wantHost, HubName(host))
 }
 
-// hostMatches compares hosts label by label; a label of pattern may hold wildcards, which never reach over a dot. Ports must be equal.
+// hostMatches compares hosts label by label. Labels of pattern may contain wildcards, which never match a dot. Ports must be equal.
 func hostMatches(pattern, host string) bool {
 	patternName, patternPort := splitPort(pattern)
 	name, port := splitPort(host)

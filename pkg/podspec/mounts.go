@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// RecursivelyReadOnly says whether a mount is read-only recursively (KEP-3857), with upstream's words for why it cannot be.
+// RecursivelyReadOnly reports whether a mount is recursively read-only (KEP-3857). The error says in upstream's words why it cannot be.
 func RecursivelyReadOnly(vm *v1.VolumeMount, supported bool) (bool, error) {
 	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
 		return false, nil

@@ -4,7 +4,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// QOSOf is the pod's QoS class: the API server's word, or for static pods what it would say.
+// QOSOf is the pod's QoS class: as set by the API server or, for static pods, as it would set it.
 func QOSOf(pod *v1.Pod) v1.PodQOSClass {
 	if pod.Status.QOSClass != "" {
 		return pod.Status.QOSClass
@@ -27,7 +27,7 @@ func qosClass(all []v1.ResourceRequirements) v1.PodQOSClass {
 		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
 			limit, request := r.Limits[name], r.Requests[name]
 			any = any || limit.Sign() > 0 || request.Sign() > 0
-			// No request beside a limit means the same amount.
+			// A limit without a request implies an equal request.
 			if limit.Sign() <= 0 || (request.Sign() > 0 && limit.Cmp(request) != 0) {
 				guaranteed = false
 			}

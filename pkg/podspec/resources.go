@@ -8,7 +8,7 @@ import (
 	helper "k8s.io/component-helpers/resource"
 )
 
-// ResizePolicyOf is what a change of a resource asks of the container (spec.containers[].resizePolicy).
+// ResizePolicyOf is the container's restart policy for changes to a resource (spec.containers[].resizePolicy).
 func ResizePolicyOf(c *v1.Container, name v1.ResourceName) v1.ResourceResizeRestartPolicy {
 	for _, p := range c.ResizePolicy {
 		if p.ResourceName == name {
@@ -18,7 +18,7 @@ func ResizePolicyOf(c *v1.Container, name v1.ResourceName) v1.ResourceResizeRest
 	return v1.NotRequired
 }
 
-// Figures of upstream's CPU policy, in the kernel's units.
+// Constants of upstream's CPU policy, in the kernel's units.
 const (
 	cpuPeriod = 100_000 // microseconds, the kernel's default
 	minQuota  = 1_000   // microseconds, the kernel's minimum
@@ -26,20 +26,20 @@ const (
 	maxShares = 262_144
 )
 
-// Resources are what an engine on Linux holds a container to, in the kernel's units.
+// Resources are the limits and weights of a container on Linux, in the kernel's units.
 type Resources struct {
-	Shares int64 // CPU weight as cgroup v1 has it: 2 to 262144
+	Shares int64 // CPU weight as in cgroup v1: 2 to 262144
 	Quota  int64 // microseconds of CPU in each Period; 0: no limit
-	Period int64 // microseconds; 0 where there is no Quota
-	Memory int64 // bytes, and as many for memory and swap together; 0: no limit
+	Period int64 // microseconds; 0 without a Quota
+	Memory int64 // bytes, for memory and also for memory plus swap; 0: no limit
 }
 
-// String is the form that ParseResources reads.
+// String formats r for ParseResources.
 func (r Resources) String() string {
 	return fmt.Sprintf("%d/%d/%d/%d", r.Shares, r.Quota, r.Period, r.Memory)
 }
 
-// ParseResources reads what String wrote; the zero value where text is something else.
+// ParseResources parses String's format; other text gives the zero value.
 func ParseResources(text string) Resources {
 	var r Resources
 	if n, err := fmt.Sscanf(text, "%d/%d/%d/%d", &r.Shares, &r.Quota, &r.Period, &r.Memory); err != nil || n != 4 {
@@ -48,8 +48,8 @@ func ParseResources(text string) Resources {
 	return r
 }
 
-// ResourcesOf is what pod's container is to be held to. A container without limits has the pod's (spec.resources), and one
-// without a CPU request is weighed by its limit, both as upstream. Creating, updating and comparing all use it.
+// ResourcesOf is the limits and weights of pod's container. As in upstream, a container without limits has the pod's (spec.resources), and
+// without a CPU request its limit determines its weight. Creating, updating and comparing containers all use it.
 func ResourcesOf(pod *v1.Pod, container *v1.Container) Resources {
 	request, limit := container.Resources.Requests.Cpu(), container.Resources.Limits.Cpu()
 	memory := container.Resources.Limits.Memory()
@@ -70,8 +70,8 @@ func ResourcesOf(pod *v1.Pod, container *v1.Container) Resources {
 	return r
 }
 
-// PodResourcesOf is what pod as a whole is to be held to: what the scheduler counts, sidecars, init containers and overhead
-// included, or what the pod itself says (spec.resources, KEP-2837). There is a limit where the pod has one or each container has.
+// PodResourcesOf is the limits and weights of pod as a whole: what the scheduler counts, including sidecars, init containers and overhead,
+// or what the pod sets itself (spec.resources, KEP-2837). There is a limit if the pod has one or every container has one.
 func PodResourcesOf(pod *v1.Pod) Resources {
 	requests := helper.PodRequests(pod, helper.PodResourcesOptions{})
 	r := Resources{Shares: SharesOf(requests.Cpu().MilliValue())}
@@ -97,7 +97,7 @@ func PodResourcesOf(pod *v1.Pod) Resources {
 	return r
 }
 
-// AtLeast is r where it is more than other in some figure, other in the rest. No limit is more than any.
+// AtLeast returns the larger of r and other for each figure. No limit is larger than any limit.
 func (r Resources) AtLeast(other Resources) Resources {
 	out := r
 	out.Shares = max(r.Shares, other.Shares)
@@ -110,10 +110,10 @@ func (r Resources) AtLeast(other Resources) Resources {
 	return out
 }
 
-// SharesOf is the CPU weight of so many thousandths of a CPU.
+// SharesOf is the CPU weight for milli thousandths of a CPU.
 func SharesOf(milli int64) int64 { return min(max(milli*1024/1000, MinShares), maxShares) }
 
-// QuotaOf is the CPU limit of so many thousandths of a CPU; zeros: no limit.
+// QuotaOf is the CPU limit for milli thousandths of a CPU; zeros mean no limit.
 func QuotaOf(milli int64) (quota, period int64) {
 	if milli <= 0 {
 		return 0, 0
@@ -121,7 +121,7 @@ func QuotaOf(milli int64) (quota, period int64) {
 	return max(milli*cpuPeriod/1000, minQuota), cpuPeriod
 }
 
-// MilliShares is SharesOf backwards.
+// MilliShares is the inverse of SharesOf.
 func MilliShares(shares int64) int64 { return (shares*1000 + 1023) / 1024 }
 
 // MilliQuota is r's CPU limit in thousandths of a CPU; 0: no limit.
@@ -132,10 +132,10 @@ func (r Resources) MilliQuota() int64 {
 	return r.Quota * 1000 / r.Period
 }
 
-// SameCPU compares what the CPU's resize policy is about.
+// SameCPU compares the figures that the CPU's resize policy covers.
 func (r Resources) SameCPU(o Resources) bool {
 	return r.Shares == o.Shares && r.MilliQuota() == o.MilliQuota()
 }
 
-// SameMemory compares what the memory's resize policy is about.
+// SameMemory compares the figures that the memory's resize policy covers.
 func (r Resources) SameMemory(o Resources) bool { return r.Memory == o.Memory }

@@ -7,11 +7,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// defaultGrace is terminationGracePeriodSeconds where a pod has none.
+// defaultGrace is terminationGracePeriodSeconds for a pod without one.
 const defaultGrace = 30 * time.Second
 
-// RestartsAfter says whether a container that exited with code is to be started again (KEP-5307): its own rules come first, then its
-// own policy, then the pod's.
+// RestartsAfter reports whether a container that exited with code is restarted (KEP-5307): its own rules apply first, then its own policy,
+// then the pod's.
 func RestartsAfter(pod *v1.Pod, container *v1.Container, code int) bool {
 	policy := pod.Spec.RestartPolicy
 	if container.RestartPolicy != nil {
@@ -30,7 +30,7 @@ func RestartsAfter(pod *v1.Pod, container *v1.Container, code int) bool {
 	return true
 }
 
-// RestartsAfterKill says whether a container that we kill for a failed probe comes back whatever its exit code is.
+// RestartsAfterKill reports whether a container that we kill for a failed probe is restarted, whatever its exit code.
 func RestartsAfterKill(pod *v1.Pod, container *v1.Container) bool {
 	if container.RestartPolicy != nil {
 		return *container.RestartPolicy != v1.ContainerRestartPolicyNever
@@ -59,13 +59,13 @@ func matchingRule(container *v1.Container, code int) *v1.ContainerRestartRule {
 	return nil
 }
 
-// RestartsAll says whether the exit of this container with code restarts every container of the pod in place (KEP-5532).
+// RestartsAll reports whether this container's exit with code restarts every container of the pod in place (KEP-5532).
 func RestartsAll(container *v1.Container, code int) bool {
 	rule := matchingRule(container, code)
 	return rule != nil && rule.Action == v1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// MayRestartAll says whether any container has a rule that restarts all.
+// MayRestartAll reports whether any container has a rule that restarts all containers.
 func MayRestartAll(pod *v1.Pod) bool {
 	for _, c := range Containers(pod) {
 		for i := range c.RestartPolicyRules {
@@ -77,7 +77,7 @@ func MayRestartAll(pod *v1.Pod) bool {
 	return false
 }
 
-// StopGrace is how long a pod's containers get to stop.
+// StopGrace is the grace period of a pod's containers, at least one second.
 func StopGrace(pod *v1.Pod) time.Duration {
 	grace := defaultGrace
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
@@ -89,7 +89,7 @@ func StopGrace(pod *v1.Pod) time.Duration {
 	return max(grace, time.Second)
 }
 
-// ProbeGrace is how long a container gets to stop after a failed probe.
+// ProbeGrace is a container's grace period after a failed probe.
 func ProbeGrace(pod *v1.Pod, probe *v1.Probe) time.Duration {
 	if probe != nil && probe.TerminationGracePeriodSeconds != nil {
 		return max(Seconds(*probe.TerminationGracePeriodSeconds), time.Second)

@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// WindowsOptions merges the pod's and the container's; the container's win, field by field.
+// WindowsOptions merges the pod's and the container's options; the container's take precedence, field by field.
 func WindowsOptions(pod *v1.Pod, container *v1.Container) v1.WindowsSecurityContextOptions {
 	var out v1.WindowsSecurityContextOptions
 	merge := func(o *v1.WindowsSecurityContextOptions) {
@@ -35,8 +35,8 @@ func WindowsOptions(pod *v1.Pod, container *v1.Container) v1.WindowsSecurityCont
 	return out
 }
 
-// AppArmorProfile is the profile that the spec wants for a container: its own, else that of the older annotation, else the pod's; nil:
-// none is named.
+// AppArmorProfile is the profile that the spec selects for a container: its own, or that of the older annotation, or the pod's; nil if
+// there is none.
 func AppArmorProfile(pod *v1.Pod, container *v1.Container) *v1.AppArmorProfile {
 	if sc := container.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
 		return sc.AppArmorProfile

@@ -24,10 +24,10 @@ func FindStatus(status *v1.PodStatus, kind Kind, name string) *v1.ContainerStatu
 	return nil
 }
 
-// IsTerminal says whether a phase is one that a pod never leaves.
+// IsTerminal reports whether a pod never leaves a phase.
 func IsTerminal(phase v1.PodPhase) bool { return phase == v1.PodFailed || phase == v1.PodSucceeded }
 
-// FindCondition returns the condition of that type and where it stands; -1 and nil where there is none. It belongs to list.
+// FindCondition returns the condition of a type, as a pointer into list, and its index; nil and -1 if there is none.
 func FindCondition(list []v1.PodCondition, kind v1.PodConditionType) (int, *v1.PodCondition) {
 	for i := range list {
 		if list[i].Type == kind {

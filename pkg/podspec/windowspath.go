@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// PipePrefix is what names of pipes begin with on Windows.
+// PipePrefix is the prefix of pipe names on Windows.
 const PipePrefix = `\\.\pipe\`
 
-// windowsDevices are names that Windows takes for devices in any directory and with any extension (Microsoft, "Naming Files, Paths, and
+// windowsDevices are names that Windows treats as devices in any directory and with any extension (Microsoft, "Naming Files, Paths, and
 // Namespaces").
 var windowsDevices = map[string]bool{
 	"con": true, "prn": true, "aux": true, "nul": true, "conin$": true, "conout$": true,
@@ -18,7 +18,8 @@ var windowsDevices = map[string]bool{
 	"com¹": true, "com²": true, "com³": true, "lpt¹": true, "lpt²": true, "lpt³": true,
 }
 
-// CheckWindowsName says why name cannot be one file or directory on Windows. A colon would name a stream of a file, or a drive.
+// CheckWindowsName says why name is not a valid name of a file or directory on Windows. A colon would select a stream of a file, or a
+// drive.
 func CheckWindowsName(name string) error {
 	if strings.ContainsAny(name, `<>:"/\|?*`) || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' }) {
 		return fmt.Errorf(`%q is not a file name on Windows: want none of <>:"/\|?* and no control characters in it`, name)
@@ -33,9 +34,9 @@ func CheckWindowsName(name string) error {
 	return nil
 }
 
-// WindowsPath gives an absolute path of a spec the one form in which paths are compared and handed to the engine. Specs have `C:\x`, `C:/x`,
-// `/x` (drive C), `\\.\pipe\x` and `\\server\share\x`. Refused is what Windows would read as something else than it says: "..", devices,
-// streams, other paths of devices.
+// WindowsPath converts an absolute path of a spec to the canonical form for comparisons and for the engine. Specs use `C:\x`, `C:/x`, `/x`
+// (drive C), `\\.\pipe\x` and `\\server\share\x`. It refuses what Windows would interpret differently: "..", devices, streams, other device
+// paths.
 func WindowsPath(p string) (string, error) {
 	w := strings.ReplaceAll(p, "/", `\`)
 	if IsPipe(w) {
@@ -73,12 +74,12 @@ func WindowsPath(p string) (string, error) {
 	return root + strings.Join(elements, `\`), nil
 }
 
-// IsPipe says whether a path of a spec names a pipe of Windows.
+// IsPipe reports whether a path of a spec names a Windows pipe.
 func IsPipe(p string) bool {
 	return strings.HasPrefix(strings.ToLower(strings.ReplaceAll(p, "/", `\`)), PipePrefix)
 }
 
-// WindowsWithin says where path lies in dir, both as WindowsPath gives them, in any case: "" when they are the same.
+// WindowsWithin returns the rest of path below dir, "" if they are equal. Both must come from WindowsPath. Case is ignored.
 func WindowsWithin(path, dir string) (rest string, ok bool) {
 	dir = strings.TrimSuffix(dir, `\`)
 	if len(path) < len(dir) || !strings.EqualFold(path[:len(dir)], dir) {

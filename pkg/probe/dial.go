@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// dial makes a connection whose Close leaves no socket in TIME_WAIT behind: nodes with many pods probe often enough to fill tables with
-// them otherwise.
+// dial returns a connection whose Close leaves no socket in TIME_WAIT: on nodes with many pods, probes would otherwise fill the socket
+// tables.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
@@ -18,13 +18,14 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// quiet is a connection that ends with FIN and then RST. The FIN tells the server of an orderly end (it reads EOF, not "connection
-// reset"), the RST frees our side immediately. A lingering close alone does not: measured, SO_LINGER with a second leaves TIME_WAIT as it is.
+// quiet is a connection that ends with FIN and then RST. The FIN signals an orderly end to the server (it reads EOF, not "connection
+// reset"); the RST frees our socket immediately. A lingering close alone does not: in a measurement, SO_LINGER with one second left
+// TIME_WAIT.
 type quiet struct{ *net.TCPConn }
 
-// Close ends the connection; what is still unsent is dropped.
+// Close closes the connection and drops unsent data.
 func (q quiet) Close() error {
-	_ = q.SetLinger(0) // if these fail the connection is gone already, and Close says so
+	_ = q.SetLinger(0) // if these fail, the connection is already gone, and Close reports it
 	_ = q.CloseWrite()
 	return q.TCPConn.Close()
 }

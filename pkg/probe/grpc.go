@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// maxHealthAnswer bounds, in bytes, what a container sends of one answer, and of its headers.
+// maxHealthAnswer limits the size of a container's response and of its headers, in bytes.
 const maxHealthAnswer = 64 << 10
 
-// grpc asks the service grpc.health.v1.Health, without encryption (API field GRPCAction). Everything but SERVING is a failure.
+// grpc calls the service grpc.health.v1.Health, without encryption (API field GRPCAction). Every status but SERVING is a failure.
 func (p *Prober) grpc(ctx context.Context, action *v1.GRPCAction, target Target) (Result, error) {
 	address, err := target.address("", intstr.FromInt32(action.Port))
 	if err != nil {
@@ -35,7 +35,7 @@ func (p *Prober) grpc(ctx context.Context, action *v1.GRPCAction, target Target)
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
-		// An answer of the health service is a few bytes. Given windows do not grow with what the container sends.
+		// A health response has a few bytes. Fixed windows do not grow with what the container sends.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxHealthAnswer)),
 		grpc.WithMaxHeaderListSize(maxHealthAnswer),
 		grpc.WithInitialWindowSize(maxHealthAnswer),

@@ -21,7 +21,7 @@ func TestHook(t *testing.T) {
 	var agents []string
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		agents = append(agents, r.UserAgent()+" "+r.Header.Get("Authorization"))
-		w.WriteHeader(500) // any answer will do
+		w.WriteHeader(500) // any response counts as success
 	})
 	plain := httptest.NewServer(handler)
 	defer plain.Close()
@@ -43,7 +43,7 @@ func TestHook(t *testing.T) {
 	}
 }
 
-// TestHookIsNotSentOn: a hook's answer that leads to another host is an answer, and no request goes there; on its own host it is followed.
+// TestHookIsNotSentOn: a redirect of a hook to another host counts as a response and is not followed; one to the same host is followed.
 func TestHookIsNotSentOn(t *testing.T) {
 	var seen []string
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen = append(seen, "elsewhere") }))
@@ -69,7 +69,7 @@ func TestHookIsNotSentOn(t *testing.T) {
 	}
 }
 
-// talker is a health service that says too much.
+// talker is a health service with an oversized response.
 type talker struct {
 	grpc_health_v1.UnimplementedHealthServer
 	words string
@@ -79,7 +79,7 @@ func (h talker) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grp
 	return nil, status.Error(codes.Internal, h.words)
 }
 
-// TestDetailIsBounded: what a container sends is shown up to a limit, and as text.
+// TestDetailIsBounded: container output is truncated, and shown as valid text.
 func TestDetailIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 10*maxOutput)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +101,7 @@ func TestDetailIsBounded(t *testing.T) {
 			if err != nil {
 				return
 			}
-			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\n%s\r\n\r\n", long) // a header without a colon, which is repeated in the error
+			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\n%s\r\n\r\n", long) // a header without a colon, which the error repeats
 			conn.Close()
 		}
 	}()

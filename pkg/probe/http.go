@@ -12,14 +12,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// User agents as upstream of this version sends them; servers tell probes from users by these.
+// User agents of this upstream version. Servers use them to distinguish probes from users.
 const (
 	probeAgent = "kube-probe/1.36"
 	hookAgent  = "kube-lifecycle/1.36"
 )
 
-// HTTP runs an httpGet probe: status 200 to 399 is success. Redirects are followed on the same host; one that leads elsewhere is
-// not, and is a Warning.
+// HTTP runs an httpGet probe: status 200 to 399 is success. It follows redirects on the same host. A redirect to another host is not
+// followed and gives a Warning.
 func (p *Prober) HTTP(ctx context.Context, action *v1.HTTPGetAction, target Target) (Result, error) {
 	req, err := request(ctx, action, target, probeAgent)
 	if err != nil {
@@ -37,13 +37,14 @@ func (p *Prober) HTTP(ctx context.Context, action *v1.HTTPGetAction, target Targ
 	case resp.StatusCode < 200 || resp.StatusCode > 399:
 		return Result{Detail: fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode)}, nil
 	case resp.StatusCode >= 300:
-		return Result{Warning, "Probe terminated redirects, Response body: " + string(body)}, nil // users search for these words, which are upstream's
+		return Result{Warning, "Probe terminated redirects, Response body: " + string(body)}, nil // upstream's words, which users search for
 	}
 	return Result{Success, string(body)}, nil
 }
 
-// Hook sends the request of an httpGet lifecycle hook. Any answer will do, a redirect to another host too, which is not followed. fellBack
-// says that a hook with scheme HTTPS reached a server that speaks HTTP and was repeated so (Event LifecycleHTTPFallback).
+// Hook sends the request of an httpGet lifecycle hook. Any response counts as success, even a redirect to another host, which is not
+// followed. fellBack means that the hook has scheme HTTPS but the server speaks HTTP, so that it was repeated with HTTP (Event
+// LifecycleHTTPFallback).
 func (p *Prober) Hook(ctx context.Context, action *v1.HTTPGetAction, target Target) (fellBack bool, err error) {
 	req, err := request(ctx, action, target, hookAgent)
 	if err != nil {
@@ -56,14 +57,14 @@ func (p *Prober) Hook(ctx context.Context, action *v1.HTTPGetAction, target Targ
 	}
 	req = req.Clone(ctx)
 	req.URL.Scheme = "http"
-	req.Header.Del("Authorization") // was meant for an encrypted connection
+	req.Header.Del("Authorization") // intended for an encrypted connection only
 	err = p.send(req)
 	return err == nil, err
 }
 
 func (p *Prober) send(req *http.Request) error {
 	resp, err := p.client().Do(req)
-	if err != nil && len(err.Error()) > maxOutput { // a line of what the container sent may be in it
+	if err != nil && len(err.Error()) > maxOutput { // it may include a line that the container sent
 		return errors.New(clip(err.Error()))
 	}
 	if err != nil {
@@ -86,14 +87,14 @@ func (p *Prober) client() *http.Client {
 	}}
 }
 
-// request builds the GET of an action. A header Host sets the request's host; an empty header Accept removes the default one.
+// request builds the GET request of an action. A Host header sets the request's host. An empty Accept header removes the default one.
 func request(ctx context.Context, action *v1.HTTPGetAction, target Target, agent string) (*http.Request, error) {
 	address, err := target.address(action.Host, action.Port)
 	if err != nil {
 		return nil, err
 	}
 	u, err := url.Parse(action.Path)
-	if err != nil { // the API server let it pass: sent as it is, escaped
+	if err != nil { // accepted by the API server: send it escaped
 		u = &url.URL{Path: action.Path}
 	}
 	u.Scheme, u.Host = "http", address

@@ -1,9 +1,9 @@
-// Package probe runs one probe once for the worker of package pod: one HTTP, TCP, gRPC or exec probe (or HTTP lifecycle hook) once.
+// Package probe runs a single HTTP, TCP, gRPC or exec probe, or an HTTP lifecycle hook, once.
 //
 //	worker: v1.Probe, container's address -> Probe -> ok, detail -> worker: counters, status, events
 //
-// It keeps no state: no counters, no connections. When to probe and what a result means is the worker's. It imports nothing of ours;
-// Target and Executor mirror pod.ProbeTarget and pod.Executor, and whoever builds the agent puts the one into the other.
+// It keeps no state: no counters, no connections. The worker decides when to probe and what a result means. Target and Executor mirror
+// pod.ProbeTarget and pod.Executor; package kubelet converts between them.
 package probe
 
 import (
@@ -22,11 +22,11 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// maxOutput is how much of a body or of a command's output is read, in bytes.
+// maxOutput limits how much of a response body or command output is read, in bytes.
 const maxOutput = 10 << 10
 
-// Executor runs a command in a running container. When ctx ends, so does the call, with ctx's error, or with another one when it is not
-// known whether the command ran. (Same method as pod.Executor.)
+// Executor runs a command in a running container. When ctx ends, the call returns ctx's error, or another error if it is unknown whether
+// the command ran. (Same method as pod.Executor.)
 type Executor interface {
 	ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error)
 }
@@ -34,44 +34,44 @@ type Executor interface {
 // Target is where a probe goes.
 type Target struct {
 	ContainerID string
-	PodIP       netip.Addr         // the host's address for pods in its network; invalid: the pod has none yet
+	PodIP       netip.Addr         // the host's address with hostNetwork; invalid: the pod has none yet
 	Ports       []v1.ContainerPort // to resolve named ports
-	Env         []string           // the container's literal variables, NAME=value: $(NAME) in exec commands is expanded from them
+	Env         []string           // the container's literal variables, NAME=value, for expanding $(NAME) in exec commands
 }
 
-// Outcome is the verdict of a probe.
+// Outcome is the result of a probe.
 type Outcome int
 
 const (
 	Failure Outcome = iota
 	Success
-	Warning // counts as success; Detail says what is odd (Event ProbeWarning)
+	Warning // counts as success; Detail says what is unusual (Event ProbeWarning)
 )
 
-// Result is the end of one probe.
+// Result is the result of one probe.
 type Result struct {
 	Outcome Outcome
-	Detail  string // for events; never a response body of a failed HTTP probe, which may hold secrets
+	Detail  string // for Events; never a response body of a failed HTTP probe, which may contain secrets
 }
 
-// Prober runs probes. It may be used concurrently.
+// Prober runs probes. It is safe for concurrent use.
 type Prober struct {
 	exec      Executor
 	transport http.RoundTripper
 }
 
-// New makes a Prober; exec runs the commands of exec probes.
+// New returns a Prober; exec runs the commands of exec probes.
 func New(exec Executor) *Prober { return &Prober{exec: exec, transport: newTransport()} }
 
-// Probe runs handler against target until ctx ends, which is the probe's timeout. Failure with err nil: the probe ran, or timed out, and
-// failed. err: it could not run at all (no such port name, no such container, an engine that does not answer).
+// Probe runs handler against target until ctx, the probe's timeout, ends. Failure with nil err means that the probe ran or timed out, and
+// failed. err means that it could not run (unknown port name, no such container, an engine that does not answer).
 func (p *Prober) Probe(ctx context.Context, handler v1.ProbeHandler, target Target) (Result, error) {
 	result, err := p.run(ctx, handler, target)
 	result.Detail = clip(result.Detail)
 	return result, err
 }
 
-// clip makes text fit to be shown: it comes from the container, which may send what it likes.
+// clip makes text safe to show: it comes from the container, which may send anything.
 func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxOutput)], "\uFFFD")
 }
@@ -90,7 +90,7 @@ func (p *Prober) run(ctx context.Context, handler v1.ProbeHandler, target Target
 	return Result{}, errors.New("the probe names no handler; want one of exec, httpGet, tcpSocket, grpc")
 }
 
-// values are variables NAME=value by name.
+// values converts variables NAME=value to a map by name.
 func values(env []string) map[string]string {
 	out := make(map[string]string, len(env))
 	for _, e := range env {
@@ -126,7 +126,7 @@ func (p *Prober) tcp(ctx context.Context, action *v1.TCPSocketAction, target Tar
 	return Result{Outcome: Success}, nil
 }
 
-// address is where to dial: host, or without one the pod's address, and port, a number or the name of one of the container's ports.
+// address is the address to dial: host (default: the pod's address) and port, a number or the name of a container port.
 func (t Target) address(host string, port intstr.IntOrString) (string, error) {
 	if host == "" {
 		if !t.PodIP.IsValid() {

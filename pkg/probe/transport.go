@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// maxResponse is how much of a response is read with its headers, in bytes.
+// maxResponse limits how much of a response is read, including its headers, in bytes.
 const maxResponse = 1 << 20
 
-// newTransport makes connections that serve one request each, never by a proxy, and trust any certificate: a probe asks whether the
-// container answers, not who it is.
+// newTransport returns a transport with one connection per request. It never uses a proxy and accepts any certificate: a probe checks
+// whether the container responds, not its identity.
 func newTransport() http.RoundTripper {
 	secure := &http.Transport{
 		DialContext:        dial,
@@ -24,7 +24,7 @@ func newTransport() http.RoundTripper {
 		DisableKeepAlives:  true,
 		DisableCompression: true, // no Accept-Encoding
 		ForceAttemptHTTP2:  true,
-		// The container decides how much it sends; these are allocated in full.
+		// The container decides how much it sends; these buffers are allocated in full.
 		MaxResponseHeaderBytes: maxResponse,
 		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 64 << 10, MaxDecoderHeaderTableSize: 4 << 10},
 	}
@@ -40,14 +40,14 @@ func (s byScheme) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, errors.New("want scheme http or https")
 }
 
-// plain sends each request over a new connection, from the caller's goroutine alone. http.Transport starts three more for each
-// connection; on an idle node most of a probe's time goes into waking them.
+// plain sends each request over a new connection, using only the caller's goroutine. http.Transport starts three more goroutines per
+// connection; on an idle node, waking them takes most of a probe's time.
 type plain struct{}
 
 func (plain) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	address := req.URL.Host
-	if req.URL.Port() == "" { // a redirect may leave it out
+	if req.URL.Port() == "" { // a redirect may omit it
 		address = net.JoinHostPort(req.URL.Hostname(), "80")
 	}
 	conn, err := dial(ctx, "tcp", address)
@@ -69,10 +69,10 @@ func (plain) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// buffers are those of connections that have ended.
+// buffers holds the buffers of closed connections for reuse.
 var buffers = sync.Pool{New: func() any { return bufio.NewReadWriter(bufio.NewReader(nil), bufio.NewWriter(nil)) }}
 
-// exchange sends req and reads the head of its response; informational ones before it are passed over.
+// exchange sends req and reads the head of its response, skipping informational responses.
 func exchange(conn net.Conn, buffer *bufio.ReadWriter, req *http.Request) (*http.Response, error) {
 	buffer.Reader.Reset(io.LimitReader(conn, maxResponse))
 	buffer.Writer.Reset(conn)
@@ -92,7 +92,7 @@ func exchange(conn net.Conn, buffer *bufio.ReadWriter, req *http.Request) (*http
 	}
 }
 
-// closing is a response's body with whose end the connection ends.
+// closing is a response body; closing it ends the connection.
 type closing struct {
 	io.Reader
 	end func() error

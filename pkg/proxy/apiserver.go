@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// tellAPIServers passes on where the API server is, where it is among names, or where everything is synced.
+// tellAPIServers reports the API server's addresses if names contains its Service, or if names is nil (a full sync).
 func (l *Loop) tellAPIServers(names []ServiceName) {
 	if l.cfg.APIServers == nil || names != nil && !slices.Contains(names, apiServer) {
 		return

@@ -8,7 +8,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// TestAPIServers: the addresses of the API server's Service and endpoints are told when they change, and those of no other.
+// TestAPIServers: changed addresses of the API server's Service and endpoints are reported, those of other Services are
+// not.
 func TestAPIServers(t *testing.T) {
 	told := make(chan []netip.Addr, 10)
 	r := newRigOf(t, func(c *proxy.LoopConfig) { c.APIServers = func(a []netip.Addr) { told <- a } })

@@ -7,15 +7,16 @@ import (
 	"slices"
 )
 
-// claim says that a Service claims a front, and in which of its fields.
+// claim is a Service's claim to a front, with the field that makes it.
 type claim struct {
 	front FrontKey
 	by    *entry
-	index int32 // in the list of that field
-	rank  uint8 // of its kind, in ranked
+	index int32 // index in the list of that field
+	rank  uint8 // index of its kind in ranked
 }
 
-// ranked are the kinds by their right to a front. Controllers write load balancers' addresses, anyone who may create Services external IPs.
+// ranked lists the kinds by their right to a front. Controllers write load balancers' addresses; anyone who may create
+// Services can write external IPs.
 var ranked = [...]Kind{ClusterIP, LoadBalancer, ExternalIP, NodePort}
 
 func rankOf(kind Kind) uint8 { return uint8(slices.Index(ranked[:], kind)) }
@@ -24,12 +25,12 @@ func (c *claim) kind() Kind { return ranked[c.rank] }
 
 func (c *claim) external() bool { return c.kind() == ExternalIP || c.kind() == LoadBalancer }
 
-// same says whether two claims of one Service are equal.
+// same reports whether two claims of one Service are equal.
 func (c *claim) same(o *claim) bool {
 	return c.front == o.front && c.index == o.index && c.rank == o.rank
 }
 
-// field is where the claim stands.
+// field names the field that makes the claim.
 func (c *claim) field() string {
 	switch c.kind() {
 	case ClusterIP:
@@ -42,7 +43,7 @@ func (c *claim) field() string {
 	return fmt.Sprintf("Service spec.ports[%d].nodePort", c.index)
 }
 
-// older orders Services by age. The older one has the better right among those with claims of one kind.
+// older orders Services by age. Among claims of one kind, the older Service has the better right.
 func older(a, b *entry) int {
 	return cmp.Or(cmp.Compare(a.created, b.created), compareService(a.name, b.name))
 }
@@ -51,20 +52,20 @@ func byRight(a, b *claim) int {
 	return cmp.Or(cmp.Compare(a.rank, b.rank), older(a.by, b.by))
 }
 
-// arbiter decides which Service gets which front. Claims are indexed by front and by address, so that a change costs what it touches: a front is
-// decided again when its claims change, or who else holds its address.
+// arbiter decides which Service gets which front. Claims are indexed by front and by address, so that the cost depends
+// on the size of the change: a front is decided again only when its claims or the other holders of its address change.
 type arbiter struct {
 	others   others
 	fronts   index[FrontKey]
-	cluster  index[netip.Addr]                    // claims of cluster IPs, one of each Service
-	external map[netip.Addr]map[FrontKey]struct{} // claimed fronts outside of the cluster's own ranges
-	first    map[netip.Addr][]string              // Nodes that held an address before the first Service claimed it
-	late     map[NodeAddress]bool                 // what first says, where it was given; nil: it was not
-	running  bool                                 // the objects that existed at start have been seen
-	dirty    map[FrontKey]struct{}                // to decide
-	claimed  map[netip.Addr]bool                  // addresses that may have got their first claim, or lost the last: whether they had one
-	touched  map[*entry]struct{}                  // with another outcome
-	suspects map[string]struct{}                  // Nodes about whose addresses the decision may differ now
+	cluster  index[netip.Addr]                    // claims of cluster IPs, one per Service
+	external map[netip.Addr]map[FrontKey]struct{} // claimed fronts outside the cluster's own ranges
+	first    map[netip.Addr][]string              // Nodes that had an address before the first Service claimed it
+	late     map[NodeAddress]bool                 // replaces first if set (fixLate); nil: not set
+	running  bool                                 // all objects that existed at start were seen
+	dirty    map[FrontKey]struct{}                // fronts to decide
+	claimed  map[netip.Addr]bool                  // addresses that may have gained their first claim or lost their last; the value says whether they had one
+	touched  map[*entry]struct{}                  // entries whose outcome changed
+	suspects map[string]struct{}                  // Nodes for whose addresses the decision may have changed
 }
 
 func newArbiter(node string, holders Holders) *arbiter {
@@ -97,18 +98,18 @@ func (a *arbiter) withdraw(e *entry) {
 	e.claims, e.denied = nil, nil
 }
 
-// moved updates the indexes after a claim has come or gone, and notes what is to be decided again.
+// moved updates the indexes after a claim was added or removed, and marks what to decide again.
 func (a *arbiter) moved(c *claim, came bool) {
 	a.dirty[c.front] = struct{}{}
 	addr := c.front.addr
 	switch c.kind() {
 	case ClusterIP:
 		switch {
-		case came && a.cluster.has(addr, c.by): // for another port
+		case came && a.cluster.has(addr, c.by): // already claimed for another port
 			return
 		case came:
 			a.cluster.add(addr, c)
-		case !a.cluster.remove(addr, c.by): // for another port
+		case !a.cluster.remove(addr, c.by): // already removed for another port
 			return
 		}
 		a.reconsider(addr)
@@ -124,7 +125,7 @@ func (a *arbiter) moved(c *claim, came bool) {
 	}
 }
 
-// indexExternal updates what is claimed at an external address.
+// indexExternal updates the claims at an external address.
 func (a *arbiter) indexExternal(addr netip.Addr, front FrontKey) {
 	if _, ok := a.claimed[addr]; !ok {
 		a.claimed[addr] = len(a.external[addr]) > 0
@@ -143,7 +144,7 @@ func (a *arbiter) indexExternal(addr netip.Addr, front FrontKey) {
 	}
 }
 
-// reconsider notes that another holder has come to an address, or gone.
+// reconsider marks an address after one of its holders was added or removed.
 func (a *arbiter) reconsider(addr netip.Addr) {
 	for key := range a.external[addr] {
 		a.dirty[key] = struct{}{}
@@ -157,14 +158,14 @@ func (a *arbiter) suspect(addr netip.Addr) {
 	}
 }
 
-// reconsiderAll is for what seldom changes and may be about every external address.
+// reconsiderAll marks all external addresses. It is for rare changes that may affect any of them.
 func (a *arbiter) reconsiderAll() {
 	for addr := range a.external {
 		a.reconsider(addr)
 	}
 }
 
-// decide decides what has changed. A decision depends on no other, so the order does not matter.
+// decide decides all marked fronts. No decision depends on another, so their order does not matter.
 func (a *arbiter) decide() {
 	a.decideFirst()
 	for key := range a.dirty {
@@ -184,7 +185,7 @@ func (a *arbiter) decide() {
 	a.dirty = emptied(a.dirty)
 }
 
-// emptied is m without its entries, and without the memory of many.
+// emptied returns m without entries, and a new map if m was large, to free its memory.
 func emptied[K comparable, V any](m map[K]V) map[K]V {
 	if len(m) > 1000 {
 		return map[K]V{}
@@ -210,7 +211,7 @@ func (a *arbiter) note(e *entry, key FrontKey, p Problem, denied bool) {
 	}
 }
 
-// winner is the Service that got a front; nil: none did.
+// winner returns the Service that got a front; nil: none.
 func (a *arbiter) winner(key FrontKey) *entry {
 	for c := range a.fronts.of(key) {
 		if _, denied := c.by.denied[key]; !denied {
@@ -220,7 +221,7 @@ func (a *arbiter) winner(key FrontKey) *entry {
 	return nil
 }
 
-// lost is the Problem of a claim that another Service's claim beats.
+// lost returns the Problem of a claim that loses to another Service's claim.
 func lost(c, winner *claim) Problem {
 	why := "which is older"
 	if c.rank != winner.rank {
@@ -235,7 +236,8 @@ func lost(c, winner *claim) Problem {
 
 var words = map[Kind]string{ClusterIP: "the cluster IP", LoadBalancer: "a load balancer's address", ExternalIP: "an external IP", NodePort: "the node port"}
 
-// refuse says whether a holder that is no Service has the front of a claim. docs/reference/service-api.md has the table.
+// refuse reports whether a holder other than a Service has the front of a claim. docs/reference/service-api.md has the
+// table.
 func (a *arbiter) refuse(c *claim) (Problem, bool) {
 	if !c.external() {
 		return Problem{}, false
@@ -282,7 +284,7 @@ func (a *arbiter) refusal(c *claim) (Reason, string) {
 	return "", ""
 }
 
-// refusalHere is refusal for an address of this host, where only ports that are taken are refused.
+// refusalHere is refusal for an address of this host, where only ports in use are refused.
 func (a *arbiter) refusalHere(c *claim) (Reason, string) {
 	addr, port := c.front.addr, c.front.port
 	if of := a.others.reserved(c.front); of != "" {
@@ -305,8 +307,9 @@ func (a *arbiter) refusalHere(c *claim) (Reason, string) {
 	return "", ""
 }
 
-// podsOf is another Node whose pods have an address, "" for none. A range of a Node counts within --cluster-cidr, which refusal has checked
-// already; without that flag it counts unless it is very wide, or a load balancer had the address before.
+// podsOf returns another Node whose pods have an address; "": none. With --cluster-cidr, refusal has already checked
+// all addresses of pods. Without it, a Node's range counts unless it is very wide, or a load balancer had the address
+// before.
 func (a *arbiter) podsOf(addr netip.Addr, kind Kind) string {
 	if len(a.others.holders.PodRanges) > 0 {
 		return ""

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// claimed is a random world with everything that decides who has a front.
+// conflicts returns a random world with everything that decides who gets a front.
 func conflicts(seed uint64, events int) (*world, *Tracker) {
 	w := newWorld(seed)
 	tracker := NewTracker(w.node, Holders{Ports: []ReservedPort{{30001, "the test"}}, NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.8/30")}})
@@ -28,8 +28,8 @@ func conflicts(seed uint64, events int) (*world, *Tracker) {
 	return w, tracker
 }
 
-// FuzzClaims: whatever Services ask for, fronts are unique, a cluster IP is its Service's, what is reserved goes to no Service, a loser has a Problem in the
-// field where it asked, and the order of arguments does not matter.
+// FuzzClaims: whatever Services claim, fronts are unique, a cluster IP belongs to its Service, reserved addresses go to
+// no Service, a loser has a Problem in the field of its claim, and the order of arguments does not matter.
 func FuzzClaims(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(seed, uint16(20*seed))
@@ -62,7 +62,7 @@ func checkClaims(t *testing.T, services []*v1.Service, table *Table, problems []
 		}
 		fronts[r.Key()] = r
 	}
-	byKey := map[FrontKey]*v1.Service{} // who has a cluster IP and port: the oldest
+	byKey := map[FrontKey]*v1.Service{} // the owner of a cluster IP and port: the oldest
 	for _, s := range services {
 		name := ServiceName{Namespace: s.Namespace, Name: s.Name}
 		for _, a := range buildService(s, nil, node).claims {
@@ -106,7 +106,7 @@ func checkReserved(t *testing.T, table *Table, tracker *Tracker, h Holders) {
 	}
 }
 
-// TestFirst: who has an address that a Service asks for and another Node claims, by who came first; at start by age.
+// TestFirst: an address that a Service uses and another Node claims goes to whoever was first; at start, to the older.
 func TestFirst(t *testing.T) {
 	const addr = "203.0.113.9"
 	node := func(created int64, addresses ...string) *NodeHolding {
@@ -133,7 +133,7 @@ func TestFirst(t *testing.T) {
 		what    string
 		service *v1.Service
 		node    *NodeHolding
-		want    bool // the Service has it here
+		want    bool // the Service is served at it here
 		accused bool
 	}
 	far, liar := node(5, "10.1.0.12"), node(5, "10.1.0.12", addr)
@@ -176,7 +176,7 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// TestManyAddresses: of a Node that claims thousands a few count, and it is told.
+// TestManyAddresses: of a Node that claims thousands of addresses, only a few count, and it gets an Event.
 func TestManyAddresses(t *testing.T) {
 	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}
 	for i := range 5000 {
@@ -194,8 +194,8 @@ func TestManyAddresses(t *testing.T) {
 	}
 }
 
-// TestConflictCostsItself: what a change of a Node's claims, or of one Service that has lost its front, makes the Tracker look at does not grow with
-// the number of Services.
+// TestConflictCostsItself: the cost of a change of a Node's claims, or of one Service that has lost its front, does not
+// grow with the number of Services.
 func TestConflictCostsItself(t *testing.T) {
 	cost := func(services int) (allocations float64) {
 		tracker := tracked(services)
@@ -232,7 +232,7 @@ func TestConflictCostsItself(t *testing.T) {
 	}
 }
 
-// TestHoldersPrint: what decisions rest on can be read, and holds what was set last.
+// TestHoldersPrint: the input of decisions can be printed, and is what was set last.
 func TestHoldersPrint(t *testing.T) {
 	tracker := NewTracker(NodeInfo{Name: "n1"}, Holders{PodRanges: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		APIServers: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.5:6443")}})

@@ -23,9 +23,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the tables in testdata")
 
-// TestBuild runs testdata/*.txtar: services.yaml, slices.yaml and nodes.yaml go in, table comes out. The comment's lines "node NAME", "zone ZONE" and
-// "family IPv4" say what the node is; "ranges", "pods", "server", "host", "hops", "port" and "nodeports" what others hold, "late NODE ADDRESS" whose
-// claim came late.
+// TestBuild runs testdata/*.txtar: the input is services.yaml, slices.yaml and nodes.yaml, the output a table. In the
+// archive's comment, the lines "node NAME", "zone ZONE" and "family IPv4" describe the node; "ranges", "pods",
+// "server", "host", "hops", "port" and "nodeports" describe other holders, and "late NODE ADDRESS" a late claim.
 func TestBuild(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -53,7 +53,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// text is a Table and what was left out of it; what is no fault says so.
+// text prints a Table and what was omitted; omissions that are not mistakes are marked.
 func text(table *Table, problems []Problem) string {
 	out := table.String()
 	for _, p := range problems {

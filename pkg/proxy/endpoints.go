@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// endpointKey is what must agree for an endpoint to serve a Service's port.
+// endpointKey must match for an endpoint to serve a Service's port.
 type endpointKey struct {
 	port     string
 	protocol v1.Protocol
@@ -24,10 +24,10 @@ type endpoint struct {
 	zones, nodes                       []string // hints
 }
 
-// draining endpoints still answer but are about to go (KEP-1672).
+// draining reports whether the endpoint still serves but is about to end (KEP-1672).
 func (e *endpoint) draining() bool { return !e.ready && e.serving && e.terminating }
 
-// rank orders what several slices say of one endpoint: while it moves from one slice to another it may stand in both.
+// rank orders the entries of several slices for one endpoint: while it moves between slices, it may be in both.
 func (e *endpoint) rank() int {
 	switch {
 	case e.ready:
@@ -38,10 +38,10 @@ func (e *endpoint) rank() int {
 	return 2
 }
 
-// endpointSet holds each endpoint once, sorted by address.
+// endpointSet has each endpoint once, sorted by address.
 type endpointSet map[endpointKey][]endpoint
 
-// sliceService names the Service that a slice belongs to; false: a service proxy must ignore the slice.
+// sliceService returns the Service of a slice; false: a service proxy must ignore the slice.
 func sliceService(slice *discovery.EndpointSlice) (ServiceName, bool) {
 	name := slice.Labels[discovery.LabelServiceName]
 	_, other := slice.Labels[labelProxyName]
@@ -49,7 +49,7 @@ func sliceService(slice *discovery.EndpointSlice) (ServiceName, bool) {
 	return ServiceName{Namespace: slice.Namespace, Name: name}, name != "" && !other && !headless
 }
 
-// mergeSlices makes one set of a Service's slices, which are sorted by name.
+// mergeSlices merges a Service's slices, which are sorted by name.
 func (s *service) mergeSlices(list []*discovery.EndpointSlice) endpointSet {
 	set := endpointSet{}
 	for _, slice := range list {
@@ -89,7 +89,8 @@ func (s *service) addSlice(set endpointSet, slice *discovery.EndpointSlice) {
 	}
 }
 
-// endpointAddr is the address of an endpoint, of which the API promises that the first stands for all; the zero Addr when it is bad.
+// endpointAddr returns the address of an endpoint, or the zero Addr if it is invalid. The API guarantees that the first
+// address is sufficient.
 func (s *service) endpointAddr(field position, list []string, ipv4 bool) netip.Addr {
 	if len(list) == 0 {
 		s.problem(field.String(), "is empty: one address is needed")
@@ -101,7 +102,7 @@ func (s *service) endpointAddr(field position, list []string, ipv4 bool) netip.A
 		s.problem(field.String(), "%s is not of the slice's family", list[0])
 		return netip.Addr{}
 	}
-	if addr.IsLinkLocalUnicast() { // it would lead to what the host's cloud serves to it (CVE-2021-25737)
+	if addr.IsLinkLocalUnicast() { // it would lead to services of the host's cloud provider (CVE-2021-25737)
 		s.problem(field.String(), "%s is a link-local address: no pod has one", list[0])
 		return netip.Addr{}
 	}
@@ -125,9 +126,10 @@ func (s *service) endpoint(e *discovery.Endpoint, addr netip.AddrPort) endpoint 
 	return out
 }
 
-// choose picks the backends of a Route: the ready endpoints, with onlyLocal those on this node, otherwise those that hints mean for it
-// (KEP-2433, KEP-4444, KEP-3015); and beside them, flagged, the endpoints that terminate but still serve, which keep what they have and
-// get new traffic when no endpoint is ready. elsewhere: there is none here, but the Service has endpoints on other nodes.
+// choose picks the back ends of a Route: the ready endpoints; with onlyLocal those on this node, otherwise those whose
+// hints match it (KEP-2433, KEP-4444, KEP-3015). It adds, flagged, the endpoints that terminate but still serve: they
+// keep their connections and get new traffic when no endpoint is ready. elsewhere: there is none here, but the Service
+// has endpoints on other nodes.
 func choose(all []endpoint, onlyLocal bool, node NodeInfo) (backends []Endpoint, elsewhere bool) {
 	usable := func(*endpoint) bool { return true }
 	if onlyLocal {
@@ -143,7 +145,7 @@ func choose(all []endpoint, onlyLocal bool, node NodeInfo) (backends []Endpoint,
 		}
 	}
 	if count > 0 {
-		backends = make([]Endpoint, 0, count) // they are kept: without room to grow
+		backends = make([]Endpoint, 0, count) // exact capacity, because they are kept
 	}
 	for i := range all {
 		e := &all[i]
@@ -157,8 +159,8 @@ func choose(all []endpoint, onlyLocal bool, node NodeInfo) (backends []Endpoint,
 	return backends, elsewhere && len(backends) == 0
 }
 
-// hintFilter says which ready endpoints hints mean for node; nil: hints do not apply, since one is missing or none is for this node.
-// Hints for nodes come before hints for zones.
+// hintFilter returns a filter for the ready endpoints whose hints match node; nil: hints do not apply, because one is
+// missing or none matches. Hints for nodes take precedence over hints for zones.
 func hintFilter(all []endpoint, node NodeInfo) func(*endpoint) bool {
 	forNode := func(e *endpoint) []string { return e.nodes }
 	forZone := func(e *endpoint) []string { return e.zones }

@@ -13,8 +13,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Two Services claim 203.0.113.1:80, the one by an external IP, the other by an address that a load balancer's controller gave it. The latter
-// has the better right. The Problem of the former says so, and the rest of it is served.
+// Two Services claim 203.0.113.1:80: one through an external IP, the other through an address from a load balancer's
+// controller. The latter has the better right. The former gets a Problem that says so, and the rest of it is served.
 func ExampleBuild() {
 	service := func(name, clusterIP string) *v1.Service {
 		return &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},

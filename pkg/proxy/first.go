@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// This file decides between Services and Nodes at one address: who came first.
+// This file decides between Services and Nodes that claim one address: the first one gets it.
 
-// fixLate says which Nodes came late to which addresses, instead of finding out.
+// fixLate sets which Nodes came late to which addresses, instead of determining it.
 func (a *arbiter) fixLate(list []NodeAddress) {
 	a.late = map[NodeAddress]bool{}
 	for _, l := range list {
@@ -18,7 +18,7 @@ func (a *arbiter) fixLate(list []NodeAddress) {
 	}
 }
 
-// isLate says whether a Node came to hold an address after a Service had claimed it.
+// isLate reports whether a Node got an address after a Service had claimed it.
 func (a *arbiter) isLate(addr netip.Addr, node string) bool {
 	if a.late != nil {
 		return a.late[NodeAddress{addr, node}]
@@ -26,8 +26,9 @@ func (a *arbiter) isLate(addr netip.Addr, node string) bool {
 	return !slices.Contains(a.first[addr], node)
 }
 
-// decideFirst finds who came first to addresses that Services have begun to claim. Nodes that hold such an address by then keep it while Services
-// claim it, also if they lose it in between; Nodes that get it later are late.
+// decideFirst determines who was first at addresses that Services have started to claim. Nodes that have such an
+// address at that time keep it while Services claim it, even if they lose it temporarily. Nodes that get it later are
+// late.
 func (a *arbiter) decideFirst() {
 	for addr, before := range a.claimed {
 		now := len(a.external[addr]) > 0
@@ -47,9 +48,9 @@ func (a *arbiter) decideFirst() {
 	a.claimed = emptied(a.claimed)
 }
 
-// nodeFirst decides at start, when only the age of a Node and of the Services that claim its address is known: the older wins. An
-// address that a controller wrote into a Service's status is the Service's, unless it is the one by which the Node itself is reached: then the
-// nodes are the load balancer, as with klipper.
+// nodeFirst decides at start, when only the ages of a Node and of the Services that claim its address are known: the
+// older wins. An address that a controller wrote into a Service's status belongs to the Service, unless it is the
+// Node's primary address: then the nodes are the load balancer, as with klipper.
 func (a *arbiter) nodeFirst(addr netip.Addr, node string) bool {
 	n := a.others.nodes[node]
 	for key := range a.external[addr] {
@@ -70,7 +71,7 @@ func (a *arbiter) nodeFirst(addr netip.Addr, node string) bool {
 	return true
 }
 
-// setNode records what a Node holds; nil: it is gone.
+// setNode records the addresses of a Node; nil: it is gone.
 func (a *arbiter) setNode(name string, now *NodeHolding) {
 	touched, changed := a.others.setNode(name, now)
 	if !changed {
@@ -94,7 +95,7 @@ func (a *arbiter) setNode(name string, now *NodeHolding) {
 	}
 }
 
-// setHost records what this host has.
+// setHost records the addresses of this host.
 func (a *arbiter) setHost(h Host) {
 	if a.others.setHost(h) {
 		a.reconsiderAll()
@@ -119,7 +120,7 @@ func (a *arbiter) setServers(endpoints []netip.AddrPort) {
 	}
 }
 
-// disbelieved says which addresses a Node reports that are others', "" for none.
+// disbelieved says which addresses that a Node reports belong to others; "": none.
 func (a *arbiter) disbelieved(name string) string {
 	n, ok := a.others.nodes[name]
 	if !ok || name == a.others.node {
@@ -140,7 +141,7 @@ func (a *arbiter) disbelieved(name string) string {
 	return fmt.Sprintf("Node status.addresses: %s: want addresses that only this Node has", strings.Join(parts, "; "))
 }
 
-// holderOf is who holds an address that a Node reports; "": none whose right is better.
+// holderOf returns the holder of an address that a Node reports, if its right is better; "": none.
 func (a *arbiter) holderOf(addr netip.Addr, node string) string {
 	if first := a.cluster.first[addr]; first != nil {
 		return "the cluster IP of Service " + first.by.name.String()
@@ -164,7 +165,7 @@ func (a *arbiter) holderOf(addr netip.Addr, node string) string {
 	return fmt.Sprintf("an address of Service %s, which had it before", slices.MinFunc(has, older).name)
 }
 
-// snapshot is what the decisions rest on, beside the Services.
+// snapshot returns the input of the decisions other than Services.
 func (a *arbiter) snapshot() Holders {
 	out := a.others.holders
 	out.Nodes = slices.Collect(maps.Values(a.others.nodes))

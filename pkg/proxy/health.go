@@ -13,8 +13,8 @@ import (
 // healthTimeout is how long a change may wait for its Sync before the proxy is unhealthy.
 const healthTimeout = 60 * time.Second
 
-// toBeDeletedTaint is how the cluster autoscaler marks a node that it is about to remove: /healthz fails then, so that load balancers
-// outside turn away from it.
+// toBeDeletedTaint marks a node that the cluster autoscaler is about to remove: /healthz fails then, so that external
+// load balancers stop using it.
 const toBeDeletedTaint = "ToBeDeletedByClusterAutoscaler"
 
 // Health knows whether the host keeps up with the cluster. It is safe for concurrent use.
@@ -24,17 +24,17 @@ type Health struct {
 	metrics  *Metrics
 
 	mu       sync.Mutex
-	updated  time.Time // of the last good Sync
-	queued   time.Time // of the oldest change that waits; zero: none
+	updated  time.Time // time of the last successful Sync
+	queued   time.Time // time of the oldest pending change; zero: none
 	eligible bool
 }
 
-// NewHealth returns the Health of a proxy that has seen nothing yet: healthy, but of no node.
+// NewHealth returns the Health of a proxy that has seen no changes and no Node yet: healthy but not eligible.
 func NewHealth(c clock.PassiveClock, node NodeInfo, metrics *Metrics) *Health {
 	return &Health{clock: c, families: node.families(), metrics: metrics}
 }
 
-// families are those that node serves.
+// families returns the address families that node serves.
 func (n NodeInfo) families() []v1.IPFamily {
 	switch {
 	case n.IPv4 == n.IPv6:
@@ -45,7 +45,7 @@ func (n NodeInfo) families() []v1.IPFamily {
 	return []v1.IPFamily{v1.IPv6Protocol}
 }
 
-// Queued says that a change has come in.
+// Queued records that a change has arrived.
 func (h *Health) Queued() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -54,7 +54,7 @@ func (h *Health) Queued() {
 	}
 }
 
-// Updated says that every change queued before has reached the host.
+// Updated records that every change queued before has reached the host.
 func (h *Health) Updated() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -62,7 +62,7 @@ func (h *Health) Updated() {
 	h.updated = h.clock.Now()
 }
 
-// SetNode takes this node's object as it is now; nil: it is gone.
+// SetNode sets this node's current object; nil: it is gone.
 func (h *Health) SetNode(node *v1.Node) {
 	eligible := node != nil && node.DeletionTimestamp.IsZero()
 	if eligible {
@@ -75,14 +75,14 @@ func (h *Health) SetNode(node *v1.Node) {
 	h.eligible = eligible
 }
 
-// Healthy says whether no change has waited longer than a minute.
+// Healthy reports whether no change has waited longer than a minute.
 func (h *Health) Healthy() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.queued.IsZero() || h.clock.Since(h.queued) < healthTimeout
 }
 
-// healthAnswer is upstream's JSON.
+// healthAnswer has upstream's JSON format.
 type healthAnswer struct {
 	LastUpdated  time.Time                     `json:"lastUpdated"`
 	CurrentTime  time.Time                     `json:"currentTime"`
@@ -96,7 +96,8 @@ type familyHealth struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// Handler serves /healthz, which also fails when this node is about to go, and /livez, which does not (KEP-3836).
+// Handler serves /healthz, which also fails when this node is about to be removed, and /livez, which does not
+// (KEP-3836).
 func (h *Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { h.answer(w, true) })
@@ -124,7 +125,7 @@ func (h *Health) answer(w http.ResponseWriter, askNode bool) {
 	code, text := http.StatusServiceUnavailable, "503"
 	if ok {
 		code, text = http.StatusOK, "200"
-		out.LastUpdated = out.CurrentTime // what readers of older releases expect while all is well
+		out.LastUpdated = out.CurrentTime // readers of older releases expect this while the proxy is healthy
 	}
 	count.WithLabelValues(text).Inc()
 	w.Header().Set("Content-Type", "application/json")

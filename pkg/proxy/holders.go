@@ -11,34 +11,36 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Holders are the holders of addresses beside Services. Services cannot have these as external or load balancer addresses. It is plain data.
+// Holders are the holders of addresses other than Services. Services cannot have these as external or load balancer
+// addresses. It is plain data.
 type Holders struct {
-	ServiceRanges []netip.Prefix   // of the cluster's ServiceCIDRs; none: not known, and none is assumed
-	PodRanges     []netip.Prefix   // all that pods may have (--cluster-cidr)
+	ServiceRanges []netip.Prefix   // the cluster's ServiceCIDRs; none: unknown, and none is assumed
+	PodRanges     []netip.Prefix   // all addresses that pods may have (--cluster-cidr)
 	APIServers    []netip.AddrPort // as this host reaches them; the endpoints of the Service default/kubernetes are added
 	Host          Host
-	Ports         []ReservedPort // of this host, beside ReservedPorts
-	// NodePortAddresses limits the addresses of this host on which node ports are served; empty: all of them.
+	Ports         []ReservedPort // of this host, in addition to ReservedPorts
+	// NodePortAddresses limits the addresses of this host that serve node ports; empty: all of them.
 	NodePortAddresses []netip.Prefix
-	Nodes             []NodeHolding // one may be this node's own
-	// Late are Nodes that reported an address after a Service had claimed it. They are not believed.
+	Nodes             []NodeHolding // may include this node
+	// Late are Nodes that reported an address after a Service had claimed it. Their claims are ignored.
 	Late []NodeAddress
 }
 
-// Host is what this host has.
+// Host is the state of this host.
 type Host struct {
-	Addresses []netip.Addr // its own, without those that the proxy has added
-	NextHops  []netip.Addr // of its routes, without those that the proxy has added
+	Addresses []netip.Addr // its own addresses, without those that the proxy added
+	NextHops  []netip.Addr // next hops of its routes, without those that the proxy added
 }
 
-// NodeHolding is what a Node reports as its own. Its kubelet writes it, so it is believed only as far as it takes nothing from others.
+// NodeHolding is what a Node reports as its own. Its kubelet writes it, so it is trusted only if it takes nothing from
+// others.
 type NodeHolding struct {
 	Name      string
 	Created   time.Time
-	Addresses []netip.Addr   // status.addresses, at most maxNodeAddresses of them
+	Addresses []netip.Addr   // status.addresses, at most maxNodeAddresses
 	Primary   []netip.Addr   // the first InternalIP of each family
-	PodRanges []netip.Prefix // spec.podCIDRs, one of each family
-	Dropped   int            // so many addresses more are not believed
+	PodRanges []netip.Prefix // spec.podCIDRs, one per family
+	Dropped   int            // number of further addresses, which are ignored
 }
 
 // NodeAddress is one address that one Node reports.
@@ -53,7 +55,8 @@ type ReservedPort struct {
 	Of   string
 }
 
-// ReservedPorts are those of every node, whoever listens at the moment: a Service that got one while its owner restarts would keep it.
+// ReservedPorts are reserved on every node even while nothing listens: a Service that got one while its owner restarts
+// would keep it.
 var ReservedPorts = []ReservedPort{
 	{22, "ssh"},
 	{2379, "etcd"},
@@ -68,13 +71,14 @@ var ReservedPorts = []ReservedPort{
 }
 
 const (
-	// maxNodeAddresses of one Node are believed: real ones have a handful, and a Node may not make others keep thousands.
+	// maxNodeAddresses is how many addresses of one Node are used: real ones have a handful, and a Node must not make
+	// others store thousands.
 	maxNodeAddresses = 32
-	// Pod ranges of other Nodes that are wider are not believed without --cluster-cidr, for a Node may choose its own.
+	// Wider pod ranges of other Nodes are ignored without --cluster-cidr, because a Node may choose its own.
 	widestRange4, widestRange6 = 16, 48
 )
 
-// NodeHoldingOf is what a Node reports as its own.
+// NodeHoldingOf extracts what a Node reports as its own.
 func NodeHoldingOf(node *v1.Node) NodeHolding {
 	holding := NodeHolding{Name: node.Name, Created: node.CreationTimestamp.Time}
 	for _, a := range node.Status.Addresses {
@@ -110,7 +114,7 @@ func (n *NodeHolding) equal(o *NodeHolding) bool {
 		slices.Equal(n.Primary, o.Primary) && slices.Equal(n.PodRanges, o.PodRanges)
 }
 
-// String is one line for each kind of holder, sorted.
+// String prints one line for each kind of holder, sorted.
 func (h *Holders) String() string {
 	var b strings.Builder
 	line := func(what, list string) {

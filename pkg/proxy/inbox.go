@@ -12,8 +12,8 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Inbox gathers what a Loop is to act on until it does: changed objects, and warnings of back ends. Of several changes of one object the last
-// counts. Any goroutine may call its methods; they do not block.
+// Inbox collects changed objects and back ends' warnings until a Loop handles them. Of several changes of one object,
+// only the last counts. It is safe for concurrent use, and its methods do not block.
 type Inbox struct {
 	ready   wake.Signal
 	health  *Health
@@ -24,7 +24,7 @@ type Inbox struct {
 	at *batch
 }
 
-// batch is what came in; nil objects are gone.
+// batch is the collected input; nil objects were deleted.
 type batch struct {
 	services map[ServiceName]*v1.Service
 	slices   map[types.NamespacedName]*discovery.EndpointSlice
@@ -35,13 +35,13 @@ type batch struct {
 	serviceEvents, sliceEvents int
 }
 
-// warning is what a back end said of a Service.
+// warning identifies a back end's warning about a Service.
 type warning struct {
 	service ServiceName
 	reason  string
 }
 
-// NewInbox returns an empty Inbox. health and metrics note each change.
+// NewInbox returns an empty Inbox. It records each change in health and metrics.
 func NewInbox(health *Health, metrics *Metrics, clock clock.PassiveClock) *Inbox {
 	return &Inbox{ready: wake.New(), health: health, metrics: metrics, clock: clock, at: newBatch()}
 }
@@ -58,7 +58,7 @@ func (i *Inbox) put(change func(*batch)) {
 	i.ready.Send()
 }
 
-// take returns what came in and empties the Inbox.
+// take returns the collected input and empties the Inbox.
 func (i *Inbox) take() *batch {
 	select {
 	case <-i.ready:
@@ -71,18 +71,18 @@ func (i *Inbox) take() *batch {
 	return taken
 }
 
-// queued notes that a change has come in.
+// queued records that a change has arrived.
 func (i *Inbox) queued() {
 	i.health.Queued()
 	i.metrics.queued(i.clock.Now())
 }
 
-// SetService says what a Service is now.
+// SetService sets a Service's current state.
 func (i *Inbox) SetService(s *v1.Service) {
 	i.putService(ServiceName{Namespace: s.Namespace, Name: s.Name}, s)
 }
 
-// DeleteService says that a Service is gone.
+// DeleteService removes a Service.
 func (i *Inbox) DeleteService(name ServiceName) { i.putService(name, nil) }
 
 func (i *Inbox) putService(name ServiceName, s *v1.Service) {
@@ -92,12 +92,12 @@ func (i *Inbox) putService(name ServiceName, s *v1.Service) {
 	i.put(func(b *batch) { b.services[name] = s; b.serviceEvents++ })
 }
 
-// SetSlice says what an EndpointSlice is now.
+// SetSlice sets an EndpointSlice's current state.
 func (i *Inbox) SetSlice(slice *discovery.EndpointSlice) {
 	i.putSlice(types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}, slice)
 }
 
-// DeleteSlice says that an EndpointSlice is gone.
+// DeleteSlice removes an EndpointSlice.
 func (i *Inbox) DeleteSlice(namespace, name string) {
 	i.putSlice(types.NamespacedName{Namespace: namespace, Name: name}, nil)
 }
@@ -109,23 +109,23 @@ func (i *Inbox) putSlice(key types.NamespacedName, slice *discovery.EndpointSlic
 	i.put(func(b *batch) { b.slices[key] = slice; b.sliceEvents++ })
 }
 
-// SetNode says what a Node, this or another, is now.
+// SetNode sets the current state of a Node, this one or another.
 func (i *Inbox) SetNode(node *v1.Node) {
 	i.put(func(b *batch) { b.nodes[node.Name] = node })
 }
 
-// DeleteNode says that a Node is gone.
+// DeleteNode removes a Node.
 func (i *Inbox) DeleteNode(name string) {
 	i.put(func(b *batch) { b.nodes[name] = nil })
 }
 
-// putRange says what a ServiceCIDR is now; nil: it is gone.
+// putRange sets a ServiceCIDR's current state; nil: it is gone.
 func (i *Inbox) putRange(name string, cidr *networking.ServiceCIDR) {
 	i.put(func(b *batch) { b.ranges[name] = cidr })
 }
 
-// Warn has a warning recorded as an Event on a Service, with a reason in one word and a sentence. Of those that wait for one Service and reason
-// the last counts.
+// Warn records a warning as an Event on a Service, with a one-word reason and a sentence. Of pending warnings with the
+// same Service and reason, only the last counts.
 func (i *Inbox) Warn(service ServiceName, reason, message string) {
 	i.put(func(b *batch) { b.warnings[warning{service, reason}] = message })
 }

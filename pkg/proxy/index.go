@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// index finds claims by front or by address. Nearly always there is one claim for a key, which costs no more than its place in a map.
+// index finds claims by front or by address. Nearly every key has only one claim, which needs no list.
 type index[K comparable] struct {
-	first map[K]*claim   // the one with the best right
-	all   map[K][]*claim // all of them, the best right first, for a key with two or more
+	first map[K]*claim   // the claim with the best right
+	all   map[K][]*claim // all claims, best right first, for keys with at least two
 }
 
 func newIndex[K comparable]() index[K] {
@@ -30,7 +30,7 @@ func (x *index[K]) add(key K, c *claim) {
 	x.set(key, slices.Insert(list, at, c))
 }
 
-// remove removes the claim of an entry and says whether it had one.
+// remove removes the claim of an entry and reports whether it had one.
 func (x *index[K]) remove(key K, by *entry) bool {
 	if list := x.all[key]; list != nil {
 		at := slices.IndexFunc(list, func(c *claim) bool { return c.by == by })
@@ -56,7 +56,7 @@ func (x *index[K]) set(key K, list []*claim) {
 	}
 }
 
-// of yields the claims for a key, the best right first. The index must not change meanwhile.
+// of yields the claims for a key, best right first. The index must not change meanwhile.
 func (x *index[K]) of(key K) iter.Seq[*claim] {
 	return func(yield func(*claim) bool) {
 		list := x.all[key]
@@ -74,7 +74,7 @@ func (x *index[K]) of(key K) iter.Seq[*claim] {
 	}
 }
 
-// has says whether an entry has a claim for a key.
+// has reports whether an entry has a claim for a key.
 func (x *index[K]) has(key K, by *entry) bool {
 	for c := range x.of(key) {
 		if c.by == by {

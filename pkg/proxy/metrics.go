@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Metrics are the proxy's metrics under the names that upstream's dashboards know.
+// Metrics are the proxy's metrics, with the names that upstream's dashboards use.
 type Metrics struct {
 	families []v1.IPFamily
 
@@ -20,7 +20,7 @@ type Metrics struct {
 	routes, routesFailing, backEndFail prometheus.Gauge
 }
 
-// NewMetrics makes the metrics and registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(registry prometheus.Registerer, node NodeInfo) *Metrics {
 	const ns = "kubeproxy"
 	family := []string{"ip_family"}
@@ -64,7 +64,8 @@ func NewMetrics(registry prometheus.Registerer, node NodeInfo) *Metrics {
 	return m
 }
 
-// programmingBuckets are upstream's: quarter and half a second, each second of a minute, then coarser up to five minutes.
+// programmingBuckets returns upstream's: a quarter and half a second, each second of a minute, then coarser up to five
+// minutes.
 func programmingBuckets() []float64 {
 	out := []float64{0.25, 0.5}
 	out = append(out, prometheus.LinearBuckets(1, 1, 59)...)

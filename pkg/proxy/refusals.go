@@ -8,8 +8,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// refusalEvery is the shortest time between two Events on one Node about its addresses. Its kubelet decides what it reports, and may change it all the
-// time.
+// refusalEvery is the minimum interval between two Events on one Node about its addresses. Its kubelet decides what it
+// reports, and may change it constantly.
 const refusalEvery = 10 * time.Minute
 
 // refusals are the last Events on Nodes, by name.
@@ -18,10 +18,10 @@ type refusals map[string]refusal
 type refusal struct {
 	said string
 	at   time.Time
-	due  bool // the text differs by now: another Event follows once the time has come
+	due  bool // the text has changed: another Event follows when the interval is over
 }
 
-// reportRefusals records an Event on a Node that reports addresses which others hold, and another one when that changes.
+// reportRefusals records an Event on a Node that reports addresses of other holders, and another one when that changes.
 func (l *Loop) reportRefusals() {
 	for _, node := range l.tracker.Suspects() {
 		r := l.refusals[node]

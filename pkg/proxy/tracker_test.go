@@ -89,13 +89,13 @@ func (w *world) slice(key types.NamespacedName) *discovery.EndpointSlice {
 	return s
 }
 
-// address is one that a Service may have.
+// address returns an address that a Service may have.
 func (w *world) address() string {
 	list := []string{"203.0.113.1", "203.0.113.2", "203.0.113.3", "10.96.0.3", "10.96.1.9", "10.244.1.7", "10.1.0.11", "10.1.0.12", "10.1.0.13", "10.1.0.1"}
 	return list[w.rand.IntN(len(list))]
 }
 
-// holder changes something that others hold.
+// holder changes something that another holder has.
 func (w *world) holder(t *Tracker) {
 	switch w.rand.IntN(7) {
 	case 6:
@@ -125,7 +125,7 @@ func (w *world) holder(t *Tracker) {
 	}
 }
 
-// event changes the world and tells the Tracker.
+// event changes the world and reports the change to the Tracker.
 func (w *world) event(t *Tracker) {
 	namespace := fmt.Sprintf("ns%d", w.rand.IntN(2))
 	name := ServiceName{Namespace: namespace, Name: fmt.Sprintf("s%d", w.rand.IntN(50))}
@@ -151,7 +151,7 @@ func (w *world) event(t *Tracker) {
 	}
 }
 
-// check holds the Tracker against Build, and changed against what changed.
+// check compares the Tracker with Build, and changed with what changed.
 func (w *world) check(t *testing.T, tracker *Tracker, before *Table, changed []ServiceName) {
 	t.Helper()
 	var services []*v1.Service
@@ -194,7 +194,7 @@ func TestTrackerIsBuild(t *testing.T) {
 	}
 }
 
-// FuzzTracker feeds events as bytes choose; the seed corpus is a random walk.
+// FuzzTracker derives events from a seed; the seed corpus is a random walk.
 func FuzzTracker(f *testing.F) {
 	f.Add(uint64(1), uint8(10))
 	f.Add(uint64(7), uint8(200))
@@ -210,7 +210,7 @@ func FuzzTracker(f *testing.F) {
 	})
 }
 
-// FuzzBuild holds Build to what every back end relies on, whatever a Service says.
+// FuzzBuild checks the guarantees of Build that every back end relies on, whatever a Service contains.
 func FuzzBuild(f *testing.F) {
 	f.Add("10.96.0.1", "fd00::1", "203.0.113.1", "10.0.0.0/8", "10.244.0.1", int32(80), int32(30080), int32(8080), "IPv4")
 	f.Add("x", "::", "127.0.0.1", "/", "0.0.0.0", int32(-1), int32(70000), int32(0), "FQDN")
@@ -243,7 +243,7 @@ func FuzzBuild(f *testing.F) {
 	})
 }
 
-// TestTrim: what the watch throws away is nothing that Build reads.
+// TestTrim: Build reads nothing that the watch removes.
 func TestTrim(t *testing.T) {
 	for seed := range uint64(5) {
 		w := newWorld(seed)
@@ -277,7 +277,7 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// crowd has services of one port with five endpoints each.
+// crowd returns services of one port with five endpoints each.
 func crowd(services int) (out []*v1.Service, slices []*discovery.EndpointSlice) {
 	for i := range services {
 		out = append(out, &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprintf("s%d", i)},
@@ -306,7 +306,7 @@ func tracked(services int) *Tracker {
 	return tracker
 }
 
-// BenchmarkCold is the first Table of a large cluster.
+// BenchmarkCold builds the first Table of a large cluster.
 func BenchmarkCold(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -316,7 +316,7 @@ func BenchmarkCold(b *testing.B) {
 	}
 }
 
-// BenchmarkOneEndpoint is one endpoint's change among many services.
+// BenchmarkOneEndpoint changes one endpoint among many services.
 func BenchmarkOneEndpoint(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -20,17 +20,17 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// Watch feeds an Inbox from the API server: Services and EndpointSlices, without those that are another proxy's or headless, which the server
-// leaves out already, Nodes and ServiceCIDRs.
+// Watch feeds an Inbox from the API server: Services and EndpointSlices, Nodes and ServiceCIDRs. The server omits
+// Services and slices that belong to another proxy or are headless.
 type Watch struct {
 	run    []func(context.Context)
 	checks []cache.DoneChecker
-	ranges <-chan struct{} // closed once they are known, or known not to be
+	ranges <-chan struct{} // closed once they are known, or known to be unavailable
 	synced chan struct{}
 }
 
-// NewWatch returns a Watch that has not asked for anything yet. nodes is an informer of all Nodes that the caller runs (see NodeInformer).
-// resync is how often the caches are handed over again.
+// NewWatch returns a Watch that has sent no requests yet. nodes is an informer of all Nodes that the caller runs (see
+// NodeInformer). resync is the resync period of the informers.
 func NewWatch(inbox *Inbox, client kubernetes.Interface, nodes cache.SharedIndexInformer, resync time.Duration) (*Watch, error) {
 	w := &Watch{synced: make(chan struct{})}
 	noProxy := func(o *metav1.ListOptions) { o.LabelSelector = "!" + labelProxyName }
@@ -55,10 +55,10 @@ func NewWatch(inbox *Inbox, client kubernetes.Interface, nodes cache.SharedIndex
 	return w, w.addRanges(inbox, client, resync)
 }
 
-// Synced is closed when the Inbox has had everything that existed at start.
+// Synced is closed once the Inbox has received everything that existed at start.
 func (w *Watch) Synced() <-chan struct{} { return w.synced }
 
-// Run watches until ctx ends, and returns when nothing of it runs any more.
+// Run watches until ctx ends, and returns when all its goroutines have ended.
 func (w *Watch) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -75,9 +75,9 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// addRanges adds the ranges from which the cluster takes service addresses. They count as known, too, when the API server does not have or show
-// them: one before 1.33 has none, and upstream's role system:node-proxier may list and watch them from there on. Then only the cluster IPs
-// themselves are kept from others: no range is assumed.
+// addRanges watches the cluster's ranges of service addresses. It also finishes if the API server does not have or show
+// them: before 1.33 there are none, and from then on upstream's role system:node-proxier may list and watch them.
+// Without them, only the cluster IPs themselves are refused to other Services: no range is assumed.
 func (w *Watch) addRanges(inbox *Inbox, client kubernetes.Interface, resync time.Duration) error {
 	known := make(chan struct{})
 	done := sync.OnceFunc(func() { close(known) })
@@ -112,7 +112,7 @@ func (w *Watch) addRanges(inbox *Inbox, client kubernetes.Interface, resync time
 	return nil
 }
 
-// NodeInformer watches all Nodes, of which it keeps what the proxy and its routes read.
+// NodeInformer watches all Nodes and keeps what the proxy and its routes read.
 func NodeInformer(client kubernetes.Interface, resync time.Duration) (cache.SharedIndexInformer, error) {
 	core := client.CoreV1()
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(
@@ -123,7 +123,7 @@ func NodeInformer(client kubernetes.Interface, resync time.Duration) (cache.Shar
 	return informer, nil
 }
 
-// feed is where an informer puts what it sees.
+// feed receives an informer's objects.
 type feed struct {
 	set func(object any)
 	del func(namespace, name string)
@@ -148,7 +148,7 @@ func (f feed) handler() cache.ResourceEventHandler {
 	}
 }
 
-// informer keeps the objects of one kind and feeds each change; what the proxy does not read is thrown away first.
+// informer keeps the objects of one kind and feeds each change, after removing what the proxy does not read.
 func informer(client kubernetes.Interface, resync time.Duration, kind runtime.Object, lw *cache.ListWatch, f feed) cache.Controller {
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client),
@@ -175,7 +175,7 @@ func listWatch[L runtime.Object](list func(context.Context, metav1.ListOptions) 
 	}
 }
 
-// trim throws away what Build does not read: with ten thousand services that is most of the memory.
+// trim removes what Build does not read: with ten thousand Services that is most of the memory.
 func trim(object any) (any, error) {
 	meta, ok := object.(metav1.Object)
 	if !ok {
@@ -204,7 +204,7 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// keep returns the entries of m with the keys, nil when there are none.
+// keep returns the entries of m with the keys; nil: none.
 func keep(m map[string]string, keys ...string) (out map[string]string) {
 	for _, key := range keys {
 		if value, ok := m[key]; ok {
@@ -219,7 +219,7 @@ func keep(m map[string]string, keys ...string) (out map[string]string) {
 
 var yes, no = true, false
 
-// shared points to one of two values that all endpoints share; nothing writes to them.
+// shared returns a pointer to one of two values that all endpoints share; they are never written.
 func shared(b *bool) *bool {
 	switch {
 	case b == nil:

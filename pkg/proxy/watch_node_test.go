@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What routes reads of a Node is left of it: its ranges, its addresses and its tunnel's end.
+// TestTrimNode: trim keeps the parts of a Node that package routes reads: its ranges, its addresses and its tunnel end.
 func TestTrimNode(t *testing.T) {
 	n := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{"flannel.alpha.coreos.com/public-ip": "10.1.0.11", "big": "gone"}},

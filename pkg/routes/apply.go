@@ -10,71 +10,74 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// Host is what RoutingTable.List sees of the host.
+// Host is the state of the host that RoutingTable.List returns.
 type Host struct {
-	Ours []Route // routes that carry our mark; Peer and Node unknown
-	// Foreign are routes of others that stand where one of ours would: same table, same metric where that decides. A zero Via is a
-	// directly connected network.
+	Ours []Route // routes with our mark; Peer and Node unknown
+	// Foreign are other programs' routes in a place that ours could take: same table, and same metric if that decides.
+	// A zero Via is a directly connected network.
 	Foreign []Route
-	Addrs   []netip.Addr // addresses of this host that a route may have as Src; empty: routes have no source here
-	// Networks are those to which this host is directly connected, each with this host's address in it where that is known (10.1.0.11/24).
+	Addrs   []netip.Addr // this host's addresses that a route may use as Src; empty: routes have no source here
+	// Networks are directly connected networks, each with this host's address in it if known (10.1.0.11/24).
 	Networks []netip.Prefix
-	// Peers are the entries of our tunnel devices. A neighbour entry without its forwarding entry has no Public, one of the latter alone no
-	// Inner.
+	// Peers are the entries of our tunnel devices. A neighbour entry without a forwarding entry has no Public; a
+	// forwarding entry without a neighbour entry has no Inner.
 	Peers []Peer
-	// TunnelErr is why the Peers, and routes into a tunnel, are not known; nil: they are.
+	// TunnelErr is why Peers, and routes into a tunnel, are unknown; nil: they are known.
 	TunnelErr error
 }
 
-// Diff is how the host must change. Each list is sorted by destination.
+// Diff is a set of changes to the host. Each list is sorted by destination.
 type Diff struct {
 	Remove      []Route
-	RemovePeers []Peer // an invalid Inner or Public: that entry stays
+	RemovePeers []Peer // with an invalid Inner or Public that entry stays
 	SetPeers    []Peer
 	Replace     []Replacement
 	Add         []Route
 }
 
-// Replacement exchanges one route of ours for another to the same destination.
+// Replacement replaces one of our routes with another to the same destination.
 type Replacement struct{ Old, New Route }
 
-// Empty says that there is nothing to do.
+// Empty reports whether there is nothing to change.
 func (d Diff) Empty() bool {
 	return len(d.Remove)+len(d.RemovePeers)+len(d.SetPeers)+len(d.Replace)+len(d.Add) == 0
 }
 
-// Conflict says that a route of another program stands where ours should.
+// Conflict says that another program's route is in the place of ours.
 type Conflict struct {
 	Route Route // ours
 	Found Route
 }
 
-// Error names both and what to do.
+// Error names both routes and what to do.
 func (c *Conflict) Error() string {
 	return fmt.Sprintf("cannot add route %s to node %s: %s is there and was not written by this program; remove it", c.Route, c.Route.Node, described(c.Found))
 }
 
-// RoutingTable is the host's routing table as far as it concerns us. Routes of ours carry a mark (Linux: route protocol Protocol; Windows:
-// metric Protocol), so that they are found again after a restart and no other route is ever touched.
+// RoutingTable is this program's view of the host's routing table. Our routes carry a mark (Linux: route protocol
+// Protocol; Windows: metric Protocol), so that they are found again after a restart and no other route is ever changed.
 type RoutingTable interface {
 	// List reads the table once.
 	List(ctx context.Context) (Host, error)
-	// Change does what d says in the order of its fields; a replacement leaves no gap. A route that cannot be changed is an error in the
-	// joined result; the others are done. Removing what is gone is no error. A route of another is never overwritten.
+	// Change applies d in the order of its fields; a replacement leaves no gap. Routes that cannot be changed are
+	// errors in the joined result; the others are changed. Removing a missing route is not an error. Other programs'
+	// routes are never overwritten.
 	Change(ctx context.Context, d Diff) error
-	// Changes hints that routes or interfaces changed. One pending hint stands for many. It may be closed when ctx ends or the host stops sending them.
+	// Changes returns hints that routes or interfaces changed. One pending hint covers many changes. The channel may be
+	// closed when ctx ends or the host stops sending hints.
 	Changes(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Protocol is our mark: the route protocol on Linux (`ip route show proto 157`; not assigned to anybody in rtnetlink.h), the metric on
-// Windows, whose route protocols are fixed.
+// Protocol is our mark: the route protocol on Linux (`ip route show proto 157`; unassigned in rtnetlink.h), the metric
+// on Windows, whose route protocols are fixed.
 const Protocol = 157
 
-// errUnlisted says that nothing is known of the routes on the host.
+// errUnlisted says that the host's routes are unknown.
 var errUnlisted = errors.New("cannot list routes")
 
-// Apply makes the routes of ours in t those of want and nothing more: it lists once, compares and changes what differs. The same State
-// twice changes nothing; an empty one removes every trace. Errors of single routes are joined, the rest is applied.
+// Apply makes our routes in t equal to want: it lists once, compares and changes what differs. Applying the same State
+// twice changes nothing; an empty State removes all our routes. Errors of single routes are joined, and the rest is
+// applied.
 func Apply(ctx context.Context, t RoutingTable, want State) (Diff, error) {
 	host, err := t.List(ctx)
 	if err != nil {
@@ -83,7 +86,7 @@ func Apply(ctx context.Context, t RoutingTable, want State) (Diff, error) {
 	return bring(ctx, t, host, want)
 }
 
-// bring changes t, which was listed as host, to want.
+// bring changes t, whose listing is host, to want.
 func bring(ctx context.Context, t RoutingTable, host Host, want State) (Diff, error) {
 	d, errs := compare(host, want)
 	if !d.Empty() {
@@ -92,9 +95,9 @@ func bring(ctx context.Context, t RoutingTable, host Host, want State) (Diff, er
 	return d, errors.Join(errs...)
 }
 
-// compare decides how host must change to be as want says.
+// compare returns the changes that bring host to want.
 func compare(host Host, want State) (d Diff, errs []error) {
-	if host.TunnelErr != nil { // nothing is concluded from it
+	if host.TunnelErr != nil { // unknown, so leave tunnels unchanged
 		if len(want.Peers) > 0 {
 			errs = append(errs, host.TunnelErr)
 		}
@@ -125,7 +128,7 @@ func compare(host Host, want State) (d Diff, errs []error) {
 		case h != nil && h.Via == w.Via && h.Src == w.Src && h.Device == w.Device:
 		case h != nil:
 			d.Replace = append(d.Replace, Replacement{Old: *h, New: w})
-		case theirs && f.Via == w.Via && f.Device == w.Device: // the same route was added manually
+		case theirs && f.Via == w.Via && f.Device == w.Device: // someone added the same route manually
 		case theirs:
 			errs = append(errs, &Conflict{Route: w, Found: f})
 		default:
@@ -139,9 +142,9 @@ func compare(host Host, want State) (d Diff, errs []error) {
 	return d, errs
 }
 
-// comparePeers decides how a tunnel's entries must change.
+// comparePeers returns the changes to a tunnel's entries.
 func comparePeers(have, want []Peer) (remove, set []Peer) {
-	wanted, macs := make(map[netip.Addr]int, len(want)), make(map[vxlan.MAC]bool, len(want)) // the former: where in want
+	wanted, macs := make(map[netip.Addr]int, len(want)), make(map[vxlan.MAC]bool, len(want)) // wanted: indexes in want
 	for i := range want {
 		wanted[want[i].Inner], macs[want[i].MAC] = i, true
 	}
@@ -155,10 +158,10 @@ func comparePeers(have, want []Peer) (remove, set []Peer) {
 			right[i] = true
 			continue
 		}
-		if ok { // is overwritten
+		if ok { // will be overwritten
 			h.Inner = netip.Addr{}
 		}
-		if macs[h.MAC] { // belongs to another Peer by now
+		if macs[h.MAC] { // now belongs to another Peer
 			h.Public = netip.Addr{}
 		}
 		if h.Inner.IsValid() || h.Public.IsValid() {
@@ -181,7 +184,7 @@ func described(r Route) string {
 	return fmt.Sprintf("a route %s via %s", r.Dst, r.Via)
 }
 
-// before is what host had of a State: who was led where.
+// before returns what the host had of a State: the next hop for each destination.
 func (h Host) before() (s State) {
 	public := make(map[netip.Addr]netip.Addr, len(h.Peers))
 	for _, p := range h.Peers {
@@ -199,7 +202,7 @@ func (h Host) before() (s State) {
 	return s
 }
 
-// network says whether a host's network, or the way to it, is one that a range could take a piece of.
+// network reports whether p is a network or route that a pod range could overlap.
 func network(p netip.Prefix) bool {
 	a := p.Addr()
 	return p.IsValid() && p.Bits() > 0 && !p.IsSingleIP() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast()

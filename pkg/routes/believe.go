@@ -10,54 +10,59 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Known is what Plan holds against the Nodes, whose kubelets write their own addresses and annotations and may choose their own range when they
-// register. None of it comes from another node. The zero Known knows nothing: ranges are then held against each other alone.
+// Known is what Plan checks Nodes against. Kubelets write their own addresses and annotations, and may choose their own
+// range when they register. None of Known comes from another node. With the zero Known, ranges are checked only against
+// each other.
 type Known struct {
 	// ClusterCIDRs are the ranges of all pods (--cluster-cidr). None: they are learnt from the Nodes.
 	ClusterCIDRs []netip.Prefix
-	Services     []netip.Prefix // from which the cluster takes service addresses
-	APIServers   []netip.Addr   // at which the API server is reached
-	// Networks are those of this host's interfaces, each as an address of this host with the length of the network (10.1.0.11/24).
+	Services     []netip.Prefix // ranges of the cluster's service addresses
+	APIServers   []netip.Addr   // addresses of the API server
+	// Networks are those of this host's interfaces, each as an address of this host with its prefix length
+	// (10.1.0.11/24).
 	Networks []netip.Prefix
-	// Before is what was planned last, or else found on the host: a node that had an address or a tunnel's end keeps it when another one reports it.
+	// Before is the last plan, or else what the host had at start: a node keeps its address or tunnel end when another
+	// node reports the same one.
 	Before State
 }
 
-// How ranges are learnt. The controller manager cuts one block into ranges of one length and goes through it in order. Blocks of up to 4,096 ranges
-// are common, which is enough for the Nodes that Kubernetes has room for; in one, no two ranges are further apart than that, however many Nodes came
-// and went. IPv6 has room, and administrators who number nodes manually do it in the third group (fd00:244:1::/64), which is 65,536 ranges on each time. Further
-// away, a quorum of Nodes vouch for each other, and the oldest Node for itself: a single Node that lies is neither.
+// How the cluster's ranges are learnt. The controller manager splits one block into ranges of one length and assigns
+// them in order. Blocks of up to 4,096 ranges are common, which is enough for the Nodes that Kubernetes supports;
+// ranges in one block are never further apart than that, however many Nodes came and went. IPv6 has more space:
+// administrators who number nodes manually use the third group (fd00:244:1::/64), so neighbours are 65,536 ranges
+// apart. Ranges further away are believed if they have a quorum of Nodes or the oldest Node: a single Node that lies is
+// neither.
 const (
 	reach4 = 12 // in bits
 	reach6 = 20
 	quorum = 3
 )
 
-// family is what is learnt of one address family.
+// family is what was learnt about one address family.
 type family struct {
-	bits   int           // length of the ranges; 0: nothing is learnt
-	reach  int           // bits of ranges that are near each other
-	often  [129]bool     // lengths that a quorum has
-	blocks map[ord]block // aligned, each of so many ranges
-	first  netip.Prefix  // of those that are believed, for people
+	bits   int           // length of the ranges; 0: unknown
+	reach  int           // ranges less than 2^reach apart are near each other
+	often  [129]bool     // lengths that a quorum of Nodes has
+	blocks map[ord]block // aligned; each spans 2^reach ranges
+	first  netip.Prefix  // first of the believed ranges, for messages
 	last   netip.Prefix
 }
 
-// block is what is there of a block.
+// block describes the ranges in one aligned block.
 type block struct {
 	at          ord
 	first, last ord
-	lo, hi      netip.Prefix // the ranges there
+	lo, hi      netip.Prefix // lowest and highest range
 	nodes       int
-	of          *asker // the last that was counted
-	sure        bool   // has the range of this node, or of the oldest
+	of          *asker // the last Node that was counted
+	sure        bool   // contains the range of this node or of the oldest one
 	believed    bool
 }
 
-// ord is a place among the ranges of one length.
+// ord is the index of a range among all ranges of one length.
 type ord struct{ hi, lo uint64 }
 
-// ordinal is the place of an address among ranges of a length.
+// ordinal returns the index of the range of a length that contains a.
 func ordinal(a netip.Addr, length int) (o ord) {
 	if a.Is4() {
 		b := a.As4()
@@ -79,7 +84,7 @@ func (o ord) over(n int) ord {
 	return ord{hi: o.hi >> n, lo: o.lo>>n | o.hi<<(64-n)}
 }
 
-// near says whether two places, the lower first, are less than 2^reach apart.
+// near reports whether two indexes, lower first, are less than 2^reach apart.
 func near(a, b ord, reach int) bool {
 	lo, borrow := bits.Sub64(b.lo, a.lo, 0)
 	hi, _ := bits.Sub64(b.hi, a.hi, borrow)
@@ -95,7 +100,7 @@ func at(four bool) int {
 	return 1
 }
 
-// learn finds out from the Nodes where the cluster's ranges are, and which of them hold addresses of Nodes.
+// learn finds out where the cluster's ranges are, and which of them contain addresses of Nodes.
 func (p *planner) learn() {
 	p.crowd()
 	if len(p.opts.Known.ClusterCIDRs) > 0 {
@@ -112,7 +117,7 @@ func (p *planner) learn() {
 	}
 }
 
-// learnLength takes the length of this node's range, or else that which most Nodes have; of two, that of the older.
+// learnLength picks the length of this node's range, or else the most common length; on a tie, that of the older Node.
 func (p *planner) learnLength(f *family, four bool) {
 	var times [129]int
 	best, of := -1, (*asker)(nil)
@@ -144,15 +149,15 @@ func (p *planner) learnLength(f *family, four bool) {
 }
 
 func (p *planner) learnBlocks(f *family, four bool) {
-	var b block // the last, which is usually the next too
+	var b block // the last one, which is usually also the next
 	var oldest *asker
-	root := p.own // whose range is believed in any case, unless the oldest Node is older
+	root := p.own // its range is always believed, unless the oldest Node is older
 	for i := range p.candidates {
 		c := &p.candidates[i]
 		if c.dst.Addr().Is4() != four || !f.length(c.dst) {
 			continue
 		}
-		if oldest == nil { // this node, which comes first, or without its range the oldest
+		if oldest == nil { // this node, which is first; the oldest one if this node has no range
 			if oldest = c.of; !c.of.own {
 				root = nil
 			}
@@ -187,7 +192,7 @@ func (p *planner) learnBlocks(f *family, four bool) {
 	f.joinBlocks()
 }
 
-// joinBlocks puts neighbouring blocks together and decides which are believed.
+// joinBlocks joins neighbouring blocks and decides which are believed.
 func (f *family) joinBlocks() {
 	all := make([]block, 0, len(f.blocks))
 	for _, b := range f.blocks {
@@ -214,12 +219,12 @@ func (f *family) joinBlocks() {
 	}
 }
 
-// length says whether ranges of that length are to be expected.
+// length reports whether dst has an expected length.
 func (f *family) length(dst netip.Prefix) bool {
 	return dst.Bits() == f.bits || f.often[dst.Bits()] && dst.Bits() > 0 && !dst.IsSingleIP()
 }
 
-// where is what is believed, for people.
+// where describes the believed ranges for messages.
 func (f *family) where() string {
 	if f.first == f.last {
 		return f.first.String()
@@ -227,14 +232,14 @@ func (f *family) where() string {
 	return fmt.Sprintf("%s to %s", f.first, f.last)
 }
 
-// crowd is whose addresses lie in a range.
+// crowd says whose addresses are inside a range.
 type crowd struct {
 	by   *asker
 	addr netip.Addr
-	more bool // another Node's too
+	more bool // addresses of other Nodes too
 }
 
-// crowd finds the ranges in which Nodes' addresses may lie.
+// crowd finds the ranges that contain addresses of Nodes.
 func (p *planner) crowd() {
 	var lengths [2][129]bool
 	for i := range p.candidates {
@@ -274,7 +279,8 @@ func (p *planner) crowdOf(family, length int) {
 	}
 }
 
-// believe says whether a range of another node may be led there at all. What no cluster would give to a Node is refused.
+// believe reports whether a route to another node's range is acceptable at all. It refuses ranges that no cluster would
+// assign to a Node.
 func (p *planner) believe(c *candidate) bool {
 	reason, why := p.doubt(c)
 	if why == "" {
@@ -316,7 +322,7 @@ func (p *planner) doubt(c *candidate) (reason, why string) {
 	return p.doubtPlace(dst)
 }
 
-// doubtPlace holds a range against the cluster's.
+// doubtPlace checks a range against the cluster's ranges.
 func (p *planner) doubtPlace(dst netip.Prefix) (reason, why string) {
 	if given := p.opts.Known.ClusterCIDRs; len(given) > 0 {
 		if !slices.ContainsFunc(given, func(g netip.Prefix) bool { return g.Bits() <= dst.Bits() && g.Contains(dst.Addr()) }) {
@@ -345,11 +351,11 @@ func (p *planner) ownLength(dst netip.Prefix) bool {
 	})
 }
 
-// connected is the network of this host that a range would take a piece of; invalid: none. A network with exactly the range is left to Apply, which
-// finds the route of others in the way, unless it is one by which this host is reached.
+// connected returns a network of this host that overlaps with a range; invalid: none. A network equal to the range is
+// left to Apply, which finds the foreign route, unless this host's own address is in it.
 func (p *planner) connected(dst netip.Prefix) netip.Prefix {
 	for _, n := range p.opts.Known.Networks {
-		if !n.Overlaps(dst) || slices.ContainsFunc(p.candidates, func(c candidate) bool { return c.of.own && c.dst.Overlaps(n) }) { // our own pods'
+		if !n.Overlaps(dst) || slices.ContainsFunc(p.candidates, func(c candidate) bool { return c.of.own && c.dst.Overlaps(n) }) { // our own pods' network
 			continue
 		}
 		if n.Masked() != dst || p.own == nil || slices.ContainsFunc(p.own.addrs, n.Masked().Contains) {
@@ -370,7 +376,8 @@ func prefixes(list []netip.Prefix) string {
 	return text
 }
 
-// ofControlPlane says that an administrator has: a kubelet may not set these labels itself (NodeRestriction).
+// ofControlPlane reports whether an administrator marked a Node as control plane: NodeRestriction forbids kubelets to
+// set these labels.
 func ofControlPlane(n *v1.Node) bool {
 	_, now := n.Labels["node-role.kubernetes.io/control-plane"]
 	_, before := n.Labels["node-role.kubernetes.io/master"]

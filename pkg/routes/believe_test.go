@@ -17,7 +17,8 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// cluster is three Nodes of a cluster, the first of which is "self", and more that are younger the later they are named.
+// cluster returns three Nodes of a cluster, the first of which is "self", and more; each is younger than the previous
+// one.
 func cluster(more ...*v1.Node) []*v1.Node {
 	all := append([]*v1.Node{node("self", "10.1.0.11", "10.244.0.0/24"), node("b", "10.1.0.12", "10.244.1.0/24"), node("c", "10.1.0.13", "10.244.2.0/24")}, more...)
 	for i, n := range all {
@@ -26,7 +27,8 @@ func cluster(more ...*v1.Node) []*v1.Node {
 	return all
 }
 
-// TestBelieve: what a Node asks for that belongs to another is refused with the words that stand on its Event, and all other Nodes keep their routes.
+// TestBelieve: what a Node claims although it belongs to another is refused with the message of its Event, and all
+// other Nodes keep their routes.
 func TestBelieve(t *testing.T) {
 	known := Known{Services: []netip.Prefix{pfx("10.96.0.0/12"), pfx("10.244.9.0/28")}, APIServers: []netip.Addr{netip.MustParseAddr("10.244.8.10"), netip.MustParseAddr("10.1.0.10")},
 		Networks: []netip.Prefix{pfx("10.1.0.11/24"), pfx("10.244.0.1/24"), pfx("172.17.0.1/16"), pfx("10.244.16.1/20")}}
@@ -70,7 +72,7 @@ func TestBelieve(t *testing.T) {
 	golden(t, "believe", b.String())
 }
 
-// survivors are n of the Nodes that a block of so many ranges was ever given to, of both families.
+// survivors returns n of the Nodes that a block of so many ranges was ever assigned to, with both families.
 func survivors(rng *rand.Rand, base uint32, size, n int) []*v1.Node {
 	var all []*v1.Node
 	for i, at := range rng.Perm(size)[:n] {
@@ -83,8 +85,9 @@ func survivors(rng *rand.Rand, base uint32, size, n int) []*v1.Node {
 	return all
 }
 
-// TestHonestClusters: in a block of up to 4,096 ranges nothing is ever refused, whichever Nodes are left and in whichever order they ask, and one Node whose range
-// is further away than that changes nothing for the others and gets nothing, unless it is the oldest.
+// TestHonestClusters: in a block of up to 4,096 ranges nothing is ever refused, whichever Nodes are left and in
+// whichever order they come. One Node whose range is further away changes nothing for the others and gets nothing,
+// unless it is the oldest.
 func TestHonestClusters(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for round := range 300 {
@@ -108,7 +111,7 @@ func TestHonestClusters(t *testing.T) {
 	}
 }
 
-// TestLongCluster: more than 4,096 ranges are one cluster where each new one is near an earlier.
+// TestLongCluster: more than 4,096 ranges are one cluster if each new one is near an earlier one.
 func TestLongCluster(t *testing.T) {
 	var nodes []*v1.Node
 	for i := range 20 {
@@ -123,8 +126,8 @@ func TestLongCluster(t *testing.T) {
 	}
 }
 
-// TestKeepsWhatItHad: an older Node that writes a younger one's address into its own status takes nothing from it, in either mode, nor does one that
-// copies the hardware address of its tunnel.
+// TestKeepsWhatItHad: an older Node that writes a younger one's address into its own status takes nothing from it, in
+// either mode. Nor does one that copies the hardware address of its tunnel.
 func TestKeepsWhatItHad(t *testing.T) {
 	random := vxlan.MAC{2, 0x15, 0x5d, 1, 2, 3} // as HNS of Windows chooses them
 	for _, mode := range []Mode{HostGateway, Overlay} {
@@ -146,14 +149,15 @@ func TestKeepsWhatItHad(t *testing.T) {
 			slices.ContainsFunc(problems, func(p Problem) bool { return p.Node != "b" }) {
 			t.Errorf("%s: with a liar: %s", mode, printed(state, problems))
 		}
-		// The proxy begins while b lies: the victim has its route whatever is known.
+		// The proxy starts while b lies: the victim has its route, whatever is known.
 		if state, problems := Plan(mode, "self", lies, Options{}); mode == HostGateway && (!slices.ContainsFunc(state.Routes, of) || len(problems) != 1) {
 			t.Errorf("%s: at the start: %s", mode, printed(state, problems))
 		}
 	}
 }
 
-// TestMadeForItsRange: a hardware address that is made from a Node's range is that Node's, also against an older one of which nothing else is known.
+// TestMadeForItsRange: a hardware address that is derived from a Node's range belongs to that Node, even if an unknown
+// older one reports it too.
 func TestMadeForItsRange(t *testing.T) {
 	nodes := announce(cluster()...)
 	nodes[1].Annotations["flannel.alpha.coreos.com/backend-data"] = nodes[2].Annotations["flannel.alpha.coreos.com/backend-data"]
@@ -167,12 +171,12 @@ func TestMadeForItsRange(t *testing.T) {
 	}
 }
 
-// TestFlappingLiar: a Node that changes its lies all the time takes nothing from the others, is named once for each kind of lie in five minutes, and
-// does not put off the comparison by which others' problems are told.
+// TestFlappingLiar: a Node that constantly changes its lies takes nothing from the others, is reported once per kind of
+// lie in five minutes, and does not delay the comparison that reports others' problems.
 func TestFlappingLiar(t *testing.T) {
 	ctx := t.Context()
 	nodes := cluster(node("liar", "10.1.0.19", "10.244.7.0/24"), node("mute", "10.1.0.20"))
-	nodes[0].Name = "Lin01" // as start has it
+	nodes[0].Name = "Lin01" // as in start
 	r := start(t, HostGateway, NewFake(pfx("10.1.0.11/24")), nodes...)
 	r.eventually("honest", r.has("10.244.7.0/24 via 10.1.0.19"))
 	lies := []string{"10.1.0.12", "10.1.0.11", "10.244.1.9", "10.1.0.13"}
@@ -219,8 +223,8 @@ func TestFlappingLiar(t *testing.T) {
 	r.eventually("honest again", r.has("10.244.7.0/24 via 10.1.0.19"))
 }
 
-// FuzzBelieve: whatever Nodes ask for, no route takes a service range, an address of the API server, of this host or of its networks, or an older
-// Node's range; and the order of the Nodes does not matter.
+// FuzzBelieve: whatever Nodes claim, no route takes a service range, an address of the API server, of this host or of
+// its networks, or an older Node's range; and the order of the Nodes does not matter.
 func FuzzBelieve(f *testing.F) {
 	f.Add([]byte{10, 244, 1, 0, 24, 12, 0, 10, 96, 0, 0, 24, 13, 1, 10, 1, 0, 0, 25, 14, 2}, uint8(0))
 	f.Add([]byte{10, 244, 1, 0, 24, 12, 0, 10, 244, 1, 0, 24, 12, 1, 10, 244, 0, 0, 16, 10, 2}, uint8(1))

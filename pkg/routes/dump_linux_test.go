@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// TestListsLikeLibrary: of all sorts of routes and entries, what is read field by field is what the library reads.
+// TestListsLikeLibrary: for all sorts of routes and entries, our parser returns the same as the library.
 func TestListsLikeLibrary(t *testing.T) {
 	tab := namespace(t, "10.1.0.11/24")
 	tunnel(t)
@@ -79,7 +79,7 @@ func TestListsLikeLibrary(t *testing.T) {
 	if len(want) < 7 || !slices.Equal(got, want) {
 		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
-	for _, family := range []int{unix.AF_INET, unix.AF_BRIDGE} { // the kernel adds those of IPv6 when it likes
+	for _, family := range []int{unix.AF_INET, unix.AF_BRIDGE} { // the kernel adds those of IPv6 at any time
 		list, err := netlink.NeighList(device, family)
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func index(t *testing.T, name string) int {
 	return link.Attrs().Index
 }
 
-// FuzzDump: whatever comes instead of a message, nothing panics, and a route that is taken has a destination.
+// FuzzDump: nothing panics, whatever the message, and an accepted route has a destination.
 func FuzzDump(f *testing.F) {
 	f.Add([]byte{2, 16, 0, 0, 254, 157, 0, 1, 0, 0, 0, 0, 8, 0, 1, 0, 10, 2, 0, 0, 8, 0, 5, 0, 10, 1, 0, 12})
 	f.Add([]byte{2, 40, 0, 0, 254, 157, 0, 1, 0, 0, 0, 0, 8, 0, 1, 0, 10, 2, 0, 0})

@@ -8,7 +8,7 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Facts are what other parts know of the cluster, which a Manager checks Nodes against. Any goroutine may use it.
+// Facts are what other parts know about the cluster; a Manager checks Nodes against them. Safe for concurrent use.
 type Facts struct {
 	changed wake.Signal
 
@@ -17,7 +17,7 @@ type Facts struct {
 	apiServers []netip.Addr
 }
 
-// NewFacts returns Facts of which nothing is known.
+// NewFacts returns empty Facts.
 func NewFacts() *Facts { return &Facts{changed: wake.New()} }
 
 // SetServices sets the ranges of service addresses; none: unknown.
@@ -42,7 +42,7 @@ func (f *Facts) SetAPIServers(addrs []netip.Addr) {
 	}
 }
 
-// fill adds the facts to what was given.
+// fill adds the facts to known.
 func (f *Facts) fill(known *Known) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

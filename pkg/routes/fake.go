@@ -13,10 +13,10 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Fake is a RoutingTable for tests: a host with connected networks, whose routing table validates as a kernel's does.
+// Fake is a RoutingTable for tests: a host with connected networks whose routing table validates as a kernel's does.
 type Fake struct {
 	mu       sync.Mutex
-	links    []netip.Prefix // an address of the host and its network
+	links    []netip.Prefix // addresses of the host with their network's length
 	ours     []Route
 	foreign  []Route
 	tunnels  map[string]map[netip.Addr]Peer // by device and Inner
@@ -31,7 +31,7 @@ func NewFake(links ...netip.Prefix) *Fake {
 	return &Fake{links: links, tunnels: map[string]map[netip.Addr]Peer{}}
 }
 
-// Tunnel makes a tunnel device without entries, as the kubelet does. One that is there loses its entries and routes.
+// Tunnel creates a tunnel device without entries, as the kubelet does. An existing one loses its entries and routes.
 func (f *Fake) Tunnel(device string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -157,7 +157,7 @@ func (f *Fake) Changes(ctx context.Context) (<-chan struct{}, error) {
 	return c, nil
 }
 
-// Lose deletes the route to dst as another program would; told: the watchers get a hint.
+// Lose deletes the route to dst as another program would. With told, watchers get a hint.
 func (f *Fake) Lose(dst netip.Prefix, told bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -181,21 +181,21 @@ func (f *Fake) Uproot() {
 	f.foreign = nil
 }
 
-// Break makes List fail with err until it is called with nil.
+// Break makes List fail with err until Break(nil).
 func (f *Fake) Break(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail = err
 }
 
-// Writes is the number of changes made so far.
+// Writes returns the number of changes so far.
 func (f *Fake) Writes() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.writes
 }
 
-// Lists is how often the table was listed so far.
+// Lists returns how often the table was listed.
 func (f *Fake) Lists() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,11 +8,12 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// A kubelet may write any address and tunnel into its own Node, at any time. What it cannot change is its Node's age and, once it has one, its range.
-// So age does not decide about addresses: an old Node could take them from a younger one. The range that had the address keeps it; where none had,
-// both get their route, by which only packets for the pods of the one that lies go astray.
+// A kubelet can write any address and tunnel into its own Node at any time. It cannot change its Node's age or, once
+// assigned, its range. So age must not decide about addresses: an old Node could take them from a younger one. The
+// range that had the address keeps it. If no range had it, both get a route, which misdirects only packets for the pods
+// of the Node that lies.
 
-// hop decides whether packets for c may be sent to addr, which its node says is its own.
+// hop decides whether packets for c may be sent to addr, which its node reports as its own.
 func (p *planner) hop(c *candidate, what string, addr netip.Addr) bool {
 	refuse := func(c *candidate, format string, args ...any) bool {
 		p.problem(c.of.node, AddressRefused, fmt.Sprintf("%s %s %s; no route leads to pod CIDR %s; want an address that only this Node has", what, addr, fmt.Sprintf(format, args...), c.dst))
@@ -48,19 +49,19 @@ func (p *planner) hop(c *candidate, what string, addr netip.Addr) bool {
 	return true
 }
 
-// ofHost says whether an address is this host's.
+// ofHost reports whether addr is one of this host's addresses.
 func (p *planner) ofHost(addr netip.Addr) bool {
 	return p.own != nil && slices.Contains(p.own.addrs, addr) ||
 		slices.ContainsFunc(p.opts.Known.Networks, func(n netip.Prefix) bool { return n.Addr() == addr })
 }
 
-// drop takes back the route to a range.
+// drop withdraws the route to a range.
 func (p *planner) drop(c *candidate) {
 	p.state.Routes = slices.DeleteFunc(p.state.Routes, func(r Route) bool { return r.Dst == c.dst })
 	p.state.Peers = slices.DeleteFunc(p.state.Peers, func(peer Peer) bool { return peer.Inner == c.dst.Addr() })
 }
 
-// ownEnds notes the hardware addresses of this node's own tunnels.
+// ownEnds records the hardware addresses of this node's own tunnels.
 func (p *planner) ownEnds() {
 	if !p.overlay {
 		return
@@ -72,8 +73,8 @@ func (p *planner) ownEnds() {
 	}
 }
 
-// end decides which node keeps a tunnel's hardware address, by which its forwarding entry is found: the node from whose range it is derived, else
-// the one that had it before, else the older.
+// end decides which node keeps a tunnel's hardware address, the key of its forwarding entry: the node from whose range
+// it is derived, else the node that had it before, else the older node.
 func (p *planner) end(c *candidate, mac vxlan.MAC) bool {
 	other := p.ends[tunnelEnd{c.dst.Addr().Is4(), mac}]
 	if other == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// announce gives nodes the annotations that their kubelets would write.
+// announce adds the annotations that the nodes' kubelets would write.
 func announce(nodes ...*v1.Node) []*v1.Node {
 	for _, n := range nodes {
 		var devices []vxlan.Device
@@ -88,7 +88,7 @@ func TestComparePeers(t *testing.T) {
 	}
 }
 
-// The kubelet makes the device when it likes; the entries follow, and follow again when the device was recreated.
+// TestManagerOverlay: the kubelet may create the device at any time; the entries follow, also after it was recreated.
 func TestManagerOverlay(t *testing.T) {
 	table := NewFake(pfx("10.1.0.11/24"))
 	nodes := announce(seeds()...)

@@ -1,10 +1,12 @@
-// Package routes is the arrow from the watch of Nodes to the host's routing table (proxy): the way to the pods of the other nodes.
+// Package routes turns the watch of Nodes into routes to other nodes' pods in the host's routing table (proxy).
 //
 //	Nodes --watch--> Plan(mode, self, nodes, options) State --> Apply(ctx, table, State): list once, diff, change
 //
-// In overlay mode a route leads into the tunnel device that the kubelet keeps, and each other node is a Peer of that device.
+// In overlay mode a route leads into the tunnel device that the kubelet maintains, and each other node is a Peer of
+// that device.
 //
-// Plan is pure. Manager watches, plans, applies, and repairs what others take away; RoutingTable is the last hop, one per OS.
+// Plan is pure. Manager watches, plans, applies, and repairs what others remove. RoutingTable has one implementation
+// per OS.
 package routes
 
 import (
@@ -26,40 +28,41 @@ type Mode string
 
 const (
 	HostGateway Mode = "host-gateway" // a route on every host, written here
-	Upstream    Mode = "upstream"     // the routers know the pod CIDRs; nothing is written here
-	Overlay     Mode = "overlay"      // a route into the tunnel, and the tunnel's entries, written here
+	Upstream    Mode = "upstream"     // routers know the pod CIDRs; nothing is written here
+	Overlay     Mode = "overlay"      // a route into the tunnel and the tunnel's entries, written here
 	External    Mode = "external"     // another program's network; nothing is written here
-	CNI         Mode = "cni"          // a plugin's network, which finds its own ways; nothing is written here
+	CNI         Mode = "cni"          // a plugin's network, which maintains its own routes; nothing is written here
 )
 
-// NextHop is the address that stands in a route to another node's pods.
+// NextHop is the kind of next-hop address in routes to other nodes' pods.
 type NextHop string
 
 const (
-	NodeIP     NextHop = "nodeIP"      // the other node's InternalIP: what works in every LAN
+	NodeIP     NextHop = "nodeIP"      // the other node's InternalIP; works in every LAN
 	PodGateway NextHop = "pod-gateway" // the first address of the other node's pod CIDR, on the interface that leads to that node
 )
 
-// Options are what a cluster's administrator may choose.
+// Options are an administrator's choices.
 type Options struct {
 	NextHop NextHop // "" is NodeIP
-	// Tunnel4 says that this host's tunnel carries IPv4 alone: overlays of Windows. Ranges of IPv6 are ignored without a Problem.
+	// Tunnel4 says that this host's tunnel carries only IPv4, as overlays of Windows do. IPv6 ranges are ignored
+	// without a Problem.
 	Tunnel4 bool
 	Known   Known
 }
 
-// Route is the way to the pods of one other node, in one address family.
+// Route is the route to the pods of one other node, in one address family.
 type Route struct {
 	Dst  netip.Prefix // that node's pod CIDR, masked
 	Via  netip.Addr   // next hop
-	Peer netip.Addr   // that node's InternalIP; the interface that leads there carries the route. Not compared.
-	Src  netip.Addr   // source address for what this host itself sends; the zero Addr leaves the choice to the host
-	Node string       // for people. Not compared.
-	// Device is the tunnel that carries the route; "": the interface that leads to Peer.
+	Peer netip.Addr   // that node's InternalIP; the interface towards it carries the route. Not compared.
+	Src  netip.Addr   // source address for this host's own packets; the zero Addr leaves the choice to the host
+	Node string       // for messages. Not compared.
+	// Device is the tunnel that carries the route; "": the interface towards Peer.
 	Device string
 }
 
-// String is the route as `ip route` writes it.
+// String returns the route as `ip route` writes it.
 func (r Route) String() string {
 	s := fmt.Sprintf("%s via %s", r.Dst, r.Via)
 	if r.Device != "" {
@@ -76,26 +79,26 @@ func (r Route) String() string {
 
 // Peer is another node's end of the tunnel, in one address family.
 type Peer struct {
-	Device string // of this host
+	Device string // on this host
 	Inner  netip.Addr
-	MAC    vxlan.MAC  // of Inner: the neighbour entry
-	Public netip.Addr // where frames to MAC go: the forwarding entry
-	Node   string     // for people. Not compared.
+	MAC    vxlan.MAC  // hardware address of Inner: the neighbour entry
+	Public netip.Addr // destination of frames to MAC: the forwarding entry
+	Node   string     // for messages. Not compared.
 }
 
-// String is the Peer as `ip neighbour` and `bridge fdb` write it.
+// String returns the Peer as `ip neighbour` and `bridge fdb` write it.
 func (p Peer) String() string {
 	return fmt.Sprintf("%s lladdr %s dst %s dev %s", p.Inner, p.MAC, p.Public, p.Device)
 }
 
-// State is every route of ours that this host should have, sorted by destination, and every peer of its tunnels, sorted by Inner. The
-// zero State is "none".
+// State is all of our routes that this host should have, sorted by destination, and all peers of its tunnels, sorted by
+// Inner. The zero State is empty.
 type State struct {
 	Routes []Route
 	Peers  []Peer
 }
 
-// String prints one route or peer per line, with the node to which it leads.
+// String prints one route or peer per line, each with its node.
 func (s State) String() string {
 	if len(s.Routes) == 0 {
 		return "no routes\n"
@@ -110,7 +113,7 @@ func (s State) String() string {
 	return b.String()
 }
 
-// Reasons of Problems, as they stand on Events.
+// Reasons of Problems, as Events show them.
 const (
 	NoPodCIDR      = "PodCIDRMissing"
 	BadPodCIDR     = "PodCIDRInvalid"
@@ -128,15 +131,16 @@ type Problem struct {
 	Node    string
 	Reason  string
 	Message string
-	// Here says that pods of this host are cut off by it, not only those of another: its own Node says so too.
+	// Here says that the problem cuts off pods of this host, not only those of another: this host's own Node reports it
+	// too.
 	Here bool
-	To   netip.Prefix // Here: the pods that this host's do not reach; invalid: others do not reach this host's
+	To   netip.Prefix // with Here, the pods that this host's pods cannot reach; invalid: others cannot reach this host's pods
 }
 
-// String is the problem for logs.
+// String formats the problem for logs.
 func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Node, p.Reason, p.Message) }
 
-// ParseMode reads a mode as typed by a user.
+// ParseMode parses a mode that a user typed.
 func ParseMode(s string) (Mode, error) {
 	switch m := Mode(s); m {
 	case HostGateway, Upstream, Overlay, External, CNI:
@@ -145,10 +149,10 @@ func ParseMode(s string) (Mode, error) {
 	return "", fmt.Errorf("network mode %q is not known; want %s, %s, %s, %s or %s", s, HostGateway, Upstream, Overlay, External, CNI)
 }
 
-// Plan decides the routes of the node self. It is pure: the order of nodes does not matter. A node to which no route can be planned is
-// a Problem and does not disturb the others; of two nodes that claim the same addresses the older one gets the route. What kubelets write to
-// their Nodes is held against opts.Known and against the other Nodes first (believe.go, hop.go). self need not be among nodes (a control
-// plane host, a node that is not registered yet).
+// Plan computes the routes of the node self. It is pure: the order of nodes does not matter. A node for which no route
+// can be planned is a Problem and does not affect the others. If two nodes claim the same addresses, the older one gets
+// the route. What kubelets write to their Nodes is first checked against opts.Known and the other Nodes (believe.go,
+// hop.go). self need not be among nodes (a control plane host, a node that is not registered yet).
 func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Problem) {
 	if mode != HostGateway && mode != Overlay {
 		return State{}, nil
@@ -183,15 +187,15 @@ func Plan(mode Mode, self string, nodes []*v1.Node, opts Options) (State, []Prob
 
 type planner struct {
 	self       string
-	own        *asker // nil: this host is no node
+	own        *asker // nil: this host is not a node
 	opts       Options
 	overlay    bool
-	askers     []asker     // this node first, then the older before the younger
+	askers     []asker     // this node first, then oldest first
 	candidates []candidate // in the same order
 	addrs      []netip.Addr
 	learnt     [2]family
 	crowded    map[netip.Prefix]crowd
-	labelled   bool // some Node says that it is of the control plane
+	labelled   bool // whether any Node has a control plane label
 	state      State
 	problems   []Problem
 	taken      ranges
@@ -199,19 +203,19 @@ type planner struct {
 	ends       map[tunnelEnd]*candidate
 }
 
-// planners are kept for their memory: each change of one node plans for all.
+// planners are pooled to reuse memory: each change of one node plans for all.
 var planners = sync.Pool{New: func() any {
 	return &planner{taken: ranges{of: map[netip.Prefix]string{}}, hops: map[netip.Addr]*candidate{}, ends: map[tunnelEnd]*candidate{}, crowded: map[netip.Prefix]crowd{},
 		learnt: [2]family{{blocks: map[ord]block{}}, {blocks: map[ord]block{}}}}
 }}
 
-// reset makes a planner new but for its memory.
+// reset empties a planner but keeps its memory.
 func (p *planner) reset(self string, overlay bool, opts Options) {
 	*p = planner{self: self, overlay: overlay, opts: opts, askers: p.askers[:0], candidates: p.candidates[:0], addrs: p.addrs[:0],
 		taken: ranges{of: p.taken.of, lengths: p.taken.lengths[:0]}, hops: p.hops, ends: p.ends, crowded: p.crowded, learnt: [2]family{{blocks: p.learnt[0].blocks}, {blocks: p.learnt[1].blocks}}}
 }
 
-// forget drops references to what was planned from.
+// forget drops references to the input of a plan.
 func (p *planner) forget() {
 	clear(p.askers)
 	clear(p.candidates)
@@ -225,12 +229,12 @@ func (p *planner) forget() {
 	p.state, p.problems, p.own, p.opts = State{}, nil, nil, Options{}
 }
 
-// asker is a Node and what of it is read more than once.
+// asker is a Node with the parts that are read more than once.
 type asker struct {
 	node  *v1.Node
-	since int64        // when it was made, in seconds
+	since int64        // creation time in seconds
 	addrs []netip.Addr // its InternalIPs
-	own   bool         // it is this host's
+	own   bool         // it is this host's Node
 }
 
 // olderThan breaks ties by name.
@@ -247,13 +251,13 @@ type candidate struct {
 
 func (c *candidate) node() string { return c.of.node.Name }
 
-// tunnelEnd is what a tunnel's forwarding entries are found by.
+// tunnelEnd is the key of a tunnel's forwarding entry.
 type tunnelEnd struct {
-	four bool // of which device
+	four bool // address family of the device
 	mac  vxlan.MAC
 }
 
-// read parses the nodes: this one first, then the older before the younger.
+// read parses the nodes: this one first, then oldest first.
 func (p *planner) read(nodes []*v1.Node) {
 	for _, n := range nodes {
 		from := len(p.addrs)
@@ -299,7 +303,7 @@ func (p *planner) readRanges(a *asker) {
 	}
 }
 
-// take gives the range to its node unless it overlaps with what another node has.
+// take assigns the range to its node unless it overlaps with another node's range.
 func (p *planner) take(c *candidate) bool {
 	n, dst := c.of.node, c.dst
 	other := p.taken.overlapping(dst)
@@ -346,7 +350,7 @@ func (p *planner) route(c *candidate) {
 	p.state.Routes = append(p.state.Routes, r)
 }
 
-// cutsOff refuses a range that holds the address by which its node is reached.
+// cutsOff refuses a range that contains its own node's address.
 func (p *planner) cutsOff(c *candidate, addr netip.Addr) bool {
 	if !c.dst.Contains(addr) {
 		return false
@@ -355,7 +359,8 @@ func (p *planner) cutsOff(c *candidate, addr netip.Addr) bool {
 	return true
 }
 
-// tunnel leads a range to the end of its node's tunnel. As in flannel, the inner next hop is the first address of the range.
+// tunnel routes a range to the end of its node's tunnel. As in flannel, the inner next hop is the first address of the
+// range.
 func (p *planner) tunnel(c *candidate) {
 	n, dst := c.of.node, c.dst
 	if p.opts.Tunnel4 && !dst.Addr().Is4() {
@@ -383,7 +388,8 @@ func (p *planner) problem(n *v1.Node, reason, message string) {
 	p.problems = append(p.problems, Problem{Node: n.Name, Reason: reason, Message: message})
 }
 
-// internalIPs adds a node's addresses of type InternalIP to out, in order; what is no address is passed over.
+// internalIPs appends a node's addresses of type InternalIP to out, in order, and skips strings that are not IP
+// addresses.
 func internalIPs(out []netip.Addr, n *v1.Node) []netip.Addr {
 	for _, a := range n.Status.Addresses {
 		if a.Type != v1.NodeInternalIP {

@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 
-// node makes a Node; "192.168.1.0/24" is a pod CIDR, "10.1.0.12" an InternalIP. Nodes made later are younger.
+// node returns a Node; "192.168.1.0/24" is a pod CIDR, "10.1.0.12" an InternalIP. Nodes created later are younger.
 func node(name string, parts ...string) *v1.Node {
 	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
 	for _, p := range parts {
@@ -38,7 +38,7 @@ func younger(n *v1.Node, by time.Duration) *v1.Node {
 	return n
 }
 
-// seeds is the example of the Windows pages: one Linux and two Windows hosts in the cluster CIDR 192.168.0.0/16.
+// seeds returns the example of the Windows pages: one Linux and two Windows hosts in the cluster CIDR 192.168.0.0/16.
 func seeds() []*v1.Node {
 	return []*v1.Node{
 		node("Lin01", "10.1.0.11", "192.168.0.0/24"),
@@ -85,7 +85,7 @@ func TestPlanSeeds(t *testing.T) {
 
 func TestPlanProblems(t *testing.T) {
 	six := "fd00:1::11"
-	// What the ranges of all are is known, so that they are weighed against each other alone.
+	// The cluster's ranges are known, so that the Nodes' ranges are checked only against each other.
 	opts := Options{Known: Known{ClusterCIDRs: []netip.Prefix{pfx("10.0.0.0/8"), pfx("fd00:244::/32")}}}
 	for _, c := range []struct {
 		name  string
@@ -119,7 +119,7 @@ func TestPlanProblems(t *testing.T) {
 	}
 }
 
-// A plan depends on what the nodes are, not on the order in which they come; its routes never overlap.
+// TestPlanOrder: a plan does not depend on the order of the nodes, and its routes never overlap.
 func TestPlanOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 200 {

@@ -9,13 +9,13 @@ import (
 type ranges struct {
 	of      map[netip.Prefix]string
 	lengths []int    // in bits
-	around  struct { // the last answer of holder
+	around  struct { // the last result of holder
 		prefix netip.Prefix
 		node   string
 	}
 }
 
-// add adds a range that overlaps with none.
+// add adds a range that overlaps with no other.
 func (r *ranges) add(dst netip.Prefix, node string) {
 	r.of[dst] = node
 	if !slices.Contains(r.lengths, dst.Bits()) {
@@ -23,8 +23,8 @@ func (r *ranges) add(dst netip.Prefix, node string) {
 	}
 }
 
-// overlapping finds the node that has a range which overlaps with dst; "": none. Ranges of a cluster are of one length or two, so that it
-// is nearly always enough to look for those that contain dst.
+// overlapping returns the node whose range overlaps with dst; "": none. A cluster's ranges have one or two lengths, so
+// a lookup of the ranges that contain dst is nearly always enough.
 func (r *ranges) overlapping(dst netip.Prefix) string {
 	longer := false
 	for _, bits := range r.lengths {
@@ -47,8 +47,8 @@ func (r *ranges) overlapping(dst netip.Prefix) string {
 	return r.of[first]
 }
 
-// holder finds the node whose range contains an address; "": none. Nodes' addresses are near each other, so that the last answer often holds for
-// the next. No range is added between two calls.
+// holder returns the node whose range contains an address; "": none. Nodes' addresses are near each other, so the last
+// result is often valid for the next call. No range is added between calls.
 func (r *ranges) holder(addr netip.Addr) string {
 	if r.around.prefix.Contains(addr) {
 		return r.around.node

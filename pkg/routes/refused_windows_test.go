@@ -9,7 +9,7 @@ import (
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 )
 
-// refuse has the simulator of IP Helper fail a function, as Windows itself does not on request.
+// refuse makes the simulator of IP Helper fail a function; Windows itself does not do that on request.
 func refuse(t *testing.T, function string) {
 	t.Helper()
 	t.Setenv("WINKUBE_REFUSE", "GetIfTable2Ex")
@@ -19,7 +19,7 @@ func refuse(t *testing.T, function string) {
 	t.Setenv("WINKUBE_REFUSE", function)
 }
 
-// TestRefused: what IP Helper refuses is an error, never read as an empty table.
+// TestRefused: what IP Helper refuses is an error, and never treated as an empty table.
 func TestRefused(t *testing.T) {
 	needIPHelper(t)
 	table, err := NewRoutingTable()

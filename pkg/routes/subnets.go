@@ -7,10 +7,11 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// On Windows HNS has in one entry, a remote subnet, what Linux has in three: the route into the tunnel, the neighbour and the forwarding entry. It
-// is read and written in the words of Linux, so that one Plan and one comparison do for both.
+// On Windows one HNS entry, a remote subnet, replaces three entries of Linux: the route into the tunnel, the neighbour
+// and the forwarding entry. It is read and written in Linux terms, so that one Plan and one comparison serve both
+// systems.
 
-// tunnels puts the remote subnets that HNS has into those words. A peer that it has twice is none that could be right.
+// tunnels converts HNS remote subnets to those terms. A peer that occurs twice is treated as wrong.
 func tunnels(have []hns.RemoteSubnet) (ours []Route, peers []Peer) {
 	times, seen := map[netip.Addr]int{}, map[netip.Prefix]bool{}
 	for _, s := range have {
@@ -33,7 +34,7 @@ func tunnels(have []hns.RemoteSubnet) (ours []Route, peers []Peer) {
 	return ours, peers
 }
 
-// split parts a Diff into what concerns the routing table and what concerns the tunnel.
+// split splits a Diff into the parts for the routing table and for the tunnel.
 func split(d Diff) (table, tunnel Diff) {
 	tunnel.RemovePeers, tunnel.SetPeers = d.RemovePeers, d.SetPeers
 	of := func(r Route) *Diff {
@@ -51,14 +52,15 @@ func split(d Diff) (table, tunnel Diff) {
 	for _, r := range d.Replace {
 		if from, to := of(r.Old), of(r.New); from == to {
 			from.Replace = append(from.Replace, r)
-		} else { // the way of a former mode
+		} else { // left from another mode
 			from.Remove, to.Add = append(from.Remove, r.Old), append(to.Add, r.New)
 		}
 	}
 	return table, tunnel
 }
 
-// subnetsAfter is what HNS should have once what have says was changed by the tunnel's Diff. A route without its peer is no way, and left out.
+// subnetsAfter returns the subnets that HNS should have after the tunnel's Diff is applied to have. It omits a route
+// without its peer.
 func subnetsAfter(have []hns.RemoteSubnet, d Diff) []hns.RemoteSubnet {
 	peers, now := make(map[netip.Addr]Peer, len(have)), make(map[netip.Prefix]bool, len(have))
 	for _, s := range have {

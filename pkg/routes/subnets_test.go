@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// wanted is what HNS has when it has exactly what a State says.
+// wanted returns the remote subnets of HNS for exactly a State.
 func wanted(s State) (out []hns.RemoteSubnet) {
 	for i, r := range s.Routes {
 		out = append(out, hns.RemoteSubnet{Prefix: r.Dst, Provider: s.Peers[i].Public, MAC: s.Peers[i].MAC})
@@ -25,7 +25,7 @@ func same(a, b []hns.RemoteSubnet) bool {
 	return len(remove) == 0 && len(add) == 0 && len(a) == len(b)
 }
 
-// applied has HNS, and the table of routes, brought to a State in the way of RoutingTable on Windows.
+// applied brings HNS and the routing table to a State as RoutingTable does on Windows.
 func applied(have []hns.RemoteSubnet, table []Route, want State) ([]hns.RemoteSubnet, Diff, []error) {
 	ours, peers := tunnels(have)
 	d, errs := compare(Host{Ours: append(ours, table...), Peers: peers}, want)
@@ -58,7 +58,8 @@ func TestSubnetsFollow(t *testing.T) {
 	}
 }
 
-// TestModeOfRoutes: a host whose mode was host-gateway has routes in its table, which make room for those of the tunnel, and the other way round.
+// TestModeOfRoutes: a host that was in host-gateway mode has routes in its table, which are replaced by those of the
+// tunnel, and vice versa.
 func TestModeOfRoutes(t *testing.T) {
 	nodes := announce(seeds()...)
 	before, _ := Plan(HostGateway, "Lin01", nodes, Options{})
@@ -73,7 +74,7 @@ func TestModeOfRoutes(t *testing.T) {
 	}
 }
 
-// TestSubnetsAddUp: from whatever HNS has, one comparison leads to what is wanted, and the next finds nothing to do.
+// TestSubnetsAddUp: from any state of HNS, one comparison leads to the wanted state, and the next finds nothing to do.
 func TestSubnetsAddUp(t *testing.T) {
 	all, _ := Plan(Overlay, "control-plane", announce(seeds()...), Options{})
 	full := wanted(all)
@@ -103,7 +104,8 @@ func TestSubnetsAddUp(t *testing.T) {
 	}
 }
 
-// TestTunnelUnknown: of an HNS that does not answer nothing is concluded, and routes of the table are kept all the same.
+// TestTunnelUnknown: if HNS does not respond, nothing is derived from its state, and the table's routes are still
+// maintained.
 func TestTunnelUnknown(t *testing.T) {
 	nodes := announce(seeds()...)
 	down := errors.New("HNS does not run")
@@ -117,7 +119,7 @@ func TestTunnelUnknown(t *testing.T) {
 	}
 }
 
-// TestWindowsPeer: an end that HNS made has another form of hardware address, and nothing else is different.
+// TestWindowsPeer: a tunnel end that HNS created differs only in the form of its hardware address.
 func TestWindowsPeer(t *testing.T) {
 	nodes := seeds()
 	d := vxlan.NewDevice(pfx("192.168.1.0/24"), netip.MustParseAddr("10.1.0.12"), 1500)

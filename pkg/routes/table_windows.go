@@ -14,14 +14,14 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// routingTable is the host's routing table, by IP helper, and the remote subnets of the overlay network that the kubelet makes in HNS. Neither outlives a
-// reboot: both come back with the programs.
+// routingTable is the host's routing table (IP Helper API) and the remote subnets of the overlay network that the
+// kubelet creates in HNS. Neither survives a reboot: the programs restore both.
 type routingTable struct{}
 
 // NewRoutingTable returns the host's routing table.
 func NewRoutingTable() (RoutingTable, error) { return routingTable{}, nil }
 
-// available says whether this Windows has the procedures: winipcfg would panic on one that is missing.
+// available reports an error if this Windows lacks one of the procedures, because winipcfg panics then.
 func available(names ...string) error {
 	dll := windows.NewLazySystemDLL("iphlpapi.dll")
 	for _, name := range names {
@@ -32,7 +32,7 @@ func available(names ...string) error {
 	return nil
 }
 
-// ours says whether row carries our mark: a static route with our metric.
+// ours reports whether row carries our mark: a static route with our metric.
 func ours(row *winipcfg.MibIPforwardRow2) bool {
 	return row.Protocol == winipcfg.RouteProtocolNetMgmt && row.Metric == Protocol
 }
@@ -51,7 +51,7 @@ func (routingTable) List(context.Context) (Host, error) {
 	return host, nil
 }
 
-// listed sorts the rows of the routing table by whose they are.
+// listed sorts the rows of the routing table into ours and foreign ones.
 func listed(rows []winipcfg.MibIPforwardRow2) (host Host) {
 	for i := range rows {
 		row := &rows[i]
@@ -73,7 +73,7 @@ func listed(rows []winipcfg.MibIPforwardRow2) (host Host) {
 	return host
 }
 
-// listTunnel adds what HNS has. Where there is no overlay network there are no remote subnets.
+// listTunnel adds the remote subnets of HNS. Without an overlay network there are none.
 func listTunnel(host *Host) {
 	subnets, err := hns.RemoteSubnets(vxlan.DeviceName(true))
 	none := errors.Is(err, hns.ErrNotFound) || errors.Is(err, hns.ErrOld) || errors.Is(err, hns.ErrNoContainers)
@@ -90,7 +90,7 @@ func (t routingTable) Change(ctx context.Context, d Diff) error {
 	return errors.Join(changeTunnel(tunnel), t.changeTable(ctx, d))
 }
 
-// changeTunnel brings the overlay network to where the Diff leads.
+// changeTunnel applies d to the overlay network.
 func changeTunnel(d Diff) error {
 	if d.Empty() {
 		return nil
@@ -122,14 +122,14 @@ func (routingTable) changeTable(ctx context.Context, d Diff) error {
 	return change(ctx, rows, addrs, d)
 }
 
-// change applies d to the table's rows; addrs lead to the interfaces.
+// change applies d to the table's rows; addrs identify the interfaces.
 func change(ctx context.Context, rows []winipcfg.MibIPforwardRow2, addrs []winipcfg.MibUnicastIPAddressRow, d Diff) error {
 	var errs []error
 	for _, r := range d.Remove {
 		errs = append(errs, remove(rows, r))
 	}
 	for _, r := range d.Replace {
-		// Routes that differ in the next hop stand side by side, so that there is no gap.
+		// Routes with different next hops can coexist, so add first and leave no gap.
 		if err := add(addrs, r.New); err != nil {
 			errs = append(errs, err)
 			continue
@@ -175,7 +175,7 @@ func add(addrs []winipcfg.MibUnicastIPAddressRow, r Route) error {
 	return nil
 }
 
-// towards finds the interface in whose network peer is.
+// towards finds the interface whose network contains peer.
 func towards(addrs []winipcfg.MibUnicastIPAddressRow, peer netip.Addr) (winipcfg.LUID, bool) {
 	for i := range addrs {
 		own := addrs[i].Address.Addr()
@@ -201,8 +201,8 @@ func (routingTable) Changes(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot subscribe to route changes: %w", err)
 	}
-	// A callback may still be running when it is unregistered, so hints is left open; ctx ends its reader.
+	// A callback may still be running when it is unregistered, so hints stays open; its reader ends with ctx.
 	context.AfterFunc(ctx, func() { _ = callback.Unregister() })
-	_ = hns.Watch(ctx, hints.Send) // of the overlay network; a Windows without such notifications has none
+	_ = hns.Watch(ctx, hints.Send) // of the overlay network; on a Windows without such notifications there are no hints
 	return hints, nil
 }

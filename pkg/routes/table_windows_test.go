@@ -10,7 +10,7 @@ import (
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 )
 
-// neighbour is an address in a network of this host, as other nodes have one.
+// neighbour returns an address in a network of this host, as other nodes have.
 func neighbour(t *testing.T) netip.Addr {
 	t.Helper()
 	rows, err := winipcfg.GetUnicastIPAddressTable(windows.AF_INET)
@@ -116,10 +116,10 @@ func TestTableChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	<-hints // of the route that went
+	<-hints // for the removed route
 }
 
-// TestWithoutIPHelper: what this Windows lacks is an error that names it, not a panic.
+// TestWithoutIPHelper: if this Windows lacks a procedure, the error names it, and nothing panics.
 func TestWithoutIPHelper(t *testing.T) {
 	if err := available("GetIpForwardTable2", "NoSuchProcedure"); err == nil || !strings.Contains(err.Error(), "NoSuchProcedure") {
 		t.Errorf("got %v", err)

@@ -7,16 +7,16 @@ import (
 	"text/tabwriter"
 )
 
-// Form is how routes are printed, for adding them manually or by script.
+// Form is an output format for routes that are added manually or by a script.
 type Form string
 
 const (
-	IPRoute  Form = "ip-route"  // iproute2 of Linux; may be run again
-	RouteAdd Form = "route-add" // route.exe of Windows; lasts over a reboot
+	IPRoute  Form = "ip-route"  // iproute2 of Linux; safe to run again
+	RouteAdd Form = "route-add" // route.exe of Windows; survives a reboot
 	Generic  Form = "generic"   // columns: destination, mask, next hop, node
 )
 
-// ParseForm reads a form as typed by a user.
+// ParseForm parses a form that a user typed.
 func ParseForm(s string) (Form, error) {
 	switch f := Form(s); f {
 	case IPRoute, RouteAdd, Generic:
@@ -25,8 +25,8 @@ func ParseForm(s string) (Form, error) {
 	return "", fmt.Errorf("form %q is not known; want %s, %s or %s", s, IPRoute, RouteAdd, Generic)
 }
 
-// Lines writes the routes in form. A next hop that is in none of the host's networks (PodGateway) needs the interface: link, or where that
-// is "" a word in its place that says which one.
+// Lines writes the routes in form. A next hop outside all networks of the host (PodGateway) needs an interface: link,
+// or a placeholder that describes it if link is "".
 func (s State) Lines(form Form, link string) string {
 	var b strings.Builder
 	if form == Generic {
@@ -35,7 +35,7 @@ func (s State) Lines(form Form, link string) string {
 		for _, r := range s.Routes {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Dst, mask(r), r.Via, r.Node)
 		}
-		w.Flush() // into memory
+		w.Flush() // cannot fail: it writes to memory
 		return b.String()
 	}
 	for _, r := range s.Routes {
@@ -56,7 +56,7 @@ func (s State) Lines(form Form, link string) string {
 	return b.String()
 }
 
-// windowsDestination is a route in the words of route.exe, which takes masks in IPv4 and lengths in IPv6.
+// windowsDestination formats a route for route.exe, which uses masks for IPv4 and prefix lengths for IPv6.
 func windowsDestination(r Route) string {
 	if r.Dst.Addr().Is6() {
 		return fmt.Sprintf("%s %s", r.Dst, r.Via)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// What the Windows pages had users type on Lin01, Win01 and Win02, and what a router in front of them gets.
+// TestLines prints the commands that the Windows pages told users to type on Lin01, Win01 and Win02, and the routes for
+// a router in front of them.
 func TestLines(t *testing.T) {
 	var b strings.Builder
 	for _, hop := range []NextHop{NodeIP, PodGateway} {

@@ -10,8 +10,8 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// TestTunnel: HNS has the ways to other nodes as soon as it has the network, each change of a node is one of its entry, and nothing of ours stays.
-// The simulated host's address is 192.168.1.3.
+// TestTunnel: HNS has the routes to other nodes as soon as it has the network, each change of a node changes only its
+// entry, and nothing of ours is left. The simulated host's address is 192.168.1.3.
 func TestTunnel(t *testing.T) {
 	needIPHelper(t)
 	if _, err := hns.NewClient().Endpoints(t.Context()); err != nil {
@@ -46,7 +46,7 @@ func TestTunnel(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	<-hints // of the network that came
+	<-hints // for the new network
 	check := func(what string, want State, changes int) {
 		t.Helper()
 		d, err := Apply(t.Context(), table, want)

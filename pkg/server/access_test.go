@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// paths is every path that upstream's kubelet knows, and some that do not exist.
+// paths contains every path of upstream's kubelet, and some that do not exist.
 var paths = []string{
 	"/", "/unknown", "/podsandmore", "/healthzz",
 	"/attach/default/web/main", "/attach/default/web/uid-web/main",
@@ -47,8 +47,8 @@ func TestAttributes(t *testing.T) {
 	golden(t, "attributes", text.String())
 }
 
-// TestAccess sends every method to every path with every kind of credential. The golden file shows the statuses; what must hold for
-// each credential is checked apart, so that a careless -update cannot open a door.
+// TestAccess sends every method to every path with every kind of credential. The golden file shows the statuses; the rules for each credential are
+// checked separately, so that a careless -update cannot grant access.
 func TestAccess(t *testing.T) {
 	r := newRig(t, nil)
 	stranger := newAuthority(t, "another CA")
@@ -106,15 +106,15 @@ func TestAccess(t *testing.T) {
 	golden(t, "access", trimLines(text.String()))
 }
 
-// rights are what opens the paths that begin so, as upstream's documentation of the kubelet's authorization has them (KEP-2862). It is written
-// down here once more, so that the table in the product is not compared with itself.
+// rights are the subresources that grant access to paths with a prefix, from upstream's documentation of the kubelet's authorization (KEP-2862). They
+// are repeated here, so that the product's table is not compared with itself.
 var rights = []struct{ path, needs string }{
 	{"/metrics", "metrics"}, {"/stats/", "stats"}, {"/logs/", "log"}, {"/checkpoint/", "checkpoint"}, {"/flagz", "configz"}, {"/statusz", "statusz"},
 	{"/healthz/", "healthz proxy"}, {"/pods/", "pods proxy"}, {"/runningpods/", "pods proxy"}, {"/configz/", "configz proxy"},
 	{"/", "proxy"},
 }
 
-// needs are the sub-resources of nodes of which one opens path.
+// needs returns the subresources of nodes any of which grants access to path.
 func needs(path string) []string {
 	for _, right := range rights {
 		if strings.HasPrefix(path+"/", strings.TrimSuffix(right.path, "/")+"/") {
@@ -124,11 +124,11 @@ func needs(path string) []string {
 	return nil
 }
 
-// TestRights sends to every path with the right to one sub-resource of nodes at a time, by GET and by POST with each verb: what is open is what upstream opens,
-// and a right to read opens nothing that changes something.
+// TestRights sends GET and POST requests to every path with the right to one subresource of nodes at a time: access matches upstream's, and a right
+// to read does not allow changes.
 func TestRights(t *testing.T) {
 	r := newRig(t, nil)
-	var names []string // of users, and the tokens by which they are known
+	var names []string // of users, and their tokens
 	for _, sub := range []string{"metrics", "stats", "log", "healthz", "pods", "configz", "statusz", "checkpoint", "proxy", ""} {
 		for _, verb := range []string{"get", "create"} {
 			name := verb + "-" + cmp.Or(sub, "nodes")
@@ -142,7 +142,7 @@ func TestRights(t *testing.T) {
 			for _, name := range names {
 				request, answer := httptest.NewRequest(method, path, nil), httptest.NewRecorder()
 				request.Header.Set("Authorization", "Bearer "+name)
-				r.server.http.Handler.ServeHTTP(answer, request) // a connection for each would take its time, and TestAccess has them
+				r.server.http.Handler.ServeHTTP(answer, request) // connections would be slow, and TestAccess covers them
 				want := slices.ContainsFunc(needs(path), func(sub string) bool { return name == verb+"-"+sub })
 				if served(answer.Code) != want {
 					t.Errorf("%s %s with %s: %d %s", method, path, name, answer.Code, answer.Body)
@@ -166,7 +166,7 @@ func trimLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// FuzzPath holds that what is authorized is what is served: the pattern that serves a path begins with the segment that was authorized.
+// FuzzPath: the authorized path is the served path: the pattern that serves a path begins with the authorized segment.
 func FuzzPath(f *testing.F) {
 	for _, path := range paths {
 		f.Add(path)
@@ -186,7 +186,7 @@ func FuzzPath(f *testing.F) {
 			}
 			handler, pattern := mux.Handler(request)
 			if pattern == "" || fmt.Sprintf("%T", handler) == "*http.redirectHandler" {
-				continue // 404, 405 or the way to a clean path, which is authorized separately
+				continue // 404, 405 or a redirect to a clean path, which is authorized separately
 			}
 			_, pattern, _ = strings.Cut(pattern, "/")
 			wanted, _, _ := strings.Cut(pattern, "/")

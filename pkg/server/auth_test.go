@@ -94,7 +94,7 @@ func TestTokensWhenTheAPIServerIsGone(t *testing.T) {
 	g := newGate(t, Authentication{Webhook: true, Anonymous: true})
 	g.api.fail = errors.New("connection refused")
 	if got := g.who("Bearer good-token"); !strings.HasPrefix(got, "error: cannot review a bearer token: connection refused") {
-		t.Errorf("got %s", got) // not anonymous: a credential was shown
+		t.Errorf("got %s", got) // not anonymous: the request had a credential
 	}
 	g.api.fail = nil
 	if got := g.who("Bearer good-token"); !strings.HasPrefix(got, "reader") {
@@ -190,7 +190,7 @@ func TestAuthorizationModes(t *testing.T) {
 	}
 }
 
-// TestCertificates shows certificates to the authenticator directly, at a time of its choice.
+// TestCertificates passes certificates directly to the authenticator, with a fake clock.
 func TestCertificates(t *testing.T) {
 	ca, other := newAuthority(t, "CA"), newAuthority(t, "other CA")
 	file := filepath.Join(t.TempDir(), "ca.crt")
@@ -259,7 +259,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// TestClientCAReloadOnOpenConnection: a connection that was opened under the former CA has no user after the change.
+// TestClientCAReloadOnOpenConnection: a connection opened under the former CA has no user after the change.
 func TestClientCAReloadOnOpenConnection(t *testing.T) {
 	r := newRig(t, nil)
 	client := r.http(r.as("root"))

@@ -28,26 +28,26 @@ const (
 	credentialID         = "authentication.kubernetes.io/credential-id"
 
 	defaultTokenTTL = 2 * time.Minute
-	badTokenTTL     = 10 * time.Second // for a client that repeats itself; short enough for a token that is not known everywhere yet
-	maxToken        = 16 << 10         // bytes. Nothing else is asked of a token's form: a webhook may know tokens of any
+	badTokenTTL     = 10 * time.Second // for a client that repeats a request; short enough for a token that is not known everywhere yet
+	maxToken        = 16 << 10         // bytes. The only check of a token's form: a webhook may accept any
 )
 
-// identity is who sent a request, as RBAC knows them.
+// identity is the sender of a request, in RBAC's terms.
 type identity struct {
 	Name, UID string
 	Groups    []string
 	Extra     map[string][]string
 }
 
-// authenticator says who sent a request: client certificate first, then bearer token, then, if allowed, the anonymous user.
+// authenticator identifies the sender of a request: by client certificate first, then bearer token, then, if allowed, as the anonymous user.
 type authenticator struct {
 	clientCA  *reloader[*x509.CertPool] // nil: no client certificates
 	reviews   TokenReviewer             // nil: no tokens
 	anonymous bool
 	ttl       time.Duration
-	key       []byte // of this process; the tokens themselves are not kept
+	key       []byte // HMAC key of this process; the tokens themselves are not stored
 	tokens    *memo[*identity]
-	// A client's first request waits in another queue than those of known clients.
+	// A client's first request waits in a separate queue from those of known clients.
 	strangers, regulars *turns
 	wasGood             *cache.LRUExpireCache // keys of tokens
 	clock               clock.PassiveClock
@@ -80,8 +80,8 @@ func newAuthenticator(config Authentication, reviews TokenReviewer, clock clock.
 	return a, nil
 }
 
-// authenticate returns who sent r, or nil where that is unknown. A credential that is shown and wrong is an error even where the anonymous are
-// let in. A token that was good is removed from r, so that nothing later can show or keep it.
+// authenticate returns the sender of r, or nil if unknown. An invalid credential is an error even if anonymous requests are allowed. It removes an
+// accepted token from r, so that no later code can leak or store it.
 func (a *authenticator) authenticate(r *http.Request) (*identity, error) {
 	who, certErr := a.byCertificate(r)
 	var tokenErr error
@@ -91,7 +91,7 @@ func (a *authenticator) authenticate(r *http.Request) (*identity, error) {
 	switch {
 	case who != nil:
 		if who.Name != anonymousUser && !slices.Contains(who.Groups, authenticatedGroup) && !slices.Contains(who.Groups, unauthenticatedGroup) {
-			known := *who // who may be shared by the cache
+			known := *who // the cache may share who
 			known.Groups = append(slices.Clone(who.Groups), authenticatedGroup)
 			who = &known
 		}
@@ -104,7 +104,7 @@ func (a *authenticator) authenticate(r *http.Request) (*identity, error) {
 	return nil, nil
 }
 
-// byCertificate verifies the client's certificate against today's client CA: a handshake of yesterday proves nothing.
+// byCertificate verifies the client's certificate against the current client CA: an older handshake proves nothing.
 func (a *authenticator) byCertificate(r *http.Request) (*identity, error) {
 	if a.clientCA == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
@@ -138,7 +138,7 @@ func (a *authenticator) byCertificate(r *http.Request) (*identity, error) {
 	}, nil
 }
 
-// certificateUID reads Kubernetes' own attribute of a subject, which is there at most once.
+// certificateUID reads Kubernetes' attribute of a subject, which may occur only once.
 func certificateUID(cert *x509.Certificate) (string, error) {
 	uid, found := "", false
 	for _, name := range cert.Subject.Names {
@@ -181,8 +181,8 @@ func (a *authenticator) byToken(r *http.Request) (*identity, error) {
 	return got.value, nil
 }
 
-// asker says where a question about a token waits. A token that was good, and a connection whose last token was, do not wait among the many
-// that anybody may send; a bad answer ends that.
+// asker says where a question about a token waits. Tokens that were accepted before, and connections whose last token was, do not wait among the many
+// that anyone may send; a rejection ends that.
 func (a *authenticator) asker(r *http.Request, key string, client *visitor) asker {
 	source := sourceOf(r.RemoteAddr)
 	if _, was := a.wasGood.Get(key); was || client.known.Load() {
@@ -191,7 +191,7 @@ func (a *authenticator) asker(r *http.Request, key string, client *visitor) aske
 	return asker{a.strangers, source, &client.stranger}
 }
 
-// review asks the API server whose token it is.
+// review asks the API server who owns a token.
 func (a *authenticator) review(ctx context.Context, token string) (answer[*identity], error) {
 	review, err := a.reviews.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
@@ -208,7 +208,7 @@ func (a *authenticator) review(ctx context.Context, token string) (answer[*ident
 	return answer[*identity]{value: who, good: true, holds: a.ttl}, nil
 }
 
-// bearerToken is the token of an Authorization header, "" when there is none (RFC 6750).
+// bearerToken is the token of an Authorization header, or "" (RFC 6750).
 func bearerToken(header string) string {
 	scheme, rest, _ := strings.Cut(strings.TrimSpace(header), " ")
 	if !strings.EqualFold(scheme, "bearer") {

@@ -45,7 +45,7 @@ var subresources = map[string][]string{
 	"statusz":     {"statusz"},
 }
 
-// attributes maps a request to what a client must be allowed on this node: verb, and one of subs. It is pure.
+// attributes maps a request to the permission that it needs on this node: verb, and one of subs. It is pure.
 func attributes(method, path string) (verb string, subs []string) {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	if subs = subresources[first]; subs == nil || !strings.HasPrefix(path, "/") {
@@ -54,7 +54,7 @@ func attributes(method, path string) (verb string, subs []string) {
 	return verbs[method], subs
 }
 
-// authorizer tells whether an identity may do something on this node.
+// authorizer decides whether an identity may do something on this node.
 type authorizer struct {
 	reviews         AccessReviewer // nil: everything is allowed
 	node            string
@@ -87,7 +87,7 @@ func newAuthorizer(config Authorization, node string, reviews AccessReviewer, cl
 	return nil, fmt.Errorf("authorization.mode is %q, want Webhook or AlwaysAllow", config.Mode)
 }
 
-// authorize asks the API server, or remembers, whether who may do verb on a subresource of this node. An error means no.
+// authorize returns whether who may do verb on a subresource of this node, from the API server or the cache. An error means no.
 func (a *authorizer) authorize(ctx context.Context, who *identity, verb, subresource string) (bool, error) {
 	if a.reviews == nil {
 		return true, nil
@@ -124,12 +124,11 @@ func (a *authorizer) authorize(ctx context.Context, who *identity, verb, subreso
 	return got.good, err
 }
 
-// guard lets through to next what is authenticated and authorized. The path that is authorized is the path that is served: both go by the
-// first segment of the decoded path.
+// guard passes authenticated and authorized requests to next. The authorized path is the served path: both use the first segment of the decoded path.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength == 0 {
-			// ReadTimeout is for bodies that trickle. Without a body it would only end long answers.
+			// ReadTimeout is for slow bodies. Without a body it would only end long answers.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
 		client := visitorOf(r.Context())

@@ -9,14 +9,14 @@ import (
 	"sync"
 )
 
-// Connections of which no request was authenticated yet, at a time.
+// Limits of concurrent connections without an authenticated request.
 const (
 	maxStrangers    = 1024
-	sourceStrangers = 256 // of one source
+	sourceStrangers = 256 // from one source
 )
 
-// crowd bounds how many connections strangers keep open, whether or not they send anything: each is a file of this process. When there is
-// one too many, the oldest goes of the source that has most, but none whose request is just being authenticated, which has its own bounds.
+// crowd limits the open connections of strangers, active or not: each uses a file descriptor. If there are too many, it closes the oldest one of the
+// source with the most, except connections with a request in authentication, which has separate limits.
 type crowd struct {
 	limit, perSource int
 
@@ -57,21 +57,21 @@ func (c *crowd) join(ctx context.Context, conn net.Conn) context.Context {
 		victim := c.sources[source][i].conn
 		c.drop(victim)
 		if secure, ok := victim.(*tls.Conn); ok {
-			victim = secure.NetConn() // which needs no farewell, for which a client could let us wait
+			victim = secure.NetConn() // without a TLS close notification, for which a client could make us wait
 		}
 		_ = victim.Close()
 	}
 	return context.WithValue(ctx, visitorKey{}, v)
 }
 
-// changed forgets connections that have ended, and those that streams have taken over (http.Server.ConnState).
+// changed drops closed connections, and those that streams have taken over (http.Server.ConnState).
 func (c *crowd) changed(conn net.Conn, state http.ConnState) {
 	if state == http.StateClosed || state == http.StateHijacked {
 		c.leave(conn)
 	}
 }
 
-// leave is for a connection that is not a stranger's any more, or is closed.
+// leave drops a connection that was authenticated or closed.
 func (c *crowd) leave(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,7 +92,7 @@ func (c *crowd) drop(conn net.Conn) {
 
 type visitorKey struct{}
 
-// visitorOf is the connection on which a request came.
+// visitorOf returns the connection of a request.
 func visitorOf(ctx context.Context) *visitor {
 	if v, ok := ctx.Value(visitorKey{}).(*visitor); ok {
 		return v
@@ -100,7 +100,7 @@ func visitorOf(ctx context.Context) *visitor {
 	return &visitor{}
 }
 
-// authenticated notes who sent a request over the connection.
+// authenticated records who sent a request over the connection.
 func (v *visitor) authenticated(who *identity) {
 	if who != nil && who.Name != anonymousUser && v.leave != nil && v.admitted.CompareAndSwap(false, true) {
 		v.leave()

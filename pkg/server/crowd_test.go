@@ -26,7 +26,7 @@ type stringAddr string
 func (a stringAddr) Network() string { return "tcp" }
 func (a stringAddr) String() string  { return string(a) }
 
-// TestCrowd: the oldest connection goes of the source with the most, but none that is being authenticated, and none that is known.
+// TestCrowd: the oldest connection of the source with the most is closed, but none in authentication, and no authenticated one.
 func TestCrowd(t *testing.T) {
 	c := newCrowd(5, 3)
 	join := func(remote string) (*pipeFrom, *visitor) {
@@ -48,7 +48,7 @@ func TestCrowd(t *testing.T) {
 	}
 	other, _ := join("192.0.2.2:1")
 	third, _ := join("192.0.2.3:1")
-	fourth, _ := join("192.0.2.4:1") // one too many in all
+	fourth, _ := join("192.0.2.4:1") // one too many in total
 	for i, test := range []struct {
 		conn  *pipeFrom
 		ended bool
@@ -65,7 +65,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestIdleStrangers: connections that show nothing are closed when there are too many; one that was authenticated goes on.
+// TestIdleStrangers: connections without a credential are closed when there are too many; an authenticated one continues.
 func TestIdleStrangers(t *testing.T) {
 	r := newRig(t, nil)
 	client := r.http(r.as("root"))
@@ -83,7 +83,7 @@ func TestIdleStrangers(t *testing.T) {
 			first = conn
 		}
 	}
-	if _, err := io.Copy(io.Discard, first); err != nil && err != io.EOF { // ends when it is closed, or the test at its deadline
+	if _, err := io.Copy(io.Discard, first); err != nil && err != io.EOF { // ends when it is closed, or at the test's deadline
 		t.Logf("the oldest ended with: %v", err)
 	}
 	client.Transport.(bearer).next.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Check is one question of /healthz; its path is /healthz/NAME.
+// Check is one check of /healthz; its path is /healthz/NAME.
 type Check struct {
 	Name string
 	// Check returns nil when all is well. It may be called concurrently and should end when ctx does.
@@ -27,7 +27,7 @@ const logTimeout = 2 * time.Second
 
 var pingCheck = Check{Name: "ping", Check: func(context.Context) error { return nil }}
 
-// newLogCheck notices a log that blocks, such as a file on a hung disk. However many ask, one flush is under way.
+// newLogCheck detects a log that blocks, such as a file on a hung disk. It runs only one flush at a time, however many clients ask.
 func newLogCheck() Check {
 	var flights singleflight.Group
 	return Check{Name: "log", Check: func(ctx context.Context) error {
@@ -56,8 +56,8 @@ func (c checks) install(mux *http.ServeMux) {
 	}
 }
 
-// serve runs every check but those of ?exclude=NAME. With ?verbose, or when one fails, it lists them; why one failed stays in the log,
-// since /healthz is given to more people than the rest.
+// serve runs every check except those of ?exclude=NAME. With ?verbose, or if one fails, it lists them. The reason for a failure is only in the log,
+// since more people can read /healthz than other paths.
 func (c checks) serve(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	var list strings.Builder

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// The most that is under way at a time. Whoever comes on top of it is sent away with 429 and may come again in a second; health is always told.
+// Limits of concurrent work. Excess requests get 429 and may retry after a second; /healthz is exempt.
 const (
-	maxRequests  = 400         // that are answered in one piece, as many as the API server takes itself
-	maxStreams   = 1000        // exec, attach, port-forward, and logs, which may be followed: each holds a connection to the engine
-	maxRuns      = 16          // of /run, each of which keeps runOutput in memory
-	maxBody      = 1 << 20     // bytes of a request that is no stream; the commands that are sent to us take some hundred
-	maxH2Streams = 250         // HTTP/2: requests at a time on one connection
-	takeTimeout  = time.Minute // for a client to take what was written of an answer, logs excepted
+	maxRequests  = 400         // ordinary requests, as many as the API server allows
+	maxStreams   = 1000        // exec, attach, port-forward, and logs, which can be followed: each holds a connection to the engine
+	maxRuns      = 16          // of /run; each buffers up to runOutput
+	maxBody      = 1 << 20     // bytes of a request other than a stream; commands sent to us have some hundred
+	maxH2Streams = 250         // HTTP/2: concurrent requests on one connection
+	takeTimeout  = time.Minute // for a client to receive written data of an answer, except logs
 )
 
-// errBusy says that too much of something is under way.
+// errBusy says that a limit was exceeded.
 var errBusy = errors.New("too many requests are in progress")
 
-// bound admits as many at a time as it has room for, and three quarters of them for one user: the rest is for the others.
+// bound limits concurrent requests in total, and to three quarters of that for one user, so that the others get a share.
 type bound struct {
 	all, each int
 
@@ -34,7 +34,7 @@ type bound struct {
 
 func newBound(all int) *bound { return &bound{all: all, each: (3*all + 3) / 4, in: map[string]int{}} }
 
-// enter does not wait. Who was let in leaves.
+// enter does not block. After true, call leave.
 func (b *bound) enter(user string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,12 +57,12 @@ func (b *bound) leave(user string) {
 
 type userKey struct{}
 
-// by is the request with who sent it.
+// by adds the sender to the request.
 func by(r *http.Request, who *identity) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), userKey{}, who.Name))
 }
 
-// boundFor is what a path counts against; nil: nothing.
+// boundFor is the limit that applies to a path; nil: none.
 func (s *Server) boundFor(path string) *bound {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch first {
@@ -76,7 +76,7 @@ func (s *Server) boundFor(path string) *bound {
 	return s.requestBound
 }
 
-// limit lets a request through to next while there is room for it, and as long as its client sends and reads in time.
+// limit passes a request to next if the limits allow it, and as long as its client sends and reads in time.
 func (s *Server) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		room := s.boundFor(r.URL.Path)
@@ -99,7 +99,7 @@ func (s *Server) limit(next http.Handler) http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		out := &timedWriter{w, http.NewResponseController(w), s.config.takeTimeout}
 		next.ServeHTTP(out, r)
-		out.begin() // of what net/http has kept back
+		out.begin() // for data that net/http has buffered
 	})
 }
 
@@ -108,14 +108,14 @@ func busy(w http.ResponseWriter) {
 	plain(w, http.StatusTooManyRequests, "Too many requests are under way, try again later\n")
 }
 
-// timedWriter gives up a client that does not take what is written in time. How long the answer takes to come about does not count.
+// timedWriter disconnects a client that does not receive written data in time. The time to produce the answer does not count.
 type timedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
 }
 
-func (t *timedWriter) begin() { _ = t.control.SetWriteDeadline(time.Now().Add(t.timeout)) } // the machine's clock, as net.Conn wants
+func (t *timedWriter) begin() { _ = t.control.SetWriteDeadline(time.Now().Add(t.timeout)) } // net.Conn uses the machine's clock
 
 func (t *timedWriter) Write(p []byte) (int, error) {
 	t.begin()

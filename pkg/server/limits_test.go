@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestRequestLimit: what comes on top of the limit is sent away, health is told all the same, and whoever comes later is served again.
+// TestRequestLimit: requests above the limit are rejected, /healthz still answers, and later requests are served again.
 func TestRequestLimit(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	r := newRig(t, func(config *Config, parts *Parts) {
@@ -106,18 +106,18 @@ func TestBigRequests(t *testing.T) {
 		{"long header", strings.NewReader("cmd=echo+a"), http.Header{"X-Long": {strings.Repeat("x", maxHeaderBytes+8<<10)}}, http.StatusRequestHeaderFieldsTooLarge},
 		{"small again", strings.NewReader("cmd=echo+a"), form, http.StatusOK},
 	} {
-		// Whether the client sees the answer, or that no more is read of what it sends, is a matter of who is quicker.
+		// Whether the client sees the answer, or only that its body is no longer read, depends on timing.
 		if status, err := send("POST", "/run/default/web/main", test.body, test.header); status != test.want && (err == nil || test.want == http.StatusOK) {
 			t.Errorf("%s: got %d, %v, want %d", test.name, status, err, test.want)
 		}
 	}
 }
 
-// TestNobodyTakes: a client that takes nothing of a long answer is given up; how long the answer takes to begin does not count.
+// TestNobodyTakes: a client that does not read a long answer is disconnected; the time before the answer starts does not count.
 func TestNobodyTakes(t *testing.T) {
 	gaveUp, wait := make(chan struct{}), make(chan struct{})
 	r := newRig(t, func(config *Config, parts *Parts) {
-		config.takeTimeout = time.Second // of which a process on a busy machine must not be kept from the processor
+		config.takeTimeout = time.Second // long enough for a process on a busy machine
 		parts.Metrics = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			context.AfterFunc(r.Context(), func() { close(gaveUp) })
 			for r.Context().Err() == nil {
@@ -135,19 +135,19 @@ func TestNobodyTakes(t *testing.T) {
 		_, body := r.do(client, "GET", "/metrics/probes", "")
 		slow <- body
 	}()
-	response, err := r.http(r.as("root")).Get("https://" + r.server.Addr().String() + "/metrics") // and not read
+	response, err := r.http(r.as("root")).Get("https://" + r.server.Addr().String() + "/metrics") // and do not read
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-gaveUp
-	response.Body.Close() // else the server waits some seconds to say goodbye
-	close(wait)           // by now longer than takeTimeout has gone by
+	response.Body.Close() // otherwise the server waits some seconds to say goodbye
+	close(wait)           // more than takeTimeout has passed
 	if body := <-slow; body != "at last\n" {
 		t.Errorf("got %q", body)
 	}
 }
 
-// TestOneUsersShare: one user who takes all that he may leaves room for another.
+// TestOneUsersShare: one user at the limit leaves room for another.
 func TestOneUsersShare(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	r := newRig(t, func(config *Config, parts *Parts) {

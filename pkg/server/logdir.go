@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	logFileTimeout = 10 * time.Minute // for a file as a whole
-	maxListed      = 10_000           // names of one directory
+	logFileTimeout = 10 * time.Minute // for a whole file
+	maxListed      = 10_000           // entries of one directory
 )
 
-// serveFile serves a file or a directory below Dir. Pods may have a part of it and put there what they like: nothing but files and directories
-// is opened, and a file ends where it ended when it was opened. Text is never anything else to a browser.
+// serveFile serves a file or a directory below Dir. Pods may mount a part of it and write anything there. So serveFile opens only regular files and
+// directories, and serves a file up to its size at the time of opening. Browsers never see text as any other type.
 func (n NodeLogs) serveFile(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), cmp.Or(n.fileTimeout, logFileTimeout))
 	defer cancel()
 	name := strings.TrimPrefix(r.URL.Path, "/logs/")
-	root, err := os.OpenRoot(n.Dir) // no name and no link in it leads out
+	root, err := os.OpenRoot(n.Dir) // no name and no link in it leads outside
 	if err != nil {
 		plain(w, http.StatusNotFound, fmt.Sprintf("cannot open %s\n", n.Dir))
 		return
@@ -60,14 +60,14 @@ func (n NodeLogs) serveFile(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// redirect is relative: the way here may lead through the API server.
+// redirect uses a relative URL: the request may have come through the API server.
 func redirect(w http.ResponseWriter, r *http.Request, to string) {
 	target := url.URL{Path: to, RawQuery: r.URL.RawQuery}
 	w.Header().Set("Location", target.String())
 	w.WriteHeader(http.StatusMovedPermanently)
 }
 
-// logType is text, but of what is packed.
+// logType is text, except for compressed and binary formats.
 func logType(name string) string {
 	switch path.Ext(name) {
 	case ".gz", ".bz2", ".xz", ".zst", ".zip", ".journal", ".evtx", ".etl":
@@ -76,7 +76,7 @@ func logType(name string) string {
 	return "text/plain; charset=utf-8"
 }
 
-// list writes the names in a directory, the first that are found where there are too many.
+// list writes the names in a directory, up to maxListed.
 func list(ctx context.Context, w http.ResponseWriter, dir *os.File) {
 	var names []string
 	more := false
@@ -107,7 +107,7 @@ func list(ctx context.Context, w http.ResponseWriter, dir *os.File) {
 	fmt.Fprint(w, "</pre>\n")
 }
 
-// during is a file that cannot be read any more when ctx has ended.
+// during is a file whose reads fail once ctx has ended.
 type during struct {
 	io.ReaderAt
 	ctx context.Context
@@ -121,7 +121,7 @@ func (d during) ReadAt(p []byte, offset int64) (int, error) {
 	return d.ReaderAt.ReadAt(p, offset)
 }
 
-// copyFile writes the first of the files below Dir that is there.
+// copyFile writes the first existing file of names below Dir.
 func (n NodeLogs) copyFile(ctx context.Context, w io.Writer, names ...string) {
 	root, err := os.OpenRoot(n.Dir)
 	if err == nil {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// serveLogs answers /containerLogs. Errors before the first byte are a status, later ones end the text.
+// serveLogs answers /containerLogs. Errors before the first byte set the status, later ones end the text.
 func (s *Server) serveLogs(w http.ResponseWriter, r *http.Request) {
 	options, err := decodeLogOptions(r.URL.Query())
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Server) serveLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if options.Follow {
-		_, _ = out.Write(nil) // the client shall know that we wait for lines
+		_, _ = out.Write(nil) // sends the header while we wait for lines
 	}
 	if err := s.parts.Engine.Logs(r.Context(), id, options, stdout, stderr); err != nil && r.Context().Err() == nil {
 		klog.ErrorS(err, "Cannot read a container's log", "pod", klog.KObj(ref.Pod), "container", containerName)
@@ -66,7 +66,7 @@ func (s *Server) serveLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// logWriterTo sends lines to the client, each immediately when it follows. A client that takes nothing for the idle time is given up.
+// logWriterTo sends lines to the client; with follow it flushes each one. It disconnects a client that receives nothing for the idle time.
 type logWriterTo struct {
 	w       io.Writer
 	control *http.ResponseController
@@ -81,7 +81,7 @@ func (l *logWriterTo) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.begun = true
-	_ = l.control.SetWriteDeadline(time.Now().Add(l.idle)) // the machine's clock, as net.Conn wants
+	_ = l.control.SetWriteDeadline(time.Now().Add(l.idle)) // net.Conn uses the machine's clock
 	n, err := l.w.Write(line)
 	if err == nil && l.follow {
 		err = l.control.Flush()
@@ -89,7 +89,7 @@ func (l *logWriterTo) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// decodeLogOptions reads the query parameters of v1.PodLogOptions as the API server does, and the older "tail" (a number or "all").
+// decodeLogOptions parses the query parameters of v1.PodLogOptions as the API server does, and the older "tail" (a number or "all").
 func decodeLogOptions(query url.Values) (*v1.PodLogOptions, error) {
 	if tail := query.Get("tail"); tail == "all" {
 		query.Del("tailLines")
@@ -99,7 +99,7 @@ func decodeLogOptions(query url.Values) (*v1.PodLogOptions, error) {
 	options := &v1.PodLogOptions{}
 	for name, field := range map[string]*bool{"follow": &options.Follow, "previous": &options.Previous, "timestamps": &options.Timestamps} {
 		values := query[name]
-		_ = runtime.Convert_Slice_string_To_bool(&values, field, nil) // whatever is not "0" or "false" is true
+		_ = runtime.Convert_Slice_string_To_bool(&values, field, nil) // any value except "0" and "false" is true
 	}
 	for _, number := range []struct {
 		name  string
@@ -123,7 +123,7 @@ func decodeLogOptions(query url.Values) (*v1.PodLogOptions, error) {
 	return options, nil
 }
 
-// validateLogOptions holds the API's rules for v1.PodLogOptions.
+// validateLogOptions enforces the API's rules for v1.PodLogOptions.
 func validateLogOptions(options *v1.PodLogOptions) error {
 	switch {
 	case options.TailLines != nil && *options.TailLines < 0:
@@ -142,14 +142,14 @@ func validateLogOptions(options *v1.PodLogOptions) error {
 	return nil
 }
 
-// message is the JSON in which upstream wraps errors of this one path.
+// message wraps an error in JSON, as upstream does only for this path.
 func message(format string, args ...any) string {
 	text, _ := json.Marshal(map[string]string{"message": fmt.Sprintf(format, args...)}) // strings cannot fail
 	return string(text)
 }
 
-// logSource chooses the container whose log is meant: what runs, else what ran last. It goes by the status, which is what the user sees,
-// and its errors say in upstream's words why there is no log.
+// logSource chooses the container for a log request: the running one, otherwise the last one. It uses the status, which is what users see, and its
+// errors explain a missing log in upstream's words.
 func logSource(pod *v1.Pod, name string, previous bool) (id string, err error) {
 	status := containerStatus(pod, name)
 	if status == nil {
@@ -185,7 +185,7 @@ func logSource(pod *v1.Pod, name string, previous bool) (id string, err error) {
 	if _, after, found := strings.Cut(id, "://"); found { // docker://ID
 		id = after
 	}
-	if id == "" { // runs, but its id is not in the status yet
+	if id == "" { // it runs, but its id is not in the status yet
 		return "", fmt.Errorf("container %q in pod %q is not available", name, pod.Name)
 	}
 	return id, nil
@@ -202,7 +202,7 @@ func containerStatus(pod *v1.Pod, name string) *v1.ContainerStatus {
 	return nil
 }
 
-// containerSpec finds a container of any kind; an ephemeral one by the fields that it shares with the others.
+// containerSpec finds a container of any kind; an ephemeral one is converted by the fields that both types share.
 func containerSpec(pod *v1.Pod, name string) *v1.Container {
 	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {

@@ -60,13 +60,13 @@ func describe(query url.Values) string {
 	return string(text)
 }
 
-// FuzzLogQuery holds that no query gets past validation with options that an engine cannot honour, and that none panics.
+// FuzzLogQuery: no query passes validation with options that an engine cannot honor, and none panics.
 func FuzzLogQuery(f *testing.F) {
 	for _, query := range []string{"", "tail=all", "tail=-3&follow", "sinceTime=0001-01-01T00:00:00Z", "stream=All&stream=x", "limitBytes=9223372036854775807", "%zz=1", "tailLines=%00"} {
 		f.Add(query)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		query, _ := url.ParseQuery(text) // a request's query is decoded as far as it goes
+		query, _ := url.ParseQuery(text) // a request's query is decoded as far as possible
 		options, err := decodeLogOptions(query)
 		if err != nil || validateLogOptions(options) != nil {
 			return
@@ -175,13 +175,13 @@ func follow(ctx context.Context, r *rig) (*bufio.Scanner, error) {
 func TestLogsFollow(t *testing.T) {
 	r := newRig(t, nil)
 	ctx, leave := context.WithCancel(t.Context())
-	lines, err := follow(ctx, r) // the header comes before the first line
+	lines, err := follow(ctx, r) // the header arrives before the first line
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 100 {
 		want := fmt.Sprintf("line %d", i)
-		r.engine.lines <- want + "\n" // the next one is not written before this one has arrived
+		r.engine.lines <- want + "\n" // the next one is written only after this one has arrived
 		if !lines.Scan() || lines.Text() != want {
 			t.Fatalf("got %q (%v), want %q", lines.Text(), lines.Err(), want)
 		}

@@ -17,26 +17,26 @@ const (
 	goodEntries    = 8192
 	badEntries     = 1024
 	regularEntries = 8192
-	regularTTL     = 24 * time.Hour   // of having been good, which opens nothing but a better place to wait
-	fetchTimeout   = 30 * time.Second // of one question to the API server with its retries
+	regularTTL     = 24 * time.Hour   // of having been accepted, which only improves the place in the queue
+	fetchTimeout   = 30 * time.Second // for one question to the API server including retries
 )
 
-// memo remembers the API server's answers for a time and asks each question once, however many from one source wait for it. Errors are not
-// remembered, and bad answers apart from good ones, so that no number of them drives a good one out.
+// memo caches the API server's answers and asks each question once, however many requests from one source wait for it. It does not cache errors.
+// Rejections have a separate cache, so that they cannot evict accepted entries.
 type memo[T any] struct {
 	good, bad *cache.LRUExpireCache
 	flights   singleflight.Group
 	backoff   wait.Backoff
 }
 
-// answer is what the API server said.
+// answer is an answer of the API server.
 type answer[T any] struct {
 	value T
 	good  bool
-	holds time.Duration // 0: it is not remembered
+	holds time.Duration // 0: not cached
 }
 
-// asker is for whom a question is asked, and where its turn comes.
+// asker is the source of a question, and the queue in which it waits.
 type asker struct {
 	turns  *turns
 	source string
@@ -70,11 +70,11 @@ func (m *memo[T]) remember(key string, a answer[T]) {
 	}
 }
 
-// errLeft says that the request for which others waited too has ended before its turn came.
+// errLeft says that the request that asked on behalf of others ended before its turn.
 var errLeft = errors.New("the client is gone")
 
-// get returns the answer for key, from memory or by ask when it is the asker's turn. Once asked, a question does not end with ctx, since
-// others may wait for it too. errBusy: there was no turn in time.
+// get returns the answer for key, from the cache or by calling ask in the asker's turn. A started call does not end with ctx, since other requests
+// may wait for it. errBusy: there was no turn in time.
 func (m *memo[T]) get(ctx context.Context, key string, by asker, ask func(context.Context) (answer[T], error)) (answer[T], error) {
 	for {
 		if known, ok := m.remembered(key); ok {
@@ -95,7 +95,7 @@ func (m *memo[T]) get(ctx context.Context, key string, by asker, ask func(contex
 }
 
 func (m *memo[T]) ask(ctx context.Context, key string, by asker, ask func(context.Context) (answer[T], error)) (got answer[T], err error) {
-	if known, ok := m.remembered(key); ok { // another flight ended between our look and our start
+	if known, ok := m.remembered(key); ok { // another flight ended between our check and our start
 		return known, nil
 	}
 	leave, err := by.turns.enter(ctx, by.source, by.from)
@@ -122,7 +122,7 @@ func (m *memo[T]) ask(ctx context.Context, key string, by asker, ask func(contex
 	return got, nil
 }
 
-// retry calls again after errors that pass by themselves, and returns the last one.
+// retry repeats call after temporary errors, and returns the last one.
 func retry(ctx context.Context, backoff wait.Backoff, call func() error) error {
 	var last error
 	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(context.Context) (bool, error) {

@@ -19,8 +19,8 @@ import (
 	programs "github.com/winkube/winkube/pkg/command"
 )
 
-// NodeLogs serves the host's logs on /logs/: the files below Dir, and with Query those of services (KEP-2258): of the journal, of Windows'
-// event log, or else of the files that are named like the service.
+// NodeLogs serves the host's logs on /logs/: the files below Dir, and with Query those of services (KEP-2258), from the journal, Windows' event log,
+// or else files named after the service.
 type NodeLogs struct {
 	Dir    string // /var/log
 	OS     string // linux or windows
@@ -30,7 +30,7 @@ type NodeLogs struct {
 	fileTimeout time.Duration // 0: logFileTimeout
 }
 
-// Limits of a query. Upstream's, but that it has none for lines where none was asked for.
+// Limits of a query: upstream's, plus a limit of lines if the query has none.
 const (
 	maxLogLines     = 100_000
 	maxServices     = 4
@@ -38,7 +38,7 @@ const (
 	logQueryTimeout = 30 * time.Second
 )
 
-// logQuery is what /logs/?query=... asks for.
+// logQuery contains the parameters of /logs/?query=...
 type logQuery struct {
 	services     []string
 	file         string
@@ -48,15 +48,15 @@ type logQuery struct {
 	pattern      *regexp.Regexp // nil: not given
 }
 
-// bounded says that not all of a log is wanted, which files cannot serve.
+// bounded says that the query selects a part of a log, which files do not support.
 func (q logQuery) bounded() bool {
 	return !q.since.IsZero() || !q.until.IsZero() || q.lines >= 0 || q.boot != nil || q.pattern != nil
 }
 
-// serviceName is what may stand in a program's arguments.
+// serviceName matches names that are safe in a program's arguments.
 var serviceName = regexp.MustCompile(`^[a-zA-Z0-9_.:@][a-zA-Z0-9\-_.:@]*$`)
 
-// parseLogQuery reads the parameters. The error says which is wrong.
+// parseLogQuery parses the parameters. The error names the invalid one.
 func parseLogQuery(values url.Values, system string) (q logQuery, err error) {
 	q.lines = -1
 	for _, name := range values["query"] {
@@ -155,7 +155,7 @@ func (n NodeLogs) serveQuery(w http.ResponseWriter, r *http.Request, values url.
 	}
 }
 
-// known says whether the system's own log has a service.
+// known says whether the system's log knows a service.
 func (n NodeLogs) known(ctx context.Context, service string) bool {
 	if n.OS == "windows" {
 		_, err := n.Runner.Run(ctx, nil, "wevtutil", "gp", service)
@@ -176,7 +176,7 @@ func (n NodeLogs) copyServices(ctx context.Context, w io.Writer, q logQuery, ser
 	}
 	_, _ = w.Write(out)
 	var exit *programs.ExitError
-	if err != nil && !(errors.As(err, &exit) && len(out) == 0) { // journalctl ends with 1 when a pattern matches nothing
+	if err != nil && !(errors.As(err, &exit) && len(out) == 0) { // journalctl exits with 1 when a pattern matches nothing
 		klog.ErrorS(err, "Cannot read the logs of services", "services", services)
 		fmt.Fprintf(w, "\nerror: the log of %v is not available\n", services)
 	}
@@ -187,7 +187,7 @@ const (
 	eventTime   = "2006-01-02T15:04:05.000Z"
 )
 
-// journalArgs are those of journalctl(1).
+// journalArgs are the arguments of journalctl(1).
 func journalArgs(q logQuery, services []string) []string {
 	args := []string{"--utc", "--no-pager", "--output=short-precise"}
 	if !q.since.IsZero() {
@@ -216,8 +216,8 @@ func (q logQuery) most() int {
 	return maxLogLines
 }
 
-// eventArgs are those of wevtutil.exe: the newest events of the log Application that are the services', newest first. The pattern is ours to
-// apply, and lines are events.
+// eventArgs are the arguments of wevtutil.exe for the newest events of the services in the log Application, newest first. The caller applies the
+// pattern; lines are events.
 func eventArgs(q logQuery, services []string) []string {
 	var providers, times []string
 	for _, service := range services {
@@ -238,7 +238,7 @@ func eventArgs(q logQuery, services []string) []string {
 
 var eventBegin = regexp.MustCompile(`(?m)^Event\[`)
 
-// oldestFirst turns the events in wevtutil's text around, and drops those that the pattern does not match.
+// oldestFirst reverses the events in wevtutil's text, and drops those that the pattern does not match.
 func oldestFirst(text []byte, pattern *regexp.Regexp) []byte {
 	var events [][]byte
 	begins := eventBegin.FindAllIndex(text, -1)

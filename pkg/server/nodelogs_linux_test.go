@@ -12,7 +12,7 @@ import (
 	programs "github.com/winkube/winkube/pkg/command"
 )
 
-// TestLogPipes: pipes and sockets below the log directory are answered immediately.
+// TestLogPipes: requests for pipes and sockets below the log directory are answered immediately.
 func TestLogPipes(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"pipe", "svc.log"} {

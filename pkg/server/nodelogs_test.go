@@ -141,7 +141,7 @@ func FuzzNodeLogQuery(f *testing.F) {
 	})
 }
 
-// TestLogFiles: what a file is served as, how far, and how much of a directory.
+// TestLogFiles: the type and length of served files, and the size limit of directory listings.
 func TestLogFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -152,7 +152,7 @@ func TestLogFiles(t *testing.T) {
 	write("page.html", "<script>alert(1)</script>")
 	write("old.gz", "packed")
 	odd, link := "a&b<c>", `<a href="a&amp;b%3Cc%3E">a&amp;b&lt;c&gt;</a>`
-	if runtime.GOOS == "windows" { // where names have no brackets
+	if runtime.GOOS == "windows" { // names cannot have brackets there
 		odd, link = "a&b", `<a href="a&amp;b">a&amp;b</a>`
 	}
 	write(odd, "odd")
@@ -194,7 +194,7 @@ func TestLogFiles(t *testing.T) {
 	}
 }
 
-// growing appends to a file whenever some of it is written to the client, as a log that grows faster than it is read.
+// growing appends to a file whenever some of it is written to the client, like a log that grows faster than it is read.
 type growing struct {
 	*httptest.ResponseRecorder
 	file  *os.File
@@ -211,7 +211,7 @@ func (g *growing) Write(p []byte) (int, error) {
 	return g.ResponseRecorder.Write(p)
 }
 
-// TestEndlessLog: a file that grows while it is read ends where it ended at first, asked for by its path, by query, or by its service.
+// TestEndlessLog: a growing file is served up to its initial end, requested by path, query or service.
 func TestEndlessLog(t *testing.T) {
 	dir, text := t.TempDir(), strings.Repeat("line\n", 100)
 	fake := programs.NewFake()

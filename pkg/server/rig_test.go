@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// authority signs certificates of tests.
+// authority signs the tests' certificates.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -65,7 +65,7 @@ func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// client makes a client certificate as PEM.
+// client returns a client certificate as PEM.
 func (a *authority) client(user string, groups ...string) (cert, key []byte) {
 	return a.issue(&x509.Certificate{Subject: pkix.Name{CommonName: user, Organization: groups}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
@@ -79,7 +79,7 @@ func (a *authority) issue(template *x509.Certificate) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// rig is a running server with its fakes and the credentials of its users.
+// rig is a running server with its fakes and its users' credentials.
 type rig struct {
 	t      *testing.T
 	server *Server
@@ -90,7 +90,7 @@ type rig struct {
 	stop   func()
 
 	mu    sync.Mutex
-	certs map[string][2][]byte // user -> certificate, key: a user keeps theirs
+	certs map[string][2][]byte // user -> certificate, key: each user keeps theirs
 }
 
 func newRig(t *testing.T, change func(*Config, *Parts)) *rig {
@@ -145,7 +145,7 @@ func newRig(t *testing.T, change func(*Config, *Parts)) *rig {
 	return r
 }
 
-// as is a client configuration for a user with a certificate, or with a token ("token:..."), or with nothing ("").
+// as returns a client configuration for a user with a certificate, or with a token ("token:..."), or without credentials ("").
 func (r *rig) as(who string) *rest.Config {
 	config := &rest.Config{Host: "https://" + r.server.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	if token, ok := strings.CutPrefix(who, "token:"); ok {
@@ -187,7 +187,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// get asks as root and returns status and body.
+// get sends a request as root and returns status and body.
 func (r *rig) get(method, path string, body string) (int, string) {
 	r.t.Helper()
 	return r.do(r.http(r.as("root")), method, path, body)

@@ -24,10 +24,10 @@ const (
 	somePodUID   = "/{namespace}/{pod}/{uid}"
 )
 
-// debugging are the paths that enableDebuggingHandlers governs and that say so when it is off.
+// debugging are the paths that enableDebuggingHandlers controls and that report it if it is off.
 var debugging = []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/", "/debug/pprof/", "/logs/"}
 
-// routes is every path of the API.
+// routes returns the handler of all paths of the API.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	s.checks.install(mux)
@@ -89,7 +89,7 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// lookup finds the pod that a request's path names. It answers 404 itself when there is none.
+// lookup finds the pod of a request's path. If there is none, it answers 404.
 func (s *Server) lookup(w http.ResponseWriter, r *http.Request) (Ref, bool) {
 	ref, ok := s.parts.Pods.Lookup(r.PathValue("namespace"), r.PathValue("pod"), types.UID(r.PathValue("uid")), r.PathValue("container"))
 	if !ok {
@@ -106,7 +106,7 @@ func (s *Server) servePods(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, list)
 }
 
-// serveRunningPods lists what the engine runs, whether or not anybody wants it.
+// serveRunningPods lists the engine's running pods, whether or not they belong to this node's Pods.
 func (s *Server) serveRunningPods(w http.ResponseWriter, r *http.Request) {
 	if s.parts.Observer == nil {
 		http.NotFound(w, r)
@@ -129,7 +129,7 @@ func (s *Server) serveRunningPods(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, list)
 }
 
-// runningPod is what can be said of a pod by the engine alone; false when nothing of it runs.
+// runningPod describes a pod from the engine's data only; false if none of its containers runs.
 func runningPod(uid types.UID, observed pod.Observed) (v1.Pod, bool) {
 	running := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: observed.Namespace, Name: observed.Name, UID: uid}}
 	for _, c := range observed.Containers {
@@ -172,7 +172,7 @@ func disabled(message string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, message, http.StatusMethodNotAllowed) }
 }
 
-// plain answers with exactly text, as clients pass it on to people.
+// plain answers with exactly text, since clients show it to people.
 func plain(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

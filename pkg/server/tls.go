@@ -16,11 +16,11 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// selfSignedMargin is how long a self-signed certificate of an earlier start must still be good to be used again.
+// selfSignedMargin is how long a self-signed certificate of an earlier start must still be valid to be reused.
 const selfSignedMargin = 30 * 24 * time.Hour
 
-// reloader holds what was parsed from some files and parses them again when they change. It looks at them when it is asked, which is
-// once per handshake; nothing runs between.
+// reloader caches the parsed content of some files and reloads it when they change. It checks them at each use, which is once per handshake; no
+// goroutine runs in between.
 type reloader[T any] struct {
 	paths []string
 	parse func(contents [][]byte) (T, error)
@@ -28,7 +28,7 @@ type reloader[T any] struct {
 	mu    sync.Mutex
 	value T
 	infos []os.FileInfo
-	tried []os.FileInfo // of the last attempt that failed, so that it is logged once
+	tried []os.FileInfo // of the last failed attempt, so that it is logged once
 }
 
 func newReloader[T any](parse func([][]byte) (T, error), paths ...string) (*reloader[T], error) {
@@ -40,13 +40,13 @@ func newReloader[T any](parse func([][]byte) (T, error), paths ...string) (*relo
 	return r, r.load(infos)
 }
 
-// get returns the newest value that could be parsed.
+// get returns the newest valid value.
 func (r *reloader[T]) get() T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	infos, err := r.stat()
 	if err != nil || same(infos, r.infos) {
-		return r.value // a file that is gone for a moment is about to be replaced
+		return r.value // a file that is briefly missing is about to be replaced
 	}
 	if err := r.load(infos); err != nil && !same(infos, r.tried) {
 		klog.ErrorS(err, "Cannot reload files; using their previous contents", "files", r.paths)
@@ -67,7 +67,7 @@ func (r *reloader[T]) stat() ([]os.FileInfo, error) {
 	return infos, nil
 }
 
-// load keeps infos, taken before reading: a file that changes meanwhile is read again next time.
+// load stores infos, taken before reading: a file that changes meanwhile is read again next time.
 func (r *reloader[T]) load(infos []os.FileInfo) error {
 	contents := make([][]byte, len(r.paths))
 	for i, path := range r.paths {
@@ -110,8 +110,8 @@ func parsePair(contents [][]byte) (*tls.Certificate, error) {
 
 type getCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
-// newTLSConfig asks clients for a certificate where clientCA is set, and leaves its verification to the authenticator, which can answer 401
-// and try the next credential.
+// newTLSConfig requests a client certificate if clientCA is set, and leaves its verification to the authenticator, which can answer 401 or try the
+// next credential.
 func newTLSConfig(config TLS, node string, get getCertificate, clientCA *reloader[*x509.CertPool], clock clock.PassiveClock) (*tls.Config, error) {
 	if get == nil {
 		certFile, keyFile := config.CertFile, config.KeyFile
@@ -149,14 +149,14 @@ func newTLSConfig(config TLS, node string, get getCertificate, clientCA *reloade
 		base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			today := base.Clone()
 			today.GetConfigForClient = nil
-			today.ClientCAs = clientCA.get() // tells the client which of its certificates to show
+			today.ClientCAs = clientCA.get() // helps the client choose its certificate
 			return today, nil
 		}
 	}
 	return base, nil
 }
 
-// renewing gives a self-signed certificate, replaced before it expires.
+// renewing returns a self-signed certificate, replaced before it expires.
 func renewing(pair *reloader[*tls.Certificate], dir, node string, clock clock.PassiveClock) getCertificate {
 	var mu sync.Mutex
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -174,8 +174,8 @@ func renewing(pair *reloader[*tls.Certificate], dir, node string, clock clock.Pa
 	}
 }
 
-// selfSigned returns the files of a self-signed serving certificate in dir, made now unless one is there that is good for a while. Clients
-// that want to verify this server need a real certificate.
+// selfSigned returns the files of a self-signed serving certificate in dir, created now unless an existing one is valid for long enough. Clients that
+// verify this server need a real certificate.
 func selfSigned(dir, host string, now time.Time) (certFile, keyFile string, err error) {
 	if dir == "" {
 		return "", "", errors.New("no serving certificate: set tlsCertFile and tlsPrivateKeyFile, or --cert-dir for a self-signed one")
@@ -204,16 +204,16 @@ func selfSigned(dir, host string, now time.Time) (certFile, keyFile string, err 
 	return certFile, keyFile, nil
 }
 
-// replaceFile writes path in one step: whoever reads it sees the old or the new contents. mode holds from the first byte.
+// replaceFile replaces path atomically: readers see the old or the new content. mode applies from the first byte.
 func replaceFile(path string, data []byte, mode os.FileMode) error {
 	temp := path + ".new"
-	_ = os.Remove(temp) // of a start that was cut short; its mode would be kept
+	_ = os.Remove(temp) // left by an interrupted start; its mode would be kept
 	err := os.WriteFile(temp, data, mode)
 	if err == nil {
 		err = os.Rename(temp, path)
 	}
 	if err != nil {
-		_ = os.Remove(temp) // on a full disk half a file takes the room of a whole one
+		_ = os.Remove(temp) // on a full disk a partial file uses the space of a whole one
 	}
 	return err
 }

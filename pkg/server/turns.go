@@ -9,28 +9,27 @@ import (
 	"time"
 )
 
-// turnLimits bound the questions to the API server of one kind.
+// turnLimits are the limits of one kind of question to the API server.
 type turnLimits struct {
-	places, perSource    int           // under way: in all, and of one source
-	waiting, waitPerLine int           // waiting for a place: in all, and of one source
-	patience             time.Duration // how long one waits
-	hold                 time.Duration // how long a place stays taken after a bad answer, which bounds those per second
+	places, perSource    int           // in progress: in total, and per source
+	waiting, waitPerLine int           // queued: in total, and per source
+	patience             time.Duration // maximum time in the queue
+	hold                 time.Duration // how long a place stays taken after a rejection, which limits rejections per second
 }
 
 var (
-	// strangerTurns are for tokens that have not been seen: whoever reaches the port can send them. One source has at most 8 bad answers a
-	// second, all of them together 32.
+	// strangerTurns are for unknown tokens: anyone who reaches the port can send them. One source gets at most 8 rejections a second, all of them
+	// together 32.
 	strangerTurns = turnLimits{places: 32, perSource: 8, waiting: 1024, waitPerLine: 64, patience: 10 * time.Second, hold: time.Second}
-	// regularTurns are for tokens that were good before, and for connections whose last token was.
+	// regularTurns are for tokens that were accepted before, and for connections whose last token was.
 	regularTurns = turnLimits{places: 64, perSource: 32, waiting: 1024, waitPerLine: 256, patience: 10 * time.Second}
-	// accessTurns are for what an authenticated user may; a user is a source.
+	// accessTurns are for permission checks of authenticated users; a user is a source.
 	accessTurns = turnLimits{places: 100, perSource: 20, waiting: 1024, waitPerLine: 256, patience: 10 * time.Second}
 )
 
-// turns hands out places to ask. Sources that wait get the next free place in rotation, so that each one's turn comes after at most as many
-// questions as there are sources, however much one of them sends. Within a source, which may be many clients behind one address, the
-// connection that has been asked for least comes first, then the one that has waited longest. It keeps that place when it is sent away and
-// comes again.
+// turns queues questions to the API server. Waiting sources get free places in rotation, so that each waits for at most one question per source,
+// however much another one sends. Within a source, which may be many clients behind one address, the connection with the fewest questions goes first,
+// then the one that has waited longest. It keeps that position when it is rejected and returns.
 type turns struct {
 	limits turnLimits
 	// after is time.AfterFunc, except in tests.
@@ -40,8 +39,8 @@ type turns struct {
 	taken   int
 	waiting int
 	arrived uint64
-	lines   map[string]*line // sources with a place or with a request that waits
-	ring    []*line          // those in which a request waits; the first has the next turn
+	lines   map[string]*line // sources with a place or with a waiting request
+	ring    []*line          // those with waiting requests; the first has the next turn
 }
 
 type line struct {
@@ -53,31 +52,30 @@ type line struct {
 type waiter struct {
 	from    *standing
 	arrived uint64
-	turn    chan bool // true: a place; false: sent away
+	turn    chan bool // true: got a place; false: rejected
 }
 
-// standing is that of one connection among those who wait. It belongs to the turns.
+// standing is one connection's priority in the queue. turns guards it.
 type standing struct {
-	asked int    // questions for it since the last good answer
-	since uint64 // its first arrival for which nothing was asked yet; 0: none
+	asked int    // its questions since the last good answer
+	since uint64 // its first arrival without a question yet; 0: none
 }
 
 // visitor is a client's connection.
 type visitor struct {
 	stranger, regular standing
-	known             atomic.Bool // its last token was good
+	known             atomic.Bool // its last token was accepted
 
-	asking   atomic.Int32 // requests that are being authenticated
-	admitted atomic.Bool  // one was
-	leave    func()       // the crowd; nil: it is in none
+	asking   atomic.Int32 // requests in authentication
+	admitted atomic.Bool  // a request was authenticated
+	leave    func()       // removes it from the crowd; nil: not in it
 }
 
 func newTurns(limits turnLimits) *turns {
 	return &turns{limits: limits, lines: map[string]*line{}, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) }}
 }
 
-// enter waits for a place. Whoever got one must leave, with what came of the question. errBusy: there is no room to wait, or no place came
-// free in time.
+// enter waits for a place. The caller must call leave with the result of the question. errBusy: the queue is full, or no place became free in time.
 func (t *turns) enter(ctx context.Context, source string, from *standing) (leave func(good bool), err error) {
 	w := t.arrive(source, from)
 	patience := time.NewTimer(t.limits.patience)
@@ -98,13 +96,13 @@ func (t *turns) enter(ctx context.Context, source string, from *standing) (leave
 	if l := t.lines[source]; l != nil && l.drop(w) {
 		t.waiting--
 		t.tidy(l)
-	} else if <-w.turn { // it came in this moment
+	} else if <-w.turn { // the turn came at the same moment
 		t.release(source)
 	}
 	return nil, err
 }
 
-// leaver frees the place, once, and after a bad answer not before the hold is over.
+// leaver returns a function that frees the place, once, and after a rejection only when the hold is over.
 func (t *turns) leaver(source string, from *standing) func(good bool) {
 	return func(good bool) {
 		t.mu.Lock()
@@ -152,7 +150,7 @@ func (t *turns) arrive(source string, from *standing) *waiter {
 	return w
 }
 
-// dispatch gives free places to those whose turn it is.
+// dispatch assigns free places in turn.
 func (t *turns) dispatch() {
 	for passed := 0; t.taken < t.limits.places && passed < len(t.ring); {
 		l := t.ring[0]
@@ -174,7 +172,7 @@ func (t *turns) dispatch() {
 	}
 }
 
-// compareWaiters orders those of one source.
+// compareWaiters orders the waiters of one source.
 func compareWaiters(a, b *waiter) int {
 	switch {
 	case a.from.asked != b.from.asked:
@@ -189,7 +187,7 @@ func compareWaiters(a, b *waiter) int {
 	return 1
 }
 
-// longest is the line in which most wait. Of several it is the one whose last came last.
+// longest is the longest line. Among equals it is the one with the latest arrival.
 func (t *turns) longest() *line {
 	return slices.MaxFunc(t.ring, func(a, b *line) int {
 		if len(a.waiting) != len(b.waiting) {
@@ -215,7 +213,7 @@ func (t *turns) release(source string) {
 	t.dispatch()
 }
 
-// tidy forgets an empty line.
+// tidy deletes an empty line.
 func (t *turns) tidy(l *line) {
 	if len(l.waiting) > 0 {
 		return
@@ -232,7 +230,7 @@ func (l *line) drop(w *waiter) bool {
 	return len(l.waiting) < before
 }
 
-// sourceOf is whom a request counts against: the address that it comes from, of IPv6 the network of 64 bits, which a host has to itself.
+// sourceOf is the source of a request: its IPv4 address or IPv6 /64 network, which belongs to one host.
 func sourceOf(remote string) string {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 // statusTimeout is how long the client may take to receive the final status.
 const statusTimeout = 10 * time.Second
 
-// serveCommandV5 speaks v5.channel.k8s.io, the WebSocket protocol in which the end of stdin can be said and which kubectl prefers
-// (KEP-4006). The streaming library ends at v4; upstream's kubelet translates v5 to SPDY to itself.
+// serveCommandV5 implements v5.channel.k8s.io, the WebSocket protocol that can signal the end of stdin and that kubectl prefers (KEP-4006). The
+// streaming library ends at v4; upstream's kubelet translates v5 to SPDY itself.
 func serveCommandV5(w http.ResponseWriter, r *http.Request, options *remotecommand.Options, idle time.Duration, run command) {
 	channels := make([]wsstream.ChannelType, remotecommand.StreamResize+1)
 	for channel, kind := range map[int]wsstream.ChannelType{
@@ -43,7 +43,7 @@ func serveCommandV5(w http.ResponseWriter, r *http.Request, options *remotecomma
 	})
 	conn.SetIdleTimeout(idle)
 	_, opened, err := conn.Open(w, r)
-	if err != nil { // the client has its answer
+	if err != nil { // the library has answered the client
 		klog.V(2).InfoS("Cannot upgrade to a WebSocket", "err", err)
 		return
 	}
@@ -90,7 +90,7 @@ func lowestWritable(options *remotecommand.Options) int {
 	return remotecommand.StreamErr
 }
 
-// exitStatus is the end of a command as clients read it from the error stream.
+// exitStatus is the result of a command in the form that clients expect on the error stream.
 func exitStatus(run command, err error) metav1.Status {
 	if err == nil {
 		return metav1.Status{Status: metav1.StatusSuccess}
@@ -116,12 +116,12 @@ func exitStatus(run command, err error) metav1.Status {
 	}
 }
 
-// tunnelled accepts a WebSocket that carries SPDY (KEP-4006, port-forward) and returns a response and a request that look to the streaming
-// library like a SPDY upgrade. It returns nil when the upgrade failed; the client has its answer then.
+// tunnelled accepts a WebSocket that carries SPDY (KEP-4006, port-forward) and returns a response and a request that the streaming library sees as a
+// SPDY upgrade. It returns nil if the upgrade failed; the client then has its answer.
 func tunnelled(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request) {
 	upgrader := websocket.Upgrader{
 		Subprotocols: []string{portforward.WebsocketsSPDYTunnelingPortForwardV1},
-		CheckOrigin:  func(*http.Request) bool { return true }, // the API server passes the origins of its dashboards on
+		CheckOrigin:  func(*http.Request) bool { return true }, // the API server passes on the origins of its dashboards
 	}
 	conn, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
@@ -145,7 +145,7 @@ func tunnelled(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *ht
 	return &tunnelWriter{conn: clientportforward.NewTunnelingConnection("server", conn), header: http.Header{}}, inner
 }
 
-// tunnelWriter is the response to a SPDY upgrade inside a tunnel: the agreement was made outside, so that its header goes nowhere.
+// tunnelWriter is the response to a SPDY upgrade inside a tunnel. The negotiation took place outside, so its header is discarded.
 type tunnelWriter struct {
 	conn   net.Conn
 	header http.Header

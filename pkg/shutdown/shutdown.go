@@ -4,7 +4,7 @@
 //	                          |
 //	                        State --> Admitter: no new pods; the Node: not ready
 //
-// The State is apart from the Manager because admission needs it before there are pods that a Manager could end.
+// The State is separate from the Manager because admission needs it before pods exist.
 package shutdown
 
 import (
@@ -29,22 +29,22 @@ import (
 )
 
 // Config is how long pods may take to end when the host shuts down (KubeletConfiguration's shutdownGracePeriod and
-// shutdownGracePeriodCriticalPods). Total 0: the kubelet does not end them, and they start again with the host.
+// shutdownGracePeriodCriticalPods). If Total is 0, the kubelet does not end them, and they start again with the host.
 type Config struct {
-	Grace    time.Duration // in all
-	Critical time.Duration // the part at the end in which critical pods end
-	// ByPriority replaces both (shutdownGracePeriodByPodPriority): classes of pods, which end one after the other, those of the
-	// lowest priority first. A pod is of the class with the highest priority that is not above its own, or of the lowest.
+	Grace    time.Duration // in total
+	Critical time.Duration // the last part of Grace, for critical pods
+	// ByPriority replaces both (shutdownGracePeriodByPodPriority): classes of pods that end one after another, lowest priority first. A pod
+	// is in the class with the highest priority that does not exceed its own, or else in the lowest class.
 	ByPriority []Class
 }
 
-// Class is a class of pods and the time that they have to end.
+// Class is a class of pods with their time to end.
 type Class struct {
 	Priority int32
 	Grace    time.Duration
 }
 
-// Total is how long it may take altogether.
+// Total is the time for all classes together.
 func (c Config) Total() (total time.Duration) {
 	for _, class := range c.classes() {
 		total += class.Grace
@@ -52,7 +52,7 @@ func (c Config) Total() (total time.Duration) {
 	return total
 }
 
-// classes are the classes, the lowest first.
+// classes are the classes, lowest priority first.
 func (c Config) classes() []Class {
 	if len(c.ByPriority) == 0 {
 		return []Class{{0, c.Grace - c.Critical}, {podspec.SystemCriticalPriority, c.Critical}}
@@ -60,7 +60,7 @@ func (c Config) classes() []Class {
 	return slices.SortedStableFunc(slices.Values(c.ByPriority), func(a, b Class) int { return cmp.Compare(a.Priority, b.Priority) })
 }
 
-// classOf is the index of a pod's class. A critical pod without a priority, as a static one may be, has the least of a critical one.
+// classOf is the index of a pod's class. A critical pod without a priority, such as a static pod, has the lowest critical priority.
 func classOf(p *v1.Pod, classes []Class) int {
 	priority := ptr.Deref(p.Spec.Priority, 0)
 	if podspec.Critical(p) {
@@ -73,7 +73,7 @@ func classOf(p *v1.Pod, classes []Class) int {
 	return max(above-1, 0)
 }
 
-// Check says what is wrong.
+// Check returns why the configuration is invalid.
 func (c Config) Check() error {
 	seen := map[int32]bool{}
 	for _, class := range c.ByPriority {
@@ -98,20 +98,20 @@ func (c Config) Check() error {
 	return nil
 }
 
-// What pods are told, in upstream's words.
+// Upstream's reasons and messages.
 var (
 	rejection = pod.Rejection{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
 	eviction  = pod.Rejection{Reason: "Terminated", Message: "Pod was terminated in response to imminent node shutdown.",
 		Disruption: "Pod was terminated in response to imminent node shutdown."}
 )
 
-// State says whether the host is shutting down. The zero value is one that is not. Any goroutine may use it.
+// State records whether the host is shutting down. The zero value means no. Any goroutine may use it.
 type State struct{ begun atomic.Bool }
 
-// Begun says whether the shutdown has begun. It does not end.
+// Begun reports whether the shutdown has begun. It never becomes false again.
 func (s *State) Begun() bool { return s.begun.Load() }
 
-// Admitter lets no pod in from the beginning of a shutdown, and asks inner before.
+// Admitter refuses all pods once a shutdown has begun; until then inner decides.
 func (s *State) Admitter(inner pod.Admitter) pod.Admitter { return &closing{inner, s} }
 
 type closing struct {
@@ -128,30 +128,30 @@ func (c *closing) Admit(p *v1.Pod) *pod.Rejection {
 	return c.Admitter.Admit(p)
 }
 
-// Pods are those of this node (worker.Manager).
+// Pods are this node's pods (worker.Manager).
 type Pods interface {
 	Snapshot() []pod.View
-	// Evict ends a pod. One that ends already, or is gone, is no error.
+	// Evict ends a pod. Evicting a missing or ending pod is not an error.
 	Evict(types.UID, pod.Eviction)
 }
 
-// Manager ends pods when the host shuts down, the less important ones first.
+// Manager ends pods when the host shuts down, the least important first.
 type Manager struct {
 	cfg   Config
 	state *State
 	pods  Pods
-	node  wake.Signal // compares the Node's status
+	node  wake.Signal // triggers a comparison of the Node's status
 	clock clock.WithTicker
 }
 
-// New makes a Manager, which does nothing before the host shuts down. Its State is that of the Admitter; node wakes what keeps the Node's
-// status, which is another one from then on.
+// New returns a Manager, which is idle until the host shuts down. The Admitter must use the same state. node triggers an update of the
+// Node's status, which changes when a shutdown begins.
 func New(cfg Config, state *State, pods Pods, node wake.Signal, clock clock.WithTicker) *Manager {
 	return &Manager{cfg: cfg, state: state, pods: pods, node: node, clock: clock}
 }
 
-// Context is that of the kubelet's parts: when ctx ends because the host shuts down, it lasts until the pods have ended or their time is
-// over; otherwise it ends with ctx. cancel ends it and frees what it needs.
+// Context is the context for the kubelet's parts. If ctx ends because the host shuts down, it lasts until the pods have ended or their time
+// is over; otherwise it ends with ctx. cancel ends it and releases its resources.
 func (m *Manager) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -163,7 +163,7 @@ func (m *Manager) Context(ctx context.Context) (context.Context, context.CancelF
 	return inner, func() { stop(); cancel() }
 }
 
-// run returns when the pods have ended, or their time is over.
+// run returns when the pods have ended or their time is over.
 func (m *Manager) run(ctx context.Context) {
 	m.state.begun.Store(true)
 	m.node.Send()
@@ -177,10 +177,10 @@ func (m *Manager) run(ctx context.Context) {
 	}
 }
 
-// lookEvery is how often pods are looked at while they end: workers do not report it.
+// lookEvery is the interval for checking pods while they end: workers do not report it.
 const lookEvery = 250 * time.Millisecond
 
-// end evicts the pods that match and waits for them.
+// end evicts the matching pods and waits for them to end.
 func (m *Manager) end(ctx context.Context, grace time.Duration, matches func(*v1.Pod) bool) {
 	over := m.clock.NewTimer(grace)
 	defer over.Stop()

@@ -22,7 +22,7 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// house is a node with pods: one named slow never ends, others after half a second.
+// house is a node with pods: those named slow never end, others end after half a second.
 type house struct {
 	state State
 	views []pod.View
@@ -51,7 +51,7 @@ func (h *house) Evict(uid types.UID, e pod.Eviction) {
 	}
 }
 
-// told is what happened, with the Node first when it learned about the shutdown.
+// told is the log, with the Node first if it was notified of the shutdown.
 func (h *house) told(node wake.Signal) string {
 	log := h.log
 	select {

@@ -8,7 +8,7 @@ import (
 	"github.com/winkube/winkube/pkg/cgroup"
 )
 
-// The names of cAdvisor's metrics by which Prometheus' kubernetes-mixin and dashboards know containers.
+// The cAdvisor metric names by which Prometheus' kubernetes-mixin and dashboards identify containers.
 var (
 	boxCPU           = counterOf("container_cpu_usage_seconds_total", "CPU time used, in core-seconds")
 	boxPeriods       = counterOf("container_cpu_cfs_periods_total", "Periods of CPU quota that have passed")
@@ -37,7 +37,7 @@ var (
 	machineMemory = gaugeOf("machine_memory_bytes", "Memory of the machine")
 )
 
-// netCounters are a pod's, by interface.
+// netCounters are a pod's counters per interface.
 var netCounters = []struct {
 	family *family
 	of     func(*Interface) uint64
@@ -57,7 +57,7 @@ func (c *Collector) CadvisorHandler() http.Handler {
 	return servePages(func(r *http.Request) *page { return c.cadvisor(r.Context()) })
 }
 
-// boxOf are the labels of /metrics/cadvisor. A pod as a whole has no container, image and name; the node as a whole has the id "/" alone.
+// boxOf returns the labels of /metrics/cadvisor. For a whole pod, container, image and name are empty; the whole node has only the id "/".
 func boxOf(container, id, image, name, namespace, pod string) []label {
 	return labelsOf("container", container, "id", id, "image", image, "name", name, "namespace", namespace, "pod", pod)
 }
@@ -75,7 +75,7 @@ func (c *Collector) cadvisor(ctx context.Context) *page {
 		p := &u.pods[i]
 		namespace, name := p.pod.Namespace, p.pod.Name
 		if seen[namespace+"/"+name] {
-			continue // a pod that ends beside its successor: the labels cannot distinguish them
+			continue // a pod that terminates next to its successor: the labels cannot distinguish them
 		}
 		seen[namespace+"/"+name] = true
 		s := sink{page, u.at, boxOf("", "pod"+string(p.pod.UID), "", "", namespace, name)}
@@ -104,7 +104,7 @@ type sink struct {
 
 func (s sink) send(f *family, value float64) { s.page.send(f, value, s.labels) }
 
-// known sends what is not nil.
+// known sends non-nil values.
 func (s sink) known(f *family, value *uint64) {
 	if value != nil {
 		s.send(f, float64(*value))
@@ -133,7 +133,7 @@ func (s sink) failures(kind string, n *uint64) {
 	}
 }
 
-// detail sends what of a container is asked for less often; devices are the names of block devices by their numbers.
+// detail sends a container's less common figures; devices are the names of block devices by their numbers.
 func (s sink) detail(d *cgroup.Detail, devices map[string]string) {
 	if d == nil {
 		return

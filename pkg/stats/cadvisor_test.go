@@ -27,7 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// TestCadvisor compares the whole answer with a golden file, which also is the list of the names that are told.
+// TestCadvisor compares the whole answer with a golden file, which is also the list of metric names.
 func TestCadvisor(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the kernel's files have colons in their names and paths")
@@ -80,7 +80,7 @@ type viewsOf []pod.View
 
 func (v viewsOf) Snapshot() []pod.View { return v }
 
-// plugins are kinds by the volume's name.
+// plugins are plugin names by volume name.
 type plugins map[string]string
 
 func (p plugins) Plugin(_ *v1.Pod, v *v1.Volume) string { return p[v.Name] }
@@ -158,7 +158,7 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// BenchmarkScrape is one answer of /metrics/cadvisor for 100 containers, measured again. It should stay below 100 ms.
+// BenchmarkScrape produces one answer of /metrics/cadvisor for 100 containers, with new measurements. It should stay below 100 ms.
 func BenchmarkScrape(b *testing.B) {
 	r := crowd(b)
 	for b.Loop() {
@@ -167,7 +167,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// TestCompressed: who accepts gzip gets the same text as who does not.
+// TestCompressed: clients with and without gzip get the same text.
 func TestCompressed(t *testing.T) {
 	r := newRig(t, "linux", machine(t, true))
 	for path, handler := range map[string]http.Handler{"/metrics/cadvisor": r.CadvisorHandler(), "/metrics/resource": r.ResourceHandler(), "/stats/summary": r.SummaryHandler()} {

@@ -12,14 +12,14 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// compute measures by the Host Compute Service of Windows, and by the engine what that does not know: a container of another runtime. All
-// containers of a collection are measured together, some at a time.
+// compute measures containers with the Host Compute Service of Windows. For containers that it does not know, those of another runtime, it asks the
+// engine. All containers of a collection are measured together, with limited concurrency.
 type compute struct {
 	host   Host
 	engine Engine
 
 	mu    sync.Mutex
-	found map[string]measured // of this collection
+	found map[string]measured // in this collection
 }
 
 type measured struct {
@@ -28,10 +28,10 @@ type measured struct {
 	err    error
 }
 
-// atOnce is how many containers are measured at a time.
+// atOnce is how many containers are measured in parallel.
 const atOnce = 16
 
-// prepare measures the containers with these ids: it pays to measure many together.
+// prepare measures the containers with these ids, in parallel.
 func (m *compute) prepare(ctx context.Context, ids []string) {
 	m.found = make(map[string]measured, len(ids))
 	var group errgroup.Group
@@ -81,7 +81,7 @@ func (m *compute) devices() map[string]string { return nil }
 
 func (m *compute) system() (systemUsage, error) { return systemUsage{}, nil }
 
-// ordered are the adapters that carry something, that of the default route first. A filter that is bound to an adapter has its name as well.
+// ordered returns the adapters with traffic, that of the default route first. A filter that is bound to an adapter has its name as well.
 func ordered(all []host.Adapter) (out []Interface) {
 	seen := map[string]bool{}
 	for _, a := range all {

@@ -18,7 +18,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestHundredContainers: the summary of 100 containers, of each of which HCS takes 50 ms to tell, is there within a second.
+// TestHundredContainers: the summary of 100 containers, each of which takes HCS 50 ms, is ready within a second.
 func TestHundredContainers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "windows", machine(t, true))
@@ -30,7 +30,7 @@ func TestHundredContainers(t *testing.T) {
 		}
 		r.views = func() []pod.View { return views }
 		r.container = func(id string) (hcs.Statistics, error) {
-			<-time.After(50 * time.Millisecond) // what is tested
+			<-time.After(50 * time.Millisecond) // the subject of this test
 			return hcs.Statistics{Commit: uint64(len(id))}, nil
 		}
 		begin := time.Now()
@@ -46,7 +46,7 @@ func TestHundredContainers(t *testing.T) {
 	})
 }
 
-// TestNotInHCS: a container that HCS does not know is measured by the engine; one that neither knows is told.
+// TestNotInHCS: the engine measures a container that HCS does not know; one that neither knows is reported.
 func TestNotInHCS(t *testing.T) {
 	r := newRig(t, "windows", machine(t, true))
 	r.container = func(string) (hcs.Statistics, error) { return hcs.Statistics{}, errors.New("no such system") }

@@ -18,7 +18,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// told is what collectors report, without their help and buckets.
+// told is the output of collectors, without help texts and buckets.
 func told(t *testing.T, all ...prometheus.Collector) string {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -87,7 +87,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// fakeCertificate ends at a time; the zero time: there is none yet.
+// fakeCertificate expires at a time; the zero time: there is none yet.
 type fakeCertificate struct {
 	ends     time.Time
 	failures uint64

@@ -16,17 +16,17 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// patience is how long callers wait for figures of disks; then they get the last known ones.
+// patience is how long callers wait for disk figures; then they get the last known ones.
 const patience = 5 * time.Second
 
-// disks is one collection of what lies on disks.
+// disks is one collection of disk usage.
 type disks struct {
 	node, images *disk.Figure
 	pods         map[types.UID]disk.Pod
 	at           time.Time
 }
 
-// measureDisks gives figures of the pods in u that are at most diskAge old, but for what hangs: of that the last ones, with their times.
+// measureDisks returns figures of the pods in u that are at most diskAge old. For a hanging disk it returns the last known figures, with their times.
 func (c *Collector) measureDisks(ctx context.Context, u usage) disks {
 	c.diskMu.Lock()
 	defer c.diskMu.Unlock()
@@ -45,7 +45,7 @@ func (c *Collector) measureDisks(ctx context.Context, u usage) disks {
 	return d
 }
 
-// nodeDisks asks for the file systems of the node and of the images.
+// nodeDisks measures the file systems of the node and of the images.
 func (c *Collector) nodeDisks(ctx context.Context, d *disks) {
 	d.node = c.disk(ctx, c.cfg.Root)
 	if root, err := c.parts.Disks.ImageRoot(ctx); err == nil && root != "" {
@@ -55,7 +55,7 @@ func (c *Collector) nodeDisks(ctx context.Context, d *disks) {
 	}
 }
 
-// disk is what is known of a file system; nil: nothing.
+// disk returns the known figure of a file system; nil: unknown.
 func (c *Collector) disk(ctx context.Context, path string) *disk.Figure {
 	f := c.parts.Disks.FileSystem(ctx, disk.Terms{Patience: patience}, path)
 	if f.At.IsZero() {
@@ -65,7 +65,7 @@ func (c *Collector) disk(ctx context.Context, path string) *disk.Figure {
 	return &f
 }
 
-// ended says that a container's files vanished while they were read.
+// ended says that a container's files vanished while they were being read.
 func ended(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.Errno(3)) || errors.Is(err, syscall.Errno(19)) // ESRCH, ENODEV
 }

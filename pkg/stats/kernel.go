@@ -18,24 +18,24 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// kernel measures by the files of a Linux kernel.
+// kernel measures using files of a Linux kernel.
 type kernel struct {
 	reader *cgroup.Reader
 	proc   string
 	parts  Parts
 
 	mu    sync.Mutex
-	spots map[string]*spot // by id, of the containers of the last collection
+	spots map[string]*spot // by id, for the containers of the last collection
 }
 
-// spot is where a container is seen. It stays there as long as it runs.
+// spot is where a container is measured. It never changes while the container runs.
 type spot struct {
-	path string // in the hierarchy of memory
+	path string // in the memory hierarchy
 	own  *cgroup.Spot
 	pod  *cgroup.Spot // of its whole pod; nil: it was started before pods had cgroups
 }
 
-// prepare forgets the containers that run no more.
+// prepare drops stopped containers.
 func (k *kernel) prepare(_ context.Context, ids []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -48,7 +48,7 @@ func (k *kernel) prepare(_ context.Context, ids []string) {
 	k.spots = spots
 }
 
-// spot finds where a container is, once.
+// spot finds a container's spot, once.
 func (k *kernel) spot(uid types.UID, c *pod.Container) (*spot, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -67,7 +67,7 @@ func (k *kernel) spot(uid types.UID, c *pod.Container) (*spot, error) {
 	return s, nil
 }
 
-// known is where a container of the last collection is; nil: it was not measured.
+// known is the spot of a container of the last collection; nil: it was not measured.
 func (k *kernel) known(id string) *spot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,11 +117,10 @@ func (k *kernel) interfaces(c *pod.Container) ([]Interface, error) {
 	return network(k.proc, fmt.Sprint(c.HostPID))
 }
 
-// system measures this agent and the engine, each by its own cgroup or, at the top of the hierarchies, by its process alone; and
-// all pods together.
+// system measures this agent and the engine, each by its own cgroup or, at the top of the hierarchies, by its process only; and all pods together.
 func (k *kernel) system() (out systemUsage, err error) {
 	for _, resource := range []string{"cpu", "memory", "io"} {
-		if text, err := os.ReadFile(filepath.Join(k.proc, "pressure", resource)); err == nil { // a kernel may have been built without it
+		if text, err := os.ReadFile(filepath.Join(k.proc, "pressure", resource)); err == nil { // a kernel may be built without it
 			if out.pressure == nil {
 				out.pressure = map[string]cgroup.Pressure{}
 			}
@@ -133,7 +132,7 @@ func (k *kernel) system() (out systemUsage, err error) {
 		switch {
 		case problem == nil:
 			out.containers = append(out.containers, containerUsage{name: name, sample: s})
-		case !ended(problem): // the engine is being restarted; or no pod was ever started
+		case !ended(problem): // the engine is restarting; or no pod was ever started
 			err = errors.Join(err, problem)
 		}
 	}
@@ -150,7 +149,7 @@ func (k *kernel) system() (out systemUsage, err error) {
 	return out, err
 }
 
-// process measures the cgroup of a process, or where that is the whole machine's, the process.
+// process measures the cgroup of a process, or the process if the cgroup is the whole machine's.
 func (k *kernel) process(pid int) (Sample, error) {
 	at, err := k.reader.Of(pid)
 	if err != nil {
@@ -166,13 +165,12 @@ func (k *kernel) process(pid int) (Sample, error) {
 	return parseProcess(string(stat))
 }
 
-// Units of /proc/PID/stat, the first the same on every architecture that we are built for.
+// ticksPerSecond is the unit of times in /proc/PID/stat, the same on every architecture that we are built for.
 const ticksPerSecond = 100
 
-// parseProcess reads /proc/PID/stat (proc(5)): after the name in brackets, faults are fields 10 and 12, times 14 and 15, and resident
-// pages 24.
+// parseProcess parses /proc/PID/stat (proc(5)): after the name in brackets, faults are fields 10 and 12, times 14 and 15, and resident pages 24.
 func parseProcess(text string) (s Sample, err error) {
-	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:]) // a name may hold one
+	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:]) // the name may contain one
 	if len(fields) < 22 {
 		return s, fmt.Errorf("cannot measure a process: %q is not a line of /proc/PID/stat", text)
 	}

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Interface is what passed one network interface since it is there.
+// Interface has the counters of a network interface since its creation.
 type Interface struct {
 	Name                                    string
 	RxBytes, RxPackets, RxErrors, RxDropped uint64
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// parseNetDev reads /proc/PID/net/dev (proc(5)): two lines of headings, then one per interface. Loopback and the hosts' ends of
-// containers' links are left out: what passes there is counted at the other end.
+// parseNetDev parses /proc/PID/net/dev (proc(5)): two header lines, then one line per interface. It omits loopback and the hosts' ends of containers'
+// links: the other end counts their traffic.
 func parseNetDev(text string) (all []Interface) {
 	for line := range strings.Lines(text) {
 		name, rest, ok := strings.Cut(line, ":")
@@ -38,7 +38,7 @@ func parseNetDev(text string) (all []Interface) {
 	return all
 }
 
-// parseRoute finds the interface of the default route in /proc/net/route; "" when there is none.
+// parseRoute finds the interface of the default route in /proc/net/route; "" if there is none.
 func parseRoute(text string) string {
 	for line := range strings.Lines(text) {
 		if fields := strings.Fields(line); len(fields) > 7 && fields[1] == "00000000" && fields[7] == "00000000" {
@@ -48,7 +48,7 @@ func parseRoute(text string) string {
 	return ""
 }
 
-// network reads the interfaces that a process sees, that of the default route first.
+// network reads the interfaces of a process's network namespace, that of the default route first.
 func network(proc, process string) ([]Interface, error) {
 	dir := proc + "/" + process + "/net/"
 	text, err := os.ReadFile(dir + "dev")
@@ -57,11 +57,11 @@ func network(proc, process string) ([]Interface, error) {
 	}
 	all := parseNetDev(string(text))
 	if len(all) < 2 {
-		return all, nil // in whatever order
+		return all, nil // in any order
 	}
 	route, err := os.ReadFile(dir + "route")
 	if err != nil {
-		return all, nil // a kernel without IPv4 routes: the order says nothing then
+		return all, nil // a kernel without IPv4 routes: any order will do
 	}
 	name := parseRoute(string(route))
 	for i := range all {

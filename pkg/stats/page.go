@@ -25,10 +25,10 @@ func counterOf(name, help string) *family { return &family{name, help, dto.Metri
 
 func gaugeOf(name, help string) *family { return &family{name, help, dto.MetricType_GAUGE} }
 
-// label is a name and a value, as the encoders want it.
+// label is a name and a value, as the encoders need them.
 type label = *dto.LabelPair
 
-// labelsOf makes labels of names and values in turn; the names are in their order.
+// labelsOf returns labels from alternating names and values; the names must be sorted.
 func labelsOf(namesAndValues ...string) []label {
 	pairs := make([]dto.LabelPair, len(namesAndValues)/2)
 	out := make([]label, len(pairs))
@@ -39,16 +39,16 @@ func labelsOf(namesAndValues ...string) []label {
 	return out
 }
 
-// with is labels with one more, in order. The labels themselves are shared.
+// with returns labels with one more, in order. It shares the labels themselves.
 func with(labels []label, name, value string) []label {
 	i, _ := slices.BinarySearchFunc(labels, name, func(l label, name string) int { return cmp.Compare(*l.Name, name) })
 	return slices.Concat(labels[:i], []label{{Name: &name, Value: &value}}, labels[i:])
 }
 
-// page is the answer to one scrape, a prometheus.Gatherer. A registry would copy, check and hash each of thousands of samples; here labels are
-// made once for each container, and that no two samples are the same is the senders' care.
+// page is the answer to one scrape, a prometheus.Gatherer. A registry would copy, check and hash each of thousands of samples. Here labels are
+// created once for each container, and the senders ensure that no two samples are the same.
 type page struct {
-	at       *int64 // when it was measured, in milliseconds since 1970
+	at       *int64 // time of the measurement, in milliseconds since 1970
 	families map[*family]*dto.MetricFamily
 }
 
@@ -57,7 +57,7 @@ func newPage(at time.Time) *page {
 	return &page{at: &milliseconds, families: map[*family]*dto.MetricFamily{}}
 }
 
-// sample is one with all that it points to.
+// sample is a sample with all values that it points to.
 type sample struct {
 	metric  dto.Metric
 	gauge   dto.Gauge
@@ -65,12 +65,12 @@ type sample struct {
 	value   float64
 }
 
-// send adds a sample of the time at which the page was measured.
+// send adds a sample with the time of the page's measurement.
 func (p *page) send(f *family, value float64, labels []label) {
 	p.sendTimeless(f, value, labels).TimestampMs = p.at
 }
 
-// sendTimeless adds a sample that is of the time at which it is asked for.
+// sendTimeless adds a sample without a time, which means the time of the scrape.
 func (p *page) sendTimeless(f *family, value float64, labels []label) *dto.Metric {
 	into := p.families[f]
 	if into == nil {
@@ -98,20 +98,20 @@ func (p *page) Gather() ([]*dto.MetricFamily, error) {
 	return all, nil
 }
 
-// servePages answers each request with the page that make makes for it.
+// servePages answers each request with a page from make.
 func servePages(make func(*http.Request) *page) http.Handler {
 	return compressed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		promhttp.HandlerFor(prometheus.Gatherer(make(r)), promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(w, r)
 	}))
 }
 
-// compressors do the least: samples are so alike that the rest costs the node more than it spares the network.
+// compressors use the fastest level: samples are so similar that better compression costs the node more than it saves on the network.
 var compressors = sync.Pool{New: func() any {
-	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // fails for levels that do not exist
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // fails only for invalid levels
 	return z
 }}
 
-// compressed has answers compressed for those that accept gzip.
+// compressed compresses answers for clients that accept gzip.
 func compressed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !acceptsGzip(r.Header.Get("Accept-Encoding")) {
@@ -124,11 +124,11 @@ func compressed(next http.Handler) http.Handler {
 		w.Header().Set("Content-Encoding", "gzip")
 		w.Header().Add("Vary", "Accept-Encoding")
 		next.ServeHTTP(compressedWriter{w, z}, r)
-		_ = z.Close() // who does not read any more has gone
+		_ = z.Close() // fails if the client has disconnected
 	})
 }
 
-// acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3) as far as it names gzip.
+// acceptsGzip parses Accept-Encoding (RFC 9110, 12.5.3) for gzip.
 func acceptsGzip(header string) bool {
 	for part := range strings.SplitSeq(header, ",") {
 		coding, weight, _ := strings.Cut(part, ";")
@@ -145,5 +145,5 @@ type compressedWriter struct {
 	io.Writer
 }
 
-// Write is that of the compressor.
+// Write writes to the compressor.
 func (w compressedWriter) Write(p []byte) (int, error) { return w.Writer.Write(p) }

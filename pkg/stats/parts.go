@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Parts are where the figures come from.
+// Parts are the sources of the figures.
 type Parts struct {
 	Pods    Pods
 	Host    Host
@@ -26,22 +26,22 @@ type Parts struct {
 	Clock   clock.PassiveClock
 }
 
-// Pods are those of this node (worker.Manager).
+// Pods lists the pods of this node (worker.Manager).
 type Pods interface {
 	Snapshot() []pod.View
 }
 
-// Host measures the machine, and on Windows its containers. ThisHost is the one that we run on.
+// Host measures the machine, and on Windows its containers. ThisHost is the local one.
 type Host interface {
 	Load() (host.Load, error)
 	Boot() (time.Time, error)
-	// Adapters are the network adapters of Windows; none on Linux, whose interfaces are read below /proc.
+	// Adapters are the network adapters of Windows; none on Linux, where interfaces are read from /proc.
 	Adapters() ([]host.Adapter, error)
-	// Container measures a container that the Host Compute Service runs; an error where that has none of this id.
+	// Container measures a container of the Host Compute Service; an error if the service has no such id.
 	Container(id string) (hcs.Statistics, error)
 }
 
-// ThisHost is the machine that we run on.
+// ThisHost is the local machine.
 type ThisHost struct{}
 
 // Load implements Host.
@@ -56,36 +56,36 @@ func (ThisHost) Adapters() ([]host.Adapter, error) { return host.Adapters() }
 // Container implements Host.
 func (ThisHost) Container(id string) (hcs.Statistics, error) { return hcs.Measure(id) }
 
-// DiskFigures measures disks (Disks). All of it keeps to the terms, whatever hangs.
+// DiskFigures measures disks (Disks). It respects the terms even if a disk hangs.
 type DiskFigures interface {
 	PodDisks
-	// FileSystem measures the file system that has the path.
+	// FileSystem measures the file system that contains the path.
 	FileSystem(ctx context.Context, terms disk.Terms, path string) disk.Figure
 	// ImageRoot is the directory in which the engine keeps images and containers.
 	ImageRoot(ctx context.Context) (string, error)
 }
 
-// PodDisks measures what pods use of disks: all of it, or volumes alone. It keeps to the terms, whatever hangs.
+// PodDisks measures pods' disk usage: everything, or only volumes. It respects the terms even if a disk hangs.
 type PodDisks interface {
 	Pods(ctx context.Context, terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
 }
 
 // Engine is Docker.
 type Engine interface {
-	// Usage measures a container where there are no cgroups, and the Host Compute Service does not know it.
+	// Usage measures a container without cgroups that the Host Compute Service does not know.
 	Usage(ctx context.Context, id string) (docker.Usage, error)
-	// PID is the process of the engine; 0 where it is not known. Only on Linux.
+	// PID is the engine's process; 0 if unknown. Only on Linux.
 	PID() int
 }
 
-// Cgroups are those of pods. Only on Linux.
+// Cgroups are the pods' cgroups. Only on Linux.
 type Cgroups interface {
-	// Place is the cgroup of all pods as a process in it would see it in /proc/PID/cgroup; "": there is none.
+	// Place is the cgroup of all pods in the form of /proc/PID/cgroup; "": there is none.
 	Place() cgroup.Place
 }
 
-// Volumes are those of pods (volume.Manager).
+// Volumes answers questions about pods' volumes (volume.Manager).
 type Volumes interface {
-	// Plugin names the kind of a pod's volume as upstream does; "": it is not known yet.
+	// Plugin returns upstream's plugin name for a pod's volume; "": not known yet.
 	Plugin(*v1.Pod, *v1.Volume) string
 }

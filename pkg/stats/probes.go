@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Probes counts how probes end, under upstream's names (/metrics/probes). Pods count probes, so that it is made before them; its Handler comes
+// Probes counts probe results under upstream's names (/metrics/probes). It is created before the pods, which count probes; its Handler is created
 // after them.
 type Probes struct {
 	total    *prometheus.CounterVec
@@ -21,17 +21,17 @@ type Probes struct {
 	handler  http.Handler
 
 	mu   sync.Mutex
-	seen map[types.UID]types.NamespacedName // of whom something was counted
+	seen map[types.UID]types.NamespacedName // pods with counts
 }
 
-// Results of a probe, as the label result has them.
+// Results of a probe, as values of the label result.
 const (
 	probePassed  = "successful"
 	probeFailed  = "failed"
 	probeUnknown = "unknown"
 )
 
-// NewProbes makes one that has counted nothing.
+// NewProbes returns a Probes with zero counts.
 func NewProbes() *Probes {
 	p := &Probes{
 		seen: map[types.UID]types.NamespacedName{},
@@ -62,7 +62,7 @@ func (p *Probes) Count(of *v1.Pod, container, kind string, passed bool, err erro
 	p.duration.WithLabelValues(kind, container, of.Name, of.Namespace).Observe(took.Seconds())
 }
 
-// Handler serves the counts. Each request drops those of pods that no longer exist.
+// Handler serves the counts. Each request drops the counts of deleted pods.
 func (p *Probes) Handler(pods Pods) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.forget(pods.Snapshot())
@@ -70,7 +70,7 @@ func (p *Probes) Handler(pods Pods) http.Handler {
 	})
 }
 
-// forget drops the pods that are not among all.
+// forget drops the pods that are not in all.
 func (p *Probes) forget(all []pod.View) {
 	uids, names := map[types.UID]bool{}, map[types.NamespacedName]bool{}
 	for _, view := range all {

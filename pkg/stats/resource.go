@@ -43,7 +43,7 @@ func (c *Collector) resource(ctx context.Context) *page {
 	seen := map[string]bool{}
 	for _, p := range all.Pods {
 		if key := p.PodRef.Namespace + "/" + p.PodRef.Name; seen[key] {
-			continue // a pod that ends beside its successor: the labels cannot distinguish them
+			continue // a pod that terminates next to its successor: the labels cannot distinguish them
 		} else {
 			seen[key] = true
 		}

@@ -31,7 +31,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// machine is a root directory with the kernel's files of one container, pid 7.
+// machine returns a root directory with the kernel's files for one container, pid 7.
 func machine(t testing.TB, v2 bool) string {
 	t.Helper()
 	root := t.TempDir()
@@ -59,7 +59,7 @@ func machine(t testing.TB, v2 bool) string {
 		files["cg/memory/pods/podu1/a/memory.limit_in_bytes"] = "2000\n"
 		files["cg/memory/pods/podu1/a/memory.stat"] = "cache 1\ntotal_inactive_file 300\ntotal_rss 400\ntotal_pgfault 11\ntotal_pgmajfault 2\ntotal_swap 5\nhierarchical_memory_limit 2000\nhierarchical_memsw_limit 2500\n"
 	}
-	// The pod has what the infra container uses as well.
+	// The pod's usage includes the infra container's.
 	more := map[string]string{}
 	for name, text := range files {
 		if above := strings.Replace(name, "podu1/a/", "podu1/", 1); above != name {
@@ -85,7 +85,7 @@ func machine(t testing.TB, v2 bool) string {
 	return root
 }
 
-// rig is a Collector of a node with one pod, and what was asked of its parts. Its functions can be replaced.
+// rig is a Collector of a node with one pod, and the calls to its parts. Its functions can be replaced.
 type rig struct {
 	*Collector
 	testing.TB
@@ -177,7 +177,7 @@ func newRig(t testing.TB, system, root string) *rig {
 	return r
 }
 
-// walk measures what pods use of disks.
+// walk measures pods' disk usage.
 func (r *rig) walk(_ context.Context, _ disk.Terms, whole, _ []pod.View) map[types.UID]disk.Pod {
 	r.walks++
 	at, out := r.clock.Now(), map[types.UID]disk.Pod{}
@@ -194,7 +194,7 @@ func (r *rig) walk(_ context.Context, _ disk.Terms, whole, _ []pod.View) map[typ
 	return out
 }
 
-// TestGolden shows all that is served, after two collections.
+// TestGolden shows everything that is served, after two collections.
 func TestGolden(t *testing.T) {
 	for name, test := range map[string]struct {
 		os string
@@ -225,7 +225,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestWritten: all that limits are held to counts as ephemeral storage; what is not known of a container is not known, and not nothing.
+// TestWritten: everything that has a limit counts as ephemeral storage; unknown figures of a container are unknown, not zero.
 func TestWritten(t *testing.T) {
 	r := newRig(t, "linux", machine(t, true))
 	r.podDisks = func(context.Context, disk.Terms, []pod.View, []pod.View) map[types.UID]disk.Pod {
@@ -246,7 +246,7 @@ func TestWritten(t *testing.T) {
 	}
 }
 
-// TestHungVolume: a volume that hangs, and a file system of the node that does, hang no answer: the last figures are told with their times.
+// TestHungVolume: a hanging volume, or file system of the node, delays no answer: the last figures are reported with their times.
 func TestHungVolume(t *testing.T) {
 	root := machine(t, true)
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestVanished: a container that ends while it is measured is no error; one that cannot be measured is.
+// TestVanished: a container that ends during its measurement is not an error; one that cannot be measured is.
 func TestVanished(t *testing.T) {
 	root := machine(t, true)
 	r := newRig(t, "linux", root)
@@ -356,7 +356,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// crowd has 100 pods of one container, measured by the kernel's files.
+// crowd has 100 pods of one container, measured with the kernel's files.
 func crowd(b *testing.B) *rig {
 	r := newRig(b, "linux", machine(b, true))
 	one := r.views()[0]

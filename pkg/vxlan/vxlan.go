@@ -1,9 +1,9 @@
-// Package vxlan is the format in which nodes announce the ends of their tunnels: what VXLAN (RFC 7348) needs between two nodes, as annotations
-// of the Node, which flannel's vxlan back end writes and reads too.
+// Package vxlan is the format in which nodes announce their tunnel ends: what VXLAN (RFC 7348) needs between two nodes,
+// as annotations of the Node that flannel's vxlan back end also writes and reads.
 //
 //	network: NewDevice --Annotations--> own Node        Nodes --Parse--> End: routes
 //
-// It is pure. Package network makes the device, package routes the entries that lead to the others.
+// It is pure. Package network creates the device, package routes the entries for other nodes.
 package vxlan
 
 import (
@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// VNI is the virtual network's identifier: the lowest that the Host Networking Service of Windows accepts.
+	// VNI is the virtual network's identifier: the lowest that the Windows Host Networking Service accepts.
 	VNI = 4096
 	// Port is the UDP port of RFC 7348, the only one that Windows uses.
 	Port = 4789
 )
 
-// MAC is the hardware address of a tunnel's end.
+// MAC is the hardware address of a tunnel end.
 type MAC [6]byte
 
-// String is the MAC with colons: 0e:2a:0a:f4:01:00.
+// String formats the MAC with colons: 0e:2a:0a:f4:01:00.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// Device is this node's end of the tunnel in one address family.
+// Device is this node's tunnel end in one address family.
 type Device struct {
 	Name    string       // of the interface
-	MAC     MAC          // the same after a reboot, so that what other nodes have noted stays valid
+	MAC     MAC          // the same after a reboot, so that other nodes' entries stay valid
 	Address netip.Prefix // the host's source address: the first address of its pod CIDR, as a single address
-	Local   netip.Addr   // address of the outer packets
-	MTU     int          // bytes of an inner packet
+	Local   netip.Addr   // source address of outer packets
+	MTU     int          // largest inner packet in bytes
 }
 
-// parseMAC reads a hardware address of six bytes, with colons or, as HNS writes it, dashes.
+// parseMAC parses a hardware address of six bytes, with colons or, as HNS writes it, dashes.
 func parseMAC(text string) (MAC, error) {
 	mac, err := net.ParseMAC(text)
 	if err != nil || len(mac) != len(MAC{}) {
@@ -47,11 +47,11 @@ func parseMAC(text string) (MAC, error) {
 	return MAC(mac), nil
 }
 
-// chosen says whether a hardware address is one that NewDevice makes. HNS of Windows chooses others.
+// chosen reports whether a hardware address has the form that NewDevice makes. HNS of Windows chooses others.
 func (m MAC) chosen() bool { return m[0] == 0x0e && m[1] == 0x2a }
 
-// DeviceName is the interface's name on Linux, and that of the network in HNS on Windows. Each family has its own device, as in flannel, since its outer
-// packets are of that family.
+// DeviceName returns the name of the interface on Linux, and of the HNS network on Windows. Each family has its own
+// device, as in flannel, because its outer packets are of that family.
 func DeviceName(four bool) string {
 	if four {
 		return device4
@@ -61,14 +61,15 @@ func DeviceName(four bool) string {
 
 var device4, device6 = fmt.Sprintf("winkube.%d", VNI), fmt.Sprintf("winkube-v6.%d", VNI)
 
-// NewDevice is the device for the pods of cidr on a host with address local, whose interface carries packets of uplink bytes.
+// NewDevice returns the device for the pods of cidr on a host with address local, whose interface has the MTU uplink,
+// in bytes.
 func NewDevice(cidr netip.Prefix, local netip.Addr, uplink int) Device {
 	cidr = cidr.Masked()
 	first := cidr.Addr()
-	// The address range is the node's own, so that its bits make a MAC that no other node has; 0e is unicast and locally administered.
+	// The range belongs to this node alone, so its bits make a unique MAC; 0e is unicast and locally administered.
 	bytes := first.AsSlice()
 	if first.Is6() {
-		bytes = bytes[4:8] // a pod CIDR is a /64 or some bits more
+		bytes = bytes[4:8] // a pod CIDR is a /64 or slightly longer
 	}
 	d := Device{Name: DeviceName(first.Is4()), Local: local, MTU: uplink - Overhead(local), MAC: MAC{0x0e, 0x2a}}
 	copy(d.MAC[2:], bytes)
@@ -76,7 +77,8 @@ func NewDevice(cidr netip.Prefix, local netip.Addr, uplink int) Device {
 	return d
 }
 
-// Overhead is what the tunnel adds to each packet, in bytes: the outer IP header, UDP (8), VXLAN (8) and the inner Ethernet header (14).
+// Overhead returns what the tunnel adds to each packet, in bytes: the outer IP header, UDP (8), VXLAN (8) and the inner
+// Ethernet header (14).
 func Overhead(outer netip.Addr) int {
 	if outer.Is6() {
 		return 40 + 30
@@ -84,21 +86,22 @@ func Overhead(outer netip.Addr) int {
 	return 20 + 30
 }
 
-// String is the device for people.
+// String describes the device for messages.
 func (d Device) String() string {
 	return fmt.Sprintf("%s, %s, mac %s, from %s, mtu %d", d.Name, d.Address, d.MAC, d.Local, d.MTU)
 }
 
-// Annotations of a Node, as flannel names them (pkg/subnet/kube in its source).
+// Annotations of a Node with flannel's names (pkg/subnet/kube in its source).
 const (
 	prefix        = "flannel.alpha.coreos.com/"
 	backendType   = prefix + "backend-type"
 	subnetManager = prefix + "kube-subnet-manager"
-	// mark is ours alone: the hardware address of an end that we announce, if it does not show by itself that it is ours.
+	// mark is our own annotation: the hardware address of an end that we announce, if its form does not show that it is
+	// ours.
 	mark = "winkube.io/tunnel"
 )
 
-// keys are the annotations of one family.
+// keys are the names of one family's annotations.
 type keys struct{ data, public, overwrite string }
 
 func keysOf(four bool) keys {
@@ -113,7 +116,7 @@ type backendData struct {
 	VtepMAC string
 }
 
-// Known are those of a Node's annotations that this package reads or writes.
+// Known returns a Node's annotations that this package reads or writes.
 func Known(all map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range all {
@@ -124,8 +127,8 @@ func Known(all map[string]string) map[string]string {
 	return out
 }
 
-// Annotations announce devices to other nodes. An administrator's public-ip-overwrite among have replaces the device's own address, as in flannel. No
-// device: no annotations.
+// Annotations returns the annotations that announce devices to other nodes. An administrator's public-ip-overwrite in
+// have replaces the device's own address, as in flannel. No device: no annotations.
 func Annotations(devices []Device, have map[string]string) map[string]string {
 	if len(devices) == 0 {
 		return nil
@@ -133,7 +136,7 @@ func Annotations(devices []Device, have map[string]string) map[string]string {
 	out := map[string]string{backendType: "vxlan", subnetManager: "true"}
 	for _, d := range devices {
 		k := keysOf(d.Local.Is4())
-		data, _ := json.Marshal(backendData{VNI, d.MAC.String()}) // of two plain fields: cannot fail
+		data, _ := json.Marshal(backendData{VNI, d.MAC.String()}) // cannot fail: two plain fields
 		out[k.data], out[k.public] = string(data), d.Local.String()
 		if overwrite := have[k.overwrite]; overwrite != "" {
 			out[k.public] = overwrite
@@ -145,8 +148,8 @@ func Annotations(devices []Device, have map[string]string) map[string]string {
 	return out
 }
 
-// Changes are the annotations to write so that have becomes want; nil values are removed. What we did not write, because its hardware address is
-// neither one that NewDevice makes nor marked, stays. Nothing to do is an empty map.
+// Changes returns the annotations to write so that have becomes want; nil values are removed. Annotations that we did
+// not write stay: their hardware address neither has NewDevice's form nor is marked. Nothing to do is an empty map.
 func Changes(have, want map[string]string) map[string]*string {
 	out := map[string]*string{}
 	for k, v := range want {
@@ -173,13 +176,13 @@ func Changes(have, want map[string]string) map[string]*string {
 	return out
 }
 
-// End is another node's end of the tunnel.
+// End is another node's tunnel end.
 type End struct {
-	Public netip.Addr // where outer packets go
+	Public netip.Addr // destination of outer packets
 	MAC    MAC
 }
 
-// Parse reads another node's annotations for the family of like. ErrNone: it has none of vxlan.
+// Parse parses another node's annotations for the family of like. ErrNone: it has none of vxlan.
 func Parse(annotations map[string]string, like netip.Addr) (End, error) {
 	return parse(annotations, like.Is4())
 }
@@ -216,11 +219,11 @@ func parse(annotations map[string]string, four bool) (End, error) {
 	return End{Public: public, MAC: mac}, nil
 }
 
-// usual is the beginning of backendData as we and flannel write it.
+// usual is the start of backendData as we and flannel write it.
 var usual = fmt.Sprintf(`{"VNI":%d,"VtepMAC":"`, VNI)
 
-// parseData reads backendData. Each change of one node reads those of all, and decoding JSON takes 1.3 µs and six allocations more per Node than
-// comparing the usual form: at 1,000 nodes a third of what such a change costs.
+// parseData parses backendData. Each change of one node reads those of all nodes. Decoding JSON takes 1.3 µs and six
+// allocations more per Node than comparing the usual form, at 1,000 nodes a third of the cost of such a change.
 func parseData(text string) (data backendData, err error) {
 	if mac, ok := strings.CutPrefix(text, usual); ok {
 		if mac, ok = strings.CutSuffix(mac, `"}`); ok && !strings.ContainsAny(mac, `"\\`) {
@@ -231,7 +234,7 @@ func parseData(text string) (data backendData, err error) {
 	return data, err
 }
 
-// Text prints annotations for people, one per line, sorted.
+// Text formats annotations for display, one per line, sorted.
 func Text(annotations map[string]string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(annotations)) {

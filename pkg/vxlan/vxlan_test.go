@@ -31,7 +31,7 @@ func TestNewDevice(t *testing.T) {
 	}
 }
 
-// What one node writes the other reads; what flannel writes is read as well.
+// TestAnnotations: a node can read what another writes, and what flannel writes.
 func TestAnnotations(t *testing.T) {
 	both := Annotations([]Device{four, six}, nil)
 	want := `annotation: flannel.alpha.coreos.com/backend-data={"VNI":4096,"VtepMAC":"0e:2a:0a:f4:01:00"}
@@ -118,7 +118,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// An end of Windows has the hardware address that HNS chose: it is taken back because it is marked, and never that of a flannel.
+// TestChangesOfWindows: a Windows tunnel end has the hardware address that HNS chose. It is withdrawn because it is
+// marked; that of a flannel never is.
 func TestChangesOfWindows(t *testing.T) {
 	d := four
 	var err error
@@ -166,7 +167,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// What is read without decoding is read as the decoder reads it, and what is written otherwise is decoded.
+// TestParseData: the shortcut returns the same as the decoder, and other forms are decoded.
 func TestParseData(t *testing.T) {
 	for _, text := range []string{
 		`{"VNI":4096,"VtepMAC":"0e:2a:0a:f4:01:00"}`, `{"VNI":4096,"VtepMAC":""}`, `{ "VNI": 4096, "VtepMAC": "0e:2a:0a:f4:01:00" }`,

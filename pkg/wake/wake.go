@@ -1,18 +1,17 @@
-// Package wake is the one way here to wake a goroutine: the sender never blocks, and signals sent before the receiver looks count as one.
+// Package wake wakes goroutines: the sender never blocks, and signals sent before the receiver looks count as one. All packages use it for that.
 //
 //	news -> Signal.Send -> <-signal in the goroutine's select
 //
-// It carries no data: the receiver compares everything it is responsible for. Where single objects are to be looked at, use client-go's
-// workqueue, which knows their keys.
+// A Signal carries no data: the receiver compares everything it is responsible for. For single objects, use client-go's workqueue, which has keys.
 package wake
 
-// Signal wakes its one receiver. Make it with New; a nil Signal never fires and loses what is sent.
+// Signal wakes its one receiver. Create it with New; a nil Signal never fires and discards signals.
 type Signal chan struct{}
 
-// New makes a Signal that has not been sent.
+// New returns a Signal that has not been sent.
 func New() Signal { return make(Signal, 1) }
 
-// Send wakes the receiver, now or when it next receives. It never blocks, and any goroutine may call it.
+// Send wakes the receiver, immediately or at its next receive. It never blocks, and any goroutine may call it.
 func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:

@@ -1,6 +1,6 @@
-// Package apiserver is as much of a Kubernetes API server as the programs of one node need, in memory: objects of client-go's types by their
-// paths, which are listed, watched (from what exists, KEP-3157, or from a version), created, replaced, patched and deleted. It knows neither
-// selectors nor validation, and answers everyone.
+// Package apiserver is a minimal in-memory Kubernetes API server for the programs of one node. It stores objects of
+// client-go's types by path, and supports list, watch (from the existing objects, KEP-3157, or from a version), create,
+// replace, patch and delete. It implements neither selectors nor validation, and no authentication.
 package apiserver
 
 import (
@@ -29,7 +29,7 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// The forms in which a Server answers.
+// Content types of a Server's responses.
 const (
 	JSON     = runtime.ContentTypeJSON
 	Protobuf = runtime.ContentTypeProtobuf
@@ -37,9 +37,10 @@ const (
 
 // Server is an http.Handler. Its methods may be called while it serves.
 type Server struct {
-	// Version is what the server says it is; "" means v1.36.3. Set it before the server is used.
+	// Version is the version that the server reports; "" means v1.36.3. Set it before the server is used.
 	Version string
-	// Silent has watches say what exists when they begin, and nothing of what changes later. Set it before the server is used.
+	// Silent makes watches send existing objects at their start, but no later changes. Set it before the server is
+	// used.
 	Silent bool
 
 	form runtime.SerializerInfo
@@ -47,10 +48,10 @@ type Server struct {
 	mu       sync.Mutex
 	revision int
 	objects  map[string]*entry
-	order    map[string][]*entry // by resource, as they came
-	watches  map[*watch]string   // to the resource
+	order    map[string][]*entry // by resource, in order of creation
+	watches  map[*watch]string   // value: the resource
 	deleted  []deletion
-	changed  chan struct{} // closed and renewed at each change
+	changed  chan struct{} // closed and replaced at each change
 	calls    []string
 }
 
@@ -60,7 +61,7 @@ type entry struct {
 	object   runtime.Object
 	revision int
 	data     []byte
-	added    []byte // the event that a watch begins with
+	added    []byte // the event for watches that start with existing objects
 }
 
 type deletion struct {
@@ -69,13 +70,13 @@ type deletion struct {
 	event    []byte
 }
 
-// watch is one that is served: what it has not sent yet, guarded by Server.mu.
+// watch is an active watch: the events that it has not sent yet. Server.mu guards it.
 type watch struct {
 	events [][]byte
 	more   wake.Signal
 }
 
-// New makes a Server without objects that answers in the form of contentType: JSON or Protobuf.
+// New returns a Server without objects that responds with contentType: JSON or Protobuf.
 func New(contentType string) (*Server, error) {
 	form, ok := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), contentType)
 	if !ok {
@@ -84,14 +85,14 @@ func New(contentType string) (*Server, error) {
 	return &Server{form: form, revision: 1, objects: map[string]*entry{}, order: map[string][]*entry{}, watches: map[*watch]string{}, changed: make(chan struct{})}, nil
 }
 
-// Start serves s on loopback until the test ends, and returns the URL.
+// Start serves s on loopback until the test ends and returns the URL.
 func Start(t testing.TB, s *Server) (url string) {
 	server := httptest.NewServer(s)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	return server.URL
 }
 
-// Set adds objects or replaces them, at the paths that their types and names have, and tells the watches.
+// Set adds or replaces objects, at the paths of their types and names, and notifies watches.
 func (s *Server) Set(objects ...runtime.Object) error {
 	for _, object := range objects {
 		to, err := placeOf(object)
@@ -108,7 +109,7 @@ func (s *Server) Set(objects ...runtime.Object) error {
 	return nil
 }
 
-// Delete removes the object at path and tells the watches. No such object is no error.
+// Delete removes the object at path and notifies watches. A missing object is not an error.
 func (s *Server) Delete(path string) error {
 	at, err := parse(path)
 	if err != nil {
@@ -119,7 +120,7 @@ func (s *Server) Delete(path string) error {
 	return s.remove(at)
 }
 
-// Remove is Delete of an object by its type, namespace and name.
+// Remove deletes an object by its type, namespace and name, as Delete does.
 func (s *Server) Remove(object runtime.Object) error {
 	at, err := placeOf(object)
 	if err != nil {
@@ -130,7 +131,7 @@ func (s *Server) Remove(object runtime.Object) error {
 	return s.remove(at)
 }
 
-// Get returns the object at path, which must not be changed; nil: there is none.
+// Get returns the object at path, which the caller must not change; nil: not found.
 func (s *Server) Get(path string) runtime.Object {
 	at, err := parse(path)
 	if err != nil {
@@ -144,7 +145,7 @@ func (s *Server) Get(path string) runtime.Object {
 	return nil
 }
 
-// All returns every object, and a channel that is closed when that is no longer true.
+// All returns every object, and a channel that is closed at the next change.
 func (s *Server) All() (objects []runtime.Object, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +157,7 @@ func (s *Server) All() (objects []runtime.Object, changed <-chan struct{}) {
 	return objects, s.changed
 }
 
-// Wait returns the object at path as soon as it satisfies ok. The test fails when it ends first.
+// Wait returns the object at path as soon as ok returns true for it. It fails the test if the test ends first.
 func (s *Server) Wait(t testing.TB, path string, ok func(runtime.Object) bool) runtime.Object {
 	t.Helper()
 	for {
@@ -174,14 +175,14 @@ func (s *Server) Wait(t testing.TB, path string, ok func(runtime.Object) bool) r
 	}
 }
 
-// Calls are the requests so far, each "METHOD URL".
+// Calls returns the requests so far, each as "METHOD URL".
 func (s *Server) Calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
 }
 
-// put stores a copy of object with a new version; s.mu is held.
+// put stores a copy of object with a new resource version; s.mu is held.
 func (s *Server) put(to place, object runtime.Object) error {
 	object = object.DeepCopyObject()
 	accessor, err := meta.Accessor(object)
@@ -212,7 +213,7 @@ func (s *Server) put(to place, object runtime.Object) error {
 	return nil
 }
 
-// remove deletes what is at a place; s.mu is held.
+// remove deletes the object at a place; s.mu is held.
 func (s *Server) remove(at place) error {
 	e := s.objects[at.key()]
 	if e == nil {
@@ -241,7 +242,7 @@ func (s *Server) remove(at place) error {
 	return nil
 }
 
-// tell wakes all who wait for changes; s.mu is held.
+// tell sends an event to the resource's watches and wakes all waiters; s.mu is held.
 func (s *Server) tell(resource string, event []byte) {
 	for w, wanted := range s.watches {
 		if wanted == resource && !s.Silent {
@@ -263,7 +264,7 @@ func (s *Server) encode(object runtime.Object) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// event is a change as the stream of a watch has it.
+// event encodes a change as in a watch's stream.
 func (s *Server) event(kind string, object []byte) ([]byte, error) {
 	var out bytes.Buffer
 	stream := s.form.StreamSerializer
@@ -321,7 +322,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers with all objects of a resource, in whatever namespace; s.mu is held, as in what follows.
+// list responds with all objects of a resource, from all namespaces; s.mu is held, as in the functions below.
 func (s *Server) list(w http.ResponseWriter, of place) {
 	list, err := scheme.Scheme.New(of.kind.GroupVersion().WithKind(of.kind.Kind + "List"))
 	var items []runtime.Object
@@ -376,7 +377,7 @@ func (s *Server) change(w http.ResponseWriter, method string, at place, have *en
 	s.keep(w, http.StatusOK, at, object)
 }
 
-// keep stores an object and answers with it.
+// keep stores an object and responds with it.
 func (s *Server) keep(w http.ResponseWriter, code int, at place, object runtime.Object) {
 	if err := s.put(at, object); err != nil {
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, err.Error())
@@ -407,7 +408,7 @@ func decode(body []byte) (runtime.Object, metav1.Object, error) {
 	return object, accessor, err
 }
 
-// patch is object changed by a strategic merge patch; of a merge patch, too, for fields that are no lists.
+// patch applies a strategic merge patch to object; also a merge patch, for fields that are not lists.
 func patch(object runtime.Object, body []byte) (runtime.Object, error) {
 	before, err := json.Marshal(object)
 	if err != nil {

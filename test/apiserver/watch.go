@@ -15,18 +15,18 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// place is what a path names: a resource, or one object of it.
+// place is what a path refers to: a resource, or one of its objects.
 type place struct {
 	kind      schema.GroupVersionKind
 	namespace string
-	name      string // "": all of the kind
+	name      string // "": all objects of the resource
 }
 
 func (p place) kindKey() string { return p.kind.GroupVersion().String() + " " + p.kind.Kind }
 
 func (p place) key() string { return p.kindKey() + " " + p.namespace + "/" + p.name }
 
-// parse reads a path such as /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME/status.
+// parse parses a path such as /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME/status.
 func parse(path string) (place, error) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	var gv schema.GroupVersion
@@ -57,7 +57,7 @@ func parse(path string) (place, error) {
 	return place{}, fmt.Errorf("client-go has no resource %s of %s", parts[0], gv)
 }
 
-// placeOf is where an object belongs.
+// placeOf returns an object's place.
 func placeOf(object runtime.Object) (place, error) {
 	kind, err := typeOf(object)
 	if err != nil {
@@ -78,7 +78,8 @@ func typeOf(object runtime.Object) (schema.GroupVersionKind, error) {
 	return kinds[0], nil
 }
 
-// watch streams changes; first what exists, with the bookmark that ends it, when that is asked for (KEP-3157), or what has changed since a version.
+// watch streams changes. On request it first sends the existing objects and the bookmark that ends them (KEP-3157), or
+// the changes since a version.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, of place) {
 	self := &watch{more: wake.New()}
 	s.mu.Lock()
@@ -121,7 +122,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, of place) {
 	}
 }
 
-// begin gives a new watch its first events; s.mu is held.
+// begin queues a new watch's first events; s.mu is held.
 func (s *Server) begin(self *watch, r *http.Request, of place) error {
 	resource, query := of.kindKey(), r.URL.Query()
 	if query.Get("sendInitialEvents") == "true" {
@@ -134,7 +135,7 @@ func (s *Server) begin(self *watch, r *http.Request, of place) error {
 	}
 	since, err := strconv.Atoi(query.Get("resourceVersion"))
 	if err != nil || s.Silent {
-		return nil // from now on
+		return nil // only future changes
 	}
 	for _, e := range s.order[resource] {
 		if e.revision > since {
@@ -153,7 +154,7 @@ func (s *Server) begin(self *watch, r *http.Request, of place) error {
 	return nil
 }
 
-// bookmark is the event that ends what exists.
+// bookmark returns the event that marks the end of the existing objects.
 func (s *Server) bookmark(of place) ([]byte, error) {
 	object, err := scheme.Scheme.New(of.kind)
 	if err != nil {

@@ -13,11 +13,12 @@ import (
 	"time"
 )
 
-// engine is the bare peer: two containers by the Docker API, nothing else. It speaks the API itself so that no line of ours is measured.
+// engine is the bare engine for comparison: two containers through the Docker API, nothing else. It uses the API
+// directly, so that none of our code is measured.
 type engine struct {
 	client *http.Client
-	pause  string // image of the first container, which holds the network
-	sample string // image of the second
+	pause  string // of the first container, which holds the network
+	sample string // of the second container
 }
 
 func newEngine(socket, pause, sample string) *engine {
@@ -41,7 +42,7 @@ func (e *engine) call(ctx context.Context, method, path string, in, out any) err
 	return json.Unmarshal(answer, out)
 }
 
-// stream is call with an answer that the caller reads and closes.
+// stream is like call, but the caller reads and closes the response.
 func (e *engine) stream(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var body bytes.Buffer
 	if in != nil {
@@ -66,7 +67,7 @@ func (e *engine) stream(ctx context.Context, method, path string, in any) (io.Re
 	return response.Body, nil
 }
 
-// container creates and starts one; made is when it was made and not yet started.
+// container creates and starts a container; made is when it was created, before its start.
 func (e *engine) container(ctx context.Context, config map[string]any) (id string, made time.Time, err error) {
 	var created struct{ ID string }
 	if err := e.call(ctx, http.MethodPost, "/containers/create", config, &created); err != nil {
@@ -75,15 +76,15 @@ func (e *engine) container(ctx context.Context, config map[string]any) (id strin
 	return created.ID, time.Now(), e.call(ctx, http.MethodPost, "/containers/"+created.ID+"/start", nil, nil)
 }
 
-// bare is one pod of the bare engine: its containers and how long they took, in milliseconds.
+// bare is one pod on the bare engine: its containers and the times to start them, in milliseconds.
 type bare struct {
 	ids   []string
 	total float64
-	// second is the second container alone, create its creation.
+	// second is the time for the second container, create that for its creation only.
 	second, create float64
 }
 
-// pod starts the two containers. What was made before a fault is in the result too.
+// pod starts the two containers. After an error, the result still has what was created.
 func (e *engine) pod(ctx context.Context, network string) (pod bare, err error) {
 	begin := time.Now()
 	first, _, err := e.container(ctx, map[string]any{"Image": e.pause, "HostConfig": map[string]any{"NetworkMode": network}})
@@ -112,13 +113,13 @@ func (e *engine) remove(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// one measures one pod and removes it.
+// one starts, measures and removes one pod.
 func (e *engine) one(ctx context.Context, network string) (bare, error) {
 	pod, err := e.pod(ctx, network)
 	return pod, errors.Join(err, e.remove(ctx, pod.ids))
 }
 
-// burst measures n pods started together: durations count from the common start.
+// burst measures n pods started together; durations count from the common start.
 func (e *engine) burst(ctx context.Context, network string, n int) (durations, error) {
 	begin := time.Now()
 	var (

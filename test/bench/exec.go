@@ -16,14 +16,14 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// execCommand is the first argument by which the bench starts itself again in a host's network, where the kubelet's port is.
+// execCommand is the first argument of this program's process in a host's network, where the kubelet listens.
 const execCommand = "exec-client"
 
-// echo is what is run: it writes one line and ends.
+// echo is the measured command: it writes one line and exits.
 var echo = []string{"/sample", "echoargs", "x"}
 
-// exec measures the time until a command's first byte arrives: by the engine's API, and by each kubelet's port. Every exec has a
-// separate connection, as kubectl does; one goes before them, so that the kubelets know the client.
+// exec measures the time to a command's first byte, through the engine's API and each kubelet's port. Each exec has its
+// own connection, as with kubectl; an unmeasured one goes first, so that the kubelets have authenticated the client.
 func (b *bench) exec(ctx context.Context) error {
 	bare, err := b.engine.execs(ctx, "winkube", execs)
 	if err != nil {
@@ -59,7 +59,7 @@ func (b *bench) execsAt(ctx context.Context, agent *agent, pod string) (duration
 	return all, json.Unmarshal([]byte(out), &all)
 }
 
-// execMain is the client: it prints the times in milliseconds as JSON.
+// execMain is the client process: it prints the times in milliseconds as JSON.
 func execMain(ctx context.Context) error {
 	if len(os.Args) != 6 {
 		return fmt.Errorf("%s: want KUBECONFIG ADDRESS POD COUNT", execCommand)
@@ -104,7 +104,7 @@ func execOnce(ctx context.Context, config *rest.Config, target string) (float64,
 	return inMS(out.took), nil
 }
 
-// firstByte notes when the first byte is written to it.
+// firstByte records when the first byte is written to it.
 type firstByte struct {
 	begin time.Time
 	took  time.Duration

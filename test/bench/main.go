@@ -1,9 +1,10 @@
-// Command bench measures our kubelet on the cluster beside the bare engine and beside upstream's kubelet with containerd, in one run on
-// one machine, and prints the figures and their ratios.
+// Command bench compares our kubelet on the lab cluster with the bare engine and with upstream's kubelet on containerd,
+// in one run on one machine. It prints the figures and their ratios.
 //
 //	lab cluster and peer -> pods one at a time, pods together, idle, many, exec -> table
 //
-// With -only proxy it measures the service proxy alone (package traffic), which needs no cluster; with -only kubelet, the rest.
+// With -only proxy it measures only the service proxy (package traffic), which needs no cluster; with -only kubelet,
+// the rest.
 //
 // It is not a test: a bad figure is not a failure.
 package main
@@ -46,7 +47,7 @@ func main() {
 	}
 }
 
-// command runs what the arguments select: the bench, or one of its parts that run as separate programs.
+// command runs what the arguments select: the bench, or a part that runs as a separate process.
 func command(ctx context.Context) error {
 	if len(os.Args) > 1 && os.Args[1] == execCommand {
 		return execMain(ctx)
@@ -79,7 +80,7 @@ func command(ctx context.Context) error {
 	return run(ctx, root, *only == "scrape")
 }
 
-// run measures the kubelet beside its peers or, with alone, only the cost of scrapes.
+// run compares the kubelet with its peers or, if alone, measures only the cost of scrapes.
 func run(ctx context.Context, root string, alone bool) error {
 	cluster := lab.New(root, os.Stdout)
 	if err := cluster.Up(ctx); err != nil {
@@ -139,7 +140,7 @@ func (a *agent) pid() (int, error) {
 	return pid, nil
 }
 
-// cpu is the time that the kubelet alone has used so far.
+// cpu returns the kubelet's CPU time so far.
 func (a *agent) cpu() (time.Duration, error) {
 	pid, err := a.pid()
 	if err != nil {
@@ -156,7 +157,7 @@ func (a *agent) rss() (int64, error) {
 	return rssOf(pid)
 }
 
-// bench holds the three sides of one run.
+// bench has the three sides of one run.
 type bench struct {
 	cluster        *lab.Cluster
 	engine         *engine
@@ -175,7 +176,7 @@ func (b *bench) run(ctx context.Context) error {
 	return nil
 }
 
-// one measures pods one at a time, the three sides in turn, so that a slow minute of the machine affects all of them.
+// one measures pods one at a time, on the three sides in turn, so that other load on the machine affects all of them.
 func (b *bench) one(ctx context.Context) error {
 	var bare, second, create durations
 	ready, gone := map[*agent]durations{}, map[*agent]durations{}
@@ -205,8 +206,8 @@ func (b *bench) one(ctx context.Context) error {
 	return nil
 }
 
-// burst measures many pods started together, the agents' cost for them, and the cost of keeping them. The sides take turns, more than once;
-// the median is reported.
+// burst measures many pods started together, the agents' cost of starting them, and the cost of keeping them. The sides
+// take turns several times; the median is reported.
 func (b *bench) burst(ctx context.Context) error {
 	var bare crowd
 	ready, cpu, gone := map[*agent]*crowd{b.upstream: {}, b.ours: {}}, map[*agent]durations{}, map[*agent]durations{}
@@ -248,14 +249,15 @@ func (b *bench) burst(ctx context.Context) error {
 	return nil
 }
 
-// crowd is reported for each burst: when half of its pods, nearly all and all were Ready.
+// crowd is the result of one burst: when half, nearly all and all of its pods were Ready.
 type crowd struct{ p50, p99, all durations }
 
 func (c *crowd) add(ready durations) {
 	c.p50, c.p99, c.all = append(c.p50, ready.at(0.5)), append(c.p99, ready.at(0.99)), append(c.all, ready.at(1))
 }
 
-// burst creates many pods together and returns when each was Ready, and the milliseconds of CPU that the kubelet used until all were.
+// burst creates many pods together. It returns when each became Ready, and the kubelet's CPU time in milliseconds until
+// all were.
 func (a *agent) burst(ctx context.Context, prefix string) (ready durations, used float64, err error) {
 	before, err := a.cpu()
 	if err != nil {
@@ -297,7 +299,7 @@ func (b *bench) probed(ctx context.Context) error {
 	return nil
 }
 
-// idle measures both kubelets in the same minute, in which their pods do nothing.
+// idle measures both kubelets during the same minute, while their pods do nothing.
 func (b *bench) idle(ctx context.Context, what string) error {
 	begin, share, rss := map[*agent]time.Duration{}, map[*agent]float64{}, map[*agent]float64{}
 	var err error

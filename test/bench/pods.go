@@ -17,14 +17,14 @@ import (
 
 const namespace = "bench"
 
-// pods creates and removes pods through the API server, bound to a node at creation so that the scheduler is not measured.
+// pods creates and removes pods through the API server, already bound to a node so that the scheduler is not measured.
 type pods struct {
 	client kubernetes.Interface
 	node   string
 	image  string
 }
 
-// make describes a pod; probed gives it a readiness probe by HTTP with the API's default times.
+// make returns a pod; probed adds an HTTP readiness probe with the API's default times.
 func (p *pods) make(name string, probed bool) *v1.Pod {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app": "bench"}},
@@ -41,7 +41,7 @@ func (p *pods) make(name string, probed bool) *v1.Pod {
 	return pod
 }
 
-// name is that of the i-th pod of a run.
+// name returns the name of the i-th pod of a run.
 func (p *pods) name(prefix string, i int) string { return fmt.Sprintf("%s-%s-%d", prefix, p.node, i) }
 
 // options select the bench's pods on the node.
@@ -49,7 +49,7 @@ func (p *pods) options() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: "app=bench", FieldSelector: "spec.nodeName=" + p.node}
 }
 
-// follow lists the bench's pods on the node and watches what comes after, also over watches that the API server ends.
+// follow lists the bench's pods on the node and watches later changes; it resumes watches that the API server ends.
 func (p *pods) follow(ctx context.Context) (*v1.PodList, watch.Interface, error) {
 	list, err := p.client.CoreV1().Pods(namespace).List(ctx, p.options())
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *pods) run(ctx context.Context, prefix string, n int, probed bool) (dura
 	return all, nil
 }
 
-// remove deletes every pod of the bench on the node, waits until the last is gone and returns the milliseconds that it took.
+// remove deletes the bench's pods on the node, waits until all are gone and returns the time in milliseconds.
 func (p *pods) remove(ctx context.Context) (took float64, err error) {
 	list, watcher, err := p.follow(ctx)
 	if err != nil {

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// clockTick is USER_HZ, which Linux has at 100 on every architecture that we run on.
+// clockTick is the length of a clock tick: USER_HZ is 100 on every architecture that we support.
 const clockTick = 10 * time.Millisecond
 
-// cpuOf returns the CPU time that a process has used so far.
+// cpuOf returns the CPU time of a process so far.
 func cpuOf(pid int) (time.Duration, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The name in brackets may hold anything; the fields count from behind it: utime and stime are the 12th and 13th.
+	// The name in parentheses may contain anything. Of the fields after it, utime and stime are the 12th and 13th.
 	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
 	var ticks int64
 	for _, field := range fields[11:13] {

@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// scrapeGoal is the CPU time that one answer for 100 containers may cost the kubelet.
+// scrapeGoal is the maximum CPU time of the kubelet for one response with 100 containers.
 const scrapeGoal = 100 * time.Millisecond
 
-// scrapes are what monitoring asks a kubelet for, each so many times, and so far apart that nothing of the answer before it may be given again.
+// scrapes are the requests that monitoring sends to a kubelet, with their number. They are far enough apart that no
+// response comes from a cache.
 var scrapes = []struct {
 	path  string
 	times int
@@ -22,8 +23,8 @@ var scrapes = []struct {
 	{"/stats/summary", 12, 10100 * time.Millisecond},
 }
 
-// scrape measures the kubelets' CPU time per scrape, beyond what they use in the same time without scrapes. Each pod has one
-// container beside that of its network.
+// scrape measures the kubelets' CPU time per scrape, minus their use in the same time without scrapes. Each pod has one
+// container besides the sandbox.
 func (b *bench) scrape(ctx context.Context, agents ...*agent) error {
 	idle, err := spent(ctx, agents, func(ctx context.Context) error { return sleep(ctx, idleTime) })
 	if err != nil {
@@ -32,7 +33,7 @@ func (b *bench) scrape(ctx context.Context, agents ...*agent) error {
 	for _, s := range scrapes {
 		asked := slices.DeleteFunc(slices.Clone(agents), func(a *agent) bool {
 			err := a.get(ctx, s.path)
-			if err != nil && a == b.upstream { // the peer fails, for example on an unknown disk: it has no figure then
+			if err != nil && a == b.upstream { // the peer fails, for example on an unknown disk, and then has no figure
 				fmt.Fprintf(os.Stderr, "bench: upstream's kubelet does not answer %s: %v\n", s.path, err)
 			}
 			return err != nil && a == b.upstream
@@ -63,10 +64,10 @@ func (b *bench) scrape(ctx context.Context, agents ...*agent) error {
 	return nil
 }
 
-// use is what a process has used in a time.
+// use is the CPU time that a process used in a period.
 type use struct{ cpu, wall time.Duration }
 
-// spent is what the agents use while do runs.
+// spent returns the agents' use while do runs.
 func spent(ctx context.Context, agents []*agent, do func(context.Context) error) (map[*agent]use, error) {
 	out := map[*agent]use{}
 	begin := time.Now()
@@ -99,13 +100,13 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// get requests a path from the agent's port through the API server, as kubectl get --raw does.
+// get sends a GET request to the agent's port through the API server, as kubectl get --raw does.
 func (a *agent) get(ctx context.Context, path string) error {
 	_, err := a.pods.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", a.host.Name, "proxy", path).DoRaw(ctx)
 	return err
 }
 
-// scrapeAlone measures our own kubelet with 100 pods.
+// scrapeAlone measures only our kubelet, with 100 pods.
 func (b *bench) scrapeAlone(ctx context.Context) error {
 	header()
 	if _, err := b.ours.pods.run(ctx, "scraped", manySize, false); err != nil {

@@ -11,7 +11,7 @@ type durations []float64
 
 func inMS(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// at returns the p-th percentile, p from 0 to 1.
+// at returns the p-th percentile; p is from 0 to 1.
 func (d durations) at(p float64) float64 {
 	if len(d) == 0 {
 		return 0
@@ -20,7 +20,7 @@ func (d durations) at(p float64) float64 {
 	return sorted[min(int(p*float64(len(sorted))), len(sorted)-1)]
 }
 
-// The units of a row, with as many digits as the figure deserves.
+// Formats of a row's units, with as many digits as are significant.
 const (
 	ms      = "%.0f ms"
 	percent = "%.2f %%"
@@ -31,7 +31,7 @@ func header() {
 	fmt.Printf("\n%-40s %12s %12s %12s %12s %12s\n", "", "bare engine", "upstream", "winkube", "to bare", "to upstream")
 }
 
-// row prints one figure of the three sides and our ratios to the others; 0: that side has none.
+// row prints one figure of the three sides and our ratios to the others; 0: not measured.
 func row(name, unit string, bare, upstream, ours float64) {
 	cell := func(v float64) string {
 		if v == 0 {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// recordFile keeps the results of all runs, below _output/conformance.
+// recordFile holds the results of all runs, below _output/conformance.
 const recordFile = "record.json"
 
 // record is the last outcome of every test, by the engine that the kubelet saw (plan.Engine).
@@ -21,7 +21,7 @@ type results struct {
 	Tests map[string]dated
 }
 
-// pastRun is one run in short.
+// pastRun is the summary of a run.
 type pastRun struct {
 	When      time.Time
 	Took      time.Duration
@@ -43,7 +43,7 @@ func loadRecord(dir string) (record, error) {
 	return rec, nil
 }
 
-// add records a run. A test without a verdict keeps its former one.
+// add records a run. Tests without a verdict keep their previous one.
 func (rec record) add(r *report) {
 	all := rec[r.plan.Engine]
 	if all == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/test/registry"
 )
 
-// TestRegistry: what the index names is served, layers from where they lie.
+// TestRegistry: the registry serves the images in the index, with layers from their original files.
 func TestRegistry(t *testing.T) {
 	l, err := writeLayer(filepath.Join(t.TempDir(), "layer.tar"), []entry{{name: "x", mode: 0o644, data: []byte("x")}})
 	if err != nil {

@@ -19,16 +19,16 @@ const (
 	debianKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 )
 
-// debianPackages are what tests call inside agnhost, beside the program itself.
+// debianPackages are packages whose programs tests call inside agnhost.
 var debianPackages = []string{"curl", "dnsutils", "ethtool", "iperf", "iproute2", "netcat-openbsd", "procps"}
 
-// debianUsers are what the test of groups that an image defines looks for.
+// debianUsers are the users and groups for the test of groups that an image defines.
 const (
 	debianUsers  = "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"
 	debianGroups = "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
 )
 
-// debianRoot makes the file system under agnhost and its like, once for these packages.
+// debianRoot builds the file system of agnhost and similar images, once per set of packages.
 func (m *maker) debianRoot(ctx context.Context) (layer, error) {
 	key := sum([]byte(strings.Join(debianPackages, " ") + debianUsers + debianGroups))[:12]
 	file := filepath.Join(m.dir, "root-debian-"+debianRelease+"-"+key+".tar")
@@ -56,7 +56,7 @@ func (m *maker) debianRoot(ctx context.Context) (layer, error) {
 			return layer{}, err
 		}
 	}
-	// What no test reads; names of the machine that made the image among it.
+	// Files that no test reads, some with names of the build machine.
 	for _, pattern := range []string{
 		"etc/hostname", "etc/resolv.conf", "var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*", "usr/share/doc/*", "usr/share/man/*",
 		"usr/share/locale/*", "usr/share/info/*", "usr/share/perl/*", "dev/*",
@@ -68,7 +68,7 @@ func (m *maker) debianRoot(ctx context.Context) (layer, error) {
 	return m.pack(ctx, root, file)
 }
 
-// pack makes a layer of a directory: sorted, without times.
+// pack creates a layer from a directory: sorted, without times.
 func (m *maker) pack(ctx context.Context, root, file string) (layer, error) {
 	partial := file + ".partial"
 	defer os.Remove(partial)
@@ -82,11 +82,12 @@ func (m *maker) pack(ctx context.Context, root, file string) (layer, error) {
 	return layerOf(file)
 }
 
-// busyboxSettings differ from busybox's defaults. DI_ENV_HACK makes the shell keep variables whose names hold other characters than
-// its own language allows; the shell of upstream's image does, Debian's binary and the defaults do not.
+// busyboxSettings differ from busybox's defaults. DI_ENV_HACK makes the shell keep variables whose names are not valid
+// in shell. Upstream's shell keeps them; Debian's binary and the defaults do not.
 var busyboxSettings = []string{"CONFIG_STATIC=y", "CONFIG_FEATURE_DI_ENV_HACK=y", "CONFIG_ASH_RANDOM_SUPPORT=y", "# CONFIG_TC is not set"}
 
-// busyboxProgram builds busybox of Debian's source package, once for these settings. Its links are asked from it.
+// busyboxProgram builds busybox from Debian's source package, once per set of settings. The program itself lists its
+// links.
 func (m *maker) busyboxProgram(ctx context.Context) (program []byte, links []string, err error) {
 	file := filepath.Join(m.dir, "busybox-"+sum([]byte(strings.Join(busyboxSettings, "\n")))[:12])
 	if _, err := os.Stat(file); err != nil {
@@ -146,14 +147,14 @@ func (m *maker) buildBusybox(ctx context.Context, file string) error {
 	if err := os.WriteFile(filepath.Join(tree, ".config"), configure(config, busyboxSettings), 0o644); err != nil {
 		return err
 	}
-	// The configuration asks for settings that depend on changed ones; an empty answer selects the default.
+	// The configuration asks for options that depend on changed ones; an empty answer selects the default.
 	if err := m.cluster.Logged(ctx, "image-busybox", tree, nil, "sh", "-c", fmt.Sprintf("yes '' | make oldconfig >/dev/null && make -j%d", runtime.NumCPU())); err != nil {
 		return err
 	}
 	return os.Rename(filepath.Join(tree, "busybox"), file)
 }
 
-// configure replaces the lines of settings in a busybox configuration.
+// configure replaces settings in a busybox configuration.
 func configure(config []byte, settings []string) []byte {
 	name := func(line string) string {
 		line = strings.TrimSuffix(strings.TrimPrefix(line, "# "), " is not set")
@@ -171,7 +172,7 @@ func configure(config []byte, settings []string) []byte {
 	return out.Bytes()
 }
 
-// debianMirror is the mirror from which this machine's apt installs the release.
+// debianMirror returns the mirror that this machine's apt uses for the release.
 func debianMirror(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages").Output()
 	if err != nil {
@@ -185,8 +186,8 @@ func debianMirror(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("apt has no source for Debian %s main: add one, then run apt-get update", debianRelease)
 }
 
-// source unpacks a Debian source package below work. apt gets its list of sources and all its state there, so that the machine's stay
-// as they are.
+// source unpacks a Debian source package below work. apt uses a separate source list and state there, so that the
+// machine's are not changed.
 func (m *maker) source(ctx context.Context, work, name string) error {
 	for _, dir := range []string{"lists/partial", "archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(work, "apt", dir), 0o755); err != nil {
@@ -213,7 +214,7 @@ func (m *maker) source(ctx context.Context, work, name string) error {
 	return m.cluster.Logged(ctx, "image-source-"+name, work, env, "apt-get", "source", "-qq", "--only-source", name)
 }
 
-// ensure installs the Debian packages of programs that are missing; a program may need several, with spaces between.
+// ensure installs the Debian packages of missing programs; a program may need several packages, separated by spaces.
 func (m *maker) ensure(ctx context.Context, packages map[string]string) error {
 	var missing []string
 	for program, pkg := range packages {

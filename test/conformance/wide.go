@@ -5,16 +5,17 @@ import (
 	"slices"
 )
 
-// wideSIGs are the groups whose tests beyond Conformance depend on the node.
+// wideSIGs are the groups whose tests outside Conformance depend on the node.
 const wideSIGs = "sig-node,sig-network,sig-apps,sig-storage,sig-instrumentation"
 
-// class is a kind of upstream tests that WIDE leaves out because of what each of them needs.
+// class is a kind of upstream tests that WIDE omits because of their requirements.
 type class struct {
 	name   *regexp.Regexp
 	reason string
 }
 
-// classes is the table of tests that WIDE leaves out; docs/figures/conformance.md shows it. Tests that only some machines cannot run are in limits.
+// classes lists the tests that WIDE omits; docs/figures/conformance.md shows it. Tests that only some machines cannot
+// run are in limits.
 var classes = []class{
 	{regexp.MustCompile(`\[Conformance\]|\[Serial\]|\[Disruptive\]|\[Flaky\]`), "separate runs: Conformance and SERIAL=1; upstream itself ignores the results of flaky tests"},
 	{regexp.MustCompile(`\[Alpha\]|\[Feature:OffByDefault\]|\[FeatureGate:(DRA|Volume|CSI|Generic|CrossNamespace|Gang|Mutable)`), "a feature gate that is off, or API objects that only such a gate enables"},
@@ -33,7 +34,7 @@ var classes = []class{
 	{regexp.MustCompile(`\[Feature:Windows`), "Windows nodes"},
 }
 
-// leftOut says whether WIDE leaves a test out.
+// leftOut reports whether WIDE omits a test.
 func leftOut(name string) bool {
 	return slices.ContainsFunc(classes, func(c class) bool { return c.name.MatchString(name) })
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/winkube/winkube/test/lab/check"
 )
 
-// TestSamples asks of the samples what `make up` promises.
+// TestSamples checks on the samples what `make up` promises.
 func TestSamples(t *testing.T) {
 	results, err := check.Results(t.Context(), cluster)
 	if err != nil {

@@ -1,3 +1,3 @@
-// Package e2e holds the tests on a real cluster: what users do and what happens to their machines goes in, what they would see is
-// measured. They run with WINKUBE_E2E=1 (make test), on the cluster that runs or else on one that they bring up and take down.
+// Package e2e has the tests on a real cluster: they act as users and faults do, and measure what users see. They run
+// with WINKUBE_E2E=1 (make test), on the running cluster or on one that they start and remove.
 package e2e

@@ -18,7 +18,7 @@ import (
 	"github.com/winkube/winkube/test/output"
 )
 
-// recursiveReadOnly says whether the node tells that its engine and kernel have recursively read-only mounts: Docker from 25 on.
+// recursiveReadOnly reports whether the node declares support for recursive read-only mounts: Docker 25 and later.
 func recursiveReadOnly(ctx context.Context, node *lab.Host) (bool, error) {
 	n, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
 	if err != nil {
@@ -29,7 +29,7 @@ func recursiveReadOnly(ctx context.Context, node *lab.Host) (bool, error) {
 	}), nil
 }
 
-// What is mounted below a volume can be written to where the volume is read-only, and cannot where it is recursively so.
+// A mount below a volume is writable if the volume is read-only, but not if it is recursively read-only.
 func TestRecursiveReadOnly(t *testing.T) {
 	node := cluster.Nodes[0]
 	able, err := recursiveReadOnly(t.Context(), node)
@@ -57,7 +57,7 @@ func TestRecursiveReadOnly(t *testing.T) {
 		name string
 		mode *v1.RecursiveReadOnlyMode
 		dir  string
-		want string // what writing says; "": it succeeds
+		want string // error of a write; "": it succeeds
 	}{
 		{"plain", nil, "below/", ""},
 		{"plain-itself", nil, "", "read-only file system"},

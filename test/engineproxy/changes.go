@@ -1,11 +1,11 @@
 package main
 
-// change says from which version on, and until which, something exists. Zero: from the beginning, to this day.
+// change says in which versions something exists. Zero: no bound.
 type change struct {
-	call string // METHOD and path without version; * is one segment, ** any number
+	call string // METHOD and path without version; * matches one segment, ** any number
 	what string // path of a JSON field, or name of a query parameter
 	from version
-	till version // the first version without it
+	till version // first version without it
 }
 
 func (c change) in(v version) bool { return v >= c.from && (c.till == 0 || v < c.till) }
@@ -15,9 +15,9 @@ const (
 	inspect = "GET /containers/*/json"
 )
 
-// calls that not every version has.
+// calls are API calls that some versions lack.
 var calls = []change{
-	{call: "HEAD /_ping", from: 40}, // was not versioned: came with the engine of 1.40
+	{call: "HEAD /_ping", from: 40}, // not versioned: added with the engine of 1.40
 	{call: "GET /system/df", from: 25},
 	{call: "POST /containers/prune", from: 25},
 	{call: "POST /images/prune", from: 25},
@@ -30,7 +30,7 @@ var calls = []change{
 	{call: "POST /session", from: 31},
 }
 
-// queries are parameters that not every version has; an engine ignores what it does not know.
+// queries are query parameters that some versions lack; an engine ignores unknown ones.
 var queries = []change{
 	{call: "POST /containers/*/wait", what: "condition", from: 30},
 	{call: "POST /images/create", what: "platform", from: 32},
@@ -46,7 +46,7 @@ var queries = []change{
 	{call: "GET /images/**/json", what: "manifests", from: 48},
 }
 
-// hostConfig are the fields of HostConfig that came or went, in requests and answers alike.
+// hostConfig are fields of HostConfig that were added or removed, in requests and answers.
 var hostConfig = []change{
 	{what: "Mounts", from: 25},
 	{what: "AutoRemove", from: 25},
@@ -74,7 +74,7 @@ var hostConfig = []change{
 	{what: "Mounts[].ImageOptions", from: 48},
 }
 
-// requests are fields of requests' bodies.
+// requests are fields of request bodies.
 var requests = append(below("HostConfig.", hostConfig, create), []change{
 	{call: create, what: "StopTimeout", from: 25},
 	{call: create, what: "Healthcheck.StartPeriod", from: 29},
@@ -94,7 +94,7 @@ var requests = append(below("HostConfig.", hostConfig, create), []change{
 	{call: "POST /networks/create", what: "EnableIPv4", from: 48},
 }...)
 
-// answers are fields of answers' bodies.
+// answers are fields of response bodies.
 var answers = append(below("HostConfig.", hostConfig, inspect), []change{
 	{call: "GET /version", what: "MinAPIVersion", from: 25},
 	{call: "GET /version", what: "Platform", from: 35},
@@ -105,7 +105,7 @@ var answers = append(below("HostConfig.", hostConfig, inspect), []change{
 	{call: "GET /info", what: "PidsLimit", from: 40},
 	{call: "GET /info", what: "CgroupVersion", from: 41},
 	{call: "GET /info", what: "DefaultAddressPools", from: 41},
-	{call: "GET /info", what: "OSVersion", from: 41}, // was not versioned: came with the engine of 1.41
+	{call: "GET /info", what: "OSVersion", from: 41}, // not versioned: added with the engine of 1.41
 	{call: "GET /info", what: "ClusterStore", till: 41},
 	{call: "GET /info", what: "ClusterAdvertise", till: 41},
 	{call: "GET /info", what: "KernelMemory", till: 42},
@@ -163,24 +163,24 @@ var answers = append(below("HostConfig.", hostConfig, inspect), []change{
 	{call: "GET /events", what: "from", till: 52},
 }...)
 
-// headers that answers carry only from some version on.
+// headers are response headers that some versions lack.
 var headers = []change{
 	{what: "Api-Version", from: 25},
 	{what: "Docker-Experimental", from: 25},
-	{what: "Ostype", from: 25}, // not in the history: came with Api-Version
+	{what: "Ostype", from: 25}, // not in the history: added with Api-Version
 	{what: "Cache-Control", from: 40},
 	{what: "Pragma", from: 40},
 	{what: "Builder-Version", from: 40},
 	{what: "Swarm", from: 42},
 }
 
-// harmless are fields that an engine without them acts upon as if they were set.
+// harmless are fields that may be dropped: an engine without them behaves as if they were set.
 var harmless = []string{
 	"HostConfig.Mounts[].BindOptions.ReadOnlyNonRecursive", // before 1.44 read-only was never recursive
 	"HostConfig.Mounts[].BindOptions.CreateMountpoint",
 }
 
-// below puts fields under a parent, in one call.
+// below prefixes fields with a parent, in one call.
 func below(parent string, fields []change, call string) []change {
 	var out []change
 	for _, field := range fields {

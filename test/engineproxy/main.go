@@ -1,11 +1,12 @@
-// Command engineproxy stands between a kubelet and its Docker engine and makes the engine look like one of another version:
+// Command engineproxy is a proxy between a kubelet and its Docker engine that makes the engine look like another
+// version:
 //
-//	kubelet --> engineproxy: versions refused, fields and calls of other versions taken out --> engine
+//	kubelet --> engineproxy: rejects versions, removes fields and calls of other versions --> engine
 //
-// So one engine at hand is evidence for many: of an old one that ignores what it does not know, and of today's, which refuse old clients
-// and no longer send old fields. What cannot be played (abilities that the engine behind does not have) is refused, never ignored.
-// The tables in changes.go follow the Engine API version history of the moby repository (api/docs/CHANGELOG.md, formerly
-// docs/api/version-history.md), where a row's version names the section.
+// It lets one engine test compatibility with many: with old ones that ignore unknown fields, and with current ones that
+// reject old clients and no longer send old fields. It rejects what it cannot simulate (features that the real engine
+// lacks); it never ignores that. The tables in changes.go follow the Engine API version history of the moby repository
+// (api/docs/CHANGELOG.md, formerly docs/api/version-history.md); a row's version is the section.
 package main
 
 import (
@@ -39,7 +40,7 @@ func run(listen, engine, api string) error {
 	if !ok1 || !ok2 {
 		return fmt.Errorf("-listen %q and -engine %q: must begin with unix://", listen, engine)
 	}
-	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) { // of a proxy that was killed
+	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) { // left by a killed proxy
 		return err
 	}
 	listener, err := net.Listen("unix", socket)

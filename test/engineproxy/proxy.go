@@ -19,18 +19,18 @@ import (
 	"sync"
 )
 
-// proxy passes requests on to an engine and answers as the engine of a face would. It is safe for concurrent use.
+// proxy forwards requests to an engine and responds as a face's engine would. It is safe for concurrent use.
 type proxy struct {
 	face   face
 	engine *http.Client
 	pass   *httputil.ReverseProxy
 
 	mu     sync.Mutex
-	newest version // that the engine behind speaks; 0: not asked yet
+	newest version // of the real engine; 0: not requested yet
 	oldest version
 }
 
-// newProxy makes a proxy to the engine at socket.
+// newProxy returns a proxy for the engine at socket.
 func newProxy(f face, socket string) *proxy {
 	transport := &http.Transport{
 		DisableCompression: true,
@@ -45,26 +45,26 @@ func newProxy(f face, socket string) *proxy {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine"
 			r.Out.Host = r.In.Host
 		},
-		FlushInterval:  -1, // events and logs are wanted as they come
+		FlushInterval:  -1, // flush immediately, for events and logs
 		ModifyResponse: p.shape,
 		ErrorLog:       log.New(os.Stderr, "", log.LstdFlags),
-		// An engine that is not there breaks connections; it does not answer.
+		// If the engine is down, break the connection instead of responding.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 	return p
 }
 
-// spoken is what a request is about; it travels in its context.
+// spoken describes a request; it is in the request's context.
 type spoken struct {
 	call    string
-	version version // that the request asked for
+	version version // requested API version
 }
 
 type spokenKey struct{}
 
 var versioned = regexp.MustCompile(`^/v([0-9.]+)(/.*)$`)
 
-// ServeHTTP answers one request.
+// ServeHTTP handles one request.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	asked, where := p.face.max, r.URL.Path
 	if m := versioned.FindStringSubmatch(where); m != nil {
@@ -90,7 +90,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	oldest, newest, err := p.behind(r.Context())
 	if err != nil {
-		panic(http.ErrAbortHandler) // as the engine's own absence would look
+		panic(http.ErrAbortHandler) // like an engine that is down
 	}
 	status, err := p.shapeRequest(r, s, newest)
 	if err != nil {
@@ -102,7 +102,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.pass.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), spokenKey{}, s)))
 }
 
-// refuse answers with an error as the engine words it.
+// refuse responds with an error in the engine's format.
 func (p *proxy) refuse(w http.ResponseWriter, status int, format string, args ...any) {
 	p.setHeaders(w.Header())
 	w.Header().Set("Content-Type", "application/json")
@@ -110,7 +110,7 @@ func (p *proxy) refuse(w http.ResponseWriter, status int, format string, args ..
 	_ = json.NewEncoder(w).Encode(map[string]string{"message": fmt.Sprintf(format, args...)})
 }
 
-// behind asks the engine, once, which versions it speaks. An engine before 1.25 does not say what the oldest is.
+// behind asks the real engine, once, for its API versions. Engines before 1.25 do not report the oldest.
 func (p *proxy) behind(ctx context.Context) (oldest, newest version, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,8 +139,8 @@ func (p *proxy) behind(ctx context.Context) (oldest, newest version, err error) 
 	return oldest, newest, nil
 }
 
-// shapeRequest takes out of a request what the version does not know, as an engine ignores it. Of what the version knows but the engine
-// behind does not, nothing may be asked.
+// shapeRequest removes from a request what the version does not support, because an engine ignores that. It rejects
+// what the version supports but the real engine does not.
 func (p *proxy) shapeRequest(r *http.Request, s spoken, newest version) (status int, err error) {
 	query := r.URL.Query()
 	for _, c := range queries {
@@ -176,7 +176,7 @@ func (p *proxy) shapeRequest(r *http.Request, s spoken, newest version) (status 
 		}
 	}
 	if object, ok := doc.(map[string]any); ok && s.call == "POST /networks/create" && s.version >= 44 {
-		object["CheckDuplicate"] = true // from 1.44 on names are unique in any case
+		object["CheckDuplicate"] = true // names are always unique from 1.44
 	}
 	if data, err = json.Marshal(doc); err != nil {
 		return http.StatusInternalServerError, err
@@ -186,8 +186,8 @@ func (p *proxy) shapeRequest(r *http.Request, s spoken, newest version) (status 
 	return 0, nil
 }
 
-// refusal is what an engine of that version says of values, not fields, that it does not know. Neither change is in the history:
-// CAP_NAME is understood from 19.03 on, and before it the names were compared as they are.
+// refusal returns the error of that version's engine for values, not fields, that it does not support. Neither change
+// is in the history: 19.03 and later accept CAP_NAME; earlier engines compared names literally.
 func refusal(s spoken, doc any) (status int, err error) {
 	object, _ := doc.(map[string]any)
 	config, _ := object["HostConfig"].(map[string]any)
@@ -210,7 +210,7 @@ func refusal(s spoken, doc any) (status int, err error) {
 	return 0, nil
 }
 
-// shape makes an answer look like the face's.
+// shape makes a response look like the face's.
 func (p *proxy) shape(response *http.Response) error {
 	s, ok := response.Request.Context().Value(spokenKey{}).(spoken)
 	if !ok {
@@ -256,7 +256,7 @@ func (p *proxy) shape(response *http.Response) error {
 	return nil
 }
 
-// stream is what has been shaped of a body that does not end.
+// stream is the shaped part of an endless body.
 type stream struct {
 	*io.PipeReader
 	from io.Closer
@@ -264,7 +264,7 @@ type stream struct {
 
 func (s *stream) Close() error { return errors.Join(s.PipeReader.Close(), s.from.Close()) }
 
-// name puts the face's versions in the place of the engine's own.
+// name replaces the real engine's versions with the face's.
 func (p *proxy) name(call string, doc any) {
 	object, ok := doc.(map[string]any)
 	if !ok {
@@ -276,7 +276,7 @@ func (p *proxy) name(call string, doc any) {
 		if _, ok := object["MinAPIVersion"]; ok {
 			object["MinAPIVersion"] = p.face.min.String()
 		}
-		delete(object, "Components") // repeats the engine's own
+		delete(object, "Components") // repeats the real engine's versions
 	case "GET /info":
 		object["ServerVersion"] = p.face.release
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// engine is what stands behind the proxy: it speaks 1.12 to 1.41, keeps the last request and answers what it is told to.
+// engine is the real engine behind the proxy: it supports 1.12 to 1.41, records the last request and returns the given
+// answers.
 type engine struct {
 	answers map[string]string // by METHOD and path with version
 	headers map[string]string
@@ -44,7 +45,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, answer)
 }
 
-// behind starts the proxy with a face in front of a handler and returns a client of it and its socket.
+// behind starts the proxy with a face in front of a handler, and returns a client for it and its socket.
 func behind(t *testing.T, api string, handler http.Handler) (*http.Client, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -87,12 +88,12 @@ func do(t *testing.T, client *http.Client, call, body string) (*http.Response, s
 	return response, strings.TrimSpace(string(data))
 }
 
-// Each row is one request through one face: what the engine behind gets, or what is refused without it.
+// Each row is one request through one face: what the real engine gets, or how the proxy rejects it.
 func TestRequests(t *testing.T) {
 	const refused = ""
 	for _, test := range []struct {
 		api, call, body string
-		got             string // what the engine behind is asked; refused: nothing
+		got             string // what the real engine gets; rejected: nothing
 		gotBody         string
 		status          int
 		message         string
@@ -184,7 +185,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// A hijacked connection carries both directions, and the end of one does not end the other: exec needs it for its standard input.
+// A hijacked connection has two directions, and the end of one does not end the other: exec needs that for its standard
+// input.
 func TestHijack(t *testing.T) {
 	_, socket := behind(t, "1.24", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/version" {
@@ -199,7 +201,7 @@ func TestHijack(t *testing.T) {
 		}
 		defer conn.Close()
 		fmt.Fprint(conn, "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
-		in, _ := io.ReadAll(rw) // until the client ends its direction
+		in, _ := io.ReadAll(rw) // until the client closes its direction
 		fmt.Fprintf(conn, "got %q", in)
 	}))
 	conn, err := net.Dial("unix", socket)
@@ -222,7 +224,7 @@ func TestHijack(t *testing.T) {
 	}
 }
 
-// Events reach the client as they come.
+// Events reach the client immediately.
 func TestStream(t *testing.T) {
 	next := make(chan string)
 	client, _ := behind(t, "min1.44", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -255,7 +257,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// An engine that is not there breaks the connection, as its absence would.
+// An engine that is down breaks the connection, as without the proxy.
 func TestNoEngine(t *testing.T) {
 	dir := t.TempDir()
 	server := httptest.NewServer(newProxy(faces["1.41"], filepath.Join(dir, "nothing")))
@@ -271,7 +273,7 @@ func TestFaces(t *testing.T) {
 	}
 }
 
-// A row that means nothing would hide that something is missing.
+// A row without effect could hide a missing one.
 func TestTables(t *testing.T) {
 	for _, c := range append(append(append([]change{}, calls...), queries...), append(requests, answers...)...) {
 		if c.from == 0 && c.till == 0 || c.till != 0 && c.till <= c.from || !strings.Contains(c.call, " /") {

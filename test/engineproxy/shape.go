@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// matches says whether a call is one of a pattern's.
+// matches reports whether a call matches a pattern.
 func matches(pattern, call string) bool {
 	before, after, deep := strings.Cut(pattern, "**")
 	if !deep {
@@ -19,7 +19,7 @@ func matches(pattern, call string) bool {
 	return len(call) > len(before)+len(after) && strings.HasPrefix(call, before) && strings.HasSuffix(call, after)
 }
 
-// decode reads JSON and keeps numbers as they are written.
+// decode parses JSON and preserves the notation of numbers.
 func decode(data []byte) (any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
@@ -28,8 +28,9 @@ func decode(data []byte) (any, error) {
 	return doc, err
 }
 
-// remove takes the field at a path out of a document and says whether it held something. A path is made of names with dots between: "[]"
-// behind a name, or at the beginning, stands for each element of an array, "*" for each field of an object.
+// remove removes the field at a path from a document and reports whether its value was not empty. A path has names
+// separated by dots. "[]" after a name, or at the beginning, means each element of an array, "*" each field of an
+// object.
 func remove(doc any, field string) (held bool) {
 	name, rest, deeper := strings.Cut(field, ".")
 	name, list := strings.CutSuffix(name, "[]")
@@ -67,7 +68,7 @@ func removeEach(doc any, field string) (held bool) {
 	return held
 }
 
-// empty says whether a value is one that stands for nothing: null, false, 0, "", [], {} and lists of such.
+// empty reports whether a value means nothing: null, false, 0, "", [], {} and lists of such values.
 func empty(value any) bool {
 	switch v := value.(type) {
 	case json.Number:
@@ -85,7 +86,8 @@ func empty(value any) bool {
 	return value == nil || reflect.ValueOf(value).IsZero()
 }
 
-// shapeAnswer takes out of an answer's body what version v does not know, and words what it words otherwise.
+// shapeAnswer removes what version v does not support from a response body, and changes values that v formats
+// differently.
 func shapeAnswer(call string, v version, doc any) {
 	for _, c := range answers {
 		if !c.in(v) && matches(c.call, call) {
@@ -93,7 +95,7 @@ func shapeAnswer(call string, v version, doc any) {
 		}
 	}
 	switch {
-	case v < 25 && call == "GET /containers/json": // what is being removed has "exited"
+	case v < 25 && call == "GET /containers/json": // containers that are being removed are "exited"
 		for _, element := range list(doc) {
 			exited(element, "State")
 		}
@@ -120,7 +122,7 @@ func exited(doc any, field string) {
 	}
 }
 
-// unnamed empties a list that holds nothing but a word for nothing.
+// unnamed empties a list whose only element is the given word for nothing.
 func unnamed(doc any, field, word string) {
 	if object, ok := doc.(map[string]any); ok {
 		if names := list(object[field]); len(names) == 1 && names[0] == word {
@@ -129,7 +131,7 @@ func unnamed(doc any, field, word string) {
 	}
 }
 
-// shapeStream copies a sequence of JSON documents, each shaped.
+// shapeStream copies a sequence of JSON documents and shapes each.
 func shapeStream(to io.Writer, from io.Reader, call string, v version) error {
 	decoder := json.NewDecoder(from)
 	decoder.UseNumber()

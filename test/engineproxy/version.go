@@ -7,28 +7,28 @@ import (
 	"strings"
 )
 
-// version is one of the Engine API: 1.41 is 41. Zero is none.
+// version is an Engine API version: 1.41 is 41. Zero: none.
 type version int
 
 func (v version) String() string { return fmt.Sprintf("1.%d", int(v)) }
 
-// parseVersion reads "1.41".
+// parseVersion parses "1.41".
 func parseVersion(text string) (version, bool) {
 	var v version
 	n, err := fmt.Sscanf(text, "1.%d", &v)
 	return v, n == 1 && err == nil && v.String() == text
 }
 
-// face is the engine that the proxy looks like.
+// face is the engine that the proxy simulates.
 type face struct {
 	min, max version
 	release  string // of the engine
-	// strict shapes answers as if each request asked for max: what newer engines leave out is left out whatever the client speaks.
+	// strict shapes responses as if each request used max: newer engines omit removed fields for every client version.
 	strict bool
 }
 
-// faces are the engines that can be looked like. The oldest is the first with a Windows server edition; the last stands for engines
-// from 29 on, the first that refuse clients below 1.44.
+// faces are the engines that can be simulated. The oldest is the first with a Windows Server edition. The last
+// represents engines from 29 on, the first that reject clients below 1.44.
 var faces = map[string]face{
 	"1.24":    {min: 12, max: 24, release: "1.12.6"},
 	"1.41":    {min: 12, max: 41, release: "20.10.24"},

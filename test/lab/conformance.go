@@ -13,8 +13,8 @@ import (
 // SuiteVersion is the release of upstream's end-to-end suite.
 const SuiteVersion = kubernetesVersion
 
-// suite are the programs beside upstream's end-to-end suite: what runs it in parallel, and what its images hold. Their stamp covers the
-// suite too, which is built by another command.
+// suite holds the programs besides upstream's end-to-end suite: its parallel runner, and the programs of its images.
+// Their stamp covers the suite too, which another command builds.
 var suite = tool{
 	module: "kubernetes",
 	packages: []string{
@@ -52,7 +52,7 @@ func (c *Cluster) BuildSuite(ctx context.Context) error {
 		return nil
 	}
 	begin := time.Now()
-	// Vetting would read every package below the suite once more: most of the time that the build takes.
+	// Vetting would read every package of the suite again, which takes longer than the rest of the build.
 	argv := []string{"go", "test", "-c", "-vet=off", "-trimpath", "-buildvcs=false", "-ldflags", t.ldflags, "-o", filepath.Join(c.Tools, t.names[0]), t.packages[0]}
 	defer c.steps.show([]*task{{name: "e2e.test", began: begin, path: filepath.Join(c.Tools, "e2e.test")}})()
 	if err := c.logged(ctx, "build-e2e.test", dir, []string{"CGO_ENABLED=0"}, argv...); err != nil {
@@ -78,10 +78,11 @@ func (c *Cluster) SuiteSource(ctx context.Context) (string, error) {
 // Note adds a line below the running step.
 func (c *Cluster) Note(format string, args ...any) { c.steps.note(format, args...) }
 
-// Logged runs a program with its output in a log of that name below the cluster's state; a failure carries the log.
+// Logged runs a program and writes its output to a log of that name in the cluster's state. Its error has the log's
+// path.
 func (c *Cluster) Logged(ctx context.Context, name, dir string, env []string, argv ...string) error {
 	return c.logged(ctx, name, dir, env, argv...)
 }
 
-// EnginePlatform is the architecture that the engines' images must have.
+// EnginePlatform returns the architecture that images must have.
 func EnginePlatform() string { return runtime.GOARCH }

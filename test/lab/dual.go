@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// What DualStack adds.
+// Addresses that DualStack adds.
 const (
 	podCIDR6     = "fd00:10:244::/56"
 	serviceCIDR6 = "fd00:10:96::/112"
 )
 
-// both is a value for the flags of a cluster: that of IPv4, and with DualStack that of IPv6 after a comma.
+// both returns a flag's value: the IPv4 one, with DualStack followed by a comma and the IPv6 one.
 func (c *Cluster) both(four, six string) string {
 	if c.DualStack {
 		return four + "," + six
@@ -22,7 +22,7 @@ func (c *Cluster) both(four, six string) string {
 // addr6 is the host's IPv6 address, which DualStack gives to eth0.
 func (h *Host) addr6() string { return fmt.Sprintf("fd00:30::%x", h.Addr.As4()[3]) }
 
-// upIPv6 is upLink for the other family. Duplicate address detection is off: programs cannot listen on an address while it is tentative.
+// upIPv6 is upLink for IPv6. Duplicate address detection is off: programs cannot listen on a tentative address.
 func (h *Host) upIPv6(ctx context.Context) error {
 	for _, args := range []string{
 		"link set eth0 up",

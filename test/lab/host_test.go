@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestHostName makes a host's name as Up does, in a directory of the test's, and finds it again when it is there already.
+// TestHostName sets a host's name as Up does, in the test's directory, and finds it again if it already exists.
 func TestHostName(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making a namespace needs root")

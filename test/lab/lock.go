@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Lock keeps other programs from bringing the cluster up or down until the returned function is called or this program ends. The
-// program that has the lock may take it again.
+// Lock prevents other programs from starting or stopping the cluster until the returned function is called or this
+// program ends. The holder may lock it again.
 func (c *Cluster) Lock() (unlock func(), err error) { return lockFile(filepath.Join(runDir, "lock")) }
 
 func lockFile(path string) (unlock func(), err error) {
@@ -19,7 +19,7 @@ func lockFile(path string) (unlock func(), err error) {
 	}
 	start, _ := startTime(os.Getpid())
 	mine := fmt.Sprintf("%d %d", os.Getpid(), start)
-	// The lock is linked, not written, into place, so that it always names its holder.
+	// The lock file is linked into place, not written, so that it always names its holder.
 	own := fmt.Sprintf("%s.%d", path, os.Getpid())
 	if err := os.WriteFile(own, []byte(mine), 0o644); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func lockFile(path string) (unlock func(), err error) {
 			argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			return nil, fmt.Errorf("process %d is starting, stopping or testing the cluster: wait until it ends, then try again: %s", pid, strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " ")))
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a program that died
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a program that crashed
 			return nil, err
 		}
 	}

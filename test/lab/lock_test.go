@@ -29,7 +29,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestLockOfOthers finds locks of a program that lives and of one that does not. /proc tells them apart, so that the first needs Linux.
+// TestLockOfOthers finds locks of a live and of a dead program. It tells them apart by /proc, so the first case needs
+// Linux.
 func TestLockOfOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	if start, alive := startTime(os.Getppid()); alive {
@@ -40,7 +41,7 @@ func TestLockOfOthers(t *testing.T) {
 			t.Errorf("took the lock of a living program: %v", err)
 		}
 	}
-	if err := os.WriteFile(path, []byte("1 1"), 0o644); err != nil { // a program with that number, started at another time
+	if err := os.WriteFile(path, []byte("1 1"), 0o644); err != nil { // a program with that PID, started at another time
 		t.Fatal(err)
 	}
 	unlock, err := lockFile(path)

@@ -21,10 +21,10 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// identity is one certificate: of a client when it has no names, of a server otherwise.
+// identity is one certificate: for a client if it has no names, otherwise for a server.
 type identity struct {
 	host   *Host
-	file   string // below the host's pki directory, without ending
+	file   string // below the host's pki directory, without extension
 	common string
 	groups []string
 	names  []string // DNS names and addresses
@@ -55,14 +55,14 @@ func (c *Cluster) identities() []identity {
 	return list
 }
 
-// PKI returns the path of a file of the host's pki directory.
+// PKI returns the path of a file in the host's pki directory.
 func (h *Host) PKI(name string) string { return h.Dir("pki", name) }
 
-// Kubeconfig is the path of the administrator's kubeconfig, for use on the machine itself.
+// Kubeconfig is the path of the administrator's kubeconfig for use on the machine itself.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.State, "kubeconfig") }
 
-// upCertificates makes one authority and from it every credential, each in the directory of the host that uses it. It keeps a set
-// that is complete.
+// upCertificates creates one CA and all credentials, each in the directory of the host that uses it. It keeps a
+// complete set.
 func (c *Cluster) upCertificates(context.Context) error {
 	done := c.Control.PKI("complete")
 	if _, err := os.Stat(done); err == nil {

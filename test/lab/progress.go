@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// task is one program that a step builds, as the step's progress shows it.
+// task is the progress of one program that a step builds.
 type task struct {
 	name  string
 	began time.Time
-	path  string // of the program; it is there, and new, when it has been linked
+	path  string // of the program; it exists and is new once linked
 
 	mu         sync.Mutex
-	main       string          // its own package; "": not known yet
-	packages   map[string]bool // all that it is made of; true: compiled in this build
+	main       string          // its main package; "": not known yet
+	packages   map[string]bool // its packages; true: compiled in this build
 	early      map[string]bool // compiled before packages was known
 	downloaded int             // modules
 }
 
-// compiled notes that a package was compiled.
+// compiled records that a package was compiled.
 func (t *task) compiled(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +37,7 @@ func (t *task) compiled(name string) {
 	}
 }
 
-// madeOf notes which packages the program is made of.
+// madeOf records the program's packages.
 func (t *task) madeOf(main string, packages []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,7 +47,7 @@ func (t *task) madeOf(main string, packages []string) {
 	}
 }
 
-// String is the program's line: "etcd: 212 of 598 packages, 34 s".
+// String returns the program's progress: "etcd: 212 of 598 packages, 34 s".
 func (t *task) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +75,8 @@ func (t *task) String() string {
 	return fmt.Sprintf("%s: %s, %.0f s", t.name, state, time.Since(t.began).Seconds())
 }
 
-// compilation reads what `go build -v` prints: names of packages as they are compiled, and downloads. The rest goes to log.
+// compilation parses the output of `go build -v`: names of packages as they are compiled, and downloads. It writes the
+// rest to log.
 type compilation struct {
 	tasks   []*task
 	log     io.Writer
@@ -100,7 +101,7 @@ func (c *compilation) Write(data []byte) (int, error) {
 	}
 }
 
-// line says whether a line is about the progress and nothing else. A path of a package has no space, and words of the compiler do.
+// line reports whether a line is only about progress. A package path has no spaces; compiler messages do.
 func (c *compilation) line(line string) bool {
 	if strings.HasPrefix(line, "go: downloading ") {
 		for _, t := range c.tasks {
@@ -119,14 +120,14 @@ func (c *compilation) line(line string) bool {
 	return true
 }
 
-// Close hands on what has no end of line.
+// Close handles a last line without a newline.
 func (c *compilation) Close() error {
 	_, err := c.log.Write(c.partial)
 	return err
 }
 
-// build runs a command that builds programs of packages in dir, and that prints packages as `go build -v` does. names are those of the programs,
-// which it puts into out.
+// build runs a command that builds packages in dir and prints them as `go build -v` does. names are the programs that
+// it writes to out.
 func (c *Cluster) build(ctx context.Context, log, dir, out string, packages, names, flags, env []string, argv ...string) error {
 	began := time.Now()
 	var tasks []*task
@@ -142,7 +143,8 @@ func (c *Cluster) build(ctx context.Context, log, dir, out string, packages, nam
 	return c.loggedTo(ctx, log, dir, env, func(log io.Writer) io.WriteCloser { return &compilation{tasks: tasks, log: log} }, argv...)
 }
 
-// listPackages finds out what the programs are made of, beside the build. Where it fails the build does, too, and says why.
+// listPackages lists the packages of each program while the build runs. It ignores errors: the build fails too and
+// reports them.
 func listPackages(ctx context.Context, dir string, packages, flags, env []string, tasks []*task) {
 	argv := append([]string{"list", "-f", `{{.ImportPath}}{{range .Deps}} {{.}}{{end}}`}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(argv, packages...)...)
@@ -152,7 +154,7 @@ func listPackages(ctx context.Context, dir string, packages, flags, env []string
 	if err != nil || len(lines) != len(tasks) {
 		return
 	}
-	for i, line := range lines { // in the order in which they were asked for
+	for i, line := range lines { // in the order of the request
 		words := strings.Fields(line)
 		tasks[i].madeOf(words[0], words[1:])
 	}

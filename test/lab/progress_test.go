@@ -20,7 +20,7 @@ func newTask(t *testing.T, name string) *task {
 	return &task{name: name, began: time.Now(), path: filepath.Join(t.TempDir(), name), early: map[string]bool{}}
 }
 
-// TestTask follows a program from its modules to its file.
+// TestTask follows a program's progress from its modules to its file.
 func TestTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := newTask(t, "etcd")
@@ -42,7 +42,7 @@ func TestTask(t *testing.T) {
 		want("etcd: building, 0 s")
 		write("go: downloading go.uber.org/zap v1.27.0\ngo: downloading go.uber.org/multierr v1.11.0\n")
 		want("etcd: 2 modules downloaded, 0 s")
-		write("errors\nsomeone/else\n") // before it is known what it is made of
+		write("errors\nsomeone/else\n") // before its packages are known
 		one.madeOf("go.etcd.io/etcd/server/v3", []string{"errors", "internal/abi", "unsafe"})
 		want("etcd: 1 of 4 packages, 0 s")
 		time.Sleep(34 * time.Second)
@@ -73,7 +73,7 @@ func TestTask(t *testing.T) {
 	})
 }
 
-// watched runs a step that builds a program for so long; time is the bubble's.
+// watched runs a step that builds a program for the given time of the synctest bubble.
 func watched(t *testing.T, terminal bool, long time.Duration, fail error) string {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
@@ -93,7 +93,7 @@ func watched(t *testing.T, terminal bool, long time.Duration, fail error) string
 	return out.String()
 }
 
-// TestProgressInLog: a line per program every 30 s, and the step's end on a separate line.
+// TestProgressInLog: one line per program every 30 s, and the end of the step on a separate line.
 func TestProgressInLog(t *testing.T) {
 	const want = `[   0.0s] build ... 
            [  30.0s] coredns: 3 packages, none compiled yet, 30 s
@@ -113,7 +113,7 @@ func TestProgressInLog(t *testing.T) {
 	}
 }
 
-// TestProgressOnTerminal: the lines are rewritten, and in the end nothing is left of them.
+// TestProgressOnTerminal: the lines are rewritten, and none remains at the end.
 func TestProgressOnTerminal(t *testing.T) {
 	out := watched(t, true, 4*time.Second, nil)
 	if !strings.Contains(out, "coredns: 1 of 3 packages, 3 s") {
@@ -126,7 +126,7 @@ func TestProgressOnTerminal(t *testing.T) {
 
 var up = regexp.MustCompile(`^\r\x1b\[(\d+)A\x1b\[J`)
 
-// screen is what a terminal shows in the end: it knows how to go up and to clear what is below.
+// screen returns what a terminal finally shows: it implements cursor up and clear below.
 func screen(out string) string {
 	lines := []string{""}
 	for out != "" {
@@ -146,7 +146,7 @@ func screen(out string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestBuildProgress has go itself build a program: what is shown of it is what go says.
+// TestBuildProgress builds a program with go: the progress matches go's output.
 func TestBuildProgress(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -27,7 +27,7 @@ type StepError struct{ Err error }
 func (e *StepError) Error() string { return e.Err.Error() }
 func (e *StepError) Unwrap() error { return e.Err }
 
-// Steps prints the running step and how long it takes.
+// Steps prints the running step and its duration.
 type Steps struct {
 	out      io.Writer
 	terminal bool
@@ -49,9 +49,9 @@ func newSteps(out io.Writer) *Steps {
 	return s
 }
 
-// Run prints one line for do: the time since the start, the name, ok or what failed, and its duration if over 2 s. Below it Run shows the programs
-// that do builds: on a terminal updated each second, elsewhere a line per program every 30 s. If the error has a log, the log's last 20 lines
-// follow. Run returns a StepError.
+// Run runs do and prints one line: the time since the start, the name, ok or the error, and the duration if over 2 s.
+// Below it, Run shows the programs that do builds: on a terminal updated each second, elsewhere one line per program
+// every 30 s. If the error has a log, the log's last 20 lines follow. Run returns a StepError.
 func (s *Steps) Run(ctx context.Context, name string, do func(context.Context) error) error {
 	begin := time.Now()
 	s.mu.Lock()
@@ -131,14 +131,14 @@ func (s *Steps) progress() {
 	s.below = len(s.tasks) + 1
 }
 
-// rewind moves the cursor to the header on a terminal and clears everything from there.
+// rewind moves a terminal's cursor to the header and clears everything below it.
 func (s *Steps) rewind() {
 	if s.terminal {
 		fmt.Fprintf(s.out, "\r\x1b[%dA\x1b[J", s.below)
 	}
 }
 
-// show has the running step show tasks until the function that it returns is called.
+// show adds tasks to the running step until the returned function is called.
 func (s *Steps) show(tasks []*task) (over func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ func (c *Cluster) newWindows() (hosts []*Host) {
 	return hosts
 }
 
-// UpWindows brings up hosts for Windows and their engines, in a cluster that is up. Down removes them.
+// UpWindows starts the Windows hosts and their engines in a running cluster. Down removes them.
 func (c *Cluster) UpWindows(ctx context.Context, hosts ...*Host) error {
 	unlock, err := c.claim()
 	if err != nil {

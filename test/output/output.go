@@ -1,5 +1,6 @@
-// Package output runs a program and keeps what it prints apart from what libraries print: standard output is the program's answer and may be
-// parsed, standard error is for people. A test that reads both as one passes or fails by the state of the machine.
+// Package output runs a program and separates its standard output from its standard error: standard output is the
+// program's result and may be parsed, but libraries may also print to standard error. A test that reads both as one
+// passes or fails depending on the machine's state.
 package output
 
 import (
@@ -11,12 +12,12 @@ import (
 // Said is what a program printed.
 type Said struct{ Stdout, Stderr string }
 
-// String is all of it, for an error or a log: what went wrong comes first.
+// String returns all output for an error or a log, standard error first.
 func (s Said) String() string {
 	return strings.TrimSpace(strings.TrimSpace(s.Stderr) + "\n" + strings.TrimSpace(s.Stdout))
 }
 
-// Of runs a program to its end.
+// Of runs a program and waits until it exits.
 func Of(cmd *exec.Cmd) (Said, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

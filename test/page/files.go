@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Files returns the paths of README.md and of every page below docs, of the repository at root, in the order of their names.
+// Files returns the paths of README.md and of every page below docs in the repository at root, sorted by name.
 func Files(root string) ([]string, error) {
 	files := []string{filepath.Join(root, "README.md")}
 	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, entry fs.DirEntry, err error) error {

@@ -1,4 +1,4 @@
-// Package page reads the commands that a page of documentation shows, so that tests can hold the page to them.
+// Package page extracts the commands in a page of documentation, so that tests can check them.
 package page
 
 import (
@@ -6,23 +6,24 @@ import (
 	"strings"
 )
 
-// Command is one command of a page.
+// Command is one command in a page.
 type Command struct {
-	Line  int    // of the page, from 1 on
-	Text  string // as a user types it
-	Block bool   // it stands in a block, not within a sentence or a table
+	Line  int    // in the page, from 1
+	Text  string // as the user types it
+	Block bool   // in a block, not in a sentence or a table
 	Env   []string
 	Argv  []string
 }
 
 var (
 	span       = regexp.MustCompile("`([^`]+)`")
-	comment    = regexp.MustCompile(`\s+#.*$|\s{2,}.*$`) // what a block says beside a command
+	comment    = regexp.MustCompile(`\s+#.*$|\s{2,}.*$`) // comments next to a command in a block
 	assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z_0-9]*=`)
 	separator  = regexp.MustCompile(`\s(?:&&|\|\||\|)\s|;\s`)
 )
 
-// Commands returns what begins with one of these words, after settings of the environment: in blocks (indented lines), and between backquotes.
+// Commands returns the commands that start with one of the words in begins, possibly after environment variables: in
+// blocks (indented lines) and between backquotes.
 func Commands(text string, begins ...string) []Command {
 	var all []Command
 	add := func(number int, line string, block bool) {
@@ -56,7 +57,7 @@ func Commands(text string, begins ...string) []Command {
 	return all
 }
 
-// words splits a line at spaces, except between quotes.
+// words splits a line at spaces outside quotes.
 func words(line string) []string {
 	var all []string
 	var word strings.Builder

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 )
 
-// client asks a registry as an engine does.
+// client sends requests to a registry as an engine does.
 type client struct {
 	*testing.T
 	url string
@@ -45,7 +45,7 @@ func (c client) get(path string, want int, with func(*http.Request)) ([]byte, ht
 	return data, answer.Header
 }
 
-// TestPull walks the way of an engine that pulls: the tag's manifest, then all that it names, each held to its digest.
+// TestPull pulls as an engine does: the tag's manifest, then everything it lists, and verifies each digest.
 func TestPull(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "layer.tar")
 	if err := os.WriteFile(file, []byte("a layer"), 0o644); err != nil {
@@ -92,7 +92,8 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// TestAuth: what is private needs its owner, by a password or by a token; a refusal says how to get in, and is no request that counts.
+// TestAuth: private repositories require their owner's password or token. A rejection says how to authenticate, and
+// does not count as a request.
 func TestAuth(t *testing.T) {
 	as := func(user, pass string) func(*http.Request) {
 		return func(q *http.Request) { q.SetBasicAuth(user, pass) }
@@ -136,7 +137,7 @@ func TestAuth(t *testing.T) {
 	}
 }
 
-// TestHold: the configuration waits, and layers do not.
+// TestHold: the configuration is blocked; layers are not.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Open)

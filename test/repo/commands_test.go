@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/test/page"
 )
 
-// TestDocumentedCommands: what the pages have users type exists: targets and settings of make, programs to run, packages and tests.
+// TestDocumentedCommands: the commands in the pages exist: make targets and variables, programs, packages and tests.
 func TestDocumentedCommands(t *testing.T) {
 	pages, err := page.Files("../..")
 	if err != nil {
@@ -54,7 +54,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// TestNamedTests: a test that a page names between backquotes exists. Pages may leave out the end of a name.
+// TestNamedTests: every test that a page names between backquotes exists. Pages may abbreviate a name at its end.
 func TestNamedTests(t *testing.T) {
 	var have []string
 	for _, s := range load(t) {
@@ -81,7 +81,7 @@ func TestNamedTests(t *testing.T) {
 	}
 }
 
-// badMake says which target is not in the Makefile, or which setting it and what it runs do not know.
+// badMake returns which target is not in the Makefile, or which variable the Makefile does not mention.
 func badMake(makefile string, c page.Command) string {
 	for _, arg := range c.Argv[1:] {
 		name, _, setting := strings.Cut(arg, "=")
@@ -95,7 +95,7 @@ func badMake(makefile string, c page.Command) string {
 	return ""
 }
 
-// badGo says which package is not there, or that no test has the name that -run or -skip wants.
+// badGo returns which package does not exist, or that no test matches -run or -skip.
 func badGo(tests map[string][]string, c page.Command) string {
 	var names []string
 	wanted, fuzzy := "", false

@@ -13,7 +13,7 @@ const (
 	mostLines   = 4000 // of a package, without tests
 )
 
-// bigTypes may have more methods or fields than that.
+// bigTypes may have more methods or fields.
 var bigTypes = map[string]string{
 	"pkg/pod.Container": "a plain record of what the engine has of one container",
 }
@@ -21,10 +21,10 @@ var bigTypes = map[string]string{
 // bigPackages may have more lines.
 var bigPackages = map[string]string{}
 
-// size is what one type or package has in one system's build.
+// size is the size of a type or package in one system's build.
 type size struct{ methods, fields, lines int }
 
-// sizes measures the types and packages of pkg and cmd as system builds them.
+// sizes measures the types and packages of pkg and cmd as built for system.
 func sizes(all []*source, system string) map[string]*size {
 	found := map[string]*size{}
 	at := func(name string) *size {
@@ -56,7 +56,7 @@ func sizes(all []*source, system string) map[string]*size {
 	return found
 }
 
-// receiver is the name of the type that a method belongs to; "": it is a function.
+// receiver returns the name of a method's type; "": a function.
 func receiver(d *ast.FuncDecl) string {
 	if d.Recv == nil || len(d.Recv.List) == 0 {
 		return ""
@@ -78,7 +78,7 @@ func receiver(d *ast.FuncDecl) string {
 	}
 }
 
-// fields counts those of a struct; 0 for anything else.
+// fields returns the number of a struct's fields; 0 for other types.
 func fields(of ast.Expr) (n int) {
 	structure, ok := of.(*ast.StructType)
 	if !ok {
@@ -90,7 +90,7 @@ func fields(of ast.Expr) (n int) {
 	return n
 }
 
-// TestSizes keeps a package from growing into one big type, and a room into a house.
+// TestSizes limits the size of types and packages.
 func TestSizes(t *testing.T) {
 	types, packages := exceptions(bigTypes), exceptions(bigPackages)
 	all := load(t)
@@ -117,8 +117,8 @@ func TestSizes(t *testing.T) {
 	packages.done(t)
 }
 
-// TestGoroutinesAreAwaited finds go statements: errgroup and sync.WaitGroup.Go have an owner who waits. A bare one says beside it why it needs
-// none, or who waits.
+// TestGoroutinesAreAwaited finds go statements. errgroup and sync.WaitGroup.Go have an owner that waits; a plain go
+// statement needs a comment that says who waits, or why no one has to.
 func TestGoroutinesAreAwaited(t *testing.T) {
 	for _, s := range load(t) {
 		if s.test || !under(s.dir, "pkg", "cmd") || double(s.dir) {
@@ -142,7 +142,7 @@ func TestGoroutinesAreAwaited(t *testing.T) {
 	}
 }
 
-// TestWakeUps finds channels that are made that only wake: package wake is the one way.
+// TestWakeUps finds new channels that only wake a goroutine: package wake exists for that.
 func TestWakeUps(t *testing.T) {
 	for _, s := range load(t) {
 		if s.test || !under(s.dir, "pkg", "cmd") || double(s.dir) || s.dir == "pkg/wake" {

@@ -9,7 +9,7 @@ import (
 // pure are packages that only compute, so that their tests need neither a host nor an engine, on any system.
 var pure = []string{"pkg/docker/accounts", "pkg/docker/convert", "pkg/docker/identity"}
 
-// reaching are imports by which code reaches outside its process.
+// reaching are imports with which code accesses anything outside its process.
 var reaching = []string{
 	"io/fs", "net", "net/http", "os", "os/exec", "syscall", "golang.org/x/sys/unix", "golang.org/x/sys/windows", "github.com/docker/docker/client",
 	module + "pkg/command", module + "pkg/docker/engine", module + "pkg/host",

@@ -1,6 +1,6 @@
-// Package repo_test checks the whole repository against the layout rules of docs/design/architecture.md and the rules for text of
-// docs/style.md. It reads the source as text and syntax, for both systems, so that a rule does not depend on where the test runs. Each rule has
-// its exceptions beside it, with reasons; an exception that is no longer needed fails too.
+// Package repo_test checks the repository against the layout rules of docs/design/architecture.md and the text rules of
+// docs/style.md. It parses the source for both systems, so that results do not depend on the system that runs the test.
+// Exceptions are next to each rule, with reasons; an exception that is no longer needed also fails.
 package repo_test
 
 import (
@@ -22,22 +22,22 @@ import (
 
 const module = "github.com/winkube/winkube/"
 
-// systems are the two for which there is code.
+// systems are the supported systems.
 var systems = []string{"linux", "windows"}
 
 // source is one Go file.
 type source struct {
-	path, dir, base string // slashes, from the root of the repository
+	path, dir, base string // with slashes, relative to the repository's root
 	test            bool
-	suffix          string   // "linux" or "windows" when the name ends so
-	systems         []string // for which it is built
+	suffix          string   // "linux" or "windows" if the file name has that suffix
+	systems         []string // systems that it is built for
 	imports         []string
 	lines           int
 	syntax          *ast.File
 	positions       *token.FileSet
 }
 
-// sources is every Go file of our module.
+// sources returns every Go file of our module.
 var sources = sync.OnceValues(func() ([]*source, error) {
 	root := os.DirFS(filepath.Join("..", ".."))
 	var all []*source
@@ -97,7 +97,7 @@ func parse(name string, text []byte) (*source, error) {
 	return s, nil
 }
 
-// built tells whether s is part of a build for system, by its name and its //go:build line.
+// built reports whether s is part of a build for system, by its name and its //go:build line.
 func built(s *source, system string) bool {
 	if s.suffix != "" && s.suffix != system {
 		return false
@@ -130,12 +130,12 @@ func load(t *testing.T) []*source {
 	return all
 }
 
-// under tells whether dir is one of roots or below one.
+// under reports whether dir is one of roots or below one.
 func under(dir string, roots ...string) bool {
 	return slices.ContainsFunc(roots, func(root string) bool { return dir == root || strings.HasPrefix(dir, root+"/") })
 }
 
-// excused looks name up in a table of exceptions and marks it used.
+// excused looks up exceptions in a table and records which were used.
 type excused struct {
 	reasons map[string]string
 	used    map[string]bool

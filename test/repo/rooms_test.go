@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// rooms are the packages of the pod flow, with the packages of ours that each may import: the walls between them.
+// rooms are the packages of the pod flow, each with the packages of ours that it may import.
 var rooms = map[string][]string{
 	"pkg/podspec":    nil,
 	"pkg/pod":        {"pkg/podspec"},
@@ -18,8 +18,8 @@ var rooms = map[string][]string{
 	"pkg/pod/worker": {"pkg/pod", "pkg/pod/plan", "pkg/podspec", "pkg/wake"},
 }
 
-// pureRooms are the rooms that only compute, with what they may import beside ours: nothing that reads, writes, waits or logs. An entry that
-// ends in a slash means all below it.
+// pureRooms are the rooms that only compute, with the other packages that they may import: none that reads, writes,
+// waits or logs. An entry that ends in a slash includes all packages below it.
 var pureRooms = map[string][]string{
 	"pkg/podspec":  append(slices.Clone(computing), "encoding/json", "hash/fnv", "net", "path", "regexp", "github.com/distribution/reference"),
 	"pkg/pod":      append(slices.Clone(computing), "context", "runtime/debug"),
@@ -31,10 +31,10 @@ var computing = []string{
 	"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource",
 }
 
-// waiting is a package of apimachinery of which pure rooms may use the numbers alone.
+// waiting is a package of apimachinery of which pure rooms may only use the calculations.
 const waiting = "k8s.io/apimachinery/pkg/util/wait"
 
-// clocks are what a pure room does not call of package time: the present is an argument.
+// clocks are functions of package time that a pure room must not call: the current time is a parameter.
 var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
 func TestRooms(t *testing.T) {
@@ -78,7 +78,7 @@ func TestPureRooms(t *testing.T) {
 			switch n := n.(type) {
 			case *ast.GoStmt:
 				t.Errorf("%s: package %s must not start goroutines", s.positions.Position(n.Pos()), path.Base(s.dir))
-			case *ast.SelectorExpr: // apimachinery's wait has waits, too
+			case *ast.SelectorExpr: // the wait package also has functions that wait
 				if x, ok := n.X.(*ast.Ident); ok && x.Name == "wait" && n.Sel.Name != "Backoff" && slices.Contains(s.imports, waiting) {
 					t.Errorf("%s: wait.%s: package %s may use only wait.Backoff", s.positions.Position(n.Pos()), n.Sel.Name, path.Base(s.dir))
 				}
@@ -88,7 +88,7 @@ func TestPureRooms(t *testing.T) {
 	}
 }
 
-// within tells whether a package is one of list or, for an entry that ends in a slash, below it.
+// within reports whether a package is in list or, for entries that end in a slash, below one.
 func within(imported string, list []string) bool {
 	return slices.ContainsFunc(list, func(one string) bool {
 		return imported == one || strings.HasSuffix(one, "/") && strings.HasPrefix(imported, one)

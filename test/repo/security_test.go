@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestSecurityPage: each test that docs/reference/security.md points to exists in the package that it names.
+// TestSecurityPage: each test that docs/reference/security.md refers to exists in the package that it names.
 func TestSecurityPage(t *testing.T) {
 	have := map[string]bool{}
 	for _, s := range load(t) {

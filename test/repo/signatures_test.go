@@ -12,18 +12,18 @@ import (
 	"testing"
 )
 
-// architecturePage shows the contracts between the rooms.
+// architecturePage lists the contracts between the rooms.
 const architecturePage = "docs/design/architecture.md"
 
-// shown are the contracts that the page must show.
+// shown are the contracts that the page must list.
 var shown = []string{
 	"pkg/pod/plan.Plan", "pkg/pod/plan.Status", "pkg/pod/plan.Seen", "pkg/proxy.Build", "pkg/proxy.Backend", "pkg/network.Plan", "pkg/network.Maker", "pkg/routes.Plan", "pkg/volume.Kind",
 }
 
-// goBlock is a block of Go code in a page: its first line names the package's directory.
+// goBlock matches a block of Go code in a page: its first line names the package's directory.
 var goBlock = regexp.MustCompile("(?ms)^```go\n// (pkg/\\S+)\n(.*?)^```$")
 
-// contract is a function's signature or a type, without comments and bodies, as go/printer prints it.
+// contract returns a function's signature or a type, without comments and bodies, as go/printer formats it.
 func contract(declaration ast.Node) string {
 	var out bytes.Buffer
 	if err := printer.Fprint(&out, token.NewFileSet(), declaration); err != nil {
@@ -32,7 +32,7 @@ func contract(declaration ast.Node) string {
 	return strings.Join(strings.Fields(out.String()), " ")
 }
 
-// contracts are those of a file, by the name in its package.
+// contracts returns the contracts of a file by name.
 func contracts(file *ast.File) map[string]string {
 	found := map[string]string{}
 	for _, declaration := range file.Decls {
@@ -61,14 +61,14 @@ func contracts(file *ast.File) map[string]string {
 	return found
 }
 
-// TestArchitectureShowsTheContracts holds the signatures on the page equal to those in the code.
+// TestArchitectureShowsTheContracts: the signatures in the page equal those in the code.
 func TestArchitectureShowsTheContracts(t *testing.T) {
 	inCode := map[string]string{}
 	for _, s := range load(t) {
 		if s.test || !under(s.dir, "pkg") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), "", read(t, s.path), parser.SkipObjectResolution) // a copy: load's is shared
+		file, err := parser.ParseFile(token.NewFileSet(), "", read(t, s.path), parser.SkipObjectResolution) // parse again: the files of load are shared
 		if err != nil {
 			t.Fatal(err)
 		}

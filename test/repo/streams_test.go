@@ -7,12 +7,13 @@ import (
 	"testing"
 )
 
-// oneStream are files in which both streams of a program go to one buffer, with the reason.
+// oneStream are files in which both output streams of a program go to one buffer, with reasons.
 var oneStream = map[string]string{
 	"test/windows/suites/differential/differential_test.go": "the log of a program that stays, printed when the test fails",
 }
 
-// TestStreamsApart: no program's two output streams are read as one. What libraries print on standard error depends on the machine.
+// TestStreamsApart: tests read a program's two output streams separately. Libraries' output on standard error depends
+// on the machine.
 func TestStreamsApart(t *testing.T) {
 	excuse := exceptions(oneStream)
 	for _, s := range load(t) {
@@ -26,7 +27,7 @@ func TestStreamsApart(t *testing.T) {
 	excuse.done(t)
 }
 
-// mixes finds calls of CombinedOutput, and cmd.Stdout, cmd.Stderr = &out, &out.
+// mixes reports calls of CombinedOutput, and cmd.Stdout, cmd.Stderr = &out, &out.
 func mixes(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.SelectorExpr:

@@ -15,7 +15,7 @@ import (
 	"github.com/winkube/winkube/test/page"
 )
 
-// longest is the number of words that a page's sentences may have on average.
+// longest is the maximum average number of words in a page's sentences.
 const longest = 22
 
 // banned reads the table of docs/style.md.
@@ -39,7 +39,7 @@ func banned(t *testing.T) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(?:` + strings.ReplaceAll(strings.Join(all, "|"), " ", `\s+`) + `)\b`)
 }
 
-// pages returns the text of every page by its path from the root of the repository.
+// pages returns the text of every page by its path relative to the repository's root.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := page.Files(filepath.Join("..", ".."))
@@ -57,7 +57,7 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// unprivileged is the user nobody in an /etc/passwd or /etc/group that Go code writes.
+// unprivileged matches the user nobody in an /etc/passwd or /etc/group that Go code writes.
 var unprivileged = regexp.MustCompile(`(?m)^nobody:x:65534:(65534:nobody:)?`)
 
 var (
@@ -66,7 +66,7 @@ var (
 	linkTarget = regexp.MustCompile(`\]\([^)]*\)`)
 )
 
-// prose is a page's text without code; with tables it keeps their rows. Every line is a line of the page.
+// prose returns a page's text without code; tables includes the rows of tables. It keeps the number of lines.
 func prose(text string, tables bool) []string {
 	var out []string
 	fenced := false
@@ -86,7 +86,7 @@ func prose(text string, tables bool) []string {
 	return out
 }
 
-// sentences counts the sentences and words of a page's paragraphs and lists.
+// sentences returns the number of sentences and words in a page's paragraphs and lists.
 func sentences(text string) (count, words int) {
 	end := func(paragraph string) {
 		if paragraph == "" {

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// assemblies are the packages that make programs of parts.
+// assemblies are the packages that assemble programs.
 var assemblies = []string{"pkg/kubelet", "pkg/kubeproxy"}
 
-// halfBuilt are the functions of assemblies that may use what they are still building, each with the reason.
+// halfBuilt are the functions of assemblies that may use unfinished values, each with the reason.
 var halfBuilt = map[string]string{}
 
-// TestWiring: a part is made from finished parts. In an assembly no function literal refers to a variable whose fields are still being set, no
-// method of it is used, and the methods of what New returns set none of its fields.
+// TestWiring: parts are created from finished parts. In an assembly, while a variable's fields are being set, no
+// function literal may refer to it and none of its methods may be used. Methods of New's result set none of its fields.
 func TestWiring(t *testing.T) {
 	files := map[string][]*ast.File{}
 	for _, s := range load(t) {
@@ -44,7 +44,7 @@ func TestWiring(t *testing.T) {
 	}
 }
 
-// wiring says what is wrong with the functions of a package, each line beginning with the function's name.
+// wiring returns the violations in a package's functions; each line begins with the function's name.
 func wiring(files []*ast.File) (wrong []string) {
 	methods, made := map[string]map[string]bool{}, ""
 	var all []*ast.FuncDecl
@@ -83,7 +83,7 @@ func wiring(files []*ast.File) (wrong []string) {
 	return wrong
 }
 
-// typeName is the name of a type of this package, of which expr may be a pointer; "": it is none.
+// typeName returns the name of a type of this package for an expression of it or a pointer to it; "": another type.
 func typeName(expr ast.Expr) string {
 	if star, ok := expr.(*ast.StarExpr); ok {
 		expr = star.X
@@ -94,8 +94,8 @@ func typeName(expr ast.Expr) string {
 	return ""
 }
 
-// building are the variables of a function that it makes of a composite literal of a type of this package and sets fields of afterwards, with
-// their types.
+// building returns a function's variables that it creates with a composite literal of this package's types and whose
+// fields it sets later, with their types.
 func building(body *ast.BlockStmt) map[string]string {
 	out := map[string]string{}
 	define := func(name, value ast.Expr) {
@@ -122,7 +122,7 @@ func building(body *ast.BlockStmt) map[string]string {
 	return out
 }
 
-// fieldsSet are the fields of a variable that are assigned to.
+// fieldsSet returns the fields of a variable that are assigned.
 func fieldsSet(body *ast.BlockStmt, variable string) (fields []string) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if assign, ok := n.(*ast.AssignStmt); ok {
@@ -142,7 +142,7 @@ func isVariable(expr ast.Expr, name string) bool {
 	return ok && variable.Name == name
 }
 
-// escapes says whether a function literal mentions the variable, or one of its methods is used.
+// escapes reports whether a function literal mentions the variable, or one of its methods is used.
 func escapes(body *ast.BlockStmt, variable string, methods map[string]bool) (found bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {

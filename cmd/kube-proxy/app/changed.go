@@ -13,13 +13,13 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// errConfigChanged ends the proxy, as it ends upstream's: its manager restarts it with the new configuration. What it made on the host stays
-// meanwhile.
+// errConfigChanged ends the proxy, as in upstream: its manager restarts it with the new configuration. The host's
+// configuration stays in place meanwhile.
 var errConfigChanged = errors.New("the configuration file has changed; exiting, so that the service manager restarts the proxy with it")
 
-// untilChanged returns errConfigChanged once the file at path holds something else than content that check finds good, and nil when ctx ends. What
-// is not good is said, and the proxy goes on with what it has. The directory is watched, since files are replaced: by editors, and in ConfigMap
-// volumes by a link that leads elsewhere.
+// untilChanged returns errConfigChanged once the file at path has valid content other than content, and nil when ctx
+// ends. If check rejects the new content, it logs that and the proxy continues with its configuration. It watches the
+// directory because files are replaced: by editors, and in ConfigMap volumes by a symbolic link.
 func untilChanged(ctx context.Context, path string, content []byte, check func() error) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -34,14 +34,14 @@ func untilChanged(ctx context.Context, path string, content []byte, check func()
 	for {
 		if now, err := os.ReadFile(path); err == nil && !bytes.Equal(now, seen) {
 			seen = now
-			if !bytes.Equal(now, content) { // it may have been half written when it was seen
+			if !bytes.Equal(now, content) { // the file may have been half written
 				err := check()
 				again, unread := os.ReadFile(path)
 				switch {
 				case err != nil:
 					klog.ErrorS(err, "Ignored the changed configuration file; keeping the current configuration", "file", path)
 				case unread == nil && bytes.Equal(again, content):
-					seen = again // it is as it was: what was seen was a part of that
+					seen = again // unchanged after all: the first read was partial
 				default:
 					return errConfigChanged
 				}
@@ -57,7 +57,7 @@ func untilChanged(ctx context.Context, path string, content []byte, check func()
 	}
 }
 
-// recheck reads the command line and the configuration file again, and says what is wrong with them.
+// recheck reads the command line and the configuration file again, and returns what is wrong with them.
 func recheck(args []string) error {
 	o, _, err := parse(args)
 	if err != nil {

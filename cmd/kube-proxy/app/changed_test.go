@@ -12,7 +12,8 @@ import (
 
 const minimalConfig = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
-// TestConfigChanged: a mistake in the file changes nothing; a good change ends the proxy; the same content again is no change.
+// TestConfigChanged: a mistake in the file changes nothing; a valid change ends the proxy; writing the same content
+// again is no change.
 func TestConfigChanged(t *testing.T) {
 	changes(t, func(t *testing.T, dir, to string) {
 		data, err := os.ReadFile(filepath.Join(dir, to))
@@ -25,7 +26,7 @@ func TestConfigChanged(t *testing.T) {
 	})
 }
 
-// TestConfigLinkChanged: that, where the file is a link that is led elsewhere, as in ConfigMap volumes.
+// TestConfigLinkChanged is TestConfigChanged for a symbolic link that gets another target, as in ConfigMap volumes.
 func TestConfigLinkChanged(t *testing.T) {
 	changes(t, func(t *testing.T, dir, to string) {
 		if err := os.Symlink(to, filepath.Join(dir, "new")); err != nil {
@@ -34,7 +35,8 @@ func TestConfigLinkChanged(t *testing.T) {
 	})
 }
 
-// changes goes through a life of config.yaml. replace makes the file "new" have the content of another of the directory.
+// changes goes through the lifetime of config.yaml. replace makes the file "new" have the content of another file in
+// the directory.
 func changes(t *testing.T, replace func(t *testing.T, dir, to string)) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -86,7 +88,7 @@ func changes(t *testing.T, replace func(t *testing.T, dir, to string)) {
 	}
 }
 
-// TestConfigWrittenAgain: a file that is seen half written, and then is what it was before, has not changed.
+// TestConfigWrittenAgain: a file that was read half written, and then has its previous content, has not changed.
 func TestConfigWrittenAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(path, []byte(minimalConfig[:len(minimalConfig)/2]), 0o600); err != nil {
@@ -94,7 +96,7 @@ func TestConfigWrittenAgain(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	err := untilChanged(ctx, path, []byte(minimalConfig), func() error {
-		cancel() // after which it ends, unless it holds the file for changed
+		cancel() // after which it ends, unless it treats the file as changed
 		return os.WriteFile(path, []byte(minimalConfig), 0o600)
 	})
 	if err != nil {
@@ -102,7 +104,7 @@ func TestConfigWrittenAgain(t *testing.T) {
 	}
 }
 
-// TestBegin: a service whose configuration file comes late, with a disk, reads it at its next try.
+// TestBegin: a service whose configuration file appears late, with a disk, reads it at its next try.
 func TestBegin(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "proxy.yaml")
 	args := []string{"--config=" + file, "--master=http://127.0.0.1:1", "--hostname-override=node1"}
@@ -112,7 +114,7 @@ func TestBegin(t *testing.T) {
 	if err := os.WriteFile(file, []byte(minimalConfig+"hostnameOverride: other\nclusterCIDR: 10.9.0.0/16\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	next, _, _, err := begin(args) // what else is wrong with a host of tests is no matter here
+	next, _, _, err := begin(args) // other problems of the test's host do not matter here
 	if err != nil && strings.Contains(err.Error(), "--config") || !next.file.Sets("cluster-cidr") || next.file.Sets("hostname-override") {
 		t.Errorf("with it: %+v, %v", next.file, err)
 	}

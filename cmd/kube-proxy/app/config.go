@@ -22,7 +22,7 @@ const (
 	configKind    = "KubeProxyConfiguration"
 )
 
-// bindings are the fields of the file that act, and the flags that mean the same.
+// bindings map fields of the file that have an effect to the flags with the same meaning.
 var bindings = []daemon.Binding{
 	{Path: "clientConnection.kubeconfig", Flag: "kubeconfig"},
 	{Path: "clientConnection.contentType", Flag: "kube-api-content-type"},
@@ -49,7 +49,7 @@ var bindings = []daemon.Binding{
 	{Path: "windowsRunAsService", Flag: "windows-service"},
 }
 
-// setDefaults gives fields without a value their default. An empty value in a file is none, as upstream has it.
+// setDefaults sets unset fields to their defaults. As in upstream, an empty value in a file counts as unset.
 func setDefaults(c *config.KubeProxyConfiguration) {
 	fill(&c.ClientConnection.QPS, 5)
 	fill(&c.ClientConnection.Burst, 10)
@@ -62,14 +62,14 @@ func setDefaults(c *config.KubeProxyConfiguration) {
 	fill(&c.Conntrack.UDPStreamTimeout.Duration, 2*time.Minute)
 }
 
-// assign sets a field whose type is a number of another module.
+// assign sets a field whose type is a number type of another module.
 func assign[T ~uint32](field *T, value uint64) { *field = T(value) }
 
-// fill gives a field without a value its default.
+// fill sets an unset field to its default.
 func fill[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 
-// parse reads a command line and the file of its --config. A flag wins over the file. Where the file cannot be used, it returns the options and
-// flags of the command line alone with the error; where the command line cannot be, no flags.
+// parse parses a command line and the file of its --config. A flag overrides the file. If the file is unusable, it
+// returns the options and flags of the command line with the error; if the command line is, no flags.
 func parse(args []string) (*options, *pflag.FlagSet, error) {
 	o := &options{}
 	fs, err := o.parse(args, os.Stderr)
@@ -91,7 +91,8 @@ func parse(args []string) (*options, *pflag.FlagSet, error) {
 	return filled, flags, nil
 }
 
-// parse gives fields without a value their default and parses args over them; out gets the notes about flags that do nothing.
+// parse sets unset fields to their defaults and parses args over them; out receives the notes about flags without
+// effect.
 func (o *options) parse(args []string, out io.Writer) (*pflag.FlagSet, error) {
 	setDefaults(&o.config)
 	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
@@ -114,7 +115,7 @@ func (o *options) readConfig(path string) error {
 	return nil
 }
 
-// setProcessFlags gives the flags of package daemon the values of the file.
+// setProcessFlags sets the flags of package daemon to the values of the file.
 func (o *options) setProcessFlags(fs *pflag.FlagSet) error {
 	logging := o.config.Logging
 	for flag, text := range map[string]string{"log-flush-frequency": logging.FlushFrequency.Duration.Duration.String(), "logging-format": logging.Format,
@@ -122,14 +123,14 @@ func (o *options) setProcessFlags(fs *pflag.FlagSet) error {
 		if !o.file.Sets(flag) {
 			continue
 		}
-		if err := fs.Lookup(flag).Value.Set(text); err != nil { // not fs.Set: the command line does not have it
+		if err := fs.Lookup(flag).Value.Set(text); err != nil { // not fs.Set, because the flag is not on the command line
 			return fmt.Errorf("--config: --%s=%s: %w", flag, text, err)
 		}
 	}
 	return nil
 }
 
-// unused names the fields of the file that are set and change nothing here.
+// unused reports the fields of the file that are set but have no effect here.
 func (o *options) unused() []string {
 	var known, out []string
 	for path, size := range map[string]*resource.QuantityValue{"logging.options.json.infoBufferSize": &o.config.Logging.Options.JSON.InfoBufferSize,
@@ -144,7 +145,7 @@ func (o *options) unused() []string {
 	return out
 }
 
-// effective is the configuration in use.
+// effective returns the configuration in use.
 func (o *options) effective(fs *pflag.FlagSet) (*config.KubeProxyConfiguration, error) {
 	c := o.config.DeepCopy()
 	c.APIVersion, c.Kind = configVersion, configKind
@@ -163,7 +164,7 @@ func (o *options) effective(fs *pflag.FlagSet) (*config.KubeProxyConfiguration, 
 	return c, nil
 }
 
-// writeConfig writes the configuration in use to the file that --write-config-to names.
+// writeConfig writes the configuration in use to the file of --write-config-to.
 func (o *options) writeConfig(fs *pflag.FlagSet) error {
 	c, err := o.effective(fs)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/winkube/winkube/pkg/routes"
 )
 
-// holders are the holders of addresses beside Services that the configuration names; server is the API server's URL or address.
+// holders returns the configured holders of addresses other than Services; server is the API server's URL or address.
 func (s *settings) holders(server string) proxy.Holders {
 	h := proxy.Holders{PodRanges: s.clusterCIDRs, NodePortAddresses: s.nodePorts}
 	if addr := serverAddress(server); addr.IsValid() {
@@ -29,12 +29,12 @@ func (s *settings) holders(server string) proxy.Holders {
 	return h
 }
 
-// serverAddress is that of an API server whose host is an IP address. A name may lead to others at any time: the endpoints of its Service say
-// where it is.
+// serverAddress returns the API server's address if the URL's host is an IP address. A name may resolve to others at
+// any time: then the endpoints of its Service are used.
 func serverAddress(server string) netip.AddrPort {
 	at, _, err := rest.DefaultServerURL(server, "", schema.GroupVersion{}, true)
 	if err != nil {
-		return netip.AddrPort{} // the client says so
+		return netip.AddrPort{} // the client reports the error
 	}
 	addr, err := netip.ParseAddr(at.Hostname())
 	if err != nil || addr.IsLoopback() {
@@ -51,7 +51,7 @@ func serverAddress(server string) netip.AddrPort {
 	return netip.AddrPortFrom(addr.Unmap().WithZone(""), uint16(number))
 }
 
-// apiServers is the address in the API server's URL.
+// apiServers returns the address in the API server's URL.
 func apiServers(server string) []netip.Addr {
 	if at := serverAddress(server); at.IsValid() {
 		return []netip.Addr{at.Addr()}
@@ -59,7 +59,8 @@ func apiServers(server string) []netip.Addr {
 	return nil
 }
 
-// hostOf reads the addresses of this host that are not the proxy's, and the next hops of its routes that are not the proxy's.
+// hostOf returns a function that reads this host's addresses and the next hops of its routes, both without those that
+// the proxy added.
 func hostOf(addresses relay.Addresses) func() (proxy.Host, error) {
 	return func() (proxy.Host, error) {
 		own, err := addresses.Host()

@@ -31,7 +31,8 @@ func TestServerAddress(t *testing.T) {
 	}
 }
 
-// TestHolders: what the command line says is kept from Services: the pods' range, the API server, the proxy's own ports.
+// TestHolders: Services cannot have the addresses and ports on the command line: the pods' range, the API server, the
+// proxy's own ports.
 func TestHolders(t *testing.T) {
 	s := &settings{clusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, nodePorts: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
 	s.config.Healthz, s.config.Metrics = netip.MustParseAddrPort("0.0.0.0:20256"), netip.MustParseAddrPort("127.0.0.1:20249")
@@ -44,7 +45,7 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestHostOf: this host's addresses are those that are not the proxy's, and what cannot be read is an error.
+// TestHostOf: this host's addresses exclude the proxy's, and a failed read is an error.
 func TestHostOf(t *testing.T) {
 	addresses := relaytest.NewAddresses(netip.MustParseAddr("10.1.0.11"))
 	got, err := hostOf(addresses)()

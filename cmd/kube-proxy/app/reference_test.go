@@ -13,18 +13,18 @@ import (
 
 var updatePage = flag.Bool("update", false, "rewrite the page of flags")
 
-// TestReference holds the page of flags to the program's own table.
+// TestReference compares the page of flags with the program's flags.
 func TestReference(t *testing.T) {
 	const page = "../../../docs/reference/proxy-flags.md"
 	_, fs := mustParse(t)
-	for _, name := range systemFlags { // whose defaults are of one system, or that one system alone has
+	for _, name := range systemFlags { // flags of one system only, or with defaults of one system
 		if f := fs.Lookup(name); f != nil {
 			f.DefValue, f.Hidden = "", true
 		}
 	}
 	logs := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logs)
-	logs.VisitAll(func(f *flag.Flag) { fs.Lookup(f.Name).DefValue = "" }) // they are what another test has set
+	logs.VisitAll(func(f *flag.Flag) { fs.Lookup(f.Name).DefValue = "" }) // another test may have set them
 	got := daemon.Reference("`proxy`", "KubeProxyConfiguration", fs, bindings)
 	if *updatePage {
 		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {

@@ -2,14 +2,15 @@ package app
 
 import "github.com/spf13/pflag"
 
-// Why flags of upstream's kube-proxy do nothing here.
+// Why flags of upstream's kube-proxy have no effect here.
 const (
 	noPacketRules = "the proxy relays connections or uses HNS, and writes no packet rules"
 	noConntrack   = "the proxy relays connections itself and does not use connection tracking"
 )
 
-// retired are upstream's flags, of today and of older releases, that change nothing here. They are taken so that command lines and
-// manifests go on working, and each says in one line why it does nothing. valued flags take a value, the others may stand alone.
+// retired are flags of current and older upstream releases that have no effect here. They are accepted so that existing
+// command lines and manifests work, and each prints one line that says why it has no effect. valued flags need a value;
+// the others may have none.
 var retired = []struct {
 	name   string
 	valued bool
@@ -52,7 +53,7 @@ var retired = []struct {
 func addRetiredFlags(fs *pflag.FlagSet) {
 	for _, r := range retired {
 		if fs.Lookup(r.name) != nil {
-			continue // a back end has it
+			continue // a back end defines it
 		}
 		fs.String(r.name, "", "")
 		f := fs.Lookup(r.name)

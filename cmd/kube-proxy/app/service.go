@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/kubeclient"
 )
 
-// service is the proxy as Windows' service manager knows it.
+// service describes the proxy to the Windows service manager.
 var service = daemon.Program{
 	Name: "kube-proxy", Title: "Kubernetes proxy (winkube)", About: "Serves the Services of the Kubernetes cluster on this node.",
 	Env:   []string{envInterface, "KUBE_NETWORK", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"},
@@ -17,7 +17,7 @@ var service = daemon.Program{
 	Skew:  skew,
 }
 
-// skew asks the API server of a service's flags for its version.
+// skew asks the API server in a service's flags for its version.
 func skew(args []string) error {
 	o, _, err := parse(args)
 	if err != nil {
@@ -30,7 +30,8 @@ func skew(args []string) error {
 	return kubeclient.AskSkew(config, daemon.Kubernetes)
 }
 
-// checkService checks a service's flags as run does, so that mistakes show when the service is created and not in the event log.
+// checkService checks a service's flags as run does, so that mistakes show when the service is created, not later in
+// the event log.
 func checkService(args []string) (time.Duration, error) {
 	o, fs, mistake := parse(args)
 	if fs == nil {

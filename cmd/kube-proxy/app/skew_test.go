@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestSkew: an upgrade asks the API server of the service's own flags.
+// TestSkew: an upgrade asks the API server in the service's own flags.
 func TestSkew(t *testing.T) {
 	version := "v1.36.0"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

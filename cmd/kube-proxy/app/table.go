@@ -18,7 +18,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// newTableCommand makes `proxy table`, which prints the table of manifests without touching the host or asking an API server.
+// newTableCommand returns `proxy table`, which prints the table of manifests without touching the host or asking an API
+// server.
 func newTableCommand(stdin io.Reader, stdout io.Writer) *cobra.Command {
 	var files []string
 	var node proxy.NodeInfo
@@ -57,7 +58,7 @@ func newTableCommand(stdin io.Reader, stdout io.Writer) *cobra.Command {
 	return command
 }
 
-// manifest is what files hold.
+// manifest holds the objects of files.
 type manifest struct {
 	decoder  runtime.Decoder
 	services []*v1.Service
@@ -74,7 +75,7 @@ func newManifest() (*manifest, error) {
 	return &manifest{decoder: serializer.NewCodecFactory(scheme).UniversalDeserializer()}, nil
 }
 
-// tracker has decided what a node serves of the manifest.
+// tracker returns a Tracker that has decided what a node serves for the manifest.
 func (m *manifest) tracker(node proxy.NodeInfo) *proxy.Tracker {
 	t := proxy.NewTracker(node, proxy.Holders{ServiceRanges: m.ranges})
 	for _, n := range m.nodes {
@@ -91,7 +92,7 @@ func (m *manifest) tracker(node proxy.NodeInfo) *proxy.Tracker {
 	return t
 }
 
-// read adds the objects of a file; those of other kinds are passed over.
+// read adds the objects of a file and skips other kinds.
 func (m *manifest) read(file string, stdin io.Reader) error {
 	in := stdin
 	if file != "-" {

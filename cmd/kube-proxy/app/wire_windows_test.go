@@ -9,8 +9,8 @@ import (
 	"github.com/winkube/winkube/pkg/hns"
 )
 
-// TestOwnSwitchWindows makes the switch of service addresses and removes it. Wine does not list the adapter that it brings, which is an error
-// that names it.
+// TestOwnSwitchWindows creates the switch of service addresses and removes it. Wine does not list the switch's adapter;
+// the error names it.
 func TestOwnSwitchWindows(t *testing.T) {
 	if err := hns.MakeInternal(internalSwitch); err != nil {
 		if _, err := ownAddresses(t.Context()); err == nil || !strings.Contains(err.Error(), internalSwitch) {

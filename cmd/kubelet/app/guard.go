@@ -14,11 +14,11 @@ import (
 	"github.com/winkube/winkube/pkg/node"
 )
 
-// windowsReserve is what Windows is left with where --system-reserved says nothing of memory: upstream's documentation asks for it, since
-// Windows ends no process when memory runs out but becomes slow as a whole.
+// windowsReserve is the memory reserved for Windows if --system-reserved does not mention memory. Upstream's documentation recommends that, since
+// Windows kills no process when memory runs out but becomes slow as a whole.
 const windowsReserve = "2Gi"
 
-// makeGuard comes after makeNode and before makeCgroups, which take part of it.
+// makeGuard runs after makeNode and before makeCgroups, which uses part of its result.
 func (s *settings) makeGuard() error {
 	c := s.c
 	settings := guard.Settings{Hard: c.EvictionHard, Soft: c.EvictionSoft, SoftGrace: c.EvictionSoftGracePeriod, MinimumReclaim: c.EvictionMinimumReclaim}
@@ -51,7 +51,7 @@ func (s *settings) makeGuard() error {
 	return nil
 }
 
-// reservesForWindows says whether memory is kept for Windows although the configuration does not say how much.
+// reservesForWindows says whether memory is reserved for Windows by default.
 func reservesForWindows(system string, c *config.KubeletConfiguration) bool {
 	return system == "windows" && c.SystemReserved[string(v1.ResourceMemory)] == ""
 }

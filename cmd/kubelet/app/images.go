@@ -25,7 +25,7 @@ func (s *settings) makeImages() error {
 	return nil
 }
 
-// dockerConfigs are where upstream's kubelet looks for the node's own logins.
+// dockerConfigs are the paths where upstream's kubelet looks for the node's own logins.
 func dockerConfigs(rootDir string) []string {
 	files := []string{filepath.Join(rootDir, "config.json")}
 	if home, err := os.UserHomeDir(); err == nil {

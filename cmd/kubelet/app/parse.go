@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// checkFile says of a file that a flag names whether it exists.
+// checkFile checks that a file named by a flag exists.
 func checkFile(flag, path string) error {
 	if path == "" {
 		return nil
@@ -75,7 +75,7 @@ func parseResources(flag string, values map[string]string) (v1.ResourceList, err
 	return list, nil
 }
 
-// checkHeaders says whether all of --manifest-url-header are headers. What they hold may be secret and is not repeated in the error.
+// checkHeaders checks that all of --manifest-url-header are headers. Their values may be secret, so errors omit them.
 func checkHeaders(headers map[string][]string) error {
 	if _, bad := headers[""]; bad {
 		return fmt.Errorf("--manifest-url-header: want a header such as \"authorization: Bearer x\"")
@@ -83,7 +83,7 @@ func checkHeaders(headers map[string][]string) error {
 	return nil
 }
 
-// parseTLS reads suites by their IANA names. Those that Go calls insecure are accepted, as upstream does, for clients that have no better.
+// parseTLS parses suites by their IANA names. It accepts those that Go calls insecure, as upstream does, for clients without better ones.
 func parseTLS(names []string, least string) (suites []uint16, version uint16, err error) {
 	switch least {
 	case "VersionTLS12", "":

@@ -11,12 +11,12 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// sharedNetworkBuild is Windows 1709: from there on a container can join another's network.
+// sharedNetworkBuild is Windows 1709: since then a container can join another's network.
 const sharedNetworkBuild = 16299
 
 func now() time.Time { return time.Now() }
 
-// platformOf says what this host's engine can do.
+// platformOf describes the capabilities of this host's engine.
 func platformOf(facts host.Facts) pod.Platform {
 	return pod.Platform{OS: facts.OS, Arch: facts.Arch, Build: facts.WindowsBuild,
 		SharedNetwork: facts.OS == "linux" || facts.WindowsBuild >= sharedNetworkBuild}
@@ -25,7 +25,7 @@ func platformOf(facts host.Facts) pod.Platform {
 // oldestBuild is Windows Server 2016, the first with containers.
 const oldestBuild = 14393
 
-// checkBuild refuses a Windows that has no containers.
+// checkBuild refuses a Windows without containers.
 func checkBuild(facts host.Facts) error {
 	if facts.OS == "windows" && facts.WindowsBuild < oldestBuild {
 		return fmt.Errorf("this is %s, build %d, which does not support containers: want Windows Server 2016 (build %d) or later", facts.OSImage, facts.WindowsBuild, oldestBuild)
@@ -33,7 +33,7 @@ func checkBuild(facts host.Facts) error {
 	return nil
 }
 
-// platformFlags choose a platform to explain plans for.
+// platformFlags select a platform to explain plans for.
 type platformFlags struct {
 	os    string
 	build int

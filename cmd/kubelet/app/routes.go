@@ -28,7 +28,7 @@ type routesOptions struct {
 	files, clusterCIDRs                   []string
 }
 
-// newRoutesCommand makes `kubelet network routes`.
+// newRoutesCommand returns `kubelet network routes`.
 func newRoutesCommand(stdin io.Reader, out io.Writer) *cobra.Command {
 	o := &routesOptions{}
 	command := &cobra.Command{
@@ -60,7 +60,7 @@ func newRoutesCommand(stdin io.Reader, out io.Writer) *cobra.Command {
 
 func (o *routesOptions) print(out io.Writer, nodes []*v1.Node) error {
 	hop := routes.NextHop(o.nextHop)
-	if o.nextHop == "node" { // as the proxy's flag has it
+	if o.nextHop == "node" { // the value of the proxy's flag
 		hop = routes.NodeIP
 	} else if hop != routes.PodGateway {
 		return fmt.Errorf("--route-next-hop=%s: want node or pod-gateway", o.nextHop)
@@ -136,7 +136,7 @@ func listNodes(kubeconfig string) ([]*v1.Node, error) {
 	return pointers(list.Items), nil
 }
 
-// decodeNodes reads Nodes and lists of them, in YAML or JSON.
+// decodeNodes decodes Nodes and NodeLists, in YAML or JSON.
 func decodeNodes(data []byte) (nodes []*v1.Node, err error) {
 	documents := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for {

@@ -15,8 +15,8 @@ import (
 	"github.com/winkube/winkube/pkg/daemon"
 )
 
-// fieldFlags declares flags that are fields of a KubeletConfiguration. A flag's default is what its field holds when it is declared, so that
-// a flag which is not given leaves the field as it is.
+// fieldFlags declares flags bound to fields of a KubeletConfiguration. A flag's default is the field's current value, so that an absent flag leaves
+// the field unchanged.
 type fieldFlags struct {
 	*pflag.FlagSet
 	fields []daemon.Binding
@@ -70,7 +70,7 @@ func (f *fieldFlags) value(path, flag string, value pflag.Value, usage string) {
 	f.bind(path, flag)
 }
 
-// rateValue is a number a second. The field holds whole numbers; "5.0", which older kubelets accepted, is one.
+// rateValue is a rate per second. The field is a whole number; "5.0", which older kubelets accepted, counts as one.
 type rateValue int32
 
 // Set implements pflag.Value.
@@ -89,11 +89,10 @@ func (v *rateValue) String() string { return strconv.Itoa(int(*v)) }
 // Type implements pflag.Value.
 func (v *rateValue) Type() string { return "number" }
 
-// leastValue is a flag's value of signals and the least that should be left of each: signal<least, as upstream has it, or signal=least, as its
-// files have it.
+// leastValue is a flag value of eviction signals and thresholds: signal<threshold as in upstream's flags, or signal=threshold as in its files.
 type leastValue map[string]string
 
-// Set implements pflag.Value. It replaces what was set before.
+// Set implements pflag.Value. It replaces previous values.
 func (v *leastValue) Set(text string) error {
 	*v = leastValue{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -115,7 +114,7 @@ func (v *leastValue) String() string { return joinPairs(*v) }
 // Type implements pflag.Value.
 func (v *leastValue) Type() string { return "thresholds" }
 
-// joinPairs prints a map as key=value,..., sorted.
+// joinPairs formats a map as key=value,..., sorted.
 func joinPairs[V any](pairs map[string]V) string {
 	var parts []string
 	for _, key := range slices.Sorted(maps.Keys(pairs)) {
@@ -124,7 +123,7 @@ func joinPairs[V any](pairs map[string]V) string {
 	return strings.Join(parts, ",")
 }
 
-// gatesValue is a flag's value of feature gates. The first Set replaces the default, further ones add to it.
+// gatesValue is a flag value of feature gates. The first Set replaces the default, further ones add to it.
 type gatesValue struct {
 	gates *map[string]bool
 	given bool
@@ -163,7 +162,7 @@ func (v *gatesValue) String() string {
 // Type implements pflag.Value.
 func (v *gatesValue) Type() string { return "gates" }
 
-// taintsValue is a flag's value of taints. The first Set replaces the default, further ones add to it.
+// taintsValue is a flag value of taints. The first Set replaces the default, further ones add to it.
 type taintsValue struct {
 	taints *[]v1.Taint
 	given  bool
@@ -216,8 +215,8 @@ func checkTaint(taint v1.Taint) error {
 	return errTaint
 }
 
-// headersValue is a flag's value of one HTTP header, which may be secret: String does not have it, and Set returns no error, which would
-// repeat it. What is no header is kept under the name "", which checkHeaders finds.
+// headersValue is a flag value of one HTTP header, which may be secret: String omits it, and Set returns no error, which would include it. Text that
+// is not a header is stored under the name "", which checkHeaders finds.
 type headersValue struct {
 	headers *map[string][]string
 	given   bool

@@ -1,4 +1,4 @@
-// Package accounts reads the users and groups of an image as an engine does, to say as whom a container runs. It does no I/O.
+// Package accounts reads the users and groups of an image as an engine does, to find the user that a container runs as. It does no I/O.
 package accounts
 
 import (
@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Accounts are the users and groups of an image: its /etc/passwd and /etc/group as far as they can be read (passwd(5), group(5)).
+// Accounts are the users and groups of an image: the readable lines of its /etc/passwd and /etc/group (passwd(5), group(5)).
 type Accounts struct {
 	users  []account
 	groups []group
@@ -26,7 +26,7 @@ type group struct {
 	members []string
 }
 
-// Parse reads the texts of both files, of which either may be empty. Lines that are broken are left out.
+// Parse reads the contents of both files; either may be empty. It skips malformed lines.
 func Parse(passwd, groups string) *Accounts {
 	out := &Accounts{}
 	for line := range strings.Lines(passwd) {
@@ -52,9 +52,9 @@ func Parse(passwd, groups string) *Accounts {
 	return out
 }
 
-// Identify says as whom the engine runs what is given to it as "user[:group]", either by name or number, "" being root; Groups are
-// those that the image gives to the user, without the primary one. ok false: the image has no such user or group, which the engine
-// will say at the start.
+// Identify returns the user that the engine runs a container as, given "user[:group]" by name or number; "" is root. The id's supplementary groups
+// are those that the image gives the user, without the primary one. ok is false if the image has no such user or group; the engine then refuses to
+// start the container.
 func (a *Accounts) Identify(spec string) (id v1.LinuxContainerUser, ok bool) {
 	user, groupName, _ := strings.Cut(spec, ":")
 	if user == "" {

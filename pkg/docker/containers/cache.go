@@ -9,39 +9,39 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cache keeps which containers there are and the result of their last inspection, so that observing a pod inspects only what has changed.
-// An exited container does not change any more; a running one is kept only while the event stream is up, which would report its end.
-// What our own calls do to a container is noted when they return, before its event comes.
+// cache holds the known containers and the result of each one's last inspection, so that observing a pod inspects only changed containers. An exited
+// container no longer changes; a running one is cached only while the event stream is up, which would report its end. Our own calls update the cache
+// when they return, before the event arrives.
 type cache struct {
 	mu      sync.Mutex
 	entries map[string]*cached
 	pods    map[types.UID]map[string]*cached
 	streams int    // that are up
-	changes uint64 // counts what happened to any container
-	reset   uint64 // changes when the stream last came or went
-	whole   bool   // all of our containers are in entries: they were listed while the stream was up
+	changes uint64 // counts changes to any container
+	reset   uint64 // value of changes when a stream last connected or disconnected
+	whole   bool   // entries holds all of our containers: they were listed while the stream was up
 }
 
-// cached is one container. What was asked for before its version is older than something that happened to it.
+// cached is one container. The result of a request made before version is outdated.
 type cached struct {
 	id      string
 	owner   types.UID
 	added   uint64
 	version uint64
-	state   string // as a list says it; "": seen does not hold
+	state   string // as in a list; "": seen is not valid
 	seen    seen
-	// start is how far a start by this agent has come.
+	// start is the progress of a start by this agent.
 	start startState
 }
 
-// startState is what is known of a start that this agent has requested, and that has an event.
+// startState is what is known about a start that this agent requested, which also has an event.
 type startState uint8
 
 const (
-	notAsked  startState = iota // or over, with its event
-	asked                       // neither its end nor its event has come
-	toldEarly                   // its event has come, its end not
-	toldLate                    // its end has come, its event not
+	notAsked  startState = iota // or finished, event included
+	asked                       // neither its result nor its event has arrived
+	toldEarly                   // its event has arrived, its result has not
+	toldLate                    // its result has arrived, its event has not
 )
 
 func newCache() *cache {
@@ -50,19 +50,19 @@ func newCache() *cache {
 	return c
 }
 
-// forget wants c.mu held, or c not shared yet.
+// forget requires that c.mu is held or that c is not shared yet.
 func (c *cache) forget() {
 	c.entries, c.pods = map[string]*cached{}, map[types.UID]map[string]*cached{}
 }
 
-// see notes that a container of the pod owner exists.
+// see records that a container of the pod owner exists.
 func (c *cache) see(owner types.UID, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entry(owner, id)
 }
 
-// entry wants c.mu held.
+// entry requires that c.mu is held.
 func (c *cache) entry(owner types.UID, id string) *cached {
 	e := c.entries[id]
 	if e == nil {
@@ -77,7 +77,7 @@ func (c *cache) entry(owner types.UID, id string) *cached {
 	return e
 }
 
-// of lists a pod's containers if it is known which there are. Of each it tells the state in which it was seen.
+// of lists a pod's containers if the list is complete. It returns the state in which each was last seen.
 func (c *cache) of(owner types.UID) (list []container.Summary, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +90,7 @@ func (c *cache) of(owner types.UID) (list []container.Summary, ok bool) {
 	return list, true
 }
 
-// get returns what is known of a container while it is in state. version goes to put.
+// get returns the cached result for a container while it is in state. Pass version to put.
 func (c *cache) get(owner types.UID, id, state string) (s seen, version uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +98,7 @@ func (c *cache) get(owner types.UID, id, state string) (s seen, version uint64, 
 	return e.seen, e.version, state != "" && e.state == state
 }
 
-// put keeps what inspect said. settled: it cannot change without an event that names it as started.
+// put stores the result of an inspection. settled means that it cannot change without a start event for the container.
 func (c *cache) put(id, state string, s seen, version uint64, settled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *cache) put(id, state string, s seen, version uint64, settled bool) {
 	}
 }
 
-// drop has a container inspected again: something was done to it, or it had an event.
+// drop invalidates the entry of a container after a call or an event.
 func (c *cache) drop(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,8 +117,8 @@ func (c *cache) drop(id string) {
 	}
 }
 
-// rewired notes that a container was taken off a network or put on one (on). It returns the pod if that is news: not for a container that
-// does not run, nor for the network that a start gives.
+// rewired records that a container was connected to a network (on) or disconnected. It returns the pod if it needs observing: not for a stopped
+// container, nor for the network that a start connects.
 func (c *cache) rewired(id string, on bool) (owner types.UID, news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +134,7 @@ func (c *cache) rewired(id string, on bool) (owner types.UID, news bool) {
 	return e.owner, true
 }
 
-// made notes a container that this agent has just created; a start by another program has an event.
+// made records a container that this agent has just created. A start by another program has an event.
 func (c *cache) made(owner types.UID, id string, s seen) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *cache) made(owner types.UID, id string, s seen) {
 	e.state, e.seen = string(container.StateCreated), s
 }
 
-// starting notes that this agent requests the start of a container.
+// starting records that this agent requests the start of a container.
 func (c *cache) starting(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +151,7 @@ func (c *cache) starting(id string) {
 	}
 }
 
-// started notes that the start has succeeded. What was seen of the container as it runs stays.
+// started records that the start has succeeded. The cached result stays if the container was already seen running.
 func (c *cache) started(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,8 +167,8 @@ func (c *cache) started(id string) {
 	c.renew(e)
 }
 
-// toldStarted notes the event of a start. It is no news after a start that this agent knows to have succeeded, and an inspection under way
-// need not be repeated. Nor is it news of a container that was seen to run: the end of an earlier run has another event.
+// toldStarted records the start event. After a start by this agent that is known to have succeeded, the event is not news and an inspection in
+// progress need not be repeated. Nor is it news for a container that was seen running: the end of an earlier run has another event.
 func (c *cache) toldStarted(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +186,7 @@ func (c *cache) toldStarted(id string) {
 	c.renew(e)
 }
 
-// renew has a container that started inspected again, unless it was seen to run. It wants c.mu held.
+// renew invalidates the entry of a started container, unless it was seen running. It requires that c.mu is held.
 func (c *cache) renew(e *cached) {
 	if e.state != string(container.StateRunning) {
 		c.changes++
@@ -194,14 +194,14 @@ func (c *cache) renew(e *cached) {
 	}
 }
 
-// gone forgets a container that no longer exists.
+// gone removes a container that no longer exists.
 func (c *cache) gone(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(id)
 }
 
-// remove wants c.mu held.
+// remove requires that c.mu is held.
 func (c *cache) remove(id string) {
 	e := c.entries[id]
 	if e == nil {
@@ -214,8 +214,7 @@ func (c *cache) remove(id string) {
 	}
 }
 
-// stream notes that a stream of events has come up (1) or gone (-1). Both ways everything is forgotten: what happened in the gap is
-// unknown.
+// stream records that an event stream has connected (1) or disconnected (-1). Both clear the cache: events of the gap are unknown.
 func (c *cache) stream(change int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,14 +224,14 @@ func (c *cache) stream(change int) {
 	c.forget()
 }
 
-// mark goes to listed.
+// mark returns the value to pass to listed.
 func (c *cache) mark() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changes
 }
 
-// listed notes which containers there are, by a list that was requested at mark. What has come since stays.
+// listed records which containers exist, by a list that was requested at mark. Containers added since stay.
 func (c *cache) listed(exists map[string]bool, mark uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,14 +8,14 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// What this agent makes and starts is inspected once, whichever of the start's end, its event and the look at it comes first; and what
-// others do to it is never missed.
+// What this agent creates and starts is inspected once, in any order of the start's end, its event and the inspection; and changes by others are
+// never missed.
 func TestCacheInspectsOnce(t *testing.T) {
 	const created, running = string(container.StateCreated), string(container.StateRunning)
 	for _, test := range []struct {
 		name    string
 		happens []string
-		want    string // state that holds without another look
+		want    string // state that is valid without another inspection
 		looks   int
 	}{
 		{"made", []string{"made", "look"}, created, 0},

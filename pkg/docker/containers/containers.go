@@ -1,10 +1,10 @@
-// Package containers is the door to the containers and sandboxes of an engine, as pods know them: Observer sees what there is, Applier
-// does the steps of a plan, and both keep one cache, so that what this agent has just done need not be asked for.
+// Package containers gives access to the containers and sandboxes of an engine as pods see them. Observer reports their state and Applier carries out
+// the steps of a plan. Both share a cache, so that the agent need not query what it has just done itself.
 //
 //	Step --package convert--> create, start, stop, remove --> Docker
 //	Docker --list, inspect--> view (pure) --> Observed;   Docker --events--> Changes
 //
-// Containers that do not carry this node's labels, and the name that goes with them, are never touched.
+// Containers without this node's labels and the matching name are never touched.
 package containers
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Config says how containers are made. docker.Config explains the fields.
+// Config says how containers are created. docker.Config explains the fields.
 type Config struct {
 	Node            identity.Node
 	Boot            string
@@ -43,36 +43,36 @@ type Config struct {
 	Inspections     int // how many containers ObserveAll inspects in parallel
 }
 
-// Images is what is asked of the engine's images.
+// Images is the part of the engine's image store that containers need.
 type Images interface {
 	// Pull fetches the image of the sandbox.
 	Pull(ctx context.Context, name string, creds []pod.Credential) (img pod.Image, used int, err error)
-	// Accounts are the users and groups of a present image.
+	// Accounts returns the users and groups of a present image.
 	Accounts(ctx context.Context, image string) (*accounts.Accounts, error)
-	// Follow reads the events of images until ctx ends.
+	// Follow reads image events until ctx ends.
 	Follow(ctx context.Context)
-	// SweepHolders removes the containers by which an agent that was killed read images.
+	// SweepHolders removes the containers that a killed agent used to read images.
 	SweepHolders(ctx context.Context) error
 }
 
-// Logs is what is asked of the containers' logs.
+// Logs is the part of the log store that containers need.
 type Logs interface {
-	// Read writes the log of a container that has been inspected.
+	// Read writes the log of an inspected container.
 	Read(ctx context.Context, in container.InspectResponse, options *v1.PodLogOptions, stdout, stderr io.Writer) error
-	// Link and Unlink give the log of a pod's container the names by which tools find it, and take them away.
+	// Link creates and Unlink removes the links by which tools find the log of a pod's container.
 	Link(p *v1.Pod, labels map[string]string, id string)
 	Unlink(p *v1.Pod, id string)
-	// Sweep removes names of logs that are gone.
+	// Sweep removes links to deleted logs.
 	Sweep()
 }
 
-// Commands is what is asked of the commands in containers.
+// Commands is the part of package exec that containers need.
 type Commands interface {
-	// EndCommands kills commands of probes and hooks, given by id with the container that each is in; see exec.Executor.
+	// EndCommands kills commands of probes and hooks. containers maps each command's id to its container; see exec.Executor.
 	EndCommands(ctx context.Context, containers map[string]string, first chan<- bool)
 }
 
-// Parts are the doors that containers need.
+// Parts are the dependencies of a Runtime.
 type Parts struct {
 	Engine   *engine.Client
 	Images   Images
@@ -80,7 +80,7 @@ type Parts struct {
 	Commands Commands
 }
 
-// Runtime is the pods' side of an engine. All methods may be called concurrently.
+// Runtime gives pods access to an engine. All methods may be called concurrently.
 type Runtime struct {
 	*Observer
 	*Applier
@@ -88,7 +88,7 @@ type Runtime struct {
 
 var _ pod.Runtime = (*Runtime)(nil)
 
-// New makes a Runtime. It does not connect.
+// New returns a Runtime. It does not connect.
 func New(cfg Config, parts Parts) *Runtime {
 	known, specs := newCache(), newRegistrySpecs(string(cfg.Node), cfg.CredentialSpecs, parts.Engine)
 	applier := &Applier{engine: parts.Engine, node: cfg.Node, cfg: cfg, images: parts.Images, logs: parts.Logs, cache: known, specs: specs}

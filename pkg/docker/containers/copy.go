@@ -22,7 +22,7 @@ import (
 // systemDrive is the only drive of a container that the engine copies to and from (moby CheckSystemDriveAndRemoveDriveLetter).
 const systemDrive = `C:\`
 
-// copyIn puts files into a container of Windows that has not been started. Users who may write to their directories there may replace them.
+// copyIn copies files into a Windows container that has not started. Users with write access to their directories can replace them there.
 func (a *Applier) copyIn(ctx context.Context, id string, files []pod.File) error {
 	if len(files) == 0 {
 		return nil
@@ -36,7 +36,7 @@ func (a *Applier) copyIn(ctx context.Context, id string, files []pod.File) error
 	})
 }
 
-// archiveOf is a tar archive of files below systemDrive. The engine makes directories that are missing.
+// archiveOf returns a tar archive of files below systemDrive. The engine creates missing directories.
 func archiveOf(files []pod.File) ([]byte, error) {
 	var out bytes.Buffer
 	archive := tar.NewWriter(&out)
@@ -67,7 +67,7 @@ func archiveOf(files []pod.File) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// copyOut reads the start of a file of a container of Windows that has ended; "" when there is none, or it cannot be read.
+// copyOut reads the start of a file of an exited Windows container. It returns "" if the file is missing or unreadable.
 func (ob *Observer) copyOut(ctx context.Context, id, name string) (text string) {
 	name, err := podspec.WindowsPath(name)
 	if err != nil || !strings.EqualFold(name[:min(len(name), len(systemDrive))], systemDrive) {

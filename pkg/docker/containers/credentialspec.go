@@ -10,12 +10,12 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
-// registrySpecs keeps in this host's registry the credential specs of the containers that are starting.
+// registrySpecs keeps the credential specs of starting containers in this host's registry.
 type registrySpecs struct {
 	keep   func(prefix string, want map[string]string) error // Config.CredentialSpecs
 	prefix string
 	host   string // of the engine
-	usable bool   // there is a registry, and it is the one that the engine reads
+	usable bool   // this host has a registry, and the engine reads it
 
 	swept sync.Once
 	mu    sync.Mutex
@@ -26,7 +26,7 @@ func newRegistrySpecs(node string, keep func(string, map[string]string) error, e
 	return &registrySpecs{keep: keep, prefix: convert.SpecPrefix(node), host: e.Host(), usable: keep != nil && e.Local(), held: map[string]string{}}
 }
 
-// during calls start while the registry has the credential spec that the container of that name needs, if any.
+// during calls start while the registry holds the credential spec of the container named name, if it needs one.
 func (r *registrySpecs) during(name string, spec *convert.CredentialSpec, start func() error) error {
 	if spec == nil {
 		return start()
@@ -45,7 +45,7 @@ func (r *registrySpecs) during(name string, spec *convert.CredentialSpec, start 
 	return start()
 }
 
-// change changes which specs of this agent the registry has. It removes all others of it: those that an agent that was killed has left.
+// change updates this agent's specs in the registry. It removes all its other specs, such as those left by a killed agent.
 func (r *registrySpecs) change(how func(held map[string]string)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +53,7 @@ func (r *registrySpecs) change(how func(held map[string]string)) error {
 	return r.keep(r.prefix, r.held)
 }
 
-// sweep removes, once, what an agent that was killed has left, even if the engine has since become one that needs no registry.
+// sweep removes, once, the specs left by a killed agent, even if the current engine needs no registry.
 func (r *registrySpecs) sweep() {
 	if !r.usable {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
-// fakeRegistry is the part of Windows' that holds credential specs. It refuses names that would not be found again as ours.
+// fakeRegistry is the part of Windows' registry that contains credential specs. It refuses names that we would not recognize later.
 type fakeRegistry struct {
 	values  map[string]string
 	history []string // the names after each change
@@ -34,7 +34,7 @@ func (r *fakeRegistry) keep(prefix string, want map[string]string) error {
 	return nil
 }
 
-// TestCredentialSpecs: the registry has a credential spec while its container starts, and no longer; what an agent that was killed left goes.
+// TestCredentialSpecs: the registry has a credential spec only while its container starts; specs that a killed agent left are removed.
 func TestCredentialSpecs(t *testing.T) {
 	const prefix, others = "winkube_n_", "contoso winkube_n-2_a"
 	windows := &fakeRegistry{values: map[string]string{prefix + "old": "{}", "winkube_n-2_a": "another agent's", "contoso": "an administrator's"}}
@@ -81,7 +81,7 @@ func TestCredentialSpecs(t *testing.T) {
 	}
 }
 
-// TestCredentialSpecsTogether: containers that start at the same time do not take each other's credential specs away.
+// TestCredentialSpecsTogether: containers that start at the same time do not remove each other's credential specs.
 func TestCredentialSpecsTogether(t *testing.T) {
 	windows := &fakeRegistry{values: map[string]string{}}
 	r := &registrySpecs{keep: windows.keep, prefix: "winkube_n_", held: map[string]string{}}

@@ -12,15 +12,15 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
-// changes are the events that can alter an Observed. exec events, which probes cause all the time, are not among them.
+// changes are the events that can alter an Observed. They exclude exec events, which probes cause all the time.
 var changes = []events.Action{
 	events.ActionCreate, events.ActionStart, events.ActionDie, events.ActionOOM, events.ActionDestroy, events.ActionPause, events.ActionUnPause,
 	events.ActionUpdate, events.ActionConnect, events.ActionDisconnect,
 }
 
-// Changes delivers the UIDs of pods whose containers changed, each once however often it changed since it was last taken, so that a
-// slow reader holds up nothing. After each (re)connection to the engine it delivers "", which stands for all pods. The channel is closed
-// when ctx has ended and nothing of the watch is left. Observe is cheaper while a Changes runs.
+// Changes delivers the UIDs of pods whose containers changed. Several changes before the next receive count as one, so that a slow reader blocks
+// nothing. After each (re)connection to the engine it delivers "", which means all pods. The channel is closed after ctx has ended and the watch has
+// stopped. Observe is cheaper while a Changes runs.
 func (ob *Observer) Changes(ctx context.Context) <-chan types.UID {
 	queue, out := workqueue.NewTyped[types.UID](), make(chan types.UID)
 	containers, up := ob.ofContainers(queue)
@@ -37,7 +37,7 @@ func (ob *Observer) Changes(ctx context.Context) <-chan types.UID {
 		<-ctx.Done()
 		queue.ShutDown()
 	})
-	go func() { // awaited by the reader, to which the closed channel says so
+	go func() { // the reader waits for it: the closed channel signals its end
 		defer close(out)
 		defer streams.Wait()
 		deliver(ctx, queue, out)
@@ -45,14 +45,14 @@ func (ob *Observer) Changes(ctx context.Context) <-chan types.UID {
 	return out
 }
 
-// deliver hands on what is queued until the queue is shut down, which the end of ctx does.
+// deliver forwards queued UIDs until the queue is shut down, which happens when ctx ends.
 func deliver(ctx context.Context, queue workqueue.TypedInterface[types.UID], out chan<- types.UID) {
 	for {
 		uid, over := queue.Get()
 		if over {
 			return
 		}
-		queue.Done(uid) // from now on it is queued again
+		queue.Done(uid) // later changes queue it again
 		select {
 		case out <- uid:
 		case <-ctx.Done():
@@ -61,8 +61,8 @@ func deliver(ctx context.Context, queue workqueue.TypedInterface[types.UID], out
 	}
 }
 
-// ofContainers negotiates the version again each time: after a restart it may be another engine. up is closed when events come. Those of
-// networks, which report containers that are taken off one, have no labels to choose by; in one stream with the others they come in their order.
+// ofContainers negotiates the version at each connection: after a restart the engine may be a different version. up is closed once events arrive.
+// Network events, which report disconnected containers, have no labels to filter by; one stream for both kinds keeps their order.
 func (ob *Observer) ofContainers(queue workqueue.TypedInterface[types.UID]) (s engine.Stream, up <-chan struct{}) {
 	first := make(chan struct{})
 	connected := sync.OnceFunc(func() { close(first) })
@@ -87,13 +87,13 @@ func (ob *Observer) ofContainers(queue workqueue.TypedInterface[types.UID]) (s e
 	}, first
 }
 
-// noted keeps what an event says of a container of the pod uid, and says whether the pod should be observed.
+// noted updates the cache from an event of a container of the pod uid, and reports whether the pod should be observed.
 func (ob *Observer) noted(uid types.UID, message events.Message) bool {
 	id := message.Actor.ID
 	switch message.Action {
 	case events.ActionCreate:
 		ob.cache.see(uid, id)
-		return false // nothing runs yet, and mostly this agent has made it
+		return false // nothing runs yet, and usually this agent created it
 	case events.ActionDestroy:
 		ob.cache.gone(id)
 	case events.ActionStart:

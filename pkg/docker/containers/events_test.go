@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// TestDeliver: a pod is delivered once however often it changed, in the order of the first changes, and again when it changes afterwards.
+// TestDeliver: a pod is delivered once for several changes, in the order of the first changes, and again after later ones.
 func TestDeliver(t *testing.T) {
 	queue, out := workqueue.NewTyped[types.UID](), make(chan types.UID)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -29,7 +29,7 @@ func TestDeliver(t *testing.T) {
 	if got = append(got, <-out); fmt.Sprint(got) != "[a b  c a]" {
 		t.Errorf("%q", got)
 	}
-	queue.Add("d") // it is not taken
+	queue.Add("d") // it is never received
 	cancel()
 	queue.ShutDown()
 	<-done

@@ -9,8 +9,8 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// readHead reads the start of a file; "" when there is none. With a root, in which others can write, path is below it. No link leads out of
-// the root, or of the file's directory, and what is no regular file counts as absent and blocks no reader.
+// readHead reads the start of a file; "" if there is none. If root is set, others can write in it and path is below it. No link can lead outside the
+// root, or outside the file's directory. Anything but a regular file counts as absent and cannot block the reader.
 func readHead(root, path string, limit int64) string {
 	if path == "" {
 		return ""
@@ -38,7 +38,7 @@ func readHead(root, path string, limit int64) string {
 	return strings.ToValidUTF8(string(data), "\uFFFD")
 }
 
-// tail keeps the last limit bytes of what is written to it.
+// tail keeps the last limit bytes written to it.
 type tail struct {
 	limit int
 	data  []byte

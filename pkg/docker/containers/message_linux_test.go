@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestMessageFiles: whatever stands in the place of a termination message is read up to the limit, and neither waited for nor followed away.
+// TestMessageFiles: any file in the place of a termination message is read up to the limit, without waiting and without following links outside.
 func TestMessageFiles(t *testing.T) {
 	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
 	at := func(name string) string { return filepath.Join(dir, name) }

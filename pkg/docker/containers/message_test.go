@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestMessageRoot: a container that may write where its message lies makes no other file of the host its message.
+// TestMessageRoot: a container with write access to its message's directory cannot make another host file its message.
 func TestMessageRoot(t *testing.T) {
 	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
 	if err := errors.Join(os.WriteFile(secret, []byte("secret"), 0o600), os.Mkdir(filepath.Join(dir, "sub"), 0o700), os.WriteFile(filepath.Join(dir, "sub", "end"), []byte("why"), 0o600),

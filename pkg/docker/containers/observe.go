@@ -22,22 +22,21 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// seen is one container of the engine as pods know it: exactly one of sandbox and container is set.
+// seen is one container of the engine as pods see it: exactly one of sandbox and container is set.
 type seen struct {
 	namespace, name string // of the pod
 	grace           int64  // of the pod, in seconds
 
 	sandbox   *pod.Sandbox
 	container *pod.Container
-	commands  []string // ids of what is executed in it
+	commands  []string // ids of the commands that run in it
 	unclear   bool     // the engine did not describe it in time
 }
 
-// glimpsePatience is how long ObserveAll waits for the inspection of one container. An engine that is stuck with one, for example because
-// its shim does not answer, does not answer for that one.
+// glimpsePatience is how long ObserveAll waits for the inspection of one container. A container whose shim hangs, for example, does not answer.
 const glimpsePatience = 10 * time.Second
 
-// Observer says what the engine has of this node's pods.
+// Observer reports the state of this node's pods on the engine.
 type Observer struct {
 	engine      *engine.Client
 	node        identity.Node
@@ -50,18 +49,18 @@ type Observer struct {
 	cache       *cache
 	specs       *registrySpecs
 
-	begun        atomic.Bool // ObserveAll has succeeded once: commands of earlier agents are being ended
+	begun        atomic.Bool // ObserveAll has succeeded once: commands of earlier agents are being killed
 	sweptHolders atomic.Bool // SweepHolders has succeeded once
 	strangers    strangers
 }
 
-// ObserveAll returns every pod of which the engine has a container. It costs one list, and an inspection of each container that is not
-// known yet. The first call also removes what an agent that was killed has left: links to logs, credential specs, holders of images.
+// ObserveAll returns every pod that has a container on the engine. It costs one list, and an inspection of each uncached container. The first call
+// also removes what a killed agent left: links to logs, credential specs, holders of images.
 func (ob *Observer) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
 	if ob.node.Bystander() {
 		return ob.observeAll(ctx)
 	}
-	ob.logs.Sweep() // before anything starts: a link made for a start leads nowhere for a moment
+	ob.logs.Sweep() // before anything starts: a link made for a start is briefly dangling
 	ob.specs.sweep()
 	all, err := ob.observeAll(ctx)
 	if err == nil && !ob.sweptHolders.Load() {
@@ -71,7 +70,7 @@ func (ob *Observer) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed,
 	return all, err
 }
 
-// Observe returns one pod. While events come, it inspects only containers that events or our own calls have touched since the last look.
+// Observe returns one pod. While events arrive, it inspects only containers that events or our own calls have touched since the last call.
 func (ob *Observer) Observe(ctx context.Context, uid types.UID) (pod.Observed, error) {
 	list, ok := ob.cache.of(uid)
 	if !ok {
@@ -97,7 +96,7 @@ func (ob *Observer) Observe(ctx context.Context, uid types.UID) (pod.Observed, e
 	return out, nil
 }
 
-// list lists this node's containers: of one pod, or with uid "" of all.
+// list lists this node's containers: those of one pod, or all if uid is "".
 func (ob *Observer) list(ctx context.Context, uid types.UID) (list []container.Summary, err error) {
 	err = ob.engine.Call(ctx, "list containers", func(ctx context.Context, c *client.Client) (err error) {
 		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: ob.node.Filter(uid)})
@@ -144,8 +143,8 @@ func (ob *Observer) observeAll(ctx context.Context) (map[types.UID]pod.Observed,
 	return out, nil
 }
 
-// lookAll inspects each container of a list, in the cache or on the engine; those whose owner is "" stay empty. With glimpses, a
-// container that the engine does not describe in time is described as far as the list goes.
+// lookAll inspects each container of a list, in the cache or on the engine. Entries whose owner is "" stay empty. With glimpses, a container that the
+// engine does not describe in time gets only what the list says.
 func (ob *Observer) lookAll(ctx context.Context, list []container.Summary, owners []types.UID, glimpses bool) ([]seen, error) {
 	limit := ob.engine.Timeout()
 	if glimpses {
@@ -175,7 +174,7 @@ func (ob *Observer) lookAll(ctx context.Context, list []container.Summary, owner
 	return found, group.Wait()
 }
 
-// endFormer ends the commands of probes and hooks that agents before this one have left in running containers.
+// endFormer kills the commands of probes and hooks that previous agents left in running containers.
 func (ob *Observer) endFormer(ctx context.Context, list []container.Summary, found []seen) {
 	containers := map[string]string{}
 	for i := range list {
@@ -184,11 +183,11 @@ func (ob *Observer) endFormer(ctx context.Context, list []container.Summary, fou
 		}
 	}
 	if len(containers) > 0 {
-		go ob.commands.EndCommands(ctx, containers, make(chan bool, 1)) // not awaited: it ends by itself, and with ctx; hooks are run again
+		go ob.commands.EndCommands(ctx, containers, make(chan bool, 1)) // not awaited: it ends by itself, or with ctx; hooks are run again
 	}
 }
 
-// look inspects one container of the pod uid. The result is empty for a container that has vanished or is not the pod's.
+// look inspects one container of the pod uid. The result is empty if the container has vanished or is not the pod's.
 func (ob *Observer) look(ctx context.Context, uid types.UID, id string, version uint64, limit time.Duration) (seen, error) {
 	answer, err := ob.engine.InspectWithin(ctx, limit, id)
 	if cerrdefs.IsNotFound(err) {
@@ -207,14 +206,14 @@ func (ob *Observer) look(ctx context.Context, uid types.UID, id string, version 
 	if c := s.container; c != nil && c.State == pod.Exited {
 		c.Message = ob.terminationMessage(ctx, answer)
 	}
-	// A start that fails moves a created container without an event.
+	// A failed start changes a created container without an event.
 	if state := answer.State.Status; state != container.StateCreated {
 		ob.cache.put(id, string(state), s, version, state == container.StateExited || state == container.StateDead)
 	}
 	return s, nil
 }
 
-// glimpse is what a list alone says of a container. It is pure.
+// glimpse describes a container from its list entry alone. It is pure.
 func glimpse(summary container.Summary) seen {
 	in := container.InspectResponse{
 		ContainerJSONBase: &container.ContainerJSONBase{
@@ -228,7 +227,7 @@ func glimpse(summary container.Summary) seen {
 	return s
 }
 
-// join adds what was seen to the pod it belongs to. The newest container's labels have the pod's names and grace period.
+// join adds a container to its pod. The newest container's labels have the pod's names and grace period.
 func join(o pod.Observed, uid types.UID, s seen) pod.Observed {
 	if s.sandbox == nil && s.container == nil {
 		return o
@@ -255,7 +254,7 @@ func newestFirst(o pod.Observed) {
 	})
 }
 
-// view reads an inspect answer during the host's boot of that name. It is pure.
+// view converts the answer of an inspection; boot is the ID of the host's current boot. It is pure.
 func view(in container.InspectResponse, boot string) seen {
 	labels := in.Config.Labels
 	created, addresses := stamp(in.Created), engine.Addresses(in)
@@ -291,7 +290,7 @@ func view(in container.InspectResponse, boot string) seen {
 	default:
 		c.State, c.ExitCode, c.OOMKilled, c.Error = pod.Exited, state.ExitCode, state.OOMKilled, state.Error
 		c.StartedAt, c.FinishedAt = stamp(state.StartedAt), stamp(state.FinishedAt)
-		if c.StartedAt.IsZero() { // it could not be started; its end must not lie before all times
+		if c.StartedAt.IsZero() { // it could not be started; its end must not be the zero time
 			c.StartedAt = created
 		}
 		if c.FinishedAt.Before(c.StartedAt) {
@@ -311,7 +310,7 @@ func stamp(text string) time.Time {
 	return t
 }
 
-// networkOf is the engine network on which a container was made.
+// networkOf is the engine network that a container was created on.
 func networkOf(in container.InspectResponse) string {
 	if in.HostConfig == nil {
 		return ""
@@ -326,8 +325,7 @@ const (
 	maxMessageLog   = 2048 // bytes of the log
 )
 
-// terminationMessage reads what the container has left: its message file, or when that is empty and the policy says so, the end of
-// the log of a container that failed.
+// terminationMessage reads the container's message file. If that is empty and the policy allows it, it reads the end of a failed container's log.
 func (ob *Observer) terminationMessage(ctx context.Context, in container.InspectResponse) string {
 	labels := in.Config.Labels
 	text := readHead(labels[identity.LabelMessageRoot], labels[identity.LabelMessage], maxMessage)

@@ -8,16 +8,16 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
-// maxTold is how many strangers are logged one by one.
+// maxTold is how many strangers are logged individually.
 const maxTold = 20
 
-// strangers are the containers that claim to be a pod's and are not, by id, with what is wrong with each.
+// strangers are the containers that wrongly claim to belong to a pod: what is wrong with each, by id.
 type strangers struct {
 	mu     sync.Mutex
 	logged map[string]error
 }
 
-// log names those that were found; each once for as long as it is there. It keeps found.
+// log logs each container of found once while it exists. It keeps found.
 func (s *strangers) log(found map[string]error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// update holds a running container to other resources. Quota and period go together, and memory with memory and swap: an engine refuses
-// a memory limit above the former limit of both. A memory limit is not lowered below what is in use, which would end processes or, in
-// cgroup v1, fail half-way.
+// update changes the resource limits of a running container. It sets quota and period together, and memory and swap together: an engine refuses a
+// memory limit above the former limit of both. It never lowers a memory limit below current usage, which would kill processes or, in cgroup v1, fail
+// half-way.
 func (a *Applier) update(ctx context.Context, step pod.Step) error {
 	if step.Resources == nil {
 		return fmt.Errorf("cannot update container %s: step has no Resources", engine.ShortID(step.ID))
@@ -39,7 +39,7 @@ func (a *Applier) update(ctx context.Context, step pod.Step) error {
 	}
 	var config container.UpdateConfig
 	convert.LinuxResources(&config.Resources, want)
-	if want.Quota == 0 && in.HostConfig.CPUQuota > 0 { // 0 would mean: as it is
+	if want.Quota == 0 && in.HostConfig.CPUQuota > 0 { // 0 would mean: unchanged
 		config.CPUQuota = -1
 	}
 	err = a.engine.Call(ctx, "update container "+engine.ShortID(step.ID), func(ctx context.Context, c *client.Client) error {
@@ -50,7 +50,7 @@ func (a *Applier) update(ctx context.Context, step pod.Step) error {
 	return err
 }
 
-// memoryInUse is how many bytes the container has now, page cache included, as upstream counts.
+// memoryInUse is the container's current memory usage in bytes, page cache included, as upstream counts.
 func (a *Applier) memoryInUse(ctx context.Context, id string) (used int64, err error) {
 	err = a.engine.Call(ctx, "read memory usage of container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ContainerStatsOneShot(ctx, id)
@@ -68,8 +68,8 @@ func (a *Applier) memoryInUse(ctx context.Context, id string) (used int64, err e
 	return used, err
 }
 
-// resourcesOf is what the engine holds a container to; nil where that is not ours to change. Of what a host cannot limit (a kernel
-// without memory cgroups) the engine keeps nothing, and what was asked for stands.
+// resourcesOf returns the limits that the engine enforces for a container, or nil if they are not ours to change. The engine stores no limits that
+// the host cannot enforce (a kernel without memory cgroups); the requested values stand in for them.
 func resourcesOf(in container.InspectResponse) *podspec.Resources {
 	text := in.Config.Labels[identity.LabelResources]
 	if text == "" || in.HostConfig == nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// A pod's container, with the inputs that package pod has resolved, and the request that creates it: name, configuration, labels and
-// host configuration.
+// A pod's container, with the inputs resolved by package pod, and the request that creates it: name, configuration, labels and host configuration.
 func ExampleContainer() {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "0a1b2c3d"}}
 	p.Spec.Containers = []v1.Container{{
@@ -52,7 +51,7 @@ func ExampleContainer() {
 	// {"Binds":["/var/lib/data:/data:ro"],"CpuPeriod":100000,"CpuQuota":50000,"CpuShares":512,"IpcMode":"container:5a5a","LogConfig":{"Config":null,"Type":"json-file"},"Memory":67108864,"MemorySwap":67108864,"NetworkMode":"container:5a5a","OomScoreAdj":999,"ReadonlyRootfs":true,"RestartPolicy":{"MaximumRetryCount":0,"Name":"no"},"SecurityOpt":["seccomp=unconfined"]}
 }
 
-// printJSON prints what is set of v.
+// printJSON prints the set fields of v.
 func printJSON(v any) {
 	text, _ := json.Marshal(v)
 	var fields map[string]any

@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestCredentialOption: engines before 19.03 are told a name in the registry, later ones the credential spec itself.
+// TestCredentialOption: engines before 19.03 get a name in the registry, later ones the credential spec itself.
 func TestCredentialOption(t *testing.T) {
 	p, spec := basePod(), `{"CmsPlugins":["ActiveDirectory"]}`
 	p.Spec.SecurityContext = &v1.PodSecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{GMSACredentialSpec: &spec}}
@@ -27,7 +27,7 @@ func TestCredentialOption(t *testing.T) {
 	}
 }
 
-// TestProcessors: a limit holds on a host with more processors than the engine sees.
+// TestProcessors: a limit is correct on a host with more processors than the engine sees.
 func TestProcessors(t *testing.T) {
 	for _, test := range []struct {
 		name      string

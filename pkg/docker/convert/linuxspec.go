@@ -17,7 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// convertLinux adds what only a Linux engine knows.
+// convertLinux adds the fields that only Linux engines have.
 func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
 	h := out.HostConfig
 	h.CgroupParent = cmp.Or(in.CgroupParent, t.CgroupParent)
@@ -83,7 +83,7 @@ func applyUser(out *Creation, chosen chosenUser) {
 	}
 }
 
-// hostNamespaces gives the pod those of the host's namespaces that it asks for beside the network.
+// hostNamespaces adds the host namespaces that the pod requests, except the network.
 func hostNamespaces(h *container.HostConfig, p *v1.Pod) {
 	if p.Spec.HostPID {
 		h.PidMode = "host"
@@ -93,15 +93,15 @@ func hostNamespaces(h *container.HostConfig, p *v1.Pod) {
 	}
 }
 
-// LinuxResources sets quota and shares, not NanoCPUs, and the swap limit beside the memory limit: only so can the engine change them
-// while the container runs.
+// LinuxResources sets quota and shares, not NanoCPUs, and a swap limit with the memory limit. Otherwise the engine could not change them while the
+// container runs.
 func LinuxResources(r *container.Resources, want podspec.Resources) {
 	r.CPUShares, r.CPUQuota, r.CPUPeriod = want.Shares, want.Quota, want.Period
 	r.Memory, r.MemorySwap = want.Memory, want.Memory // no swap
 }
 
-// user is uid[:gid] of the container; "" leaves it to the image. A group without a user goes with the image's user, who is root
-// when the image has none.
+// user is uid[:gid] of the container; "" leaves it to the image. A group without a user is combined with the image's user, or root if the image has
+// none.
 func user(p *v1.Pod, c *v1.Container, image string) string {
 	var uid, gid *int64
 	if sc := p.Spec.SecurityContext; sc != nil {
@@ -133,7 +133,7 @@ func user(p *v1.Pod, c *v1.Container, image string) string {
 	return name
 }
 
-// confine sets capabilities, profiles and everything else that confines the container.
+// confine sets capabilities, security profiles and all other restrictions of the container.
 func confine(h *container.HostConfig, p *v1.Pod, c *v1.Container, t Target) error {
 	sc := c.SecurityContext
 	if sc == nil {
@@ -156,7 +156,7 @@ func confine(h *container.HostConfig, p *v1.Pod, c *v1.Container, t Target) erro
 		h.MaskedPaths, h.ReadonlyPaths = []string{}, []string{} // nil would mean the engine's default
 	}
 	if h.Privileged {
-		return nil // the engine confines a privileged container by nothing, and refuses nothing
+		return nil // the engine ignores all restrictions of a privileged container
 	}
 	profile, err := seccomp(p, c, t)
 	if err != nil {
@@ -189,7 +189,7 @@ func selinux(o *v1.SELinuxOptions) []string {
 	return out
 }
 
-// seccompProfile is the container's profile, or the pod's; nil: none is named.
+// seccompProfile is the container's profile, or the pod's; nil: neither has one.
 func seccompProfile(p *v1.Pod, c *v1.Container) *v1.SeccompProfile {
 	if c.SecurityContext != nil && c.SecurityContext.SeccompProfile != nil {
 		return c.SecurityContext.SeccompProfile
@@ -200,7 +200,7 @@ func seccompProfile(p *v1.Pod, c *v1.Container) *v1.SeccompProfile {
 	return nil
 }
 
-// LocalhostProfile names the file under Config.SeccompRoot whose content Convert needs as Target.SeccompProfile; "": none.
+// LocalhostProfile names the file under Config.SeccompRoot whose content belongs into Target.SeccompProfile; "": none.
 func LocalhostProfile(p *v1.Pod, c *v1.Container) string {
 	profile := seccompProfile(p, c)
 	if profile == nil || profile.Type != v1.SeccompProfileTypeLocalhost || profile.LocalhostProfile == nil {
@@ -224,17 +224,17 @@ func seccomp(p *v1.Pod, c *v1.Container, t Target) ([]string, error) {
 	return nil, fmt.Errorf("container %s: seccompProfile %q: must be Unconfined, RuntimeDefault, or Localhost with a localhostProfile", c.Name, profile.Type)
 }
 
-// sandboxSeccomp confines the infra container like a container of the pod that names no profile. A profile from a file is made for the pod's
-// programs: the engine's default takes its place.
+// sandboxSeccomp restricts the infra container like a container of the pod that names no profile. A profile from a file is meant for the pod's
+// programs; the infra container gets the engine's default instead.
 func sandboxSeccomp(p *v1.Pod, t Target) []string {
 	if LocalhostProfile(p, &v1.Container{}) != "" {
 		return nil
 	}
-	options, _ := seccomp(p, &v1.Container{}, t) // the containers report what is wrong with the profile
+	options, _ := seccomp(p, &v1.Container{}, t) // the containers report an invalid profile
 	return options
 }
 
-// apparmor leaves RuntimeDefault to the engine, which has a profile only where the kernel has AppArmor.
+// apparmor leaves RuntimeDefault to the engine, which has a profile only if the kernel has AppArmor.
 func apparmor(p *v1.Pod, c *v1.Container) ([]string, error) {
 	profile := podspec.AppArmorProfile(p, c)
 	switch {
@@ -248,8 +248,8 @@ func apparmor(p *v1.Pod, c *v1.Container) ([]string, error) {
 	return nil, fmt.Errorf("container %s: appArmorProfile %q: must be Unconfined, RuntimeDefault, or Localhost with a localhostProfile", c.Name, profile.Type)
 }
 
-// bind adds a bind mount. The short form is used where it can be, since engines before 1.13 know no other; it has no room for paths
-// with a colon. explicit says that the engine must be told whether read-only is meant recursively: it would do so of itself.
+// bind adds a bind mount. It prefers the short form, the only one that engines before 1.13 know; but that does not allow paths with a colon. explicit
+// says that the engine makes read-only mounts recursive unless the request says otherwise.
 func bind(h *container.HostConfig, m pod.Mount, explicit bool) error {
 	propagation := map[v1.MountPropagationMode]string{
 		"": "", v1.MountPropagationNone: "", v1.MountPropagationHostToContainer: "rslave", v1.MountPropagationBidirectional: "rshared",
@@ -268,7 +268,7 @@ func bind(h *container.HostConfig, m pod.Mount, explicit bool) error {
 			long.BindOptions.ReadOnlyForceRecursive, long.BindOptions.ReadOnlyNonRecursive = m.Recursive, !m.Recursive
 			long.BindOptions.CreateMountpoint = true // as the short form does
 			if m.Recursive {
-				long.BindOptions.Propagation = mount.PropagationRPrivate // without it the engine refuses
+				long.BindOptions.Propagation = mount.PropagationRPrivate // required by the engine
 			}
 		}
 		h.Mounts = append(h.Mounts, long)

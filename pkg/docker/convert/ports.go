@@ -17,9 +17,9 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// publish makes the engine forward the pod's hostPorts, and notes on the container what they are: the engine says which of them it does
-// forward. An engine of Windows is not asked: its transparent and l2bridge networks have no port mappings (moby
-// libnetwork/drivers/windows gives them to HNS all the same), and those of nat do not answer the host itself.
+// publish makes the engine forward the pod's hostPorts and records them in a label of the container; the engine reports which of them it forwards. On
+// Windows it only records them: transparent and l2bridge networks have no port mappings (although moby libnetwork/drivers/windows passes them to
+// HNS), and those of nat do not answer the host itself.
 func publish(out *Creation, p *v1.Pod, t Target) error {
 	ports, err := HostPorts(p)
 	if err != nil || len(ports) == 0 {
@@ -44,9 +44,8 @@ func publish(out *Creation, p *v1.Pod, t Target) error {
 	return nil
 }
 
-// checkHostIPs refuses a hostIP that is not the host's own. The engine would accept any, and its rules come first: with the
-// address of a Service, the pod would receive the Service's connections. It is checked each time that the pod's network is made, since the
-// host may get the address later.
+// checkHostIPs refuses a hostIP that is not the host's own. The engine would accept any, and its rules come first: with the address of a Service, the
+// pod would receive the Service's connections. The check runs each time the pod's network is created, since the host may get the address later.
 func checkHostIPs(p *v1.Pod, own []netip.Addr) error {
 	for _, c := range podspec.PortContainers(p) {
 		for _, port := range c.Ports {
@@ -73,9 +72,9 @@ func checkHostIPs(p *v1.Pod, own []netip.Addr) error {
 	return nil
 }
 
-// bindTo are the addresses at which a hostPort is published, as the engine takes them. The engine's "all addresses" would take the port at
-// every service address that is local to this host, so that no Service could use it there: without a hostIP it is the host's IPv4 addresses. Those of IPv6 are left to
-// the agent (see Unpublished), since engines differ in what they do with them.
+// bindTo returns the addresses at which a hostPort is published, as the engine expects them. The engine's "all addresses" would also cover every
+// service address that is local to this host, so that no Service could use the port there. So without a hostIP bindTo returns the host's IPv4
+// addresses. The agent handles IPv6 (see Unpublished), since engines differ there.
 func bindTo(wanted netip.Addr, host []netip.Addr) (out []string) {
 	if wanted.IsValid() && wanted != netip.IPv4Unspecified() {
 		return []string{wanted.String()}
@@ -98,7 +97,7 @@ func natPort(p pod.HostPort) nat.Port {
 	return nat.Port(fmt.Sprintf("%d/%s", p.ContainerPort, strings.ToLower(string(p.Protocol))))
 }
 
-// HostPorts are the pod's, each once, in order.
+// HostPorts lists the pod's hostPorts in order, without duplicates.
 func HostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
 	for _, c := range podspec.PortContainers(p) {
 		for _, port := range c.Ports {
@@ -120,8 +119,8 @@ func HostPorts(p *v1.Pod) (out []pod.HostPort, err error) {
 	return out, nil
 }
 
-// Unpublished are the hostPorts of a running container that the engine does not forward, for lack of port mappings on the container's network or
-// in one family. It is pure.
+// Unpublished lists the hostPorts of a running container that the engine does not forward, because the container's network has no port mappings, or
+// none in one family. It is pure.
 func Unpublished(in container.InspectResponse) (out []pod.HostPort) {
 	text := in.Config.Labels[identity.LabelHostPorts]
 	if text == "" || !in.State.Running {
@@ -152,7 +151,7 @@ func published(in container.InspectResponse, p pod.HostPort) (v4, v6, exact bool
 			continue
 		}
 		addr, err := netip.ParseAddr(b.HostIP)
-		v4 = v4 || err != nil || addr.Is4() && (!p.IP.IsValid() || p.IP.IsUnspecified()) // before API 1.22 "" is all; see bindTo
+		v4 = v4 || err != nil || addr.Is4() && (!p.IP.IsValid() || p.IP.IsUnspecified()) // before API 1.22 "" means all; see bindTo
 		v6 = v6 || addr == netip.IPv6Unspecified()
 		exact = exact || p.IP.IsValid() && addr == p.IP
 	}

@@ -86,7 +86,7 @@ func TestBindTo(t *testing.T) {
 func TestHostPortsOfPod(t *testing.T) {
 	p := basePod()
 	p.Spec.InitContainers = []v1.Container{
-		{Ports: []v1.ContainerPort{{HostPort: 10250, ContainerPort: 1}}}, // it ends before anything connects to it
+		{Ports: []v1.ContainerPort{{HostPort: 10250, ContainerPort: 1}}}, // it exits before anything connects to it
 		{RestartPolicy: ptr(v1.ContainerRestartPolicyAlways), Ports: []v1.ContainerPort{{HostPort: 1, ContainerPort: 2, HostIP: "fd00::1"}, {ContainerPort: 3}}},
 	}
 	p.Spec.Containers[0].Ports = []v1.ContainerPort{{HostPort: 53, ContainerPort: 53, Protocol: v1.ProtocolUDP}, {HostPort: 53, ContainerPort: 53, Protocol: v1.ProtocolUDP}}
@@ -100,7 +100,7 @@ func TestHostPortsOfPod(t *testing.T) {
 	}
 }
 
-// TestHostIPs: a hostPort is at an address of the host or nowhere; the error for another lists those that there are.
+// TestHostIPs: a hostPort must use an address of the host; the error for another address lists the valid ones.
 func TestHostIPs(t *testing.T) {
 	a := netip.MustParseAddr
 	own := []netip.Addr{a("192.0.2.7"), a("172.17.0.1"), a("127.0.0.1"), a("::1"), a("2001:db8::5"), a("fe80::5")}

@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/accounts"
 )
 
-// strictGroups says that a pod's containers get no groups but those of its spec (supplementalGroupsPolicy, KEP-3619).
+// strictGroups says that a pod's containers get only the groups of its spec (supplementalGroupsPolicy, KEP-3619).
 func strictGroups(p *v1.Pod) bool {
 	sc := p.Spec.SecurityContext
 	return sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict
@@ -34,15 +34,15 @@ func specGroups(p *v1.Pod) []int64 {
 	return out
 }
 
-// chosenUser is what the engine is told about the user of a container, and as whom that makes it run; who is nil where it is not known.
+// chosenUser is the user of a container: as requested from the engine, and as it takes effect. who is nil if that is unknown.
 type chosenUser struct {
 	user   string // for the engine; "" leaves it to the image
 	groups []int64
 	who    *v1.LinuxContainerUser
 }
 
-// chooseUser decides the user and groups of a container. An engine that is given a group beside the user passes over the image's group
-// file, and one that is not reads it: where the policy wants the other, both are given as numbers.
+// chooseUser decides the user and groups of a container. If the engine gets a group beside the user, it ignores the image's group file, otherwise it
+// reads it. Where the policy wants the opposite, both are given as numbers.
 func chooseUser(p *v1.Pod, c *v1.Container, imageUser string, known *accounts.Accounts) chosenUser {
 	out := chosenUser{user: user(p, c, imageUser), groups: specGroups(p)}
 	if known == nil {
@@ -68,12 +68,12 @@ func chooseUser(p *v1.Pod, c *v1.Container, imageUser string, known *accounts.Ac
 	default:
 		id.SupplementalGroups = union(id.SupplementalGroups, out.groups)
 	}
-	id.SupplementalGroups = union([]int64{id.GID}, id.SupplementalGroups) // as the kernel has it, and CRI's runtimes show it
+	id.SupplementalGroups = union([]int64{id.GID}, id.SupplementalGroups) // as in the kernel, and as CRI runtimes report it
 	out.who = &id
 	return out
 }
 
-// NeedsAccounts says that chooseUser cannot do what the spec asks for without the image's accounts.
+// NeedsAccounts says that chooseUser needs the image's accounts for this spec.
 func NeedsAccounts(p *v1.Pod, c *v1.Container, imageUser string) bool {
 	return strictGroups(p) || strings.Contains(user(p, c, imageUser), ":")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// convertWindows adds what only a Windows engine knows. Fields that mean nothing there are left out, as the API documents them:
-// capabilities, groups, profiles, host namespaces. Single files cannot be mounted and are copied.
+// convertWindows adds the fields that only Windows engines have. As the API documents, it ignores fields without a meaning there: capabilities,
+// groups, profiles, host namespaces. Single files cannot be mounted and are copied.
 func convertWindows(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
 	h := out.HostConfig
 	h.Isolation = isolation(p, in.Runtime)
@@ -53,10 +53,10 @@ func convertWindows(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t
 	return nil
 }
 
-// windowsResources sets limits only. A weight beside them is ignored by the host with process isolation and refused by some engines.
-// Of NanoCPUs the engine makes, for a virtual machine, a count of processors and a share of them; for a process, a share of the whole host,
-// as which it takes the processors that it sees: those of its group, of at most 64 (moby daemon/oci_windows.go createSpecWindowsFields,
-// from 17.06 on). Where the host has more, the limit is made smaller by that.
+// windowsResources sets only limits. With process isolation, the host ignores an additional weight, and some engines refuse it. For a virtual
+// machine, the engine converts NanoCPUs to a number of processors and a share of them. For a process, it converts them to a share of the processors
+// that it sees: those of its group, at most 64 (moby daemon/oci_windows.go createSpecWindowsFields, since 17.06). If the host has more, the limit is
+// scaled down accordingly.
 func windowsResources(r *container.Resources, c *v1.Container, t Target, hyperv bool) {
 	const nano = 1_000_000_000
 	if limit := c.Resources.Limits.Cpu().MilliValue() * (nano / 1000); limit > 0 {

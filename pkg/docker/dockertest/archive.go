@@ -16,7 +16,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 )
 
-// archive sends a file of the image, or a link of it, as the engine does for `docker cp`.
+// archive sends a file or link of the image, as the engine does for `docker cp`.
 func (e containerAPI) archive(w http.ResponseWriter, r *http.Request, b *box) {
 	name := e.wantedPath(r)
 	e.mu.Lock()
@@ -48,7 +48,7 @@ func (e containerAPI) archive(w http.ResponseWriter, r *http.Request, b *box) {
 	}
 }
 
-// wantedPath is the path that a request names. An engine of Windows takes slashes too, which Docker's client on Windows writes.
+// wantedPath is the path that a request names. Windows engines also accept slashes, which Docker's client on Windows sends.
 func (e containerAPI) wantedPath(r *http.Request) string {
 	path := r.URL.Query().Get("path")
 	if e.opts.OS == "windows" {
@@ -57,7 +57,7 @@ func (e containerAPI) wantedPath(r *http.Request) string {
 	return path
 }
 
-// unpack puts the files of an archive into a container. Of Windows' drives the system's alone is taken, and no path is that leads out of it.
+// unpack extracts an archive into a container. On Windows it accepts only the system drive. No path may lead outside it.
 func (e containerAPI) unpack(w http.ResponseWriter, r *http.Request, b *box) {
 	root := e.wantedPath(r)
 	if want := map[string]string{"windows": `C:\`, "linux": "/"}[e.opts.OS]; root != want {
@@ -97,7 +97,7 @@ func (e containerAPI) unpack(w http.ResponseWriter, r *http.Request, b *box) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// Copied are the files that were copied into the container of that name, by path.
+// Copied returns the files that were copied into the container of that name, by path.
 func (e *Engine) Copied(name string) map[string]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

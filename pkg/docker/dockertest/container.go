@@ -26,7 +26,7 @@ type box struct {
 	running    bool
 	everRan    bool
 	process    *process
-	past       []*process // of former starts: the log goes on
+	past       []*process // of previous starts: the log continues
 	endpoint   *segment
 	address    string
 	waiters    chan struct{} // closed when it stops
@@ -35,7 +35,7 @@ type box struct {
 	mounts     []container.MountPoint
 }
 
-// lastRun is the present run of a container, or how the last one ended.
+// lastRun is the current run of a container, or the result of the last one.
 type lastRun struct {
 	exitCode  int
 	oomKilled bool
@@ -55,7 +55,7 @@ func (b *box) state() string {
 	return container.StateCreated
 }
 
-// lookup finds a container by id, the beginning of one, or name. The caller holds the lock.
+// lookup finds a container by id, id prefix or name. The caller holds the lock.
 func (e *Engine) lookup(key string) *box {
 	if b := e.containers[key]; b != nil {
 		return b
@@ -105,7 +105,7 @@ func (b *box) networks() map[string]*network.EndpointSettings {
 	return map[string]*network.EndpointSettings{string(b.host.NetworkMode): settings}
 }
 
-// ports are what the engine forwards: only networks of the driver bridge have port mappings on Linux.
+// ports are the forwarded ports: on Linux only networks of the driver bridge have port mappings.
 func (b *box) ports() nat.PortMap {
 	out := nat.PortMap{}
 	if !b.running || b.endpoint == nil || b.endpoint.Driver != "bridge" {
@@ -183,7 +183,7 @@ func (e containerAPI) createContainer(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusCreated, container.CreateResponse{ID: id, Warnings: []string{}})
 }
 
-// container serves what concerns one container.
+// container serves requests about one container.
 func (e containerAPI) container(w http.ResponseWriter, r *http.Request, id, verb string) {
 	e.mu.Lock()
 	b := e.lookup(id)
@@ -277,7 +277,7 @@ func (e containerAPI) startContainer(w http.ResponseWriter, b *box) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// start runs the container's program, or says what the engine would: exit code and message.
+// start runs the container's program, or returns the engine's exit code and error message.
 func (e *Engine) start(b *box) (int, string) {
 	if message := e.checkJoined(b); message != "" {
 		return 0, message
@@ -319,7 +319,7 @@ func notFound(during, name string) string {
 		": executable file not found in $PATH: unknown"
 }
 
-// ended notes the end of a container. The caller holds the lock.
+// ended records the end of a container. The caller holds the lock.
 func (e *Engine) ended(b *box, code int) {
 	b.running, b.exitCode, b.pid, b.finished = false, code, 0, e.clock.Now()
 	for _, c := range e.execs {
@@ -358,7 +358,7 @@ func (e containerAPI) stopContainer(w http.ResponseWriter, r *http.Request, b *b
 		select {
 		case <-stopped:
 		case <-e.clock.After(time.Duration(seconds) * time.Second):
-		case <-r.Context().Done(): // a real engine goes on; nothing waits for this one
+		case <-r.Context().Done(): // a real engine continues; nothing waits for this one
 			return
 		}
 	}
@@ -424,7 +424,7 @@ func (e containerAPI) removeContainer(w http.ResponseWriter, r *http.Request, b 
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// Kill ends a container as if its program had exited with code, or as if the kernel had killed it for memory.
+// Kill ends a container as if its program had exited with code, or as if the kernel had killed it for lack of memory.
 func (e *Engine) Kill(id string, code int, oom bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Dump prints the engine's state as text, in an order that does not depend on ids: networks that were created, images, containers
-// with where they belong and what was mounted.
+// Dump prints the engine's state as text, in an order that does not depend on ids: created networks, images, and containers with their namespaces and
+// mounts.
 func (e *Engine) Dump() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

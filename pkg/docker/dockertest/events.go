@@ -16,7 +16,7 @@ type event = events.Message
 // emit sends the event of a container. The caller holds the lock.
 func (e *Engine) emit(b *box, action events.Action) {
 	attributes := maps.Clone(b.config.Labels)
-	attributes["name"], attributes["image"] = b.name, b.config.Image // whatever the labels say
+	attributes["name"], attributes["image"] = b.name, b.config.Image // overrides labels of that name
 	e.tell(events.ContainerEventType, action, events.Actor{ID: b.id, Attributes: attributes})
 }
 

@@ -6,24 +6,24 @@ import (
 	"sync"
 )
 
-// faults are the injected misbehaviours of an engine, and the requests that it had.
+// faults are the injected failures of an engine, and the requests that it received.
 type faults struct {
 	lock     sync.Mutex
 	list     []*fault
 	requests []string
 }
 
-// fault is one injected misbehaviour.
+// fault is one injected failure.
 type fault struct {
 	method, pattern string
-	times           int // left; below 0: for ever
+	times           int // remaining; below 0: unlimited
 	status          int
 	message         string
-	release         chan struct{} // of a hang
+	release         chan struct{} // ends a hang
 }
 
-// Fail makes the next times requests (below 0: all) that match "METHOD /path" fail with status and message. The path has no version
-// and may hold * for one segment: "POST /containers/*/start".
+// Fail makes the next times requests (below 0: all) that match "METHOD /path" fail with status and message. The path has no version and may use * for
+// one segment: "POST /containers/*/start".
 func (f *faults) Fail(match string, times, status int, message string) {
 	method, pattern, _ := strings.Cut(match, " ")
 	f.lock.Lock()
@@ -57,7 +57,7 @@ func (f *faults) Requests(reset bool) []string {
 	return out
 }
 
-// requested notes a request and returns the first fault that matches it, which is counted; nil: there is none.
+// requested records a request and returns and counts the first fault that matches it, or nil.
 func (f *faults) requested(method, where string) *fault {
 	f.lock.Lock()
 	defer f.lock.Unlock()

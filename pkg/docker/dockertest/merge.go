@@ -11,7 +11,7 @@ import (
 	"github.com/docker/docker/api/types/mount"
 )
 
-// config is what the image says of its containers.
+// config returns the image's container configuration.
 func (img *Image) config() *container.Config {
 	out := container.Config{}
 	if img.Config != nil {
@@ -30,8 +30,8 @@ func (img *Image) config() *container.Config {
 	return &out
 }
 
-// merge adds to a request what the image says and the request does not (moby daemon/commit.go merge, daemon/create.go; the same from 1.12 on
-// but for variables of Windows, which had case before 17.06, and StartInterval, new in 25.0). What is not named here the engine does not take from an image.
+// merge fills in fields that a request leaves out from the image (moby daemon/commit.go merge, daemon/create.go). It has not changed since 1.12, except
+// variables of Windows, which were case-sensitive before 17.06, and StartInterval, new in 25.0. The engine takes no other fields from an image.
 func (o *Options) merge(c, image *container.Config) (refusal string) {
 	c.User = cmp.Or(c.User, image.User)
 	c.WorkingDir = cmp.Or(c.WorkingDir, image.WorkingDir)
@@ -84,7 +84,7 @@ func (o *Options) sameVariable(a, b string) bool {
 	return a == b || o.windows() && strings.EqualFold(a, b)
 }
 
-// mergeHealth fills in the parts of a health check one by one.
+// mergeHealth fills in the fields of a health check individually.
 func mergeHealth(c *container.Config, image *container.HealthConfig) {
 	if image == nil {
 		return
@@ -109,8 +109,8 @@ func (b *box) checksHealth() bool {
 	return b.running && h != nil && len(h.Test) > 0 && (h.Test[0] == "CMD" || h.Test[0] == "CMD-SHELL")
 }
 
-// mount notes what is mounted in a new container: what was asked for, and an anonymous volume for each path of Config.Volumes that is not yet a
-// mount (moby daemon/create_unix.go, create_windows.go).
+// mount records the mounts of a new container: those requested, and an anonymous volume for each path of Config.Volumes that is not already a mount
+// (moby daemon/create_unix.go, create_windows.go).
 func (e *Engine) mount(b *box) {
 	add := func(source, target string, bind bool) {
 		point := container.MountPoint{Type: mount.TypeBind, Source: source, Destination: target, RW: true}
@@ -168,7 +168,7 @@ func (e *Engine) dropVolumes(b *box) {
 	}
 }
 
-// Volumes lists the names of all volumes, sorted. Those of anonymous ones are 64 hex digits.
+// Volumes lists the names of all volumes, sorted. Anonymous ones have 64 hex digits.
 func (e *Engine) Volumes() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/docker/docker/api/types/network"
 )
 
-// nowhere is the context of a session whose connection was taken over: nothing ends its request any more but the connection.
+// nowhere is the context of a hijacked session: only the connection can end its request.
 var nowhere = context.Background()
 
 // segment is one network.
@@ -50,7 +50,7 @@ func (e *Engine) addNetwork(n network.Inspect, subnet string) *segment {
 	return s
 }
 
-// inspect is what one network is told to be: with the containers that are on it.
+// inspect returns the API's description of the network, with the containers on it.
 func (s *segment) inspect() network.Inspect {
 	out := s.Inspect
 	out.Containers = map[string]network.EndpointResource{}
@@ -153,7 +153,7 @@ func (e networkAPI) createNetwork(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusCreated, network.CreateResponse{ID: e.addNetwork(n, "").ID})
 }
 
-// connect gives a starting container its address; the message is the engine's refusal.
+// connect assigns a starting container its address; the message is the engine's refusal.
 func (e *Engine) connect(b *box) string {
 	mode := b.host.NetworkMode
 	if mode.IsContainer() || mode == "host" || mode.IsNone() {
@@ -180,9 +180,9 @@ func (e *Engine) connect(b *box) string {
 	return ""
 }
 
-// rewire takes a container off a network or puts it on one, with the IPv4 address that is asked for.
+// rewire disconnects a container from a network or connects it, with the requested IPv4 address.
 func (e networkAPI) rewire(w http.ResponseWriter, r *http.Request, s *segment, verb string) {
-	var body network.ConnectOptions // and DisconnectOptions, with less
+	var body network.ConnectOptions // also fits DisconnectOptions, which have fewer fields
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 		refuse(w, http.StatusBadRequest, "invalid request: %v", err)
 		return
@@ -216,7 +216,7 @@ func (e networkAPI) rewire(w http.ResponseWriter, r *http.Request, s *segment, v
 	w.WriteHeader(http.StatusOK)
 }
 
-// disconnect gives the address back.
+// disconnect releases the address.
 func (b *box) disconnect() {
 	if b.endpoint == nil {
 		return

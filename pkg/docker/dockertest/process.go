@@ -12,10 +12,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Program is what runs in a container: a function that behaves as an executable and returns its exit code.
+// Program runs in a container: a function that acts as an executable and returns its exit code.
 type Program func(p *Process) int
 
-// Process is what a Program sees.
+// Process is the environment of a Program.
 type Process struct {
 	Args, Env      []string
 	Dir            string
@@ -23,11 +23,11 @@ type Process struct {
 	Stdout, Stderr io.Writer
 	TTY            bool
 	Signals        <-chan string   // TERM and the like, as sent by stop and kill
-	Killed         <-chan struct{} // closed by SIGKILL: return, nothing reads any more
+	Killed         <-chan struct{} // closed by SIGKILL: return, since output is discarded
 	Resized        <-chan [2]uint  // height and width of the terminal
 }
 
-// Pause waits for TERM or INT, which it obeys.
+// Pause waits for TERM or INT and exits then.
 func Pause(p *Process) int {
 	for {
 		select {
@@ -41,14 +41,14 @@ func Pause(p *Process) int {
 	}
 }
 
-// entry is one piece of output, at most a line.
+// entry is a piece of output, at most a line.
 type entry struct {
 	stream stdcopy.StdType
 	at     time.Time
 	text   []byte
 }
 
-// process is a Program that runs, and what it has written.
+// process is a running Program and its output.
 type process struct {
 	clock   clock.Clock
 	stdin   *io.PipeWriter
@@ -63,7 +63,7 @@ type process struct {
 	changed chan struct{} // closed and replaced at each write and at the end
 }
 
-// launch starts program. exited is called with its exit code, unless it was killed before.
+// launch starts program. It calls exited with the exit code, unless the program was killed before.
 func launch(c clock.Clock, program Program, p Process, withStdin bool, exited func(code int)) *process {
 	in, stdin := io.Pipe()
 	if !withStdin {
@@ -124,14 +124,14 @@ func (p *process) finish() {
 	}
 }
 
-// from returns what was written after the first at entries, and how to wait for more.
+// from returns the entries after the first at, and a channel to wait for more.
 func (p *process) from(at int) (more []entry, done bool, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.entries[at:], p.done, p.changed
 }
 
-// signal delivers one; KILL is not for the program to handle.
+// signal delivers a signal to the program; KILL ends it immediately.
 func (p *process) signal(name string) {
 	if name == "KILL" {
 		p.kill()
@@ -143,7 +143,7 @@ func (p *process) signal(name string) {
 	}
 }
 
-// wanted is how output is to be delivered.
+// wanted are the options of output delivery.
 type wanted struct {
 	stdout, stderr, raw, timestamps, follow bool
 	since                                   time.Time

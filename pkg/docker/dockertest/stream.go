@@ -21,7 +21,7 @@ type command struct {
 	id      string
 	box     *box
 	options container.ExecOptions
-	keys    []byte // that detach a terminal
+	keys    []byte // that detach from a terminal
 	process *process
 	running bool
 	code    int
@@ -157,7 +157,7 @@ func (e containerAPI) createExec(w http.ResponseWriter, r *http.Request, b *box)
 	answer(w, http.StatusCreated, container.ExecCreateResponse{ID: c.id})
 }
 
-// detachKeys reads "ctrl-p,ctrl-q": characters, and those that keys make with ctrl.
+// detachKeys parses "ctrl-p,ctrl-q": characters, and control characters.
 func detachKeys(text string) ([]byte, error) {
 	var keys []byte
 	if text == "" {
@@ -188,7 +188,7 @@ func (e execAPI) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
 	switch r.Method + " " + verb {
 	case "POST start":
 		var how container.ExecStartOptions
-		body, err := io.ReadAll(r.Body) // what follows on the connection is the command's input
+		body, err := io.ReadAll(r.Body) // the rest of the connection is the command's input
 		if err == nil {
 			err = json.Unmarshal(body, &how)
 		}
@@ -200,7 +200,7 @@ func (e execAPI) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
 	case "GET json":
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		var code *int // while it runs, and before, there is none
+		var code *int // nil until the command has ended
 		if !c.running && (c.process != nil || c.code != 0) {
 			code = &c.code
 		}
@@ -222,7 +222,7 @@ func (e execAPI) exec(w http.ResponseWriter, r *http.Request, id, verb string) {
 	}
 }
 
-// startExec starts a command and serves its streams until it ends; detached, it has none.
+// startExec starts a command and serves its streams until it ends; if detached, it has none.
 func (e execAPI) startExec(w http.ResponseWriter, c *command, detached bool) {
 	e.mu.Lock()
 	if c.process != nil || !c.box.running {

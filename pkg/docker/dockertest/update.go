@@ -8,7 +8,7 @@ import (
 	"github.com/docker/docker/api/types/events"
 )
 
-// updateContainer changes limits as the engine does: what is 0 stays as it is.
+// updateContainer changes limits as the engine does: 0 means unchanged.
 func (e containerAPI) updateContainer(w http.ResponseWriter, r *http.Request, b *box) {
 	var in container.UpdateConfig
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {

@@ -13,7 +13,7 @@ import (
 
 var validName = regexp.MustCompile(`^/?[a-zA-Z0-9][a-zA-Z0-9_.-]+$`)
 
-// validate says what the engine refuses at create. The words are the engine's own where its users search for them.
+// validate returns the engine's refusal of a create request. Messages are the engine's own if users search for them.
 func (e containerAPI) validate(c *container.Config, h *container.HostConfig) (status int, message string) {
 	mode := h.NetworkMode
 	switch {
@@ -65,7 +65,7 @@ func fileMount(source string) string {
 	return fmt.Sprintf("invalid mount config for type \"bind\": source path must be a directory: %s", source)
 }
 
-// validateBind knows the short form: source:target[:options]. Windows has colons in both paths.
+// validateBind checks the short form, source:target[:options]. Windows has colons in both paths.
 func (o *Options) validateBind(bind string) string {
 	if o.windows() {
 		m := windowsBind.FindStringSubmatch(bind)
@@ -159,7 +159,7 @@ func (o *Options) validateLinux(c *container.Config, h *container.HostConfig) (i
 	return 0, ""
 }
 
-// checkJoined says what is wrong, at start, with the containers whose namespaces b joins.
+// checkJoined returns what is wrong, at start, with the containers whose namespaces b joins.
 func (e *Engine) checkJoined(b *box) string {
 	for _, join := range []struct{ what, id string }{
 		{"network", b.host.NetworkMode.ConnectedContainer()}, {"IPC", b.host.IpcMode.Container()}, {"PID", b.host.PidMode.Container()},

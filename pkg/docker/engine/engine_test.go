@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
-// TestOtherMode: an engine that runs containers of another system, as Docker Desktop can, is an error that says how that is changed.
+// TestOtherMode: an engine that runs containers of another system, as Docker Desktop can, is an error that says how to change that.
 func TestOtherMode(t *testing.T) {
 	server := httptest.NewServer(dockertest.New(dockertest.Options{}))
 	defer server.Close()

@@ -13,12 +13,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Reconnect is the back-off between attempts to reach an engine that is gone: 100 ms, doubled after each failure, at most 5 s.
+// Reconnect is the back-off between attempts to reach a stopped engine: 100 ms, doubled after each failure, at most 5 s.
 func Reconnect() wait.Backoff {
 	return wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: 5 * time.Second, Steps: math.MaxInt32}
 }
 
-// Stream is one kind of events: which they are, what happens when they begin and end to come, and with each.
+// Stream is a subscription to one kind of events: a filter, and callbacks for connection, disconnection and each event.
 type Stream struct {
 	// Client is Negotiate or API: how the stream connects.
 	Client   func(context.Context) (*client.Client, error)
@@ -27,7 +27,7 @@ type Stream struct {
 	Each     func(events.Message)
 }
 
-// Follow reads the stream, and connects again whenever it breaks off, until ctx ends. Up, Down and Each are called one at a time.
+// Follow reads the stream, and reconnects after it breaks, until ctx ends. Up, Down and Each are called one at a time.
 func (s Stream) Follow(ctx context.Context, e *Client) {
 	backoff := Reconnect()
 	for {

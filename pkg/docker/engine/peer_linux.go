@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serverPID is the process that listens at the other end of a unix socket (SO_PEERCRED in unix(7)); 0: of another kind of connection.
+// serverPID is the process that listens at the other end of a unix socket (SO_PEERCRED in unix(7)); 0 for other kinds of connection.
 func serverPID(conn net.Conn) (pid int) {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -2,5 +2,5 @@ package engine
 
 import "net"
 
-// serverPID is 0, unknown: the client's pipe hides the handle by which Windows would tell, and nothing is measured by it there.
+// serverPID is 0, unknown: the client's pipe hides the handle that Windows needs for the query, and no statistics use it there.
 func serverPID(net.Conn) int { return 0 }

@@ -19,9 +19,9 @@ import (
 	"github.com/winkube/winkube/pkg/docker/identity"
 )
 
-// Create asks for a new container and returns its id; what is for the error, as in Call. All that this agent makes is made here, so that
-// identity.Seal forgets none. Today's client writes capabilities as CAP_NAME, which engines before 19.03 (API 1.40) refuse; those get the
-// request without the client's help.
+// Create creates a container and returns its id; what is for the error, as in Call. All containers of this agent are created here, so that
+// identity.Seal misses none. Today's client writes capabilities as CAP_NAME, which engines before 19.03 (API 1.40) refuse; for those, Create bypasses
+// the client.
 func (e *Client) Create(ctx context.Context, what, name string, config *container.Config, h *container.HostConfig) (id string, err error) {
 	config = identity.Seal(config)
 	err = e.Call(ctx, what, func(ctx context.Context, c *client.Client) error {
@@ -48,8 +48,8 @@ func postCreate(ctx context.Context, e *Client, c *client.Client, name string, r
 	return answer.ID, err
 }
 
-// Remove deletes a container and its anonymous volumes; one that is gone, or going, is no error, and is not there any more when gone is
-// true. It never ends one that runs (see StillRuns): what was seen as never started may just have been, by a request of an agent that died.
+// Remove deletes a container and its anonymous volumes. A container that is gone or being removed is not an error; gone says that it no longer
+// exists. Remove never ends a running container (see StillRuns): a request of an agent that died may have just started it.
 func (e *Client) Remove(ctx context.Context, id string) (gone bool, err error) {
 	err = e.Call(ctx, "remove container "+ShortID(id), func(ctx context.Context, c *client.Client) error {
 		return c.ContainerRemove(ctx, id, container.RemoveOptions{RemoveVolumes: true})
@@ -63,12 +63,12 @@ func (e *Client) Remove(ctx context.Context, id string) (gone bool, err error) {
 	return false, err
 }
 
-// Get reads what the engine has at a path, beside what its client knows of it.
+// Get reads a path of the API that the client does not support fully.
 func (e *Client) Get(ctx context.Context, c *client.Client, path string, out any) error {
 	return ask(ctx, e, c, http.MethodGet, path, nil, nil, out)
 }
 
-// ask makes a request in JSON without the client's ideas of what is in it. Errors are like the client's.
+// ask makes a JSON request that bypasses the client's types. Errors are like the client's.
 func ask(ctx context.Context, e *Client, c *client.Client, method, path string, query url.Values, body io.Reader, out any) error {
 	host, err := client.ParseHostURL(e.host)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// hijack is a connection that the engine hands over to a command's streams. The client waits for the engine's answer on it
-// whatever the context; hijack closes it when the context ends.
+// hijack is a connection that the engine hands over to a command's streams. The client waits for the engine's answer on it regardless of the context;
+// hijack closes it when the context ends.
 type hijack struct {
 	mu    sync.Mutex
 	conn  net.Conn
@@ -25,7 +25,7 @@ type hijack struct {
 
 type hijackKey struct{}
 
-// adopt takes the connection as soon as it is dialled.
+// adopt stores the connection as soon as it is dialled.
 func (h *hijack) adopt(conn net.Conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -44,7 +44,7 @@ func (h *hijack) end() {
 	}
 }
 
-// Streams are the caller's ends of a session; nil ones are not wanted.
+// Streams are the caller's ends of a session; nil ones are not connected.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -52,15 +52,15 @@ type Streams struct {
 	Resize   <-chan remotecommand.TerminalSize
 }
 
-// Session is one exec or attach: how it is opened, and how its terminal is resized.
+// Session is one exec or attach: how to open it, and how to resize its terminal.
 type Session struct {
 	What   string // completes "cannot ..." in errors
 	Open   func(context.Context, *client.Client) (types.HijackedResponse, error)
 	Resize func(ctx context.Context, height, width uint) error
 }
 
-// Run connects the streams and blocks until the output has ended, cannot be delivered, or ctx ends. When it returns, the connection
-// is closed and no goroutine of it is left but one that may still wait in s.In.Read, which the caller ends by closing s.In.
+// Run connects the streams and blocks until the output has ended, cannot be delivered, or ctx ends. When it returns, the connection is closed and
+// none of its goroutines is left, except one that may still wait in s.In.Read. The caller ends that one by closing s.In.
 func (session Session) Run(ctx context.Context, e *Client, s Streams) error {
 	inner, answered, cancel := e.Within(ctx, e.timeout)
 	defer cancel()
@@ -86,7 +86,7 @@ func (session Session) Run(ctx context.Context, e *Client, s Streams) error {
 			if err != nil && !errors.Is(err, net.ErrClosed) {
 				klog.V(4).InfoS("Input of a session ended early", "session", session.What, "reason", err)
 			}
-			_ = conn.CloseWrite() // the command sees the end of its input, and may go on writing
+			_ = conn.CloseWrite() // the command sees the end of its input, and may continue to write
 		}()
 	}
 	var resizer sync.WaitGroup
@@ -119,7 +119,7 @@ func Receive(from io.Reader, s Streams) error {
 	return err
 }
 
-// follow resizes the terminal until ctx ends or no more sizes come. A size that cannot be set is not worth a session.
+// follow resizes the terminal until ctx ends or sizes is closed. A failed resize does not end the session.
 func follow(ctx context.Context, session Session, sizes <-chan remotecommand.TerminalSize) {
 	for {
 		select {

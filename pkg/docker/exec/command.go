@@ -14,32 +14,31 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// commandMark marks the commands of probes and hooks, so that this and later agents can tell them from those of users. It is a sequence
-// of keys that would detach from the command's terminal, if it had one. The engine keeps no other field of a command that the command
-// itself does not see.
+// commandMark marks the commands of probes and hooks, so that this and later agents can distinguish them from those of users. It is a key sequence
+// that would detach from the command's terminal, if it had one. The engine stores no other field of a command that the command itself does not see.
 const commandMark = "ctrl-_,ctrl-^,ctrl-_"
 
 var commandMarkBytes = []byte{0x1f, 0x1e, 0x1f}
 
-// killPatience is how long a caller whose time is already over waits for an engine that does not answer.
+// killPatience is how long a caller whose deadline has passed waits for an unresponsive engine.
 const killPatience = 2 * time.Second
 
-// endPauses are the times between looks at a command that was asked to start and does not run yet: a busy engine may be about to start it.
+// endPauses are the intervals between checks of a requested command that does not run yet: a busy engine may be about to start it.
 func endPauses() wait.Backoff { return wait.Backoff{Duration: time.Second, Factor: 2, Steps: 5} }
 
-// commandState is the state of a command. Docker's client leaves the keys out.
+// commandState is the state of a command. Docker's client omits the keys.
 type commandState struct {
 	Running    bool
-	ExitCode   *int // nil: it has not ended, or not begun
+	ExitCode   *int // nil: it has not ended, or not started
 	Pid        int
 	DetachKeys []byte
 }
 
-// endCommand kills a command of a probe or hook whose time is over. It waits a moment for the engine and says whether the engine answers;
-// it goes on in the background.
+// endCommand kills a command of a probe or hook after its timeout. It waits a moment for the engine and says whether the engine answers; it continues
+// in the background.
 func (e *Executor) endCommand(ctx context.Context, containerID, execID string) (answers bool) {
 	first := make(chan bool, 1)
-	// Not awaited: it ends by itself after endPauses at most, and its caller, whose time is over, must not wait for that.
+	// Not awaited: it ends by itself after endPauses, and its caller, whose deadline has passed, must not wait for that.
 	go e.EndCommands(context.WithoutCancel(ctx), map[string]string{execID: containerID}, first)
 	select {
 	case answers = <-first:
@@ -56,9 +55,9 @@ func (e *Executor) command(ctx context.Context, execID string) (was commandState
 	return was, err
 }
 
-// EndCommands kills commands of probes and hooks that nothing waits for any more; it spares commands of users. containers holds the
-// container of each command, by the command's id; EndCommands empties it. first, a buffered channel, receives whether the engine answered.
-// It blocks until all have ended, for about half a minute, or until ctx ends.
+// EndCommands kills abandoned commands of probes and hooks, but not commands of users. containers maps each command's id to its container;
+// EndCommands empties it. first, a buffered channel, receives whether the engine answered. It blocks until all have ended, at most about half a
+// minute, or until ctx ends.
 func (e *Executor) EndCommands(ctx context.Context, containers map[string]string, first chan<- bool) {
 	answered := false
 	for try, pauses := 0, endPauses(); ; try++ {
@@ -89,10 +88,10 @@ func (e *Executor) EndCommands(ctx context.Context, containers map[string]string
 	}
 }
 
-// KillTree kills a process of a container and its descendants: a shell that is killed leaves what it ran to the container. pid is the
-// engine's view; the process's cgroup, which names the container, proves that it means the same here.
+// KillTree kills a process of a container and its descendants: killing only a shell would leave its children running in the container. pid is the
+// engine's view; the process's cgroup, which names the container, proves that the pid has the same meaning here.
 func KillTree(pid int, containerID string) {
-	process, err := os.FindProcess(pid) // holds on to this process, so that the id cannot come to mean another
+	process, err := os.FindProcess(pid) // refers to this process even if the id is reused
 	if err != nil {
 		return
 	}
@@ -102,7 +101,7 @@ func KillTree(pid int, containerID string) {
 	if err != nil || !strings.Contains(string(cgroup), containerID) {
 		return
 	}
-	lists, _ := filepath.Glob(filepath.Join(dir, "task", "*", "children")) // by thread; the pattern is sound
+	lists, _ := filepath.Glob(filepath.Join(dir, "task", "*", "children")) // by thread; the pattern is valid
 	var children []string
 	for _, list := range lists {
 		if data, err := os.ReadFile(list); err == nil {
@@ -117,7 +116,7 @@ func KillTree(pid int, containerID string) {
 	}
 }
 
-// head keeps the first limit bytes of what is written to it and swallows the rest: a command whose output is not read would hang.
+// head keeps the first limit bytes written to it and discards the rest: a command whose output is not read would hang.
 type head struct {
 	limit int
 	data  []byte

@@ -10,14 +10,14 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// dialPeer connects from inside p's network namespace. A thread that cannot be brought back is thrown away with its goroutine.
+// dialPeer connects from inside p's network namespace. A thread that cannot return to its own namespace is discarded with its goroutine.
 func dialPeer(ctx context.Context, p peer, port int) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
 		err  error
 	}
 	done := make(chan result, 1)
-	go func() { // awaited below; a thread that cannot be brought back ends with this goroutine
+	go func() { // awaited below; a thread that cannot return ends with this goroutine
 		runtime.LockOSThread()
 		conn, err, clean := dialInside(ctx, p.pid, port)
 		if clean {
@@ -29,7 +29,7 @@ func dialPeer(ctx context.Context, p peer, port int) (net.Conn, error) {
 	return r.conn, r.err
 }
 
-// dialInside moves the calling thread into the namespace and back. clean: it is back.
+// dialInside moves the calling thread into the namespace and back. clean says that it is back.
 func dialInside(ctx context.Context, pid, port int) (conn net.Conn, err error, clean bool) { //nolint:staticcheck // clean is not the error's
 	home, err := netns.Get()
 	if err != nil {

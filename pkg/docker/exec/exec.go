@@ -1,4 +1,4 @@
-// Package exec is the door into running containers: commands of users, probes and hooks, their main process, and their ports.
+// Package exec gives access to running containers: commands of users, probes and hooks, the main process, and ports.
 //
 //	Exec, ExecSync, Attach --hijacked connection--> streams;   Dial --network of the container--> net.Conn
 package exec
@@ -24,14 +24,14 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Config says what is known of the engine's host.
+// Config describes the engine's host.
 type Config struct {
 	OS string // linux or windows
-	// Kill ends a process of a container and those that it has started, if the process is that container's; nil: KillTree.
+	// Kill kills a process and its descendants, if the process belongs to that container; nil: KillTree.
 	Kill func(pid int, containerID string)
 }
 
-// Executor reaches into one engine's running containers. All methods may be called concurrently.
+// Executor gives access to one engine's running containers. All methods may be called concurrently.
 type Executor struct {
 	engine *engine.Client
 	os     string
@@ -40,7 +40,7 @@ type Executor struct {
 
 var _ pod.Executor = (*Executor)(nil)
 
-// New makes an Executor of e.
+// New returns an Executor of e.
 func New(e *engine.Client, cfg Config) *Executor {
 	if cfg.Kill == nil {
 		cfg.Kill = KillTree
@@ -48,10 +48,10 @@ func New(e *engine.Client, cfg Config) *Executor {
 	return &Executor{engine: e, os: cfg.OS, kill: cfg.Kill}
 }
 
-// Exec runs cmd in a running container. in, out and errOut are nil when not wanted; with tty, errOut stays silent. The end of in is
-// passed on to the command, whose output goes on. It blocks until the command has ended and its output is delivered, ctx ends or
-// out can no longer be written. Exit code 0 is nil, any other a k8s.io/client-go/util/exec.CodeExitError. The caller closes in when
-// Exec has returned, and resize when it likes. When ctx ends, the command loses its streams but is not ended.
+// Exec runs cmd in a running container. in, out and errOut may be nil; with tty, errOut gets nothing. When in ends, the command sees the end of its
+// input and its output continues. Exec blocks until the command has ended and its output is delivered, ctx ends or out can no longer be written. It
+// returns nil for exit code 0, and a k8s.io/client-go/util/exec.CodeExitError for any other. The caller closes in when Exec has returned, and resize
+// at any time. When ctx ends, the command loses its streams but continues to run.
 func (e *Executor) Exec(ctx context.Context, containerID string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	s := engine.Streams{In: in, TTY: tty, Resize: resize}
 	if out != nil {
@@ -70,12 +70,12 @@ func (e *Executor) Exec(ctx context.Context, containerID string, cmd []string, i
 	return nil
 }
 
-// ErrNoAnswer says that a command's time is over and that it is not known whether it ran.
+// ErrNoAnswer says that a command's deadline has passed and that it is unknown whether the command ran.
 var ErrNoAnswer = errors.New("the engine does not answer")
 
-// ExecSync runs argv and keeps at most limit bytes of its output, both streams as they come. When ctx ends, err is ctx's, and the
-// command is killed where the engine runs in the same Linux as the agent and reports its process id (API 1.25). Elsewhere, as on
-// Windows, it runs until it exits or its container does. When ctx ends and the engine does not answer, err is ErrNoAnswer.
+// ExecSync runs argv and keeps at most limit bytes of its output, both streams interleaved. When ctx ends, err is ctx's, and the command is killed if
+// the engine runs in the same Linux as the agent and reports its process id (API 1.25). Otherwise, as on Windows, it runs until it or its container
+// exits. If ctx ends and the engine does not answer, err is ErrNoAnswer.
 func (e *Executor) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error) {
 	kept := &head{limit: limit}
 	var execID string
@@ -98,14 +98,14 @@ func (e *Executor) ExecSync(ctx context.Context, containerID string, argv []stri
 	return inspect.ExitCode, kept.data, nil
 }
 
-// tellsPid says whether the engine reports the process id of a command that was started: from API 1.25 on. Without it, a command that could
-// not be started looks like one that failed.
+// tellsPid says whether the engine reports the process id of a started command: since API 1.25. Without it, a command that could not be started looks
+// like one that failed.
 func (e *Executor) tellsPid() bool {
 	version := e.engine.Version()
 	return version == "" || !versions.LessThan(version, "1.25")
 }
 
-// notStarted is what the engine wrote to the output of a command that it could not start.
+// notStarted returns what the engine wrote to the output of a command that it could not start.
 func notStarted(output []byte) string {
 	if text := strings.TrimSpace(string(output)); text != "" {
 		return text
@@ -113,7 +113,7 @@ func notStarted(output []byte) string {
 	return "the engine could not start it"
 }
 
-// exec runs one command to its end. created is called with the engine's id of it before it starts. mark is commandMark or "".
+// exec runs one command until it ends. It calls created with the engine's id of the command before the start. mark is commandMark or "".
 func (e *Executor) exec(ctx context.Context, containerID string, cmd []string, mark string, s engine.Streams, created func(id string)) (container.ExecInspect, error) {
 	if len(cmd) == 0 {
 		return container.ExecInspect{}, errors.New("cannot run a command: it is empty")
@@ -149,16 +149,16 @@ func (e *Executor) exec(ctx context.Context, containerID string, cmd []string, m
 	return e.execEnded(ctx, id, what)
 }
 
-// execEndPatience is how long execEnded asks again.
+// execEndPatience is how long execEnded polls.
 const execEndPatience = 10 * time.Second
 
-// execEndPauses are the times between.
+// execEndPauses are the polling intervals.
 func execEndPauses() wait.Backoff {
 	return wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Cap: 500 * time.Millisecond, Steps: math.MaxInt32}
 }
 
-// execEnded returns the exit code. The engine closes the output a moment before it records the end, and the only event for that comes
-// with those of every probe; so this polls.
+// execEnded returns the exit code. The engine closes the output a moment before it records the end. The only event for that comes with those of every
+// probe, so this polls.
 func (e *Executor) execEnded(ctx context.Context, id, what string) (container.ExecInspect, error) {
 	inner, _, cancel := e.engine.Within(ctx, execEndPatience)
 	defer cancel()
@@ -185,8 +185,8 @@ func (e *Executor) execEnded(ctx context.Context, id, what string) (container.Ex
 	}
 }
 
-// Attach connects to the main process of a running container, as Exec does to a command. It returns nil when that process ends. Engines
-// accept an attach to a container that does not run and then never answer; so its state is checked before and after.
+// Attach connects to the main process of a running container, as Exec does to a command. It returns nil when that process ends. Engines accept an
+// attach to a stopped container and then never answer, so Attach checks its state before and after.
 func (e *Executor) Attach(ctx context.Context, containerID string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	s := engine.Streams{In: in, TTY: tty, Resize: resize}
 	if out != nil {

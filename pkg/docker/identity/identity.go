@@ -1,5 +1,5 @@
-// Package identity knows whose a container of the engine is: the labels and names that this agent gives to what it makes, and how it
-// recognizes them. It does no I/O.
+// Package identity determines which pod a container of the engine belongs to: the labels and names that this agent gives to its containers, and how
+// it recognizes them. It does no I/O.
 //
 //	pod, container, attempt --ContainerName, Seal--> name and labels of a request
 //	names and labels of a list, inspect or event --Node.Own--> Container, or ErrForeign
@@ -22,7 +22,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Container says which sandbox, or which attempt of which pod's container, a container of the engine is.
+// Container identifies a container of the engine: which sandbox, or which attempt of which pod's container.
 type Container struct {
 	UID            types.UID
 	Namespace, Pod string
@@ -30,7 +30,7 @@ type Container struct {
 	Attempt        int
 }
 
-// EngineName is the engine's name for it: k8s_<container>_<pod>_<namespace>_<uid>_<attempt>.
+// EngineName is the engine's name of the container: k8s_<container>_<pod>_<namespace>_<uid>_<attempt>.
 func (c Container) EngineName() string {
 	return fmt.Sprintf("k8s_%s_%s_%s_%s_%d", c.Name, c.Pod, c.Namespace, c.UID, c.Attempt)
 }
@@ -40,14 +40,14 @@ func ContainerName(p *v1.Pod, name string, attempt int) string {
 	return Container{UID: p.UID, Namespace: p.Namespace, Pod: p.Name, Name: name, Attempt: attempt}.EngineName()
 }
 
-// Node is the value of LabelNode on all that this agent makes. Agents with different names can share an engine. The empty Node only
-// looks: it sees the pods of every node, and removes nothing that an agent left.
+// Node is the value of LabelNode on everything that this agent creates. Agents with different names can share an engine. The empty Node is read-only:
+// it sees the pods of every node, and does not clean up after agents.
 type Node string
 
-// Bystander says that n is empty: another agent may own the containers.
+// Bystander says that n is empty: the containers may belong to another agent.
 func (n Node) Bystander() bool { return n == "" }
 
-// Filter selects the containers of n: of one pod, or with uid "" of all.
+// Filter selects the containers of n: those of one pod, or all if uid is "".
 func (n Node) Filter(uid types.UID) filters.Args {
 	args := filters.NewArgs(filters.Arg("label", LabelNode+"="+string(n)))
 	if n.Bystander() {
@@ -59,17 +59,17 @@ func (n Node) Filter(uid types.UID) filters.Args {
 	return args
 }
 
-// Holders selects the containers by which images are read, made by n.
+// Holders selects the containers that n created to read images.
 func (n Node) Holders() filters.Args {
 	return filters.NewArgs(filters.Arg("label", LabelNode+"="+string(n)), filters.Arg("label", LabelType+"="+TypeHolder))
 }
 
-// ErrForeign says that by its labels a container is not one of this node's pods.
+// ErrForeign says that by its labels a container does not belong to this node's pods.
 var ErrForeign = errors.New("not a container of this node's pods")
 
-// Own reads whose a container is by all that the engine calls it and its labels. The labels alone are not believed: every container has
-// those of its image, and an image can carry every label of ours. It cannot choose the name, which says the same once more. Errors other
-// than ErrForeign say what is wrong with a container that claims to be ours.
+// Own identifies a container by all of its engine names and its labels. Labels alone are no proof: every container has those of its image, and an
+// image can have any of our labels. It cannot choose the name, which repeats the same data. Errors other than ErrForeign say what is wrong with a
+// container that claims to be ours.
 func (n Node) Own(names []string, labels map[string]string) (Container, error) {
 	node, ok := labels[LabelNode]
 	if !ok || node != string(n) && !n.Bystander() || IsHolder(names, labels) {
@@ -82,7 +82,7 @@ func (n Node) Own(names []string, labels map[string]string) (Container, error) {
 	return c, err
 }
 
-// parse reads the labels and checks that each has the form that this agent gives it.
+// parse reads the labels and checks that each has the format that this agent writes.
 func parse(labels map[string]string) (Container, error) {
 	o := Container{
 		UID: types.UID(labels[LabelPodUID]), Namespace: labels[LabelPodNamespace], Pod: labels[LabelPodName], Name: labels[LabelContainerName],
@@ -112,7 +112,7 @@ func parse(labels map[string]string) (Container, error) {
 	return o, nil
 }
 
-// again is what create adds to a name that the engine wrongly holds to be taken.
+// again is the suffix that create adds to a name that the engine wrongly considers taken.
 var again = regexp.MustCompile("^_[0-9a-f]+$")
 
 // bears says whether the engine's name of a container is the wanted one.
@@ -121,20 +121,20 @@ func bears(name, want string) bool {
 	return ok && (rest == "" || again.MatchString(rest))
 }
 
-// What an image is held for.
+// Purposes of holders.
 const (
 	HoldFiles    = "image"
 	HoldAccounts = "accounts"
 )
 
-// HolderName is the name of a container by which the image with that digest is read for a purpose.
+// HolderName is the name of the container that reads the image with that digest for a purpose.
 func HolderName(purpose, node, digest string) string {
 	return "k8s_" + purpose + "_" + node + "_" + digest
 }
 
 var digests = regexp.MustCompile("^[0-9a-f]{1,12}$")
 
-// IsHolder says whether a container is one by which an image is read, by its labels and by its name.
+// IsHolder says whether a container, by its labels and its name, exists to read an image.
 func IsHolder(names []string, labels map[string]string) bool {
 	return labels[LabelType] == TypeHolder && slices.ContainsFunc(names, func(name string) bool {
 		return slices.ContainsFunc([]string{HoldFiles, HoldAccounts}, func(purpose string) bool {

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// FuzzOwned: whatever labels say, only what this agent would have named so is believed, and it can be part of a path.
+// FuzzOwned: whatever labels say, only containers with the name that this agent would give are accepted, and that name can be part of a path.
 func FuzzOwned(f *testing.F) {
 	f.Add(TypeContainer, "0a1b-2c", "web-0", "shop", "app", "3", "k8s_app_web-0_shop_0a1b-2c_3")
 	f.Add(TypeSandbox, "0a1b", "web-0", "shop", SandboxName, "0", "/k8s_POD_web-0_shop_0a1b_0_17a2")

@@ -11,8 +11,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Labels of every container and sandbox. The io.kubernetes ones are those that upstream's dockershim used, so that tools which know
-// them go on working. Labels are all that survives a restart of the agent: Docker cannot change them after creation.
+// Labels of every container and sandbox. The io.kubernetes labels are those of upstream's dockershim, so that tools which know them continue to work.
+// Labels are the only data that survives a restart of the agent: Docker cannot change them after creation.
 const (
 	LabelPodName       = "io.kubernetes.pod.name"
 	LabelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -35,13 +35,13 @@ const (
 
 	LabelRuntime   = "io.winkube.runtime"             // of a sandbox: handler of the pod's RuntimeClass
 	LabelUser      = "io.winkube.user"                // containerStatuses.user, see FormatUser
-	LabelRecursive = "io.winkube.recursive-read-only" // "true": mounts that are to be recursively read-only if possible are
+	LabelRecursive = "io.winkube.recursive-read-only" // "true": mounts with recursiveReadOnly IfPossible are recursive
 	LabelResources = "io.winkube.resources"           // podspec.Resources at creation; only on Linux
-	LabelHostPorts = "io.winkube.host-ports"          // of who has the pod's network, see FormatHostPorts
-	LabelBoot      = "io.winkube.boot"                // Config.Boot; none where that is not known
+	LabelHostPorts = "io.winkube.host-ports"          // of the container that owns the pod's network, see FormatHostPorts
+	LabelBoot      = "io.winkube.boot"                // Config.Boot; missing if that is unknown
 )
 
-// OwnLabels returns all labels of ours. Seal sets every one of them on whatever this agent makes. The slice is the caller's.
+// OwnLabels returns all of our labels. Seal sets every one of them on each container. The caller owns the slice.
 func OwnLabels() []string { return slices.Clone(ownLabels) }
 
 var ownLabels = []string{
@@ -60,9 +60,9 @@ const (
 // SandboxName is the container part of a sandbox's name, and its LabelContainerName.
 const SandboxName = "POD"
 
-// Seal returns the configuration as the engine gets it; c is not changed. What a request leaves out, the engine mostly takes from the image (moby daemon/commit.go
-// merge). An image must not say whose its container is, nor have the engine run a health check: kubelets have probes, and each check is an
-// exec. docs/reference/images.md lists what else an image may say.
+// Seal returns the configuration to send to the engine, without changing c. The engine takes most omitted fields from the image (moby
+// daemon/commit.go merge). An image must not claim a container for a pod, nor add a health check: kubelets have probes, and each check is an exec.
+// docs/reference/images.md lists what else an image may set.
 func Seal(c *container.Config) *container.Config {
 	out := *c
 	out.Labels = make(map[string]string, len(ownLabels)+len(c.Labels))
@@ -74,7 +74,7 @@ func Seal(c *container.Config) *container.Config {
 	return &out
 }
 
-// Number reads a label that holds a number; 0 where it is missing or broken.
+// Number reads a numeric label; 0 if it is missing or malformed.
 func Number(labels map[string]string, label string) int {
 	n, err := strconv.Atoi(labels[label])
 	if err != nil {
@@ -83,7 +83,7 @@ func Number(labels map[string]string, label string) int {
 	return n
 }
 
-// Kind reads LabelKind; a container without one counts as an app container.
+// Kind reads LabelKind; a container without it counts as an app container.
 func Kind(labels map[string]string) podspec.Kind {
 	switch kind := podspec.Kind(strings.ToLower(labels[LabelKind])); kind {
 	case podspec.Init, podspec.Ephemeral:
@@ -92,5 +92,5 @@ func Kind(labels map[string]string) podspec.Kind {
 	return podspec.App
 }
 
-// ImageIDPrefix is that of containerStatuses.imageID for an image that only this engine knows.
+// ImageIDPrefix is the prefix of containerStatuses.imageID for an image that only this engine knows.
 const ImageIDPrefix = "docker://"

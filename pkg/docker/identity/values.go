@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// FormatUser is the form of LabelUser that ParseUser reads: uid:gid:group,group.
+// FormatUser formats the value of LabelUser as uid:gid:group,group.
 func FormatUser(u *v1.LinuxContainerUser) string {
 	var groups []string
 	for _, gid := range u.SupplementalGroups {
@@ -20,7 +20,7 @@ func FormatUser(u *v1.LinuxContainerUser) string {
 	return fmt.Sprintf("%d:%d:%s", u.UID, u.GID, strings.Join(groups, ","))
 }
 
-// ParseUser reads what FormatUser wrote; nil where it cannot.
+// ParseUser parses the output of FormatUser; nil if it is malformed.
 func ParseUser(text string) *v1.LinuxContainerUser {
 	var u v1.LinuxContainerUser
 	var groups string
@@ -35,7 +35,7 @@ func ParseUser(text string) *v1.LinuxContainerUser {
 	return &u
 }
 
-// FormatHostPorts writes them as 8080=80/TCP,10.0.0.1!53=53/UDP.
+// FormatHostPorts formats hostPorts as 8080=80/TCP,10.0.0.1!53=53/UDP.
 func FormatHostPorts(ports []pod.HostPort) string {
 	var out []string
 	for _, p := range ports {
@@ -48,7 +48,7 @@ func FormatHostPorts(ports []pod.HostPort) string {
 	return strings.Join(out, ",")
 }
 
-// ParseHostPorts reads what FormatHostPorts wrote. What it cannot read is left out.
+// ParseHostPorts parses the output of FormatHostPorts. It skips malformed entries.
 func ParseHostPorts(text string) (out []pod.HostPort) {
 	for _, one := range strings.Split(text, ",") {
 		at, rest, has := strings.Cut(one, "!")

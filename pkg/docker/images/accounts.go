@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	maxAccounts     = 1 << 20 // bytes of one of the files that are read
-	maxAccountLinks = 8       // symbolic links followed to it
-	keptAccounts    = 200     // images whose accounts are remembered
+	maxAccounts     = 1 << 20 // bytes of each file
+	maxAccountLinks = 8       // symbolic links followed per file
+	keptAccounts    = 200     // cached images
 )
 
-// accountCache remembers the accounts of images by id, which names their content. One caller at a time reads an image.
+// accountCache caches the accounts of images by id, which identifies their content. Only one caller at a time reads an image.
 type accountCache struct {
 	mu     sync.Mutex
 	images map[string]*accountEntry
@@ -46,7 +46,7 @@ func (c *accountCache) entry(id string) *accountEntry {
 	return c.images[id]
 }
 
-// Accounts reads the users and groups of a present image, by a container that never starts. An image without the files has none.
+// Accounts reads the users and groups of a present image, using a container that never starts. An image without the files has none.
 func (s *Store) Accounts(ctx context.Context, image string) (*accounts.Accounts, error) {
 	entry := s.accounts.entry(image)
 	entry.Lock()
@@ -58,7 +58,7 @@ func (s *Store) Accounts(ctx context.Context, image string) (*accounts.Accounts,
 	if err != nil {
 		return nil, err
 	}
-	// Also when the pod is going: the container would stay.
+	// Also if ctx has ended: otherwise the container would remain.
 	defer func() {
 		if err := s.remove(context.WithoutCancel(ctx), holder); err != nil {
 			klog.ErrorS(err, "Cannot remove the temporary container for reading an image's users", "container", engine.ShortID(holder))
@@ -76,7 +76,7 @@ func (s *Store) Accounts(ctx context.Context, image string) (*accounts.Accounts,
 	return entry.accounts, nil
 }
 
-// readFile reads a file of a container, which need not run. One that is not there is empty.
+// readFile reads a file of a container, running or not. A missing file is empty.
 func (s *Store) readFile(ctx context.Context, id, name string) (text string, err error) {
 	what := fmt.Sprintf("read %s of container %s", name, engine.ShortID(id))
 	err = s.engine.Call(ctx, what, func(ctx context.Context, c *client.Client) error {
@@ -99,7 +99,7 @@ func (s *Store) readFile(ctx context.Context, id, name string) (text string, err
 	return text, err
 }
 
-// copyFile returns the content of a regular file, or where a symbolic link leads.
+// copyFile returns the content of a regular file, or the target of a symbolic link.
 func copyFile(ctx context.Context, c *client.Client, id, name string) (data, link string, err error) {
 	body, _, err := c.CopyFromContainer(ctx, id, name)
 	if err != nil {
@@ -118,5 +118,5 @@ func copyFile(ctx context.Context, c *client.Client, id, name string) (data, lin
 		content, err := io.ReadAll(io.LimitReader(archive, maxAccounts))
 		return string(content), "", err
 	}
-	return "", "", nil // a directory, say: no accounts
+	return "", "", nil // a directory, for example: no accounts
 }

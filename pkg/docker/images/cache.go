@@ -6,17 +6,17 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// cache keeps the list of images and those that were looked up while the stream of their events is up.
+// cache holds the list of images and looked-up images while the stream of image events is up.
 type cache struct {
 	mu        sync.Mutex
 	list      List
-	fresh     bool                 // list holds
+	fresh     bool                 // list is valid
 	named     map[string]pod.Image // by full name
 	following bool
-	changes   uint64 // so far: an answer that was asked for before one may be older than it
+	changes   uint64 // number of changes: an answer requested before the last one may be outdated
 }
 
-// get returns the list if it holds. mark goes to put.
+// get returns the list if it is valid. Pass mark to put.
 func (c *cache) get() (list List, mark uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,7 +31,7 @@ func (c *cache) put(list List, mark uint64) {
 	}
 }
 
-// look returns the image of that full name if it was looked up before. mark goes to found.
+// look returns the image of that full name if it is cached. Pass mark to found.
 func (c *cache) look(name string) (img pod.Image, mark uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,10 +50,10 @@ func (c *cache) found(name string, img pod.Image, mark uint64) {
 	}
 }
 
-// keptImages is how many images are remembered by name.
+// keptImages is the maximum number of images cached by name.
 const keptImages = 200
 
-// change says that the images may have changed.
+// change records that the images may have changed.
 func (c *cache) change() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *cache) change() {
 	c.list, c.fresh, c.named = List{}, false, nil
 }
 
-// follow says that the stream has come up or gone.
+// follow records that the stream has connected or disconnected.
 func (c *cache) follow(up bool) {
 	c.change()
 	c.mu.Lock()

@@ -15,10 +15,10 @@ import (
 type Use struct {
 	ID    string
 	Names []string // tags and digests
-	Size  int64    // bytes, those that it shares with others among them
-	// Used says that any container, running or not, was made from it.
+	Size  int64    // bytes, including layers shared with other images
+	// Used says that a container, running or not, was created from it.
 	Used bool
-	// Pinned says that it is the infra container's.
+	// Pinned says that it is the infra container's image.
 	Pinned bool
 }
 
@@ -27,7 +27,7 @@ func (s *Store) ImageUses(ctx context.Context) ([]Use, error) {
 	var all []image.Summary
 	var containers []container.Summary
 	err := s.engine.Call(ctx, "list images and who uses them", func(ctx context.Context, c *client.Client) (err error) {
-		// Images first: a container that comes later is of an image that is in the list, or of a newer one.
+		// Images first: a container created later uses an image of the list, or a newer one.
 		if all, err = c.ImageList(ctx, image.ListOptions{}); err != nil {
 			return err
 		}
@@ -58,15 +58,15 @@ func (s *Store) ImageUses(ctx context.Context) ([]Use, error) {
 	return out, nil
 }
 
-// namesOf are the names by which an image can be asked for.
+// namesOf returns all names that can refer to an image.
 func namesOf(s image.Summary) []string {
 	return slices.DeleteFunc(slices.Concat(s.RepoDigests, s.RepoTags), func(name string) bool { return strings.HasPrefix(name, "<none>") })
 }
 
-// RemoveImage removes an image under all its names. One that is gone is no error. Nothing is forced: of what a container uses the engine keeps
-// the last name, and the image.
+// RemoveImage removes an image with all its names. A missing image is not an error. Nothing is forced: if a container uses the image, the engine
+// keeps the image and its last name.
 func (s *Store) RemoveImage(ctx context.Context, id string) error {
-	defer s.cache.change() // the event of it may come later
+	defer s.cache.change() // the event may come later
 	return s.engine.Call(ctx, "remove image "+id, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.ImageInspect(ctx, id)
 		if cerrdefs.IsNotFound(err) {
@@ -76,7 +76,7 @@ func (s *Store) RemoveImage(ctx context.Context, id string) error {
 			return err
 		}
 		names := namesOf(image.Summary{RepoTags: answer.RepoTags, RepoDigests: answer.RepoDigests})
-		slices.Reverse(names) // with the last tag of a repository the engine drops its digests too
+		slices.Reverse(names) // when the last tag of a repository is removed, the engine drops its digests too
 		for _, name := range append(names, id) {
 			if _, err := c.ImageRemove(ctx, name, image.RemoveOptions{PruneChildren: true}); err != nil && !cerrdefs.IsNotFound(err) {
 				return err

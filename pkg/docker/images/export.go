@@ -15,9 +15,8 @@ import (
 	"github.com/winkube/winkube/pkg/docker/identity"
 )
 
-// Export returns the file system of a present image as a tar archive, to which the engine may have added files. It is that
-// of a container that never starts and is removed when the archive is closed. The archive breaks off when the engine sends nothing for
-// Config.Deadline. Windows engines cannot do it.
+// Export returns the file system of a present image as a tar archive; the engine may have added files. Export uses a container that never starts;
+// closing the archive removes it. The archive fails when the engine sends nothing for Config.Deadline. Windows engines do not support it.
 func (s *Store) Export(ctx context.Context, id string) (io.ReadCloser, error) {
 	holder, err := s.hold(ctx, identity.HoldFiles, id)
 	if err != nil {
@@ -38,8 +37,8 @@ func (s *Store) Export(ctx context.Context, id string) (io.ReadCloser, error) {
 	return a, nil
 }
 
-// hold makes a container that never starts, so that its image can be read; the caller removes it. purpose is part of its
-// name: one of each purpose and image can be there at a time.
+// hold creates a container that never starts, so that its image can be read; the caller removes it. purpose is part of its name: only one per purpose
+// and image can exist at a time.
 func (s *Store) hold(ctx context.Context, purpose, id string) (string, error) {
 	digest := engine.ShortID(strings.TrimPrefix(id, "sha256:"))
 	name := identity.HolderName(purpose, string(s.node), digest)
@@ -49,7 +48,7 @@ func (s *Store) hold(ctx context.Context, purpose, id string) (string, error) {
 	host := &container.HostConfig{NetworkMode: "none"}
 	what := "create a container to read image " + digest
 	holder, err := s.engine.Create(ctx, what, name, config, host)
-	if engine.NameTaken(err) { // left by an agent that was killed
+	if engine.NameTaken(err) { // left by a killed agent
 		if err = s.remove(ctx, name); err == nil {
 			holder, err = s.engine.Create(ctx, what, name, config, host)
 		}
@@ -63,7 +62,7 @@ func (s *Store) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// SweepHolders removes what hold made for an agent that was killed. Only before anything of this one is held.
+// SweepHolders removes containers that hold created for a killed agent. Call it before this agent holds any image.
 func (s *Store) SweepHolders(ctx context.Context) error {
 	var list []container.Summary
 	err := s.engine.Call(ctx, "list containers", func(ctx context.Context, c *client.Client) (err error) {
@@ -110,7 +109,7 @@ func (a *archive) Close() error {
 	if a.body != nil {
 		err = a.body.Close()
 	}
-	// Also when the pod is going: the container would stay.
+	// Also if ctx has ended: otherwise the container would remain.
 	if removeErr := a.images.remove(context.WithoutCancel(a.ctx), a.holder); removeErr != nil {
 		klog.ErrorS(removeErr, "Cannot remove the temporary container for reading an image", "container", engine.ShortID(a.holder))
 	}

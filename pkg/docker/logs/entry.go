@@ -13,8 +13,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// entry is one message of a container's log as the engine's json-file driver writes it: a line with its newline, or a piece of a line
-// that did not fit into the engine's buffer of 16 KiB, or that had no newline when its writer ended.
+// entry is one message of a container's log as the engine's json-file driver writes it: a line with its newline, or a piece of a line that did not
+// fit into the engine's buffer of 16 KiB, or that had no newline when its writer ended.
 type entry struct {
 	Log    string    `json:"log"`
 	Stream string    `json:"stream"` // stdout or stderr
@@ -26,10 +26,10 @@ const (
 	streamStderr = "stderr"
 )
 
-// parseEntry reads one line of a json-file log. What a crash of the host left broken is no entry.
+// parseEntry parses one line of a json-file log; false if a crash of the host has corrupted it.
 func parseEntry(line []byte) (entry, bool) {
 	var e entry
-	// After a power failure the kernel may show a hole of zeros before what was written afterwards.
+	// After a power failure a file may have a hole of zeros before later output.
 	line = bytes.TrimLeft(line, "\x00")
 	if err := json.Unmarshal(line, &e); err != nil || e.Stream != streamStdout && e.Stream != streamStderr {
 		return entry{}, false
@@ -40,27 +40,26 @@ func parseEntry(line []byte) (entry, bool) {
 // endsLine says whether e is a whole line, or the last piece of one.
 func (e entry) endsLine() bool { return strings.HasSuffix(e.Log, "\n") }
 
-// maxLine is how much of a line is kept until its end comes. What is longer is passed on in pieces, between which a line of the
-// other stream may come.
+// maxLine is the size limit for buffering an incomplete line. Longer lines are passed on in pieces, possibly interleaved with lines of the other
+// stream.
 const maxLine = 1 << 20
 
-// logWriter writes entries as v1.PodLogOptions ask for them. A line comes out in one piece, however the engine has cut it, with one
-// timestamp.
+// logWriter writes entries as v1.PodLogOptions request. It joins the pieces of a line and writes it with one timestamp.
 type logWriter struct {
-	out, err   io.Writer // nil: not wanted
+	out, err   io.Writer // nil: discarded
 	timestamps bool
 	since      time.Time
 	lines      [2]pieces // of stdout and stderr
 }
 
-// pieces is the line of a stream whose end has not come yet.
+// pieces is the incomplete last line of a stream.
 type pieces struct {
 	text  []byte
-	begun bool      // some of the line was kept or passed on
+	begun bool      // part of the line was buffered or written
 	at    time.Time // of its first piece
 }
 
-// newLogWriter makes one; the options that choose streams and limit bytes are honoured here as well. now is what sinceSeconds counts from.
+// newLogWriter also applies the options that select streams and limit bytes. sinceSeconds counts from now.
 func newLogWriter(options *v1.PodLogOptions, now time.Time, out, errOut io.Writer) *logWriter {
 	w := &logWriter{out: out, err: errOut, timestamps: options.Timestamps, since: since(options, now)}
 	if stream := options.Stream; stream != nil {
@@ -83,7 +82,7 @@ func newLogWriter(options *v1.PodLogOptions, now time.Time, out, errOut io.Write
 	return w
 }
 
-// since is the time of the oldest entry that is wanted; zero: all are.
+// since is the minimum time of entries to write; zero: no minimum.
 func since(options *v1.PodLogOptions, now time.Time) time.Time {
 	switch {
 	case options.SinceTime != nil:
@@ -94,7 +93,7 @@ func since(options *v1.PodLogOptions, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// add writes the next entry, or keeps it until its line ends. An error is that of writing.
+// add writes the next entry, or buffers it until its line ends. It returns write errors.
 func (w *logWriter) add(e entry) error {
 	to, line := w.out, &w.lines[0]
 	if e.Stream == streamStderr {
@@ -119,10 +118,10 @@ func (w *logWriter) add(e entry) error {
 	return err
 }
 
-// timestampLayout has nine digits always, so that lines stay aligned (as upstream's --timestamps).
+// timestampLayout always has nine digits, so that lines stay aligned (as upstream's --timestamps).
 const timestampLayout = "2006-01-02T15:04:05.000000000Z07:00"
 
-// pass writes what is kept of a line.
+// pass writes the buffered part of a line.
 func (w *logWriter) pass(to io.Writer, line *pieces) error {
 	text := line.text
 	line.text = line.text[:0]
@@ -136,7 +135,7 @@ func (w *logWriter) pass(to io.Writer, line *pieces) error {
 	return err
 }
 
-// end writes what is left: lines whose end does not come any more, or had not come when the log was read.
+// end writes the remaining incomplete lines.
 func (w *logWriter) end() error {
 	var errs []error
 	for i, to := range []io.Writer{w.out, w.err} {
@@ -150,7 +149,7 @@ func (w *logWriter) end() error {
 
 var errLimit = errors.New("limit of bytes reached")
 
-// limited passes on the first bytes of several streams together, and then fails.
+// limited passes on the first bytes of several streams in total, and then fails.
 type limited struct {
 	to   io.Writer
 	left *int64
@@ -168,7 +167,7 @@ func (l limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// messages makes entries of what an engine sends: each Write is one message of a stream, with its time before it where asked for.
+// messages converts the engine's output to entries: each Write is one message of a stream, preceded by its time if requested.
 type messages struct {
 	to     *logWriter
 	stream string

@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestExtremeSeconds: no number of seconds overflows in what is asked of a log.
+// TestExtremeSeconds: no number of seconds overflows in a log request.
 func TestExtremeSeconds(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, n := range []int64{0, -1, 1, 9223372037, 1 << 62, math.MaxInt64, math.MinInt64} {

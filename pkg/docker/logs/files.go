@@ -22,24 +22,24 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Files are the files of one container's log: base, which the engine writes, base.1, which was rotated last, base.2 and so on. The
-// engine renames files and never writes to one that it has renamed.
+// Files are the files of one container's log: base is current, base.1 was rotated last, then base.2 and so on. The engine rotates by renaming, and
+// never writes to a renamed file.
 type Files struct {
 	dir, base string
-	count     int // how many files the engine keeps at most
+	count     int // maximum number of files that the engine keeps
 }
 
-// errNoLogFiles says that the engine must be asked for the log.
+// errNoLogFiles says that the log must be requested from the engine.
 var errNoLogFiles = errors.New("the engine's log files cannot be read here")
 
-// readable says where the log of a container can be read; false where the engine must be asked: it is on another host or not on Linux,
-// writes in another format, or compresses.
+// readable returns the files of a container's log; false if the log must be requested from the engine: it is on another host or not on Linux, uses
+// another format, or compresses.
 func (s *Store) readable(in container.InspectResponse) (Files, bool) {
 	files, ok := s.Locate(in)
 	return files, ok && s.os == "linux" && in.HostConfig.LogConfig.Config["compress"] != "true"
 }
 
-// Locate says where the log of a container lies; false: not in files on this host.
+// Locate returns the location of a container's log; false: it is not in files on this host.
 func (s *Store) Locate(in container.InspectResponse) (Files, bool) {
 	if !s.engine.Local() || in.HostConfig == nil || in.HostConfig.LogConfig.Type != "json-file" || !filepath.IsAbs(in.LogPath) {
 		return Files{}, false
@@ -52,15 +52,15 @@ func (s *Store) Locate(in container.InspectResponse) (Files, bool) {
 	return Files{dir: filepath.Dir(in.LogPath), base: filepath.Base(in.LogPath), count: count}, true
 }
 
-// How often the files are opened again when the engine rotates them just then.
+// Retries of opening the files while the engine rotates them.
 const (
 	openTries = 100
 	openPause = 2 * time.Millisecond
 )
 
-// open opens all files, the newest first. Names move while the engine rotates; then they are looked at again.
+// open opens all files, the newest first. It retries while the engine renames them.
 func (f Files) open() ([]*os.File, error) {
-	root, err := os.OpenRoot(f.dir) // no name in it leads to a file elsewhere
+	root, err := os.OpenRoot(f.dir) // no name in it can lead to a file elsewhere
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoLogFiles, err)
 	}
@@ -74,8 +74,7 @@ func (f Files) open() ([]*os.File, error) {
 	return nil, fmt.Errorf("%w: %s has no %s, or its files are renamed all the time", errNoLogFiles, f.dir, f.base)
 }
 
-// tryOpen opens all files, unless they are being renamed: the newest is missing or not the newest any more, there is a gap, or one file
-// is found twice.
+// tryOpen opens all files, unless they are being renamed: the newest is missing or no longer the newest, there is a gap, or one file is found twice.
 func (f Files) tryOpen(root *os.Root) (files []*os.File, ok bool) {
 	var infos []os.FileInfo
 	defer func() {
@@ -103,7 +102,7 @@ func (f Files) tryOpen(root *os.Root) (files []*os.File, ok bool) {
 	return files, err == nil && os.SameFile(now, infos[0])
 }
 
-// name is that of the file that was rotated i-1 times before the last one; 0 is the one being written.
+// name is the name of the file that was rotated i-1 times before the last one; 0 is the current one.
 func (f Files) name(i int) string {
 	if i == 0 {
 		return f.base
@@ -117,7 +116,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// Size adds up what the files hold, compressed ones too. Ones that vanish meanwhile do not count.
+// Size returns the total size and number of the files, including compressed ones. It ignores files that vanish meanwhile.
 func (f Files) Size() (bytes, count uint64) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -135,15 +134,15 @@ func (f Files) Size() (bytes, count uint64) {
 	return bytes, count
 }
 
-// logReader is a place in a log: the rest of one file, and those after it.
+// logReader is a position in a log: the rest of one file, and the files after it.
 type logReader struct {
 	files Files
 	queue []*os.File // still to be read, the oldest first; the first is being read
-	end   int64      // size of the last of queue when it was opened
+	end   int64      // still to be read, the oldest first; the first is being read
 	lines entryLines
 }
 
-// read opens the log at the beginning of its last tail lines; -1: at its beginning.
+// read opens the log at its last tail lines; -1: at its beginning.
 func (f Files) read(tail int64) (*logReader, error) {
 	files, err := f.open()
 	if err != nil {
@@ -177,7 +176,7 @@ func (r *logReader) begin(offset int64) {
 	r.lines = linesOf(r.queue[0], offset, math.MaxInt64)
 }
 
-// once writes what was there when the log was opened.
+// once writes the log up to its end at the time of opening.
 func (r *logReader) once(ctx context.Context, w *logWriter) error {
 	for ; ; r.shift(r.queue[1]) {
 		last := len(r.queue) == 1
@@ -193,7 +192,7 @@ func (r *logReader) once(ctx context.Context, w *logWriter) error {
 	}
 }
 
-// shift goes on with next, which is the second in the queue if there is one.
+// shift continues with next, which is the second in the queue if there is one.
 func (r *logReader) shift(next *os.File) {
 	r.queue[0].Close()
 	if r.queue = r.queue[1:]; len(r.queue) == 0 {
@@ -202,12 +201,12 @@ func (r *logReader) shift(next *os.File) {
 	r.begin(0)
 }
 
-// follow writes the log as it grows until the container has ended and everything is written, or ctx ends. changed tells that something
-// in the directory may have changed.
+// follow writes the log as it grows until the container has ended and everything is written, or ctx ends. changed signals possible changes in the
+// directory.
 func (r *logReader) follow(ctx context.Context, w *logWriter, changed wake.Signal, ended <-chan struct{}) error {
 	over := false
 	for {
-		// What is written after this look goes to this file or to a later one: read to its end, it is done with if it was not the last.
+		// Later output goes to this file or to a later one. If this is not the last file, reading it to its end completes it.
 		last, err := r.last()
 		if err != nil {
 			return err
@@ -238,7 +237,7 @@ func (r *logReader) follow(ctx context.Context, w *logWriter, changed wake.Signa
 	}
 }
 
-// last says whether the file that is read is the one that the engine writes. It is not while the engine is between two.
+// last says whether the file being read is the one that the engine writes. It is not during a rotation.
 func (r *logReader) last() (bool, error) {
 	if len(r.queue) > 1 {
 		return false, nil
@@ -254,7 +253,7 @@ func (r *logReader) last() (bool, error) {
 	return err == nil && os.SameFile(mine, now), nil
 }
 
-// next opens the file after the one that is read; nil: it is not there yet, or the container is gone.
+// next opens the file after the one being read; nil: it does not exist yet, or the container is gone.
 func (r *logReader) next() (*os.File, error) {
 	if len(r.queue) > 1 {
 		return r.queue[1], nil
@@ -286,7 +285,7 @@ func (r *logReader) next() (*os.File, error) {
 	return files[after], nil
 }
 
-// watchDirectory sends changed whenever something in dir may have changed. stop must be called; nothing of the watch is left then.
+// watchDirectory sends changed whenever something in dir may have changed. stop must be called; the watch has ended when it returns.
 func watchDirectory(dir string) (changed wake.Signal, stop func(), err error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -305,7 +304,7 @@ func watchDirectory(dir string) (changed wake.Signal, stop func(), err error) {
 				if !ok {
 					return
 				}
-			case _, ok := <-watcher.Errors: // too many in a burst: some are missing
+			case _, ok := <-watcher.Errors: // too many in a burst: some were lost
 				if !ok {
 					return
 				}

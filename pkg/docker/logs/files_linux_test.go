@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestLogFilePipe: a pipe among the engine's log files is no log.
+// TestLogFilePipe: a pipe among the engine's log files is not a log.
 func TestLogFilePipe(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mkfifo(filepath.Join(dir, "a-json.log"), 0o600); err != nil {

@@ -24,11 +24,11 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
-// scribe writes a log as the engine's json-file driver does: it cuts long lines, and it rotates by closing, renaming, and opening.
+// scribe writes a log like the engine's json-file driver: it cuts long lines, and rotates by closing, renaming, and opening.
 type scribe struct {
 	t     testing.TB
 	files Files
-	limit int // bytes of one file; 0: no rotation
+	limit int // size limit of one file in bytes; 0: no rotation
 	at    time.Time
 	file  *os.File
 	size  int
@@ -78,7 +78,7 @@ func (s *scribe) raw(text string) {
 	s.size += len(text)
 }
 
-// piece writes one entry, a second after the one before.
+// piece writes one entry, a second after the previous one.
 func (s *scribe) piece(stream, text string) {
 	s.at = s.at.Add(time.Second)
 	line, err := json.Marshal(map[string]any{"log": text, "stream": stream, "time": s.at, "attrs": map[string]string{"tag": "x"}})
@@ -89,7 +89,7 @@ func (s *scribe) piece(stream, text string) {
 	s.raw(string(line) + "\n")
 }
 
-// write writes a line, with or without its newline, in the pieces of the engine.
+// write writes a line, with or without its newline, in pieces like the engine.
 func (s *scribe) write(stream, text string) {
 	const buffer = 16 << 10
 	for len(text) > buffer {
@@ -99,7 +99,7 @@ func (s *scribe) write(stream, text string) {
 	s.piece(stream, text)
 }
 
-// readAll is what a reader with these options gets of a log at rest.
+// readAll returns what a reader with these options gets from a log at rest.
 func readAll(t testing.TB, files Files, options v1.PodLogOptions) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -132,7 +132,7 @@ func TestReadLog(t *testing.T) {
 	if _, err := os.Stat(s.path(2)); err != nil {
 		t.Fatalf("this test wants several files: %v", err)
 	}
-	binary := "\x00\ufffd binary \u2028\n" // what JSON cannot hold is lost in the engine
+	binary := "\x00\ufffd binary \u2028\n" // bytes that JSON cannot represent are lost in the engine
 	all := []string{"one\n", "two\n", long + "\n", binary, "five\n", "\n", "no newline"}
 	n := func(n int64) *int64 { return &n }
 	at := func(second int) *metav1.Time {
@@ -155,7 +155,7 @@ func TestReadLog(t *testing.T) {
 		{"none", v1.PodLogOptions{TailLines: n(0)}, ""},
 		{"stdout", v1.PodLogOptions{Stream: stream(v1.LogStreamStdout)}, all[0] + all[2] + binary + all[5] + all[6]},
 		{"stderr", v1.PodLogOptions{Stream: stream(v1.LogStreamStderr)}, all[1] + all[4]},
-		{"since a time", v1.PodLogOptions{SinceTime: at(8)}, strings.Join(all[4:], "")}, // the long line is of seconds 3 to 6
+		{"since a time", v1.PodLogOptions{SinceTime: at(8)}, strings.Join(all[4:], "")}, // the long line has seconds 3 to 6
 		{"since the middle of a line", v1.PodLogOptions{SinceTime: at(4)}, strings.Join(all[3:], "")},
 		{"seconds", v1.PodLogOptions{SinceSeconds: n(2)}, strings.Join(all[4:], "")},
 		{"last since", v1.PodLogOptions{SinceTime: at(10), TailLines: n(4)}, "no newline"},
@@ -178,7 +178,7 @@ func abbreviate(text string) string {
 	return strconv.Quote(text)
 }
 
-// TestMixedStreams holds that a line in pieces stays one line when the other stream writes in between.
+// TestMixedStreams: a line in pieces stays one line when the other stream writes in between.
 func TestMixedStreams(t *testing.T) {
 	s := newScribe(t, 0, 2)
 	s.piece("stdout", "first ")
@@ -196,7 +196,7 @@ func TestMixedStreams(t *testing.T) {
 	}
 }
 
-// followScribe is what a reader gets that follows s while write writes.
+// followScribe returns what a reader gets that follows s while write writes.
 func followScribe(t *testing.T, s *scribe, slow bool, write func(out *dockertest.Buffer)) string {
 	out := dockertest.NewBuffer()
 	r, err := s.files.read(-1)
@@ -256,7 +256,7 @@ func TestFollowRotation(t *testing.T) {
 	}
 }
 
-// TestReadDuringRotation reads a log that is rotated all the time.
+// TestReadDuringRotation reads a log that is rotated continuously.
 func TestReadDuringRotation(t *testing.T) {
 	s := newScribe(t, 20_000, 8)
 	var readers sync.WaitGroup
@@ -283,7 +283,7 @@ func TestReadDuringRotation(t *testing.T) {
 	for i := range 4000 {
 		s.write("stdout", strconv.Itoa(i)+"\n")
 		if i%20 == 0 {
-			time.Sleep(time.Millisecond) // as fast as that no engine rotates
+			time.Sleep(time.Millisecond) // no engine rotates faster than this
 		}
 	}
 	close(stop)
@@ -303,7 +303,7 @@ func TestFollowOddities(t *testing.T) {
 	}), before+"a\nin two writes\n"; got != want {
 		t.Errorf("truncated: got %s, want %s", abbreviate(got), abbreviate(want))
 	}
-	// More rotations than there are files: what is left comes, in order.
+	// More rotations than there are files: the remaining lines arrive in order.
 	s = newScribe(t, 0, 3)
 	s.write("stdout", "0\n")
 	got := followScribe(t, s, false, func(*dockertest.Buffer) {
@@ -351,7 +351,7 @@ func TestLogFilesRefused(t *testing.T) {
 			t.Errorf("%s: read", name)
 		}
 	}
-	// A file that is not there, or a link to another: the engine is to be asked.
+	// For a missing file, or a link to another, the engine must be asked.
 	dir := t.TempDir()
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(`{"log":"secret\n","stream":"stdout"}`), 0o600); err != nil {
@@ -377,7 +377,7 @@ func testStore(t *testing.T, host, system string) *Store {
 	return New(e, system, "")
 }
 
-// FuzzLog holds for any content of two files that reading does not fail, and that the last n lines are the end of all lines.
+// FuzzLog: for any content of two files reading does not fail, and the last n lines are the end of all lines.
 func FuzzLog(f *testing.F) {
 	line := func(text string) string {
 		return fmt.Sprintf(`{"log":%q,"stream":"stdout","time":"2026-01-02T03:04:05.1Z"}`+"\n", text)
@@ -406,7 +406,7 @@ func FuzzLog(f *testing.F) {
 	})
 }
 
-// TestTailRandom compares the last lines with the end of all lines, for logs of every sort of rotation and length of line.
+// TestTailRandom compares the last lines with the end of all lines, for logs with all kinds of rotations and line lengths.
 func TestTailRandom(t *testing.T) {
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -10,14 +10,14 @@ import (
 	"os"
 )
 
-// maxEntry is how long a line of a log file may be. The engine's own are below 100 KiB; those of very old engines have no limit.
+// maxEntry is the maximum length of a line of a log file. The engine's are below 100 KiB; those of very old engines have no limit.
 const maxEntry = 16 << 20
 
-// entryLines reads a file that grows line by line.
+// entryLines reads a growing file line by line.
 type entryLines struct {
 	from     *bufio.Reader
-	offset   int64  // up to here it was read
-	part     []byte // the beginning of a line whose end is not there yet
+	offset   int64  // of the next byte to read
+	part     []byte // an incomplete line
 	overlong bool   // that line is too long to be kept
 }
 
@@ -26,7 +26,7 @@ func linesOf(file io.ReaderAt, offset, end int64) entryLines {
 	return entryLines{from: bufio.NewReaderSize(io.NewSectionReader(file, offset, end-offset), 64<<10), offset: offset}
 }
 
-// copy passes entries on until there are no more for now.
+// copy passes entries on until the current end.
 func (l *entryLines) copy(ctx context.Context, w *logWriter) error {
 	for n := 0; ; n++ {
 		if n%64 == 0 && ctx.Err() != nil {
@@ -47,7 +47,7 @@ func (l *entryLines) copy(ctx context.Context, w *logWriter) error {
 	}
 }
 
-// next is the next line; io.EOF: there is none yet. It is valid until the next call.
+// next returns the next line; io.EOF: there is none yet. It is valid until the next call.
 func (l *entryLines) next() ([]byte, error) {
 	for {
 		chunk, err := l.from.ReadSlice('\n')
@@ -74,8 +74,8 @@ func (l *entryLines) next() ([]byte, error) {
 	}
 }
 
-// lastLines finds where the last n lines of a log begin: the index of the file, newest first, and the place in it. end is the size of
-// the newest. The pieces of a line count as one; when lines of both streams are mixed within a long line, its first pieces may be missing.
+// lastLines finds the beginning of the last n lines of a log: the index of the file, newest first, and the offset in it. end is the size of the
+// newest. The pieces of a line count as one; if both streams are mixed within a long line, its first pieces may be missing.
 func lastLines(files []*os.File, end, n int64) (index int, offset int64, err error) {
 	count := int64(0)
 	for i, file := range files {
@@ -112,15 +112,15 @@ func lastLines(files []*os.File, end, n int64) (index int, offset int64, err err
 // backward reads the lines of a file from its end to its beginning.
 type backward struct {
 	file io.ReaderAt
-	at   int64  // where the line begins that was read last
-	text []byte // what was read of the file before at
+	at   int64  // offset of the line that was read last
+	text []byte // content before at that was already read
 }
 
 const backwardBlock = 32 << 10
 
-// next is the line before the last one, with its newline if it has one; io.EOF: there is none.
+// next returns the line before the last one, with its newline if it has one; io.EOF: there is none.
 func (b *backward) next() ([]byte, error) {
-	searched := 0 // so much of the end of text has no newline, but for the line's own
+	searched := 0 // this much of the end of text has no newline, except the line's own
 	for {
 		if body := bytes.TrimSuffix(b.text, []byte("\n")); len(b.text) > 0 {
 			if i := bytes.LastIndexByte(body[:max(0, len(body)-searched)], '\n'); i >= 0 {

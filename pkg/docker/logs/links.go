@@ -17,20 +17,20 @@ import (
 	"github.com/winkube/winkube/pkg/docker/identity"
 )
 
-// logLinks are the names under which tools look for containers' logs: <dir>/<namespace>_<pod>_<uid>/<container>/<attempt>.log, a link to
-// the engine's file, and beside dir containers/<pod>_<namespace>_<container>-<id>.log, a link to the former. (upstream: podLogsDir) The
-// engine rotates by renaming, so that a link always leads to the file that is being written, in the format of its json-file driver.
+// logLinks are the paths at which tools look for containers' logs: <dir>/<namespace>_<pod>_<uid>/<container>/<attempt>.log, a link to the engine's
+// file, and next to dir containers/<pod>_<namespace>_<container>-<id>.log, a link to the former. (upstream: podLogsDir) The engine rotates by
+// renaming, so that a link always leads to the current file, in the format of its json-file driver.
 //
-// Pods that mount these directories can put links there themselves: nothing is made or removed through one that leads elsewhere, and
-// nothing is ever read through any (Logs).
+// Pods that mount these directories can put links there themselves. So logLinks never creates or removes anything through a link that leads
+// elsewhere, and Logs never reads through a link.
 type logLinks struct{ dir string }
 
 const linkSuffix = ".log"
 
-// logFile is where an engine with the data root root keeps a container's json-file log.
+// logFile is the path of a container's json-file log on an engine with the given data root.
 func logFile(root, id string) string { return filepath.Join(root, "containers", id, id+"-json.log") }
 
-// idOf is the container whose log file target is.
+// idOf is the id of the container whose log file is target.
 func idOf(target string) string { return filepath.Base(filepath.Dir(target)) }
 
 // podLinks is the name of a pod's directory.
@@ -45,7 +45,7 @@ func flatLink(namespace, name, container, id string) string {
 // flat is the directory of the links of all containers.
 func (l logLinks) flat() string { return filepath.Join(filepath.Dir(l.dir), "containers") }
 
-// with opens both directories, which are made if they are missing and wanted, and calls do. That a directory is missing is no error.
+// with opens both directories and calls do. With make it creates missing directories; otherwise a missing directory is not an error.
 func (l logLinks) with(make bool, do func(pods, flat *os.Root) error) error {
 	var roots []*os.Root
 	for _, dir := range []string{l.dir, l.flat()} {
@@ -67,7 +67,7 @@ func (l logLinks) with(make bool, do func(pods, flat *os.Root) error) error {
 	return do(roots[0], roots[1])
 }
 
-// add makes both names for a container, of which they may exist already.
+// add creates both links of a container; they may exist already.
 func (l logLinks) add(p *v1.Pod, container string, attempt int, file string) error {
 	first := filepath.Join(podLinks(p.Namespace, p.Name, string(p.UID)), container, strconv.Itoa(attempt)+linkSuffix)
 	return l.with(true, func(pods, flat *os.Root) error {
@@ -78,7 +78,7 @@ func (l logLinks) add(p *v1.Pod, container string, attempt int, file string) err
 	})
 }
 
-// relink makes name a link to target, whatever it was.
+// relink makes name a link to target, replacing what was there.
 func relink(root *os.Root, name, target string) error {
 	err := root.Symlink(target, name)
 	if !errors.Is(err, fs.ErrExist) {
@@ -93,13 +93,13 @@ func relink(root *os.Root, name, target string) error {
 	return root.Symlink(target, name)
 }
 
-// remove takes away both names of those containers of a pod for which unwanted says so, and the directories that are empty then.
+// remove deletes both links of those containers of a pod that unwanted selects, and then empty directories.
 func (l logLinks) remove(podDir string, unwanted func(target string) bool) error {
 	return l.with(false, func(pods, flat *os.Root) error { return unlink(pods, flat, podDir, unwanted) })
 }
 
 func unlink(pods, flat *os.Root, podDir string, unwanted func(target string) bool) error {
-	parts := strings.SplitN(podDir, "_", 3) // no part of the name can have an underscore
+	parts := strings.SplitN(podDir, "_", 3) // no part of the name can contain an underscore
 	links, err := fs.Glob(pods.FS(), podDir+"/*/*"+linkSuffix)
 	if err != nil || len(parts) != 3 {
 		return err
@@ -112,7 +112,7 @@ func unlink(pods, flat *os.Root, podDir string, unwanted func(target string) boo
 		}
 		dir := path.Dir(link)
 		errs = append(errs, ignoreMissing(flat.Remove(flatLink(parts[0], parts[1], path.Base(dir), idOf(target)))), ignoreMissing(pods.Remove(link)))
-		_ = pods.Remove(dir) // while there is something in it, it stays
+		_ = pods.Remove(dir) // fails if it is not empty
 	}
 	_ = pods.Remove(podDir)
 	return errors.Join(errs...)
@@ -125,8 +125,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// sweep removes names whose log is gone, and directories without a name: containers were removed while no agent ran, or the agent died
-// between a name and its directory. Nothing may be added meanwhile.
+// sweep removes dangling links and empty directories: containers were removed while no agent ran, or the agent died between creating a directory and
+// its link. Nothing may be added meanwhile.
 func (l logLinks) sweep() error {
 	return l.with(false, func(pods, flat *os.Root) error {
 		dirs, err := fs.Glob(pods.FS(), "*_*_*")
@@ -142,7 +142,7 @@ func (l logLinks) sweep() error {
 			containers, _ := fs.ReadDir(pods.FS(), dir)
 			for _, c := range containers {
 				if c.IsDir() {
-					_ = pods.Remove(path.Join(dir, c.Name())) // while there is something in it, it stays
+					_ = pods.Remove(path.Join(dir, c.Name())) // fails if it is not empty
 				}
 			}
 			_ = pods.Remove(dir)
@@ -151,13 +151,12 @@ func (l logLinks) sweep() error {
 	})
 }
 
-// linked says whether logs get names on this host: a remote engine's files are not here.
+// linked says whether logs get links on this host: a remote engine's files are not here.
 func (s *Store) linked() bool {
 	return s.links.dir != "" && s.engine.Local()
 }
 
-// Link names the log of a container, of which these are the labels, that is about to start. Nothing waits for tools that read logs: a
-// failure is only logged.
+// Link links the log of a container that is about to start; labels are the container's. A pod does not need the links, so failures are only logged.
 func (s *Store) Link(p *v1.Pod, labels map[string]string, id string) {
 	info, known := s.engine.LastInfo()
 	if !known || !s.linked() || labels[identity.LabelType] != identity.TypeContainer {
@@ -169,7 +168,7 @@ func (s *Store) Link(p *v1.Pod, labels map[string]string, id string) {
 	}
 }
 
-// Unlink takes the names of a removed container's log away. A failure is only logged.
+// Unlink removes the links to a removed container's log. Failures are only logged.
 func (s *Store) Unlink(p *v1.Pod, id string) {
 	if !s.linked() {
 		return
@@ -179,8 +178,8 @@ func (s *Store) Unlink(p *v1.Pod, id string) {
 	}
 }
 
-// Sweep removes, once, names that earlier lives of this agent left. No container may be started meanwhile: a link made for a start leads
-// nowhere for a moment.
+// Sweep removes, once, links that earlier runs of this agent left. No container may be started meanwhile: a link made for a start is briefly
+// dangling.
 func (s *Store) Sweep() {
 	if !s.linked() {
 		return

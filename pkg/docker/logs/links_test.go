@@ -55,7 +55,7 @@ func TestLogLinks(t *testing.T) {
 	if got, want := names(), "containers/web_shop_c-bbb.log=bbb pods/shop_web_u1/c/1.log=bbb"; got != want {
 		t.Errorf("have %s\nwant %s", got, want)
 	}
-	// An agent that died between a name and its directory.
+	// An agent that died between creating a directory and its link.
 	for _, dir := range []string{"shop_web_u1/died", "shop_web_u2/died"} {
 		if err := os.MkdirAll(filepath.Join(l.dir, dir), 0o755); err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func podDirs(t *testing.T, dir string) []os.DirEntry {
 	return entries
 }
 
-// TestLogLinksOfOthers puts links where ours go, as a pod can that mounts the directories: nothing outside of them is touched.
+// TestLogLinksOfOthers puts links where ours belong, as a pod that mounts the directories can: nothing outside is changed.
 func TestLogLinksOfOthers(t *testing.T) {
 	top, foreign := t.TempDir(), t.TempDir()
 	l := logLinks{filepath.Join(top, "pods")}

@@ -1,5 +1,4 @@
-// Package logs is the door to the logs of containers: who reads or follows one, what they take on the disk, and the names under which
-// tools find them.
+// Package logs gives access to the logs of containers: reading and following them, their disk usage, and links for tools.
 //
 //	options, container --Logs--> the engine's files (Linux), or the engine --entries--> whole lines
 package logs
@@ -21,7 +20,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
-// Store is the logs of one engine's containers. All methods may be called concurrently.
+// Store accesses the logs of one engine's containers. All methods may be called concurrently.
 type Store struct {
 	engine *engine.Client
 	os     string // of the containers
@@ -29,18 +28,17 @@ type Store struct {
 	swept  sync.Once
 }
 
-// New makes a Store of e, whose containers are of system os: linux or windows. dir is where tools look for pods' logs (upstream's
-// podLogsDir), with containers beside it; "": logs get no names there.
+// New returns a Store of e, whose containers are of system os: linux or windows. dir is where tools look for pods' logs (upstream's podLogsDir), next
+// to the directory containers; "": no links.
 func New(e *engine.Client, os, dir string) *Store {
 	return &Store{engine: e, os: os, links: logLinks{dir}}
 }
 
-// Logs writes the log of a container, running or exited, as options ask (v1.PodLogOptions, but for Container and Previous). With
-// Follow it ends when the container has and all it wrote was delivered, or with ctx. A nil writer: that stream is not wanted. A
-// terminal's log is all stdout.
+// Logs writes the log of a container, running or exited, as options request (v1.PodLogOptions, except Container and Previous). With Follow it ends
+// when the container has ended and its output is delivered, or with ctx. A nil writer discards that stream. A terminal's log is all stdout.
 //
-// On Linux the engine's files are read where they can be: engines before 23 lose or repeat lines for a reader that follows across a
-// rotation, count pieces of long lines as lines, and stop at a line that a crash left broken. Elsewhere the engine is asked.
+// On Linux it reads the engine's files if possible: engines before 23 lose or repeat lines when a reader follows across a rotation, count pieces of
+// long lines as lines, and stop at a line that a crash corrupted. Otherwise it asks the engine.
 func (s *Store) Logs(ctx context.Context, containerID string, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
 	in, err := s.engine.Inspect(ctx, containerID)
 	if err != nil {
@@ -49,7 +47,7 @@ func (s *Store) Logs(ctx context.Context, containerID string, options *v1.PodLog
 	return s.Read(ctx, in, options, stdout, stderr)
 }
 
-// Read is Logs for a container that has been inspected.
+// Read is Logs for a container that was already inspected.
 func (s *Store) Read(ctx context.Context, in container.InspectResponse, options *v1.PodLogOptions, stdout, stderr io.Writer) error {
 	w := newLogWriter(options, s.engine.Clock().Now(), stdout, stderr)
 	if w.out == nil && w.err == nil {
@@ -83,7 +81,7 @@ func (s *Store) readLog(ctx context.Context, id string, files Files, options *v1
 		return r.once(ctx, w)
 	}
 	changed, stop, err := watchDirectory(files.dir)
-	if err != nil { // the host's limit of watches, as a rule
+	if err != nil { // usually the host's limit of watches
 		klog.V(2).InfoS("Cannot watch a container's log; the engine follows it instead", "container", engine.ShortID(id), "err", err)
 		return errNoLogFiles
 	}
@@ -101,14 +99,14 @@ func (s *Store) readLog(ctx context.Context, id string, files Files, options *v1
 	return r.follow(ctx, w, changed, ended)
 }
 
-// awaitEnd blocks until the container has ended and the engine has written all of its log; false: ctx ended first.
+// awaitEnd blocks until the container has ended and the engine has written its whole log; false: ctx ended first.
 func (s *Store) awaitEnd(ctx context.Context, id string) bool {
 	for backoff := engine.Reconnect(); ; {
 		err := s.wait(ctx, id)
 		if err == nil || cerrdefs.IsNotFound(err) {
 			return true
 		}
-		select { // an engine that is being restarted: its containers may go on
+		select { // the engine may be restarting, and its containers may survive that
 		case <-s.engine.Clock().After(backoff.Step()):
 		case <-ctx.Done():
 			return false
@@ -116,7 +114,7 @@ func (s *Store) awaitEnd(ctx context.Context, id string) bool {
 	}
 }
 
-// wait asks the engine once for the end of a container's run.
+// wait makes one request to wait for the end of a container's run.
 func (s *Store) wait(ctx context.Context, id string) error {
 	inner, _, cancel := s.engine.Within(ctx, s.engine.Timeout())
 	c, err := s.engine.API(inner)
@@ -163,7 +161,7 @@ func (s *Store) askLog(ctx context.Context, in container.InspectResponse, option
 	}
 	defer body.Close()
 	answered()
-	if tty { // without borders between messages
+	if tty { // no boundaries between messages
 		err = engine.Receive(body, engine.Streams{TTY: true, Out: w.out})
 	} else {
 		timed := options.Timestamps
@@ -175,5 +173,5 @@ func (s *Store) askLog(ctx context.Context, in container.InspectResponse, option
 	return s.engine.Explain(ctx, inner, what, err)
 }
 
-// sinceText is a time as all engines parse it.
+// sinceText formats a time so that all engines can parse it.
 func sinceText(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }

@@ -1,4 +1,4 @@
-// Package networks is the door to an engine's networks, which package network plans.
+// Package networks gives access to an engine's networks, which package network plans.
 //
 //	pod.EngineNetwork --EnsureNetwork--> adopted, created, or *Conflict
 package networks
@@ -20,26 +20,25 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Store is the networks of one engine. All methods may be called concurrently.
+// Store accesses the networks of one engine. All methods may be called concurrently.
 type Store struct {
 	engine *engine.Client
 	node   identity.Node
 	os     string
 }
 
-// New makes a Store of e, whose networks carry node's label; os is the system of e's host, linux or windows.
+// New returns a Store of e, whose networks carry node's label; os is the system of e's host, linux or windows.
 func New(e *engine.Client, node identity.Node, os string) *Store {
 	return &Store{engine: e, node: node, os: os}
 }
 
-// Conflict says that the engine has a network of the wanted name that is not the wanted one. It is never rebuilt: containers may
-// be using it.
+// Conflict says that the engine has a different network under the wanted name. It is never recreated: containers may be using it.
 type Conflict struct {
 	Name       string
-	Difference string // what it has and what is wanted
+	Difference string // actual and wanted
 }
 
-// Error names the difference and what to do.
+// Error returns the difference and what to do.
 func (c *Conflict) Error() string {
 	return fmt.Sprintf("cannot use network %q of the engine: %s; stop the containers on it and remove it, or choose another name", c.Name, c.Difference)
 }
@@ -75,8 +74,8 @@ func engineNetwork(n network.Summary) pod.EngineNetwork {
 	return out
 }
 
-// EnsureNetwork makes the network exist. One that has the same name, driver, subnets and gateways, and want's options among its own, is
-// adopted; any other is left alone and makes a *Conflict. Labels are set at creation only.
+// EnsureNetwork creates the network or adopts an existing one. An existing one must have the same name, driver, subnets and gateways, and at least
+// want's options. Any other is left alone and is a *Conflict. Labels are set only at creation.
 func (n *Store) EnsureNetwork(ctx context.Context, want pod.EngineNetwork) error {
 	for range 2 {
 		all, err := n.Networks(ctx)
@@ -122,7 +121,7 @@ func (n *Store) create(ctx context.Context, want pod.EngineNetwork) error {
 	})
 }
 
-// differs says in words what have lacks of want; "": nothing. Options and labels that the engine adds do not matter.
+// differs describes in words what have lacks of want; "": nothing. It ignores options and labels that the engine adds.
 func differs(have, want pod.EngineNetwork) string {
 	if have.Driver != want.Driver {
 		return fmt.Sprintf("its driver is %s, want %s", have.Driver, want.Driver)
@@ -151,7 +150,7 @@ func sameSet(a, b []netip.Prefix) bool {
 	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
 }
 
-// RemoveNetwork deletes a network; one that is gone is no error. It fails while containers use it.
+// RemoveNetwork deletes a network; a missing network is not an error. It fails while containers use it.
 func (n *Store) RemoveNetwork(ctx context.Context, name string) error {
 	err := n.engine.Call(ctx, fmt.Sprintf("remove network %q", name), func(ctx context.Context, c *client.Client) error {
 		return c.NetworkRemove(ctx, name)
@@ -162,7 +161,7 @@ func (n *Store) RemoveNetwork(ctx context.Context, name string) error {
 	return err
 }
 
-// Members are the running containers that have their own addresses in a network, by ID; a network that is gone has none.
+// Members returns the running containers that have their own addresses in a network, by ID. A missing network has none.
 func (n *Store) Members(ctx context.Context, name string) (map[string][]netip.Addr, error) {
 	var found network.Inspect
 	err := n.engine.Call(ctx, fmt.Sprintf("inspect network %q", name), func(ctx context.Context, c *client.Client) (err error) {
@@ -183,8 +182,8 @@ func (n *Store) Members(ctx context.Context, name string) (map[string][]netip.Ad
 	return members, err
 }
 
-// Connect puts a running container on a network, with these addresses. It fails where one of them is another's by now, and where the network's
-// range is the engine's own choice.
+// Connect connects a running container to a network, with these addresses. It fails if one of them is in use by now, or if the engine chose the
+// network's range itself.
 func (n *Store) Connect(ctx context.Context, name, id string, addrs []netip.Addr) error {
 	settings := &network.EndpointSettings{IPAMConfig: &network.EndpointIPAMConfig{}}
 	for _, addr := range addrs {

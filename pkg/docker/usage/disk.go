@@ -10,16 +10,16 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
-// DiskUsage is what a container takes on this host's disk.
+// DiskUsage is a container's usage of this host's disk.
 type DiskUsage struct {
-	Logs     uint64 // bytes of all log files, rotated ones too
+	Logs     uint64 // bytes of all log files, including rotated ones
 	LogFiles uint64
-	Writable uint64 // bytes of what it has written to its root file system; 0 on Windows
+	Writable uint64 // bytes written to its root file system; 0 on Windows
 }
 
-// DiskUsage measures a container, running or not. The engine walks the container's writable layer, which takes longer the more files the
-// container has written, and gives no reason when it cannot; LogUsage measures the logs alone. On Windows the engine would have to activate
-// the layer, of a running container too, so that it is not asked there. Logs are 0 where the engine's files are not on this host.
+// DiskUsage measures a container, running or not. The engine walks the container's writable layer, which takes longer the more files it has, and
+// gives no reason if it fails; LogUsage measures only the logs. On Windows the engine would have to activate the layer, even of a running container,
+// so it is not asked there. Logs are 0 if the engine's files are not on this host.
 func (m *Meter) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
 	if m.os == "windows" {
 		return m.LogUsage(ctx, id)
@@ -42,7 +42,7 @@ func (m *Meter) DiskUsage(ctx context.Context, id string) (DiskUsage, error) {
 	return out, nil
 }
 
-// LogUsage measures a container's logs alone; Writable stays 0.
+// LogUsage measures only a container's logs; Writable stays 0.
 func (m *Meter) LogUsage(ctx context.Context, id string) (DiskUsage, error) {
 	in, err := m.engine.Inspect(ctx, id)
 	if err != nil {

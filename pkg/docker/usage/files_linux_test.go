@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/logs"
 )
 
-// TestLocate: every place that a container can grow is known: its layer, the volumes of its image, and the engine's own files in it.
+// TestLocate: every place where a container can write is known: its layer, the volumes of its image, and the engine's own files in it.
 func TestLocate(t *testing.T) {
 	in := container.InspectResponse{ContainerJSONBase: &container.ContainerJSONBase{
 		HostnamePath: "/d/containers/s/hostname", HostsPath: "/d/containers/s/hosts", LogPath: "/d/containers/c/c-json.log",

@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/network/iptables"
 )
 
-// Examine reads the host's side of s, whose Config is set. It changes nothing; the error says what could not be read.
+// Examine reads the host's part of s, whose Config must be set. It changes nothing; the error lists what could not be read.
 func Examine(ctx context.Context, s *Symptoms) error {
 	var err error
 	s.Surroundings, err = hostnet.New().Look()

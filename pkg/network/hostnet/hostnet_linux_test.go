@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// In a separate network namespace the kernel hints of what others change, and not of containers' interfaces.
+// In a separate network namespace the kernel sends hints about changes by others, but not about containers' interfaces.
 func TestWatch(t *testing.T) {
 	namespace(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -42,7 +42,7 @@ func (*host) Look() (network.Surroundings, error) {
 	return s, err
 }
 
-// strict says whether an interface filters by reverse path. The greater of its value and that of "all" counts (ip-sysctl.rst); 2 is loose.
+// strict says whether an interface filters by reverse path. The greater of its value and that of "all" takes effect (ip-sysctl.rst); 2 is loose.
 func strict(name string) bool {
 	return max(rpFilter("all"), rpFilter(name)) == "1"
 }

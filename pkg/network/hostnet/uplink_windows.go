@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 )
 
-// Uplink implements network.Windows. Windows itself renews what DHCP gave.
+// Uplink implements network.Windows. It ignores DHCP settings, which Windows itself renews.
 func (host) Uplink(a netip.Addr) (*network.Uplink, error) {
 	if err := available("GetIfTable2Ex", "GetUnicastIpAddressTable", "GetIpForwardTable2", "FreeMibTable"); err != nil {
 		return nil, err
@@ -54,11 +54,11 @@ func readWays(u *network.Uplink, luid winipcfg.LUID) error {
 	if u.DNS, err = luid.DNS(); err != nil {
 		return fmt.Errorf("cannot read the DNS servers of %q: %w", u.Interface, err)
 	}
-	u.DNS = slices.DeleteFunc(u.DNS, netip.Addr.Is6) // Windows names site-local ones where there are none
+	u.DNS = slices.DeleteFunc(u.DNS, netip.Addr.Is6) // Windows reports site-local servers if there are none
 	return nil
 }
 
-// Restore implements network.Windows, on the host's adapter on the virtual switch, or else on the network adapter.
+// Restore implements network.Windows. It uses the host's adapter on the virtual switch, or else the network adapter.
 func (host) Restore(_ context.Context, u network.Uplink) error {
 	links, addrs, err := tables()
 	if err != nil {

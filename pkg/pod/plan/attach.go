@@ -4,7 +4,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// attach plans that a sandbox, or where it names one a container, gets its network.
+// attach plans to connect a sandbox, or the container that to names, to its network.
 func (p *planner) attach(to Subject) {
 	if p.memory.touching(to.ID) {
 		return
@@ -17,7 +17,7 @@ func (p *planner) attach(to Subject) {
 	p.out.Steps = append(p.out.Steps, WorkerStep{Task: AttachNetwork, Subject: to})
 }
 
-// attachContainers does it for containers that run, where each needs it.
+// attachContainers does the same for each running container that needs its own network.
 func (p *planner) attachContainers() {
 	for _, c := range p.running(func(c pod.Container) bool { return p.unattached(c.ID) }) {
 		p.attach(Subject{Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt})

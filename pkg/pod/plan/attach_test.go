@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// A sandbox without a network holds no container, and gets its network rather than a successor.
+// No container starts in a sandbox without a network. The sandbox gets its network rather than a replacement.
 func TestPlanAttaches(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}
 	box := pod.Sandbox{ID: "box", Running: true, CreatedAt: noon}
@@ -26,7 +26,7 @@ func TestPlanAttaches(t *testing.T) {
 		platform string
 		observed pod.Observed
 		phase    pod.Phase
-		waits    string // who has no network yet
+		waits    string // id without a network
 		busy     Step
 		failed   bool
 		want     string

@@ -12,19 +12,18 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// minGrace is what every container gets between the stop signal and the kill, so that none is killed unasked.
+// minGrace is the minimum time between a container's stop signal and the kill, so that every container receives the signal first.
 const minGrace = 2 * time.Second
 
-// past is one attempt as far as it is known.
+// past is what is known of one attempt.
 type past struct {
 	pod.Container
-	// remembered is what the API server knows of an attempt of which the engine has nothing any more; nil where the engine has it.
+	// remembered is what the API server knows of an attempt that the engine no longer has; nil if the engine has it.
 	remembered *v1.ContainerStateTerminated
 }
 
-// attempts lists what is known of a container's started attempts, newest first: what the engine has, and before that the last one that
-// the API server remembers where it was removed from the engine. Without the second, a container that is not to be restarted
-// would run again.
+// attempts lists a container's known started attempts, newest first: those that the engine has and, if the engine lost the latest one, that
+// one from the API server. Without the latter, a container that must not be restarted would run again.
 func attempts(observed pod.Observed, last *v1.PodStatus, kind podspec.Kind, container *v1.Container) []past {
 	var list []past
 	for i := range observed.Containers {
@@ -74,7 +73,7 @@ func lostAttempt(observed pod.Observed, last *v1.PodStatus, kind podspec.Kind, c
 	return &lost
 }
 
-// nextAttempt numbers the next start: restart counts never go back, whatever the engine has forgotten. A container that was made and
+// nextAttempt numbers the next start. Restart counts never decrease, even if the engine lost attempts. A container that was created but
 // never started keeps its number.
 func nextAttempt(observed pod.Observed, last *v1.PodStatus, kind podspec.Kind, name string) int {
 	next := 0

@@ -4,16 +4,16 @@ import (
 	"time"
 )
 
-// Back-off of containers that exit again and again: none, then 10 s doubling to 300 s; a run of more than 10 min is a new start.
+// Back-off of crashing containers: none at first, then 10 s, doubling up to 300 s. A run of more than 10 min resets it.
 const (
 	crashBackOffMin   = 10 * time.Second
 	crashBackOffMax   = 300 * time.Second
 	crashBackOffReset = 10 * time.Minute
 )
 
-// crashDelay is how long after list[0] exited the next attempt may start. applied is the delay after which list[0] itself was started
-// where this agent did it; nil: it is read off the times at which the engine ended list[1] and made list[0], so that a restart of the
-// agent does not forgive a crashing container. A boot of the host does, as it does upstream: it may be what ended list[0].
+// crashDelay is the minimum time between the exit of list[0] and the next attempt. applied is the delay that this agent used to start
+// list[0]. If nil, it is derived from the times when the engine ended list[1] and created list[0], so that an agent restart does not reset
+// the back-off. A host boot does reset it, as upstream: the boot may have ended list[0].
 func crashDelay(list []past, hash string, applied *time.Duration) time.Duration {
 	if len(list) == 0 || list[0].Hash != hash {
 		return 0

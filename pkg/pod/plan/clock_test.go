@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// TestClockSetBack: a container that exited at a time that is yet to come is not held up until then, and one that exited just now is.
+// TestClockSetBack: an exit time in the future causes no wait; a recent exit does.
 func TestClockSetBack(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	p := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{{Name: "c", Image: "i"}}}}
@@ -31,19 +31,19 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
-// TestClockJumps: what has begun under this agent lasts as long as time goes by, and not until the clock shows some time.
+// TestClockJumps: durations under this agent are measured by elapsed time, not by the system clock.
 func TestClockJumps(t *testing.T) {
 	const day = 24 * time.Hour
 	seconds := int64(60)
 	p := &v1.Pod{Spec: v1.PodSpec{ActiveDeadlineSeconds: &seconds, RestartPolicy: v1.RestartPolicyNever, HostNetwork: true,
 		Containers: []v1.Container{{Name: "c", Image: "i"}}}}
-	now := time.Now() // with what has gone by: the times below have none, as those that are read
+	now := time.Now() // with a monotonic reading: the times below have none, like times that are read
 	wall := now.Round(0)
 	for _, c := range []struct {
 		name     string
-		ran      time.Duration // really
+		ran      time.Duration // elapsed time
 		start    time.Time     // as the status says
-		deadline bool          // activeDeadlineSeconds is over
+		deadline bool          // activeDeadlineSeconds has passed
 		began    bool          // under this agent
 	}{
 		{"no jump", 30 * time.Second, wall.Add(-30 * time.Second), false, true},

@@ -11,11 +11,11 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// failedPostStart is why a container is stopped whose postStart hook failed.
+// failedPostStart is the reason for stopping a container whose postStart hook failed.
 const failedPostStart = "FailedPostStartHook"
 
-// keep looks after a running container: finishes its start, and stops it when it may not go on as it is. in says whether it runs in
-// the pod's present sandbox.
+// keep handles a running container: it finishes its start, and stops it if it must not continue. in says whether it runs in the pod's
+// current sandbox.
 func (p *planner) keep(kind podspec.Kind, spec *v1.Container, c pod.Container, in bool) {
 	begun := !p.memory.Run(c.ID).Stop.IsZero()
 	verdict, hooks := p.memory.Run(c.ID).Probes, p.memory.Run(c.ID).Hooks
@@ -67,7 +67,7 @@ func (p *planner) ephemeral(box string) {
 	}
 }
 
-// initialize runs the init containers in order and keeps the restartable ones running. True: app containers may start.
+// initialize runs the init containers in order and keeps sidecars running. True: app containers may start.
 func (p *planner) initialize(box string) bool {
 	inits := p.pod.Spec.InitContainers
 	ready := false
@@ -77,7 +77,7 @@ func (p *planner) initialize(box string) bool {
 		ready = ready || len(list) > 0 && inSandbox(box, list[0].Container) ||
 			p.starting(c.Name)
 	}
-	// All before the last that was begun in this sandbox have had their turn, also where the engine has nothing of them any more.
+	// Every init container before the last one that started in this sandbox has completed, even if the engine no longer has it.
 	reached := -1
 	for i := range inits {
 		if list := p.attempts(podspec.Init, &inits[i]); len(list) > 0 && inSandbox(box, list[0].Container) {
@@ -107,7 +107,7 @@ func (p *planner) initialize(box string) bool {
 	return true
 }
 
-// sidecar keeps a restartable init container running. True: it is started, what comes after it may start.
+// sidecar keeps a restartable init container running. True: it has started, and the next containers may start.
 func (p *planner) sidecar(c *v1.Container, list []past, here bool) bool {
 	if len(list) > 0 && list[0].State == pod.Running {
 		p.keep(podspec.Init, c, list[0].Container, here)
@@ -121,7 +121,7 @@ func (p *planner) sidecar(c *v1.Container, list []past, here bool) bool {
 	return false
 }
 
-// initOnce runs an init container to its successful end. True: it has reached it.
+// initOnce runs an init container until it succeeds. True: it has succeeded.
 func (p *planner) initOnce(c *v1.Container, list []past, here bool) bool {
 	switch {
 	case len(list) == 0:
@@ -147,7 +147,7 @@ func exitReason(ended past) string {
 	return fmt.Sprintf("the container exited with code %d", ended.ExitCode)
 }
 
-// apps starts and keeps the app containers. When none of them runs or will run again the pod is done.
+// apps starts app containers and keeps them running. If none runs or will run again, the pod is done.
 func (p *planner) apps(box string) {
 	alive := false
 	for i := range p.pod.Spec.Containers {
@@ -170,8 +170,8 @@ func (p *planner) apps(box string) {
 	p.out.Done = !alive
 }
 
-// restartAll starts the pod over in its sandbox when a container's rule asks for it: everything is stopped, then removed, that which
-// asked last; with nothing left, the pod begins again. True: that is under way.
+// restartAll restarts the pod in its sandbox if a container's rule says so. It stops all containers and then removes them, the one with the
+// rule last; then the pod starts again. True: this is in progress.
 func (p *planner) restartAll() bool {
 	var source string
 	if !podspec.MayRestartAll(p.pod) {
@@ -200,15 +200,16 @@ func (p *planner) restartAll() bool {
 	if len(rest) == 0 {
 		rest = slices.DeleteFunc(slices.Clone(p.observed.Containers), func(c pod.Container) bool { return c.ID != source })
 	}
-	p.out.Steps = nil // dropOld may have wanted some of the same
+	p.out.Steps = nil // dropOld may have planned the same removals
 	for _, c := range rest {
 		p.remove(c, reasonRestartingAll)
 	}
 	return true
 }
 
-// dropOld removes attempts that are of no use any more: all but the latest of each container and as many before it as DeadLimits has (`kubectl
-// logs --previous` reads one), what was made and never started and is not the next attempt, and containers that the spec does not have.
+// dropOld removes attempts that are no longer needed. It keeps the latest attempt of each container and as many earlier ones as DeadLimits
+// allows (`kubectl logs --previous` reads one). It removes containers that were never started, except the next attempt, and those that are
+// not in the spec.
 func (p *planner) dropOld() {
 	limits := p.seen.Node.Dead.OrDefault()
 	all := slices.Clone(p.observed.Containers)
@@ -241,7 +242,7 @@ func (p *planner) remove(c pod.Container, reason string) {
 		return
 	}
 	if p.starting(c.Name) && !c.Started() {
-		return // that start may be about to adopt it
+		return // that start may adopt it
 	}
 	p.out.Steps = append(p.out.Steps, EngineStep{pod.Step{Action: pod.RemoveContainer, Container: c.Name, Kind: c.Kind, ID: c.ID, Attempt: c.Attempt, Reason: reason}})
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// DeadLimits are which containers that have ended are kept although nothing but `kubectl logs` needs them. A nil one is upstream's defaults.
+// DeadLimits are the limits for exited containers that only `kubectl logs` needs. A nil *DeadLimits means upstream's defaults.
 type DeadLimits struct {
-	PerContainer int           // beside the attempt that runs, or that ended last; negative: all (maximum-dead-containers-per-container)
+	PerContainer int           // besides the running or last attempt; negative: all (maximum-dead-containers-per-container)
 	Total        int           // on the node; negative: no limit (maximum-dead-containers)
-	MinAge       time.Duration // none goes sooner after its end (minimum-container-ttl-duration)
+	MinAge       time.Duration // minimum time between exit and removal (minimum-container-ttl-duration)
 }
 
 var defaultDead = DeadLimits{PerContainer: 1, Total: -1}
 
-// OrDefault is d, or upstream's defaults where d is nil.
+// OrDefault returns d, or upstream's defaults if d is nil.
 func (d *DeadLimits) OrDefault() DeadLimits {
 	if d == nil {
 		return defaultDead
@@ -23,7 +23,7 @@ func (d *DeadLimits) OrDefault() DeadLimits {
 	return *d
 }
 
-// Young says that a container ended too short a time ago to go.
+// Young reports whether a container exited too recently to be removed.
 func (d DeadLimits) Young(c pod.Container, now time.Time) bool {
 	return now.Sub(c.FinishedAt) < d.MinAge
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// TestDeadLimits: a container with a running attempt and three dead ones, which ended 1, 2 and 3 minutes ago.
+// TestDeadLimits: a container with a running attempt and three exited ones, which ended 1, 2 and 3 minutes ago.
 func TestDeadLimits(t *testing.T) {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
 	observed := pod.Observed{Sandboxes: []pod.Sandbox{{ID: "s", Running: true}}}

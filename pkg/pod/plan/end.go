@@ -7,13 +7,13 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// terminate stops what runs: everything together, but the restartable init containers after the others and in reverse order, and the sandbox
-// last. Their preStop hooks do not wait for their turn, as upstream.
+// terminate stops all containers at the same time, except sidecars: they stop after the others, in reverse order. The sandbox stops last.
+// Sidecars' preStop hooks do not wait for their turn, as upstream.
 func (p *planner) terminate() {
 	running := p.running(nil)
 	starting := p.memory.doing(pod.StartContainer, pod.CreateSandbox)
 	mainRuns := starting
-	last := -1 // the sidecar whose turn it is
+	last := -1 // index of the next sidecar to stop
 	for _, c := range running {
 		if at := p.sidecarIndex(c); at < 0 {
 			mainRuns = true
@@ -40,9 +40,9 @@ func (p *planner) terminate() {
 	p.out.Done = !live
 }
 
-// cleanUp removes what a terminated pod has left: everything when the pod is gone, else what is of no use any more.
+// cleanUp removes what a terminated pod left: everything if the pod is gone, otherwise only what is no longer needed.
 func (p *planner) cleanUp() {
-	for _, c := range p.running(nil) { // a start that came through after its cancellation
+	for _, c := range p.running(nil) { // a start that succeeded despite its cancellation
 		p.stop(c, nil, "Stopping container "+c.Name, 0, true)
 	}
 	if !p.memory.End.Remove {

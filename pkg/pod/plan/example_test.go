@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// A pod with three containers: web runs and its liveness probe has failed, job has exited for the second time, log was never started.
+// A pod with three containers: web runs and its liveness probe failed, job exited for the second time, log never started.
 func ExamplePlan() {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	web := v1.Container{Name: "web", Image: "web:1", LivenessProbe: &v1.Probe{}}

@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// facts are what Plan and Status start from, and the questions about it that both ask.
+// facts are the inputs of Plan and Status, with the questions that both ask about them.
 type facts struct {
 	pod      *v1.Pod
 	observed pod.Observed // seen.Engine with seen.Network
@@ -24,7 +24,7 @@ func newFacts(desired *v1.Pod, seen *Seen, now time.Time) *facts {
 	return &facts{pod: desired, observed: seen.Observed(), seen: seen, memory: &seen.Memory, now: now}
 }
 
-// attempts lists the started attempts of a container that are known, newest first.
+// attempts lists the known started attempts of a container, newest first.
 func (f *facts) attempts(kind podspec.Kind, container *v1.Container) []past {
 	return attempts(f.observed, &f.memory.Last, kind, container)
 }
@@ -39,21 +39,21 @@ func (f *facts) running(match func(pod.Container) bool) []pod.Container {
 	return list
 }
 
-// starting says whether the named container is being started.
+// starting reports whether the named container is being started.
 func (f *facts) starting(name string) bool {
 	return f.memory.busy(func(s Step) bool { return does(s, pod.StartContainer) && s.Of().Container == name })
 }
 
-// onContainer finds a step in flight that makes, runs hooks in, or stops the named container.
+// onContainer reports whether a step in flight creates or stops the named container, or runs a hook in it.
 func (f *facts) onContainer(name string) bool {
 	return f.memory.busy(func(s Step) bool { return s.Of().Container == name && !does(s, pod.RemoveContainer) })
 }
 
-// unattached says whether a sandbox or container waits for its network.
+// unattached reports whether a sandbox or container waits for its network.
 func (f *facts) unattached(id string) bool { return f.seen.Network[pod.EngineID(id)].Waits }
 
-// usable says whether a sandbox can hold containers. One without an address cannot, but while something runs in it that is the
-// engine's momentary silence rather than a reason to stop a pod.
+// usable reports whether containers can run in a sandbox. A sandbox without an address is not usable. But while containers run in it, a
+// missing address is more likely a brief gap in the engine's data than a reason to stop the pod.
 func (f *facts) usable(box pod.Sandbox) bool {
 	if !box.Running || f.left(box) {
 		return false
@@ -61,14 +61,14 @@ func (f *facts) usable(box pod.Sandbox) bool {
 	return f.pod.Spec.HostNetwork || len(box.Addresses) > 0 || len(f.running(func(c pod.Container) bool { return c.SandboxID == box.ID })) > 0
 }
 
-// left says that a sandbox got another network namespace under its containers, as a manual restart gives it: they were started when it was
-// attached, and now it is not.
+// left reports that a sandbox got a new network namespace while its containers existed, as after a manual restart: the containers were
+// started when it was attached, and now it is not.
 func (f *facts) left(box pod.Sandbox) bool {
 	return f.unattached(box.ID) && slices.ContainsFunc(f.observed.Containers, func(c pod.Container) bool { return c.SandboxID == box.ID && c.State != pod.Created })
 }
 
-// wantsSandbox says whether anything would run in a new sandbox, when there is none or it is dead. A pod that is never restarted
-// gets a second one only while none of its containers was ever started.
+// wantsSandbox reports whether anything would run in a new sandbox if there is none or it is dead. A pod that is never restarted gets a
+// second sandbox only if none of its containers ever started.
 func (f *facts) wantsSandbox() bool {
 	ran := false
 	for kind, c := range podspec.Containers(f.pod) {
@@ -89,7 +89,7 @@ func (f *facts) wantsSandbox() bool {
 	return false
 }
 
-// comesBack says whether an attempt that has ended is to be followed by another.
+// comesBack reports whether an ended attempt is followed by another.
 func (f *facts) comesBack(kind podspec.Kind, c *v1.Container, ended past) bool {
 	switch {
 	case kind == podspec.Ephemeral:
@@ -102,7 +102,7 @@ func (f *facts) comesBack(kind podspec.Kind, c *v1.Container, ended past) bool {
 	return podspec.RestartsAfter(f.pod, c, ended.ExitCode)
 }
 
-// sidecarIndex is where c stands among the init containers if it is a restartable one, else -1.
+// sidecarIndex is the index of c among the init containers if c is restartable, else -1.
 func (f *facts) sidecarIndex(c pod.Container) int {
 	for i := range f.pod.Spec.InitContainers {
 		if f.pod.Spec.InitContainers[i].Name == c.Name && podspec.IsSidecar(&f.pod.Spec.InitContainers[i]) {
@@ -112,14 +112,14 @@ func (f *facts) sidecarIndex(c pod.Container) int {
 	return -1
 }
 
-// needs is what lacks for a running container. An engine that said yes and did nothing is not asked again.
+// needs is the difference between a running container and its grant. An update that the engine accepted without effect is not repeated.
 func (f *facts) needs(kind podspec.Kind, spec *v1.Container, c pod.Container) change {
 	need := changeOf(f.pod, kind, spec, c, &f.memory.Last)
 	need.update = need.update && f.memory.Run(c.ID).Told != need.want
 	return need
 }
 
-// mustEnd says why the pod may not go on; nil: it may. A deadline that is yet to come is noted in d.
+// mustEnd returns why the pod must end, or nil. It records a future deadline in d.
 func (f *facts) mustEnd(d *Decision) *pod.Rejection {
 	if seconds := f.pod.Spec.ActiveDeadlineSeconds; seconds != nil && !f.memory.Last.StartTime.IsZero() {
 		began := f.memory.Began
@@ -140,7 +140,7 @@ func (f *facts) mustEnd(d *Decision) *pod.Rejection {
 	return nil
 }
 
-// appRan says whether an app container was started in the present sandbox.
+// appRan reports whether an app container was started in the current sandbox.
 func (f *facts) appRan() bool {
 	box := f.observed.NewestSandbox()
 	return slices.ContainsFunc(f.observed.Containers, func(c pod.Container) bool {
@@ -148,7 +148,7 @@ func (f *facts) appRan() bool {
 	})
 }
 
-// restartingAll says whether the pod is on its way through a restart of all its containers.
+// restartingAll reports whether the pod is restarting all its containers.
 func (f *facts) restartingAll() bool {
 	if !podspec.MayRestartAll(f.pod) || f.memory.Phase != pod.Syncing {
 		return false
@@ -170,7 +170,7 @@ func (f *facts) restartingAll() bool {
 	return present == 0 && was != nil && was.Status == v1.ConditionTrue
 }
 
-// canStart says whether there is a place for containers to run in.
+// canStart reports whether the pod has a sandbox in which containers can run; without sandboxes, whether one of its containers runs.
 func (f *facts) canStart() bool {
 	if !f.seen.NeedsSandbox(f.pod) {
 		return slices.ContainsFunc(f.observed.Containers, func(c pod.Container) bool { return c.State == pod.Running })

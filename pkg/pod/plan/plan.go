@@ -1,9 +1,9 @@
-// Package plan decides what to do next for a pod, and what its status is. Both decisions are pure: same input, same answer.
+// Package plan decides a pod's next steps and its status. Both decisions are pure: equal inputs give equal results.
 //
 //	Plan(pod, seen, now)   -> Decision: steps, waits, when to look again
 //	Status(pod, seen, now) -> v1.PodStatus
 //
-// It imports nothing that could read, write, wait or log; test/repo holds it to that.
+// It imports nothing that could read, write, wait or log; test/repo enforces this.
 package plan
 
 import (
@@ -17,18 +17,18 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Decision is what Plan found: what to do now, what is waited for, and when to look again if nothing happens before.
+// Decision is what Plan decided: what to do now, what is waiting, and when to look again if nothing happens earlier.
 type Decision struct {
 	Steps []Step
 	Waits []pod.Wait
 	// Next is when to plan again; zero: when something changes.
 	Next time.Time
-	// Done says that this phase has reached its end: Syncing, nothing runs and nothing is to be started again; Terminating, nothing runs;
-	// Terminated, nothing is left to remove.
+	// Done means that this phase is complete. Syncing: nothing runs and nothing will be restarted. Terminating: nothing runs. Terminated:
+	// nothing is left to remove.
 	Done bool
-	// End says that the pod may not go on, and why. Phase Syncing only.
+	// End, if set, is why the pod must end. Phase Syncing only.
 	End *pod.Rejection
-	// Replace are the ids of containers that are being stopped in order to be started again whatever the restart policy says.
+	// Replace are the ids of containers that are being stopped and will be started again regardless of the restart policy.
 	Replace []string
 }
 
@@ -41,8 +41,8 @@ const (
 	reasonRestartingAll = "RestartingAllContainers"
 )
 
-// Plan decides what to do next for pod. It is pure: same input, same Decision; nothing in flight is planned again. seen.Engine must
-// have been observed after the end of the last step that is not in seen.Memory.Busy any more.
+// Plan decides what to do next for pod. It is pure and does not repeat steps in flight. seen.Engine must be observed after the end of the
+// last step that is no longer in seen.Memory.Busy.
 func Plan(desired *v1.Pod, seen Seen, now time.Time) Decision {
 	p := &planner{facts: newFacts(desired, &seen, now)}
 	switch seen.Memory.Phase {
@@ -56,7 +56,7 @@ func Plan(desired *v1.Pod, seen Seen, now time.Time) Decision {
 	return p.out
 }
 
-// lookAt asks for another look at t.
+// lookAt requests a new plan at t.
 func (d *Decision) lookAt(t time.Time) {
 	if d.Next.IsZero() || t.Before(d.Next) {
 		d.Next = t
@@ -72,7 +72,7 @@ func (d *Decision) wait(container, id, reason, message string, until time.Time) 
 type planner struct {
 	*facts
 	out     Decision
-	growing bool // the pod's cgroup is not yet as large as its containers are to be
+	growing bool // the pod's cgroup must grow before its containers can
 }
 
 func (p *planner) sync() {
@@ -101,10 +101,10 @@ func (p *planner) sync() {
 	}
 }
 
-// classReason stands before the name of the class in the reason of a ChooseRuntime.
+// classReason precedes the name of the class in the reason of a ChooseRuntime.
 const classReason = "the pod's RuntimeClass is "
 
-// chooseRuntime has the handler of the pod's RuntimeClass read where it decides whether there is a sandbox. True: it is not known yet.
+// chooseRuntime plans to read the handler of the pod's RuntimeClass if the need for a sandbox depends on it. True: it is not known yet.
 func (p *planner) chooseRuntime() bool {
 	class := p.pod.Spec.RuntimeClassName
 	if p.seen.Node.Platform.OS != "windows" || class == nil || *class == "" || p.memory.Handler != nil {
@@ -118,7 +118,7 @@ func (p *planner) chooseRuntime() bool {
 	return true
 }
 
-// sandbox brings the pod's sandbox about. ok: it is there, and box is its id; on hosts without sandboxes "".
+// sandbox makes the pod's sandbox ready. If it is, ok is true and box is its id; box is "" on hosts without sandboxes.
 func (p *planner) sandbox() (box string, ok bool) {
 	if !p.seen.NeedsSandbox(p.pod) {
 		return "", true
@@ -153,7 +153,7 @@ func (p *planner) sandbox() (box string, ok bool) {
 	}
 	step := pod.Step{Action: pod.CreateSandbox, Reason: "the pod has no sandbox"}
 	switch {
-	case current != nil && current.Unstarted: // by its name the engine knows it again, and it may be about to run
+	case current != nil && current.Unstarted: // the engine finds it by name, and it may be about to run
 		step.Attempt, step.Reason = current.Attempt, "the sandbox was never started"
 	case current != nil:
 		step.Attempt, step.Reason = current.Attempt+1, "Pod sandbox changed, it will be killed and re-created."
@@ -162,7 +162,7 @@ func (p *planner) sandbox() (box string, ok bool) {
 	return "", false
 }
 
-// dropSandboxes stops and removes all sandboxes but keep in which nothing runs.
+// dropSandboxes stops and removes all sandboxes without running containers, except keep.
 func (p *planner) dropSandboxes(keep string) {
 	for _, s := range p.observed.Sandboxes {
 		if s.ID == keep || len(p.running(func(c pod.Container) bool { return c.SandboxID == s.ID })) > 0 {
@@ -183,7 +183,7 @@ func (p *planner) onSandbox(action pod.Action, s pod.Sandbox, reason string) {
 	p.out.Steps = append(p.out.Steps, EngineStep{pod.Step{Action: action, ID: s.ID, Attempt: s.Attempt, Reason: reason}})
 }
 
-// failedLately says that an earlier try on the sandbox or container of that id failed and that it is too early for the next one.
+// failedLately reports that an earlier step on this sandbox or container failed and that it is too early for the next try.
 func (p *planner) failedLately(id string) bool {
 	r := p.memory.Retries[MemberKey(id)]
 	if !r.Waits(p.now) {
@@ -193,7 +193,7 @@ func (p *planner) failedLately(id string) bool {
 	return true
 }
 
-// start plans the next attempt of a container unless back-off or a failure holds it up.
+// start plans the next attempt of a container, unless back-off or an earlier failure delays it.
 func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason string) {
 	if p.onContainer(c.Name) {
 		return
@@ -211,11 +211,11 @@ func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason 
 	}})
 }
 
-// clockSkew is by how much the engine's clock may be ahead. An end that lies further in the future means that the clock was set back; it is
-// not waited for.
+// clockSkew is how far the engine's clock may be ahead. An exit time further in the future means that the clock was set back; it causes no
+// wait.
 const clockSkew = time.Minute
 
-// backOff is until when a container that has exited waits for its next start.
+// backOff is when an exited container may start again, and the delay that leads to this time.
 func backOff(memory *Memory, c *v1.Container, list []past) (until time.Time, delay time.Duration) {
 	if len(list) == 0 {
 		return time.Time{}, 0
@@ -232,8 +232,8 @@ func backOff(memory *Memory, c *v1.Container, list []past) (until time.Time, del
 	return ended.Add(delay), delay
 }
 
-// StartDelay is the back-off after which an attempt of a container was started: what the attempts before it called for. ok false: the spec
-// has no such container, or no attempt before it is known.
+// StartDelay is the back-off that an attempt of a container was started with, calculated from the attempts before it. ok is false if the
+// spec has no such container or no earlier attempt is known.
 func StartDelay(desired *v1.Pod, seen *Seen, name string, attempt int) (delay time.Duration, ok bool) {
 	kind, spec, ok := podspec.FindContainer(desired, name)
 	if !ok {
@@ -251,8 +251,8 @@ func crashMessage(pod *v1.Pod, name string, delay time.Duration) string {
 	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", delay, name, podspec.Label(pod))
 }
 
-// stop plans the end of a running container: first its preStop hook, then, with what is left of its grace, the stop. turn false: the
-// hook alone, until its grace is over. A stop in flight that would take longer than is left now is planned again.
+// stop plans the end of a running container: first its preStop hook, then the stop with the rest of its grace period. With turn false, it
+// plans only the hook until the grace period ends. A stop in flight that would exceed the remaining time is planned again.
 func (p *planner) stop(c pod.Container, spec *v1.Container, reason string, grace time.Duration, turn bool) {
 	begun := p.memory.Run(c.ID).Stop
 	deadline := begun

@@ -18,8 +18,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// situation is what a case of testdata/plan describes; it becomes Plan's and Status's input. Times are seconds before now, which is
-// noon on the first of January 2026.
+// situation is a case of testdata/plan; it becomes the input of Plan and Status. Times are seconds before now, which is noon on 1 January
+// 2026.
 type situation struct {
 	Handler    *string   `json:"handler"`
 	Platform   string    `json:"platform"` // linux (the default), windows-2016, windows-2022
@@ -29,14 +29,14 @@ type situation struct {
 	Ended      *pod.Rejection
 	Sandboxes  []string           `json:"sandboxes"`  // "ID attempt running|dead", newest first
 	Containers []string           `json:"containers"` // "NAME attempt state [code] [created/started/finished seconds ago]"
-	Box        string             `json:"box"`        // sandbox of the containers that do not say
+	Box        string             `json:"box"`        // sandbox of the containers without one
 	Probes     map[string]Verdict `json:"probes"`
 	Hooks      map[string]Hooks   `json:"hooks"`
 	Stops      map[string]int     `json:"stops"`
 	Failures   map[string]string  `json:"failures"`
 	Busy       []pod.Step         `json:"busy"`
 	Last       *v1.PodStatus      `json:"last"`
-	Resources  map[string]string  `json:"resources"` // by container id, as Resources.String has them
+	Resources  map[string]string  `json:"resources"` // by container id, in the format of Resources.String
 	Updates    map[string]string  `json:"updates"`   // likewise
 	Resize     *pod.Rejection     `json:"resize"`
 }
@@ -139,7 +139,7 @@ func (s situation) build(t *testing.T, p *v1.Pod) Seen {
 	return seen
 }
 
-// stepOf is a step by its verb.
+// stepOf returns the Step for a verb.
 func stepOf(s pod.Step) Step {
 	switch task := Task(s.Action); task {
 	case ChooseRuntime, AttachNetwork, PostStart, PreStop, LimitPod:
@@ -148,7 +148,7 @@ func stepOf(s pod.Step) Step {
 	return EngineStep{s}
 }
 
-// TestPlanAndStatus runs the cases of testdata/plan: a pod, and situations in which Plan and Status are asked.
+// TestPlanAndStatus runs the cases of testdata/plan: a pod, and situations for which Plan and Status are called.
 func TestPlanAndStatus(t *testing.T) {
 	files, err := filepath.Glob("testdata/plan/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -201,7 +201,7 @@ func TestPlanAndStatus(t *testing.T) {
 	}
 }
 
-// statusText is a status with what the flow scripts do not show: messages and false conditions.
+// statusText is a status with what the flow scripts omit: messages and false conditions.
 func statusText(s v1.PodStatus) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "phase %s", s.Phase)
@@ -239,7 +239,7 @@ func stateText(s v1.ContainerState) string {
 	return "-"
 }
 
-// TestPlanIsIdempotent plans each situation again with everything in flight: nothing may be planned twice.
+// TestPlanIsIdempotent plans each situation again with all steps in flight: nothing may be planned twice.
 func TestPlanIsIdempotent(t *testing.T) {
 	files, _ := filepath.Glob("testdata/plan/*.txtar")
 	for _, file := range files {

@@ -9,15 +9,14 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// change is what lacks for a running container to have what it was granted.
+// change is the difference between a running container and what was granted.
 type change struct {
 	want    podspec.Resources
-	update  bool // the engine holds it to something else
-	restart bool // and its policy asks for a new start
+	update  bool // the engine applies other limits
+	restart bool // its policy requires a restart
 }
 
-// changeOf compares a running container with what pod grants it. last is its status as last reported: the memory request is
-// known from nowhere else.
+// changeOf compares a running container with what pod grants it. last is its last reported status, the only source of the memory request.
 func changeOf(p *v1.Pod, kind podspec.Kind, c *v1.Container, have pod.Container, last *v1.PodStatus) change {
 	if have.Resources == nil || kind == podspec.Ephemeral || have.State != pod.Running {
 		return change{}
@@ -32,7 +31,7 @@ func changeOf(p *v1.Pod, kind podspec.Kind, c *v1.Container, have pod.Container,
 	return out
 }
 
-// resize brings a running container to what it was granted.
+// resize applies granted resources to a running container.
 func (p *planner) resize(kind podspec.Kind, spec *v1.Container, c pod.Container) {
 	switch need := p.needs(kind, spec, c); {
 	case need.restart:
@@ -45,7 +44,7 @@ func (p *planner) resize(kind podspec.Kind, spec *v1.Container, c pod.Container)
 
 const resizeReason = "the pod was resized"
 
-// update plans a change of what a container, or without ID the pod, is held to.
+// update plans to change the limits of a container, or of the pod if ID is "".
 func (p *planner) update(step Step) {
 	switch r := p.memory.Retries[UpdateKey(step.Of().ID)]; {
 	case p.memory.busy(func(s Step) bool { return s.Verb() == step.Verb() && s.Of().ID == step.Of().ID }):
@@ -56,7 +55,7 @@ func (p *planner) update(step Step) {
 	}
 }
 
-// growPod gives the pod's cgroup what its containers are about to be given: none can have more than the pod.
+// growPod raises the limits of the pod's cgroup before its containers' limits: a container cannot have more than its pod.
 func (p *planner) growPod() {
 	have := p.seen.Cgroup
 	if have == nil {
@@ -68,7 +67,7 @@ func (p *planner) growPod() {
 	}
 }
 
-// shrinkPod takes from the pod's cgroup what its containers have given back.
+// shrinkPod lowers the limits of the pod's cgroup after its containers' limits.
 func (p *planner) shrinkPod() {
 	have, want := p.seen.Cgroup, podspec.PodResourcesOf(p.pod)
 	if have == nil || p.growing || *have == want || p.memory.Resize.Told == want {

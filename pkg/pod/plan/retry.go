@@ -10,8 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Retry is something that failed: what users see of it meanwhile, and from when on it may be tried again. The zero value is what never
-// failed.
+// Retry is the state of a failed operation: what users see, and when the next try may begin. The zero value means that it never failed.
 type Retry struct {
 	Reason, Message string // of the container's waiting state; "": nothing to show
 	Until           time.Time
@@ -19,16 +18,16 @@ type Retry struct {
 	delay wait.Backoff // after the next failure
 }
 
-// Back-off of steps and chores that fail.
+// Back-off of failed steps and chores.
 const (
 	retryMin = time.Second
 	retryMax = 10 * time.Second
 )
 
-// Waits says whether it is too early for the next try.
+// Waits reports whether it is too early for the next try.
 func (r Retry) Waits(now time.Time) bool { return r.Until.After(now) }
 
-// Again is r after one more failure: the next try is after a back-off that doubles from 1 s to 10 s, or after hint where that is not 0.
+// Again is r after one more failure. The next try is after a back-off that doubles from 1 s to 10 s, or after hint if that is not 0.
 func (r Retry) Again(now time.Time, hint time.Duration) Retry {
 	if r.delay.Steps == 0 && r.delay.Duration == 0 {
 		r.delay = wait.Backoff{Duration: retryMin, Factor: 2, Cap: retryMax, Steps: 32}
@@ -41,13 +40,13 @@ func (r Retry) Again(now time.Time, hint time.Duration) Retry {
 	return r
 }
 
-// Now is r with the next try due.
+// Now is r with the next try due now.
 func (r Retry) Now() Retry {
 	r.Until = time.Time{}
 	return r
 }
 
-// Key says what is tried again.
+// Key identifies what is retried.
 type Key struct {
 	what purpose
 	of   string // a container's name or an engine's id
@@ -62,22 +61,22 @@ const (
 	forUpdate
 )
 
-// SandboxKey is of what is done before any container: choosing the runtime and making the sandbox.
+// SandboxKey is the key of the work before any container: choosing the runtime and creating the sandbox.
 var SandboxKey = Key{what: forSandbox}
 
-// StartKey is of starts of the container of that name.
+// StartKey is the key of starts of the named container.
 func StartKey(name string) Key { return Key{forStart, name} }
 
-// MemberKey is of what is done to a sandbox or container that exists: attaching its network, stopping, removing it.
+// MemberKey is the key of work on an existing sandbox or container: attaching its network, stopping or removing it.
 func MemberKey(id string) Key { return Key{forMember, id} }
 
-// UpdateKey is of changes of what a container, or with id "" the pod, is held to. They must not hold up a stop.
+// UpdateKey is the key of limit changes of a container, or of the pod if id is "". Their failures must not delay a stop.
 func UpdateKey(id string) Key { return Key{forUpdate, id} }
 
-// IsUpdate says whether k is an UpdateKey.
+// IsUpdate reports whether k is an UpdateKey.
 func (k Key) IsUpdate() bool { return k.what == forUpdate }
 
-// gone says whether what k is of does not exist any more.
+// gone reports whether the object of k no longer exists.
 func (k Key) gone(desired *v1.Pod, live map[pod.EngineID]bool) bool {
 	switch k.what {
 	case forSandbox:

@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestRetry: the wait doubles from 1 s to 10 s, a hint takes its place for once, and Now ends it without forgetting how long it was.
+// TestRetry: the wait doubles from 1 s to 10 s, a hint replaces it once, and Now ends it but keeps the back-off.
 func TestRetry(t *testing.T) {
 	var r Retry
 	if r.Waits(noon) {
@@ -31,7 +31,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestForget: what is remembered of containers goes with them, and not before.
+// TestForget: what is remembered of containers is dropped when they are gone, and not earlier.
 func TestForget(t *testing.T) {
 	desired := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "web"}}}}
 	engine := &pod.Observed{Sandboxes: []pod.Sandbox{{ID: "box"}}, Containers: []pod.Container{{ID: "web-1", Name: "web"}}}

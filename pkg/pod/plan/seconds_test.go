@@ -11,8 +11,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// TestSecondsOfSpecs: a large number of seconds in a spec is long, a negative one is none, and a time calculated from now with
-// either is not in the past.
+// TestSecondsOfSpecs: a large number of seconds in a spec is long, a negative one is zero, and a time calculated from now with either is
+// not in the past.
 func TestSecondsOfSpecs(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	const long = math.MaxInt32 * time.Second

@@ -10,38 +10,40 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Seen is all that a decision about a pod depends on beside its spec and the time, by who fills it in. Plan and Status change nothing of it.
+// Seen is everything that a decision about a pod depends on besides its spec and the time, grouped by source. Plan and Status do not modify
+// it.
 type Seen struct {
 	Node    Node               // the kubelet's configuration
 	Engine  pod.Observed       // the Runtime: sandboxes and containers
-	Network pod.Attachments    // the Attacher; nil where there is none
-	Cgroup  *podspec.Resources // Cgroups: what the pod as a whole is held to; nil where it has no cgroup
+	Network pod.Attachments    // the Attacher; nil if there is none
+	Cgroup  *podspec.Resources // Cgroups: the limits of the pod's cgroup; nil if there is none
 	Memory  Memory             // the pod's worker
 }
 
-// Node is what holds for all pods of this node.
+// Node is what applies to all pods of this node.
 type Node struct {
 	Platform pod.Platform
 	HostIPs  []netip.Addr // the node's addresses, primary first
-	Dead     *DeadLimits  // which containers that have ended are kept; nil: upstream's defaults
+	Dead     *DeadLimits  // which exited containers are kept; nil: upstream's defaults
 }
 
-// Memory is what a worker remembers of its pod: what neither the spec nor the engine says. All maps may be nil.
+// Memory is what a worker remembers about its pod and neither the spec nor the engine knows. All maps may be nil.
 type Memory struct {
 	Phase pod.Phase
-	// Handler is that of the pod's RuntimeClass; nil: not known yet. On Windows no plan is made without it, on Linux none needs it.
+	// Handler is the handler of the pod's RuntimeClass; nil: not known yet. On Windows, planning needs it; on Linux it does not.
 	Handler *string
 	End     End
 	Resize  Resize
-	// Last is the pod's last known status: the worker's own, or the API server's when the worker was made.
+	// Last is the pod's last known status: the worker's own, or initially the API server's.
 	Last v1.PodStatus
-	// Began is the start time of Last as this agent counts time, which no setting of the clock changes; zero: only Last has it.
+	// Began is the start time in Last by this agent's monotonic clock, which changes of the system time do not affect; zero: only Last has
+	// it.
 	Began time.Time
 	Runs  map[pod.EngineID]*Run
-	// Delays are the back-offs after which the latest attempt of each container was started.
+	// Delays are the back-offs before the latest attempt of each container.
 	Delays  map[ContainerName]time.Duration
 	Retries map[Key]Retry
-	Busy    []Step // in flight, those first that began first
+	Busy    []Step // in flight, oldest first
 }
 
 // ContainerName is the name of a container in its pod's spec.
@@ -49,38 +51,38 @@ type ContainerName string
 
 // End is why and by when a pod ends.
 type End struct {
-	// Why this agent ends the pod against its will; nil where it does not.
+	// Why this agent ends the pod; nil if it does not.
 	Why *pod.Rejection
-	// Disrupted says that it ends the pod for the good of the node or of other pods.
+	// Disrupted means that the agent ends the pod to protect the node or other pods.
 	Disrupted bool
-	// Deadline is when the last container must be gone once the pod is past Syncing. Each container's grace is cut to it.
+	// Deadline is when the last container must have ended, once the pod is past Syncing. It limits each container's grace period.
 	Deadline time.Time
-	// Remove says that nothing of the pod is wanted any more, also no dead containers for their logs: it is deleted, or an orphan.
+	// Remove means that the pod was deleted or is an orphan: everything goes, including exited containers kept for their logs.
 	Remove bool
 }
 
-// Resize is how far a change of the pod's resources has come.
+// Resize is the progress of a change to the pod's resources.
 type Resize struct {
-	Pending *pod.Rejection    // why the newest resources are not granted; nil where they are
-	Granted int64             // the generation of the spec whose resources were granted last; 0: none since this agent began
-	Told    podspec.Resources // what the pod's cgroup was last told to hold it to; zero: nothing since the last resize
+	Pending *pod.Rejection    // why the newest resources are not granted; nil if they are
+	Granted int64             // the spec generation whose resources were granted last; 0: none since this agent started
+	Told    podspec.Resources // the limits last requested for the pod's cgroup; zero: none since the last resize
 }
 
-// Run is what is remembered of one sandbox's or container's life in the engine. The zero value is of one that just began.
+// Run is what is remembered of one sandbox or container in the engine. The zero value is for one that has just started.
 type Run struct {
 	Probes Verdict
 	Hooks  Hooks
-	// Stop is when the stop that was begun becomes a kill; zero: none was begun.
+	// Stop is when the stop in progress becomes a kill; zero: no stop in progress.
 	Stop time.Time
-	// Replace says that it is started again after its end whatever the restart policy says.
+	// Replace means that it is started again after its end regardless of the restart policy.
 	Replace bool
-	// Surplus says that it has ended and that the node keeps too many of those.
+	// Surplus means that it has exited and exceeds the node's limit for exited containers.
 	Surplus bool
-	// Told is what the engine was last told to hold it to; zero: nothing since the last resize.
+	// Told are the limits last requested from the engine; zero: none since the last resize.
 	Told podspec.Resources
 }
 
-// Result is the state of a probe or hook: what held for as many runs in a row as its threshold says.
+// Result is the state of a probe or hook: its result for as many consecutive runs as its threshold.
 type Result int8
 
 // Results.
@@ -90,22 +92,22 @@ const (
 	Failed
 )
 
-// String is the result for people.
+// String is the result in lower case, for logs.
 func (r Result) String() string { return [...]string{"unknown", "passed", "failed"}[r] }
 
-// Verdict is what the probes of one container say.
+// Verdict is the results of one container's probes.
 type Verdict struct{ Startup, Liveness, Readiness Result }
 
 // Hooks is what is known of one container's lifecycle hooks.
 type Hooks struct {
 	PostStart Result // Unknown: has not finished, or not under this agent
-	PreStop   bool   // it ran to its end or to the end of its time
+	PreStop   bool   // it ended or ran out of time
 }
 
-// Observed is what the engine has, completed by what the network knows.
+// Observed is what the engine has, completed with what the network knows.
 func (s *Seen) Observed() pod.Observed { return s.Engine.With(s.Network) }
 
-// NeedsSandbox says whether the containers of desired share the network of a sandbox. Where they do not, the pod has one container at a time.
+// NeedsSandbox reports whether the containers of desired share a sandbox's network. If not, the pod has one container at a time.
 func (s *Seen) NeedsSandbox(desired *v1.Pod) bool {
 	if s.Node.Platform.OS == "windows" {
 		handler := ""
@@ -119,7 +121,7 @@ func (s *Seen) NeedsSandbox(desired *v1.Pod) bool {
 	return s.Node.Platform.SharedNetwork
 }
 
-// Run is what is remembered of the sandbox or container of that id; the zero value where that is nothing.
+// Run returns what is remembered of the sandbox or container, or the zero value.
 func (m *Memory) Run(id string) Run {
 	if r := m.Runs[pod.EngineID(id)]; r != nil {
 		return *r
@@ -127,7 +129,7 @@ func (m *Memory) Run(id string) Run {
 	return Run{}
 }
 
-// Note returns what is remembered of the sandbox or container of that id, to be changed.
+// Note returns what is remembered of the sandbox or container, for the caller to modify.
 func (m *Memory) Note(id string) *Run {
 	r := m.Runs[pod.EngineID(id)]
 	if r == nil {
@@ -140,18 +142,18 @@ func (m *Memory) Note(id string) *Run {
 	return r
 }
 
-// Started says whether a running container counts as started: its postStart hook is through and so is its startup probe.
+// Started reports whether a running container counts as started: its postStart hook and its startup probe have succeeded.
 func (m *Memory) Started(container *v1.Container, id string) bool {
 	return m.PostStarted(container, id) && (container.StartupProbe == nil || m.Run(id).Probes.Startup == Passed)
 }
 
-// PostStarted says whether the container's postStart hook has run, where it has one.
+// PostStarted reports whether the container's postStart hook, if any, has succeeded.
 func (m *Memory) PostStarted(container *v1.Container, id string) bool {
 	return container.Lifecycle == nil || container.Lifecycle.PostStart == nil || m.Run(id).Hooks.PostStart == Passed
 }
 
-// Recall takes from Last what a new worker must know of containers that already ran: hooks that are through, and what their probes said
-// until they speak again.
+// Recall restores from Last what a new worker must know about running containers: their hooks have run, and their last probe results apply
+// until the next ones.
 func (m *Memory) Recall(desired *v1.Pod) {
 	for kind, c := range podspec.Containers(desired) {
 		old := podspec.FindStatus(&m.Last, kind, c.Name)
@@ -169,7 +171,7 @@ func (m *Memory) Recall(desired *v1.Pod) {
 	}
 }
 
-// Forget drops what is remembered of what does not exist any more, in the spec or in the engine.
+// Forget drops what is remembered of objects that are no longer in the spec or in the engine.
 func (m *Memory) Forget(desired *v1.Pod, engine *pod.Observed) {
 	if len(m.Runs)+len(m.Retries) == 0 {
 		return
@@ -193,7 +195,7 @@ func (m *Memory) Forget(desired *v1.Pod, engine *pod.Observed) {
 	}
 }
 
-// busy finds a step in flight for which match holds.
+// busy reports whether match holds for a step in flight.
 func (m *Memory) busy(match func(Step) bool) bool {
 	for _, s := range m.Busy {
 		if match(s) {
@@ -203,7 +205,7 @@ func (m *Memory) busy(match func(Step) bool) bool {
 	return false
 }
 
-// doing says whether the Runtime does one of actions.
+// doing reports whether the Runtime is carrying out one of actions.
 func (m *Memory) doing(actions ...pod.Action) bool {
 	return m.busy(func(s Step) bool {
 		for _, a := range actions {
@@ -215,7 +217,7 @@ func (m *Memory) doing(actions ...pod.Action) bool {
 	})
 }
 
-// touching says whether a step on the sandbox or container of that id is in flight.
+// touching reports whether a step on this sandbox or container is in flight.
 func (m *Memory) touching(id string) bool {
 	return m.busy(func(s Step) bool { return s.Of().ID == id })
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// maxMessages is how many bytes of termination messages one pod's status may hold; each container gets its part.
+// maxMessages is the limit in bytes for all termination messages in one pod's status; each container gets an equal share.
 const maxMessages = 12 * 1024
 
-// Status is what the API server is to have of a pod. It is pure. It keeps from seen.Memory.Last what must not go back: start time, transition times,
-// restart counts, a terminal phase, addresses of a pod that has ended.
+// Status is the status that the API server should have for a pod. It is pure. It keeps from seen.Memory.Last what must not change back:
+// start time, transition times, restart counts, a terminal phase, and the addresses of a pod that has ended.
 func Status(desired *v1.Pod, seen Seen, now time.Time) v1.PodStatus {
 	s := &statuser{facts: newFacts(desired, &seen, now)}
 	last := &s.memory.Last
@@ -39,16 +39,16 @@ func Status(desired *v1.Pod, seen Seen, now time.Time) v1.PodStatus {
 	return out
 }
 
-// statuser makes one status.
+// statuser builds one status.
 type statuser struct{ *facts }
 
-// apiTimePointer is t as the API server keeps it.
+// apiTimePointer is t with the precision of the API server.
 func apiTimePointer(t time.Time) *metav1.Time {
 	out := metav1.NewTime(t).Rfc3339Copy()
 	return &out
 }
 
-// phase sets phase, reason and message. A terminal phase is shown when nothing runs any more, and never left.
+// phase sets phase, reason and message. A terminal phase is set when nothing runs any more, and never changes.
 func (s *statuser) phase(out *v1.PodStatus) {
 	last := &s.memory.Last
 	phase := s.phaseOf(out)
@@ -77,14 +77,14 @@ func (s *statuser) phase(out *v1.PodStatus) {
 	}
 }
 
-// counts are the containers of a pod by what they do.
+// counts are a pod's containers by state.
 type counts struct {
 	running, waiting, stopped, succeeded, final int
 	initPending, initFailed, sidecarsPending    int
 	unknown                                     int
 }
 
-// phaseOf is the phase that the container statuses alone amount to.
+// phaseOf is the phase that follows from the container statuses alone.
 func (s *statuser) phaseOf(out *v1.PodStatus) v1.PodPhase {
 	var n counts
 	for kind, c := range podspec.Containers(s.pod) {
@@ -120,7 +120,7 @@ func (s *statuser) phaseOf(out *v1.PodStatus) v1.PodPhase {
 	return v1.PodPending
 }
 
-// ending is how the container last ended, nil if it never did.
+// ending is how the container last ended; nil if it never did.
 func ending(st *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	if st.State.Terminated != nil {
 		return st.State.Terminated
@@ -173,7 +173,7 @@ func (s *statuser) countInit(n *counts, c *v1.Container, st *v1.ContainerStatus)
 	}
 }
 
-// neverLetIn says that the pod was refused before anything of it was tried: it has no containers to show.
+// neverLetIn reports that the pod was refused before anything was started: it has no container statuses.
 func (s *statuser) neverLetIn() bool {
 	begun := func(st v1.ContainerStatus) bool {
 		return st.State.Waiting == nil || st.LastTerminationState.Terminated != nil
@@ -182,7 +182,7 @@ func (s *statuser) neverLetIn() bool {
 		!slices.ContainsFunc(s.memory.Last.ContainerStatuses, begun) && !slices.ContainsFunc(s.memory.Last.InitContainerStatuses, begun)
 }
 
-// endContainers gives every container that was begun an end: nothing runs any more, and what is not known to have ended well has not.
+// endContainers marks every started container as terminated: nothing runs any more, and without a known exit it counts as failed.
 func (s *statuser) endContainers(out *v1.PodStatus) {
 	end := func(list []v1.ContainerStatus) {
 		for i := range list {
@@ -212,7 +212,7 @@ func (s *statuser) endContainers(out *v1.PodStatus) {
 	end(out.InitContainerStatuses[:tried])
 }
 
-// initialized says whether the app containers have had their turn.
+// initialized reports whether initialization is complete, so that app containers could start.
 func (s *statuser) initialized(out *v1.PodStatus) bool {
 	n := len(s.pod.Spec.InitContainers)
 	if n == 0 {
@@ -230,7 +230,7 @@ func (s *statuser) initialized(out *v1.PodStatus) bool {
 	return st != nil && st.State.Terminated != nil && st.State.Terminated.ExitCode == 0
 }
 
-// addresses sets host and pod addresses. A pod that has ended, or whose sandbox is being replaced, keeps the last ones.
+// addresses sets host and pod addresses. A pod that has ended, or whose sandbox is being replaced, keeps its last addresses.
 func (s *statuser) addresses(out *v1.PodStatus) {
 	for i, ip := range s.seen.Node.HostIPs {
 		if i == 0 {
@@ -250,7 +250,7 @@ func (s *statuser) addresses(out *v1.PodStatus) {
 	}
 }
 
-// trim cuts the termination messages to their part of maxMessages.
+// trimMessages cuts each termination message to its share of maxMessages.
 func trimMessages(out *v1.PodStatus) {
 	n := len(out.InitContainerStatuses) + len(out.ContainerStatuses) + len(out.EphemeralContainerStatuses)
 	for _, list := range [][]v1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses} {

@@ -11,13 +11,13 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// ownConditions are those that a kubelet alone writes; whatever else stands in a pod's status is left as the API server has it.
+// ownConditions are the conditions that only a kubelet writes. All others in a pod's status stay as they are on the API server.
 var ownConditions = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
 	v1.PodResizePending, v1.PodResizeInProgress,
 }
 
-// conditions makes all conditions; those of others first.
+// conditions returns all conditions, starting with those that others wrote.
 func (s *statuser) conditions(out *v1.PodStatus) []v1.PodCondition {
 	var list []v1.PodCondition
 	for _, c := range s.pod.Status.Conditions {
@@ -137,7 +137,7 @@ func (s *statuser) containersReady(out *v1.PodStatus) (ready bool, reason, messa
 	return true, "", ""
 }
 
-// closedGates says which readiness gates of the spec are not open.
+// closedGates says which of the spec's readiness gates are not true.
 func (s *statuser) closedGates(conditions []v1.PodCondition) string {
 	var closed []string
 	for _, gate := range s.pod.Spec.ReadinessGates {

@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// list makes the statuses of one kind of container: init containers in the order of the spec, the others by name.
+// list returns the statuses of one kind of container: init containers in the order of the spec, the others by name.
 func (s *statuser) list(want podspec.Kind) []v1.ContainerStatus {
 	var out []v1.ContainerStatus
 	for kind, c := range podspec.Containers(s.pod) {
@@ -37,10 +37,10 @@ func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerSta
 		st.RestartCount, st.LastTerminationState = old.RestartCount, old.LastTerminationState
 	}
 	if kind == podspec.Ephemeral {
-		st.Started = nil // neither probes nor restarts
+		st.Started = nil // no probes, no restarts
 	}
 	list := attempts(s.observed, &s.memory.Last, kind, c)
-	// An attempt is shown when its start is complete: with a postStart hook, after that.
+	// An attempt appears only when its start is complete, which includes the postStart hook.
 	if len(list) > 0 && list[0].State == pod.Running && s.incomplete(c, list[0].ID) {
 		list = list[1:]
 	}
@@ -55,13 +55,13 @@ func (s *statuser) container(kind podspec.Kind, c *v1.Container) v1.ContainerSta
 	return st
 }
 
-// incomplete says whether a running container's start is not complete. A container that is being stopped is past that.
+// incomplete reports whether a running container's start is incomplete. This does not apply to a container that is being stopped.
 func (s *statuser) incomplete(c *v1.Container, id string) bool {
 	run := s.memory.Run(id)
 	return run.Stop.IsZero() && !s.memory.PostStarted(c, id) && run.Hooks.PostStart != Failed && s.memory.Phase == pod.Syncing
 }
 
-// fill sets what the latest attempt says, and lastState from the one before.
+// fill sets the state from the latest attempt and lastState from the one before.
 func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Container, list []past, old *v1.ContainerStatus) {
 	latest := list[0]
 	st.RestartCount = max(st.RestartCount, int32(latest.Attempt))
@@ -75,10 +75,10 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Contain
 	if latest.User != nil {
 		st.User = &v1.ContainerUser{Linux: latest.User.DeepCopy()}
 	}
-	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil { // an API server without the feature has dropped the field, and would drop this one
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil { // an API server without the feature dropped this field and would drop the status field too
 		st.StopSignal = signalOf(latest.StopSignal)
 	}
-	if latest.remembered != nil && old != nil { // the engine no longer knows
+	if latest.remembered != nil && old != nil { // the engine no longer has it
 		st.User, st.StopSignal, st.VolumeMounts = old.User, old.StopSignal, old.VolumeMounts
 	}
 	switch {
@@ -105,8 +105,8 @@ func (s *statuser) fill(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Contain
 	st.Ready = startedUp && (c.ReadinessProbe == nil || s.memory.Run(latest.ID).Probes.Readiness == Passed)
 }
 
-// endOf is the end of an attempt. What the engine no longer knows (the message of a pod whose directory is gone) is taken
-// from the old status.
+// endOf is the end of an attempt. What the engine no longer has (for example the message of a pod whose directory is gone) comes from the
+// old status.
 func endOf(end past, old *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	if end.remembered != nil {
 		return end.remembered
@@ -135,7 +135,7 @@ func apiTime(t time.Time) metav1.Time {
 	return metav1.NewTime(t).Rfc3339Copy()
 }
 
-// EndReason is the reason of a terminated container, as upstream has it.
+// EndReason is upstream's reason of a terminated container.
 func EndReason(c pod.Container) string {
 	switch {
 	case c.OOMKilled:
@@ -148,7 +148,7 @@ func EndReason(c pod.Container) string {
 	return "Error"
 }
 
-// waiting shows why a container that is to be started is not, where there is a reason to show; without one the last state stands.
+// waiting shows why a container that should start has not started. Without a reason to show, the last state stays.
 func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Container, list []past) {
 	if s.memory.Phase != pod.Syncing || st.State.Running != nil {
 		return
@@ -179,7 +179,7 @@ func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Cont
 	st.Ready = false
 }
 
-// restarting shows the containers of a pod that is being restarted in place and are already removed.
+// restarting shows the already removed containers of a pod that restarts all containers in place.
 func (s *statuser) restarting(out *v1.PodStatus) {
 	if !s.restartingAll() {
 		return
@@ -200,7 +200,7 @@ func (s *statuser) restarting(out *v1.PodStatus) {
 	}
 }
 
-// signalOf is the stop signal of a container as the API names it. The engine keeps it as the image has it: SIGQUIT, QUIT or 3.
+// signalOf is a container's stop signal as the API spells it. The engine keeps the image's spelling: SIGQUIT, QUIT or 3.
 func signalOf(text string) *v1.Signal {
 	if text == "" {
 		return new(v1.SIGTERM)
@@ -211,7 +211,7 @@ func signalOf(text string) *v1.Signal {
 	return new(v1.Signal(text))
 }
 
-// mountStatuses are the mounts of the spec. recursive says that they could be made read-only recursively.
+// mountStatuses are the mounts of the spec. recursive means that recursive read-only mounts were possible.
 func mountStatuses(c *v1.Container, recursive bool) []v1.VolumeMountStatus {
 	var out []v1.VolumeMountStatus
 	for i := range c.VolumeMounts {

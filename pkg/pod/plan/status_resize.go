@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// lastRequest is the memory request with which a running container was last reported, nil where that is not known.
+// lastRequest is the memory request last reported for a running container; nil if unknown.
 func lastRequest(kind podspec.Kind, c *v1.Container, have pod.Container, last *v1.PodStatus) *resource.Quantity {
 	old := podspec.FindStatus(last, kind, c.Name)
 	if old == nil || old.ContainerID != pod.ContainerIDPrefix+have.ID || old.Resources == nil {
@@ -22,7 +22,7 @@ func lastRequest(kind podspec.Kind, c *v1.Container, have pod.Container, last *v
 	return &request
 }
 
-// resources is what a container has: as allocated, but of a running one what the engine holds it to.
+// resources is a container's resources: as allocated, but for a running container with the engine's actual limits.
 func (s *statuser) resources(kind podspec.Kind, c *v1.Container, have past) *v1.ResourceRequirements {
 	out := c.Resources.DeepCopy()
 	if have.Resources == nil || have.State != pod.Running || kind == podspec.Ephemeral {
@@ -38,9 +38,8 @@ func (s *statuser) resources(kind podspec.Kind, c *v1.Container, have past) *v1.
 	return out
 }
 
-// podResources is what a pod as a whole has, and what it was granted of that. It has what was granted, spec.resources or else what its
-// containers ask for together; but where it has a cgroup, what that holds it to (KEP-2837, KEP-5419). Both are nil where nothing is
-// asked for.
+// podResources returns the pod-level resources in use, and those granted. In use is what was granted (spec.resources, or the sum over the
+// containers), or the actual cgroup limits if there is a cgroup (KEP-2837, KEP-5419). Both are nil if nothing is requested.
 func (s *statuser) podResources() (*v1.ResourceRequirements, v1.ResourceList) {
 	granted, limits := helper.PodRequests(s.pod, helper.PodResourcesOptions{}), helper.PodLimits(s.pod, helper.PodResourcesOptions{})
 	if len(granted)+len(limits) == 0 {
@@ -60,7 +59,7 @@ func (s *statuser) podResources() (*v1.ResourceRequirements, v1.ResourceList) {
 	return out, granted
 }
 
-// setActual puts what is in force in the place of what was allocated, where they differ and a resource was asked for.
+// setActual replaces an allocated value by the actual one if they differ and the resource was requested.
 func setActual(list v1.ResourceList, name v1.ResourceName, same bool, actual *resource.Quantity) {
 	if _, asked := list[name]; !asked || same {
 		return
@@ -70,7 +69,7 @@ func setActual(list v1.ResourceList, name v1.ResourceName, same bool, actual *re
 	}
 }
 
-// resizeConditions are there while a resize waits for room or is being carried out (KEP-1287).
+// resizeConditions returns the conditions of a pod while a resize waits for capacity or is in progress (KEP-1287).
 func (s *statuser) resizeConditions() []v1.PodCondition {
 	if s.memory.Phase != pod.Syncing {
 		return nil
@@ -95,7 +94,7 @@ func (s *statuser) resizeConditions() []v1.PodCondition {
 	return append(out, c)
 }
 
-// resizeInProgress says whether a container does not have yet what it was granted, and what went wrong.
+// resizeInProgress reports whether a container does not have its granted resources yet, and what went wrong.
 func (s *statuser) resizeInProgress() (yes bool, message string) {
 	_, before := podspec.FindCondition(s.memory.Last.Conditions, v1.PodResizeInProgress)
 	if have := s.seen.Cgroup; have != nil && *have != podspec.PodResourcesOf(s.pod) {

@@ -14,7 +14,7 @@ func TestSignalOf(t *testing.T) {
 	}
 }
 
-// The status says of a mount what it is.
+// The status shows how each volume is mounted.
 func TestMountStatuses(t *testing.T) {
 	for _, test := range []struct {
 		mode      v1.RecursiveReadOnlyMode

@@ -14,7 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// String is the decision as aligned text: a row per step and per wait, then how it ends. It ends in a newline.
+// String is the decision as aligned text: one row per step and per wait, then the outcome. It ends in a newline.
 func (d Decision) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -62,8 +62,8 @@ func (d Decision) String() string {
 	return strings.Join(lines, "")
 }
 
-// Explain says what would be done for a pod, step by step until it runs, on a host of such a platform that has observed: each plan is
-// followed by what the engine would have after it. Nothing is touched. It serves `kubelet plan`.
+// Explain prints each step until the pod runs, for a host of the given platform that has observed. Each plan is followed by the engine's
+// expected state after it. It changes nothing. `kubelet plan` uses it.
 func Explain(desired *v1.Pod, observed pod.Observed, platform pod.Platform, now time.Time) string {
 	var b strings.Builder
 	seen := &Seen{Node: Node{Platform: platform}, Engine: observed, Memory: Memory{Last: desired.Status}}
@@ -89,10 +89,10 @@ func Explain(desired *v1.Pod, observed pod.Observed, platform pod.Platform, now 
 	return b.String()
 }
 
-// exampleAddress stands for the address that a sandbox would get.
+// exampleAddress is the example for the address that a sandbox would get.
 var exampleAddress = netip.AddrFrom4([4]byte{192, 0, 2, 1})
 
-// imagineEngine does one step of the Runtime on paper.
+// imagineEngine simulates one step of the Runtime.
 func imagineEngine(engine *pod.Observed, s pod.Step, now time.Time) {
 	switch s.Action {
 	case pod.CreateSandbox:
@@ -125,10 +125,10 @@ func imagineEngine(engine *pod.Observed, s pod.Step, now time.Time) {
 	}
 }
 
-// imagineWorker does one step of the worker on paper.
+// imagineWorker simulates one step of the worker.
 func imagineWorker(seen *Seen, s WorkerStep) {
 	switch s.Task {
-	case ChooseRuntime: // the class itself is not here: its name has to do
+	case ChooseRuntime: // the RuntimeClass is not available: its name must suffice
 		seen.Memory.Handler = new(strings.TrimPrefix(s.Reason, classReason))
 	case AttachNetwork:
 		delete(seen.Network, pod.EngineID(s.ID))
@@ -141,7 +141,7 @@ func imagineWorker(seen *Seen, s WorkerStep) {
 	}
 }
 
-// assumeSuccess supposes that all goes well: startup probes pass and init containers succeed.
+// assumeSuccess assumes that startup probes pass and init containers succeed.
 func (s *Seen) assumeSuccess(desired *v1.Pod, now time.Time) {
 	for i := range s.Engine.Containers {
 		c := &s.Engine.Containers[i]

@@ -23,8 +23,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// API is an API server with the pods of one node: pod.Feed, pod.StatusWriter and pod.Objects. It deletes gracefully, refuses phases that
-// go back and restart counts that sink, and tells every Manager that follows it.
+// API is an API server with the pods of one node: pod.Feed, pod.StatusWriter and pod.Objects. It deletes gracefully, reports phases that go
+// back and restart counts that decrease, and notifies every Manager that follows it.
 type API struct {
 	Log *Log
 
@@ -45,7 +45,7 @@ type feed struct {
 	next pod.Update
 }
 
-// NewAPI makes an API with nothing in it.
+// NewAPI returns an empty API.
 func NewAPI(log *Log) *API {
 	return &API{
 		Log: log, pods: map[types.UID]*v1.Pod{}, statics: map[types.UID]*v1.Pod{}, secrets: map[string]*v1.Secret{}, registered: map[types.UID]bool{},
@@ -92,7 +92,7 @@ func (a *API) Run(ctx context.Context, out chan<- pod.Update) error {
 	}
 }
 
-// desired hands out a copy; the lock is held. Mirrors are handed out with their static pods alone.
+// desired returns a copy; the lock is held. Mirror pods are only included with their static pods.
 func (a *API) desired(p *v1.Pod) pod.Desired {
 	d := pod.Desired{Pod: p.DeepCopy()}
 	if a.statics[p.UID] != nil {
@@ -105,7 +105,7 @@ func (a *API) desired(p *v1.Pod) pod.Desired {
 	return d
 }
 
-// sorted lists the pods that are no mirrors, by creation and name; the lock is held.
+// sorted lists the pods except mirror pods, by creation time and name; the lock is held.
 func (a *API) sorted() []*v1.Pod {
 	var list []*v1.Pod
 	for _, p := range a.pods {
@@ -141,7 +141,7 @@ func (a *API) sendSet(p *v1.Pod) {
 	a.send(func(u *pod.Update) { u.Set = append(u.Set, a.desired(p)) })
 }
 
-// Create adds a pod; UID, phase and the times are set where they are not.
+// Create adds a pod. It sets UID, phase and times if they are unset.
 func (a *API) Create(p *v1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,7 +158,7 @@ func (a *API) Create(p *v1.Pod) {
 	a.sendSet(p)
 }
 
-// CreateStatic adds a static pod, which the API server does not know.
+// CreateStatic adds a static pod, which the API server does not have.
 func (a *API) CreateStatic(p *v1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -166,7 +166,7 @@ func (a *API) CreateStatic(p *v1.Pod) {
 	a.sendSet(p)
 }
 
-// RemoveStatic takes a static pod away.
+// RemoveStatic removes a static pod.
 func (a *API) RemoveStatic(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -210,7 +210,7 @@ func (a *API) named(name string) *v1.Pod {
 	return nil
 }
 
-// Remove deletes a pod as users do: with grace seconds, or immediately with 0.
+// Remove deletes a pod as users do: with grace in seconds, or immediately with 0.
 func (a *API) Remove(name string, grace int64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -245,7 +245,7 @@ func (a *API) drop(p *v1.Pod) {
 	})
 }
 
-// SetDown makes writes fail, or work again.
+// SetDown makes writes fail, or succeed again.
 func (a *API) SetDown(down bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -274,7 +274,7 @@ func (a *API) Write(ctx context.Context, p *v1.Pod, status v1.PodStatus) error {
 	}
 	a.check(mine, &status)
 	if equality.Semantic.DeepEqual(mine.Status, status) {
-		return nil // as the real one: what does not differ is not sent
+		return nil // like the real one, which skips writes without a difference
 	}
 	mine.Status = *status.DeepCopy()
 	a.touch(mine)
@@ -282,7 +282,7 @@ func (a *API) Write(ctx context.Context, p *v1.Pod, status v1.PodStatus) error {
 	return nil
 }
 
-// check finds what may never be written.
+// check records status changes that must never happen.
 func (a *API) check(p *v1.Pod, status *v1.PodStatus) {
 	violate := func(format string, args ...any) {
 		text := fmt.Sprintf("status of "+p.Name+": "+format, args...)
@@ -372,7 +372,7 @@ func (a *API) Unregister(uid types.UID) {
 	delete(a.registered, uid)
 }
 
-// SetSecret makes or changes a Secret and tells the pods that are registered.
+// SetSecret creates or changes a Secret and notifies the registered pods.
 func (a *API) SetSecret(s *v1.Secret) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -428,7 +428,7 @@ func (a *API) Pod(name string) *v1.Pod {
 	return nil
 }
 
-// String prints the pods as kubectl would, with what matters of their statuses.
+// String prints the pods as kubectl would, with the relevant parts of their statuses.
 func (a *API) String() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Exit ends a running container by itself.
+// Exit ends a running container, as if its process exited.
 func (e *Engine) Exit(id string, code int, message string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -45,7 +45,7 @@ func (e *Engine) Lose(id string) {
 	e.Log.Printf("engine: %s disappears", id)
 }
 
-// Restart ends everything that runs, as an engine without live-restore does.
+// Restart ends everything that runs, like an engine without live-restore.
 func (e *Engine) Restart() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,7 +64,7 @@ func (e *Engine) Restart() {
 	e.tell("")
 }
 
-// SetDown makes the engine answer nothing but errors, or answer again.
+// SetDown makes all calls to the engine fail, or work again.
 func (e *Engine) SetDown(down bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,40 +74,40 @@ func (e *Engine) SetDown(down bool) {
 	}
 }
 
-// Fail lets the next times steps of action on container ("": any) fail with err.
+// Fail makes the given number of action steps on container ("": any) fail with err.
 func (e *Engine) Fail(action, container string, times int, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.failures = append(e.failures, &failure{action, container, times, err})
 }
 
-// Stubborn lets a container ignore the stop signal.
+// Stubborn makes a container ignore the stop signal.
 func (e *Engine) Stubborn(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.stubborn[id] = true
 }
 
-// Hang lets commands in a container take that long.
+// Hang makes commands in a container take d.
 func (e *Engine) Hang(id string, d time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.hangs[id] = d
 }
 
-// SetProbe says how probes end that go to target: a container id, or "" for all, and the first word of an exec command as the probe's name.
+// SetProbe sets the result of a probe: id is the container, or "" for all, and name is the first word of the exec command.
 func (e *Engine) SetProbe(id, name string, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.results[id+" "+name] = ok
 }
 
-// Hook implements pod.Prober: no hook of podtest is an HTTP request.
+// Hook implements pod.Prober: podtest supports no HTTP hooks.
 func (e *Engine) Hook(context.Context, *v1.HTTPGetAction, pod.ProbeTarget) (bool, error) {
 	return false, errors.New("podtest has hooks by exec alone")
 }
 
-// Probe implements pod.Prober for exec handlers: a probe passes when SetProbe said so.
+// Probe implements pod.Prober for exec handlers, with the results from SetProbe.
 func (e *Engine) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.ProbeTarget) (pod.ProbeResult, error) {
 	if handler.Exec == nil || len(handler.Exec.Command) == 0 {
 		return pod.ProbeResult{}, errors.New("podtest probes by exec alone")
@@ -125,7 +125,7 @@ func (e *Engine) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.
 	return pod.ProbeResult{OK: ok, Detail: name + " says no"}, ctx.Err()
 }
 
-// ExecSync implements pod.Executor: "false" exits with 1, "exit" ends the container, all else succeeds, after the time that Hang set.
+// ExecSync implements pod.Executor: "false" exits with 1, "exit" ends the container, all else succeeds, after the time set by Hang.
 func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (int, []byte, error) {
 	e.Log.Printf("exec: %s %s", containerID, strings.Join(argv, " "))
 	e.mu.Lock()
@@ -148,14 +148,14 @@ func (e *Engine) ExecSync(ctx context.Context, containerID string, argv []string
 	return 0, nil, nil
 }
 
-// Starts says how often each container attempt was started; more than once is wrong.
+// Starts counts the starts of each container attempt; more than one is wrong.
 func (e *Engine) Starts() map[string]int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return maps.Clone(e.starts)
 }
 
-// Running lists the ids that run, sorted.
+// Running lists the running ids, sorted.
 func (e *Engine) Running() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -176,7 +176,7 @@ func (e *Engine) Running() []string {
 	return ids
 }
 
-// String prints all that the engine has.
+// String prints everything that the engine has.
 func (e *Engine) String() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -27,7 +27,7 @@ type Disk struct {
 	failures int
 }
 
-// NewDisk makes a Disk with nothing on it.
+// NewDisk returns an empty Disk.
 func NewDisk(log *Log) *Disk {
 	return &Disk{Log: log, dirs: map[types.UID]bool{}, prepared: map[types.UID]int{}}
 }
@@ -97,21 +97,21 @@ func (d *Disk) Leftovers() ([]types.UID, error) {
 	return uids, nil
 }
 
-// Prepared says how often a pod's volumes were prepared.
+// Prepared counts how often a pod's volumes were prepared.
 func (d *Disk) Prepared(uid types.UID) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.prepared[uid]
 }
 
-// Put makes a directory, as an agent before us may have left it.
+// Put creates a directory, as an earlier agent may have left it.
 func (d *Disk) Put(uid types.UID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.dirs[uid] = true
 }
 
-// Fail lets the next n calls fail.
+// Fail makes the next n calls fail.
 func (d *Disk) Fail(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,7 +130,7 @@ type Network struct{}
 // Join implements pod.Network.
 func (Network) Join(*v1.Pod) (string, error) { return "pods", nil }
 
-// Images is pod.Images: everything is there but images that begin with "missing".
+// Images is pod.Images: every image is present unless its name begins with "missing".
 type Images struct{}
 
 // Lookup implements pod.Images.
@@ -149,15 +149,15 @@ func (i Images) Pull(ctx context.Context, name string, creds []pod.Credential) (
 	return pod.Image{}, -1, fmt.Errorf("manifest for %s not found", name)
 }
 
-// Admitter is pod.Admitter: it lets in at most Max pods (0: any number) and logs who comes and goes. A pod of a system's priority takes
-// the place of the one whose UID comes first.
+// Admitter is pod.Admitter: it admits at most Max pods (0: any number) and logs who comes and goes. A pod with system priority preempts the
+// pod with the first UID.
 type Admitter struct {
 	Log    *Log
 	Max    int
-	MaxCPU atomic.Int64 // may be changed at any time
-	// Ask says what has to be asked before a pod of that name is let in; nil: nothing.
+	MaxCPU atomic.Int64 // may change at any time
+	// Ask returns the question to ask before the named pod is admitted; nil: none.
 	Ask   func(name string) pod.Question
-	in    map[types.UID]bool // false: it was told to make room
+	in    map[types.UID]bool // false: it was asked to end
 	asked map[types.UID]bool
 }
 
@@ -188,7 +188,7 @@ func (a *Admitter) Admit(p *v1.Pod) *pod.Rejection {
 	return no
 }
 
-// preempt has one more pod end unless enough of them do.
+// preempt makes one more pod end, unless enough pods are already ending.
 func (a *Admitter) preempt(name string) *pod.Preemption {
 	staying := len(a.in)
 	for _, stays := range a.in {
@@ -217,7 +217,7 @@ func (a *Admitter) Adopt(p *v1.Pod) {
 	a.in[p.UID] = true
 }
 
-// Resize implements pod.Admitter: it defers what asks for more CPU than MaxCPU thousandths in all containers (0: any), each by itself.
+// Resize implements pod.Admitter: it defers a pod if one of its containers requests more than MaxCPU thousandths of a CPU (0: no limit).
 func (a *Admitter) Resize(p *v1.Pod) *pod.Rejection {
 	for _, c := range p.Spec.Containers {
 		if milli, most := c.Resources.Requests.Cpu().MilliValue(), a.MaxCPU.Load(); most > 0 && milli > most {

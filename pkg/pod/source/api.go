@@ -16,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// gathering is what changed at the API server since the last batch was taken.
+// gathering collects the changes from the API server since the last batch was taken.
 type gathering struct {
 	changed wake.Signal
 
@@ -24,7 +24,7 @@ type gathering struct {
 	next batch
 }
 
-// set notes a new or changed pod, in the place of what was noted of it before.
+// set records a new or changed pod and replaces its earlier record.
 func (g *gathering) set(pod *v1.Pod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -32,7 +32,7 @@ func (g *gathering) set(pod *v1.Pod) {
 	g.changed.Send()
 }
 
-// remove notes that a pod is gone.
+// remove records that a pod is gone.
 func (g *gathering) remove(pod *v1.Pod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -41,7 +41,7 @@ func (g *gathering) remove(pod *v1.Pod) {
 	g.changed.Send()
 }
 
-// take returns what was noted since the last call.
+// take returns the changes since the last call.
 func (g *gathering) take() batch {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -50,7 +50,7 @@ func (g *gathering) take() batch {
 	return b
 }
 
-// followAPI lists and watches this node's pods. What changes while a batch waits to be taken goes into the next one.
+// followAPI lists and watches this node's pods. Changes that arrive while a batch waits for its receiver go into the next batch.
 func (s *Source) followAPI(ctx context.Context, out chan<- batch) error {
 	if s.cfg.Registered != nil {
 		select {
@@ -86,7 +86,7 @@ func (s *Source) followAPI(ctx context.Context, out chan<- batch) error {
 	}
 }
 
-// informer watches this node's pods and notes what changes.
+// informer watches this node's pods and records changes in news.
 func (s *Source) informer(news *gathering) cache.Controller {
 	selector := fields.OneTermEqualSelector("spec.nodeName", s.cfg.NodeName).String()
 	pods := s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)
@@ -125,7 +125,7 @@ func (s *Source) informer(news *gathering) cache.Controller {
 	return controller
 }
 
-// stripManagedFields leaves out what is never read here and takes the most memory.
+// stripManagedFields drops managedFields, which the agent never reads and which use the most memory.
 func stripManagedFields(o any) (any, error) {
 	if pod, ok := o.(*v1.Pod); ok {
 		pod.ManagedFields = nil

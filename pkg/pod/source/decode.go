@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// DecodeManifest reads the pods of a manifest (YAML documents or JSON) with the API server's defaults, to explain what would be done
-// for them (`kubelet plan`). Unknown fields and other kinds are errors. Static pods come in by Source, which checks more.
+// DecodeManifest reads the pods of a manifest (YAML documents or JSON) and applies the API server's defaults, for `kubelet plan`. Unknown
+// fields and other kinds are errors. It does not handle static pods: Source does, with more checks.
 func DecodeManifest(data []byte) ([]*v1.Pod, error) {
 	var pods []*v1.Pod
 	documents := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))

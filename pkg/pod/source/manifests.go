@@ -21,14 +21,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// quietPeriod is how long a directory has to be quiet before it is read: editors write in several steps.
+// quietPeriod is how long a directory must be unchanged before it is read, because editors save in several steps.
 const quietPeriod = 200 * time.Millisecond
 
-// maxManifest is how large a manifest may be, in bytes.
+// maxManifest is the maximum size of a manifest, in bytes.
 const maxManifest = 10 << 20
 
-// manifests is what was read last of one static source. A manifest that cannot be used does not take away the pods that its last good
-// version gave.
+// manifests is the last content of one static source. An unusable manifest does not remove the pods of its last good version.
 type manifests struct {
 	source string // "file" or "http"
 	node   string
@@ -40,13 +39,13 @@ func newManifests(source, node string) *manifests {
 	return &manifests{source: source, node: node, good: map[string][]*v1.Pod{}, sums: map[string][sha256.Size]byte{}}
 }
 
-// read parses one manifest's bytes; seen is when they were read.
+// read parses one manifest; seen is when it was read.
 func (m *manifests) read(origin string, data []byte, seen time.Time) {
 	sum := sha256.Sum256(data)
 	if m.sums[origin] == sum {
 		return
 	}
-	m.sums[origin] = sum // also of a bad one: it is logged once
+	m.sums[origin] = sum // also for an invalid one, so that it is logged once
 	pods, err := staticPods(data, m.source, origin, m.node, seen)
 	if err != nil {
 		klog.ErrorS(err, "Cannot use a manifest of static pods; keeping its last good version", "origin", origin)
@@ -55,7 +54,7 @@ func (m *manifests) read(origin string, data []byte, seen time.Time) {
 	m.good[origin] = pods
 }
 
-// keep forgets all origins but those given.
+// keep forgets all origins except the given ones.
 func (m *manifests) keep(origins []string) {
 	for origin := range m.sums {
 		if !slices.Contains(origins, origin) {
@@ -65,7 +64,7 @@ func (m *manifests) keep(origins []string) {
 	}
 }
 
-// pods lists everything; of two manifests for one pod that which comes first by its origin counts.
+// pods lists all pods. If two manifests define the same pod, the first origin in sort order wins.
 func (m *manifests) pods() []*v1.Pod {
 	var origins []string
 	for origin := range m.good {
@@ -89,7 +88,7 @@ func (m *manifests) pods() []*v1.Pod {
 	return all
 }
 
-// followPath reads a file or directory of manifests now, when something in it changes, and on a slow timer.
+// followPath reads a manifest file or directory immediately, after each change, and periodically.
 func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
 	m := newManifests("file", s.cfg.NodeName)
 	watcher, err := fsnotify.NewWatcher()
@@ -105,7 +104,7 @@ func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
 	watched := false
 	for {
 		if !watched && err == nil {
-			watched = watcher.Add(s.cfg.Path) == nil // it may not be there yet
+			watched = watcher.Add(s.cfg.Path) == nil // it may not exist yet
 		}
 		if quiet == nil {
 			if readErr := readManifests(s.cfg.Path, m, s.cfg.Clock.Now()); readErr != nil {
@@ -137,7 +136,7 @@ func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
 	}
 }
 
-// readManifests reads a manifest, or all of a directory, but hidden files and directories. A path that does not exist holds nothing.
+// readManifests reads one manifest, or all in a directory except hidden files and subdirectories. A missing path has no manifests.
 func readManifests(path string, m *manifests, now time.Time) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -193,7 +192,7 @@ func readManifest(file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// followURL asks a URL for manifests. What has not changed is not sent again by servers that know how.
+// followURL polls a URL for manifests. It sends the headers that let a server answer "not modified".
 func (s *Source) followURL(ctx context.Context, out chan<- batch) error {
 	m := newManifests("http", s.cfg.NodeName)
 	client := &http.Client{Timeout: 10 * time.Second}
@@ -260,7 +259,8 @@ func (s *Source) fetch(ctx context.Context, client *http.Client, etag, modified 
 	return data, response, nil
 }
 
-// staticPods makes the static pods of a manifest: a Pod, or from a URL also a PodList, in YAML or JSON. All or none.
+// staticPods returns the static pods of a manifest in YAML or JSON: a Pod, or a PodList if it comes from a URL. If one is invalid, it
+// returns none.
 func staticPods(data []byte, source, origin, node string, seen time.Time) ([]*v1.Pod, error) {
 	var head struct {
 		APIVersion string `json:"apiVersion"`

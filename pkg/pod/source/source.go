@@ -1,8 +1,8 @@
-// Package source says which pods should be here: those of the API server, of files and of a URL, merged into one stream.
+// Package source merges this node's desired pods from the API server, files and a URL into one stream.
 //
 //	API server, directory of manifests, URL --> Source --> pod.Update --> worker.Manager
 //
-// A static pod gets its identity, its defaults and its checks here. Nothing here starts a pod.
+// Static pods get their identity, defaults and checks here. This package starts no pods.
 package source
 
 import (
@@ -24,33 +24,33 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Config is where this node's pods come from. Each of the three may be absent.
+// Config is where this node's pods come from. Each of the three sources is optional.
 type Config struct {
 	NodeName string
-	// Client is the API server; nil: none. Its pods are followed once what Registered returns is closed (nil: immediately), for the Node's labels
-	// and its allocatable resources decide what may run here. Static pods do not wait: the API server may be one of them.
+	// Client is the API server; nil: none. Its pods are followed after the channel from Registered is closed (nil: immediately), because
+	// the Node's labels and allocatable resources decide what may run. Static pods do not wait: the API server may be one of them.
 	Client     kubernetes.Interface
 	Registered func() <-chan struct{}
 	// Path is a directory of manifests, or one manifest (kubelet field staticPodPath); "": none.
 	Path string
-	// PathPeriod is how often Path is read without an event (fileCheckFrequency); 0: 20 s.
+	// PathPeriod is the interval for reading Path without an event (fileCheckFrequency); 0: 20 s.
 	PathPeriod time.Duration
-	// URL serves a pod or a list of pods (staticPodURL); "": none. URLHeader goes with each request (staticPodURLHeader).
+	// URL serves a pod or a list of pods (staticPodURL); "": none. Each request has the headers URLHeader (staticPodURLHeader).
 	URL       string
 	URLHeader map[string][]string
-	// URLPeriod is how often URL is asked (httpCheckFrequency); 0: 20 s.
+	// URLPeriod is the interval for polling URL (httpCheckFrequency); 0: 20 s.
 	URLPeriod time.Duration
 	Clock     clock.WithTicker // nil: the real one
 }
 
-// Source merges the pods of all sources into one stream. It is the one place that knows which mirror pod belongs to which static pod:
-// beyond it, a static pod has its own UID everywhere, and its mirror beside it.
+// Source merges the pods of all sources into one stream. Only Source matches mirror pods to static pods: everywhere else a static pod has
+// its own UID and comes with its mirror pod.
 type Source struct {
 	cfg Config
 
-	// What follows belongs to Run's goroutine.
+	// Only Run's goroutine uses the fields below.
 	static  map[types.UID]*v1.Pod
-	owner   map[types.UID]string // of a static pod: where it came from
+	owner   map[types.UID]string // source of a static pod
 	mirrors map[types.NamespacedName]*v1.Pod
 	api     map[types.UID]*v1.Pod
 	pending map[string]bool // sources that have not delivered their first list
@@ -58,7 +58,7 @@ type Source struct {
 
 const sourcePeriod = 20 * time.Second
 
-// New makes a Source.
+// New returns a Source.
 func New(cfg Config) *Source {
 	cfg.PathPeriod, cfg.URLPeriod = cmp.Or(cfg.PathPeriod, sourcePeriod), cmp.Or(cfg.URLPeriod, sourcePeriod)
 	if cfg.Clock == nil {
@@ -70,7 +70,7 @@ func New(cfg Config) *Source {
 	}
 }
 
-// batch is what one source says: everything it has (full), or what changed.
+// batch is news from one source: its complete list (full) or its changes.
 type batch struct {
 	source string // "api", "file" or "http"
 	full   bool
@@ -78,7 +78,7 @@ type batch struct {
 	gone   []*v1.Pod
 }
 
-// Run delivers Updates until ctx ends. A source that cannot be read delivers nothing, and keeps what it delivered before.
+// Run delivers Updates until ctx ends. While a source is unreadable, it delivers nothing and its earlier pods stay.
 func (s *Source) Run(ctx context.Context, out chan<- pod.Update) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -124,7 +124,7 @@ func (s *Source) Run(ctx context.Context, out chan<- pod.Update) error {
 	}
 }
 
-// merge adds a batch to what is known and says what changed.
+// merge applies a batch and returns what changed.
 func (s *Source) merge(b batch) pod.Update {
 	var u pod.Update
 	waited := len(s.pending) > 0
@@ -135,7 +135,7 @@ func (s *Source) merge(b batch) pod.Update {
 	}
 	delete(s.pending, b.source)
 	u.Synced = len(s.pending) == 0
-	if waited && u.Synced { // only now is it known which mirrors have no static pod
+	if waited && u.Synced { // only now are the mirror pods without a static pod known
 		for _, m := range s.mirrors {
 			if s.staticOf(m) == nil {
 				u.Strays = append(u.Strays, m)
@@ -159,7 +159,7 @@ func (s *Source) staticOf(mirror *v1.Pod) *v1.Pod {
 	return nil
 }
 
-// desired is a static pod with its mirror; generations are counted by the API server, so the mirror's is the pod's.
+// desired is a static pod with its mirror pod. The API server counts generations, so the pod gets its mirror's.
 func (s *Source) desired(p *v1.Pod) pod.Desired {
 	d := pod.Desired{Pod: p, Mirror: s.mirrors[nameOf(p)]}
 	if d.Mirror != nil {
@@ -213,7 +213,7 @@ func (s *Source) mergeAPI(b batch, u *pod.Update) {
 	}
 }
 
-// fromAPI takes from an API pod what would make it pass for a static one.
+// fromAPI changes the annotation that would make an API pod look like a static pod.
 func fromAPI(pod *v1.Pod) *v1.Pod {
 	if !podspec.IsStatic(pod) {
 		return pod
@@ -224,7 +224,7 @@ func fromAPI(pod *v1.Pod) *v1.Pod {
 	return &copied
 }
 
-// mergeStatic adds the full list of one static source.
+// mergeStatic applies the full list of one static source.
 func (s *Source) mergeStatic(b batch, u *pod.Update) {
 	have := map[types.UID]bool{}
 	var replaced []*v1.Pod
@@ -232,8 +232,8 @@ func (s *Source) mergeStatic(b batch, u *pod.Update) {
 		before := s.static[pod.UID]
 		switch {
 		case before != nil && s.owner[pod.UID] != b.source:
-			continue // of two sources with one UID the first counts
-		case before != nil && podspec.MirrorHash(before) != podspec.MirrorHash(pod): // with a UID from its manifest: it ends, and begins again under the same UID
+			continue // if two sources define one UID, the first wins
+		case before != nil && podspec.MirrorHash(before) != podspec.MirrorHash(pod): // the manifest sets the UID: the old pod ends, and the new one starts under the same UID
 			u.Gone = append(u.Gone, before)
 			replaced = append(replaced, before)
 		case before != nil:

@@ -19,9 +19,9 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// makeStatic turns the pod of a manifest into a static pod of this node: identity, defaults, checks. The same manifest at the same place
-// on the same node is the same pod, whatever the version of the agent: the UID is computed before anything is filled in. A UID that the manifest gives
-// is kept, and the hash, otherwise the same as the UID, differs from one version of it to the next.
+// makeStatic turns a manifest's pod into a static pod of this node: identity, defaults, checks. The same manifest at the same place on the
+// same node gives the same pod for all versions of the agent: the UID is computed before defaults are set. A UID in the manifest is kept.
+// The hash, otherwise equal to the UID, then differs between versions of the manifest.
 func makeStatic(pod *v1.Pod, source, origin, node string, seen time.Time) error {
 	if pod.Name == "" {
 		return errors.New("metadata.name is empty; a static pod needs a name")
@@ -74,7 +74,7 @@ func makeStatic(pod *v1.Pod, source, origin, node string, seen time.Time) error 
 	return nil
 }
 
-// setDefaults fills in what the API server would.
+// setDefaults sets the defaults that the API server would set.
 func setDefaults(pod *v1.Pod) {
 	spec := &pod.Spec
 	setDefault(&spec.RestartPolicy, v1.RestartPolicyAlways)
@@ -184,8 +184,8 @@ func setVolumeDefaults(v *v1.Volume) {
 	}
 }
 
-// checkReferences refuses what needs objects of the API server: a static pod may run where there is none, and may not reach what its
-// node could (upstream's gate PreventStaticPodAPIReferences).
+// checkReferences refuses references to API objects: a static pod may run without an API server, and must not get what only its node may
+// read (upstream's gate PreventStaticPodAPIReferences).
 func checkReferences(pod *v1.Pod) error {
 	spec := &pod.Spec
 	refuse := func(field, what string) error {
@@ -262,8 +262,8 @@ func volumeReference(v *v1.Volume) string {
 	return ""
 }
 
-// checkStatic finds what the API server would refuse and what would only fail much later otherwise. The rest is found when the pod
-// starts, or when its mirror is created.
+// checkStatic finds what the API server would refuse and what would otherwise fail much later. Other errors appear when the pod starts or
+// its mirror pod is created.
 func checkStatic(pod *v1.Pod) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

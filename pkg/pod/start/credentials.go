@@ -17,7 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// hubAddress is the name that engines want to see in a login for Docker Hub.
+// hubAddress is the server address that engines expect in a login for Docker Hub.
 const hubAddress = "https://index.docker.io/v1/"
 
 // dockerConfigEntry is the JSON of one login in .dockercfg and .docker/config.json.
@@ -25,13 +25,13 @@ type dockerConfigEntry struct {
 	Username      string `json:"username"`
 	Password      string `json:"password"`
 	Email         string `json:"email"`
-	Auth          string `json:"auth"` // base64 of username:password; wins
+	Auth          string `json:"auth"` // base64 of username:password; takes precedence
 	IdentityToken string `json:"identitytoken"`
 	RegistryToken string `json:"registrytoken"`
 }
 
-// secretLogins takes the logins out of an image pull secret (types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg).
-// Entries that cannot be read are left out and named in the error, never with their contents.
+// secretLogins extracts the logins from an image pull secret (types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg). It skips
+// unreadable entries and names them in the error, never with their contents.
 func secretLogins(secret *v1.Secret) ([]pod.Login, error) {
 	var logins []pod.Login
 	var err error
@@ -62,7 +62,7 @@ func secretLogins(secret *v1.Secret) ([]pod.Login, error) {
 
 var errNoDockerConfig = errors.New("it is not a Docker config in JSON")
 
-// dockerConfigLogins takes the logins out of a .docker/config.json, as secretLogins does.
+// dockerConfigLogins extracts the logins from a .docker/config.json, like secretLogins.
 func dockerConfigLogins(data []byte) ([]pod.Login, error) {
 	var file struct {
 		Auths map[string]json.RawMessage `json:"auths"`
@@ -105,7 +105,7 @@ func parseLogin(raw json.RawMessage) (pod.Credential, error) {
 	return cred, nil
 }
 
-// credentialsFor chooses the logins for an image, the most specific first. name must be normalized (docker.io/library/busybox).
+// credentialsFor selects the logins for an image, the most specific first. name must be normalized (docker.io/library/busybox).
 func credentialsFor(name reference.Named, logins []pod.Login) []pod.Credential {
 	fitting := slices.DeleteFunc(slices.Clone(logins), func(l pod.Login) bool { return !podspec.ImageMatches(l.Server, name.Name()) })
 	slices.SortStableFunc(fitting, func(a, b pod.Login) int {

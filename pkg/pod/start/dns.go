@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// What the API allows and C libraries understand (PodDNSConfig; glibc's MAXNS).
+// Limits of the API and of C libraries (PodDNSConfig; glibc's MAXNS).
 const (
 	maxNameservers  = 3
 	maxSearches     = 32
@@ -19,21 +19,21 @@ const (
 	maxSearchDomain = 253
 )
 
-// dockerResolver is the engine's embedded resolver. It answers in networks of the engine only and must not reach a pod's resolv.conf.
+// dockerResolver is the engine's embedded resolver. It answers only in the engine's networks and must not appear in a pod's resolv.conf.
 var dockerResolver = netip.AddrFrom4([4]byte{127, 0, 0, 11})
 
-// dnsInputs is what a pod's resolver configuration is made from beside its spec.
+// dnsInputs is what a pod's resolver configuration depends on besides its spec.
 type dnsInputs struct {
 	windows    bool
 	servers    []netip.Addr // cluster DNS
 	domain     string       // cluster domain
-	host       *pod.DNS     // the host's resolv.conf; nil: the agent is to use none
+	host       *pod.DNS     // the host's resolv.conf; nil: the agent is configured to use none
 	hostIPv6   bool         // the host has an IPv6 address
 	hostIPv4   bool
-	hostShared bool // the pod lives in the host's network, where the host's loopback resolvers answer
+	hostShared bool // the pod uses the host's network, where the host's loopback resolvers answer
 }
 
-// dnsWarning becomes an event of the pod.
+// dnsWarning becomes an Event on the pod.
 type dnsWarning struct{ reason, message string }
 
 // podDNS decides a pod's resolver configuration from dnsPolicy and dnsConfig.
@@ -51,7 +51,7 @@ func podDNS(p *v1.Pod, in dnsInputs) (pod.DNS, []dnsWarning) {
 	case v1.DNSNone:
 	case v1.DNSDefault:
 		dns = hostDNS(in, warn)
-	default: // ClusterFirst, ClusterFirstWithHostNet, and static pods that say nothing
+	default: // ClusterFirst, ClusterFirstWithHostNet, and static pods without a policy
 		if len(in.servers) == 0 {
 			warn("MissingClusterDNS", "this node has no cluster DNS address (clusterDNS), so the policy %q cannot be kept; the pod gets %q instead",
 				v1.DNSClusterFirst, v1.DNSDefault)
@@ -84,13 +84,13 @@ func podDNS(p *v1.Pod, in dnsInputs) (pod.DNS, []dnsWarning) {
 	return dns, warnings
 }
 
-// hostDNS is what the policy Default gives: the host's own configuration as far as it works in the pod.
+// hostDNS is the result of the policy Default: the host's configuration, without the servers that do not work in the pod.
 func hostDNS(in dnsInputs, warn func(reason, format string, args ...any)) pod.DNS {
 	if in.host == nil {
 		if in.windows {
-			return pod.DNS{} // the engine then takes the servers of the host's adapters
+			return pod.DNS{} // the engine then uses the servers of the host's adapters
 		}
-		// An empty resolver path means "no name resolution" upstream: the local machine is asked, where nothing answers.
+		// Upstream treats an empty resolver path as "no name resolution": queries go to the local machine, where nothing answers.
 		dns := pod.DNS{Searches: []string{"."}}
 		if in.hostIPv4 || !in.hostIPv6 {
 			dns.Servers = append(dns.Servers, "127.0.0.1")
@@ -109,7 +109,7 @@ func hostDNS(in dnsInputs, warn func(reason, format string, args ...any)) pod.DN
 	return dns
 }
 
-// usableServers drops the engine's resolver, and loopback addresses unless the pod shares the host's network.
+// usableServers drops the engine's resolver, and also loopback addresses unless the pod shares the host's network.
 func usableServers(servers []string, hostShared bool) []string {
 	var out []string
 	for _, s := range servers {
@@ -149,7 +149,7 @@ func limitDNS(dns *pod.DNS, warn func(reason, format string, args ...any)) {
 	}
 }
 
-// setOption adds an option of resolv.conf or replaces the one of the same name.
+// setOption adds an option of resolv.conf or replaces the one with the same name.
 func setOption(options []string, option string) []string {
 	name, _, _ := strings.Cut(option, ":")
 	for i, o := range options {
@@ -170,7 +170,7 @@ func unique(words []string) []string {
 	})
 }
 
-// parseResolvConf reads resolv.conf(5). Unknown and incomplete lines are skipped, as C libraries do.
+// parseResolvConf reads resolv.conf(5). Like C libraries, it skips unknown and incomplete lines.
 func parseResolvConf(text string) pod.DNS {
 	var dns pod.DNS
 	for line := range strings.Lines(text) {
@@ -181,7 +181,7 @@ func parseResolvConf(text string) pod.DNS {
 		switch fields[0] {
 		case "nameserver":
 			dns.Servers = append(dns.Servers, fields[1])
-		case "domain", "search": // the last of either wins
+		case "domain", "search": // the last of both wins
 			dns.Searches = nil
 			for _, s := range fields[1:] {
 				if s = strings.TrimSuffix(s, "."); s != "" {

@@ -45,7 +45,7 @@ func FuzzResolvConf(f *testing.F) {
 			}
 		}
 		printed := string(resolvConf(first))
-		if strings.Contains(printed, "..") || strings.Contains(text, ".") { // a trailing dot is dropped, one at a time
+		if strings.Contains(printed, "..") || strings.Contains(text, ".") { // a trailing dot is dropped, one per parse
 			return
 		}
 		if again := parseResolvConf(printed); !reflect.DeepEqual(again, first) {

@@ -12,7 +12,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// envSources is all that an environment is made from beside the container's spec. Objects that are absent do not exist.
+// envSources is everything that an environment depends on besides the container's spec. A missing entry means that the object does not
+// exist.
 type envSources struct {
 	pod         *v1.Pod
 	configMaps  map[string]*v1.ConfigMap
@@ -24,7 +25,7 @@ type envSources struct {
 	file func(volume, path string) (text string, found bool, err error)
 }
 
-// environment is an ordered set of variables: the first time a name is set decides its place, the last time its value.
+// environment is an ordered set of variables. A name keeps the position of its first value and has the last value.
 type environment struct {
 	list  []pod.Env
 	index map[string]int
@@ -47,8 +48,9 @@ func (e *environment) set(name, value string) {
 	e.list = append(e.list, pod.Env{Name: name, Value: value})
 }
 
-// buildEnv makes the environment of one container: envFrom in order, then env in order, each seeing those before it and the services'
-// variables, then those services' variables that nothing else has set. skipped are names from envFrom that no environment can hold.
+// buildEnv builds the environment of one container: envFrom in order, then env in order, each expanded with those before it and with the
+// services' variables, then the services' variables that are not set yet. skipped are names from envFrom that are not valid in an
+// environment.
 func buildEnv(container *v1.Container, from envSources) (env []pod.Env, skipped []string, err error) {
 	vars := &environment{index: map[string]int{}}
 	if skipped, err = addEnvFrom(vars, container.EnvFrom, from); err != nil {
@@ -119,7 +121,7 @@ func addEnvFrom(vars *environment, list []v1.EnvFromSource, from envSources) (sk
 	return skipped, nil
 }
 
-// envValue resolves one valueFrom. set false: an optional source is not there, the variable is not set.
+// envValue resolves one valueFrom. set is false if an optional source does not exist: the variable is then not set.
 func envValue(container *v1.Container, source *v1.EnvVarSource, from envSources) (value string, set bool, err error) {
 	switch {
 	case source.FieldRef != nil:
@@ -182,7 +184,7 @@ func envFileValue(ref *v1.FileKeySelector, from envSources) (value string, set b
 	return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
 }
 
-// envReferences names the objects that a container's environment needs.
+// envReferences returns the names of the objects that a container's environment needs.
 func envReferences(container *v1.Container) (configMaps, secrets []string) {
 	for _, source := range container.EnvFrom {
 		if source.ConfigMapRef != nil {
@@ -208,10 +210,10 @@ func envReferences(container *v1.Container) (configMaps, secrets []string) {
 	return slices.Compact(configMaps), slices.Compact(secrets)
 }
 
-// missing is worded as users know it from upstream; tools look for it.
+// missing has upstream's wording, because tools look for it.
 func missing(kind, name string) error { return fmt.Errorf("%s %q not found", kind, name) }
 
-// expandAll expands a command line; nil stays nil, which means "the image's".
+// expandAll expands a command line. nil stays nil, which means the image's command.
 func expandAll(words []string, env []pod.Env) []string {
 	if len(words) == 0 {
 		return nil

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// parseEnvFile finds key in an environment file (API field EnvVarSource.fileKeyRef, KEP-3721): lines NAME='value', where the value may
-// run over several lines and nothing in it is special; a comment may follow; empty lines and lines that begin with # are skipped.
-// Whatever follows a blank after the equals sign is not a value: the variable is empty. Lines after the first hit are not looked at.
+// parseEnvFile finds key in an environment file (API field EnvVarSource.fileKeyRef, KEP-3721) with lines NAME='value'. A value may span
+// lines and has no special characters. A comment may follow it. Empty lines and lines that start with # are skipped. If a blank follows the
+// equals sign, the variable is empty. Lines after the first match are not checked.
 func parseEnvFile(text, key string) (value string, found bool, err error) {
 	rest := strings.ReplaceAll(text, "\r\n", "\n")
 	for line := 1; rest != ""; {
@@ -34,7 +34,7 @@ func parseEnvFile(text, key string) (value string, found bool, err error) {
 		if raw == "" || raw[0] != '\'' {
 			return "", false, fmt.Errorf("line %d: the value must be in single quotes", line)
 		}
-		// The value starts in rest, behind the quote.
+		// The value starts in rest, after the quote.
 		rest = rest[len(head)-len(raw)+1:]
 		value, after, closed := strings.Cut(rest, "'")
 		if !closed {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestNamedPipeDoesNotBlock: a container may leave a pipe, without a writer, where an environment file is read.
+// TestNamedPipeDoesNotBlock: a container may leave a named pipe without a writer in place of an environment file.
 func TestNamedPipeDoesNotBlock(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mkfifo(filepath.Join(dir, "env"), 0o600); err != nil {

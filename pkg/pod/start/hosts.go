@@ -17,7 +17,7 @@ const (
 	maxNodename = 64 // bytes of the kernel's utsname.nodename
 )
 
-// podHostname returns the pod's host name and, with spec.subdomain, its domain. Names that are too long are cut.
+// podHostname returns the pod's host name and, with spec.subdomain, its domain. It truncates long names.
 func podHostname(pod *v1.Pod, clusterDomain string) (name, domain string, err error) {
 	if o := pod.Spec.HostnameOverride; o != nil {
 		if errs := validation.IsDNS1123Subdomain(*o); len(errs) > 0 {
@@ -48,7 +48,7 @@ func cutHostname(name string) string {
 	return strings.TrimRight(name[:maxHostname], "-.")
 }
 
-// kernelHostname is what the pod's UTS namespace gets: the name, or with setHostnameAsFQDN name and domain.
+// kernelHostname is the name for the pod's UTS namespace: the host name, or with setHostnameAsFQDN also the domain.
 func kernelHostname(pod *v1.Pod, name, domain string) (string, error) {
 	if domain == "" || !podspec.IsTrue(pod.Spec.SetHostnameAsFQDN) {
 		return name, nil
@@ -64,7 +64,7 @@ func kernelHostname(pod *v1.Pod, name, domain string) (string, error) {
 // hostsFile is the managed /etc/hosts of a pod with its own network.
 func hostsFile(addrs []netip.Addr, name, domain string, aliases []v1.HostAlias) []byte {
 	var b bytes.Buffer
-	// The first line is what upstream's tests and users know a managed file by.
+	// Upstream's tests and users recognize a managed file by its first line.
 	b.WriteString("# Kubernetes-managed hosts file.\n" +
 		"127.0.0.1\tlocalhost\n" +
 		"::1\tlocalhost ip6-localhost ip6-loopback\n" +
@@ -83,7 +83,7 @@ func hostsFile(addrs []netip.Addr, name, domain string, aliases []v1.HostAlias) 
 	return b.Bytes()
 }
 
-// hostNetworkHostsFile is the managed /etc/hosts of a pod in the host's network: the host's own, and the aliases.
+// hostNetworkHostsFile is the managed /etc/hosts of a pod with hostNetwork: the host's own file plus the aliases.
 func hostNetworkHostsFile(host []byte, aliases []v1.HostAlias) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Kubernetes-managed hosts file (host network).\n")

@@ -16,12 +16,13 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// isHyperV says whether the containers of a pod get a virtual machine each. byDefault is the engine's word where the pod says nothing.
+// isHyperV reports whether a pod's containers each run in a virtual machine. byDefault is the engine's default, for pods that do not
+// choose.
 func isHyperV(isolation string, byDefault func() bool) bool {
 	return isolation == "hyperv" || isolation == "" && byDefault != nil && byDefault()
 }
 
-// image makes the container's image present, as its pull policy says.
+// image looks up or pulls the container's image, according to its pull policy.
 func (r *Puller) image(ctx context.Context, p *v1.Pod, container *v1.Container, ref *v1.ObjectReference) (pod.Image, error) {
 	name, err := podspec.ParseImage(container.Image)
 	if err != nil {
@@ -43,7 +44,7 @@ func (r *Puller) image(ctx context.Context, p *v1.Pod, container *v1.Container, 
 			r.parts.Recorder.Eventf(ref, v1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", container.Image)
 			return image, nil
 		}
-		if policy == v1.PullNever { // who may not use it does not learn whether it is present
+		if policy == v1.PullNever { // a pod that may not use the image must not learn whether it is present
 			return pod.Image{}, r.failImage(ref, "ErrImageNeverPull", &pod.StartError{Reason: "ErrImageNeverPull",
 				Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", container.Image)})
 		}
@@ -51,7 +52,7 @@ func (r *Puller) image(ctx context.Context, p *v1.Pod, container *v1.Container, 
 	return r.pullImage(ctx, p, name, container.Image, ref, creds)
 }
 
-// failImage sends both of upstream's events of an image that cannot be had.
+// failImage sends both of upstream's Events for an unavailable image.
 func (r *Puller) failImage(ref *v1.ObjectReference, reason string, err *pod.StartError) error {
 	r.parts.Recorder.Event(ref, v1.EventTypeWarning, reason, err.Message)
 	return r.fail(ref, "", err)
@@ -70,7 +71,7 @@ func (r *Puller) pullImage(ctx context.Context, p *v1.Pod, name podspec.ImageNam
 	start := r.parts.Clock.Now()
 	result, err := r.fetch(ctx, name.Full, creds)
 	if err != nil {
-		if ctx.Err() != nil { // the pod is going, or the agent: no failure
+		if ctx.Err() != nil { // the pod or the agent is stopping: not a failure
 			return pod.Image{}, context.Cause(ctx)
 		}
 		failure := pullError(image, err)
@@ -85,7 +86,7 @@ func (r *Puller) pullImage(ctx context.Context, p *v1.Pod, name podspec.ImageNam
 	return result.image, nil
 }
 
-// fetch pulls, and keeps the record of it.
+// fetch pulls, and records the pull.
 func (r *Puller) fetch(ctx context.Context, name string, creds []pod.Credential) (pullResult, error) {
 	records := r.parts.Records
 	if records == nil {
@@ -107,7 +108,7 @@ func (r *Puller) fetch(ctx context.Context, name string, creds []pod.Credential)
 	return result, nil
 }
 
-// pullError words a failed pull. Engines hand through whatever a broken registry or proxy answered, whole HTML pages included.
+// pullError words a failed pull. Engines pass on whatever a broken registry or proxy sent, even whole HTML pages.
 func pullError(image string, err error) *pod.StartError {
 	text := err.Error()
 	unavailable := errors.Is(err, pod.ErrRegistryUnavailable)
@@ -124,8 +125,8 @@ func pullError(image string, err error) *pod.StartError {
 	return &pod.StartError{Reason: "ErrImagePull", Message: text, RetryAfter: pullErrorShown, Err: err}
 }
 
-// credentials collects the logins for an image: those of the pod's imagePullSecrets, then the node's, then the plugins'. What is not
-// there or cannot be read does not stop the pull: the image may be public.
+// credentials collects the logins for an image: from the pod's imagePullSecrets, then the node's, then the plugins'. Missing or unreadable
+// sources do not stop the pull, because the image may be public.
 func (r *Puller) credentials(ctx context.Context, p *v1.Pod, name podspec.ImageName) []pod.Credential {
 	logins := r.podLogins(ctx, p)
 	for _, file := range r.cfg.DockerConfigs {
@@ -148,7 +149,7 @@ func (r *Puller) credentials(ctx context.Context, p *v1.Pod, name podspec.ImageN
 	return credentialsFor(name.Named, logins)
 }
 
-// podLogins are those of the pod's imagePullSecrets, to which the API server has added its service account's.
+// podLogins are the logins of the pod's imagePullSecrets. The API server has already added its service account's.
 func (r *Puller) podLogins(ctx context.Context, p *v1.Pod) []pod.Login {
 	var logins []pod.Login
 	var unusable []string
@@ -174,7 +175,7 @@ func (r *Puller) podLogins(ctx context.Context, p *v1.Pod) []pod.Login {
 	return logins
 }
 
-// EnsureImage makes the image of an image volume present, with the pull policy, secrets, back-off and events of a container's image.
+// EnsureImage looks up or pulls the image of an image volume, with the pull policy, secrets, back-off and Events of a container's image.
 // Errors are as for Container.
 func (r *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, volume *v1.Volume) (pod.Image, error) {
 	like := &v1.Container{Image: volume.Image.Reference, ImagePullPolicy: volume.Image.PullPolicy}

@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// TestMessagesGo: containers write termination messages without a limit, so that only those of this attempt and the last one stay.
+// TestMessagesGo: containers write termination messages without a limit, so only those of this attempt and the last one stay.
 func TestMessagesGo(t *testing.T) {
 	s := newStage(t)
 	p := stagePod()

@@ -14,16 +14,16 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Back-off of pulls, per pod and image, as upstream has it.
+// Back-off of pulls, per pod and image, as in upstream.
 const (
 	pullBackOffMin = 10 * time.Second
 	pullBackOffMax = 300 * time.Second
-	// pullErrorShown is how long a failed pull's own reason stands before ImagePullBackOff takes its place.
+	// pullErrorShown is how long a failed pull shows its own reason before ImagePullBackOff.
 	pullErrorShown = time.Second
 )
 
-// puller pulls images: one pull of an image with the same credentials at a time, whoever waits for it, and no more pulls together
-// than configured. It also keeps the back-off of pods whose pulls fail.
+// puller pulls images. Concurrent requests for an image with the same credentials share one pull, and the number of parallel pulls is
+// limited as configured. It also keeps the back-off of pods whose pulls fail.
 type puller struct {
 	images  pod.Images
 	clock   clock.PassiveClock
@@ -33,7 +33,7 @@ type puller struct {
 	mu       sync.Mutex
 	flights  map[string]*flight
 	failures map[pullKey]pullFailure
-	delays   workqueue.TypedRateLimiter[pullKey] // how long each failure in a row holds up the next pull
+	delays   workqueue.TypedRateLimiter[pullKey] // delay before the next pull, by number of failures in a row
 }
 
 type pullKey struct {
@@ -42,12 +42,12 @@ type pullKey struct {
 }
 
 type pullFailure struct {
-	delay   time.Duration // from since on
+	delay   time.Duration // counted from since
 	since   time.Time
 	message string
 }
 
-// flight is one pull under way. It ends when its last waiter leaves.
+// flight is one pull in progress. It ends when its last waiter leaves.
 type flight struct {
 	key     string
 	done    chan struct{}
@@ -57,11 +57,11 @@ type flight struct {
 	err     error
 }
 
-// pullResult is what a pull brought.
+// pullResult is the result of a pull.
 type pullResult struct {
 	image pod.Image
 	used  int           // index of the credential; -1: none
-	took  time.Duration // the pull's own time, without the wait for other pulls
+	took  time.Duration // without the wait for other pulls
 }
 
 func newPuller(cfg Config, images pod.Images, clk clock.PassiveClock) *puller {
@@ -82,7 +82,7 @@ func newPuller(cfg Config, images pod.Images, clk clock.PassiveClock) *puller {
 	return p
 }
 
-// pull fetches an image; for a pod that is going already it begins nothing.
+// pull pulls an image, unless ctx has already ended.
 func (p *puller) pull(ctx context.Context, name string, creds []pod.Credential) (pullResult, error) {
 	if ctx.Err() != nil {
 		return pullResult{}, context.Cause(ctx)
@@ -91,7 +91,7 @@ func (p *puller) pull(ctx context.Context, name string, creds []pod.Credential) 
 	return p.wait(ctx, f)
 }
 
-// wait ends with the flight or with ctx, and leaves.
+// wait returns when the flight or ctx ends, and leaves the flight.
 func (p *puller) wait(ctx context.Context, f *flight) (pullResult, error) {
 	defer p.leave(f)
 	select {
@@ -102,8 +102,8 @@ func (p *puller) wait(ctx context.Context, f *flight) (pullResult, error) {
 	}
 }
 
-// join returns the flight of an image, and makes it where there is none: the same logins make one pull, wherever they came from. Who
-// joins must wait.
+// join returns the flight for an image and starts one if there is none. Equal credentials share a flight, wherever they come from. The
+// caller must wait.
 func (p *puller) join(name string, creds []pod.Credential) *flight {
 	secret, _ := json.Marshal(creds) // a struct of strings cannot fail; the key lives as long as the pull
 	key := name + "\x00" + string(secret)
@@ -114,7 +114,7 @@ func (p *puller) join(name string, creds []pod.Credential) *flight {
 		ctx, cancel := context.WithCancel(context.Background())
 		f = &flight{key: key, done: make(chan struct{}), cancel: cancel}
 		p.flights[key] = f
-		go p.fly(ctx, f, name, creds) // it outlives any one waiter; the last to leave cancels it, and each waits for f.done or its own end
+		go p.fly(ctx, f, name, creds) // it outlives single waiters: the last one to leave cancels it, and each waits for f.done or its own ctx
 	}
 	f.waiters++
 	return f
@@ -125,7 +125,7 @@ func (p *puller) leave(f *flight) {
 	defer p.mu.Unlock()
 	if f.waiters--; f.waiters == 0 {
 		f.cancel()
-		p.forget(f) // who comes now wants a pull that is not being cancelled
+		p.forget(f) // later callers need a pull that is not cancelled
 	}
 }
 
@@ -134,10 +134,10 @@ func (p *puller) fly(ctx context.Context, f *flight, name string, creds []pod.Cr
 	f.result, f.err = p.fetch(ctx, name, creds)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.forget(f) // a later request is a new pull
+	p.forget(f) // a later request starts a new pull
 }
 
-// forget wants p.mu held.
+// forget requires p.mu.
 func (p *puller) forget(f *flight) {
 	if p.flights[f.key] == f {
 		delete(p.flights, f.key)
@@ -163,7 +163,7 @@ func (p *puller) fetch(ctx context.Context, name string, creds []pod.Credential)
 	return pullResult{image, used, p.clock.Since(start)}, err
 }
 
-// backedOff says for how long the next pull has to wait and why; 0: not at all.
+// backedOff returns how long the next pull must wait, and why; 0: no wait.
 func (p *puller) backedOff(key pullKey) (wait time.Duration, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,7 +174,7 @@ func (p *puller) backedOff(key pullKey) (wait time.Duration, message string) {
 	return max(0, f.delay-p.clock.Since(f.since)), f.message
 }
 
-// failed lengthens the back-off. Failures that were not repeated for long are forgotten, so that pods that are gone leave nothing.
+// failed increases the back-off. It drops failures that are old, so that removed pods leave nothing behind.
 func (p *puller) failed(key pullKey, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +192,7 @@ func (p *puller) succeeded(key pullKey) {
 	p.forgive(key)
 }
 
-// forgive wants p.mu held.
+// forgive requires p.mu.
 func (p *puller) forgive(key pullKey) {
 	delete(p.failures, key)
 	p.delays.Forget(key)

@@ -120,7 +120,7 @@ func FuzzSecretLogins(f *testing.F) {
 	})
 }
 
-// gatedImages is an image store in which each pull waits until the test lets it go.
+// gatedImages is an image store whose pulls wait until the test releases them.
 type gatedImages struct {
 	started chan string
 	release chan error
@@ -164,7 +164,7 @@ func TestPullsAreShared(t *testing.T) {
 	for range 3 {
 		pull(t.Context(), "a")
 	}
-	pull(ctx, "a") // leaves early: the others' pull goes on
+	pull(ctx, "a") // leaves early: the others' pull continues
 	pull(t.Context(), "a", pod.Credential{Username: "u"})
 	first, second := <-images.started, <-images.started
 	if first == second || len(images.started) > 0 {
@@ -182,7 +182,7 @@ func TestPullsAreShared(t *testing.T) {
 		}
 	}
 
-	// A pull that no one waits for ends, and a later one starts again.
+	// A pull without waiters ends, and a later one starts again.
 	ctx, cancel = context.WithCancel(t.Context())
 	pull(ctx, "b")
 	<-images.started

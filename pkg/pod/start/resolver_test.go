@@ -106,7 +106,7 @@ func TestSandbox(t *testing.T) {
 	}
 }
 
-// failure prints a StartError and the waiting state that it makes.
+// failure prints a StartError and the waiting state for it.
 func failure(t *testing.T, err error) string {
 	t.Helper()
 	if err == nil {
@@ -298,7 +298,7 @@ func TestContainerImages(t *testing.T) {
 	}
 }
 
-// TestImageBackOff follows one container whose image cannot be pulled, then can.
+// TestImageBackOff follows a container whose image cannot be pulled at first.
 func TestImageBackOff(t *testing.T) {
 	s := newStage(t)
 	r := s.resolver()
@@ -345,7 +345,7 @@ func TestImageBackOff(t *testing.T) {
 	delete(s.registry, "late:1")
 	failed()
 	check(backOff, 10*time.Second, "Normal BackOff, Warning Failed")
-	s.present["late:1"] = pod.Image{} // someone loaded it meanwhile
+	s.present["late:1"] = pod.Image{} // another client loaded it meanwhile
 	check("<nil>", 0, "Normal Pulled")
 }
 
@@ -416,7 +416,7 @@ func TestSkippedNamesAreTold(t *testing.T) {
 	}
 }
 
-// TestEndedContext: what ends because the pod goes is no failure of the pod, and no Event reports it.
+// TestEndedContext: when the pod ends, an interrupted operation is not a failure of the pod and no Event reports it.
 func TestEndedContext(t *testing.T) {
 	gone := errors.New("the pod is going")
 	for _, verb := range []string{"prepare", "lookup", "object", "mounts", "pull"} {
@@ -465,7 +465,7 @@ func TestReadVolumeFile(t *testing.T) {
 		{"x", "env", "", `cannot find the volume "x"`},
 		{"gone", "env", "", `cannot open volume "gone"`},
 	}
-	// Windows lets only the privileged make links; where there are none, none need be refused.
+	// Windows lets only privileged users create links; without links there is nothing to refuse.
 	if os.Symlink("../outside", filepath.Join(volume, "link")) == nil {
 		if err := os.Symlink("sub/env", filepath.Join(volume, "inner")); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Handler is the handler of the pod's RuntimeClass, "" when it names none. An Event says when the class cannot be had.
+// Handler is the handler of the pod's RuntimeClass; "" if it names none. An unavailable class is reported in an Event.
 func (r *Resolver) Handler(ctx context.Context, p *v1.Pod) (string, error) {
 	if p.Spec.RuntimeClassName == nil || *p.Spec.RuntimeClassName == "" {
 		return "", nil
@@ -29,7 +29,7 @@ func (r *Resolver) Handler(ctx context.Context, p *v1.Pod) (string, error) {
 	return "", r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: message, Err: err})
 }
 
-// target is the id of the container whose process namespace an ephemeral container joins; "" where the pod's own arrangement decides.
+// target is the id of the container whose process namespace an ephemeral container joins; "" if the pod's own settings decide.
 func target(pod *v1.Pod, container *v1.Container, at pod.Attempt) (string, error) {
 	name := podspec.TargetContainer(pod, at.Kind, container.Name)
 	if name != "" && at.TargetID == "" {
@@ -38,8 +38,8 @@ func target(pod *v1.Pod, container *v1.Container, at pod.Attempt) (string, error
 	return at.TargetID, nil
 }
 
-// recursiveReadOnly marks those of mounts, which stand in the order of the container's volumeMounts, that are to be read-only with all
-// that is mounted below them.
+// recursiveReadOnly sets Recursive on the mounts that are read-only including everything mounted below them. mounts has the order of the
+// container's volumeMounts.
 func recursiveReadOnly(container *v1.Container, mounts []pod.Mount, supported func() bool) error {
 	for i := range mounts {
 		vm := &container.VolumeMounts[i]

@@ -15,25 +15,25 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// The scores of upstream's QoS policy: guaranteed pods are killed last, best-effort pods first.
+// Scores of upstream's QoS policy: the kernel kills guaranteed pods last and best-effort pods first.
 const (
 	oomGuaranteed = -997
 	oomBestEffort = 1000
 )
 
-// What upstream names a pod that a node cannot do without.
+// Upstream's priority class for pods that a node cannot do without.
 const systemNodeCritical = "system-node-critical"
 
-// windowsRoots are the accounts that runAsNonRoot forbids on Windows: upstream's one, and what else means the same or more. Their SIDs are
-// well known (Microsoft, "Well-known SIDs"; those of containers' accounts begin with S-1-5-93-2).
+// windowsRoots are the accounts that runAsNonRoot forbids on Windows: upstream's, and those with equal or greater rights. The SIDs are well
+// known (Microsoft, "Well-known SIDs"; those of container accounts start with S-1-5-93-2).
 var windowsRoots = []string{"ContainerAdministrator", `User Manager\ContainerAdministrator`, "S-1-5-93-2-1", "SYSTEM", `NT AUTHORITY\SYSTEM`, "S-1-5-18"}
 
-// isWindowsRoot knows names and SIDs in any case.
+// isWindowsRoot compares names and SIDs without case.
 func isWindowsRoot(user string) bool {
 	return slices.ContainsFunc(windowsRoots, func(root string) bool { return strings.EqualFold(user, root) })
 }
 
-// refusePod says why pod cannot run on platform at all, for fields that the engine cannot honour; "" if it can.
+// refusePod says why pod cannot run on platform at all, because of fields that the engine cannot implement; "" if it can run.
 func refusePod(pod *v1.Pod, platform pod.Platform) string {
 	spec := &pod.Spec
 	windows := platform.OS == "windows"
@@ -54,7 +54,7 @@ func refusePod(pod *v1.Pod, platform pod.Platform) string {
 	return ""
 }
 
-// refuseContainer is refusePod for the fields of one container.
+// refuseContainer is like refusePod, for the fields of one container.
 func refuseContainer(pod *v1.Pod, container *v1.Container, platform pod.Platform) string {
 	if len(container.VolumeDevices) > 0 && platform.OS == "windows" {
 		return fmt.Sprintf("volumeDevices (%s) are not possible here: Windows containers have no block devices; use volumeMounts", container.VolumeDevices[0].Name)
@@ -67,8 +67,8 @@ func refuseContainer(pod *v1.Pod, container *v1.Container, platform pod.Platform
 	return ""
 }
 
-// refuseCredentialSpec says why a credential spec of a group Managed Service Account cannot be given to the engine, which would fail in
-// its own words when the container starts.
+// refuseCredentialSpec says why the engine could not use the credential spec of a group Managed Service Account. The engine's own error
+// would come only when the container starts, and be less clear.
 func refuseCredentialSpec(w v1.WindowsSecurityContextOptions) string {
 	switch text := deref(w.GMSACredentialSpec); {
 	case text == "" && deref(w.GMSACredentialSpecName) != "":
@@ -89,8 +89,8 @@ func deref(s *string) string {
 	return *s
 }
 
-// checkNonRoot enforces runAsNonRoot: what would run as root, or as a user that cannot be told from root, does not start. The messages are
-// those that users look up.
+// checkNonRoot enforces runAsNonRoot: a container that would run as root, or as a user that may be root, does not start. Users look up
+// these messages, which are upstream's.
 func checkNonRoot(pod *v1.Pod, container *v1.Container, imageUser, os string) error {
 	var nonRoot *bool
 	var uid *int64
@@ -143,7 +143,7 @@ func checkNonRootWindows(options v1.WindowsSecurityContextOptions, imageUser, wh
 	return nil
 }
 
-// parseImageUser splits an image's USER, "user[:group]". An empty one is root; name is set where the user is no number.
+// parseImageUser splits an image's USER, "user[:group]". An empty one is root; name is set if the user is not a number.
 func parseImageUser(user string) (uid int64, name string) {
 	user, _, _ = strings.Cut(user, ":")
 	if user == "" {
@@ -156,8 +156,8 @@ func parseImageUser(user string) (uid int64, name string) {
 	return uid, ""
 }
 
-// oomScoreAdj is what a container's processes get in /proc/PID/oom_score_adj. A burstable container is the safer the larger its share
-// of the node's memory that it requests; sidecars count at least as much as the smallest of the containers that they serve.
+// oomScoreAdj is the value for /proc/PID/oom_score_adj of a container's processes. The more of the node's memory a burstable container
+// requests, the later the kernel kills it. A sidecar counts with at least the smallest request among the app containers.
 func oomScoreAdj(pod *v1.Pod, container *v1.Container, memory int64) int {
 	critical := podspec.Critical(pod)
 	if critical && pod.Spec.PriorityClassName == systemNodeCritical {
@@ -187,7 +187,7 @@ func oomScoreAdj(pod *v1.Pod, container *v1.Container, memory int64) int {
 	return min(max(score, 1000+oomGuaranteed), oomBestEffort-1)
 }
 
-// spareRequest is each container's part of what the pod as a whole requests of memory beyond its containers (KEP-2837).
+// spareRequest is each container's share of the pod-level memory request that exceeds the containers' requests (KEP-2837).
 func spareRequest(pod *v1.Pod) int64 {
 	if pod.Spec.Resources == nil || pod.Spec.Resources.Requests.Memory().IsZero() {
 		return 0
@@ -197,7 +197,7 @@ func spareRequest(pod *v1.Pod) int64 {
 	return max(0, pod.Spec.Resources.Requests.Memory().Value()-sum.Memory().Value()) / max(n, 1)
 }
 
-// checkAppArmor says when the profile that a container names is not loaded: the engine would say so in words of the kernel.
+// checkAppArmor reports a profile that is not loaded. The engine's own error would be the kernel's.
 func checkAppArmor(pod *v1.Pod, container *v1.Container, loaded func(string) bool) error {
 	profile := podspec.AppArmorProfile(pod, container)
 	if loaded == nil || profile == nil || profile.Type != v1.AppArmorProfileTypeLocalhost || profile.LocalhostProfile == nil || loaded(*profile.LocalhostProfile) {

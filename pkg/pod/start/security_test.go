@@ -141,7 +141,7 @@ func TestOOMScoreAdj(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		pod  v1.Pod
-		init bool // the first init container is asked for
+		init bool // for the first init container
 		want int
 		node int64
 	}{

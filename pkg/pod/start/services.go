@@ -12,8 +12,8 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// linkedServices chooses the services that a pod's environment names: those of the pod's namespace unless links are off, and always
-// kubernetes in the namespace default, which in-cluster clients read. A service of that name in the pod's namespace hides that one.
+// linkedServices selects the services for a pod's environment: those of the pod's namespace unless links are off, and always the service
+// kubernetes in the namespace default, which in-cluster clients need. A service of that name in the pod's namespace hides it.
 func linkedServices(own, defaults []*v1.Service, links bool) []*v1.Service {
 	var out []*v1.Service
 	hidden := false
@@ -37,8 +37,8 @@ func linkedServices(own, defaults []*v1.Service, links bool) []*v1.Service {
 	return out
 }
 
-// serviceEnv is the environment by which a container finds services: NAME_SERVICE_HOST and NAME_SERVICE_PORT, and the names of
-// Docker's container links. (Documented for Services as "environment variables".)
+// serviceEnv is the environment that lets a container find services: NAME_SERVICE_HOST, NAME_SERVICE_PORT, and the names of Docker's
+// container links. (Documented for Services as "environment variables".)
 func serviceEnv(services []*v1.Service) []pod.Env {
 	var out []pod.Env
 	for _, s := range services {

@@ -27,7 +27,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// stage is all that a Resolver asks, in memory: image store, volumes, network, API objects, events. It writes down what was done.
+// stage is all dependencies of a Resolver, in memory: image store, volumes, network, API objects, Events. It records what was done.
 type stage struct {
 	t        *testing.T
 	mu       sync.Mutex
@@ -87,7 +87,7 @@ func (s *stage) note(format string, args ...any) {
 	s.log = append(s.log, fmt.Sprintf(format, args...))
 }
 
-// told returns what happened since the last call.
+// told returns the records since the last call.
 func (s *stage) told() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +183,7 @@ func (s *stage) RuntimeHandler(_ context.Context, name string) (string, error) {
 	return handler, s.broken["object"]
 }
 
-// stageVolumes has Volumes' methods apart: two of its names mean something else too.
+// stageVolumes separates the methods of Volumes: two of their names also exist in other interfaces.
 type stageVolumes struct{ *stage }
 
 func (s stageVolumes) Prepare(context.Context, *v1.Pod) (map[string]string, error) {

@@ -12,14 +12,14 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Where Windows looks for names, and the directory of v1.TerminationMessagePathDefault, which images of Windows lack.
+// Paths of Windows' hosts file, and of the directory of v1.TerminationMessagePathDefault, which Windows images lack.
 const (
 	windowsHosts    = `C:\Windows\System32\drivers\etc\hosts`
 	windowsMessages = `C:\dev`
 )
 
-// windowsFiles is files for Windows, where single files cannot be mounted: the hosts file is copied in. The termination message is
-// written to a directory mount, to a volume, or into the container, from which the runtime reads it at its end.
+// windowsFiles is the variant of files for Windows, where single files cannot be mounted: it copies the hosts file into the container. The
+// termination message goes to a directory mount, a volume or the container, and the runtime reads it after the exit.
 func (r *Resolver) windowsFiles(p *v1.Pod, container *v1.Container, at pod.Attempt, in *pod.Inputs) error {
 	if over(in.Mounts, windowsHosts) == nil {
 		hosts, err := r.hosts(p, at)
@@ -60,7 +60,7 @@ func (r *Resolver) windowsFiles(p *v1.Pod, container *v1.Container, at pod.Attem
 	return nil
 }
 
-// over finds the mount in which a path of the container lies, the innermost one; nil: none.
+// over finds the innermost mount that contains a path of the container; nil: none.
 func over(mounts []pod.Mount, path string) (found *pod.Mount) {
 	for i := range mounts {
 		if _, in := podspec.WindowsWithin(path, mounts[i].ContainerPath); in && (found == nil || len(mounts[i].ContainerPath) > len(found.ContainerPath)) {

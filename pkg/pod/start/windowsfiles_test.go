@@ -45,7 +45,7 @@ func TestWindowsFiles(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 			continue
 		}
-		for i := range in.Mounts { // the stage counts the environment in it
+		for i := range in.Mounts { // the stage puts the number of environment variables into the path
 			if strings.HasPrefix(in.Mounts[i].HostPath, "/vol/v/") {
 				in.TerminationRoot = strings.Replace(in.TerminationRoot, in.Mounts[i].HostPath, "/vol/v/0", 1)
 			}

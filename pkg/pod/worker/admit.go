@@ -8,8 +8,8 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// admit asks whether a pod may start. wait: it is held until others have ended, or until the Admitter knows what it has to find out first; the other
-// pods do not wait for that.
+// admit asks whether a pod may start. wait means that the pod waits, until others have ended or until the Admitter has the answer to its
+// question. Other pods do not wait.
 func (m *Manager) admit(d pod.Desired) (no *pod.Rejection, wait bool) {
 	uid := d.Pod.UID
 	if m.asking[uid] {
@@ -35,7 +35,7 @@ func (m *Manager) admit(d pod.Desired) (no *pod.Rejection, wait bool) {
 	return no, true
 }
 
-// asked admits a pod again for which the Admitter has asked.
+// asked admits a pod again after the Admitter's question is answered.
 func (m *Manager) asked(uid types.UID) {
 	delete(m.asking, uid)
 	d, waits := m.waiting[uid]

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestFirstProbe: a container's initial delay is waited for whatever the clock says of its start.
+// TestFirstProbe: a container's initial delay is respected whatever start time the clock shows.
 func TestFirstProbe(t *testing.T) {
 	const day = 24 * time.Hour
 	now := time.Now()

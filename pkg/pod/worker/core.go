@@ -14,24 +14,24 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// core is what the parts of one worker share: whose pod it is, what is known of it, and the way into the loop. Whatever is below inbox
-// belongs to the loop.
+// core is what the parts of one worker share: the pod's identity, what is known of it, and the way into the loop. Only the loop uses the
+// fields below inbox.
 type core struct {
 	cfg   *Config
 	parts *Parts
 	uid   types.UID
-	// agentStart is when this agent began: probes of containers that are older start with a random delay.
+	// agentStart is when this agent started: probes of older containers start with a random delay.
 	agentStart time.Time
 	inbox      *inbox
 	crew       crew
 
 	ctx    context.Context // the loop's
 	pod    *v1.Pod
-	mirror *v1.Pod // of a static pod, as the API server has it; nil: not there
+	mirror *v1.Pod // a static pod's mirror pod on the API server; nil: none
 	seen   plan.Seen
 	next   time.Time // when to look again; zero: when something happens
 	timing timing
-	said   map[string]string // what Events said last, by their topic
+	said   map[string]string // last content of Events, by topic
 }
 
 func newCore(cfg *Config, parts *Parts, d pod.Desired, agentStart time.Time) *core {
@@ -51,32 +51,32 @@ func newCore(cfg *Config, parts *Parts, d pod.Desired, agentStart time.Time) *co
 
 func (c *core) now() time.Time { return c.parts.Clock.Now() }
 
-// lookAt has the loop look again at t, if nothing happens before.
+// lookAt makes the loop look again at t, unless something happens earlier.
 func (c *core) lookAt(t time.Time) {
 	if c.next.IsZero() || t.Before(c.next) {
 		c.next = t
 	}
 }
 
-// phase is how far the pod's life has come.
+// phase is the pod's current phase.
 func (c *core) phase() pod.Phase { return c.seen.Memory.Phase }
 
-// do calls f beside the loop, and then with its error in the loop.
+// do calls f in another goroutine, and then calls then with its error in the loop.
 func (c *core) do(ctx context.Context, f func(ctx context.Context) error, then func(error)) {
 	c.crew.do(ctx, f, func(err error) { c.inbox.put(func() { then(err) }) })
 }
 
-// failed notes that what key names failed, and when it is tried again: after hint, or else after a doubling back-off.
+// failed records that key's operation failed. The next try is after hint, or else after a doubling back-off.
 func (c *core) failed(key plan.Key, reason, message string, hint time.Duration) {
 	r := c.seen.Memory.Retries[key].Again(c.now(), hint)
 	r.Reason, r.Message = reason, message
 	c.seen.Memory.Retries[key] = r
 }
 
-// succeeded forgets the failures of what key names.
+// succeeded forgets the failures of key.
 func (c *core) succeeded(key plan.Key) { delete(c.seen.Memory.Retries, key) }
 
-// addresses are the pod's, as its status shows them.
+// addresses are the pod's addresses as its status shows them.
 func (c *core) addresses() []netip.Addr {
 	observed := c.seen.Observed()
 	return pod.PodAddresses(c.pod, observed, c.seen.Node.HostIPs)
@@ -87,26 +87,26 @@ func (c *core) event(kind, reason, message string) {
 	c.parts.Events.Event(podspec.Reference(c.pod), kind, reason, message)
 }
 
-// containerEvent sends an Event about one of its containers.
+// containerEvent sends an Event about one of the pod's containers.
 func (c *core) containerEvent(of plan.Subject, kind, reason, message string) {
 	c.parts.Events.Event(podspec.ContainerReference(c.pod, of.Container, of.Kind), kind, reason, message)
 }
 
-// isNews says whether what differs from the last that was said under topic, and notes it.
+// isNews reports whether what differs from the last text under topic, and records it.
 func (c *core) isNews(topic, what string) bool {
 	known := c.said[topic] == what
 	c.said[topic] = what
 	return !known
 }
 
-// register has the objects watched that the pod refers to.
+// register starts watches of the objects that the pod refers to.
 func (c *core) register() {
 	if c.phase() == pod.Syncing {
 		c.parts.Objects.Register(c.pod)
 	}
 }
 
-// log is a line about the pod.
+// log writes a line about the pod.
 func (c *core) log(level klog.Level, message string, keysAndValues ...any) {
 	klog.V(level).InfoS(message, append([]any{"pod", klog.KObj(c.pod)}, keysAndValues...)...)
 }

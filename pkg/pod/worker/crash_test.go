@@ -22,8 +22,8 @@ spec:
   - {name: b, image: "b:1", lifecycle: {postStart: {exec: {command: [hello]}}}, readinessProbe: {exec: {command: [ready]}, periodSeconds: 1}}
 `
 
-// TestCrashAtEveryStep ends the Manager before, in the middle of, and after each step of a pod's life, and once more while the second
-// Manager works; a new one must bring the pod to where an undisturbed one does, without starting or restarting anything twice.
+// TestCrashAtEveryStep ends the Manager before, during and after each step of a pod's life, and once more while the second Manager works. A
+// new one must reach the same state as an undisturbed one, without starting or restarting anything twice.
 func TestCrashAtEveryStep(t *testing.T) {
 	life := func(t *testing.T, crashAt int, after time.Duration) (alive string, steps int) {
 		w := newWorld(linux)

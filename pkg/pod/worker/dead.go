@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
-// surplus are the containers that have ended of which the node keeps more than d allows, the oldest ends first.
+// surplus are the exited containers that exceed the node's limits d, those with the oldest exit first.
 func surplus(d plan.DeadLimits, views []pod.View, now time.Time) map[types.UID][]string {
 	if d.Total < 0 {
 		return nil
@@ -22,7 +22,7 @@ func surplus(d plan.DeadLimits, views []pod.View, now time.Time) map[types.UID][
 	var all []dead
 	for _, view := range views {
 		seen := map[string]bool{}
-		for _, c := range view.Observed.Containers { // the newest of each name first
+		for _, c := range view.Observed.Containers { // newest of each name first
 			latest := !seen[c.Name]
 			seen[c.Name] = true
 			if c.State == pod.Exited && (!latest || view.Phase == pod.Terminated) && !d.Young(c, now) {
@@ -38,7 +38,7 @@ func surplus(d plan.DeadLimits, views []pod.View, now time.Time) map[types.UID][
 	return out
 }
 
-// trimDead has the workers remove what there is too much of.
+// trimDead makes the workers remove exited containers beyond the node's limits.
 func (m *Manager) trimDead() {
 	for uid, ids := range surplus(m.cfg.Dead.OrDefault(), m.Snapshot(), m.parts.Clock.Now()) {
 		if w := m.worker(uid); w != nil {

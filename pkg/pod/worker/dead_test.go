@@ -24,7 +24,7 @@ func TestSurplus(t *testing.T) {
 		return pod.View{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}, Phase: phase, Observed: pod.Observed{Containers: all}}
 	}
 	views := []pod.View{
-		view("runs", pod.Syncing, pod.Container{ID: "a9", Name: "a", State: pod.Running}, dead("a8", 2), dead("a7", 6), dead("b1", 9)), // b waits to be started again
+		view("runs", pod.Syncing, pod.Container{ID: "a9", Name: "a", State: pod.Running}, dead("a8", 2), dead("a7", 6), dead("b1", 9)), // b waits for its restart
 		view("over", pod.Terminated, dead("d2", 4), dead("d1", 5)),
 	}
 	for _, test := range []struct {

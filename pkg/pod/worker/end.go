@@ -11,25 +11,25 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// stage is how far the end of a pod has come. It only ever moves forward.
+// stage is the progress of a pod's end. It only moves forward.
 type stage int8
 
 const (
-	living   stage = iota // it runs, or is being stopped
+	living   stage = iota // it runs or is being stopped
 	leaving               // nothing runs; its directory is being removed
-	vacated               // its directory is gone too; what may be left are its API object, what the engine keeps for logs, its cgroup
-	finished              // nothing is left of it anywhere
+	vacated               // its directory is removed; its API object, exited containers kept for their logs, and its cgroup may remain
+	finished              // nothing of it remains
 )
 
-// remains are the facts about the end of a pod. They come in any order; stage says what they amount to.
+// remains are facts about the end of a pod. They arrive in any order; stage derives the progress from them.
 type remains struct {
-	unwanted  bool // no source has the pod any more
-	directory bool // is removed
-	cgroup    bool // is removed, or there are none
-	object    bool // is deleted from the API server, by us
+	unwanted  bool // no source wants the pod any more
+	directory bool // it is removed
+	cgroup    bool // it is removed, or there are no cgroups
+	object    bool // we deleted it from the API server
 }
 
-// stage derives how far the end has come. engineEmpty says that the engine has nothing of the pod and that no step is in flight.
+// stage derives the progress of the end. engineEmpty means that the engine has nothing of the pod and no step is in flight.
 func (r remains) stage(phase pod.Phase, engineEmpty bool) stage {
 	switch {
 	case phase != pod.Terminated:
@@ -42,24 +42,24 @@ func (r remains) stage(phase pod.Phase, engineEmpty bool) stage {
 	return vacated
 }
 
-// reported says that no status of the pod is wanted any more.
+// reported means that the pod's status is no longer needed.
 func (r remains) reported() bool { return r.unwanted || r.object }
 
-// stage is how far the end of the worker's pod has come.
+// stage is the progress of the end of the worker's pod.
 func (w *worker) stage() stage {
 	if w.observer.never() {
-		return living // what the engine has is unknown
+		return living // the engine's state is unknown
 	}
 	return w.remains.stage(w.phase(), w.observer.current() && w.decision.Done && !w.steps.any())
 }
 
-// cleanUp removes what is left of a terminated pod: its directory, then its API object; the cgroup beside them, and with the plan's steps
-// what the engine has. What the engine cannot remove yet does not hold up the API.
+// cleanUp removes what a terminated pod left: its directory, then its API object, and its cgroup at the same time. The plan's steps remove
+// its containers. A container that the engine cannot remove yet does not delay the API object.
 func (w *worker) cleanUp() {
 	if w.phase() != pod.Terminated {
 		return
 	}
-	if !w.remains.cgroup { // holds nothing up: the engine may not be through with the containers' own
+	if !w.remains.cgroup { // blocks nothing else: the engine may still use the containers' cgroups
 		w.jobs.run(removingCgroup, func(ctx context.Context) error { return w.parts.Cgroups.Remove(ctx, w.uid) },
 			func(err error) { w.remains.cgroup = err == nil })
 	}
@@ -81,7 +81,7 @@ func (w *worker) vacate() {
 	}
 }
 
-// remove says that no source wants the pod any more; last is its last version, nil if that is what we have.
+// remove records that no source wants the pod any more. last is its last version, or nil if the worker has it.
 func (w *worker) remove(last *v1.Pod) {
 	if last != nil {
 		w.pod = last
@@ -91,7 +91,7 @@ func (w *worker) remove(last *v1.Pod) {
 	w.endBy(podspec.StopGrace(w.pod))
 }
 
-// terminate moves on from Syncing: what is being started is given up.
+// terminate leaves phase Syncing and cancels starts in flight.
 func (w *worker) terminate(why string) {
 	m := &w.seen.Memory
 	m.End.Remove = m.End.Remove || w.pod.DeletionTimestamp != nil
@@ -104,14 +104,14 @@ func (w *worker) terminate(why string) {
 	w.steps.drop(plan.Starts)
 }
 
-// endBy cuts the time until the kill to what is given now. It never gets longer.
+// endBy shortens the time until the kill to grace from now. It never extends it.
 func (w *worker) endBy(grace time.Duration) {
 	if deadline := w.now().Add(grace); deadline.Before(w.seen.Memory.End.Deadline) {
 		w.seen.Memory.End.Deadline = deadline
 	}
 }
 
-// end stops the pod against its will. annotations go on the Event.
+// end ends the pod for the reason why. annotations are added to the Event.
 func (w *worker) end(why pod.Rejection, annotations map[string]string) {
 	kind := v1.EventTypeWarning
 	if why.Reason == plan.ReasonDeadline {
@@ -122,7 +122,7 @@ func (w *worker) end(why pod.Rejection, annotations map[string]string) {
 	w.terminate(why.Reason)
 }
 
-// evict ends the pod for the good of others, unless it ends already.
+// evict ends the pod to protect the node or other pods, unless it is already ending.
 func (w *worker) evict(e pod.Eviction) {
 	if w.phase() != pod.Syncing {
 		return
@@ -138,24 +138,24 @@ func (w *worker) preempt() {
 		Disruption: "Pod was preempted by Kubelet to accommodate a critical pod."}})
 }
 
-// terminated moves on from Terminating: nothing runs any more.
+// terminated leaves phase Terminating: nothing runs any more.
 func (w *worker) terminated() {
 	w.log(2, "Pod has terminated")
 	w.seen.Memory.Phase = pod.Terminated
 	w.steps.drop(func(plan.Step) bool { return true })
 	w.parts.Objects.Unregister(w.uid)
-	w.publish() // the owner looks at it
+	w.publish() // the owner reads it
 	w.owner.released(w.uid)
 }
 
-// removeLeftovers removes what a terminated pod has left in the engine, although its logs could still be asked for.
+// removeLeftovers removes a terminated pod's exited containers, although their logs could still be read.
 func (w *worker) removeLeftovers() {
 	if w.phase() == pod.Terminated {
 		w.seen.Memory.End.Remove = true
 	}
 }
 
-// trim notes which of the pod's containers that have ended are too many for the node.
+// trim marks the pod's exited containers that exceed the node's limits.
 func (w *worker) trim(ids []string) {
 	m := &w.seen.Memory
 	for _, run := range m.Runs {

@@ -6,7 +6,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestStage: how far the end of a pod has come follows from what is gone, in whatever order it went.
+// TestStage: the progress of a pod's end follows from what is gone, in any order.
 func TestStage(t *testing.T) {
 	all := remains{unwanted: true, directory: true, cgroup: true, object: true}
 	without := func(change func(*remains)) remains {

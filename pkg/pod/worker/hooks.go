@@ -14,7 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// hookOutput is how many bytes of a hook's output its error repeats.
+// hookOutput is how many bytes of a hook's output its error includes.
 const hookOutput = 10 * 1024
 
 // hookRun runs lifecycle hooks in one container.
@@ -26,7 +26,7 @@ type hookRun struct {
 	parts     *Parts
 }
 
-// run runs one hook to its end, or the end of ctx. The error is what users see of a failed postStart hook.
+// run runs one hook until it or ctx ends. Users see the error of a failed postStart hook.
 func (h hookRun) run(ctx context.Context, handler *v1.LifecycleHandler) error {
 	name := fmt.Sprintf("for Container %q in Pod %q failed", h.container.Name, podspec.Label(h.pod))
 	switch {
@@ -56,7 +56,7 @@ func (h hookRun) run(ctx context.Context, handler *v1.LifecycleHandler) error {
 	return nil
 }
 
-// get sends the request of an httpGet hook. Whatever is answered will do; only no answer is a failure.
+// get sends the request of an httpGet hook. Any response counts as success; only no response is a failure.
 func (h hookRun) get(ctx context.Context, action *v1.HTTPGetAction) error {
 	target := pod.ProbeTarget{ContainerID: h.id, Ports: h.container.Ports, Pod: h.pod, Container: h.container.Name}
 	if len(h.ips) > 0 {
@@ -71,7 +71,7 @@ func (h hookRun) get(ctx context.Context, action *v1.HTTPGetAction) error {
 	return err
 }
 
-// hookHost is where a hook's request goes, for people.
+// hookHost is the destination of a hook's request, for messages.
 func hookHost(action *v1.HTTPGetAction, target pod.ProbeTarget) string {
 	host := action.Host
 	if host == "" {

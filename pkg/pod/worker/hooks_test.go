@@ -18,7 +18,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
-// scriptedProber answers each probe and hook alike, and keeps what it was asked.
+// scriptedProber gives every probe and hook the same result, and records the requests.
 type scriptedProber struct {
 	result   pod.ProbeResult
 	fellBack bool
@@ -35,7 +35,7 @@ func (s *scriptedProber) Hook(_ context.Context, action *v1.HTTPGetAction, targe
 	return s.fellBack, s.err
 }
 
-// TestHTTPHook: hooks are sent where probes are, and their errors name the hook.
+// TestHTTPHook: hooks are sent to the same address as probes, and their errors name the hook.
 func TestHTTPHook(t *testing.T) {
 	recorder, prober := record.NewFakeRecorder(10), &scriptedProber{}
 	hook := hookRun{
@@ -64,7 +64,7 @@ func TestHTTPHook(t *testing.T) {
 	}
 }
 
-// TestProbeWarning: a probe that passes with a warning passes, and the container's pod has the Event for which users look.
+// TestProbeWarning: a probe with a warning passes, and the pod gets the Event that users look for.
 func TestProbeWarning(t *testing.T) {
 	const detail = "Probe terminated redirects, Response body: <a href=\"http://0.0.0.0/\">Found</a>."
 	for _, kind := range []probeKind{startupProbe, livenessProbe, readinessProbe} {

@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// inbox hands work to the goroutine that owns something. Any goroutine may put, at any time, and never waits.
+// inbox passes work to the goroutine that owns some state. Any goroutine may call put at any time, and it does not block.
 type inbox struct {
 	filled wake.Signal
 
@@ -21,7 +21,7 @@ type inbox struct {
 
 func newInbox() *inbox { return &inbox{filled: wake.New()} }
 
-// put has the owner call f.
+// put makes the owner call f.
 func (b *inbox) put(f func()) {
 	b.mu.Lock()
 	b.items = append(b.items, f)
@@ -29,7 +29,7 @@ func (b *inbox) put(f func()) {
 	b.filled.Send()
 }
 
-// drain calls everything that was put. Only the owner calls it.
+// drain calls everything that was put. Only the owner may call it.
 func (b *inbox) drain() {
 	b.mu.Lock()
 	items := b.items
@@ -40,15 +40,15 @@ func (b *inbox) drain() {
 	}
 }
 
-// crew is a set of goroutines whose owner waits for them.
+// crew is a set of goroutines that their owner waits for.
 type crew struct{ sync.WaitGroup }
 
-// do calls f in a goroutine, and then done with its error, in the same one.
+// do calls f in a new goroutine, and then done with its error in the same goroutine.
 func (c *crew) do(ctx context.Context, f func(ctx context.Context) error, done func(error)) {
 	c.Go(func() { done(guarded(func() error { return f(ctx) })) })
 }
 
-// guarded calls f, and logs a panic of f with its stack: it comes back as an error.
+// guarded calls f. It logs a panic of f with its stack and returns it as an error.
 func guarded(f func() error) error {
 	err := pod.Guarded(f)
 	if caught := new(pod.PanicError); errors.As(err, &caught) {

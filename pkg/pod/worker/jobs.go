@@ -7,7 +7,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
-// job names a slow thing beside the steps. At most one of a name runs at a time.
+// job names a slow operation other than a step. At most one of each name runs at a time.
 type job string
 
 const (
@@ -20,7 +20,7 @@ const (
 	deletingObject job = "delete"
 )
 
-// jobs are a worker's slow things beside the steps, and when those that failed are tried again.
+// jobs are a worker's slow operations other than steps, and the times of their retries.
 type jobs struct {
 	*core
 	running map[job]bool
@@ -31,7 +31,7 @@ func newJobs(c *core) *jobs {
 	return &jobs{core: c, running: map[job]bool{}, retries: map[job]plan.Retry{}}
 }
 
-// waits says that the job failed and that it is too early for the next try; the loop looks again when it no longer is.
+// waits reports that the job failed and that it is too early to retry. It schedules the loop's next look at that time.
 func (j *jobs) waits(name job) bool {
 	r := j.retries[name]
 	if !r.Waits(j.now()) {
@@ -41,7 +41,7 @@ func (j *jobs) waits(name job) bool {
 	return true
 }
 
-// retry notes a failure: the next try is after a doubling back-off.
+// retry records a failure: the next try is after a doubling back-off.
 func (j *jobs) retry(name job) {
 	r := j.retries[name].Again(j.now(), 0)
 	j.retries[name] = r
@@ -51,18 +51,18 @@ func (j *jobs) retry(name job) {
 // done forgets the job's failures.
 func (j *jobs) done(name job) { delete(j.retries, name) }
 
-// hurry forgets how long the job would wait, so that the next try is now.
+// hurry makes the job's next try due now.
 func (j *jobs) hurry(name job) {
 	if r, failed := j.retries[name]; failed {
 		j.retries[name] = r.Now()
 	}
 }
 
-// idle says that the job may run: it does not, and waits for nothing.
+// idle reports that the job may run: it is not running and not waiting for a retry.
 func (j *jobs) idle(name job) bool { return !j.running[name] && !j.waits(name) }
 
-// run has do called beside the loop unless the job runs already or waits; then gets its result, in the loop. An error is logged and tried
-// again.
+// run calls do in another goroutine unless the job is running or waiting. then gets the result, in the loop. An error is logged and do is
+// retried.
 func (j *jobs) run(name job, do func(ctx context.Context) error, then func(err error)) {
 	if !j.idle(name) {
 		return
@@ -80,7 +80,7 @@ func (j *jobs) run(name job, do func(ctx context.Context) error, then func(err e
 	})
 }
 
-// names are those that run, sorted.
+// names lists the running jobs, sorted.
 func (j *jobs) names() []string {
 	var names []string
 	for name := range j.running {

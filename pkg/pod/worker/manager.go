@@ -24,33 +24,33 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Config is what the node says about its pods.
+// Config is the node's settings for its pods.
 type Config struct {
 	Platform pod.Platform
 	// HostIPs are this node's addresses, primary first. Called often; must not block.
 	HostIPs func() []netip.Addr
-	// Dead says which containers that have ended are kept; nil: upstream's defaults.
+	// Dead limits the exited containers that are kept; nil: upstream's defaults.
 	Dead *plan.DeadLimits
-	// Resync is how often everything is compared without a reason; 0: 60 s.
+	// Resync is the interval of complete comparisons without an event; 0: 60 s.
 	Resync time.Duration
 }
 
-// Resolver gathers what starting needs; *Resolver does.
+// Resolver collects what a start needs. *start.Resolver implements it.
 type Resolver interface {
 	Handler(ctx context.Context, pod *v1.Pod) (string, error)
 	Sandbox(ctx context.Context, pod *v1.Pod) (*pod.SandboxInputs, error)
 	Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at pod.Attempt) (*pod.Inputs, error)
 }
 
-// Parts are what a Manager works with. All are needed but Status, Cgroups, Attacher, HostPorts and Timing.
+// Parts are the dependencies of a Manager. All are required except Status, Cgroups, Attacher, HostPorts and Timing.
 type Parts struct {
 	Source    pod.Feed
 	Runtime   pod.Runtime
-	Resolver  Resolver // a *Resolver
+	Resolver  Resolver // a *start.Resolver
 	Volumes   pod.Volumes
-	Cgroups   pod.Cgroups   // nil: pods have none, only their containers
-	Attacher  pod.Attacher  // nil: the engine gives pods all of their network
-	HostPorts pod.HostPorts // nil: the engine publishes all ports, or none is served
+	Cgroups   pod.Cgroups   // nil: only containers have cgroups, pods do not
+	Attacher  pod.Attacher  // nil: the engine provides the pods' complete network
+	HostPorts pod.HostPorts // nil: the engine publishes all ports, or no ports are served
 	Objects   pod.Objects
 	Status    pod.StatusWriter // nil: there is no API server
 	Admitter  pod.Admitter
@@ -61,27 +61,27 @@ type Parts struct {
 	Clock     clock.WithTicker
 }
 
-// Manager runs the node's pods, a worker for each. Evict, Lookup, Snapshot and what else looks at pods may be called by any goroutine.
+// Manager runs the node's pods, one worker per pod. Any goroutine may call Evict, Lookup, Snapshot and the other methods that read pods.
 type Manager struct {
 	*roster
 	cfg   Config
 	parts Parts
 	inbox *inbox
 	crew  crew
-	beat  atomic.Pointer[time.Time] // when the loop last went round; nil: not running
+	beat  atomic.Pointer[time.Time] // last iteration of the loop; nil: not running
 
-	// What follows belongs to the loop.
+	// Only the loop uses the fields below.
 	ctx         context.Context
 	start       time.Time
 	allocations *allocations
-	waiting     map[types.UID]pod.Desired // for a predecessor of the same name, their former self, or victims to end, or for what the Admitter asks
-	asking      map[types.UID]bool        // for them the Admitter asks
+	waiting     map[types.UID]pod.Desired // pods that wait: for a predecessor with the same name or UID, for victims to end, or for the Admitter's question
+	asking      map[types.UID]bool        // pods with a question of the Admitter in progress
 	strays      map[types.UID]*v1.Pod
 	synced      bool
 	relisting   bool
 }
 
-// New makes a Manager.
+// New returns a Manager.
 func New(cfg Config, parts Parts) *Manager {
 	if cfg.Resync == 0 {
 		cfg.Resync = 60 * time.Second
@@ -92,8 +92,8 @@ func New(cfg Config, parts Parts) *Manager {
 	}
 }
 
-// Run runs pods until ctx ends, which is no error; what runs then goes on running. Nothing is started before the engine has listed
-// once what it has.
+// Run runs pods until ctx ends, which is not an error. Running pods then keep running. Run starts nothing until the engine has listed its
+// containers.
 func (m *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer m.crew.Wait()
@@ -145,7 +145,7 @@ func (m *Manager) Run(ctx context.Context) error {
 
 const beatPeriod = 10 * time.Second
 
-// observeFirst asks the engine until it answers: after a failure again with back-off, or immediately when it sends an event.
+// observeFirst asks the engine until it answers. After a failure it retries with back-off, or immediately when the engine sends an event.
 func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]pod.Observed, error) {
 	delay := wait.Backoff{Duration: time.Second, Factor: 2, Cap: 10 * time.Second, Steps: 32}
 	for {
@@ -173,21 +173,21 @@ func (m *Manager) observeFirst(changes <-chan types.UID) (map[types.UID]pod.Obse
 	}
 }
 
-// update applies a change from the sources. first is what the engine had when this agent began.
+// update applies a change from the sources. first is what the engine had when this agent started.
 func (m *Manager) update(u pod.Update, first map[types.UID]pod.Observed) {
 	for _, gone := range u.Gone {
 		m.dropWaiting(gone.UID)
 		if w := m.worker(gone.UID); w != nil {
 			w.leaving = true
 			w.inbox.put(func() { w.remove(gone) })
-			m.release(gone.UID) // the scheduler has given its place away, whatever of it still has to stop
+			m.release(gone.UID) // the scheduler has already reassigned its resources, even if containers still have to stop
 		}
 	}
 	set := slices.Clone(u.Set)
 	ran := func(d pod.Desired) bool {
 		return slices.ContainsFunc(first[d.Pod.UID].Containers, func(c pod.Container) bool { return c.State == pod.Running })
 	}
-	// What already runs here keeps its place; then the oldest comes first.
+	// Pods that already run keep their place; then older pods come first.
 	slices.SortStableFunc(set, func(a, b pod.Desired) int {
 		if x, y := ran(a), ran(b); x != y {
 			if x {
@@ -209,16 +209,16 @@ func (m *Manager) update(u pod.Update, first map[types.UID]pod.Observed) {
 		m.synced = true
 		m.orphans(first)
 		m.leftovers()
-		clear(first) // from now on what runs was let in by this agent
+		clear(first) // from now on, this agent has admitted every running pod
 	}
 }
 
-// want has one pod run, in a new worker where it has none. known: the engine has something of it from before this agent began.
+// want makes a pod run, in a new worker if it has none. known means that the engine has something of it from before this agent started.
 func (m *Manager) want(d pod.Desired, known bool) {
 	uid := d.Pod.UID
 	if w := m.worker(uid); w != nil {
 		if w.leaving {
-			m.waiting[uid] = d // it was removed and is wanted again: as a new one
+			m.waiting[uid] = d // it was removed and is wanted again: start it in a new worker
 			return
 		}
 		d = m.allocate(d)
@@ -234,9 +234,9 @@ func (m *Manager) want(d pod.Desired, known bool) {
 	if pending {
 		m.inbox.put(m.retryResizes)
 	}
-	w := m.newWorker(d, known) // a pod without a worker has nothing in the engine, unless it was there before this agent: no need to ask
+	w := m.newWorker(d, known) // a pod without a worker has nothing in the engine unless it predates this agent: no need to ask
 	if w.phase() == pod.Syncing {
-		if known || d.Pod.Status.Phase == v1.PodRunning { // it was let in before
+		if known || d.Pod.Status.Phase == v1.PodRunning { // it was admitted before
 			m.parts.Admitter.Adopt(d.Pod)
 		} else if no, wait := m.admit(d); wait {
 			return
@@ -249,7 +249,7 @@ func (m *Manager) want(d pod.Desired, known bool) {
 	m.begin(w)
 }
 
-// dropWaiting forgets a pod that waits.
+// dropWaiting forgets a waiting pod.
 func (m *Manager) dropWaiting(uid types.UID) {
 	if m.waiting[uid].Pod != nil && m.worker(uid) == nil {
 		m.parts.Admitter.Release(uid)
@@ -264,7 +264,7 @@ func (m *Manager) preempt(critical *v1.Pod, victims []types.UID) {
 		klog.InfoS("Preempting a pod", "uid", uid, "for", klog.KObj(critical))
 		if w := m.worker(uid); w != nil {
 			w.inbox.put(w.preempt)
-		} else if d, waits := m.waiting[uid]; waits { // critical too, but less so
+		} else if d, waits := m.waiting[uid]; waits { // critical too, with a lower priority
 			delete(m.waiting, uid)
 			w := m.newWorker(d, false)
 			w.preempt()
@@ -273,7 +273,7 @@ func (m *Manager) preempt(critical *v1.Pod, victims []types.UID) {
 	}
 }
 
-// predecessor says whether a static pod has to wait for another of its name to end. Names of other pods are the API server's business.
+// predecessor reports whether a static pod must wait for another pod of its name to end. For other pods the API server keeps names unique.
 func (m *Manager) predecessor(p *v1.Pod) bool {
 	if !podspec.IsStatic(p) {
 		return false
@@ -287,18 +287,18 @@ func (m *Manager) predecessor(p *v1.Pod) bool {
 	return false
 }
 
-// newWorker makes a worker that does not run yet. known: the engine may have something of the pod.
+// newWorker returns a worker that does not run yet. known means that the engine may have something of the pod.
 func (m *Manager) newWorker(d pod.Desired, known bool) *worker {
 	return newWorker(&m.cfg, &m.parts, d, known, m.start, m)
 }
 
-// begin runs a worker.
+// begin starts a worker.
 func (m *Manager) begin(w *worker) {
 	m.add(w)
 	m.crew.Go(func() { w.run(m.ctx) })
 }
 
-// finish runs a worker for what is left of a pod that no source wants.
+// finish starts a worker that cleans up a pod that no source wants.
 func (m *Manager) finish(left *v1.Pod) {
 	w := m.newWorker(pod.Desired{Pod: left}, true)
 	w.leaving = true
@@ -309,7 +309,7 @@ func (m *Manager) finish(left *v1.Pod) {
 // released implements owner.
 func (m *Manager) released(uid types.UID) { m.inbox.put(func() { m.release(uid) }) }
 
-// release gives back what a pod held, and has tried again what waited for that. Idempotent.
+// release frees what a pod held, and retries the pods that wait for it. Idempotent.
 func (m *Manager) release(uid types.UID) {
 	m.parts.Admitter.Release(uid)
 	m.allocations.forget(uid)
@@ -324,7 +324,7 @@ func (m *Manager) ended(uid types.UID) {
 	})
 }
 
-// admitWaiting tries again what waited for another pod's end.
+// admitWaiting retries the pods that wait for another pod's end.
 func (m *Manager) admitWaiting() {
 	if m.ctx.Err() != nil {
 		return
@@ -340,7 +340,7 @@ func (m *Manager) admitWaiting() {
 	m.dropStrays()
 }
 
-// dropStrays deletes mirror pods whose static pod has ended here.
+// dropStrays deletes the mirror pods of static pods that have ended here.
 func (m *Manager) dropStrays() {
 	for uid, mirror := range m.strays {
 		busy := false
@@ -355,13 +355,13 @@ func (m *Manager) dropStrays() {
 		m.crew.do(m.ctx, func(ctx context.Context) error { return m.parts.Status.Delete(ctx, mirror) }, func(err error) {
 			if err != nil && m.ctx.Err() == nil {
 				klog.V(1).InfoS("Cannot delete the mirror of a removed static pod", "pod", klog.KObj(mirror), "err", err)
-				m.inbox.put(func() { m.strays[uid] = mirror }) // the resync tries again
+				m.inbox.put(func() { m.strays[uid] = mirror }) // the resync retries
 			}
 		})
 	}
 }
 
-// changed passes on a hint of the engine.
+// changed passes on a hint from the engine.
 func (m *Manager) changed(uid types.UID) {
 	if uid == "" {
 		m.resync()
@@ -385,7 +385,7 @@ func (m *Manager) changed(uid types.UID) {
 	})
 }
 
-// resync looks at everything the engine has in one go.
+// resync observes everything that the engine has in one call.
 func (m *Manager) resync() {
 	if m.relisting {
 		return
@@ -415,7 +415,7 @@ func (m *Manager) resync() {
 	})
 }
 
-// orphans ends what the engine has and no source wants.
+// orphans ends pods that the engine has and no source wants.
 func (m *Manager) orphans(all map[types.UID]pod.Observed) {
 	if !m.synced || m.ctx.Err() != nil {
 		return
@@ -429,7 +429,7 @@ func (m *Manager) orphans(all map[types.UID]pod.Observed) {
 	}
 }
 
-// orphanPod is the pod as far as the engine's labels say.
+// orphanPod reconstructs the pod from the engine's labels.
 func orphanPod(uid types.UID, seen pod.Observed) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: seen.Namespace, Name: seen.Name}}
 	pod.Spec.TerminationGracePeriodSeconds = &seen.Grace
@@ -452,7 +452,7 @@ func orphanPod(uid types.UID, seen pod.Observed) *v1.Pod {
 	return pod
 }
 
-// leftovers cleans the directories and cgroups of pods that are no more.
+// leftovers cleans up the directories and cgroups of removed pods.
 func (m *Manager) leftovers() {
 	if !m.synced {
 		return
@@ -468,7 +468,7 @@ func (m *Manager) leftovers() {
 				if m.worker(uid) != nil || m.waiting[uid].Pod != nil {
 					continue
 				}
-				m.finish(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}) // finds nothing to stop, cleans up, and is done
+				m.finish(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}) // finds nothing to stop, cleans up, and ends
 			}
 		})
 		return err

@@ -54,7 +54,7 @@ func TestLookup(t *testing.T) {
 	})
 }
 
-// TestEngineDownAtStart: before the engine has told what it has, nothing is started and nothing is written.
+// TestEngineDownAtStart: before the engine has listed its containers, nothing is started or written.
 func TestEngineDownAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(linux)
@@ -78,7 +78,7 @@ func TestEngineDownAtStart(t *testing.T) {
 	})
 }
 
-// TestVolumesFollowTheirObjects: a changed Secret reaches the volumes of a running pod, also after a failure.
+// TestVolumesFollowTheirObjects: a changed Secret reaches the volumes of a running pod, even after a failure.
 func TestVolumesFollowTheirObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(linux)
@@ -100,8 +100,8 @@ func TestVolumesFollowTheirObjects(t *testing.T) {
 	})
 }
 
-// TestAskHoldsUpNobody: while the Admitter asks the API server about one pod, another that came later starts; the first follows when there is an
-// answer, and one that was removed meanwhile does not.
+// TestAskHoldsUpNobody: while the Admitter asks the API server about one pod, a later pod starts. The first pod follows when there is an
+// answer, unless it was removed meanwhile.
 func TestAskHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(linux)

@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// mirrorOf makes the mirror pod of a static pod: the same, owned by this node (the NodeRestriction admission asks for that).
+// mirrorOf returns the mirror pod of a static pod: a copy owned by this node, as the NodeRestriction admission plugin requires.
 func mirrorOf(pod *v1.Pod, node *v1.Node) *v1.Pod {
 	mirror := pod.DeepCopy()
 	mirror.UID, mirror.ResourceVersion, mirror.Generation = "", "", 0

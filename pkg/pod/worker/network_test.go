@@ -16,12 +16,12 @@ import (
 	"github.com/winkube/winkube/pkg/pod/podtest"
 )
 
-// plugins is a pod.Attacher that gives each sandbox the same address.
+// plugins is a pod.Attacher that assigns each sandbox the same address.
 type plugins struct {
 	log *podtest.Log
 
 	mu       sync.Mutex
-	failures int // of Attach, to come
+	failures int // remaining failures of Attach
 	attached map[string]bool
 }
 
@@ -40,7 +40,7 @@ func (n *plugins) Attachments(_ *v1.Pod, engine pod.Observed) pod.Attachments {
 }
 
 func (n *plugins) Attach(_ context.Context, p *v1.Pod, to pod.Member) error {
-	defer time.Sleep(time.Millisecond) // of the bubble: what follows is later in the log
+	defer time.Sleep(time.Millisecond) // in the bubble's time: what follows is later in the log
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.failures > 0 {
@@ -63,8 +63,8 @@ func (n *plugins) Detach(_ context.Context, from pod.Member) error {
 	return nil
 }
 
-// TestNetworkIsAttached: containers start when the sandbox has its network, with its address; a failure is tried again; what ends gives its
-// network back before.
+// TestNetworkIsAttached: containers start once the sandbox has its network, with its address. A failure is retried. Before a sandbox ends,
+// it releases its network.
 func TestNetworkIsAttached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(linux)

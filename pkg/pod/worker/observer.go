@@ -12,18 +12,18 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// observer keeps what the engine has of the pod up to date.
+// observer keeps the engine's data about the pod up to date.
 type observer struct {
 	*core
 	jobs     *jobs
 	steps    *steps
 	underway bool
-	stale    bool // what we have is older than something that happened
-	taken    int  // how many steps had ended when it was taken; -1: never
+	stale    bool // our data is older than some event
+	taken    int  // number of ended steps at the time of the last observation; -1: never observed
 	endings  endings
 }
 
-// newObserver makes an observer. known false: the engine is known to have nothing of the pod.
+// newObserver returns an observer. known false means that the engine certainly has nothing of the pod.
 func newObserver(c *core, j *jobs, s *steps, known bool) *observer {
 	o := &observer{core: c, jobs: j, steps: s, stale: known}
 	if known {
@@ -32,13 +32,13 @@ func newObserver(c *core, j *jobs, s *steps, known bool) *observer {
 	return o
 }
 
-// never says that the engine has not answered yet: what it has is unknown, not nothing.
+// never reports that the engine has not answered yet: its state is unknown, not empty.
 func (o *observer) never() bool { return o.taken < 0 }
 
-// current says that no step has ended since the last observation, so that it can be acted upon.
+// current reports that no step has ended since the last observation, so that decisions can use it.
 func (o *observer) current() bool { return o.taken == o.steps.ended }
 
-// observe asks the engine when what we have of it may be out of date. No plan is made before the answer is there.
+// observe asks the engine if our data may be out of date. Planning waits for the answer.
 func (o *observer) observe() {
 	if o.underway || !o.stale && o.current() || o.jobs.waits(observing) || o.current() && o.steps.justStarting() {
 		return
@@ -73,14 +73,14 @@ func (o *observer) observe() {
 	})
 }
 
-// hint says that the engine's containers may have changed.
+// hint records that the engine's containers may have changed.
 func (o *observer) hint() {
 	o.stale = true
 	o.jobs.hurry(observing)
 }
 
-// relisted accepts what an observation of all pods, begun at began, found of this one. It counts only if no step was in flight or has
-// ended since. What the pod's cgroup is held to stays: only our steps change it.
+// relisted accepts this pod's part of an observation of all pods, which started at time began. It ignores the part if a step is in
+// flight or has ended since then. The known cgroup limits stay: only our steps change them.
 func (o *observer) relisted(engine pod.Observed, began time.Time) {
 	if engine.Unclear || o.steps.any() || o.underway || !o.steps.lastEnd.Before(began) {
 		return
@@ -89,14 +89,14 @@ func (o *observer) relisted(engine pod.Observed, began time.Time) {
 	o.accept(engine, o.parts.attachments(o.pod, engine), o.steps.ended)
 }
 
-// accept takes an observation that was made when that many steps had ended.
+// accept stores an observation that was made after at steps had ended.
 func (o *observer) accept(engine pod.Observed, network pod.Attachments, at int) {
 	o.seen.Engine, o.seen.Network, o.taken = engine, network, at
 	o.parts.expose(o.uid, o.seen.Observed())
 	o.tellEndings()
 }
 
-// tellEndings counts the containers that have ended since the last observation.
+// tellEndings counts the containers that have exited since the last observation.
 func (o *observer) tellEndings() {
 	for _, c := range o.endings.take(o.seen.Engine) {
 		if kind, _, ok := podspec.FindContainer(o.pod, c.Name); ok && o.parts.Timing != nil {
@@ -105,7 +105,7 @@ func (o *observer) tellEndings() {
 	}
 }
 
-// attachments is what the Attacher knows of what the engine has; nil where there is none.
+// attachments is what the Attacher knows about the pod; nil if there is no Attacher.
 func (p *Parts) attachments(desired *v1.Pod, engine pod.Observed) pod.Attachments {
 	if p.Attacher == nil {
 		return nil
@@ -113,14 +113,14 @@ func (p *Parts) attachments(desired *v1.Pod, engine pod.Observed) pod.Attachment
 	return p.Attacher.Attachments(desired, engine)
 }
 
-// expose has the pod's hostPorts served, where the engine does not.
+// expose serves the pod's hostPorts if the engine does not.
 func (p *Parts) expose(uid types.UID, observed pod.Observed) {
 	if p.HostPorts != nil {
 		p.HostPorts.Serve(uid, observed)
 	}
 }
 
-// exposeAll does it for what is found at the start: the pods' workers begin only when a source has delivered them.
+// exposeAll does the same for all pods found at the start, because workers start only after a source has delivered their pods.
 func (p *Parts) exposeAll(found map[types.UID]pod.Observed) {
 	for uid, observed := range found {
 		p.expose(uid, observed.With(p.attachments(orphanPod(uid, observed), observed)))

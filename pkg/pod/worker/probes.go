@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// fraction is part/2^32 of d, which is not negative.
+// fraction is part/2^32 of d, which must not be negative.
 func fraction(d time.Duration, part uint32) time.Duration {
 	high, _ := bits.Mul64(uint64(d), uint64(part)<<32)
 	return time.Duration(high)
@@ -32,7 +32,7 @@ type probeKey struct {
 	kind probeKind
 }
 
-// probes are a worker's probes that run: each is a goroutine that probes until it is cancelled, and reports when its verdict changes.
+// probes are a worker's running probes: each is a goroutine that probes until it is cancelled and reports changes of its verdict.
 type probes struct {
 	*core
 	running map[probeKey]context.CancelFunc
@@ -40,9 +40,9 @@ type probes struct {
 
 func newProbes(c *core) *probes { return &probes{core: c, running: map[probeKey]context.CancelFunc{}} }
 
-// watch starts the probes that are due and ends the others: startup first, the other two when the container counts as started.
-// Once the pod terminates only readiness is still asked for. A startup or liveness probe that has failed stays silent until the
-// container is another one.
+// watch starts the probes that are due and stops the others: the startup probe first, the other two when the container counts as started.
+// While the pod terminates, only readiness is probed. A startup or liveness probe that has failed does not run again until the container is
+// replaced.
 func (p *probes) watch(now time.Time) {
 	memory := &p.seen.Memory
 	due := map[probeKey]bool{}
@@ -91,7 +91,7 @@ func (p *probes) start(key probeKey, probe *v1.Probe, spec *v1.Container, c pod.
 	period := seconds(probe.PeriodSeconds, 10)
 	wait := firstProbe(c.StartedAt, now, podspec.Seconds(int64(probe.InitialDelaySeconds)))
 	if c.StartedAt.Before(p.agentStart) {
-		// This agent is new and may have many containers to probe: spread the first probes over a period.
+		// This agent is new and may have many containers to probe: spread the first probes over one period.
 		wait = spread(key, period)
 	}
 	run := probing{parts: p.parts, key: key, probe: probe, container: spec, target: target, period: period, kind: c.Kind, pod: p.pod}
@@ -99,22 +99,22 @@ func (p *probes) start(key probeKey, probe *v1.Probe, spec *v1.Container, c pod.
 	p.crew.do(ctx, func(ctx context.Context) error { run.loop(ctx, wait, changed); return nil }, func(error) {})
 }
 
-// firstProbe is how long the first probe of a container that started then, by the engine's clock, has to wait. A start that seems to lie in
-// the future, since the clock was set back or the engine's is ahead, was just now.
+// firstProbe is the wait before the first probe of a container that started at started by the engine's clock. A start in the future (the
+// clock was set back, or the engine's clock is ahead) counts as now.
 func firstProbe(started, now time.Time, initial time.Duration) time.Duration {
 	return max(min(started.Add(initial).Sub(now), initial), 0)
 }
 
-// spread is a part of period that differs from container to container but is always the same for one.
+// spread is a part of period that differs between containers but is constant for each.
 func spread(key probeKey, period time.Duration) time.Duration {
 	h := fnv.New32a()
 	h.Write([]byte(string(key.kind) + key.id))
 	return fraction(period, h.Sum32())
 }
 
-// pause is how long to wait for the next probe: until the tenth of a period that is nearest to its end (at most a second long), the same
-// instants for all probes of the node. An idle agent then wakes up once for several of them, which costs it more than the probes do.
-// Commands are not brought together: each is a process to start.
+// pause is the wait before the next probe. It ends at a multiple of a tenth of the period (at most a second) near the period's end, so that
+// all probes of the node share these instants. An idle agent then wakes once for several probes; waking costs more than probing. Exec
+// probes are not aligned, because each starts a process.
 func pause(now time.Time, period time.Duration, command bool) time.Duration {
 	if command {
 		return period
@@ -129,7 +129,7 @@ func seconds(n int32, otherwise int) time.Duration {
 	return podspec.Seconds(int64(n))
 }
 
-// probing is one probe while it runs. Nothing in it belongs to the worker's loop.
+// probing is one running probe. It shares nothing with the worker's loop.
 type probing struct {
 	parts     *Parts
 	key       probeKey
@@ -141,7 +141,7 @@ type probing struct {
 	period    time.Duration
 }
 
-// loop probes until ctx ends, the first time after first, and has changed called with each new verdict.
+// loop probes until ctx ends, for the first time after first, and calls changed with each new verdict.
 func (p *probing) loop(ctx context.Context, first time.Duration, changed func(plan.Result)) {
 	timer := p.parts.Clock.NewTimer(max(0, first))
 	defer timer.Stop()
@@ -179,8 +179,8 @@ func (p *probing) loop(ctx context.Context, first time.Duration, changed func(pl
 	}
 }
 
-// once runs the probe. One that could not run at all says nothing, as upstream: an engine that does not answer is no reason to kill a
-// container. But it has failed for readiness: otherwise a container that cannot be reached stays ready.
+// once runs the probe. As in upstream, a probe that could not run gives no verdict: an engine that does not answer is no reason to kill a
+// container. A readiness probe counts as failed, though: otherwise an unreachable container would stay ready.
 func (p *probing) once(ctx context.Context) plan.Result {
 	within, cancel := context.WithTimeout(ctx, seconds(p.probe.TimeoutSeconds, 1))
 	defer cancel()
@@ -208,10 +208,10 @@ func (p *probing) once(ctx context.Context) plan.Result {
 	return plan.Failed
 }
 
-// changed notes a new verdict.
+// changed records a new verdict.
 func (p *probes) changed(key probeKey, result plan.Result) {
 	if p.running[key] == nil {
-		return // the probe was ended meanwhile
+		return // the probe was stopped meanwhile
 	}
 	verdict := &p.seen.Memory.Note(key.id).Probes
 	switch key.kind {

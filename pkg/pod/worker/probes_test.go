@@ -11,7 +11,7 @@ import (
 func TestPause(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, test := range []struct {
-		after   time.Duration // of start, when the probe was due
+		after   time.Duration // after start, when the probe was due
 		period  time.Duration
 		command bool
 		want    time.Duration
@@ -20,7 +20,7 @@ func TestPause(t *testing.T) {
 		{after: 400 * time.Millisecond, period: 10 * time.Second, want: 9600 * time.Millisecond},
 		{after: 600 * time.Millisecond, period: 10 * time.Second, want: 10400 * time.Millisecond},
 		{after: 600 * time.Millisecond, period: 10 * time.Second, command: true, want: 10 * time.Second},
-		{after: 3 * time.Millisecond, period: 10 * time.Second, want: 10*time.Second - 3*time.Millisecond}, // a timer is late
+		{after: 3 * time.Millisecond, period: 10 * time.Second, want: 10*time.Second - 3*time.Millisecond}, // the timer fired late
 		{after: -3 * time.Millisecond, period: 10 * time.Second, want: 10*time.Second + 3*time.Millisecond},
 		{after: 130 * time.Millisecond, period: time.Second, want: 970 * time.Millisecond},
 		{after: 400 * time.Millisecond, period: time.Hour, want: time.Hour - 400*time.Millisecond},
@@ -31,7 +31,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestSpread: the first probes after a restart of the agent lie in the whole of their period, however long that is.
+// TestSpread: after a restart of the agent, the first probes are spread over their whole period, however long.
 func TestSpread(t *testing.T) {
 	for _, period := range []time.Duration{time.Second, 10 * time.Second, time.Hour, math.MaxInt32 * time.Second} {
 		least, most := period, time.Duration(0)
@@ -51,7 +51,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestProbeSeconds: a period or a timeout of a probe is never nothing.
+// TestProbeSeconds: a probe's period or timeout is never zero.
 func TestProbeSeconds(t *testing.T) {
 	for _, n := range []int64{0, -1, 7, math.MaxInt32, math.MaxInt64, math.MinInt64} {
 		if n := int32(max(min(n, math.MaxInt32), math.MinInt32)); seconds(n, 10) <= 0 || n > 0 && seconds(n, 10) != podspec.Seconds(int64(n)) {

@@ -16,27 +16,27 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// reporter brings the pod's status up to date and to the API server, and keeps a static pod's mirror there.
+// reporter updates the pod's status, sends it to the API server, and maintains a static pod's mirror pod there.
 type reporter struct {
 	*core
 	jobs    *jobs
 	steps   *steps
 	remains *remains
-	final   bool          // Memory.Last is the status that stays
-	sent    *v1.PodStatus // what the API server has of us; nil: to be written
-	unsent  time.Time     // since when a status waits for a start to end; zero: none does
+	final   bool          // Memory.Last is the final status
+	sent    *v1.PodStatus // the status that we last wrote; nil: to be written
+	unsent  time.Time     // since when a status has waited for a start to end; zero: none waits
 }
 
 var errNoNode = errors.New("cannot make a mirror pod: this node's own object is not known yet")
 
-// update brings the status up to date with what is known.
+// update brings the status up to date.
 func (r *reporter) update() {
 	if r.final {
 		return
 	}
 	m := &r.seen.Memory
 	m.Busy = r.steps.list()
-	// A pod that had ended before this agent began, and of which the engine has nothing, keeps the status that it has.
+	// A pod that ended before this agent started and has no containers in the engine keeps its status.
 	if !podspec.IsTerminal(r.pod.Status.Phase) || podspec.IsStatic(r.pod) || len(r.seen.Engine.Containers) > 0 {
 		before := m.Last
 		now := r.now()
@@ -50,12 +50,12 @@ func (r *reporter) update() {
 	r.final = m.Phase == pod.Terminated
 }
 
-// written says that the API server has the status as it is.
+// written reports whether the API server has the current status.
 func (r *reporter) written() bool {
 	return r.sent != nil && reflect.DeepEqual(*r.sent, r.seen.Memory.Last)
 }
 
-// write sees to it that the API server has the status. The newest wins; one write at a time.
+// write sends the status to the API server. The newest status wins; one write runs at a time.
 func (r *reporter) write() {
 	if r.parts.Status == nil || r.remains.reported() || r.written() {
 		return
@@ -75,7 +75,7 @@ func (r *reporter) write() {
 		err := r.parts.Status.Write(ctx, target, status)
 		if apierrors.IsNotFound(err) {
 			klog.V(2).InfoS("No pod to write a status to", "pod", klog.KObj(target))
-			return nil // its removal is on the way to us
+			return nil // its removal will reach us
 		}
 		return err
 	}, func(err error) {
@@ -85,11 +85,11 @@ func (r *reporter) write() {
 	})
 }
 
-// statusPatience is how long a status may wait for a start that is under way, whose end makes another.
+// statusPatience is how long a status may wait for a start in progress, whose end changes it again.
 const statusPatience = 2 * time.Second
 
-// waitForStart says that the status shows only how far the pod's first start has come, which goes on: what comes of it is worth a write,
-// immediately, and each step of it is not.
+// waitForStart reports that the status only shows the progress of the pod's first start, which is still running. The result of the start is
+// written immediately; its single steps are not worth a write.
 func (r *reporter) waitForStart() bool {
 	m := &r.seen.Memory
 	if m.Phase != pod.Syncing || m.Last.Phase != v1.PodPending || len(m.Retries) > 0 || len(r.pod.Spec.InitContainers) > 0 || !r.steps.starting() {
@@ -107,7 +107,7 @@ func (r *reporter) waitForStart() bool {
 	return true
 }
 
-// mirrored says that a static pod's mirror is there and its own; else it has it made, or removed first.
+// mirrored reports whether the static pod's own mirror pod exists. If not, it creates it, or first deletes an outdated one.
 func (r *reporter) mirrored() bool {
 	if m := r.mirror; m != nil {
 		if m.DeletionTimestamp == nil && m.Annotations[v1.MirrorPodAnnotationKey] == podspec.MirrorHash(r.pod) {
@@ -129,14 +129,14 @@ func (r *reporter) mirrored() bool {
 		return r.parts.Status.CreateMirror(ctx, mirrorOf(static, node))
 	}, func(err error) {
 		if err == nil {
-			r.jobs.retry(mirroring) // by then the watch should have brought it
+			r.jobs.retry(mirroring) // by then the watch should have delivered it
 		}
 	})
 	return false
 }
 
-// echo compares what a source brought with what was sent. An echo of an older write, or a write of another client, has the status written
-// again: StatusWriter knows which it was, and sends only what differs.
+// echo compares a status from a source with the last one sent. If they differ, because of an older write or another client's write, the
+// status is written again. StatusWriter distinguishes the two and sends only differences.
 func (r *reporter) echo() {
 	known := &r.pod.Status
 	if r.mirror != nil {
@@ -149,7 +149,7 @@ func (r *reporter) echo() {
 	r.jobs.hurry(mirroring)
 }
 
-// deleteObject removes the API object of a pod that has terminated, once its last status is there.
+// deleteObject deletes the API object of a terminated pod after its last status is written.
 func (r *reporter) deleteObject() {
 	if r.parts.Status == nil || r.pod.DeletionTimestamp == nil || podspec.IsStatic(r.pod) || r.remains.reported() || !r.written() {
 		return

@@ -19,10 +19,10 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// In-place resize (KEP-1287). What the spec asks for is desired; what this node has granted is allocated; what the engine holds
-// containers to is actual. The Manager keeps what is allocated and gives workers the pod as allocated, so that plans, limits, the
-// downward API and QoS follow it by themselves. It survives the agent in the pod's status at the API server, which Status writes from
-// it: allocatedResources are the requests, resources the limits.
+// In-place resize (KEP-1287). Desired is what the spec requests, allocated is what this node has granted, and actual is what the engine
+// enforces. The Manager keeps the allocated resources and gives workers the pod as allocated, so that plans, limits, the downward API and
+// QoS follow automatically. The pod's status on the API server preserves them across agent restarts: allocatedResources has the requests,
+// resources the limits.
 
 // allocation is the resources that this node has granted a pod.
 type allocation struct {
@@ -30,7 +30,7 @@ type allocation struct {
 	containers map[string]v1.ResourceRequirements
 }
 
-// allocationOf is all that pod asks for.
+// allocationOf is everything that pod requests.
 func allocationOf(pod *v1.Pod) allocation {
 	a := allocation{pod: pod.Spec.Resources.DeepCopy(), containers: map[string]v1.ResourceRequirements{}}
 	for kind, c := range podspec.Containers(pod) {
@@ -41,7 +41,7 @@ func allocationOf(pod *v1.Pod) allocation {
 	return a
 }
 
-// recallAllocation is what pod's status says was granted; where it says nothing, what the spec asks for.
+// recallAllocation is what was granted according to pod's status, or what the spec requests where the status has nothing.
 func recallAllocation(pod *v1.Pod) allocation {
 	a := allocationOf(pod)
 	if a.pod != nil && pod.Status.Resources != nil {
@@ -60,7 +60,7 @@ func recallAllocation(pod *v1.Pod) allocation {
 	return a
 }
 
-// recallList takes from known what list names. The status has all resources, also those that only containers ask for.
+// recallList copies the values of list's resources from known. The status has all resources, including those that only containers request.
 func recallList(list, known v1.ResourceList) {
 	for name := range list {
 		if quantity, ok := known[name]; ok {
@@ -69,7 +69,7 @@ func recallList(list, known v1.ResourceList) {
 	}
 }
 
-// on is pod as allocated: pod itself where that is what it asks for.
+// on returns pod as allocated: pod itself if it requests exactly that.
 func (a allocation) on(pod *v1.Pod) *v1.Pod {
 	same := equality.Semantic.DeepEqual(a.pod, pod.Spec.Resources)
 	for kind, c := range podspec.Containers(pod) {
@@ -92,15 +92,15 @@ func (a allocation) on(pod *v1.Pod) *v1.Pod {
 
 // resizing is a pod whose newest resources are not granted.
 type resizing struct {
-	pod.Desired // as the source wants it
+	pod.Desired // as its source wants it
 	since       time.Time
 }
 
-// allocations are the resources that the node has granted to pods, and the pods that wait for more. They belong to the Manager's loop.
+// allocations are the resources granted to pods, and the pods that wait for more. Only the Manager's loop uses them.
 type allocations struct {
 	admitter pod.Admitter
 	clock    clock.PassiveClock
-	granted  map[types.UID]allocation // of all pods with a worker that were let in
+	granted  map[types.UID]allocation // all admitted pods with a worker
 	pending  map[types.UID]resizing
 }
 
@@ -108,8 +108,8 @@ func newAllocations(admitter pod.Admitter, clk clock.PassiveClock) *allocations 
 	return &allocations{admitter: admitter, clock: clk, granted: map[types.UID]allocation{}, pending: map[types.UID]resizing{}}
 }
 
-// allocate makes d's pod the pod as allocated, granting a resize if the node has room for it. granted says that it did: that may have given
-// something back.
+// allocate replaces d's pod by the pod as allocated, and grants a resize if the node has room. granted means that it did, which may have
+// freed resources.
 func (a *allocations) allocate(d pod.Desired) (allocated pod.Desired, granted bool) {
 	uid := d.Pod.UID
 	d.Resize = nil
@@ -138,7 +138,7 @@ func (a *allocations) allocate(d pod.Desired) (allocated pod.Desired, granted bo
 	return pod.Desired{Pod: desired, Mirror: d.Mirror, Resize: pending.Resize}, false
 }
 
-// waiting lists what is to be tried again: first what takes nothing more, then by priority, QoS and age, as upstream.
+// waiting lists the resizes to retry: first those that need nothing more, then by priority, QoS and age, as in upstream.
 func (a *allocations) waiting() []resizing {
 	waiting := slices.Collect(maps.Values(a.pending))
 	rank := func(r resizing) int {
@@ -163,14 +163,14 @@ func (a *allocations) waiting() []resizing {
 	return waiting
 }
 
-// grows says whether a pod asks for more CPU or memory than it has.
+// grows reports whether a pod requests more CPU or memory than it has.
 func (a *allocations) grows(desired *v1.Pod) bool {
 	had, wants := helper.PodRequests(a.granted[desired.UID].on(desired), helper.PodResourcesOptions{}), helper.PodRequests(desired, helper.PodResourcesOptions{})
 	return wants.Cpu().Cmp(*had.Cpu()) > 0 || wants.Memory().Cmp(*had.Memory()) > 0
 }
 
-// recall notes what a pod that is new to this agent was granted before, by its status. pending says that it asks for more, which is to be
-// tried once its worker runs.
+// recall restores from its status what was granted to a pod that is new to this agent. pending means that it requests more, to be tried
+// once its worker runs.
 func (a *allocations) recall(d pod.Desired) (allocated pod.Desired, pending bool) {
 	granted := recallAllocation(d.Pod)
 	a.granted[d.Pod.UID] = granted
@@ -186,13 +186,13 @@ func (a *allocations) recall(d pod.Desired) (allocated pod.Desired, pending bool
 	return out, true
 }
 
-// forget is called for a pod that holds nothing any more.
+// forget must be called when a pod holds nothing any more.
 func (a *allocations) forget(uid types.UID) {
 	delete(a.granted, uid)
 	delete(a.pending, uid)
 }
 
-// allocate is allocations.allocate; what waits is tried again when that gave something back.
+// allocate is allocations.allocate; it retries the waiting resizes if resources were freed.
 func (m *Manager) allocate(d pod.Desired) pod.Desired {
 	allocated, granted := m.allocations.allocate(d)
 	if granted {
@@ -201,7 +201,7 @@ func (m *Manager) allocate(d pod.Desired) pod.Desired {
 	return allocated
 }
 
-// retryResizes tries again what waits.
+// retryResizes retries the waiting resizes.
 func (m *Manager) retryResizes() {
 	if m.ctx.Err() != nil || len(m.allocations.pending) == 0 {
 		return
@@ -219,7 +219,7 @@ func (m *Manager) retryResizes() {
 	}
 }
 
-// resized notes that a resize was granted or has to wait, and sends an Event.
+// resized records that a resize was granted or must wait, and sends an Event.
 func (w *worker) resized(before *v1.Pod, d pod.Desired) {
 	resize := &w.seen.Memory.Resize
 	old := resize.Pending
@@ -242,7 +242,7 @@ func (w *worker) resized(before *v1.Pod, d pod.Desired) {
 	w.event(v1.EventTypeNormal, "ResizeStarted", resizeMessage("Pod resize started", w.pod, ""))
 }
 
-// updated notes how a change of what a container, or with ID "" the pod, is held to has ended.
+// updated records the result of a limit change of a container, or of the pod if ID is "".
 func (s *steps) updated(of plan.Subject, to podspec.Resources, err error) {
 	if err != nil {
 		to = podspec.Resources{}
@@ -263,7 +263,7 @@ func (s *steps) updated(of plan.Subject, to podspec.Resources, err error) {
 	}
 }
 
-// resizeCompleted sends an Event when a resize has come to its end.
+// resizeCompleted sends an Event when a resize is complete.
 func (c *core) resizeCompleted(before, after *v1.PodStatus) {
 	_, was := podspec.FindCondition(before.Conditions, v1.PodResizeInProgress)
 	_, is := podspec.FindCondition(after.Conditions, v1.PodResizeInProgress)
@@ -272,7 +272,7 @@ func (c *core) resizeCompleted(before, after *v1.PodStatus) {
 	}
 }
 
-// resizeMessage is an event's text: what it is about and the resources of all containers as JSON, the form that upstream's has.
+// resizeMessage is an Event's text in upstream's form: the topic, then the resources of all containers as JSON.
 func resizeMessage(what string, pod *v1.Pod, problem string) string {
 	type row struct {
 		Name      string                  `json:"name"`

@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
-// end notes how a step ended. It runs in the loop.
+// end records the result of a step. It runs in the loop.
 func (s *steps) end(op *operation, err error) {
 	if op.dropped || s.ctx.Err() != nil {
 		return
@@ -51,7 +51,7 @@ func (s *steps) endWorkerStep(step plan.WorkerStep, err error) {
 	switch step.Task {
 	case plan.ChooseRuntime:
 		s.sandboxMade(err)
-	case plan.AttachNetwork: // to users a part of making the sandbox
+	case plan.AttachNetwork: // for users, part of creating the sandbox
 		if err == nil {
 			s.succeeded(plan.MemberKey(step.ID))
 			return
@@ -70,14 +70,14 @@ func (s *steps) endWorkerStep(step plan.WorkerStep, err error) {
 	}
 }
 
-// sandboxMade notes how the making of a sandbox ended, or what comes before it.
+// sandboxMade records the result of creating a sandbox, or of the work before it.
 func (s *steps) sandboxMade(err error) {
 	if err == nil {
 		s.succeeded(plan.SandboxKey)
 		return
 	}
 	var start *pod.StartError
-	if errors.As(err, &start) { // whose Event has been sent
+	if errors.As(err, &start) { // its Event has been sent
 		s.failed(plan.SandboxKey, start.Reason, start.Message, start.RetryAfter)
 		return
 	}
@@ -99,7 +99,7 @@ func (s *steps) containerStarted(step pod.Step, err error) {
 		return
 	}
 	var start *pod.StartError
-	if errors.As(err, &start) { // whose Event has been sent
+	if errors.As(err, &start) { // its Event has been sent
 		reason, message := start.Waiting()
 		s.failed(plan.StartKey(step.Container), reason, message, start.RetryAfter)
 		return
@@ -107,7 +107,7 @@ func (s *steps) containerStarted(step pod.Step, err error) {
 	reason, message := "RunContainerError", err.Error()
 	var told interface {
 		Waiting() (reason, message string)
-	} // an engine's error that knows its reason
+	} // an engine error with its own reason
 	if errors.As(err, &told) {
 		reason, message = told.Waiting()
 	}
@@ -120,7 +120,7 @@ func (s *steps) postStartEnded(of plan.Subject, err error) {
 	run.Hooks.PostStart = plan.Passed
 	if err != nil {
 		run.Hooks.PostStart = plan.Failed
-		// The Event does not repeat what the hook printed: that may hold secrets.
+		// The Event omits the hook's output, which may contain secrets.
 		s.containerEvent(of, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
 		s.seen.Memory.Retries[plan.StartKey(of.Container)] = plan.Retry{Reason: "PostStartHookError", Message: err.Error()}
 	}

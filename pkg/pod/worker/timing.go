@@ -8,16 +8,16 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// timing is what one worker measures. The zero value measures nothing, which is right for a pod that ran before it was seen.
+// timing is one worker's measurements. The zero value measures nothing, as needed for a pod that ran before it was first seen.
 type timing struct {
 	to    pod.Timing // nil: nothing is measured
-	seen  time.Time  // when the pod was first seen; zero: it runs, or has run
-	began time.Time  // of the work under way; zero: none is
+	seen  time.Time  // when the pod was first seen; zero: it runs or has run
+	began time.Time  // start of the current work; zero: none
 	kind  string
 	phase pod.Phase
 }
 
-// newTiming is for a pod that was first seen now, with a status.
+// newTiming is for a pod that was first seen now, with a known phase.
 func newTiming(to pod.Timing, known v1.PodPhase, now time.Time) timing {
 	t := timing{to: to}
 	if known == "" || known == v1.PodPending {
@@ -26,7 +26,7 @@ func newTiming(to pod.Timing, known v1.PodPhase, now time.Time) timing {
 	return t
 }
 
-// step is called when a step begins; fresh says that the engine has nothing of the pod. Work does not go on over the change to another phase.
+// step is called when a step begins. fresh means that the engine has nothing of the pod. A change of phase ends the current work.
 func (t *timing) step(phase pod.Phase, fresh bool, now time.Time) {
 	if !t.began.IsZero() && t.phase == phase {
 		return
@@ -45,7 +45,7 @@ func (t *timing) step(phase pod.Phase, fresh bool, now time.Time) {
 	}
 }
 
-// rest is called when no step is under way and none is to be begun.
+// rest is called when no step is in flight and none will begin.
 func (t *timing) rest(now time.Time) {
 	if t.to != nil && !t.began.IsZero() {
 		t.to.PodSynced(t.kind, now.Sub(t.began))
@@ -64,10 +64,10 @@ func (t *timing) status(phase v1.PodPhase, now time.Time) {
 	t.seen = time.Time{}
 }
 
-// endings are the attempts of a pod's containers that have ended, by id. Nil: nothing was observed yet.
+// endings are the exited attempts of a pod's containers, by id. Nil: nothing was observed yet.
 type endings map[string]bool
 
-// take returns the containers that have ended since the last observation. Those of the first had ended before this agent looked.
+// take returns the containers that have exited since the last observation. Those in the first observation exited before this agent looked.
 func (e *endings) take(observed pod.Observed) (fresh []pod.Container) {
 	now := endings{}
 	for _, c := range observed.Containers {

@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// stopwatch is a pod.Timing that keeps what it is told, rounded to seconds.
+// stopwatch is a pod.Timing that records calls, rounded to seconds.
 type stopwatch struct {
 	mu   sync.Mutex
 	told []string
@@ -34,7 +34,7 @@ func (s *stopwatch) ContainerEnded(kind podspec.Kind, exitCode int, reason strin
 	s.ends = append(s.ends, fmt.Sprint(kind, " ", exitCode, " ", reason))
 }
 
-// takeEnds is which containers ended since the last call.
+// takeEnds returns the containers that ended since the last call.
 func (s *stopwatch) takeEnds() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *stopwatch) takeEnds() string {
 	return ends
 }
 
-// take is what was told since the last call.
+// take returns what was recorded since the last call.
 func (s *stopwatch) take() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +59,8 @@ spec:
   containers: [{name: a, image: "a:1"}]
 `
 
-// TestTiming follows a pod through its life: what work on it took, and its start, which another agent that finds it running does not report.
+// TestTiming follows a pod through its life: the duration of the work, and the pod's start, which another agent that finds it running does
+// not report.
 func TestTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		watch := &stopwatch{}
@@ -103,8 +104,8 @@ spec:
   containers: [{name: a, image: "a:1"}]
 `
 
-// TestEndings: each attempt of a container that ends is reported once, also by an agent that finds it running; what ended while there was no agent is
-// not.
+// TestEndings: each ended attempt of a container is reported once, even by an agent that finds it running. What ended while no agent ran is
+// not reported.
 func TestEndings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		watch := &stopwatch{}

@@ -19,7 +19,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// publish makes the worker's present state visible to others.
+// publish makes the worker's current state visible to others.
 func (w *worker) publish() {
 	p := *w.pod
 	p.Status = w.seen.Memory.Last
@@ -38,7 +38,7 @@ func (w *worker) publish() {
 	w.view.Store(view)
 }
 
-// roster has the workers of all pods. Any goroutine may read it; the Manager's loop alone changes it.
+// roster has the workers of all pods. Any goroutine may read it; only the Manager's loop changes it.
 type roster struct {
 	mu      sync.RWMutex
 	workers map[types.UID]*worker
@@ -46,7 +46,7 @@ type roster struct {
 
 func newRoster() *roster { return &roster{workers: map[types.UID]*worker{}} }
 
-// worker is the pod's; nil: it has none. It is for the Manager's loop, which needs no lock to read.
+// worker is the pod's worker, or nil. Only the Manager's loop calls it, and needs no lock to read.
 func (r *roster) worker(uid types.UID) *worker { return r.workers[uid] }
 
 func (r *roster) add(w *worker) {
@@ -61,7 +61,7 @@ func (r *roster) remove(uid types.UID) {
 	delete(r.workers, uid)
 }
 
-// Evict ends a pod. It may be called by any goroutine and does not wait; a pod that is not here, or ends already, is left as it is.
+// Evict ends a pod. Any goroutine may call it, and it does not block. It ignores pods that are not here or already ending.
 func (r *roster) Evict(uid types.UID, e pod.Eviction) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -70,8 +70,8 @@ func (r *roster) Evict(uid types.UID, e pod.Eviction) {
 	}
 }
 
-// Vacated returns what is closed when nothing of a pod runs and its volumes are gone; it is closed already where there is no such pod. It
-// may be called by any goroutine.
+// Vacated returns a channel that is closed when nothing of the pod runs and its volumes are gone. If there is no such pod, the channel is
+// already closed. Any goroutine may call it.
 func (r *roster) Vacated(uid types.UID) <-chan struct{} {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -83,7 +83,7 @@ func (r *roster) Vacated(uid types.UID) <-chan struct{} {
 	return none
 }
 
-// RemoveLeftovers has the engine remove what pods that have ended have left there. It may be called by any goroutine and does not wait.
+// RemoveLeftovers removes the exited containers of pods that have ended. Any goroutine may call it, and it does not block.
 func (r *roster) RemoveLeftovers() {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -92,7 +92,7 @@ func (r *roster) RemoveLeftovers() {
 	}
 }
 
-// Snapshot returns all pods, by namespace and name. It never blocks on a pod.
+// Snapshot returns all pods, sorted by namespace and name. It never waits for a pod.
 func (r *roster) Snapshot() []pod.View {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -106,8 +106,8 @@ func (r *roster) Snapshot() []pod.View {
 	return all
 }
 
-// Lookup finds a pod by name and, unless uid is "", by UID: a static pod's own or its mirror's. container "" asks for the pod alone. The
-// errors are the API's: NotFound for a pod or container that is not here, BadRequest for a container that has not started yet.
+// Lookup finds a pod by name and, unless uid is "", by UID: a static pod's own or its mirror pod's. With container "", it finds only the
+// pod. The errors are the API's: NotFound for a pod or container that is not here, BadRequest for a container that has not started yet.
 func (r *roster) Lookup(namespace, name string, uid types.UID, container string) (pod.ContainerRef, error) {
 	view := r.find(namespace, name, uid)
 	if view == nil {
@@ -145,7 +145,7 @@ func (r *roster) Lookup(namespace, name string, uid types.UID, container string)
 	return ref, nil
 }
 
-// find prefers of several pods of one name that which lives.
+// find prefers a live pod if several have the same name.
 func (r *roster) find(namespace, name string, uid types.UID) *pod.View {
 	var found *pod.View
 	for _, v := range r.Snapshot() {
@@ -159,7 +159,7 @@ func (r *roster) find(namespace, name string, uid types.UID) *pod.View {
 	return found
 }
 
-// DebugText prints all pods as aligned text: what each is about and what it waits for.
+// DebugText prints all pods as aligned text: what each is doing and waiting for.
 func (r *roster) DebugText(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAMESPACE\tNAME\tUID\tPHASE\tSTATUS\tCONTAINERS\tIP\tIN FLIGHT\tWAITS FOR")
@@ -204,7 +204,7 @@ func stateWord(st *v1.ContainerStatus) string {
 	return word
 }
 
-// Ready is nil while the loop goes round; it says nothing about single pods.
+// Ready returns nil while the loop is running. It says nothing about single pods.
 func (m *Manager) Ready() error {
 	beat := m.beat.Load()
 	if beat == nil {

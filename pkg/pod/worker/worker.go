@@ -1,9 +1,9 @@
-// Package worker runs the node's pods: a Manager that knows which should be here, and for each a worker that brings it there.
+// Package worker runs the node's pods: a Manager tracks the desired pods, and one worker per pod implements its pod.
 //
 //	pod.Update -> Manager -> worker: plan.Plan(pod, seen, now) -> steps -> pod.Runtime, Volumes, Attacher
 //	                                 plan.Status(pod, seen, now) -> pod.StatusWriter
 //
-// A worker owns all that is known about its pod; others read Manager.Snapshot. It decides nothing that package plan can decide.
+// A worker owns everything that is known about its pod; others read Manager.Snapshot. It decides nothing that package plan can decide.
 package worker
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// worker owns one pod from its first sight to its last trace. Its loop never blocks: whatever may be slow runs beside it and comes back
-// through the inbox. Its parts share a core and belong to the loop as it does.
+// worker owns one pod from its first appearance until nothing of it remains. Its loop never blocks: slow operations run in other goroutines
+// and return their results through the inbox. Its parts share a core, and only the loop uses them.
 type worker struct {
 	*core
 	jobs     *jobs
@@ -33,24 +33,24 @@ type worker struct {
 	remains  *remains
 
 	owner   owner
-	leaving bool // the owner's: no source wants the pod, and the worker has been asked to end it
+	leaving bool // used by the owner: no source wants the pod, and the worker was asked to end it
 	view    atomic.Pointer[pod.View]
 	vacated chan struct{} // closed when nothing of the pod runs and its volumes are gone, or the loop has ended
 
-	decision plan.Decision // the last
-	// volumesDue says that the volumes' contents may be out of date.
+	decision plan.Decision // the latest
+	// volumesDue means that the volumes' contents may be out of date.
 	volumesDue bool
 }
 
-// owner follows the end of a pod. It is called by workers' loops.
+// owner follows the end of a pod. Workers' loops call it.
 type owner interface {
-	// released says, once, that nothing of the pod runs any more.
+	// released reports, once, that nothing of the pod runs any more.
 	released(uid types.UID)
-	// ended says that the worker has nothing left to do.
+	// ended reports that the worker has nothing left to do.
 	ended(uid types.UID)
 }
 
-// newWorker makes a worker that does not run yet. known false: the engine is known to have nothing of the pod.
+// newWorker returns a worker that does not run yet. known false means that the engine certainly has nothing of the pod.
 func newWorker(cfg *Config, parts *Parts, d pod.Desired, known bool, agentStart time.Time, owner owner) *worker {
 	w := &worker{core: newCore(cfg, parts, d, agentStart), owner: owner, vacated: make(chan struct{}), remains: &remains{cgroup: parts.Cgroups == nil}}
 	w.jobs, w.steps, w.probes = newJobs(w.core), newSteps(w.core), newProbes(w.core)
@@ -66,7 +66,7 @@ func newWorker(cfg *Config, parts *Parts, d pod.Desired, known bool, agentStart 
 	return w
 }
 
-// run is the loop. It returns when nothing is left to do for the pod, or with ctx, and then waits for what runs beside it.
+// run is the loop. It returns when nothing is left to do for the pod or when ctx ends, after its goroutines have ended.
 func (w *worker) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	w.ctx = ctx
@@ -100,7 +100,7 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// turn looks at everything once and sets off what is to be done.
+// turn looks at everything once and starts what is due.
 func (w *worker) turn() {
 	w.observer.observe()
 	if w.observer.current() {
@@ -121,7 +121,7 @@ func (w *worker) turn() {
 	w.publish()
 }
 
-// act plans and sets off the steps, and moves on to the next phase, which it returns.
+// act plans, starts the steps, and moves to the next phase, which it returns.
 func (w *worker) act() pod.Phase {
 	now := w.now()
 	for {
@@ -154,7 +154,7 @@ func (w *worker) act() pod.Phase {
 	}
 }
 
-// announceBackOff sends an Event for each container that has come into back-off.
+// announceBackOff sends an Event for each container that has entered back-off.
 func (w *worker) announceBackOff(waits []pod.Wait) {
 	for _, wait := range waits {
 		if wait.Reason != plan.ReasonCrashLoop {
@@ -167,7 +167,7 @@ func (w *worker) announceBackOff(waits []pod.Wait) {
 	}
 }
 
-// desire changes what is wanted to a new version of the pod or of its mirror.
+// desire sets a new desired version of the pod or of its mirror pod.
 func (w *worker) desire(d pod.Desired) {
 	before := w.pod
 	w.pod, w.mirror = d.Pod, d.Mirror
@@ -186,12 +186,12 @@ func (w *worker) desire(d pod.Desired) {
 	}
 }
 
-// sameWorkload says whether nothing changed that containers or volumes can see.
+// sameWorkload reports whether nothing changed that containers or volumes can see.
 func sameWorkload(a, b *v1.Pod) bool {
 	return a.Generation == b.Generation && reflect.DeepEqual(a.Spec, b.Spec) && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
-// retryStarts has starts that failed tried again now, but for those that wait for a registry.
+// retryStarts retries failed starts now, except those that wait for a registry.
 func (w *worker) retryStarts() {
 	for key, r := range w.seen.Memory.Retries {
 		if r.Reason != "ImagePullBackOff" && r.Reason != "ErrImagePull" {
@@ -200,16 +200,16 @@ func (w *worker) retryStarts() {
 	}
 }
 
-// objectsChanged says that a Secret or ConfigMap of the pod changed.
+// objectsChanged handles a change of a Secret or ConfigMap of the pod.
 func (w *worker) objectsChanged() {
 	w.retryStarts()
 	w.volumesDue = true
 }
 
-// resync is the slow timer: volumes are brought up to date (tokens are renewed) where nothing else asked for it.
+// resync is the slow timer: it updates volumes (and renews tokens) without another event.
 func (w *worker) resync() { w.volumesDue = true }
 
-// refreshVolumes brings the volumes of a running pod up to date, if that is due.
+// refreshVolumes updates the volumes of a running pod if that is due.
 func (w *worker) refreshVolumes() {
 	if !w.volumesDue || w.phase() != pod.Syncing || len(w.seen.Engine.Containers) == 0 || !w.jobs.idle(refreshing) {
 		return

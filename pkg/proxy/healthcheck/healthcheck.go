@@ -1,5 +1,6 @@
-// Package healthcheck serves the health check node ports: a load balancer outside asks there whether this node has an endpoint of a Service with
-// externalTrafficPolicy Local. Whatever the back end is, they are HTTP servers of the proxy itself.
+// Package healthcheck serves the health check node ports: an external load balancer asks there whether this node has an
+// endpoint of a Service with externalTrafficPolicy Local. They are HTTP servers of the proxy itself, whatever the back
+// end.
 //
 //	Table.HealthChecks --Sync--> a server for each port --> 200 with local endpoints, else 503
 package healthcheck
@@ -20,7 +21,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Ports are the health check node ports of this node. It is for one goroutine.
+// Ports serves the health check node ports of this node. Use it from one goroutine.
 type Ports struct {
 	healthy func() bool
 	servers map[proxy.ServiceName]*server
@@ -36,13 +37,14 @@ type server struct {
 	done    chan struct{}
 }
 
-// New returns Ports that serve nothing yet. healthy says whether the proxy keeps up; it may be called from any goroutine.
+// New returns Ports that serve nothing yet. healthy reports whether the proxy keeps up; it must be safe for concurrent
+// use.
 func New(healthy func() bool) *Ports {
 	return &Ports{healthy: healthy, servers: map[proxy.ServiceName]*server{}}
 }
 
-// Sync serves the ports of the changed Services as want says; changed nil: of all. It is idempotent. Each port that cannot be served is a
-// *proxy.RouteError; they are joined.
+// Sync brings the ports of the changed Services to want; changed nil: of all. Idempotent. For each port that cannot be
+// served it returns a *proxy.RouteError, joined.
 func (p *Ports) Sync(want *proxy.Table, changed []proxy.ServiceName) error {
 	if changed == nil {
 		names := maps.Clone(p.servers)
@@ -78,7 +80,7 @@ func (p *Ports) Sync(want *proxy.Table, changed []proxy.ServiceName) error {
 	return errors.Join(errs...)
 }
 
-// Close ends all servers and returns when they have ended.
+// Close closes all servers and waits for them to end.
 func (p *Ports) Close() {
 	for name, s := range p.servers {
 		s.close()
@@ -107,7 +109,7 @@ func (s *server) close() {
 	<-s.done
 }
 
-// ServeHTTP answers as upstream does (200 with a local endpoint, else 503), in its JSON and with its header of the weight.
+// ServeHTTP responds as upstream does: 200 with a local endpoint, else 503, with upstream's JSON and weight header.
 func (s *server) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	count, healthy := s.local.Load(), s.healthy()
 	w.Header().Set("Content-Type", "application/json")

@@ -53,7 +53,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 	}
 }
 
-// TestPortTaken: a port that another program has is an error of its Service alone, and is served once it is free.
+// TestPortTaken: a port that another program uses is an error of its Service only, and is served once it is free.
 func TestPortTaken(t *testing.T) {
 	taken, free := proxytest.FreePort(t), proxytest.FreePort(t)
 	other, err := net.Listen("tcp", fmt.Sprintf(":%d", taken))

@@ -9,7 +9,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// wishes are what a Table's Services want of HNS, kept so that a change costs what the changed Services cost.
+// wishes are what the Services of a Table need from HNS, kept so that the cost of a change depends only on the changed
+// Services.
 type wishes struct {
 	network   *segment
 	at        map[front]*wish
@@ -17,7 +18,7 @@ type wishes struct {
 	needed    map[netip.Addr]need
 }
 
-// need is an endpoint of ours, and how many ask for it.
+// need is one of our endpoints with the number of its users.
 type need struct {
 	endpoint hns.Endpoint
 	users    int
@@ -27,14 +28,14 @@ func newWishes(network *segment) wishes {
 	return wishes{network: network, at: map[front]*wish{}, byService: map[proxy.ServiceName][]front{}, needed: map[netip.Addr]need{}}
 }
 
-// difference is what to look at after a change.
+// difference is what to check after a change.
 type difference struct {
 	fronts map[front]struct{}
-	addrs  map[netip.Addr]struct{} // that are needed now, or not any more
+	addrs  map[netip.Addr]struct{} // newly needed, or no longer
 	errs   []error                 // of Routes that HNS cannot serve
 }
 
-// change takes the wishes of the changed Services. A front may pass from one of them to another.
+// change updates the wishes of the changed Services. A front may move from one of them to another.
 func (c *wishes) change(want *proxy.Table, changed []proxy.ServiceName) difference {
 	d := difference{fronts: map[front]struct{}{}, addrs: map[netip.Addr]struct{}{}}
 	for _, name := range changed {
@@ -64,7 +65,7 @@ func (c *wishes) change(want *proxy.Table, changed []proxy.ServiceName) differen
 	return d
 }
 
-// use counts a wish that comes or goes among the users of the endpoints that it needs.
+// use adds by to the number of users of a wish's endpoints.
 func (c *wishes) use(d *difference, w *wish, by int) {
 	for _, e := range c.network.endpointsFor(w) {
 		addr := e.Addrs[0]

@@ -12,12 +12,13 @@ import (
 	"github.com/winkube/winkube/pkg/netsh"
 )
 
-// markRange holds the addresses at which marks listen: unique local ones (RFC 4193) that read "WINKUBE" and that no host has, so that nothing
-// ever listens there.
+// markRange has the addresses at which marks listen: unique local ones (RFC 4193) that spell "WINKUBE" and that no host
+// has, so that nothing ever listens there.
 var markRange = netip.MustParsePrefix("fd57:494e:4b55:4245::/64")
 
-// mark is the rule that says of the one at listen that it is ours. It leads to that one's listener, for people who look at the list; it listens
-// at its port and at an address made of its address: ::a.b.c.d for IPv4, a digest with the highest bit set for IPv6.
+// mark returns the rule that marks the rule at listen as ours. For readers of the list, it leads to that rule's
+// listener. It has the same port and an address derived from its address: ::a.b.c.d for IPv4, a digest with the highest
+// bit set for IPv6.
 func mark(listen netip.AddrPort) netsh.Rule {
 	at := markRange.Addr().As16()
 	if addr := listen.Addr(); addr.Is4() {
@@ -32,13 +33,14 @@ func mark(listen netip.AddrPort) netsh.Rule {
 
 func isMark(r netsh.Rule) bool { return markRange.Contains(r.Listen.Addr()) }
 
-// firewallName is that of the rules which let clients of other hosts in.
+// firewallName is the name of the rules that admit clients on other hosts.
 const firewallName = "winkube port proxy"
 
-// maxPorts is how many ports one rule of the firewall has.
+// maxPorts is the number of ports in one firewall rule.
 const maxPorts = 100
 
-// firewall opens the ports that fronts have, for the service that listens there. It has no lines when they are open.
+// firewall returns the lines that open the ports of all fronts for the service that listens there, or none if they are
+// open already.
 func (b *Backend) firewall() []string {
 	ports := map[uint16]bool{}
 	for front := range b.wants {
@@ -58,8 +60,8 @@ func (b *Backend) firewall() []string {
 	return append(append([]string{netsh.Disallow(firewallName)}, lines...), netsh.Allowed(firewallName))
 }
 
-// look notes whether the firewall took its lines, if there were any. A firewall that is switched off takes none; that stops nothing here, and
-// they are written again when everything is compared.
+// look checks whether the firewall accepted its lines, if there were any. A disabled firewall accepts none; that is not
+// an error, and they are written again with the next full comparison.
 func (b *Backend) look(lines []string, output string) {
 	if !slices.Contains(lines, netsh.Allowed(firewallName)) {
 		return

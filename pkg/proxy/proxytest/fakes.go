@@ -14,8 +14,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Backend is a back end whose host is a map. It holds its caller to the contract of Sync: what differs from the last Table must be named
-// in changed, unless changed is nil. It is safe for concurrent use.
+// Backend is a back end whose host is a map. It enforces the contract of Sync: changed must name what differs from the
+// last Table, unless it is nil. It is safe for concurrent use.
 type Backend struct {
 	mu     sync.Mutex
 	routes map[string]proxy.Route
@@ -46,7 +46,7 @@ func (b *Backend) Fail(err error) {
 	b.fails = err
 }
 
-// Synced has an element for each Sync that has ended.
+// Synced receives an element after each Sync.
 func (b *Backend) Synced() <-chan struct{} { return b.synced }
 
 // Sync implements proxy.Backend.
@@ -93,7 +93,7 @@ func (b *Backend) Sync(_ context.Context, want *proxy.Table, changed []proxy.Ser
 	return errors.Join(errs...)
 }
 
-// Route is what is served at a front.
+// Route returns the Route that is served at a front.
 func (b *Backend) Route(protocol v1.Protocol, front netip.AddrPort) (proxy.Route, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,7 +105,7 @@ func (b *Backend) Route(protocol v1.Protocol, front netip.AddrPort) (proxy.Route
 	return proxy.Route{}, false
 }
 
-// Calls lists what each Sync was told to have changed.
+// Calls lists the changed argument of each Sync.
 func (b *Backend) Calls() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

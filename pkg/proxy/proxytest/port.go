@@ -8,12 +8,14 @@ import (
 	"testing"
 )
 
-// The ports of FreePort: below those that a kernel gives to connections by itself, which may take any of them at any time.
+// firstFree and lastFree bound the ports of FreePort: below the ephemeral ports, which the kernel may assign to
+// connections at any time.
 const firstFree, lastFree = 20000, 32000
 
 var lastGiven atomic.Uint32
 
-// FreePort returns a port on which nothing listens, another one each time. Programs that test at the same time begin at different ones.
+// FreePort returns a port on which nothing listens, a different one each time. Programs that test concurrently start at
+// different ones.
 func FreePort(t testing.TB) uint16 {
 	t.Helper()
 	var err error

@@ -1,4 +1,5 @@
-// Package proxytest holds what the tests of the service proxy share: the suite that every back end passes, and stateful fakes.
+// Package proxytest has what the tests of the service proxy share: the suite that every back end passes, and stateful
+// fakes.
 //
 //	suite: Table after Table --> proxy.Backend --> Host.Observe --> as the Table says?
 package proxytest
@@ -18,29 +19,31 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Host is the host that a back end under test changes, as the suite sees it from outside. It may be simulated.
+// Host is the host that a back end under test changes, seen by the suite from outside. It may be simulated.
 type Host interface {
-	// Endpoint is the address of the n-th endpoint (n from 0 to 3) of a protocol; it answers with who it is.
+	// Endpoint returns the address of the n-th endpoint (n from 0 to 3) of a protocol; the endpoint responds with its
+	// identity.
 	Endpoint(n int, protocol v1.Protocol) netip.AddrPort
-	// Front is the n-th address (n from 0 to 7) that may be the front of a Route.
+	// Front returns the n-th address (n from 0 to 7) that may be the front of a Route.
 	Front(n int) netip.AddrPort
-	// Observe says which endpoints traffic to a Route's front reaches, sorted; none when it is refused or dropped.
+	// Observe returns the endpoints that traffic to a Route's front reaches, sorted; none if it is refused or dropped.
 	Observe(t *testing.T, route proxy.Route) []netip.AddrPort
-	// Occupy takes a front as another program would, until the function it returns is called; nil: nothing can be in the way here.
+	// Occupy takes a front as another program would, until the returned function is called; nil: nothing can block a
+	// front here.
 	Occupy(t *testing.T, protocol v1.Protocol, front netip.AddrPort) (free func())
-	// Traces lists what of the back end is left on the host.
+	// Traces lists what the back end has left on the host.
 	Traces(t *testing.T) []string
-	// Writes counts the changes that the back end has made to the host so far.
+	// Writes returns the number of changes that the back end has made to the host.
 	Writes() int
 }
 
 // Injector is a Host where one call, or one front, in ten can be made to fail. Inject is called before each Sync.
 type Injector interface{ Inject(on bool) }
 
-// OneInTen is true now and then.
+// OneInTen is true with a probability of one in ten.
 func OneInTen() bool { return rand.IntN(10) == 0 }
 
-// Run is the suite. start returns a new back end on a clean host; it is called for each test.
+// Run runs the suite. start returns a new back end on a clean host; it is called for each test.
 func Run(t *testing.T, start func(t *testing.T) (proxy.Backend, Host)) {
 	t.Run("states in order", func(t *testing.T) {
 		r := newRun(t, start)
@@ -81,7 +84,8 @@ func Run(t *testing.T, start func(t *testing.T) (proxy.Backend, Host)) {
 	t.Run("one call in ten fails", testInjected(start))
 }
 
-// testInjected goes through the states in order and then in random order while calls fail, and asks again as the loop does.
+// testInjected goes through the states in order and then in random order while calls fail, and retries as the loop
+// does.
 func testInjected(start func(t *testing.T) (proxy.Backend, Host)) func(t *testing.T) {
 	return func(t *testing.T) {
 		r := newRun(t, start)
@@ -125,7 +129,8 @@ func testInjected(start func(t *testing.T) (proxy.Backend, Host)) func(t *testin
 	}
 }
 
-// retried is what the loop tells to have changed when it tries again: the Services of the Routes that failed, or everything.
+// retried returns the changed argument of the loop's retry: the Services of the Routes that failed, or nil for
+// everything.
 func retried(err error) []proxy.ServiceName {
 	routes, rest := proxy.RouteErrors(err)
 	if len(rest) > 0 {
@@ -162,14 +167,14 @@ func testOccupied(start func(t *testing.T) (proxy.Backend, Host)) func(t *testin
 				}
 			}
 			free()
-			r.sync(table, []proxy.ServiceName{taken.Service.ServiceName}) // what the loop does after a while
+			r.sync(table, []proxy.ServiceName{taken.Service.ServiceName}) // as the loop does after a while
 			r.check(taken)
 			r.sync(&proxy.Table{}, nil)
 		}
 	}
 }
 
-// run is one back end with the Table it was given last.
+// run is one back end with its last Table.
 type run struct {
 	t       *testing.T
 	backend proxy.Backend
@@ -184,7 +189,7 @@ func newRun(t *testing.T, start func(t *testing.T) (proxy.Backend, Host)) *run {
 	return r
 }
 
-// to brings the back end to a state, telling what changed or not, and looks.
+// to brings the back end to a state, with changed set or nil, and checks it.
 func (r *run) to(state int, whole bool) {
 	r.t.Helper()
 	next := states[state].table(r.host)
@@ -229,7 +234,7 @@ func (r *run) check(route proxy.Route) {
 	}
 }
 
-// difference names the Services whose Routes differ; never nil, for nil would mean "unknown".
+// difference returns the Services whose Routes differ; never nil, because nil means "unknown".
 func difference(a, b *proxy.Table) []proxy.ServiceName {
 	changed := []proxy.ServiceName{}
 	for n := range 3 {
@@ -250,8 +255,8 @@ type state struct {
 	rows string
 }
 
-// states: each row is "service kind protocol front endpoints", endpoints by number, "t" after a terminating one. The first state is
-// empty, the last has everything.
+// states: each row is "service kind protocol front endpoints", endpoints by number, "t" after a terminating one. The
+// first state is empty, the last has everything.
 var states = []state{
 	{"empty", ``},
 	{"one endpoint", `0 ClusterIP TCP 0 0`},

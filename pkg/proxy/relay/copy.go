@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// bufferSize holds any UDP packet, and enough of a stream that system calls do not count.
+	// bufferSize is enough for any UDP packet, and for a stream that system calls cost little.
 	bufferSize = 64 << 10
-	// bulkStretch is how much of a busy stream is copied by the kernel before we look again whether it is still busy.
+	// bulkStretch is how much of a busy stream the kernel copies before we check again whether it is still busy.
 	bulkStretch = 64 << 20
 )
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// receiver reads a socket into buffers that it takes only when something is there: a connection that waits holds none.
+// receiver reads a socket into buffers that it allocates only when there is data: an idle connection has none.
 type receiver struct {
 	conn    net.Conn
-	packets *net.UDPConn // of many peers
+	packets *net.UDPConn // unconnected
 	raw     syscall.RawConn
 	try     func(fd uintptr) bool
 	buffer  *[bufferSize]byte
 	n       int
 	err     error
-	from    netip.AddrPort // of the packet that readPacket read
+	from    netip.AddrPort // sender of the packet that readPacket read
 }
 
 func newReceiver(conn interface {
@@ -42,10 +42,11 @@ func newReceiver(conn interface {
 	return &receiver{conn: conn, packets: packets, raw: raw}, nil
 }
 
-// next waits for data and returns it; the caller gives the buffer back with done. Of a stream, no bytes and no error mean its end.
+// next waits for data and returns it; the caller releases the buffer with done. For a stream, no bytes and no error
+// mean its end.
 func (r *receiver) next() ([]byte, error) { return r.got(r.read()) }
 
-// nextPacket waits for a packet of any peer and returns it and its sender.
+// nextPacket waits for a packet from any peer and returns it with its sender.
 func (r *receiver) nextPacket() ([]byte, netip.AddrPort, error) {
 	data, err := r.got(r.readPacket())
 	return data, r.from, err
@@ -72,9 +73,9 @@ func (r *receiver) done() {
 	}
 }
 
-// pump copies from one connection to the other until the end of the first, which is no error. Short exchanges go through a buffer; once
-// a stream fills buffers it is left to the kernel where that can do it (splice on Linux, where bulkAfter is not 0), which costs a pipe. It calls moved with each
-// piece.
+// pump copies from one connection to the other until the first ends, which is not an error. Short exchanges use a
+// buffer. Once a stream fills buffers, the kernel copies it if it can (splice on Linux, where bulkAfter is not 0),
+// which costs a pipe. pump calls moved for each piece.
 func pump(to, from *net.TCPConn, moved func()) error {
 	r, err := newReceiver(from)
 	if err != nil {

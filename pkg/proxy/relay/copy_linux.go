@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bulkAfter is the number of reads of at least bulkFrom bytes in a row after which a stream counts as bulk.
+// bulkAfter is the number of consecutive reads of at least bulkFrom bytes after which a stream counts as bulk.
 const (
 	bulkAfter = 4
 	bulkFrom  = bufferSize / 2
 )
 
-// read waits for data and reads it. The poller says that data is there only once, so it must be asked for first.
+// read waits for data and reads it. The poller reports data only once, so it tries to read first.
 func (r *receiver) read() error {
 	if r.try == nil {
 		r.try = r.attempt(func(fd int) (n int, err error) { return unix.Read(fd, r.buffer[:]) })
@@ -24,7 +24,7 @@ func (r *receiver) read() error {
 	return r.err
 }
 
-// readPacket is read for a socket of many peers.
+// readPacket is read for an unconnected socket.
 func (r *receiver) readPacket() error {
 	if r.try == nil {
 		r.try = r.attempt(r.receiveFrom)
@@ -35,7 +35,7 @@ func (r *receiver) readPacket() error {
 	return r.err
 }
 
-// attempt reads without waiting, and holds a buffer only if there was something to read.
+// attempt reads without waiting, and keeps a buffer only if there was something to read.
 func (r *receiver) attempt(call func(fd int) (int, error)) func(fd uintptr) bool {
 	return func(fd uintptr) bool {
 		r.take()

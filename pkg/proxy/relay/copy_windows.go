@@ -5,13 +5,13 @@ import (
 	"io"
 )
 
-// bulkAfter 0: the kernel has no way to copy from socket to socket.
+// bulkAfter 0: the kernel cannot copy from socket to socket.
 const (
 	bulkAfter = 0
 	bulkFrom  = bufferSize
 )
 
-// read waits for data by a read of no bytes, and only then takes a buffer.
+// read waits for data with a read of zero bytes, and only then allocates a buffer.
 func (r *receiver) read() error {
 	if err := r.wait(); err != nil {
 		return err
@@ -22,7 +22,7 @@ func (r *receiver) read() error {
 	return r.err
 }
 
-// readPacket is read for a socket of many peers.
+// readPacket is read for an unconnected socket.
 func (r *receiver) readPacket() error {
 	if err := r.wait(); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (r *receiver) readPacket() error {
 func (r *receiver) wait() error {
 	if r.try == nil {
 		ready := false
-		r.try = func(uintptr) bool { ready = !ready; return !ready } // asked before the wait and after it
+		r.try = func(uintptr) bool { ready = !ready; return !ready } // called before and after the wait
 	}
 	if err := r.raw.Read(r.try); err != nil {
 		return err

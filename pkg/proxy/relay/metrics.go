@@ -11,11 +11,11 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// Metrics are what a Relay counts beside what every back end does. They are safe for concurrent use.
+// Metrics are a Relay's counters in addition to those of every back end. They are safe for concurrent use.
 type Metrics struct {
 	Accepted, Refused prometheus.Counter // TCP connections
-	Sessions          prometheus.Counter // of UDP
-	Led               prometheus.Gauge   // fronts to which the kernel's socket lookup leads
+	Sessions          prometheus.Counter // UDP sessions
+	Led               prometheus.Gauge   // fronts that use the kernel's socket lookup
 
 	noPort, evicted prometheus.Counter
 }
@@ -35,7 +35,7 @@ func newMetrics() *Metrics {
 	}
 }
 
-// Collectors are the Relay's own metrics.
+// Collectors returns the Relay's own metrics.
 func (r *Relay) Collectors() []prometheus.Collector {
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "kubeproxy", Subsystem: "relay", Name: "open", Help: "Open TCP connections and UDP sessions."},
 		func() float64 { return float64(r.open()) })
@@ -43,7 +43,7 @@ func (r *Relay) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{open, m.Accepted, m.Refused, m.Sessions, m.noPort, m.Led, (*limitsCollector)(r.shared)}
 }
 
-// open is the number of connections and sessions.
+// open returns the number of connections and sessions.
 func (r *Relay) open() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,19 +54,20 @@ func (r *Relay) open() (n int) {
 }
 
 const (
-	// warnEvery is how often the same is said of a front.
+	// warnEvery is the minimum interval of equal warnings about a front.
 	warnEvery = 10 * time.Minute
-	// nearlyUsed is the share of the source ports towards one endpoint, in percent, from which users should know.
+	// nearlyUsed is the percentage of the source ports towards one endpoint from which users are warned.
 	nearlyUsed = 80
 )
 
-// Exhausted notes that the system had no source port left for a connection to an endpoint.
+// Exhausted records that the system had no source port left for a connection to an endpoint.
 func (f *Front) Exhausted() {
 	f.Metrics.noPort.Inc()
 	f.warnPorts("this host has no source port left for another connection to an endpoint")
 }
 
-// Crowded checks whether open connections, spread over the endpoints, come near the number of source ports; 0 ports: it is unknown.
+// Crowded checks whether the open connections, spread over the endpoints, nearly use up the source ports; ports 0:
+// unknown.
 func (f *Front) Crowded(open, ports int) {
 	if targets := len(f.Chooser.Route().Backends); ports > 0 && targets > 0 && open*100 >= ports*targets*nearlyUsed {
 		f.warnPorts(fmt.Sprintf("%d connections are open to %d endpoints, and this host has %d source ports for each", open, targets, ports))
@@ -80,11 +81,11 @@ func (f *Front) warnPorts(message string) {
 	}
 	route := f.Chooser.Route()
 	klog.InfoS("Source ports are nearly used up", "service", route.Service.ServiceName, "front", route.Front, "detail", message)
-	// Not awaited: it may wait for the watch's lock, for which no connection should wait.
+	// Asynchronous, because it may wait for the watch's lock, for which no connection should wait.
 	go f.warn(route.Service.ServiceName, "SourcePortsNearlyUsedUp", message+"; more endpoints, or a wider range (net.ipv4.ip_local_port_range on Linux), help")
 }
 
-// limitsCollector says how much there may be, and how much there is.
+// limitsCollector exports the limits and their use.
 type limitsCollector Shared
 
 var (

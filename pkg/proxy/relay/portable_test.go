@@ -7,7 +7,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// The suite on the portable Plane, which every system has. Each test has its name here, for some cannot pass under Wine.
+// The suite on the portable Plane, which every system has. Each test has its own name here, because some cannot pass on
+// Wine.
 
 func TestSuite(t *testing.T)              { relaytest.Suite(t, relaytest.Portable()) }
 func TestHalfClose(t *testing.T)          { relaytest.HalfClose(t, relaytest.Portable()) }

@@ -14,7 +14,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// TestSourcePortsWarning: users hear once in a while that connections to an endpoint use up this host's source ports.
+// TestSourcePortsWarning: users get a warning from time to time that connections to an endpoint use up this host's
+// source ports.
 func TestSourcePortsWarning(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	heard := make(chan string, 10)
@@ -29,7 +30,7 @@ func TestSourcePortsWarning(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Crowded(1599, 1000) // of 2 x 1000
-	f.Crowded(5000, 0)    // not known
+	f.Crowded(5000, 0)    // unknown
 	f.Crowded(1600, 1000)
 	if got := <-heard; !strings.HasPrefix(got, "a/x SourcePortsNearlyUsedUp: 1600 connections are open to 2 endpoints") {
 		t.Errorf("heard %q", got)
@@ -48,7 +49,7 @@ func TestSourcePortsWarning(t *testing.T) {
 	}
 }
 
-// answering is a host that leads answers to clients back, or not.
+// answering is a host that leads replies to clients back, or not.
 type answering struct {
 	can, does bool
 	last      Local
@@ -65,12 +66,13 @@ func (a *answering) LeadsAnswers() bool                               { return a
 func (a *answering) Host() ([]netip.Addr, error)                      { return nil, nil }
 func (a *answering) Changes(context.Context) (<-chan struct{}, error) { return nil, nil }
 
-// TestClientsAddress: endpoints see their clients' addresses where a Service asks for it and the host can; otherwise the Service hears once that they do not.
+// TestClientsAddress: endpoints see their clients' addresses if a Service needs that and the host can; otherwise the
+// Service gets one warning.
 func TestClientsAddress(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		can, does bool
-		warns     string // of the reason
+		warns     string // end of the message
 	}{
 		{"the host can", true, true, ""},
 		{"the host cannot", false, false, "instead of the client's"},
@@ -119,7 +121,7 @@ func TestClientsAddress(t *testing.T) {
 	}
 }
 
-// TestRanges: the ranges of the Table reach the host when they change, with whatever Sync.
+// TestRanges: changed ranges of the Table reach the host with any Sync.
 func TestRanges(t *testing.T) {
 	host := &answering{}
 	r := New(Goroutines, Config{Addresses: host, Clock: clock.RealClock{}})

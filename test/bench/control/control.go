@@ -1,11 +1,11 @@
-// Command control measures what a service proxy costs before it forwards a byte: time to program everything from cold and one endpoint's change
-// into it, processor time for both and resident memory, at 100 and at 10,000 services. Both proxies run on the same simulated API
-// server, each in a separate network namespace.
+// Command control measures the control plane of a service proxy: the time for a cold start and for one changed
+// endpoint, processor time for both, and resident memory, with 100 and 10,000 services. Both proxies use the same
+// simulated API server, each in a separate network namespace.
 //
-//	api (protobuf watches) --> proxy under test --> fronts in the namespace --> two servers that say who they are
+//	api (protobuf watches) --> proxy under test --> fronts in the namespace --> two servers that identify themselves
 //
-// It wants root and the proxy built; upstream's is measured where `_output/tools/kube-proxy` is. It is no test: nothing fails because a
-// figure is bad.
+// It needs root and the built proxy; it measures upstream's if `_output/tools/kube-proxy` exists. It is not a test: bad
+// figures are not failures.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	hostCommand = "host" // the argument with which this program runs itself as the inside of a namespace
+	hostCommand = "host" // first argument of this program's process inside a namespace
 	nodeName    = "bench"
 	apiAddr     = "127.0.0.1:6080"
 	metricsAddr = "127.0.0.1:10249"
@@ -82,7 +82,7 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// inside is what runs in the namespace: it measures one proxy with one number of services.
+// inside runs in the namespace: it measures one proxy with one number of services.
 func inside(ctx context.Context, args []string) error {
 	if len(args) != 4 {
 		return fmt.Errorf("want name, mode, path and number of services, got %q", args)
@@ -115,8 +115,8 @@ func inside(ctx context.Context, args []string) error {
 	return p.measure(ctx, args[2], args[1], services)
 }
 
-// setUpHost brings loopback up with the servers' addresses, which answer with their letter, and a route to everywhere, without which the
-// kernel refuses service addresses that only packet rules know.
+// setUpHost brings up loopback with the addresses of the servers, which answer with their letter. It adds a default
+// route, without which the kernel rejects service addresses that exist only in packet rules.
 func setUpHost() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

@@ -23,12 +23,13 @@ import (
 	"github.com/winkube/winkube/test/apiserver"
 )
 
-// backs are the two servers by their letter.
+// backs maps the servers' letters to their addresses.
 var backs = map[byte]string{'a': "10.77.0.1", 'b': "10.77.0.2"}
 
 func front(i int) string { return fmt.Sprintf("10.%d.%d.%d", 96+i/62500, i/250%250, 1+i%250) }
 
-// slice has perService endpoints for a service. Those of service 0 are one server, so that a client sees which it is.
+// slice returns the EndpointSlice of a service, with perService endpoints. Those of service 0 are all on one server, so
+// that a client can identify it.
 func slice(i int, letter byte) *discovery.EndpointSlice {
 	s := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: fmt.Sprintf("service-%d-x7k2p", i), UID: "u",
 		Labels: map[string]string{discovery.LabelServiceName: fmt.Sprintf("service-%d", i), discovery.LabelManagedBy: "endpointslice-controller.k8s.io"}},
@@ -89,18 +90,18 @@ func (p *subject) measure(ctx context.Context, path, mode string, services int) 
 	if err := p.programmed(ctx); err != nil {
 		return err
 	}
-	if err := p.becomes(ctx, 'a'); err != nil { // upstream counts a sync as good before the first one
+	if err := p.becomes(ctx, 'a'); err != nil { // upstream counts a sync as successful before the first one
 		return err
 	}
 	cold := time.Since(began)
-	coldCPU, err := p.cpu() // which other work on the machine changes little
+	coldCPU, err := p.cpu() // other load on the machine hardly affects it
 	if err != nil {
 		return err
 	}
 	var took []time.Duration
 	for i := range changes {
 		letter := "ba"[i%2]
-		time.Sleep(20 * time.Millisecond) // so that a proxy which batches changes starts a new batch each time
+		time.Sleep(20 * time.Millisecond) // let a proxy that batches changes start a new batch each time
 		at := time.Now()
 		if err := p.api.Set(slice(0, letter)); err != nil {
 			return err
@@ -139,12 +140,12 @@ func (p *subject) start(ctx context.Context, path, mode string) error {
 	} else {
 		args = append(args, "--network-mode=upstream")
 	}
-	p.cmd = exec.CommandContext(ctx, "setpriv", append([]string{"--pdeathsig", "KILL", path}, args...)...) // it ends when this program does, even if that is killed
+	p.cmd = exec.CommandContext(ctx, "setpriv", append([]string{"--pdeathsig", "KILL", path}, args...)...) // dies with this program, even if that is killed
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	return p.cmd.Start()
 }
 
-// programmed waits for the first good sync.
+// programmed waits for the first successful sync.
 func (p *subject) programmed(ctx context.Context) error {
 	return p.until(ctx, 5*time.Minute, 20*time.Millisecond, "the first sync", func() bool {
 		response, err := http.Get("http://" + metricsAddr + "/metrics")
@@ -163,7 +164,7 @@ func (p *subject) programmed(ctx context.Context) error {
 	})
 }
 
-// becomes sends requests to service 0 until the server of that letter answers.
+// becomes sends requests to service 0 until that letter's server answers.
 func (p *subject) becomes(ctx context.Context, letter byte) error {
 	return p.until(ctx, time.Minute, 0, "service 0 at server "+string(letter), func() bool {
 		conn, err := net.DialTimeout("tcp", net.JoinHostPort(front(0), "80"), 200*time.Millisecond)
@@ -187,7 +188,7 @@ func (p *subject) until(ctx context.Context, patience, pause time.Duration, what
 	return nil
 }
 
-// cpuOfChange is the processor time for one change, without clients.
+// cpuOfChange returns the processor time for one change, without clients.
 func (p *subject) cpuOfChange(ctx context.Context) (time.Duration, error) {
 	before, err := p.cpu()
 	if err != nil {
@@ -206,7 +207,7 @@ func (p *subject) cpuOfChange(ctx context.Context) (time.Duration, error) {
 	return (after - before) / changes, err
 }
 
-// cpu is the processor time that the proxy and the programs that it ran have used so far.
+// cpu returns the processor time of the proxy and its child processes so far.
 func (p *subject) cpu() (time.Duration, error) {
 	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
@@ -215,7 +216,7 @@ func (p *subject) cpu() (time.Duration, error) {
 	}
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	var sum time.Duration
-	for _, field := range fields[11:15] { // own and children's, user and system
+	for _, field := range fields[11:15] { // own and children's, user and system time
 		n, err := strconv.Atoi(field)
 		if err != nil {
 			return 0, err
@@ -225,7 +226,7 @@ func (p *subject) cpu() (time.Duration, error) {
 	return sum, nil
 }
 
-// memory is the current and the peak resident memory in MiB.
+// memory returns the current and the peak resident memory in MiB.
 func (p *subject) memory() (now, most float64, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/winkube/winkube/test/apiserver"
 )
 
-// newAPI has one Service at addr with the ports of every load, and count others with a port each, all with the endpoint serverAddr.
+// newAPI returns an API server with one Service at addr with the ports of all loads, and count other Services with one
+// port each. The only endpoint is serverAddr.
 func newAPI(addr string, count int) (*apiserver.Server, error) {
 	server, err := apiserver.New(apiserver.JSON)
 	if err != nil {
@@ -41,7 +42,7 @@ func newAPI(addr string, count int) (*apiserver.Server, error) {
 	return server, nil
 }
 
-// add makes a Service and its EndpointSlice.
+// add creates a Service and its EndpointSlice.
 func add(server *apiserver.Server, name, addr string, ports ...int) error {
 	meta := metav1.ObjectMeta{Name: name, Namespace: "bench"}
 	service := &v1.Service{ObjectMeta: meta,
@@ -62,7 +63,7 @@ func add(server *apiserver.Server, name, addr string, ports ...int) error {
 	return server.Set(service, slice)
 }
 
-// serveAPI serves Services in a namespace and returns the kubeconfig.
+// serveAPI serves the Services in a namespace and returns the kubeconfig.
 func (r *rig) serveAPI(ctx context.Context, namespace string, count int, port string) (string, error) {
 	var listener net.Listener
 	err := within(namespace, func() (err error) {

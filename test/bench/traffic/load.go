@@ -19,28 +19,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ports at which the server offers a kind of traffic each, and every front too.
+// Ports of the server and of each front, one per kind of traffic.
 const (
-	requestPort = 9001 // 256 bytes there, 1 KiB back, again and again
-	bulkPort    = 9002 // sends without end
-	connectPort = 9003 // 64 bytes there and back
-	packetPort  = 9004 // UDP: 64 bytes there, 128 back
+	requestPort = 9001 // 256-byte requests, 1 KiB responses, repeatedly
+	bulkPort    = 9002 // endless stream from the server
+	connectPort = 9003 // 64 bytes in each direction
+	packetPort  = 9004 // UDP: 64-byte requests, 128-byte responses
 )
 
 const (
 	question = 256
 	answer   = 1024
 	small    = 64
-	// bulkBuffer is the size in bytes of one read or write, as in programs that are not made for benchmarks.
+	// bulkBuffer is the size in bytes of one read or write, as in ordinary programs.
 	bulkBuffer = 64 << 10
 )
 
-// Commands are the parts that the bench runs as separate processes of itself, by their first argument.
+// Commands returns the parts that the bench runs as separate processes, by first argument.
 func Commands() map[string]func(args []string) error {
 	return map[string]func([]string) error{"traffic-server": server, "traffic-naive": naive, "traffic-client": client}
 }
 
-// server serves on the address args[0].
+// server serves all loads on the address args[0].
 func server(args []string) error {
 	serve := func(port int, handle func(net.Conn)) error {
 		l, err := net.Listen("tcp", net.JoinHostPort(args[0], strconv.Itoa(port)))
@@ -89,7 +89,7 @@ func answerPackets(packets *net.UDPConn) {
 	}
 }
 
-// ready tells the parent process that everything listens.
+// ready tells the parent process that all ports are open.
 func ready() { fmt.Println("ready") }
 
 func accept(l net.Listener, handle func(net.Conn)) {
@@ -117,7 +117,7 @@ func echo(c net.Conn, in, out int) {
 	}
 }
 
-// naive is the relay of twenty lines: listens on args[0], relays to args[1].
+// naive is the relay of twenty lines: it listens on args[0] and relays to args[1].
 func naive(args []string) error {
 	for _, port := range []int{requestPort, bulkPort, connectPort} {
 		l, err := net.Listen("tcp", net.JoinHostPort(args[0], strconv.Itoa(port)))
@@ -141,7 +141,7 @@ func naive(args []string) error {
 	select {}
 }
 
-// client runs one load: MODE ADDRESS NUMBER, and prints its figures as JSON.
+// client runs one load and prints its figures as JSON. Arguments: MODE ADDRESS NUMBER.
 func client(args []string) error {
 	if len(args) != 3 {
 		return fmt.Errorf("traffic-client: want MODE ADDRESS NUMBER, got %q", args)
@@ -179,7 +179,7 @@ func client(args []string) error {
 	return json.NewEncoder(os.Stdout).Encode(figures)
 }
 
-// workers runs n of them for the time of a round, after a tenth of it to warm up, and returns what they did per second.
+// workers runs n workers for one round, after a warm-up of a tenth of it, and returns their rates per second.
 func workers(n int, work func(stop *atomic.Bool) (int, error)) ([]float64, error) {
 	run := func(d time.Duration) (float64, error) {
 		var stop atomic.Bool
@@ -242,7 +242,7 @@ func keepAlive(network, addr string, out, in int, stop *atomic.Bool) (int, error
 	return total, nil
 }
 
-// again does one exchange on a new connection, or from a new port.
+// again does one exchange on a new connection or, with UDP, from a new port.
 func again(addr, network string, out, in int, stop *atomic.Bool) (int, error) {
 	total, buffer := 0, make([]byte, max(out, in))
 	for !stop.Load() {
@@ -260,7 +260,8 @@ func again(addr, network string, out, in int, stop *atomic.Bool) (int, error) {
 	return total, nil
 }
 
-// exchange sends a request and reads the answer. If a UDP packet is lost it sends the request again after a while, as a resolver does.
+// exchange sends a request and reads the response. If a UDP packet is lost it repeats the request after a while, as a
+// resolver does.
 func exchange(c net.Conn, network string, buffer []byte, out, in int) error {
 	for range 5 {
 		if _, err := c.Write(buffer[:out]); err != nil {
@@ -281,8 +282,8 @@ func exchange(c net.Conn, network string, buffer []byte, out, in int) error {
 
 const latencyConns = 16
 
-// latency asks rate times a second on a few connections, each with its own thread, and returns percentiles in seconds. Threads
-// and blocking sockets keep the scheduler of Go out of what is measured.
+// latency sends rate requests per second on a few connections, each with its own thread, and returns percentiles in
+// seconds. Threads and blocking sockets exclude Go's scheduler from the measurement.
 func latency(addr string, rate int) ([]float64, error) {
 	runtime.GOMAXPROCS(2 * latencyConns)
 	period := time.Duration(latencyConns) * time.Second / time.Duration(max(rate, 1))
@@ -306,7 +307,7 @@ func latency(addr string, rate int) ([]float64, error) {
 
 func paced(to *unix.SockaddrInet4, period, offset time.Duration) ([]time.Duration, error) {
 	runtime.LockOSThread()
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0) // 1 us; without it wake-ups come late, for all sides alike
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0) // 1 us; otherwise wake-ups are late for all sides
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
 		return nil, err
@@ -340,13 +341,13 @@ func paced(to *unix.SockaddrInet4, period, offset time.Duration) ([]time.Duratio
 		}
 		took = append(took, time.Since(asked))
 		if next = next.Add(period); next.Before(time.Now()) {
-			next = time.Now() // no burst of requests after a late answer
+			next = time.Now() // no burst of requests after a late response
 		}
 	}
 	return took, nil
 }
 
-// holdOpen opens n connections, uses each once, and keeps them until its standard input ends.
+// holdOpen opens n connections, uses each once, and keeps them open until its standard input ends.
 func holdOpen(addr string, n int) error {
 	buffer := make([]byte, answer)
 	for range n {

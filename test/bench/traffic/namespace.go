@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// within does something in a network namespace; sockets that it opens belong there.
+// within runs do in a network namespace; sockets that it opens stay in that namespace.
 func within(name string, do func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

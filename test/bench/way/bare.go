@@ -13,8 +13,8 @@ import (
 	"github.com/winkube/winkube/test/output"
 )
 
-// bare is the kernel's time for the same path with nothing else in it: two hosts on a switch, each with a bridge and one pod,
-// without packet filter, agent or engine.
+// bare measures the kernel alone on the same path: two hosts on a switch, each with a bridge and one pod, without
+// packet filter, agent or engine.
 type bare struct{ hosts, pods []place }
 
 // alone prints the rates of the kernel alone.
@@ -34,14 +34,14 @@ func alone(ctx context.Context, out io.Writer, overlay bool) error {
 	return beside(ctx, out, "kernel alone", b.hosts, b.pods)
 }
 
-// newBare makes the namespaces; the caller calls remove, also after an error.
+// newBare creates the namespaces; the caller calls remove, also after an error.
 func newBare(ctx context.Context, overlay bool) (b *bare, err error) {
 	b = &bare{}
 	for i := range 2 {
 		b.hosts = append(b.hosts, place{netns: fmt.Sprintf("/run/netns/winkube-bare-h%d", i), addr: fmt.Sprintf("10.9.0.%d", i+1)})
 		b.pods = append(b.pods, place{netns: fmt.Sprintf("/run/netns/winkube-bare-p%d", i), addr: fmt.Sprintf("10.9.%d.2", i+1)})
 	}
-	b.remove(ctx) // what a run that was killed left
+	b.remove(ctx) // left by a killed run
 	script := []string{"netns add winkube-bare-sw", "-n winkube-bare-sw link add br0 type bridge", "-n winkube-bare-sw link set br0 up"}
 	for i := range 2 {
 		other := 1 - i

@@ -1,5 +1,5 @@
-// Package way measures the way between nodes' pods: how fast bytes go from pod to pod beside from host to host, and what the routes of a
-// thousand nodes cost the proxy.
+// Package way measures the path between pods on different nodes: the throughput from pod to pod compared with host to
+// host, and the proxy's cost of the routes for a thousand nodes.
 //
 //	lab cluster -> sink and source in hosts and pods -> rates; an empty network namespace -> routes.Apply -> times
 package way

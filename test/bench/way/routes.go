@@ -22,10 +22,11 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// changes is how often one node gets another address; the median is told, since the garbage of what was before falls into one of them.
+// changes is how often one node's address changes; the median is reported, because the garbage of earlier work is
+// collected during one of them.
 const changes = 21
 
-// nodes makes n Nodes with ranges 10.x.y.0/24 in the network 172.16.0.0/16, each with the end of a tunnel.
+// nodes returns n Nodes with ranges 10.x.y.0/24 in the network 172.16.0.0/16, each with a tunnel endpoint.
 func nodes(n int) []*v1.Node {
 	var out []*v1.Node
 	for i := range n {
@@ -41,7 +42,7 @@ func nodes(n int) []*v1.Node {
 	return out
 }
 
-// thousand measures in a separate network namespace.
+// thousand measures the routes of a thousand nodes in a separate network namespace.
 func thousand(ctx context.Context, out io.Writer) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -73,7 +74,7 @@ func thousand(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// interfaces gives the namespace an interface in the nodes' network, and a tunnel.
+// interfaces creates an interface in the nodes' network, and a tunnel.
 func interfaces() error {
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lan0"}, PeerName: "lan1"}
 	tunnel := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: vxlan.DeviceName(true)}, VxlanId: vxlan.VNI, Port: vxlan.Port}
@@ -86,7 +87,8 @@ func interfaces() error {
 		netlink.LinkAdd(tunnel), netlink.LinkSetUp(tunnel))
 }
 
-// measure writes everything from nothing, then changes one node, again and again: as the proxy does it, with planning and listing.
+// measure writes all routes to an empty table, then changes one node repeatedly. As in the proxy, that includes
+// planning and listing.
 func measure(ctx context.Context, table routes.RoutingTable, mode routes.Mode) (cold, change time.Duration, err error) {
 	all := nodes(1000)
 	sync := func() (routes.Diff, error) {
@@ -121,7 +123,7 @@ func measure(ctx context.Context, table routes.RoutingTable, mode routes.Mode) (
 	return cold, each[changes/2], routes.Cleanup(ctx, table)
 }
 
-// cpu is what this process has used.
+// cpu returns this process's CPU time.
 func cpu() time.Duration {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {

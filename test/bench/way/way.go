@@ -27,7 +27,7 @@ const (
 	rounds                     = 5
 )
 
-// Commands are the parts that run as separate programs, in hosts' and pods' networks.
+// Commands returns the parts that run as separate programs in the networks of hosts and pods.
 func Commands() map[string]func([]string) error {
 	return map[string]func([]string) error{sinkCommand: sink, sourceCommand: source}
 }
@@ -55,7 +55,7 @@ func sink([]string) error {
 	return err
 }
 
-// source sends to the sink at an address for a while and prints how many bytes went per second.
+// source sends to the sink at an address for the duration of span and prints the bytes per second.
 func source(args []string) error {
 	if len(args) != 1 {
 		return errors.New("want the sink's address")
@@ -78,7 +78,7 @@ func source(args []string) error {
 	return nil
 }
 
-// place is a network in which programs can be run: a host's or a pod's.
+// place is the network of a host or a pod, in which programs can run.
 type place struct {
 	netns string
 	addr  string
@@ -120,7 +120,7 @@ func (p place) listen(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// rate is how many bytes per second go from p to another place.
+// rate returns the bytes per second from p to another place.
 func (p place) rate(ctx context.Context, to place) (float64, error) {
 	cmd, err := p.command(ctx, sourceCommand, to.addr)
 	if err != nil {
@@ -133,13 +133,14 @@ func (p place) rate(ctx context.Context, to place) (float64, error) {
 	return strconv.ParseFloat(strings.TrimSpace(said.Stdout), 64)
 }
 
-// linkRate is what a shaped link between hosts carries: namespaces have no wire, and their throughput is the processor's.
+// linkRate is the rate of a shaped link between hosts: without shaping, the processor limits the throughput of
+// namespaces.
 const linkRate = "1gbit"
 
-// goals are the ratios of pod to pod beside host to host.
+// goals are the minimum ratios of pod-to-pod to host-to-host throughput.
 var goals = map[string]float64{"host-gateway": 0.98, "overlay": 0.9}
 
-// Run brings the cluster up in each mode (with NETWORK_MODE in the environment in that one alone) and prints all figures.
+// Run starts the cluster in each mode (only NETWORK_MODE if set in the environment) and prints all figures.
 func Run(ctx context.Context, root string, out io.Writer) error {
 	fmt.Fprintln(out, "\nroutes of 1,000 nodes, written to an empty routing table (goal 1000 ms), and one node that got another address (goal 10 ms)")
 	if err := thousand(ctx, out); err != nil {
@@ -158,14 +159,14 @@ func Run(ctx context.Context, root string, out io.Writer) error {
 		if len(modes) == 1 {
 			break
 		}
-		if err := cluster.Down(ctx); err != nil { // pods that stay keep the packet size of the mode before
+		if err := cluster.Down(ctx); err != nil { // existing pods keep the MTU of the previous mode
 			return err
 		}
 	}
 	return nil
 }
 
-// throughput measures in a cluster's mode, on the link as it is and on one with a rate.
+// throughput measures one mode of the cluster, on the unshaped link and on one with linkRate.
 func throughput(ctx context.Context, cluster *lab.Cluster, out io.Writer) error {
 	if err := cluster.Up(ctx); err != nil {
 		return err
@@ -208,7 +209,8 @@ func throughput(ctx context.Context, cluster *lab.Cluster, out io.Writer) error 
 	return beside(ctx, out, linkRate, hosts, pods)
 }
 
-// beside prints the rates from the first to the second of hosts and of pods: one after the other, so that both meet the same machine.
+// beside prints the rates from the first to the second host and pod, one after the other, so that other load affects
+// both.
 func beside(ctx context.Context, out io.Writer, link string, hosts, pods []place) error {
 	var direct, through, ratios []float64
 	for range rounds {
@@ -230,7 +232,7 @@ func median(list []float64) float64 {
 	return slices.Sorted(slices.Values(list))[len(list)/2]
 }
 
-// podOf finds a running pod of the samples' daemonset on a node.
+// podOf returns a running pod of the samples' DaemonSet on a node.
 func podOf(ctx context.Context, cluster *lab.Cluster, node *lab.Host) (place, error) {
 	address, err := cluster.Kubectl(ctx, "get", "pods", "-l", "app=foo", "--field-selector=status.phase=Running,spec.nodeName="+node.Name,
 		"-o", "jsonpath={.items[0].status.podIP} {.items[0].metadata.name}")

@@ -17,7 +17,7 @@ import (
 
 type do = func(context.Context) (string, error)
 
-// fromHost sends a request to the sample server from a host's network.
+// fromHost sends a request to the sample server from a host's network namespace.
 func (s *suite) fromHost(host *lab.Host, addr string) do {
 	return func(ctx context.Context) (string, error) {
 		out, err := host.Exec(ctx, filepath.Join(s.cluster.Tools, "sample"), "get", "http://"+addr+"/")
@@ -25,12 +25,12 @@ func (s *suite) fromHost(host *lab.Host, addr string) do {
 	}
 }
 
-// fromPod asks the sample server from a pod.
+// fromPod sends a request to the sample server from a pod.
 func (s *suite) fromPod(pod, addr string) do {
 	return s.execWant(pod, "hello from iis", "/sample", "get", "http://"+addr+"/")
 }
 
-// execWant runs a command in a pod and wants every word of want in its output.
+// execWant runs a command in a pod and requires every word of want in its output.
 func (s *suite) execWant(pod, want string, argv ...string) do {
 	return func(ctx context.Context) (string, error) {
 		out, err := s.cluster.Kubectl(ctx, append([]string{"exec", pod, "--"}, argv...)...)
@@ -67,7 +67,7 @@ func (s *suite) spread(host *lab.Host) do {
 	}
 }
 
-// collector gathers output and waits for a text in it.
+// collector collects output and waits for a text in it.
 type collector struct {
 	text chan string
 	all  strings.Builder
@@ -107,7 +107,7 @@ func (c *collector) await(ctx context.Context, want string) error {
 	return nil
 }
 
-// start runs a command and collects what it prints; end stops it and frees everything.
+// start runs a command and collects its output; end stops it and releases everything.
 func start(ctx context.Context, argv ...string) (in io.WriteCloser, out *collector, end func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -147,7 +147,7 @@ func (s *suite) followLogs(ctx context.Context, pod *v1.Pod) (string, error) {
 	}
 	marker := fmt.Sprintf("/marker-%d", time.Now().UnixNano())
 	begin := time.Now()
-	// The page does not exist; the log shows the request for it.
+	// The page does not exist; the log shows the request.
 	_, _ = s.cluster.Node(pod.Spec.NodeName).Exec(ctx, filepath.Join(s.cluster.Tools, "sample"), "get", "http://"+pod.Status.PodIP+marker)
 	if err := out.await(ctx, marker); err != nil {
 		return "", err

@@ -22,7 +22,7 @@ const (
 	staticPod = "static-web"
 )
 
-// suite knows the samples of build/samples by name.
+// suite holds the samples of build/samples by name.
 type suite struct {
 	cluster *lab.Cluster
 	client  kubernetes.Interface
@@ -36,7 +36,7 @@ func newSuite(c *lab.Cluster) (*suite, error) {
 	return &suite{c, client}, nil
 }
 
-// Apply deploys the samples: objects with kubectl, the static pod's manifest into node1's directory.
+// Apply deploys the samples: objects with kubectl, and the static pod's manifest in node1's directory.
 func Apply(ctx context.Context, c *lab.Cluster) error {
 	dir := filepath.Join(c.Root, "build/samples")
 	data, err := os.ReadFile(filepath.Join(dir, "static", staticPod+".yaml"))
@@ -50,7 +50,7 @@ func Apply(ctx context.Context, c *lab.Cluster) error {
 	return err
 }
 
-// ready are the checks that need nothing but the API: nodes and pods.
+// ready returns the checks that only need the API: nodes and pods.
 func (s *suite) ready() []Check {
 	var checks []Check
 	for _, node := range s.cluster.Nodes {
@@ -89,7 +89,7 @@ func (s *suite) nodeReady(ctx context.Context, name string) (string, error) {
 	return "", fmt.Errorf("node %s is not Ready", name)
 }
 
-// podsReady wants exactly so many pods, all of them Running and Ready.
+// podsReady requires exactly want pods, all of them Running and Ready.
 func (s *suite) podsReady(ctx context.Context, namespace, fields, labels string, want int) (string, error) {
 	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields, LabelSelector: labels})
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *suite) podsReady(ctx context.Context, namespace, fields, labels string,
 	return strings.Join(seen, ", "), nil
 }
 
-// podReady returns nil if the pod is Running and Ready, otherwise what it waits for.
+// podReady returns nil if the pod is Running and Ready, otherwise what is missing.
 func podReady(pod *v1.Pod) error {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == v1.PodReady && condition.Status == v1.ConditionTrue && pod.Status.Phase == v1.PodRunning {
@@ -133,7 +133,7 @@ func podReady(pod *v1.Pod) error {
 	return fmt.Errorf("pod %s on %s: %s", pod.Name, pod.Spec.NodeName, why)
 }
 
-// checks are those on the running samples.
+// checks returns the checks on the running samples.
 func (s *suite) checks(ctx context.Context) ([]Check, error) {
 	clients, err := s.clientPods(ctx)
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *suite) checks(ctx context.Context) ([]Check, error) {
 	), nil
 }
 
-// valueChecks look at what pods see of Secrets, ConfigMaps and volumes.
+// valueChecks test what pods see of Secrets, ConfigMaps and volumes.
 func (s *suite) valueChecks() []Check {
 	return []Check{
 		{"Secret in the environment", "", s.execWant("my-secret-pod", "USERNAME=admin PASSWORD=1f2d1e2e67df", "/bin/sh", "-c", "env")},

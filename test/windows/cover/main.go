@@ -1,10 +1,11 @@
-// Command cover runs the product's own tests under Wine and measures how much of what is for Windows they execute.
+// Command cover runs the product's own tests under Wine and measures how much of the Windows-specific code they
+// execute.
 //
 //	build:  go test -c for Windows, all packages together --> _output/wine/tests
 //	test:   in lanes, each with its own rig.Prefix and sim.World --> a profile and a result per package, there too
 //	report: profiles --> a table of *_windows.go and of Windows branches
 //
-// Profiles of kubelet.exe and proxy.exe from the end-to-end run are added when they are there.
+// It adds the profiles of programs that the suites ran (rig.Counted), if there are any.
 package main
 
 import (
@@ -24,16 +25,16 @@ import (
 
 const module = "github.com/winkube/winkube/"
 
-// job is what the command line asks for.
+// job is the parsed command line.
 type job struct {
-	build    int // of Windows
+	build    int // the Windows build
 	root     string
-	packages []string // without the module's path: pkg/host
+	packages []string // without the module path: pkg/host
 	missed   bool
 	goal     float64
 }
 
-// steps are what is done for a job, each with what the ones before it left in the tests' directory.
+// steps are the steps of a job. Each uses the files of the earlier ones in the tests' directory.
 var steps = []step{{"build", job.compile}, {"test", job.test}, {"report", job.report}}
 
 type step struct {
@@ -78,7 +79,7 @@ func run(ctx context.Context, j job, patterns, only []string) (err error) {
 	return nil
 }
 
-// list finds the packages that have tests for Windows, or files only for it.
+// list returns the packages that have Windows tests or Windows-only files.
 func list(ctx context.Context, root string, patterns []string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}"}, patterns...)...)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "GOOS=windows")
@@ -93,7 +94,7 @@ func list(ctx context.Context, root string, patterns []string) ([]string, error)
 	return packages, nil
 }
 
-// report prints what the tests and the end-to-end run executed. The error says which tests failed, and that a goal is not reached.
+// report prints the coverage of the tests and the end-to-end run. The error names failed tests and missed goals.
 func (j job) report(context.Context) error {
 	results, err := j.results()
 	if err != nil {
@@ -177,7 +178,7 @@ func printTable(build int, results []result, shares map[string]*share) (total sh
 	return total
 }
 
-// rate is a share in percent; of nothing everything ran.
+// rate returns a percentage. It is 100 if all is 0.
 func rate(ran, all int) float64 {
 	if all == 0 {
 		return 100

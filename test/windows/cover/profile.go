@@ -15,9 +15,9 @@ import (
 	"strings"
 )
 
-// block is one piece of straight code, as the go command counts it.
+// block is a basic block, as the go command counts it.
 type block struct {
-	file                 string // module path and all
+	file                 string // with the module path
 	from, to             position
 	statements, executed int
 }
@@ -28,7 +28,7 @@ func (p position) before(q position) bool {
 	return p.line < q.line || p.line == q.line && p.column < q.column
 }
 
-// readProfile reads a profile as go test -coverprofile writes it and adds its counts to what is known.
+// readProfile reads a profile of go test -coverprofile and adds its counts to into.
 func readProfile(in io.Reader, into map[string]*block) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
@@ -54,8 +54,7 @@ func readProfile(in io.Reader, into map[string]*block) error {
 	return lines.Err()
 }
 
-// merge adds the counts of programs that may have been built from older sources: of a file that the tests' profiles know, blocks that they do
-// not have are passed over.
+// merge adds the counts of programs that may be built from older sources. In files that the tests' profiles cover, it ignores unknown blocks.
 func merge(tests, programs map[string]*block) {
 	known := map[string]bool{}
 	for _, b := range tests {
@@ -70,12 +69,13 @@ func merge(tests, programs map[string]*block) {
 	}
 }
 
-// span is a part of a file that is for Windows.
+// span is a part of a file that is specific to Windows.
 type span struct{ from, to position }
 
 func (s span) holds(b *block) bool { return !b.from.before(s.from) && !s.to.before(b.to) }
 
-// windowsSpans finds what of a file is for Windows: all of a *_windows.go, else the branches of an if or case that asks for Windows.
+// windowsSpans returns the Windows-specific parts of a file: all of a *_windows.go, otherwise the branches of an if or case that
+// checks for Windows.
 func windowsSpans(path string) ([]span, error) {
 	if strings.HasSuffix(path, "_windows.go") {
 		return []span{{to: position{line: 1 << 30}}}, nil
@@ -83,7 +83,7 @@ func windowsSpans(path string) ([]span, error) {
 	files := token.NewFileSet()
 	syntax, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // of a program that was built from older sources, see merge
+		return nil, nil // from a program built from older sources, see merge
 	}
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func windowsSpans(path string) ([]span, error) {
 			}
 		case *ast.CaseClause:
 			if slices.ContainsFunc(n.List, func(e ast.Expr) bool { wanted, yes := asksForWindows(e); return wanted && yes || isWindows(e) }) {
-				between(n.Colon, n.End()) // its block begins behind the colon
+				between(n.Colon, n.End()) // the block begins after the colon
 			}
 		case *ast.FuncDecl:
 			if n.Body != nil && strings.Contains(strings.ToLower(n.Name.Name), "windows") {
@@ -121,7 +121,8 @@ func isWindows(e ast.Expr) bool {
 	return ok && literal.Value == `"windows"`
 }
 
-// asksForWindows tells whether a condition compares with "windows" or calls something of that name, and whether it is true there.
+// asksForWindows reports whether a condition compares with "windows" or calls a function of that name, and whether Windows makes
+// it true.
 func asksForWindows(e ast.Expr) (asks, positive bool) {
 	switch n := e.(type) {
 	case *ast.ParenExpr:
@@ -150,7 +151,7 @@ func asksForWindows(e ast.Expr) (asks, positive bool) {
 	return false, false
 }
 
-// share is how many statements of a package there are for Windows and how many ran.
+// share counts the Windows-specific statements of a package, and those that ran.
 type share struct{ tagged, taggedRan, branches, branchesRan int }
 
 func (s *share) add(o share) {
@@ -160,7 +161,7 @@ func (s *share) add(o share) {
 	s.branchesRan += o.branchesRan
 }
 
-// measure sorts the blocks that are for Windows by package, and lists the pieces that never ran as file:line.
+// measure groups the Windows-specific blocks by package, and lists those that never ran as file:line.
 func measure(root string, blocks map[string]*block) (map[string]*share, []string, error) {
 	spans := map[string][]span{}
 	out := map[string]*share{}

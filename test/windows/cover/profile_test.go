@@ -42,7 +42,7 @@ func planWindows() int {
 }
 `
 
-// TestWindowsSpans marks each return of the source above as for Windows or not.
+// TestWindowsSpans checks for each return in the source above whether it is Windows-specific.
 func TestWindowsSpans(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a.go"), []byte(branches), 0o644); err != nil {
@@ -105,7 +105,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestMerge: what a program of older sources counted does not come on top of what the tests of today's counted.
+// TestMerge: counts of a program built from older sources are not added to those of current tests.
 func TestMerge(t *testing.T) {
 	tests, programs := map[string]*block{}, map[string]*block{}
 	for text, into := range map[string]map[string]*block{

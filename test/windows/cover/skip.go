@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// skipped are tests that cannot pass under Wine, or prove nothing there, each with its reason.
+// skipped are tests that cannot pass under Wine or prove nothing there, each with its reason.
 var skipped = map[string]string{
 	"pkg/docker/logs.TestLogLinks":                   noLinks,
 	"pkg/docker/logs.TestLogLinksOfOthers":           noLinks,
@@ -44,7 +44,7 @@ const (
 	noReset       = "a socket with linger 0 is closed in order under Wine, with no reset"
 )
 
-// skippedTests lists the names of a package's skipped tests.
+// skippedTests returns the names of a package's skipped tests.
 func skippedTests(pkg string) (names []string) {
 	for _, key := range slices.Sorted(maps.Keys(skipped)) {
 		if name, ok := strings.CutPrefix(key, pkg+"."); ok {

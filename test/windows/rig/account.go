@@ -13,26 +13,26 @@ import (
 )
 
 const (
-	wine       = "/usr/lib/wine/wine64" // Debian's package puts the loader there; it has no name on PATH
+	wine       = "/usr/lib/wine/wine64" // Debian's package installs the loader there, outside PATH
 	wineserver = "/usr/lib/wine/wineserver64"
 	compiler   = "x86_64-w64-mingw32-gcc"
 
-	user = "winkube" // as programs see it
-	// unprivileged is the uid and gid of Wine when root runs the rig. No user of a Debian machine has them.
+	user = "winkube" // as programs in the prefix see it
+	// unprivileged is the uid and gid of Wine if root runs the rig. No Debian user has them.
 	unprivileged = 64242
 )
 
-// kept are the rights of root that Wine keeps: to read this repository below a directory that only root may enter, and to listen on ports
-// below 1024, as anyone may on Windows.
+// kept are the capabilities of root that Wine keeps: to read this repository below a directory that only root may enter, and to listen on
+// ports below 1024, as any user may on Windows.
 var kept = []struct {
-	name   string // as setpriv knows it
-	number int    // of capabilities(7)
+	name   string // its name in setpriv
+	number int    // its number in capabilities(7)
 }{{"dac_read_search", 2}, {"net_bind_service", 10}}
 
-// setpcap is the right to choose securebits, of capabilities(7).
+// setpcap is the capability to set securebits, from capabilities(7).
 const setpcap = 8
 
-// installed says which package is missing.
+// installed returns an error that names the missing package.
 func installed() error {
 	for _, need := range []struct{ program, pkg string }{
 		{wine, "wine64"}, {wineserver, "wine64"}, {compiler, "gcc-mingw-w64-x86-64"}, {"setpriv", "util-linux"},
@@ -44,13 +44,13 @@ func installed() error {
 	return nil
 }
 
-// account is who Wine runs as.
+// account is the user that Wine runs as.
 type account struct {
 	uid      int
 	switched bool // we are root and Wine is not
 	rights   []string
-	// sees says that access(2) answers by those rights, as open(2) does. By itself it takes no notice of them for a user other than root, and
-	// libraries that ask before they open find nothing below a directory that only root may enter.
+	// sees says that access(2) respects those capabilities, as open(2) does. By default it ignores them for users other than root, and
+	// libraries that check before they open find nothing below a directory that only root may enter.
 	sees bool
 }
 
@@ -77,7 +77,7 @@ func who() (account, error) {
 	return a, nil
 }
 
-// become is the command line that a program is appended to so that it runs as this account, in that network namespace.
+// become returns the command line prefix that runs a program as this account, in that network namespace.
 func (a account) become(netns string) []string {
 	var argv []string
 	if netns != "" {
@@ -97,7 +97,7 @@ func (a account) become(netns string) []string {
 	return argv
 }
 
-// own gives a directory that we made to the account.
+// own gives a directory that we created to the account.
 func (a account) own(path string) error {
 	if !a.switched {
 		return nil
@@ -105,8 +105,8 @@ func (a account) own(path string) error {
 	return os.Chown(path, a.uid, a.uid)
 }
 
-// fontconfig keeps the machine's fonts and their cache out of a prefix. Otherwise Wine's libraries would read the machine's fonts, and
-// print an error for each program where they cannot write the cache. Wine brings the fonts that it needs.
+// fontconfig hides the machine's fonts and their cache from a prefix. Otherwise Wine's libraries would read the fonts, and print an
+// error for each program if they cannot write the cache. Wine has the fonts that it needs.
 const (
 	fontconfigFile = "fonts.conf"
 	fontconfig     = `<?xml version="1.0"?>
@@ -115,7 +115,7 @@ const (
 `
 )
 
-// environment is all that programs see of the caller's: everything that a library may keep for its user is in the prefix.
+// environment returns the only variables that programs inherit. All directories for user files are in the prefix.
 func environment(dir string) []string {
 	home := filepath.Join(dir, "home")
 	return []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + home, "XDG_CACHE_HOME=" + filepath.Join(home, ".cache"),
@@ -123,13 +123,13 @@ func environment(dir string) []string {
 		"WINEPREFIX=" + dir, "WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml="}
 }
 
-// stopServer ends the server of a prefix, if there is one, and with it every program.
+// stopServer stops the wineserver of a prefix, if it runs, and with it every program.
 func stopServer(ctx context.Context, as account, dir string) error {
 	for _, flag := range []string{"-k", "-w"} {
 		argv := append(as.become(""), wineserver, flag)
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Env = environment(dir)
-		if said, err := output.Of(cmd); err != nil && cmd.ProcessState.ExitCode() != 1 { // 1: none runs
+		if said, err := output.Of(cmd); err != nil && cmd.ProcessState.ExitCode() != 1 { // 1 means that none runs
 			return fmt.Errorf("cannot end Wine in %s: %w: %s", dir, err, said)
 		}
 	}

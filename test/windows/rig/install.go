@@ -12,22 +12,22 @@ import (
 	"strings"
 )
 
-// Image is a DLL or a program: the name that it gets in System32 ("iphlpapi.dll", "netsh.exe") and the file that it is.
+// Image is a DLL or a program: its name in System32 ("iphlpapi.dll", "netsh.exe") and its file.
 type Image struct{ Name, Path string }
 
-// InstallDLL puts the file at path into System32 as name ("iphlpapi.dll") and lets Windows programs load it by override ("native",
-// "native,builtin"). It returns only when a program in the prefix was seen to load that very file: an override that did not take effect
-// would leave Wine's own, whose stubs succeed silently.
+// InstallDLL copies the file at path to System32 as name ("iphlpapi.dll") and makes Windows programs load it by override ("native",
+// "native,builtin"). It returns only after a program in the prefix has loaded that very file: without the override Wine would load its
+// own DLL, whose stubs succeed silently.
 func (p *Prefix) InstallDLL(ctx context.Context, name, path, override string) error {
 	return p.install(ctx, override, Image{name, path})
 }
 
-// InstallEXE does the same for a program that is called by name or by its path in System32 ("netsh.exe").
+// InstallEXE does the same for a program called by name or by its path in System32 ("netsh.exe").
 func (p *Prefix) InstallEXE(ctx context.Context, name, path string) error {
 	return p.install(ctx, "native", Image{name, path})
 }
 
-// Install does the same for several, with the override "native".
+// Install does the same for several images, with the override "native".
 func (p *Prefix) Install(ctx context.Context, images ...Image) error {
 	return p.install(ctx, "native", images...)
 }
@@ -44,7 +44,7 @@ func (p *Prefix) install(ctx context.Context, override string, images ...Image) 
 			return fmt.Errorf("cannot install %s: %w", image.Name, err)
 		}
 		names, want = append(names, image.Name), append(want, id)
-		values = append(values, fmt.Sprintf("%q=%q", strings.TrimSuffix(image.Name, ".dll"), override)) // programs keep their extension there
+		values = append(values, fmt.Sprintf("%q=%q", strings.TrimSuffix(image.Name, ".dll"), override)) // overrides of programs keep the extension
 	}
 	if err := p.importRegistry(ctx, registryHeader+section(dllKey, values...)); err != nil {
 		return fmt.Errorf("cannot install %s: %w", strings.Join(names, ", "), err)
@@ -62,7 +62,7 @@ func (p *Prefix) install(ctx context.Context, override string, images ...Image) 
 	return nil
 }
 
-// KeepBuiltin saves Wine's own DLL under another name, so that a DLL which takes its place can forward to it.
+// KeepBuiltin copies Wine's own DLL to another name, so that its replacement can forward to it.
 func (p *Prefix) KeepBuiltin(name, as string) error {
 	data, err := os.ReadFile(filepath.Join(p.SystemDir(), name))
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *Prefix) KeepBuiltin(name, as string) error {
 	if len(data) < at+len(mark) || string(data[at:at+len(mark)]) != mark {
 		return fmt.Errorf("cannot keep %s: it is not Wine's own", name)
 	}
-	clear(data[at : at+len(mark)]) // the mark ties a file to its first name
+	clear(data[at : at+len(mark)]) // the mark ties a file to its original name
 	target := filepath.Join(p.SystemDir(), as)
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -80,7 +80,7 @@ func (p *Prefix) KeepBuiltin(name, as string) error {
 	return os.WriteFile(target, data, 0o644)
 }
 
-// replaceFile copies a file to a place at which a hard link of the template may stand.
+// replaceFile copies a file over a path that may be a hard link to the template.
 func replaceFile(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -98,7 +98,7 @@ func replaceFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// identity tells one image from another by what the loader maps: its headers. The guest program prints the same of what was loaded.
+// identity identifies an image by the headers that the loader maps. The guest program prints the same for the loaded image.
 func identity(path string) (string, error) {
 	f, err := pe.Open(path)
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 	dllKey     = `HKEY_CURRENT_USER\Software\Wine\DllOverrides`
 )
 
-// release is what the registry of one Windows Server says of itself.
+// release holds the registry values that identify a Windows Server.
 type release struct {
 	product, display string
 	ubr              uint32 // update build revision
@@ -29,8 +29,8 @@ var versions = map[int]release{
 	26100: {"Windows Server 2025 Datacenter", "24H2", 3476},
 }
 
-// registry is a file for regedit. The boot counter and the machine's UUID are where upstream's kubelet reads them (kubernetes
-// pkg/kubelet/winstats perfcounter_nodestats_windows.go). RtlGetVersion and everything that reads the registry then answer as that Windows does.
+// registry returns a file for regedit. The boot counter and the machine's UUID are where upstream's kubelet reads them (kubernetes
+// pkg/kubelet/winstats perfcounter_nodestats_windows.go). RtlGetVersion and everything that reads the registry then answer like that Windows.
 func (r release) registry(build int) string {
 	text := func(name, value string) string { return fmt.Sprintf("%q=%q", name, value) }
 	number := func(name string, value uint32) string { return fmt.Sprintf("%q=dword:%08x", name, value) }
@@ -44,12 +44,12 @@ func (r release) registry(build int) string {
 
 const registryHeader = "Windows Registry Editor Version 5.00\r\n"
 
-// section is a key with its values in a file for regedit.
+// section returns a key with its values in regedit's format.
 func section(key string, values ...string) string {
 	return fmt.Sprintf("\r\n[%s]\r\n%s\r\n", key, strings.Join(values, "\r\n"))
 }
 
-// importRegistry merges a file of regedit's form.
+// importRegistry imports text in regedit's format.
 func (p *Prefix) importRegistry(ctx context.Context, text string) error {
 	file := filepath.Join(p.Dir, "import.reg")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
@@ -59,7 +59,7 @@ func (p *Prefix) importRegistry(ctx context.Context, text string) error {
 	return err
 }
 
-// SetRegistry sets a value: a string, or a uint32 for a DWORD. key begins with HKEY_LOCAL_MACHINE or the like.
+// SetRegistry sets a value: a string, or a uint32 for a DWORD. key begins with a root such as HKEY_LOCAL_MACHINE.
 func (p *Prefix) SetRegistry(ctx context.Context, key, name string, value any) error {
 	kind := "REG_SZ"
 	if _, ok := value.(uint32); ok {
@@ -69,7 +69,7 @@ func (p *Prefix) SetRegistry(ctx context.Context, key, name string, value any) e
 	return err
 }
 
-// Registry reads a value; a DWORD reads 0x1f.
+// Registry returns a value; a DWORD has the form 0x1f.
 func (p *Prefix) Registry(ctx context.Context, key, name string) (string, error) {
 	out, err := p.Run(ctx, "reg.exe", "query", key, "/v", name)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package addresses makes the addresses of services local to this host, for the relay and other back ends that listen at them. It implements
-// relay.Addresses.
+// Package addresses makes the addresses of Services local to this host, for the relay and other back ends that listen
+// on them. It implements relay.Addresses.
 //
 //	relay.Local --> Linux: ranges by routes, single ports by rules, the rest on an interface; all of it guarded by nftables
 //	            --> Windows: addresses of an interface, by IP Helper
@@ -7,11 +7,11 @@ package addresses
 
 import "net/netip"
 
-// OwnInterface is the dummy interface that holds the service addresses where no other is named (Linux). It is made when needed and
+// OwnInterface is the dummy interface for service addresses if no other is named (Linux). It is created when needed and
 // removed with the last address.
 const OwnInterface = "winkube-svc"
 
-// plan is the difference between the addresses that are ours on the interface and those wanted.
+// plan returns the difference between our addresses on the interface and those wanted.
 func plan(have map[netip.Addr]bool, want []netip.Addr) (add, remove []netip.Addr) {
 	wanted := make(map[netip.Addr]bool, len(want))
 	for _, addr := range want {

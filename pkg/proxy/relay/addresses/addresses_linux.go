@@ -19,14 +19,14 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// ownProtocol marks our addresses on an interface that is not ours (IFA_PROTO, Linux 5.18), so that a proxy that was killed leaves what
-// the next one knows again. On the dummy interface of ours no mark is needed.
+// ownProtocol marks our addresses on an interface that is not ours (IFA_PROTO, Linux 5.18), so that after a proxy was
+// killed the next one recognizes them. Our own dummy interface needs no mark.
 const (
 	ownProtocol = 0x77
 	ifaProto    = 11 // IFA_PROTO of linux/if_addr.h
 )
 
-// netlinkAddresses holds service addresses on one interface by netlink.
+// netlinkAddresses sets service addresses on one interface through netlink.
 type netlinkAddresses struct {
 	name string
 	own  bool // the interface is ours
@@ -36,17 +36,17 @@ type netlinkAddresses struct {
 
 	ports *portRules
 
-	answers bool // endpoints' answers to clients were led here by the last Set
-	leads   bool // the rule and the route for what is led here may be there
+	answers bool // the last Set led endpoints' replies to clients here
+	leads   bool // the rule and the route for such replies may exist
 
 	mu      sync.Mutex
-	ranges  []netip.Prefix // of the cluster's services, sorted
+	ranges  []netip.Prefix // of the cluster's Services, sorted
 	ours    map[netip.Addr]bool
-	leaving map[netip.Addr]bool // removed by us, not yet seen to go
+	leaving map[netip.Addr]bool // removed by us, but removal not yet seen
 }
 
-// New returns the Addresses of an interface, which must exist; "" is a dummy interface of our own, OwnInterface. A hung nft holds up Set for 5 s, once in
-// 30 s.
+// New returns the Addresses of an interface, which must exist; "": our own dummy interface, OwnInterface. A hung nft
+// blocks Set for 5 s, at most once in 30 s.
 func New(name string) (relay.Addresses, error) {
 	return NewWith(command.Patient(command.New(), nftPatience, nftPause), name)
 }
@@ -65,8 +65,8 @@ func NewWith(run command.Runner, name string) (relay.Addresses, error) {
 	return a, nil
 }
 
-// Set implements relay.Addresses: what the ranges hold by a route, single ports by rules, and the rest on the interface. Nothing is local before it is
-// guarded, and nothing stops being local while one way takes over from another.
+// Set implements relay.Addresses: a route for each usable range, rules for single ports, and the interface for the
+// rest. Nothing becomes local before it is guarded, and addresses stay local while one method replaces another.
 func (a *netlinkAddresses) Set(ctx context.Context, local relay.Local) (answers bool, err error) {
 	fronts, want := a.divide(local)
 	wanted := len(want)+len(fronts) > 0
@@ -102,7 +102,7 @@ func (a *netlinkAddresses) Set(ctx context.Context, local relay.Local) (answers 
 	return a.answers, errors.Join(unguarded, unled, single, a.ports.set(fronts, host), a.routes.remove(have, done))
 }
 
-// divide returns the fronts whose ports can be held alone, and with the addresses wanted those of the rest.
+// divide returns the fronts whose ports can be made local alone, and addrs with the addresses of the others.
 func (a *netlinkAddresses) divide(want relay.Local) (fronts []front, addrs []netip.Addr) {
 	addrs = slices.Clone(want.Addresses)
 	for _, p := range want.Ports {
@@ -117,18 +117,18 @@ func (a *netlinkAddresses) divide(want relay.Local) (fronts []front, addrs []net
 	return fronts, slices.Compact(addrs)
 }
 
-// quiet are the ranges for which this host need not answer ARP: those in which it has no address.
+// quiet returns the ranges for which this host need not answer ARP: those in which it has no address.
 func quiet(ranges []netip.Prefix, host []netip.Addr) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(ranges), func(p netip.Prefix) bool { return slices.ContainsFunc(host, p.Contains) })
 }
 
-// HoldsPorts implements relay.Addresses. Who names an interface wants addresses there.
+// HoldsPorts implements relay.Addresses. If the user names an interface, the addresses belong there.
 func (a *netlinkAddresses) HoldsPorts(addr netip.Addr) bool { return a.own && a.ports.holds(addr) }
 
 // LeadsAnswers implements relay.Addresses.
 func (a *netlinkAddresses) LeadsAnswers() bool { return canLeadAnswers() }
 
-// setSingle holds addresses on the interface.
+// setSingle sets the addresses on the interface.
 func (a *netlinkAddresses) setSingle(want []netip.Addr) error {
 	link, err := a.link(len(want) > 0)
 	if err != nil || link == nil {
@@ -155,7 +155,7 @@ func (a *netlinkAddresses) setSingle(want []netip.Addr) error {
 	if len(add)+len(remove) == 0 {
 		return nil
 	}
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE) // one for all: there may be thousands
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE) // one for all changes: there may be thousands
 	if err != nil {
 		return fmt.Errorf("cannot change addresses: %w", err)
 	}
@@ -181,7 +181,7 @@ func (a *netlinkAddresses) setSingle(want []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// note remembers which changes of addresses are our own.
+// note records our own changes of addresses.
 func (a *netlinkAddresses) note(want, remove []netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -200,7 +200,7 @@ func (a *netlinkAddresses) note(want, remove []netip.Addr) {
 	}
 }
 
-// link finds the interface; ours is made when it is needed, and nil when it is neither there nor needed.
+// link finds the interface. It creates ours if needed; nil: ours does not exist and is not needed.
 func (a *netlinkAddresses) link(needed bool) (netlink.Link, error) {
 	link, err := netlink.LinkByName(a.name)
 	var missing netlink.LinkNotFoundError
@@ -224,7 +224,8 @@ func (a *netlinkAddresses) link(needed bool) (netlink.Link, error) {
 	return link, nil
 }
 
-// makeInterface makes a dummy interface, or on a kernel without that driver an ifb, which is one too as long as no traffic is mirrored to it.
+// makeInterface creates a dummy interface. On a kernel without that driver it creates an ifb, which acts as one while
+// no traffic is mirrored to it.
 func makeInterface(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -280,7 +281,7 @@ func (a *netlinkAddresses) Changes(ctx context.Context) (<-chan struct{}, error)
 		for update := range updates {
 			addr, ok := netip.AddrFromSlice(update.LinkAddress.IP)
 			if !ok || addr.IsLinkLocalUnicast() || a.expected(addr.Unmap(), update.NewAddr) {
-				continue // nothing listens on link-local addresses, and the kernel makes them by itself
+				continue // nothing listens on link-local addresses, and the kernel adds them itself
 			}
 			hints.Send()
 		}
@@ -288,7 +289,7 @@ func (a *netlinkAddresses) Changes(ctx context.Context) (<-chan struct{}, error)
 	return hints, nil
 }
 
-// expected says whether a change of the host's addresses is our own doing.
+// expected reports whether we caused a change of the host's addresses.
 func (a *netlinkAddresses) expected(addr netip.Addr, added bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -300,7 +301,8 @@ func (a *netlinkAddresses) expected(addr netip.Addr, added bool) bool {
 	return expected
 }
 
-// listAddresses are the addresses of an interface with who made them (IFA_PROTO; 0 where the kernel does not say).
+// listAddresses returns the addresses of an interface with their origin (IFA_PROTO; 0 if the kernel does not report
+// it).
 func listAddresses(index int) (map[netip.Addr]byte, error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 	request.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
@@ -340,8 +342,8 @@ func parseAddress(attributes []syscall.NetlinkRouteAttr) (addr netip.Addr, proto
 	return addr, protocol
 }
 
-// addressRequest adds or removes one address as a host route, never to be chosen as the source of this host's connections:
-// scope host (IPv4), deprecated (IPv6).
+// addressRequest adds or removes one address as a host route. The host never chooses it as a source address for its
+// connections: scope host (IPv4), deprecated (IPv6).
 func addressRequest(operation, index int, addr netip.Addr) *nl.NetlinkRequest {
 	flags := unix.NLM_F_ACK
 	if operation == unix.RTM_NEWADDR {

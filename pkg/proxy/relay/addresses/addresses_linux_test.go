@@ -40,7 +40,7 @@ func TestNetlinkAddresses(t *testing.T) {
 					t.Fatalf("the host has %v, %v", host, err)
 				}
 			}
-			// The next proxy, after this one was killed, knows what is ours.
+			// The next proxy, after this one was killed, recognizes our addresses.
 			next := addressesHere(t, c.name)
 			hold(t, next, "10.96.0.3")
 			if got := nstest.Held(t, c.at); strings.Contains(got, "10.96.0.2") || !strings.Contains(got, "10.96.0.3") {
@@ -54,7 +54,8 @@ func TestNetlinkAddresses(t *testing.T) {
 	}
 }
 
-// TestForeignAddressesStay: what another program put on the named interface is never removed, even when a service has that address for a while.
+// TestForeignAddressesStay: addresses that another program added to the named interface are never removed, even if a
+// Service has the same address for a while.
 func TestForeignAddressesStay(t *testing.T) {
 	nstest.In(t)
 	nstest.AddForeign(t, "eth9", "10.96.0.7/32")
@@ -69,7 +70,7 @@ func TestForeignAddressesStay(t *testing.T) {
 	}
 }
 
-// TestNeverASource: the host does not begin to use service addresses as its own.
+// TestNeverASource: the host never chooses service addresses as source addresses.
 func TestNeverASource(t *testing.T) {
 	nstest.In(t)
 	a := addressesHere(t, "eth9")
@@ -113,14 +114,15 @@ func TestChangesHint(t *testing.T) {
 	}
 }
 
-// TestServesServiceAddress is the whole way on a real service address, also after a proxy that left without a word.
+// TestServesServiceAddress tests the complete path with a real service address, also after a proxy that left its
+// addresses.
 func TestServesServiceAddress(t *testing.T) {
 	endpoint := relaytest.TCPServer(t, relaytest.WhoAndEcho)
 	nstest.In(t)
 	a := addressesHere(t, "")
 	routes := []proxy.Route{
 		relaytest.Route("x", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("10.96.0.1:80"), endpoint),
-		relaytest.Route("y", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("[fd00:96::1]:80"), endpoint)} // the relay does not mind the family
+		relaytest.Route("y", proxy.ClusterIP, v1.ProtocolTCP, netip.MustParseAddrPort("[fd00:96::1]:80"), endpoint)} // the relay accepts different families
 	for range 2 {
 		r := relay.New(relay.Goroutines, relay.Config{Addresses: a, Clock: clock.RealClock{}})
 		if err := r.Sync(t.Context(), &proxy.Table{Routes: routes}, nil); err != nil {

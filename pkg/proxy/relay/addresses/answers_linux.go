@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Answers of an endpoint to a connection that carries its client's address are for that client. They are marked where the kernel finds our socket for
-// them, and what is marked is local:
+// An endpoint's replies on a connection with its client's address are addressed to that client. They are marked if the
+// kernel finds our socket for them, and marked packets are local:
 //
 //	nftables: socket transparent 1 meta mark set meta mark | 0x1000     ip rule fwmark 0x1000/0x1000 lookup 119     local default dev lo table 119
 const (
@@ -19,7 +19,7 @@ const (
 	answerPriority = 119 // of the rule: after that of local addresses, before those of routes
 )
 
-// canLeadAnswers says whether this process may open connections with an address that is not this host's.
+// canLeadAnswers reports whether this process may open connections from an address that is not this host's.
 func canLeadAnswers() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -36,13 +36,13 @@ func answerRule(family int) *netlink.Rule {
 	return rule
 }
 
-// setAnswers makes marked packets local, or no more. It is idempotent.
+// setAnswers makes marked packets local, or reverts that. Idempotent.
 func setAnswers(wanted bool) error {
 	var errs []error
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		rules, err := netlink.RuleListFiltered(family, &netlink.Rule{Table: answerTable}, netlink.RT_FILTER_TABLE)
 		if err != nil {
-			continue // a host without this family needs nothing of it
+			continue // a host without this family needs no rule
 		}
 		if wanted {
 			err = leadAnswers(family, len(rules) > 0)

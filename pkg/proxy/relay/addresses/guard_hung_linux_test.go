@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// hungNFT is an nft that blocks until its context ends, or works.
+// hungNFT is an nft that works, or blocks until its context ends.
 type hungNFT struct {
 	runs int
 	well bool
@@ -25,8 +25,8 @@ func (h *hungNFT) Run(ctx context.Context, _ []byte, _ string, _ ...string) ([]b
 	return nil, context.Cause(ctx)
 }
 
-// TestHungNFT: an nft that does not end holds the relay up for a few seconds once, not at each change, and the rules are written when it works again,
-// also where it has never worked before.
+// TestHungNFT: an nft that hangs delays the relay for a few seconds once, not at each change. The rules are written
+// when it works again, even if it has never worked before.
 func TestHungNFT(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nft := &hungNFT{}

@@ -20,32 +20,33 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// Preferences of the rules that hold single ports: after the kernel's own for local addresses (0) and that for answers (119), before those that other
-// programs make for traffic through this host, and before main (32766).
+// Priorities of the rules for single ports: after the kernel's own for local addresses (0) and ours for replies (119),
+// before those of other programs for traffic through this host, and before main (32766).
 const (
 	coverPriority = 120 // to an address near one of the fronts: go to portPriority
 	skipPriority  = 121 // to any other: go to endPriority
-	portPriority  = 122 // one rule for each protocol and port: look into its table
-	endPriority   = 123 // where skipPriority leads
+	portPriority  = 122 // one rule for each protocol and port: look up its table
+	endPriority   = 123 // target of skipPriority
 )
 
 const (
-	// fewPorts are walked by every packet. Beyond, traffic to addresses that are far from all fronts passes them by.
+	// fewPorts is the number of port rules that every packet may traverse. With more, traffic to addresses that are far
+	// from all fronts skips them.
 	fewPorts = 16
-	// maxCovers is how many prefixes say what is near.
+	// maxCovers is the number of prefixes that define what is near.
 	maxCovers = 4
-	// firstTable is where the numbers of our tables begin: 119, two digits of the protocol, five of the port.
+	// firstTable is the base of our tables' numbers: 119, two digits for the protocol, five for the port.
 	firstTable = ownProtocol * 10_000_000
 )
 
-// policyRule is one rule of ours, as far as rules of ours differ.
+// policyRule has the fields in which our rules differ.
 type policyRule struct {
 	family, priority int
-	protocol         int          // of IP; 0: any
+	protocol         int          // IP protocol; 0: any
 	port             uint16       // 0: any
 	to               netip.Prefix // zero: anywhere
-	table            int          // 0: the rule leads into no table
-	jump             int          // to this priority; 0: nowhere
+	table            int          // 0: none
+	jump             int          // priority of the next rule; 0: none
 }
 
 // heldPort is a front's address in the table of its port.
@@ -65,7 +66,7 @@ func portTable(f front) int {
 	return firstTable + protocolNumber(f.Protocol)*100_000 + int(f.Addr.Port())
 }
 
-// isPortTable says whether a table's number is one that portTable gives.
+// isPortTable reports whether portTable returns that number for some front.
 func isPortTable(table int) bool {
 	n := table - firstTable
 	return n/100_000 == unix.IPPROTO_TCP || n/100_000 == unix.IPPROTO_UDP
@@ -78,7 +79,7 @@ func familyOf(addr netip.Addr) int {
 	return netlink.FAMILY_V6
 }
 
-// policy decides which rules and routes hold fronts.
+// policy returns the rules and routes that make fronts local.
 func policy(fronts []front) (rules map[policyRule]bool, routes map[heldPort]bool) {
 	rules, routes = map[policyRule]bool{}, map[heldPort]bool{}
 	addrs, ports := map[int][]netip.Addr{}, map[int]int{}
@@ -109,7 +110,8 @@ func policy(fronts []front) (rules map[policyRule]bool, routes map[heldPort]bool
 	return rules, routes
 }
 
-// covers are up to maxCovers prefixes that hold all of the addresses, which are of one family, and as little else as may be; nil: they would hold everything.
+// covers returns up to maxCovers prefixes that contain all addresses, which are of one family, and as few others as
+// possible; nil: they would contain everything.
 func covers(addrs []netip.Addr) []netip.Prefix {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	addrs = slices.Compact(addrs)
@@ -120,7 +122,7 @@ func covers(addrs []netip.Addr) []netip.Prefix {
 	slices.SortStableFunc(gaps, func(a, b int) int {
 		return cmp.Compare(common(addrs[a], addrs[a+1]), common(addrs[b], addrs[b+1]))
 	})
-	ends := append(slices.Clone(gaps[:min(len(gaps), maxCovers-1)]), len(addrs)-1) // the widest gaps are left open
+	ends := append(slices.Clone(gaps[:min(len(gaps), maxCovers-1)]), len(addrs)-1) // leave out the widest gaps
 	slices.Sort(ends)
 	var out []netip.Prefix
 	first := 0
@@ -135,7 +137,7 @@ func covers(addrs []netip.Addr) []netip.Prefix {
 	return out
 }
 
-// common is the number of bits that two addresses of a family have in common.
+// common returns the length of the common prefix of two addresses of a family.
 func common(a, b netip.Addr) int {
 	for bits := a.BitLen(); ; bits-- {
 		if p, _ := a.Prefix(bits); p.Contains(b) {
@@ -144,17 +146,18 @@ func common(a, b netip.Addr) int {
 	}
 }
 
-// portRules hold single ports of addresses that are not this host's, and leave the rest of such an address where it is:
+// portRules make single ports of addresses local that are not this host's, and leave the rest of each address
+// unchanged:
 //
 //	ip rule:                          122: from all ipproto tcp dport 80 lookup 1190600080 proto 119
 //	ip route show table 1190600080:   local 203.0.113.9 dev lo proto 119 src <this host's address>
 //
-// The kernel answers ARP for what is local without a look at ports, so it does not for these. The protocol marks both as ours, for the next proxy to
-// find. set and probe are for one goroutine.
+// For ARP the kernel looks up local addresses without ports, so it does not answer for these. The protocol marks rules
+// and routes as ours, for the next proxy. Call set and probe from one goroutine.
 type portRules struct {
-	look   bool           // there may be some of ours on the host
-	probed map[int]bool   // by family: the kernel was asked
-	no     map[int]string // by family: why it has no such rules
+	look   bool           // the host may have some of ours
+	probed map[int]bool   // by family: tested on the kernel
+	no     map[int]string // by family: why it does not support such rules
 
 	mu     sync.Mutex
 	rules  map[policyRule]bool // wanted
@@ -165,7 +168,8 @@ func newPortRules() *portRules {
 	return &portRules{look: true, probed: map[int]bool{}, no: map[int]string{}}
 }
 
-// probe asks the kernel whether it knows rules with ports, once a family: those before 4.17 take such a rule, and forget the ports.
+// probe tests, once per family, whether the kernel supports rules with ports: kernels before 4.17 accept such a rule
+// but ignore the ports.
 func (p *portRules) probe(f front) {
 	family := familyOf(f.Addr.Addr())
 	if p.probed[family] {
@@ -179,7 +183,7 @@ func (p *portRules) probe(f front) {
 	}
 }
 
-// tryRule adds the rule of a front, which leads into an empty table as yet.
+// tryRule adds the rule of a front, whose table is still empty.
 func tryRule(f front) error {
 	socket, err := openRulesSocket()
 	if err != nil {
@@ -196,17 +200,17 @@ func tryRule(f front) error {
 			return err
 		}
 		if !have[rule] {
-			_ = socket.remove(policyRule{family: rule.family, priority: rule.priority, table: rule.table}) // as far as the kernel has understood it
+			_ = socket.remove(policyRule{family: rule.family, priority: rule.priority, table: rule.table}) // in the form that the kernel understood
 			return errors.New("its kernel ignores the port: this needs Linux 4.17")
 		}
 	}
 	return nil
 }
 
-// holds says whether ports of an address can be held.
+// holds reports whether single ports of an address can be made local.
 func (p *portRules) holds(addr netip.Addr) bool { return p.no[familyOf(addr)] == "" }
 
-// set makes the host hold fronts, and of what is ours nothing else. host are the addresses of this host.
+// set makes fronts local, and removes everything else that is ours. host are the addresses of this host.
 func (p *portRules) set(fronts []front, host []netip.Addr) error {
 	rules, routes := policy(fronts)
 	p.mu.Lock()
@@ -228,14 +232,14 @@ func (p *portRules) set(fronts []front, host []netip.Addr) error {
 		return err
 	}
 	defer socket.close()
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE) // one socket for all: there may be thousands
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE) // one socket for all changes: there may be thousands
 	if err != nil {
 		return fmt.Errorf("cannot change routes: %w", err)
 	}
 	defer handle.Close()
 	p.look = true
 	var errs []error
-	// Rules come before routes and go after them, so that none of them alone leads a packet elsewhere.
+	// Rules are added before routes and removed after them, so that neither alone misdirects a packet.
 	for _, rule := range slices.SortedFunc(maps.Keys(rules), comparePolicy) {
 		if !haveRules[rule] {
 			errs = append(errs, socket.add(rule))
@@ -252,13 +256,13 @@ func (p *portRules) set(fronts []front, host []netip.Addr) error {
 	return err
 }
 
-// comparePolicy orders rules so that none is there before those to which it leads: the one that passes everything by is last.
+// comparePolicy sorts rules after those to which they lead: the one that skips the others is last.
 func comparePolicy(a, b policyRule) int {
 	order := map[int]int{endPriority: 0, portPriority: 1, coverPriority: 2, skipPriority: 3}
 	return cmp.Or(cmp.Compare(order[a.priority], order[b.priority]), cmp.Compare(a.family, b.family), cmp.Compare(a.table, b.table), a.to.Compare(b.to))
 }
 
-// request adds or removes a rule.
+// request returns the message that adds or removes a rule.
 func (r policyRule) request(operation int) *nl.NetlinkRequest {
 	flags := unix.NLM_F_ACK
 	if operation == unix.RTM_NEWRULE {
@@ -297,7 +301,7 @@ func (r policyRule) request(operation int) *nl.NetlinkRequest {
 	return request
 }
 
-// readRule reads a rule from a message of the kernel; false: it is not ours.
+// readRule parses a rule in a kernel message; false: it is not ours.
 func readRule(message []byte) (policyRule, bool) {
 	header := nl.DeserializeRtMsg(message)
 	attributes, err := nl.ParseRouteAttr(message[header.Len():])
@@ -327,7 +331,7 @@ func readRule(message []byte) (policyRule, bool) {
 	return r, mark == ownProtocol && r.priority >= coverPriority && r.priority <= endPriority
 }
 
-// rulesSocket changes rules over one socket: there may be thousands.
+// rulesSocket changes rules through one socket: there may be thousands.
 type rulesSocket map[int]*nl.SocketHandle
 
 func openRulesSocket() (rulesSocket, error) {
@@ -361,14 +365,14 @@ func (s rulesSocket) change(r policyRule, operation int) error {
 	return err
 }
 
-// listRules are the rules of ours, of both families.
+// listRules returns our rules of both families.
 func listRules() (map[policyRule]bool, error) {
 	out := map[policyRule]bool{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		request := nl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
 		request.AddData(nl.NewIfInfomsg(family))
 		messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWRULE)
-		if err != nil && family == netlink.FAMILY_V4 { // a host without IPv6 has none of it
+		if err != nil && family == netlink.FAMILY_V4 { // a host without IPv6 has no IPv6 rules
 			return nil, fmt.Errorf("cannot list rules: %w", err)
 		}
 		for _, message := range messages {
@@ -380,7 +384,7 @@ func listRules() (map[policyRule]bool, error) {
 	return out, nil
 }
 
-// listHeld are the routes of ours in the tables of ports.
+// listHeld returns our routes in the tables of ports.
 func listHeld() (map[heldPort]netlink.Route, error) {
 	all, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: ownProtocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
 	if err != nil {
@@ -395,13 +399,13 @@ func listHeld() (map[heldPort]netlink.Route, error) {
 	return out, nil
 }
 
-// heldOf reads a route; false: it holds no port of ours.
+// heldOf parses a route; false: it is not for one of our ports.
 func heldOf(r *netlink.Route) (heldPort, bool) {
 	to := destination(r)
 	return heldPort{r.Table, to.Addr()}, r.Protocol == ownProtocol && isPortTable(r.Table) && to.IsValid()
 }
 
-// addHeld adds the routes that are missing, and repairs those with a source that this host has no more.
+// addHeld adds missing routes, and replaces those whose source address this host no longer has.
 func addHeld(handle *netlink.Handle, want map[heldPort]bool, have map[heldPort]netlink.Route, host []netip.Addr) error {
 	var errs []error
 	loopback, from := 0, sources{handle, host, map[bool]net.IP{}}
@@ -441,14 +445,14 @@ func removeHeld(handle *netlink.Handle, want map[heldPort]bool, have map[heldPor
 	return errors.Join(errs...)
 }
 
-// sources finds the address with which this host would connect to another one if no port of that were held.
+// sources finds the address from which this host would connect to another one if none of that one's ports were local.
 type sources struct {
 	handle *netlink.Handle
 	host   []netip.Addr
-	node   map[bool]net.IP // where no route leads there, by whether it is IPv4: looked up once
+	node   map[bool]net.IP // by whether it is IPv4: used if no route leads there; looked up once
 }
 
-// towards returns nil where there is none.
+// towards returns nil if there is none.
 func (s *sources) towards(addr netip.Addr) net.IP {
 	if list, err := s.handle.RouteGet(addr.AsSlice()); err == nil && len(list) == 1 {
 		if src, ok := netip.AddrFromSlice(list[0].Src); ok && slices.Contains(s.host, src.Unmap()) && !src.IsLoopback() {
@@ -461,15 +465,15 @@ func (s *sources) towards(addr netip.Addr) net.IP {
 	return s.node[addr.Is4()]
 }
 
-// takenRule says whether the end of a rule, of which a message of the kernel tells, may take a wanted one away.
+// takenRule reports whether the removal of a rule, which a kernel message reports, may affect a wanted one.
 func (p *portRules) takenRule(message []byte) bool {
 	r, ours := readRule(message)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !ours || p.rules[r] // others' rules matter to the caller too
+	return !ours || p.rules[r] // other programs' rules matter to the caller too
 }
 
-// takenRoute says whether the end of a route takes a wanted one away.
+// takenRoute reports whether a removed route is a wanted one.
 func (p *portRules) takenRoute(r *netlink.Route) bool {
 	h, ok := heldOf(r)
 	p.mu.Lock()

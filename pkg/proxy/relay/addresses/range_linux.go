@@ -16,20 +16,20 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// localRanges make whole ranges of service addresses local by one route each, instead of thousands of addresses: the kernel needs longer for
-// each address of an interface the more there are.
+// localRanges make whole ranges of service addresses local with one route each instead of thousands of addresses: the
+// more addresses an interface has, the longer the kernel takes for each.
 //
 //	local 10.96.0.0/12 dev lo table local proto 119 src <the node's address>
 //
-// The protocol marks them as ours, for the next proxy to find. It is for one goroutine.
+// The protocol marks them as ours, for the next proxy. Use it from one goroutine.
 type localRanges struct {
-	look bool // routes of ours may be on the host
+	look bool // the host may have routes of ours
 	said map[netip.Prefix]string
 }
 
-// setRanges notes and returns those of the ranges that may be local as a whole, sorted.
+// setRanges records and returns the ranges that may be local as a whole, sorted.
 func (a *netlinkAddresses) setRanges(ranges []netip.Prefix) (usable []netip.Prefix) {
-	if a.own { // whoever names an interface wants addresses there
+	if a.own { // if the user names an interface, the addresses belong there
 		for _, p := range ranges {
 			if p.IsValid() && p.Bits() > 0 {
 				usable = append(usable, p.Masked())
@@ -44,7 +44,7 @@ func (a *netlinkAddresses) setRanges(ranges []netip.Prefix) (usable []netip.Pref
 	return usable
 }
 
-// inRange says whether one of the ranges holds an address.
+// inRange reports whether one of the ranges contains an address.
 func inRange(ranges []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
@@ -53,7 +53,7 @@ func isOurs(r *netlink.Route) bool {
 	return r.Table == unix.RT_TABLE_LOCAL && r.Type == unix.RTN_LOCAL && r.Protocol == ownProtocol
 }
 
-// destination is where a route leads; the zero value for a default route.
+// destination returns a route's destination; the zero value for a default route.
 func destination(r *netlink.Route) netip.Prefix {
 	if r.Dst == nil {
 		return netip.Prefix{}
@@ -63,8 +63,8 @@ func destination(r *netlink.Route) netip.Prefix {
 	return netip.PrefixFrom(addr.Unmap(), bits)
 }
 
-// list returns the routes of ours, and of the ranges those that can be local as a whole: no traffic to a part of them goes elsewhere by a
-// route of another program. Where one does, the services' addresses are added one by one, and the rest is left alone.
+// list returns our routes, and those of the ranges that can be local as a whole: no other program's route leads to a
+// part of them. If one does, the Services' addresses are added one by one, and the rest stays unchanged.
 func (l *localRanges) list(ranges []netip.Prefix) (have map[netip.Prefix]netlink.Route, usable []netip.Prefix, err error) {
 	if len(ranges) == 0 && !l.look {
 		return nil, nil, nil
@@ -127,7 +127,7 @@ func (l *localRanges) add(have map[netip.Prefix]netlink.Route, usable []netip.Pr
 	return done
 }
 
-// remove takes away the routes of ours that are not among done.
+// remove removes our routes that are not in done.
 func (l *localRanges) remove(have map[netip.Prefix]netlink.Route, done []netip.Prefix) error {
 	var errs []error
 	for p, r := range have {
@@ -150,11 +150,11 @@ func scopeOf(p netip.Prefix) netlink.Scope {
 	if p.Addr().Is4() {
 		return netlink.SCOPE_HOST
 	}
-	return netlink.SCOPE_UNIVERSE // IPv6 knows no other
+	return netlink.SCOPE_UNIVERSE // IPv6 has no other scope
 }
 
-// nodeSource is the address under which this host's own connections to a range appear, as they would to a service elsewhere; nil: the kernel's
-// choice, which is the service's address itself (IPv4) or loopback's.
+// nodeSource returns the source address of this host's own connections to a range, as they would have to a service
+// elsewhere; nil: the kernel chooses, which gives the service's own address (IPv4) or loopback.
 func nodeSource(p netip.Prefix) net.IP {
 	family := "::"
 	if p.Addr().Is4() {
@@ -172,7 +172,8 @@ func nodeSource(p netip.Prefix) net.IP {
 	return nil
 }
 
-// watchRoutes hints when a route of ours goes, or one that leads into our ranges comes or goes.
+// watchRoutes sends a hint when one of our routes is removed, or when another route into our ranges is added or
+// removed.
 func (a *netlinkAddresses) watchRoutes(ctx context.Context, hints wake.Signal) error {
 	updates := make(chan netlink.RouteUpdate, 1024)
 	if err := netlink.RouteSubscribeWithOptions(updates, ctx.Done(), netlink.RouteSubscribeOptions{ReceiveBufferSize: 1 << 20}); err != nil {

@@ -17,13 +17,13 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/nstest"
 )
 
-// here is a host under test with what it is to hold beside single addresses.
+// here is a host under test with what should be local in addition to single addresses.
 type here struct {
 	*netlinkAddresses
 	local relay.Local
 }
 
-// ranged is a namespace whose services have ranges; it skips where nftables cannot guard them.
+// ranged returns a namespace whose services have ranges; it skips the test if nftables cannot guard them.
 func ranged(t *testing.T, ranges ...string) *here {
 	t.Helper()
 	nstest.In(t)
@@ -33,7 +33,8 @@ func ranged(t *testing.T, ranges ...string) *here {
 	return withRanges(t, ranges...)
 }
 
-// addressesHere are those of an interface in the namespace of the test's thread: a Patient runner would start programs from others.
+// addressesHere returns the addresses of an interface in the namespace of the test's thread: a Patient runner would
+// start programs in other namespaces.
 func addressesHere(t *testing.T, name string) *here {
 	t.Helper()
 	a, err := NewWith(command.New(), name)
@@ -60,7 +61,7 @@ func cleanUp(t *testing.T) {
 	}
 }
 
-// localRoutes lists the routes of ours.
+// localRoutes lists our routes.
 func localRoutes(t *testing.T) string {
 	t.Helper()
 	have, _, err := (&localRanges{look: true}).list(nil)
@@ -75,7 +76,7 @@ func localRoutes(t *testing.T) string {
 	return strings.Join(out, ", ")
 }
 
-// hold has the host hold addresses beside the rest of a.local, and says whether answers to clients come back.
+// hold makes addresses local in addition to the rest of a.local, and reports whether replies to clients come back.
 func hold(t *testing.T, a *here, want ...string) (answers bool) {
 	t.Helper()
 	local := a.local
@@ -87,8 +88,8 @@ func hold(t *testing.T, a *here, want ...string) (answers bool) {
 	return answers
 }
 
-// TestRanges: a range is one route, what is outside of it an address each, and each takes over from the other when ranges change. The next
-// proxy finds what this one left.
+// TestRanges: a range is one route, addresses outside ranges are single addresses, and each replaces the other when
+// ranges change. The next proxy recognizes what this one left.
 func TestRanges(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12", "fd00:96::/112")
 	for range 2 {
@@ -121,7 +122,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRangeOfOthers: where another program's route leads into the range the rest of it is left alone; one that refuses does not count.
+// TestRangeOfOthers: if another program's route leads into a range, the rest of the range stays unchanged; an
+// unreachable route does not count.
 func TestRangeOfOthers(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12")
 	eth, err := netlink.LinkByName("eth9")
@@ -158,7 +160,7 @@ func TestRangeOfOthers(t *testing.T) {
 	if err != nil || len(ours) != 1 {
 		t.Fatal(ours, err)
 	}
-	for _, r := range ours { // another program takes it away
+	for _, r := range ours { // another program removes it
 		if err := netlink.RouteDel(&r); err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +171,7 @@ func TestRangeOfOthers(t *testing.T) {
 	}
 }
 
-// TestHostsOwnConnections come from the node's address.
+// TestHostsOwnConnections: they come from the node's address.
 func TestHostsOwnConnections(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12", "fd00:96::/112")
 	hold(t, a, "10.96.0.1", "fd00:96::1")
@@ -181,7 +183,7 @@ func TestHostsOwnConnections(t *testing.T) {
 	}
 }
 
-// TestNoGuard: without nftables nothing is local but the services' addresses.
+// TestNoGuard: without nftables, only the services' addresses are local.
 func TestNoGuard(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12")
 	a.guard.run = noPrograms{}

@@ -11,16 +11,18 @@ import (
 )
 
 const (
-	// MaxClients and MaxFrontClients are how many clients are remembered with the endpoint that they had (session affinity), some 150 bytes each.
-	// Packets with made-up addresses reach them; upstream's rules of nftables and iptables have such bounds too.
+	// MaxClients and MaxFrontClients are how many clients are remembered with their endpoint (session affinity), some
+	// 150 bytes each. Packets with forged source addresses can reach these limits; upstream's nftables and iptables
+	// rules have such limits too.
 	MaxClients      = 32768
 	MaxFrontClients = 16384
-	// expireEach is how many clients whose time is over go with each one who comes.
+	// expireEach is how many expired clients are removed with each new one.
 	expireEach = 16
 )
 
-// Clients are the clients that all fronts of a relay remember. One beyond the bound of a front takes the place of the one there who was silent for
-// longest; beyond that of all, at the front with the most. It is safe for concurrent use.
+// Clients are the clients that all fronts of a relay remember. Beyond the limit of a front, a new client replaces the
+// front's least recently used one; beyond the total limit, that of the front with the most. It is safe for concurrent
+// use.
 type Clients struct {
 	mu      sync.Mutex
 	fronts  limits.Ranking[frontClients]
@@ -28,17 +30,17 @@ type Clients struct {
 	evicted prometheus.Counter
 }
 
-// NewClients returns Clients that remember none. evicted counts those whose place was needed.
+// NewClients returns empty Clients. evicted counts clients that were replaced.
 func NewClients(evicted prometheus.Counter) *Clients { return &Clients{evicted: evicted} }
 
-// frontClients are those of one front, the longest silent first.
+// frontClients are the clients of one front, least recently used first.
 type frontClients struct {
 	rank        limits.Ranked[frontClients]
 	clients     map[netip.Addr]*sticky
 	first, last *sticky
 }
 
-// sticky is where a client went last.
+// sticky is a client's last endpoint.
 type sticky struct {
 	client         netip.Addr
 	target         netip.AddrPort
@@ -52,7 +54,7 @@ func newFrontClients() *frontClients {
 	return f
 }
 
-// get is where a client went within the affinity time.
+// get returns a client's endpoint within the affinity time.
 func (s *Clients) get(f *frontClients, client netip.Addr, now time.Time, affinity time.Duration) (netip.AddrPort, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +65,7 @@ func (s *Clients) get(f *frontClients, client netip.Addr, now time.Time, affinit
 	return netip.AddrPort{}, false
 }
 
-// set remembers where a client goes now.
+// set records a client's endpoint.
 func (s *Clients) set(f *frontClients, client netip.Addr, target netip.AddrPort, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +90,7 @@ func (s *Clients) set(f *frontClients, client netip.Addr, target netip.AddrPort,
 	f.link(one)
 }
 
-// evict forgets the longest silent of a front and returns its memory.
+// evict removes the least recently used client of a front and returns its memory for reuse.
 func (s *Clients) evict(f *frontClients) *sticky {
 	one := f.first
 	s.forget(f, one)
@@ -103,7 +105,7 @@ func (s *Clients) forget(f *frontClients, one *sticky) {
 	s.fronts.Add(&f.rank, -1)
 }
 
-// expire forgets up to n clients whose time is over, and says whether there may be more.
+// expire removes up to n expired clients, and reports whether there may be more.
 func (s *Clients) expire(f *frontClients, now time.Time, affinity time.Duration, n int) bool {
 	for range n {
 		if f.first == nil || now.UnixNano()-f.first.used < int64(affinity) {
@@ -114,7 +116,7 @@ func (s *Clients) expire(f *frontClients, now time.Time, affinity time.Duration,
 	return true
 }
 
-// expireAll forgets all clients whose time is over, and lets others have their turn between.
+// expireAll removes all expired clients, and releases the lock in between.
 func (s *Clients) expireAll(f *frontClients, now time.Time, affinity time.Duration) {
 	for more := true; more; {
 		s.mu.Lock()
@@ -123,7 +125,7 @@ func (s *Clients) expireAll(f *frontClients, now time.Time, affinity time.Durati
 	}
 }
 
-// clear forgets all clients of a front.
+// clear removes all clients of a front.
 func (s *Clients) clear(f *frontClients) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +134,7 @@ func (s *Clients) clear(f *frontClients) {
 	f.clients, f.first, f.last = map[netip.Addr]*sticky{}, nil, nil
 }
 
-// Used is how many clients are remembered, and how many by the front with the most.
+// Used returns the number of remembered clients, and that of the front with the most.
 func (s *Clients) Used() (all, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The calls of the data plane do not wait, or only for as long as they are told, so they go without telling Go's scheduler that they might: that
-// would cost as much as the shorter of them.
+// The data plane's system calls do not block, or only for a given time. So they do not announce themselves to Go's
+// scheduler, which would cost as much as the shorter calls.
 
-// epollWait waits up to that many milliseconds.
+// epollWait waits at most that many milliseconds.
 func epollWait(epoll int, events []unix.EpollEvent, milliseconds int) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), uintptr(milliseconds), 0, 0)
 	if errno != 0 {
@@ -19,7 +19,7 @@ func epollWait(epoll int, events []unix.EpollEvent, milliseconds int) (int, unix
 	return int(n), 0
 }
 
-// receive reads from a socket; no bytes and no error: its other end has ended.
+// receive reads from a socket; no bytes and no error: the peer has closed it.
 func receive(fd int, p []byte) (int, unix.Errno) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
@@ -32,7 +32,7 @@ func receive(fd int, p []byte) (int, unix.Errno) {
 	}
 }
 
-// send writes to a socket, of a stream perhaps a part only.
+// send writes to a socket; to a stream possibly only a part.
 func send(fd int, p []byte) (int, unix.Errno) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)),
@@ -59,14 +59,14 @@ func splice(from, to, n int) (int, unix.Errno) {
 	}
 }
 
-// resetAtClose has the other side told by a reset that a connection is over.
+// resetAtClose makes close send a reset to the peer.
 func resetAtClose(fd int) {
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
 
 func closeSocket(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
-// acceptSocket takes a connection from a listener's queue.
+// acceptSocket accepts a connection from a listener's queue.
 func acceptSocket(listener int) (fd int, from netip.AddrPort, errno unix.Errno) {
 	var name unix.RawSockaddrAny
 	size := uint32(unix.SizeofSockaddrAny)
@@ -82,7 +82,7 @@ func acceptSocket(listener int) (fd int, from netip.AddrPort, errno unix.Errno) 
 	}
 }
 
-// localName is the address of this host's end of a connection; the zero AddrPort: unknown.
+// localName returns the local address of a connection; the zero AddrPort: unknown.
 func localName(fd int) netip.AddrPort {
 	var name unix.RawSockaddrAny
 	size := uint32(unix.SizeofSockaddrAny)
@@ -92,8 +92,8 @@ func localName(fd int) netip.AddrPort {
 	return addrOf(&name)
 }
 
-// connectSocket opens a socket of a kind towards an address, and as if it were from's unless that is the zero Addr. A stream is not connected yet
-// when it returns.
+// connectSocket opens a socket of a kind to an address, with the source address from unless that is the zero Addr. A
+// stream may still be connecting when it returns.
 func connectSocket(kind int, to netip.AddrPort, from netip.Addr) (int, unix.Errno) {
 	family := uintptr(unix.AF_INET6)
 	if to.Addr().Is4() {
@@ -135,9 +135,9 @@ func setOption(fd, level, name int, value int32) unix.Errno {
 	return errno
 }
 
-// nameOf is an address as the kernel takes it. IPv4's is a prefix of the same memory.
+// nameOf converts an address to the kernel's form. That of IPv4 is a prefix of the same memory.
 func nameOf(addr netip.AddrPort) (name unix.RawSockaddrInet6, size uint32) {
-	port := addr.Port()<<8 | addr.Port()>>8 // in the network's order
+	port := addr.Port()<<8 | addr.Port()>>8 // network byte order
 	if addr.Addr().Is4() {
 		*(*unix.RawSockaddrInet4)(unsafe.Pointer(&name)) = unix.RawSockaddrInet4{Family: unix.AF_INET, Port: port, Addr: addr.Addr().As4()}
 		return name, unix.SizeofSockaddrInet4
@@ -145,7 +145,7 @@ func nameOf(addr netip.AddrPort) (name unix.RawSockaddrInet6, size uint32) {
 	return unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: port, Addr: addr.Addr().As16()}, unix.SizeofSockaddrInet6
 }
 
-// addrOf reads an address that the kernel wrote.
+// addrOf converts an address from the kernel's form.
 func addrOf(name *unix.RawSockaddrAny) netip.AddrPort {
 	swap := func(port uint16) uint16 { return port<<8 | port>>8 }
 	switch name.Addr.Family {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apart says whether a connection to an endpoint may carry a client's address: the answers come by this host only if the two are behind different
-// interfaces of it, and neither is the host itself.
+// apart reports whether a connection to an endpoint may use a client's address: the replies pass through this host only
+// if client and endpoint are behind different interfaces, and neither is the host itself.
 func apart(client, endpoint netip.Addr) bool {
 	leads := func(addr netip.Addr) (int, bool) {
 		list, err := netlink.RouteGet(addr.AsSlice())
@@ -25,7 +25,7 @@ func apart(client, endpoint netip.Addr) bool {
 	return ok && known && from != to
 }
 
-// pretend gives a new socket a client's address, with a port of the kernel's choice.
+// pretend binds a new socket to a client's address, with a port that the kernel chooses.
 func pretend(fd int, client netip.Addr) unix.Errno {
 	level, option := unix.SOL_IPV6, unix.IPV6_TRANSPARENT
 	if client.Is4() {

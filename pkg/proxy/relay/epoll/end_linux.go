@@ -5,41 +5,42 @@ import (
 )
 
 const (
-	// After bulkAfter reads in a row of at least bulkFrom bytes a stream counts as bulk.
+	// After bulkAfter consecutive reads of at least bulkFrom bytes, a stream counts as bulk.
 	bulkAfter = 4
 	bulkFrom  = bufferSize / 2
 	pipeSize  = 1 << 20
-	// spliceSize is what one call moves at most.
+	// spliceSize is the maximum of one call.
 	spliceSize = 1 << 20
-	// bulkUnsent is how much of a bulk stream may wait in the kernel to be sent: enough to keep any link busy, since what is under way does not count,
-	// and little enough to be in the processor's cache still when it is sent.
+	// bulkUnsent is how much of a bulk stream may wait unsent in the kernel: enough to keep any link busy, because data
+	// in flight does not count, and little enough to still be in the processor's cache when it is sent.
 	bulkUnsent = 256 << 10
-	// maxPipes of a loop are kept for later.
+	// maxPipes is the number of pipes that a loop keeps for reuse.
 	maxPipes = 32
 )
 
-// end is one of the two sockets of a connection, and what waits to be written to it. An end that is idle holds no memory but this.
+// end is one of the two sockets of a connection, with the data that waits to be written to it. An idle end uses no
+// other memory.
 type end struct {
 	conn     *conn
-	buffer   *[bufferSize]byte // holds pending
+	buffer   *[bufferSize]byte // backs pending
 	pending  []byte
-	pipe     pipe // filled while the other end is in bulk and this one is blocked
+	pipe     pipe // filled while the other end sends in bulk and this one is blocked
 	fd       int32
-	small    int8 // reads in a row that were not of bulk size
-	full     int8 // reads in a row that were
-	readable bool // there may be something to read
-	blocked  bool // nothing can be written until the kernel says so
-	failed   bool // by an error, which the next read will name
-	hungUp   bool // the other side has ended: what is there is all
-	ended    bool // all was read
+	small    int8 // consecutive reads below bulk size
+	full     int8 // consecutive reads of bulk size
+	readable bool // there may be data to read
+	blocked  bool // not writable until the kernel reports it
+	failed   bool // with an error, which the next read returns
+	hungUp   bool // the peer has ended: no more data will arrive
+	ended    bool // all data was read
 	told     bool // that the other end has ended
-	bulk     bool // what comes from here is spliced
+	bulk     bool // data from here is spliced
 	limited  bool // to bulkUnsent
 }
 
-// pipe is where the kernel keeps what is on its way from socket to socket.
+// pipe is where the kernel keeps data on its way from socket to socket.
 type pipe struct {
-	from, to int32 // descriptors; both 0: there is none
+	from, to int32 // descriptors; both 0: no pipe
 	n        int   // bytes in it
 }
 
@@ -61,7 +62,7 @@ func (e *end) ready(events uint32) {
 	e.conn.turn()
 }
 
-// flush writes what waits, until this end is blocked.
+// flush writes pending data until this end is blocked.
 func (e *end) flush() unix.Errno {
 	for len(e.pending) > 0 && !e.blocked {
 		n, errno := send(int(e.fd), e.pending)
@@ -90,7 +91,7 @@ func (e *end) flush() unix.Errno {
 	return 0
 }
 
-// tell says to this end that the other one has ended.
+// tell reports to this end's peer that the other end has ended.
 func (e *end) tell() unix.Errno {
 	if e.told {
 		return 0
@@ -100,7 +101,7 @@ func (e *end) tell() unix.Errno {
 	return errno
 }
 
-// shut closes the socket and forgets what waits.
+// shut closes the socket and drops pending data.
 func (e *end) shut() {
 	if e.fd < 0 {
 		return
@@ -117,7 +118,7 @@ func (e *end) shut() {
 	}
 }
 
-// copyOnce reads once and writes it. What the other end does not take immediately waits in a buffer.
+// copyOnce reads once and writes the data. What the other end does not accept immediately waits in a buffer.
 func (n *conn) copyOnce(from, to *end) unix.Errno {
 	scratch := n.loop.scratch[:]
 	got, errno := receive(int(from.fd), scratch)
@@ -132,7 +133,7 @@ func (n *conn) copyOnce(from, to *end) unix.Errno {
 		return 0
 	}
 	if got < len(scratch) && !from.hungUp {
-		from.readable = false // that was all: what comes from now on is a new event
+		from.readable = false // no data left: new data is a new event
 	}
 	from.count(got)
 	if from.bulk && !to.limited {
@@ -150,7 +151,7 @@ func (n *conn) copyOnce(from, to *end) unix.Errno {
 	return 0
 }
 
-// count finds out whether this end sends in bulk.
+// count determines whether this end sends in bulk.
 func (e *end) count(n int) {
 	if n >= bulkFrom {
 		e.full, e.small = min(e.full+1, bulkAfter), 0
@@ -201,11 +202,11 @@ func (l *loop) takePipe() (pipe, bool) {
 		l.ledger.DropPipe()
 		return pipe{}, false
 	}
-	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // a smaller one does too
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // a smaller one works too
 	return pipe{from: int32(fds[0]), to: int32(fds[1])}, true
 }
 
-// giveBack keeps an empty pipe for later.
+// giveBack keeps an empty pipe for reuse.
 func (l *loop) giveBack(p pipe) {
 	if p.n > 0 || len(l.pipes) >= maxPipes {
 		l.dropPipe(p)

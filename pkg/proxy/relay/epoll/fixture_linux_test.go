@@ -39,10 +39,10 @@ func withoutLookup(shared *relay.Shared) *plane {
 
 func TestEpoll(t *testing.T) { relaytest.Run(t, newSubject()) }
 
-// TestBound runs without the kernel's socket lookup what runs with it where it can be had.
+// TestBound repeats the TCP tests without the kernel's socket lookup, which TestEpoll uses if it is available.
 func TestBound(t *testing.T) { relaytest.RunTCP(t, boundSubject()) }
 
-// tuned is a Plane with as many processors more as it has loops, as package tuning gives them.
+// tuned is a Plane with one more processor for each loop, as with package tuning.
 type tuned struct{ *plane }
 
 func (p tuned) Close() {
@@ -58,10 +58,10 @@ func BenchmarkEpoll(b *testing.B) {
 	})
 }
 
-// planeOf is the plane of a host under test.
+// planeOf returns the plane of a host under test.
 func planeOf(h *relaytest.Host) *plane { return h.Plane().(*plane) }
 
-// canLead says why the kernel's socket lookup cannot be had here.
+// canLead says why the kernel's socket lookup is not available here.
 func canLead() error {
 	var p *plane
 	r := relay.New(func(s *relay.Shared) relay.Plane { p = withLookup(s); return p }, relay.Config{Addresses: relaytest.NewAddresses(), Clock: clock.RealClock{}})
@@ -83,7 +83,7 @@ func needsLookup(t *testing.T) {
 	}
 }
 
-// traces are the fronts that are still led.
+// traces returns the fronts that still use the lookup.
 func traces(of relay.Plane) (out []string) {
 	p := of.(*plane)
 	if p.lookup == nil {
@@ -97,13 +97,13 @@ func traces(of relay.Plane) (out []string) {
 	return append(out, "the lookup itself")
 }
 
-// ledFronts is what the metric says.
+// ledFronts returns the value of the metric.
 func ledFronts(t *testing.T, h *relaytest.Host) int {
 	t.Helper()
 	return h.Metric(t, "kubeproxy_relay_fronts_by_lookup", "")
 }
 
-// hostAddresses are those of the test's namespace, with ranges whatever the Table says.
+// hostAddresses are the addresses of the test's namespace, with ranges that replace those of the Table.
 type hostAddresses struct {
 	relay.Addresses
 	ranges []netip.Prefix
@@ -114,7 +114,7 @@ func (a *hostAddresses) Set(ctx context.Context, want relay.Local) (bool, error)
 	return a.Addresses.Set(ctx, want)
 }
 
-// ranged puts the test into a namespace whose services have ranges; it skips where nftables cannot guard them.
+// ranged moves the test into a namespace whose services have ranges; it skips the test if nftables cannot guard them.
 func ranged(t *testing.T, ranges ...string) *hostAddresses {
 	t.Helper()
 	nstest.In(t)
@@ -137,7 +137,7 @@ func withRanges(t *testing.T, ranges ...string) *hostAddresses {
 	return out
 }
 
-// hold has the host hold addresses, and says whether answers to clients come back.
+// hold makes addresses local, and reports whether replies to clients come back.
 func hold(t *testing.T, a *hostAddresses, local relay.Local) (answers bool) {
 	t.Helper()
 	answers, err := a.Set(t.Context(), local)

@@ -11,18 +11,19 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// maxRefusals is how many clients a loop informs within a second: like the kernel, it does not answer every packet of a flood.
+// maxRefusals is how many clients a loop informs per second: like the kernel, it does not answer every packet of a
+// flood.
 const maxRefusals = 1000
 
-// refusals are what a loop says of UDP endpoints that are not there.
+// refusals is a loop's state for reporting unreachable UDP endpoints.
 type refusals struct {
-	sockets [2]int    // raw ones for ICMP and ICMPv6; 0: not open, -1: not to be had
+	sockets [2]int    // raw sockets for ICMP and ICMPv6; 0: not open, -1: not available
 	second  time.Time // to which count belongs
 	count   int
 }
 
-// unreachable tells a client that no endpoint listens: it hears "port unreachable" of the front to which it wrote, whose socket is given, as it would of
-// a server (RFC 792, RFC 4443).
+// unreachable informs a client that no endpoint listens: it sends "port unreachable" from the front to which the client
+// wrote, whose socket is given, as a server's host would (RFC 792, RFC 4443).
 func (l *loop) unreachable(socket int, client netip.AddrPort) {
 	r := &l.refusals
 	if l.now.Sub(r.second) >= time.Second {
@@ -58,7 +59,7 @@ func (l *loop) unreachable(socket int, client netip.AddrPort) {
 	}
 }
 
-// openICMP returns -1 where this process may not: then clients wait for their own patience to end.
+// openICMP returns -1 if this process may not open raw sockets: then clients wait for their own timeouts.
 func openICMP(family int) int {
 	domain, protocol := unix.AF_INET, unix.IPPROTO_ICMP
 	if family == 1 {
@@ -74,19 +75,19 @@ func openICMP(family int) int {
 			nothing.Data[i] = ^uint32(0)
 		}
 		err = errors.Join(unix.SetsockoptICMPv6Filter(fd, unix.SOL_ICMPV6, unix.ICMPV6_FILTER, &nothing),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)) // as fronts have it: see bound
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)) // as for fronts: see bound
 	} else {
 		err = unix.SetsockoptInt(fd, unix.SOL_RAW, unix.ICMP_FILTER, -1)
 	}
 	err = errors.Join(err, transparent(fd, family == 0))
-	if err != nil { // it may receive what it does not read, or not send from a front that is not local
+	if err != nil { // it may receive data that it does not read, or be unable to send from a front that is not local
 		klog.V(2).InfoS("Cannot set up a raw socket", "err", err)
 	}
 	return fd
 }
 
-// portUnreachable is the ICMP message about a UDP packet from a client to a front: its headers as far as the client's system needs them to
-// find the socket. The checksum of ICMPv6 is the kernel's to make.
+// portUnreachable returns the ICMP message about a UDP packet from a client to a front, with as much of its headers as
+// the client's system needs to find the socket. The kernel sets the checksum of ICMPv6.
 func portUnreachable(client, front netip.AddrPort) []byte {
 	const unreachable4, unreachable6, port4, port6 = 3, 1, 3, 4
 	udp := binary.BigEndian.AppendUint16(nil, client.Port())
@@ -103,7 +104,7 @@ func portUnreachable(client, front netip.AddrPort) []byte {
 	return append([]byte{unreachable6, port6, 0, 0, 0, 0, 0, 0}, append(ip, udp...)...)
 }
 
-// checksum is that of RFC 1071.
+// checksum is the checksum of RFC 1071.
 func checksum(data []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(data); i += 2 {

@@ -11,14 +11,14 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// evict ends those that made room.
+// evict ends the members that must make room.
 func (l *loop) evict(gone []*limits.Member) {
 	for _, m := range gone {
 		m.Occupant.Evict(l)
 	}
 }
 
-// at runs do in loop own: now if the caller is in it, unless that goes through its guests.
+// at runs do in loop own: immediately if the caller is in it, unless that loop is iterating over its guests.
 func at(own *loop, here any, do func()) {
 	if l, ok := here.(*loop); ok && l == own && !l.telling {
 		do()
@@ -33,27 +33,28 @@ func (n *conn) Seen() uint32 { return n.last.Load() }
 // Evict implements limits.Occupant.
 func (n *conn) Evict(here any) { at(n.loop, here, n.abort) }
 
-// touch notes that something moves.
+// touch records activity.
 func (n *conn) touch() {
 	if n.last.Load() != n.loop.seconds {
 		n.last.Store(n.loop.seconds)
 	}
 }
 
-// admit asks for room.
+// admit requests room for the connection.
 func (n *conn) admit() bool {
 	gone, ok := n.carrier.Enter(n.from, &n.member)
 	n.loop.evict(gone)
 	return ok
 }
 
-// Seen implements limits.Occupant: when the session would end, so that a question whose answer has come goes before an exchange that goes on.
+// Seen implements limits.Occupant. It returns when the session would end, so that an answered question is evicted
+// before a continuing exchange.
 func (o *session) Seen() uint32 { return o.until.Load() }
 
 // Evict implements limits.Occupant.
 func (o *session) Evict(here any) { at(o.socket.loop, here, o.abort) }
 
-// admit asks for room. It is never refused while the client's own or others' sessions can go.
+// admit requests room for the session. It is never refused while sessions of the client or of others can be evicted.
 func (o *session) admit() bool {
 	l := o.socket.loop
 	o.until.Store(limits.SecondsAt(l.now.Add(o.socket.carrier.Idle(0))))
@@ -62,7 +63,7 @@ func (o *session) admit() bool {
 	return ok
 }
 
-// exhausted rests until a descriptor is given back, and has the client with the most do so.
+// exhausted pauses until a descriptor is released, and makes the client with the most release one.
 func (a *acceptor) exhausted(errno unix.Errno) {
 	a.loop.forget(a.fd)
 	a.loop.evict(a.loop.ledger.NoFiles(errno))
@@ -75,13 +76,13 @@ func (a *acceptor) exhausted(errno unix.Errno) {
 
 func (a *acceptor) resume() {
 	a.awaits = false
-	if a.timer.timers != nil { // it rests, and has not been closed
+	if a.timer.timers != nil { // paused, and not closed
 		a.timer.stop()
 		a.expired()
 	}
 }
 
-// rest lets some connections end first.
+// rest pauses, so that some connections can end first.
 func (a *acceptor) rest(err error, pause time.Duration) {
 	if a.loop.ledger.DueToLog() {
 		klog.ErrorS(err, "Cannot accept connections; trying again shortly", "at", a.addr)

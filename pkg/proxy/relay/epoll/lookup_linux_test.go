@@ -24,7 +24,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// program listens on all addresses of a family at a port, as a server with hostNetwork does, and says "program".
+// program listens on all addresses of a family at a port, as a server with hostNetwork does, and answers "program".
 func program(t *testing.T, network, addr string) net.Listener {
 	t.Helper()
 	l, err := net.Listen(network, addr)
@@ -45,7 +45,7 @@ func program(t *testing.T, network, addr string) net.Listener {
 	return l
 }
 
-// echoes says whether what is sent through a connection comes back.
+// echoes reports whether the data that is sent through a connection comes back.
 func echoes(conn net.Conn) error {
 	if _, err := fmt.Fprintln(conn, "still"); err != nil {
 		return err
@@ -57,7 +57,7 @@ func echoes(conn net.Conn) error {
 	}
 }
 
-// inTimeWait says whether this network namespace has a connection of its port in TIME_WAIT.
+// inTimeWait reports whether this network namespace has a connection of the port in TIME_WAIT.
 func inTimeWait(t *testing.T, network string, port uint16) bool {
 	t.Helper()
 	table, err := os.ReadFile("/proc/thread-self/net/" + network)
@@ -72,8 +72,8 @@ func inTimeWait(t *testing.T, network string, port uint16) bool {
 	return false
 }
 
-// TestBesidePrograms: programs that listen on all addresses at the port of services and those services are both served, whichever comes first, while
-// connections through the services are open and after those have ended.
+// TestBesidePrograms: programs that listen on all addresses at the services' port and those services are both served,
+// in any order of start, while connections through the services are open and after they have ended.
 func TestBesidePrograms(t *testing.T) {
 	needsLookup(t)
 	endpoint := relaytest.TCPServer(t, relaytest.WhoAndEcho)
@@ -115,7 +115,7 @@ func TestBesidePrograms(t *testing.T) {
 	check("the programs gone")
 	programs("the services first")()
 
-	for _, r := range table[4:] { // whose endpoint ends first, so that the relay's end of it goes to TIME_WAIT
+	for _, r := range table[4:] { // their endpoint ends first, so that the relay's end goes to TIME_WAIT
 		c := relaytest.DialFront(t, r.Front)
 		if _, err := io.ReadAll(c); err != nil || c.Close() != nil {
 			t.Fatal(err)
@@ -146,8 +146,8 @@ func TestBesidePrograms(t *testing.T) {
 	}
 }
 
-// TestHostsOwnPorts: at an address that is the host's own, a program that listens there has its port, and the Service an error that says so. When the
-// address comes to the host later, or leaves it, so it is from then on.
+// TestHostsOwnPorts: at the host's own address, a program that listens keeps its port, and the Service gets an error
+// that says so. If the address is added or removed later, this applies from then on.
 func TestHostsOwnPorts(t *testing.T) {
 	needsLookup(t)
 	h := relaytest.NewHost(t, newSubject())
@@ -177,7 +177,8 @@ func TestHostsOwnPorts(t *testing.T) {
 	}
 }
 
-// TestTwoRelays: of two proxies, as during an upgrade, the later one serves, and the former when that is gone; no connection is lost meanwhile.
+// TestTwoRelays: of two proxies, as during an upgrade, the later one serves, and the earlier one after that has ended;
+// no connection is lost meanwhile.
 func TestTwoRelays(t *testing.T) {
 	needsLookup(t)
 	first, second := relaytest.NewHost(t, newSubject()), relaytest.NewHost(t, newSubject())
@@ -225,7 +226,7 @@ func TestTwoRelays(t *testing.T) {
 	serves("the first gone", second)
 }
 
-// TestLookupTakenAway: a program that was detached is attached again when everything is compared.
+// TestLookupTakenAway: a detached program is attached again with the next full comparison.
 func TestLookupTakenAway(t *testing.T) {
 	needsLookup(t)
 	h := relaytest.NewHost(t, newSubject())
@@ -243,7 +244,8 @@ func TestLookupTakenAway(t *testing.T) {
 	}
 }
 
-// TestListeningEnded: sockets whose listening was ended (as by ss -K) listen again, those of fronts and those that the kernel is led to.
+// TestListeningEnded: sockets that no longer listen (as after ss -K) listen again, both those of fronts and those of
+// the lookup.
 func TestListeningEnded(t *testing.T) {
 	h := relaytest.NewHost(t, newSubject())
 	routes := []proxy.Route{
@@ -278,7 +280,7 @@ func TestListeningEnded(t *testing.T) {
 	}
 }
 
-// TestLookupFull: a front for which there is no room has a socket.
+// TestLookupFull: a front without room in the map has a socket.
 func TestLookupFull(t *testing.T) {
 	needsLookup(t)
 	h := relaytest.NewHost(t, newSubject())
@@ -329,7 +331,8 @@ func TestConnectionOfNoFront(t *testing.T) {
 	l.mu.Unlock()
 }
 
-// TestStorm: a front whose connections cannot be accepted any more, as many as they are, fills the queue of one socket. Fronts at the others are connected to.
+// TestStorm: a front with so many connections that they cannot be accepted fills the queue of one socket. Fronts of the
+// other sockets are still reachable.
 func TestStorm(t *testing.T) {
 	needsLookup(t)
 	endpoint := relaytest.TCPServer(t, relaytest.WhoAndEcho)
@@ -351,7 +354,7 @@ func TestStorm(t *testing.T) {
 		for _, l := range all.lookup.listeners[listenerKind{is4: true}] {
 			if info, err := unix.GetsockoptTCPInfo(l.fd, unix.IPPROTO_TCP, unix.TCP_INFO); err != nil {
 				t.Fatal(err)
-			} else if info.Unacked > info.Sacked { // of a socket that listens: how many wait, and how many may
+			} else if info.Unacked > info.Sacked { // for a listening socket: how many wait, and how many may
 				count++
 			}
 		}
@@ -384,7 +387,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// halt has no loop do anything until the function that it returns is called.
+// halt blocks all loops until the returned function is called.
 func halt(p *plane) (release func()) {
 	gate := make(chan struct{})
 	halted := make(chan struct{})
@@ -398,8 +401,8 @@ func halt(p *plane) (release func()) {
 	return func() { close(gate) }
 }
 
-// TestProgramThatSharesNothing: a program that binds a service's port without SO_REUSEADDR is refused while a connection through the Service is
-// open, as docs/design/service-proxy.md says, and not longer.
+// TestProgramThatSharesNothing: a program that binds a service's port without SO_REUSEADDR is refused while a
+// connection through the Service is open, as docs/design/service-proxy.md says, and no longer.
 func TestProgramThatSharesNothing(t *testing.T) {
 	needsLookup(t)
 	endpoint := relaytest.TCPServer(t, relaytest.WhoAndEcho)

@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// bufferSize holds any UDP packet, and enough of a stream that system calls do not count.
+	// bufferSize is enough for any UDP packet, and for a stream that system calls cost little.
 	bufferSize = 64 << 10
 	maxEvents  = 128
-	// briefly is how long a loop waits for events before its processor is given to others, in milliseconds: the least that epoll_wait knows, and
-	// far longer than a busy loop waits.
+	// briefly is how long, in milliseconds, a loop waits for events before it releases its processor: the minimum of
+	// epoll_wait, and far longer than a busy loop waits.
 	briefly = 1
-	// edge: the kernel tells once what has become possible, so nothing needs to be asked for or taken back while a connection lives.
+	// edge: the kernel reports each new readiness once, so nothing is registered or unregistered during a connection.
 	edge = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
-	// shared: of the loops that listen on one socket one is woken.
+	// shared: of the loops that listen on one socket, the kernel wakes one.
 	shared = unix.EPOLLIN | unix.EPOLLEXCLUSIVE
 )
 
-// loop is one thread's share of the data plane. Everything in it belongs to its goroutine, but for post.
+// loop is one thread's share of the data plane. Everything in it except post is only for its goroutine.
 //
 //	posted functions --> epoll_wait --> handlers --> the busy ones' next turn --> packets out --> timers
 type loop struct {
@@ -46,13 +46,13 @@ type loop struct {
 	conns       atomic.Int32
 	ledger      *limits.Ledger
 	seconds     uint32 // of now
-	telling     bool   // goes through its guests
-	turn        int    // counts what epoll_wait has returned
+	telling     bool   // iterating over its guests
+	turn        int    // counts returns of epoll_wait
 	ended       bool
 	done        chan struct{}
 }
 
-// inbox is what others ask a loop to do. It is safe for concurrent use.
+// inbox holds functions that a loop must run. It is safe for concurrent use.
 type inbox struct {
 	wake   int // an eventfd
 	mu     sync.Mutex
@@ -61,11 +61,11 @@ type inbox struct {
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// handler is what a file descriptor belongs to.
+// handler handles the events of a file descriptor.
 type handler interface{ ready(events uint32) }
 
-// slot is who handles a file descriptor. Its generation tells an event of the one that had its number before, which may still be in the
-// batch that epoll_wait returned.
+// slot is the handler of a file descriptor. Its generation distinguishes events of a previous file with the same
+// number, which may still be in epoll_wait's batch.
 type slot struct {
 	handler    handler
 	generation int32
@@ -94,7 +94,7 @@ func (l *loop) close() {
 	<-l.done
 }
 
-// post has the loop run do, soon. It may be called from anywhere.
+// post makes the loop run do soon. It is safe for concurrent use.
 func (l *loop) post(do func()) {
 	in := &l.inbox
 	in.mu.Lock()
@@ -102,7 +102,7 @@ func (l *loop) post(do func()) {
 	first := len(in.posted) == 1
 	in.mu.Unlock()
 	if first {
-		_, _ = unix.Write(in.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // only a full counter refuses, and that wakes too
+		_, _ = unix.Write(in.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only if the counter is full, and then the loop wakes too
 	}
 }
 
@@ -133,7 +133,7 @@ func (l *loop) watch(fd int, events uint32, h handler) error {
 	return nil
 }
 
-// forget ends what watch began, for a socket that stays open.
+// forget ends a watch but keeps the socket open.
 func (l *loop) forget(fd int) {
 	l.slots[fd] = slot{}
 	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
@@ -149,7 +149,7 @@ func (l *loop) shut(fd int) {
 
 func (l *loop) run() {
 	defer close(l.done)
-	runtime.LockOSThread() // who wakes up needs no other thread to go on with
+	runtime.LockOSThread() // so that waking up needs no switch to another thread
 	defer runtime.UnlockOSThread()
 	events := make([]unix.EpollEvent, maxEvents)
 	for !l.ended {
@@ -167,7 +167,7 @@ func (l *loop) run() {
 			}
 		}
 		busy := l.busy
-		l.busy, l.spare = l.spare[:0], busy // who is busy again comes with the next batch
+		l.busy, l.spare = l.spare[:0], busy // those that are busy again follow with the next batch
 		for _, c := range busy {
 			c.queued = false
 			c.turn()
@@ -187,8 +187,9 @@ func (l *loop) run() {
 	_, _ = unix.Close(l.epoll), unix.Close(l.inbox.wake)
 }
 
-// wait returns the next events. Where there are some within briefly, Go's scheduler is not told that this thread waits: it would take the
-// processor away, for a goroutine that is not there, and wake a thread to watch over that, thousands of times a second. See New.
+// wait returns the next events. If some arrive within briefly, Go's scheduler does not learn that this thread waits.
+// Otherwise it would take away the processor, although no goroutine needs it, and wake a thread to watch for that,
+// thousands of times per second. See New.
 func (l *loop) wait(events []unix.EpollEvent) (int, error) {
 	patience := l.patience()
 	first := briefly
@@ -197,7 +198,7 @@ func (l *loop) wait(events []unix.EpollEvent) (int, error) {
 	}
 	n, errno := epollWait(l.epoll, events, first)
 	switch {
-	case errno == unix.EINTR: // by the scheduler or the garbage collector, which want this goroutine to stop for a moment
+	case errno == unix.EINTR: // by the scheduler or the garbage collector, to stop this goroutine for a moment
 		return 0, nil
 	case errno != 0:
 		return 0, errno
@@ -207,7 +208,7 @@ func (l *loop) wait(events []unix.EpollEvent) (int, error) {
 	return unix.EpollWait(l.epoll, events, patience)
 }
 
-// patience is how long to wait for events, in milliseconds; -1: until there is one.
+// patience returns how long to wait for events, in milliseconds; -1: until there is one.
 func (l *loop) patience() int {
 	if len(l.busy) > 0 {
 		return 0
@@ -225,7 +226,7 @@ func (l *loop) patience() int {
 	return patience
 }
 
-// timer calls its owner's expired once its time has come, unless it is stopped before. The zero timer is not running.
+// timer calls its owner's expired at its time, unless it is stopped before. The zero timer is not running.
 type timer struct {
 	owner          interface{ expired() }
 	at             time.Time
@@ -233,13 +234,13 @@ type timer struct {
 	previous, next *timer
 }
 
-// timers are those of one duration. As each is begun at the end, they are in the order in which they expire.
+// timers are all timers of one duration. New ones are appended, so they are in the order in which they expire.
 type timers struct {
 	after       time.Duration
 	first, last *timer
 }
 
-// begin has t expire after d from now, whatever it was to do before. Durations are few: each has its list.
+// begin makes t expire after d from now, and replaces an earlier time. There are few durations: each has its own list.
 func (l *loop) begin(t *timer, d time.Duration) {
 	t.stop()
 	var list *timers

@@ -30,7 +30,7 @@ func newNeighbours(t *testing.T) *neighbours {
 	return &neighbours{Neighbours: nstest.NewNeighbours(t)}
 }
 
-// here starts a relay whose loops are in the test's namespace too, where its endpoints say "relay".
+// here starts a relay whose loops are also in the test's namespace; its endpoints say "relay".
 func (n *neighbours) here(t *testing.T, make func(*relay.Shared) *plane, a relay.Addresses) *relay.Relay {
 	t.Helper()
 	var p *plane
@@ -40,14 +40,14 @@ func (n *neighbours) here(t *testing.T, make func(*relay.Shared) *plane, a relay
 	}
 	p.each(func(*loop) { _ = netns.Set(n.Own) })
 	n.stop = func() {
-		p.each(func(*loop) { _ = netns.Set(n.Outside) }) // others have these threads after Close
+		p.each(func(*loop) { _ = netns.Set(n.Outside) }) // other code uses these threads after Close
 		r.Close()
 	}
 	t.Cleanup(n.stop)
 	return r
 }
 
-// frontRoutes lead both protocols of the fronts at port 80 to endpoints.
+// frontRoutes returns Routes for both protocols of the fronts at port 80.
 func frontRoutes(endpoint ...netip.AddrPort) []proxy.Route {
 	var out []proxy.Route
 	for i, addr := range []string{nstest.Taken4, nstest.Taken6, nstest.Vacant4} {

@@ -15,7 +15,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// TestPolicyCost prints what the rules for ports cost a packet that this host forwards, and a new connection to a front: nothing is asserted of times.
+// TestPolicyCost prints the cost of the rules for ports for a packet that this host forwards, and for a new connection
+// to a front. It does not assert times.
 func TestPolicyCost(t *testing.T) {
 	if os.Getenv("WINKUBE_COST") == "" {
 		t.Skip("set WINKUBE_COST=1 for figures")

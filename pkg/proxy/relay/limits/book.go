@@ -8,28 +8,30 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// A book knows who has what: members (connections or sessions) by client, by front and by endpoint. Every operation takes constant time, so that a
-// flood costs no more than other traffic. It is not safe for concurrent use; the ledger is.
+// A book records who has what: members (connections or sessions) by client, by front and by endpoint. Every operation
+// takes constant time, so that a flood costs no more than other traffic. It is not safe for concurrent use; the Ledger
+// is.
 
-// Occupant is a connection or a session as the Ledger knows it.
+// Occupant is a connection or a session as the Ledger sees it.
 type Occupant interface {
-	// Seen is when something last moved, or would be the later the longer it should be kept, in seconds as SecondsAt counts them. It may be called from
-	// any goroutine.
+	// Seen returns when it was last active; occupants that should be kept longer may return a later time. In seconds of
+	// SecondsAt. It must be safe for concurrent use.
 	Seen() uint32
-	// Evict ends it, soon. here is what the caller of the Ledger gave as itself, such as a loop, which may do it immediately; nil: nothing.
+	// Evict ends it soon. here identifies the caller of the Ledger, such as a loop, which may end it immediately; nil:
+	// unknown.
 	Evict(here any)
 }
 
-// Member is an Occupant's entry. It belongs to its Occupant, who sets Occupant before Enter and leaves the rest to the Ledger.
+// Member is an Occupant's entry. The Occupant owns it, sets Occupant before Enter and leaves the rest to the Ledger.
 type Member struct {
 	Occupant Occupant
-	front    *Front // nil: it is not in the book
-	way      *way   // nil: it has no endpoint that is counted
+	front    *Front // nil: not in the book
+	way      *way   // nil: no counted endpoint
 	placed   uint32
 	seats    [4]seat
 }
 
-// Seats of a member.
+// Indexes of a member's seats.
 const (
 	ofClient = iota
 	ofPair
@@ -37,15 +39,15 @@ const (
 	ofWay
 )
 
-// Front is what came in at one front of the proxy.
+// Front is the members of one front of the proxy.
 type Front struct {
 	protocol     v1.Protocol
 	routed       Routed
 	rank         Ranked[Front]
-	pairs, early pool // early: half-open connections, sessions that may be one question
+	pairs, early pool // early: half-open connections, or sessions that may be a single question
 }
 
-// Routed knows the Route of a front, as it is at the moment.
+// Routed returns the current Route of a front.
 type Routed interface{ Route() *proxy.Route }
 
 // NewFront returns a Front without members. protocol is TCP or UDP.
@@ -57,7 +59,8 @@ func NewFront(protocol v1.Protocol, routed Routed) *Front {
 
 func (f *Front) service() proxy.ServiceName { return f.routed.Route().Service.ServiceName }
 
-// victim is who makes room at a front: of the early ones, where they are many, so that a flood of them does not push out what is established.
+// victim selects the member that must make room at a front: an early one if there are many, so that a flood of them
+// does not evict established ones.
 func (f *Front) victim(limit tier) *Member {
 	if f.early.count > limit.early.all {
 		return f.early.victim()
@@ -65,15 +68,15 @@ func (f *Front) victim(limit tier) *Member {
 	return f.pairs.victim()
 }
 
-// way is what leads to one endpoint.
+// way is the members that are connected to one endpoint.
 type way struct {
 	pool
 	endpoint netip.AddrPort
 }
 
-// book is of one protocol.
+// book covers one protocol.
 type book struct {
-	replaces bool // a client that has its share gives up one that it has; otherwise it is refused, and clients are counted over all fronts
+	replaces bool // a client that has its share loses one of its members; otherwise it is refused, and clients are counted over all fronts
 	count    int
 	clients  pool
 	fronts   Ranking[Front]
@@ -87,14 +90,14 @@ func newBook(replaces bool) book {
 	return book{replaces: replaces, clients: pool{seat: ofClient}, ways: map[netip.AddrPort]*way{}}
 }
 
-// cause names what was reached.
+// cause identifies a limit that was reached.
 type cause uint8
 
 const (
 	noLimit       cause = iota
 	clientLimit         // of a client over all fronts
 	pairLimit           // of a client at a front
-	earlyLimit          // of half-open connections of a front
+	earlyLimit          // of half-open connections at a front
 	frontLimit          // of a front
 	allLimit            // of everything
 	portsLimit          // of source ports towards one endpoint
@@ -103,18 +106,19 @@ const (
 	causes
 )
 
-// outcome is what entering meant.
+// outcome is the result of adding a member.
 type outcome struct {
-	gone    []*Member // left the book, and are to end
-	fronts  []*Front  // where they were
+	gone    []*Member // removed from the book; the caller must end them
+	fronts  []*Front  // their fronts
 	reached cause     // the last limit that was reached
 	refused bool
 }
 
-// makeRoom is how many go at most for one who comes: one, and two after the limit has sunk, which is thus reached in small steps.
+// makeRoom is how many members are removed at most for a new one: one, or two after the limit was lowered, so that it
+// is reached in small steps.
 const makeRoom = 2
 
-// enter counts a member, unless it is refused.
+// enter adds a member, unless it is refused.
 func (b *book) enter(f *Front, client netip.Addr, m *Member, limit tier) (o outcome) {
 	if !b.replaces {
 		if judge(b.clients.usage(client), quota{limit.all + 1, limit.client}) == overShare {
@@ -147,7 +151,7 @@ func (b *book) enter(f *Front, client netip.Addr, m *Member, limit tier) (o outc
 	return o
 }
 
-// room makes room in one pool; false: the newcomer is refused.
+// room makes room in one pool; false: the new member is refused.
 func (b *book) room(o *outcome, p *pool, client netip.Addr, limit quota, all, one cause, victim func() *Member) bool {
 	for range makeRoom {
 		var v *Member
@@ -173,7 +177,7 @@ func (b *book) room(o *outcome, p *pool, client netip.Addr, limit quota, all, on
 	return true
 }
 
-// giver is who makes room when everything is full; nil: no one.
+// giver selects the member that makes room when everything is full; nil: none.
 func (b *book) giver(f *Front, client netip.Addr, limit tier) *Member {
 	view := crowd{all: b.count, client: b.clients.usage(client), fronts: usage{b.count, f.rank.count, b.fronts.top}, pair: f.pairs.usage(client)}
 	if !b.replaces {
@@ -201,14 +205,14 @@ func (b *book) give(o *outcome, v *Member) {
 	b.leave(v)
 }
 
-// established notes that a member is no longer half-open.
+// established records that a member is no longer half-open.
 func (b *book) established(m *Member) {
 	if m.front != nil {
 		m.front.early.remove(b, m)
 	}
 }
 
-// leave forgets a member. It may be called again.
+// leave removes a member. Idempotent.
 func (b *book) leave(m *Member) {
 	f := m.front
 	if f == nil {
@@ -223,9 +227,9 @@ func (b *book) leave(m *Member) {
 	m.front = nil
 }
 
-// lead counts a member among those to an endpoint.
+// lead counts a member among those connected to an endpoint.
 func (b *book) lead(m *Member, endpoint netip.AddrPort, limit quota) (o outcome) {
-	if m.front == nil { // it was given up
+	if m.front == nil { // evicted already
 		return outcome{refused: true}
 	}
 	client := m.seats[ofPair].holder.client
@@ -240,7 +244,7 @@ func (b *book) lead(m *Member, endpoint netip.AddrPort, limit quota) (o outcome)
 	if !b.room(&o, &w.pool, client, limit, portsLimit, portsOfClient, w.victim) {
 		return o
 	}
-	b.ways[endpoint] = w // the last of the others may have gone
+	b.ways[endpoint] = w // the last other member may have left
 	if b.spareWay == w {
 		b.spareWay = nil
 	}
@@ -261,7 +265,7 @@ func (b *book) leaveWay(m *Member) {
 	}
 }
 
-// mostToOne is the largest number of connections to one endpoint, and of those of one client.
+// mostToOne returns the largest number of connections to one endpoint, and the largest of one client to one endpoint.
 func (b *book) mostToOne() (all, client int) {
 	for _, w := range b.ways {
 		all, client = max(all, w.count), max(client, w.ranking.top)
@@ -269,7 +273,7 @@ func (b *book) mostToOne() (all, client int) {
 	return all, client
 }
 
-// mostAtFront is the largest number that one client has at one front, and of early ones at one.
+// mostAtFront returns the largest number of members of one client at one front, and of early ones at one front.
 func (b *book) mostAtFront() (pair, early int) {
 	for _, r := range b.fronts.ranks {
 		for f := r.first; f != nil; f = f.next {

@@ -10,10 +10,10 @@ import (
 
 const portRange = "/proc/sys/net/ipv4/ip_local_port_range"
 
-// usualPorts are the kernel's own range.
+// usualPorts is the size of the kernel's default range.
 const usualPorts = 28232
 
-// SourcePorts is how many source ports the kernel may choose from in this network namespace; 0: unknown.
+// SourcePorts returns how many source ports the kernel may choose from in this network namespace; 0: unknown.
 func SourcePorts() int {
 	text, err := os.ReadFile(portRange)
 	if err != nil {
@@ -26,7 +26,8 @@ func SourcePorts() int {
 	return last - first + 1
 }
 
-// HostCapacity reads what this process and this network namespace have. The soft limit of open files is the hard one already: Go raises it at start.
+// HostCapacity returns the limits of this process and this network namespace. The soft limit of open files equals the
+// hard one: Go raises it at start.
 func HostCapacity() Capacity {
 	c := Capacity{Files: mostFiles, Ports: cmp.Or(SourcePorts(), usualPorts)}
 	var limit unix.Rlimit

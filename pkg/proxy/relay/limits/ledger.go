@@ -16,45 +16,46 @@ import (
 )
 
 const (
-	// sayEvery is how often the same is said: in the log for each cause, and in an Event for each cause and Service.
+	// sayEvery is the minimum interval of equal messages: in the log for each cause, and in Events for each cause and
+	// Service.
 	sayEvery = time.Minute
-	// maxSaid bounds how many Services get a report in that time.
+	// maxSaid is the maximum number of messages in that time.
 	maxSaid = 256
-	// tightFor is how long descriptors that the system refused count as not there.
+	// tightFor is how long refused descriptors count as unavailable.
 	tightFor = time.Minute
 )
 
-// epoch is when seconds begin to count.
+// epoch is the origin of SecondsAt.
 var epoch = time.Now()
 
-// SecondsAt is a time in seconds since this process began, from 1 on.
+// SecondsAt converts a time to seconds since this process started, beginning with 1.
 func SecondsAt(t time.Time) uint32 { return uint32(t.Sub(epoch)/time.Second) + 1 }
 
 // Warn records an Event on a Service; the reason is one word. It may block for a moment.
 type Warn func(service proxy.ServiceName, reason, message string)
 
-// Ledger holds all fronts of a relay to the limits. It is safe for concurrent use: a connection enters, gets an endpoint, is established and leaves, each
-// under one short lock; its bytes pass without.
+// Ledger enforces the limits for all fronts of a relay. It is safe for concurrent use: a connection enters, gets an
+// endpoint, is established and leaves, each under one short lock; data transfer needs no lock.
 type Ledger struct {
 	warn  Warn
 	clock clock.PassiveClock
-	pipes atomic.Int32 // in use; nothing enters a book for them
+	pipes atomic.Int32 // in use; not counted in a book
 
 	mu        sync.Mutex
 	limits    limits
-	tight     int // descriptors, connections and sessions together, when the system last refused one
+	tight     int // descriptors in use by connections and sessions when the system last refused one
 	until     time.Time
-	listening int // sockets of fronts
+	listening int // listening sockets of fronts
 	tcp, udp  book
 	said      map[saying]time.Time
-	freed     []func() // wait for a descriptor
+	freed     []func() // called when a descriptor is free
 
 	connections, sessions limited
 }
 
 type saying struct {
 	cause   cause
-	service proxy.ServiceName // none: the log
+	service proxy.ServiceName // zero: the log
 }
 
 // NewLedger returns a Ledger without members.
@@ -63,7 +64,7 @@ func NewLedger(c Capacity, warn Warn, clock clock.PassiveClock) *Ledger {
 		connections: newLimited(causeNames), sessions: newLimited(sessionNames)}
 }
 
-// now are the limits of both protocols as things stand.
+// now returns the current limits of both protocols.
 func (l *Ledger) now() (tcp, udp tier) {
 	limits := l.limits
 	if l.tight > 0 {
@@ -76,14 +77,14 @@ func (l *Ledger) now() (tcp, udp tier) {
 	return limits.tcp(l.udp.count, l.listening), limits.udp(l.tcp.count, l.listening)
 }
 
-// Listens counts a socket that listens, which has a descriptor that connections do not get; by is 1 or -1.
+// Listens counts listening sockets, whose descriptors are not available to connections; by is 1 or -1.
 func (l *Ledger) Listens(by int) {
 	l.mu.Lock()
 	l.listening += by
 	l.mu.Unlock()
 }
 
-// Enter counts a new connection or session; false: it is refused. The caller ends those that made room.
+// Enter counts a new connection or session; false: it is refused. The caller must end those in gone.
 func (l *Ledger) Enter(f *Front, client netip.Addr, m *Member) (gone []*Member, ok bool) {
 	l.mu.Lock()
 	tcp, udp := l.now()
@@ -99,7 +100,8 @@ func (l *Ledger) Enter(f *Front, client netip.Addr, m *Member) (gone []*Member, 
 	return o.gone, !o.refused
 }
 
-// Connect counts a connection to an endpoint before it is opened; false: another endpoint may have room. The caller ends those that made room.
+// Connect counts a connection to an endpoint before it is opened; false: another endpoint may have room. The caller
+// must end those in gone.
 func (l *Ledger) Connect(f *Front, client netip.Addr, m *Member, endpoint netip.AddrPort) (gone []*Member, ok bool) {
 	l.mu.Lock()
 	o := l.tcp.lead(m, endpoint, l.limits.ports)
@@ -111,14 +113,14 @@ func (l *Ledger) Connect(f *Front, client netip.Addr, m *Member, endpoint netip.
 	return o.gone, !o.refused
 }
 
-// Disconnect takes Connect back. It is idempotent.
+// Disconnect reverts Connect. Idempotent.
 func (l *Ledger) Disconnect(m *Member) {
 	l.mu.Lock()
 	l.tcp.leaveWay(m)
 	l.mu.Unlock()
 }
 
-// Established notes that a connection is established, or that a session is more than a question and its answer.
+// Established records that a connection is established, or that a session is more than a question and its answer.
 func (l *Ledger) Established(f *Front, m *Member) {
 	l.mu.Lock()
 	l.of(f).established(m)
@@ -132,7 +134,7 @@ func (l *Ledger) of(f *Front) *book {
 	return &l.tcp
 }
 
-// Leave forgets a connection or session whose descriptors are closed. It is idempotent.
+// Leave removes a connection or session whose descriptors are closed. Idempotent.
 func (l *Ledger) Leave(f *Front, m *Member) {
 	l.mu.Lock()
 	l.of(f).leave(m)
@@ -144,15 +146,17 @@ func (l *Ledger) Leave(f *Front, m *Member) {
 	}
 }
 
-// Await has wake called once when a descriptor is free, by whoever frees it. wake must not block.
+// Await registers wake to be called once when a descriptor is free, by the goroutine that frees it. wake must not
+// block.
 func (l *Ledger) Await(wake func()) {
 	l.mu.Lock()
 	l.freed = append(l.freed, wake)
 	l.mu.Unlock()
 }
 
-// NoFiles notes that the system had no descriptor or memory for a socket, although the limits left some: others of the host have them. For a while no
-// more are used than now, and whoever has the most gives one up, so that the next client is served. The caller ends what is returned.
+// NoFiles records that the system had no descriptor or memory for a socket, although the limits allowed one: other
+// processes use them. For tightFor, no more are used than now. The client with the most must give up one, so that the
+// next client is served. The caller must end those in gone.
 func (l *Ledger) NoFiles(err error) (gone []*Member) {
 	l.mu.Lock()
 	used := l.files()
@@ -175,10 +179,10 @@ func (l *Ledger) NoFiles(err error) (gone []*Member) {
 	return o.gone
 }
 
-// DueToLog says whether a failure that is no limit's should be logged, since none was within the last minute.
+// DueToLog reports whether to log a failure that no limit caused: at most once a minute.
 func (l *Ledger) DueToLog() bool { return l.due(saying{cause: noLimit}) }
 
-// TakePipe counts a pipe of two descriptors; false: there are enough.
+// TakePipe counts a pipe of two descriptors; false: too many.
 func (l *Ledger) TakePipe() bool {
 	if int(l.pipes.Add(1)) > l.maxPipes() {
 		l.pipes.Add(-1)
@@ -187,7 +191,7 @@ func (l *Ledger) TakePipe() bool {
 	return true
 }
 
-// DropPipe takes TakePipe back.
+// DropPipe reverts TakePipe.
 func (l *Ledger) DropPipe() { l.pipes.Add(-1) }
 
 func (l *Ledger) maxPipes() int {
@@ -196,7 +200,7 @@ func (l *Ledger) maxPipes() int {
 	return l.limits.pipes
 }
 
-// due says whether something is to be said, since it was not lately.
+// due reports whether to emit a message, because it was not emitted recently.
 func (l *Ledger) due(s saying) bool {
 	now := l.clock.Now()
 	l.mu.Lock()
@@ -218,7 +222,8 @@ func (l *Ledger) due(s saying) bool {
 	return true
 }
 
-// tell counts what a limit meant, and says it where it has not been said lately: to the log, and to the Service whose client is refused or cut off.
+// tell counts the outcome of a limit and reports it, unless it was reported recently: in the log, and to the Service
+// whose client is refused or disconnected.
 func (l *Ledger) tell(f *Front, client netip.Addr, o *outcome, limit tier) {
 	service := f.service()
 	counted := &l.connections
@@ -240,7 +245,7 @@ func (l *Ledger) say(c cause, service proxy.ServiceName, text string) {
 		klog.InfoS("A limit on clients is reached", "service", service, "detail", text)
 	}
 	if l.due(saying{c, service}) {
-		go l.warn(service, "ClientLimited", text) // not awaited: it may wait for the watch's lock, for which no connection should wait
+		go l.warn(service, "ClientLimited", text) // asynchronous, because it may wait for the watch's lock, for which no connection should wait
 	}
 }
 
@@ -267,18 +272,18 @@ func describe(c cause, protocol v1.Protocol, t tier) string {
 	return fmt.Sprintf("%d %s are open on this node, which is the maximum (its limit of open files, and for UDP of source ports)", t.all, what)
 }
 
-// Counters are the metrics of what the limits refused or closed.
+// Counters returns the metrics of what the limits refused or closed.
 func (l *Ledger) Counters() []prometheus.Counter {
 	return append(l.connections.named(causeNames), l.sessions.named(sessionNames)...)
 }
 
-// Use is one limit, and what is used of it: of limits for each client, front or endpoint, what the one with the most has.
+// Use is one limit with its current use: for limits per client, front or endpoint, the highest use.
 type Use struct {
 	Of          string
 	Used, Limit int
 }
 
-// Uses are all limits and what is used of them.
+// Uses returns all limits with their current use.
 func (l *Ledger) Uses() []Use {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -302,5 +307,5 @@ func (l *Ledger) Uses() []Use {
 	}
 }
 
-// files are the descriptors of fronts, connections and sessions. The lock is held.
+// files returns the descriptors of fronts, connections and sessions. The caller holds the lock.
 func (l *Ledger) files() int { return l.listening + 2*l.tcp.count + l.udp.count }

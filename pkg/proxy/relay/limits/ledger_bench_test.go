@@ -14,7 +14,8 @@ type noRoute struct{}
 
 func (noRoute) Route() *proxy.Route { return &proxy.Route{} }
 
-// BenchmarkLedger is what the limits cost a connection: it enters, gets an endpoint, is established and leaves, beside 1,000 others.
+// BenchmarkLedger measures the cost of the limits for a connection: it enters, gets an endpoint, is established and
+// leaves, with 1,000 others present.
 func BenchmarkLedger(b *testing.B) {
 	l := NewLedger(Capacity{Files: 1 << 20, Ports: 28232}, func(proxy.ServiceName, string, string) {}, clock.RealClock{})
 	f := NewFront(v1.ProtocolTCP, noRoute{})

@@ -49,7 +49,7 @@ func TestWhoGives(t *testing.T) {
 		{"below its fair share, at the greediest front where it has the most", crowd{96, 24, usage{96, 2, 6}, usage{96, 4, 4}, usage{4, 2, 2}}, byClient},
 		{"packets: a front of few, beside a flooded one", crowd{1600, 0, usage{}, usage{1600, 10, 800}, usage{10, 9, 9}}, byFront},
 		{"packets: a client with many, at the flooded front", crowd{1600, 0, usage{}, usage{1600, 800, 800}, usage{800, 1, 400}}, sameFront},
-		{"packets: one of many made-up ones", crowd{1600, 0, usage{}, usage{1600, 800, 800}, usage{800, 1, 1}}, noOne}, // its own oldest goes
+		{"packets: one of many made-up ones", crowd{1600, 0, usage{}, usage{1600, 800, 800}, usage{800, 1, 1}}, noOne}, // its own oldest is removed
 		{"nothing is there to give", crowd{0, 1, usage{}, usage{}, usage{}}, noOne},
 	} {
 		if got := whoGives(c.c); got != c.want {
@@ -79,7 +79,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.name, got, want)
 		}
 	}
-	// However the two protocols share, descriptors are not promised twice.
+	// However the two protocols share, descriptors are not assigned twice.
 	for range 10000 {
 		c := Capacity{Files: 64 + rand.IntN(1<<rand.IntN(20)), Ports: rand.IntN(60000), Share: rand.IntN(120)}
 		l := c.limits()
@@ -106,7 +106,7 @@ type ghost struct {
 func (g *ghost) Seen() uint32 { return g.last }
 func (g *ghost) Evict(any)    { g.gone = true }
 
-// world is a book and what a slow reader knows of it.
+// world is a book with a slow, independent view of it.
 type world struct {
 	t      testing.TB
 	book   book
@@ -129,7 +129,7 @@ func addrOfClient(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// enter has a client come in, and checks who was refused and who went.
+// enter adds a client's member, and checks who was refused and who was removed.
 func (w *world) enter(front, client int) *ghost {
 	w.t.Helper()
 	w.now++
@@ -157,7 +157,7 @@ func (w *world) enter(front, client int) *ghost {
 		}
 	case allLimit:
 		if before[g.client] == 0 {
-			before[g.client] = 0 // it counts among the clients
+			before[g.client] = 0 // it counts as one of the clients
 		}
 		fair := w.limit.all / len(before)
 		for other, n := range before {
@@ -245,7 +245,7 @@ func (w *world) check() {
 	}
 }
 
-// FuzzBook: whatever comes and goes, no limit is passed, and who has little is not refused for who has much.
+// FuzzBook: whatever happens, no limit is exceeded, and a client with little is not refused because of one with much.
 func FuzzBook(f *testing.F) {
 	f.Add(true, []byte{0, 0, 1, 0, 2, 0, 3, 0, 200, 1, 210, 0})
 	f.Add(false, []byte{0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 240, 1, 230, 0, 220, 2, 17, 0})
@@ -262,7 +262,7 @@ func FuzzBook(f *testing.F) {
 		for i := 0; i+1 < len(data); i += 2 {
 			at := int(data[i+1])
 			switch op := data[i]; {
-			case op < 192: // a few clients come often, many now and then
+			case op < 192: // a few clients connect often, many rarely
 				client := int(op) % 64
 				if at >= 64 {
 					client %= 3
@@ -296,7 +296,8 @@ func FuzzBook(f *testing.F) {
 	})
 }
 
-// TestEverybodyIsServed: while one floods, each other client gets in, and keeps what it has as long as it uses it.
+// TestEverybodyIsServed: while one client floods, each other client gets in, and keeps its connections as long as it
+// uses them.
 func TestEverybodyIsServed(t *testing.T) {
 	for _, packets := range []bool{false, true} {
 		w := newWorld(t, packets, tier{all: 400, client: 200, front: 300, pair: 150, early: quota{300, 150}})
@@ -319,7 +320,7 @@ func TestEverybodyIsServed(t *testing.T) {
 	}
 }
 
-// TestSunkenLimit: when the limit sinks, connections go a few at a time, with those who come.
+// TestSunkenLimit: after the limit was lowered, connections are removed a few at a time, with each new one.
 func TestSunkenLimit(t *testing.T) {
 	w := newWorld(t, false, tier{all: 400, client: 400, front: 400, pair: 400, early: quota{400, 400}})
 	for range 300 {

@@ -2,7 +2,7 @@ package limits
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// causeNames are the limits of TCP as metrics name them, sessionNames those of UDP.
+// causeNames are the metrics' names for the limits of TCP, sessionNames those of UDP.
 var (
 	causeNames = [causes]string{
 		clientLimit: "connections_of_client", pairLimit: "connections_of_client_at_front", earlyLimit: "half_open_of_front", frontLimit: "connections_of_front",
@@ -11,7 +11,7 @@ var (
 	sessionNames = [causes]string{pairLimit: "sessions_of_client_at_front", frontLimit: "sessions_of_front", allLimit: "sessions"}
 )
 
-// limited counts what limits of one protocol meant. Those without a name are none.
+// limited counts the outcomes of one protocol's limits. Limits without a name do not exist.
 type limited struct{ refused, closed [causes]prometheus.Counter }
 
 func newLimited(names [causes]string) (l limited) {
@@ -30,7 +30,7 @@ func (l *limited) named(names [causes]string) (out []prometheus.Counter) {
 	return out
 }
 
-// Total returns a new counter of what a limit meant; outcome is refused or closed.
+// Total returns a new counter of a limit's outcome, which is refused or closed.
 func Total(limit, outcome string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeproxy_relay_limited_total", Help: "Connections and sessions that a limit refused or that were closed to make room.",
 		ConstLabels: prometheus.Labels{"limit": limit, "outcome": outcome}})

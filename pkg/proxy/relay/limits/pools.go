@@ -2,30 +2,31 @@ package limits
 
 import "net/netip"
 
-// Pools are what books are made of: who has how many members, who has the most, and who of those was silent for longest.
+// Books consist of pools, which know how many members each client has, which client has the most, and which of its
+// members was inactive for longest.
 
-// seat is a member's place with a holder, in the order of arrival.
+// seat is a member's position in a holder's list, in order of arrival.
 type seat struct {
 	holder         *holder
 	member         *Member
 	previous, next *seat
 }
 
-// holder is a client with members of a pool.
+// holder is a client with its members in a pool.
 type holder struct {
 	rank        Ranked[holder]
 	client      netip.Addr
 	first, last *seat
-	spare       *holder // the next of those that are kept for later
+	spare       *holder // the next holder in the list of unused ones
 }
 
-// smallPool is up to which size an empty pool keeps its memory.
+// smallPool is the size up to which an empty pool keeps its memory.
 const smallPool = 64
 
 // pool counts members by client.
 type pool struct {
 	ranking Ranking[holder]
-	seat    int // which of a member's
+	seat    int // index in Member.seats
 	count   int
 	peak    int
 	holders map[netip.Addr]*holder
@@ -87,7 +88,7 @@ func (h *holder) remove(s *seat) {
 	*s = seat{}
 }
 
-// maxSpares holders are kept for the next clients, so that a connection needs no memory beyond its own.
+// maxSpares is how many unused holders are kept for new clients, so that a connection needs no memory beyond its own.
 const maxSpares = 1024
 
 func (p *pool) remove(b *book, m *Member) {
@@ -114,11 +115,11 @@ func (p *pool) remove(b *book, m *Member) {
 	}
 }
 
-// looks is how many members are looked at to find one that has long been silent.
+// looks is how many members are checked to find one that was inactive for long.
 const looks = 32
 
-// victim is a member of the greediest that has been silent for long: the first that was so since it came or was looked at last. Those that were
-// not go to the end of the line.
+// victim returns a member of the client with the most that was inactive for long: the first one without activity since
+// it arrived or was last checked. Active ones move to the end of the list.
 func (p *pool) victim() *Member {
 	var best *Member
 	var oldest uint32
@@ -140,7 +141,7 @@ func (p *pool) victim() *Member {
 	return best
 }
 
-// look takes the first in line, and sends it to the end if it was busy.
+// look checks the first member, and moves it to the end if it was active.
 func (h *holder) look(at int) (m *Member, seen uint32, idle bool) {
 	s := h.first
 	m = s.member
@@ -154,7 +155,7 @@ func (h *holder) look(at int) (m *Member, seen uint32, idle bool) {
 	return m, seen, false
 }
 
-// own is a client's longest silent member.
+// own returns a client's member that was inactive for longest.
 func (p *pool) own(client netip.Addr) *Member {
 	h := p.holders[client]
 	if h == nil {

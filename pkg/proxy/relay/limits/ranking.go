@@ -1,20 +1,20 @@
 package limits
 
-// Ranked is an owner's place in a Ranking. It is embedded in the owner, or a field of it.
+// Ranked is an owner's entry in a Ranking. It is embedded in the owner, or a field of it.
 type Ranked[T any] struct {
 	Owner          *T
 	count          int
 	previous, next *Ranked[T] // with the same count
 }
 
-// Count is how much the owner has.
+// Count returns how much the owner has.
 func (r *Ranked[T]) Count() int { return r.count }
 
-// Ranking orders owners by how much they have. Every operation takes constant time if counts change by small steps. The zero Ranking is empty. It is
-// not safe for concurrent use.
+// Ranking orders owners by how much they have. Every operation takes constant time if counts change in small steps. The
+// zero Ranking is empty. It is not safe for concurrent use.
 type Ranking[T any] struct {
 	ranks []rank[T] // by count
-	top   int       // the most that one has
+	top   int       // the largest count
 }
 
 type rank[T any] struct{ first, last *Ranked[T] }
@@ -44,7 +44,7 @@ func (r *Ranking[T]) link(o *Ranked[T]) {
 	at.last = o
 }
 
-// Add gives an owner more, or less.
+// Add adds by, which may be negative, to an owner's count.
 func (r *Ranking[T]) Add(o *Ranked[T], by int) {
 	if o.count > 0 {
 		r.unlink(o)
@@ -58,17 +58,17 @@ func (r *Ranking[T]) Add(o *Ranked[T], by int) {
 	}
 	r.top = max(r.top, o.count)
 	for r.top > 0 && r.ranks[r.top].first == nil {
-		r.top-- // at most to where the owner went
+		r.top-- // at most down to the owner's count
 	}
 	if r.top == 0 && len(r.ranks) > smallPool {
 		r.ranks = nil
 	}
 }
 
-// Top is the most that one owner has.
+// Top returns the largest count.
 func (r *Ranking[T]) Top() int { return r.top }
 
-// Greediest is who has had the most for longest; nil: none has anything.
+// Greediest returns the owner that has had the largest count for longest; nil: none has anything.
 func (r *Ranking[T]) Greediest() *T {
 	if r.top == 0 {
 		return nil

@@ -1,3 +1,4 @@
-// Package nstest gives tests of the relay on Linux separate network namespaces, which need root: one for the test's thread, and neighbours on one
-// network. Programs are started by the thread that calls, which is in the namespace; a command.Patient would start them elsewhere.
+// Package nstest gives tests of the relay on Linux separate network namespaces, which needs root: one for the test's
+// thread, and neighbours on one network. The calling thread, which is in the namespace, starts programs; a
+// command.Patient would start them elsewhere.
 package nstest

@@ -19,24 +19,25 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// Fronts whose address another host of the network has, and at .10 one that no host has.
+// Addresses of fronts: of Taken4 and Taken6, another host of the network is the owner; Vacant4 has none.
 const (
 	Taken4, Taken6 = "192.0.2.9", "fd01::9"
 	Vacant4        = "192.0.2.10"
 )
 
-// Neighbours are hosts of one network: the test's own, a client, the owner of Taken4 and Taken6; and a pod behind the test's host. Each is a network namespace.
+// Neighbours are hosts of one network: the test's own, a client, and the owner of Taken4 and Taken6; and a pod behind
+// the test's host. Each is a network namespace.
 type Neighbours struct {
 	Own, Client, Owner, Pod netns.NsHandle
-	Outside                 netns.NsHandle // where the test began
+	Outside                 netns.NsHandle // where the test started
 }
 
-// Within runs do in a namespace, by a thread that ends with it.
+// Within runs do in a namespace, on a thread that ends afterwards.
 func Within(t *testing.T, space netns.NsHandle, do func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread is not used again
+		runtime.LockOSThread() // never unlocked, so that the thread is not reused
 		err := netns.Set(space)
 		if err == nil {
 			err = do()
@@ -48,7 +49,7 @@ func Within(t *testing.T, space netns.NsHandle, do func() error) {
 	}
 }
 
-// IP runs lines of ip.
+// IP runs lines with ip -batch.
 func IP(lines string) error {
 	_, err := command.New().Run(context.Background(), []byte(lines), "ip", "-batch", "-")
 	return err
@@ -58,7 +59,7 @@ func setting(name, value string) error {
 	return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644) // of the thread's namespace
 }
 
-// NewNeighbours makes them, with the test's thread in Own.
+// NewNeighbours creates them, with the test's thread in Own.
 func NewNeighbours(t *testing.T) *Neighbours {
 	t.Helper()
 	n := &Neighbours{}
@@ -137,7 +138,7 @@ func NewNeighbours(t *testing.T) *Neighbours {
 	return n
 }
 
-// Speak says a word at addresses, by TCP and UDP.
+// Speak sends a word to every client at addresses, over TCP and UDP.
 func Speak(t *testing.T, word string, addrs ...string) {
 	for _, addr := range addrs {
 		family := map[bool]string{true: "6", false: "4"}[addr[0] == '[']
@@ -161,12 +162,12 @@ func Speak(t *testing.T, word string, addrs ...string) {
 				}
 				_, _ = c.Write([]byte(word))
 				_ = c.(*net.TCPConn).CloseWrite()
-				_, _ = io.Copy(io.Discard, c) // what is unread would make a reset of the end
+				_, _ = io.Copy(io.Discard, c) // unread data would turn the end into a reset
 				_ = c.Close()
 			}
 		}()
 		go func() {
-			// The answer comes from the address that was asked: packet information says which.
+			// The reply comes from the requested address, which the packet information contains.
 			for buffer, control := make([]byte, 64), make([]byte, 256); ; {
 				_, n, _, from, err := p.ReadMsgUDP(buffer, control)
 				if errors.Is(err, net.ErrClosed) {
@@ -190,7 +191,7 @@ func Speak(t *testing.T, word string, addrs ...string) {
 	}
 }
 
-// Meets asks at an address from a namespace and compares what it hears.
+// Meets connects to an address from a namespace and compares the response.
 func (n *Neighbours) Meets(t *testing.T, who string, space netns.NsHandle, network, addr, want string) {
 	t.Helper()
 	got := ""
@@ -203,7 +204,7 @@ func (n *Neighbours) Meets(t *testing.T, who string, space netns.NsHandle, netwo
 	}
 }
 
-// Hardware is what the client's neighbour table has for an address, "" when none answered.
+// Hardware returns the client's neighbour entry for an address; "": no host answered.
 func (n *Neighbours) Hardware(t *testing.T, addr string) (mac string) {
 	t.Helper()
 	Within(t, n.Client, func() error {
@@ -218,7 +219,7 @@ func (n *Neighbours) Hardware(t *testing.T, addr string) (mac string) {
 	return mac
 }
 
-// MAC is the hardware address of a namespace's eth0.
+// MAC returns the hardware address of a namespace's eth0.
 func (n *Neighbours) MAC(t *testing.T, space netns.NsHandle) (mac string) {
 	t.Helper()
 	Within(t, space, func() error {
@@ -231,7 +232,8 @@ func (n *Neighbours) MAC(t *testing.T, space netns.NsHandle) (mac string) {
 	return mac
 }
 
-// Balanced has the client send what is for the fronts to the test's host, as it does where a load balancer has said that it is there.
+// Balanced makes the client send the fronts' traffic to the test's host, as if a load balancer had announced the
+// addresses there.
 func (n *Neighbours) Balanced(t *testing.T) {
 	t.Helper()
 	mac := n.MAC(t, n.Own)

@@ -25,8 +25,8 @@ func Bench(b *testing.B, plane relay.NewPlane) {
 	b.Run("sync", func(b *testing.B) { benchSync(b, plane) })
 }
 
-// The benchmarks run each traffic three ways in one process: to the endpoint itself, through io.Copy twins (the naive relay of twenty
-// lines), and through the Relay. Only their ratios mean something.
+// benchWays runs one kind of traffic three ways in one process: directly to the endpoint, through io.Copy twins (a
+// naive relay of twenty lines), and through the Relay. Only their ratios are meaningful.
 func benchWays(b *testing.B, plane relay.NewPlane, endpoint netip.AddrPort, run func(b *testing.B, front netip.AddrPort)) {
 	b.Run("direct", func(b *testing.B) { run(b, endpoint) })
 	b.Run("twins", func(b *testing.B) { run(b, twins(b, endpoint)) })
@@ -88,7 +88,7 @@ func benchBulk(b *testing.B, plane relay.NewPlane) {
 	})
 }
 
-// benchRequests is keep-alive traffic: 256 bytes there, 1 KiB back, 32 connections.
+// benchRequests is keep-alive traffic: 256 bytes per request, 1 KiB per response, 32 connections.
 func benchRequests(b *testing.B, plane relay.NewPlane) {
 	answer := make([]byte, 1024)
 	server := TCPServer(b, func(c *net.TCPConn) {
@@ -123,7 +123,7 @@ func benchRequests(b *testing.B, plane relay.NewPlane) {
 	})
 }
 
-// benchConnections opens a connection, asks once, and closes it.
+// benchConnections opens a connection, sends one request, and closes it.
 func benchConnections(b *testing.B, plane relay.NewPlane) {
 	server := TCPServer(b, func(c *net.TCPConn) {
 		one := make([]byte, 64)
@@ -138,7 +138,7 @@ func benchConnections(b *testing.B, plane relay.NewPlane) {
 			one := make([]byte, 64)
 			for pb.Next() {
 				conn := dialBench(b, front)
-				_ = conn.SetLinger(0) // leaves no TIME_WAIT to exhaust this machine's ports
+				_ = conn.SetLinger(0) // avoids TIME_WAIT, which would exhaust this machine's ports
 				if _, err := conn.Write(one); err != nil {
 					b.Error(err)
 				}
@@ -151,7 +151,7 @@ func benchConnections(b *testing.B, plane relay.NewPlane) {
 	})
 }
 
-// benchSync is one endpoint's change among many services, with the sockets that it means.
+// benchSync changes one endpoint among many services, including the sockets.
 func benchSync(b *testing.B, plane relay.NewPlane) {
 	for _, n := range []int{100, 4000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

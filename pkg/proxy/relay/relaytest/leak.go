@@ -10,11 +10,12 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// NoLeak: after connections in every state, and the end of their front, goroutines and files are as before.
+// NoLeak: after connections in every state and the end of their front, the numbers of goroutines and files are as
+// before.
 func NoLeak(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	dead := ClosedPort(t)
-	h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), dead)) // what a plane starts once
+	h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), dead)) // what a plane starts only once
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	for range 5 {
 		drop := Route("drop", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1))
@@ -22,7 +23,7 @@ func NoLeak(t *testing.T, subject Subject) {
 		h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Endpoints[v1.ProtocolTCP]...), drop,
 			Route("y", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), h.Endpoints[v1.ProtocolUDP]...), Route("z", proxy.ClusterIP, v1.ProtocolTCP, h.Front(2), dead))
 		for range 10 {
-			_ = Meet(t, v1.ProtocolTCP, h.Front(2), false) // is reset
+			_ = Meet(t, v1.ProtocolTCP, h.Front(2), false) // ends with a reset
 			conn := DialFront(t, h.Front(0))
 			if _, err := conn.Write([]byte("hello\n")); err != nil {
 				t.Fatal(err)
@@ -40,7 +41,7 @@ func NoLeak(t *testing.T, subject Subject) {
 		}
 		h.MustSync(t)
 	}
-	// What is left are the clients' own sockets, 20 in each round, whose servers' ends go by themselves.
+	// Only the clients' own sockets are left, 20 in each round; the servers' ends close by themselves.
 	Eventually(t, "goroutines and files go", func() bool {
 		runtime.GC() // package net keeps pipes of splice(2) until the collector finds them, in two rounds
 		return runtime.NumGoroutine() <= goroutines+1 && openFiles(t) <= files+5*20
@@ -51,12 +52,13 @@ func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return 0 // no such thing on Windows; goroutines are counted there too
+		return 0 // not on Windows, where goroutines are counted too
 	}
 	return len(entries)
 }
 
-// EndpointIsFront: endpoints that lead back to the relay end immediately instead of filling it with connections to itself.
+// EndpointIsFront: endpoints that lead back to the relay fail immediately instead of filling it with connections to
+// itself.
 func EndpointIsFront(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	h.MustSync(t, Route("a", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), h.Front(1)), Route("b", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), h.Front(0)),

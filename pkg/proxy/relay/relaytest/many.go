@@ -14,8 +14,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// ManyConnections holds WINKUBE_CONNECTIONS of them open, a slow client among them, and uses each again. This process has both ends of
-// each and the relay's two, so it needs four files for every one.
+// ManyConnections opens WINKUBE_CONNECTIONS connections, a slow client among them, and uses each twice. This process
+// has both ends of each and the relay's two, so it needs four files per connection.
 func ManyConnections(t *testing.T, subject Subject) {
 	count, err := strconv.Atoi(os.Getenv("WINKUBE_CONNECTIONS"))
 	if err != nil {
@@ -25,11 +25,11 @@ func ManyConnections(t *testing.T, subject Subject) {
 	echo := TCPServer(t, func(c *net.TCPConn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) }) // without a pipe for each
 	flood := TCPServer(t, func(c *net.TCPConn) { _, _ = io.Copy(c, zeros{}) })
 	h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0), echo), Route("slow", proxy.ClusterIP, v1.ProtocolTCP, h.Front(1), flood))
-	slow := DialFront(t, h.Front(1)) // reads nothing: what is meant for it must not hold up the others, nor fill memory
+	slow := DialFront(t, h.Front(1)) // reads nothing: its data must not delay the others, nor fill memory
 	defer slow.Close()
 	conns := make([]*net.TCPConn, count)
 	for i := range conns {
-		from := h.Addr(byte(100 + i%100)) // of many clients, none of which has its share
+		from := h.Addr(byte(100 + i%100)) // many clients, so that none reaches its share
 		conn, err := net.DialTCP("tcp", &net.TCPAddr{IP: from.AsSlice()}, net.TCPAddrFromAddrPort(h.Front(0)))
 		if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// busyAddresses calls meanwhile while the host is compared.
+// busyAddresses calls meanwhile during the comparison with the host.
 type busyAddresses struct {
 	relay.Addresses
 	meanwhile *func()
@@ -22,8 +22,8 @@ func (a busyAddresses) Set(ctx context.Context, want relay.Local) (bool, error) 
 	return a.Addresses.Set(ctx, want)
 }
 
-// Resume: a new relay serves fronts whose addresses are local, as a killed one left them, before it has compared the host; one that is not does
-// not keep the others from being served.
+// Resume: a new relay serves fronts whose addresses are local, as a killed one left them, before it has compared the
+// host; an address that is not local does not delay the other fronts.
 func Resume(t *testing.T, subject Subject) {
 	meanwhile := func() {}
 	h := NewHost(t, subject, func(c *relay.Config) { c.Addresses = busyAddresses{c.Addresses, &meanwhile} })
@@ -41,12 +41,12 @@ func Resume(t *testing.T, subject Subject) {
 		t.Errorf("%s answered, want %s", answered, endpoint)
 	}
 	meanwhile = func() {}
-	h.MustSync(t) // an empty Table is begun from like a start
+	h.MustSync(t) // after an empty Table, the next Sync is like the first
 	fails := v1.ProtocolTCP
 	if subject.Leads() {
-		fails = v1.ProtocolUDP // a front that needs no socket does not fail because it lacks one
+		fails = v1.ProtocolUDP // a front that needs no socket does not fail without one
 	}
-	for range 8 { // in whatever order
+	for range 8 { // in any order
 		err := h.Sync(t, Route("here", proxy.ClusterIP, v1.ProtocolTCP, front, endpoint), Route("there", proxy.ClusterIP, fails, elsewhere, endpoint))
 		failed, rest := proxy.RouteErrors(err)
 		if len(failed) != 1 || failed[0].Route.Front != elsewhere || len(rest) > 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 )
 
-// Suite is that of all back ends.
+// Suite runs the suite of all back ends.
 func Suite(t *testing.T, subject Subject) {
 	proxytest.Run(t, func(t *testing.T) (proxy.Backend, proxytest.Host) {
 		h := NewHost(t, subject)
@@ -26,7 +26,7 @@ func Run(t *testing.T, subject Subject) {
 	RunTCP(t, subject)
 }
 
-// RunTCP runs what has to do with how fronts listen.
+// RunTCP runs the tests that depend on how fronts listen.
 func RunTCP(t *testing.T, subject Subject) {
 	for name, test := range map[string]func(*testing.T, Subject){
 		"suite": Suite, "half-close": HalfClose, "reset": ResetPassesThrough, "packets": Packets, "held": HeldUntilEndpointComes,

@@ -1,5 +1,5 @@
-// Package tuning changes the settings of this process and of its host that the relay's epoll plane wants. Only the program of the proxy calls it:
-// whoever links the relay as a library changes nothing.
+// Package tuning changes settings of this process and its host for the relay's epoll plane. Only the proxy's program
+// calls it: programs that link the relay as a library change nothing.
 //
 //	Apply: GOMAXPROCS, RLIMIT_MEMLOCK (both end with the process), net.ipv4.tcp_tw_reuse (stays until Restore, at --cleanup)
 package tuning

@@ -21,8 +21,8 @@ const (
 	reuseLoopback = "2" // the kernel's default
 )
 
-// Apply changes the settings for so many loops and returns what it has changed, also where it fails with others. It is called once, before the first
-// loop starts.
+// Apply changes the settings for so many loops. It returns the changes made, even with an error. Call it once, before
+// the first loop starts.
 func Apply(loops int) (changes []Change, err error) {
 	if loops > 0 {
 		changes = append(changes, addProcessors(loops))
@@ -32,16 +32,16 @@ func Apply(loops int) (changes []Change, err error) {
 	return append(changes, reuse...), err
 }
 
-// addProcessors gives Go's scheduler one processor more for each loop, which keeps one while it waits for its next event: everybody else has as many as
-// without loops.
+// addProcessors gives Go's scheduler one more processor for each loop, which occupies one while it waits for its next
+// event: so other goroutines have as many as without loops.
 func addProcessors(loops int) Change {
 	before := runtime.GOMAXPROCS(0)
 	runtime.GOMAXPROCS(before + loops)
 	return Change{"GOMAXPROCS", strconv.Itoa(before), strconv.Itoa(before + loops)}
 }
 
-// unlockMemory lifts the limit of locked memory, to which kernels before 5.11 count BPF maps. Where it cannot, and the kernel is such a one, the plane
-// says that it has no lookup.
+// unlockMemory removes the limit of locked memory, which includes BPF maps on kernels before 5.11. If that fails on
+// such a kernel, the plane reports that it has no lookup.
 func unlockMemory() []Change {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -53,7 +53,8 @@ func unlockMemory() []Change {
 	return []Change{{"RLIMIT_MEMLOCK", strconv.FormatUint(limit.Cur, 10), "unlimited"}}
 }
 
-// settingNote is the file that says that we have changed tcp_tw_reuse in this network namespace. As the setting it does not outlive the host.
+// settingNote returns the file that records that we changed tcp_tw_reuse in this network namespace. Like the setting,
+// it does not survive a reboot.
 func settingNote() string {
 	space, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
@@ -69,7 +70,7 @@ func noteSetting(path string) error {
 	return os.WriteFile(path, []byte(reuseLoopback), 0o644)
 }
 
-// Restore gives the kernel's setting back where a proxy has changed it and it has not been changed since.
+// Restore restores the kernel's setting if a proxy changed it and no one has changed it since.
 func Restore() error {
 	note := settingNote()
 	before, err := os.ReadFile(note)
@@ -85,15 +86,16 @@ func Restore() error {
 	return nil
 }
 
-// reusePorts has the kernel reuse source ports in TIME_WAIT that are a second old, which timestamps make safe (RFC 6191), unless an administrator has
-// decided otherwise: the kernel's default, 2, does so for loopback only. As the side that passes on a client's end first, a relay keeps each connection to an endpoint a
-// minute in TIME_WAIT, and with it a source port for that endpoint: 470 connections a second would use them up.
+// reusePorts makes the kernel reuse source ports that are in TIME_WAIT for a second, which timestamps make safe (RFC
+// 6191), unless an administrator has decided otherwise: the kernel's default, 2, does this only for loopback. A relay
+// forwards the client's end, so it is the first to close each connection to an endpoint and keeps it in TIME_WAIT for a
+// minute, with a source port for that endpoint: 470 connections per second would use them up.
 func reusePorts() ([]Change, error) {
 	setting, err := os.ReadFile(reusePort)
 	if err != nil || strings.TrimSpace(string(setting)) != reuseLoopback {
-		return nil, nil // a kernel without it reuses none; another value is an administrator's decision
+		return nil, nil // a kernel without the setting does not reuse ports; another value is an administrator's decision
 	}
-	note := settingNote() // before the change: what a killed proxy has changed is known
+	note := settingNote() // before the change, so that the change of a killed proxy is known
 	if noteErr := noteSetting(note); noteErr != nil {
 		err = fmt.Errorf("cannot record that net.ipv4.tcp_tw_reuse was %s; --cleanup will not restore it: %w", reuseLoopback, noteErr)
 	}

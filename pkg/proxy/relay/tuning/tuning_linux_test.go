@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/nstest"
 )
 
-// TestPortsRestored: the setting of TIME_WAIT is given back where it is still ours, once, and by whichever proxy cleans up.
+// TestPortsRestored: the setting for TIME_WAIT is restored if it is still ours, once, by any proxy that cleans up.
 func TestPortsRestored(t *testing.T) {
 	nstest.In(t)
 	setting := func() string {
@@ -48,7 +48,7 @@ func TestPortsRestored(t *testing.T) {
 	}
 }
 
-// TestProcessors: Go's scheduler has one more for each loop, and what was changed is said.
+// TestProcessors: Go's scheduler has one more processor for each loop, and the change is reported.
 func TestProcessors(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// main says where this program belongs; without it `go vet` of this directory would find no file on Linux.
+// main prints where this program belongs. Without it, `go vet` would find no file in this directory on Linux.
 func main() {
 	fmt.Fprintln(os.Stderr, "guest: runs inside a Wine prefix only: build it for Windows")
 	os.Exit(2)

@@ -1,5 +1,5 @@
-// Package calls is the log that all simulators of Windows write: which call came, and what it was answered. Tests assert on it, since
-// much of what Wine fakes itself succeeds silently.
+// Package calls is the call log of all Windows simulators: each call and its answer. Tests assert on it, because many calls that Wine
+// fakes succeed silently.
 //
 //	program under Wine --> shim --> simulator --> Log --> test
 package calls
@@ -14,15 +14,15 @@ import (
 
 // Call is one call of a Windows API and its answer.
 type Call struct {
-	Service  string   // which simulator: hns, iphelper, netsh, pdh; sim: the way to them
-	Function string   // the function as Windows names it
+	Service  string   // the simulator: hns, iphelper, netsh or pdh; sim for the transport
+	Function string   // Windows' name of the function
 	Args     []string // as text
-	Result   uint32   // HRESULT, Win32 error or exit code; 0: done
-	Detail   string   // what was wrong, in the simulator's words
-	Unknown  bool     // the simulator does not know what it was asked for: the test must fail
+	Result   uint32   // HRESULT, Win32 error or exit code; 0 is success
+	Detail   string   // the simulator's description of the error
+	Unknown  bool     // the call is not simulated: the test must fail
 }
 
-// String is the call on one line.
+// String returns the call as one line.
 func (c Call) String() string {
 	text := c.Service + " " + c.Function
 	if len(c.Args) > 0 {
@@ -37,11 +37,11 @@ func (c Call) String() string {
 	return text
 }
 
-// Log gathers calls. Its zero value is ready, and it is safe for concurrent use.
+// Log records calls. Its zero value is ready to use. It is safe for concurrent use.
 type Log struct {
 	mu      sync.Mutex
 	calls   []Call
-	changed chan struct{} // closed and renewed at each call
+	changed chan struct{} // closed and replaced at each call
 }
 
 // Add appends a call.
@@ -55,7 +55,7 @@ func (l *Log) Add(c Call) {
 	}
 }
 
-// Calls returns the calls so far. With names only those of these functions.
+// Calls returns the calls so far, only those of the named functions if names are given.
 func (l *Log) Calls(names ...string) []Call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,19 +71,19 @@ func (l *Log) Calls(names ...string) []Call {
 	return out
 }
 
-// Unknown returns the calls for which there is no simulation.
+// Unknown returns the calls that are not simulated.
 func (l *Log) Unknown() []Call {
 	return slices.DeleteFunc(l.Calls(), func(c Call) bool { return !c.Unknown })
 }
 
-// Reset forgets the calls so far.
+// Reset discards the recorded calls.
 func (l *Log) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.calls = nil
 }
 
-// String is one call per line.
+// String returns one line per call.
 func (l *Log) String() string {
 	var b strings.Builder
 	for _, c := range l.Calls() {
@@ -102,7 +102,7 @@ func (l *Log) Changed() <-chan struct{} {
 	return l.changed
 }
 
-// Wait blocks until ok holds, asking again after each call.
+// Wait blocks until ok returns true. It checks again after each call.
 func (l *Log) Wait(ctx context.Context, ok func() bool) error {
 	for {
 		changed := l.Changed()

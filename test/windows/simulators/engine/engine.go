@@ -1,5 +1,5 @@
-// Package engine is a Docker engine of Windows for tests: a strict proxy before an engine of Linux. It answers, refuses and words its
-// errors as Docker on one build of Windows Server does, and runs what it accepts as Linux containers.
+// Package engine is a Docker engine for Windows, for tests: a strict proxy in front of a Linux engine. It answers, refuses and words
+// its errors like Docker on one build of Windows Server. It runs accepted containers as Linux containers.
 //
 //	docker client --npipe--> relay --> Engine: rules, C:\ -> directory --> dockerd of Linux, or dockertest
 //
@@ -26,35 +26,35 @@ import (
 	"github.com/docker/docker/api/types/versions"
 )
 
-// Options say which Windows it is and what runs beneath.
+// Options select the Windows build and the Linux engine.
 type Options struct {
-	Build     int                 // of Windows Server: 14393, 17763, 20348 or 26100
-	Drive     string              // the directory on this machine that is drive C
-	Isolation container.Isolation // the daemon's default (exec-opt isolation); "": process, as on every Server
-	// Dial reaches the engine beneath.
+	Build     int                 // Windows Server's: 14393, 17763, 20348 or 26100
+	Drive     string              // the local directory that serves as drive C
+	Isolation container.Isolation // the daemon's default (exec-opt isolation); empty means process, as on every Server
+	// Dial connects to the Linux engine.
 	Dial func(context.Context) (net.Conn, error)
-	// HNS learns of networks and containers' endpoints once Watch runs. nil: the engine works without HNS.
+	// HNS receives networks and containers' endpoints once Watch runs. With nil the engine works without HNS.
 	HNS HNSCall
-	// CredentialSpec says whether the host's registry has a credential spec of that name, in any case of its letters; nil: it has none.
+	// CredentialSpec reports whether the host's registry has a credential spec of that name, ignoring case. Nil means that it has none.
 	CredentialSpec func(name string) bool
 }
 
-// Engine is an http.Handler; all methods may be called concurrently.
+// Engine is an http.Handler. It is safe for concurrent use.
 type Engine struct {
 	opts  Options
 	facts release
 	proxy *httputil.ReverseProxy
 	http  *http.Client
 
-	endpoints sync.Mutex // held while endpoints of HNS change
-	joined    sync.Map   // IDs of containers whose endpoints were made
+	endpoints sync.Mutex // held while HNS endpoints change
+	joined    sync.Map   // IDs of containers that have their endpoints
 
 	mu     sync.Mutex
 	calls  []string
 	faults []string
 }
 
-// New makes an Engine. It does not connect yet. An error names the option that is wrong.
+// New returns an Engine that has not connected yet. An error names the wrong option.
 func New(opts Options) (*Engine, error) {
 	facts, ok := releases[opts.Build]
 	if !ok {
@@ -68,7 +68,7 @@ func New(opts Options) (*Engine, error) {
 	}
 	transport := &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return opts.Dial(ctx) },
-		DisableKeepAlives: true, // the engine beneath may have been restarted
+		DisableKeepAlives: true, // the Linux engine may restart
 	}
 	e := &Engine{opts: opts, facts: facts, http: &http.Client{Transport: transport}}
 	e.proxy = &httputil.ReverseProxy{
@@ -83,15 +83,15 @@ func New(opts Options) (*Engine, error) {
 	return e, nil
 }
 
-// Calls lists what was asked so far and how it ended: "POST /containers/create 201".
+// Calls returns the requests so far with their status: "POST /containers/create 201".
 func (e *Engine) Calls() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return append([]string(nil), e.calls...)
 }
 
-// Faults lists what a client of Windows should never ask: calls and fields that do not exist, and fields that Windows passes over without
-// a word. A test fails when there are any.
+// Faults returns what a Windows client should never send: calls and fields that do not exist, and fields that Windows silently ignores. A
+// test fails if there are any.
 func (e *Engine) Faults() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -106,7 +106,7 @@ func (e *Engine) fault(format string, args ...any) {
 
 var versioned = regexp.MustCompile(`^/v(\d+\.\d+)(/.*)$`)
 
-// ServeHTTP answers one request.
+// ServeHTTP serves one request.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	where, version := r.URL.Path, ""
 	if m := versioned.FindStringSubmatch(where); m != nil {
@@ -133,11 +133,11 @@ func (e *Engine) identify(h http.Header) {
 	h.Set("Server", "Docker/"+e.facts.docker+" (windows)")
 }
 
-// passed are the calls that need no translation on the way there; their answers go through modify.
+// passed matches the calls that are forwarded unchanged; modify translates their answers.
 var passed = regexp.MustCompile(`^(GET|HEAD|POST|DELETE) /(_ping|version|info|events|images(/.*)?|networks(/prune)?|volumes(/.*)?|containers/json|` +
 	`containers/[^/]+(/(json|logs|start|stop|kill|restart|wait|resize|attach|rename|unpause|changes|stats))?|exec/[^/]+/(json|start|resize)|auth|build|commit)$`)
 
-// route finds who serves a call.
+// route dispatches a call to its handler.
 func (e *Engine) route(w http.ResponseWriter, r *http.Request, where string) {
 	parts := strings.Split(strings.Trim(where, "/"), "/")
 	key := r.Method + " /" + parts[0]
@@ -170,10 +170,10 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, where string) {
 	}
 }
 
-// beneath is the newest API of the engine beneath: Debian's.
+// beneath is the newest API version of the Linux engine in Debian.
 const beneath = "1.41"
 
-// forward sends the request on, with the version that the engine beneath knows.
+// forward forwards the request with the Linux engine's API version.
 func (e *Engine) forward(w http.ResponseWriter, r *http.Request) {
 	if m := versioned.FindStringSubmatch(r.URL.Path); m != nil && versions.GreaterThan(m[1], beneath) {
 		r.URL.Path = "/v" + beneath + m[2]
@@ -182,7 +182,7 @@ func (e *Engine) forward(w http.ResponseWriter, r *http.Request) {
 	e.proxy.ServeHTTP(w, r)
 }
 
-// ask does a call of our own.
+// ask gets path from the Linux engine and decodes the answer into out.
 func (e *Engine) ask(ctx context.Context, path string, out any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine"+path, nil)
 	if err != nil {
@@ -199,7 +199,7 @@ func (e *Engine) ask(ctx context.Context, path string, out any) error {
 	return json.NewDecoder(response.Body).Decode(out)
 }
 
-// do does a call of our own, of any kind; body is sent as JSON unless it is nil.
+// do sends the simulator's own request to the Linux engine; a non-nil body is sent as JSON.
 func (e *Engine) do(ctx context.Context, method, path string, body any) (status int, text []byte, err error) {
 	data := []byte{}
 	if body != nil {
@@ -221,7 +221,7 @@ func (e *Engine) do(ctx context.Context, method, path string, body any) (status 
 	return response.StatusCode, text, err
 }
 
-// relay passes on what do returned.
+// relay writes what do returned.
 func relay(w http.ResponseWriter, status int, text []byte, err error) {
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -232,7 +232,7 @@ func relay(w http.ResponseWriter, status int, text []byte, err error) {
 	_, _ = w.Write(text)
 }
 
-// Path is where a file of drive C is on this machine. Names are found whatever their case, as Windows finds them.
+// Path returns the local path of a file on drive C. Like Windows, it ignores the case of names.
 func (e *Engine) Path(windows string) string {
 	path := e.opts.Drive
 	for _, name := range strings.FieldsFunc(windows[2:], func(r rune) bool { return r == '\\' || r == '/' }) {
@@ -258,7 +258,7 @@ func child(dir, name string) string {
 	return exact
 }
 
-// noted remembers the status of an answer. Hijacking and flushing reach the connection by Unwrap.
+// noted records the status of an answer. Hijack and Flush reach the connection through Unwrap.
 type noted struct {
 	http.ResponseWriter
 	status int
@@ -278,7 +278,7 @@ func (n *noted) Write(data []byte) (int, error) {
 	return n.ResponseWriter.Write(data)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap implements the interface that http.ResponseController needs.
 func (n *noted) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 
 func refuse(w http.ResponseWriter, status int, message string) {

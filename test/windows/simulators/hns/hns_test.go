@@ -17,9 +17,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden parts of testdata")
 
-// TestScripts plays testdata/*.txtar. A script is a list of calls, "NAME = Function argument | argument"; NAME keeps the value that the call
-// gives, and $NAME in an argument stands for it. "build N" makes a new service, "build N ADDRESS" on a host with that address; state, crash, start, restart and reboot do so. The part
-// "out" is what came of each line.
+// TestScripts plays testdata/*.txtar. A script is a list of calls, "NAME = Function argument | argument". NAME stores the call's value, and $NAME
+// in an argument is replaced by it. "build N" starts a new service, "build N ADDRESS" one on a host with that address; state, crash, start, restart
+// and reboot do what they say. The part "out" has the result of each line.
 func TestScripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -68,7 +68,7 @@ func play(t *testing.T, script string) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			host, _ := netip.ParseAddr(address) // most say none
+			host, _ := netip.ParseAddr(address) // most scripts name none
 			h = New(Options{Build: build, Log: &calls.Log{}, Address: func() netip.Addr { return host }})
 			continue
 		case "state":
@@ -111,7 +111,7 @@ func play(t *testing.T, script string) string {
 	return out.String()
 }
 
-// TestUnknownIsMarked: what is not simulated is seen in the log, so that a test on top of the simulator fails.
+// TestUnknownIsMarked: the log marks calls that are not simulated, so that tests on the simulator fail.
 func TestUnknownIsMarked(t *testing.T) {
 	for _, test := range []struct {
 		build    int
@@ -132,7 +132,7 @@ func TestUnknownIsMarked(t *testing.T) {
 	}
 }
 
-// TestHandles: what is opened must be closed.
+// TestHandles: every handle must be closed.
 func TestHandles(t *testing.T) {
 	h := New(Options{Build: 20348})
 	result, network, _ := h.Call("HcnCreateNetwork", []string{zeroGUID, `{"Name":"a","Type":"NAT","SchemaVersion":{"Major":2}}`})

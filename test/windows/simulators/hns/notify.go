@@ -6,18 +6,18 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/calls"
 )
 
-// HCN_NOTIFICATIONS of Microsoft's page of that name, those that callbacks of the service receive.
+// Values of Microsoft's HCN_NOTIFICATIONS that service callbacks receive.
 const (
 	notifyNetworkCreate = 2
 	notifyNetworkDelete = 4
 	notifyDisconnect    = 0x01000000
 )
 
-// Notifies is the function that subscribes (Microsoft, "HCN_Notification_Callback").
+// Notifies is the function that subscribes to notifications (Microsoft, "HCN_Notification_Callback").
 const Notifies = "HcnRegisterServiceCallback"
 
-// Subscribe answers a subscription with its result, and goes on to send notifications until ctx ends or send fails. One outlives the service and
-// hears nothing more then.
+// Subscribe answers a subscription with its result, then sends notifications until ctx ends or send fails. A subscription outlives the service,
+// but then receives nothing.
 func (h *HNS) Subscribe(ctx context.Context, send func(value uint32) error) {
 	events := make(chan uint32, 100)
 	h.mu.Lock()
@@ -49,7 +49,7 @@ func (h *HNS) Subscribe(ctx context.Context, send func(value uint32) error) {
 	}
 }
 
-// notify tells all; one that does not listen misses it. The caller holds the lock.
+// notify informs all subscribers. One that does not read misses the event. The caller holds the lock.
 func (h *HNS) notify(event uint32) {
 	for events := range h.subscribers {
 		select {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// The settings of the policies, as hcsshim's hcnpolicy.go declares them.
+// Policy settings as declared in hcsshim's hcnpolicy.go.
 type (
 	portMappingPolicy struct {
 		Protocol                   uint32
@@ -69,7 +69,7 @@ type (
 	setPolicy             struct{ Id, Name, PolicyType, Values string }
 )
 
-// policies are the types of policy by what they may stand on, each with an empty value of its settings.
+// policies are the policy types by the objects that may have them, each with an empty settings value.
 var policies = map[string]map[string]func() any{
 	"network": {
 		"SourceMacAddress": func() any { return &struct{ SourceMacAddress string }{} },
@@ -114,7 +114,7 @@ var policies = map[string]map[string]func() any{
 	},
 }
 
-// checkPolicies refuses policies that v does not know on such an object (0x803b000e), and settings that are not of the type (0x803b000d,
+// checkPolicies refuses policies that v does not allow on the object (0x803b000e), and settings that do not match the type (0x803b000d,
 // as seen in projectcalico/calico#8465).
 func (v Version) checkPolicies(where string, list []Policy) error {
 	for _, p := range list {
@@ -139,7 +139,8 @@ func (v Version) checkPolicies(where string, list []Policy) error {
 	return nil
 }
 
-// checkSettings looks at the values. Missing or malformed ones are HCN_E_INVALID_POLICY ("invalid or missing parameters").
+// checkSettings validates the values. Missing or malformed ones are HCN_E_INVALID_POLICY ("invalid or missing
+// parameters").
 func checkSettings(settings any) error {
 	bad := func(format string, args ...any) error { return fail(InvalidPolicy, format, args...) }
 	switch s := settings.(type) {
@@ -204,8 +205,8 @@ func find[T any](list []Policy, kind string) (T, bool) {
 	return settings, true
 }
 
-// modify adds, removes or replaces policies. Adding one that is there is refused (HCN_E_POLICY_ALREADY_EXISTS), as is removing one that is
-// not (HCN_E_POLICY_NOT_FOUND).
+// modify adds, removes or replaces policies. It refuses to add an existing one (HCN_E_POLICY_ALREADY_EXISTS) or to remove a missing one
+// (HCN_E_POLICY_NOT_FOUND).
 func modify(have []Policy, request string, change []Policy) ([]Policy, error) {
 	same := func(p Policy) func(Policy) bool {
 		return func(q Policy) bool { return p.Type == q.Type && canonical(p.Settings) == canonical(q.Settings) }
@@ -238,7 +239,7 @@ func modify(have []Policy, request string, change []Policy) ([]Policy, error) {
 	return out, nil
 }
 
-// canonical is a JSON document with its fields sorted and without blanks.
+// canonical returns a JSON document with sorted fields and without whitespace.
 func canonical(text json.RawMessage) string {
 	var value any
 	if len(text) == 0 || json.Unmarshal(text, &value) != nil {

@@ -6,11 +6,11 @@ import (
 	"fmt"
 )
 
-// Result is an HRESULT as HNS returns it.
+// Result is an HRESULT of HNS.
 type Result uint32
 
-// The errors of winerror.h, facility HCN (0x3b), and of Win32 (facility 7) that HNS is documented or was seen to return. Each rule that
-// uses one says where that is known from.
+// HRESULTs of winerror.h, facility HCN (0x3b), and Win32 errors (facility 7) that HNS is documented or was seen to return. Each rule
+// that uses one cites its source.
 const (
 	NetworkNotFound        Result = 0x803b0001
 	EndpointNotFound       Result = 0x803b0002
@@ -42,8 +42,8 @@ const (
 	ObjectExists           Result = 0x80071392
 )
 
-// messages are Windows' texts for the codes (FormatMessage, English), with the trailing blank that HNS leaves. No caller may depend on
-// them: they are translated on other Windows.
+// messages are Windows' texts of the codes (FormatMessage, English), with HNS's trailing space. Callers must not depend on them: other
+// Windows languages translate them.
 var messages = map[Result]string{
 	NetworkNotFound:        "The network was not found. ",
 	EndpointNotFound:       "The endpoint was not found. ",
@@ -78,8 +78,8 @@ var messages = map[Result]string{
 // failure is a refused call.
 type failure struct {
 	code    Result
-	detail  string // for the log: HNS itself does not report it
-	unknown bool   // asked for something that the simulator does not know
+	detail  string // for the log: HNS does not report it
+	unknown bool   // the call is not simulated
 }
 
 func (f *failure) Error() string {
@@ -90,12 +90,12 @@ func fail(code Result, format string, args ...any) error {
 	return &failure{code: code, detail: fmt.Sprintf(format, args...)}
 }
 
-// unknown refuses what is not simulated; the log marks it, so that a test fails.
+// unknown refuses what is not simulated. The log marks it, so that the test fails.
 func unknown(code Result, format string, args ...any) error {
 	return &failure{code: code, detail: fmt.Sprintf(format, args...), unknown: true}
 }
 
-// resultOf takes an error apart; the zero failure stands for success.
+// resultOf returns the failure in err; the zero failure means success.
 func resultOf(err error) failure {
 	var f *failure
 	switch {
@@ -107,7 +107,8 @@ func resultOf(err error) failure {
 	return failure{code: InvalidParameter, detail: err.Error(), unknown: true}
 }
 
-// record is the JSON document beside the HRESULT (HCN_ErrorRecord), as seen in kubernetes-sigs/sig-windows-tools#71.
+// record returns the JSON document that accompanies the HRESULT (HCN_ErrorRecord), as seen in
+// kubernetes-sigs/sig-windows-tools#71.
 func (f failure) record() string {
 	text, err := json.Marshal(struct {
 		Success   bool
@@ -115,7 +116,7 @@ func (f failure) record() string {
 		ErrorCode uint32
 	}{false, messages[f.code], uint32(f.code)})
 	if err != nil {
-		panic(err) // a struct of three plain values
+		panic(err) // a struct of three simple values
 	}
 	return string(text)
 }

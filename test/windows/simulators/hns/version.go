@@ -2,7 +2,7 @@ package hns
 
 import "fmt"
 
-// Version is the version of HNS (GET /globals/version), which callers use to decide what it can do.
+// Version is the version of HNS (GET /globals/version), by which callers decide what it supports.
 type Version struct{ Major, Minor int }
 
 func (v Version) atLeast(major, minor int) bool {
@@ -11,8 +11,8 @@ func (v Version) atLeast(major, minor int) bool {
 
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
-// versions of HNS by Windows build. A build that is not in the table has no version: it knows HNSCall only, and computenetwork.dll is not
-// there (hcsshim hcnsupport.go: "this is expected on pre 1803 builds").
+// versions are HNS versions by Windows build. A build that is not listed has no version: it has HNSCall but no computenetwork.dll
+// (hcsshim hcnsupport.go: "this is expected on pre 1803 builds").
 //   - 17763: kubernetes/kubernetes#93304 (9.3 on Windows Server, version 1809)
 //   - 19041: microsoft/hcsshim#1003 (11.10 on 10.0.19041.867)
 //   - 20348: no record found; the lowest version with all that Microsoft documents for Windows Server 2022 (hcsshim hcnglobals.go: set
@@ -20,7 +20,7 @@ func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor)
 //   - 26100: 15.4 as first seen (kubernetes/kubernetes#131466); 15.5 is the first whose load balancers can be modified (hnslib hcnglobals.go)
 var versions = map[int]Version{17763: {9, 3}, 19041: {11, 10}, 20348: {13, 2}, 26100: {15, 5}}
 
-// supports says whether v has a feature, by the table of hcsshim's hcnglobals.go.
+// supports reports whether v has a feature, according to the table in hcsshim's hcnglobals.go.
 func (v Version) supports(feature string) bool {
 	switch feature {
 	case "RemoteSubnetRoute", "HostRoute":

@@ -36,7 +36,7 @@ func interfaceRow(luid uint64, site uint32, forwarding byte) []byte {
 	return row
 }
 
-// read reads the tables over those of Wine: one adapter, one address and one route of LUID 1.
+// read returns the tables on top of Wine's rows: one adapter, one address and one route of LUID 1.
 func read(t *testing.T, h *Host) (routes, addresses string) {
 	t.Helper()
 	adapters := make([]byte, adapterSize)
@@ -65,7 +65,7 @@ func chunks(rows []byte, size int) func(func([]byte) bool) {
 	}
 }
 
-// TestCalls does call after call on one host: each has the result that Microsoft's pages name.
+// TestCalls makes a sequence of calls on one host: each has the result that Microsoft's pages name.
 func TestCalls(t *testing.T) {
 	log := &calls.Log{}
 	h := New(log)
@@ -79,13 +79,13 @@ func TestCalls(t *testing.T) {
 	}{
 		{"CreateIpForwardEntry2", routeRow(1, "10.244.2.0/24", "192.168.1.2", 256), 0},
 		{"CreateIpForwardEntry2", routeRow(1, "10.244.2.0/24", "192.168.1.2", 256), errorObjectExists},
-		{"CreateIpForwardEntry2", routeRow(1, "10.244.2.0/24", "192.168.1.3", 256), 0}, // another next hop is another route
+		{"CreateIpForwardEntry2", routeRow(1, "10.244.2.0/24", "192.168.1.3", 256), 0}, // another next hop makes another route
 		{"CreateIpForwardEntry2", routeRow(1, "10.244.2.1/24", "192.168.1.2", 256), errorInvalidParameter},
 		{"CreateIpForwardEntry2", routeRow(1, "10.244.3.0/24", "fd00::1", 256), errorInvalidParameter},
 		{"CreateIpForwardEntry2", routeRow(1, "10.244.3.0/24", "192.168.1.2", 0xffffffff), errorInvalidParameter},
 		{"CreateIpForwardEntry2", routeRow(0, "10.244.3.0/24", "192.168.1.2", 256), errorInvalidParameter},
 		{"CreateIpForwardEntry2", routeRow(9, "10.244.3.0/24", "192.168.1.2", 256), errorNotFound},
-		{"CreateIpForwardEntry2", routeRow(1, "0.0.0.0/0", "192.168.1.1", 256), errorObjectExists}, // Wine's
+		{"CreateIpForwardEntry2", routeRow(1, "0.0.0.0/0", "192.168.1.1", 256), errorObjectExists}, // Wine's route
 		{"DeleteIpForwardEntry2", routeRow(1, "10.244.2.0/24", "192.168.1.3", 256), 0},
 		{"DeleteIpForwardEntry2", routeRow(1, "10.244.2.0/24", "192.168.1.3", 256), errorNotFound},
 		{"DeleteIpForwardEntry2", routeRow(1, "0.0.0.0/0", "192.168.1.1", 256), 0},
@@ -132,7 +132,7 @@ route 10.244.2.0/24 via 192.168.1.2 on "eth0" metric 256
 	}
 }
 
-// TestNotifications: a subscriber is answered, hears that it is one, then of each change of its kind.
+// TestNotifications: a subscriber gets the answer, the initial notification, then each change of its kind.
 func TestNotifications(t *testing.T) {
 	h := New(&calls.Log{})
 	read(t, h)

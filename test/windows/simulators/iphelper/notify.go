@@ -21,7 +21,7 @@ const (
 	kindInterface = "NotifyIpInterfaceChange"
 )
 
-// event is one notification: the kind of change and the row, which is empty at the beginning.
+// event is one notification: the kind of change and its row, which is empty in an initial notification.
 type event struct {
 	kind uint32
 	row  []byte
@@ -32,13 +32,13 @@ type subscriber struct {
 	events   chan event
 }
 
-// Notifies says whether function is one of those that report changes.
+// Notifies reports whether function subscribes to changes.
 func Notifies(function string) bool {
 	return function == kindRoute || function == kindAddress || function == kindInterface
 }
 
-// Subscribe answers a subscription with its result, and goes on to send changes until ctx ends or send fails: nothing that happens after the answer
-// is missed. arguments are the family, which is not looked at, and whether to confirm the subscription immediately (MibInitialNotification).
+// Subscribe answers a subscription with its result, then sends changes until ctx ends or send fails. No change after the answer is lost. arguments
+// are the family, which is ignored, and whether to confirm the subscription immediately (MibInitialNotification).
 func (h *Host) Subscribe(ctx context.Context, function string, arguments []byte, send func(kind uint32, row []byte) error) {
 	s := &subscriber{function, make(chan event, 1000)}
 	h.mu.Lock()
@@ -68,7 +68,7 @@ func (h *Host) Subscribe(ctx context.Context, function string, arguments []byte,
 	}
 }
 
-// notify tells the subscribers of one kind; one that does not listen misses it, as it would on Windows.
+// notify informs the subscribers of one kind. A subscriber that does not read misses it, as on Windows.
 func (h *Host) notify(function string, kind uint32, row []byte) {
 	for s := range h.subscribers {
 		if s.function != function {

@@ -2,7 +2,7 @@ package iphelper
 
 import "slices"
 
-// table makes what a program sees of Wine's rows and the changes. Rows are sorted by nothing but their origin: Wine's first.
+// table merges Wine's rows with the changes. Wine's rows come first; there is no other order.
 func (h *Host) table(function string, family uint32, rows []byte) outcome {
 	size := map[string]int{"GetIpForwardTable2": routeSize, "GetUnicastIpAddressTable": addressSize, "GetIpInterfaceTable": interfaceSize, "GetIfTable2Ex": adapterSize}[function]
 	if len(rows)%size != 0 {
@@ -31,7 +31,7 @@ func (h *Host) routeTable(family uint32, own [][]byte) []byte {
 			continue
 		}
 		key := keyOfRoute(row)
-		if _, changed := h.routes[key]; !changed { // else it may be OnRoute's doing
+		if _, changed := h.routes[key]; !changed { // otherwise OnRoute may have caused it
 			out = append(out, row...)
 			h.realRoutes[key] = true
 		}
@@ -71,7 +71,7 @@ func (h *Host) addressTable(family uint32, own [][]byte) []byte {
 	return append(out, joined(more)...)
 }
 
-// joined is rows in a fixed order.
+// joined concatenates rows in a fixed order.
 func joined(rows [][]byte) []byte {
 	slices.SortFunc(rows, slices.Compare)
 	return slices.Concat(rows...)

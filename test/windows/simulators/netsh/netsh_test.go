@@ -12,8 +12,8 @@ func TestCommands(t *testing.T) {
 	n := New(log)
 	for _, test := range []struct{ line, want string }{
 		{"interface portproxy add v4tov4 listenport=80 listenaddress=10.96.0.10 connectaddress=10.244.1.7 connectport=8080", ""},
-		{"interface portproxy add v4tov4 listenport=80 listenaddress=10.96.0.10 connectaddress=10.244.1.8 connectport=8080", ""}, // replaces
-		{"interface portproxy add v4tov4 81 10.244.1.9", ""},                                                                     // by position
+		{"interface portproxy add v4tov4 listenport=80 listenaddress=10.96.0.10 connectaddress=10.244.1.8 connectport=8080", ""}, // replaces the rule
+		{"interface portproxy add v4tov4 81 10.244.1.9", ""},                                                                     // positional
 		{"interface portproxy add v4tov6 listenport=82 connectaddress=fd00::1", ""},
 		{"interface portproxy add v4tov4 listenport=80 connectaddress=fd00::1", badParameter},
 		{"interface portproxy add v4tov4 listenport=0 connectaddress=10.0.0.1", badParameter},
@@ -77,7 +77,7 @@ func TestFirewall(t *testing.T) {
 	}
 }
 
-// TestScript: netsh's own dump is a script that makes the same rules again; a failing line does not stop the others.
+// TestScript: netsh's own dump recreates the rules; a failing line does not stop the rest.
 func TestScript(t *testing.T) {
 	a := New(&calls.Log{})
 	a.AddRule(Rule{"v4tov4", "10.96.0.10", "80", "10.244.1.7", "8080"})

@@ -10,7 +10,7 @@ import (
 
 var kinds = []string{"v4tov4", "v4tov6", "v6tov4", "v6tov6"}
 
-// portproxy does "interface portproxy" commands.
+// portproxy executes "interface portproxy" commands.
 func (n *Netsh) portproxy(words []string) answer {
 	switch {
 	case len(words) == 1 && words[0] == "reset":
@@ -26,8 +26,8 @@ func (n *Netsh) portproxy(words []string) answer {
 	return answer{text: "The following command was not found: interface portproxy " + strings.Join(words, " ") + ".\r\n", failed: true, unknown: true}
 }
 
-// change adds, sets or deletes a rule. Defaults: the listener is on all addresses, shown as *; the target is the local computer and the
-// listener's port.
+// change adds, sets or deletes a rule. By default the listener is on all addresses, shown as *, and the target is the local computer at
+// the listener's port.
 func (n *Netsh) change(verb, kind string, params []string) answer {
 	names := []string{"listenport", "connectaddress", "connectport", "listenaddress", "protocol"}
 	if verb == "delete" {
@@ -58,7 +58,7 @@ func (n *Netsh) change(verb, kind string, params []string) answer {
 		return failed(notFound)
 	case verb == "delete":
 		n.rules = slices.Delete(n.rules, i, i+1)
-	case i >= 0: // adding what is there replaces it: the rule is one value in the registry
+	case i >= 0: // adding an existing rule replaces it: the rule is one registry value
 		n.rules[i] = r
 	default:
 		n.rules = append(n.rules, r)
@@ -66,7 +66,8 @@ func (n *Netsh) change(verb, kind string, params []string) answer {
 	return answer{text: "\r\n"}
 }
 
-// parse reads parameters: "name=value", or values alone in the order of names. netsh knows names by their beginnings; the simulator does not.
+// parse parses parameters: "name=value", or values alone in the order of names. Unlike netsh, the simulator does not accept abbreviated
+// names.
 func parse(params, names []string) (map[string]string, bool) {
 	values := map[string]string{}
 	for i, p := range params {
@@ -90,7 +91,8 @@ func port(text string) bool {
 	return err == nil && number > 0
 }
 
-// address: a host's name is allowed by netsh and refused here, since it is looked up only once.
+// address validates an address. netsh accepts host names too. They are refused here, because netsh resolves them only
+// once.
 func address(text string, family byte) bool {
 	if text == "*" {
 		return true
@@ -99,7 +101,7 @@ func address(text string, family byte) bool {
 	return err == nil && addr.Is4() == (family == '4')
 }
 
-// show prints tables as Windows does; nothing but an empty line when there are no rules.
+// show prints tables as Windows does, and only an empty line without rules.
 func (n *Netsh) show(what string) string {
 	var b strings.Builder
 	b.WriteString("\r\n")
@@ -119,7 +121,7 @@ func (n *Netsh) show(what string) string {
 	return b.String()
 }
 
-// dump prints a script that makes the rules again.
+// dump prints a script that recreates the rules.
 func (n *Netsh) dump() string {
 	var b strings.Builder
 	b.WriteString("\r\n#========================\r\n# Port Proxy configuration\r\n#========================\r\npushd interface portproxy\r\n\r\nreset\r\n")

@@ -1,4 +1,4 @@
-// Package pdh simulates Windows' performance counters (pdh.dll): paths that are known have values, all others are refused as PDH does.
+// Package pdh simulates Windows performance counters (pdh.dll): known paths have values; PDH's errors answer all others.
 //
 //	upstream's winstats, gopsutil --> shim pdh.dll --> PDH.Call --> values, calls.Log
 package pdh
@@ -12,21 +12,21 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/calls"
 )
 
-// Errors of pdhmsg.h.
+// Error codes of pdhmsg.h.
 const (
 	noObject      = 0xc0000bb8 // PDH_CSTATUS_NO_OBJECT
 	noCounter     = 0xc0000bb9 // PDH_CSTATUS_NO_COUNTER
 	badName       = 0xc0000bc0 // PDH_CSTATUS_BAD_COUNTERNAME
 	noInstance    = 0x800007d1 // PDH_CSTATUS_NO_INSTANCE
 	invalidHandle = 0xc0000bbc // PDH_INVALID_HANDLE
-	invalidData   = 0xc0000bc6 // PDH_INVALID_DATA: a rate wants two samples
+	invalidData   = 0xc0000bc6 // PDH_INVALID_DATA: a rate needs two samples
 	invalidArg    = 0xc0000bbd // PDH_INVALID_ARGUMENT
 )
 
-// counter is one counter of a performance object ("perfmon" of Windows Server 2016 to 2025).
+// counter is a counter of a performance object ("perfmon" of Windows Server 2016 to 2025).
 type counter struct {
 	object, name string
-	instances    []string // none: the object has no instances
+	instances    []string // empty: the object has no instances
 	rate         bool     // needs two samples
 }
 
@@ -52,19 +52,19 @@ var known = []counter{
 	{object: "PhysicalDisk", name: "% Disk Time", instances: []string{"0 C:", "_Total"}, rate: true},
 }
 
-// selected is a counter that was added to a query, with the instances that its path means.
+// selected is a counter in a query, with the instances that match its path.
 type selected struct {
 	query     uint64
 	counter   counter
 	instances []string
 }
 
-// PDH is the simulated library, for all processes. It is safe for concurrent use.
+// PDH is the simulated library, shared by all processes. It is safe for concurrent use.
 type PDH struct {
 	log *calls.Log
 
 	mu       sync.Mutex
-	queries  map[uint64]int // samples taken
+	queries  map[uint64]int // number of samples
 	counters map[uint64]selected
 	last     uint64
 	values   map[string]float64 // by path
@@ -75,7 +75,7 @@ func New(log *calls.Log) *PDH {
 	return &PDH{log: log, queries: map[uint64]int{}, counters: map[uint64]selected{}, values: map[string]float64{}}
 }
 
-// Set gives the counter of a path (\Object(Instance)\Name) a value.
+// Set sets the value of the counter with a path (\Object(Instance)\Name).
 func (p *PDH) Set(path string, value float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *PDH) Set(path string, value float64) {
 	p.values[strings.ToLower(path)] = value
 }
 
-// Call is what the shim asks: a function, a handle (0: none) and a text. The answer to an opening function is a handle; to a reading one
+// Call serves the shim: a function, a handle (0: none) and a text. Functions that open return a handle; functions that read return
 // "number", or lines "instance<TAB>number".
 func (p *PDH) Call(function string, handle uint64, text string) (result uint32, opened uint64, out string) {
 	p.mu.Lock()
@@ -94,7 +94,7 @@ func (p *PDH) Call(function string, handle uint64, text string) (result uint32, 
 	switch function {
 	case "PdhOpenQuery":
 		if text != "" {
-			result = invalidArg // a log file as source is not simulated
+			result = invalidArg // log files as data sources are not simulated
 			unknown = true
 			break
 		}
@@ -180,7 +180,7 @@ func path(c counter, instance string) string {
 	return `\` + c.object + `(` + instance + `)\` + c.name
 }
 
-// find reads a path, \Object(Instance)\Counter; * stands for all instances.
+// find parses a path, \Object(Instance)\Counter; * means all instances.
 func find(text string) (selected, uint32) {
 	rest, ok := strings.CutPrefix(text, `\`)
 	object, name, split := strings.Cut(rest, `\`)

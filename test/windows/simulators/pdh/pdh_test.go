@@ -27,7 +27,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestQuery: a rate wants two samples, a level one; handles end with their query.
+// TestQuery: a rate needs two samples, a level one; closing a query invalidates its handles.
 func TestQuery(t *testing.T) {
 	log := &calls.Log{}
 	p := New(log)

@@ -11,8 +11,8 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/hns"
 )
 
-// TestContract runs testdata/contract under Wine: Microsoft's hcsshim and wireguard's winipcfg must find the simulators as they expect
-// Windows to be, and nothing that they call may be unknown here. That they did call is seen in the log.
+// TestContract runs testdata/contract under Wine: Microsoft's hcsshim and wireguard's winipcfg must find what they expect from
+// Windows, and every call of theirs must be simulated. The log proves that they called.
 func TestContract(t *testing.T) {
 	w, p := start(t, 20348)
 	w.Compute = func(id string) (string, bool) { return `{"Id":"contract","SystemType":"Container"}`, id == "contract" }
@@ -27,7 +27,7 @@ func TestContract(t *testing.T) {
 			t.Errorf("unknown: %s", unknown)
 		}
 	}
-	// One of each kind of call, by the DLL that they go through.
+	// One call of each kind, by the DLL that it goes through.
 	for _, function := range []string{"HNSCall", "HcnCreateNetwork", "HcnModifyEndpoint", "HcsModifyComputeSystem", "HcnCreateSdnRoute", "HcnModifyNamespace", "CreateIpForwardEntry2",
 		"CreateUnicastIpAddressEntry", "SetIpInterfaceEntry", "NotifyRouteChange2", "PdhCollectQueryData"} {
 		if len(w.Log.Calls(function)) == 0 {
@@ -56,18 +56,18 @@ func contract(t *testing.T) string {
 		t.Fatalf("cannot build the contract tests: %v: %s", err, said)
 	}
 	for parent := exe; parent != os.TempDir() && parent != "/"; parent = filepath.Dir(parent) {
-		if err := os.Chmod(parent, 0o755); err != nil { // Wine's user reads it
+		if err := os.Chmod(parent, 0o755); err != nil { // Wine's user must read it
 			t.Fatal(err)
 		}
 	}
 	return exe
 }
 
-// maxLeaked: hcsshim leaves handles open where a call fails on the way (createEndpoint, modifyEndpoint), and after each modify; the contract
-// tests provoke that this often.
+// maxLeaked is the number of handles that hcsshim leaks in the contract tests: it leaves them open if a call fails halfway (createEndpoint,
+// modifyEndpoint), and after each modify.
 const maxLeaked = 12
 
-// TestNoV2 sees that Server 2016 has no computenetwork.dll, so that callers learn it as they do on Windows.
+// TestNoV2: Server 2016 has no computenetwork.dll, so that callers detect it as on Windows.
 func TestNoV2(t *testing.T) {
 	w, p := start(t, 14393)
 	if w.HNS.V2() {

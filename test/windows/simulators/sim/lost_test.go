@@ -13,8 +13,8 @@ import (
 
 const subscription = "NotifyIpInterfaceChange"
 
-// TestLostNotification: of the first notification the beginning is lost, as now and then under Wine on a busy machine. The shim subscribes
-// again, and the program receives the next change.
+// TestLostNotification: the beginning of the first notification is lost, as happens occasionally under Wine on a busy machine. The shim
+// subscribes again, and the program receives the next change.
 func TestLostNotification(t *testing.T) {
 	w, p := startBehind(t, 20348, func(l net.Listener) net.Listener { return &losing{Listener: l} })
 	exe := contract(t)
@@ -27,7 +27,7 @@ func TestLostNotification(t *testing.T) {
 	}()
 	for i, adapter := range []string{"one", "two"} {
 		if err := w.Log.Wait(ctx, func() bool { return len(w.Log.Calls(subscription)) == i+1 }); err != nil {
-			break // the program has ended, which shows below
+			break // the program has ended; the check below reports it
 		}
 		w.IPHelper.SetAdapter(adapter, true, nil)
 	}
@@ -40,7 +40,7 @@ func TestLostNotification(t *testing.T) {
 	}
 }
 
-// losing is a listener on whose connections the beginning of one notification is lost: the first.
+// losing is a listener that loses the beginning of one notification on its connections: the first.
 type losing struct {
 	net.Listener
 	lost atomic.Bool
@@ -55,7 +55,7 @@ type losingConn struct {
 	net.Conn
 	once    *atomic.Bool
 	asked   []byte      // so far
-	ours    atomic.Bool // it asks for notifications
+	ours    atomic.Bool // it is a subscription
 	answers int
 }
 
@@ -67,9 +67,9 @@ func (c *losingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write is called once for each answer; the first says that the subscription stands.
+// Write is called once per answer; the first confirms the subscription.
 func (c *losingConn) Write(p []byte) (int, error) {
-	const number = 4 // of bytes: without the first number the rest has no meaning
+	const number = 4 // bytes: without the first number the rest is meaningless
 	if c.answers++; c.answers == 1 || !c.ours.Load() || !c.once.CompareAndSwap(false, true) {
 		return c.Conn.Write(p)
 	}

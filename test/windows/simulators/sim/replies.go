@@ -5,23 +5,23 @@ import (
 	"sync"
 )
 
-// replies are the last answers, by the names of their calls: a shim that lost one asks again, and nothing is done twice.
+// replies caches the latest answers by call name: a shim that loses an answer asks again, and the call is not repeated.
 type replies struct {
 	mu    sync.Mutex
 	named map[string]*reply
 	order []string // oldest first
 }
 
-// reply is one answer, whole when done is closed.
+// reply is one answer. It is complete when done is closed.
 type reply struct {
 	text []byte
 	done chan struct{}
 }
 
-// kept is how many are remembered: a shim asks again immediately.
+// kept is the number of cached answers. A few suffice: a shim asks again immediately.
 const kept = 256
 
-// of returns the reply to a call; first says that the caller is to give it.
+// of returns the reply to a call; first means that the caller must fill it.
 func (r *replies) of(call string) (one *reply, first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,7 +40,7 @@ func (r *replies) of(call string) (one *reply, first bool) {
 	return one, true
 }
 
-// recorded is a connection of which the answer is remembered.
+// recorded is a connection whose answer is recorded.
 type recorded struct {
 	net.Conn
 	reply *reply

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestAskedAgain: a call that comes again under its name is answered as before and done once; under another name, and without one, it is another call.
+// TestAskedAgain: a call repeated under its name gets the same answer and is executed once. With another name, or without one, it is a new call.
 func TestAskedAgain(t *testing.T) {
 	w := New(20348)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -32,7 +32,7 @@ func TestAskedAgain(t *testing.T) {
 			t.Errorf("after call %d netsh ran %d times and %d calls came again, want %d and %d", i, runs, again, step.runs, step.more)
 		}
 	}
-	for i := range 2 * kept { // what is remembered has an end
+	for i := range 2 * kept { // the cache is limited
 		w.given.of(string(rune(i)))
 	}
 	if n := len(w.given.named); n != kept {

@@ -15,7 +15,7 @@ func start(t *testing.T, build int) (*sim.World, *rig.Prefix) {
 	return startBehind(t, build, func(l net.Listener) net.Listener { return l })
 }
 
-// startBehind does so with something between the shims and the World.
+// startBehind is start with a wrapper around the World's listener.
 func startBehind(t *testing.T, build int, between func(net.Listener) net.Listener) (*sim.World, *rig.Prefix) {
 	t.Helper()
 	p := rig.Test(t, build)

@@ -10,7 +10,7 @@ import (
 	"net"
 )
 
-// The form of requests and answers is told in shim/wire.h.
+// shim/wire.h describes the format of requests and answers.
 
 var order = binary.LittleEndian
 
@@ -19,11 +19,11 @@ const (
 	maxField  = 1 << 26
 )
 
-// errRequest is that bytes came which are no request.
+// errRequest means that the bytes received are not a request.
 var errRequest = errors.New("not a request of a shim")
 
-// readRequest reads the fields of a request, of which the first names the function. With an error it returns those that came whole. An
-// error is errRequest, or one of reading, when the program ended or the simulators are closed.
+// readRequest reads the fields of a request; the first names the function. With an error it returns the fields read completely. The
+// error is errRequest, or a read error if the program ended or the simulators are closed.
 func readRequest(r io.Reader) ([][]byte, error) {
 	var count uint32
 	if err := binary.Read(r, order, &count); err != nil {
@@ -50,7 +50,7 @@ func readRequest(r io.Reader) ([][]byte, error) {
 	return fields, nil
 }
 
-// writeAnswer writes a result and its fields in one go.
+// writeAnswer writes a result and its fields in one write.
 func writeAnswer(w io.Writer, result uint32, fields ...[]byte) error {
 	var b bytes.Buffer
 	b.Write(order.AppendUint32(nil, result))
@@ -92,8 +92,8 @@ func ask(conn io.ReadWriter, fields ...string) (result uint32, answer [][]byte, 
 	return head[0], answer, nil
 }
 
-// HNSCall is HNSCall of vmcompute.dll for programs of Linux, whose World dial leads to: the engine of Windows calls it. An error is an HRESULT
-// that is not S_OK, or that the World is not reached.
+// HNSCall returns HNSCall of vmcompute.dll for Linux programs such as the Windows engine; dial connects to the World. An error is an HRESULT
+// other than S_OK, or a failed connection.
 func HNSCall(dial func() (net.Conn, error)) func(method, path, request string) (string, error) {
 	return func(method, path, request string) (string, error) {
 		conn, err := dial()
@@ -112,7 +112,7 @@ func HNSCall(dial func() (net.Conn, error)) func(method, path, request string) (
 	}
 }
 
-// bytesBeforeZeros yields the strings of a list in which each is ended with a zero.
+// bytesBeforeZeros yields the strings of a list of zero-terminated strings.
 func bytesBeforeZeros(list []byte) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for len(list) > 0 {

@@ -1,6 +1,6 @@
-// Package balance holds the back ends of our proxy that are Windows' own, hnslb and portproxy, to the simulated HNS and netsh, on any system and
-// without Wine: the suite of all back ends, what an HNS that crashes, restarts or reboots does, how many calls they need, and that hnslb leaves
-// what upstream's kube-proxy leaves.
+// Package balance tests the Windows back ends of our proxy, hnslb and portproxy, on the simulated HNS and netsh, on any system and without Wine.
+// It runs the suite of all back ends, tests what happens when HNS crashes, restarts or reboots, counts calls, and compares hnslb's result with
+// that of upstream's kube-proxy.
 //
 //	proxytest.Run, proxy.Build --> hnslb.Balancer --> client --> hns.HNS
 //	proxytest.Run --> kubeproxy.Split(portproxy.Backend, fake) --> netsh.Netsh

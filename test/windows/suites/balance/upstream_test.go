@@ -25,8 +25,8 @@ var update = flag.Bool("update", false, "rewrite the differences in testdata; th
 
 const nodeIP, nodeMAC = "192.0.2.9", "02:00:00:00:00:09"
 
-// TestLikeUpstream gives hnslb the Services of package differential's cases: it must leave what upstream's kube-proxy.exe leaves there, but
-// for the differences in testdata/NAME.diff, each of which is explained.
+// TestLikeUpstream gives hnslb the Services of package differential's cases. It must leave the same state as upstream's kube-proxy.exe,
+// except for the explained differences in testdata/NAME.diff.
 func TestLikeUpstream(t *testing.T) {
 	paths, err := filepath.Glob("../differential/testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -66,7 +66,7 @@ func TestLikeUpstream(t *testing.T) {
 	}
 }
 
-// explain keeps the explanations of lines that are still there.
+// explain keeps the explanations of lines that still exist.
 func explain(text, former string) string {
 	reasons := map[string]string{}
 	for line := range strings.Lines(former) {
@@ -82,7 +82,7 @@ func explain(text, former string) string {
 	return b.String()
 }
 
-// differences plays one case: lines that only upstream has begin with -, lines that only we have with +.
+// differences plays one case. Lines with - are upstream's only, lines with + are ours only.
 func differences(t *testing.T, archive *txtar.Archive) string {
 	c := &client{HNS: hnssim.New(hnssim.Options{Build: 20348, Log: &calls.Log{}})}
 	services, slicesOf := map[string]*v1.Service{}, map[string]*discoveryv1.EndpointSlice{}
@@ -119,7 +119,7 @@ func differences(t *testing.T, archive *txtar.Archive) string {
 	return out.String()
 }
 
-// objects are a state's, each on one line, without explanations.
+// objects returns the objects of a state, one per line, without explanations.
 func objects(state string) []string {
 	var out []string
 	for line := range strings.Lines(state) {
@@ -133,7 +133,7 @@ func objects(state string) []string {
 	return out
 }
 
-// setUp does the calls of a case's plugin and returns the network's name.
+// setUp makes the calls of a case's plugin and returns the network's name.
 func setUp(t *testing.T, c *client, script string) string {
 	handle := ""
 	for line := range strings.Lines(script) {
@@ -165,7 +165,7 @@ func values[T any](of map[string]*T) []*T {
 	return out
 }
 
-// apply adds, replaces or removes ("deleted: true") the objects of a YAML text.
+// apply adds, replaces or deletes ("deleted: true") the objects in a YAML text.
 func apply(t *testing.T, text string, services map[string]*v1.Service, slicesOf map[string]*discoveryv1.EndpointSlice) {
 	for document := range strings.SplitSeq(text, "\n---\n") {
 		var head struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/test/apiserver"
 )
 
-// api is an API server of objects that the test sets.
+// api is an API server whose objects the test sets.
 type api struct {
 	*apiserver.Server
 	URL string
@@ -28,7 +28,7 @@ func newAPI(t *testing.T) *api {
 	return &api{server, apiserver.Start(t, server)}
 }
 
-// apply adds or replaces the objects of a YAML text; those that have "deleted: true" at the top are removed.
+// apply adds or replaces the objects in a YAML text, or deletes those with "deleted: true" at the top level.
 func (a *api) apply(t *testing.T, text string) {
 	t.Helper()
 	for document := range strings.SplitSeq(text, "\n---\n") {
@@ -64,7 +64,7 @@ func read(document string) (object runtime.Object, deleted bool, err error) {
 	return object, mark.Deleted, err
 }
 
-// TestApply: a document adds an object, replaces it, or removes it.
+// TestApply: a document adds, replaces or deletes an object.
 func TestApply(t *testing.T) {
 	a := newAPI(t)
 	const path = "/api/v1/namespaces/default/services/web"

@@ -3,6 +3,7 @@
 //	API server (real) <-- kubelet.exe --npipe--> relay --> windockerd (Windows) --> dockerd (Linux): pods really run
 //	                  <-- proxy.exe --IP Helper--> sim.World: addresses of services, which the test mirrors to the host
 //
-// What it proves: our calls are made, the answers handled, and state survives. What it does not: Windows, HNS and its data path, NTFS. The
-// network of the pods and the routes to other nodes are the test's, as the seeds' pages have the administrator make them.
+// It proves that our calls are made, that their answers are handled, and that state survives. It does not prove anything about Windows,
+// HNS and its data path, or NTFS. The test creates the pods' network and the routes to other nodes, as the seeds' pages tell the
+// administrator to do.
 package join

@@ -8,13 +8,14 @@ import (
 	"github.com/winkube/winkube/test/apiserver"
 )
 
-// api is the API server of one node.
+// api is an API server for one node.
 type api struct {
 	*apiserver.Server
 	URL string
 }
 
-// newAPI serves objects until the test ends. Its watches say what exists and nothing more, unless a test has them go on (Silent).
+// newAPI serves objects until the test ends. Its watches send the existing objects and nothing more, unless a test enables
+// updates (Silent).
 func newAPI(t *testing.T, objects ...runtime.Object) *api {
 	t.Helper()
 	server, err := apiserver.New(apiserver.JSON)
@@ -28,7 +29,7 @@ func newAPI(t *testing.T, objects ...runtime.Object) *api {
 	return &api{server, apiserver.Start(t, server)}
 }
 
-// set adds an object or replaces it.
+// set adds or replaces an object.
 func (a *api) set(t *testing.T, object runtime.Object) {
 	t.Helper()
 	if err := a.Set(object); err != nil {
@@ -36,7 +37,7 @@ func (a *api) set(t *testing.T, object runtime.Object) {
 	}
 }
 
-// remove deletes what is at path.
+// remove deletes the object at path.
 func (a *api) remove(t *testing.T, path string) {
 	t.Helper()
 	if err := a.Delete(path); err != nil {

@@ -14,7 +14,8 @@ var (
 	rowInCode = regexp.MustCompile(`m\.(?:did|state)\((?:fmt\.Sprintf\()?"([^"]+)"( ?\+)?`)
 )
 
-// TestChecks: docs/reference/windows-checks.md names checks that there are, and says of each feature which sees it.
+// TestChecks: docs/reference/windows-checks.md names only existing checks, and names the checks that cover each
+// feature.
 func TestChecks(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/reference/windows-checks.md")
 	if err != nil {
@@ -49,7 +50,7 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// rowsOfJoin matches the rows of the table that package join prints.
+// rowsOfJoin returns a pattern for the rows of package join's table.
 func rowsOfJoin(t *testing.T) *regexp.Regexp {
 	t.Helper()
 	paths, err := filepath.Glob("../join/*_test.go")
@@ -64,7 +65,7 @@ func rowsOfJoin(t *testing.T) *regexp.Regexp {
 		}
 		for _, m := range rowInCode.FindAllStringSubmatch(string(code), -1) {
 			row := regexp.MustCompile(`%[sd]`).ReplaceAllString(regexp.QuoteMeta(m[1]), `\S+`)
-			if m[2] != "" { // the rest is a value
+			if m[2] != "" { // the rest is variable
 				row += `\S+`
 			}
 			rows = append(rows, row)
@@ -76,7 +77,8 @@ func rowsOfJoin(t *testing.T) *regexp.Regexp {
 	return regexp.MustCompile("^(" + strings.Join(rows, "|") + ")$")
 }
 
-// isTest says whether a package has a test: one of pkg, of a program or of test/windows by its last element, or any by its path.
+// isTest reports whether a package has a test. Packages in pkg, of a program or below test/windows are named by their last
+// element, or any package by its path.
 func isTest(t *testing.T, pkg, name string) bool {
 	t.Helper()
 	for _, pattern := range []string{"../../../../" + pkg, "../../../../pkg/" + pkg, "../../../../pkg/*/" + pkg, "../../../../cmd/*/" + pkg, "../" + pkg, "../../simulators/" + pkg, "../../" + pkg} {

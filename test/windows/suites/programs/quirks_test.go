@@ -16,8 +16,8 @@ var (
 	mobyReference  = regexp.MustCompile(`moby ((?:[a-z]+/)+[a-z_]+\.go)\b`) // moby daemon/network.go
 )
 
-// TestQuirksIndex: docs/design/windows-quirks.md is the index of the simulators' rules. Each source that they cite and each HRESULT that the simulated
-// HNS refuses with is in it.
+// TestQuirksIndex: docs/design/windows-quirks.md indexes the simulators' rules. It contains each source that they cite, and each HRESULT that the
+// simulated HNS returns.
 func TestQuirksIndex(t *testing.T) {
 	index, err := os.ReadFile("../../../../docs/design/windows-quirks.md")
 	if err != nil {
@@ -65,7 +65,7 @@ func simulators(t *testing.T) (paths []string) {
 	return paths
 }
 
-// refusedWith lists the HRESULTs, as text, of a file's calls of fail.
+// refusedWith returns the HRESULTs, as text, of a file's calls of fail.
 func refusedWith(t *testing.T, path string) (codes []string) {
 	constants, err := os.ReadFile("../../simulators/hns/result.go")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command windockerd serves a Docker engine of Windows on a TCP port before an engine of Linux on a socket. What package engine keeps of
-// its callers is at /_calls and /_faults, a line each.
+// Command windockerd serves a Docker engine for Windows on a TCP port, in front of a Linux engine on a socket. It serves the call log of
+// package engine at /_calls and the faults at /_faults, one per line.
 package main
 
 import (
@@ -51,7 +51,7 @@ func main() {
 	}
 }
 
-// inRegistry asks who reads the registry of the host.
+// inRegistry asks the process that reads the host's registry.
 func inRegistry(socket string) func(name string) bool {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -67,7 +67,8 @@ func inRegistry(socket string) func(name string) bool {
 	}
 }
 
-// forward lets programs in this network reach a server in another, until it is killed; it is for tests, whose simulators are in their own process.
+// forward lets programs in this network namespace reach a server in another, until it is killed. Tests need it because their simulators run in the
+// test process.
 func forward(rule string) error {
 	port, socket, _ := strings.Cut(rule, "=")
 	listener, err := net.Listen("tcp", "127.0.0.1:"+port)
@@ -122,7 +123,7 @@ func serve(opts engine.Options, address, socket string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was killed
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed process
 		return err
 	}
 	unix, err := net.Listen("unix", socket)
