@@ -1,10 +1,10 @@
-// Package podcgroup keeps the control groups of pods (Linux): one for all pods, one for each QoS class below it, and one for each pod.
+// Package podcgroup maintains the control groups of pods (Linux): one for all pods, below it one for each QoS class, and one for each pod.
 //
 //	docker's cgroup driver --Manager.Start--> cgroup.Tree
 //	admitted burstable pods --Admitter--> weight of their class --Manager.Run--> cgroup.Tree
 //	a pod's worker --pod.Cgroups--> limits of the pod's cgroup --> cgroup.Tree
 //
-// Which limits there are follows from upstream's rules and is decided purely.
+// The limits follow upstream's rules; their calculation is pure.
 package podcgroup
 
 import (
@@ -24,28 +24,27 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/cgroup"
-	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Config says where pods' cgroups are and what pods together may use.
+// Config says where pods' cgroups are and what all pods together may use.
 type Config struct {
-	Root    string // the cgroup below which they are (cgroupRoot); "": the top
+	Root    string // parent cgroup (cgroupRoot); "": the top
 	MaxPids int64  // of one pod (podPidsLimit); 0: no limit
-	// Capacity is what the machine has: cpu, memory, and pid.
+	// Capacity is the machine's cpu, memory and pid capacity.
 	Capacity v1.ResourceList
-	Enforce  bool            // pods together are limited to Capacity without Reserved (enforceNodeAllocatable: pods), else to Capacity
+	Enforce  bool            // limit all pods together to Capacity minus Reserved (enforceNodeAllocatable: pods), otherwise to Capacity
 	Reserved v1.ResourceList // for the agents and the system
-	// HugePages are the kernel's page sizes: a pod that does not ask for some gets none of it.
+	// HugePages are the kernel's page sizes: a pod gets none of a size that it does not request.
 	HugePages map[uint64]uint64
 }
 
-// nodeGroup is the cgroup of all pods. Guaranteed pods are directly in it.
+// nodeGroup is the cgroup of all pods. Guaranteed pods are its direct children.
 const nodeGroup = "kubepods"
 
-// classGroups are where the pods of the classes are.
+// classGroups are the parent cgroups of the QoS classes' pods.
 var classGroups = map[v1.PodQOSClass]cgroup.Group{
 	v1.PodQOSGuaranteed: {nodeGroup},
 	v1.PodQOSBurstable:  {nodeGroup, "burstable"},
@@ -54,36 +53,37 @@ var classGroups = map[v1.PodQOSClass]cgroup.Group{
 
 const podPrefix = "pod"
 
-// Parts are what a Manager reports to.
+// Parts are the dependencies of a Manager.
 type Parts struct {
 	Events Events
 	Counts Counts
 	Clock  clock.WithTicker
 }
 
-// Events takes Events about the Node.
+// Events sends Events about the Node.
 type Events interface {
 	NodeEvent(kind, reason, message string)
 }
 
-// Counts measures how long operations on pods' cgroups took: create, update or destroy.
+// Counts measures operations on pods' cgroups: create, update or destroy.
 type Counts interface {
 	Cgroup(operation string, took time.Duration)
 }
 
-// Manager keeps the cgroups. It implements pod.Cgroups from Start on. A nil Manager stands for pods without cgroups, and has a Place only.
+// Manager maintains the cgroups. It implements pod.Cgroups after Start. A nil Manager means that pods have no cgroups; only its Place may
+// be called.
 type Manager struct {
 	cfg   Config
 	parts Parts
 	tree  *cgroup.Tree
-	ready atomic.Bool // tree is there
+	ready atomic.Bool // tree is set
 
-	// weight is what all burstable pods request, in thousandths of a CPU; changed wakes Run.
+	// weight is the sum of all burstable pods' CPU requests in thousandths of a CPU; changed wakes Run.
 	weight  atomic.Int64
 	changed wake.Signal
 }
 
-// New makes a Manager.
+// New returns a Manager.
 func New(cfg Config, parts Parts) *Manager {
 	return &Manager{cfg: cfg, parts: parts, changed: wake.New()}
 }
@@ -126,7 +126,22 @@ func (m *Manager) Limits(p *v1.Pod) (*podspec.Resources, error) {
 	return &podspec.Resources{Shares: have.Shares, Quota: have.Quota, Period: have.Period, Memory: have.Memory}, nil
 }
 
-// Remove implements pod.Cgroups. The class of a pod that is known by its UID alone is found by looking.
+// End implements pod.Cgroups.
+func (m *Manager) End(ctx context.Context, p *v1.Pod, id string) error {
+	for _, class := range classGroups { // without its API object, the pod's class is unknown
+		ended, err := m.tree.Kill(ctx, append(append(cgroup.Group{}, class...), podPrefix+string(p.UID)), id)
+		if len(ended) > 0 {
+			klog.InfoS("Killed leftover processes of a container that the engine reports as not running",
+				"pod", klog.KObj(p), "container", id, "processes", ended)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot end what is left of container %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// Remove implements pod.Cgroups. It searches all classes, because it only knows the pod's UID.
 func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	begin := m.parts.Clock.Now()
 	var errs []error
@@ -154,15 +169,15 @@ func (m *Manager) Leftovers() ([]types.UID, error) {
 	return out, nil
 }
 
-// Start finds the hierarchies, as the engine uses them, and makes the cgroups above the pods'. What exists already keeps its limits until
-// Run has compared them: its pods may use more. driver is the engine's: cgroupfs, systemd, or none, which is an error. It must have returned
-// before the first pod is handled.
+// Start finds the hierarchies that the engine uses and creates the cgroups above the pods'. Existing ones keep their limits until Run
+// compares them: their pods may use more. driver is the engine's: cgroupfs, systemd, or none, which is an error. Start must return before
+// the first pod is handled.
 func (m *Manager) Start(ctx context.Context, driver string) (err error) {
 	if driver == "none" {
 		return errors.New("the engine does not use cgroups (docker info: Cgroup Driver: none, as when it runs without root): " +
 			"run it with cgroups, or disable pod cgroups with --cgroups-per-qos=false")
 	}
-	if m.tree, err = cgroup.Open(cgroup.Config{Root: m.cfg.Root, Systemd: driver == "systemd", Runner: command.New()}); err != nil {
+	if m.tree, err = cgroup.Open(cgroup.Config{Root: m.cfg.Root, Systemd: driver == "systemd"}); err != nil {
 		return err
 	}
 	m.ready.Store(true)
@@ -183,7 +198,7 @@ func (m *Manager) Start(ctx context.Context, driver string) (err error) {
 	return nil
 }
 
-// Place is the cgroup of all pods, for measuring; "" where there is none, or not yet. Any goroutine may ask.
+// Place is the cgroup of all pods, for measurements; "" if there is none yet. Any goroutine may call it.
 func (m *Manager) Place() cgroup.Place {
 	if m == nil || !m.ready.Load() {
 		return ""
@@ -191,8 +206,8 @@ func (m *Manager) Place() cgroup.Place {
 	return m.tree.Place(classGroups[v1.PodQOSGuaranteed])
 }
 
-// nodeLimits are what all pods together are held to, upstream's figures: memory is not reduced by what eviction keeps free, or pods
-// could never come near it.
+// nodeLimits are the limits of all pods together, with upstream's figures. They do not subtract the memory that eviction keeps free: pods
+// could then never reach the eviction threshold.
 func (c Config) nodeLimits() cgroup.Limits {
 	left := func(name v1.ResourceName) resource.Quantity {
 		q := c.Capacity[name].DeepCopy()
@@ -205,10 +220,10 @@ func (c Config) nodeLimits() cgroup.Limits {
 	return cgroup.Limits{Shares: podspec.SharesOf(cpu.MilliValue()), Memory: max(memory.Value(), 0), Pids: max(pids.Value(), 0)}
 }
 
-// enforceRetry is how long pods get to come below a limit that was lowered.
+// enforceRetry is how long pods have to get below a lowered limit.
 const enforceRetry = time.Minute
 
-// Run keeps the cgroups above the pods' as they should be until ctx ends. Start comes before it.
+// Run maintains the cgroups above the pods' until ctx ends. Start must be called first.
 func (m *Manager) Run(ctx context.Context) {
 	retry := m.parts.Clock.NewTimer(0)
 	defer retry.Stop()
@@ -226,13 +241,13 @@ func (m *Manager) Run(ctx context.Context) {
 			m.parts.Events.NodeEvent(v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
 		case <-m.changed:
 			if err := m.tree.Set(ctx, classGroups[v1.PodQOSBurstable], cgroup.Limits{Shares: podspec.SharesOf(m.weight.Load())}); err != nil {
-				klog.ErrorS(err, "Cannot set the CPU weight of the burstable pods") // the next change tries again
+				klog.ErrorS(err, "Cannot set the CPU weight of the burstable pods") // the next change retries
 			}
 		}
 	}
 }
 
-// Admitter counts what the burstable pods that inner admits request of CPU, which weighs their class.
+// Admitter sums the CPU requests of the burstable pods that inner admits: they determine the CPU weight of their class.
 func (m *Manager) Admitter(inner pod.Admitter) pod.Admitter {
 	return &weighing{Admitter: inner, requests: map[types.UID]int64{}, manager: m}
 }
