@@ -1,6 +1,6 @@
-// Package command stands below every arrow: it runs a program of the host and is the only one of ours that starts processes directly.
+// Package command runs programs of the host. It is the only package of winkube that starts processes directly.
 //
-//	Run(ctx, stdin, "iptables-save", "-t", "nat") -> its output, or an error that says what was run and what it answered
+//	Run(ctx, stdin, "iptables-save", "-t", "nat") -> its output, or an error with the command line and the program's output
 package command
 
 import (
@@ -20,11 +20,11 @@ import (
 // ErrNotFound says that the host has no such program.
 var ErrNotFound = errors.New("program not found")
 
-// ExitError says that a program ran and ended with a code other than 0.
+// ExitError says that a program ran and exited with a code other than 0.
 type ExitError struct {
-	Code   int    // -1: ended by a signal
+	Code   int    // -1: killed by a signal
 	State  string // "exit status 1", "signal: killed"
-	Output string // end of stderr, or of stdout where that is empty; at most maxShown bytes
+	Output string // end of stderr, or of stdout if that is empty; at most maxShown bytes
 }
 
 // Error implements error.
@@ -37,49 +37,47 @@ func (e *ExitError) Error() string {
 
 // Runner runs programs of the host.
 type Runner interface {
-	// Run runs name (found as New says) with args, hands it stdin (nil: empty) and returns what it wrote to stdout. It blocks until the
-	// program ended; when ctx ends the program is killed and the error wraps ctx's. Errors read
-	// `cannot run "iptables-save -t nat": exit status 1: <stderr>` and wrap ErrNotFound or an *ExitError where that is the cause.
-	// Nothing secret may stand in args. Safe for concurrent use.
+	// Run runs name (found as New says) with args, passes it stdin (nil: empty) and returns its stdout. It blocks until the program has exited; when
+	// ctx ends the program is killed and the error wraps ctx's. Errors have the form `cannot run "iptables-save -t nat": exit status 1: <stderr>` and
+	// wrap ErrNotFound or an *ExitError where that is the cause. args must not contain secrets. Safe for concurrent use.
 	Run(ctx context.Context, stdin []byte, name string, args ...string) (stdout []byte, err error)
 }
 
 const (
 	maxShown = 2048
-	// A grandchild may hold our pipes open after the program has gone; it gets so long.
+	// A grandchild may hold our pipes open after the program has exited; we wait this long for it.
 	waitDelay = 2 * time.Second
 )
 
 type runner struct {
 	dirs  []string
 	env   []string
-	quiet bool // stdout may hold secrets
-	// mark is a NAME=value of env by which what a program started is found again; "": only the program itself is ended.
+	quiet bool // stdout may contain secrets
+	// mark is a NAME=value of env that identifies descendants of a program; "": only the program itself is killed.
 	mark  string
 	mu    sync.Mutex
 	paths map[string]string
 }
 
-// New returns the Runner of this host. A name with a path in it is run as it is. Others are looked for once: on Windows only in the
-// system directory, so that nothing in the working directory or PATH can stand in for a system tool; on Linux in PATH and then in the
-// usual sbin and bin directories, which a service's PATH often lacks. Programs run in the C locale, so that their output can be parsed.
+// New returns the Runner of this host. A name with a path is run unchanged. Other names are looked up once: on Windows only in the system directory,
+// so that nothing in the working directory or PATH can replace a system tool; on Linux in PATH and then in the usual sbin and bin directories, which
+// a service's PATH often lacks. Programs run in the C locale, so that their output can be parsed.
 func New() Runner {
 	return &runner{dirs: searchDirs(), env: cLocale(os.Environ()), paths: map[string]string{}}
 }
 
-// NewPrivate returns a Runner whose programs see just env and whose stdout may hold secrets: errors show nothing of it.
+// NewPrivate returns a Runner whose programs see only env and whose stdout may contain secrets: errors do not include it.
 func NewPrivate(env []string) Runner {
 	return &runner{dirs: searchDirs(), env: env, quiet: true, paths: map[string]string{}}
 }
 
-// NewFamily returns a Runner whose programs end together with all that they have started when ctx ends. They see just env and mark, a
-// NAME=value that no other program has. On Windows they also end with this process; on Linux EndFamily ends those of an earlier one.
+// NewFamily returns a Runner whose programs are killed together with all their descendants when ctx ends. They see only env and mark, a unique
+// NAME=value. On Windows they also end with this process; on Linux EndFamily kills those of an earlier one.
 func NewFamily(env []string, mark string) Runner {
 	return &runner{dirs: searchDirs(), env: append(slices.Clip(env), mark), mark: mark, paths: map[string]string{}}
 }
 
-// Look finds the program at an absolute path, which on Windows may lack its .exe. The error wraps ErrNotFound where there is none that
-// may be run.
+// Look finds the program at an absolute path, which on Windows may lack its .exe. The error wraps ErrNotFound if there is no executable.
 func Look(path string) (string, error) {
 	found, err := exec.LookPath(path)
 	if err != nil {
@@ -88,7 +86,7 @@ func Look(path string) (string, error) {
 	return found, nil
 }
 
-// cLocale returns env without the variables that choose a language, and with the C locale chosen.
+// cLocale returns env with the C locale and without other language variables.
 func cLocale(env []string) []string {
 	out := make([]string, 0, len(env)+2)
 	for _, kv := range env {
@@ -117,7 +115,7 @@ func (r *runner) look(name string) (string, error) {
 		if !filepath.IsAbs(dir) {
 			continue
 		}
-		// LookPath of an absolute name asks whether it can be run and, on Windows, adds .exe.
+		// For an absolute name, LookPath checks that it is executable and, on Windows, adds .exe.
 		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			r.paths[name] = p
 			return p, nil
@@ -138,6 +136,7 @@ func (r *runner) Run(ctx context.Context, stdin []byte, name string, args ...str
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.WaitDelay = waitDelay
+	cmd.SysProcAttr = attributes()
 	err = r.wait(cmd)
 	if err == nil {
 		return stdout.Bytes(), nil
@@ -153,13 +152,13 @@ func (r *runner) Run(ctx context.Context, stdin []byte, name string, args ...str
 			visible = nil
 		}
 		err = &ExitError{Code: exit.ExitCode(), State: exit.String(), Output: shown(stderr.Bytes(), visible)}
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, exec.ErrNotFound): // the second of an absolute path on Windows
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, exec.ErrNotFound): // the second for an absolute path on Windows
 		err = fmt.Errorf("%w: %v", ErrNotFound, err)
 	}
 	return stdout.Bytes(), failed(name, args, err)
 }
 
-// wait runs cmd to its end.
+// wait runs cmd until it exits.
 func (r *runner) wait(cmd *exec.Cmd) error {
 	if r.mark == "" {
 		return cmd.Run()
@@ -179,11 +178,11 @@ func (r *runner) wait(cmd *exec.Cmd) error {
 	return cmd.Wait()
 }
 
-// shown is the part of a program's output that an error carries.
+// shown is the part of a program's output that an error contains.
 func shown(stderr, stdout []byte) string {
 	b := bytes.TrimSpace(stderr)
 	if len(b) == 0 {
-		b = bytes.TrimSpace(stdout) // netsh complains on stdout
+		b = bytes.TrimSpace(stdout) // netsh prints errors on stdout
 	}
 	if len(b) > maxShown {
 		b = append([]byte("... "), b[len(b)-maxShown:]...)
@@ -195,7 +194,7 @@ func failed(name string, args []string, err error) error {
 	return fmt.Errorf("cannot run %q: %w", line(name, args), err)
 }
 
-// line is argv for people.
+// line formats argv for people.
 func line(name string, args []string) string {
 	return strings.Join(append([]string{name}, args...), " ")
 }

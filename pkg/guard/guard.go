@@ -1,13 +1,14 @@
-// Package guard keeps this node alive: it ends pods that take more than they may, and others when the node runs out of something (kubelet).
+// Package guard protects this node: it ends pods that exceed their limits, and others when the node runs out of a
+// resource (kubelet).
 //
 //	pods with limits --package disk, beside--> Usage --Plan (pure)--> Evictions ---------------------------+--> worker.Manager.Evict
 //	the node's figures --> Observations --state.look (pure)--> conditions --> node, admission of new pods  |
 //	                                                       --> due Threshold --> dead containers, images --+ rank, choose (pure)
-//	images, who uses them --ImagePolicy (pure)--> images to remove
+//	images, containers that use them --ImagePolicy (pure)--> images to remove
 //
-// What is measured often is cheap: pods that have no limit are measured only when a disk is short and one of them has to be evicted. Measuring
-// limited pods runs beside the look at the node, and neither waits for what hangs. As upstream, when the node is short of something at most
-// one pod is evicted at a time, and the next one is chosen when it has been cleaned up.
+// Frequent measurements are cheap: pods without limits are measured only when a disk is short and one of them must be
+// evicted. Limited pods are measured in parallel with the node, and neither waits for a disk that hangs. As upstream,
+// the Guard evicts at most one pod at a time because of the node, and chooses the next one after the cleanup.
 package guard
 
 import (
@@ -28,11 +29,11 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Config is what the user wants kept free, and how.
+// Config says which resources to keep free, and how.
 type Config struct {
-	Thresholds []Threshold   // of the function of that name
-	Transition time.Duration // so long a condition stays after it was last found (evictionPressureTransitionPeriod)
-	MaxGrace   time.Duration // most that a pod gets to stop when a soft threshold is met (evictionMaxPodGracePeriod)
+	Thresholds []Threshold   // as Thresholds returns them
+	Transition time.Duration // how long a condition stays after it was last found (evictionPressureTransitionPeriod)
+	MaxGrace   time.Duration // longest grace period of a pod when a soft threshold is met (evictionMaxPodGracePeriod)
 	Images     ImagePolicy
 }
 
@@ -41,24 +42,24 @@ type Guard struct {
 	cfg   Config
 	parts Parts
 
-	// What follows belongs to Run.
+	// The fields below belong to Run.
 	state     state
 	images    images
 	limitsDue time.Time
 	imagesDue time.Time
-	measuring bool       // limited pods, beside Run
-	rounds    chan round // what that has found
+	measuring bool       // limited pods, in parallel with Run
+	rounds    chan round // results of those measurements
 	measurers sync.WaitGroup
 	told      map[types.UID]time.Time
 }
 
-// round is one look at all limited pods.
+// round is one measurement of all limited pods.
 type round struct {
 	begun  time.Time
 	usages []Usage
 }
 
-// New makes a Guard, which does nothing before Run.
+// New returns a Guard that does nothing before Run.
 func New(cfg Config, parts Parts) *Guard {
 	g := &Guard{cfg: cfg, parts: parts, images: images{}, rounds: make(chan round, 1), told: map[types.UID]time.Time{}}
 	var ignored []Signal
@@ -70,19 +71,19 @@ func New(cfg Config, parts Parts) *Guard {
 }
 
 const (
-	// period is how often limits and thresholds are looked at (upstream's monitoring interval).
+	// period is how often limits and thresholds are checked (upstream's monitoring interval).
 	period = 10 * time.Second
-	// patience is how long pods may take to be measured; what takes longer counts by what is known of it.
+	// patience is how long measuring pods may take; slower volumes count with the figures known so far.
 	patience = 10 * time.Second
-	// silence is how long nothing more is said of a pod that cannot be measured in time.
+	// silence is the minimum interval between Events about a pod that cannot be measured in time.
 	silence = 10 * time.Minute
-	// settle is the pause after an alarm, or when a pod has gone, before the next look.
+	// settle is the pause after an alarm, or after a pod ended, before the next check.
 	settle = time.Second
-	// cleanupPatience is how long an evicted pod is waited for before another may be chosen.
+	// cleanupPatience is how long the Guard waits for an evicted pod before it may choose another.
 	cleanupPatience = 30 * time.Second
 )
 
-// Run looks again and again until ctx ends.
+// Run checks periodically until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
 	defer g.measurers.Wait()
 	now := g.parts.Clock.Now()
@@ -102,7 +103,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// pause waits for the next turn, and meanwhile holds pods to their limits when they have been measured. false: ctx has ended.
+// pause waits for the next turn, and meanwhile enforces limits when a round of measurements ends. false: ctx ended.
 func (g *Guard) pause(ctx context.Context, wait time.Duration, alarm <-chan struct{}) bool {
 	after := g.parts.Clock.After(wait)
 	for {
@@ -117,7 +118,7 @@ func (g *Guard) pause(ctx context.Context, wait time.Duration, alarm <-chan stru
 			return true
 		case <-alarm:
 			klog.V(2).InfoS("Memory usage has reached a threshold")
-			select { // so that memory that goes up and down does not keep us busy
+			select { // so that fluctuating memory does not keep us busy
 			case <-ctx.Done():
 				return false
 			case <-g.parts.Clock.After(settle / 10):
@@ -127,7 +128,7 @@ func (g *Guard) pause(ctx context.Context, wait time.Duration, alarm <-chan stru
 	}
 }
 
-// turn does what is due. It says whether a pod was evicted because of the node.
+// turn does what is due. It reports whether it evicted a pod because of the node.
 func (g *Guard) turn(ctx context.Context) (evicted bool) {
 	if now := g.parts.Clock.Now(); !g.measuring && !now.Before(g.limitsDue) {
 		g.measuring, g.limitsDue = true, now.Add(period)
@@ -141,7 +142,7 @@ func (g *Guard) turn(ctx context.Context) (evicted bool) {
 	return evicted
 }
 
-// measure looks at all pods that have limits. It may take as long as patience; Run goes on meanwhile.
+// measure measures all pods that have limits. It may take as long as patience; Run continues meanwhile.
 func (g *Guard) measure(ctx context.Context) round {
 	r := round{begun: g.parts.Clock.Now()}
 	var whole, volumes []pod.View
@@ -166,7 +167,7 @@ func (g *Guard) measure(ctx context.Context) round {
 	return r
 }
 
-// hold evicts the pods that Plan names. What could not be measured in time counts by what is known of it.
+// hold evicts the pods that Plan names. Parts that were not measured in time count with the figures known so far.
 func (g *Guard) hold(r round) (evicted bool) {
 	g.measuring = false
 	g.tellLate(r)
@@ -196,18 +197,33 @@ func (g *Guard) tellLate(r round) {
 	}
 }
 
-// slow says what was not measured in time, and what holds meanwhile.
+// slow describes what was not measured in time, and which figures count meanwhile.
 func slow(late []disk.Late) string {
-	var parts []string
+	var files, systems, says []string
+	limited := false
 	for _, l := range late {
 		since := "no earlier figure"
 		if !l.At.IsZero() {
 			since = "last complete figure of " + l.At.UTC().Format(time.RFC3339)
 		}
-		parts = append(parts, fmt.Sprintf("%s counts as %d bytes in %d files (%s)", l.What, l.Of.Bytes, l.Of.Files, since))
+		if l.System {
+			systems = append(systems, fmt.Sprintf("%s (%s)", l.What, since))
+			continue
+		}
+		limited = limited || !l.Claim
+		files = append(files, fmt.Sprintf("%s counts as %d bytes in %d files (%s)", l.What, l.Of.Bytes, l.Of.Files, since))
 	}
-	return fmt.Sprintf("Not measured within %s: %s. Limits are held to the larger of the last complete figure and what was counted so far; "+
-		"use fewer files, or a volume with a separate file system that answers", patience, strings.Join(parts, "; "))
+	if len(files) > 0 {
+		advice := "No limit covers it; use fewer files"
+		if limited {
+			advice = "Limits are held to the larger of the last complete figure and what was counted so far; use fewer files, or a volume with a separate file system that answers"
+		}
+		says = append(says, fmt.Sprintf("Not measured within %s: %s. %s", patience, strings.Join(files, "; "), advice))
+	}
+	if len(systems) > 0 {
+		says = append(says, fmt.Sprintf("The file system did not answer within %s: %s. The last figure stays; check the server or the disk behind the file system", patience, strings.Join(systems, "; ")))
+	}
+	return strings.Join(says, ". ")
 }
 
 func (g *Guard) evict(p *v1.Pod, e pod.Eviction, signal string, measured time.Time) {
@@ -218,8 +234,8 @@ func (g *Guard) evict(p *v1.Pod, e pod.Eviction, signal string, measured time.Ti
 
 const reasonThresholdMet = "EvictionThresholdMet"
 
-// relieve compares what is left on the node with the thresholds, and has something given back where that is due: first what no pod misses,
-// then a pod. It says whether a pod was evicted, and waits until it has ended.
+// relieve compares the node's free resources with the thresholds and reclaims what is due: first what no pod needs,
+// then a pod. It waits until that pod has ended, and reports whether one was evicted.
 func (g *Guard) relieve(ctx context.Context) bool {
 	if len(g.cfg.Thresholds) == 0 {
 		return false
@@ -235,7 +251,7 @@ func (g *Guard) relieve(ctx context.Context) bool {
 	}
 	t := g.state.due[0]
 	var dedicated bool
-	if t.Signal.onDisk() { // of memory it does not matter, and an engine that hangs holds nothing up
+	if t.Signal.onDisk() { // irrelevant for memory, which must not wait for an engine that hangs
 		var err error
 		if dedicated, err = g.parts.Disks.ImagesApart(ctx); err != nil {
 			klog.ErrorS(err, "Cannot find Docker's image file system; not evicting pods because of disk usage until Docker responds")
@@ -253,7 +269,7 @@ func (g *Guard) relieve(ctx context.Context) bool {
 		}
 	}
 	all, over := g.candidates(ctx, t.Signal)
-	if g.holdTo(over, measured) { // they go before pods that are within their limits
+	if g.holdTo(over, measured) { // they end before pods that are within their limits
 		for _, e := range over {
 			g.await(ctx, e.Pod)
 		}
@@ -271,7 +287,7 @@ func (g *Guard) relieve(ctx context.Context) bool {
 	return true
 }
 
-// await waits until an evicted pod has gone, for as long as that may take.
+// await waits until an evicted pod is cleaned up, at most cleanupPatience.
 func (g *Guard) await(ctx context.Context, p *v1.Pod) {
 	select {
 	case <-ctx.Done():
@@ -281,8 +297,8 @@ func (g *Guard) await(ctx context.Context, p *v1.Pod) {
 	}
 }
 
-// candidates are the pods that have not ended with what they use of the signal's resource, and those of them that exceed a limit
-// in their spec.
+// candidates returns the pods that have not ended with their use of the signal's resource, and those of them that
+// exceed a limit in their spec.
 func (g *Guard) candidates(ctx context.Context, signal Signal) (all []candidate, over []Eviction) {
 	var views []pod.View
 	for _, view := range g.parts.Pods.Snapshot() {
@@ -313,7 +329,7 @@ func (g *Guard) candidates(ctx context.Context, signal Signal) (all []candidate,
 	return all, nil
 }
 
-// reclaim removes what no pod misses: containers of pods that have ended, and unused images.
+// reclaim removes what no pod needs: containers of pods that have ended, and unused images.
 func (g *Guard) reclaim(ctx context.Context) {
 	g.parts.Pods.RemoveLeftovers()
 	unused, err := g.unusedImages(ctx)
@@ -325,7 +341,7 @@ func (g *Guard) reclaim(ctx context.Context) {
 	}
 }
 
-// tell makes the conditions known.
+// tell publishes the conditions.
 func (g *Guard) tell(conditions []v1.NodeConditionType) {
 	if before := g.parts.Pressure.Conditions(); !slices.Equal(before, conditions) {
 		klog.InfoS("The node's pressure has changed", "before", before, "now", conditions)
@@ -334,7 +350,7 @@ func (g *Guard) tell(conditions []v1.NodeConditionType) {
 	}
 }
 
-// arm has the kernel tell when memory comes to the next threshold.
+// arm sets the kernel's alarm to the next memory threshold.
 func (g *Guard) arm(o Observations) {
 	if g.parts.Alarm == nil {
 		return

@@ -24,7 +24,8 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// testPod has containers with these limits of ephemeral storage ("": none) and emptyDirs v0, v1 ... with these sizeLimits.
+// testPod returns a pod with containers that have these limits of ephemeral storage ("": none) and emptyDirs v0, v1 ...
+// with these sizeLimits.
 func testPod(name string, containers, volumes []string) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 	for i, limit := range containers {
@@ -49,7 +50,7 @@ func emptyDir(name string, used uint64) disk.Volume {
 	return disk.Volume{Volume: name, EmptyDir: true, Disk: host.Disk{Used: used}}
 }
 
-// logs are containers by name that have written so many bytes of logs.
+// logs returns containers by name that have written so many bytes of logs.
 func logs(byName map[string]uint64) map[string]disk.Container {
 	out := map[string]disk.Container{}
 	for name, bytes := range byName {
@@ -111,14 +112,14 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// bench is a guard of some pods, with what it asked and did.
+// bench is a guard of some pods, with a record of its actions.
 type bench struct {
 	mu                sync.Mutex // the clock alone does not order the test and the guard for the race detector
 	views             []pod.View
 	asked, evicted    []string
 	told              []string
 	disk              func(terms disk.Terms, whole, volumes []pod.View) map[types.UID]disk.Pod
-	engine            error  // why nothing is known of it
+	engine            error  // why the engine does not respond
 	available, memory uint64 // on the node
 }
 
@@ -214,7 +215,7 @@ func (b *bench) since() (asked, evicted, told string) {
 	return asked, evicted, told
 }
 
-// TestRun holds that only pods with limits are measured, and only the volumes of those that limit nothing else.
+// TestRun: only pods with limits are measured, and only the volumes of those without other limits.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{views: []pod.View{
@@ -245,7 +246,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestStalled: while measuring limited pods takes for ever the node's pressure is found and relieved, and no second measuring begins.
+// TestStalled: while measuring limited pods hangs, the node's pressure is found and relieved, and no second measurement
+// starts.
 func TestStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -281,7 +283,8 @@ func TestStalled(t *testing.T) {
 	})
 }
 
-// TestSlow: a pod that cannot be measured in time is reported, once in a while, and counts by its last figures; limits of the others hold.
+// TestSlow: a pod that cannot be measured in time is reported, but not too often, and counts with its last figures; the
+// others' limits still apply.
 func TestSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{views: []pod.View{{Pod: testPod("huge", []string{"5Mi"}, []string{""})}, {Pod: testPod("other", nil, []string{"1Mi"})}}}
@@ -319,14 +322,40 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// TestOverFirst: when the disk is short, pods over their own limits go before those that are within theirs.
+// TestSlowSays: the Event tells a tree with many files from a file system that does not answer, and says which limits depend on it.
+func TestSlowSays(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	tree := disk.Late{What: `volume "cache"`, Of: disk.Amount{Bytes: 5, Files: 2}, At: at}
+	claim := disk.Late{What: `volume "data"`, Of: disk.Amount{Bytes: 7, Files: 1}, Claim: true}
+	server := disk.Late{What: `volume "nfs"`, Claim: true, System: true}
+	const (
+		limits = "Limits are held to the larger of the last complete figure and what was counted so far; use fewer files, or a volume with a separate file system that answers"
+		counts = `volume "cache" counts as 5 bytes in 2 files (last complete figure of 2026-01-02T03:04:05Z)`
+		silent = `The file system did not answer within 10s: volume "nfs" (no earlier figure). The last figure stays; check the server or the disk behind the file system`
+	)
+	for _, test := range []struct {
+		late []disk.Late
+		want string
+	}{
+		{[]disk.Late{tree}, "Not measured within 10s: " + counts + ". " + limits},
+		{[]disk.Late{claim}, `Not measured within 10s: volume "data" counts as 7 bytes in 1 files (no earlier figure). No limit covers it; use fewer files`},
+		{[]disk.Late{server}, silent},
+		{[]disk.Late{server, tree}, "Not measured within 10s: " + counts + ". " + limits + ". " + silent},
+	} {
+		if got := slow(test.late); got != test.want {
+			t.Errorf("got  %s\nwant %s", got, test.want)
+		}
+	}
+}
+
+// TestOverFirst: when the disk is short, pods that exceed their own limits are evicted before others.
 func TestOverFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{memory: 1000, available: 50, views: []pod.View{{Pod: testPod("large", nil, nil)}, {Pod: testPod("over", []string{"1Mi"}, nil)}}}
 		b.disk = func(_ disk.Terms, _, _ []pod.View) map[types.UID]disk.Pod {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.available = 1000 // when the first has gone
+			b.available = 1000 // after the first has ended
 			return map[types.UID]disk.Pod{"large": {Files: disk.Amount{Bytes: 9 << 20}}, "over": {Files: disk.Amount{Bytes: 2 << 20}}}
 		}
 		b.guard(t, Settings{Hard: map[string]string{"nodefs.available": "100"}})
@@ -337,7 +366,7 @@ func TestOverFirst(t *testing.T) {
 	})
 }
 
-// TestFilesCount: a pod that fills its hosts file is held to its limit too (CVE-2020-8557).
+// TestFilesCount: the limit of a pod includes its hosts file (CVE-2020-8557).
 func TestFilesCount(t *testing.T) {
 	p := testPod("p", []string{"1Mi"}, nil)
 	u := Usage{Pod: p, Limits: LimitsOf(p), Taken: disk.Pod{Files: disk.Amount{Bytes: 1 << 20}}}
