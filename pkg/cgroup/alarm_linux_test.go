@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ownGroup makes a memory cgroup of version 1 for the test.
+// ownGroup creates a v1 memory cgroup for the test.
 func ownGroup(t *testing.T) (place Place, dir string) {
 	t.Helper()
 	reader, err := NewReader("/proc")
@@ -38,7 +38,7 @@ func ownGroup(t *testing.T) (place Place, dir string) {
 	return Place("1:memory:" + strings.TrimSuffix(where, "/") + "/" + name + "\n"), dir
 }
 
-// TestAlarm has the kernel tell when a cgroup uses more: files in memory are charged to the one who writes them.
+// TestAlarm makes the kernel report that a cgroup uses more memory: a file on tmpfs is charged to the process that writes it.
 func TestAlarm(t *testing.T) {
 	place, dir := ownGroup(t)
 	alarm, err := NewAlarm("/proc", func() Place { return place })
@@ -64,12 +64,12 @@ func TestAlarm(t *testing.T) {
 	}
 	select {
 	case <-alarm.C():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("16 MB are in use, and no alarm came")
 	}
 }
 
-// TestPressure has the kernel take a trigger, and let it go.
+// TestPressure registers a trigger with the kernel and removes it.
 func TestPressure(t *testing.T) {
 	const file = "/proc/pressure/memory"
 	if _, err := os.Stat(file); err != nil {

@@ -1,10 +1,10 @@
-// Package cgroup is the last hop to the kernel's control groups of Linux: it keeps a tree of them below one root, and measures by them.
+// Package cgroup is the interface to the kernel's control groups on Linux: it maintains a tree of them below one root, and measures them.
 //
 //	limits of the node, of QoS classes and of pods --> Tree.Set: list, compare, write --> cgroup files (v1, v2), or systemd's slices
 //	Tree.Get, Reader.Measure <-- cgroup files
 //
-// It takes plain figures and decides nothing about pods. A Tree touches only what is below its own root, so that several agents can share
-// a machine. Nothing here is built for one system only: on others there is no Tree.
+// It handles plain figures and decides nothing about pods. A Tree touches only cgroups below its own root, so that several agents can share
+// a machine. The code compiles on all systems; only on Linux is there a Tree.
 package cgroup
 
 import (
@@ -15,45 +15,44 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"github.com/winkube/winkube/pkg/command"
 )
 
-// Config says where a Tree stands and who else writes there.
+// Config says where a Tree is and who else writes there.
 type Config struct {
-	// Root is the cgroup below which the Tree is, as a path from the top of the hierarchies: "/", "/agents/one", or with systemd a slice:
+	// Root is the parent cgroup of the Tree, as a path from the top of the hierarchies: "/", "/agents/one", or with systemd a slice:
 	// "/agents.slice". It must exist.
 	Root string
-	// Systemd says that systemd owns the hierarchies (the engine's CgroupDriver): cgroups are then slices, made and set by systemd.
+	// Systemd means that systemd owns the hierarchies (the engine's CgroupDriver): cgroups are then slices, which systemd creates and
+	// changes.
 	Systemd bool
-	Runner  command.Runner // runs busctl; only with Systemd
-	Proc    string         // "": /proc
+	Proc    string // "": /proc
 }
 
-// Group names a cgroup by its elements below the Tree's root: kubepods, burstable, pod<uid>.
+// Group names a cgroup by its path elements below the Tree's root: kubepods, burstable, pod<uid>.
 type Group []string
 
-// Limits are what a cgroup holds its processes to.
+// Limits are the limits and weights of a cgroup.
 type Limits struct {
-	Shares int64 // CPU weight as v1 has it: 2 to 262144; 0: left as it is
+	Shares int64 // CPU weight as in v1: 2 to 262144; 0: unchanged
 	Quota  int64 // microseconds of CPU in each Period; 0: no limit
-	Period int64 // microseconds; 0 where there is no Quota
+	Period int64 // microseconds; 0 without a Quota
 	Memory int64 // bytes; 0: no limit
 	Pids   int64 // processes and threads; 0: no limit
-	// HugePages are bytes by page size in bytes; nil: left as they are. Sizes that the kernel does not know are passed over.
+	// HugePages are bytes by page size in bytes; nil: unchanged. Sizes that the kernel does not know are skipped.
 	HugePages map[uint64]int64
 }
 
-// Tree is a tree of cgroups. Its methods may be called concurrently, but for one Group one at a time.
+// Tree is a tree of cgroups. Its methods are safe for concurrent use, except for the same Group.
 type Tree struct {
 	root    Group
 	files   files
-	systemd *systemd // nil: cgroups are directories that we make
+	systemd *systemd // nil: cgroups are directories that we create
 	v2      bool
 	mounts  []mount
 }
 
-// controllers that a Tree cannot do without, of either version. v1 has two for the CPU, and a process needs a filled cpuset.
+// required are the controllers that a Tree needs, for v1 (false) and v2 (true). v1 has two for the CPU, and a process needs a cpuset that
+// is not empty.
 var required = map[bool][]string{
 	false: {"cpu", "cpuacct", "cpuset", "memory"},
 	true:  {"cpu", "memory"},
@@ -61,7 +60,7 @@ var required = map[bool][]string{
 
 const advice = "or switch cgroups of pods off with --cgroups-per-qos=false"
 
-// Open finds the hierarchies and checks that a Tree can stand there. Its errors say what is missing and what to do.
+// Open finds the hierarchies and checks that they suffice for a Tree. Its errors say what is missing and what to do.
 func Open(cfg Config) (*Tree, error) {
 	if cfg.Proc == "" {
 		cfg.Proc = "/proc"
@@ -71,13 +70,13 @@ func Open(cfg Config) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the cgroups: %w", err)
 	}
-	return open(cfg, disk, parseMountinfo(text))
+	return open(cfg, disk, parseMountinfo(text), systemdUnits())
 }
 
-func open(cfg Config, files files, mounts []mount) (*Tree, error) {
+func open(cfg Config, files files, mounts []mount, units units) (*Tree, error) {
 	t := &Tree{files: files, mounts: mounts, root: elements(cfg.Root)}
 	if cfg.Systemd {
-		t.systemd = &systemd{run: cfg.Runner}
+		t.systemd = &systemd{units: units}
 		t.root = sliceElements(cfg.Root)
 	}
 	t.v2 = !slices.ContainsFunc(mounts, func(m mount) bool { return m.has("memory") || m.has("cpu") }) &&
@@ -101,7 +100,7 @@ func open(cfg Config, files files, mounts []mount) (*Tree, error) {
 	return t, t.checkRoot(cfg.Root)
 }
 
-// checkRoot wants the root in every hierarchy that Set writes to, and in v1 with processors and memory nodes in it.
+// checkRoot requires the root in every hierarchy that Set writes to, and in v1 with CPUs and memory nodes assigned.
 func (t *Tree) checkRoot(root string) error {
 	for _, m := range t.written() {
 		dir := t.dir(m, nil)
@@ -133,7 +132,7 @@ func (t *Tree) present(enabled []string) string {
 	return "version 1 with " + strings.Join(names, ", ")
 }
 
-// Parent is the cgroup's name for the engine (HostConfig.CgroupParent).
+// Parent is the cgroup's name in the form that the engine expects (HostConfig.CgroupParent).
 func (t *Tree) Parent(g Group) string {
 	if t.systemd != nil {
 		return sliceName(slices.Concat(t.root, g))
@@ -141,8 +140,8 @@ func (t *Tree) Parent(g Group) string {
 	return "/" + path.Join(slices.Concat(t.root, g)...)
 }
 
-// Set makes the cgroup with all above it and holds it to want. What is so already is not written again. A memory limit that is not
-// above what is in use now is refused: version 2 would end processes, version 1 stop half-way.
+// Set creates the cgroup and its parents, and applies want. It does not rewrite values that already match. It refuses a memory limit at or
+// below current use: v2 would kill processes, v1 would stop half-way.
 func (t *Tree) Set(ctx context.Context, g Group, want Limits) error {
 	have, exists, err := t.Get(g, want)
 	if err != nil {
@@ -165,8 +164,8 @@ func (t *Tree) Set(ctx context.Context, g Group, want Limits) error {
 	return t.write(g, want)
 }
 
-// Get reads what a cgroup is held to; exists is false where there is none. Where the kernel keeps a figure of want only coarsely (pages
-// of memory, weights of version 2) and has that, want's is told.
+// Get reads a cgroup's limits; exists is false if there is no cgroup. The kernel rounds some figures (pages of memory, weights of v2). If
+// it has the rounded value of want, Get returns want's.
 func (t *Tree) Get(g Group, want Limits) (have Limits, exists bool, err error) {
 	for _, s := range t.settings(want) {
 		if s.get == nil {
@@ -189,15 +188,15 @@ func (t *Tree) Get(g Group, want Limits) (have Limits, exists bool, err error) {
 	return have, true, nil
 }
 
-// same compares what Get can tell.
+// same compares the figures that Get returns.
 func (l Limits) same(other Limits) bool {
 	return l.Shares == other.Shares && l.Quota == other.Quota && l.Period == other.Period && l.Memory == other.Memory && l.Pids == other.Pids
 }
 
-// Children lists the cgroups directly below g: the elements by which Group names them.
+// Children lists the cgroups directly below g, by their elements in Group.
 func (t *Tree) Children(g Group) ([]string, error) {
 	var out []string
-	for _, m := range t.mounts { // what was left by half may be in any hierarchy
+	for _, m := range t.mounts { // an incomplete cgroup may remain in any hierarchy
 		names, err := t.files.list(t.dir(m, g))
 		if err != nil && !missing(err) {
 			return nil, fmt.Errorf("cannot list cgroup %s: %w", t.Parent(g), err)
@@ -219,8 +218,8 @@ func (t *Tree) Children(g Group) ([]string, error) {
 	return out, nil
 }
 
-// Remove takes a cgroup away with all below it, in every hierarchy. None there is no error. It never ends a process: with one inside,
-// it fails.
+// Remove removes a cgroup and everything below it, in every hierarchy. A missing cgroup is not an error. It never kills a process: it fails
+// if one is inside.
 func (t *Tree) Remove(ctx context.Context, g Group) error {
 	if len(g) == 0 {
 		return errors.New("cannot remove the root of the cgroups: name a cgroup below it")
@@ -240,7 +239,7 @@ func (t *Tree) Remove(ctx context.Context, g Group) error {
 	return errors.Join(errs...)
 }
 
-// Has says whether the cgroup is there.
+// Has reports whether the cgroup exists.
 func (t *Tree) Has(g Group) bool {
 	_, err := t.files.list(t.dir(t.written()[0], g))
 	return !missing(err)
@@ -265,7 +264,7 @@ func (t *Tree) removeAll(dir string) error {
 	return nil
 }
 
-// memoryInUse is how many bytes the cgroup's processes have, page cache included.
+// memoryInUse is the memory use of the cgroup's processes in bytes, including page cache.
 func (t *Tree) memoryInUse(g Group) (int64, error) {
 	m, err := t.hierarchy("memory")
 	if err != nil {

@@ -1,8 +1,10 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/winkube/winkube/pkg/command"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -38,7 +38,7 @@ var versions = map[string]bool{"v1": false, "v2": true}
 func newTree(t *testing.T, v2 bool) (*Tree, *kernel) {
 	t.Helper()
 	k, mounts := newKernel(v2)
-	tree, err := open(Config{Root: ownRoot}, k, mounts)
+	tree, err := open(Config{Root: ownRoot}, k, mounts, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ var web = Group{"kubepods", "burstable", "pod1-2"}
 
 var limits = Limits{Shares: 256, Quota: 50_000, Period: 100_000, Memory: 1<<20 + 5, Pids: 100, HugePages: map[uint64]int64{2 << 20: 4 << 20, 1 << 30: 0}}
 
-// TestLife: a cgroup is made with its limits, read back, changed, and taken away; what is so already is not written.
+// TestLife: a cgroup is created with its limits, read, changed and removed. Values that already match are not written.
 func TestLife(t *testing.T) {
 	for name, v2 := range versions {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestRemove: containers' own cgroups that were left behind go with the pod's, in every hierarchy; nothing goes while something runs.
+// TestRemove: leftover container cgroups are removed with the pod's, in every hierarchy. Nothing is removed while a process runs.
 func TestRemove(t *testing.T) {
 	for name, v2 := range versions {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestRemove(t *testing.T) {
 					inside = append(inside, dir+"/c1")
 				}
 			}
-			if !v2 { // where only the engine makes cgroups
+			if !v2 { // only the engine creates cgroups there
 				for _, dir := range []string{"/kubepods", "/kubepods/burstable", "/kubepods/burstable/pod1-2"} {
 					inside = append(inside, "/cg/freezer"+ownRoot+dir)
 				}
@@ -135,7 +135,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestShrinkBelowUse: version 2 would end processes, version 1 fail half-way.
+// TestShrinkBelowUse: v2 would kill processes, v1 would fail half-way.
 func TestShrinkBelowUse(t *testing.T) {
 	for name, v2 := range versions {
 		tree, k := newTree(t, v2)
@@ -155,7 +155,7 @@ func TestShrinkBelowUse(t *testing.T) {
 	}
 }
 
-// TestOpen: what lacks is named, and what to do.
+// TestOpen: errors name what is missing and what to do.
 func TestOpen(t *testing.T) {
 	for name, test := range map[string]struct {
 		v2     bool
@@ -171,14 +171,55 @@ func TestOpen(t *testing.T) {
 	} {
 		k, mounts := newKernel(test.v2)
 		test.damage(k, &mounts)
-		_, err := open(Config{Root: ownRoot}, k, mounts)
+		_, err := open(Config{Root: ownRoot}, k, mounts, nil)
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "--cgroups-per-qos=false") {
 			t.Errorf("%s: %v, want %q and advice", name, err, test.want)
 		}
 	}
 }
 
-// TestSystemd: slices are made and changed by systemd, and read where it puts them.
+// manager simulates systemd's manager: it knows which units are loaded, and logs calls.
+type manager struct {
+	loaded map[string]bool
+	log    strings.Builder
+}
+
+func (m *manager) answer(call, unit string, list []property, err error) error {
+	fmt.Fprint(&m.log, call, " ", unit)
+	for _, p := range list {
+		fmt.Fprintf(&m.log, " %s=%v", p.name, p.value)
+	}
+	if err != nil {
+		fmt.Fprint(&m.log, ": ", err)
+	}
+	fmt.Fprintln(&m.log)
+	return err
+}
+
+func (m *manager) start(_ context.Context, unit string, list []property) error {
+	if m.loaded[unit] {
+		return m.answer("start", unit, list, errUnitExists)
+	}
+	m.loaded[unit] = true
+	return m.answer("start", unit, list, nil)
+}
+
+func (m *manager) change(_ context.Context, unit string, list []property) error {
+	if !m.loaded[unit] {
+		return m.answer("change", unit, list, errNoUnit)
+	}
+	return m.answer("change", unit, list, nil)
+}
+
+func (m *manager) stop(_ context.Context, unit string) error {
+	if !m.loaded[unit] {
+		return m.answer("stop", unit, nil, errNoUnit)
+	}
+	delete(m.loaded, unit)
+	return m.answer("stop", unit, nil, nil)
+}
+
+// TestSystemd: systemd creates and changes slices, and they are read where systemd puts them.
 func TestSystemd(t *testing.T) {
 	for name, v2 := range versions {
 		t.Run(name, func(t *testing.T) {
@@ -186,9 +227,8 @@ func TestSystemd(t *testing.T) {
 			for _, m := range mounts {
 				k.dirs[m.dir+"/agents.slice"], k.dirs[m.dir+"/agents.slice/agents-one.slice"] = true, true
 			}
-			fake := command.NewFake()
-			fake.Install("busctl", func(_ []byte, args []string) ([]byte, error) { return nil, nil })
-			tree, err := open(Config{Root: "/agents.slice/agents-one.slice", Systemd: true, Runner: fake}, k, mounts)
+			fake := &manager{loaded: map[string]bool{}}
+			tree, err := open(Config{Root: "/agents.slice/agents-one.slice", Systemd: true}, k, mounts, fake)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +238,7 @@ func TestSystemd(t *testing.T) {
 			if err := tree.Set(t.Context(), web, limits); err != nil {
 				t.Fatal(err)
 			}
-			for _, m := range mounts { // what systemd does
+			for _, m := range mounts { // as systemd does
 				dir := m.dir + "/agents.slice/agents-one.slice"
 				for _, slice := range []string{"agents-one-kubepods.slice", "agents-one-kubepods-burstable.slice", "agents-one-kubepods-burstable-pod1_2.slice"} {
 					if v2 {
@@ -224,7 +264,12 @@ func TestSystemd(t *testing.T) {
 			if err := tree.Remove(t.Context(), Group{"kubepods", "podnone"}); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "systemd-"+name, fake.Transcript())
+			// A slice that is loaded but has no cgroup: it never had a process.
+			fake.loaded["agents-one-kubepods-pod3.slice"] = true
+			if err := tree.Set(t.Context(), Group{"kubepods", "pod3"}, limits); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "systemd-"+name, fake.log.String())
 		})
 	}
 }
@@ -242,7 +287,7 @@ func TestWeight(t *testing.T) {
 	}
 }
 
-// TestPlace finds a pod's cgroup above a container's.
+// TestPlace finds a pod's cgroup from a container's.
 func TestPlace(t *testing.T) {
 	for _, test := range []struct{ container, want string }{
 		{"5:memory:/kubepods/burstable/pod1-2/abc\n4:cpu:/kubepods/burstable/pod1-2/abc\n0::/\n", "5:memory:/kubepods/burstable/pod1-2\n4:cpu:/kubepods/burstable/pod1-2"},

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Sample is what one cgroup has used when it was measured. Pointers are nil where the system does not report it.
+// Sample is one cgroup's use at the time of measurement. Pointers are nil if the system does not report the value.
 type Sample struct {
-	CPU                         time.Duration // since it is there
-	Memory, WorkingSet          uint64        // bytes; the second without files' pages that were not used lately
-	Limit                       uint64        // bytes of memory, 0: none
+	CPU                         time.Duration // since the cgroup was created
+	Memory, WorkingSet          uint64        // bytes; WorkingSet excludes page cache that was not used recently
+	Limit                       uint64        // memory limit in bytes; 0: none
 	Resident, Faults, MajFaults *uint64
-	Swap, SwapLimit             *uint64 // bytes; a limit of nil: none
+	Swap, SwapLimit             *uint64 // bytes; nil SwapLimit: none
 	Tasks                       *uint64
 	Pressure                    map[string]Pressure // by "cpu", "memory", "io"; only on cgroup v2 with PSI
-	cache                       uint64              // bytes of files' pages, for Detail
-	throttling                  *throttling         // likewise; nil: not read
+	cache                       uint64              // bytes of page cache, for Detail
+	throttling                  *throttling         // for Detail; nil: not read
 }
 
-// Reader measures processes' cgroups by the files of a Linux kernel.
+// Reader measures processes' cgroups from files of a Linux kernel.
 type Reader struct {
 	proc   string // /proc
 	mounts []mount
 }
 
-// NewReader looks once where the hierarchies are mounted: they stay as long as the machine runs. proc is /proc.
+// NewReader reads once where the hierarchies are mounted: this does not change while the machine runs. proc is /proc.
 func NewReader(proc string) (*Reader, error) {
 	text, err := disk{}.read(filepath.Join(proc, "self/mountinfo"))
 	if err != nil {
@@ -37,7 +37,7 @@ func NewReader(proc string) (*Reader, error) {
 	return &Reader{proc: proc, mounts: parseMountinfo(text)}, nil
 }
 
-// Of says in which cgroups a process is.
+// Of returns the cgroups of a process.
 func (r *Reader) Of(pid int) (Place, error) {
 	text, err := disk{}.read(filepath.Join(r.proc, strconv.Itoa(pid), "cgroup"))
 	if err != nil {
@@ -46,10 +46,10 @@ func (r *Reader) Of(pid int) (Place, error) {
 	return Place(text), nil
 }
 
-// Place is where a process is: the text of /proc/PID/cgroup.
+// Place is a process's cgroups: the text of /proc/PID/cgroup.
 type Place string
 
-// Own says whether it is a cgroup below the top of the hierarchies of CPU and memory: that at the top is the whole machine.
+// Own reports whether its CPU and memory cgroups are below the top of the hierarchies: the one at the top covers the whole machine.
 func (p Place) Own() bool {
 	for _, controller := range []string{"cpuacct", "memory"} {
 		if _, where, ok := parseCgroup(string(p), controller); !ok || where == "/" {
@@ -59,7 +59,7 @@ func (p Place) Own() bool {
 	return true
 }
 
-// Pod is the place of the pod to which a container at p belongs; ok is false where no cgroup of that pod is above.
+// Pod is the place of the pod that a container at p belongs to; ok is false if no parent is a cgroup of that pod.
 func (p Place) Pod(uid string) (pod Place, ok bool) {
 	var lines []string
 	for line := range strings.Lines(string(p)) {
@@ -77,7 +77,7 @@ func (p Place) Pod(uid string) (pod Place, ok bool) {
 	return Place(strings.Join(lines, "\n")), ok
 }
 
-// dir is where a process's cgroup of a controller is seen, and whether it is of version 2.
+// dir is the directory of a process's cgroup for a controller, and whether it is v2.
 func (r *Reader) dir(at Place, controller string) (dir string, v2 bool, err error) {
 	found, where, ok := parseCgroup(string(at), controller)
 	for _, m := range r.mounts {
@@ -91,19 +91,19 @@ func (r *Reader) dir(at Place, controller string) (dir string, v2 bool, err erro
 	return "", false, fmt.Errorf("cannot find the cgroup of controller %s", controller)
 }
 
-// Spot is a place with the directories in which its cgroups are seen, found once: they stay as long as the cgroups do.
+// Spot is a place with the directories of its cgroups, looked up once: they stay as long as the cgroups do.
 type Spot struct {
 	cpuacct, cpu, memory, pids, blkio seen
 }
 
-// seen is where the cgroup of one controller is.
+// seen is the directory of one controller's cgroup.
 type seen struct {
 	dir string
 	v2  bool
-	err error // why it is not known
+	err error // why it is unknown
 }
 
-// Spot finds the directories of a place. What is missing is told when it is read.
+// Spot finds the directories of a place. A missing one is reported when it is read.
 func (r *Reader) Spot(at Place) *Spot {
 	var s Spot
 	for controller, one := range map[string]*seen{"cpuacct": &s.cpuacct, "cpu": &s.cpu, "memory": &s.memory, "pids": &s.pids, "blkio": &s.blkio} {
@@ -112,10 +112,10 @@ func (r *Reader) Spot(at Place) *Spot {
 	return &s
 }
 
-// Measure reads what the cgroups at a place have used. An error wraps fs.ErrNotExist, ESRCH or ENODEV where they are gone.
+// Measure reads the use of the cgroups at a place. An error wraps fs.ErrNotExist, ESRCH or ENODEV if they are gone.
 func (r *Reader) Measure(at Place) (s Sample, err error) { return r.Spot(at).Measure() }
 
-// Measure is Reader.Measure of the spot's place.
+// Measure is Reader.Measure for the spot's place.
 func (p *Spot) Measure() (s Sample, err error) {
 	for _, one := range []struct {
 		seen
@@ -163,14 +163,14 @@ func memoryV1(s *Sample, dir string) (err error) {
 		return err
 	}
 	s.WorkingSet = less(s.Memory, values["total_inactive_file"])
-	limit, err := number(dir, "memory.limit_in_bytes") // its own: the hierarchical one is at most that of all pods together
+	limit, err := number(dir, "memory.limit_in_bytes") // its own limit: the hierarchical one is at most that of all pods together
 	if err != nil {
 		return err
 	}
 	s.Limit = bounded(limit)
 	s.Resident, s.Faults, s.MajFaults = value(values, "total_rss"), value(values, "total_pgfault"), value(values, "total_pgmajfault")
 	s.cache = values["total_cache"]
-	s.Swap = value(values, "total_swap") // absent where the kernel does not count it
+	s.Swap = value(values, "total_swap") // absent if the kernel does not count it
 	if both := bounded(values["hierarchical_memsw_limit"]); s.Swap != nil && both > 0 && s.Limit > 0 {
 		limit := less(both, values["hierarchical_memory_limit"])
 		s.SwapLimit = &limit
@@ -189,7 +189,7 @@ func memoryV2(s *Sample, dir string) (err error) {
 	s.WorkingSet = less(s.Memory, values["inactive_file"])
 	s.Resident, s.Faults, s.MajFaults = value(values, "anon"), value(values, "pgfault"), value(values, "pgmajfault")
 	s.cache = values["file"]
-	s.Limit, _ = number(dir, "memory.max") // "max" is no number: no limit
+	s.Limit, _ = number(dir, "memory.max") // "max" is not a number: no limit
 	if n, err := number(dir, "memory.swap.current"); err == nil {
 		s.Swap = &n
 		if n, err := number(dir, "memory.swap.max"); err == nil {
@@ -199,7 +199,7 @@ func memoryV2(s *Sample, dir string) (err error) {
 	return nil
 }
 
-// bounded takes the largest number of pages, by which version 1 says "no limit", for 0.
+// bounded returns 0 for the largest number of pages, which means "no limit" in v1.
 func bounded(limit uint64) uint64 {
 	if limit >= 1<<62 {
 		return 0
@@ -241,7 +241,7 @@ func table(dir, name string) (map[string]uint64, error) {
 	return parseTable(text), nil
 }
 
-// parseTable reads lines of a name and a number; others are passed over.
+// parseTable parses lines with a name and a number; it skips others.
 func parseTable(text string) map[string]uint64 {
 	values := map[string]uint64{}
 	for line := range strings.Lines(text) {
@@ -253,10 +253,10 @@ func parseTable(text string) map[string]uint64 {
 	return values
 }
 
-// Pressure is how long tasks waited for a resource: some of them, or all (the kernel's accounting/psi.rst).
+// Pressure is how long some or all tasks waited for a resource (the kernel's accounting/psi.rst).
 type Pressure struct{ Some, Full Stall }
 
-// Stall is in percent of the last 10, 60 and 300 seconds, and Total in microseconds.
+// Stall is percentages of the last 10, 60 and 300 seconds, and Total in microseconds.
 type Stall struct {
 	Avg10, Avg60, Avg300 float64
 	Total                uint64
@@ -273,7 +273,7 @@ func (s *Sample) pressure(dir string) {
 	}
 }
 
-// ParsePressure reads a file of pressure stall information.
+// ParsePressure parses a file of pressure stall information.
 func ParsePressure(text string) (p Pressure) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
@@ -289,7 +289,7 @@ func ParsePressure(text string) (p Pressure) {
 	return p
 }
 
-// parseStall reads the fields of a line such as "some avg10=1.50 avg60=0.25 avg300=0.00 total=99".
+// parseStall parses the fields of a line such as "some avg10=1.50 avg60=0.25 avg300=0.00 total=99".
 func parseStall(fields []string) (s Stall, ok bool) {
 	averages := []*float64{&s.Avg10, &s.Avg60, &s.Avg300}
 	for i, name := range []string{"avg10=", "avg60=", "avg300=", "total="} {
@@ -310,7 +310,7 @@ func parseStall(fields []string) (s Stall, ok bool) {
 	return s, true
 }
 
-// Place is where a process in the cgroup would be.
+// Place is the place of a process in the cgroup.
 func (t *Tree) Place(g Group) Place {
 	var b strings.Builder
 	for _, m := range t.mounts {
@@ -321,7 +321,7 @@ func (t *Tree) Place(g Group) Place {
 	return Place(b.String())
 }
 
-// Processes lists those in the cgroup of process pid and below it; where that is the whole machine's, pid alone.
+// Processes lists the processes in the cgroup of process pid and below it. If that cgroup is the whole machine's, it returns only pid.
 func (r *Reader) Processes(pid int) ([]int, error) {
 	at, err := r.Of(pid)
 	if err != nil {
@@ -334,7 +334,7 @@ func (r *Reader) Processes(pid int) ([]int, error) {
 	return processesBelow(disk{}, dir)
 }
 
-func processesBelow(files disk, dir string) ([]int, error) {
+func processesBelow(files files, dir string) ([]int, error) {
 	text, err := files.read(filepath.Join(dir, "cgroup.procs"))
 	if err != nil {
 		return nil, err

@@ -4,19 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path"
-	"strconv"
 	"strings"
-
-	"github.com/winkube/winkube/pkg/command"
 )
 
-// systemd makes and sets slices. It is asked over its bus by busctl, which is a part of it.
-type systemd struct{ run command.Runner }
+// units are the calls to systemd's manager (org.freedesktop.systemd1(5)). Its methods are safe for concurrent use.
+type units interface {
+	// start creates a transient unit and returns when it runs. An error wraps errUnitExists if the unit is already loaded.
+	start(ctx context.Context, unit string, list []property) error
+	// change sets properties of a unit until the next reboot.
+	change(ctx context.Context, unit string, list []property) error
+	// stop stops a unit without waiting for its end. An error wraps errNoUnit if the unit is not loaded.
+	stop(ctx context.Context, unit string) error
+}
+
+var (
+	errUnitExists = errors.New("the unit exists")
+	errNoUnit     = errors.New("there is no such unit")
+)
+
+// property is a property of a unit; its value is a bool or a uint64.
+type property struct {
+	name  string
+	value any
+}
+
+// systemd creates slices and sets their limits.
+type systemd struct{ units units }
 
 const sliceSuffix = ".slice"
 
-// sliceName is the unit of a cgroup (systemd.slice(5)): all its elements with dashes between, so that dashes in them have to go.
+// sliceName is the unit name of a cgroup (systemd.slice(5)): its elements joined by dashes. Dashes in elements become underscores.
 func sliceName(g Group) string {
 	if len(g) == 0 {
 		return "-" + sliceSuffix
@@ -28,7 +47,7 @@ func sliceName(g Group) string {
 	return strings.Join(parts, "-") + sliceSuffix
 }
 
-// sliceElements is sliceName backwards, of a unit or a path of units.
+// sliceElements is the inverse of sliceName, for a unit or a path of units.
 func sliceElements(where string) Group {
 	name := strings.TrimSuffix(path.Base(path.Clean("/"+where)), sliceSuffix)
 	if name == "/" || name == "-" {
@@ -43,74 +62,54 @@ func sliceElements(where string) Group {
 	return g
 }
 
-// none is systemd's "no limit" of any kind.
-const none = "18446744073709551615"
+// none is systemd's "no limit" for all limits.
+const none uint64 = math.MaxUint64
 
-// properties are want as arguments of busctl of type a(sv): their number, and for each name, type and value (systemd.resource-control(5)).
-func properties(want Limits, v2 bool) []string {
-	var list []string
-	n := 0
-	add := func(name, kind, value string) {
-		n++
-		list = append(list, name, kind, value)
-	}
-	most := func(v int64) string {
+// properties converts want to properties of a slice (systemd.resource-control(5)).
+func properties(want Limits, v2 bool) []property {
+	most := func(v int64) uint64 {
 		if v <= 0 {
 			return none
 		}
-		return strconv.FormatInt(v, 10)
+		return uint64(v)
 	}
 	memory, shares, weight := "MemoryLimit", "CPUShares", want.Shares
 	if v2 {
 		memory, shares, weight = "MemoryMax", "CPUWeight", Weight(want.Shares)
 	}
-	add("CPUAccounting", "b", "true")
-	add("MemoryAccounting", "b", "true")
-	add("TasksAccounting", "b", "true")
+	list := []property{{"CPUAccounting", true}, {"MemoryAccounting", true}, {"TasksAccounting", true}}
 	if want.Shares > 0 {
-		add(shares, "t", strconv.FormatInt(weight, 10))
+		list = append(list, property{shares, uint64(weight)})
 	}
 	quota := none
 	if want.Quota > 0 && want.Period > 0 {
-		quota = strconv.FormatInt(want.Quota*1_000_000/want.Period, 10)
+		quota = uint64(want.Quota) * 1_000_000 / uint64(want.Period)
 	}
-	add("CPUQuotaPerSecUSec", "t", quota)
-	add(memory, "t", most(want.Memory))
-	add("TasksMax", "t", most(want.Pids))
-	return append([]string{strconv.Itoa(n)}, list...)
+	return append(list, property{"CPUQuotaPerSecUSec", quota}, property{memory, most(want.Memory)}, property{"TasksMax", most(want.Pids)})
 }
 
-// set starts a slice with limits, or changes those of one that is there.
+// set starts a slice with limits, or changes those of an existing one.
 func (s *systemd) set(ctx context.Context, unit string, exists bool, want Limits, v2 bool) error {
-	change := func() error {
-		return s.call(ctx, "SetUnitProperties", append([]string{"sba(sv)", unit, "true"}, properties(want, v2)...)...)
+	list := properties(want, v2)
+	if !exists {
+		err := s.units.start(ctx, unit, list)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, errUnitExists) { // it exists: a unit without processes has no cgroup
+			return fmt.Errorf("cannot start the slice %s: %w", unit, err)
+		}
 	}
-	if exists {
-		return change()
+	if err := s.units.change(ctx, unit, list); err != nil {
+		return fmt.Errorf("cannot set the limits of the slice %s: %w", unit, err)
 	}
-	args := append([]string{"ssa(sv)a(sa(sv))", unit, "replace"}, properties(want, v2)...)
-	err := s.call(ctx, "StartTransientUnit", append(args, "0")...)
-	var exit *command.ExitError
-	if errors.As(err, &exit) && strings.Contains(exit.Output, "already") { // it is there, with no process in it
-		return change()
-	}
-	return err
+	return nil
 }
 
-// stop takes a slice away. One that is not there is no error.
+// stop removes a slice. A missing slice is not an error.
 func (s *systemd) stop(ctx context.Context, unit string) error {
-	err := s.call(ctx, "StopUnit", "ss", unit, "replace")
-	var exit *command.ExitError
-	if errors.As(err, &exit) && strings.Contains(exit.Output, "not loaded") {
-		return nil
-	}
-	return err
-}
-
-func (s *systemd) call(ctx context.Context, method string, args ...string) error {
-	all := []string{"call", "--quiet", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", method}
-	if _, err := s.run.Run(ctx, nil, "busctl", append(all, args...)...); err != nil {
-		return fmt.Errorf("cannot have systemd do %s of %s: %w", method, args[1], err)
+	if err := s.units.stop(ctx, unit); err != nil && !errors.Is(err, errNoUnit) {
+		return fmt.Errorf("cannot stop the slice %s: %w", unit, err)
 	}
 	return nil
 }

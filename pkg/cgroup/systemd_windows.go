@@ -1,0 +1,4 @@
+package cgroup
+
+// systemdUnits is never called: there is no Tree on Windows.
+func systemdUnits() units { return nil }
