@@ -20,6 +20,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func flags(t *testing.T, args ...string) (*pflag.FlagSet, error) {
 	t.Helper()
+	t.Cleanup(klog.CaptureState().Restore) // klog's flags are the process's: the next test would make a log directory again that is gone
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	fs.SetOutput(&bytes.Buffer{})
 	AddFlags(fs)
@@ -46,6 +47,11 @@ func TestVersion(t *testing.T) {
 	var out bytes.Buffer
 	if err != nil || !PrintVersion(&out, fs) || !strings.HasPrefix(out.String(), "Kubernetes v1.36.3\nwinkube "+Version+"\ncommit ") || strings.Count(out.String(), "\n") != 4 {
 		t.Errorf("raw prints %q, %v", &out, err)
+	}
+	short := out.String()
+	out.Reset()
+	if fs, err = flags(t, "--version=full"); err != nil || !PrintVersion(&out, fs) || out.String() != short+"engine Docker "+OldestEngine+" or later\n" {
+		t.Errorf("full prints %q, %v", &out, err)
 	}
 	if _, err := flags(t, "--version=x"); err == nil || !strings.Contains(err.Error(), "raw") {
 		t.Errorf("--version=x: %v", err)

@@ -16,20 +16,23 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Kubernetes is the version whose behaviour we have, in --version and on the Node.
+// Kubernetes is the version whose behavior we implement, for --version and the Node.
 const Kubernetes = "v1.36.3"
 
-// Version and Commit are our own; the build sets them with -ldflags -X. An empty Commit means what the Go build recorded.
+// OldestEngine is the oldest supported release of Docker.
+const OldestEngine = "17.06"
+
+// Version and Commit are winkube's; the build sets them with -ldflags -X. If Commit is empty, the Go build record has it.
 var (
 	Version = "0.1.0-dev"
 	Commit  = ""
 )
 
-// logFileSize is in megabytes. klog's own default, 1800, is a tenth of a small system drive, and it would throw the old log away.
+// logFileSize is in megabytes. klog's default of 1800 is a tenth of a small system drive, and klog would discard the old log.
 const logFileSize = "100"
 
 // AddFlags adds the flags that both binaries share: those of klog, --log-flush-frequency, --logging-format, --version and, on Windows,
-// --windows-service. From then on fs takes "_" in the name of any flag for "-", as users of old command lines write it.
+// --windows-service. fs then accepts "_" for "-" in the name of any flag, as in old command lines.
 func AddFlags(fs *pflag.FlagSet) {
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
@@ -38,36 +41,39 @@ func AddFlags(fs *pflag.FlagSet) {
 	klog.InitFlags(logs)
 	size := logs.Lookup("log_file_max_size")
 	size.DefValue, size.Usage = logFileSize, "size, in megabytes, at which the log file is rotated; 0: never"
-	_ = size.Value.Set(logFileSize) // it is a number
+	_ = size.Value.Set(logFileSize) // a valid number
 	fs.AddGoFlagSet(logs)
 	fs.Int("log-file-max-files", 5, "number of files to keep of --log-file, including the current one")
 	fs.Duration("log-flush-frequency", 5*time.Second, "longest time between two writes of buffered log lines to a log file")
 	fs.String("logging-format", "text", "format of the log: text, or json with one object per line")
-	fs.Var(new(versionValue), "version", "print the Kubernetes version and exit; raw: also the version, commit and build of winkube")
+	fs.Var(new(versionValue), "version", "print the Kubernetes version and exit; full: also the version, commit and build of winkube, and the engines that it supports; raw: the same without engines")
 	fs.Lookup("version").NoOptDefVal = "true"
 	addServiceFlag(fs)
 }
 
-// PrintVersion prints what --version asks for and says whether it did; then the caller ends with success.
+// PrintVersion prints the version if --version is set, and says whether it did; the caller then exits successfully.
 func PrintVersion(w io.Writer, fs *pflag.FlagSet) bool {
 	f := fs.Lookup("version")
 	if f == nil || f.Value.String() == "false" {
 		return false
 	}
 	fmt.Fprintln(w, "Kubernetes", Kubernetes)
-	if f.Value.String() == "raw" {
+	if f.Value.String() != "true" {
 		fmt.Fprintf(w, "winkube %s\ncommit %s\n%s %s\n", Version, commit(), runtime.Version(), platform())
+	}
+	if f.Value.String() == "full" {
+		fmt.Fprintf(w, "engine Docker %s or later\n", OldestEngine)
 	}
 	return true
 }
 
-// UserAgent is what the program calls itself in requests to the API server, as upstream's binaries do.
+// UserAgent is the program's user agent for the API server, in the format of upstream's binaries.
 func UserAgent(component string) string {
 	return fmt.Sprintf("%s/%s (%s) winkube/%s", component, Kubernetes, platform(), Version)
 }
 
-// startLogging makes klog follow the flags: a log file or directory is meant to be written to even where --logtostderr, whose default
-// would keep it empty, is not given.
+// startLogging configures klog from the flags. A given log file or directory takes effect even without --logtostderr=false; otherwise that flag's
+// default would leave it empty.
 func startLogging(fs *pflag.FlagSet) error {
 	format := fs.Lookup("logging-format")
 	if format != nil && format.Value.String() != "text" && format.Value.String() != "json" {
@@ -102,12 +108,12 @@ func startLogging(fs *pflag.FlagSet) error {
 		}
 		logJSON(out)
 	case out != nil:
-		klog.SetOutput(out) // with --log-file klog writes each line once, whatever its severity
+		klog.SetOutput(out) // with --log-file klog writes each line once, regardless of its severity
 	}
 	return nil
 }
 
-// rotatedLog writes to --log-file; nil where there is none.
+// rotatedLog writes to --log-file; nil without that flag.
 func rotatedLog(fs *pflag.FlagSet) (io.Writer, error) {
 	path, keep := fs.Lookup("log-file"), fs.Lookup("log-file-max-files")
 	if path == nil || keep == nil || path.Value.String() == "" {
@@ -124,7 +130,7 @@ func rotatedLog(fs *pflag.FlagSet) (io.Writer, error) {
 	return &rotated{path: path.Value.String(), limit: size << 20, keep: files}, nil
 }
 
-// checkLogPath finds out now what klog would end the program for later: it cannot create its file.
+// checkLogPath tests whether klog can create its file: klog would end the program later if it cannot.
 func checkLogPath(fs *pflag.FlagSet, name string) error {
 	f := fs.Lookup(name)
 	if f == nil || f.Value.String() == "" {
@@ -140,8 +146,8 @@ func checkLogPath(fs *pflag.FlagSet, name string) error {
 	return nil
 }
 
-// platform is the operating system and processor as upstream prints them. The binary's own build record knows them, so that no
-// decision anywhere else can hang on it.
+// platform is the operating system and processor as upstream prints them. It reads the binary's build record, so that no code can make decisions by
+// it.
 func platform() string {
 	os, arch := setting("GOOS"), setting("GOARCH")
 	return os + "/" + arch
@@ -158,7 +164,7 @@ func commit() string {
 	return revision
 }
 
-// setting is one entry of the build record, "unknown" without one.
+// setting returns an entry of the build record, or "unknown".
 func setting(key string) string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
@@ -170,16 +176,16 @@ func setting(key string) string {
 	return "unknown"
 }
 
-// versionValue is the value of --version: false, true or raw.
+// versionValue is the value of --version: false, true, full or raw.
 type versionValue string
 
 func (v *versionValue) Set(s string) error {
 	switch s {
-	case "true", "false", "raw":
+	case "true", "false", "full", "raw":
 		*v = versionValue(s)
 		return nil
 	}
-	return fmt.Errorf("must be true, false or raw")
+	return fmt.Errorf("must be true, false, full or raw")
 }
 
 func (v *versionValue) String() string {

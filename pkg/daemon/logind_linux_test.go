@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -13,50 +12,9 @@ import (
 
 	"github.com/godbus/dbus/v5"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/daemon/bustest"
 )
-
-const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig><type>session</type><listen>unix:path=SOCKET</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
-
-// startBus runs the real message bus for the test.
-func startBus(t *testing.T) (address string) {
-	t.Helper()
-	program := "/usr/bin/dbus-daemon"
-	if _, err := os.Stat(program); err != nil {
-		t.Skipf("needs a message bus: %v", err)
-	}
-	dir, err := os.MkdirTemp("", "bus") // short: it is a socket's path
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	socket := filepath.Join(dir, "s")
-	config := filepath.Join(dir, "config")
-	if err := os.WriteFile(config, []byte(strings.Replace(busConfig, "SOCKET", socket, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer read.Close()
-	process, err := os.StartProcess(program, []string{program, "--config-file=" + config, "--nofork", "--nopidfile", "--print-address"},
-		&os.ProcAttr{Files: []*os.File{nil, write, os.Stderr}})
-	write.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = process.Kill()
-		_, _ = process.Wait()
-	})
-	_ = read.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := read.Read(make([]byte, 100)); err != nil { // it prints when it listens
-		t.Fatal(err)
-	}
-	return "unix:path=" + socket
-}
 
 // login is a systemd-logind on a bus: it grants one lock and says when the host shuts down. Its methods are those of logind.
 type login struct {
@@ -108,7 +66,7 @@ func startLogin(t *testing.T, address string) *login {
 	return l
 }
 
-// release closes our copy of the end that was sent: the lock is held by who has asked for it alone.
+// release closes our copy of the sent end: then only the client holds the lock.
 func (l *login) release() { _ = syscall.Close(l.lent) }
 
 func (l *login) prepare(t *testing.T, shutdown bool) {
@@ -118,22 +76,22 @@ func (l *login) prepare(t *testing.T, shutdown bool) {
 	}
 }
 
-// lock is our end of the lock that was granted, when theirs is closed here.
+// lock waits until a lock is granted and returns our end of it.
 func (l *login) lock(t *testing.T) *os.File {
 	t.Helper()
 	select {
 	case held := <-l.held:
 		t.Cleanup(func() { held.Close() })
 		return held
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no lock was asked for")
 		return nil
 	}
 }
 
-// TestLogind: the lock is asked for and held, a shutdown that is called off means nothing, one that begins ends the context.
+// TestLogind: the lock is requested and held, a canceled shutdown has no effect, a starting one ends the context.
 func TestLogind(t *testing.T) {
-	address := startBus(t)
+	address := bustest.Start(t)
 	server := startLogin(t, address)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -151,7 +109,7 @@ func TestLogind(t *testing.T) {
 	server.prepare(t, true)
 	select {
 	case <-inner.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the context does not end")
 	}
 	if cause := context.Cause(inner); !errors.Is(cause, ErrShutdown) || ctx.Err() != nil {
@@ -172,7 +130,7 @@ func TestLogind(t *testing.T) {
 
 // TestLogindLock: closing the connection lets the shutdown go on.
 func TestLogindLock(t *testing.T) {
-	address := startBus(t)
+	address := bustest.Start(t)
 	server := startLogin(t, address)
 	l, err := openLogind(t.Context(), address, "kubelet", "", time.Second)
 	if err != nil {
@@ -189,7 +147,7 @@ func TestLogindLock(t *testing.T) {
 
 // TestLogindStop: an agent that ends without a shutdown watches no longer.
 func TestLogindStop(t *testing.T) {
-	address := startBus(t)
+	address := bustest.Start(t)
 	server := startLogin(t, address)
 	ctx, stop := untilLogind(t.Context(), address, "kubelet", time.Second)
 	server.lock(t)

@@ -16,32 +16,38 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Program is what one of our programs is as a Windows service.
+// Program describes one of our programs as a Windows service.
 type Program struct {
 	Name  string // of the service and of its event source: kubelet, kube-proxy
 	Title string // for people, in the list of services
-	About string // one sentence, in the same place
-	// Env names environment variables that the program listens to. A service keeps those that are set when it is installed.
+	About string // one sentence, for the same list
+	// Command are the words of the subcommand that the service runs: cri. Empty: the program itself; only that one can be upgraded.
+	Command []string
+	// Beside names the other services that run this program. An upgrade restarts the running ones: Windows locks the file of a running program.
+	Beside []string
+	// Env names environment variables that the program uses. A service keeps those that are set at its installation.
 	Env []string
-	// Check says what is wrong with the program's flags, and how long it needs when Windows shuts down (0: no longer than anybody).
+	// Check validates the program's flags, and returns how long it needs when Windows shuts down (0: no extra time).
 	Check func(args []string) (shutdown time.Duration, err error)
-	// Skew asks the API server that the program's flags lead to and says why this version does not go with it. May be nil.
+	// Prepare creates what the program's flags require on the host before its service is installed. It is idempotent; may be nil.
+	Prepare func(args []string) error
+	// Skew queries the API server of the program's flags and returns an error if this version is incompatible with it. May be nil.
 	Skew func(args []string) error
 }
 
-// Registration is what the service manager keeps of a service.
+// Registration is the service manager's record of a service.
 type Registration struct {
 	Title, About string
 	Argv         []string      // the program and its arguments
-	Env          []string      // NAME=value, beside those of the system
-	Shutdown     time.Duration // which Windows gives it before it shuts down (SERVICE_CONFIG_PRESHUTDOWN_INFO)
+	Env          []string      // NAME=value, in addition to the system's
+	Shutdown     time.Duration // time that Windows grants it before a shutdown (SERVICE_CONFIG_PRESHUTDOWN_INFO)
 }
 
-// Running is what a service does at the moment.
+// Running is a service's current state.
 type Running struct {
 	State string // stopped, start pending, stop pending, running, continue pending, pause pending, paused
 	PID   int
-	Exit  int // of its last run; 0: none, or in order
+	Exit  int // of its last run; 0: none, or successful
 }
 
 const (
@@ -49,28 +55,30 @@ const (
 	stateStopped = "stopped"
 )
 
-// serviceManager is Windows'. Every method may be repeated. An error is the system's own, with what was asked.
+// serviceManager is Windows' service manager. All methods are idempotent. Errors are the system's own, with the failed operation.
 type serviceManager interface {
 	// Elevated says whether this process may change services.
 	Elevated() bool
-	// Executable is the whole path of this program.
+	// Executable is the absolute path of this program.
 	Executable() (string, error)
-	// Read returns nil where there is no such service.
+	// Read returns nil if there is no such service.
 	Read(name string) (*Registration, *Running, error)
-	// Write makes the service, or changes it to what it should be: starts by itself a while after the system, is started again whenever
-	// it fails, has a source in the event log. It returns what this service manager does not know of that.
+	// Write creates or updates the service: delayed automatic start, restart after each failure, an event log source. It returns the settings that
+	// this service manager does not support.
 	Write(name string, want Registration) (lacking []string, err error)
-	// Remove also removes the source in the event log. A service that is not there is no error.
+	// Remove also removes the source in the event log. A missing service is not an error.
 	Remove(name string) error
 	// Start and Stop return when the service runs, or has stopped.
 	Start(name string) error
 	Stop(name string) error
+	// Trusted refuses a program that is not owned by the administrator or the system. A missing program is not an error.
+	Trusted(path string) error
 }
 
-// leastShutdown is what a service needs to stop in order.
+// leastShutdown is the time that a service needs for a graceful stop.
 const leastShutdown = 30 * time.Second
 
-// serviceCommand does what `PROGRAM service VERB` asks for.
+// serviceCommand implements `PROGRAM service VERB`.
 type serviceCommand struct {
 	program Program
 	manager serviceManager
@@ -109,14 +117,14 @@ func (c *serviceCommand) say(format string, args ...any) {
 	fmt.Fprintf(c.out, "%s: %s\n", c.program.Name, fmt.Sprintf(format, args...))
 }
 
-// install makes the service what it should be. Without arguments it keeps those that it has.
+// install creates or updates the service. Without arguments it keeps the existing ones.
 func (c *serviceCommand) install(args []string) error {
 	have, running, err := c.manager.Read(c.program.Name)
 	if err != nil {
 		return err
 	}
 	if have != nil && len(args) == 0 {
-		args = have.Argv[min(1, len(have.Argv)):]
+		args = c.program.flagsOf(have)
 	}
 	want, err := c.registration(args, have)
 	if err != nil {
@@ -125,6 +133,11 @@ func (c *serviceCommand) install(args []string) error {
 	if have != nil && same(*have, want) {
 		c.say("is installed as wanted")
 		return nil
+	}
+	if c.program.Prepare != nil {
+		if err := c.program.Prepare(args); err != nil {
+			return err
+		}
 	}
 	lacking, err := c.manager.Write(c.program.Name, want)
 	if err != nil {
@@ -144,7 +157,16 @@ func (c *serviceCommand) install(args []string) error {
 	return nil
 }
 
-// registration is what the service manager is to keep.
+// flagsOf returns the flags of an installed service, without its program and subcommand.
+func (p Program) flagsOf(have *Registration) []string {
+	args := have.Argv[min(1, len(have.Argv)):]
+	if words := len(p.Command); len(args) >= words && slices.Equal(args[:words], p.Command) {
+		args = args[words:]
+	}
+	return args
+}
+
+// registration returns the wanted record in the service manager.
 func (c *serviceCommand) registration(args []string, have *Registration) (Registration, error) {
 	program, err := c.manager.Executable()
 	if err != nil {
@@ -155,14 +177,14 @@ func (c *serviceCommand) registration(args []string, have *Registration) (Regist
 	if err != nil {
 		return Registration{}, err
 	}
-	argv := []string{program, "--windows-service"}
+	argv := slices.Concat([]string{program}, c.program.Command, []string{"--windows-service"})
 	if !slices.ContainsFunc(args, logs) {
 		argv = append(argv, `--log-file=C:\var\log\`+c.program.Name+`\`+c.program.Name+`.log`)
 	}
 	want := Registration{Title: c.program.Title, About: c.program.About, Argv: append(argv, args...), Shutdown: max(shutdown, leastShutdown)}
 	for _, name := range c.program.Env {
 		value, set := c.lookup(name)
-		if !set && have != nil { // as with arguments: a shell that lacks the variable takes none away
+		if !set && have != nil { // as with arguments: a shell that lacks the variable does not remove it
 			value, set = valueOf(have.Env, name)
 		}
 		if set && value != "" {
@@ -172,8 +194,7 @@ func (c *serviceCommand) registration(args []string, have *Registration) (Regist
 	return want, nil
 }
 
-// CheckPaths refuses files and directories in parsed flags that are not given by their whole path: a service does not start in the
-// directory in which it was installed.
+// CheckPaths refuses relative paths in parsed flags: a service does not start in the directory in which it was installed.
 func CheckPaths(fs *pflag.FlagSet) error {
 	var errs []error
 	fs.Visit(func(f *pflag.Flag) {
@@ -186,7 +207,7 @@ func CheckPaths(fs *pflag.FlagSet) error {
 	return errors.Join(errs...)
 }
 
-// logs tells whether an argument says where the log goes.
+// logs says whether an argument sets the destination of the log.
 func logs(arg string) bool {
 	name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 	return slices.Contains([]string{"log-file", "log-dir"}, strings.ReplaceAll(name, "_", "-"))
@@ -201,7 +222,7 @@ func valueOf(env []string, name string) (string, bool) {
 	return "", false
 }
 
-// same compares what every service manager gives back.
+// same compares the fields that every service manager returns.
 func same(a, b Registration) bool {
 	return a.Title == b.Title && a.About == b.About && a.Shutdown == b.Shutdown && slices.Equal(a.Argv, b.Argv) && slices.Equal(a.Env, b.Env)
 }
@@ -227,7 +248,7 @@ func (c *serviceCommand) uninstall() error {
 	return nil
 }
 
-// errNotInstalled names the way out.
+// errNotInstalled says what to do.
 var errNotInstalled = errors.New("the service is not installed; install it with service install, followed by the program's flags")
 
 func (c *serviceCommand) start() error {
@@ -238,7 +259,7 @@ func (c *serviceCommand) stop() error {
 	return c.to(stateStopped, c.manager.Stop, "stopped")
 }
 
-// to brings the service to a state.
+// to changes the state of a service.
 func (c *serviceCommand) to(state string, do func(string) error, done string) error {
 	have, running, err := c.manager.Read(c.program.Name)
 	switch {
@@ -290,7 +311,7 @@ func number(n int) string {
 	return strconv.Itoa(n)
 }
 
-// stateName is what a person calls a SERVICE_STATUS.dwCurrentState.
+// stateName is the readable name of a SERVICE_STATUS.dwCurrentState.
 func stateName(state uint32) string {
 	names := []string{stateStopped, "start pending", "stop pending", stateRunning, "continue pending", "pause pending", "paused"}
 	if state < 1 || int(state) > len(names) {
@@ -299,7 +320,7 @@ func stateName(state uint32) string {
 	return names[state-1]
 }
 
-// newServiceCommand makes `PROGRAM service`. What follows install is the program's own command line, so that nothing of it is looked at here.
+// newServiceCommand returns `PROGRAM service`. Everything after install is the program's own command line, so it is not parsed here.
 func newServiceCommand(c *serviceCommand) *cobra.Command {
 	parent := &cobra.Command{Use: "service", Short: "Makes this program a Windows service, starts and stops it", Args: cobra.NoArgs}
 	verb := func(use, short string) *cobra.Command {
@@ -318,7 +339,9 @@ func newServiceCommand(c *serviceCommand) *cobra.Command {
 		return c.do("install", args)
 	}
 	parent.AddCommand(install, verb("uninstall", "Stops and removes the service; logs and data stay"), verb("start", "Starts the service and waits until it runs"),
-		verb("stop", "Stops the service and waits; pods go on"), verb("status", "Prints what the service is and does"),
-		verb("upgrade", "Puts this program in the place of the service's own and starts it; pods go on"), verb("rollback", "Changes the service's program back to the one before; pods go on"))
+		verb("stop", "Stops the service and waits; pods go on"), verb("status", "Prints what the service is and does"))
+	if len(c.program.Command) == 0 {
+		parent.AddCommand(verb("upgrade", "Puts this program in the place of the service's own and starts it; pods go on"), verb("rollback", "Changes the service's program back to the one before; pods go on"))
+	}
 	return parent
 }

@@ -13,18 +13,25 @@ import (
 	"time"
 )
 
-// scm is a service manager with at most one service. It refuses what Windows' refuses.
+// scm is a service manager with at most one service. It refuses the same calls as Windows'.
 type scm struct {
 	user   bool // without rights
-	poor   bool // knows no delayed start, as Wine's
+	poor   bool // knows no delayed start, like Wine's
 	have   *Registration
 	state  Running
 	writes int
 	broken error // of Start
 	exe    string
+	alien  string // a program owned by another account
 }
 
 func (m *scm) Elevated() bool { return !m.user }
+func (m *scm) Trusted(path string) error {
+	if m.alien != "" && path == m.alien {
+		return checkOwner(path, "S-1-5-21-1-2-3-1001")
+	}
+	return nil
+}
 func (m *scm) Executable() (string, error) {
 	return cmp.Or(m.exe, `C:\Program Files\k\kubelet.exe`), nil
 }
@@ -80,7 +87,7 @@ func (m *scm) Stop(string) error {
 	return nil
 }
 
-// TestServiceCommand goes through the life of a service; what is printed is in testdata/service.txt (-update rewrites it).
+// TestServiceCommand goes through the life of a service; the output is in testdata/service.txt (-update rewrites it).
 func TestServiceCommand(t *testing.T) {
 	var out bytes.Buffer
 	env := map[string]string{"CONTAINER_NETWORK": "pods", "EMPTY": ""}
@@ -118,7 +125,7 @@ func TestServiceCommand(t *testing.T) {
 	do("start")
 	do("start")
 	do("status")
-	delete(env, "CONTAINER_NETWORK") // another window
+	delete(env, "CONTAINER_NETWORK") // another shell
 	m.poor = true
 	do("install", "--kubeconfig=C:\\k\\config", "--log_file=D:\\log\\kubelet.log", "--shutdown-grace-period=2m", "--node-labels=a b=c d")
 	do("status")
@@ -137,6 +144,46 @@ func TestServiceCommand(t *testing.T) {
 	compare(t, "service.txt", out.String())
 }
 
+// TestServiceOfCommand: a service can run a subcommand of a program. It has no upgrade; the program's own service has.
+func TestServiceOfCommand(t *testing.T) {
+	var out bytes.Buffer
+	var checked []string
+	m := &scm{}
+	c := &serviceCommand{manager: m, out: &out, lookup: os.LookupEnv, program: Program{Name: "kubelet-cri", Command: []string{"cri"},
+		Check: func(args []string) (time.Duration, error) { checked = args; return 0, nil }}}
+	argv := []string{`C:\Program Files\k\kubelet.exe`, "cri", "--windows-service", `--log-file=C:\var\log\kubelet-cri\kubelet-cri.log`, "--v=2"}
+	for _, args := range [][]string{{"--v=2"}, nil, {"--windows-service", "--v=2"}} {
+		if err := c.do("install", args); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(m.have.Argv, argv) || slices.Contains(checked, "cri") || m.writes != 1 {
+			t.Errorf("%q: the service has %q after %d writes, checked was %q", args, m.have.Argv, m.writes, checked)
+		}
+	}
+	for _, verb := range newServiceCommand(c).Commands() {
+		if name := verb.Name(); name == "upgrade" || name == "rollback" {
+			t.Errorf("there is kubelet.exe cri service %s", name)
+		}
+	}
+}
+
+// TestServicePrepares: the host is prepared before the service is installed, and only when the service changes.
+func TestServicePrepares(t *testing.T) {
+	m, prepared, fails := &scm{}, 0, errors.New("no disk")
+	c := &serviceCommand{manager: m, out: &bytes.Buffer{}, lookup: os.LookupEnv, program: Program{Name: "kubelet",
+		Check:   func([]string) (time.Duration, error) { return 0, nil },
+		Prepare: func([]string) error { prepared++; return fails }}}
+	if err := c.do("install", []string{"--v=2"}); !errors.Is(err, fails) || m.have != nil {
+		t.Errorf("%v; the service manager has %+v", err, m.have)
+	}
+	fails = nil
+	for range 2 {
+		if err := c.do("install", []string{"--v=2"}); err != nil || prepared != 2 || m.writes != 1 {
+			t.Errorf("%v; prepared %d times, written %d times", err, prepared, m.writes)
+		}
+	}
+}
+
 func TestStateName(t *testing.T) {
 	for state, want := range map[uint32]string{0: "unknown (0)", 1: stateStopped, 2: "start pending", 4: stateRunning, 7: "paused", 8: "unknown (8)"} {
 		if got := stateName(state); got != want {
@@ -145,7 +192,7 @@ func TestStateName(t *testing.T) {
 	}
 }
 
-// compare holds a text to a golden file, or writes the file when UPDATE_GOLDEN says so (make golden).
+// compare compares a text with a golden file, or writes the file if UPDATE_GOLDEN is set (make golden).
 func compare(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)

@@ -27,7 +27,9 @@ func (windowsServices) Elevated() bool { return windows.GetCurrentProcessToken()
 
 func (windowsServices) Executable() (string, error) { return os.Executable() }
 
-// withService opens a service for as long as do takes.
+func (windowsServices) Trusted(path string) error { return CheckOwner(path) }
+
+// withService opens a service while do runs.
 func withService(name string, access uint32, do func(*mgr.Service) error) error {
 	manager, err := windows.OpenSCManager(nil, nil, windows.SC_MANAGER_CONNECT)
 	if err != nil {
@@ -77,7 +79,7 @@ func query(s *mgr.Service) (*Running, error) {
 	return out, nil
 }
 
-// configSize is the most that the service manager has of one service (QueryServiceConfig).
+// configSize is the maximum size of a service's configuration (QueryServiceConfig).
 const configSize = 8 << 10
 
 func readRegistration(s *mgr.Service) (*Registration, error) {
@@ -102,7 +104,7 @@ func readRegistration(s *mgr.Service) (*Registration, error) {
 	return out, err
 }
 
-// servicesKey is below HKEY_LOCAL_MACHINE. The value Environment of a service there, one NAME=value a line, is added to the system's.
+// servicesKey is below HKEY_LOCAL_MACHINE. A service's value Environment there, one NAME=value per line, is added to the system's environment.
 const servicesKey = `SYSTEM\CurrentControlSet\Services\`
 
 func readEnvironment(name string) ([]string, error) {
@@ -149,7 +151,7 @@ func (windowsServices) Write(name string, want Registration) ([]string, error) {
 	return lacking, errors.Join(err, writeEnvironment(name, want.Env), addSource(name))
 }
 
-// create makes the service unless it is there.
+// create creates the service unless it exists.
 func create(name string, want Registration) error {
 	manager, err := mgr.Connect()
 	if err != nil {
@@ -182,7 +184,7 @@ func change(s *mgr.Service, line, title string) error {
 	return nil
 }
 
-// setOptions sets what came to Windows' services after their beginnings, and returns what this service manager does not know of that.
+// setOptions sets options that later versions of Windows introduced, and returns those that this service manager does not support.
 func setOptions(s *mgr.Service, want Registration) (lacking []string, err error) {
 	about, err := windows.UTF16PtrFromString(want.About)
 	if err != nil {
@@ -205,7 +207,7 @@ func setOptions(s *mgr.Service, want Registration) (lacking []string, err error)
 	return lacking, nil
 }
 
-// restarts are the pauses before a service that failed is started again; the last one is repeated. A day without failure forgets them.
+// restarts are the pauses before a failed service is restarted; the last one is repeated. The count resets after a day without failure.
 var restarts = []time.Duration{5 * time.Second, 10 * time.Second, 30 * time.Second}
 
 func recovery() (actions []mgr.RecoveryAction) {
@@ -218,7 +220,7 @@ func recovery() (actions []mgr.RecoveryAction) {
 // sourcesKey is below HKEY_LOCAL_MACHINE.
 const sourcesKey = `SYSTEM\CurrentControlSet\Services\EventLog\Application\`
 
-// addSource lets the event log show the text of our events without a library of messages.
+// addSource lets the event log show our event texts without a message library.
 func addSource(name string) error {
 	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourcesKey+name, registry.QUERY_VALUE); err == nil {
 		return key.Close()
@@ -240,7 +242,7 @@ func (windowsServices) Remove(name string) error {
 	return err
 }
 
-// startPatience and stopPatience are how long a service may take.
+// startPatience and stopPatience are the time limits for starting and stopping a service.
 const (
 	startPatience = 30 * time.Second
 	stopPatience  = 90 * time.Second
@@ -264,8 +266,7 @@ func (windowsServices) Stop(name string) error {
 	})
 }
 
-// reach waits until a service is in a state. It asks again and again: Windows reports changes only to threads that wait alertably, which
-// Go's do not.
+// reach waits until a service is in a state. It polls: Windows reports changes only to threads in alertable waits, which Go's are not.
 func reach(s *mgr.Service, want svc.State, patience time.Duration) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -284,7 +285,7 @@ func reach(s *mgr.Service, want svc.State, patience time.Duration) error {
 	}
 }
 
-// serviceState is the state of another service; "" where there is none of that name.
+// serviceState is the state of another service; "" if it does not exist.
 func serviceState(name string) (string, error) {
 	var state string
 	err := withService(name, windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {

@@ -4,20 +4,20 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"strings"
 )
 
-// What stands beside an installed program: the one that it replaced, one that is being laid down, one that a roll-back holds for a moment.
+// Files next to an installed program: the one that it replaced, a copy in progress, and a temporary file of a rollback.
 const (
 	oldSuffix  = ".old"
 	newSuffix  = ".new"
 	backSuffix = ".back"
 )
 
-// upgrade puts this program in the place of the service's own and starts the service with it. What is refused, is refused before anything
-// is changed. Said again after it was cut short at any point, it ends what was begun.
+// upgrade replaces the service's program by this one and restarts the service. It checks everything before it changes anything. Run again after an
+// interruption at any point, it completes the upgrade.
 func (c *serviceCommand) upgrade() error {
 	have, err := c.installed()
 	if err != nil {
@@ -36,11 +36,11 @@ func (c *serviceCommand) upgrade() error {
 		c.say("%s is of version %s already; an upgrade is said by the new program", path, Version)
 		return c.start()
 	}
-	if _, err := c.program.Check(have.Argv[1:]); err != nil {
+	if _, err := c.program.Check(c.program.flagsOf(have)); err != nil {
 		return fmt.Errorf("version %s does not accept the service's flags; nothing was changed: %w", Version, err)
 	}
 	if c.program.Skew != nil {
-		if err := c.program.Skew(have.Argv[1:]); err != nil {
+		if err := c.program.Skew(c.program.flagsOf(have)); err != nil {
 			c.say("note: %s", oneLine(err))
 		}
 	}
@@ -50,7 +50,7 @@ func (c *serviceCommand) upgrade() error {
 	return c.exchange(path, replace, fmt.Sprintf("version %s now runs instead of the previous one, %s; service rollback restores that", Version, path+oldSuffix))
 }
 
-// rollback changes the service's program and the one before it. Said twice it changes them back.
+// rollback swaps the service's program and the previous one. A second call swaps them back.
 func (c *serviceCommand) rollback() error {
 	have, err := c.installed()
 	if err != nil {
@@ -60,10 +60,15 @@ func (c *serviceCommand) rollback() error {
 	if !exists(path+oldSuffix) && !exists(path+backSuffix) {
 		return fmt.Errorf("cannot roll back to %s: it does not exist, because this program was not upgraded with service upgrade", path+oldSuffix)
 	}
+	for _, suffix := range []string{oldSuffix, backSuffix} {
+		if err := c.manager.Trusted(path + suffix); err != nil {
+			return fmt.Errorf("cannot roll back; nothing was changed: %w", err)
+		}
+	}
 	return c.exchange(path, putBack, "the version before runs again; service rollback, said again, goes forward")
 }
 
-// installed is the service's registration.
+// installed returns the service's registration.
 func (c *serviceCommand) installed() (*Registration, error) {
 	have, _, err := c.manager.Read(c.program.Name)
 	if err == nil && (have == nil || len(have.Argv) == 0) {
@@ -72,30 +77,65 @@ func (c *serviceCommand) installed() (*Registration, error) {
 	return have, err
 }
 
-// exchange stops the service, changes programs and starts it. One that does not start gives way to the one before.
+// exchange stops the service, changes programs and starts it. If the new program does not start, it restores the previous one. Other services with
+// the same program stop and start too.
 func (c *serviceCommand) exchange(path string, change func(path string) error, done string) error {
 	name := c.program.Name
+	beside, err := c.beside(path)
+	if err != nil {
+		return err
+	}
 	_, running, err := c.manager.Read(name)
 	if err != nil {
 		return err
 	}
-	if running.State != stateStopped {
-		if err := c.manager.Stop(name); err != nil {
-			return err
+	all := append([]string{name}, beside...)
+	stop := all
+	if running.State == stateStopped {
+		stop = beside
+	}
+	for i, one := range stop {
+		if err := c.manager.Stop(one); err != nil {
+			return errors.Join(err, forEach(stop[:i], c.manager.Start))
 		}
 	}
 	if err := change(path); err != nil {
-		return errors.Join(fmt.Errorf("the program was not changed: %w", err), c.manager.Start(name))
+		return errors.Join(fmt.Errorf("the program was not changed: %w", err), forEach(all, c.manager.Start))
 	}
 	if err := c.manager.Start(name); err != nil {
-		return errors.Join(fmt.Errorf("it does not start; restoring the previous program: %w", err), putBack(path), c.manager.Start(name))
+		return errors.Join(fmt.Errorf("it does not start; restoring the previous program: %w", err), putBack(path), forEach(all, c.manager.Start))
+	}
+	if err := forEach(beside, c.manager.Start); err != nil {
+		return fmt.Errorf("%s runs the changed program, but not what should run beside it: %w", name, err)
 	}
 	c.say("%s", done)
 	return nil
 }
 
-// replace moves the program at path aside and the new one into its place. Windows lets a program that runs be renamed, and not be
-// overwritten. There is none at path where an exchange was cut short.
+// beside returns the other services that currently run the program at path.
+func (c *serviceCommand) beside(path string) (names []string, err error) {
+	for _, name := range c.program.Beside {
+		have, running, err := c.manager.Read(name)
+		if err != nil {
+			return nil, err
+		}
+		if have != nil && len(have.Argv) > 0 && strings.EqualFold(have.Argv[0], path) && running.State != stateStopped {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+func forEach(names []string, do func(string) error) error {
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, do(name))
+	}
+	return errors.Join(errs...)
+}
+
+// replace moves the program at path aside and the new one into its place. Windows allows renaming a running program, but not overwriting it. path may
+// not exist after an interrupted exchange.
 func replace(path string) error {
 	if err := os.Rename(path, path+oldSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -103,7 +143,7 @@ func replace(path string) error {
 	return os.Rename(path+newSuffix, path)
 }
 
-// putBack changes the program at path and the old one. It goes on with what was cut short before.
+// putBack swaps the program at path and the old one. It completes an interrupted swap.
 func putBack(path string) error {
 	if exists(path + oldSuffix) {
 		if err := os.Rename(path, path+backSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -116,7 +156,7 @@ func putBack(path string) error {
 	if err := os.Rename(path+backSuffix, path+oldSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return nil // there was no program to keep where an upgrade was cut short
+	return nil // an interrupted upgrade left no program to keep
 }
 
 func exists(path string) bool {
@@ -124,7 +164,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// sameContent compares two programs; one that is not there is not the same.
+// sameContent compares two programs; a missing one is different.
 func sameContent(ours, path string) (bool, error) {
 	a, err := os.ReadFile(ours)
 	if err != nil {
@@ -138,22 +178,4 @@ func sameContent(ours, path string) (bool, error) {
 		return false, fmt.Errorf("cannot read the service's program: %w", err)
 	}
 	return bytes.Equal(a, b), nil
-}
-
-// copyProgram lays down a whole program on the disk, or nothing.
-func copyProgram(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
-		_ = os.Remove(to)
-	}
-	return err
 }

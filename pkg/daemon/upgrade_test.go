@@ -2,17 +2,19 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// upgrading is a service whose program is a file of this machine, and the new program beside.
+// upgrading is a service whose program is a file of this machine, with the new program beside it.
 type upgrading struct {
 	*serviceCommand
 	*scm
@@ -20,7 +22,7 @@ type upgrading struct {
 	said bytes.Buffer
 }
 
-// newUpgrading lays out files by their contents: "kubelet.exe" is the service's program, "new.exe" the one that is run.
+// newUpgrading writes files with these contents: "kubelet.exe" is the service's program, "new.exe" the running one.
 func newUpgrading(t *testing.T, files map[string]string) *upgrading {
 	t.Helper()
 	u := &upgrading{dir: t.TempDir()}
@@ -56,7 +58,7 @@ func (u *upgrading) files(t *testing.T) string {
 	return strings.Join(all, " ")
 }
 
-// TestUpgrade goes forward, back and forward again, and begins at every point at which an exchange can have been cut short.
+// TestUpgrade upgrades, rolls back and upgrades again, and starts at every point at which an exchange can have been interrupted.
 func TestUpgrade(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -105,7 +107,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestUpgradeRefused: nothing is touched where the new version cannot take over.
+// TestUpgradeRefused: nothing changes if the new version cannot take over.
 func TestUpgradeRefused(t *testing.T) {
 	u := newUpgrading(t, map[string]string{"new.exe": "2", "kubelet.exe": "1"})
 	u.have.Argv[2] = "--gone=x"
@@ -123,7 +125,7 @@ func TestUpgradeRefused(t *testing.T) {
 	}
 }
 
-// dying is a service manager whose service does not start as long as its program is the new one.
+// dying is a service manager whose service does not start while its program is the new one.
 type dying struct {
 	*scm
 	program string
@@ -136,7 +138,58 @@ func (m dying) Start(name string) error {
 	return m.scm.Start(name)
 }
 
-// TestUpgradeGivesWay: a new program that does not start is taken back, and what is wrong with the API server's version is told before.
+// several are service managers, by service name.
+type several map[string]*scm
+
+func (m several) Elevated() bool              { return true }
+func (m several) Executable() (string, error) { return m["kubelet"].Executable() }
+func (m several) Read(name string) (*Registration, *Running, error) {
+	return m[name].Read(name)
+}
+func (m several) Write(name string, want Registration) ([]string, error) {
+	return m[name].Write(name, want)
+}
+func (m several) Remove(name string) error  { return m[name].Remove(name) }
+func (m several) Start(name string) error   { return m[name].Start(name) }
+func (m several) Stop(name string) error    { return m[name].Stop(name) }
+func (m several) Trusted(path string) error { return m["kubelet"].Trusted(path) }
+
+// TestUpgradeBeside: a running service with the same program is restarted, so that the next upgrade can replace the file. One with another program,
+// or a stopped one, is left alone.
+func TestUpgradeBeside(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		cri     scm
+		path    string // of its program; "": the kubelet's, in upper case
+		broken  error
+		starts  bool // again
+		refused string
+	}{
+		{name: "same program", cri: scm{state: Running{State: stateRunning, PID: 8}}, starts: true},
+		{name: "stopped", cri: scm{state: Running{State: stateStopped}}},
+		{name: "another program", cri: scm{state: Running{State: stateRunning, PID: 8}}, path: "other.exe"},
+		{name: "does not start", cri: scm{state: Running{State: stateRunning, PID: 8}, broken: errors.New("no pipe")}, refused: "no pipe"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			u := newUpgrading(t, map[string]string{"new.exe": "2", "kubelet.exe": "1"})
+			test.cri.have = &Registration{Argv: []string{cmp.Or(test.path, strings.ToUpper(u.scm.have.Argv[0])), "cri", "--windows-service"}}
+			before := test.cri.state
+			u.manager, u.program.Beside = several{"kubelet": u.scm, "kubelet-cri": &test.cri}, []string{"kubelet-cri"}
+			err := u.do("upgrade", nil)
+			if test.refused == "" && err != nil || test.refused != "" && (err == nil || !strings.Contains(err.Error(), test.refused)) {
+				t.Errorf("%v, want %q", err, test.refused)
+			}
+			if got := u.files(t); got != "kubelet.exe=2 kubelet.exe.old=1" || u.state.State != stateRunning {
+				t.Errorf("there is %s, the service is %s", got, u.state.State)
+			}
+			if after := test.cri.state; test.starts && (after.State != stateRunning || after.PID == before.PID) || !test.starts && test.broken == nil && test.refused == "" && after != before {
+				t.Errorf("the service beside it was %+v and is %+v", before, after)
+			}
+		})
+	}
+}
+
+// TestUpgradeGivesWay: a new program that does not start is rolled back, and an incompatible API server version is reported first.
 func TestUpgradeGivesWay(t *testing.T) {
 	u := newUpgrading(t, map[string]string{"new.exe": "2", "kubelet.exe": "1"})
 	u.manager = dying{u.scm, filepath.Join(u.dir, "kubelet.exe")}
@@ -150,5 +203,42 @@ func TestUpgradeGivesWay(t *testing.T) {
 	}
 	if got := u.said.String(); got != "kubelet: note: too new; with 2 flags\n" {
 		t.Errorf("told was %q", got)
+	}
+}
+
+// TestPlantedPrograms: files that another account has put beside the service's program are not run: kubelet.exe.new is recreated instead of
+// overwritten, and there is no rollback to its kubelet.exe.old.
+func TestPlantedPrograms(t *testing.T) {
+	u := newUpgrading(t, map[string]string{"new.exe": "2", "kubelet.exe": "1", "kubelet.exe.new": "planted"})
+	planted, err := os.OpenFile(filepath.Join(u.dir, "kubelet.exe.new"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer planted.Close()
+	err = u.do("upgrade", nil)
+	if runtime.GOOS == "windows" { // an open file cannot be replaced there
+		if err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+			t.Errorf("with the file open: %v", err)
+		}
+		planted.Close()
+		err = u.do("upgrade", nil)
+	} else if _, failed := planted.WriteAt([]byte("evil"), 0); failed != nil { // its handle stays open
+		t.Fatal(failed)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := u.files(t), "kubelet.exe=2 kubelet.exe.old=1"; got != want {
+		t.Errorf("there is %s, want %s", got, want)
+	}
+
+	u = newUpgrading(t, map[string]string{"kubelet.exe": "2", "kubelet.exe.old": "planted"})
+	u.alien = filepath.Join(u.dir, "kubelet.exe.old")
+	err = u.do("rollback", nil)
+	if err == nil || !strings.Contains(err.Error(), "kubelet.exe.old belongs to account S-1-5-21-1-2-3-1001") || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("%v", err)
+	}
+	if got, want := u.files(t), "kubelet.exe=2 kubelet.exe.old=planted"; got != want || u.state.State != stateRunning {
+		t.Errorf("there is %s and the service is %s, want %s", got, u.state.State, want)
 	}
 }
