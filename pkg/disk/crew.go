@@ -14,31 +14,32 @@ import (
 )
 
 const (
-	// slice is how long a measurement goes on while others wait.
+	// slice is how long a measurement runs while others wait.
 	slice = 100 * time.Millisecond
-	// hangs is after how long without a word a measurement does not count as one of the crew any more.
+	// hangs is the time without progress after which a measurement no longer occupies a place in the crew.
 	hangs = 2 * time.Second
-	// rest is how much longer than a measurement took the pause after it is at least, so that one tree takes a twentieth of one core at most.
+	// rest is the minimum ratio of the pause after a measurement to its duration, so that one tree uses at most a twentieth of one core.
 	rest = 20
-	// forgotten is after how long without an ask figures are dropped.
+	// forgotten is the time without requests after which figures are dropped.
 	forgotten = 10 * time.Minute
 )
 
-// Pass is one measurement, done piece by piece: it returns done false where soFar wanted a pause, and is then called again.
+// Pass is one measurement, done in pieces: it returns done false if soFar requested a pause, and is then called again.
 type Pass func(soFar func(host.Disk) (pause bool)) (result host.Disk, done bool, err error)
 
-// Ask is a figure that a caller wants.
+// Ask is a request for a figure.
 type Ask struct {
-	Key   string // names what is measured: there is one measurement of it at a time
+	Key   string // identifies the measurement: only one per key runs at a time
 	Begin func() Pass
 }
 
-// Crew does measurements, a few at a time and in turns, and remembers what they found. One that hangs makes room for another.
+// Crew runs measurements, a few at a time in turns, and caches their results. A hanging measurement gives up its place.
 type Crew struct {
 	clock clock.WithDelayedExecution
+	rest  time.Duration // how many times as long as a measurement the pause after it is at least
 
 	mu      sync.Mutex
-	free    int // measurements that may begin or go on now
+	free    int // number of measurements that may start or continue now
 	tasks   map[string]*task
 	waiting []*task
 	swept   time.Time
@@ -51,38 +52,41 @@ type task struct {
 	key     string
 	asked   time.Time
 	last    Figure
-	due     time.Time // not measured before, unless it is urgent
-	unread  int       // names in it that could not be read
-	told    string    // why, as the log has it
+	due     time.Time // not measured earlier, unless urgent
+	unread  int       // number of unreadable names in it
+	told    string    // last logged reason
+	slow    bool      // the last measurement was late, which was logged
+	hangs   bool      // the last measurement hung, which was logged
 	running *running
 }
 
-// running is a measurement that has not ended.
+// running is an unfinished measurement.
 type running struct {
 	pass  Pass
 	begun time.Time
 	work  time.Duration
 	soFar host.Disk
-	turn  int // counts its pieces
-	hung  bool
+	turn  int  // number of pieces so far
+	hung  bool // now
+	stuck bool // it hung once
 	late  bool // a caller has waited in vain
 	done  chan struct{}
 }
 
-// NewCrew makes one that does size measurements at a time.
+// NewCrew returns a Crew that runs size measurements at a time.
 func NewCrew(clock clock.WithDelayedExecution, size int) *Crew {
-	return &Crew{clock: clock, free: max(size, 1), tasks: map[string]*task{}}
+	return &Crew{clock: clock, rest: rest, free: max(size, 1), tasks: map[string]*task{}}
 }
 
-// State is how a crew gets on.
+// State describes a crew's progress.
 type State struct {
-	Running int    // measurements that have begun and not ended
-	Hung    int    // those of them that hang
-	Unread  int    // names that could not be read
-	Late    uint64 // how often a measurement did not end in time
+	Running int    // started and not finished
+	Hung    int    // those of Running that hang
+	Unread  int    // number of unreadable names
+	Late    uint64 // number of measurements that did not end in time
 }
 
-// State says how the crew gets on.
+// State returns the crew's progress.
 func (c *Crew) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,24 +100,33 @@ func (c *Crew) State() State {
 	return s
 }
 
-// Look gives the figures that are asked for. It waits until all that have to be measured are, or until patience or ctx has ended; it does
-// not wait for what a caller waited for before in vain.
+// Look returns the requested figures. It waits until all necessary measurements have ended, or until patience or ctx has ended. It does not wait for
+// a measurement that an earlier caller already waited for in vain.
 func (c *Crew) Look(ctx context.Context, terms Terms, asks []Ask) []Figure {
 	tasks, wait := c.begin(terms, asks)
-	if len(wait) > 0 {
-		timer := c.clock.NewTimer(terms.Patience)
-		defer timer.Stop()
-	waiting:
-		for _, done := range wait {
-			select {
-			case <-done:
-			case <-timer.C():
-				break waiting
-			case <-ctx.Done():
-				break waiting
-			}
+	c.await(ctx, terms.Patience, wait)
+	return c.figures(tasks)
+}
+
+// await waits for measurements, until patience or ctx has ended.
+func (c *Crew) await(ctx context.Context, patience time.Duration, wait []<-chan struct{}) {
+	if len(wait) == 0 {
+		return
+	}
+	timer := c.clock.NewTimer(patience)
+	defer timer.Stop()
+	for _, done := range wait {
+		select {
+		case <-done:
+		case <-timer.C():
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
+}
+
+func (c *Crew) figures(tasks []*task) []Figure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := make([]Figure, len(tasks))
@@ -123,7 +136,7 @@ func (c *Crew) Look(ctx context.Context, terms Terms, asks []Ask) []Figure {
 	return out
 }
 
-// Disk is the file system on which path lies, as host.DiskUsage tells it, for who cannot wait for one that hangs.
+// Disk measures the file system that contains path, like host.DiskUsage, for callers that cannot wait for a hanging one.
 func (c *Crew) Disk(ctx context.Context, terms Terms, path string) Figure {
 	return c.Look(ctx, terms, []Ask{askDisk(path)})[0]
 }
@@ -165,7 +178,7 @@ func (c *Crew) begin(terms Terms, asks []Ask) (tasks []*task, wait []<-chan stru
 	return tasks, wait
 }
 
-// figure is what is known of a task; mu is held.
+// figure returns the known figure of a task; mu is held.
 func (c *Crew) figure(t *task) Figure {
 	r := t.running
 	if r == nil {
@@ -177,18 +190,35 @@ func (c *Crew) figure(t *task) Figure {
 	if !r.late {
 		r.late = true
 		c.late++
-		klog.InfoS("Measuring files takes long; using the last known figure, or what was counted so far if that is more",
+		if t.slow {
+			return out
+		}
+		t.slow = true
+		klog.InfoS("Measuring takes long; using the last known figure, or what was counted so far if that is more",
 			"what", t.key, "since", r.begun, "bytes", out.Used, "files", out.InodesUsed)
 	}
 	return out
 }
 
-// sweep drops what was not asked for in a long time; mu is held.
+// sweep drops tasks from time to time; mu is held.
 func (c *Crew) sweep(now time.Time) {
 	if now.Sub(c.swept) < forgotten/10 {
 		return
 	}
 	c.swept = now
+	c.drop(now)
+}
+
+// unused says whether no figure was requested recently, and no measurement hangs.
+func (c *Crew) unused(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(now)
+	return len(c.tasks) == 0
+}
+
+// drop drops tasks without recent requests; mu is held.
+func (c *Crew) drop(now time.Time) {
 	for key, t := range c.tasks {
 		if t.running == nil && now.Sub(t.asked) >= forgotten {
 			delete(c.tasks, key)
@@ -196,17 +226,17 @@ func (c *Crew) sweep(now time.Time) {
 	}
 }
 
-// dispatch lets measurements go on that wait for their turn; mu is held.
+// dispatch resumes measurements that wait for their turn; mu is held.
 func (c *Crew) dispatch() {
 	for c.free > 0 && len(c.waiting) > 0 {
 		t := c.waiting[0]
 		c.waiting[0], c.waiting = nil, c.waiting[1:]
 		c.free--
-		go c.work(t, t.running) // a file system can hang for good: no caller can wait for that
+		go c.work(t, t.running) // a file system can hang forever: no caller can wait for that
 	}
 }
 
-// work does a piece of t.
+// work runs a piece of t.
 func (c *Crew) work(t *task, r *running) {
 	begin := c.clock.Now()
 	turn := r.turn // no other goroutine works on r now
@@ -224,7 +254,7 @@ func (c *Crew) work(t *task, r *running) {
 	r.turn++
 	if r.hung {
 		c.hung--
-		klog.InfoS("Measuring files continues after it hung", "what", t.key)
+		klog.V(2).InfoS("Measuring continues after it hung", "what", t.key)
 	} else {
 		c.free++
 	}
@@ -238,37 +268,48 @@ func (c *Crew) work(t *task, r *running) {
 	c.dispatch()
 }
 
-// giveUp takes a measurement that hangs out of the crew.
+// giveUp removes a hanging measurement from the crew.
 func (c *Crew) giveUp(t *task, r *running, turn int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.turn != turn {
 		return
 	}
-	r.hung = true
+	r.hung, r.stuck = true, true
 	c.hung++
 	c.free++
-	klog.InfoS("Measuring files hangs; continuing with other measurements", "what", t.key, "since", r.begun)
+	if !t.hangs {
+		t.hangs = true
+		klog.InfoS("Measuring hangs; continuing with other measurements", "what", t.key, "since", r.begun)
+	}
 	c.dispatch()
 }
 
-// end keeps what was found; mu is held.
+// end stores the result; mu is held.
 func (c *Crew) end(t *task, r *running, result host.Disk, err error) {
 	switch {
 	case err == nil:
 		t.last = Figure{Disk: result, At: r.begun}
 	case errors.Is(err, fs.ErrNotExist):
 		t.last = Figure{Err: err}
+	case errors.Is(err, ErrBusy):
 	default: // the last figure stays
 		t.last.Err = err
-		t.tell(0, err)
+		if t.told != err.Error() {
+			t.told = err.Error()
+			klog.ErrorS(err, "Cannot measure; using the last known figure", "what", t.key)
+		}
 	}
+	if t.hangs && !r.stuck {
+		klog.InfoS("Measuring no longer hangs", "what", t.key)
+	}
+	t.slow, t.hangs = t.slow && r.late, t.hangs && r.stuck
 	t.running = nil
-	t.due = c.clock.Now().Add(rest * r.work)
+	t.due = c.clock.Now().Add(c.rest * r.work)
 	close(r.done)
 }
 
-// tell logs why something of t cannot be read, once for each reason.
+// tell logs why a part of t cannot be read, once for each reason.
 func (t *task) tell(unread int, why error) {
 	t.unread = unread
 	if why != nil && t.told != why.Error() {
@@ -277,7 +318,7 @@ func (t *task) tell(unread int, why error) {
 	}
 }
 
-// askTree asks what the files below path take, but for those with one of the names skip in it.
+// askTree requests the size of the files below path, except entries of path named in skip.
 func (c *Crew) askTree(path string, skip ...string) Ask {
 	key := "files in " + path
 	return Ask{Key: key, Begin: func() Pass {
@@ -294,7 +335,7 @@ func (c *Crew) askTree(path string, skip ...string) Ask {
 	}}
 }
 
-// knows says whether a key was asked for lately.
+// knows says whether a key was requested recently.
 func (c *Crew) knows(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,11 +12,11 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 )
 
-// Parts are what a Meter asks beside the host's files; nil: there is no such thing here.
+// Parts are the sources of a Meter besides the host's files; each may be nil.
 type Parts struct {
-	// Layer has the engine measure what a container has written to its root file system, where that has no directory.
+	// Layer has the engine measure a container's writable layer if that has no directory.
 	Layer func(ctx context.Context, id string) (bytes uint64, err error)
-	// Removed lists the files that processes of the containers hold open though no name leads to them any more.
+	// Removed lists deleted files that processes of the containers hold open.
 	Removed func(boxes []Box) ([]Removed, error)
 }
 
@@ -25,50 +25,104 @@ type Meter struct {
 	crew  *Crew
 	parts Parts
 
-	mu      sync.Mutex
-	removed map[types.UID][]Removed
+	mu       sync.Mutex
+	removed  map[types.UID][]Removed
+	programs map[string]*programCrew // by Source.Program
+	late     uint64                  // as in State, of programs that were dropped
 }
 
-// NewMeter makes one that works with crew.
+// programCrew waits for a program.
+type programCrew struct {
+	*Crew
+	asked time.Time
+}
+
+// NewMeter returns a Meter that works with crew.
 func NewMeter(crew *Crew, parts Parts) *Meter {
-	return &Meter{crew: crew, parts: parts, removed: map[types.UID][]Removed{}}
+	return &Meter{crew: crew, parts: parts, removed: map[types.UID][]Removed{}, programs: map[string]*programCrew{}}
 }
 
-// ownDirs are the directories in a pod's own that are measured as volumes, or that containers do not see.
+// ownDirs are the subdirectories of a pod's directory that are measured as volumes, or that containers do not see.
 var ownDirs = []string{"volumes", "volume-subpaths", "plugins"}
 
 // part is one figure of a pod.
 type part struct {
+	crew  *Crew
 	what  string
 	claim bool
 	take  func(Figure)
+
+	system bool // as in Late
 }
 
-// plan collects the asks for one or more pods.
+// plan collects the requests for one or more pods.
 type plan struct {
+	crew  *Crew // of files
 	asks  []Ask
 	parts []part
 	pods  []*Pod
 }
 
 func (p *plan) ask(pod *Pod, a Ask, what string, claim bool, take func(Figure)) {
-	p.asks, p.parts, p.pods = append(p.asks, a), append(p.parts, part{what, claim, take}), append(p.pods, pod)
+	p.askCrew(p.crew, pod, a, what, claim, take)
 }
 
-// Pods measures all subjects, in terms for them together. Volumes of which nothing is known, and containers' parts, are left out.
+func (p *plan) askCrew(crew *Crew, pod *Pod, a Ask, what string, claim bool, take func(Figure)) {
+	p.asks, p.parts, p.pods = append(p.asks, a), append(p.parts, part{crew: crew, what: what, claim: claim, take: take}), append(p.pods, pod)
+}
+
+// askSystem asks the kernel for the figures of the file system that contains path.
+func (p *plan) askSystem(pod *Pod, path, what string, claim bool, take func(Figure)) {
+	p.ask(pod, askDisk(path), what, claim, take)
+	p.parts[len(p.parts)-1].system = true
+}
+
+// look has all crews measure at the same time.
+func (p *plan) look(ctx context.Context, terms Terms) []Figure {
+	var crews []*Crew
+	asks, places := map[*Crew][]Ask{}, map[*Crew][]int{}
+	for i, part := range p.parts {
+		if asks[part.crew] == nil {
+			crews = append(crews, part.crew)
+		}
+		asks[part.crew], places[part.crew] = append(asks[part.crew], p.asks[i]), append(places[part.crew], i)
+	}
+	tasks := map[*Crew][]*task{}
+	var files, programs []<-chan struct{}
+	for _, crew := range crews {
+		if crew == p.crew {
+			tasks[crew], files = crew.begin(terms, asks[crew])
+			continue
+		}
+		begun, wait := crew.begin(Terms{Age: max(terms.Age, programAge)}, asks[crew])
+		tasks[crew], programs = begun, append(programs, wait...)
+	}
+	begin := p.crew.clock.Now()
+	p.crew.await(ctx, min(terms.Patience, programPatience), programs)
+	p.crew.await(ctx, terms.Patience-p.crew.clock.Since(begin), files)
+	out := make([]Figure, len(p.asks))
+	for _, crew := range crews {
+		for i, f := range crew.figures(tasks[crew]) {
+			out[places[crew][i]] = f
+		}
+	}
+	return out
+}
+
+// Pods measures all subjects, in terms for all together. It omits volumes and container parts without any figure.
 func (m *Meter) Pods(ctx context.Context, terms Terms, subjects []Subject) map[types.UID]Pod {
-	var p plan
+	p := plan{crew: m.crew}
 	pods := make([]*Pod, len(subjects))
 	for i := range subjects {
 		pods[i] = m.plan(&p, &subjects[i])
 	}
-	for i, f := range m.crew.Look(ctx, terms, p.asks) {
+	for i, f := range p.look(ctx, terms) {
 		if !f.known() {
 			continue
 		}
 		p.parts[i].take(f)
-		if f.Late {
-			p.pods[i].Late = append(p.pods[i].Late, Late{What: p.parts[i].what, Of: f.amount(), At: f.At, Claim: p.parts[i].claim})
+		if f.Late && p.parts[i].crew == m.crew {
+			p.pods[i].Late = append(p.pods[i].Late, Late{What: p.parts[i].what, Of: f.amount(), At: f.At, Claim: p.parts[i].claim, System: p.parts[i].system})
 		}
 	}
 	out := make(map[types.UID]Pod, len(subjects))
@@ -81,7 +135,7 @@ func (m *Meter) Pods(ctx context.Context, terms Terms, subjects []Subject) map[t
 	return out
 }
 
-// known leaves out volumes without any figure.
+// known drops volumes without any figure.
 func known(all []Volume) []Volume {
 	out := all[:0]
 	for _, v := range all {
@@ -92,20 +146,26 @@ func known(all []Volume) []Volume {
 	return out
 }
 
-// plan asks for all figures of a pod.
+// plan requests all figures of a pod.
 func (m *Meter) plan(p *plan, s *Subject) *Pod {
 	pod := &Pod{Containers: make(map[string]Container, len(s.Boxes)), Volumes: make([]Volume, len(s.Places))}
 	for i, place := range s.Places {
 		v := &pod.Volumes[i]
 		*v = Volume{Volume: place.Volume, Claim: place.Claim, EmptyDir: place.EmptyDir, Memory: place.Memory, Own: place.Own}
 		what, claim := fmt.Sprintf("volume %q", place.Volume), place.Claim != ""
-		if place.Own {
-			p.ask(pod, askDisk(place.Path), what, claim, func(f Figure) { v.Disk, v.At, v.Late = f.Disk, f.At, f.Late })
+		if place.Source != nil {
+			p.askCrew(m.program(place.Source.Program()), pod, askSource(place.Source), what, true, func(f Figure) {
+				v.Disk, v.At, v.Late, v.Health = f.Disk, f.At, f.Late, place.Source.Health()
+			})
 			continue
 		}
-		p.ask(pod, askDisk(place.Path), what, claim, func(f Figure) {
+		if place.Own {
+			p.askSystem(pod, place.Path, what, claim, func(f Figure) { v.Disk, v.At, v.Late = f.Disk, f.At, f.Late })
+			continue
+		}
+		p.askSystem(pod, place.Path, what, claim, func(f Figure) {
 			v.Disk = f.Disk
-			v.Used, v.InodesUsed = 0, 0 // those of all that lies there
+			v.Used, v.InodesUsed = 0, 0 // the file system's total usage
 		})
 		p.ask(pod, m.crew.askTree(place.Path), what, claim, func(f Figure) {
 			v.Used, v.InodesUsed, v.At, v.Late = f.Used, f.InodesUsed, f.At, f.Late
@@ -158,6 +218,56 @@ func (m *Meter) planBox(p *plan, pod *Pod, box Box) {
 	}
 }
 
+const (
+	// programCalls is how many volumes a program measures at a time.
+	programCalls = 4
+	// programTime is how long it may take for one, as upstream's kubelet lets a CSI driver.
+	programTime = 2 * time.Minute
+	// programAge is how old its figures may be at least, as upstream's kubelet measures volumes once a minute (kubernetes
+	// pkg/kubelet/kubelet.go, volumeStatsAggPeriod).
+	programAge = time.Minute
+	// programPatience is how long programs are waited for, at most.
+	programPatience = time.Second
+)
+
+// program is the crew that waits for a program.
+func (m *Meter) program(name string) *Crew {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.programs[name]
+	if c == nil {
+		c = &programCrew{Crew: NewCrew(m.crew.clock, programCalls)}
+		c.rest = 1 // to wait costs this host nothing
+		m.programs[name] = c
+	}
+	c.asked = m.crew.clock.Now()
+	return c.Crew
+}
+
+// State is the progress of all measurements, of files and of programs.
+func (m *Meter) State() State {
+	s := m.crew.State()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.Late += m.late
+	for _, c := range m.programs {
+		of := c.State()
+		s.Running, s.Hung, s.Late = s.Running+of.Running, s.Hung+of.Hung, s.Late+of.Late
+	}
+	return s
+}
+
+func askSource(s Source) Ask {
+	return Ask{Key: "volume " + s.Volume() + " of " + s.Program(), Begin: func() Pass {
+		return func(func(host.Disk) bool) (host.Disk, bool, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), programTime)
+			defer cancel()
+			d, err := s.Measure(ctx)
+			return d, true, err
+		}
+	}}
+}
+
 // mounted are the engine's files of all containers, each once.
 func mounted(boxes []Box) (all []string) {
 	for _, box := range boxes {
@@ -174,7 +284,7 @@ func askFiles(uid types.UID, paths []string) Ask {
 	return Ask{Key: "engine's files of pod " + string(uid), Begin: func() Pass {
 		return func(func(host.Disk) bool) (sum host.Disk, _ bool, _ error) {
 			for _, path := range paths {
-				if s, err := examine(path); err == nil { // else it has gone
+				if s, err := examine(path); err == nil { // otherwise it was deleted
 					sum.Used += s.bytes
 					sum.InodesUsed++
 				}
@@ -184,7 +294,7 @@ func askFiles(uid types.UID, paths []string) Ask {
 	}}
 }
 
-// engineMeasures is how long the engine may take for one container.
+// engineMeasures is the engine's time limit for one container.
 const engineMeasures = 30 * time.Second
 
 func (m *Meter) askLayer(id string) Ask {
@@ -215,7 +325,7 @@ func (m *Meter) askRemoved(s *Subject) Ask {
 
 func removedKey(uid types.UID) string { return "removed files of pod " + string(uid) }
 
-// addRemoved adds the files that have no name any more to where they lie.
+// addRemoved adds deleted files to the places where they lie.
 func (m *Meter) addRemoved(pod *Pod, s *Subject) {
 	m.mu.Lock()
 	all := m.removed[s.UID]
@@ -250,13 +360,21 @@ func (m *Meter) addRemoved(pod *Pod, s *Subject) {
 	}
 }
 
-// forget drops what is kept of pods that are not asked for any more.
+// forget drops the data of pods and programs that are no longer requested.
 func (m *Meter) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uid := range m.removed {
 		if !m.crew.knows(removedKey(uid)) {
 			delete(m.removed, uid)
+		}
+	}
+	now := m.crew.clock.Now()
+	for name, c := range m.programs {
+		// One that was just handed out is about to have tasks.
+		if now.Sub(c.asked) >= forgotten && c.unused(now) {
+			m.late += c.State().Late
+			delete(m.programs, name)
 		}
 	}
 }

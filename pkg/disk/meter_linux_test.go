@@ -20,7 +20,7 @@ import (
 
 const pageful = 100_000
 
-// subject is a pod with all sorts of places, each of which holds pageful bytes and a little.
+// subject is a pod with all kinds of places; each contains pageful bytes and a few more.
 func subject(t *testing.T) (Subject, string) {
 	t.Helper()
 	root := t.TempDir()
@@ -47,7 +47,7 @@ func subject(t *testing.T) (Subject, string) {
 
 func within(got, want uint64) bool { return got >= want && got < want+pageful/2 }
 
-// TestMeter: every place that a pod can grow counts.
+// TestMeter: every place where a pod can write counts.
 func TestMeter(t *testing.T) {
 	s, _ := subject(t)
 	m := NewMeter(NewCrew(clock.RealClock{}, 2), Parts{Layer: func(_ context.Context, id string) (uint64, error) {
@@ -77,7 +77,7 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// TestRemoved: what a process holds open or mapped counts though it has no name, once, where it lay.
+// TestRemoved: a deleted file that a process holds open or mapped counts once, where it was.
 func TestRemoved(t *testing.T) {
 	s, _ := subject(t)
 	s.Boxes[0].PID = os.Getpid()
@@ -128,7 +128,7 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// capable says whether the kernel lets this process follow what lies in map_files.
+// capable says whether the kernel lets this process follow the links in map_files.
 func capable(t *testing.T) bool {
 	t.Helper()
 	names, err := os.ReadDir("/proc/self/map_files")
@@ -139,7 +139,7 @@ func capable(t *testing.T) bool {
 	return err == nil
 }
 
-// TestLocate: a removed file counts to the volume of its mount, and never to one with a separate file system.
+// TestLocate: a removed file counts against the volume of its mount, and never against a separate file system.
 func TestLocate(t *testing.T) {
 	s := Subject{UID: "u1", Dir: "/var/lib/kubelet/pods/u1", Places: []Place{
 		{Volume: "cache", Path: "/var/lib/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/cache"},
@@ -187,7 +187,7 @@ func TestProcFiles(t *testing.T) {
 	}
 }
 
-// TestFrozen: a volume that hangs leaves its pod's other figures and all other pods alone; what it counts as is told.
+// TestFrozen: a hanging volume does not affect its pod's other figures or other pods; the assumed usage is reported.
 func TestFrozen(t *testing.T) {
 	s, _ := subject(t)
 	other, _ := subject(t)
@@ -212,7 +212,7 @@ func TestFrozen(t *testing.T) {
 		if !within(one.Volumes[0].Used, pageful) || !within(one.Files.Bytes, 3*pageful) || !within(one.Containers["c1"].Volumes.Bytes, 2*pageful) {
 			t.Errorf("%+v", one)
 		}
-		if len(one.Late) != 1 || one.Late[0].What != `volume "data"` || !one.Late[0].Claim || !one.Late[0].At.IsZero() {
+		if len(one.Late) != 1 || one.Late[0].What != `volume "data"` || !one.Late[0].Claim || !one.Late[0].System || !one.Late[0].At.IsZero() {
 			t.Errorf("late: %+v", one.Late)
 		}
 		if two := got["u2"]; len(two.Volumes) != 2 || !within(two.Volumes[0].Used, pageful) || len(two.Late) != 0 {

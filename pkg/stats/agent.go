@@ -29,7 +29,8 @@ var (
 	claimFree      = prometheus.NewDesc("kubelet_volume_stats_inodes_free", "Free inodes of the volume", claimLabels, nil)
 	volumeCount    = prometheus.NewDesc("volume_manager_total_volumes", "Volumes of pods, by kind, desired and actual", []string{"plugin_name", "state"}, nil)
 
-	claimInUse = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Used inodes of the volume", claimLabels, nil)
+	claimAbnormal = prometheus.NewDesc("kubelet_volume_stats_health_status_abnormal", "1: the CSI driver says that the volume is not in order; 0: it is", claimLabels, nil)
+	claimInUse    = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Used inodes of the volume", claimLabels, nil)
 )
 
 // The certificates that are reported.
@@ -66,6 +67,7 @@ type Agent struct {
 	Disks   PodDisks
 	Volumes Volumes
 	Version string // of Kubernetes
+	Health  bool   // of volumes is reported (feature gate CSIVolumeHealth)
 	// Certificates are those that are renewed, by ClientCertificate and ServingCertificate.
 	Certificates map[string]Certificate
 }
@@ -107,7 +109,7 @@ func (a Agent) Collect(out chan<- prometheus.Metric) {
 	if len(claiming) > 0 {
 		figures := a.Disks.Pods(context.Background(), disk.Terms{Age: diskAge / 2, Patience: patience}, nil, claiming)
 		for _, view := range claiming {
-			claims(view.Pod, figures[view.Pod.UID].Volumes, measured, gauge)
+			a.claims(view.Pod, figures[view.Pod.UID].Volumes, measured, gauge)
 		}
 	}
 	gauge(runningPods, float64(pods))
@@ -150,7 +152,7 @@ func hasClaim(p *v1.Pod) bool {
 }
 
 // claims reports the volumes behind p's claims, each once.
-func claims(p *v1.Pod, all []disk.Volume, measured map[string]bool, gauge func(*prometheus.Desc, float64, ...string)) {
+func (a Agent) claims(p *v1.Pod, all []disk.Volume, measured map[string]bool, gauge func(*prometheus.Desc, float64, ...string)) {
 	for _, u := range all {
 		if key := p.Namespace + "/" + u.Claim; u.Claim == "" || u.At.IsZero() || measured[key] {
 			continue
@@ -161,10 +163,20 @@ func claims(p *v1.Pod, all []disk.Volume, measured map[string]bool, gauge func(*
 		tell(claimCapacity, u.Capacity)
 		tell(claimAvailable, u.Available)
 		tell(claimUsed, u.Used)
+		if a.Health && u.Health != nil {
+			tell(claimAbnormal, one(u.Health.Abnormal))
+		}
 		if u.Inodes > 0 {
 			tell(claimInodes, u.Inodes)
 			tell(claimFree, u.InodesFree)
 			tell(claimInUse, u.InodesUsed)
 		}
 	}
+}
+
+func one(yes bool) uint64 {
+	if yes {
+		return 1
+	}
+	return 0
 }

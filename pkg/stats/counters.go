@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/status"
 
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Counters is what the agent counts of its work, under upstream's names, as a prometheus.Collector for /metrics. Any goroutine may count.
+// Counters counts the agent's work under upstream's names, as a prometheus.Collector for /metrics. Safe for concurrent use.
 type Counters struct {
 	evictions    *prometheus.CounterVec
 	evictionAge  *prometheus.HistogramVec
@@ -28,14 +29,17 @@ type Counters struct {
 	podStart     prometheus.Observer
 	ended        *prometheus.CounterVec
 	cgroups      *prometheus.HistogramVec
-	storage      *prometheus.HistogramVec
+	storage      storageTimes
 	all          []prometheus.Collector
 	mu           sync.Mutex
 	exitCodes    map[int]bool
 	relistedLast time.Time // zero: not yet
 }
 
-// NewCounters makes one that has counted nothing. All its times are durations in seconds.
+// storageTimes are for volumes: preparation by any kind, and calls to CSI drivers.
+type storageTimes struct{ ready, calls *prometheus.HistogramVec }
+
+// NewCounters returns a Counters with zero counts. All times are durations in seconds.
 func NewCounters() *Counters {
 	c := &Counters{exitCodes: map[int]bool{}}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -66,12 +70,14 @@ func NewCounters() *Counters {
 	c.podStart = histogram("kubelet_pod_start_duration_seconds", "Time from when a pod was first seen until it ran", startBuckets).WithLabelValues()
 	c.ended = counter("kubelet_terminated_containers_total", "Containers that have ended since this kubelet started", "container_type", "exit_code", "reason")
 	c.cgroups = times("kubelet_cgroup_manager_duration_seconds", "Duration of creating, changing or removing the cgroup of a pod", "operation_type")
-	c.storage = histogram("storage_operation_duration_seconds", "Duration of setting up or updating a volume of a pod",
+	c.storage.ready = histogram("storage_operation_duration_seconds", "Duration of setting up or updating a volume of a pod",
 		storageBuckets, "migrated", "operation_name", "status", "volume_plugin")
+	c.storage.calls = histogram("csi_operations_seconds", "Duration of calls to CSI drivers",
+		storageBuckets, "driver_name", "method_name", "grpc_status_code", "migrated")
 	return c
 }
 
-// timeBuckets go from what a look takes to what a pull may. startBuckets and storageBuckets are upstream's, on which alerts and dashboards rely.
+// timeBuckets range from an inspection's time to a pull's. Alerts and dashboards rely on startBuckets and storageBuckets, which are upstream's.
 var (
 	timeBuckets    = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	startBuckets   = []float64{.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
@@ -92,13 +98,13 @@ func (c *Counters) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// Evicted counts an evicted pod, by signal, and the age of the figures that showed it.
+// Evicted counts an evicted pod, by signal, and the age of the figures that caused the eviction.
 func (c *Counters) Evicted(signal string, age time.Duration) {
 	c.evictions.WithLabelValues(signal).Inc()
 	c.evictionAge.WithLabelValues(signal).Observe(age.Seconds())
 }
 
-// Preempted counts pods that had to make room.
+// Preempted counts pods that were removed to free a resource.
 func (c *Counters) Preempted(resource string, pods int) {
 	c.preemptions.WithLabelValues(resource).Add(float64(pods))
 }
@@ -123,7 +129,7 @@ func (c *Counters) PodSynced(kind string, took time.Duration) {
 // PodStarted implements pod.Timing.
 func (c *Counters) PodStarted(took time.Duration) { c.podStart.Observe(took.Seconds()) }
 
-// maxExitCodes is how many exit codes have a separate label. Linux has 256 of them, Windows as many as a container likes.
+// maxExitCodes is how many exit codes have a separate label. Linux has 256 of them, Windows any number.
 const maxExitCodes = 512
 
 // ContainerEnded implements pod.Timing.
@@ -137,7 +143,7 @@ func (c *Counters) ContainerEnded(kind podspec.Kind, exitCode int, reason string
 	c.ended.WithLabelValues(containerTypes[kind], code, reason).Inc()
 }
 
-// containerTypes are upstream's words.
+// containerTypes are upstream's terms.
 var containerTypes = map[podspec.Kind]string{podspec.App: "container", podspec.Init: "init_container", podspec.Ephemeral: "ephemeral_container"}
 
 // Cgroup measures an operation on a pod's cgroup: create, update or destroy.
@@ -145,16 +151,26 @@ func (c *Counters) Cgroup(operation string, took time.Duration) {
 	c.cgroups.WithLabelValues(operation).Observe(took.Seconds())
 }
 
-// VolumePrepared counts that a volume of upstream's plugin of that name was made ready, or could not be.
+// VolumePrepared counts a volume of upstream's plugin of that name that was prepared, or could not be.
 func (c *Counters) VolumePrepared(plugin string, took time.Duration, err error) {
 	status := "success"
 	if err != nil {
 		status = "fail-unknown"
 	}
-	c.storage.WithLabelValues("false", "volume_mount", status, plugin).Observe(took.Seconds())
+	c.storage.ready.WithLabelValues("false", "volume_mount", status, plugin).Observe(took.Seconds())
 }
 
-// Relisted measures a comparison of everything that the engine has.
+// CSICalled counts a call to a CSI driver; method is such as /csi.v1.Node/NodeStageVolume. migrated says that the volume was translated from an
+// in-tree kind.
+func (c *Counters) CSICalled(driver, method string, took time.Duration, err error, migrated bool) {
+	code := "unknown-non-grpc"
+	if s, ok := status.FromError(err); ok {
+		code = s.Code().String()
+	}
+	c.storage.calls.WithLabelValues(driver, method, code, strconv.FormatBool(migrated)).Observe(took.Seconds())
+}
+
+// Relisted measures a comparison of all pods with the engine.
 func (c *Counters) Relisted(begin, end time.Time) {
 	c.relist.Observe(end.Sub(begin).Seconds())
 	c.mu.Lock()
@@ -165,7 +181,7 @@ func (c *Counters) Relisted(begin, end time.Time) {
 	c.relistedLast = begin
 }
 
-// Transport counts the requests that go through next.
+// Transport counts the requests that pass through next.
 func (c *Counters) Transport(next http.RoundTripper) http.RoundTripper { return &counting{next, c} }
 
 // counting has no CloseIdleConnections: client-go finds that of next by WrappedRoundTripper.
@@ -178,7 +194,7 @@ type counting struct {
 func (t *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	begin := time.Now()
 	response, err := t.next.RoundTrip(r)
-	code := "<error>" // as client-go has it
+	code := "<error>" // as in client-go
 	if err == nil {
 		code = strconv.Itoa(response.StatusCode)
 	}

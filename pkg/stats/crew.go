@@ -6,15 +6,15 @@ import (
 	"github.com/winkube/winkube/pkg/disk"
 )
 
-// How measuring files gets on. Upstream has no such figures.
+// Progress of disk measurements. Upstream has no such metrics.
 var (
-	diskRunning = prometheus.NewDesc("winkube_disk_measurements_running", "Measurements of files and file systems in progress", nil, nil)
-	diskHung    = prometheus.NewDesc("winkube_disk_measurements_hung", "Measurements of files and file systems that hang", nil, nil)
-	diskLate    = prometheus.NewDesc("winkube_disk_measurements_late_total", "Measurements of files and file systems that did not end in time", nil, nil)
+	diskRunning = prometheus.NewDesc("winkube_disk_measurements_running", "Measurements of files, file systems and volumes in progress", nil, nil)
+	diskHung    = prometheus.NewDesc("winkube_disk_measurements_hung", "Measurements of files, file systems and volumes that hang", nil, nil)
+	diskLate    = prometheus.NewDesc("winkube_disk_measurements_late_total", "Measurements of files, file systems and volumes that did not end in time", nil, nil)
 	diskUnread  = prometheus.NewDesc("winkube_disk_unreadable_files", "Files that the last measurement could not read", nil, nil)
 )
 
-// Crew is a prometheus.Collector of how measuring files gets on.
+// Crew is a prometheus.Collector of the progress of disk measurements.
 type Crew func() disk.State
 
 // Describe implements prometheus.Collector.

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// layersPatience is how long the engine may take to say where containers' files are; then they are measured without.
+	// layersPatience is how long the engine may take to return the locations of containers' files; after that they are omitted.
 	layersPatience = 10 * time.Second
-	// rootPatience is how long the engine may take to say where it keeps images.
+	// rootPatience is how long the engine may take to return its image directory.
 	rootPatience = 5 * time.Second
 )
 
-// Disks measures what the node, its images and its pods use of disks, for everyone who limits, ranks or reports that. Any goroutine may use it.
+// Disks measures the disk usage of the node, its images and its pods, for all code that limits, ranks or reports it. Safe for concurrent use.
 type Disks struct {
 	root    string
 	crew    *disk.Crew
@@ -33,23 +33,23 @@ type Disks struct {
 	engine  Layers
 }
 
-// Directories are where volumes and pods' own files are (volume.Manager).
+// Directories returns the directories of volumes and pods (volume.Manager).
 type Directories interface {
 	Places(*v1.Pod) ([]disk.Place, error)
 	Dir(types.UID) string
 }
 
-// Layers are containers' files, as the engine keeps them (docker.Engine).
+// Layers gives access to containers' files on the engine (docker.Engine).
 type Layers interface {
-	// Files are those of the containers with these ids. What is known comes with an error for the rest.
+	// Files are those of the containers with these ids. With an error, the result has the known ones.
 	Files(ctx context.Context, ids []string) (map[string]docker.Files, error)
 	// DiskUsage measures a container's writable layer. Only on Linux.
 	DiskUsage(ctx context.Context, id string) (docker.DiskUsage, error)
-	// Root is the directory in which the engine keeps images and containers.
-	Root(ctx context.Context) (string, error)
+	// ImageRoot is a directory of the file system on which the engine keeps images and containers.
+	ImageRoot(ctx context.Context) (string, error)
 }
 
-// NewDisks makes Disks. Of cfg it needs OS, CPUs and Root.
+// NewDisks returns a Disks. It uses OS, CPUs and Root of cfg.
 func NewDisks(cfg Config, volumes Directories, engine Layers, clock clock.WithDelayedExecution) *Disks {
 	crew := disk.NewCrew(clock, max(2, min(4, cfg.CPUs/2)))
 	var parts disk.Parts
@@ -67,8 +67,8 @@ func NewDisks(cfg Config, volumes Directories, engine Layers, clock clock.WithDe
 	return &Disks{root: cfg.Root, crew: crew, meter: disk.NewMeter(crew, parts), volumes: volumes, engine: engine}
 }
 
-// State is how measuring gets on, for metrics.
-func (d *Disks) State() disk.State { return d.crew.State() }
+// State is the progress of the measurements, for metrics.
+func (d *Disks) State() disk.State { return d.meter.State() }
 
 // FileSystem implements DiskFigures.
 func (d *Disks) FileSystem(ctx context.Context, terms disk.Terms, path string) disk.Figure {
@@ -79,10 +79,10 @@ func (d *Disks) FileSystem(ctx context.Context, terms disk.Terms, path string) d
 func (d *Disks) ImageRoot(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, rootPatience)
 	defer cancel()
-	return d.engine.Root(ctx)
+	return d.engine.ImageRoot(ctx)
 }
 
-// NodeDisk measures the node's file system. One that hangs is an error, unless its figures are known.
+// NodeDisk measures the node's file system. It returns an error if the disk hangs, unless its figures are known.
 func (d *Disks) NodeDisk(ctx context.Context) (host.Disk, error) { return d.usage(ctx, d.root) }
 
 // ImageDisk measures the file system that holds the images, as NodeDisk does.
@@ -94,7 +94,7 @@ func (d *Disks) ImageDisk(ctx context.Context) (host.Disk, error) {
 	return d.usage(ctx, root)
 }
 
-// ImagesApart says whether the engine keeps images on another file system than the node's.
+// ImagesApart says whether the engine keeps images on a different file system than the node's.
 func (d *Disks) ImagesApart(ctx context.Context) (bool, error) {
 	root, err := d.ImageRoot(ctx)
 	if err != nil {
@@ -156,7 +156,7 @@ func (d *Disks) subject(view pod.View) disk.Subject {
 	return disk.Subject{UID: view.Pod.UID, Places: places}
 }
 
-// newest are the newest attempts of a pod's containers.
+// newest returns the newest attempts of a pod's containers.
 func newest(view pod.View) (out []pod.Container) {
 	seen := map[string]bool{}
 	for _, c := range view.Observed.Containers {
@@ -176,7 +176,7 @@ func diskBox(c pod.Container, at docker.Files) disk.Box {
 	return b
 }
 
-// apart says whether two directories, which stay where they are, are on different file systems.
+// apart says whether two directories are on different file systems. The result is cached: directories do not move.
 func (d *Disks) apart(ctx context.Context, a, b string) (bool, error) {
 	const differ = 1
 	f := d.crew.Look(ctx, disk.Terms{Age: time.Hour, Patience: layersPatience}, []disk.Ask{{Key: "whether " + a + " and " + b + " are on different file systems", Begin: func() disk.Pass {

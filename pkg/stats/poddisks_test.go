@@ -45,9 +45,11 @@ func (l *layers) DiskUsage(context.Context, string) (docker.DiskUsage, error) {
 	return docker.DiskUsage{}, nil
 }
 
-func (l *layers) Root(context.Context) (string, error) { return filepath.Join(l.root, "engine"), nil }
+func (l *layers) ImageRoot(context.Context) (string, error) {
+	return filepath.Join(l.root, "engine"), nil
+}
 
-// TestDisks: of each container the newest attempt counts, with all places that it can write to; of other pods volumes alone.
+// TestDisks: for each container the newest attempt counts, with all places that it can write to; for other pods only volumes.
 func TestDisks(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{"a/volumes/v/f", "a/containers/web/termination-3", "b/volumes/v/f", "b/containers/web/termination-0", "layer/f", "anonymous/f", "engine/hostname"} {
@@ -91,7 +93,7 @@ func TestDisks(t *testing.T) {
 		t.Errorf("node %+v, %v; images %+v, %v", node, err, images, err2)
 	}
 	none := filepath.Join(root, "none")
-	_, want := host.SameDisk(root, none) // Windows goes by the drive's name alone
+	_, want := host.SameDisk(root, none) // Windows compares only the drives' names
 	if _, err := d.apart(t.Context(), root, none); (err == nil) != (want == nil) {
 		t.Errorf("a directory that is not there: %v, want %v", err, want)
 	}

@@ -35,6 +35,8 @@ type Config struct {
 	CPUs     int
 	Root     string // directory whose file system is the node's
 	Proc     string // of Linux; "": /proc
+	// VolumeHealth has what CSI drivers say of their volumes' health reported (feature gate CSIVolumeHealth).
+	VolumeHealth bool
 }
 
 // meter measures containers on one system.

@@ -52,7 +52,7 @@ func (c *Collector) summarize(u usage, d *disks) *summary.Summary {
 		}
 	}
 	for i := range u.pods {
-		out.Pods = append(out.Pods, podStats(at, &u.pods[i], d))
+		out.Pods = append(out.Pods, c.podStats(at, &u.pods[i], d))
 	}
 	return out
 }
@@ -76,7 +76,7 @@ func figure(f *disk.Figure) *summary.FsStats {
 }
 
 // podStats is what a pod uses by its own cgroup, else the sum of its containers, in which the infra container is not counted.
-func podStats(at metav1.Time, p *podUsage, d *disks) summary.PodStats {
+func (c *Collector) podStats(at metav1.Time, p *podUsage, d *disks) summary.PodStats {
 	out := summary.PodStats{
 		PodRef:     summary.PodReference{Name: p.pod.Name, Namespace: p.pod.Namespace, UID: string(p.pod.UID)},
 		StartTime:  p.pod.CreationTimestamp,
@@ -103,13 +103,13 @@ func podStats(at metav1.Time, p *podUsage, d *disks) summary.PodStats {
 	}
 	if d != nil {
 		out.Network = networkStats(at, p.net)
-		volumes(&out, p, d)
+		c.volumes(&out, p, d)
 	}
 	return out
 }
 
 // volumes fills in the pod's volumes, and what counts against its ephemeral storage: the figures that its limits are held to.
-func volumes(out *summary.PodStats, p *podUsage, d *disks) {
+func (c *Collector) volumes(out *summary.PodStats, p *podUsage, d *disks) {
 	of := d.pods[p.pod.UID]
 	for i := range of.Volumes {
 		v := &of.Volumes[i]
@@ -120,6 +120,9 @@ func volumes(out *summary.PodStats, p *podUsage, d *disks) {
 		stats := summary.VolumeStats{FsStats: *filesystem(at, &v.Disk), Name: v.Volume}
 		if v.Claim != "" {
 			stats.PVCRef = &summary.PVCReference{Name: v.Claim, Namespace: p.pod.Namespace}
+		}
+		if v.Health != nil && c.cfg.VolumeHealth {
+			stats.VolumeHealthStats = &summary.VolumeHealthStats{Abnormal: v.Health.Abnormal}
 		}
 		if v.Own && v.At.IsZero() {
 			continue // nothing is known of a file system that hangs

@@ -11,16 +11,16 @@ import (
 	"github.com/winkube/winkube/pkg/docker/logs"
 )
 
-// Files are what a container has put on this host's disk.
+// Files are the locations and sizes of a container's files on this host.
 type Files struct {
-	Layer    string   // directory of what it has written; "" where the storage driver has none
-	Volumes  []string // directories of the volumes that the engine has made for it, as its image wants them
-	Mounted  []string // files that the engine puts into it, and that it can write to: /etc/hostname and others
-	Logs     uint64   // bytes of all log files, rotated ones too
-	LogFiles uint64   // 0: the engine's files are not at hand
+	Layer    string   // writable directory; "" if the storage driver has none
+	Volumes  []string // directories of anonymous volumes that the engine created because the image declares them
+	Mounted  []string // files that the engine mounts into it, and that it can write to: /etc/hostname and others
+	Logs     uint64   // bytes of all log files, including rotated ones
+	LogFiles uint64   // 0: the engine's files are not accessible
 }
 
-// fileCache keeps where containers' files lie, which never changes.
+// fileCache caches the locations of containers' files, which never change.
 type fileCache struct {
 	mu    sync.Mutex
 	known map[string]*located
@@ -30,15 +30,15 @@ type located struct {
 	layer   string
 	volumes []string
 	mounted []string
-	logs    *logs.Files // nil: not at hand
-	idle    int         // calls since it was named
+	logs    *logs.Files // nil: not accessible
+	idle    int         // calls since it was last requested
 }
 
-// maxIdle is after how many calls that do not name it a container is forgotten: there are several callers, and each names other containers.
+// maxIdle is the number of calls without a container after which it is dropped: there are several callers, each with different containers.
 const maxIdle = 20
 
-// Files says where containers' files lie, by id. The engine is asked once for each; callers that want sizes walk the directories.
-// Containers that are gone are left out. After an error, the result has those that could be found.
+// Files returns the locations of containers' files, by id. It queries the engine once for each container; callers that need sizes walk the
+// directories. It omits missing containers. After an error, the result has the containers that were found.
 func (m *Meter) Files(ctx context.Context, ids []string) (map[string]Files, error) {
 	m.files.mu.Lock()
 	defer m.files.mu.Unlock()
@@ -48,6 +48,7 @@ func (m *Meter) Files(ctx context.Context, ids []string) (map[string]Files, erro
 		}
 	}
 	out := make(map[string]Files, len(ids))
+	layer := m.layers()
 	var first error
 	for _, id := range ids {
 		at := m.files.known[id]
@@ -63,6 +64,9 @@ func (m *Meter) Files(ctx context.Context, ids []string) (map[string]Files, erro
 			m.files.known[id] = at
 		}
 		at.idle = 0
+		if at.layer == "" {
+			at.layer = layer(id) // a stopped container has none yet
+		}
 		f := Files{Layer: at.layer, Volumes: at.volumes, Mounted: at.mounted}
 		if at.logs != nil {
 			f.Logs, f.LogFiles = at.logs.Size()
@@ -72,11 +76,11 @@ func (m *Meter) Files(ctx context.Context, ids []string) (map[string]Files, erro
 	return out, first
 }
 
-// locate reads where a container's files lie; nothing is known of an engine elsewhere.
+// locate reads the locations of a container's files; they are unknown if the engine is remote.
 func (m *Meter) locate(in container.InspectResponse) *located {
 	at := &located{}
 	if m.engine.Local() && in.ContainerJSONBase != nil {
-		at.layer = in.GraphDriver.Data["UpperDir"] // overlay2; others mix it with the image
+		at.layer = in.GraphDriver.Data["UpperDir"] // overlay2; other drivers mix it with the image, and the engine does not report containerd's
 		for _, mounted := range in.Mounts {
 			if mounted.Type == mount.TypeVolume && mounted.Source != "" && (mounted.Driver == "" || mounted.Driver == "local") {
 				at.volumes = append(at.volumes, mounted.Source)

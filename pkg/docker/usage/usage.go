@@ -1,11 +1,12 @@
-// Package usage is the door to what containers use of this host: processor, memory and disk, and where their files lie.
+// Package usage measures containers' use of this host: processor, memory and disk, and the locations of their files.
 //
-//	id --Files (asked once)--> directories;   id --Usage, DiskUsage--> what the engine measures now
+//	id --Files (queried once)--> directories;   id --Usage, DiskUsage--> the engine's current measurement
 package usage
 
 import (
 	"context"
 	"encoding/json"
+	"sync/atomic"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -15,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker/logs"
 )
 
-// Logs says where the log of a container lies; false: not in files on this host.
+// Logs returns the location of a container's log; false: it is not in files on this host.
 type Logs interface {
 	Locate(in container.InspectResponse) (logs.Files, bool)
 }
@@ -26,23 +27,25 @@ type Meter struct {
 	logs   Logs
 	os     string // of the containers
 	files  fileCache
+	mounts func() (string, error) // this host's mount table
+	store  atomic.Pointer[string] // see ImageRoot; nil: unknown
 }
 
-// New makes a Meter of e, whose containers are of system os: linux or windows.
+// New returns a Meter of e, whose containers are of system os: linux or windows.
 func New(e *engine.Client, l Logs, os string) *Meter {
-	return &Meter{engine: e, logs: l, os: os, files: fileCache{known: map[string]*located{}}}
+	return &Meter{engine: e, logs: l, os: os, files: fileCache{known: map[string]*located{}}, mounts: mounts}
 }
 
-// Usage is what a running container has used, as its engine measured just now.
+// Usage is the usage of a running container, as its engine measured it just now.
 type Usage struct {
-	CPU                time.Duration // since it started
+	CPU                time.Duration // since its start
 	Memory, WorkingSet uint64        // bytes
 }
 
-// usageTimeout is short: figures are wanted now or not at all.
+// usageTimeout is short: late figures are useless.
 const usageTimeout = 5 * time.Second
 
-// Usage asks the engine once. For systems whose containers cannot be measured without it: on Linux their cgroups are much cheaper.
+// Usage queries the engine once. Use it only if containers cannot be measured otherwise: on Linux their cgroups are much cheaper.
 func (m *Meter) Usage(ctx context.Context, id string) (Usage, error) {
 	var out Usage
 	err := m.engine.CallWithin(ctx, usageTimeout, "measure container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
@@ -61,8 +64,8 @@ func (m *Meter) Usage(ctx context.Context, id string) (Usage, error) {
 	return out, err
 }
 
-// usageOf knows an answer from Windows by its count of processors: there, times are in units of 100 ns, and memory is what the
-// container's processes hold alone.
+// usageOf recognizes an answer from Windows by its count of processors. There, times are in units of 100 ns, and memory is only that of the
+// container's processes.
 func usageOf(stats container.StatsResponse) Usage {
 	if stats.NumProcs > 0 {
 		memory := stats.MemoryStats
