@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// api is a small API server of Secrets, ConfigMaps and Pods. Of the first two it serves what the Node authorizer allows: lists and
+// api is a small API server with Secrets, ConfigMaps and Pods. For the first two it serves what the Node authorizer allows: lists and
 // watches of a single named object. It speaks JSON.
 type api struct {
 	t    *testing.T
@@ -30,11 +30,11 @@ type api struct {
 	version  int
 	objects  map[string]map[string]any // by path
 	watchers map[*watcher]struct{}
-	refuse   []int    // status codes of the next answers
-	expired  bool     // the next watch is told that its version is too old
+	refuse   []int    // status codes of the next responses
+	expired  bool     // the next watch gets the error that its version is too old
 	log      []string // "VERB path"
 	patches  []string
-	changed  chan struct{} // capacity 1: something of the above changed
+	changed  chan struct{} // capacity 1: something above changed
 }
 
 type watcher struct {
@@ -63,7 +63,7 @@ func (a *api) note() {
 // until waits for a state of the server.
 func (a *api) until(what string, ok func() bool) {
 	a.t.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		a.mu.Lock()
 		done := ok()
@@ -81,13 +81,13 @@ func (a *api) until(what string, ok func() bool) {
 	}
 }
 
-// watching is the number of open watches.
+// watching waits until n watches are open.
 func (a *api) watching(n int) {
 	a.t.Helper()
 	a.until(fmt.Sprintf("%d watches", n), func() bool { return len(a.watchers) == n })
 }
 
-// put stores an object, nil: deletes it, and tells the watches.
+// put stores an object (nil deletes it) and notifies the watches.
 func (a *api) put(path string, object any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,7 +116,7 @@ func (a *api) put(path string, object any) {
 	a.note()
 }
 
-// endWatches closes all watches as a server does from time to time.
+// endWatches closes all watches, as servers do from time to time.
 func (a *api) endWatches(expired bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -239,7 +239,7 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, path string) {
 		a.expired = false
 		self.events <- map[string]any{"type": "ERROR", "object": metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: 410, Reason: metav1.StatusReasonExpired}}
 	}
-	// What changed between list and watch comes first.
+	// Changes between list and watch come first.
 	if from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion")); a.objects[path] != nil {
 		if at, _ := strconv.Atoi(a.objects[path]["metadata"].(map[string]any)["resourceVersion"].(string)); at > from {
 			self.events <- map[string]any{"type": "MODIFIED", "object": a.objects[path]}
@@ -273,7 +273,7 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, path string) {
 	}
 }
 
-// exists is the status code by which the handler says AlreadyExists; on the wire it is 409 like Conflict.
+// exists makes the handler answer AlreadyExists; on the wire it is 409, like Conflict.
 const exists = 1409
 
 func fail(w http.ResponseWriter, code int) {
@@ -292,7 +292,7 @@ func configMap(name, value string) *v1.ConfigMap {
 	return &v1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string]string{"k": value}}
 }
 
-// podWith is a pod that refers to the Secrets and, by their names' prefix "cm", ConfigMaps.
+// podWith is a pod that refers to Secrets and, for names with the prefix "cm", to ConfigMaps.
 func podWith(uid types.UID, names ...string) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod-" + string(uid), UID: uid}}
 	for _, n := range names {

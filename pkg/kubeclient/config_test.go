@@ -13,12 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	kubetesting "k8s.io/client-go/testing"
 )
@@ -118,7 +118,7 @@ func TestConfigReachesAServer(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	client := fake.NewClientset()
+	client := kubeclienttest.NewClientset()
 	sent := make(chan *v1.Event, 1)
 	client.PrependReactor("create", "events", func(a kubetesting.Action) (bool, runtime.Object, error) {
 		e := a.(kubetesting.CreateAction).GetObject().(*v1.Event)
@@ -133,16 +133,16 @@ func TestEvents(t *testing.T) {
 		if e.Source.Component != "kubelet" || e.Source.Host != "n1" || e.Reason != "Failed" || e.InvolvedObject.UID != "uid-1" || e.Namespace != "ns" {
 			t.Errorf("sent %+v", e)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no event")
 	}
 }
 
-// TestEventLimit: a burst goes out as the limit allows, and nothing after the end.
+// TestEventLimit: a burst is sent at the rate of the limit, and nothing after the end.
 func TestEventLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, sent := time.Now(), []string{}
-		client := fake.NewClientset()
+		client := kubeclienttest.NewClientset()
 		client.PrependReactor("create", "events", func(a kubetesting.Action) (bool, runtime.Object, error) {
 			sent = append(sent, time.Since(begin).String())
 			return true, a.(kubetesting.CreateAction).GetObject(), nil
@@ -160,9 +160,10 @@ func TestEventLimit(t *testing.T) {
 	})
 }
 
-// TestEventsInOneTick: two Events about one object in one tick of a coarse clock are both kept, and what repeats the second changes the second.
+// TestEventsInOneTick: two Events about one object within one tick of a coarse clock are both kept, and repetitions of the second update
+// the second.
 func TestEventsInOneTick(t *testing.T) {
-	api := fake.NewClientset()
+	api := kubeclienttest.NewClientset()
 	sink := &uniqueSink{EventSink: &typedv1.EventSinkImpl{Interface: api.CoreV1().Events("")}}
 	event := func(reason string) *v1.Event {
 		return &v1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p.17a0"}, Reason: reason}
@@ -183,7 +184,7 @@ func TestEventsInOneTick(t *testing.T) {
 	if created, err := sink.Create(other); err != nil || created.Name != "p.17a0" {
 		t.Errorf("in another namespace: %v %v", created, err)
 	}
-	for range 2 * len(sink.recent) { // an old name may come again: the API server knows it
+	for range 2 * len(sink.recent) { // an old name may occur again: the API server has it
 		if _, err := sink.Create(&v1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", GenerateName: "q", Name: "q" + rand.Text()}}); err != nil {
 			t.Fatal(err)
 		}

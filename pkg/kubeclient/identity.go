@@ -29,8 +29,8 @@ import (
 // NodeIdentity says how a node gets its client certificate.
 type NodeIdentity struct {
 	NodeName   string
-	Bootstrap  string // kubeconfig with which a certificate may be requested, as kubeadm writes it; "": none
-	Kubeconfig string // the node's own, made by Join where it is missing
+	Bootstrap  string // kubeconfig for requesting a certificate, as kubeadm writes it; "": none
+	Kubeconfig string // the node's own; Join creates it if it is missing
 	CertDir    string
 	UserAgent  string
 }
@@ -44,10 +44,10 @@ func (n NodeIdentity) pair(client func(expired bool) (kubernetes.Interface, erro
 		Template: n.template, Client: client, Changed: changed}, initial)
 }
 
-// Join makes the node's kubeconfig with a certificate that is requested with the bootstrap credentials. Nothing is done where there is a
-// kubeconfig that opens the API server. It blocks until the certificate is there or ctx ends; failures are logged and tried again.
+// Join creates the node's kubeconfig with a certificate, which it requests with the bootstrap credentials. It does nothing if there is a
+// usable kubeconfig. It blocks until the certificate is issued or ctx ends; it logs failures and retries.
 func (n NodeIdentity) Join(ctx context.Context) error {
-	usable, err := n.usable()
+	usable, err := n.Usable()
 	if err != nil || usable || n.Bootstrap == "" {
 		return err
 	}
@@ -58,11 +58,7 @@ func (n NodeIdentity) Join(ctx context.Context) error {
 		}
 		return fmt.Errorf("--kubeconfig=%s does not exist and --bootstrap-kubeconfig cannot be read: %w", n.Kubeconfig, err)
 	}
-	client, err := n.bootstrapClient()
-	if err != nil {
-		return err
-	}
-	pair, err := n.pair(func(bool) (kubernetes.Interface, error) { return client, nil }, nil, nil)
+	pair, err := n.bootstrapPair()
 	if err != nil {
 		return err
 	}
@@ -80,8 +76,29 @@ func (n NodeIdentity) Join(ctx context.Context) error {
 	}
 }
 
-// usable says whether the kubeconfig is there and its certificate, if it has one, has not ended.
-func (n NodeIdentity) usable() (bool, error) {
+// Request makes one request for a client certificate with the bootstrap credentials, and writes the node's kubeconfig. It blocks until the
+// API server has answered or ctx ends.
+func (n NodeIdentity) Request(ctx context.Context) error {
+	pair, err := n.bootstrapPair()
+	if err != nil {
+		return err
+	}
+	if err := pair.Renew(ctx); err != nil {
+		return err
+	}
+	return n.writeKubeconfig(pair.Path())
+}
+
+func (n NodeIdentity) bootstrapPair() (*Pair, error) {
+	client, err := n.bootstrapClient()
+	if err != nil {
+		return nil, err
+	}
+	return n.pair(func(bool) (kubernetes.Interface, error) { return client, nil }, nil, nil)
+}
+
+// Usable reports whether the kubeconfig exists and its certificate, if any, has not expired.
+func (n NodeIdentity) Usable() (bool, error) {
 	if _, err := os.Stat(n.Kubeconfig); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -91,7 +108,7 @@ func (n NodeIdentity) usable() (bool, error) {
 	}
 	cert, err := clientCertificate(config)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // of an installation that was removed in part
+	case errors.Is(err, fs.ErrNotExist): // left from a partly removed installation
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("cannot use kubeconfig %s: %s", n.Kubeconfig, oneLine(err))
@@ -107,7 +124,7 @@ func (n NodeIdentity) bootstrapClient() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// writeKubeconfig writes the node's own kubeconfig: the bootstrap file's cluster, and the pair's file as credentials.
+// writeKubeconfig writes the node's own kubeconfig, with the bootstrap file's cluster and the pair's file as credentials.
 func (n NodeIdentity) writeKubeconfig(pair string) error {
 	file, err := clientcmd.LoadFromFile(n.Bootstrap)
 	if err == nil {
@@ -132,14 +149,14 @@ func (n NodeIdentity) writeKubeconfig(pair string) error {
 	if err := os.MkdirAll(filepath.Dir(n.Kubeconfig), 0o755); err != nil {
 		return fmt.Errorf("cannot write --kubeconfig: %w", err)
 	}
-	temp := n.Kubeconfig + ".new" // who waits for the file sees all of it
+	temp := n.Kubeconfig + ".new" // so that readers never see a partial file
 	if err := os.WriteFile(temp, data, 0o600); err != nil {
 		return fmt.Errorf("cannot write --kubeconfig: %w", err)
 	}
 	return os.Rename(temp, n.Kubeconfig)
 }
 
-// clientCertificate is what a configuration shows the API server; nil: no certificate.
+// clientCertificate is the client certificate of a configuration; nil if it has none.
 func clientCertificate(config *rest.Config) (*tls.Certificate, error) {
 	full := rest.CopyConfig(config)
 	if err := rest.LoadTLSFiles(full); err != nil || len(full.CertData) == 0 {
@@ -152,8 +169,8 @@ func clientCertificate(config *rest.Config) (*tls.Certificate, error) {
 	return &cert, nil
 }
 
-// Rotating returns a configuration that shows the newest certificate at each new connection, and the Pair that renews it, whose Run must
-// follow. The Pair is nil, and the configuration as it was, where the kubeconfig has no client certificate to renew.
+// Rotating returns a configuration that uses the newest certificate for each new connection, and the Pair that renews it; the caller must
+// Run it. If the kubeconfig has no client certificate, the Pair is nil and the configuration is unchanged.
 func (n NodeIdentity) Rotating(config *rest.Config) (*rest.Config, *Pair, error) {
 	initial, err := clientCertificate(config)
 	if err != nil {
@@ -178,14 +195,14 @@ func (n NodeIdentity) Rotating(config *rest.Config) (*rest.Config, *Pair, error)
 		return nil, nil, err
 	}
 	out.Transport = all.add()
-	out.TLSClientConfig, out.Proxy = rest.TLSClientConfig{}, nil // they stand in the transport; client-go takes one or the other
+	out.TLSClientConfig, out.Proxy = rest.TLSClientConfig{}, nil // they are part of the transport; client-go accepts only one of both
 	if !strings.Contains(out.Host, "://") {
 		out.Host = "https://" + out.Host
 	}
 	return out, pair, nil
 }
 
-// transports returns what makes a transport for config with the certificate that current gives at each handshake.
+// transports returns a function that creates transports for config. At each handshake they use the certificate from current.
 func transports(config *rest.Config, current func() *tls.Certificate) (func() *http.Transport, error) {
 	plain := rest.CopyConfig(config)
 	plain.CertData, plain.KeyData, plain.CertFile, plain.KeyFile = nil, nil, "", ""
@@ -208,7 +225,7 @@ func transports(config *rest.Config, current func() *tls.Certificate) (func() *h
 	}, nil
 }
 
-// ServingPair is the kubelet's own serving certificate, requested for the addresses that the Node has (serverTLSBootstrap).
+// ServingPair is the kubelet's own serving certificate, requested for the Node's addresses (serverTLSBootstrap).
 func ServingPair(client kubernetes.Interface, dir string, template func() *x509.CertificateRequest) (*Pair, error) {
 	return NewPair(PairConfig{Name: "kubelet-server", Dir: dir, Signer: certificates.KubeletServingSignerName, Template: template,
 		Client: func(bool) (kubernetes.Interface, error) { return client, nil }}, nil)

@@ -19,8 +19,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Objects reads the API objects that this node's pods refer to; it implements pod.Objects. What it returns is shared: not to be
-// changed by callers.
+// Objects reads the API objects that this node's pods refer to; it implements pod.Objects. The results are shared and read-only.
 type Objects struct {
 	client   kubernetes.Interface
 	nodeName string
@@ -29,16 +28,18 @@ type Objects struct {
 	services cache.SharedIndexInformer
 	node     cache.SharedIndexInformer
 	watches  sync.WaitGroup
+	// servicesRead is called after all Services were read; nil: not needed. Set before Run.
+	servicesRead func()
 
 	mu    sync.Mutex
-	ctx   context.Context // of Run; nil before it
+	ctx   context.Context // Run's context; nil before Run
 	pods  map[types.UID]map[key]struct{}
 	items map[key]*item
-	// handlers of RuntimeClasses, by name, as last seen.
+	// handlers of RuntimeClasses by name, as last seen.
 	handlers map[string]string
 }
 
-// NewObjects makes an Objects for the node of that name. It asks for nothing before Run.
+// NewObjects returns an Objects for the named node. It makes no requests before Run.
 func NewObjects(client kubernetes.Interface, nodeName string) *Objects {
 	byNamespace := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 	o := &Objects{
@@ -55,7 +56,7 @@ func NewObjects(client kubernetes.Interface, nodeName string) *Objects {
 	return o
 }
 
-// withoutManagedFields drops what no reader here wants and what is often half of an object.
+// withoutManagedFields drops managedFields, which no reader here needs and which are often half of an object.
 func withoutManagedFields(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetManagedFields(nil)
@@ -63,8 +64,8 @@ func withoutManagedFields(obj any) (any, error) {
 	return obj, nil
 }
 
-// OnNode has handler called with each new state of our Node, in order and never twice at a time; nil means that it was deleted. Only
-// before Run.
+// OnNode makes Objects call handler with each new state of our Node, in order and never concurrently; nil means that the Node was deleted.
+// Call it before Run.
 func (o *Objects) OnNode(handler func(*v1.Node)) error {
 	deliver := func(obj any) {
 		if n, ok := obj.(*v1.Node); ok && n.Name == o.nodeName {
@@ -82,7 +83,30 @@ func (o *Objects) OnNode(handler func(*v1.Node)) error {
 	return nil
 }
 
-// Run keeps the watches until ctx ends and returns when all of them have ended. It is called once.
+// OnService makes Objects call handler for each added, changed or (gone) deleted Service, and read once after all existing Services were
+// read. Neither may block. Call it before Run.
+func (o *Objects) OnService(handler func(s *v1.Service, gone bool), read func()) error {
+	deliver := func(obj any, gone bool) {
+		if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = last.Obj
+		}
+		if s, ok := obj.(*v1.Service); ok {
+			handler(s, gone)
+		}
+	}
+	_, err := o.services.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { deliver(obj, false) },
+		UpdateFunc: func(_, obj any) { deliver(obj, false) },
+		DeleteFunc: func(obj any) { deliver(obj, true) },
+	})
+	if err != nil {
+		return fmt.Errorf("cannot watch services: %w", err)
+	}
+	o.servicesRead = read
+	return nil
+}
+
+// Run keeps the watches until ctx ends, and returns when all of them have ended. Call it once.
 func (o *Objects) Run(ctx context.Context) error {
 	o.mu.Lock()
 	if o.ctx != nil {
@@ -99,8 +123,11 @@ func (o *Objects) Run(ctx context.Context) error {
 	} {
 		o.watches.Go(run)
 	}
+	if o.servicesRead != nil && cache.WaitFor(ctx, "", o.services.HasSyncedChecker()) {
+		o.servicesRead()
+	}
 	<-ctx.Done()
-	o.mu.Lock() // from here on no watch begins: begin looks at ctx under the lock
+	o.mu.Lock() // no watch begins after this: begin checks ctx under the lock
 	for _, it := range o.items {
 		it.stop()
 	}
@@ -109,7 +136,7 @@ func (o *Objects) Run(ctx context.Context) error {
 	return nil
 }
 
-// begin starts the watch of it; o.mu is held and Run was called.
+// begin starts the watch of it. o.mu is held and Run was called.
 func (o *Objects) begin(it *item) {
 	if o.ctx.Err() == nil {
 		o.watches.Go(func() { o.follow(it.ended, it) })
@@ -161,8 +188,8 @@ func (o *Objects) release(uid types.UID, k key) {
 	}
 }
 
-// Secret implements pod.Objects. It answers from the watch and waits, until ctx ends, for a watch that has just begun. One that no
-// registered pod refers to is asked for.
+// Secret implements pod.Objects. It answers from the watch, and waits for a watch that has just begun, until ctx ends. A Secret that no
+// registered pod refers to is read from the API server.
 func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	obj, watched, err := o.cached(ctx, key{secrets, namespace, name})
 	if err != nil {
@@ -174,7 +201,7 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secre
 	return o.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// ConfigMap implements pod.Objects, as Secret does.
+// ConfigMap implements pod.Objects, like Secret.
 func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
 	obj, watched, err := o.cached(ctx, key{configMaps, namespace, name})
 	if err != nil {
@@ -217,7 +244,7 @@ func (o *Objects) cached(ctx context.Context, k key) (obj object, watched bool, 
 	return it.object, true, nil
 }
 
-// Token implements pod.Objects. It tries for a moment where the API server may not know of the pod yet.
+// Token implements pod.Objects. It retries for a moment if the API server may not know of the pod yet.
 func (o *Objects) Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	for started := o.clock.Now(); ; o.pause(ctx, 4*soon) {
 		token, err := o.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, serviceAccount, request, metav1.CreateOptions{})
@@ -235,6 +262,9 @@ func (o *Objects) Services(namespace string) ([]*v1.Service, error) {
 	}
 	return corelisters.NewServiceLister(o.services.GetIndexer()).Services(namespace).List(labels.Everything())
 }
+
+// AllServices returns the Services of all namespaces.
+func (o *Objects) AllServices() ([]*v1.Service, error) { return o.Services(metav1.NamespaceAll) }
 
 // Node implements pod.Objects.
 func (o *Objects) Node() *v1.Node {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,14 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 )
 
-// hurried waits no time at all: every pause ends immediately and counts.
+// hurried does not wait: every pause ends immediately and is counted.
 type hurried struct {
 	*clocktesting.FakeClock
 }
@@ -33,7 +33,7 @@ func (h hurried) After(d time.Duration) <-chan time.Time {
 	return c
 }
 
-// follower is an Objects of which only the watches of single objects run.
+// follower is an Objects that runs only the watches of single objects.
 func follower(t *testing.T, client kubernetes.Interface, c clock.Clock) *Objects {
 	o := NewObjects(client, "n1")
 	o.clock = c
@@ -53,7 +53,7 @@ func follower(t *testing.T, client kubernetes.Interface, c clock.Clock) *Objects
 }
 
 func briefly(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -74,7 +74,7 @@ func changed(t *testing.T, o *Objects, want ...types.UID) {
 		select {
 		case uid := <-o.Changed():
 			got = append(got, uid)
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("changed %v, want %v", got, want)
 		}
 	}
@@ -105,7 +105,7 @@ func TestOneWatchPerObjectAndItsChanges(t *testing.T) {
 	if got := value(t, o, "a"); got != "1" {
 		t.Errorf("a is %s", got)
 	}
-	unchanged(t, o) // a first state is no change
+	unchanged(t, o) // a first state is not a change
 	api.put("ns/secrets/a", secret("a", "2"))
 	changed(t, o, "p1", "p2")
 	if got := value(t, o, "a"); got != "2" {
@@ -124,7 +124,7 @@ func TestOneWatchPerObjectAndItsChanges(t *testing.T) {
 
 	o.Unregister("p1") // p2 still needs a
 	api.watching(1)
-	o.Register(podWith("p2", "b")) // its references replace the former ones
+	o.Register(podWith("p2", "b")) // its references replace the earlier ones
 	api.until("a watch of b alone", func() bool {
 		for w := range api.watchers {
 			return len(api.watchers) == 1 && w.path == "ns/secrets/b"
@@ -181,7 +181,7 @@ func TestRefusals(t *testing.T) {
 	api.refuse = []int{403, 403, 403}
 	o := follower(t, client, hurried{clocktesting.NewFakeClock(time.Now())})
 	o.Register(podWith("p1", "a"))
-	if got := value(t, o, "a"); got != "1" { // an authorizer that is late is waited for
+	if got := value(t, o, "a"); got != "1" { // it waits for a late authorizer
 		t.Errorf("a is %s", got)
 	}
 	unchanged(t, o)
@@ -197,7 +197,7 @@ func TestRefusals(t *testing.T) {
 	}
 	api.until("the end of the refusals", func() bool { return len(api.refuse) == 0 })
 	api.put("ns/secrets/b", secret("b", "1"))
-	changed(t, o, "p2") // a refused reader gets the change
+	changed(t, o, "p2") // a reader that was refused gets the change
 }
 
 func TestOutage(t *testing.T) {
@@ -211,7 +211,7 @@ func TestOutage(t *testing.T) {
 	api.refuse = []int{500, 403, 500, 500}
 	api.mu.Unlock()
 	api.endWatches(true)
-	if got := value(t, o, "a"); got != "1" { // known is known
+	if got := value(t, o, "a"); got != "1" { // the known state stays
 		t.Errorf("a is %s", got)
 	}
 	api.until("the end of the outage and a fresh watch", func() bool { return len(api.refuse) == 0 && !api.expired && len(api.watchers) == 1 })
@@ -219,7 +219,7 @@ func TestOutage(t *testing.T) {
 	api.put("ns/secrets/a", secret("a", "2"))
 	changed(t, o, "p1")
 
-	// A watch that merely ends goes on where it was, without a list.
+	// A watch that merely ends continues from its version, without a list.
 	lists := func() int {
 		api.mu.Lock()
 		defer api.mu.Unlock()
@@ -237,7 +237,7 @@ func TestOutage(t *testing.T) {
 
 func TestDeadlineNamesTheObject(t *testing.T) {
 	_, client := newAPI(t)
-	o := NewObjects(client, "n1") // not running: no answer ever comes
+	o := NewObjects(client, "n1") // not running: there is never an answer
 	o.Register(podWith("p1", "a"))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -245,7 +245,7 @@ func TestDeadlineNamesTheObject(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "secrets ns/a") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := o.Secret(briefly(t), "ns", "other"); !apierrors.IsNotFound(err) { // not registered: asked for
+	if _, err := o.Secret(briefly(t), "ns", "other"); !apierrors.IsNotFound(err) { // not registered: read from the API server
 		t.Errorf("got %v", err)
 	}
 }
@@ -275,10 +275,11 @@ func TestChangesCoalesce(t *testing.T) {
 }
 
 func TestServicesAndNode(t *testing.T) {
-	client := fake.NewClientset(
+	client := kubeclienttest.NewClientset(
 		&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}},
 		&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "s"}},
 		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}}}})
+	watched := kubeclienttest.OnceWatched(t, client, "nodes")
 	o := NewObjects(client, "n1")
 	if _, err := o.Services("ns"); err == nil {
 		t.Error("a list of services before there is one")
@@ -301,6 +302,7 @@ func TestServicesAndNode(t *testing.T) {
 			t.Errorf("nodes listed by %s", l.GetListRestrictions().Fields)
 		}
 	}
+	watched()
 	if err := client.CoreV1().Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +323,7 @@ func TestServicesAndNode(t *testing.T) {
 }
 
 func TestTokenWaitsForTheAPIServer(t *testing.T) {
-	client := fake.NewClientset()
+	client := kubeclienttest.NewClientset()
 	refusals := 3
 	client.PrependReactor("create", "serviceaccounts", func(a kubetesting.Action) (bool, runtime.Object, error) {
 		if refusals--; refusals >= 0 {

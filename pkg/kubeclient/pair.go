@@ -30,21 +30,21 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// PairConfig says what a Pair is.
+// PairConfig is the configuration of a Pair.
 type PairConfig struct {
-	Name   string // of the files: NAME-current.pem leads to NAME-<time>.pem with certificate and key
+	Name   string // prefix of the files: NAME-current.pem links to NAME-<time>.pem with certificate and key
 	Dir    string // --cert-dir
 	Signer string // certificates.KubeAPIServerClientKubeletSignerName or KubeletServingSignerName
-	// Template is what the certificate shall be for; nil: not known yet. It is asked whenever Kick is called.
+	// Template is the desired content of the certificate; nil: not known yet. It is called again after each Kick.
 	Template func() *x509.CertificateRequest
-	// Client is called for each request; expired says that the current certificate has expired.
+	// Client is called for each request; expired means that the current certificate has expired.
 	Client func(expired bool) (kubernetes.Interface, error)
-	// Changed is called after there is a new certificate.
+	// Changed is called after each new certificate.
 	Changed func()
 	Clock   clock.WithTicker
 }
 
-// Pair is a certificate and its key, which are replaced by ones from the API server before they end.
+// Pair is a certificate and its key. Before they expire, it gets replacements from the API server.
 type Pair struct {
 	cfg     PairConfig
 	store   certificate.FileStore
@@ -53,21 +53,21 @@ type Pair struct {
 	kick    wake.Signal
 }
 
-// issued is a certificate and when it came from the API server, the zero time for one that was there at the start.
+// issued is a certificate and the time when the API server issued it to us; zero for one that existed at the start.
 type issued struct {
 	*tls.Certificate
 	got time.Time
 }
 
 const (
-	answerPatience = 15 * time.Minute // how long a request may wait for whoever approves it
-	longestLook    = time.Hour        // the clock may be set while we wait
+	answerPatience = 15 * time.Minute // how long a request may wait for its approval
+	longestLook    = time.Hour        // the system time may change while we wait
 )
 
 // renewal is the back-off after a failure.
 var renewal = wait.Backoff{Duration: time.Second, Factor: 2, Steps: math.MaxInt, Cap: 150 * time.Second, Jitter: 2}
 
-// NewPair takes what is in the directory. initial is used where that holds nothing, or something older; nil: there is none.
+// NewPair loads the certificate in the directory. If there is none, or an older one than initial, it uses initial (may be nil).
 func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
@@ -92,10 +92,10 @@ func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 	return p, nil
 }
 
-// Path is the file that always leads to the newest certificate and its key.
+// Path is the file that always has, or links to, the newest certificate and its key.
 func (p *Pair) Path() string { return p.store.CurrentPath() }
 
-// Current is the certificate in use, nil when there is none yet. An expired one is still returned: the other side's clock decides.
+// Current is the certificate in use, nil if there is none yet. It may have expired: the server's clock decides.
 func (p *Pair) Current() *tls.Certificate {
 	if h := p.current.Load(); h != nil {
 		return h.Certificate
@@ -103,13 +103,13 @@ func (p *Pair) Current() *tls.Certificate {
 	return nil
 }
 
-// Failures is how often Renew failed.
+// Failures is the number of failed Renew calls.
 func (p *Pair) Failures() uint64 { return p.failed.Load() }
 
-// Kick has the template compared with the certificate immediately.
+// Kick triggers an immediate comparison of the template with the certificate.
 func (p *Pair) Kick() { p.kick.Send() }
 
-// Run renews until ctx ends. Failures are logged and tried again.
+// Run renews until ctx ends. It logs failures and retries.
 func (p *Pair) Run(ctx context.Context) error {
 	retry := renewal
 	for ctx.Err() == nil {
@@ -138,7 +138,7 @@ func (p *Pair) sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// due is how long nothing need be done.
+// due is the time until the next renewal.
 func (p *Pair) due() time.Duration {
 	template := p.cfg.Template()
 	h := p.current.Load()
@@ -151,7 +151,7 @@ func (p *Pair) due() time.Duration {
 	return renewIn(h.Leaf, h.got, p.cfg.Clock.Now(), p.jitterOf(h))
 }
 
-// jitterOf is the same for one certificate however often it is asked.
+// jitterOf is constant for a certificate.
 func (p *Pair) jitterOf(h *issued) float64 {
 	n := 0
 	for _, b := range h.Leaf.SerialNumber.Bytes() {
@@ -160,7 +160,7 @@ func (p *Pair) jitterOf(h *issued) float64 {
 	return float64(n) / 1000
 }
 
-// covers says whether a certificate is for all that is wanted.
+// covers reports whether a certificate includes everything wanted.
 func covers(leaf *x509.Certificate, want *x509.CertificateRequest) bool {
 	if leaf.Subject.CommonName != want.Subject.CommonName {
 		return false
@@ -183,10 +183,10 @@ func covers(leaf *x509.Certificate, want *x509.CertificateRequest) bool {
 	return true
 }
 
-// renewIn is how long from now a certificate is used before the next is asked for: until 70 to 90 % of its life are over, chosen by jitter
-// (0 to 1) so that nodes that joined together do not ask together. got, which is zero or carries a monotonic reading, is when it came: its
-// life counts from there, as signers date certificates back. Our clock may be wrong: a certificate that came a moment ago is never asked for
-// again immediately, and one whose lifetime has passed since it came is, whatever the clock says.
+// renewIn is the time until a certificate is renewed: until 70 to 90 % of its lifetime, selected by jitter (0 to 1) so that nodes that
+// joined together do not renew together. got is when we received it, zero or with a monotonic reading. The lifetime counts from got,
+// because signers backdate certificates. Our clock may be wrong: a certificate that has just arrived is never renewed immediately, and one
+// whose lifetime has passed since got always is.
 func renewIn(leaf *x509.Certificate, got, now time.Time, jitter float64) time.Duration {
 	part := func(life time.Duration) time.Duration { return time.Duration(float64(life) * (0.7 + 0.2*jitter)) }
 	whole := leaf.NotAfter.Sub(leaf.NotBefore)
@@ -204,7 +204,7 @@ func renewIn(leaf *x509.Certificate, got, now time.Time, jitter float64) time.Du
 	return max(pause, min(whole/20, longestLook)-now.Sub(got))
 }
 
-// Renew asks for a certificate with a new key and takes it into use. It blocks until the API server has answered.
+// Renew requests a certificate for a new key and starts using it. It blocks until the API server has answered.
 func (p *Pair) Renew(ctx context.Context) error {
 	err := p.renew(ctx)
 	if err != nil {
@@ -253,9 +253,12 @@ func (p *Pair) renew(ctx context.Context) error {
 	return p.adopt(answer, keyPEM)
 }
 
-// adopt stores a certificate and takes it into use.
+// adopt stores a certificate and starts using it.
 func (p *Pair) adopt(certPEM, keyPEM []byte) error {
 	cert, err := p.store.Update(certPEM, keyPEM)
+	if err != nil {
+		cert, err = p.keepAsFile(certPEM, keyPEM, err)
+	}
 	if err != nil {
 		return fmt.Errorf("cannot store the new certificate: %w", err)
 	}
@@ -268,7 +271,22 @@ func (p *Pair) adopt(certPEM, keyPEM []byte) error {
 	return nil
 }
 
-// kept is how many certificates stay on disk beside the current: a node that lives for years shall not collect them.
+// keepAsFile stores a certificate after the store failed with because. File systems without symbolic links, and accounts that may not
+// create them, get a file instead of the link; the store reads it too.
+func (p *Pair) keepAsFile(certPEM, keyPEM []byte, because error) (*tls.Certificate, error) {
+	pair := slices.Concat(certPEM, []byte("\n"), keyPEM)
+	cert, err := tls.X509KeyPair(pair, pair)
+	if err != nil {
+		return nil, errors.Join(because, err)
+	}
+	if err := WriteSecret(p.Path(), string(pair)); err != nil {
+		return nil, errors.Join(because, err)
+	}
+	klog.V(2).InfoS("Cannot link the new certificate; it is a file", "file", p.Path(), "reason", because.Error())
+	return &cert, nil
+}
+
+// kept is the number of old certificates that stay on disk: a long-lived node must not accumulate them.
 const kept = 2
 
 func (p *Pair) prune() {
@@ -277,7 +295,7 @@ func (p *Pair) prune() {
 	if err != nil || linkErr != nil {
 		return
 	}
-	slices.Sort(files) // by time, as they are named
+	slices.Sort(files) // by time, because of their names
 	files = slices.DeleteFunc(files, func(f string) bool { return strings.EqualFold(filepath.Base(f), filepath.Base(current)) })
 	for _, file := range files[:max(0, len(files)-kept)] {
 		if err := os.Remove(file); err != nil {

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	certificates "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -31,7 +32,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// signer is an API server that signs every request immediately, with no expiry, unless it fails.
+// signer is an API server that signs every request immediately, unless it fails.
 type signer struct {
 	*fake.Clientset
 	t      *testing.T
@@ -54,7 +55,7 @@ func newSigner(t *testing.T, life time.Duration) *signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &signer{Clientset: fake.NewClientset(), t: t, key: key, life: life}
+	s := &signer{Clientset: kubeclienttest.NewClientset(), t: t, key: key, life: life}
 	if s.ca, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func (s *signer) pool() *x509.CertPool {
 	return pool
 }
 
-// TestRenewIn: when the next certificate is asked for, in hours from now. jitter 0.5 is 80 % of a life.
+// TestRenewIn: when the next certificate is requested, in hours from now. jitter 0.5 means 80 % of the lifetime.
 func TestRenewIn(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(hours float64) time.Time { return begin.Add(time.Duration(hours * float64(time.Hour))) }
@@ -119,8 +120,8 @@ func TestRenewIn(t *testing.T) {
 	}
 }
 
-// TestJoinAndRotate: the whole life of a node's identity against a server that looks at certificates, as long as they live, through
-// a bootstrap, an outage and generations of two seconds.
+// TestJoinAndRotate follows a node's identity against a server that checks certificates while they are valid: a bootstrap, an outage and
+// generations of two seconds.
 func TestJoinAndRotate(t *testing.T) {
 	api := newSigner(t, 2*time.Second)
 	var seen, refused atomic.Int32
@@ -159,7 +160,7 @@ func TestJoinAndRotate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if usable, err := node.usable(); !usable || err != nil {
+	if usable, err := node.Usable(); !usable || err != nil {
 		t.Fatalf("usable: %v, %v", usable, err)
 	}
 	config, err := Config(Options{Kubeconfig: node.Kubeconfig})
@@ -199,12 +200,12 @@ func TestJoinAndRotate(t *testing.T) {
 	if err != nil || !strings.Contains(string(data), pair.Path()) || strings.Contains(string(data), "abcdef") {
 		t.Errorf("%v\n%s", err, data)
 	}
-	if info, err := os.Stat(pair.Path()); err != nil || info.Mode().Perm() != 0o600 && goruntime.GOOS != "windows" { // which has no such bits
+	if info, err := os.Stat(pair.Path()); err != nil || info.Mode().Perm() != 0o600 && goruntime.GOOS != "windows" { // Windows has no such bits
 		t.Errorf("%v, %v", info, err)
 	}
 }
 
-// TestRenewalFails: what there is stays in use, and is asked for again.
+// TestRenewalFails: the old certificate stays in use, and renewal is retried.
 func TestRenewalFails(t *testing.T) {
 	api := newSigner(t, time.Hour)
 	node := NodeIdentity{NodeName: "n1", CertDir: t.TempDir()}
@@ -223,7 +224,7 @@ func TestRenewalFails(t *testing.T) {
 	if n := pair.Failures(); n != 1 {
 		t.Errorf("%d failures are counted, want 1", n)
 	}
-	// A restart finds the stored one, and prefers a newer one of the kubeconfig.
+	// After a restart, the stored certificate is found, unless the kubeconfig has a newer one.
 	again, err := node.pair(nil, nil, nil)
 	if err != nil || again.Current() == nil || again.Current().Leaf.SerialNumber.Cmp(before.Leaf.SerialNumber) != 0 {
 		t.Errorf("%v, %v", again.Current(), err)
@@ -235,7 +236,7 @@ func TestRenewalFails(t *testing.T) {
 	if third, err := node.pair(nil, nil, &newer); err != nil || third.Current() != &newer {
 		t.Errorf("%v, %v", third.Current(), err)
 	}
-	// Half a file is no reason not to start.
+	// A truncated file must not prevent the start.
 	if err := os.WriteFile(pair.Path(), []byte("-----BEGIN"), 0o600); err != nil {
 		t.Fatal(err)
 	}
