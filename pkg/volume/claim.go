@@ -138,7 +138,7 @@ func (m *Manager) unsupported(v Volume) error {
 		return Volume{Spec: &v1.Volume{}, PV: &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: s}}}
 	})
 	if csi := v.PV.Spec.CSI; csi != nil {
-		return fmt.Errorf("PersistentVolume %s needs the CSI driver %s, and CSI is not supported by this node agent yet; use %s", v.PV.Name, csi.Driver, oneOf(have))
+		return fmt.Errorf("PersistentVolume %s needs the CSI driver %s, and this node agent supports CSI on Linux only; use %s", v.PV.Name, csi.Driver, oneOf(have))
 	}
 	return fmt.Errorf("PersistentVolume %s has kind %s, which is not supported by this node agent; use %s", v.PV.Name, fieldOf(v.PV.Spec.PersistentVolumeSource), oneOf(have))
 }

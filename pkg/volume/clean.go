@@ -30,7 +30,7 @@ func (m *Manager) Clean(ctx context.Context, uid types.UID) error {
 	case err == nil:
 		err = m.undo(ctx, left)
 	case errors.Is(err, fs.ErrNotExist):
-		err = m.cleanKinds(ctx, left)
+		_, err = m.cleanKinds(ctx, left)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot clean up %s: %w", dir, err)
@@ -60,8 +60,15 @@ func (m *Manager) undo(ctx context.Context, left Remains) error {
 	if err := m.unmount(ctx, subPaths); err != nil {
 		return err
 	}
-	errs := []error{m.cleanKinds(ctx, left)}
+	failed, err := m.cleanKinds(ctx, left)
+	errs := []error{err}
 	if len(points) > 0 {
+		// What a kind has not done with stays mounted: only the kind knows in which order it ends.
+		others = slices.DeleteFunc(others, func(p string) bool {
+			below, ok := strings.CutPrefix(p, filepath.Join(left.dir, volumesName)+string(filepath.Separator))
+			dir, _, _ := strings.Cut(below, string(filepath.Separator))
+			return ok && slices.ContainsFunc(failed, func(r tableRow) bool { return r.hasDir(dir) })
+		})
 		errs = append(errs, m.unmount(ctx, others))
 		still, err := m.host.Mounts.Below(left.dir)
 		if len(still) > 0 {
@@ -78,15 +85,15 @@ func (m *Manager) undo(ctx context.Context, left Remains) error {
 	return disk.RemoveAll(left.dir)
 }
 
-// cleanKinds has every kind undo what it did for a pod. One that fails does not keep the others from it.
-func (m *Manager) cleanKinds(ctx context.Context, left Remains) error {
+// cleanKinds has every kind undo what it did for a pod. One that fails does not keep the others from it; failed are those.
+func (m *Manager) cleanKinds(ctx context.Context, left Remains) (failed []tableRow, err error) {
 	var errs []error
 	for _, kind := range m.kinds {
 		if err := kind.Clean(ctx, left); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", kind.Name(), err))
+			failed, errs = append(failed, kind), append(errs, fmt.Errorf("%s: %w", kind.Name(), err))
 		}
 	}
-	return errors.Join(errs...)
+	return failed, errors.Join(errs...)
 }
 
 // unmount removes mounts, the last mounted first.

@@ -50,6 +50,13 @@ type BlockKind interface {
 	Device(v Volume) (string, error)
 }
 
+// DirKind is a Kind whose volumes lie below pods/<uid>/volumes in other directories than that of its name.
+type DirKind interface {
+	Kind
+	// HasDir says whether the directory pods/<uid>/volumes/name is of this kind.
+	HasDir(name string) bool
+}
+
 // Volume is one volume of a pod, as its Kind sees it.
 type Volume struct {
 	Pod *v1.Pod

@@ -54,6 +54,14 @@ type tableRow struct {
 	dir string
 }
 
+// hasDir says whether the directory pods/<uid>/volumes/name is of the kind.
+func (r tableRow) hasDir(name string) bool {
+	if k, ok := r.Kind.(DirKind); ok {
+		return k.HasDir(name)
+	}
+	return name == r.dir
+}
+
 var _ pod.Volumes = (*Manager)(nil)
 
 // New makes host.Root/pods and returns its Manager.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"k8s.io/utils/clock"
 
@@ -27,7 +28,7 @@ const (
 	// linked: the files are in a directory with a time for a name, the link ..data leads there, and one link per file or directory leads
 	// through ..data. Exchanging ..data changes all files in one step. Programs watch for that; the names are upstream's.
 	linked layout = iota
-	// plain: the files themselves, each replaced by rename. For Windows Server 2016, where containers cannot follow such links.
+	// plain: the files themselves, each replaced by rename. For Windows: containers of Server 2016 cannot follow such links.
 	plain
 )
 
@@ -63,14 +64,15 @@ const (
 type Writer struct {
 	layout layout
 	clock  clock.PassiveClock
+	rename func(from, to string) error
 }
 
 // NewWriter makes the Writer for pods on platform. clock names the versions.
 func NewWriter(platform pod.Platform, clock clock.PassiveClock) Writer {
 	if platform.OS == "windows" {
-		return Writer{plain, clock}
+		return Writer{plain, clock, os.Rename}
 	}
-	return Writer{linked, clock}
+	return Writer{linked, clock, os.Rename}
 }
 
 // Has says whether dir was ever completely written.
@@ -93,7 +95,7 @@ func (w Writer) Write(dir string, want Content, gid *int64) error {
 		return err
 	}
 	if w.layout == plain {
-		return writePlain(dir, want)
+		return w.writePlain(dir, want)
 	}
 	return w.writeLinked(dir, want, gid)
 }
@@ -192,10 +194,29 @@ func link(dir, name, target string) error {
 // nameless is err without the name of a file that differs at each try: Events are counted as repeated only while their text stays the same.
 func nameless(err error) error {
 	var at *fs.PathError
-	if errors.As(err, &at) {
+	var between *os.LinkError
+	switch {
+	case errors.As(err, &at):
 		return at.Err
+	case errors.As(err, &between):
+		return between.Err
 	}
 	return err
+}
+
+// ErrHeld says that Windows does not let a file be replaced or removed, and what to do about it.
+var ErrHeld = errors.New("the file keeps its former content while a container has it open without FILE_SHARE_DELETE; it is tried again until the container closes it")
+
+// holding are the errors by which Windows says that: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_USER_MAPPED_FILE.
+var holding = []syscall.Errno{5, 32, 1224}
+
+// held is err of a change of a file, with ErrHeld where that is why, and without names of files.
+func held(err error) error {
+	var code syscall.Errno
+	if errors.As(err, &code) && slices.Contains(holding, code) {
+		return fmt.Errorf("%w (%w)", ErrHeld, code)
+	}
+	return nameless(err)
 }
 
 func writeTree(tree string, want Content, gid *int64) error {
@@ -285,8 +306,9 @@ func equal(p string, data []byte) bool {
 	return err == nil && bytes.Equal(have, data)
 }
 
-// writePlain writes the files themselves. Windows has no modes but "read-only", which would only hinder the next change.
-func writePlain(dir string, want Content) error {
+// writePlain writes the files themselves. Windows has no modes but "read-only", which would only hinder the next change. A file that cannot be changed
+// holds up no other.
+func (w Writer) writePlain(dir string, want Content) error {
 	keep := map[string]bool{dir: true}
 	for name := range want {
 		p := filepath.Join(dir, filepath.FromSlash(name))
@@ -294,6 +316,7 @@ func writePlain(dir string, want Content) error {
 			keep[p] = true
 		}
 	}
+	var errs []error
 	// First what goes, since a file may become a directory.
 	err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -305,7 +328,7 @@ func writePlain(dir string, want Content) error {
 			return nil
 		}
 		if err := os.RemoveAll(p); err != nil {
-			return err
+			errs = append(errs, fmt.Errorf("cannot remove %s: %w", filepath.ToSlash(rel), held(err)))
 		}
 		if e.IsDir() {
 			return fs.SkipDir
@@ -313,22 +336,21 @@ func writePlain(dir string, want Content) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("cannot remove old content: %w", err)
+		return fmt.Errorf("cannot list old content: %w", err)
 	}
-	var errs []error
-	for name, f := range want {
-		p := filepath.Join(dir, filepath.FromSlash(name))
+	for _, name := range slices.Sorted(maps.Keys(want)) { // in one order, so that a failure repeats
+		f, p := want[name], filepath.Join(dir, filepath.FromSlash(name))
 		if equal(p, f.Data) {
 			continue
 		}
-		if err := replace(p, f.Data); err != nil {
-			errs = append(errs, fmt.Errorf("cannot write %s: %w", name, err))
+		if err := w.replace(p, f.Data); err != nil {
+			errs = append(errs, fmt.Errorf("cannot write %s: %w", name, held(err)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func replace(p string, data []byte) error {
+func (w Writer) replace(p string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
 		return err
 	}
@@ -339,7 +361,7 @@ func replace(p string, data []byte) error {
 	_, err = f.Write(data)
 	if err = errors.Join(err, f.Close()); err == nil {
 		if err = os.Chmod(f.Name(), 0o644); err == nil {
-			err = os.Rename(f.Name(), p)
+			err = w.rename(f.Name(), p)
 		}
 	}
 	if err != nil {

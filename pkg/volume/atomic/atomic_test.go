@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"k8s.io/utils/clock"
@@ -79,5 +80,50 @@ func TestConflicts(t *testing.T) {
 		if left, err := os.ReadDir(dir); c.want != "" && (err != nil || len(left) != 0) {
 			t.Errorf("%s %q: written %v, %v", c.system, c.paths, left, err)
 		}
+	}
+}
+
+// TestHeld: a file that a container holds on Windows is tried again, with the same words each time; it holds up no other file.
+func TestHeld(t *testing.T) {
+	dir := t.TempDir()
+	w := NewWriter(pod.Platform{OS: "windows", Build: 20348}, clock.RealClock{})
+	write := func(text string) error {
+		return w.Write(dir, Content{"held": {Data: []byte(text)}, "a": {Data: []byte(text)}, "z": {Data: []byte(text)}}, nil)
+	}
+	has := func(name, want string) {
+		t.Helper()
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+			t.Errorf("%s has %q, %v; want %q", name, got, err, want)
+		}
+	}
+	if err := write("1"); err != nil {
+		t.Fatal(err)
+	}
+	w.rename = func(from, to string) error {
+		if filepath.Base(to) == "held" {
+			return &os.LinkError{Op: "rename", Old: from, New: to, Err: syscall.Errno(5)}
+		}
+		return os.Rename(from, to)
+	}
+	first, second := write("2"), write("2")
+	if !errors.Is(first, ErrHeld) || second == nil || first.Error() != second.Error() || !strings.HasPrefix(first.Error(), "cannot write held: the file keeps its former content") || strings.Contains(first.Error(), dir) {
+		t.Errorf("%v, then %v", first, second)
+	}
+	has("held", "1")
+	has("a", "2")
+	has("z", "2")
+	w.rename = os.Rename
+	if err := write("2"); err != nil {
+		t.Error(err)
+	}
+	has("held", "2")
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 3 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+	w.rename = func(from, to string) error {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: syscall.Errno(112)}
+	} // the disk is full
+	if first, second := write("3"), write("3"); first == nil || errors.Is(first, ErrHeld) || first.Error() != second.Error() {
+		t.Errorf("another error: %v, then %v", first, second)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/volume"
 	"github.com/winkube/winkube/pkg/volume/atomic"
 )
@@ -36,13 +35,9 @@ type Parts struct {
 	Prepared func(plugin string, took time.Duration, err error)
 }
 
-// New makes the Manager of this host with all its kinds. It makes root, the agent's root directory (--root-dir), when it is missing.
-func New(root string, platform pod.Platform, parts Parts) (*volume.Manager, error) {
-	host, err := volume.Open(root, platform)
-	if err != nil {
-		return nil, err
-	}
-	return volume.New(host, volume.Parts{Claims: parts.Objects, Kinds: All(host, parts), Clock: parts.Clock, Prepared: parts.Prepared})
+// New makes the Manager of a host with all its kinds, and those that are made elsewhere.
+func New(host volume.Host, parts Parts, others ...volume.Kind) (*volume.Manager, error) {
+	return volume.New(host, volume.Parts{Claims: parts.Objects, Kinds: append(All(host, parts), others...), Clock: parts.Clock, Prepared: parts.Prepared})
 }
 
 // All is the table of the kinds that a host has. A new kind gets a line here.

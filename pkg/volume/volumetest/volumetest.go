@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -113,11 +114,20 @@ func (o *API) Token(_ context.Context, ns, account string, r *authenticationv1.T
 // Node implements kinds.Objects.
 func (o *API) Node() *v1.Node { return o.ThisNode }
 
-// Kernel is a mount.Mounter in memory: what is below a mount point is what was there before.
+// Kernel is a mount.Mounter in memory: what is below a mount point is what was there before. Use its fields between calls only.
 type Kernel struct {
 	Points  []string
 	Options map[string]string
 	Stuck   string // what cannot be unmounted
+	mu      sync.Mutex
+}
+
+// Add mounts something at dir, as a driver does.
+func (k *Kernel) Add(dir, options string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.Points = append(k.Points, dir)
+	k.Options[dir] = options
 }
 
 // Tmpfs implements mount.Mounter.
@@ -125,8 +135,7 @@ func (k *Kernel) Tmpfs(dir, options string) error {
 	if _, err := os.Stat(dir); err != nil {
 		return err
 	}
-	k.Points = append(k.Points, dir)
-	k.Options[dir] = options
+	k.Add(dir, options)
 	return nil
 }
 
@@ -140,8 +149,7 @@ func (k *Kernel) Bind(source *os.File, target string) error {
 	if err != nil || s.IsDir() != t.IsDir() {
 		return fmt.Errorf("cannot bind: target %s: %v", target, err)
 	}
-	k.Points = append(k.Points, target)
-	k.Options[target] = "bind " + source.Name()
+	k.Add(target, "bind "+source.Name())
 	return nil
 }
 
@@ -150,6 +158,8 @@ func (k *Kernel) Unmount(target string) error {
 	if target == k.Stuck {
 		return errors.New("cannot unmount: busy")
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for i := len(k.Points) - 1; i >= 0; i-- {
 		if k.Points[i] == target {
 			k.Points = append(k.Points[:i], k.Points[i+1:]...)
@@ -161,6 +171,8 @@ func (k *Kernel) Unmount(target string) error {
 
 // IsMount implements mount.Mounter.
 func (k *Kernel) IsMount(path string) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, p := range k.Points {
 		if p == path {
 			return true, nil
@@ -171,6 +183,8 @@ func (k *Kernel) IsMount(path string) (bool, error) {
 
 // Below implements mount.Mounter.
 func (k *Kernel) Below(dir string) ([]string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	var out []string
 	for _, p := range k.Points {
 		if p == dir || strings.HasPrefix(p, dir+"/") {

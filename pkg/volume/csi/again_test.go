@@ -1,0 +1,214 @@
+package csi_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	pb "github.com/container-storage-interface/spec/lib/go/csi"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// TestRecordOfRunningPod: a record that was lost or cannot be read is written again while the pod runs, so that its end finds everything, whether the
+// driver stages or not.
+func TestRecordOfRunningPod(t *testing.T) {
+	for _, capabilities := range [][]pb.NodeServiceCapability_RPC_Type{nil, {stages}} {
+		for _, block := range []bool{false, true} {
+			for _, broken := range []string{"", "{", `{"driverName":""}`} {
+				r := newRig(t)
+				r.attachable()
+				r.driver.SetCapabilities(capabilities...)
+				p, record := r.pod("a"), r.path("pods/a/volumes/kubernetes.io~csi/pv/vol_data.json")
+				if block {
+					p, record = r.device("a"), r.path("plugins/kubernetes.io/csi/volumeDevices/pv/data/vol_data.json")
+				}
+				r.MustPrepare(p)
+				before, err := os.ReadFile(record)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err = os.WriteFile(record, []byte(broken), 0o600); broken == "" {
+					err = os.Remove(record)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.restart()
+				calls := r.methods(0)
+				r.MustPrepare(p)
+				r.want(calls) // a running pod needs no driver
+				if after, err := os.ReadFile(record); err != nil || !bytes.Equal(after, before) {
+					t.Errorf("block %v, %q: the record is %s, %v; want %s", block, broken, after, err, before)
+				}
+				r.wantInUse("the pod runs", 1)
+				r.mustClean("a")
+				r.nothingLeft()
+			}
+		}
+	}
+}
+
+// TestLostNodeRecord: a staged volume whose node record is lost or wrong is still in use and unstaged, and the record is written again while a
+// pod runs.
+func TestLostNodeRecord(t *testing.T) {
+	for _, broken := range []string{"", "{", `{"driverName":"d","volumeHandle":"other"}`} {
+		for _, runs := range []bool{true, false} { // until the kubelet looks again
+			r := newRig(t)
+			r.attachable()
+			r.MustPrepare(r.pod("a"))
+			record := r.path(stageDir, "vol_data.json")
+			before, err := os.ReadFile(record)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err = os.WriteFile(record, []byte(broken), 0o600); broken == "" {
+				err = os.Remove(record)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.restart()
+			if runs {
+				r.MustPrepare(r.pod("a"))
+				r.want("Stage Publish")
+				if after, err := os.ReadFile(record); err != nil || !bytes.Equal(after, before) {
+					t.Errorf("%q: the record is %s, %v; want %s", broken, after, err, before)
+				}
+			}
+			r.wantInUse("the pod runs", 1)
+			r.mustClean("a")
+			r.want("Stage Publish Unpublish Unstage")
+			r.nothingLeft()
+		}
+	}
+}
+
+// TestNoNodeRecord: a driver that does not stage needs no node record.
+func TestNoNodeRecord(t *testing.T) {
+	r := newRig(t)
+	r.driver.SetCapabilities()
+	for range 2 {
+		r.MustPrepare(r.pod("a"))
+		if _, err := os.Stat(r.path("plugins")); err == nil {
+			t.Error("a record of a volume that was not staged")
+		}
+		r.restart()
+	}
+	r.mustClean("a")
+	r.want("Publish Unpublish")
+	r.nothingLeft()
+}
+
+// TestRecordOfAnotherVolume: a PersistentVolume is deleted and recreated under its name while a pod runs. The pod keeps the old volume, which its
+// record names, and the new volume is not touched.
+func TestRecordOfAnotherVolume(t *testing.T) {
+	r := newRig(t)
+	r.driver.SetCapabilities(stages, pb.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	p := r.pod("a")
+	r.MustPrepare(p)
+	r.kind.Wait()
+	claim, pv := r.API.Claims["shop/data"], r.API.Volumes["pv"]
+	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "other"}
+	pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse("2Gi")}
+	claim.Spec.Resources.Requests, claim.Status.Capacity = pv.Spec.Capacity, v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}
+	r.restart()
+	r.MustPrepare(p)
+	r.kind.Wait()
+	r.want("Stage Publish")
+	r.mustClean("a")
+	if got := r.driver.Calls("NodeUnpublishVolume")[0].Request.(*pb.NodeUnpublishVolumeRequest).VolumeId; got != "h" {
+		t.Errorf("unpublished %s", got)
+	}
+	r.nothingLeft()
+}
+
+// TestGrowsOnEachNode: each node expands a shared volume, and one node reports it in the claim.
+func TestGrowsOnEachNode(t *testing.T) {
+	r := newRig(t)
+	r.driver.SetCapabilities(stages, pb.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	a, b := r.pod("a"), r.pod("b")
+	claim, pv := r.API.Claims["shop/data"], r.API.Volumes["pv"]
+	size := func(n int64) {
+		list := v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(n<<30, resource.BinarySI)}
+		pv.Spec.Capacity, claim.Status.Capacity, claim.Spec.Resources.Requests = list, list, list
+	}
+	look := func(p *v1.Pod) {
+		t.Helper()
+		r.MustPrepare(p)
+		r.kind.Wait()
+	}
+	size(1)
+	look(a)
+	r.want("Stage Publish")
+	size(2) // the kubelet of another node was first
+	look(a)
+	look(a)
+	look(b)
+	r.want("Stage Publish Expand Publish")
+	if got := r.driver.Volumes()["h"].Size; got != 2<<30 {
+		t.Errorf("%d bytes", got)
+	}
+	if len(r.api.patches) > 0 {
+		t.Errorf("the claim says so already: %q", r.api.patches)
+	}
+	r.mustClean("a")
+	r.mustClean("b")
+	size(3)
+	look(a) // staged as it is now
+	r.want("Stage Publish Expand Publish Unpublish Unpublish Unstage Stage Publish")
+	r.mustClean("a")
+	r.nothingLeft()
+}
+
+// TestInfeasibleHere: a size that a node cannot provide is not retried once another node has provided a smaller one, which this node follows.
+func TestInfeasibleHere(t *testing.T) {
+	r := newRig(t)
+	r.driver.SetCapabilities(stages, pb.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	p := r.pod("a")
+	claim, pv := r.API.Claims["shop/data"], r.API.Volumes["pv"]
+	size := func(n int64) v1.ResourceList {
+		return v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(n<<30, resource.BinarySI)}
+	}
+	pv.Spec.Capacity, claim.Status.Capacity, claim.Spec.Resources.Requests = size(1), size(1), size(1)
+	r.MustPrepare(p)
+	r.kind.Wait()
+	pv.Spec.Capacity, claim.Status.Capacity, claim.Spec.Resources.Requests = size(3), size(2), size(3)
+	claim.Status.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{v1.ResourceStorage: v1.PersistentVolumeClaimNodeResizeInfeasible}
+	for range 2 {
+		r.MustPrepare(p)
+		r.kind.Wait()
+	}
+	r.want("Stage Publish Expand")
+	if got := r.driver.Volumes()["h"].Size; got != 2<<30 || len(r.api.patches) > 0 {
+		t.Errorf("%d bytes, patches %q", got, r.api.patches)
+	}
+	r.mustClean("a")
+	r.nothingLeft()
+}
+
+// TestSizeOfEndedPod: reading a claim until after its pod has ended leaves nothing behind: the next pod's volume is staged with its own size.
+func TestSizeOfEndedPod(t *testing.T) {
+	r := newRig(t)
+	r.driver.SetCapabilities(stages, pb.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	a := r.pod("a")
+	claim, pv := r.API.Claims["shop/data"], r.API.Volumes["pv"]
+	size := func(n int64) {
+		list := v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(n<<30, resource.BinarySI)}
+		pv.Spec.Capacity, claim.Status.Capacity, claim.Spec.Resources.Requests = list, list, list
+	}
+	size(1)
+	ended := make(chan struct{})
+	r.api.read = func() { <-ended }
+	r.MustPrepare(a)
+	r.mustClean("a")
+	close(ended)
+	r.kind.Wait()
+	b := r.pod("b")
+	size(2)
+	r.MustPrepare(b)
+	r.kind.Wait()
+	r.want("Stage Publish Unpublish Unstage Stage Publish")
+	r.mustClean("b")
+	r.nothingLeft()
+}

@@ -1,0 +1,57 @@
+package csi
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// sizes are the sizes on this node of volumes that may grow.
+type sizes struct {
+	mu sync.Mutex
+	of map[key]*nodeSize
+}
+
+// nodeSize is the size of a volume while a pod has it.
+type nodeSize struct {
+	mu    sync.Mutex
+	known bool
+	bytes resource.Quantity
+}
+
+// get returns the size of a volume that a pod has.
+func (s *sizes) get(volume key) *nodeSize {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of = map[key]*nodeSize{}
+	}
+	if s.of[volume] == nil {
+		s.of[volume] = &nodeSize{}
+	}
+	return s.of[volume]
+}
+
+// end forgets the size of a volume that no pod has any more. Holders of it no longer affect later pods.
+func (s *sizes) end(volume key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.of, volume)
+}
+
+// here returns the size on this node: that of the claim when it was first read, or that of the last expansion here.
+func (s *nodeSize) here(claim resource.Quantity) resource.Quantity {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.known {
+		s.known, s.bytes = true, claim
+	}
+	return s.bytes
+}
+
+// set records the size on this node.
+func (s *nodeSize) set(bytes resource.Quantity) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known, s.bytes = true, bytes
+}
