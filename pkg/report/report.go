@@ -1,11 +1,13 @@
-// Package report passes from the proxy of a host to its kubelet what keeps this host's pods from those of other nodes. A proxy may not write Nodes
-// (upstream's role system:node-proxier), and a kubelet may read no Node but its own (the Node authorizer), so the condition NetworkUnavailable
-// needs both.
+// Package report passes what only the proxy may see from a host's proxy to its kubelet: what disconnects this host's pods from those of
+// other nodes, and facts of the cluster. A proxy may not write Nodes (upstream's role system:node-proxier). A kubelet may read only its own
+// Node and no ServiceCIDRs (the Node authorizer). So the condition NetworkUnavailable needs both, as do Windows policies for the ranges of
+// Services.
 //
 //	routes.Manager --Write--> File --Watch, Read--> network.Manager
+//	proxy.Loop, routes.Manager --Write--> FactsFile --Watch, Read--> learn.Cluster
 //
-// The File exists while there is something to report. It belongs to one host and does not survive a reboot of Linux; the proxy rewrites it after
-// its first comparison.
+// A file exists while there is something to report. It belongs to one host and does not survive a reboot of Linux; the proxy rewrites it
+// after its first comparison. Facts have a separate file, so that a kubelet and a proxy of different versions can work together.
 package report
 
 import (
@@ -22,47 +24,53 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Trouble is one thing that keeps pods of this host from others.
+// Trouble is one problem that disconnects this host's pods from others.
 type Trouble struct {
 	Reason  string       `json:"reason"`      // as on Events
 	Message string       `json:"message"`     // what is wrong, and what to do
-	To      netip.Prefix `json:"to,omitzero"` // the pods that cannot be reached; invalid: others cannot reach those of this host
+	To      netip.Prefix `json:"to,omitzero"` // the pods that cannot be reached; invalid: others cannot reach the pods of this host
 }
 
-// File holds Troubles. The zero File has none and never changes; it must not be written.
+// File contains Troubles. The zero File is empty, never changes and must not be written.
 type File string
 
-// OfHost is the file of the host whose network this process has. Linux hosts that are network namespaces of one machine share a file system, so the
-// name has the namespace.
+// OfHost is the file for the host whose network namespace this process uses.
 func OfHost(windows bool) (File, error) {
+	path, err := ofHost(windows, "trouble")
+	return File(path), err
+}
+
+// ofHost is the path of the named file. Linux hosts that are network namespaces of one machine share a file system, so the name includes
+// the namespace.
+func ofHost(windows bool, name string) (string, error) {
 	if windows {
-		return `C:\var\lib\winkube-proxy\trouble`, nil
+		return `C:\var\lib\winkube-proxy\` + name, nil
 	}
 	space, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		return "", fmt.Errorf("cannot identify the network namespace: %w", err)
 	}
-	return File("/run/winkube-proxy/trouble-" + strings.Trim(strings.TrimPrefix(space, "net:"), "[]")), nil
+	return "/run/winkube-proxy/" + name + "-" + strings.Trim(strings.TrimPrefix(space, "net:"), "[]"), nil
 }
 
 // Write replaces all Troubles atomically; an empty list removes the file. Idempotent.
 func (f File) Write(list []Trouble) error {
-	err := f.write(list)
+	err := write(string(f), list, len(list) == 0)
 	if err != nil {
 		return fmt.Errorf("cannot report to the kubelet what blocks the way to other nodes: %w", err)
 	}
 	return nil
 }
 
-func (f File) write(list []Trouble) error {
-	path := string(f)
-	if len(list) == 0 {
+// write replaces a file by value, or removes it if there is nothing to report. It leaves an identical file alone.
+func write(path string, value any, nothing bool) error {
+	if nothing {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
 	}
-	data, err := json.MarshalIndent(list, "", "  ")
+	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -78,51 +86,63 @@ func (f File) write(list []Trouble) error {
 	return os.Rename(path+".new", path)
 }
 
-// Read returns all Troubles; none without a file.
+// Read returns all Troubles; none if there is no file.
 func (f File) Read() ([]Trouble, error) {
-	if f == "" {
-		return nil, nil
-	}
-	data, err := os.ReadFile(string(f))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	var list []Trouble
-	if err == nil {
-		err = json.Unmarshal(data, &list)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read what the proxy reports in %s: %w", f, err)
+	if err := read(string(f), &list); err != nil {
+		return nil, err
 	}
 	return list, nil
 }
 
-// Watch calls changed after each change until ctx ends, and returns nil then. changed must not block.
+// read fills value from a file; a missing file leaves it unchanged.
+func read(path string, value any) error {
+	if path == "" {
+		return nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, value)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read what the proxy reports in %s: %w", path, err)
+	}
+	return nil
+}
+
+// Watch calls changed after each change until ctx ends, and then returns nil. changed must not block.
 func (f File) Watch(ctx context.Context, changed func()) error {
-	if f == "" {
+	return watch(ctx, string(f), changed)
+}
+
+func watch(ctx context.Context, path string, changed func()) error {
+	if path == "" {
 		<-ctx.Done()
 		return nil
 	}
-	dir := filepath.Dir(string(f))
+	dir := filepath.Dir(path)
 	err := os.MkdirAll(dir, 0o755)
 	var watcher *fsnotify.Watcher
 	if err == nil {
 		watcher, err = fsnotify.NewWatcher()
 	}
 	if err != nil {
-		return fmt.Errorf("cannot watch %s: %w", f, err)
+		return fmt.Errorf("cannot watch %s: %w", path, err)
 	}
 	defer watcher.Close()
 	if err := watcher.Add(dir); err != nil {
-		return fmt.Errorf("cannot watch %s: %w", f, err)
+		return fmt.Errorf("cannot watch %s: %w", path, err)
 	}
-	changed() // the file may have come before
+	changed() // the file may already exist
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case event := <-watcher.Events:
-			if event.Name == filepath.Clean(string(f)) {
+			if event.Name == filepath.Clean(path) {
 				changed()
 			}
 		case <-watcher.Errors: // events may be lost

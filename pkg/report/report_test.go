@@ -30,6 +30,34 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestFacts: facts have a separate file, which is removed when nothing is known. A kubelet that does not know about facts reads the
+// troubles as before.
+func TestFacts(t *testing.T) {
+	f := FactsFile(filepath.Join(t.TempDir(), "deep", "facts"))
+	want := Facts{Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00::/108")}, Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/22")}}
+	for _, facts := range []Facts{{}, want, want, {Pods: want.Pods}, {}} {
+		if err := f.Write(facts); err != nil {
+			t.Fatal(err)
+		}
+		got, err := f.Read()
+		if err != nil || !slices.Equal(got.Services, facts.Services) || !slices.Equal(got.Pods, facts.Pods) {
+			t.Errorf("read %+v, %v; written %+v", got, err, facts)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Dir(string(f))); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if err := os.WriteFile(string(f), []byte(`{"services": ["10.96.0.0/99"]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.Read(); err == nil || len(got.Services) > 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if one, err := FactsOfHost(true); err != nil || one == "" {
+		t.Errorf("%q, %v", one, err)
+	}
+}
+
 func TestFileSpoilt(t *testing.T) {
 	f := File(filepath.Join(t.TempDir(), "trouble"))
 	for _, text := range []string{"", "{", `[{"to": "10.244.0.0/99"}]`} {
@@ -49,7 +77,7 @@ func TestFileSpoilt(t *testing.T) {
 	}
 }
 
-// Each change is announced after it was made.
+// Watch announces each change after it was made.
 func TestWatch(t *testing.T) {
 	f := File(filepath.Join(t.TempDir(), "not there yet", "trouble"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -62,7 +90,7 @@ func TestWatch(t *testing.T) {
 			}
 		})
 	}()
-	<-changed // of the beginning: from here on everything is seen
+	<-changed // initial call: from here on every change is seen
 	for _, list := range [][]Trouble{{{Reason: "One"}}, {{Reason: "Two"}}, nil} {
 		if err := f.Write(list); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,44 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+)
+
+// Facts are what the proxy has learned of the cluster; no prefixes: unknown.
+type Facts struct {
+	Services []netip.Prefix `json:"services,omitempty"` // ranges of the cluster's ServiceCIDRs
+	Pods     []netip.Prefix `json:"pods,omitempty"`     // ranges of the Nodes that it maintains routes to
+}
+
+// FactsFile contains Facts. The zero FactsFile is empty, never changes and must not be written.
+type FactsFile string
+
+// FactsOfHost is the file for the host whose network namespace this process uses.
+func FactsOfHost(windows bool) (FactsFile, error) {
+	path, err := ofHost(windows, "facts")
+	return FactsFile(path), err
+}
+
+// Write replaces all Facts atomically; zero Facts remove the file. Idempotent.
+func (f FactsFile) Write(facts Facts) error {
+	if err := write(string(f), facts, len(facts.Services)+len(facts.Pods) == 0); err != nil {
+		return fmt.Errorf("cannot report to the kubelet what is known of the cluster: %w", err)
+	}
+	return nil
+}
+
+// Read returns the Facts; zero Facts if there is no file.
+func (f FactsFile) Read() (Facts, error) {
+	var facts Facts
+	if err := read(string(f), &facts); err != nil {
+		return Facts{}, err
+	}
+	return facts, nil
+}
+
+// Watch calls changed after each change until ctx ends, and then returns nil. changed must not block.
+func (f FactsFile) Watch(ctx context.Context, changed func()) error {
+	return watch(ctx, string(f), changed)
+}
