@@ -15,26 +15,26 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// client is this host's HNS by hcsshim. It is for one goroutine.
+// client implements Client for this host with hcsshim. Use it from one goroutine.
 type client struct {
-	modify    bool // load balancers can be changed in place; known after Network
+	modify    bool // whether HNS can change load balancers in place; set by Network
 	endpoints remembered[Endpoint]
 	balancers remembered[LoadBalancer]
 }
 
-// NewClient returns the Client of this host's HNS, which need not run yet. Network is to be called before the others.
+// NewClient returns the Client of this host's HNS, which need not run yet. Call Network before the other methods.
 func NewClient() Client { return &client{} }
 
-// down are the codes of a service that does not answer, missing those of an object that is not there.
+// down lists the error codes of a service that does not respond; missing those of an object that does not exist.
 var (
 	down = []syscall.Errno{windows.ERROR_SERVICE_NOT_ACTIVE, windows.RPC_S_SERVER_UNAVAILABLE, windows.RPC_S_CALL_FAILED, windows.RPC_S_CALL_FAILED_DNE,
 		windows.EPT_S_NOT_REGISTERED}
 	missing = []syscall.Errno{windows.ERROR_NOT_FOUND, syscall.Errno(windows.HCN_E_NETWORK_NOT_FOUND), syscall.Errno(windows.HCN_E_ENDPOINT_NOT_FOUND)}
 )
 
-// known marks the errors that callers tell apart.
+// known wraps the errors that callers distinguish.
 func known(what string, err error) error {
-	is := func(code syscall.Errno) bool { return hcn.CheckErrorWithCode(err, hcn.ErrorCode(code)) }
+	is := func(code syscall.Errno) bool { return has(err, code) }
 	switch {
 	case err == nil:
 		return nil
@@ -48,12 +48,33 @@ func known(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// gone says that what should be removed is no more.
+// has reports whether an error of either HNS API has that code. For the first API, hcsshim keeps the code in an
+// internal error that shows it only in its text, in brackets, and identically in all languages of Windows.
+func has(err error, code syscall.Errno) bool {
+	return hcn.CheckErrorWithCode(err, hcn.ErrorCode(code)) || err != nil && strings.Contains(err.Error(), fmt.Sprintf("(0x%x)", uint32(code)))
+}
+
+// gone drops the error if the object to remove does not exist.
 func gone(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	return err
+}
+
+// listed reads a list whose members hcsshim opens one by one. If a member is removed meanwhile, the whole list fails
+// and is read again.
+func listed[T any](read func() ([]T, error)) (list []T, err error) {
+	for range 5 {
+		if list, err = read(); !errors.Is(known("", err), ErrNotFound) {
+			break
+		}
+	}
+	return list, err
+}
+
+func endpointsOf(network string) ([]hcn.HostComputeEndpoint, error) {
+	return listed(func() ([]hcn.HostComputeEndpoint, error) { return hcn.ListEndpointsOfNetwork(network) })
 }
 
 // Network implements Client.
@@ -65,14 +86,15 @@ func (c *client) Network(_ context.Context, name string) (Network, error) {
 	if err != nil {
 		return Network{}, known("cannot read the network", err)
 	}
-	// 15.5 is the first HNS that changes load balancers in place; 15.4 says that it did, and did not (kubernetes/kubernetes#131466).
+	// 15.5 is the first HNS that changes load balancers in place; 15.4 claimed to, but did not
+	// (kubernetes/kubernetes#131466).
 	globals, err := hcn.GetGlobals()
 	if err != nil {
 		return Network{}, fmt.Errorf("cannot read the version of HNS: %w: %w", ErrDown, err)
 	}
 	version := globals.Version
 	c.modify = version.Major > 15 || version.Major == 15 && version.Minor >= 5
-	n := Network{ID: found.Id, Name: found.Name, Overlay: found.Type == hcn.Overlay, Subnet: subnetOf(found)}
+	n := Network{ID: IDOf(found.Id), Name: found.Name, Overlay: found.Type == hcn.Overlay, Subnet: subnetOf(found)}
 	n.Remote, err = remoteSubnets(found.Policies)
 	return n, err
 }
@@ -96,7 +118,8 @@ func remoteSubnets(policies []hcn.NetworkPolicy) ([]RemoteSubnet, error) {
 	return out, nil
 }
 
-// endpointIDs and balancerIDs are prints of what there is: version 1 of the interface lists the objects of both in one call.
+// endpointIDs and balancerIDs return a fingerprint of the existing objects: version 1 of the API lists each kind in one
+// call.
 func endpointIDs() (string, error) {
 	list, err := hcsshim.HNSListEndpointRequest()
 	return ids(list, func(e hcsshim.HNSEndpoint) string { return e.Id }), err
@@ -122,13 +145,13 @@ func (c *client) Endpoints(context.Context) ([]Endpoint, error) {
 }
 
 func listEndpoints() ([]Endpoint, error) {
-	found, err := hcn.ListEndpoints()
+	found, err := listed(hcn.ListEndpoints)
 	if err != nil {
 		return nil, known("cannot list", err)
 	}
 	out := make([]Endpoint, len(found))
 	for i, e := range found {
-		out[i] = Endpoint{ID: e.Id, Network: e.HostComputeNetwork, MAC: e.MacAddress, Remote: e.Flags&hcn.EndpointFlagsRemoteEndpoint != 0,
+		out[i] = Endpoint{ID: IDOf(e.Id), Network: IDOf(e.HostComputeNetwork), MAC: e.MacAddress, Remote: e.Flags&hcn.EndpointFlagsRemoteEndpoint != 0,
 			Provider: providerOf(e.Policies)}
 		for _, config := range e.IpConfigurations {
 			if addr, err := netip.ParseAddr(config.IpAddress); err == nil {
@@ -139,7 +162,7 @@ func listEndpoints() ([]Endpoint, error) {
 	return out, nil
 }
 
-// providerOf is the host that has an overlay's endpoint; the zero Addr where HNS says nothing of it.
+// providerOf returns the host of an overlay's endpoint; the zero Addr if HNS does not report it.
 func providerOf(policies []hcn.EndpointPolicy) (provider netip.Addr) {
 	for _, p := range policies {
 		var s hcn.ProviderAddressEndpointPolicySetting
@@ -151,7 +174,7 @@ func providerOf(policies []hcn.EndpointPolicy) (provider netip.Addr) {
 }
 
 // CreateEndpoint implements Client.
-func (c *client) CreateEndpoint(_ context.Context, network Network, e Endpoint) (string, error) {
+func (c *client) CreateEndpoint(_ context.Context, network Network, e Endpoint) (ID, error) {
 	c.endpoints.forget()
 	want := &hcn.HostComputeEndpoint{MacAddress: e.MAC, SchemaVersion: hcn.V2SchemaVersion()}
 	for _, addr := range e.Addrs {
@@ -163,27 +186,28 @@ func (c *client) CreateEndpoint(_ context.Context, network Network, e Endpoint) 
 	if e.Provider.IsValid() {
 		settings, err := json.Marshal(hcn.ProviderAddressEndpointPolicySetting{ProviderAddress: e.Provider.String()})
 		if err != nil {
-			return "", err
+			return ID{}, err
 		}
 		want.Policies = []hcn.EndpointPolicy{{Type: hcn.NetworkProviderAddress, Settings: settings}}
 	}
-	made, err := (&hcn.HostComputeNetwork{Id: network.ID}).CreateEndpoint(want)
+	made, err := (&hcn.HostComputeNetwork{Id: network.ID.String()}).CreateEndpoint(want)
 	if err != nil {
-		return "", known("cannot create", err)
+		return ID{}, known("cannot create", err)
 	}
-	return made.Id, nil
+	return IDOf(made.Id), nil
 }
 
 // DeleteEndpoint implements Client.
-func (c *client) DeleteEndpoint(_ context.Context, id string) error {
+func (c *client) DeleteEndpoint(_ context.Context, id ID) error {
 	c.endpoints.forget()
-	return gone(known("cannot delete", (&hcn.HostComputeEndpoint{Id: id}).Delete()))
+	return gone(known("cannot delete", (&hcn.HostComputeEndpoint{Id: id.String()}).Delete()))
 }
 
-// flagExternalIP says that the VIP is no cluster IP. hcsshim has no name for it yet; upstream's winkernel proxy gives it.
+// flagExternalIP marks a VIP that is not a cluster IP. hcsshim has no name for it yet; upstream's winkernel proxy sets
+// it.
 const flagExternalIP hcn.LoadBalancerPortMappingFlags = 16
 
-// LoadBalancers implements Client. Those of several ports are others'.
+// LoadBalancers implements Client. It skips load balancers with several ports, which are not ours.
 func (c *client) LoadBalancers(context.Context) ([]LoadBalancer, error) {
 	return c.balancers.read(balancerIDs, listBalancers)
 }
@@ -204,7 +228,7 @@ func listBalancers() ([]LoadBalancer, error) {
 
 func read(l hcn.HostComputeLoadBalancer) LoadBalancer {
 	p := l.PortMappings[0]
-	lb := LoadBalancer{ID: l.Id, Protocol: p.Protocol, ExternalPort: p.ExternalPort, InternalPort: p.InternalPort, Endpoints: l.HostComputeEndpoints,
+	lb := LoadBalancer{ID: IDOf(l.Id), Protocol: p.Protocol, ExternalPort: p.ExternalPort, InternalPort: p.InternalPort, Endpoints: IDsOf(l.HostComputeEndpoints),
 		DSR: l.Flags&hcn.LoadBalancerFlagsDSR != 0, IPv6: l.Flags&hcn.LoadBalancerFlagsIPv6 != 0, ExternalIP: p.Flags&flagExternalIP != 0,
 		LocalRouted: p.Flags&hcn.LoadBalancerPortMappingFlagsLocalRoutedVIP != 0, ClientAffinity: p.DistributionType == hcn.LoadBalancerDistributionSourceIP}
 	lb.SourceVIP, _ = netip.ParseAddr(l.SourceVIP) // "" is the zero Addr
@@ -215,37 +239,37 @@ func read(l hcn.HostComputeLoadBalancer) LoadBalancer {
 }
 
 // CreateLoadBalancer implements Client.
-func (c *client) CreateLoadBalancer(_ context.Context, lb LoadBalancer) (string, error) {
+func (c *client) CreateLoadBalancer(_ context.Context, lb LoadBalancer) (ID, error) {
 	c.balancers.forget()
 	made, err := document(lb).Create()
 	if err != nil {
-		return "", known("cannot create", err)
+		return ID{}, known("cannot create", err)
 	}
-	return made.Id, nil
+	return IDOf(made.Id), nil
 }
 
 // ReplaceLoadBalancer implements Client.
-func (c *client) ReplaceLoadBalancer(ctx context.Context, lb LoadBalancer) (string, error) {
+func (c *client) ReplaceLoadBalancer(ctx context.Context, lb LoadBalancer) (ID, error) {
 	c.balancers.forget()
 	if c.modify {
-		if _, err := document(lb).Update(lb.ID); err == nil || !hcn.IsNotImplemented(err) {
+		if _, err := document(lb).Update(lb.ID.String()); err == nil || !hcn.IsNotImplemented(err) {
 			return lb.ID, known("cannot change", err)
 		}
 	}
 	if err := c.DeleteLoadBalancer(ctx, lb.ID); err != nil {
-		return "", err
+		return ID{}, err
 	}
 	return c.CreateLoadBalancer(ctx, lb)
 }
 
 // DeleteLoadBalancer implements Client.
-func (c *client) DeleteLoadBalancer(_ context.Context, id string) error {
+func (c *client) DeleteLoadBalancer(_ context.Context, id ID) error {
 	c.balancers.forget()
-	return gone(known("cannot delete", (&hcn.HostComputeLoadBalancer{Id: id}).Delete()))
+	return gone(known("cannot delete", (&hcn.HostComputeLoadBalancer{Id: id.String()}).Delete()))
 }
 
 func document(lb LoadBalancer) *hcn.HostComputeLoadBalancer {
-	d := &hcn.HostComputeLoadBalancer{HostComputeEndpoints: lb.Endpoints, SchemaVersion: hcn.V2SchemaVersion(),
+	d := &hcn.HostComputeLoadBalancer{HostComputeEndpoints: guids(lb.Endpoints), SchemaVersion: hcn.V2SchemaVersion(),
 		Flags: bit(lb.DSR, hcn.LoadBalancerFlagsDSR) | bit(lb.IPv6, hcn.LoadBalancerFlagsIPv6),
 		PortMappings: []hcn.LoadBalancerPortMapping{{Protocol: lb.Protocol, InternalPort: lb.InternalPort, ExternalPort: lb.ExternalPort,
 			DistributionType: bit(lb.ClientAffinity, hcn.LoadBalancerDistributionSourceIP),
@@ -259,7 +283,7 @@ func document(lb LoadBalancer) *hcn.HostComputeLoadBalancer {
 	return d
 }
 
-// bit is flag where set.
+// bit returns flag if set.
 func bit[T ~uint32](set bool, flag T) T {
 	if set {
 		return flag
@@ -267,7 +291,7 @@ func bit[T ~uint32](set bool, flag T) T {
 	return 0
 }
 
-// internal finds a network of the first version of HNS' interface, which all versions of Windows have.
+// internal finds a network with the first version of the HNS API, which all versions of Windows have.
 func internal(name string) (found *hcsshim.HNSNetwork, err error) {
 	list, err := hcsshim.HNSListNetworkRequest("GET", "", "")
 	if err != nil {
@@ -279,8 +303,8 @@ func internal(name string) (found *hcsshim.HNSNetwork, err error) {
 	return nil, nil
 }
 
-// MakeInternal makes an internal switch, which connects this host to no network; HNS gives the host an adapter "vEthernet (NAME)" on it. One that
-// is there is left as it is.
+// MakeInternal creates an internal switch, which connects this host to no network; HNS gives the host an adapter
+// "vEthernet (NAME)" on it. An existing network of that name stays unchanged.
 func MakeInternal(name string) error {
 	found, err := internal(name)
 	if found != nil || err != nil {
@@ -294,7 +318,7 @@ func MakeInternal(name string) error {
 	return known(fmt.Sprintf("cannot create network %q", name), err)
 }
 
-// RemoveInternal removes what MakeInternal made.
+// RemoveInternal removes a network that MakeInternal created.
 func RemoveInternal(name string) error {
 	found, err := internal(name)
 	if found == nil || err != nil {

@@ -1,5 +1,5 @@
-// Package hns is the Host Networking Service of Windows as plain data: networks, endpoints, load balancers, and a Client that lists, makes
-// and removes them. It decides nothing.
+// Package hns models the Windows Host Networking Service as plain data: networks, endpoints, load balancers, and a
+// Client that lists, creates and removes them. It decides nothing.
 //
 //	proxy/hnslb --> Client --> HNS
 //	network --> Bridge, Overlay --> HNS          routes --> RemoteSubnet --> HNS
@@ -11,79 +11,82 @@ import (
 	"net/netip"
 )
 
-// Errors that callers tell apart. A Client wraps them.
+// Errors that callers distinguish. A Client wraps them.
 var (
-	// ErrNotFound: there is no such object.
+	// ErrNotFound: the object does not exist.
 	ErrNotFound = errors.New("not found in HNS")
-	// ErrDown: the service does not answer. What it has is unknown then, and never nothing.
+	// ErrDown: the service does not respond. Its state is then unknown, never empty.
 	ErrDown = errors.New("HNS is not running (Start-Service hns)")
-	// ErrNoContainers: there is no HNS at all.
+	// ErrNoContainers: this host has no HNS.
 	ErrNoContainers = errors.New("this Windows lacks the feature Containers (Install-WindowsFeature Containers; Restart-Computer)")
-	// ErrOld: this Windows has no second version of HNS' interface, and so no load balancers or l2bridge networks of ours.
+	// ErrOld: this Windows lacks the second version of the HNS API, and so our load balancers and l2bridge networks.
 	ErrOld = errors.New("this Windows has no computenetwork.dll (Windows Server 2019 has)")
-	// ErrNoOverlay: this HNS has no policy RemoteSubnetRoute, by which overlays know other hosts (9.2 is the first that has: hcsshim hcnglobals.go).
+	// ErrNoOverlay: this HNS lacks the policy RemoteSubnetRoute, with which overlays reach other hosts (9.2 is the
+	// first that has it: hcsshim hcnglobals.go).
 	ErrNoOverlay = errors.New("this HNS does not support subnets of other hosts; install the updates of Windows Server 2019 from KB4489899 (March 2019) on")
-	// ErrUnsettled: HNS has made the network and not yet said by which address and hardware address others reach it.
+	// ErrUnsettled: HNS has created the network but does not report its address and hardware address for other hosts
+	// yet.
 	ErrUnsettled = errors.New("HNS has not finished creating the network yet")
-	// ErrDiffers: the network is there, with another range.
-	ErrDiffers = errors.New("the overlay network has another range")
-	// ErrElsewhere: the network is there, on an adapter with another address.
+	// ErrDiffers: the network exists with another range, gateway or kind.
+	ErrDiffers = errors.New("the pods' network in HNS differs")
+	// ErrElsewhere: the network exists on an adapter with another address.
 	ErrElsewhere = errors.New("not from the node's address")
-	// ErrNoHostRoute: the network is there and its host does not reach the pods on it.
+	// ErrNoHostRoute: the network exists, but the host does not reach the pods on it.
 	ErrNoHostRoute = errors.New("HNS has no policy HostRoute: only exec probes of this kubelet reach its pods")
 )
 
-// Network is a network of the host, with the subnets of other hosts that an overlay knows.
+// Network is a network of the host, with an overlay's subnets of other hosts.
 type Network struct {
-	ID, Name string
-	Overlay  bool
-	Subnet   netip.Prefix // the first of its ranges; invalid: it has none
-	Remote   []RemoteSubnet
+	ID      ID
+	Name    string
+	Overlay bool
+	Subnet  netip.Prefix // its first range; invalid: none
+	Remote  []RemoteSubnet
 }
 
-// RemoteSubnet says which host has a range of an overlay's addresses (policy RemoteSubnetRoute).
+// RemoteSubnet maps a range of an overlay's addresses to the host that has it (policy RemoteSubnetRoute).
 type RemoteSubnet struct {
 	Prefix   netip.Prefix
 	Provider netip.Addr
-	MAC      [6]byte // of that host's end of the tunnel: HNS' distributed router, or the VXLAN device of Linux
+	MAC      [6]byte // of that host's tunnel end: HNS' distributed router, or the VXLAN device of Linux
 }
 
 // Endpoint is an address in a network: on this host, or Remote.
 type Endpoint struct {
-	ID       string // "": not made yet
-	Network  string // the ID of its network
+	ID       ID // zero: not created yet
+	Network  ID
 	Addrs    []netip.Addr
 	MAC      string // 02-11-0a-f4-02-07
 	Remote   bool
-	Provider netip.Addr // of an overlay's: the host that has it
+	Provider netip.Addr // for overlays: the host of the endpoint
 }
 
-// LoadBalancer sends what comes to one front to endpoints, all at one port.
+// LoadBalancer forwards the traffic of one front to endpoints, all at one port.
 type LoadBalancer struct {
-	ID             string     // "": not made yet
-	VIP            netip.Addr // the zero Addr: all of the host's (node port)
+	ID             ID         // zero: not created yet
+	VIP            netip.Addr // the zero Addr: all addresses of the host (node port)
 	Protocol       uint32     // 6 TCP, 17 UDP, 132 SCTP
 	ExternalPort   uint16
 	InternalPort   uint16
-	SourceVIP      netip.Addr // of overlays: the address from which this host asks
-	Endpoints      []string   // IDs
-	DSR            bool       // answers go to the client directly
+	SourceVIP      netip.Addr // for overlays: source address of this host's connections
+	Endpoints      []ID
+	DSR            bool // replies go directly to the client
 	IPv6           bool
-	ExternalIP     bool // the VIP is no cluster IP
-	LocalRouted    bool // the host's own programs reach it too
+	ExternalIP     bool // the VIP is not a cluster IP
+	LocalRouted    bool // reachable from the host's own programs too
 	ClientAffinity bool
 }
 
-// Client lists, makes and removes. Objects that are gone already are removed without error. Errors wrap ErrDown when the service does not
-// answer.
+// Client lists, creates and removes objects. Removing a missing object is not an error. Errors wrap ErrDown if the
+// service does not respond.
 type Client interface {
 	Network(ctx context.Context, name string) (Network, error)
 	Endpoints(ctx context.Context) ([]Endpoint, error) // of all networks
 	LoadBalancers(ctx context.Context) ([]LoadBalancer, error)
-	CreateEndpoint(ctx context.Context, network Network, e Endpoint) (id string, err error)
-	DeleteEndpoint(ctx context.Context, id string) error
-	CreateLoadBalancer(ctx context.Context, lb LoadBalancer) (id string, err error)
-	// ReplaceLoadBalancer makes the load balancer with the ID of lb what lb says: in place where HNS can, else by making another.
-	ReplaceLoadBalancer(ctx context.Context, lb LoadBalancer) (id string, err error)
-	DeleteLoadBalancer(ctx context.Context, id string) error
+	CreateEndpoint(ctx context.Context, network Network, e Endpoint) (id ID, err error)
+	DeleteEndpoint(ctx context.Context, id ID) error
+	CreateLoadBalancer(ctx context.Context, lb LoadBalancer) (id ID, err error)
+	// ReplaceLoadBalancer changes the load balancer with lb's ID to lb: in place if HNS can, else by creating another.
+	ReplaceLoadBalancer(ctx context.Context, lb LoadBalancer) (id ID, err error)
+	DeleteLoadBalancer(ctx context.Context, id ID) error
 }

@@ -35,7 +35,7 @@ func TestFree(t *testing.T) {
 		"none is left":               {"10.244.1.0/29", taken("10.244.1.3", "10.244.1.4", "10.244.1.5", "10.244.1.6"), netip.Addr{}, ""},
 		"no room at all":             {"10.244.1.0/30", nil, netip.Addr{}, ""},
 	} {
-		got, err := Overlay{Name: "pods", Subnet: netip.MustParsePrefix(c.subnet)}.Free(c.taken, c.after)
+		got, err := PodNetwork{Name: "pods", Subnet: netip.MustParsePrefix(c.subnet)}.Free(c.taken, c.after)
 		if c.want == "" {
 			if err == nil || !strings.Contains(err.Error(), "no address left in "+c.subnet) {
 				t.Errorf("%s: %s, %v", name, got, err)
@@ -48,9 +48,9 @@ func TestFree(t *testing.T) {
 	}
 }
 
-// TestFreeTakesAll: every address but the reserved ones is given once.
+// TestFreeTakesAll: every address except the reserved ones is returned once.
 func TestFreeTakesAll(t *testing.T) {
-	o := Overlay{Name: "pods", Subnet: netip.MustParsePrefix("10.244.1.0/26")}
+	o := PodNetwork{Name: "pods", Subnet: netip.MustParsePrefix("10.244.1.0/26")}
 	taken, last := map[netip.Addr]bool{}, netip.MustParseAddr("10.244.1.40")
 	for range 64 - 4 {
 		addr, err := o.Free(taken, last)
@@ -82,10 +82,10 @@ func TestFits(t *testing.T) {
 	o := Overlay{Name: "pods", Subnet: netip.MustParsePrefix("10.244.1.0/24")}
 	for _, c := range []struct{ kind, subnet, want string }{
 		{"Overlay", "10.244.1.0/24", "<nil>"},
-		{"Overlay", "10.244.2.0/24", `the overlay network has another range: network "pods" has 10.244.2.0/24, want 10.244.1.0/24`},
+		{"Overlay", "10.244.2.0/24", `the pods' network in HNS differs: overlay network "pods" has 10.244.2.0/24, want 10.244.1.0/24`},
 		{"L2Bridge", "10.244.1.0/24", `network "pods" is of type L2Bridge, want Overlay; remove it (Get-HnsNetwork | ? Name -eq pods | Remove-HnsNetwork)`},
 	} {
-		if err := o.fits(c.kind, netip.MustParsePrefix(c.subnet)); fmt.Sprint(err) != c.want || errors.Is(err, ErrDiffers) != strings.Contains(c.want, "range") {
+		if err := o.fits(c.kind, netip.MustParsePrefix(c.subnet)); fmt.Sprint(err) != c.want || errors.Is(err, ErrDiffers) != strings.Contains(c.want, "differs") {
 			t.Errorf("%s with %s: %v, want %s", c.kind, c.subnet, err, c.want)
 		}
 	}
@@ -128,6 +128,27 @@ func TestChangedSubnets(t *testing.T) {
 		remove, add := ChangedSubnets(c.have, c.want)
 		if !slices.Equal(remove, c.remove) || !slices.Equal(add, c.add) {
 			t.Errorf("%s: removes %v, adds %v, want %v, %v", name, remove, add, c.remove, c.add)
+		}
+	}
+}
+
+// TestFitsBridge: a network of another kind, range or gateway does not fit: pods' endpoints have its gateway.
+func TestFitsBridge(t *testing.T) {
+	own := Bridge{Name: "pods", Subnet: netip.MustParsePrefix("10.244.1.0/24"), Gateway: netip.MustParseAddr("10.244.1.2"), Router: netip.MustParseAddr("10.244.1.1")}
+	engines := own
+	engines.Router = netip.Addr{}
+	for _, c := range []struct {
+		b                     Bridge
+		kind, subnet, gateway string
+		fits                  bool
+	}{
+		{own, "L2Bridge", "10.244.1.0/24", "10.244.1.1", true}, {own, "L2Bridge", "10.244.1.0/24", "10.244.1.2", false},
+		{engines, "L2Bridge", "10.244.1.0/24", "10.244.1.2", true}, {engines, "L2Bridge", "10.244.1.0/24", "10.244.1.1", false},
+		{own, "Overlay", "10.244.1.0/24", "10.244.1.1", false}, {own, "L2Bridge", "10.244.2.0/24", "10.244.1.1", false},
+	} {
+		err := c.b.fits(c.kind, []netip.Prefix{netip.MustParsePrefix(c.subnet)}, []netip.Addr{netip.MustParseAddr(c.gateway)})
+		if (err == nil) != c.fits || !c.fits && (!errors.Is(err, ErrDiffers) || !strings.Contains(err.Error(), "remove it")) {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/Microsoft/hcsshim"
 	"github.com/Microsoft/hcsshim/hcn"
 	"golang.org/x/sys/windows"
 )
 
-// MakeOverlay makes o's network, or adopts the one of its name that is of the kind and has the range, and returns the hardware address of its
-// distributed router, by which other hosts reach the pods. The error wraps ErrUnsettled while HNS is not done with it.
+// MakeOverlay creates o's network, or adopts an existing one with its name, kind and range. It returns the hardware
+// address of its distributed router, through which other hosts reach the pods. The error wraps ErrUnsettled while HNS
+// is still creating the network.
 func MakeOverlay(o Overlay) (router [6]byte, err error) {
 	if err := overlaysWork(); err != nil {
 		return router, fmt.Errorf("cannot create network %s: %w", o.Name, err)
@@ -35,7 +35,7 @@ func MakeOverlay(o Overlay) (router [6]byte, err error) {
 	return settled(o, found)
 }
 
-// overlaysWork says why this HNS has no overlays that know other hosts.
+// overlaysWork says why this HNS does not support overlays with other hosts; nil: it does.
 func overlaysWork() error {
 	if windows.NewLazySystemDLL("computenetwork.dll").Load() != nil {
 		return ErrOld
@@ -50,10 +50,10 @@ func overlaysWork() error {
 	return nil
 }
 
-// overlayNetwork is gone after a reboot (EnableNonPersistent), as flannel makes it: what HNS keeps of an adapter that may be another by then is
-// of no use, and the kubelet makes it again before the first pod.
+// overlayNetwork does not survive a reboot (EnableNonPersistent), as in flannel: the adapter may be a different one by
+// then, and the kubelet creates the network again before the first pod.
 func overlayNetwork(o Overlay) *hcn.HostComputeNetwork {
-	vsid, _ := json.Marshal(hcn.VsidPolicySetting{IsolationId: o.VNI}) // of numbers and texts, here and below: cannot fail
+	vsid, _ := json.Marshal(hcn.VsidPolicySetting{IsolationId: o.VNI}) // cannot fail, here and below: numbers and strings
 	policy, _ := json.Marshal(hcn.SubnetPolicy{Type: hcn.VSID, Settings: vsid})
 	n := &hcn.HostComputeNetwork{Name: o.Name, Type: hcn.Overlay, Flags: hcn.EnableNonPersistent, SchemaVersion: hcn.V2SchemaVersion(),
 		Ipams: []hcn.Ipam{{Type: "Static", Subnets: []hcn.Subnet{{IpAddressPrefix: o.Subnet.String(), Policies: []json.RawMessage{policy},
@@ -76,7 +76,7 @@ func subnetOf(n *hcn.HostComputeNetwork) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// settled waits for nothing: it says what HNS has of the network by now, and has it lead the host to its own pods.
+// settled does not wait: it returns what HNS reports now, and adds the host's route to its own pods.
 func settled(o Overlay, n *hcn.HostComputeNetwork) (router [6]byte, err error) {
 	var provider hcn.ProviderAddressNetworkPolicySetting
 	var dr hcn.DrMacAddressNetworkPolicySetting
@@ -100,8 +100,9 @@ func settled(o Overlay, n *hcn.HostComputeNetwork) (router [6]byte, err error) {
 	return router, err
 }
 
-// routeHost has the host reach the pods on it: policy HostRoute. flannel says that it takes a Windows of 2019's first half; hcsshim, that HNS 9.2
-// has it. Where it is refused the node works but for probes of its kubelet.
+// routeHost adds the policy HostRoute, with which the host reaches the pods on it. According to flannel it needs
+// Windows of the first half of 2019; according to hcsshim, HNS 9.2. If HNS refuses it, only the kubelet's network
+// probes fail.
 func routeHost(n *hcn.HostComputeNetwork) error {
 	policy := hcn.PolicyNetworkRequest{Policies: []hcn.NetworkPolicy{{Type: hcn.HostRoute, Settings: json.RawMessage("{}")}}}
 	if err := n.AddPolicy(policy); err != nil {
@@ -110,22 +111,11 @@ func routeHost(n *hcn.HostComputeNetwork) error {
 	return nil
 }
 
-// RemoveOverlay removes a network of that name and kind; gone is no error. It takes the endpoints along.
-func RemoveOverlay(name string) error {
-	if windows.NewLazySystemDLL("computenetwork.dll").Load() != nil {
-		return fmt.Errorf("cannot look for network %s: %w", name, ErrOld)
-	}
-	found, err := hcn.GetNetworkByName(name)
-	if err != nil {
-		return gone(known("cannot look for network "+name, err))
-	}
-	if found.Type != hcn.Overlay {
-		return nil
-	}
-	return gone(known("cannot delete network "+name, found.Delete()))
-}
+// RemoveOverlay removes an overlay network and its endpoints. A missing network is not an error, and one of another
+// kind stays.
+func RemoveOverlay(name string) error { return removeNetwork(name, hcn.Overlay) }
 
-// RemoteSubnets are those of the network of that name. The error wraps ErrNotFound where there is none.
+// RemoteSubnets returns the remote subnets of a network. The error wraps ErrNotFound if the network is missing.
 func RemoteSubnets(network string) ([]RemoteSubnet, error) {
 	if windows.NewLazySystemDLL("computenetwork.dll").Load() != nil {
 		return nil, fmt.Errorf("cannot read network %s: %w", network, ErrOld)
@@ -137,8 +127,8 @@ func RemoteSubnets(network string) ([]RemoteSubnet, error) {
 	return remoteSubnets(found.Policies)
 }
 
-// ChangeSubnets removes and then adds remote subnets, a call for each, as flannel does: what HNS refuses concerns one host. Removing what is gone is
-// no error.
+// ChangeSubnets removes and then adds remote subnets with one call for each, as flannel does, so that an error affects
+// only one host. Removing a missing subnet is not an error.
 func ChangeSubnets(network string, vni uint32, remove, add []RemoteSubnet) error {
 	found, err := hcn.GetNetworkByName(network)
 	if err != nil {
@@ -146,7 +136,7 @@ func ChangeSubnets(network string, vni uint32, remove, add []RemoteSubnet) error
 	}
 	var errs []error
 	for _, p := range found.Policies {
-		one, err := remoteSubnets([]hcn.NetworkPolicy{p}) // as HNS wrote it, which it wants back
+		one, err := remoteSubnets([]hcn.NetworkPolicy{p}) // unchanged, because HNS wants back what it wrote
 		if err == nil && len(one) == 1 && slices.Contains(remove, one[0]) {
 			err := found.RemovePolicy(hcn.PolicyNetworkRequest{Policies: []hcn.NetworkPolicy{p}})
 			errs = append(errs, known(fmt.Sprintf("cannot remove the route to %s", one[0].Prefix), err))
@@ -163,86 +153,4 @@ func subnetPolicy(s RemoteSubnet, vni uint32) hcn.NetworkPolicy {
 	settings, _ := json.Marshal(hcn.RemoteSubnetRoutePolicySetting{DestinationPrefix: s.Prefix.String(), IsolationId: uint16(vni),
 		ProviderAddress: s.Provider.String(), DistributedRouterMacAddress: strings.ReplaceAll(net.HardwareAddr(s.MAC[:]).String(), ":", "-")})
 	return hcn.NetworkPolicy{Type: hcn.RemoteSubnetRoute, Settings: settings}
-}
-
-// PodEndpoints lists the endpoints that MakeEndpoint made on the network of that name; where there is no such network there are none. The network
-// is looked for by HNS' second interface, whose errors say what is wrong, the endpoints by the first, which says who is connected.
-func PodEndpoints(network string) ([]PodEndpoint, error) {
-	if windows.NewLazySystemDLL("computenetwork.dll").Load() != nil {
-		return nil, fmt.Errorf("cannot look for network %s: %w", network, ErrOld)
-	}
-	if _, err := hcn.GetNetworkByName(network); err != nil {
-		return nil, gone(known("cannot look for network "+network, err))
-	}
-	list, err := hcsshim.HNSListEndpointRequest()
-	if err != nil {
-		return nil, known("cannot list endpoints", err)
-	}
-	var out []PodEndpoint
-	for _, e := range list {
-		addr, ok := netip.AddrFromSlice(e.IPAddress)
-		if container := containerOf(e.Name, network); ok && container != "" && !e.IsRemoteEndpoint && e.VirtualNetworkName == network {
-			out = append(out, PodEndpoint{ID: e.Id, Container: container, Addr: addr.Unmap(), Attached: e.SharedContainers})
-		}
-	}
-	return out, nil
-}
-
-// MakeEndpoint makes a pod's endpoint, connected to nothing. All policies are there from the start, by the first interface, as win-overlay does
-// for containers of Docker.
-func MakeEndpoint(o Overlay, e PodEndpoint) (id string, err error) {
-	network, err := hcsshim.GetHNSNetworkByName(o.Name)
-	if err != nil {
-		return "", known("cannot read network "+o.Name, err)
-	}
-	want := &hcsshim.HNSEndpoint{Name: EndpointName(e.Container, o.Name), VirtualNetwork: network.Id, IPAddress: e.Addr.AsSlice(), MacAddress: PodMAC(e.Addr),
-		GatewayAddress: o.Gateway.String(), DNSServerList: strings.Join(e.DNS, ","), DNSSuffix: strings.Join(e.Searches, ",")}
-	for _, p := range endpointPolicies(o) {
-		text, _ := json.Marshal(p) // cannot fail
-		want.Policies = append(want.Policies, text)
-	}
-	made, err := want.Create()
-	if err != nil {
-		return "", known(fmt.Sprintf("cannot create endpoint %s", e.Addr), err)
-	}
-	return made.Id, nil
-}
-
-// endpointPolicies: where the pod's packets are tunnelled from, which of them get the host's address, and that those to services stay.
-func endpointPolicies(o Overlay) []any {
-	out := []any{hcsshim.PaPolicy{Type: hcsshim.PA, PA: o.Provider.String()},
-		hcsshim.OutboundNatPolicy{Policy: hcsshim.Policy{Type: hcsshim.OutboundNat}, Exceptions: texts(o.Keep)}}
-	for _, p := range o.Services {
-		out = append(out, routePolicy{"ROUTE", p.String(), true})
-	}
-	return out
-}
-
-// routePolicy is ROUTE of HNS' first interface (Microsoft's wincni.go and the samples of win-overlay).
-type routePolicy struct {
-	Type, DestinationPrefix string
-	NeedEncap               bool
-}
-
-func texts(list []netip.Prefix) (out []string) {
-	for _, p := range list {
-		out = append(out, p.String())
-	}
-	return out
-}
-
-// AttachEndpoint connects a running container by its ID of the Host Compute Service, which is the engine's. Attached already is no error.
-func AttachEndpoint(id, container string) error {
-	if err := hcsshim.HotAttachEndpoint(container, id); err != nil {
-		return known(fmt.Sprintf("cannot connect container %.12s", container), err)
-	}
-	return nil
-}
-
-// RemoveEndpoint removes a pod's endpoint, as PodEndpoints lists it, and disconnects its containers before; gone is no error.
-func RemoveEndpoint(e PodEndpoint) error {
-	for _, container := range e.Attached {
-		_ = hcsshim.HotDetachEndpoint(container, e.ID) // it may have ended
-	}
-	return gone(known("cannot delete endpoint "+e.ID, (&hcn.HostComputeEndpoint{Id: e.ID}).Delete()))
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/Microsoft/hcsshim/hcn"
 )
 
-// TestOverlay: the network is made once and has its end; ways to other hosts come and go; a pod's endpoint is connected, found by its container, and
-// removed. The simulated host's address is 192.168.1.3, its one container that runs winkube-test.
+// TestOverlay: the network is created once and has its tunnel end; routes to other hosts are added and removed; a pod's
+// endpoint is connected, found by its container, and removed. The simulated host's address is 192.168.1.3, its one
+// running container is winkube-test.
 func TestOverlay(t *testing.T) {
 	if _, err := hcn.GetGlobals(); err != nil {
 		t.Skipf("no HNS here, real or simulated: %v", err)
@@ -69,11 +70,11 @@ func subnetsOf(t *testing.T, o Overlay) {
 
 func endpointOf(t *testing.T, o Overlay) {
 	e := PodEndpoint{Container: "winkube-test", Addr: netip.MustParseAddr("10.244.5.3"), DNS: []string{"10.96.0.10"}, Searches: []string{"svc.cluster.local", "cluster.local"}}
-	id, err := MakeEndpoint(o, e)
+	id, err := MakeEndpoint(o.Pods(), e)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := MakeEndpoint(o, e); err == nil {
+	if _, err := MakeEndpoint(o.Pods(), e); err == nil {
 		t.Error("an address was given twice")
 	}
 	if err := AttachEndpoint(id, "gone"); err == nil {
@@ -88,7 +89,7 @@ func endpointOf(t *testing.T, o Overlay) {
 	if err != nil || len(list) != 1 || list[0].ID != id || list[0].Container != e.Container || list[0].Addr != e.Addr || !slices.Equal(list[0].Attached, []string{"winkube-test"}) {
 		t.Errorf("%+v, %v", list, err)
 	}
-	made, err := hcsshim.GetHNSEndpointByID(id)
+	made, err := hcsshim.GetHNSEndpointByID(id.String())
 	if err != nil || made.MacAddress != "0E-2A-0A-F4-05-03" || made.DNSServerList != "10.96.0.10" || made.DNSSuffix != "svc.cluster.local,cluster.local" || len(made.Policies) != 3 {
 		t.Errorf("%+v, %v", made, err)
 	}

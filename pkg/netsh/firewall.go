@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// Allow is a rule of Windows Firewall that lets in what a program, or a service of Windows, listens on. Several may have one name.
+// Allow is a Windows Firewall rule that allows inbound traffic to a program or a Windows service. Several rules may
+// have one name.
 type Allow struct {
 	Name    string
 	Program string   // absolute path; "": any
 	Service string   // "": any
-	Ports   []uint16 // empty: every protocol and port
-	UDP     bool     // the Ports are of UDP, not of TCP
+	Ports   []uint16 // empty: all protocols and ports
+	UDP     bool     // Ports are UDP ports, not TCP
 }
 
-// Add is the line that makes the rule once more: rules are no set, and one of the same name stays beside it.
+// Add returns the command that adds the rule. Adding it twice makes two rules, even with the same name.
 func (a Allow) Add() string {
 	text := fmt.Sprintf("advfirewall firewall add rule name=%q dir=in action=allow", a.Name)
 	if a.Program != "" {
@@ -37,15 +38,36 @@ func (a Allow) Add() string {
 	return text
 }
 
-// Disallow is the line that removes the rules of a name.
+// Block is a Windows Firewall rule that blocks inbound traffic to a program or a Windows service at some of the host's
+// addresses. It takes precedence over rules that allow (Microsoft, "Windows Firewall rules").
+type Block struct {
+	Name    string
+	Program string   // absolute path, or System for the kernel; "": any
+	Service string   // "": any
+	At      []string // addresses, prefixes, and ranges first-last
+}
+
+// Add returns the command that adds the rule.
+func (b Block) Add() string {
+	text := fmt.Sprintf("advfirewall firewall add rule name=%q dir=in action=block", b.Name)
+	if b.Program != "" {
+		text += ` program="` + b.Program + `"`
+	}
+	if b.Service != "" {
+		text += " service=" + b.Service
+	}
+	return text + " localip=" + strings.Join(b.At, ",")
+}
+
+// Disallow returns the command that removes all rules with a name.
 func Disallow(name string) string {
 	return fmt.Sprintf("advfirewall firewall delete rule name=%q", name)
 }
 
-// Allowed is the line that shows the rules of a name. Its output has the name where there are any.
+// Allowed returns the command that lists the rules with a name. Its output contains the name if there are any.
 func Allowed(name string) string { return fmt.Sprintf("advfirewall firewall show rule name=%q", name) }
 
-// AdmitSelf is Admit for this program, or without in for no rule at all.
+// AdmitSelf is Admit for this program; without in, it removes the rules.
 func (p *Program) AdmitSelf(ctx context.Context, name string, in bool, more ...Allow) error {
 	if !in {
 		return p.Admit(ctx, name, "")
@@ -57,11 +79,11 @@ func (p *Program) AdmitSelf(ctx context.Context, name string, in bool, more ...A
 	return p.Admit(ctx, name, program, more...)
 }
 
-// Admit has one rule of that name let in what program, an absolute path, listens on, whatever that is at a time, and rules of the same name what
-// more says; "": no rule has the name. What a former run left under it goes, rules of other names stay. An error: it is not so, as where the
-// firewall's service is stopped.
+// Admit replaces all rules of that name with one that allows inbound traffic to program, an absolute path, on whatever
+// it listens, and with the rules in more. With program "" it only removes them. Rules of other names stay. It returns
+// an error if the rules are not as wanted, for example because the firewall's service is stopped.
 func (p *Program) Admit(ctx context.Context, name, program string, more ...Allow) error {
-	lines := []string{Disallow(name)} // fails where there is none
+	lines := []string{Disallow(name)} // fails if there is none
 	if program != "" {
 		lines = append(lines, Allow{Name: name, Program: program}.Add())
 		for _, a := range more {
@@ -79,7 +101,7 @@ func (p *Program) Admit(ctx context.Context, name, program string, more ...Allow
 	return fmt.Errorf("cannot make the rule %q of Windows Firewall: %w", name, errors.Join(err, errors.New(strings.TrimSpace(output))))
 }
 
-// ranges are sorted ports as netsh takes them: 80,443,30000-30002.
+// ranges formats sorted ports for netsh: 80,443,30000-30002.
 func ranges(ports []uint16) string {
 	var parts []string
 	for i := 0; i < len(ports); {
