@@ -1,12 +1,13 @@
 package host
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 )
 
-// NextHops lists the addresses to which routes of this host lead, sorted, without link-local ones. Routes that carry mark are left out: on Linux
-// it is their protocol, on Windows their metric.
+// NextHops lists the next hops of this host's routes, sorted, without link-local ones. It skips routes that carry mark:
+// their protocol on Linux, their metric on Windows.
 func NextHops(mark int) ([]netip.Addr, error) {
 	all, err := nextHops(mark)
 	all = slices.DeleteFunc(all, func(a netip.Addr) bool {
@@ -14,4 +15,10 @@ func NextHops(mark int) ([]netip.Addr, error) {
 	})
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all), err
+}
+
+// WatchNextHops calls changed, which must not block, after each change of a route that NextHops includes, until ctx
+// ends. On Windows it never calls it.
+func WatchNextHops(ctx context.Context, mark int, changed func()) error {
+	return watchNextHops(ctx, mark, changed)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// TestNextHops: gateways of default and other routes, of several paths too, but not those of our own routes.
+// TestNextHops: gateways of default and other routes, including multipath ones, but not those of our own routes.
 func TestNextHops(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making a network namespace needs root")
@@ -54,6 +54,8 @@ func TestNextHops(t *testing.T) {
 		return n
 	}
 	const mark = 157
+	changed := make(chan struct{}, 100)
+	must(WatchNextHops(t.Context(), mark, func() { changed <- struct{}{} }))
 	for _, r := range []netlink.Route{
 		{Gw: net.ParseIP("10.1.0.1")},
 		{Gw: net.ParseIP("fd01::1")},
@@ -68,5 +70,13 @@ func TestNextHops(t *testing.T) {
 	must(err)
 	if want := "[10.1.0.1 10.1.0.2 10.1.0.3 10.1.0.4 fd01::1]"; fmt.Sprint(got) != want {
 		t.Errorf("next hops are %v, want %s", got, want)
+	}
+	for range 5 { // all routes but the marked one
+		<-changed
+	}
+	must(netlink.RouteDel(&netlink.Route{Gw: net.ParseIP("10.1.0.1")}))
+	<-changed
+	if n := len(changed); n > 0 {
+		t.Errorf("%d changes more", n)
 	}
 }

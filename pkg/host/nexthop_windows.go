@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 
@@ -8,7 +9,7 @@ import (
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 )
 
-// nextHops lists those of the routing table, but of routes whose metric is mark.
+// nextHops lists the next hops of the routing table, without routes whose metric is mark.
 func nextHops(mark int) (out []netip.Addr, err error) {
 	routes, err := winipcfg.GetIPForwardTable2(windows.AF_UNSPEC)
 	if err != nil {
@@ -23,3 +24,6 @@ func nextHops(mark int) (out []netip.Addr, err error) {
 	}
 	return out, nil
 }
+
+// watchNextHops watches nothing: callers compare periodically.
+func watchNextHops(context.Context, int, func()) error { return nil }

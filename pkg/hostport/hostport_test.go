@@ -67,7 +67,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// backend serves a Table but for the ports that others hold, and checks that it is one.
+// backend serves a Table except the ports that others hold, and checks that the Table is valid.
 type backend struct {
 	t  *testing.T
 	mu sync.Mutex
@@ -112,7 +112,7 @@ func TestServe(t *testing.T) {
 			if got != want {
 				t.Fatalf("got %q, want %q", got, want)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("nothing came, want %q", want)
 		}
 	}
@@ -129,7 +129,7 @@ func TestServe(t *testing.T) {
 	b.mu.Lock()
 	clear(b.taken)
 	b.mu.Unlock()
-	for healed := false; !healed; { // Run sets its timer after the Event was sent, and there is no event of that
+	for healed := false; !healed; { // Run sets its timer after it sends the Event, and nothing signals that
 		clock.Step(retry)
 		select {
 		case got := <-b.synced:
@@ -146,7 +146,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestOnePort: of two pods that want one port the one that came first has it, whatever their names, until it goes; each Event names its own. A Table
+// TestOnePort: if two pods want one port, the first one has it until it ends, whatever their names. Each Event is on its own pod. A Table
 // never has a front twice.
 func TestOnePort(t *testing.T) {
 	b := &backend{t: t, synced: make(chan string, 10)}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -19,53 +20,58 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Config says what a Manager is for.
+// Config is the configuration of a Manager.
 type Config struct {
 	Mode    Mode
 	Node    string // this node's name
 	Options Options
-	// Compare is how often the table is compared with what it should be without a hint that it changed; 0: 10 s.
+	// Compare is how often the table is compared without a hint that it changed; 0: 10 s.
 	Compare time.Duration
 }
 
-// Parts are what a Manager works with.
+// Parts are the dependencies of a Manager.
 type Parts struct {
 	Table RoutingTable
 	Clock clock.Clock
-	// Facts are what is known beside the Nodes; nil: nothing.
+	// Facts are known from sources other than Nodes; nil: none.
 	Facts *Facts
-	// Problem is called once for each Problem that has lasted until a comparison, and again when it comes back after an hour; of one Node and
-	// reason at most once in five minutes, whatever else is wrong by then. nil: logged only. It must not block.
+	// Problem is called once for each Problem that lasted until a comparison, and again if it returns after an hour; at
+	// most once in five minutes for one Node and reason, whatever else is wrong by then. nil: logged only. It must not
+	// block.
 	Problem func(Problem)
-	// Here is called with all Problems of this host itself: after the first comparison, and when they change. After an error it is called again at
-	// the next comparison. nil: not called.
+	// Here is called with all Problems of this host itself: after the first comparison, and when they change. After an
+	// error it is called again at the next comparison. nil: not called.
 	Here func([]Problem) error
+	// Pods is called with the ranges of the Nodes that have routes, sorted, when they change; nil: not called. It must
+	// not block for long.
+	Pods func([]netip.Prefix)
 }
 
-// Manager keeps this host's routes as the Nodes say. All its state belongs to the goroutine of Run.
+// Manager keeps this host's routes in line with the Nodes. The goroutine of Run owns all its state.
 type Manager struct {
 	cfg       Config
 	parts     Parts
-	reported  map[Problem]bool // of those that are there: they have lasted
+	reported  map[Problem]bool // current Problems; true: lasted until a comparison
 	announced map[Problem]time.Time
-	quiet     map[topic]time.Time // until when it is not reported
-	before    *State              // as planned last; nil: nothing was
-	retry     wait.Backoff        // after failures in a row
-	here      []Problem           // as Parts.Here was called with last
-	knowsHere bool                // it was called
+	quiet     map[topic]time.Time // not reported until then
+	before    *State              // the last plan; nil: none
+	retry     wait.Backoff        // after consecutive failures
+	here      []Problem           // argument of the last call of Parts.Here
+	knowsHere bool                // Parts.Here was called successfully
+	told      bool                // Parts.Pods was called
 }
 
-// topic is what the number of reports is limited by.
+// topic is the key by which reports are rate-limited.
 type topic struct{ node, reason string }
 
 const (
 	defaultCompare = 10 * time.Second
 	firstRetry     = time.Second
-	repeatAfter    = time.Hour       // a Problem that comes back
-	betweenOfTopic = 5 * time.Minute // between two of one topic
+	repeatAfter    = time.Hour       // for a Problem that returns
+	betweenOfTopic = 5 * time.Minute // between two reports of one topic
 )
 
-// New returns a Manager that has not touched anything yet.
+// New returns a Manager that has changed nothing yet.
 func New(cfg Config, parts Parts) *Manager {
 	if cfg.Compare == 0 {
 		cfg.Compare = defaultCompare
@@ -79,14 +85,15 @@ func New(cfg Config, parts Parts) *Manager {
 	return &Manager{cfg: cfg, parts: parts, retry: cfg.firstRetry(), reported: map[Problem]bool{}, announced: map[Problem]time.Time{}, quiet: map[topic]time.Time{}}
 }
 
-// firstRetry is the back-off after a failure. A comparison comes anyway.
+// firstRetry is the back-off after a failure, capped at the interval of comparisons.
 func (c *Config) firstRetry() wait.Backoff {
 	return wait.Backoff{Duration: min(firstRetry, c.Compare), Factor: 2, Steps: math.MaxInt, Cap: c.Compare}
 }
 
-// Run keeps the routes until ctx ends, and leaves them in place then: pods go on talking while the proxy restarts. nodes is an
-// informer of all Nodes which the caller starts. Before its first list is complete nothing is changed. In the modes that leave routes
-// to others it removes what an earlier run wrote, and goes on watching so that nothing of ours comes back. Returns nil when ctx ended.
+// Run maintains the routes until ctx ends and then leaves them in place, so that pods keep their connections while the
+// proxy restarts. The caller starts nodes, an informer of all Nodes. Run changes nothing before its first list is
+// complete. In modes that leave routes to others, it removes what an earlier run wrote and keeps watching so that none
+// of our routes returns. It returns nil when ctx ended.
 func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) error {
 	dirty := wake.New()
 	reg, err := nodes.AddEventHandler(handler(dirty))
@@ -104,7 +111,7 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	timer := m.parts.Clock.NewTimer(m.cfg.Compare)
 	defer timer.Stop()
 	compared := false
-	var due time.Time // a comparison; a Node that changes all the time does not delay it
+	var due time.Time // of the next comparison; a Node that changes constantly does not delay it
 	for {
 		problems, wait, known := m.pass(ctx, list(nodes))
 		if known {
@@ -136,7 +143,8 @@ func (m *Manager) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	}
 }
 
-// pass brings the host to what nodes say, as far as they are believed. It returns what is wrong, if that is known, and when to look again.
+// pass brings the host to what the nodes say, after the checks of Plan. It returns the problems, whether they are
+// known, and when to look again.
 func (m *Manager) pass(ctx context.Context, nodes []*v1.Node) (problems []Problem, wait time.Duration, known bool) {
 	host, err := m.parts.Table.List(ctx)
 	if err != nil {
@@ -152,6 +160,7 @@ func (m *Manager) pass(ctx context.Context, nodes []*v1.Node) (problems []Proble
 	}
 	opts.Known.Before = *m.before
 	state, problems := Plan(m.cfg.Mode, m.cfg.Node, nodes, opts)
+	m.tellPods(state)
 	m.before = &state
 	d, err := bring(ctx, m.parts.Table, host, state)
 	if !d.Empty() {
@@ -162,7 +171,7 @@ func (m *Manager) pass(ctx context.Context, nodes []*v1.Node) (problems []Proble
 	return append(problems, inTheWay...), wait, known
 }
 
-// outcome returns when to look again, and where others' routes stand in the way, if that is known.
+// outcome returns when to look again, and the foreign routes in the way of ours, if known.
 func (m *Manager) outcome(ctx context.Context, err error) (wait time.Duration, inTheWay []Problem, known bool) {
 	if err == nil {
 		m.retry = m.cfg.firstRetry()
@@ -176,7 +185,7 @@ func (m *Manager) outcome(ctx context.Context, err error) (wait time.Duration, i
 	return wait, conflicts(err), true
 }
 
-// conflicts finds in what Apply returned the routes of others.
+// conflicts extracts other programs' routes from an error of Apply.
 func conflicts(err error) (out []Problem) {
 	switch e := err.(type) { //nolint:errorlint // errors.As would stop at the first
 	case *Conflict:
@@ -189,8 +198,8 @@ func conflicts(err error) (out []Problem) {
 	return out
 }
 
-// report passes on new problems. A node is often seen without its pod CIDR for a moment after it was registered, so that a problem
-// counts only when it is still there at a comparison.
+// report passes on new problems. A node often has no pod CIDR for a moment after it was registered, so a problem counts
+// only if it is still there at a comparison.
 func (m *Manager) report(problems []Problem, compared bool) {
 	now := make(map[Problem]bool, len(problems))
 	for _, p := range problems {
@@ -203,7 +212,7 @@ func (m *Manager) report(problems []Problem, compared bool) {
 	m.reportHere(problems, compared)
 }
 
-// announce passes a problem on, unless it was reported already or another of its topic was a moment ago.
+// announce passes on a problem unless it was reported already or its topic was reported within betweenOfTopic.
 func (m *Manager) announce(p Problem) {
 	now, of := m.parts.Clock.Now(), topic{p.Node, p.Reason}
 	if at, was := m.announced[p]; was && now.Sub(at) < repeatAfter {
@@ -220,7 +229,7 @@ func (m *Manager) announce(p Problem) {
 	m.parts.Problem(p)
 }
 
-// reportHere passes on what is wrong with this host. What an earlier run reported stays until a comparison knows better.
+// reportHere passes on this host's own problems. Those that an earlier run reported stay until the first comparison.
 func (m *Manager) reportHere(problems []Problem, compared bool) {
 	here := slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return !p.Here || !m.reported[p] })
 	if m.parts.Here == nil || !m.knowsHere && !compared || m.knowsHere && slices.Equal(here, m.here) {
@@ -234,13 +243,27 @@ func (m *Manager) reportHere(problems []Problem, compared bool) {
 	m.here, m.knowsHere = here, true
 }
 
-// Cleanup removes all routes of ours. Idempotent.
+// tellPods passes on the ranges of pods that have routes.
+func (m *Manager) tellPods(state State) {
+	same := func(a, b Route) bool { return a.Dst == b.Dst }
+	if m.parts.Pods == nil || m.told && slices.EqualFunc(state.Routes, m.before.Routes, same) {
+		return
+	}
+	m.told = true
+	ranges := make([]netip.Prefix, 0, len(state.Routes))
+	for _, r := range state.Routes {
+		ranges = append(ranges, r.Dst)
+	}
+	m.parts.Pods(ranges)
+}
+
+// Cleanup removes all our routes. Idempotent.
 func Cleanup(ctx context.Context, t RoutingTable) error {
 	_, err := Apply(ctx, t, State{})
 	return err
 }
 
-// handler sends dirty when something that Plan reads has changed; status heartbeats do not.
+// handler sends dirty when something that Plan reads changed; status heartbeats do not.
 func handler(dirty wake.Signal) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { dirty.Send() },

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -49,7 +50,7 @@ func TestApplyErrors(t *testing.T) {
 	ctx := t.Context()
 	f := NewFake(pfx("10.1.0.11/24"))
 	f.Plant(Route{Dst: pfx("192.168.1.0/24"), Via: netip.MustParseAddr("10.1.0.77")}) // another program's
-	f.Plant(Route{Dst: pfx("192.168.3.0/24"), Via: netip.MustParseAddr("10.1.0.14")}) // what we would write
+	f.Plant(Route{Dst: pfx("192.168.3.0/24"), Via: netip.MustParseAddr("10.1.0.14")}) // equal to what we would write
 	nodes := append(seeds(), node("Lin03", "10.1.0.14", "192.168.3.0/24"), node("far", "10.2.0.1", "192.168.4.0/24"))
 	state, problems := Plan(HostGateway, "Lin01", nodes, Options{})
 	if len(problems) != 0 {
@@ -68,11 +69,12 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
-// rig runs a Manager over a fake API server and a fake host.
+// rig runs a Manager with a fake API server and a fake host.
 type rig struct {
 	t        *testing.T
 	table    *Fake
 	client   *fake.Clientset
+	watched  func()
 	clock    *testclock.FakeClock
 	mu       sync.Mutex
 	problems []Problem
@@ -80,12 +82,13 @@ type rig struct {
 
 func start(t *testing.T, mode Mode, table *Fake, nodes ...*v1.Node) *rig {
 	t.Helper()
-	r := &rig{t: t, table: table, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Unix(0, 0))}
+	r := &rig{t: t, table: table, client: kubeclienttest.NewClientset(), clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	for _, n := range nodes {
 		if err := r.client.Tracker().Add(n); err != nil {
 			t.Fatal(err)
 		}
 	}
+	r.watched = kubeclienttest.OnceWatched(t, r.client, "nodes")
 	factory := informers.NewSharedInformerFactory(r.client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
 	m := New(Config{Mode: mode, Node: "Lin01"}, Parts{Table: table, Clock: r.clock, Problem: func(p Problem) {
@@ -107,16 +110,16 @@ func start(t *testing.T, mode Mode, table *Fake, nodes ...*v1.Node) *rig {
 	return r
 }
 
-// eventually waits for another goroutine to get there.
+// eventually waits until ok.
 func (r *rig) eventually(what string, ok func() bool) {
 	r.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.After(10 * time.Second); !ok(); {
+	for deadline := time.After(time.Minute); !ok(); {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			r.t.Fatalf("%s: not within 10 s; table:\n%s", what, r.table)
+			r.t.Fatalf("%s: not within a minute; table:\n%s", what, r.table)
 		}
 	}
 }
@@ -146,6 +149,7 @@ func TestManager(t *testing.T) {
 		return r.has("192.168.1.0/24")()
 	})
 
+	r.watched()
 	if err := r.client.CoreV1().Nodes().Delete(ctx, "Win02", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +194,7 @@ func TestManagerRetriesAndReports(t *testing.T) {
 	}
 }
 
-// A proxy that is told to leave routes to the routers removes what it wrote before.
+// TestManagerUpstream: a proxy that leaves routes to the routers removes those that it wrote before.
 func TestManagerUpstream(t *testing.T) {
 	table := NewFake(pfx("10.1.0.11/24"))
 	state, _ := Plan(HostGateway, "Lin01", seeds(), Options{})
@@ -201,7 +205,8 @@ func TestManagerUpstream(t *testing.T) {
 	r.eventually("nothing left", func() bool { return table.String() == "" })
 }
 
-// A problem of this host is reported once it has lasted, again where that failed, and withdrawn immediately when it has gone.
+// TestManagerTellsHere: a problem of this host is reported once it has lasted, again after a failure, and withdrawn
+// immediately when it is gone.
 func TestManagerTellsHere(t *testing.T) {
 	ctx := t.Context()
 	table := NewFake(pfx("10.1.0.11/24"))

@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// tunnel makes the device that the kubelet of Lin01 makes.
+// tunnel creates the device that the kubelet of Lin01 creates.
 func tunnel(t testing.TB) {
 	t.Helper()
 	link := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: vxlan.DeviceName(true)}, VxlanId: vxlan.VNI, Port: vxlan.Port, SrcAddr: ip(netip.MustParseAddr("10.1.0.11"))}
@@ -73,14 +73,14 @@ func TestKernelOverlay(t *testing.T) {
 		}
 		select {
 		case <-hints:
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("no hint that an entry of the tunnel was deleted")
 		}
 		if d, err := Apply(ctx, tab, state); err != nil || len(d.SetPeers) != 1 || peersShown(t, tab) != want {
 			t.Errorf("repair: %+v, %v\n%s", d, err, peersShown(t, tab))
 		}
 	}
-	// A node that moved, one that has gone, and at last the other mode.
+	// A node that moved, one that has gone, and finally the other mode.
 	moved := announce(seeds()[:2]...)
 	moved[1].Annotations["flannel.alpha.coreos.com/public-ip"] = "10.1.0.99"
 	if state, _ = Plan(Overlay, "Lin01", moved, Options{}); len(state.Peers) != 1 {
@@ -95,7 +95,7 @@ func TestKernelOverlay(t *testing.T) {
 	}
 }
 
-// A thousand nodes' tunnels from nothing.
+// BenchmarkKernelOverlay1000 adds the tunnel ends of a thousand nodes.
 func BenchmarkKernelOverlay1000(b *testing.B) {
 	tab := namespace(b, "10.1.0.11/8")
 	tunnel(b)
@@ -113,7 +113,7 @@ func BenchmarkKernelOverlay1000(b *testing.B) {
 	}
 }
 
-// BenchmarkKernelChange1000 is one node of a thousand that gets another address, with planning and listing.
+// BenchmarkKernelChange1000 changes the address of one node of a thousand, including planning and listing.
 func BenchmarkKernelChange1000(b *testing.B) {
 	for _, mode := range []Mode{HostGateway, Overlay} {
 		b.Run(string(mode), func(b *testing.B) {

@@ -19,15 +19,15 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// routingTable is the main routing table of one network namespace, by netlink.
+// routingTable is the main routing table of one network namespace, accessed over netlink.
 type routingTable struct {
 	handle *netlink.Handle
 	dumps  *nl.SocketHandle
 	ns     netns.NsHandle
 
 	mu      sync.Mutex
-	tunnels map[int]bool // interfaces, as last listed
-	listed  int          // so many routes and entries of a kind were there, and will be about
+	tunnels map[int]bool // interface indexes, as last listed
+	listed  int          // number of routes or entries of one kind in the last listing, to size the next one
 }
 
 // NewRoutingTable returns the routing table of the network namespace of the calling thread.
@@ -35,6 +35,13 @@ func NewRoutingTable() (RoutingTable, error) {
 	ns, err := netns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the network namespace: %w", err)
+	}
+	// Without CAP_SYS_ADMIN, as in a container, a thread may not even enter its own namespace. Then no thread has left that of the process.
+	if errors.Is(netns.Set(ns), unix.EPERM) {
+		if err := ns.Close(); err != nil {
+			return nil, err
+		}
+		ns = netns.None()
 	}
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -66,7 +73,7 @@ func (t *routingTable) List(context.Context) (Host, error) {
 			case !ok:
 			case r.protocol == Protocol:
 				host.Ours = append(host.Ours, r.Route)
-			case r.metric == metric(family): // others with that metric would collide; with any other they stand beside ours
+			case r.metric == metric(family): // another program's route with that metric would collide; with any other metric it coexists with ours
 				host.Foreign = append(host.Foreign, r.Route)
 			}
 		})
@@ -85,7 +92,7 @@ func (t *routingTable) List(context.Context) (Host, error) {
 		if length, _ := a.Mask.Size(); network(netip.PrefixFrom(addr(a.IP), length)) {
 			host.Networks = append(host.Networks, netip.PrefixFrom(addr(a.IP), length))
 		}
-		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 { // until then the kernel refuses it as a source
+		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 { // the kernel refuses other addresses as a source
 			host.Addrs = append(host.Addrs, addr(a.IP))
 		}
 	}
@@ -121,7 +128,7 @@ func (t *routingTable) listPeers(host *Host, about int) (map[int]string, error) 
 	return names, nil
 }
 
-// entries are those of one family on an interface.
+// entries lists the entries of one family on an interface.
 func (t *routingTable) entries(index, family, about int) ([]entry, error) {
 	out := make([]entry, 0, about)
 	header := &netlink.Ndmsg{Family: uint8(family), Index: uint32(index)}
@@ -133,7 +140,7 @@ func (t *routingTable) entries(index, family, about int) ([]entry, error) {
 	return out, err
 }
 
-// peers joins both kinds of entries by their hardware address.
+// peers joins both kinds of entries by hardware address.
 func peers(device string, forwards, neighbours []entry) (out []Peer) {
 	public := make(map[vxlan.MAC]netip.Addr, len(forwards))
 	for _, f := range forwards {
@@ -158,7 +165,7 @@ func peers(device string, forwards, neighbours []entry) (out []Peer) {
 	return out
 }
 
-// metric is that of routes that ask for none.
+// metric is the kernel's default metric of routes.
 func metric(family int) int {
 	if family == netlink.FAMILY_V6 {
 		return 1024
@@ -169,7 +176,7 @@ func metric(family int) int {
 // Change implements RoutingTable.
 func (t *routingTable) Change(ctx context.Context, d Diff) error {
 	var errs []error
-	found := map[string]int{} // tunnels
+	found := map[string]int{} // tunnels' indexes
 	for _, r := range d.Remove {
 		err := t.handle.RouteDel(&netlink.Route{Dst: ipNet(r.Dst), Gw: ip(r.Via), Table: unix.RT_TABLE_MAIN, Protocol: Protocol})
 		if err != nil && !errors.Is(err, unix.ESRCH) {
@@ -212,7 +219,7 @@ func (t *routingTable) changePeers(ctx context.Context, d Diff, found map[string
 	return errors.Join(errs...)
 }
 
-// entry makes or removes one entry of a tunnel; removing what is gone is no error.
+// entry adds or removes one entry of a tunnel; removing a missing entry is not an error.
 func (t *routingTable) entry(what string, p Peer, n *netlink.Neigh, call func(*netlink.Neigh) error, found map[string]int) error {
 	link, err := t.device(p.Device, found)
 	if err == nil {
@@ -225,7 +232,7 @@ func (t *routingTable) entry(what string, p Peer, n *netlink.Neigh, call func(*n
 	return nil
 }
 
-// device finds a tunnel, among found where it was looked for before.
+// device returns the index of a tunnel and caches it in found.
 func (t *routingTable) device(name string, found map[string]int) (index int, err error) {
 	if index, ok := found[name]; ok {
 		return index, nil
@@ -276,8 +283,8 @@ func (t *routingTable) set(r Route, call func(*netlink.Route) error, found map[s
 	}
 }
 
-// Changes implements RoutingTable. The kernel drops the routes of an interface that goes down without saying so for each; therefore
-// interfaces are listened to as well. Changes of entries of tunnels are reported one by one.
+// Changes implements RoutingTable. When an interface goes down, the kernel drops its routes without a message for each,
+// so Changes subscribes to interfaces too. Changes to tunnel entries are reported one by one.
 func (t *routingTable) Changes(ctx context.Context) (<-chan struct{}, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	routes := make(chan netlink.RouteUpdate, 64)
@@ -296,17 +303,17 @@ func (t *routingTable) Changes(ctx context.Context) (<-chan struct{}, error) {
 		close(entries)
 		err = errors.Join(err, more)
 	}
-	if err != nil { // the others are read until they end
+	if err != nil { // the other subscriptions are read until they end
 		cancel()
 		err = fmt.Errorf("cannot subscribe to changes of routes: %w", err)
 	}
 	hints := wake.New()
-	// It ends when the kernel's subscriptions do, soon after ctx; whoever reads hints sees it by their end.
+	// listen ends when the kernel's subscriptions do, soon after ctx; then it closes hints.
 	go t.listen(cancel, routes, links, entries, hints)
 	return hints, err
 }
 
-// listen hints until all three have ended.
+// listen sends hints until all three channels are closed.
 func (t *routingTable) listen(done func(), routes <-chan netlink.RouteUpdate, links <-chan netlink.LinkUpdate, entries <-chan netlink.NeighUpdate, hints wake.Signal) {
 	defer done()
 	defer close(hints)
@@ -335,7 +342,7 @@ func (t *routingTable) listen(done func(), routes <-chan netlink.RouteUpdate, li
 	}
 }
 
-// tunnel says whether an interface is one of ours.
+// tunnel reports whether an interface is one of our tunnels.
 func (t *routingTable) tunnel(index int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -358,8 +365,9 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// dump asks the kernel for everything of a kind, in one request, and calls each with one message after the other (rtnetlink(7)). They are read field
-// by field: each change lists a thousand entries of three kinds, and the library makes objects of all that stands in them.
+// dump requests everything of one kind from the kernel and calls each with one message after another (rtnetlink(7)).
+// Messages are parsed field by field: each change lists a thousand entries of three kinds, and the library would
+// allocate objects for all fields.
 func (t *routingTable) dump(ask int, answer uint16, header nl.NetlinkRequestData, each func(message []byte)) error {
 	request := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
 	request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: t.dumps}
@@ -370,7 +378,7 @@ func (t *routingTable) dump(ask int, answer uint16, header nl.NetlinkRequestData
 	})
 }
 
-// attributes are those behind a message's header. What is cut off is the end.
+// attributes iterates over the attributes after a message's header. A truncated attribute ends it.
 func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {
@@ -378,24 +386,25 @@ func attributes(b []byte) iter.Seq2[uint16, []byte] {
 			if size < unix.SizeofRtAttr || size > len(b) || !yield(kind, b[unix.SizeofRtAttr:size]) {
 				return
 			}
-			b = b[min((size+3)&^3, len(b)):] // they begin at multiples of 4
+			b = b[min((size+3)&^3, len(b)):] // they are aligned to 4 bytes
 		}
 	}
 }
 
-// found is a route of the main table as the kernel tells it.
+// found is a route of the main table as the kernel reports it.
 type found struct {
 	Route            // Device unknown
 	protocol, metric int
 	link             int
 }
 
-// parseRoute reads a message of type RTM_NEWROUTE (struct rtmsg and attributes); false: it is none of the main table and the family.
+// parseRoute parses an RTM_NEWROUTE message (struct rtmsg and attributes); false: it is not in the main table or not of
+// the family.
 func parseRoute(m []byte, family int) (r found, ok bool) {
 	if len(m) < unix.SizeofRtMsg || int(m[0]) != family || m[4] != unix.RT_TABLE_MAIN || binary.NativeEndian.Uint32(m[8:])&unix.RTM_F_CLONED != 0 {
 		return r, false
 	}
-	dst := netip.IPv4Unspecified() // what a default route leaves out
+	dst := netip.IPv4Unspecified() // a default route has no RTA_DST
 	if family == netlink.FAMILY_V6 {
 		dst = netip.IPv6Unspecified()
 	}
@@ -418,15 +427,16 @@ func parseRoute(m []byte, family int) (r found, ok bool) {
 	return r, r.Dst.IsValid()
 }
 
-// entry is one of an interface's neighbours, or of its forwarding table.
+// entry is a neighbour entry or a forwarding entry of an interface.
 type entry struct {
 	link      int
-	addr      netip.Addr // of the neighbour, or where frames go; invalid: none
+	addr      netip.Addr // the neighbour's address, or the destination of frames; invalid: none
 	mac       vxlan.MAC
 	permanent bool
 }
 
-// parseEntry reads a message of type RTM_NEWNEIGH (struct ndmsg and attributes); false: it is none of the family, or not of Ethernet.
+// parseEntry parses an RTM_NEWNEIGH message (struct ndmsg and attributes); false: another family, or not an Ethernet
+// address.
 func parseEntry(m []byte, family int) (e entry, ok bool) {
 	if len(m) < unix.SizeofNdMsg || int(m[0]) != family {
 		return e, false
@@ -446,7 +456,7 @@ func parseEntry(m []byte, family int) (e entry, ok bool) {
 	return e, ok
 }
 
-// number reads an int of 32 bits, 0 where there is none.
+// number reads a 32-bit int; 0 if b is too short.
 func number(b []byte) int {
 	if len(b) < 4 {
 		return 0
