@@ -1,9 +1,9 @@
-// Package cni runs CNI plugins (CNI specification 1.1) with libcni and records what they did. Package network uses it.
+// Package cni runs CNI plugins (CNI specification 1.1) with libcni and records their results. Package network uses it.
 //
 //	configuration directory --Load--> network; Attachment --Add--> record, plugins, record with addresses --Del--> nothing
 //
-// A record is on disk from before the plugins first run for a container until they have taken everything back, so that an agent that is
-// killed at any moment finds what it has begun.
+// A record is on disk before the plugins first run for a container, until they have released everything, so that an agent that is killed at any
+// moment finds what it has begun.
 package cni
 
 import (
@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,33 +27,34 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// Config says where plugins, their configuration and our records are.
+// Config contains the paths of plugins, their configuration and our records.
 type Config struct {
-	ConfDir  string   // of network configurations; the first by name counts
+	ConfDir  string   // of network configurations; the first by name is used
 	BinDirs  []string // of plugins, searched in order
-	StateDir string   // ours: records, and what libcni keeps
-	// Patience is how long one call of a network's plugins may take; 0: a minute.
+	StateDir string   // ours: records, and libcni's cache
+	// Patience is the time limit of one call of a network's plugins; 0: a minute.
 	Patience time.Duration
-	Proc     string // where the kernel lists processes; "": /proc
+	Proc     string // the procfs mount point; "": /proc
+	// WindowsBuild is this host's build of Windows; 0: Linux.
+	WindowsBuild int
 }
 
 // Interface is the name of a pod's own network interface.
 const Interface = "eth0"
 
-// Plugins runs the plugins of the network that the configuration directory names. Its methods may be called concurrently, but not for
-// one container.
+// Plugins runs the plugins of the configured network. Its methods may be called concurrently, but not for the same container.
 type Plugins struct {
 	cfg Config
 	lib *libcni.CNIConfig
-	// calls is locked for reading while an Add runs: a network's own garbage collection must know all that is in use.
+	// calls is read-locked while an Add runs: a network's garbage collection must know everything in use.
 	calls sync.RWMutex
 
 	mu      sync.Mutex
-	list    *libcni.NetworkConfigList // nil: there is none that can be used
+	list    *libcni.NetworkConfigList // nil: there is no usable one
 	records map[string]Attachment     // by container id, as on disk
 }
 
-// New reads the records of former runs, ends the plugins that a killed agent has left running, and returns a Plugins without a network.
+// New reads the records of former runs, ends plugins that a killed agent left running, and returns a Plugins without a network.
 func New(cfg Config) (*Plugins, error) {
 	cfg.Patience, cfg.Proc = cmp.Or(cfg.Patience, time.Minute), cmp.Or(cfg.Proc, "/proc")
 	p := &Plugins{cfg: cfg, lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(cfg.StateDir, "cache"), &runner{})}
@@ -73,10 +73,10 @@ func New(cfg Config) (*Plugins, error) {
 	return p, nil
 }
 
-// Load reads the configuration directory again and returns the network's name and file. The error says what is wrong with the directory,
-// the file or the plugins; until a Load without one no container is attached.
+// Load reads the configuration directory again and returns the network's name and file. The error says what is wrong with the directory, the file or
+// the plugins; no container is attached before a Load succeeds.
 func (p *Plugins) Load(ctx context.Context) (name, file string, err error) {
-	list, file, err := load(p.cfg.ConfDir, p.cfg.BinDirs)
+	list, file, err := p.cfg.load()
 	if err == nil && atLeast(list, "1.1.0") {
 		if err = p.call(ctx, func(ctx context.Context) error { return p.lib.GetStatusNetworkList(ctx, list) }); err != nil {
 			err = fmt.Errorf("the plugins of %s are not ready: %w", file, err)
@@ -94,17 +94,18 @@ func (p *Plugins) Load(ctx context.Context) (name, file string, err error) {
 	return list.Name, file, nil
 }
 
-// Find returns the name and the file of the network that Load would choose, without asking its plugins whether they are ready.
-func Find(confDir string, binDirs []string) (name, file string, err error) {
-	list, file, err := load(confDir, binDirs)
+// Find returns the name and the file of the network that Load would choose, without checking that its plugins are ready.
+func Find(cfg Config) (name, file string, err error) {
+	list, file, err := cfg.load()
 	if err != nil {
 		return "", file, err
 	}
 	return list.Name, file, nil
 }
 
-// load finds the network that counts: the first file by name that can be read.
-func load(dir string, bins []string) (list *libcni.NetworkConfigList, file string, err error) {
+// load returns the configured network: the first readable file by name.
+func (cfg Config) load() (list *libcni.NetworkConfigList, file string, err error) {
+	dir := cfg.ConfDir
 	files, err := libcni.ConfFiles(dir, []string{".conflist", ".conf", ".json"})
 	if err != nil {
 		return nil, "", fmt.Errorf("cannot read the CNI configuration directory %s: %w", dir, err)
@@ -117,13 +118,7 @@ func load(dir string, bins []string) (list *libcni.NetworkConfigList, file strin
 			broken = append(broken, fmt.Errorf("%s: %w", filepath.Base(file), err))
 			continue
 		}
-		for _, plugin := range list.Plugins {
-			if _, err := new(runner).FindInPath(plugin.Network.Type, bins); err != nil {
-				return nil, file, fmt.Errorf("the network %q of %s needs the plugin %q, which is not in %s (--cni-bin-dir)", list.Name, file,
-					plugin.Network.Type, strings.Join(bins, ", "))
-			}
-		}
-		return list, file, nil
+		return list, file, cfg.suits(list, file)
 	}
 	if len(broken) == 0 {
 		return nil, "", fmt.Errorf("the CNI configuration directory %s (--cni-conf-dir) has no network; want a file *.conflist, *.conf or *.json", dir)
@@ -131,7 +126,7 @@ func load(dir string, bins []string) (list *libcni.NetworkConfigList, file strin
 	return nil, "", fmt.Errorf("the CNI configuration directory %s (--cni-conf-dir) has nothing that can be used: %w", dir, errors.Join(broken...))
 }
 
-// read reads a list of plugins, or a file for one plugin as before CNI 0.3.
+// read reads a list of plugins, or a file with a single plugin as before CNI 0.3.
 func read(file string) (*libcni.NetworkConfigList, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -153,8 +148,8 @@ func atLeast(list *libcni.NetworkConfigList, want string) bool {
 	return err == nil && ok
 }
 
-// Add has the network's plugins attach a container and returns the addresses that they gave it. One that is attached to the same
-// namespace keeps what it has; what is left of another attempt is taken back first.
+// Add has the network's plugins attach a container and returns its addresses. A container that is attached to the same namespace keeps its
+// attachment; the remains of another attempt are released first.
 func (p *Plugins) Add(ctx context.Context, a Attachment) ([]netip.Addr, error) {
 	p.calls.RLock()
 	defer p.calls.RUnlock()
@@ -173,7 +168,7 @@ func (p *Plugins) Add(ctx context.Context, a Attachment) ([]netip.Addr, error) {
 			return nil, err
 		}
 	}
-	a.Network, a.List, a.Origin = list.Name, list.Bytes, p.origin(a.Netns)
+	a.Network, a.List, a.BinDirs, a.Origin = list.Name, list.Bytes, p.cfg.BinDirs, p.origin(a.Netns)
 	if err := p.keep(a); err != nil {
 		return nil, err
 	}
@@ -189,15 +184,15 @@ func (p *Plugins) Add(ctx context.Context, a Attachment) ([]netip.Addr, error) {
 		return a.Addresses, p.keep(a)
 	}
 	err = fmt.Errorf("cannot attach to the CNI network %q: %w", list.Name, err)
-	if ctx.Err() != nil { // the caller takes it back
+	if ctx.Err() != nil { // the caller releases it
 		return nil, err
 	}
 	return nil, errors.Join(err, p.Del(ctx, a.ContainerID, a.Netns))
 }
 
-// Del has the plugins take back what they gave to a container; netns is its namespace, "" when that is gone. A namespace counts as gone if its
-// process has ended and another has the PID by now: the plugins would take down the network of another pod. A container without record is no
-// error. For a container that shares another's namespace only the record is removed: the plugins would disconnect the other.
+// Del has the plugins release a container's network; netns is its namespace, or "" if that is gone. A namespace counts as gone if its process has
+// ended and another has the PID by now: the plugins would take down another pod's network. A container without a record is not an error. For a
+// container that shares another's namespace, Del removes only the record: the plugins would disconnect the other one.
 func (p *Plugins) Del(ctx context.Context, id, netns string) error {
 	p.mu.Lock()
 	a, known := p.records[id]
@@ -219,7 +214,7 @@ func (p *Plugins) Del(ctx context.Context, id, netns string) error {
 	return p.forget(a)
 }
 
-// Check asks the plugins whether a container is still connected as they left it (CHECK, CNI 0.4 and later); nil where they cannot know.
+// Check asks the plugins whether a container is still connected correctly (CHECK, CNI 0.4 and later); nil if they cannot check.
 func (p *Plugins) Check(ctx context.Context, id string) error {
 	p.mu.Lock()
 	a, known := p.records[id]
@@ -234,8 +229,8 @@ func (p *Plugins) Check(ctx context.Context, id string) error {
 	return p.call(ctx, func(ctx context.Context) error { return p.lib.CheckNetworkList(ctx, list, a.runtimeConf(a.Netns)) })
 }
 
-// Collect takes back what containers have that no longer exist. It calls exists after reading the records, since a container is there before it is
-// attached. Then it has the network itself collect, unless a container is just being attached.
+// Collect releases the network of removed containers. It calls exists after reading the records, since a container exists before it is attached. Then
+// it runs the network's own garbage collection, unless a container is being attached.
 func (p *Plugins) Collect(ctx context.Context, exists func(ctx context.Context) (map[string]bool, error)) error {
 	all := p.Records()
 	if len(all) == 0 {
@@ -252,7 +247,7 @@ func (p *Plugins) Collect(ctx context.Context, exists func(ctx context.Context) 
 			continue
 		}
 		klog.InfoS("Releasing the network of a removed container", "container", a.ContainerID, "pod", a.Namespace+"/"+a.Name)
-		errs = append(errs, p.Del(ctx, a.ContainerID, ""))
+		errs = append(errs, p.Del(ctx, a.ContainerID, nowhere(a)))
 		gone++
 	}
 	if gone > 0 {
@@ -261,7 +256,16 @@ func (p *Plugins) Collect(ctx context.Context, exists func(ctx context.Context) 
 	return errors.Join(errs...)
 }
 
-// collectNetwork passes to the network what is in use (GC, CNI 1.1).
+// nowhere is the Netns of a removed container. On Windows its value outlives the container; without it win-bridge and win-overlay leave the endpoint
+// behind (CNI plugins pkg/hns endpoint_windows.go RemoveHnsEndpoint).
+func nowhere(a Attachment) string {
+	if a.Netns == Unshared {
+		return Unshared
+	}
+	return ""
+}
+
+// collectNetwork passes the attachments in use to the network (GC, CNI 1.1).
 func (p *Plugins) collectNetwork(ctx context.Context) error {
 	if !p.calls.TryLock() {
 		return nil
@@ -280,7 +284,7 @@ func (p *Plugins) collectNetwork(ctx context.Context) error {
 	return p.call(ctx, func(ctx context.Context) error { return p.lib.GCNetworkList(ctx, list, args) })
 }
 
-// call limits the time that plugins get.
+// call limits the time of a call to plugins.
 func (p *Plugins) call(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience,
 		fmt.Errorf("it did not end within %s; killed it and its child processes", p.cfg.Patience))
@@ -288,7 +292,7 @@ func (p *Plugins) call(ctx context.Context, do func(context.Context) error) erro
 	return do(ctx)
 }
 
-// addresses are those of the container itself in a result, in the plugins' order.
+// addresses returns the container's own addresses from a result, in the plugins' order.
 func addresses(result types.Result) (out []netip.Addr, err error) {
 	all, err := types100.NewResultFromResult(result)
 	if err != nil {

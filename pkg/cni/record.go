@@ -19,30 +19,36 @@ import (
 // Attachment is the network of one container. Add sets the fields below Borrowed.
 type Attachment struct {
 	ContainerID string // of the engine
-	// Netns is CNI_NETNS: on Linux the path of the namespace, on Windows "none" or "container:<id>".
+	// Netns is CNI_NETNS: on Linux the path of the namespace, on Windows Unshared or NetnsOf(another).
 	Netns                string
 	Namespace, Name, UID string        // of the pod
 	SandboxID            string        // K8S_POD_INFRA_CONTAINER_ID
 	Ports                []PortMapping `json:",omitempty"`
 	Bandwidth            *Bandwidth    `json:",omitempty"`
-	DNS                  *DNS          `json:",omitempty"` // on Windows, where it is the endpoint's
+	DNS                  *DNS          `json:",omitempty"` // on Windows, where it belongs to the endpoint
+	// Sysctls are the pod's sysctls for its own interface, as paths below /proc/sys: net/ipv4/conf/eth0/forwarding. Plugins do not know them.
+	Sysctls map[string]string `json:",omitempty"`
 	// Borrowed says that Netns is the namespace of another container, which has its own Attachment.
 	Borrowed bool
 
-	Origin    string          `json:",omitempty"` // of Netns, where that is a process's
+	Origin    string          `json:",omitempty"` // of Netns, if that is a process's
 	Network   string          // its name
 	List      json.RawMessage // its configuration
+	BinDirs   []string        `json:",omitempty"` // where its plugins were
 	Addresses []netip.Addr
-	Done      bool // false: plugins may have done a part
+	Done      bool // false: plugins may have done some of the work
 }
 
-// sharing begins the Netns of a container of Windows that shares another's network.
+// Unshared is the Netns of a Windows container with its own network.
+const Unshared = "none"
+
+// sharing begins the Netns of a Windows container that shares another's network.
 const sharing = "container:"
 
-// NetnsOf is the Netns of a container of Windows that shares the network of container.
+// NetnsOf is the Netns of a Windows container that shares the network of container.
 func NetnsOf(container string) string { return sharing + container }
 
-// SharedNetns returns the container whose network netns is; ok false: the container's own.
+// SharedNetns returns the container that owns the network netns; ok is false if it is the container's own.
 func SharedNetns(netns string) (container string, ok bool) { return strings.CutPrefix(netns, sharing) }
 
 // PortMapping is an entry of the capability portMappings (CNI conventions).
@@ -61,14 +67,14 @@ type Bandwidth struct {
 	EgressBurst  int64 `json:"egressBurst,omitempty"`
 }
 
-// DNS is the capability dns (CNI conventions), which win-bridge and win-overlay have.
+// DNS is the capability dns (CNI conventions) of win-bridge and win-overlay.
 type DNS struct {
 	Servers  []string `json:"servers,omitempty"`
 	Searches []string `json:"searches,omitempty"`
 	Options  []string `json:"options,omitempty"`
 }
 
-// runtimeConf converts the Attachment for libcni, which hands a capability's arguments only to plugins that have it.
+// runtimeConf converts the Attachment for libcni, which passes a capability's arguments only to plugins that have it.
 func (a *Attachment) runtimeConf(netns string) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
 		ContainerID: a.ContainerID, NetNS: netns, IfName: Interface, CapabilityArgs: map[string]any{},
@@ -87,14 +93,14 @@ func (a *Attachment) runtimeConf(netns string) *libcni.RuntimeConf {
 	return rt
 }
 
-// Records lists all attachments, incomplete ones among them, sorted by container.
+// Records lists all attachments, including incomplete ones, sorted by container.
 func (p *Plugins) Records() []Attachment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.SortedFunc(maps.Values(p.records), func(a, b Attachment) int { return strings.Compare(a.ContainerID, b.ContainerID) })
 }
 
-// Attached returns the addresses of a container that is attached to netns. ok false: it is not, or not completely.
+// Attached returns the addresses of a container that is attached to netns. ok is false if it is not, or not completely.
 func (p *Plugins) Attached(id, netns string) (addrs []netip.Addr, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +110,7 @@ func (p *Plugins) Attached(id, netns string) (addrs []netip.Addr, ok bool) {
 	return nil, false
 }
 
-// MapsPorts says whether a plugin that made a container's network has the capability portMappings.
+// MapsPorts says whether a plugin of a container's network has the capability portMappings.
 func (p *Plugins) MapsPorts(id string) bool {
 	p.mu.Lock()
 	list := p.records[id].List
@@ -125,7 +131,12 @@ func (p *Plugins) MapsPorts(id string) bool {
 	return false
 }
 
-func (p *Plugins) recordDir() string { return filepath.Join(p.cfg.StateDir, "attachments") }
+func (p *Plugins) recordDir() string { return recordsIn(p.cfg.StateDir) }
+
+// StateIn is the Config.StateDir of a kubelet with that directory.
+func StateIn(rootDir string) string { return filepath.Join(rootDir, "cni") }
+
+func recordsIn(stateDir string) string { return filepath.Join(stateDir, "attachments") }
 
 // keep writes a record atomically.
 func (p *Plugins) keep(a Attachment) error {
@@ -150,7 +161,7 @@ func (p *Plugins) keep(a Attachment) error {
 	return nil
 }
 
-// forget removes a record, and what libcni keeps beside it where no plugin was asked to take anything back.
+// forget removes a record, and libcni's cached result if no plugin was asked to release anything.
 func (p *Plugins) forget(a Attachment) error {
 	paths := []string{filepath.Join(p.recordDir(), a.ContainerID+".json")}
 	if a.Borrowed {
@@ -167,7 +178,7 @@ func (p *Plugins) forget(a Attachment) error {
 	return nil
 }
 
-// readRecords reads the records of earlier runs. A file that cannot be read was not written by us: it is logged and left alone.
+// readRecords reads the records of earlier runs. An unreadable file is not ours: it is logged and left alone.
 func readRecords(dir string) (map[string]Attachment, error) {
 	out := map[string]Attachment{}
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))

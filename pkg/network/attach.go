@@ -12,17 +12,18 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/cni"
+	"github.com/winkube/winkube/pkg/network/podlink"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// noEngineNetwork is what the engine connects containers to whose network it does not make.
+// noEngineNetwork is the engine network of containers that the engine does not connect.
 const noEngineNetwork = "none"
 
 // connected is the pod.Attacher of modes in which the engine connects pods.
 type connected struct{}
 
-// Attachments implements pod.Attacher: the engine knows all.
+// Attachments implements pod.Attacher: the engine already reports everything.
 func (connected) Attachments(*v1.Pod, pod.Observed) pod.Attachments { return nil }
 
 // Attach implements pod.Attacher.
@@ -36,20 +37,21 @@ type attacher struct {
 	platform    pod.Platform
 	attachments Attachments
 	pods        Pods
+	kernel      podlink.Kernel // Linux only
 }
 
 func newAttacher(s shared, attachments Attachments) *attacher {
-	return &attacher{platform: s.cfg.Platform, attachments: attachments, pods: s.Pods}
+	return &attacher{platform: s.cfg.Platform, attachments: attachments, pods: s.Pods, kernel: s.PodLinks}
 }
 
-// netns is CNI_NETNS of a container: on Linux its namespace, by the infra container's process; on Windows, where a namespace has no path, the
-// engine's name for the container's network, which plugins accept instead.
+// netns is CNI_NETNS of a container. On Linux it is the path of its namespace, by the infra container's process. On Windows, where namespaces have no
+// path, it is the engine's name of the container's network, which plugins accept instead.
 func (a *attacher) netns(m pod.Member) string {
 	switch {
 	case a.platform.OS != "windows":
 		return fmt.Sprintf("/proc/%d/ns/net", m.PID)
 	case m.SandboxID == "" || m.SandboxID == m.ID:
-		return "none"
+		return cni.Unshared
 	}
 	return cni.NetnsOf(m.SandboxID)
 }
@@ -62,13 +64,13 @@ func (a *attacher) Attachments(p *v1.Pod, engine pod.Observed) pod.Attachments {
 	out := pod.Attachments{}
 	ask := func(member pod.Member) {
 		addresses, attached := a.attachments.Attached(member.ID, a.netns(member))
-		if member.SandboxID != "" { // the sandbox has them
+		if member.SandboxID != "" { // the sandbox has the attachment
 			addresses = nil
 		}
 		out[pod.EngineID(member.ID)] = pod.Attachment{Waits: !attached, Addresses: addresses, MapsPorts: a.attachments.MapsPorts(member.ID)}
 	}
 	for _, s := range engine.Sandboxes {
-		if s.Running && len(s.Addresses) == 0 { // with addresses: made in another mode
+		if s.Running && len(s.Addresses) == 0 && (s.Network == "" || s.Network == noEngineNetwork) { // otherwise created in another mode
 			ask(pod.Member{ID: s.ID, PID: s.PID})
 		}
 	}
@@ -84,24 +86,29 @@ func (a *attacher) Attachments(p *v1.Pod, engine pod.Observed) pod.Attachments {
 func (a *attacher) Attach(ctx context.Context, p *v1.Pod, to pod.Member) error {
 	at := cni.Attachment{
 		ContainerID: to.ID, Netns: a.netns(to), Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), SandboxID: to.SandboxID,
-		Borrowed: to.SandboxID != to.ID, Ports: portMappings(p),
+		Borrowed: to.SandboxID != to.ID, Ports: portMappings(p), Sysctls: podspec.InterfaceSysctls(p),
 	}
-	if to.SandboxID == "" { // the container is all that there is of the pod
+	if to.SandboxID == "" { // the pod has no other container
 		at.SandboxID, at.Borrowed = to.ID, false
 	}
 	var err error
 	if at.Bandwidth, err = bandwidth(p.Annotations); err != nil {
 		return err
 	}
-	if a.platform.OS == "windows" { // Linux has it in the pod's resolv.conf
+	if a.platform.OS == "windows" { // on Linux the pod's resolv.conf has it
 		dns, err := a.pods.DNS(p)
 		if err != nil {
 			return fmt.Errorf("cannot configure DNS in the pod's network: %w", err)
 		}
 		at.DNS = &cni.DNS{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
 	}
-	_, err = a.attachments.Add(ctx, at)
-	return err
+	if _, err = a.attachments.Add(ctx, at); err != nil {
+		return err
+	}
+	if _, ours := a.attachments.(*podlink.Links); ours || len(at.Sysctls) == 0 || a.kernel == nil {
+		return nil
+	}
+	return a.kernel.Do(podlink.SysctlSteps(at.Sysctls), at.ContainerID, at.Netns)
 }
 
 // Detach implements pod.Attacher.
@@ -113,7 +120,7 @@ func (a *attacher) Detach(ctx context.Context, from pod.Member) error {
 	return a.attachments.Del(ctx, from.ID, netns)
 }
 
-// portMappings are the pod's hostPorts, for plugins that map them.
+// portMappings are the pod's hostPorts, for plugins that implement them.
 func portMappings(p *v1.Pod) (out []cni.PortMapping) {
 	for _, c := range podspec.PortContainers(p) {
 		for _, port := range c.Ports {
@@ -126,7 +133,7 @@ func portMappings(p *v1.Pod) (out []cni.PortMapping) {
 	return out
 }
 
-// The annotations of a pod that limit its network, and the values that upstream accepts.
+// The annotations that limit a pod's bandwidth, and the values that upstream accepts.
 const (
 	ingressBandwidth = "kubernetes.io/ingress-bandwidth"
 	egressBandwidth  = "kubernetes.io/egress-bandwidth"
@@ -134,7 +141,7 @@ const (
 
 var leastBandwidth, mostBandwidth = resource.MustParse("1k"), resource.MustParse("1P") // bits per second
 
-// bandwidth reads them; nil: no limit.
+// bandwidth parses the annotations; nil: no limit.
 func bandwidth(annotations map[string]string) (*cni.Bandwidth, error) {
 	out := &cni.Bandwidth{}
 	for name, to := range map[string]struct{ rate, burst *int64 }{
@@ -156,21 +163,21 @@ func bandwidth(annotations map[string]string) (*cni.Bandwidth, error) {
 	return out, nil
 }
 
-// collector takes back, on a timer, what containers have that no longer exist.
+// collector releases the network of removed containers on a timer.
 type collector struct {
 	attachments Attachments
 	engine      Engine
 	clock       clock.Clock
 }
 
-// once collects now. Errors are logged: the next time is soon.
+// once collects immediately. Errors are logged: the next collection is soon.
 func (c collector) once(ctx context.Context) {
 	if err := c.attachments.Collect(ctx, c.engine.Containers); err != nil && ctx.Err() == nil {
 		klog.ErrorS(err, "Cannot release the network of removed containers", "retryIn", recheck)
 	}
 }
 
-// run collects every recheck from now until ctx ends.
+// run collects every recheck until ctx ends.
 func (c collector) run(ctx context.Context) {
 	timer := c.clock.NewTimer(recheck)
 	defer timer.Stop()

@@ -25,20 +25,21 @@ const (
 	addressLost   = "HostAddressLost"
 	noAdapter     = "AdapterMissing"
 	noPlugins     = "CNINotReady"
-	routeConflict = "RouteConflict" // the proxy says so
+	podsOnLinks   = "PodsOnOwnInterfaces"
+	routeConflict = "RouteConflict" // reported by the proxy
 )
 
-// ownReasons are those that an agent of ours wrote.
-var ownReasons = []string{rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork, addressLost, noAdapter, noPlugins, routeConflict}
+// ownReasons are the reasons that our agents write.
+var ownReasons = []string{rangeMissing, rangeInvalid, rangeChanged, rangeOverlaps, noNetwork, addressLost, noAdapter, noPlugins, podsOnLinks, routeConflict}
 
 const (
-	// patience is how long something must be wrong before the Node says so: a new Node gets its range a moment after it was registered.
+	// patience is how long a fault must last before the condition reports it: a new Node gets its range shortly after registration.
 	patience = 3 * time.Second
-	// goneAfter is how long a node that could not be reached is probed before it counts as gone: this Node shall not wait for it.
+	// goneAfter is how long to probe an unreachable node. After that it counts as gone, so that this Node need not wait for it.
 	goneAfter = time.Minute
 )
 
-// condition decides what the Node says about its network (NetworkUnavailable), from what comparisons and the proxy find.
+// condition decides the Node's condition NetworkUnavailable from the results of comparisons and the proxy's reports.
 type condition struct {
 	clock   clock.Clock
 	node    Node
@@ -46,13 +47,13 @@ type condition struct {
 	reports Reports
 
 	mu    sync.Mutex
-	seen  Condition      // by the last comparison; no Reason: nothing
+	seen  Condition      // by the last comparison; no Reason: no fault
 	since time.Time      // of seen's Reason
-	said  Condition      // on the Node; no Reason: nothing was ever said
-	to    []netip.Prefix // others' pods that could not be reached while the Node said so
+	said  Condition      // on the Node; no Reason: never set
+	to    []netip.Prefix // pod ranges of other nodes that were unreachable while the condition was set
 }
 
-// current is what the Node should say; nil: nothing, what others say there stays.
+// current is the condition that the Node should have; nil: leave the Node's condition unchanged.
 func (c *condition) current() *Condition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +64,7 @@ func (c *condition) current() *Condition {
 	return &said
 }
 
-// recall remembers what an earlier run said on the Node: this one must take it back.
+// recall reads the condition that an earlier run set on the Node, so that this run can clear it.
 func (c *condition) recall(n *v1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,8 +75,8 @@ func (c *condition) recall(n *v1.Node) {
 	}
 }
 
-// judge decides what the Node says after a comparison that found seen, with state on the host. A fault is taken back only when packets have
-// arrived. The error says what is wrong.
+// judge decides the Node's condition after a comparison that found seen, with state on the host. It clears a fault only after packets have arrived.
+// The error says what is wrong.
 func (c *condition) judge(ctx context.Context, seen Condition, state State) error {
 	var to []netip.Prefix
 	if seen.Reason == "" {
@@ -116,7 +117,7 @@ func (c *condition) judge(ctx context.Context, seen Condition, state State) erro
 	return nil
 }
 
-// say puts said on the Node, with an Event if its reason is new.
+// say sets the condition said on the Node, and records an Event if its reason is new.
 func (c *condition) say(kind string, said Condition, news bool) {
 	c.mu.Lock()
 	c.said = said
@@ -130,7 +131,7 @@ func (c *condition) say(kind string, said Condition, news bool) {
 	}
 }
 
-// reported is what the proxy of this host says about the routes to other nodes, and the ranges of theirs that it concerns.
+// reported is the fault that this host's proxy reports about routes to other nodes, and their affected ranges.
 func (c *condition) reported() (found Condition, to []netip.Prefix) {
 	list, err := c.reports.Read()
 	if err != nil {
@@ -150,7 +151,7 @@ func (c *condition) reported() (found Condition, to []netip.Prefix) {
 	return found, to
 }
 
-// probe sends packets from the address that pods send theirs from: to the API server, and to those pods' ranges that could not be reached.
+// probe sends packets from the source address of pods' traffic: to the API server, and to the pod ranges that were unreachable.
 func (c *condition) probe(ctx context.Context, s State, to []netip.Prefix) error {
 	from := netip.Addr{}
 	if len(s.Gateways) > 0 {

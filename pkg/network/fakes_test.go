@@ -19,13 +19,14 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/network/podlink"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/vxlan"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// engine is a container engine in memory.
+// engine is an in-memory container engine.
 type engine struct {
 	mu       sync.Mutex
 	networks map[string]pod.EngineNetwork
@@ -61,6 +62,21 @@ func (e *engine) EnsureNetwork(_ context.Context, want pod.EngineNetwork) error 
 	e.made++
 	e.networks[want.Name] = want
 	return nil
+}
+
+// restart simulates Docker before 27.5 starting on a Windows whose HNS has the networks (moby daemon/daemon_windows.go initNetworkController): known
+// networks whose HNS ID matches, including case, keep their options and lose their labels; others are dropped, and adopted with HNS' data.
+func (e *engine) restart() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for name, n := range e.networks {
+		id := strings.ToUpper(n.Options[optionHNS])
+		if n.Options[optionHNS] != id {
+			n.Options = map[string]string{optionHNS: id, optionName: n.Options[optionName]}
+		}
+		n.Labels = nil
+		e.networks[name] = n
+	}
 }
 
 func (e *engine) RemoveNetwork(_ context.Context, name string) error {
@@ -114,7 +130,7 @@ func (e *engine) Containers(context.Context) (map[string]bool, error) {
 	return e.containers, e.down
 }
 
-// system is a Host in memory.
+// system is an in-memory Host.
 type system struct {
 	mu      sync.Mutex
 	state   State
@@ -155,7 +171,7 @@ func (s *system) Watch(ctx context.Context, hints wake.Signal) (wait func(), err
 	return group.Wait, nil
 }
 
-// windowsHost is HNS and the adapters of Windows in memory.
+// windowsHost is an in-memory HNS with the adapters of Windows.
 type windowsHost struct {
 	down error
 
@@ -163,22 +179,44 @@ type windowsHost struct {
 	connected []netip.Addr
 
 	uplink     *Uplink
-	losing     bool    // once read, the uplink is left
+	losing     bool    // once read, the uplink changes to left
 	left       *Uplink // of it, then
 	restorable bool
 	restored   int
 
 	networks map[string]hns.Overlay
-	list     map[string]hns.PodEndpoint // by ID
-	unrouted bool                       // HostRoute is refused
-	made     int
+	bridges  map[string]hns.Bridge
+	list     map[hns.ID]hns.PodEndpoint
+	unrouted bool // HostRoute is refused
+	// As last requested.
+	completed hns.Overlay
+	bridge    hns.Bridge
+	made      int
 }
 
 var routerMAC = vxlan.MAC{0, 0x15, 0x5d, 0x4b, 0x1c, 0x8f}
 
-func (w *windowsHost) MakeBridge(hns.Bridge) (string, error) { return w.hnsID, w.down }
+func (w *windowsHost) MakeBridge(b hns.Bridge) (hns.ID, error) {
+	w.bridge = b
+	if w.down != nil {
+		return hns.ID{}, w.down
+	}
+	if have, ok := w.bridges[b.Name]; ok && have.Subnet != b.Subnet && b.Router.IsValid() { // otherwise the engine has removed it
+		return hns.ID{}, fmt.Errorf("%w: %s", hns.ErrDiffers, have.Subnet)
+	}
+	w.bridges[b.Name] = b
+	return hns.IDOf(w.hnsID), nil
+}
 
-func (w *windowsHost) Addresses(string) ([]netip.Addr, error) { return w.connected, w.down }
+func (w *windowsHost) RemoveBridge(name string) error {
+	if _, ok := w.bridges[name]; ok {
+		clear(w.list)
+	}
+	delete(w.bridges, name)
+	return w.down
+}
+
+func (w *windowsHost) Addresses(hns.ID) ([]netip.Addr, error) { return w.connected, w.down }
 
 func (w *windowsHost) Uplink(netip.Addr) (*Uplink, error) {
 	u := w.uplink
@@ -210,6 +248,11 @@ func (w *windowsHost) MakeOverlay(want hns.Overlay) (vxlan.MAC, error) {
 	return routerMAC, nil
 }
 
+func (w *windowsHost) CompleteEndpoints(o hns.Overlay) error {
+	w.completed = o
+	return w.down
+}
+
 func (w *windowsHost) RemoveOverlay(name string) error {
 	delete(w.networks, name)
 	clear(w.list)
@@ -217,20 +260,21 @@ func (w *windowsHost) RemoveOverlay(name string) error {
 }
 
 func (w *windowsHost) PodEndpoints(network string) ([]hns.PodEndpoint, error) {
-	if _, ok := w.networks[network]; !ok {
+	_, overlay := w.networks[network]
+	if _, bridge := w.bridges[network]; !overlay && !bridge {
 		return nil, w.down
 	}
 	return slices.Collect(maps.Values(w.list)), w.down
 }
 
-func (w *windowsHost) MakeEndpoint(_ hns.Overlay, e hns.PodEndpoint) (string, error) {
+func (w *windowsHost) MakeEndpoint(_ hns.PodNetwork, e hns.PodEndpoint) (hns.ID, error) {
 	w.made++
-	e.ID = fmt.Sprint("id-", w.made)
+	e.ID = hns.IDOf(fmt.Sprint("id-", w.made))
 	w.list[e.ID] = e
 	return e.ID, w.down
 }
 
-func (w *windowsHost) AttachEndpoint(id, container string) error {
+func (w *windowsHost) AttachEndpoint(id hns.ID, container string) error {
 	e := w.list[id]
 	e.Attached = append(slices.Clone(e.Attached), container)
 	w.list[id] = e
@@ -242,7 +286,7 @@ func (w *windowsHost) RemoveEndpoint(e hns.PodEndpoint) error {
 	return w.down
 }
 
-// node is a Node object that notes what is written to it.
+// node is a Node object that records what is written to it.
 type node struct {
 	refuse      error
 	annotations map[string]string
@@ -280,13 +324,13 @@ func (n *node) reasons() (out []string) {
 	return out
 }
 
-// podsTold are pods that note their Events.
+// podsTold are pods that record their Events.
 type podsTold struct {
 	events []string      // namespace/name uid reason: message
 	news   chan struct{} // an Event
 }
 
-// DNS is the resolver configuration of all pods but those of one namespace.
+// DNS returns the same resolver configuration for all pods except those of one namespace.
 func (p *podsTold) DNS(of *v1.Pod) (pod.DNS, error) {
 	if of.Namespace == "unresolved" {
 		return pod.DNS{}, errors.New("no such file")
@@ -302,9 +346,9 @@ func (p *podsTold) Event(namespace, name, uid, _, reason, message string) {
 	}
 }
 
-// ways are the ways of packets.
+// ways simulate whether packets arrive.
 type ways struct {
-	server, pods error // nil: they arrive
+	server, pods error // nil: packets arrive
 	from         netip.Addr
 	probed       []string
 }
@@ -319,7 +363,7 @@ func (w *ways) ToPods(_ context.Context, from netip.Addr, to netip.Prefix) error
 	return w.pods
 }
 
-// proxy is one that reports something.
+// proxy is a fake source of reports.
 type proxy struct {
 	list []report.Trouble
 	err  error
@@ -349,26 +393,29 @@ type rig struct {
 	e       *engine
 	s       *system
 	w       *windowsHost
+	file    string // that stores the uplink
 	node    *node
 	pods    *podsTold
 	ways    *ways
 	proxy   *proxy
 	plugins *plugins
 	clock   *testclock.FakeClock
+	cluster Cluster        // nil: nothing is learned
+	kernel  podlink.Kernel // for pods' interfaces; nil: none
 }
 
 func newRig(t *testing.T, cfg Config) *rig {
 	t.Helper()
 	r := &rig{
 		e: &engine{networks: map[string]pod.EngineNetwork{}, version: "20.10.24", containers: map[string]bool{"box": true}}, s: &system{hints: make(chan struct{}, 1)},
-		w:    &windowsHost{networks: map[string]hns.Overlay{}, list: map[string]hns.PodEndpoint{}},
+		w:    &windowsHost{networks: map[string]hns.Overlay{}, bridges: map[string]hns.Bridge{}, list: map[hns.ID]hns.PodEndpoint{}},
 		node: &node{annotations: map[string]string{}}, pods: &podsTold{news: make(chan struct{}, 1)}, ways: &ways{}, proxy: &proxy{now: make(chan struct{})},
 	}
 	r.start(t, cfg)
 	return r
 }
 
-// start begins the Manager of another agent on the same host, with a new clock.
+// start starts the Manager of another agent on the same host, with a new clock.
 func (r *rig) start(t *testing.T, cfg Config) {
 	t.Helper()
 	r.clock = testclock.NewFakeClock(time.Unix(1000, 0))
@@ -377,7 +424,7 @@ func (r *rig) start(t *testing.T, cfg Config) {
 
 func (r *rig) startAt(t *testing.T, cfg Config, c clock.Clock) {
 	t.Helper()
-	parts := Parts{Engine: r.e, Host: r.s, Windows: r.w, Clock: c, Node: r.node, Pods: r.pods, Prober: r.ways, Reports: r.proxy}
+	parts := Parts{Engine: r.e, Host: r.s, Windows: r.w, Clock: c, Node: r.node, Pods: r.pods, Prober: r.ways, Reports: r.proxy, Cluster: r.cluster, PodLinks: r.kernel}
 	if cfg.Mode == CNI {
 		if r.plugins == nil {
 			r.plugins = newPluginsFake()
@@ -391,7 +438,7 @@ func (r *rig) startAt(t *testing.T, cfg Config, c clock.Clock) {
 	r.Manager = m
 }
 
-// lasting compares until what is wrong has lasted.
+// lasting compares until a fault has lasted.
 func (r *rig) lasting(ctx context.Context) {
 	r.sync(ctx)
 	r.clock.Step(patience)
@@ -399,7 +446,7 @@ func (r *rig) lasting(ctx context.Context) {
 	r.sync(ctx)
 }
 
-// said is what the Node says.
+// said is the Node's condition.
 func (r *rig) said() string {
 	c := r.Unavailable()
 	if c == nil {

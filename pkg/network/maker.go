@@ -11,43 +11,43 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Maker brings about the States of one mode. New makes one, which touches nothing before its first call. The Manager calls Make, Reapply and
+// Maker implements the States of one mode. New creates one, which touches nothing before its first call. The Manager calls Make, Reapply and
 // Reconnect from one goroutine and Run from another.
 type Maker interface {
-	// Make brings about in.State, which is Ready. It is called when the Manager starts, after hints and Kick, and every 30 seconds (5 before
-	// Server 2019), and must be idempotent: list once, compare, write the difference.
+	// Make implements in.State, which is Ready. The Manager calls it at its start, after hints and Kick, and every 30 seconds (5 before Server 2019).
+	// It must be idempotent: list once, compare, write the difference.
 	//
-	// Made.Warning counts with and without an error. Made.State is set once the host has it. Errors: a *Refusal stands until an administrator
-	// acts, and no new pod starts; Made.State then is what running pods keep. Any other may pass: it is tried again after a back-off, and a
-	// network that was ready stays so.
+	// Made.Warning is valid with and without an error. Made.State is set once the host has it. Errors: a *Refusal lasts until an administrator acts,
+	// and no new pod starts; Made.State then is the state of running pods. Any other error may be temporary: the Manager retries after a back-off,
+	// and a network that was ready stays so.
 	Make(ctx context.Context, in Input) (Made, error)
-	// Reapply restores what the system lost of s, which Make has brought about, without asking the engine. It is called directly after a hint
-	// when a whole Make is not due yet. Idempotent. The Manager logs an error; the next Make returns it again.
+	// Reapply restores what the system lost of s, a result of Make, without querying the engine. It runs directly after a hint when a whole Make is
+	// not due yet. It is idempotent. The Manager logs an error; the next Make returns it again.
 	Reapply(ctx context.Context, s State) error
-	// Reconnect gives pods back what they have lost of their connection, or stops their containers so that they are recreated. It is called
-	// after each Make without an error. An error that wraps a *Pending is no failure: it is called again when that time has passed.
+	// Reconnect repairs lost connections of pods, or stops their containers so that they are recreated. It runs after each Make without an error. An
+	// error that wraps a *Pending is not a failure: the Manager calls it again after that time.
 	Reconnect(ctx context.Context, made Made) error
-	// Run does what the mode needs beside that (watching, garbage collection) until ctx ends, and returns when all of its goroutines have.
+	// Run does the mode's background work (watching, garbage collection) until ctx ends, and returns when all of its goroutines have ended.
 	Run(ctx context.Context)
-	// Attacher connects pods, and completes what the engine has of them. It is called for each pod, also concurrently, before and after the
-	// first Make.
+	// Attacher returns the part that connects pods, and completes what the engine reports about them. It is used for each pod, also concurrently,
+	// before and after the first Make.
 	Attacher() pod.Attacher
 }
 
-// Input is what a Maker works from.
+// Input is the input of Make.
 type Input struct {
-	State        State // what Plan decided from Facts
+	State        State // what Plan derived from Facts
 	Facts        Facts
 	Surroundings Surroundings
-	Annotations  map[string]string // of the Node, as far as they concern tunnels
+	Annotations  map[string]string // annotations of the Node that concern tunnels
 }
 
-// Made is what a Maker has found and done.
+// Made is the result of Make.
 type Made struct {
-	State State // zero: not made
-	// Found is the engine's network as it was before; nil: it was made just now, or the mode needs none.
+	State State // zero: not implemented
+	// Found is the engine's network as it was before; nil: Make has just created it, or the mode needs none.
 	Found *pod.EngineNetwork
-	// Warning is what stands between pods of this node and others, though pods can start; no Reason: nothing.
+	// Warning is a fault of the traffic between pods of this node and others that does not prevent pods from starting; no Reason: none.
 	Warning Condition
 }
 
@@ -57,35 +57,35 @@ type Refusal struct {
 	Err    error  // what is wrong, and what to do
 }
 
-// Error is the message.
+// Error returns the message.
 func (r *Refusal) Error() string { return r.Err.Error() }
 
-// Unwrap makes the cause known to errors.Is.
+// Unwrap returns the cause, for errors.Is.
 func (r *Refusal) Unwrap() error { return r.Err }
 
 func refuse(reason string, err error) error { return &Refusal{reason, err} }
 
-// Pending is an error that time may heal.
+// Pending is an error that may resolve itself in time.
 type Pending struct {
 	In  time.Duration // until the next attempt
 	Err error
 }
 
-// Error is the message.
+// Error returns the message.
 func (p *Pending) Error() string { return p.Err.Error() }
 
-// Unwrap makes the cause known to errors.Is.
+// Unwrap returns the cause, for errors.Is.
 func (p *Pending) Unwrap() error { return p.Err }
 
-// shared is what Makers of all modes are made from.
+// shared is the common input of the Makers of all modes.
 type shared struct {
 	Parts
 	cfg    Config
 	places *placements
-	wake   wake.Signal // has the Manager compare again
+	wake   wake.Signal // makes the Manager compare again
 }
 
-// plain is the part of a Maker that does nothing: the engine connects the pods, and its Make does all.
+// plain is embedded in Makers whose Make does everything and whose pods the engine connects.
 type plain struct{}
 
 // Reapply implements Maker.
@@ -97,10 +97,10 @@ func (plain) Run(context.Context) {}
 // Attacher implements Maker.
 func (plain) Attacher() pod.Attacher { return connected{} }
 
-// announcer announces to other nodes how to reach this node's tunnels.
+// announcer publishes how other nodes reach this node's tunnels.
 type announcer struct{ node Node }
 
-// announce makes the Node's annotations those of s; have is what they are. A State without tunnels takes back what we wrote.
+// announce sets the Node's annotations to those of s; have are the current ones. A State without tunnels removes ours.
 func (a announcer) announce(ctx context.Context, have map[string]string, s State) error {
 	changes := vxlan.Changes(have, vxlan.Annotations(s.Devices, have))
 	if len(changes) == 0 {
@@ -112,8 +112,8 @@ func (a announcer) announce(ctx context.Context, have map[string]string, s State
 	return nil
 }
 
-// keepServing goes on serving the pods of an engine network whose range is no longer the Node's, and refuses new ones: a network is never
-// rebuilt under running pods.
+// keepServing continues to serve the pods of an engine network whose range is no longer the Node's, and refuses new ones: a network is never
+// recreated under running pods.
 func keepServing(ctx context.Context, cfg Config, host Host, in Input, have pod.EngineNetwork) (Made, error) {
 	refusal := fmt.Errorf("the Node's pod CIDR is %s, but pods run on the engine's network %q with %s; drain this node, and the kubelet will recreate the network",
 		Join(in.State.Network.Subnets), have.Name, Join(have.Subnets))
@@ -125,6 +125,7 @@ func keepServing(ctx context.Context, cfg Config, host Host, in Input, have pod.
 	var made Made
 	old, err := Plan(cfg, facts)
 	if err == nil && old.Ready.Ready {
+		old.Rules = guarded(facts, &have, old.Rules)
 		if err = host.Apply(ctx, old); err == nil {
 			old.Ready = Condition{Reason: rangeChanged, Message: refusal.Error()}
 			made.State = old

@@ -16,8 +16,8 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Manager holds this host to the Plan of its pod network. It implements pod.Network and pod.Attacher. All methods but Run may be called
-// concurrently, also before Run.
+// Manager enforces the Plan of this host's pod network. It implements pod.Network and pod.Attacher. All methods but Run may be called concurrently,
+// also before Run.
 type Manager struct {
 	cfg       Config
 	parts     Parts
@@ -29,7 +29,7 @@ type Manager struct {
 	wake      wake.Signal
 
 	mu    sync.Mutex
-	known bool              // a Node was seen
+	known bool              // a Node has been received
 	cidrs []string          // of the Node
 	notes map[string]string // annotations of the Node that concern tunnels
 	state State             // as applied
@@ -41,7 +41,7 @@ var (
 	_ pod.Attacher = (*Manager)(nil)
 )
 
-// New checks cfg and returns a Manager that has not touched anything. The Maker is chosen here, from the table modes.
+// New checks cfg and returns a Manager that has not touched anything. It chooses the Maker from the table modes.
 func New(cfg Config, parts Parts) (*Manager, error) {
 	mode, err := modeOf(cfg)
 	if err != nil {
@@ -53,6 +53,12 @@ func New(cfg Config, parts Parts) (*Manager, error) {
 	if (cfg.Mode == CNI) != (parts.Plugins != nil) {
 		return nil, fmt.Errorf("network mode %s and CNI plugins go together; the mode is %s", CNI, cfg.Mode)
 	}
+	if err := cfg.CheckInterfaces(); err != nil {
+		return nil, fmt.Errorf("interfaces of pods: %w", err)
+	}
+	if cfg.ownsLinks() && parts.PodLinks == nil {
+		return nil, errors.New("a kubelet that makes the pods' interfaces needs the kernel's")
+	}
 	if cfg.Platform.OS == "windows" && parts.Windows == nil {
 		return nil, errors.New("a Windows host needs its Host Networking Service")
 	}
@@ -63,7 +69,7 @@ func New(cfg Config, parts Parts) (*Manager, error) {
 		err:       errors.New("the Node object is not known yet")}, nil
 }
 
-// SetNode says which pod CIDRs this node has, and what it announces of its tunnels. It does not block; nil is ignored.
+// SetNode passes the Node's pod CIDRs and tunnel annotations to the Manager. It does not block; nil is ignored.
 func (m *Manager) SetNode(n *v1.Node) {
 	if n == nil {
 		return
@@ -83,10 +89,10 @@ func (m *Manager) SetNode(n *v1.Node) {
 	}
 }
 
-// Kick has everything compared soon. Call it after the engine came back. It does not block.
+// Kick triggers a comparison soon. Call it after the engine has returned. It does not block.
 func (m *Manager) Kick() { m.wake.Send() }
 
-// Joined must be called when a pod has got its connection: an l2bridge network of Windows has policies to add to it. It does not block.
+// Joined must be called when a pod has been connected: a Windows l2bridge network needs more policies for it. It does not block.
 func (m *Manager) Joined() {
 	if m.State().Bridge != nil {
 		m.wake.Send()
@@ -110,10 +116,10 @@ func (m *Manager) Ready() error {
 	return m.err
 }
 
-// Unavailable is what the Node's condition NetworkUnavailable should say; nil: nothing, what others say there stays.
+// Unavailable is the Node's condition NetworkUnavailable; nil: leave the Node's condition unchanged.
 func (m *Manager) Unavailable() *Condition { return m.condition.current() }
 
-// State returns what was last applied.
+// State returns the last applied state.
 func (m *Manager) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,8 +148,8 @@ func (m *Manager) Detach(ctx context.Context, from pod.Member) error {
 	return m.attacher.Detach(ctx, from)
 }
 
-// Run holds the host to the plan until ctx ends, and leaves everything in place then: pods keep running. It returns nil when ctx ended and all that
-// it had started has.
+// Run enforces the plan until ctx ends, and then leaves everything in place: pods keep running. It returns nil when ctx and all of its goroutines
+// have ended.
 func (m *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -173,14 +179,14 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// followReports has everything compared when the proxy reports something else.
+// followReports triggers a comparison when the proxy's report changes.
 func (m *Manager) followReports(ctx context.Context) {
 	if err := m.parts.Reports.Watch(ctx, m.wake.Send); err != nil {
 		klog.ErrorS(err, "Cannot watch what the proxy reports; reading it with each comparison", "every", interval(m.cfg.Platform))
 	}
 }
 
-// reapply puts back what the system lost of a State that stands.
+// reapply restores what the system lost of a valid State.
 func (m *Manager) reapply(ctx context.Context) {
 	m.mu.Lock()
 	state, err := m.state, m.err
@@ -193,19 +199,19 @@ func (m *Manager) reapply(ctx context.Context) {
 	}
 }
 
-// sync compares and repairs everything once, and has the Node say what is wrong.
+// sync compares and repairs everything once, and updates the Node's condition.
 func (m *Manager) sync(ctx context.Context) error {
 	wrong, err := m.compare(ctx)
 	if state := m.State(); m.Ready() == nil && state.Join != "" {
 		m.places.report(state.Join)
 	}
-	if err != nil && wrong.Reason == "" { // may pass: nothing new is known
+	if err != nil && wrong.Reason == "" { // may be temporary: no new information
 		return err
 	}
 	return m.condition.judge(ctx, wrong, m.State())
 }
 
-// compare repairs everything once. The Condition has a Reason where an administrator must act; an error alone may pass.
+// compare repairs everything once. The Condition has a Reason if an administrator must act; an error alone may be temporary.
 func (m *Manager) compare(ctx context.Context) (Condition, error) {
 	in, known, err := m.input(ctx)
 	if err != nil {
@@ -232,7 +238,7 @@ func (m *Manager) compare(ctx context.Context) (Condition, error) {
 	return made.Warning, m.maker.Reconnect(ctx, made)
 }
 
-// input gathers what Plan and the Maker must know; known false: the mode needs the Node, which was not seen yet.
+// input collects the input of Plan and the Maker. known is false if the mode needs the Node, or ranges of Services, which have not been received yet.
 func (m *Manager) input(ctx context.Context) (in Input, known bool, err error) {
 	m.mu.Lock()
 	in.Annotations, in.Facts.PodCIDRs, known = m.notes, m.cidrs, m.known
@@ -240,29 +246,54 @@ func (m *Manager) input(ctx context.Context) (in Input, known bool, err error) {
 	if m.mode.factless || !known {
 		return in, m.mode.factless, nil
 	}
+	if m.parts.Cluster != nil {
+		read := false
+		if in.Facts.Services, in.Facts.Pods, read = m.parts.Cluster.Ranges(); m.mode.ranges && !read && len(m.cfg.Services) == 0 {
+			return in, false, m.waiting(errNoRanges)
+		}
+	}
 	if in.Facts.EngineVersion, err = m.parts.Engine.Version(ctx); err != nil {
 		return in, known, err
 	}
 	if in.Surroundings, err = m.parts.Host.Look(); err != nil {
 		klog.ErrorS(err, "Cannot read the host's interfaces and routes; not looking for conflicts with the pod network")
 	}
-	in.Facts.MTU = in.Surroundings.MTU(m.cfg.NodeIPs) // the node's address may be one of a router before it: then it is not known
+	in.Facts.MTU = in.Surroundings.MTU(m.cfg.NodeIPs) // unknown if the node's address belongs to a router before it
 	in.Facts.Adapter = in.Surroundings.Adapter(m.cfg.NodeIPs)
 	return in, known, nil
 }
 
-// done notes a State that stands.
+// errNoRanges is why pods wait on Windows until the cluster's Services have been read.
+var errNoRanges = errors.New("the cluster's Services were not read yet: their ranges are needed for the pods' network")
+
+// waiting records why pods cannot start yet although nothing is wrong.
+func (m *Manager) waiting(why error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		m.err = why
+	}
+	return nil
+}
+
+// done records a State that was applied.
 func (m *Manager) done(s State) {
 	m.mu.Lock()
 	if m.err != nil {
 		klog.InfoS("The pod network is ready", "network", s.Join, "detail", s.Ready.Message)
 	}
+	unused := s.unused()
+	news := unused != "" && unused != m.state.unused()
 	m.state, m.err = s, nil
 	m.mu.Unlock()
+	if news {
+		klog.InfoS("Not using a range of the Node", "detail", unused)
+		m.parts.Node.Event(v1.EventTypeWarning, unusedRange, unused)
+	}
 	m.parts.Node.NetworkChanged(nil)
 }
 
-// failed notes an error that may pass. A network that once was ready stays so: its pods and new ones most likely work.
+// failed records an error that may be temporary. A network that was once ready stays so: its pods and new ones most likely work.
 func (m *Manager) failed(err error) error {
 	m.mu.Lock()
 	if m.err != nil {
@@ -274,7 +305,7 @@ func (m *Manager) failed(err error) error {
 	return err
 }
 
-// refused notes an error that stands until an administrator acts. Running pods keep s, unless that is empty.
+// refused records an error that lasts until an administrator acts. Running pods keep s, unless that is empty.
 func (m *Manager) refused(s State, r *Refusal) (Condition, error) {
 	m.mu.Lock()
 	if s.Join != "" {

@@ -1,28 +1,29 @@
-// Package network makes this node's pod network and keeps it (kubelet). Package routes has the way to other nodes.
+// Package network creates and maintains this node's pod network (kubelet). Package routes manages the routes to other nodes.
 //
 //	own Node, engine, host --> Facts --Plan--> State --Maker.Make--> engine network, packet filter, addresses, HNS --> Ready, Join
-//	                                             ^                                                                      |
-//	                                             +---------------- hints, every 30 seconds ----------------------------+
+//	^                                                                      |
+//	+---------------- hints, every 30 seconds ----------------------------+
 //
-// Plan is pure. The Manager is the loop around it: it gathers the Facts, plans, has the mode's Maker bring the State about, and reports whether
-// pods can start. What it asks of others are the interfaces in parts.go; package docker has the Engine, package hostnet the Host and Windows.
+// Plan is pure. The Manager is the loop around it: it collects the Facts, plans, has the mode's Maker implement the State, and reports whether pods
+// can start. Its dependencies are the interfaces in parts.go; package docker implements Engine, package hostnet Host and Windows.
 //
 // # Modes
 //
 // A mode is one file: a function that plans it and a type that implements Maker.
 //
-//	bridge.go     Linux: host-gateway, upstream and overlay, on a bridge that the engine makes
+//	bridge.go     Linux: host-gateway, upstream and overlay, on a bridge that the engine creates
+//	podbridge.go  Linux: the same, with interfaces and a bridge that we create
 //	switch.go     Windows: host-gateway and upstream, on a virtual switch (l2bridge, transparent, nat)
-//	overlay.go    Windows: overlay, on a network of HNS with endpoints that we make
-//	external.go   a network of the engine that exists already
+//	overlay.go    Windows: overlay, on a network of HNS with endpoints that we create
+//	external.go   an existing network of the engine
 //	plugins.go    CNI plugins
 //
-// A new mode is a new file of that form and one line in the table modes, which both Plan and New read. Nothing else dispatches on Mode. Where the
-// engine does not connect the pods, the mode implements Attachments too and returns newAttacher from Attacher. What it needs beyond that (netlink,
-// records on disk) is a package below that does not import this one, as iptables and endpoints are.
+// A new mode is a new file of that form and one line in the table modes, which both Plan and New read. Nothing else dispatches on Mode. If the engine
+// does not connect the pods, the mode implements Attachments too and returns newAttacher from Attacher. Further parts of a mode (netlink, records on
+// disk) go into a package below that does not import this one, such as iptables and endpoints.
 //
-// Packages below: iptables (packet filter rules of Linux), endpoints (pods' endpoints on overlays of Windows). Packages above: hostnet (system calls,
-// implements Host and Windows), doctor (finds faults).
+// Packages below: iptables (packet filter rules of Linux), podlink (pods' interfaces on Linux), endpoints (pods' endpoints on overlays of Windows).
+// Packages above: hostnet (system calls, implements Host and Windows), doctor (finds faults).
 package network
 
 import (
@@ -33,53 +34,69 @@ import (
 
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/network/iptables"
+	"github.com/winkube/winkube/pkg/network/podlink"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// Mode says who makes the pod network and the way to other nodes.
+// Mode says who creates the pod network and the routes to other nodes.
 type Mode string
 
 const (
-	HostGateway Mode = "host-gateway" // the network is made here, routes to other nodes by the proxy
-	Upstream    Mode = "upstream"     // the network is made here, a router knows the pod CIDRs
-	Overlay     Mode = "overlay"      // the network and a VXLAN device are made here, the entries of other nodes by the proxy
-	External    Mode = "external"     // an engine network that exists is used; nothing is made
-	CNI         Mode = "cni"          // CNI plugins make the network of each pod
+	HostGateway Mode = "host-gateway" // we create the network, the proxy the routes to other nodes
+	Upstream    Mode = "upstream"     // we create the network, a router knows the pod CIDRs
+	Overlay     Mode = "overlay"      // we create the network and a VXLAN device, the proxy the entries of other nodes
+	External    Mode = "external"     // an existing engine network; we create nothing
+	CNI         Mode = "cni"          // CNI plugins create the network of each pod
 )
 
-// Config is what the administrator chose.
+// Config has the administrator's choices.
 type Config struct {
 	Mode     Mode
 	Platform pod.Platform
 	// External is the engine network of mode External (CONTAINER_NETWORK).
 	External string
-	// ConfDir is where mode CNI finds the network's configuration.
+	// ConfDir is where mode CNI reads the network's configuration.
 	ConfDir string
-	// NodeIPs are this node's addresses, primary first. Tunnels begin at the first address of their family.
+	// NodeIPs are this node's addresses, primary first. A tunnel uses the first address of its family.
 	NodeIPs []netip.Addr
-	// Name is the engine network that is made; "": winkube.
+	// Name is the name of the engine network that we create; "": winkube.
 	Name string
 	// Windows is the kind of network on Windows; "": l2bridge, before Server 2019 transparent.
 	Windows WindowsNetwork
-	// Adapter is the Windows network adapter that the network takes; "": the one with the node's address.
+	// Adapter is the Windows network adapter for the network; "": the one with the node's address.
 	Adapter string
-	// Services are the ranges of Services' addresses. Pods of an l2bridge network reach them through their host.
+	// Interfaces says who creates the pods' interfaces on Linux; "": the engine.
+	Interfaces Interfaces
+	// UplinkFile is where Windows saves the node's own static address while creating a network might lose it; "": nowhere.
+	UplinkFile string
+	// Services are the ranges of Services' addresses; none: those learned from the cluster. Pods of Windows networks reach them through their host.
 	Services []netip.Prefix
-	// NonMasquerade are the ranges to which pods' traffic keeps the pod's address, first of all the cluster's pod range. Empty: the
-	// private range (RFC 1918, RFC 6598, RFC 4193) that holds this node's pod CIDR, or that pod CIDR alone.
+	// NonMasquerade are the ranges to which pods' traffic keeps the pod's address, above all the cluster's pod range. Empty: the private range (RFC
+	// 1918, RFC 6598, RFC 4193) that contains this node's pod CIDR, or that pod CIDR alone, and learned pod ranges.
 	NonMasquerade []netip.Prefix
 }
 
-// Facts are what Plan must know about this node.
+// Facts are what Plan needs to know about this node.
 type Facts struct {
 	PodCIDRs      []string // spec.podCIDRs of the Node, at most one per family
-	EngineVersion string   // 20.10.24; "" counts as an old engine
-	MTU           int      // of the interface with the node's address, in bytes; 0: not known, counts as 1500
-	Adapter       string   // that interface's name; "": not known
+	EngineVersion string   // 20.10.24; "" is treated as an old engine
+	MTU           int      // of the interface with the node's address, in bytes; 0: unknown, treated as 1500
+	Adapter       string   // that interface's name; "": unknown
+	// Learned from the cluster; empty: not learned yet.
+	Services []netip.Prefix // ranges of Services' addresses, used if the Config has none
+	Pods     []netip.Prefix // ranges of pods, used if the Config has no NonMasquerade
 }
 
-// Condition is what the Node object says about the network.
+// services are the ranges of Services' addresses: the administrator's, or else the learned ones.
+func (f Facts) services(cfg Config) []netip.Prefix {
+	if len(cfg.Services) > 0 {
+		return cfg.Services
+	}
+	return f.Services
+}
+
+// Condition is the Node's condition about the network.
 type Condition struct {
 	Ready           bool
 	Reason, Message string
@@ -87,20 +104,22 @@ type Condition struct {
 
 // Gateway is an address that the host itself must have on an interface.
 type Gateway struct {
-	Interface string // its name: vEthernet (HNSTransparent)
+	Interface string // such as vEthernet (HNSTransparent)
 	Address   netip.Prefix
 }
 
-// State is everything that this host should have for its pods. The zero State is nothing.
+// State is everything that this host should have for its pods. The zero State is empty.
 type State struct {
-	Join     string             // engine network for pods; "" while there is none
-	Network  *pod.EngineNetwork // to be made; nil: none
+	Join     string             // engine network for pods; "": none yet
+	Network  *pod.EngineNetwork // to create; nil: none
 	Rules    []iptables.Rules   // IPv4 first
 	Gateways []Gateway
-	Devices  []vxlan.Device // ends of tunnels, IPv4 first
-	Bridge   *hns.Bridge    // the network in HNS below the engine's, to be made first; nil: the engine makes it
-	Overlay  *hns.Overlay   // the network in HNS on which we make the pods' endpoints; nil: none
-	Forward  []netip.Addr   // forwarding is switched on where the host has these addresses
+	Devices  []vxlan.Device   // tunnel devices, IPv4 first
+	Bridge   *hns.Bridge      // the network in HNS below the engine's, to create first; nil: the engine creates it
+	Overlay  *hns.Overlay     // the network in HNS on which we create the pods' endpoints; nil: none
+	Links    *podlink.Network // the bridge of Linux on which we create the pods' interfaces; nil: the engine creates them
+	Forward  []netip.Addr     // addresses of the interfaces that need forwarding
+	Unused   []netip.Prefix   // ranges of the Node that this node does not use for pods
 	Ready    Condition
 }
 
@@ -111,7 +130,7 @@ const (
 	LabelPods = "io.winkube.network"
 )
 
-// Join prints ranges for people: 10.0.0.0/8, fc00::/7.
+// Join formats ranges for people: 10.0.0.0/8, fc00::/7.
 func Join(list []netip.Prefix) string {
 	var b strings.Builder
 	for i, p := range list {
@@ -123,7 +142,7 @@ func Join(list []netip.Prefix) string {
 	return b.String()
 }
 
-// String prints the State for people (`kubelet network plan`).
+// String formats the State for people (`kubelet network plan`).
 func (s State) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "ready: %t (%s: %s)\n", s.Ready.Ready, s.Ready.Reason, s.Ready.Message)
@@ -144,6 +163,12 @@ func (s State) String() string {
 			}
 		}
 	}
+	if n := s.Links; n != nil {
+		fmt.Fprintf(&b, "bridge of the kubelet: %s, mtu %d\n", n.Bridge, n.MTU)
+		for _, r := range n.Ranges {
+			fmt.Fprintf(&b, "  subnet %s, gateway %s\n", r.Subnet, r.Gateway)
+		}
+	}
 	for _, r := range s.Rules {
 		fmt.Fprintf(&b, "forward: from and to %s\n", r.PodCIDR)
 		if len(r.NonMasquerade) > 0 {
@@ -151,6 +176,9 @@ func (s State) String() string {
 		}
 	}
 	s.printWindows(&b)
+	if len(s.Unused) > 0 {
+		fmt.Fprintf(&b, "no addresses of: %s\n", Join(s.Unused))
+	}
 	for _, g := range s.Gateways {
 		fmt.Fprintf(&b, "address: %s on %s\n", g.Address, g.Interface)
 	}

@@ -26,8 +26,8 @@ func tunnelling(t *testing.T) *rig {
 	return r
 }
 
-// TestManagerTunnels: the network is made, its end announced with HNS' hardware address, pods join none of the engine's networks; a pod whose
-// endpoint is lost is stopped.
+// TestManagerTunnels: the network is created, its tunnel end announced with HNS' hardware address, pods join no engine network; a pod whose endpoint
+// is lost is stopped.
 func TestManagerTunnels(t *testing.T) {
 	r := tunnelling(t)
 	m, host, e := r.Manager, r.w, r.e
@@ -74,7 +74,7 @@ func TestManagerTunnels(t *testing.T) {
 	}
 }
 
-// TestLeaving: an adapter carries networks of one kind, so that that of a former mode goes first, unless pods are on it.
+// TestLeaving: an adapter carries networks of one kind, so that of a former mode is removed first, unless it has pods.
 func TestLeaving(t *testing.T) {
 	r := tunnelling(t)
 	m, host, e := r.Manager, r.w, r.e
@@ -90,7 +90,7 @@ func TestLeaving(t *testing.T) {
 	r.start(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}})
 	host.hnsID = "id"
 	r.SetNode(nodeWith("10.244.1.0/24"))
-	host.list["id-9"] = hns.PodEndpoint{ID: "id-9", Container: "s9", Addr: netip.MustParseAddr("10.244.1.9"), Attached: []string{"s9"}}
+	host.list[hns.IDOf("id-9")] = hns.PodEndpoint{ID: hns.IDOf("id-9"), Container: "s9", Addr: netip.MustParseAddr("10.244.1.9"), Attached: []string{"s9"}}
 	if err := r.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "drain this node") || len(e.networks) > 0 {
 		t.Errorf("to host-gateway, with pods: %v", err)
 	}
@@ -100,7 +100,7 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// TestRangeOfOverlay: a network with pods is not recreated with another range, which the Node says; one without is.
+// TestRangeOfOverlay: a network with pods is not recreated with another range, which the Node reports; one without pods is.
 func TestRangeOfOverlay(t *testing.T) {
 	r := tunnelling(t)
 	m, host := r.Manager, r.w
@@ -109,7 +109,7 @@ func TestRangeOfOverlay(t *testing.T) {
 	if _, err := host.MakeOverlay(before); err != nil {
 		t.Fatal(err)
 	}
-	host.list["id-9"] = hns.PodEndpoint{ID: "id-9", Container: "s9", Addr: netip.MustParseAddr("10.244.9.3"), Attached: []string{"s9"}}
+	host.list[hns.IDOf("id-9")] = hns.PodEndpoint{ID: hns.IDOf("id-9"), Container: "s9", Addr: netip.MustParseAddr("10.244.9.3"), Attached: []string{"s9"}}
 	wrong, err := m.compare(t.Context())
 	if wrong.Reason != rangeChanged || !errors.Is(err, hns.ErrDiffers) || !strings.Contains(wrong.Message, "drain this node") || host.networks["winkube.4096"].Subnet != before.Subnet {
 		t.Errorf("with a pod: %+v, %v", wrong, err)
@@ -123,7 +123,31 @@ func TestRangeOfOverlay(t *testing.T) {
 	}
 }
 
-// TestUplinkOfOverlay: an overlay that costs the host its address for good is removed.
+// TestUnusedRange: a Windows node with ranges of both families reports once which one its pods do not use, in each mode.
+func TestUnusedRange(t *testing.T) {
+	for _, cfg := range []Config{{Mode: HostGateway}, {Mode: Upstream, Windows: NAT}, {Mode: Overlay}} {
+		cfg.Platform, cfg.NodeIPs = onServer2022, []netip.Addr{nodeFour, nodeSix}
+		r := newRig(t, cfg)
+		r.w.hnsID = "id"
+		both := &v1.Node{Spec: v1.NodeSpec{PodCIDRs: []string{"fd00:244:1::/64", "10.244.1.0/24"}}}
+		for range 2 {
+			r.SetNode(both)
+			if err := r.sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const want = "Warning PodCIDRUnused: Docker on Windows has only IPv4 networks (moby/moby#48287): pods get addresses of 10.244.1.0/24, and none of fd00:244:1::/64. " +
+			"IPv6 Services have no endpoints among them"
+		if events := slices.DeleteFunc(r.node.events, func(e string) bool { return !strings.Contains(e, unusedRange) }); !slices.Equal(events, []string{want}) {
+			t.Errorf("%s %s: the Node's Events are %q, want %q", cfg.Mode, cfg.Windows, events, want)
+		}
+		if err := r.Ready(); err != nil {
+			t.Errorf("%s %s: %v", cfg.Mode, cfg.Windows, err)
+		}
+	}
+}
+
+// TestUplinkOfOverlay: an overlay that permanently costs the host its address is removed.
 func TestUplinkOfOverlay(t *testing.T) {
 	r := tunnelling(t)
 	m, host := r.Manager, r.w

@@ -15,27 +15,28 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// otherNetwork is the reason of Events about pods that are on another network than new ones get: the node's mode was changed under them.
+// otherNetwork is the reason of Events about pods that are on another network than new pods: the node's mode was changed while they ran.
 const otherNetwork = "PodsOnOtherNetwork"
 
-// namedPods is how many pods an Event on the Node names.
+// namedPods is the maximum number of pods named in an Event on the Node.
 const namedPods = 10
 
 // placement is the engine network of one running pod.
 type placement struct {
 	uid                      types.UID
 	namespace, name, network string
-	reported                 bool         // that it is on another network than new pods
+	reported                 bool         // as being on another network than new pods
 	sandbox                  string       // its infra container
-	addrs                    []netip.Addr // that the pod has, or had before it was cut
-	cut                      bool         // its infra container runs and has no address
+	addrs                    []netip.Addr // current addresses of the pod, or those before it was disconnected
+	cut                      bool         // its infra container runs without an address
 }
 
-// placements remember on which engine network each pod runs, and with which addresses.
+// placements record the engine network and the addresses of each running pod.
 type placements struct {
-	mode Mode
-	node Node
-	pods Pods
+	mode   Mode
+	node   Node
+	pods   Pods
+	beside string // the engine network whose pods reach those of the current one; "": none
 
 	mu sync.Mutex
 	at map[types.UID]placement
@@ -45,13 +46,14 @@ func newPlacements(mode Mode, node Node, pods Pods) *placements {
 	return &placements{mode: mode, node: node, pods: pods, at: map[types.UID]placement{}}
 }
 
-// observe remembers where a pod runs. It returns its network, "" if it runs on none of the engine's, and what is new: that it is on another
-// network than before, or that it has lost its addresses. It does not block.
+// observe records a pod's network and addresses. It returns its engine network, or "", and says whether the pod has moved to another network or lost
+// its addresses. It does not block.
 func (l *placements) observe(p *v1.Pod, o *pod.Observed) (network string, moved, cut bool) {
 	now := placement{uid: p.UID, namespace: p.Namespace, name: p.Name}
 	for _, s := range o.Sandboxes {
 		if s.Running && now.network == "" {
-			now.network, now.sandbox, now.addrs, now.cut = s.Network, s.ID, s.Addresses, len(s.Addresses) == 0
+			now.network, now.sandbox, now.addrs = s.Network, s.ID, s.Addresses
+			now.cut = len(s.Addresses) == 0 && s.Network != noEngineNetwork // the engine does not know addresses there
 		}
 	}
 	for _, c := range o.Containers {
@@ -78,7 +80,7 @@ func (l *placements) observe(p *v1.Pod, o *pod.Observed) (network string, moved,
 	return now.network, before.network != now.network, now.cut && !before.cut
 }
 
-// addressesIn are those that a former agent wrote into the pod's status.
+// addressesIn are the addresses that a former agent wrote into the pod's status.
 func addressesIn(p *v1.Pod) (out []netip.Addr) {
 	for _, ip := range p.Status.PodIPs {
 		if addr, err := netip.ParseAddr(ip.IP); err == nil {
@@ -88,7 +90,7 @@ func addressesIn(p *v1.Pod) (out []netip.Addr) {
 	return out
 }
 
-// disconnected are the pods that should be on that network and have no address, though they are known to have had one.
+// disconnected returns the pods that belong on that network and had an address, but have none now.
 func (l *placements) disconnected(network string) (out []placement) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,8 +102,20 @@ func (l *placements) disconnected(network string) (out []placement) {
 	return out
 }
 
-// report says on pods, and on the Node with their names, that they are on another network than join, which new pods get. They keep what they have.
-// Each is reported once in this agent's life.
+// of returns the pod of an infra container.
+func (l *placements) of(sandbox string) (placement, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, at := range l.at {
+		if at.sandbox == sandbox {
+			return at, true
+		}
+	}
+	return placement{}, false
+}
+
+// report records Events on the pods, and on the Node with their names, that they are on another network than join, the network of new pods. They keep
+// their connections. Each is reported once per run of the agent.
 func (l *placements) report(join string) {
 	news, all := l.misplaced(join)
 	if len(news) == 0 {
@@ -119,13 +133,13 @@ func (l *placements) report(join string) {
 		l.mode, join, strings.Join(names, ", "), more))
 }
 
-// misplaced are the pods on another network than join: those not reported yet, which count as reported from now on, and the sorted names of all.
+// misplaced returns the pods on another network than join: those not reported yet, which it marks as reported, and the sorted names of all.
 func (l *placements) misplaced(join string) (news []placement, names []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := map[string]bool{}
 	for uid, at := range l.at {
-		if at.network == join {
+		if at.network == join || at.network == l.beside && l.beside != "" {
 			continue
 		}
 		all[at.namespace+"/"+at.name] = true

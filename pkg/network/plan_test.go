@@ -89,6 +89,7 @@ func TestPlan(t *testing.T) {
 		{"Server 2016, nat", Config{Mode: HostGateway, Platform: onWindows, Windows: NAT}, Facts{PodCIDRs: one}},
 		{"Server 2022, as wincni's example", Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{netip.MustParseAddr("10.127.132.213")}, Services: prefixes("11.0.0.0/8"),
 			NonMasquerade: prefixes("10.10.0.0/16", "10.127.132.128/25")}, Facts{PodCIDRs: []string{"10.10.187.64/26"}, Adapter: "Ethernet"}},
+		{"Server 2019", Config{Mode: HostGateway, Platform: onServer2019, NodeIPs: []netip.Addr{nodeFour}, Services: prefixes("10.96.0.0/12")}, Facts{PodCIDRs: one, Adapter: "Ethernet"}},
 		{"Server 2022, dual stack, after its first start", Config{Mode: Upstream, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour, nodeSix}},
 			Facts{PodCIDRs: []string{"fd00:244:1::/64", "10.244.1.0/24"}, Adapter: "vEthernet (Ethernet 2)"}},
 		{"Server 2022, transparent", Config{Mode: HostGateway, Platform: onServer2022, Windows: Transparent, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one, Adapter: "Ethernet"}},
@@ -111,6 +112,8 @@ func TestPlan(t *testing.T) {
 		{"overlay, Server 2022, no address of the family", Config{Mode: Overlay, Platform: onServer2022, NodeIPs: []netip.Addr{nodeSix}}, Facts{PodCIDRs: one}},
 		{"overlay, Server 2022, too small", Config{Mode: Overlay, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: []string{"10.244.1.0/30"}}},
 		{"small frames", Config{Mode: HostGateway, Platform: onLinux, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one, MTU: 1460}},
+		{"interfaces of the kubelet", Config{Mode: HostGateway, Platform: onLinux, Interfaces: ByKubelet}, Facts{PodCIDRs: []string{"10.244.1.0/24", "fd00:244:1::/64"}, EngineVersion: "29.1.0"}},
+		{"interfaces of the kubelet, overlay", Config{Mode: Overlay, Platform: onLinux, Interfaces: ByKubelet, NodeIPs: []netip.Addr{nodeFour}}, Facts{PodCIDRs: one, MTU: 9000}},
 		{"unknown kind", Config{Mode: Upstream, Platform: onWindows, Windows: "l2tunnel"}, Facts{PodCIDRs: one, EngineVersion: ""}},
 		{"bad CIDR", Config{Mode: HostGateway}, Facts{PodCIDRs: []string{"10.244.1.0"}, EngineVersion: ""}},
 		{"too small", Config{Mode: HostGateway}, Facts{PodCIDRs: []string{"10.244.1.0/31"}, EngineVersion: ""}},
@@ -148,7 +151,7 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-// TestModes: each Mode is one row on each system, of which New makes a Maker that has not touched anything.
+// TestModes: each Mode is one row on each system, and New creates its Maker without touching anything.
 func TestModes(t *testing.T) {
 	for _, name := range []Mode{HostGateway, Upstream, Overlay, External, CNI} {
 		for _, platform := range []pod.Platform{onLinux, onServer2022} {

@@ -13,24 +13,25 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// stopAfter is how long a container is without connection before it is stopped: an HNS that has just started may still restore its endpoints
+// stopAfter is how long a container must be disconnected before it is stopped: an HNS that has just started may still restore its endpoints
 // (kubernetes/kubernetes#139519).
 const stopAfter = 3 * time.Second
 
-// stopsAtOnce is how many containers are stopped at a time: the last shall not be without network for as long as the others take to end.
+// stopsAtOnce is how many containers are stopped in parallel, so that the last one does not wait without network for all others to end.
 const stopsAtOnce = 10
 
-// repairer repairs what pods have lost of their connection to a network of the engine.
+// repairer repairs pods' lost connections to a network of the engine.
 type repairer interface {
-	// repair is called after each comparison that found n. What it cannot repair it stops, once each. An error that wraps a *Pending says which
-	// containers are without connection, and for how long they are left alone. Idempotent.
+	// repair is called after each comparison that found n. It stops, once each, the containers that it cannot repair. An error that wraps a *Pending
+	// names the disconnected containers and how long repair waits before stopping them. Idempotent.
 	repair(ctx context.Context, n pod.EngineNetwork) error
 }
 
-// newRepairer returns the one of the system.
+// newRepairer returns the repairer of the system.
 func newRepairer(s shared) repairer {
 	if s.cfg.Platform.OS == "windows" {
 		return &hnsRepairer{windows: s.Windows, engine: s.Engine, stopper: newStopper(s)}
@@ -38,7 +39,7 @@ func newRepairer(s shared) repairer {
 	return &engineRepairer{engine: s.Engine, pods: s.Pods, places: s.places, stopper: newStopper(s)}
 }
 
-// reconnect repairs what pods have lost of the network that was found. One that was made just now had none.
+// reconnect repairs pods' lost connections to the network that was found. A network that was just created has none.
 func reconnect(ctx context.Context, r repairer, made Made) error {
 	if made.Found == nil {
 		return nil
@@ -46,8 +47,8 @@ func reconnect(ctx context.Context, r repairer, made Made) error {
 	return r.repair(ctx, *made.Found)
 }
 
-// hnsRepairer is for Windows. HNS loses endpoints when it crashes (projectcalico/calico#5164, docker/for-win#12425), which neither it nor the
-// engine restores for a container that runs.
+// hnsRepairer is for Windows. HNS loses endpoints when it crashes (projectcalico/calico#5164, docker/for-win#12425). Neither HNS nor the engine
+// restores them for a running container.
 type hnsRepairer struct {
 	windows Windows
 	engine  Engine
@@ -55,7 +56,7 @@ type hnsRepairer struct {
 }
 
 func (r *hnsRepairer) repair(ctx context.Context, n pod.EngineNetwork) error {
-	members, err := r.engine.Members(ctx, n.Name) // first: whoever is in it was connected before
+	members, err := r.engine.Members(ctx, n.Name) // first: all its members were connected before
 	if err != nil || len(members) == 0 {
 		r.stopper.cut = nil
 		return err
@@ -63,7 +64,7 @@ func (r *hnsRepairer) repair(ctx context.Context, n pod.EngineNetwork) error {
 	var have []netip.Addr
 	id := n.Options[optionHNS]
 	if id != "" {
-		if have, err = r.windows.Addresses(id); err != nil {
+		if have, err = r.windows.Addresses(hns.IDOf(id)); err != nil {
 			return err
 		}
 		r.stopper.cut = r.missing(members, have)
@@ -71,7 +72,7 @@ func (r *hnsRepairer) repair(ctx context.Context, n pod.EngineNetwork) error {
 	return r.stopper.stop(ctx, n.Name)
 }
 
-// missing are the members none of whose addresses HNS has, and since when.
+// missing returns the members that have no address in HNS, and since when.
 func (r *hnsRepairer) missing(members map[string][]netip.Addr, have []netip.Addr) map[string]time.Time {
 	cut := map[string]time.Time{}
 	for id, addrs := range members {
@@ -82,8 +83,8 @@ func (r *hnsRepairer) missing(members map[string][]netip.Addr, have []netip.Addr
 	return cut
 }
 
-// engineRepairer is for Linux: it puts pods that were taken off the engine's network back on it, with the addresses that they had. That may fail:
-// an address may be another pod's by now, and a network whose range the engine chose grants no wishes.
+// engineRepairer is for Linux: it reconnects pods that were disconnected from the engine's network, with their former addresses. That may fail: an
+// address may now be another pod's, and a network whose range the engine chose does not accept requests for addresses.
 type engineRepairer struct {
 	engine  Engine
 	pods    Pods
@@ -119,17 +120,17 @@ func (r *engineRepairer) repair(ctx context.Context, n pod.EngineNetwork) error 
 	return r.stopper.stop(ctx, n.Name)
 }
 
-// stopper stops containers that were without connection for long enough; their pods' workers recreate them. One goroutine uses it.
+// stopper stops containers that were disconnected for too long; their pods' workers recreate them. Only one goroutine uses it.
 type stopper struct {
 	engine Engine
 	clock  clock.Clock
 	node   Node
-	cut    map[string]time.Time // containers without connection, since when
+	cut    map[string]time.Time // disconnected containers, since when
 }
 
 func newStopper(s shared) *stopper { return &stopper{engine: s.Engine, clock: s.Clock, node: s.Node} }
 
-// cutSince is when a container that is without connection was first seen so.
+// cutSince is when a container was first seen disconnected.
 func (s *stopper) cutSince(id string) time.Time {
 	if before, ok := s.cut[id]; ok {
 		return before
@@ -137,7 +138,7 @@ func (s *stopper) cutSince(id string) time.Time {
 	return s.clock.Now()
 }
 
-// stop stops those of cut that were without connection for stopAfter, and takes them out of cut. The error names the others.
+// stop stops those of cut that were disconnected for stopAfter, and removes them from cut. The error names the others.
 func (s *stopper) stop(ctx context.Context, network string) error {
 	var errs []error
 	var over []string

@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestHeal: a container whose address HNS has lost is ended once, after a while, in a network of ours and in one of others.
+// TestHeal: a container whose address HNS has lost is stopped once, after a while, in our network and in others'.
 func TestHeal(t *testing.T) {
 	for _, cfg := range []Config{
 		{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}},
@@ -51,7 +51,7 @@ func TestHeal(t *testing.T) {
 	}
 }
 
-// TestHealWaits: containers whose endpoints HNS restores in time keep running, and an HNS that does not answer is no reason to stop one.
+// TestHealWaits: containers whose endpoints HNS restores in time keep running, and an unresponsive HNS is no reason to stop one.
 func TestHealWaits(t *testing.T) {
 	r := newRig(t, Config{Mode: External, External: "theirs", Platform: onServer2022})
 	m, e, s, clock := r.Manager, r.e, r.w, r.clock
@@ -71,14 +71,14 @@ func TestHealWaits(t *testing.T) {
 	}
 }
 
-// TestReconnect: a pod that was taken off the engine's network is reconnected with the addresses that it had, also by an agent that knows them
-// from the pod's status alone; where another has one of them by now, its sandbox is ended after a while.
+// TestReconnect: a pod that was disconnected from the engine's network is reconnected with its former addresses, even by an agent that knows them
+// only from the pod's status; if another has one of them by now, its sandbox is stopped after a while.
 func TestReconnect(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		known   bool // before it was cut
+		known   bool // before it was disconnected
 		taken   bool // by another since
-		members bool // the engine was silent for a moment: it is not cut
+		members bool // the engine was briefly silent: the pod is not disconnected
 		put     []netip.Addr
 		stopped []string
 	}{
@@ -140,24 +140,24 @@ func addrs(list ...string) (out []netip.Addr) {
 	return out
 }
 
-// TestBridge: the engine's network stands on the one in HNS, and is recreated when that was.
+// TestBridge: the engine's network is on top of the one in HNS, and is recreated when that was.
 func TestBridge(t *testing.T) {
 	r := newRig(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}})
 	m, e, s := r.Manager, r.e, r.w
 	s.hnsID = "first"
 	m.SetNode(nodeWith("10.244.1.0/24"))
 	made := func() string { return e.networks["winkube"].Options[optionHNS] }
-	if err := m.sync(t.Context()); err != nil || made() != "first" {
+	if err := m.sync(t.Context()); err != nil || made() != "FIRST" {
 		t.Errorf("%v, %q", err, made())
 	}
 	s.hnsID = "second"
-	if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "being recreated") { // HNS' went along with the engine's
+	if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "being recreated") { // HNS' network was removed with the engine's
 		t.Errorf("%v", err)
 	}
-	if err := m.sync(t.Context()); err != nil || made() != "second" || e.made != 2 {
+	if err := m.sync(t.Context()); err != nil || made() != "SECOND" || e.made != 2 {
 		t.Errorf("%v, %q, made %d times", err, made(), e.made)
 	}
-	// An engine that started in between took HNS' network for its own, without our label.
+	// An engine that started in between adopted HNS' network, without our label.
 	e.networks["winkube"] = pod.EngineNetwork{Name: "winkube", Driver: "l2bridge", Subnets: prefixes("10.244.1.0/24"), Options: map[string]string{optionHNS: "second"}}
 	_ = m.sync(t.Context())
 	if err := m.sync(t.Context()); err != nil || e.networks["winkube"].Labels[LabelPods] == "" {
@@ -167,17 +167,42 @@ func TestBridge(t *testing.T) {
 	e.used = true
 	m.SetNode(nodeWith("10.244.9.0/24"))
 	s.hnsID = "third"
-	if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "drain this node") || made() != "second" {
+	if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "drain this node") || made() != "SECOND" {
 		t.Errorf("%v, %q", err, made())
 	}
 	e.used = false
 	_ = m.sync(t.Context())
-	if err := m.sync(t.Context()); err != nil || made() != "third" || e.networks["winkube"].Subnets[0] != prefixes("10.244.9.0/24")[0] {
+	if err := m.sync(t.Context()); err != nil || made() != "THIRD" || e.networks["winkube"].Subnets[0] != prefixes("10.244.9.0/24")[0] {
 		t.Errorf("%v, %+v", err, e.networks)
 	}
 	m.SetNode(nodeWith("10.244.1.0/24"))
 	e.networks["winkube"] = pod.EngineNetwork{Name: "winkube", Driver: "l2bridge", Subnets: prefixes("10.244.1.0/24"), Options: map[string]string{optionHNS: "theirs"}}
 	if err := m.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "did not make") {
 		t.Errorf("a network of others: %v", err)
+	}
+}
+
+// TestEngineRestart: after Docker's start the network is still the pods', with the options that endpoints need, and is not recreated: Docker finds it
+// in HNS by its ID. Docker does not find one that an older kubelet named in lower case, and adopts it without options; it is recreated once.
+func TestEngineRestart(t *testing.T) {
+	r := newRig(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}})
+	m, e := r.Manager, r.e
+	r.w.hnsID = "a33529ee-9a3c-4a2d-b8b9-a0d9c8a1d6f0"
+	m.SetNode(nodeWith("10.244.1.0/24"))
+	if err := m.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		e.restart()
+		if err := m.sync(t.Context()); err != nil || e.made != 1 || e.networks["winkube"].Options[optionNAT] != "true" {
+			t.Errorf("after a restart: %v, made %d times, %+v", err, e.made, e.networks["winkube"])
+		}
+	}
+	older := e.networks["winkube"]
+	older.Options[optionHNS] = r.w.hnsID
+	e.restart()
+	_ = m.sync(t.Context())
+	if err := m.sync(t.Context()); err != nil || e.made != 2 || e.networks["winkube"].Options[optionNAT] != "true" {
+		t.Errorf("an older kubelet's: %v, made %d times, %+v", err, e.made, e.networks["winkube"])
 	}
 }

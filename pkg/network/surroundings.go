@@ -25,7 +25,17 @@ type Link struct {
 	Addrs      []netip.Prefix
 	Strict     bool // Linux: drops packets if the route back to their sender uses another interface (rp_filter 1)
 	Forwarding bool // Windows
-	Tunnel     bool // Linux: VXLAN with our number and port
+	WeakSend   bool // Windows: answers from its addresses may leave by other interfaces
+	Services   int  // Windows: number of service addresses
+	Tunnel     bool // Linux: a VXLAN with our number and port
+}
+
+// Add adds an address to the interface. A single address that is never a source belongs to a Service.
+func (l *Link) Add(p netip.Prefix, skipAsSource bool) {
+	l.Addrs = append(l.Addrs, p)
+	if skipAsSource && p.IsSingleIP() {
+		l.Services++
+	}
 }
 
 // HostRoute is one route of the main table.
@@ -33,10 +43,10 @@ type HostRoute struct {
 	Dst  netip.Prefix
 	Via  netip.Addr // invalid: directly connected
 	Link string
-	Ours bool // the proxy wrote it
+	Ours bool // written by the proxy
 }
 
-// String is the route as ip route has it.
+// String formats the route like `ip route`.
 func (r HostRoute) String() string {
 	text := r.Dst.String()
 	if r.Via.IsValid() {
@@ -68,6 +78,18 @@ func (s Surroundings) With(a netip.Addr) *Link {
 	return nil
 }
 
+// PodBridge returns the ranges of the pods' bridge on Linux; none: there is no bridge.
+func (s Surroundings) PodBridge() (out []netip.Prefix) {
+	if l := s.Named(bridgeName); l != nil {
+		for _, p := range l.Addrs {
+			if !p.Addr().IsLinkLocalUnicast() {
+				out = append(out, p.Masked())
+			}
+		}
+	}
+	return out
+}
+
 // uplink is the interface with the node's first address; the zero Link: none has it.
 func (s Surroundings) uplink(nodeIPs []netip.Addr) Link {
 	if len(nodeIPs) > 0 {
@@ -81,16 +103,16 @@ func (s Surroundings) uplink(nodeIPs []netip.Addr) Link {
 // Adapter is the name of the interface with the node's first address; "": none has it.
 func (s Surroundings) Adapter(nodeIPs []netip.Addr) string { return s.uplink(nodeIPs).Name }
 
-// MTU is that of the interface with the node's first address, in bytes; 0: not known.
+// MTU is the MTU of the interface with the node's first address, in bytes; 0: unknown.
 func (s Surroundings) MTU(nodeIPs []netip.Addr) int { return s.uplink(nodeIPs).MTU }
 
-// Overlap is something of others in a pod range.
+// Overlap is a foreign object in a pod range.
 type Overlap struct {
 	What   string
-	Remedy string // a command, or what to give
+	Remedy string // a command, or what to configure
 }
 
-// Overlaps finds what of others lies in the range c of the pod network s: addresses, engine networks, routes. It is pure.
+// Overlaps finds foreign objects in the range c of the pod network s: addresses, engine networks, routes. It is pure.
 func Overlaps(s State, c netip.Prefix, networks []pod.EngineNetwork, around Surroundings, platform pod.Platform) (out []Overlap) {
 	for _, l := range around.Links {
 		for _, a := range l.Addrs {
@@ -101,7 +123,7 @@ func Overlaps(s State, c netip.Prefix, networks []pod.EngineNetwork, around Surr
 		}
 	}
 	for _, n := range networks {
-		if i := slices.IndexFunc(n.Subnets, c.Overlaps); i >= 0 && n.Name != s.Join {
+		if i := slices.IndexFunc(n.Subnets, c.Overlaps); i >= 0 && n.Name != s.Join && !s.adopted(n) {
 			out = append(out, Overlap{fmt.Sprintf("the engine's network %q has %s, which overlaps with the node's pod CIDR %s", n.Name, n.Subnets[i], c),
 				"docker network rm " + n.Name})
 		}
@@ -118,21 +140,33 @@ func Overlaps(s State, c netip.Prefix, networks []pod.EngineNetwork, around Surr
 	return out
 }
 
-// Ranges are the pod ranges in which there must be nothing of others; none where HNS itself has the pods' gateway and routes (nat, overlay).
+// Ranges are the pod ranges that must contain no foreign objects; none if HNS itself has the pods' gateway and routes (nat, overlay).
 func (s State) Ranges() []netip.Prefix {
-	if s.Network == nil || len(s.Gateways) == 0 {
+	switch {
+	case len(s.Gateways) == 0:
 		return nil
+	case s.Network != nil:
+		return s.Network.Subnets
+	case s.Bridge != nil:
+		return []netip.Prefix{s.Bridge.Subnet}
+	case s.Links != nil:
+		return s.Links.Subnets()
 	}
-	return s.Network.Subnets
+	return nil
 }
 
-// ownLink says whether an interface is the pod network's.
+// adopted says whether a network of the engine uses our bridge: the engine found it in HNS, or on Linux created it before us.
+func (s State) adopted(n pod.EngineNetwork) bool {
+	return s.Bridge != nil && Ours(n, s.Bridge.Name) || s.Links != nil && n.Labels[LabelPods] != ""
+}
+
+// ownLink says whether an interface belongs to the pod network.
 func (s State) ownLink(name string) bool {
 	return slices.ContainsFunc(s.Gateways, func(g Gateway) bool { return g.Interface == name }) ||
 		slices.ContainsFunc(s.Devices, func(d vxlan.Device) bool { return d.Name == name })
 }
 
-// overlapping is the Node's condition when something of others lies in the pods' ranges.
+// overlapping is the Node's condition if the pods' ranges contain foreign objects.
 func overlapping(s State, networks []pod.EngineNetwork, around Surroundings, platform pod.Platform) Condition {
 	var found []string
 	for _, c := range s.Ranges() {
@@ -146,7 +180,7 @@ func overlapping(s State, networks []pod.EngineNetwork, around Surroundings, pla
 	return Condition{Reason: rangeOverlaps, Message: strings.Join(found, "; ")}
 }
 
-// lacksAdapter is the Node's condition when the adapter that --interface names is not there; nothing where the host's adapters are not known.
+// lacksAdapter is the Node's condition if the adapter of --interface is missing; empty if the host's adapters are unknown.
 func lacksAdapter(cfg Config, around Surroundings) Condition {
 	var names []string
 	for _, l := range around.Links {

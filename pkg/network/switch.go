@@ -12,31 +12,27 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// planSwitch decides the network on a virtual switch of Windows, of the kind that was chosen or that this build has.
+// planSwitch plans the network on a virtual switch of Windows, of the configured kind or this build's default.
 func planSwitch(cfg Config, facts Facts) (State, error) {
 	s, err := planWindows(cfg, facts)
 	if err != nil || !s.Ready.Ready {
 		return s, err
 	}
-	kind := cfg.Windows
-	if kind == "" && cfg.Platform.Build < server2019 {
-		kind = Transparent
-	} else if kind == "" {
-		kind = L2Bridge
-	}
-	s.Network.Driver = string(kind)
-	switch kind {
+	s.Network.Driver = string(cfg.kind())
+	switch cfg.kind() {
 	case L2Bridge:
 		err = planL2Bridge(cfg, facts, &s)
 	case Transparent:
 		err = planTransparent(cfg, facts, &s)
-	case NAT: // HNS gives the gateway's address to the host
+	case NAT: // HNS assigns the gateway's address to the host, whose other addresses pods reach if that adapter forwards (microsoft/WSL#4288)
+		s.Gateways = []Gateway{{Interface: AdapterOf(s.Network.Name), Address: netip.PrefixFrom(s.Network.Gateways[0], s.Network.Subnets[0].Bits())}}
+		s.Forward = cfg.NodeIPs // external addresses of Services are on an adapter of the proxy
 	}
 	return s, err
 }
 
-// planTransparent: the pods' gateway is an address of the host's own adapter on the switch. Server 2016 has one name for that adapter
-// (docker/for-win#294), later ones take the network adapter's.
+// planTransparent plans a transparent network. The pods' gateway is an address of the host's own adapter on the switch. Server 2016 uses one name for
+// that adapter (docker/for-win#294), later ones the network adapter's.
 func planTransparent(cfg Config, facts Facts, s *State) error {
 	n, adapter := s.Network, cfg.Adapter
 	if adapter == "" && cfg.Platform.Build >= server2019 {
@@ -56,8 +52,9 @@ func planTransparent(cfg Config, facts Facts, s *State) error {
 	return nil
 }
 
-// planL2Bridge: the first address of the range is HNS', the second the pods' gateway, which is an endpoint of the host (as in Microsoft's
-// scripts for l2bridge networks, where cbr0 has the second).
+// planL2Bridge plans an l2bridge network. HNS has the first address of the range. The second is the pods' gateway, an endpoint of the host (as in
+// Microsoft's scripts for l2bridge networks, where cbr0 has the second). If HNS would reserve the second as the network's gateway, the network's
+// gateway is the first.
 func planL2Bridge(cfg Config, facts Facts, s *State) error {
 	n := s.Network
 	c := n.Subnets[0]
@@ -69,13 +66,13 @@ func planL2Bridge(cfg Config, facts Facts, s *State) error {
 	if adapter == "" {
 		adapter = BelowAdapter(facts.Adapter)
 	}
+	s.Bridge = &hns.Bridge{Name: n.Name, Subnet: c, Gateway: n.Gateways[0], Adapter: adapter, Keep: keptInside(cfg, facts, c)}
 	var keep []string
-	for _, p := range keptInside(cfg, c) {
+	for _, p := range s.Bridge.Keep {
 		keep = append(keep, p.String())
 	}
 	n.Options[optionNAT], n.Options[optionNoNAT] = "true", strings.Join(keep, ",")
-	s.Bridge = &hns.Bridge{Name: n.Name, Subnet: c, Gateway: n.Gateways[0], Adapter: adapter}
-	for _, p := range cfg.Services {
+	for _, p := range facts.services(cfg) {
 		if p.Addr().Is4() {
 			s.Bridge.Routes = append(s.Bridge.Routes, p.Masked())
 		}
@@ -87,11 +84,14 @@ func planL2Bridge(cfg Config, facts Facts, s *State) error {
 	}
 	s.Gateways = []Gateway{{Interface: AdapterOf(n.Name), Address: netip.PrefixFrom(n.Gateways[0], c.Bits())}}
 	s.Forward = cfg.NodeIPs
+	if cfg.ownsBridge() {
+		s.Bridge.Router, s.Join, s.Network = c.Addr().Next(), noEngineNetwork, nil
+	}
 	return nil
 }
 
-// vswitch is the Maker of host-gateway and upstream on Windows: the engine makes a network on a virtual switch, an l2bridge network on top of one
-// that we make in HNS. A switch may cost the host its own address, against which uplink guards.
+// vswitch is the Maker of host-gateway and upstream on Windows: the engine creates a network on a virtual switch. An l2bridge network is on top of
+// one that we create in HNS. A switch may cost the host its own address; uplink guards against that.
 type vswitch struct {
 	plain
 	cfg       Config
@@ -101,12 +101,15 @@ type vswitch struct {
 	announcer announcer
 	repairer  repairer
 	uplink    *uplinkGuard
-	left      bool // there is no network of mode overlay any more
+	left      bool // the network of mode overlay was removed
 }
 
 func newSwitch(s shared) Maker {
-	return &vswitch{cfg: s.cfg, host: s.Host, windows: s.Windows, network: engineNetwork{s.Engine}, announcer: announcer{s.Node},
-		repairer: newRepairer(s), uplink: newUplinkGuard(s)}
+	if s.cfg.ownsBridge() {
+		return newOwnBridge(s)
+	}
+	return &vswitch{cfg: s.cfg, host: s.Host, windows: s.Windows, network: engineNetwork{engine: s.Engine}, announcer: announcer{s.Node},
+		repairer: newRepairer(s), uplink: newUplinkGuard(s, true)}
 }
 
 // Make implements Maker.
@@ -124,11 +127,11 @@ func (v *vswitch) Make(ctx context.Context, in Input) (Made, error) {
 	want, s := in.State.Network, in.State
 	made := Made{Warning: overlapping(s, networks, in.Surroundings, v.cfg.Platform)}
 	if named(networks, want.Name) == nil {
-		if wrong := cmp.Or(lacksAdapter(v.cfg, in.Surroundings), made.Warning); wrong.Reason != "" { // it would fail halfway, or take addresses of others
+		if wrong := cmp.Or(lacksAdapter(v.cfg, in.Surroundings), made.Warning); wrong.Reason != "" { // creating it would fail halfway, or take addresses that others use
 			return Made{}, refuse(wrong.Reason, errors.New(wrong.Message))
 		}
 	}
-	if err := v.uplink.save(networks, want); err != nil {
+	if err := v.uplink.save(networks, *want); err != nil {
 		return Made{}, err
 	}
 	if err := v.makeBridge(networks, s); err != nil {
@@ -157,23 +160,26 @@ func (v *vswitch) Make(ctx context.Context, in Input) (Made, error) {
 	return made, nil
 }
 
-// makeBridge makes the network in HNS below the engine's, unless the engine's has another range and must be removed or kept first.
+// makeBridge creates the network in HNS below the engine's, unless the engine's has another range and must be removed or kept first.
 func (v *vswitch) makeBridge(networks []pod.EngineNetwork, s State) error {
 	have := named(networks, s.Network.Name)
 	if s.Bridge == nil || have != nil && !SameSubnets(have.Subnets, s.Network.Subnets) {
 		return nil
 	}
 	id, err := v.windows.MakeBridge(*s.Bridge)
-	s.Network.Options[optionHNS] = id
+	s.Network.Options[optionHNS] = id.Upper()
 	return err
 }
 
-// leaveOverlay removes the network of mode overlay once no pod has an endpoint on it.
+// leaveOverlay removes the network of mode overlay, and a bridge of ours if the engine creates another kind, once no pod has an endpoint on it.
 func (v *vswitch) leaveOverlay() error {
 	if v.left {
 		return nil
 	}
 	err := removeOverlay(v.windows)
+	if err == nil && v.cfg.kind() != L2Bridge {
+		err = leaveBridge(v.windows, v.cfg.EngineName())
+	}
 	v.left = err == nil
 	return err
 }

@@ -25,37 +25,40 @@ type Uplink struct {
 	DNS       []netip.Addr   `json:"dns,omitempty"`
 }
 
-// LabelUplink keeps the Uplink on the engine's network, for the next kubelet after a kill or a reboot.
-const LabelUplink = "io.winkube.uplink"
+// labelUplink kept the Uplink on the engine's network before a file did.
+const labelUplink = "io.winkube.uplink"
 
 const (
 	// settling is how long Windows may take to move the settings from the network adapter to that of the switch.
 	settling = 10 * time.Second
-	// restorations is how often settings are restored before the network is given up.
+	// restorations is how often settings are restored before the network is abandoned.
 	restorations = 3
 )
 
-// uplinkGuard sees to it that a network that is made does not cost the host its own address for good. It is done when the host has been seen to
-// have all that it had. One goroutine uses it.
+// uplinkGuard ensures that creating a network does not cost the host its own address permanently. It is done when the host is seen to have all its
+// former settings. Only one goroutine uses it.
 type uplinkGuard struct {
 	windows Windows
 	clock   clock.Clock
 	node    Node
 	nodeIPs []netip.Addr
+	kept    noteFile
+	lasting bool // the network and the note survive a reboot
 
 	want  *Uplink   // nil: nothing to guard
-	seen  bool      // the network was looked for once
+	seen  bool      // the network was looked up once
 	made  bool      // in this run
 	since time.Time // of the loss; zero: none
 	tries int
-	lost  error // why no network is made any more
+	lost  error // why no more networks are created
 }
 
-func newUplinkGuard(s shared) *uplinkGuard {
-	return &uplinkGuard{windows: s.Windows, clock: s.Clock, node: s.Node, nodeIPs: s.cfg.NodeIPs}
+// newUplinkGuard returns the guard of a network; lasting says that HNS keeps the network over a reboot.
+func newUplinkGuard(s shared, lasting bool) *uplinkGuard {
+	return &uplinkGuard{windows: s.Windows, clock: s.Clock, node: s.Node, nodeIPs: s.cfg.NodeIPs, kept: noteFile(s.cfg.UplinkFile), lasting: lasting}
 }
 
-// lacks names what an interface has lost; have is nil where no interface has the node's address; "": nothing.
+// lacks describes what an interface has lost, or returns ""; have is nil if no interface has the node's address.
 func (u *Uplink) lacks(have *Uplink) string {
 	if have == nil {
 		return fmt.Sprintf("addresses %s", Join(u.Addresses))
@@ -79,54 +82,76 @@ func (u *Uplink) lacks(have *Uplink) string {
 	return ""
 }
 
-// save notes the node's interface before the engine's network want is made, on its label, or reads what was noted then.
-func (g *uplinkGuard) save(networks []pod.EngineNetwork, want *pod.EngineNetwork) error {
-	if len(g.nodeIPs) == 0 {
-		return nil
-	}
+// save records the node's interface before the engine creates the network want, or reads the earlier record.
+func (g *uplinkGuard) save(networks []pod.EngineNetwork, want pod.EngineNetwork) error {
 	have := named(networks, want.Name)
+	defer func() { g.seen = true }()
 	switch {
+	case len(g.nodeIPs) == 0:
 	case have != nil && !g.seen:
-		var u Uplink
-		if json.Unmarshal([]byte(have.Labels[LabelUplink]), &u) == nil &&
-			slices.ContainsFunc(u.Addresses, func(p netip.Prefix) bool { return p.Addr() == g.nodeIPs[0] }) {
-			g.want = &u
+		var err error
+		if g.want, err = g.recall(have.Labels[labelUplink]); err != nil {
+			return err
 		}
 	case have == nil && g.want == nil:
-		u, err := g.read()
-		if err != nil {
-			return err
-		}
-		if u != nil {
-			u.Addresses = slices.DeleteFunc(u.Addresses, func(p netip.Prefix) bool {
-				return slices.ContainsFunc(want.Subnets, func(c netip.Prefix) bool { return c.Contains(p.Addr()) })
-			})
-		}
-		g.want, g.made = u, true
-	}
-	g.seen = true
-	if have == nil && g.want != nil {
-		text, err := json.Marshal(g.want)
-		if err != nil {
-			return err
-		}
-		want.Labels[LabelUplink] = string(text)
+		return g.begin(want.Subnets)
 	}
 	return nil
 }
 
-// note notes, once in each run, what the host has before a network without labels is made. One that is there already is seen to have cost nothing
-// in the first comparison.
-func (g *uplinkGuard) note() error {
-	if g.seen {
+// note records, once in each run, the host's settings before a network of HNS is created, without the addresses in subnet. A record of an earlier run
+// takes precedence. If the network already exists, the first comparison shows that nothing was lost.
+func (g *uplinkGuard) note(subnet netip.Prefix) error {
+	if g.seen || len(g.nodeIPs) == 0 {
 		return nil
 	}
+	noted, err := g.recall("")
+	if err != nil {
+		return err
+	}
+	if noted == nil {
+		err = g.begin([]netip.Prefix{subnet})
+	} else {
+		g.want, g.made = noted, !g.lasting
+	}
+	g.seen = err == nil
+	return err
+}
+
+// begin records the host's settings, without addresses in subnets, before a network is created.
+func (g *uplinkGuard) begin(subnets []netip.Prefix) error {
 	u, err := g.read()
 	if err != nil {
 		return err
 	}
-	g.want, g.seen, g.made = u, true, true
+	if u != nil {
+		u.Addresses = slices.DeleteFunc(u.Addresses, func(p netip.Prefix) bool {
+			return slices.ContainsFunc(subnets, func(c netip.Prefix) bool { return c.Contains(p.Addr()) })
+		})
+		if err := g.kept.write(*u); err != nil {
+			return err
+		}
+	}
+	g.want, g.made = u, true
 	return nil
+}
+
+// recall returns the record of an earlier run, from the file or else from a label, if the node still has that address; otherwise nil.
+func (g *uplinkGuard) recall(label string) (*Uplink, error) {
+	u, err := g.kept.read()
+	if err != nil {
+		return nil, err
+	}
+	if u == nil {
+		u = &Uplink{}
+		if json.Unmarshal([]byte(label), u) != nil {
+			return nil, nil
+		}
+	}
+	if !slices.ContainsFunc(u.Addresses, func(p netip.Prefix) bool { return p.Addr() == g.nodeIPs[0] }) {
+		return nil, nil
+	}
+	return u, nil
 }
 
 func (g *uplinkGuard) read() (*Uplink, error) {
@@ -137,8 +162,8 @@ func (g *uplinkGuard) read() (*Uplink, error) {
 	return u, nil
 }
 
-// verify holds the host to what was noted, until it has been seen there once. A network that was made in this run and costs the host its address
-// for good is removed by remove.
+// verify compares the host with the record, and restores it, until the host has once had all settings. If a network created in this run costs the
+// host its address permanently, verify removes it with remove.
 func (g *uplinkGuard) verify(ctx context.Context, network string, remove func(context.Context) error) error {
 	if g.want == nil {
 		return nil
@@ -155,6 +180,9 @@ func (g *uplinkGuard) verify(ctx context.Context, network string, remove func(co
 			g.node.Event(v1.EventTypeNormal, "HostAddressRestored", fmt.Sprintf("Restored the settings of %q, which Windows had removed", g.want.Interface))
 		}
 		g.want, g.made, g.since, g.tries = nil, false, time.Time{}, 0
+		if !g.lasting {
+			return g.kept.remove()
+		}
 		return nil
 	case g.since.IsZero():
 		g.since = now
@@ -170,9 +198,9 @@ func (g *uplinkGuard) verify(ctx context.Context, network string, remove func(co
 	return errors.Join(fmt.Errorf("the host lacks %s", lost), g.windows.Restore(ctx, *g.want))
 }
 
-// rollBack removes the network that was made: Windows gives the adapter its settings back then (microsoft/SDN#498).
+// rollBack removes the created network: Windows then restores the adapter's settings (microsoft/SDN#498).
 func (g *uplinkGuard) rollBack(ctx context.Context, network, lost string, remove func(context.Context) error) error {
-	if err := remove(ctx); err != nil {
+	if err := errors.Join(remove(ctx), g.kept.remove()); err != nil {
 		return err
 	}
 	g.lost = fmt.Errorf("network %q cost the host %s and was removed; give %q its settings again and name another adapter (--interface) or kind (--windows-network), then restart the kubelet",

@@ -2,6 +2,8 @@ package network
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,8 +18,9 @@ func anUplink() *Uplink {
 
 func guardedRig(t *testing.T) *rig {
 	t.Helper()
-	r := newRig(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}})
-	r.w.hnsID, r.w.uplink = "id", anUplink()
+	file := filepath.Join(t.TempDir(), "uplink.json")
+	r := newRig(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}, UplinkFile: file})
+	r.w.hnsID, r.w.uplink, r.file = "id", anUplink(), file
 	r.SetNode(nodeWith("10.244.1.0/24"))
 	return r
 }
@@ -28,10 +31,10 @@ func TestUplinkKept(t *testing.T) {
 	if err := m.sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if label := r.e.networks["winkube"].Labels[LabelUplink]; !strings.Contains(label, "10.1.0.11/24") || strings.Contains(label, "10.244.1.9") {
-		t.Errorf("the label is %q", label)
+	if kept, err := os.ReadFile(r.file); err != nil || !strings.Contains(string(kept), "10.1.0.11/24") || strings.Contains(string(kept), "10.244.1.9") {
+		t.Errorf("%q is kept, %v", kept, err)
 	}
-	s.uplink = nil // an administrator's doing: it was still there after the network was made
+	s.uplink = nil // removed by an administrator: it was still there after the network was created
 	clock.Step(time.Hour)
 	if err := m.sync(t.Context()); err != nil || s.restored > 0 || len(r.node.events) > 0 {
 		t.Errorf("%v, restored %d times, %v", err, s.restored, r.node.reasons())
@@ -85,18 +88,20 @@ func TestUplinkRolledBack(t *testing.T) {
 	wantErr(t, m, "cost the host addresses 10.1.0.11/24 and was removed")
 }
 
-// TestUplinkAfterReboot: the label says what the host had, as long as the kubelet still has that address.
+// TestUplinkAfterReboot: the file has the host's settings, as long as the kubelet still has that address. Docker has lost the network's labels, as
+// before 27.5.
 func TestUplinkAfterReboot(t *testing.T) {
 	r := guardedRig(t)
 	s := r.w
 	if err := r.sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	r.e.restart()
 	for _, c := range []struct {
 		node     netip.Addr
 		restored int
 	}{{netip.MustParseAddr("10.1.0.99"), 0}, {nodeFour, 1}} {
-		r.start(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{c.node}})
+		r.start(t, Config{Mode: HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{c.node}, UplinkFile: r.file})
 		r.SetNode(nodeWith("10.244.1.0/24"))
 		s.uplink, s.restorable, s.restored = nil, true, 0
 		for range 3 {

@@ -1,4 +1,4 @@
-// Package doctor finds faults in this host's pod network, and says how each is repaired (`kubelet network doctor`).
+// Package doctor finds faults in this host's pod network, and says how to repair each (`kubelet network doctor`).
 //
 //	engine, interfaces, routes, packet filter, services --Examine--> Symptoms --Diagnose--> []Finding
 //
@@ -18,50 +18,52 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/network/iptables"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// Symptoms are what is known of a host's network. The caller gives what comes before Surroundings, Examine reads the rest.
+// Symptoms are the facts about a host's network. The caller sets the fields before Surroundings, Examine reads the rest.
 type Symptoms struct {
 	Config    network.Config
-	State     network.State // what should be
+	State     network.State // as planned
 	Elevated  bool
 	EngineErr error
 	Networks  []pod.EngineNetwork
 	Plugins   string // mode CNI: the network's name and file
-	PluginErr error  // mode CNI: why there is none
-	NoRule    bool   // Windows Firewall must not have a rule of ours (--windows-firewall=false)
+	PluginErr error  // mode CNI: why there is no network
+	NoRule    bool   // our Windows Firewall rule is not wanted (--windows-firewall=false)
 	network.Surroundings
 	Unread []string // what could not be read, and why
 	Linux
 	Windows
 }
 
-// Linux is what only hosts of Linux have.
+// Linux has the facts that exist only on Linux.
 type Linux struct {
 	Forwarding map[string]bool // "ipv4", "ipv6": the sysctl
 	Saved      iptables.Saved
-	FilterErr  error // why iptables cannot be read
+	FilterErr  error // why iptables could not be read
 }
 
-// Windows is what only hosts of Windows have.
+// Windows has the facts that exist only on Windows.
 type Windows struct {
-	Stopped  []string // services that should run and do not
-	Excluded [][2]int // TCP ports that Windows reserves: first and last
-	Admitted bool     // Windows Firewall has a rule of ours for the kubelet
-	// Mode Overlay: HNS' network, or why there is none to read.
-	Overlay    hns.Network
-	OverlayErr error
+	Stopped   []string         // services that should run but do not
+	Ports     portblocks.Ports // the dynamic TCP ports; Excluded are those that Windows reserves
+	Listeners []Listener       // by protocol and port
+	Admitted  bool             // Windows Firewall has our rule for the kubelet
+	// HNS' network on which the kubelet creates the pods' endpoints (network.Config.OwnNetwork), or why it cannot be read.
+	Own    hns.Network
+	OwnErr error
 }
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check.
 type Finding struct {
 	Fault bool
 	What  string
-	Fix   string // a command, or who does it; "" when there is nothing to do
+	Fix   string // a command, or who repairs it; "": nothing to do
 }
 
-// String is the finding as `kubelet network doctor` prints it.
+// String formats the finding as `kubelet network doctor` prints it.
 func (f Finding) String() string {
 	if !f.Fault {
 		return "ok     " + f.What + "\n"
@@ -75,12 +77,12 @@ func fault(fix, format string, args ...any) Finding {
 	return Finding{Fault: true, What: fmt.Sprintf(format, args...), Fix: fix}
 }
 
-// Diagnose says what is right and wrong on a host. It is pure.
+// Diagnose checks a host and returns good and bad findings. It is pure.
 func Diagnose(s Symptoms) []Finding {
 	var out []Finding
 	checks := []func(Symptoms) []Finding{elevation, adapterName, engineNetworks, gatewayAddresses, ranges}
 	if s.Config.Platform.OS == "windows" {
-		checks = append(checks, windowsServices, windowsPorts, windowsForwarding, windowsFirewall)
+		checks = append(checks, windowsServices, windowsPorts, windowsListeners, windowsForwarding, serviceAddresses, windowsFirewall)
 	} else {
 		checks = append(checks, forwarding, packetFilter, tunnels)
 	}
@@ -100,7 +102,7 @@ func elevation(s Symptoms) []Finding {
 	return []Finding{fault("run kubelet, proxy and this as administrator (root)", "this runs without the rights to change the network")}
 }
 
-// adapterName checks that the adapter which --interface names exists.
+// adapterName checks that the adapter of --interface exists.
 func adapterName(s Symptoms) []Finding {
 	name := s.Config.Adapter
 	if name == "" || s.Named(name) != nil || len(s.Links) == 0 {
@@ -127,8 +129,17 @@ func engineNetworks(s Symptoms) []Finding {
 		}
 		return []Finding{good("there is a CNI network: %s", s.Plugins)}
 	}
-	if s.State.Overlay != nil {
-		return []Finding{overlayOf(s, *s.State.Overlay)}
+	if o := s.State.Overlay; o != nil {
+		return []Finding{ownNetwork(s, o.Pods())}
+	}
+	if n := s.State.Links; n != nil {
+		if s.Named(n.Bridge) == nil {
+			return []Finding{fault("start the kubelet, which makes it", "this host has no bridge %s for pods", n.Bridge)}
+		}
+		return []Finding{good("the kubelet makes pods' interfaces on %s", n.Bridge)}
+	}
+	if b := s.State.Bridge; b != nil && s.State.Network == nil {
+		return []Finding{ownNetwork(s, b.Pods())}
 	}
 	i := slices.IndexFunc(s.Networks, func(n pod.EngineNetwork) bool { return n.Name == s.State.Join })
 	switch want := s.State.Network; {
@@ -145,20 +156,24 @@ func engineNetworks(s Symptoms) []Finding {
 	}
 }
 
-// overlayOf compares what HNS has with what is planned.
-func overlayOf(s Symptoms, want hns.Overlay) Finding {
-	switch {
-	case errors.Is(s.OverlayErr, hns.ErrNotFound):
-		return fault("start the kubelet, which makes it", "HNS has no network %q yet", want.Name)
-	case s.OverlayErr != nil:
-		return fault("Start-Service hns", "cannot ask HNS for the network %q: %v", want.Name, s.OverlayErr)
-	case !s.Overlay.Overlay || s.Overlay.Subnet != want.Subnet:
-		return fault("drain this node, then the kubelet recreates it", "HNS' network %q has %s, the node's pod CIDR is %s", want.Name, s.Overlay.Subnet, want.Subnet)
+// ownNetwork compares HNS' network with the plan.
+func ownNetwork(s Symptoms, want hns.PodNetwork) Finding {
+	kind, hint := "l2bridge", ""
+	if want.Provider.IsValid() {
+		kind, hint = "overlay", fmt.Sprintf("; firewalls must allow UDP %d from other nodes", vxlan.Port)
 	}
-	return good("HNS has the overlay network %q, %s; firewalls must allow UDP %d from other nodes", want.Name, want.Subnet, vxlan.Port)
+	switch {
+	case errors.Is(s.OwnErr, hns.ErrNotFound):
+		return fault("start the kubelet, which makes it", "HNS has no network %q yet", want.Name)
+	case s.OwnErr != nil:
+		return fault("Start-Service hns", "cannot ask HNS for the network %q: %v", want.Name, s.OwnErr)
+	case s.Own.Overlay != want.Provider.IsValid() || s.Own.Subnet != want.Subnet:
+		return fault("drain this node, then the kubelet recreates it", "HNS' network %q has %s, the node's pod CIDR is %s", want.Name, s.Own.Subnet, want.Subnet)
+	}
+	return good("HNS has the %s network %q, %s%s", kind, want.Name, want.Subnet, hint)
 }
 
-// sameNetwork compares what the engine has with what is planned.
+// sameNetwork compares the engine's network with the plan.
 func sameNetwork(have, want pod.EngineNetwork) Finding {
 	remove := "drain this node, then: docker network rm " + want.Name
 	switch {
@@ -206,7 +221,7 @@ func maskOf(p netip.Prefix) string {
 	return netip.AddrFrom4(b).String()
 }
 
-// ranges looks for anything else in the pods' ranges: addresses, networks and routes of others.
+// ranges looks for conflicts in the pods' ranges: foreign addresses, networks and routes.
 func ranges(s Symptoms) (out []Finding) {
 	for _, c := range s.State.Ranges() {
 		overlaps := network.Overlaps(s.State, c, s.Networks, s.Surroundings, s.Config.Platform)
@@ -277,7 +292,7 @@ func tunnels(s Symptoms) (out []Finding) {
 }
 
 func mtu(s Symptoms) []Finding {
-	if s.State.Network == nil || len(s.Config.NodeIPs) == 0 || len(s.State.Gateways) == 0 {
+	if s.State.Network == nil && s.State.Bridge == nil || len(s.Config.NodeIPs) == 0 || len(s.State.Gateways) == 0 {
 		return nil
 	}
 	up, pods := s.With(s.Config.NodeIPs[0]), s.Named(s.State.Gateways[0].Interface)
@@ -288,9 +303,13 @@ func mtu(s Symptoms) []Finding {
 	for _, d := range s.State.Devices {
 		limit = min(limit, up.MTU-vxlan.Overhead(d.Local))
 	}
-	// A bridge has the smallest MTU of its ports, so that it says what pods have.
+	// A bridge has the smallest MTU of its ports, so it shows the pods' MTU.
 	if pods.MTU > limit {
-		return []Finding{fault("drain this node, then: docker network rm "+s.State.Join+"; the kubelet recreates it",
+		remove := "docker network rm " + s.State.Join
+		if s.State.Network == nil {
+			remove = fmt.Sprintf("Get-HnsNetwork | ? Name -eq %s | Remove-HnsNetwork", s.State.Bridge.Name)
+		}
+		return []Finding{fault("drain this node, then: "+remove+"; the kubelet recreates it",
 			"pods send packets of %d bytes; the path to other nodes carries %d", pods.MTU, limit)}
 	}
 	return []Finding{good("pods send packets of %d bytes; the path to other nodes carries %d", pods.MTU, limit)}
@@ -303,7 +322,7 @@ func routes(s Symptoms) []Finding {
 	}
 	n, kind, none := 0, "routes", "there is no route"
 	if s.State.Overlay != nil {
-		n, kind, none = len(s.Overlay.Remote), "remote subnets of the overlay", "the overlay has no remote subnet, and so no route"
+		n, kind, none = len(s.Own.Remote), "remote subnets of the overlay", "the overlay has no remote subnet, and so no route"
 	}
 	for _, r := range s.Routes {
 		if r.Ours {
@@ -330,7 +349,7 @@ func windowsServices(s Symptoms) (out []Finding) {
 var kubernetesPorts = []int{10248, 10249, 10250, 10256}
 
 func windowsPorts(s Symptoms) (out []Finding) {
-	for _, e := range s.Excluded {
+	for _, e := range s.Ports.Excluded {
 		for _, port := range kubernetesPorts {
 			if port >= e[0] && port <= e[1] {
 				out = append(out, fault(fmt.Sprintf("netsh interface ipv4 delete excludedportrange protocol=tcp startport=%d numberofports=%d, or restart the service winnat", e[0], e[1]-e[0]+1),
@@ -338,10 +357,19 @@ func windowsPorts(s Symptoms) (out []Finding) {
 			}
 		}
 	}
+	free, total := s.Ports.Free(), s.Ports.Total()
+	switch {
+	case total == 0: // not read
+	case free <= portblocks.Kept:
+		out = append(out, fault("start the proxy with --enable-dsr where it runs in kernelspace mode, or: netsh int ipv4 set dynamicport tcp start=33000 num=32536",
+			"of %d blocks of %d dynamic TCP ports %d are free: HNS reserves one for each load balancer without direct server return", total, portblocks.Size, free))
+	default:
+		out = append(out, good("%d of %d blocks of %d dynamic TCP ports are free", free, total, portblocks.Size))
+	}
 	return out
 }
 
-// windowsFirewall looks for our rule alone, not for those of others that allow the same.
+// windowsFirewall checks only our own rule, not equivalent rules of others.
 func windowsFirewall(s Symptoms) []Finding {
 	switch {
 	case s.NoRule:
@@ -359,7 +387,7 @@ func windowsForwarding(s Symptoms) (out []Finding) {
 		names = append(names, g.Interface)
 	}
 	for _, a := range s.Config.NodeIPs {
-		if l := s.With(a); l != nil && s.State.Overlay == nil { // the router of HNS forwards what is in the tunnel
+		if l := s.With(a); l != nil && s.State.Overlay == nil { // the router of HNS forwards tunnel traffic
 			names = append(names, l.Name)
 		}
 	}
@@ -371,17 +399,16 @@ func windowsForwarding(s Symptoms) (out []Finding) {
 	return out
 }
 
-// parseExcluded reads `netsh interface ipv4 show excludedportrange protocol=tcp` in any language: lines that begin with two numbers.
-func parseExcluded(text string) (out [][2]int) {
-	for _, line := range strings.Split(text, "\n") {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		first, err1 := strconv.Atoi(fields[0])
-		last, err2 := strconv.Atoi(fields[1])
-		if err1 == nil && err2 == nil && first > 0 && first <= last && last <= 65535 {
-			out = append(out, [2]int{first, last})
+// serviceAddresses checks the interfaces that hold service addresses: with the strong host model, answers leave only by them.
+func serviceAddresses(s Symptoms) (out []Finding) {
+	for _, l := range s.Links {
+		switch {
+		case l.Services == 0:
+		case l.Forwarding || l.WeakSend:
+			out = append(out, good("answers from the %d service addresses on %q may leave by other interfaces", l.Services, l.Name))
+		default:
+			out = append(out, fault(fmt.Sprintf("start the proxy, or: netsh interface ipv4 set interface %q forwarding=enabled weakhostsend=enabled", l.Name),
+				"%q holds %d service addresses, and neither forwards nor sends as a weak host: no answer reaches a pod", l.Name, l.Services))
 		}
 	}
 	return out

@@ -15,6 +15,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/network/iptables"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
@@ -34,7 +35,7 @@ func prefixes(list ...string) (out []netip.Prefix) {
 	return out
 }
 
-// filter is what iptables-save prints where the rules are as wanted.
+// filter is the output of iptables-save if the rules are correct.
 func filter(rules []iptables.Rules) iptables.Saved {
 	forward, masquerade := "*filter\n:WINKUBE-FORWARD - [0:0]\n", "*nat\n:WINKUBE-MASQ - [0:0]\n"
 	for _, r := range rules {
@@ -48,7 +49,7 @@ func filter(rules []iptables.Rules) iptables.Saved {
 	return iptables.Saved{"iptables filter": forward + "COMMIT\n", "iptables nat": masquerade + "COMMIT\n"}
 }
 
-// healthy is a host on which all is as planned.
+// healthy is a host that matches the plan.
 func healthy(t *testing.T, cfg network.Config, cidrs ...string) Symptoms {
 	t.Helper()
 	cfg.NodeIPs = []netip.Addr{nodeFour}
@@ -63,8 +64,11 @@ func healthy(t *testing.T, cfg network.Config, cidrs ...string) Symptoms {
 			Routes: []network.HostRoute{{Dst: netip.MustParsePrefix("10.244.2.0/24"), Via: netip.MustParseAddr("10.1.0.12"), Link: "eth0", Ours: true}},
 		}}
 	if o := state.Overlay; o != nil {
-		s.Overlay = hns.Network{Name: o.Name, Overlay: true, Subnet: o.Subnet, Remote: make([]hns.RemoteSubnet, 2)}
+		s.Own = hns.Network{Name: o.Name, Overlay: true, Subnet: o.Subnet, Remote: make([]hns.RemoteSubnet, 2)}
 		s.Routes, s.Links[0].Forwarding = nil, false
+	}
+	if b := state.Bridge; b != nil && state.Network == nil {
+		s.Own = hns.Network{Name: b.Name, Subnet: b.Subnet}
 	}
 	if state.Network != nil {
 		has := *state.Network
@@ -81,12 +85,59 @@ func healthy(t *testing.T, cfg network.Config, cidrs ...string) Symptoms {
 	return s
 }
 
+// TestPortBlocks: the dynamic ports that HNS has left.
+func TestPortBlocks(t *testing.T) {
+	for _, c := range []struct {
+		last  int // of the excluded ports
+		fault bool
+	}{{49151, false}, {64447, false}, {64511, true}, {65535, true}} {
+		s := Symptoms{Config: network.Config{Mode: network.HostGateway, Platform: onServer2022}}
+		s.Ports = portblocks.Ports{First: 49152, Count: 16384, Excluded: [][2]int{{49152, c.last}}}
+		found := false
+		for _, f := range Diagnose(s) {
+			if strings.Contains(f.What, "blocks of 64 dynamic TCP ports") {
+				if found = true; f.Fault != c.fault || f.Fault && !strings.Contains(f.Fix, "set dynamicport tcp") {
+					t.Errorf("excluded up to %d: %s", c.last, f)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("excluded up to %d: nothing is said of dynamic ports", c.last)
+		}
+	}
+}
+
+// TestServiceAddresses: the interface with the service addresses, with the strong host model and as the proxy configures it.
+func TestServiceAddresses(t *testing.T) {
+	cfg := network.Config{Mode: network.HostGateway, Platform: onServer2022, NodeIPs: []netip.Addr{nodeFour}}
+	for _, c := range []struct {
+		link  network.Link
+		fault bool
+	}{{network.Link{Services: 2}, true}, {network.Link{Services: 2, WeakSend: true}, false}, {network.Link{Services: 2, Forwarding: true}, false}} {
+		c.link.Name = "vEthernet (KubeProxySwitch)"
+		var said []string
+		for _, f := range Diagnose(Symptoms{Config: cfg, Surroundings: network.Surroundings{Links: []network.Link{c.link}}}) {
+			if strings.Contains(f.What, "2 service addresses") {
+				said = append(said, f.String())
+				if f.Fault != c.fault || f.Fault && !strings.Contains(f.Fix, "weakhostsend=enabled") {
+					t.Errorf("%+v: %s", c.link, f)
+				}
+			}
+		}
+		if len(said) != 1 {
+			t.Errorf("%+v: %q", c.link, said)
+		}
+	}
+}
+
 func TestDiagnose(t *testing.T) {
 	gateway := network.Config{Mode: network.HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.244.0.0/16")}
 	overlay, windows := gateway, gateway
 	overlay.Mode, windows.Platform = network.Overlay, onWindows
 	tunnelled := overlay
 	tunnelled.Platform = onServer2022
+	bridged := windows
+	bridged.Platform.Build = 17763
 	var b strings.Builder
 	for _, c := range []struct {
 		name   string
@@ -120,13 +171,21 @@ func TestDiagnose(t *testing.T) {
 		{"tunnel down", overlay, func(s *Symptoms) { s.Named(vxlan.DeviceName(true)).Up = false }},
 		{"address of another host", gateway, func(s *Symptoms) { s.Links[0].Addrs = prefixes("10.1.0.99/24") }},
 		{"Windows, no rule wanted", windows, func(s *Symptoms) { s.Admitted, s.NoRule = false, true }},
+		{"Windows, programs at all addresses", windows, func(s *Symptoms) {
+			s.Ports.First, s.Ports.Count = 49152, 16384
+			s.Listeners = []Listener{{"TCP", 135, 900, "svchost.exe"}, {"TCP", 445, 4, "System"}, {"TCP", 3389, 1000, "svchost.exe"}, {"TCP", 5985, 4, "System"}, {"TCP", 8080, 77, ""},
+				{"TCP", 9000, 0, ""}, {"TCP", 49664, 700, "lsass.exe"}, {"UDP", 123, 901, "svchost.exe"}, {"UDP", 5353, 901, "svchost.exe"}, {"UDP", 5353, 902, "svchost.exe"}, {"UDP", 50000, 901, "svchost.exe"}}
+		}},
 		{"Windows, overlay, healthy", tunnelled, func(*Symptoms) {}},
-		{"Windows, overlay, not made yet", tunnelled, func(s *Symptoms) { s.Overlay, s.OverlayErr = hns.Network{}, fmt.Errorf("looking: %w", hns.ErrNotFound) }},
-		{"Windows, overlay, HNS down", tunnelled, func(s *Symptoms) { s.Overlay, s.OverlayErr = hns.Network{}, hns.ErrDown }},
-		{"Windows, overlay, of another range, alone", tunnelled, func(s *Symptoms) { s.Overlay.Subnet, s.Overlay.Remote = netip.MustParsePrefix("10.244.9.0/24"), nil }},
+		{"Windows, overlay, not made yet", tunnelled, func(s *Symptoms) { s.Own, s.OwnErr = hns.Network{}, fmt.Errorf("looking: %w", hns.ErrNotFound) }},
+		{"Windows, overlay, HNS down", tunnelled, func(s *Symptoms) { s.Own, s.OwnErr = hns.Network{}, hns.ErrDown }},
+		{"Windows, overlay, of another range, alone", tunnelled, func(s *Symptoms) { s.Own.Subnet, s.Own.Remote = netip.MustParsePrefix("10.244.9.0/24"), nil }},
+		{"Windows, own bridge, healthy", bridged, func(*Symptoms) {}},
+		{"Windows, own bridge, not made yet", bridged, func(s *Symptoms) { s.Own, s.OwnErr = hns.Network{}, fmt.Errorf("looking: %w", hns.ErrNotFound) }},
+		{"Windows, own bridge, larger packets than the way to other nodes takes", bridged, func(s *Symptoms) { s.Named(s.State.Gateways[0].Interface).MTU = 9000 }},
 		{"Windows, faults", windows, func(s *Symptoms) {
 			s.Admitted = false
-			s.Stopped, s.Excluded, s.Unread = []string{"hns"}, [][2]int{{5357, 5357}, {10200, 10299}}, []string{"routes: access denied"}
+			s.Stopped, s.Ports.Excluded, s.Unread = []string{"hns"}, [][2]int{{5357, 5357}, {10200, 10299}}, []string{"routes: access denied"}
 			s.Named(network.AdapterOf("HNSTransparent")).Addrs, s.Links[0].Forwarding = nil, false
 			s.Networks = s.Networks[1:]
 		}},
@@ -170,24 +229,6 @@ func TestDiagnosePlugins(t *testing.T) {
 	}
 }
 
-func TestParseExcluded(t *testing.T) {
-	got := parseExcluded("\r\nProtocol tcp Port Exclusion Ranges\r\n\r\nStart Port    End Port\r\n----------    --------\r\n      5357        5357\r\n     50000       50059     *\r\n\r\n* - Administered port exclusions.\r\n 9 70000\r\n")
-	if fmt.Sprint(got) != "[[5357 5357] [50000 50059]]" {
-		t.Errorf("%v", got)
-	}
-}
-
-func FuzzParseExcluded(f *testing.F) {
-	f.Add("10 20")
-	f.Fuzz(func(t *testing.T, text string) {
-		for _, e := range parseExcluded(text) {
-			if e[0] < 1 || e[0] > e[1] || e[1] > 65535 {
-				t.Fatal(e)
-			}
-		}
-	})
-}
-
 // Reading this machine changes nothing and needs no rights.
 func TestExamine(t *testing.T) {
 	s := Symptoms{Config: network.Config{Mode: network.HostGateway, Platform: onLinux}}
@@ -199,7 +240,7 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// TestAdapterName: --interface names an adapter that is there; else the finding names those that are.
+// TestAdapterName: --interface names an existing adapter; otherwise the finding lists the existing ones.
 func TestAdapterName(t *testing.T) {
 	for name, faults := range map[string]int{"": 0, "eth0": 0, "Ethernet 7": 1} {
 		s := healthy(t, network.Config{Mode: network.HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.244.0.0/16")}, "10.244.1.0/24")

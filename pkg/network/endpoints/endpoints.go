@@ -1,9 +1,9 @@
-// Package endpoints gives pods their network where the kubelet itself makes their endpoints: on overlay networks of Windows' HNS. A pod has one
-// endpoint, named by its infra container, to which each of its containers is connected.
+// Package endpoints connects pods to networks on which the kubelet itself creates the endpoints: overlay networks of Windows' HNS, and bridges whose
+// HNS gateway is not the pods'. A pod has one endpoint, named after its infra container, and each of its containers is attached to it.
 //
 //	cni.Attachment --Add--> HNS endpoint --Load--> Attached, Lost --Del, Collect--> nothing
 //
-// What HNS has is the record: an agent that was killed finds there what it has begun. Endpoints implements network.Attachments.
+// HNS is the record: a restarted agent finds there what a killed one has begun. Endpoints implements network.Attachments.
 package endpoints
 
 import (
@@ -20,48 +20,48 @@ import (
 	"github.com/winkube/winkube/pkg/hns"
 )
 
-// HNS has the endpoints. It is called by one goroutine at a time.
+// HNS manages the endpoints. Only one goroutine calls it at a time.
 type HNS interface {
 	// PodEndpoints lists the endpoints of pods.
 	PodEndpoints(network string) ([]hns.PodEndpoint, error)
-	// MakeEndpoint makes an endpoint that is connected to nothing.
-	MakeEndpoint(o hns.Overlay, e hns.PodEndpoint) (id string, err error)
-	// AttachEndpoint connects a running container; connected already is no error.
-	AttachEndpoint(id, container string) error
-	// RemoveEndpoint removes an endpoint, connected or not; gone is no error.
+	// MakeEndpoint creates an endpoint without attaching it.
+	MakeEndpoint(n hns.PodNetwork, e hns.PodEndpoint) (hns.ID, error)
+	// AttachEndpoint attaches a running container. An attached container is not an error.
+	AttachEndpoint(id hns.ID, container string) error
+	// RemoveEndpoint removes an endpoint, attached or not. A missing endpoint is not an error.
 	RemoveEndpoint(e hns.PodEndpoint) error
 }
 
-// Endpoints are those of this host's pods on one network. Its methods may be called concurrently.
+// Endpoints are the endpoints of this host's pods on one network. Its methods may be called concurrently.
 type Endpoints struct {
 	hns  HNS
 	name string // of the network
 
-	calls sync.Mutex // held during a call of HNS and what follows from it; required to change the fields below
+	calls sync.Mutex // held during a call of HNS and the handling of its result; required to change the fields below
 
 	mu      sync.Mutex                 // protects the fields below; not held during calls of HNS
-	network hns.Overlay                // no Name: there is none yet
-	loaded  bool                       // HNS was asked once
-	has     map[string]hns.PodEndpoint // by infra container, as HNS last said, and what we did since
-	lost    map[string]bool            // infra containers whose endpoint HNS has lost; false: they were stopped
-	last    netip.Addr                 // that was given
+	network hns.PodNetwork             // no Name: it does not exist yet
+	loaded  bool                       // HNS was queried at least once
+	has     map[string]hns.PodEndpoint // by infra container: HNS' last answer, and our changes since then
+	lost    map[string]bool            // infra containers whose endpoint HNS has lost; false: already stopped
+	last    netip.Addr                 // last assigned address
 }
 
-// New returns the Endpoints on the network of that name, without asking HNS.
+// New returns the Endpoints on the network of that name, without querying HNS.
 func New(h HNS, network string) *Endpoints {
 	return &Endpoints{hns: h, name: network, has: map[string]hns.PodEndpoint{}, lost: map[string]bool{}}
 }
 
-// Use says that the network is there. Until then nothing is added.
-func (e *Endpoints) Use(o hns.Overlay) {
+// Use sets the network once it exists. Until then Add fails.
+func (e *Endpoints) Use(n hns.PodNetwork) {
 	e.calls.Lock()
 	defer e.calls.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.network = o
+	e.network = n
 }
 
-// Load asks HNS what there is. An HNS that does not answer has lost nothing.
+// Load reads the endpoints from HNS. If HNS does not answer, no endpoint counts as lost.
 func (e *Endpoints) Load(context.Context) error {
 	e.calls.Lock()
 	defer e.calls.Unlock()
@@ -83,13 +83,13 @@ func (e *Endpoints) Load(context.Context) error {
 		if _, known := e.lost[container]; !known {
 			e.lost[container] = true
 		}
-		now[container] = before // its pod has it until it is recreated: a second endpoint would not repair the container's network
+		now[container] = before // its pod keeps the address until it is recreated: a second endpoint would not repair the container's network
 	}
 	e.has, e.loaded = now, true
 	return nil
 }
 
-// Lost are the infra containers whose endpoint HNS has lost, sorted, without those that Stopped has named. They do not get another endpoint.
+// Lost returns the infra containers whose endpoint HNS has lost, sorted, without those already passed to Stopped. They do not get another endpoint.
 func (e *Endpoints) Lost() (containers []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -102,7 +102,7 @@ func (e *Endpoints) Lost() (containers []string) {
 	return containers
 }
 
-// Stopped says that these containers without endpoint were stopped: Lost does not name them again.
+// Stopped records that these containers without endpoint were stopped: Lost does not return them again.
 func (e *Endpoints) Stopped(containers []string) {
 	e.calls.Lock()
 	defer e.calls.Unlock()
@@ -120,7 +120,7 @@ func (e *Endpoints) Add(_ context.Context, a cni.Attachment) ([]netip.Addr, erro
 	e.calls.Lock()
 	defer e.calls.Unlock()
 	if e.network.Name == "" {
-		return nil, errors.New("the overlay network does not exist yet")
+		return nil, errors.New("the pods' network in HNS does not exist yet")
 	}
 	at, there := e.has[a.SandboxID]
 	_, lost := e.lost[a.SandboxID]
@@ -137,7 +137,7 @@ func (e *Endpoints) Add(_ context.Context, a cni.Attachment) ([]netip.Addr, erro
 	}
 	if !slices.Contains(at.Attached, a.ContainerID) {
 		if err := e.hns.AttachEndpoint(at.ID, a.ContainerID); err != nil {
-			return nil, err // the endpoint stays for the next attempt, and goes with its container
+			return nil, err // the endpoint stays for the next attempt, and is removed with its container
 		}
 		at.Attached = append(slices.Clone(at.Attached), a.ContainerID)
 		e.note(at)
@@ -145,7 +145,7 @@ func (e *Endpoints) Add(_ context.Context, a cni.Attachment) ([]netip.Addr, erro
 	return []netip.Addr{at.Addr}, nil
 }
 
-// make makes a pod's endpoint, with the next free address. An address that HNS refuses is not tried twice in a row.
+// make creates a pod's endpoint with the next free address. It does not try an address that HNS refuses twice in a row.
 func (e *Endpoints) make(a cni.Attachment) (hns.PodEndpoint, error) {
 	taken := make(map[netip.Addr]bool, len(e.has))
 	for _, other := range e.has {
@@ -167,14 +167,15 @@ func (e *Endpoints) make(a cni.Attachment) (hns.PodEndpoint, error) {
 	return one, nil
 }
 
-// note remembers what we changed in HNS. The caller holds calls.
+// note records an endpoint that we created or changed in HNS. The caller holds calls.
 func (e *Endpoints) note(one hns.PodEndpoint) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.has[one.Container] = one
 }
 
-// Attached implements network.Attachments. Until HNS has answered once, every container counts as connected: what runs would be recreated.
+// Attached implements network.Attachments. Until HNS has answered once, every container counts as attached: otherwise running pods would be
+// recreated.
 func (e *Endpoints) Attached(id, netns string) ([]netip.Addr, bool) {
 	e.mu.Lock()
 	loaded := e.loaded
@@ -198,10 +199,10 @@ func (e *Endpoints) Attached(id, netns string) ([]netip.Addr, bool) {
 	return []netip.Addr{at.Addr}, true
 }
 
-// MapsPorts implements network.Attachments: the kubelet serves hostPorts itself.
+// MapsPorts implements network.Attachments: the kubelet itself serves hostPorts.
 func (e *Endpoints) MapsPorts(string) bool { return false }
 
-// Del implements network.Attachments: an endpoint goes with its infra container; another container leaves it by ending.
+// Del implements network.Attachments: an endpoint is removed with its infra container; other containers detach by ending.
 func (e *Endpoints) Del(_ context.Context, id, netns string) error {
 	e.calls.Lock()
 	defer e.calls.Unlock()
@@ -226,8 +227,8 @@ func (e *Endpoints) Del(_ context.Context, id, netns string) error {
 	return nil
 }
 
-// Collect implements network.Attachments: it removes the endpoints of infra containers that no longer exist. The endpoints are listed first, since a
-// container is there before its endpoint.
+// Collect implements network.Attachments: it removes the endpoints of deleted infra containers. It lists the endpoints first, since a container
+// exists before its endpoint.
 func (e *Endpoints) Collect(ctx context.Context, exists func(context.Context) (map[string]bool, error)) error {
 	if err := e.Load(ctx); err != nil {
 		return err

@@ -14,15 +14,15 @@ import (
 	"github.com/winkube/winkube/pkg/hns"
 )
 
-// overlays is an HNS in memory that has one network.
+// overlays is an in-memory HNS with one network.
 type overlays struct {
-	list    map[string]hns.PodEndpoint // by ID
-	running map[string]bool            // containers that can be connected; nil: all
+	list    map[hns.ID]hns.PodEndpoint
+	running map[string]bool // containers that can be attached; nil: all
 	down    error
 	made    int
 }
 
-func newOverlays() *overlays { return &overlays{list: map[string]hns.PodEndpoint{}} }
+func newOverlays() *overlays { return &overlays{list: map[hns.ID]hns.PodEndpoint{}} }
 
 func (o *overlays) PodEndpoints(network string) ([]hns.PodEndpoint, error) {
 	if network != theOverlay.Name {
@@ -31,22 +31,22 @@ func (o *overlays) PodEndpoints(network string) ([]hns.PodEndpoint, error) {
 	return slices.Collect(maps.Values(o.list)), o.down
 }
 
-func (o *overlays) MakeEndpoint(in hns.Overlay, e hns.PodEndpoint) (string, error) {
+func (o *overlays) MakeEndpoint(in hns.PodNetwork, e hns.PodEndpoint) (hns.ID, error) {
 	for _, other := range o.list {
 		if other.Addr == e.Addr || other.Container == e.Container {
-			return "", fmt.Errorf("%s of %s is there", e.Addr, e.Container)
+			return hns.ID{}, fmt.Errorf("%s of %s is there", e.Addr, e.Container)
 		}
 	}
 	if o.down != nil || in.Name != theOverlay.Name || !in.Subnet.Contains(e.Addr) || len(e.Attached) > 0 {
-		return "", errors.Join(o.down, fmt.Errorf("HNS refuses %+v", e))
+		return hns.ID{}, errors.Join(o.down, fmt.Errorf("HNS refuses %+v", e))
 	}
 	o.made++
-	e.ID = fmt.Sprint("id-", o.made)
+	e.ID = hns.IDOf(fmt.Sprint("id-", o.made))
 	o.list[e.ID] = e
 	return e.ID, nil
 }
 
-func (o *overlays) AttachEndpoint(id, container string) error {
+func (o *overlays) AttachEndpoint(id hns.ID, container string) error {
 	e, ok := o.list[id]
 	if o.down != nil || !ok || o.running != nil && !o.running[container] {
 		return errors.Join(o.down, fmt.Errorf("cannot connect %s to %s", container, id))
@@ -63,9 +63,9 @@ func (o *overlays) RemoveEndpoint(e hns.PodEndpoint) error {
 	return o.down
 }
 
-var theOverlay = hns.Overlay{Name: "winkube.4096", Subnet: netip.MustParsePrefix("10.244.1.0/24"), Gateway: netip.MustParseAddr("10.244.1.1")}
+var theOverlay = hns.PodNetwork{Name: "winkube.4096", Subnet: netip.MustParsePrefix("10.244.1.0/24"), Gateway: netip.MustParseAddr("10.244.1.1")}
 
-// joined are endpoints on a network that is there.
+// joined returns endpoints on an existing network.
 func joined(t *testing.T, host *overlays) *Endpoints {
 	t.Helper()
 	e := New(host, theOverlay.Name)
@@ -84,7 +84,7 @@ func member(id, of string) cni.Attachment {
 	return cni.Attachment{ContainerID: id, SandboxID: of, Netns: "container:" + of, Borrowed: true}
 }
 
-// TestEndpoints: a pod has one endpoint, to which each of its containers is connected, and which goes with its infra container.
+// TestEndpoints: a pod has one endpoint, to which each of its containers is attached, and which is removed with its infra container.
 func TestEndpoints(t *testing.T) {
 	host := newOverlays()
 	e := joined(t, host)
@@ -109,10 +109,10 @@ func TestEndpoints(t *testing.T) {
 	attached(member("c2", "s1"), "[10.244.1.3]")
 	attached(member("c3", "s1"), "")
 	attached(infra("s2"), "[10.244.1.4]")
-	if one := host.list["id-1"]; fmt.Sprint(one.DNS, one.Searches, one.Attached) != "[10.96.0.10] [a.svc.cluster.local] [s1 c1 c2]" || host.made != 2 {
+	if one := host.list[hns.IDOf("id-1")]; fmt.Sprint(one.DNS, one.Searches, one.Attached) != "[10.96.0.10] [a.svc.cluster.local] [s1 c1 c2]" || host.made != 2 {
 		t.Errorf("%+v, %d made", one, host.made)
 	}
-	next := New(host, theOverlay.Name) // an agent that was killed
+	next := New(host, theOverlay.Name) // after a killed agent
 	next.Use(theOverlay)
 	if err := next.Load(t.Context()); err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestEndpointsOfKilledAgent: an endpoint that was made and not connected is connected, not made again.
+// TestEndpointsOfKilledAgent: an endpoint that was created but not attached is attached, not recreated.
 func TestEndpointsOfKilledAgent(t *testing.T) {
 	host := newOverlays()
 	e := joined(t, host)
@@ -155,7 +155,7 @@ func TestEndpointsOfKilledAgent(t *testing.T) {
 	}
 }
 
-// TestEndpointsLost: what an HNS that crashed has lost is known once it answers again, and no container gets a second endpoint.
+// TestEndpointsLost: endpoints that a crashed HNS has lost are known once it answers again, and no container gets a second endpoint.
 func TestEndpointsLost(t *testing.T) {
 	host := newOverlays()
 	e := joined(t, host)
@@ -172,7 +172,7 @@ func TestEndpointsLost(t *testing.T) {
 		t.Errorf("HNS does not answer, and %v count as lost", lost)
 	}
 	host.down = nil
-	delete(host.list, "id-1")
+	delete(host.list, hns.IDOf("id-1"))
 	if err := e.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -188,13 +188,13 @@ func TestEndpointsLost(t *testing.T) {
 	if _, err := e.Add(t.Context(), member("c1", "s1")); err == nil || !strings.Contains(err.Error(), "recreating the pod") {
 		t.Error(err)
 	}
-	host.list["id-1"] = hns.PodEndpoint{ID: "id-1", Container: "s1", Addr: netip.MustParseAddr("10.244.1.3"), Attached: []string{"s1"}}
+	host.list[hns.IDOf("id-1")] = hns.PodEndpoint{ID: hns.IDOf("id-1"), Container: "s1", Addr: netip.MustParseAddr("10.244.1.3"), Attached: []string{"s1"}}
 	if err := e.Load(t.Context()); err != nil || len(e.Lost()) > 0 {
 		t.Errorf("HNS put it back: %v, %v", err, e.Lost())
 	}
 }
 
-// TestEndpointsAfterRestart: an agent that has just begun connects no pod twice, whether HNS answers or not.
+// TestEndpointsAfterRestart: a newly started agent attaches no pod twice, whether HNS answers or not.
 func TestEndpointsAfterRestart(t *testing.T) {
 	host := newOverlays()
 	if _, err := joined(t, host).Add(t.Context(), infra("s1")); err != nil {

@@ -24,7 +24,7 @@ const bridgeName = "winkube0"
 var nodeFour, nodeSix = netip.MustParseAddr("10.1.0.11"), netip.MustParseAddr("fd00:1::11")
 
 // namespace moves the test into a separate network namespace, on a thread that is locked while the test runs.
-func namespace(t *testing.T) {
+func namespace(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("making a network namespace needs root")
@@ -61,7 +61,7 @@ func addLink(t *testing.T, link netlink.Link, addr string) {
 	}
 }
 
-// described prints what of a device matters.
+// described prints the relevant properties of a device.
 func described(t *testing.T, name string) string {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
@@ -168,13 +168,13 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// A bridge that was deleted comes back with its hardware address and the pods that were on it, and with no others.
+// A deleted bridge is recreated with its hardware address and the pods that were on it, and with no others.
 func TestBridgeComesBack(t *testing.T) {
 	namespace(t)
-	fixed := net.HardwareAddr{0x02, 0x42, 0x0a, 0xf4, 0x01, 0x01} // as the engine gives its bridges, else it follows the ports
+	fixed := net.HardwareAddr{0x02, 0x42, 0x0a, 0xf4, 0x01, 0x01} // the engine sets such an address; otherwise it follows the ports
 	addLink(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: fixed}}, "10.244.1.1/24")
 	for name, addr := range map[string]string{"ours": "10.244.1.5/24", "theirs": "10.9.9.9/24"} {
-		infra, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, // stands for the infra container
+		infra, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, // in place of the infra container
 			&os.ProcAttr{Sys: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}})
 		if err != nil {
 			t.Fatal(err)
@@ -242,7 +242,7 @@ func TestBridgeComesBack(t *testing.T) {
 		if err := netlink.LinkDel(bridge); err != nil {
 			t.Fatal(err)
 		}
-		if err := system.adoptPorts(gateways); err == nil { // it went just before its ports were reconnected
+		if err := system.adoptPorts(gateways); err == nil { // it was deleted just before its ports were reconnected
 			t.Error("a pod's interface was put on a bridge that is not there")
 		}
 	}

@@ -25,8 +25,8 @@ import (
 
 type host struct {
 	filter  *iptables.Filter
-	macs    map[string]net.HardwareAddr // of bridges, as last seen: pods have noted them
-	foreign map[int]bool                // interfaces on no bridge that lead to no pod of ours
+	macs    map[string]net.HardwareAddr // of bridges, as last seen: pods have them in their neighbor tables
+	foreign map[int]bool                // interfaces on no bridge that do not lead to our pods
 }
 
 // New returns this host.
@@ -34,8 +34,17 @@ func New() network.Host {
 	return &host{filter: iptables.OfHost(), macs: map[string]net.HardwareAddr{}, foreign: map[int]bool{}}
 }
 
-// Windows is what only Windows has: nothing here.
+// Noting returns this host: on Linux there is nothing to record.
+func Noting(network.ForwardingFile) network.Host { return New() }
+
+// StopForwarding does nothing: on Linux forwarding stays enabled.
+func StopForwarding(network.Forwarding) (was bool, err error) { return false, nil }
+
+// Windows returns nil: this is not Windows.
 func Windows() network.Windows { return nil }
+
+// RemoveHNS does nothing: there is no HNS.
+func RemoveHNS(string) (removed bool, err error) { return false, nil }
 
 // Apply implements network.Host.
 func (h *host) Apply(ctx context.Context, s network.State) error {
@@ -56,8 +65,8 @@ func linkWith(a netip.Addr) (netlink.Link, error) {
 	return nil, fmt.Errorf("no interface of this host has address %s", a)
 }
 
-// applyGateways gives the host's bridge the addresses that pods know as their gateway. The engine made the bridge; one that was deleted, which the
-// engine does not notice, is recreated.
+// applyGateways gives the bridge the pods' gateway addresses. The engine created the bridge; applyGateways recreates a deleted one, since the engine
+// does not notice the loss.
 func (h *host) applyGateways(want []network.Gateway) error {
 	var errs []error
 	for _, g := range want {
@@ -86,7 +95,7 @@ func (h *host) bridge(name string) (netlink.Link, error) {
 	return bridge, netlink.LinkAdd(bridge)
 }
 
-// adoptPorts reconnects the host's ends of pods' interfaces to the bridge of gateways when they are on none.
+// adoptPorts reconnects the host's ends of pods' interfaces to the bridge of gateways if they are on no bridge.
 func (h *host) adoptPorts(gateways []network.Gateway) error {
 	if len(gateways) == 0 {
 		return nil
@@ -105,12 +114,12 @@ func (h *host) adoptPorts(gateways []network.Gateway) error {
 			loose[i] = l
 		}
 	}
-	h.foreign = known // one that has been on a bridge meanwhile may be a pod's
+	h.foreign = known // drops interfaces that have been on a bridge meanwhile: they may be pods'
 	if len(loose) == 0 {
 		return nil
 	}
 	if err := inNamespaces(func(handle *netlink.Handle) error { return adopt(handle, loose, gateways) }); err != nil {
-		return err // what is left may be a pod's: the bridge may have gone meanwhile
+		return err // the remaining ones may be pods' ports: the bridge may have been deleted meanwhile
 	}
 	for i := range loose {
 		h.foreign[i] = true
@@ -118,8 +127,8 @@ func (h *host) adoptPorts(gateways []network.Gateway) error {
 	return nil
 }
 
-// adopt looks in one network namespace for interfaces with an address of the gateways' ranges whose other ends are among loose, and connects
-// those to the bridge.
+// adopt searches one network namespace for interfaces with an address in the gateways' ranges whose peers are among loose, and connects those to the
+// bridge.
 func adopt(handle *netlink.Handle, loose map[int]netlink.Link, gateways []network.Gateway) error {
 	links, err := handle.LinkList()
 	if err != nil {
@@ -150,7 +159,7 @@ func adopt(handle *netlink.Handle, loose map[int]netlink.Link, gateways []networ
 	return nil
 }
 
-// inNamespaces calls do once for each network namespace in which a process runs, except our own.
+// inNamespaces calls do once for each network namespace that has a process, except our own.
 func inNamespaces(do func(*netlink.Handle) error) error {
 	paths, err := filepath.Glob("/proc/[0-9]*/ns/net")
 	if err != nil {
@@ -164,7 +173,7 @@ func inNamespaces(do func(*netlink.Handle) error) error {
 	var errs []error
 	for _, p := range paths {
 		name, err := os.Readlink(p)
-		if err != nil || seen[name] { // the process may have gone
+		if err != nil || seen[name] { // the process may have ended
 			continue
 		}
 		seen[name] = true
@@ -181,7 +190,7 @@ func inNamespaces(do func(*netlink.Handle) error) error {
 	return errors.Join(errs...)
 }
 
-// ensureAddress adds an address unless it is there.
+// ensureAddress adds an address unless it exists.
 func ensureAddress(link netlink.Link, p netip.Prefix) error {
 	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
@@ -193,7 +202,7 @@ func ensureAddress(link netlink.Link, p netip.Prefix) error {
 		}
 	}
 	ipNet := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-	return netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet, Flags: unix.IFA_F_NODAD}) // no other host has it
+	return netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet, Flags: unix.IFA_F_NODAD}) // no other host has this address
 }
 
 func setUp(link netlink.Link) error {
@@ -203,7 +212,7 @@ func setUp(link netlink.Link) error {
 	return netlink.LinkSetUp(link)
 }
 
-// applyDevices makes the tunnel devices those of want, and removes all others of ours.
+// applyDevices creates the tunnel devices of want and removes all our other tunnel devices.
 func applyDevices(want []vxlan.Device) error {
 	var errs []error
 	for _, four := range []bool{true, false} {
@@ -228,7 +237,7 @@ func applyDevices(want []vxlan.Device) error {
 	return errors.Join(errs...)
 }
 
-// ensureDevice makes d, or keeps have if it is that. A difference that cannot be changed afterwards has it recreated.
+// ensureDevice creates d, or keeps have if it matches. A difference that cannot be changed in place requires recreation.
 func ensureDevice(have netlink.Link, d vxlan.Device) error {
 	uplink, err := linkWith(d.Local)
 	if err != nil {
@@ -258,17 +267,17 @@ func ensureDevice(have netlink.Link, d vxlan.Device) error {
 	return errors.Join(ensureAddress(have, d.Address), setUp(have))
 }
 
-// sameTunnel compares what cannot be changed on a device, and the hardware address, which others may have noted.
+// sameTunnel compares a device's immutable properties, and the hardware address, which others may have cached.
 func sameTunnel(a, b *netlink.Vxlan) bool {
 	return a.VxlanId == b.VxlanId && a.Port == b.Port && a.SrcAddr.Equal(b.SrcAddr) && a.VtepDevIndex == b.VtepDevIndex &&
 		a.Learning == b.Learning && a.HardwareAddr.String() == b.HardwareAddr.String()
 }
 
-// nftablesGroup is the multicast group on which the kernel announces changed nftables rules, iptables' among them (NFNLGRP_NFTABLES in
+// nftablesGroup is the multicast group on which the kernel announces changes of nftables rules, including iptables-nft (NFNLGRP_NFTABLES in
 // linux/netfilter/nfnetlink.h). The older xtables announce nothing.
 const nftablesGroup = 7
 
-// Watch implements network.Host: interfaces and addresses that come and go, and packet filter rules.
+// Watch implements network.Host: it watches interfaces, addresses and packet filter rules.
 func (*host) Watch(ctx context.Context, hints wake.Signal) (wait func(), err error) {
 	var group sync.WaitGroup
 	for _, g := range []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR} {
@@ -279,16 +288,16 @@ func (*host) Watch(ctx context.Context, hints wake.Signal) (wait func(), err err
 	return group.Wait, listen(ctx, &group, unix.NETLINK_NETFILTER, nftablesGroup, anything, hints)
 }
 
-// concerns says whether a message of the kernel on links and addresses concerns more than a container's own interface: those come and go
-// with every pod, and no part of the plan depends on them. A message that cannot be read may concern anything.
+// concerns says whether a kernel message about links and addresses concerns more than a container's own interface: those come and go with every pod,
+// and no part of the plan depends on them. An unreadable message counts as relevant.
 func concerns(message []byte) bool {
 	messages, err := syscall.ParseNetlinkMessage(message)
 	return err != nil || slices.ContainsFunc(messages, func(m syscall.NetlinkMessage) bool {
 		switch m.Header.Type {
-		case unix.RTM_NEWADDR, unix.RTM_DELADDR: // every interface gives itself a link-local one (struct ifaddrmsg)
+		case unix.RTM_NEWADDR, unix.RTM_DELADDR: // every interface assigns itself a link-local address (struct ifaddrmsg)
 			return len(m.Data) < unix.SizeofIfAddrmsg || m.Data[3] != unix.RT_SCOPE_LINK
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-			if len(m.Data) > 0 && m.Data[0] == unix.AF_BRIDGE { // a bridge's port
+			if len(m.Data) > 0 && m.Data[0] == unix.AF_BRIDGE { // a bridge port
 				return false
 			}
 			header := unix.NlMsghdr(m.Header)
@@ -301,7 +310,7 @@ func concerns(message []byte) bool {
 
 func anything([]byte) bool { return true }
 
-// listen hints for every message of one netlink group that is wanted, until ctx ends. The goroutine is group's.
+// listen sends a hint for every wanted message of one netlink group until ctx ends. group waits for its goroutine.
 func listen(ctx context.Context, group *sync.WaitGroup, protocol int, multicast uint, wanted func(message []byte) bool, hints wake.Signal) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {

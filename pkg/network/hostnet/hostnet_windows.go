@@ -17,15 +17,20 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-type host struct{}
+type host struct {
+	note network.ForwardingFile // records where forwarding was off
+}
 
 // New returns this host.
 func New() network.Host { return host{} }
 
-// Windows is what only Windows has.
+// Noting returns this host; before it enables forwarding on an adapter of the node's own addresses, it records in note that forwarding was off.
+func Noting(note network.ForwardingFile) network.Host { return host{note} }
+
+// Windows returns the functions that exist only on Windows.
 func Windows() network.Windows { return host{} }
 
-// available is an error if Windows lacks one of the functions: to call it would panic.
+// available returns an error if Windows lacks one of the functions: calling it would panic.
 func available(names ...string) error {
 	dll := windows.NewLazySystemDLL("iphlpapi.dll")
 	for _, name := range names {
@@ -38,13 +43,16 @@ func available(names ...string) error {
 
 // writers are the functions that Apply calls.
 var writers = []string{"GetIfTable2Ex", "GetUnicastIpAddressTable", "InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
-	"GetIpInterfaceEntry", "InitializeIpInterfaceEntry", "SetIpInterfaceEntry", "FreeMibTable"}
+	"GetIpInterfaceEntry", "InitializeIpInterfaceEntry", "SetIpInterfaceEntry", "GetIpForwardTable2", "DeleteIpForwardEntry2", "FreeMibTable"}
 
 // MakeBridge implements network.Windows.
-func (host) MakeBridge(b hns.Bridge) (id string, err error) { return hns.MakeBridge(b) }
+func (host) MakeBridge(b hns.Bridge) (hns.ID, error) { return hns.MakeBridge(b) }
+
+// RemoveBridge implements network.Windows.
+func (host) RemoveBridge(name string) error { return hns.RemoveBridge(name) }
 
 // Addresses implements network.Windows.
-func (host) Addresses(network string) ([]netip.Addr, error) { return hns.LocalAddresses(network) }
+func (host) Addresses(network hns.ID) ([]netip.Addr, error) { return hns.LocalAddresses(network) }
 
 // MakeOverlay implements network.Windows.
 func (host) MakeOverlay(o hns.Overlay) (vxlan.MAC, error) {
@@ -55,23 +63,31 @@ func (host) MakeOverlay(o hns.Overlay) (vxlan.MAC, error) {
 // RemoveOverlay implements network.Windows.
 func (host) RemoveOverlay(name string) error { return hns.RemoveOverlay(name) }
 
+// RemoveHNS removes the networks of that name from HNS.
+func RemoveHNS(name string) (removed bool, err error) { return hns.RemoveNetwork(name) }
+
 // PodEndpoints implements endpoints.HNS.
 func (host) PodEndpoints(network string) ([]hns.PodEndpoint, error) { return hns.PodEndpoints(network) }
 
+// CompleteEndpoints implements network.Windows.
+func (host) CompleteEndpoints(o hns.Overlay) error { return hns.CompleteEndpoints(o) }
+
 // MakeEndpoint implements endpoints.HNS.
-func (host) MakeEndpoint(o hns.Overlay, e hns.PodEndpoint) (string, error) {
-	return hns.MakeEndpoint(o, e)
+func (host) MakeEndpoint(n hns.PodNetwork, e hns.PodEndpoint) (hns.ID, error) {
+	return hns.MakeEndpoint(n, e)
 }
 
 // AttachEndpoint implements endpoints.HNS.
-func (host) AttachEndpoint(id, container string) error { return hns.AttachEndpoint(id, container) }
+func (host) AttachEndpoint(id hns.ID, container string) error {
+	return hns.AttachEndpoint(id, container)
+}
 
 // RemoveEndpoint implements endpoints.HNS.
 func (host) RemoveEndpoint(e hns.PodEndpoint) error { return hns.RemoveEndpoint(e) }
 
-// Apply implements network.Host: the host's endpoint on an l2bridge network, the gateway's addresses on the host's adapter, and forwarding. An address
-// goes with its adapter, so there is nothing to remove.
-func (host) Apply(_ context.Context, s network.State) error {
+// Apply implements network.Host: it configures the host's endpoint on an l2bridge network, the gateway's addresses on the host's adapter, and
+// forwarding. An address is removed with its adapter, so there is nothing to clean up.
+func (h host) Apply(_ context.Context, s network.State) error {
 	if len(s.Gateways) == 0 {
 		return nil
 	}
@@ -90,9 +106,30 @@ func (host) Apply(_ context.Context, s network.State) error {
 			return err
 		}
 	}
-	errs := []error{forwardAt(addrs, s.Forward)}
+	errs := []error{h.forwardAt(links, addrs, s.Forward)}
 	for _, g := range s.Gateways {
 		errs = append(errs, setGateway(links, addrs, g))
+	}
+	return errors.Join(append(errs, removeLoops(s.Gateways))...)
+}
+
+// removeLoops removes default routes whose next hop is a gateway of pods, which is the host itself. An endpoint of the host may get such a route from
+// its network (microsoft/SDN start-kubelet.ps1 gives it the gateway 0.0.0.0), and the host would lose its real default route.
+func removeLoops(gateways []network.Gateway) error {
+	rows, err := winipcfg.GetIPForwardTable2(windows.AF_UNSPEC)
+	if err != nil {
+		return fmt.Errorf("cannot read the routing table: %w", err)
+	}
+	var errs []error
+	for i := range rows {
+		via := rows[i].NextHop.Addr()
+		own := slices.ContainsFunc(gateways, func(g network.Gateway) bool { return g.Address.Addr() == via })
+		if !own || rows[i].DestinationPrefix.PrefixLength > 0 {
+			continue
+		}
+		if err := rows[i].Delete(); err != nil && !errors.Is(err, windows.ERROR_NOT_FOUND) {
+			errs = append(errs, fmt.Errorf("cannot remove the default route via %s, which is this host itself: %w", via, err))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -110,17 +147,54 @@ func tables() ([]winipcfg.MibIfRow2, []winipcfg.MibUnicastIPAddressRow, error) {
 	return links, addrs, nil
 }
 
-// forwardAt switches on forwarding on the adapters that have the addresses: what comes from other nodes arrives there.
-func forwardAt(addrs []winipcfg.MibUnicastIPAddressRow, at []netip.Addr) error {
+// forwardAt enables forwarding on the adapters that have the addresses: packets from other nodes arrive there.
+func (h host) forwardAt(links []winipcfg.MibIfRow2, addrs []winipcfg.MibUnicastIPAddressRow, at []netip.Addr) error {
 	var errs []error
 	for i := range addrs {
-		if slices.Contains(at, addrs[i].Address.Addr()) {
-			if err := forward(addrs[i].InterfaceLUID, addrs[i].Address.Addr()); err != nil {
-				errs = append(errs, fmt.Errorf("cannot switch on forwarding where %s is: %w", addrs[i].Address.Addr(), err))
+		luid, addr := addrs[i].InterfaceLUID, addrs[i].Address.Addr()
+		if !slices.Contains(at, addr) {
+			continue
+		}
+		note := func() error {
+			for j := range links {
+				if links[j].InterfaceLUID == luid {
+					return h.note.Add(network.Forwarding{Interface: links[j].Alias(), IPv6: addr.Is6()})
+				}
 			}
+			return nil
+		}
+		if err := forward(luid, addr.Is6(), note); err != nil {
+			errs = append(errs, fmt.Errorf("cannot switch on forwarding where %s is: %w", addr, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// StopForwarding disables forwarding that Noting recorded; was says that it was enabled. If the adapter no longer exists, there is nothing to do.
+func StopForwarding(one network.Forwarding) (was bool, err error) {
+	if err := available(writers...); err != nil {
+		return false, err
+	}
+	links, _, err := tables()
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(links, func(l winipcfg.MibIfRow2) bool { return l.Alias() == one.Interface })
+	if i < 0 {
+		return false, nil
+	}
+	row, err := links[i].InterfaceLUID.IPInterface(family(one.IPv6))
+	if errors.Is(err, windows.ERROR_NOT_FOUND) {
+		return false, nil // the adapter no longer has this family
+	}
+	if err == nil && row.ForwardingEnabled {
+		row.ForwardingEnabled, row.SitePrefixLength = false, 0
+		was, err = true, row.Set()
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot switch off forwarding on %q: %w", one.Interface, err)
+	}
+	return was, nil
 }
 
 func setGateway(links []winipcfg.MibIfRow2, addrs []winipcfg.MibUnicastIPAddressRow, g network.Gateway) error {
@@ -138,27 +212,33 @@ func setGateway(links []winipcfg.MibIfRow2, addrs []winipcfg.MibUnicastIPAddress
 			return fmt.Errorf("cannot set address %s on %q: %w", g.Address, g.Interface, err)
 		}
 	}
-	if err := forward(luid, g.Address.Addr()); err != nil {
+	if err := forward(luid, g.Address.Addr().Is6(), func() error { return nil }); err != nil { // this adapter is removed with the network
 		return fmt.Errorf("cannot switch on forwarding on %q: %w", g.Interface, err)
 	}
 	return nil
 }
 
-// forward switches on forwarding on an adapter for the address's family.
-func forward(luid winipcfg.LUID, addr netip.Addr) error {
-	family := winipcfg.AddressFamily(windows.AF_INET)
-	if addr.Is6() {
-		family = windows.AF_INET6
+func family(six bool) winipcfg.AddressFamily {
+	if six {
+		return windows.AF_INET6
 	}
-	row, err := luid.IPInterface(family)
+	return windows.AF_INET
+}
+
+// forward enables forwarding on an adapter for a family. If it was off, forward first calls note.
+func forward(luid winipcfg.LUID, six bool, note func() error) error {
+	row, err := luid.IPInterface(family(six))
 	if err != nil || row.ForwardingEnabled {
+		return err
+	}
+	if err := note(); err != nil {
 		return err
 	}
 	row.ForwardingEnabled, row.SitePrefixLength = true, 0
 	return row.Set()
 }
 
-// Watch implements network.Host: adapters that come and go, HNS that ends and starts. An older HNS does not notify.
+// Watch implements network.Host: it watches adapters, and starts and stops of HNS. An older HNS does not notify.
 func (host) Watch(ctx context.Context, hints wake.Signal) (wait func(), err error) {
 	var group sync.WaitGroup
 	if err := available("NotifyIpInterfaceChange", "CancelMibChangeNotify2"); err != nil {

@@ -26,11 +26,11 @@ func needIPHelper(t *testing.T) {
 	}
 }
 
-// adapter is one that every host has.
+// adapter is an adapter that every host has.
 func adapter(t *testing.T) winipcfg.MibIfRow2 {
 	t.Helper()
 	var err error
-	for range 10 { // Wine fails when an interface of Linux goes while it lists them
+	for range 10 { // Wine fails if a Linux interface disappears while it lists them
 		var links []winipcfg.MibIfRow2
 		if links, err = winipcfg.GetIfTable2Ex(winipcfg.MibIfEntryNormal); err == nil && len(links) > 0 {
 			return links[0]
@@ -45,7 +45,7 @@ func TestApplyWindows(t *testing.T) {
 	link := adapter(t)
 	system, address := New(), netip.MustParsePrefix("10.244.7.1/24")
 	state := network.State{Gateways: []network.Gateway{{Interface: link.Alias(), Address: address}}}
-	for range 2 { // the second time nothing is to do
+	for range 2 { // the second time there is nothing to do
 		if err := system.Apply(t.Context(), state); err != nil {
 			t.Fatal(err)
 		}
@@ -65,8 +65,40 @@ func TestApplyWindows(t *testing.T) {
 	}
 }
 
-// TestOverlayWindows: HNS makes the overlay, a container that runs is connected to it, and what is left behind is taken back. The simulated host's
-// address is 192.168.1.3, its one container that runs winkube-test.
+// TestDefaultRouteLoops: a default route by which the host would send to itself is removed after its endpoint is attached; the host's own stays.
+func TestDefaultRouteLoops(t *testing.T) {
+	needIPHelper(t)
+	link, system := adapter(t), New()
+	luid := link.InterfaceLUID
+	gateway, own, all := netip.MustParsePrefix("10.244.8.2/24"), netip.MustParseAddr("10.77.1.1"), netip.MustParsePrefix("0.0.0.0/0")
+	if err := errors.Join(luid.AddRoute(all, gateway.Addr(), 0), luid.AddRoute(all, own, 7)); err != nil {
+		t.Fatal(err)
+	}
+	state := network.State{Gateways: []network.Gateway{{Interface: link.Alias(), Address: gateway}}}
+	for range 2 {
+		if err := system.Apply(t.Context(), state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows, err := winipcfg.GetIPForwardTable2(windows.AF_INET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func(via netip.Addr) bool {
+		return slices.ContainsFunc(rows, func(r winipcfg.MibIPforwardRow2) bool {
+			return r.DestinationPrefix.PrefixLength == 0 && r.NextHop.Addr() == via
+		})
+	}
+	if has(gateway.Addr()) || !has(own) {
+		t.Errorf("the route to the host itself is there: %t, the host's own: %t", has(gateway.Addr()), has(own))
+	}
+	if err := errors.Join(luid.DeleteRoute(all, own), luid.DeleteIPAddress(gateway)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOverlayWindows: HNS creates the overlay, a running container is attached to it, and leftovers are removed. The simulated host's address is
+// 192.168.1.3, its only running container winkube-test.
 func TestOverlayWindows(t *testing.T) {
 	overlays := Windows()
 	o := hns.Overlay{Name: vxlan.DeviceName(true), Subnet: netip.MustParsePrefix("10.244.1.0/24"), Gateway: netip.MustParseAddr("10.244.1.1"),
@@ -78,7 +110,7 @@ func TestOverlayWindows(t *testing.T) {
 		t.Fatalf("%s, %v", mac, err)
 	}
 	e := endpoints.New(overlays, o.Name)
-	e.Use(o)
+	e.Use(o.Pods())
 	if addrs, err := e.Add(t.Context(), cni.Attachment{ContainerID: "winkube-test", SandboxID: "winkube-test", Netns: "none"}); err != nil || !slices.Equal(addrs, []netip.Addr{netip.MustParseAddr("10.244.1.3")}) {
 		t.Errorf("%v, %v", addrs, err)
 	}
@@ -145,7 +177,7 @@ func TestWatchWindows(t *testing.T) {
 	}
 }
 
-// TestUplinkWindows: the static settings of an adapter are read, and given back when it is gone.
+// TestUplinkWindows: the static settings of an adapter are read, and restored after their loss.
 func TestUplinkWindows(t *testing.T) {
 	needIPHelper(t)
 	luid, system := adapter(t).InterfaceLUID, Windows()
@@ -165,7 +197,7 @@ func TestUplinkWindows(t *testing.T) {
 	if gone, err := system.Uplink(own.Addr()); gone != nil || err != nil {
 		t.Errorf("gone: %+v, %v", gone, err)
 	}
-	for range 2 { // the second time nothing is to do
+	for range 2 { // the second time there is nothing to do
 		if err := system.Restore(t.Context(), want); err != nil {
 			t.Error(err)
 		}

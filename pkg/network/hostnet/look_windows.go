@@ -33,11 +33,11 @@ func lookLinks(s *network.Surroundings) error {
 	for i := range rows {
 		l := network.Link{Name: rows[i].Alias(), Up: rows[i].OperStatus == winipcfg.IfOperStatusUp, MTU: int(rows[i].MTU)}
 		if row, err := rows[i].InterfaceLUID.IPInterface(windows.AF_INET); err == nil {
-			l.Forwarding, l.MTU = row.ForwardingEnabled, int(row.NLMTU)
+			l.Forwarding, l.WeakSend, l.MTU = row.ForwardingEnabled, row.WeakHostSend, int(row.NLMTU)
 		}
 		for j := range addrs {
 			if addrs[j].InterfaceLUID == rows[i].InterfaceLUID {
-				l.Addrs = append(l.Addrs, netip.PrefixFrom(addrs[j].Address.Addr(), int(addrs[j].OnLinkPrefixLength)))
+				l.Add(netip.PrefixFrom(addrs[j].Address.Addr(), int(addrs[j].OnLinkPrefixLength)), addrs[j].SkipAsSource)
 			}
 		}
 		s.Links = append(s.Links, l)

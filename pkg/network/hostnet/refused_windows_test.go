@@ -12,7 +12,7 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// refuse has the simulator of IP Helper fail a function, as Windows itself does not on request.
+// refuse makes the simulator of IP Helper fail a function, which Windows itself does not do on request.
 func refuse(t *testing.T, function string) {
 	t.Helper()
 	t.Setenv("WINKUBE_REFUSE", "GetIfTable2Ex")
@@ -42,7 +42,7 @@ func TestRefused(t *testing.T) {
 		function string
 		ask      func() error
 	}{
-		{"GetIfTable2Ex", apply}, {"GetUnicastIpAddressTable", apply}, {"CreateUnicastIpAddressEntry", apply}, {"GetIpInterfaceEntry", apply},
+		{"GetIfTable2Ex", apply}, {"GetUnicastIpAddressTable", apply}, {"CreateUnicastIpAddressEntry", apply}, {"GetIpInterfaceEntry", apply}, {"GetIpForwardTable2", apply},
 		{"GetIfTable2Ex", look}, {"GetUnicastIpAddressTable", look}, {"GetIpForwardTable2", look},
 		{"GetIfTable2Ex", uplink}, {"GetIpForwardTable2", uplink}, {"GetIfTable2Ex", restore}, {"CreateUnicastIpAddressEntry", restore},
 		{"NotifyIpInterfaceChange", watch},

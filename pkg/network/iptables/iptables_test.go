@@ -20,13 +20,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 
-// model is a model of one family's tables. It accepts what iptables-restore --noflush accepts of the commands that we use.
+// model simulates one family's tables. It accepts the subset of iptables-restore --noflush that we use.
 type model struct {
 	chains map[string][]string // "filter FORWARD" -> rules; built-in ones always exist
 }
 
 func newModel() *model {
-	return &model{chains: map[string][]string{"filter FORWARD": {}, "nat POSTROUTING": {}}}
+	return &model{chains: map[string][]string{"filter FORWARD": {}, "nat POSTROUTING": {}, "raw PREROUTING": {}}}
 }
 
 func (m *model) install(f *command.Fake, name string) {
@@ -142,7 +142,7 @@ func sysctls(t *testing.T) string {
 	return dir
 }
 
-// rules are those for pods of a cluster that has 10.244.0.0/16 and fd00::/8.
+// rules returns the rules for pods of a cluster with 10.244.0.0/16 and fd00::/8.
 func rules(cidrs ...string) (out []Rules) {
 	for _, text := range cidrs {
 		keep := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("224.0.0.0/4")}
@@ -187,7 +187,7 @@ func TestFilter(t *testing.T) {
 	if err := f.Apply(ctx, want); err != nil || strings.Contains(run.Transcript(), "restore") {
 		t.Errorf("the same again was written, %v", err)
 	}
-	// What others do to our rules is undone.
+	// Changes of others to our rules are reverted.
 	for name, damage := range map[string]func(){
 		"jump gone":   func() { four.chains["filter FORWARD"] = slices.Delete(four.chains["filter FORWARD"], 2, 3) },
 		"chain empty": func() { four.chains["nat WINKUBE-MASQ"] = nil },
@@ -214,7 +214,7 @@ func TestFilter(t *testing.T) {
 			t.Errorf("%s: not repaired, %v:\n%s", name, err, all())
 		}
 	}
-	// A changed range leaves nothing of the old one; nothing wanted leaves nothing at all.
+	// A changed range leaves nothing of the old one; an empty State leaves nothing at all.
 	if err := f.Apply(ctx, rules("10.244.9.0/24")); err != nil || strings.Contains(all(), "10.244.1.0") || strings.Contains(six.save("filter"), "WINKUBE") {
 		t.Errorf("%v:\n%s", err, all())
 	}
@@ -223,7 +223,76 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// What iptables-save prints says what is missing, without a change of it.
+// TestGuarded: an engine that was upgraded under pods drops packets of other hosts to them, by one rule for each container. Ours precedes these rules,
+// and follows the administrator's.
+func TestGuarded(t *testing.T) {
+	run, four, six := command.NewFake(), newModel(), newModel()
+	four.install(run, "iptables")
+	six.install(run, "ip6tables")
+	admin := []string{"-s 192.0.2.0/24 -j DROP", "-i eth1 -j DROP"}
+	dropped := func(addr string) string { return "-d " + addr + "/32 ! -i winkube0 -j DROP" }
+	four.chains["raw PREROUTING"] = append(slices.Clone(admin), dropped("10.244.1.2"), "-d 192.168.1.2/32 ! -i docker0 -j DROP")
+	want := rules("10.244.1.0/24", "fd00:244:1::/64")
+	want[0].Guarded = "winkube0"
+	f := New(run, sysctls(t))
+	must := func(when string, rules ...string) {
+		t.Helper()
+		if err := f.Apply(t.Context(), want); err != nil {
+			t.Fatal(when, err)
+		}
+		if got := four.chains["raw PREROUTING"]; !slices.Equal(got, rules) {
+			t.Errorf("%s:\n%s", when, strings.Join(got, "\n"))
+		}
+	}
+	docker0 := "-d 192.168.1.2/32 ! -i docker0 -j DROP"
+	must("first", admin[0], admin[1], "-j WINKUBE-DIRECT", dropped("10.244.1.2"), docker0)
+	if got := four.chains["raw WINKUBE-DIRECT"]; !slices.Equal(got, []string{"-d 10.244.1.0/24 -j ACCEPT"}) {
+		t.Errorf("our chain: %q", got)
+	}
+	run.Transcript()
+	must("again", admin[0], admin[1], "-j WINKUBE-DIRECT", dropped("10.244.1.2"), docker0)
+	if strings.Contains(run.Transcript(), "restore") {
+		t.Error("the same again was written")
+	}
+	four.chains["raw PREROUTING"] = []string{dropped("10.244.1.3"), "-j WINKUBE-DIRECT", admin[0]}
+	must("engine restarted", "-j WINKUBE-DIRECT", dropped("10.244.1.3"), admin[0])
+
+	// Once the network has the option the chain goes, and the table is not read any more.
+	want[0].Guarded = ""
+	must("not guarded", dropped("10.244.1.3"), admin[0])
+	if _, there := four.chains["raw WINKUBE-DIRECT"]; there {
+		t.Error("our chain is left")
+	}
+	run.Transcript()
+	must("unchanged", dropped("10.244.1.3"), admin[0])
+	if got := run.Transcript(); strings.Contains(got, "raw") {
+		t.Errorf("the table raw was read:\n%s", got)
+	}
+	// The next program removes the chain of one that ended before the network got the option.
+	want[0].Guarded = "winkube0"
+	must("guarded", "-j WINKUBE-DIRECT", dropped("10.244.1.3"), admin[0])
+	want[0].Guarded, f = "", New(run, sysctls(t))
+	must("another program", dropped("10.244.1.3"), admin[0])
+}
+
+// TestNoRawTable: a kernel without the table raw drops nothing in it, and needs no rule of ours.
+func TestNoRawTable(t *testing.T) {
+	run, four := command.NewFake(), newModel()
+	four.install(run, "iptables")
+	run.Install("iptables-save", func(_ []byte, args []string) ([]byte, error) {
+		if args[1] == "raw" {
+			return nil, command.Exit(3, "can't initialize iptables table `raw': Table does not exist")
+		}
+		return []byte(four.save(args[1])), nil
+	})
+	want := rules("10.244.1.0/24")
+	want[0].Guarded = "winkube0"
+	if err := New(run, sysctls(t)).Apply(t.Context(), want); err != nil || !strings.Contains(four.save("filter"), "WINKUBE-FORWARD") {
+		t.Errorf("%v\n%s", err, four.save("filter"))
+	}
+}
+
+// The output of iptables-save shows what is missing, without changes.
 func TestCompare(t *testing.T) {
 	run, four := command.NewFake(), newModel()
 	four.install(run, "iptables")
@@ -280,7 +349,7 @@ func (h *hung) Run(ctx context.Context, _ []byte, _ string, _ ...string) ([]byte
 	return nil, context.Cause(ctx)
 }
 
-// TestFilterHangs: an iptables that does not end holds the network up once, not at each look.
+// TestFilterHangs: a hanging iptables delays the network once, not in each comparison.
 func TestFilterHangs(t *testing.T) {
 	dir := sysctls(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -292,7 +361,7 @@ func TestFilterHangs(t *testing.T) {
 				t.Fatalf("%v", err)
 			}
 		}
-		if took := time.Since(begin); took > 2*patience || programs.runs > 2 { // one of each family
+		if took := time.Since(begin); took > 2*patience || programs.runs > 2 { // one for each family
 			t.Errorf("10 looks took %s, %d programs were run", took, programs.runs)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// In a separate network namespace the test lets the real iptables print and repair what we wrote.
+// In a separate network namespace the real iptables prints and repairs our rules.
 func TestKernel(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making a network namespace needs root")
@@ -67,7 +67,8 @@ func TestKernel(t *testing.T) {
 	if err != nil || !strings.Contains(string(saved), "-A FORWARD -j DOCKER-USER\n-A FORWARD -j WINKUBE-FORWARD\n-A FORWARD -o docker0 -j DOCKER\n") {
 		t.Errorf("order: %v\n%s", err, saved)
 	}
-	restore("*filter\nCOMMIT\n*nat\nCOMMIT\n") // everything is flushed
+	keepsDirect(t, f, run, restore)
+	restore("*filter\nCOMMIT\n*nat\nCOMMIT\n*raw\nCOMMIT\n") // everything is flushed
 	if err := f.Apply(ctx, want); err != nil {
 		t.Error(err)
 	}
@@ -77,6 +78,27 @@ func TestKernel(t *testing.T) {
 	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
 		if saved, err := run.Run(ctx, nil, tool); err != nil || strings.Contains(string(saved), "WINKUBE") {
 			t.Errorf("left behind: %v\n%s", err, saved)
+		}
+	}
+}
+
+// keepsDirect checks that the rules that the real iptables prints for a container of Docker 28 are recognized.
+func keepsDirect(t *testing.T, f *Filter, run command.Runner, restore func(script string)) {
+	t.Helper()
+	guarded := rules("10.244.1.0/24")
+	guarded[0].Guarded = "winkube0"
+	restore("*raw\n-A PREROUTING -i eth1 -j DROP\n-A PREROUTING -d 10.244.1.2 ! -i winkube0 -j DROP\nCOMMIT\n")
+	for i := range 2 {
+		if err := f.Apply(t.Context(), guarded); err != nil {
+			t.Fatal(err)
+		}
+		saved, err := run.Run(t.Context(), nil, "iptables-save", "-t", "raw")
+		if err != nil || !strings.Contains(string(saved), "-A PREROUTING -i eth1 -j DROP\n-A PREROUTING -j WINKUBE-DIRECT\n-A PREROUTING -d 10.244.1.2/32 ! -i winkube0 -j DROP\n") ||
+			!strings.Contains(string(saved), "-A WINKUBE-DIRECT -d 10.244.1.0/24 -j ACCEPT\n") {
+			t.Errorf("round %d: %v\n%s", i, err, saved)
+		}
+		if lines := direct(guarded).diff(string(saved)); len(lines) > 0 {
+			t.Errorf("round %d: iptables-save prints it otherwise: %q\n%s", i, lines, saved)
 		}
 	}
 }
