@@ -55,7 +55,7 @@ func TestLeftoverStartsMeanwhile(t *testing.T) {
 	}
 }
 
-// TestSandboxStartsMeanwhile is the same for a sandbox: what the plan makes of it must end in the one that was begun, not in another.
+// TestSandboxStartsMeanwhile is the same for a sandbox: the resulting plan must use the started sandbox, not create another.
 func TestSandboxStartsMeanwhile(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("late", []string{"pause"})
@@ -94,7 +94,7 @@ func TestSandboxStartsMeanwhile(t *testing.T) {
 	}
 }
 
-// TestCommandsOfDeadAgents: an agent died while commands ran. The next one ends those of probes and hooks, and not those of users.
+// TestCommandsOfDeadAgents: an agent died while commands ran. The next one kills those of probes and hooks, but not those of users.
 func TestCommandsOfDeadAgents(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("commands", []string{"pause"})
@@ -115,7 +115,7 @@ func TestCommandsOfDeadAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // only the first look is for those of others
+	for range 2 { // only the first observation is for former agents
 		if _, err := next.Containers.ObserveAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestCommandsOfDeadAgents(t *testing.T) {
 	}
 }
 
-// TestSilentEngineIsNoTimeout: whether a probe's command took too long or the engine does not answer is not the same.
+// TestSilentEngineIsNoTimeout: a probe's command that takes too long differs from an engine that does not answer.
 func TestSilentEngineIsNoTimeout(t *testing.T) {
 	for _, where := range []string{"POST /containers/*/exec", "POST /exec/*/start", "GET /exec/*/json"} {
 		t.Run(where, func(t *testing.T) {
@@ -151,21 +151,21 @@ func TestSilentEngineIsNoTimeout(t *testing.T) {
 	}
 }
 
-// await asks until ok.
+// await polls until ok.
 func (r *rig) await(what string, ok func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			r.t.Fatalf("%s: not within 20 s", what)
+			r.t.Fatalf("%s: not within a minute", what)
 		}
 	}
 }
 
-// TestStuckContainer: the engine does not answer for one container. Other pods do not wait for it, also when the agent is new.
+// TestStuckContainer: the engine does not answer for one container. Other pods do not wait for it, even with a new agent.
 func TestStuckContainer(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Now())
 	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.Clock = clock })
-	r.rebuild(seams{inspections: 1}) // so that no other request waits for an answer when the time is over
+	r.rebuild(seams{inspections: 1}) // so that no other request is pending when the time has passed
 	stuck, well := r.pod("stuck", []string{"pause"}), r.pod("well", []string{"pause"})
 	id := r.run(stuck)[0]
 	r.run(well)
@@ -193,7 +193,7 @@ func TestStuckContainer(t *testing.T) {
 	}
 }
 
-// TestCommandStartsLate: a probe's time is over before the engine has started its command, and the engine starts it then.
+// TestCommandStartsLate: the engine starts a probe's command only after the probe's timeout.
 func TestCommandStartsLate(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	id := r.run(r.pod("late", []string{"pause"}))[0]
@@ -223,14 +223,14 @@ func TestCommandStartsLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the engine still had to do; it may have done so by itself.
+	// The engine's pending start; it may already be done.
 	_ = c.ContainerExecStart(t.Context(), exec, container.ExecStartOptions{Detach: true})
 	if got := <-killed; got != id {
 		t.Errorf("a command of %s was ended, want one of %s", got, id)
 	}
 }
 
-// TestEarlierBoot: a container tells whether it was made before the host's last boot, where its agent and this one knew which boot it was.
+// TestEarlierBoot: a container shows whether it was created before the host's last boot, if its agent and this one knew the boot.
 func TestEarlierBoot(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, func(c *Config) { c.Boot = "7" })
 	known, unknown := r.pod("known", []string{"pause"}), r.pod("unknown", []string{"pause"})

@@ -17,7 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestImagesAreListedOnce has the engine asked for its images only when they may have changed.
+// TestImagesAreListedOnce: the engine is asked for its images only after they may have changed.
 func TestImagesAreListedOnce(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	lists := func() (n int) {
@@ -39,7 +39,7 @@ func TestImagesAreListedOnce(t *testing.T) {
 	r.Changes(ctx)
 	until := func(what string, want int) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); lists() != want; runtime.Gosched() {
+		for deadline := time.Now().Add(time.Minute); lists() != want; runtime.Gosched() {
 			if time.Now().After(deadline) {
 				t.Fatal(what)
 			}

@@ -26,7 +26,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestEveryLabelIsSealed: no label of ours can be forgotten, and nothing is made but by engine.Client.Create, which seals.
+// TestEveryLabelIsSealed: no label of ours can be forgotten, and only engine.Client.Create, which seals, creates containers.
 func TestEveryLabelIsSealed(t *testing.T) {
 	var files []string
 	if err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
@@ -69,7 +69,7 @@ func TestEveryLabelIsSealed(t *testing.T) {
 	}
 }
 
-// stranger makes a container as a user with access to the engine does, and returns its id.
+// stranger creates a container like a user with access to the engine, and returns its id.
 func (r *rig) stranger(name string, labels map[string]string, start bool) string {
 	r.t.Helper()
 	c, err := r.API(r.t.Context())
@@ -88,8 +88,8 @@ func (r *rig) stranger(name string, labels map[string]string, start bool) string
 	return made.ID
 }
 
-// TestStrangers: containers that others made with our labels, by an image or manually. They are no attempt of any pod, make no pod
-// appear, and are left alone; the pods and the agent go on.
+// TestStrangers: containers that others created with our labels, by an image or manually, count as no pod's attempt, make no pod appear, and are left
+// alone; the pods and the agent continue to work.
 func TestStrangers(t *testing.T) {
 	for _, events := range []bool{false, true} {
 		t.Run("events "+strconv.FormatBool(events), func(t *testing.T) { testStrangers(t, events) })
@@ -98,7 +98,7 @@ func TestStrangers(t *testing.T) {
 
 func testStrangers(t *testing.T, events bool) {
 	r := fakeRig(t, dockertest.Options{}, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var changes <-chan types.UID
 	if events {
@@ -140,7 +140,7 @@ func testStrangers(t *testing.T, events bool) {
 		"k8s_c0_victim_ns_uid-victim_" + strconv.Itoa(math.MaxInt32): labelled(identity.LabelRestartCount, strconv.Itoa(math.MaxInt32)),
 	} {
 		if identity.IsHolder([]string{name}, labels) {
-			r.stranger(name, labels, false) // what an agent that was killed left of an image that says all this
+			r.stranger(name, labels, false) // left by a killed agent, for an image with these labels
 			continue
 		}
 		strangers = append(strangers, r.stranger(name, labels, true))
@@ -196,7 +196,7 @@ func testStrangers(t *testing.T, events bool) {
 	t.Error("the end of the victim's container was not seen")
 }
 
-// TestUpgradeAdopts: an agent before this one set only the labels that it used. What it left is ours as before, and runs on.
+// TestUpgradeAdopts: earlier agents set only the labels that they used. Their containers are still ours, and continue to run.
 func TestUpgradeAdopts(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	p := r.pod("old", []string{"pause"})
@@ -234,15 +234,15 @@ func TestUpgradeAdopts(t *testing.T) {
 		o.Containers[0].State != pod.Running || o.Containers[0].Hash != "5eed" {
 		t.Errorf("%+v", o)
 	}
-	// Nor is anything that it ran told apart from what this agent would have seen.
+	// Its history is also indistinguishable from this agent's.
 	r.apply(p, r.step(p, 0, sandbox))
 	if again := r.observed(p); len(again.Containers) != 1 || again.Containers[0].ID != id {
 		t.Errorf("the step was done again: %+v", again.Containers)
 	}
 }
 
-// TestVolumesAfterCrash: anonymous volumes of what an agent left that was killed (a container that never started, a holder) go with it; named
-// ones, and those of others' containers, stay.
+// TestVolumesAfterCrash: anonymous volumes of a killed agent's leftovers (a container that never started, a holder) are removed with them; named
+// ones, and those of other containers, stay.
 func TestVolumesAfterCrash(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	id := r.imageWith("winkube.test/volumes:1", &container.Config{Volumes: map[string]struct{}{"/data": {}, "/cache/": {}}})

@@ -44,7 +44,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// realHost is the engine for which the suite runs beside the fake.
+// realHost names the real engine on which the suite also runs.
 const realHost = "WINKUBE_TEST_DOCKER"
 
 var (
@@ -58,7 +58,7 @@ type (
 	networkStore = networks.Store
 )
 
-// doors is an Engine with all its doors open.
+// doors is an Engine with all its parts embedded.
 type doors struct {
 	*engine.Client
 	*logStore
@@ -78,7 +78,7 @@ type rig struct {
 	doors
 	cfg   Config // of the Engine
 	t     *testing.T
-	fake  *dockertest.Engine // nil: real
+	fake  *dockertest.Engine // nil: a real engine
 	image pod.Image
 	net   string
 	dir   string
@@ -86,7 +86,7 @@ type rig struct {
 
 const testImage = "winkube.test/program:1"
 
-// fakeRig serves a fake with opts and makes an Engine that tweak may change.
+// fakeRig serves a fake with opts and creates an Engine, with a Config that tweak may change.
 func fakeRig(t *testing.T, opts dockertest.Options, tweak func(*Config)) *rig {
 	t.Helper()
 	if opts.Program == nil {
@@ -101,6 +101,14 @@ func fakeRig(t *testing.T, opts dockertest.Options, tweak func(*Config)) *rig {
 		platform = pod.Platform{OS: "windows", Arch: "amd64", Build: opts.Build, SharedNetwork: opts.Build >= 16299}
 	}
 	return newRig(t, Config{Host: "tcp://" + server.Listener.Addr().String(), Platform: platform}, fake, tweak)
+}
+
+// imageRef is testImage's reference in statuses. No registry has it: it is the image's id, or its manifest's digest in containerd's store.
+func (r *rig) imageRef() string {
+	if strings.HasPrefix(r.image.Ref, "docker-pullable://") {
+		return "docker-pullable://winkube.test/program@" + r.image.ID
+	}
+	return "docker://" + r.image.ID
 }
 
 // realRig uses the engine that the environment names.
@@ -146,7 +154,7 @@ func newRig(t *testing.T, cfg Config, fake *dockertest.Engine, tweak func(*Confi
 // ordinary are the seams of New.
 var ordinary = seams{inspections: 8}
 
-// rebuild makes the rig's Engine again, as another agent with the rig's cfg.
+// rebuild recreates the rig's Engine, as another agent with the same cfg.
 func (r *rig) rebuild(s seams) {
 	r.t.Helper()
 	e, err := build(r.cfg, s)
@@ -156,7 +164,7 @@ func (r *rig) rebuild(s seams) {
 	r.doors = open(e)
 }
 
-// start has the engine start a container that no agent asks for any more.
+// start has the engine start a container on behalf of a dead agent.
 func (r *rig) start(id string) {
 	r.t.Helper()
 	c, err := r.API(r.t.Context())
@@ -190,7 +198,7 @@ func (r *rig) clean() {
 
 var importOnce sync.Once
 
-// importProgram makes an image of this test binary, which must be static.
+// importProgram creates an image of this test binary, which must be static.
 func importProgram(t *testing.T, host string) {
 	importOnce.Do(func() {
 		self, err := os.ReadFile("/proc/self/exe")
@@ -230,7 +238,7 @@ func resources(cpu, memory string) v1.ResourceRequirements {
 	return v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}}
 }
 
-// pod makes a pod with one container per command.
+// pod returns a pod with one container per command.
 func (r *rig) pod(name string, commands ...[]string) *v1.Pod {
 	grace := int64(7)
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name)}}
@@ -243,7 +251,7 @@ func (r *rig) pod(name string, commands ...[]string) *v1.Pod {
 	return p
 }
 
-// apply does a step and fails the test if it cannot be done.
+// apply carries out a step and fails the test on an error.
 func (r *rig) apply(p *v1.Pod, step pod.Step) {
 	r.t.Helper()
 	if err := r.Apply(r.t.Context(), p, step); err != nil {
@@ -251,14 +259,14 @@ func (r *rig) apply(p *v1.Pod, step pod.Step) {
 	}
 }
 
-// sandbox makes the pod's sandbox run and returns its id.
+// sandbox starts the pod's sandbox and returns its id.
 func (r *rig) sandbox(p *v1.Pod) string {
 	r.t.Helper()
 	r.apply(p, pod.Step{Action: pod.CreateSandbox, Sandbox: &pod.SandboxInputs{Network: r.net, Hostname: p.Name}})
 	return r.observed(p).Sandboxes[0].ID
 }
 
-// step is the one that starts container i of p.
+// step returns the step that starts container i of p.
 func (r *rig) step(p *v1.Pod, i int, sandbox string) pod.Step {
 	c := p.Spec.Containers[i]
 	in := &pod.Inputs{Image: r.image, Entrypoint: c.Command, Args: c.Args, SandboxID: sandbox}
@@ -302,7 +310,7 @@ func (r *rig) observed(p *v1.Pod) pod.Observed {
 	return o
 }
 
-// container is the newest attempt of the only or named container.
+// container returns the newest attempt of the only or named container.
 func (r *rig) container(p *v1.Pod, name string) pod.Container {
 	r.t.Helper()
 	for _, c := range r.observed(p).Containers {
@@ -314,10 +322,10 @@ func (r *rig) container(p *v1.Pod, name string) pod.Container {
 	return pod.Container{}
 }
 
-// exited waits, by the engine's events, until the container has ended.
+// exited waits, using the engine's events, until the container has ended.
 func (r *rig) exited(p *v1.Pod, name string) pod.Container {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	changes := r.Changes(ctx)
 	for {
@@ -330,7 +338,7 @@ func (r *rig) exited(p *v1.Pod, name string) pod.Container {
 	}
 }
 
-// hung makes requests that match wait, has call make one, and lets patience pass on clock when it has come. What the call gives is returned.
+// hung makes matching requests hang, has call make one, then advances clock by patience. It returns the result of call.
 func (r *rig) hung(match string, clock *testclock.FakeClock, patience time.Duration, call func(context.Context) error) (release func(), err error) {
 	r.t.Helper()
 	r.fake.Requests(true)
@@ -342,7 +350,7 @@ func (r *rig) hung(match string, clock *testclock.FakeClock, patience time.Durat
 	return release, <-done
 }
 
-// requested waits until a request that matches has come.
+// requested waits for a matching request.
 func (r *rig) requested(match string) {
 	r.t.Helper()
 	r.await(match, func() bool {
@@ -353,7 +361,7 @@ func (r *rig) requested(match string) {
 	})
 }
 
-// deadline is a context whose time is over when the test says.
+// deadline is a context whose deadline the test triggers.
 type deadline struct {
 	context.Context
 	over chan struct{}

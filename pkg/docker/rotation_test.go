@@ -15,8 +15,8 @@ import (
 	"github.com/winkube/winkube/pkg/docker/dockertest"
 )
 
-// TestRotationReal follows a container of a real engine that writes through rotations, as fast as it can. All that it writes is kept, so
-// that a reader loses nothing however slow the machine is.
+// TestRotationReal follows a container of a real engine that writes through rotations, as fast as it can. All its output is kept, so that a reader
+// loses nothing even on a slow machine.
 func TestRotationReal(t *testing.T) {
 	const lines = 200_000
 	r := realRig(t, func(c *Config) { c.LogMaxSize, c.LogMaxFiles = 300_000, 100 })
@@ -47,7 +47,7 @@ func TestRotationReal(t *testing.T) {
 	r.abandonFollowers(t)
 }
 
-// checkCount holds that text is the output of count from line first to line last-1.
+// checkCount checks that text is the output of count from line first to line last-1.
 func checkCount(t *testing.T, text string, first, last int) {
 	t.Helper()
 	bad := 0
@@ -66,7 +66,7 @@ func checkCount(t *testing.T, text string, first, last int) {
 	}
 }
 
-// abandonFollowers has clients go away that follow a silent log, and holds that nothing of them is left.
+// abandonFollowers disconnects clients that follow a silent log, and checks that no goroutine of them is left.
 func (r *rig) abandonFollowers(t *testing.T) {
 	id := r.run(r.pod("silent", []string{"pause", "ready"}))[0]
 	follow := func(count int) {
@@ -87,7 +87,7 @@ func (r *rig) abandonFollowers(t *testing.T) {
 	follow(1)
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	follow(30)
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) { // their goroutines end after them
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) { // their goroutines end after them
 		if runtime.NumGoroutine() <= goroutines+2 && openFiles(t) <= files+2 {
 			return
 		}

@@ -28,7 +28,7 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Applier does steps of a plan on the engine.
+// Applier carries out the steps of a plan on the engine.
 type Applier struct {
 	engine *engine.Client
 	node   identity.Node
@@ -38,11 +38,11 @@ type Applier struct {
 	cache  *cache
 	specs  *registrySpecs
 
-	minOOM  atomic.Int64 // the lowest oom_score_adj that the host allows, as far as known
+	minOOM  atomic.Int64 // the lowest oom_score_adj known to be allowed by the host
 	warnOOM sync.Once
 }
 
-// Apply does one step. Errors of the engine are of type *engine.ApplyError.
+// Apply carries out one step. Errors of the engine are of type *engine.ApplyError.
 func (a *Applier) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	switch step.Action {
 	case pod.CreateSandbox:
@@ -70,7 +70,7 @@ func (a *Applier) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	return fmt.Errorf("step %q: must be one of pod's Actions", step.Action)
 }
 
-// Target gathers what package convert must know of this engine.
+// Target collects the facts about this engine that package convert needs.
 func (a *Applier) Target(ctx context.Context) (convert.Target, error) {
 	t := convert.Target{
 		Platform: a.cfg.Platform, Node: string(a.node), Boot: a.cfg.Boot, HostCPUs: a.cfg.CPUs, HyperV: a.engine.HyperV(), LogMaxSize: a.cfg.LogMaxSize, LogMaxFiles: a.cfg.LogMaxFiles,
@@ -141,7 +141,7 @@ func (a *Applier) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) 
 	return a.createAndStart(ctx, p, t, func(t convert.Target) (convert.Creation, error) { return convert.Container(p, step, t) })
 }
 
-// setHostAddresses gives t what package convert must know of the host for the hostPorts of p, if it has any.
+// setHostAddresses adds to t the host addresses that package convert needs for the hostPorts of p, if it has any.
 func (a *Applier) setHostAddresses(t *convert.Target, p *v1.Pod) error {
 	ports, err := convert.HostPorts(p)
 	if err != nil || len(ports) == 0 {
@@ -161,7 +161,8 @@ func (a *Applier) setHostAddresses(t *convert.Target, p *v1.Pod) error {
 	return nil
 }
 
-// createAndStart makes a container run. When the host refuses its OOM score, it is made again with 0, and so are all later ones.
+// createAndStart creates and starts a container. If the host refuses its OOM score, the container is recreated with score 0, and so are all later
+// ones.
 func (a *Applier) createAndStart(ctx context.Context, p *v1.Pod, t convert.Target, request func(convert.Target) (convert.Creation, error)) error {
 	creation, err := request(t)
 	if err != nil {
@@ -196,8 +197,8 @@ func (a *Applier) createAndStart(ctx context.Context, p *v1.Pod, t convert.Targe
 	return failed(engine.ReasonRun, err)
 }
 
-// create makes a container that is ready to be started. done: one of this attempt has run already. A leftover that was never started
-// is replaced.
+// create creates a container that is ready to start. done means that a container of this attempt has already run. A leftover that never started is
+// replaced.
 func (a *Applier) create(ctx context.Context, p *v1.Pod, creation convert.Creation) (id string, done bool, err error) {
 	what := "create container " + creation.Name
 	for range 3 {
@@ -216,7 +217,7 @@ func (a *Applier) create(ctx context.Context, p *v1.Pod, creation convert.Creati
 		}
 		holder, inspectErr := a.engine.Inspect(ctx, creation.Name)
 		switch {
-		case cerrdefs.IsNotFound(inspectErr): // removed just now; some engines also leave a name behind, see below
+		case cerrdefs.IsNotFound(inspectErr): // just removed; some engines also leak the name, see below
 			continue
 		case inspectErr != nil:
 			return "", false, inspectErr
@@ -231,7 +232,7 @@ func (a *Applier) create(ctx context.Context, p *v1.Pod, creation convert.Creati
 			return "", false, err
 		}
 	}
-	if engine.NameTaken(err) { // by no container that can be seen: a fault of the engine that only its restart cures
+	if engine.NameTaken(err) { // no visible container has the name: an engine bug that only an engine restart fixes
 		creation.Name = fmt.Sprintf("%s_%x", creation.Name, a.engine.Clock().Now().UnixNano())
 		if id, err = a.engine.Create(ctx, what, creation.Name, creation.Config, creation.HostConfig); err == nil {
 			a.cache.made(p.UID, id, a.fresh(id, creation))
@@ -241,7 +242,7 @@ func (a *Applier) create(ctx context.Context, p *v1.Pod, creation convert.Creati
 	return id, false, err
 }
 
-// fresh is what an inspection would say of a container that was made just now.
+// fresh is the result that an inspection would give for a container that was just created.
 func (a *Applier) fresh(id string, c convert.Creation) seen {
 	return view(container.InspectResponse{
 		ContainerJSONBase: &container.ContainerJSONBase{
@@ -264,8 +265,8 @@ func (a *Applier) start(ctx context.Context, id, name string) error {
 	return nil
 }
 
-// stop ends a container: its stop signal, grace (rounded up to seconds), kill. When the engine does not manage that within the grace
-// period and Config.StopSlack, it is asked to kill.
+// stop stops a container: its stop signal, grace (rounded up to seconds), then kill. If the engine exceeds the grace period plus Config.StopSlack,
+// stop sends it a kill request.
 func (a *Applier) stop(ctx context.Context, id string, grace time.Duration) error {
 	defer a.cache.drop(id)
 	seconds := wholeSeconds(grace)
@@ -298,8 +299,8 @@ func (a *Applier) stop(ctx context.Context, id string, grace time.Duration) erro
 	return err
 }
 
-// Stop ends a container by its stop signal, and kills it after the time that it was made with (else the engine's default); one that is
-// gone is no error.
+// Stop sends a container its stop signal, and kills it after its configured stop timeout (or the engine's default). A missing container is not an
+// error.
 func (a *Applier) Stop(ctx context.Context, id string) error {
 	err := a.engine.Call(ctx, "stop container "+id, func(ctx context.Context, c *client.Client) error {
 		return c.ContainerStop(ctx, id, container.StopOptions{})
@@ -310,7 +311,7 @@ func (a *Applier) Stop(ctx context.Context, id string) error {
 	return err
 }
 
-// wholeSeconds rounds up; the engine multiplies what it gets.
+// wholeSeconds rounds up. The engine multiplies the result, so it must stay small.
 func wholeSeconds(d time.Duration) int {
 	whole := max(d, 0) / time.Second
 	if d > whole*time.Second {
@@ -319,7 +320,7 @@ func wholeSeconds(d time.Duration) int {
 	return int(min(whole, math.MaxInt32))
 }
 
-// remove deletes a container as engine.Client.Remove does, and notes it.
+// remove deletes a container as engine.Client.Remove does, and updates the cache.
 func (a *Applier) remove(ctx context.Context, id string) error {
 	gone, err := a.engine.Remove(ctx, id)
 	if gone {
@@ -330,7 +331,7 @@ func (a *Applier) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// failed makes an ApplyError, unless err is nil or one already.
+// failed wraps err in an ApplyError, unless it is nil or already one.
 func failed(reason string, err error) error {
 	var apply *engine.ApplyError
 	if err == nil || errors.As(err, &apply) {
@@ -343,23 +344,23 @@ func failed(reason string, err error) error {
 	return &engine.ApplyError{Reason: reason, Message: root.Error(), Err: err}
 }
 
-// deniedOOM knows the ways in which runc says that it may not lower oom_score_adj. The first is all that old runcs tell, and they
-// tell it of other faults too, so that only a start that succeeds with a higher score proves it.
+// deniedOOM recognizes the errors of runc and crun for a forbidden decrease of oom_score_adj. Old versions of runc report only the first one, and also
+// for other faults: only a successful start with a higher score proves the cause.
 func deniedOOM(err error) bool {
-	text := err.Error()
-	return strings.Contains(text, "can't get final child's PID from pipe: EOF") ||
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "can't get final child's pid from pipe: eof") ||
 		strings.Contains(text, "oom_score_adj") && strings.Contains(text, "permission denied")
 }
 
-// accountsFor are the accounts of the image for a container that is about to be made. Where they only serve the status, a failure is no reason not to
-// start it: they are nil then.
+// accountsFor returns the accounts of the image for a container that is about to be created. If only the status needs them, a failure must not
+// prevent the start: they are nil then.
 func (a *Applier) accountsFor(ctx context.Context, p *v1.Pod, c *v1.Container, image pod.Image) (*accounts.Accounts, error) {
 	if a.cfg.Platform.OS == "windows" {
 		return nil, nil
 	}
 	known, err := a.images.Accounts(ctx, image.ID)
 	if err != nil && ctx.Err() == nil && !convert.NeedsAccounts(p, c, image.User) {
-		if cerrdefs.IsNotFound(err) { // the create that follows reports it
+		if cerrdefs.IsNotFound(err) { // the create request that follows reports it
 			return nil, nil
 		}
 		klog.ErrorS(err, "Cannot read the users of an image; the container's status will not show its user", "pod", klog.KObj(p), "container", c.Name)
@@ -368,8 +369,8 @@ func (a *Applier) accountsFor(ctx context.Context, p *v1.Pod, c *v1.Container, i
 	return known, err
 }
 
-// checkRuntime says whether the engine has the runtime that the handler of a RuntimeClass names. On Windows the handler names an
-// isolation, which package pod has checked.
+// checkRuntime checks that the engine has the runtime named by the handler of a RuntimeClass. On Windows the handler names an isolation, which
+// package pod has already checked.
 func (a *Applier) checkRuntime(ctx context.Context, handler string) error {
 	if handler == "" || a.cfg.Platform.OS == "windows" {
 		return nil

@@ -1,8 +1,8 @@
-// Package convert decides what an engine is told about a pod's sandboxes and containers. It does no I/O.
+// Package convert builds the engine's requests for a pod's sandboxes and containers. It does no I/O.
 //
-//	pod, step, Target (what is known of engine and host) --Sandbox, Container--> Creation, the request
+//	pod, step, Target (facts about engine and host) --Sandbox, Container--> Creation, the request
 //
-// An error means that the engine cannot do what the spec asks for, and says what would be right.
+// An error means that the engine cannot do what the spec asks for, and says what would be valid.
 package convert
 
 import (
@@ -24,48 +24,48 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Target is what Convert must know of the engine and its host.
+// Target describes the engine and its host.
 type Target struct {
 	Platform       pod.Platform
 	Node           string // value of identity.LabelNode
 	Boot           string // value of identity.LabelBoot; "": none
 	API            string // negotiated version; "": newest
-	CPUs           int    // as the engine counts them: Windows engines refuse a limit above it; 0: unknown
-	HostCPUs       int    // of the host, which has more where there are several groups of processors (Windows); 0: CPUs
+	CPUs           int    // as the engine counts them: Windows engines refuse a higher limit; 0: unknown
+	HostCPUs       int    // of the host, which has more if there are several processor groups (Windows); 0: CPUs
 	LogMaxSize     int64
 	LogMaxFiles    int
-	HyperV         bool // the engine's default isolation, where the pod says nothing (Windows)
+	HyperV         bool // the engine's default isolation, used if the pod names none (Windows)
 	CgroupParent   string
 	MinOOMScoreAdj int // lower scores are raised to this
-	// HostAddresses are those at which a hostPort without hostIP is published; none: all that the host has.
+	// HostAddresses are the addresses at which a hostPort without hostIP is published; none: all of the host's.
 	HostAddresses []netip.Addr
-	// HostIPs are those that a hostIP may name, beside loopback and unspecified ones; none: it may name any.
+	// HostIPs are the addresses that a hostIP may name, besides loopback and unspecified ones; none: it may name any.
 	HostIPs        []netip.Addr
-	SeccompDefault bool // pods that name no profile get the engine's, not none
+	SeccompDefault bool // pods that name no profile get the engine's default profile
 	// SeccompProfile is the content of the container's localhost profile; see LocalhostProfile.
 	SeccompProfile string
 	Hash           string             // of the container's spec
 	Accounts       *accounts.Accounts // of the image; nil: not known
 }
 
-// Creation is everything that the engine is told about a new container.
+// Creation is the complete request for a new container.
 type Creation struct {
 	Name       string
 	Config     *container.Config
 	HostConfig *container.HostConfig
 	// Files are copied into the container before it starts (Windows).
 	Files []pod.File
-	// CredentialSpec is what the engine wants in the registry while the container starts; nil: nothing.
+	// CredentialSpec is the entry that the engine needs in the registry while the container starts; nil: none.
 	CredentialSpec *CredentialSpec
 }
 
-// MinOOMScoreAdj is the lowest score there is. The sandbox gets upstream's -998: it is killed last, since the whole pod ends with it.
+// MinOOMScoreAdj is the lowest possible score. The sandbox gets upstream's -998: it should be killed last, since the whole pod ends with it.
 const (
 	MinOOMScoreAdj     = -1000
 	sandboxOOMScoreAdj = -998
 )
 
-// Sandbox decides how the pod's sandbox is created from image by step, whose Sandbox is set. It is pure.
+// Sandbox builds the request for the pod's sandbox from image. step.Sandbox must be set. It is pure.
 func Sandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation, error) {
 	out := creation(identity.ContainerName(p, identity.SandboxName, step.Attempt), podLabels(p, t.Node), t)
 	out.Config.Labels[identity.LabelRestartCount] = strconv.Itoa(step.Attempt)
@@ -86,11 +86,14 @@ func Sandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation, error)
 	h.OomScoreAdj = max(sandboxOOMScoreAdj, t.MinOOMScoreAdj)
 	h.CPUShares = podspec.SharesOf(0)
 	if !versions.LessThan(t.api(), "1.32") {
-		h.IpcMode = container.IPCModeShareable // older engines know no other
+		h.IpcMode = container.IPCModeShareable // older engines have no such mode
 	}
 	hostNamespaces(h, p)
 	if sc := p.Spec.SecurityContext; sc != nil {
 		for _, s := range sc.Sysctls {
+			if h.NetworkMode == "none" && podspec.IsInterfaceSysctl(s.Name) { // the network's creator sets it
+				continue
+			}
 			if h.Sysctls == nil {
 				h.Sysctls = map[string]string{}
 			}
@@ -102,8 +105,8 @@ func Sandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation, error)
 	return out, bindFiles(h, step.Sandbox.Files)
 }
 
-// Container decides how the container that step names is created. step.Inputs is set. It is pure. An error means that the engine
-// cannot do what the spec asks for, and says what would be right.
+// Container builds the request for the container that step names. step.Inputs must be set. It is pure. An error means that the engine cannot do what
+// the spec asks for, and says what would be valid.
 func Container(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
 	c, in := Find(p, step), step.Inputs
 	if c == nil {
@@ -139,7 +142,9 @@ func Container(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
 	config.WorkingDir = c.WorkingDir
 	config.OpenStdin, config.StdinOnce, config.Tty = c.Stdin, c.StdinOnce, c.TTY
 	if in.SandboxID != "" {
-		h.NetworkMode = container.NetworkMode("container:" + in.SandboxID)
+		// The sandbox's endpoint has the DNS servers, and an engine refuses them here (moby runconfig/hostconfig.go validateNetContainerMode). On
+		// Windows each container has a search list (moby daemon/oci_windows.go, DNSSearchList).
+		h.NetworkMode, h.DNSSearch = container.NetworkMode("container:"+in.SandboxID), in.Searches
 	} else if err := joinNetwork(&out, p, in.Sandbox, t); err != nil {
 		return Creation{}, err
 	}
@@ -149,19 +154,19 @@ func Container(p *v1.Pod, step pod.Step, t Target) (Creation, error) {
 	if err := convertLinux(&out, p, c, in, t); err != nil {
 		return Creation{}, err
 	}
-	if len(h.Mounts) > 0 && versions.LessThan(t.api(), "1.25") { // it would leave them out silently
+	if len(h.Mounts) > 0 && versions.LessThan(t.api(), "1.25") { // it would silently ignore them
 		return Creation{}, fmt.Errorf("container %s: mount of %s at %s: engines older than API 1.25 do not accept a path with a colon, and this one has %s",
 			c.Name, h.Mounts[0].Source, h.Mounts[0].Target, t.api())
 	}
 	return out, nil
 }
 
-// creation is what sandboxes and containers have in common.
+// creation builds the common part of the requests for sandboxes and containers.
 func creation(name string, labels map[string]string, t Target) Creation {
 	out := Creation{
 		Name:   name,
 		Config: &container.Config{Labels: labels},
-		// The agent restarts containers, the engine never.
+		// Only the agent restarts containers.
 		HostConfig: &container.HostConfig{RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled}},
 	}
 	out.HostConfig.LogConfig.Type = "json-file"
@@ -174,7 +179,7 @@ func creation(name string, labels map[string]string, t Target) Creation {
 	return out
 }
 
-// podLabels are those of the pod's sandbox; Convert adds to them for a container.
+// podLabels are the labels of the pod's sandbox. Container adds more for a container.
 func podLabels(p *v1.Pod, node string) map[string]string {
 	grace := int64(v1.DefaultTerminationGracePeriodSeconds)
 	if p.Spec.TerminationGracePeriodSeconds != nil {
@@ -198,7 +203,7 @@ func (t Target) api() string {
 	return t.API
 }
 
-// Find returns the container of the spec that step names; nil if there is none.
+// Find returns the container of the spec that step names, or nil.
 func Find(p *v1.Pod, step pod.Step) *v1.Container {
 	switch step.Kind {
 	case podspec.Init:
@@ -222,7 +227,7 @@ func named(list []v1.Container, name string) *v1.Container {
 	return &list[i]
 }
 
-// environment keeps the last of several values of one name, at the place of the first.
+// environment removes duplicate names. The last value wins, at the position of the first.
 func environment(env []pod.Env) []string {
 	var out []string
 	at := map[string]int{}
@@ -242,18 +247,18 @@ func environment(env []pod.Env) []string {
 func joinNetwork(out *Creation, p *v1.Pod, in *pod.SandboxInputs, t Target) error {
 	h := out.HostConfig
 	h.NetworkMode = container.NetworkMode(in.Network)
-	if in.Network == "host" { // IsHost of Docker's types is false in every program for Windows
-		h.UTSMode = "host" // the host's name comes with its network
+	if in.Network == "host" { // IsHost of Docker's types always returns false in programs for Windows
+		h.UTSMode = "host" // the host's network implies the host's name
 		return nil
 	}
 	out.Config.Hostname = in.Hostname
-	if t.Platform.OS == "windows" { // Linux has resolv.conf among the Files
+	if t.Platform.OS == "windows" { // on Linux, resolv.conf is one of the Files
 		h.DNS, h.DNSSearch, h.DNSOptions = in.DNS.Servers, in.DNS.Searches, in.DNS.Options
 	}
 	return publish(out, p, t)
 }
 
-// isolation is what the pod asks for; "" leaves it to the engine.
+// isolation is the pod's isolation; "" leaves it to the engine.
 func isolation(p *v1.Pod, handler string) container.Isolation {
 	isolation, _ := podspec.Isolation(p, handler)
 	return container.Isolation(isolation)

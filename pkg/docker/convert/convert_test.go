@@ -44,7 +44,7 @@ var platforms = map[string]pod.Platform{
 	"windows-26100": {OS: "windows", Arch: "amd64", Build: 26100, SharedNetwork: true},
 }
 
-// apis are those of engines that are older than ours: Docker 17.06 is the one of Server 2016.
+// apis are those of older engines: Docker 17.06 is the one of Server 2016.
 var apis = map[string]string{"windows-14393": "1.30"}
 
 func basePod() *v1.Pod {
@@ -55,7 +55,7 @@ func basePod() *v1.Pod {
 	return p
 }
 
-// goldens are the cases. files and host are what Resolve makes on the platform.
+// goldens are the cases. files and host are the results of Resolve on the platform.
 var goldens = []struct {
 	name string
 	edit func(*v1.Pod, *pod.Inputs, *pod.SandboxInputs)
@@ -119,7 +119,7 @@ var goldens = []struct {
 	}},
 }
 
-// TestConvertGolden shows what the engine is told, for every case on every platform.
+// TestConvertGolden shows the request for every case on every platform.
 func TestConvertGolden(t *testing.T) {
 	for name, platform := range platforms {
 		for _, test := range goldens {
@@ -137,6 +137,7 @@ func TestConvertGolden(t *testing.T) {
 				}
 				test.edit(p, in, box)
 				if windows {
+					in.Searches = []string{"shop.svc.cluster.local", "svc.cluster.local"}
 					in.Mounts = []pod.Mount{
 						{Name: "data", HostPath: `C:\data`, ContainerPath: "/data", ReadOnly: true},
 						{Name: "pipe", HostPath: `\\.\pipe\docker_engine`, ContainerPath: `\\.\pipe\docker_engine`},
@@ -185,7 +186,7 @@ func sandboxOf(t *testing.T, p *v1.Pod, in *pod.SandboxInputs, target Target) Cr
 	return c
 }
 
-// golden compares what has been made with the file, leaving out everything that is not set.
+// golden compares the requests with the file, without unset fields.
 func golden(t *testing.T, name string, made []Creation) {
 	t.Helper()
 	raw, err := json.Marshal(made)
@@ -215,7 +216,7 @@ func golden(t *testing.T, name string, made []Creation) {
 	}
 }
 
-// sparse drops null, "", 0 and false. Empty lists stay: they mean something else than none (MaskedPaths).
+// sparse drops null, "", 0 and false. Empty lists stay: they differ from missing ones (MaskedPaths).
 func sparse(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -236,7 +237,7 @@ func sparse(v any) any {
 	return v
 }
 
-// TestConvertTwice: Convert is pure, so that the same step gives the same creation and the pod is untouched.
+// TestConvertTwice: Convert is pure: the same step gives the same creation and the pod does not change.
 func TestConvertTwice(t *testing.T) {
 	for _, test := range goldens {
 		p, in, box := basePod(), &pod.Inputs{SandboxID: "5a5a"}, &pod.SandboxInputs{}
@@ -341,7 +342,7 @@ func TestConvertDetails(t *testing.T) {
 	}
 }
 
-// The infra container is confined as a container of the pod that names no profile; a profile made for the pod's programs is not put on it.
+// The infra container is confined like a container of the pod without a profile; it does not get a profile made for the pod's programs.
 func TestSandboxSeccomp(t *testing.T) {
 	localhost := &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr("a.json")}
 	for name, test := range map[string]struct {
@@ -360,6 +361,18 @@ func TestSandboxSeccomp(t *testing.T) {
 		out, err := Sandbox(p, pod.Step{Sandbox: &pod.SandboxInputs{Network: "cbr0"}}, "pause", Target{Platform: linux, SeccompDefault: test.byAgent})
 		if err != nil || !slices.Equal(out.HostConfig.SecurityOpt, test.want) {
 			t.Errorf("%s: got %q, %v, want %q", name, out.HostConfig.SecurityOpt, err, test.want)
+		}
+	}
+}
+
+// TestInterfaceSysctls: without an engine network the pod's interface is created later, and its sysctls with it.
+func TestInterfaceSysctls(t *testing.T) {
+	p := basePod()
+	p.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net.ipv4.conf.eth0.forwarding", Value: "1"}, {Name: "net/core/somaxconn", Value: "9"}}}
+	for network, want := range map[string]string{"winkube": "map[net.core.somaxconn:9 net.ipv4.conf.eth0.forwarding:1]", "none": "map[net.core.somaxconn:9]"} {
+		out := sandboxOf(t, p, &pod.SandboxInputs{Network: network}, Target{Platform: linux})
+		if got := fmt.Sprint(out.HostConfig.Sysctls); got != want {
+			t.Errorf("network %s: got %s, want %s", network, got, want)
 		}
 	}
 }

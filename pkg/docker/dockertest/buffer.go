@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Buffer is an output that others may look at while it grows.
+// Buffer is an output that can be read while it grows.
 type Buffer struct {
 	mu    sync.Mutex
 	data  bytes.Buffer
 	grown chan struct{}
 }
 
-// NewBuffer makes an empty Buffer.
+// NewBuffer returns an empty Buffer.
 func NewBuffer() *Buffer { return &Buffer{grown: make(chan struct{}, 1)} }
 
 // Write appends data.
@@ -34,7 +34,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 // Close does nothing.
 func (b *Buffer) Close() error { return nil }
 
-// String is what was written so far.
+// String returns everything written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,7 +44,7 @@ func (b *Buffer) String() string {
 // Await blocks until the output contains text. After 20 s the test fails.
 func (b *Buffer) Await(t *testing.T, text string) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for !strings.Contains(b.String(), text) {
 		select {
 		case <-b.grown:

@@ -1,5 +1,5 @@
-// Package dockertest is a Docker engine for tests, with nothing behind it: a stateful model of the part of the Docker API that package
-// docker uses, served over HTTP on any listener. It validates as the engine does, fails and hangs on request, and prints its state.
+// Package dockertest is a simulated Docker engine for tests: a stateful model of the part of the Docker API that package docker uses, served over
+// HTTP on any listener. It validates requests as the engine does, fails and hangs on request, and prints its state.
 //
 //	docker client --HTTP--> Engine: containers run Programs, Go functions in this process
 package dockertest
@@ -18,26 +18,28 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Options say what engine it is. The zero value is Docker 20.10 on Linux.
+// Options describe the simulated engine. The zero value is Docker 20.10 on Linux.
 type Options struct {
 	Version       string // of the engine; "": 20.10.24
-	APIVersion    string // newest that it speaks; "": 1.41
+	APIVersion    string // newest supported; "": 1.41
 	MinAPIVersion string // oldest; "": 1.12
 	OS            string // linux or windows; "": linux
 	Build         int    // Windows build; below 16299 containers cannot share a network
 	CPUs          int    // 0: 4
 	Memory        int64  // bytes; 0: 8 GiB
 	LiveRestore   bool
+	// Snapshotter is the one of containerd's image store, such as overlayfs; "": images are in the graph driver overlay2.
+	Snapshotter string
 	// NoSysResource makes starts with an OOM score below 0 fail, as on a host whose engine lacks CAP_SYS_RESOURCE.
 	NoSysResource bool
-	// Program finds what runs as argv; nil: no such executable. Without it every command waits to be stopped.
+	// Program returns the function that runs argv; nil: no such executable. Without it every command waits to be stopped.
 	Program func(argv []string) Program
-	// IsFile says which host paths are files, for Windows, which cannot mount them; nil: the machine's own files are asked.
+	// IsFile says which host paths are files, which Windows cannot mount; nil: it checks the machine's own files.
 	IsFile func(hostPath string) bool
 	Clock  clock.Clock
 }
 
-// Engine is the fake. It is an http.Handler; all methods may be called concurrently.
+// Engine is the simulation. It is an http.Handler; all methods may be called concurrently.
 type Engine struct {
 	opts  Options
 	clock clock.Clock
@@ -56,7 +58,7 @@ type Engine struct {
 	faults
 }
 
-// The parts of the API, each with its requests. They share the Engine's state and lock.
+// Groups of API requests. They share the Engine's state and lock.
 type (
 	systemAPI    struct{ *Engine }
 	containerAPI struct{ *Engine }
@@ -65,7 +67,7 @@ type (
 	networkAPI   struct{ *Engine }
 )
 
-// New makes an engine without containers and images, with the networks that every engine has.
+// New returns an engine without containers and images, with the networks that every engine has.
 func New(opts Options) *Engine {
 	setDefault(&opts.Version, "20.10.24")
 	setDefault(&opts.APIVersion, "1.41")
@@ -103,8 +105,8 @@ func setDefault(s *string, value string) {
 	}
 }
 
-// Restart ends all event and log streams and attached sessions, as a restart of the engine does. Without LiveRestore all containers
-// end as well, with exit code 255.
+// Restart ends all event and log streams and attached sessions, as an engine restart does. Without LiveRestore all containers end as well, with exit
+// code 255.
 func (e *Engine) Restart() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -119,7 +121,7 @@ func (e *Engine) Restart() {
 	}
 }
 
-// Upgrade makes it an engine of another version, as an update of the host's packages does.
+// Upgrade changes the engine's version, as an update of the host's packages does.
 func (e *Engine) Upgrade(version, apiVersion, minAPIVersion string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -238,6 +240,9 @@ func (e systemAPI) info(w http.ResponseWriter) {
 		delete(info, "CgroupDriver")
 		delete(info, "CgroupVersion")
 	}
+	if e.opts.Snapshotter != "" {
+		info["Driver"], info["DriverStatus"] = e.opts.Snapshotter, [][2]string{{"driver-type", "io.containerd.snapshotter.v1"}}
+	}
 	answer(w, http.StatusOK, info)
 }
 
@@ -251,12 +256,12 @@ func answer(w http.ResponseWriter, status int, body any) {
 	}
 }
 
-// refuse answers with an error as the engine words it.
+// refuse answers with an error in the engine's format.
 func refuse(w http.ResponseWriter, status int, format string, args ...any) {
 	answer(w, status, map[string]string{"message": fmt.Sprintf(format, args...)})
 }
 
-// nextID makes up an id of 64 hex digits. Ids differ from their first digit on, so that short ones are told apart.
+// nextID returns a new id of 64 hex digits. Ids differ in their first digits, so that short ones are unique too.
 func (e *Engine) nextID() string {
 	e.serial++
 	return fmt.Sprintf("%04x%060x", e.serial*0x1003&0xffff, e.serial)

@@ -15,9 +15,9 @@ import (
 	"github.com/docker/docker/api/types/registry"
 )
 
-// Image is one image of the engine. Names are as in a pod's spec; the engine fills in registry and tag.
+// Image is one image of the engine. Names have the form of a pod's spec; the engine adds registry and tag.
 type Image struct {
-	ID         string // "": made up
+	ID         string // "": generated
 	Names      []string
 	Digests    []string // repository@sha256:...
 	Size       int64
@@ -27,7 +27,7 @@ type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Env        []string
-	// Config is the rest of what the image says of its containers; nil: nothing.
+	// Config is the rest of the image's container configuration; nil: empty.
 	Config *container.Config
 	Files  map[string]string // by absolute path: content, or "-> target" for a symbolic link
 }
@@ -35,9 +35,9 @@ type Image struct {
 // Remote is an image that can be pulled.
 type Remote struct {
 	Image              Image
-	Username, Password string   // "": everyone may pull it
-	Messages           []string // JSON of the progress that is reported before it is there
-	Stall              bool     // after the Messages nothing comes any more
+	Username, Password string   // "": no login needed
+	Messages           []string // JSON of the progress messages before success
+	Stall              bool     // sends nothing after the Messages
 }
 
 // AddImage puts an image into the store and returns its id.
@@ -62,7 +62,7 @@ func (e *Engine) addImage(img Image) string {
 	return img.ID
 }
 
-// AddRemote makes an image known to the registry under name.
+// AddRemote adds an image to the registry under name.
 func (e *Engine) AddRemote(name string, remote Remote) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -85,7 +85,7 @@ func (e *Engine) findImage(name string) *Image {
 	full := familiar(name)
 	for id, img := range e.images {
 		short := strings.TrimPrefix(id, "sha256:")
-		if slices.Contains(img.Names, full) || slices.Contains(img.Digests, full) || len(name) >= 4 && strings.HasPrefix(short, strings.TrimPrefix(name, "sha256:")) {
+		if slices.Contains(img.Names, full) || slices.Contains(e.digests(img), full) || len(name) >= 4 && strings.HasPrefix(short, strings.TrimPrefix(name, "sha256:")) {
 			return img
 		}
 	}
@@ -97,7 +97,7 @@ func (e imageAPI) listImages(w http.ResponseWriter) {
 	defer e.mu.Unlock()
 	list := []image.Summary{}
 	for _, img := range e.images {
-		list = append(list, image.Summary{ID: img.ID, RepoTags: orNone(img.Names), RepoDigests: img.Digests, Size: img.Size})
+		list = append(list, image.Summary{ID: img.ID, RepoTags: orNone(img.Names), RepoDigests: e.digests(img), Size: img.Size})
 	}
 	slices.SortFunc(list, func(a, b image.Summary) int { return strings.Compare(a.ID, b.ID) })
 	answer(w, http.StatusOK, list)
@@ -118,10 +118,32 @@ func (e imageAPI) inspectImage(w http.ResponseWriter, name string) {
 		refuse(w, http.StatusNotFound, "No such image: %s", name)
 		return
 	}
-	answer(w, http.StatusOK, map[string]any{
-		"Id": img.ID, "RepoTags": img.Names, "RepoDigests": img.Digests, "Size": img.Size, "Os": cmp.Or(img.OS, e.opts.OS), "OsVersion": img.OSVersion,
+	body := map[string]any{
+		"Id": img.ID, "RepoTags": img.Names, "RepoDigests": e.digests(img), "Size": img.Size, "Os": cmp.Or(img.OS, e.opts.OS), "OsVersion": img.OSVersion,
 		"Architecture": "amd64", "Config": img.config(),
-	})
+	}
+	if e.opts.Snapshotter != "" {
+		body["GraphDriver"] = map[string]any{"Name": e.opts.Snapshotter, "Data": nil}
+	}
+	answer(w, http.StatusOK, body)
+}
+
+// digests are the digests of an image. In containerd's store an image always has the digest of its manifest, which is its id.
+func (e *Engine) digests(img *Image) []string {
+	if e.opts.Snapshotter == "" {
+		return img.Digests
+	}
+	all := slices.Clone(img.Digests)
+	for _, name := range img.Names {
+		ref, err := reference.ParseNormalizedNamed(name)
+		if err != nil {
+			continue
+		}
+		if digest := reference.FamiliarName(ref) + "@" + img.ID; !slices.Contains(all, digest) {
+			all = append(all, digest)
+		}
+	}
+	return all
 }
 
 func (e imageAPI) removeImage(w http.ResponseWriter, name string) {

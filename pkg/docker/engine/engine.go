@@ -1,10 +1,10 @@
-// Package engine is the connection to a Docker engine: the client and the version of the API that it speaks, a deadline for every call,
-// the words and classes of its errors, event streams, and connections that become the streams of a command.
+// Package engine is the connection to a Docker engine: the client and its API version, a deadline for every call, the classification and wording of
+// errors, event streams, and hijacked connections for the streams of a command.
 //
-//	room --Call(what, request)--> deadline, version --> Docker;   Docker --answer, error--> "cannot <what>: ..."
+//	package --Call(what, request)--> deadline, version --> Docker;   Docker --answer, error--> "cannot <what>: ..."
 //
-// Engines from 1.12 (API 1.24) on are served; the API version is negotiated, again after each restart of the engine, and never pinned.
-// A request that hangs holds up no other.
+// It supports engines from 1.12 (API 1.24) on. The API version is never pinned; it is negotiated, again after each restart of the engine. A hanging
+// request does not block others.
 package engine
 
 import (
@@ -33,7 +33,7 @@ import (
 type Config struct {
 	Host    string                     // unix:///path, npipe:////./pipe/name, tcp://host:port; "": DOCKER_HOST, or else the platform's default
 	OS      string                     // of the containers that the engine must run: linux or windows; "": any
-	Timeout time.Duration              // of one request that has no reason to take long; 0: 2 minutes
+	Timeout time.Duration              // of one request that is expected to be quick; 0: 2 minutes
 	Clock   clock.WithDelayedExecution // nil: the system's
 }
 
@@ -44,14 +44,15 @@ type Client struct {
 	timeout time.Duration
 	clock   clock.WithDelayedExecution
 	tls     *tlsconfig.Options
+	wrap    func(http.RoundTripper) http.RoundTripper // nil: no wrapper
 
 	client atomic.Pointer[client.Client] // negotiated; nil: not yet, or no longer
-	known  atomic.Pointer[known]         // nil: not asked yet
-	pid    atomic.Int64                  // of the engine; 0: not known
+	known  atomic.Pointer[known]         // nil: not queried yet
+	pid    atomic.Int64                  // of the engine; 0: unknown
 }
 
-// New makes a Client. It does not connect: an engine that is not there yet makes the calls fail, not New. An error means that cfg.Host
-// (or DOCKER_HOST) is unusable.
+// New returns a Client. It does not connect: if the engine is down, calls fail rather than New. An error means that cfg.Host (or DOCKER_HOST) is
+// invalid.
 func New(cfg Config) (*Client, error) {
 	e := &Client{host: cfg.Host, os: cfg.OS, timeout: cfg.Timeout, clock: cfg.Clock}
 	if e.timeout == 0 {
@@ -78,19 +79,22 @@ func New(cfg Config) (*Client, error) {
 	return e, nil
 }
 
+// Wrap wraps the transport, to record requests. Call it before the first request.
+func (e *Client) Wrap(wrap func(http.RoundTripper) http.RoundTripper) { e.wrap = wrap }
+
 // Host is where the engine listens, as in Config.Host.
 func (e *Client) Host() string { return e.host }
 
 // Local says whether the engine's files are on this host.
 func (e *Client) Local() bool { return !strings.HasPrefix(e.host, "tcp://") }
 
-// Clock is the one by which deadlines are measured.
+// Clock is the clock that measures deadlines.
 func (e *Client) Clock() clock.WithDelayedExecution { return e.clock }
 
-// Timeout is the deadline of one request that has no reason to take long.
+// Timeout is the deadline of one request that is expected to be quick.
 func (e *Client) Timeout() time.Duration { return e.timeout }
 
-// dial makes a client that has not talked to the engine yet.
+// dial returns a client that has not contacted the engine yet.
 func (e *Client) dial() (*client.Client, error) {
 	transport := &http.Transport{MaxIdleConns: 32, MaxIdleConnsPerHost: 32, IdleConnTimeout: 30 * time.Second}
 	if e.tls != nil {
@@ -100,11 +104,15 @@ func (e *Client) dial() (*client.Client, error) {
 		}
 		transport.TLSClientConfig = config
 	}
+	sender := &http.Client{Transport: transport, CheckRedirect: client.CheckRedirect}
 	c, err := client.NewClientWithOpts(
-		client.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: client.CheckRedirect}), client.WithHost(e.host),
+		client.WithHTTPClient(sender), client.WithHost(e.host),
 		client.WithTraceOptions(otelhttp.WithFilter(traced)))
 	if err != nil {
 		return nil, fmt.Errorf("docker host %q: must be unix:///path, npipe:////./pipe/name or tcp://host:port: %w", e.host, err)
+	}
+	if e.wrap != nil {
+		sender.Transport = e.wrap(sender.Transport)
 	}
 	dial := transport.DialContext // set by WithHost
 	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -120,12 +128,12 @@ func (e *Client) dial() (*client.Client, error) {
 	return c, nil
 }
 
-// traced says whether a request is measured. Nothing collects the figures, so none is; but Client.Ping alters its request while the first
-// answer to it may still be read, and measuring works on a copy.
+// traced says whether a request is traced. Nothing collects traces, so the answer should always be no. But Client.Ping alters its request while the
+// first answer to it may still be read, and tracing works on a copy.
 func traced(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/_ping") }
 
-// API returns a client that speaks the engine's version. The client's own negotiation would let every caller wait for the first
-// one's ping, without a deadline.
+// API returns a client that speaks the engine's version. The client's own negotiation would make all callers wait for the first caller's ping,
+// without a deadline.
 func (e *Client) API(ctx context.Context) (*client.Client, error) {
 	if c := e.client.Load(); c != nil {
 		return c, nil
@@ -133,7 +141,7 @@ func (e *Client) API(ctx context.Context) (*client.Client, error) {
 	return e.Negotiate(ctx)
 }
 
-// Negotiate asks the engine for its version and returns a client that speaks it, which API returns from now on.
+// Negotiate asks the engine for its version and returns a client that speaks it. API returns that client from then on.
 func (e *Client) Negotiate(ctx context.Context) (*client.Client, error) {
 	c, err := e.dial()
 	if err != nil {
@@ -148,7 +156,7 @@ func (e *Client) Negotiate(ctx context.Context) (*client.Client, error) {
 	return c, nil
 }
 
-// Version is the negotiated version of the API; "": there is none yet, or no longer.
+// Version is the negotiated version of the API; "": not negotiated yet, or no longer valid.
 func (e *Client) Version() string {
 	if c := e.client.Load(); c != nil {
 		return c.ClientVersion()
@@ -156,19 +164,19 @@ func (e *Client) Version() string {
 	return ""
 }
 
-// Within bounds ctx by limit on the engine's clock. stop must be called when the answer is there; the context then lives on until cancel.
+// Within limits ctx to limit on the engine's clock. Call stop when the answer has arrived; the context then lives until cancel.
 func (e *Client) Within(ctx context.Context, limit time.Duration) (inner context.Context, stop func(), cancel func()) {
 	inner, end := context.WithCancelCause(ctx)
 	timer := e.clock.AfterFunc(limit, func() { end(NoAnswer{limit}) })
 	return inner, func() { timer.Stop() }, func() { timer.Stop(); end(context.Canceled) }
 }
 
-// Call makes one request, or several that belong together, within the Client's timeout. what completes "cannot ..." in the error.
+// Call makes one request, or several related ones, within the Client's timeout. what completes "cannot ..." in the error.
 func (e *Client) Call(ctx context.Context, what string, do func(context.Context, *client.Client) error) error {
 	return e.CallWithin(ctx, e.timeout, what, do)
 }
 
-// CallWithin is Call with another deadline.
+// CallWithin is Call with another deadline. If the engine was replaced by one that refuses the former version of the API, it calls do again.
 func (e *Client) CallWithin(ctx context.Context, limit time.Duration, what string, do func(context.Context, *client.Client) error) error {
 	inner, _, cancel := e.Within(ctx, limit)
 	defer cancel()
@@ -176,11 +184,17 @@ func (e *Client) CallWithin(ctx context.Context, limit time.Duration, what strin
 	if err == nil {
 		err = do(inner, c)
 	}
+	if versionRefused(err) {
+		e.client.CompareAndSwap(c, nil)
+		if c, err = e.API(inner); err == nil {
+			err = do(inner, c)
+		}
+	}
 	return e.Explain(ctx, inner, what, err)
 }
 
-// Explain words the error of a request within inner, which Within made of ctx: the caller's own end comes before the deadline's, and that
-// before what the client made of it. nil stays nil.
+// Explain words the error of a request within inner, which Within derived from ctx. The end of ctx takes precedence over the deadline, and both over
+// the client's error. nil stays nil.
 func (e *Client) Explain(ctx, inner context.Context, what string, err error) error {
 	if err == nil {
 		return nil
@@ -193,13 +207,14 @@ func (e *Client) Explain(ctx, inner context.Context, what string, err error) err
 		err = ctx.Err()
 	case errors.As(context.Cause(inner), &silent):
 		err = silent
-	case strings.Contains(err.Error(), "client version") && strings.Contains(err.Error(), "API version"):
+	case versionRefused(err):
 		e.client.Store(nil) // the engine was replaced by another version
+		err = refused(err)
 	}
 	return fmt.Errorf("cannot %s: %w", what, err)
 }
 
-// Inspect asks for one container, by id or name. The answer has a State and a Config.
+// Inspect inspects one container, by id or name. The answer has a State and a Config.
 func (e *Client) Inspect(ctx context.Context, id string) (container.InspectResponse, error) {
 	return e.InspectWithin(ctx, e.timeout, id)
 }
@@ -217,12 +232,12 @@ func (e *Client) InspectWithin(ctx context.Context, limit time.Duration, id stri
 	return out, err
 }
 
-// PID is the engine's process; 0 before the first call of it, or where its socket does not say.
+// PID is the engine's process; 0 before the first connection, or if its socket does not report it.
 func (e *Client) PID() int { return int(e.pid.Load()) }
 
-// met notes which process is at the other end of a connection.
+// met records the process at the other end of a connection.
 func (e *Client) met(conn net.Conn) {
-	if pid := serverPID(conn); pid > 1 { // 1 holds sockets for others
+	if pid := serverPID(conn); pid > 1 { // 1 holds sockets for other processes
 		e.pid.Store(int64(pid))
 	}
 }
@@ -235,7 +250,7 @@ func ShortID(id string) string {
 	return id
 }
 
-// Addresses lists the addresses of a container's own network, IPv4 first.
+// Addresses lists a container's addresses in its own network, IPv4 first.
 func Addresses(in container.InspectResponse) []netip.Addr {
 	if in.NetworkSettings == nil {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/docker/docker/api/types/versions"
 	"github.com/docker/docker/client"
@@ -12,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// Info is what the engine says of itself and its host.
+// Info is the engine's description of itself and its host.
 type Info struct {
 	Version         string // 20.10.24
 	APIVersion      string // as negotiated
@@ -22,24 +23,25 @@ type Info struct {
 	Architecture    string // as the engine says: x86_64
 	Root            string // where images and containers are stored
 	StorageDriver   string
+	Snapshots       bool // images and containers are in containerd's store
 	LoggingDriver   string
 	CgroupDriver    string // cgroupfs or systemd; "" on Windows
-	CgroupVersion   string // 1 or 2; "" where the engine does not say (then it is 1) and on Windows
+	CgroupVersion   string // 1 or 2; "" if the engine does not report it (then it is 1) and on Windows
 	Isolation       string // Windows: process or hyperv
 	LiveRestore     bool
 	CPUs            int
 	MemoryTotal     int64 // bytes
 	SecurityOptions []string
-	Runtimes        []string // sorted: what the handler of a RuntimeClass may be; none on Windows
+	Runtimes        []string // sorted: the valid handlers of a RuntimeClass; none on Windows
 }
 
-// known is what the engine said of itself last.
+// known is the engine's last answer.
 type known struct {
 	Info
 	recursive bool // see RecursiveReadOnly
 }
 
-// Info asks the engine about itself. One that runs containers of another system than Config.OS is an error, with what it said.
+// Info queries the engine. It returns an error, with the answer, if the engine runs containers of another system than Config.OS.
 func (e *Client) Info(ctx context.Context) (Info, error) {
 	var out Info
 	err := e.Call(ctx, "ask the engine about itself", func(ctx context.Context, c *client.Client) error {
@@ -53,6 +55,9 @@ func (e *Client) Info(ctx context.Context) (Info, error) {
 			CgroupDriver: info.CgroupDriver, CgroupVersion: info.CgroupVersion, Isolation: string(info.Isolation), LiveRestore: info.LiveRestoreEnabled,
 			CPUs: info.NCPU, MemoryTotal: info.MemTotal, SecurityOptions: info.SecurityOptions,
 		}
+		out.Snapshots = slices.ContainsFunc(info.DriverStatus, func(pair [2]string) bool {
+			return pair[0] == "driver-type" && strings.HasPrefix(pair[1], "io.containerd.snapshotter.")
+		})
 		if out.OS == "windows" {
 			out.CgroupDriver, out.CgroupVersion = "", ""
 		} else {
@@ -69,7 +74,7 @@ func (e *Client) Info(ctx context.Context) (Info, error) {
 	return out, err
 }
 
-// LastInfo is the last answer to Info, whose slices are not to be changed; false: there was none yet.
+// LastInfo is the last answer to Info; its slices must not be changed. false: no answer yet.
 func (e *Client) LastInfo() (Info, bool) {
 	if k := e.known.Load(); k != nil {
 		return k.Info, true
@@ -77,28 +82,19 @@ func (e *Client) LastInfo() (Info, bool) {
 	return Info{}, false
 }
 
-// Root is where the engine keeps images and containers, as it said last.
-func (e *Client) Root(ctx context.Context) (string, error) {
-	if info, known := e.LastInfo(); known {
-		return info.Root, nil
-	}
-	info, err := e.Info(ctx)
-	return info.Root, err
-}
-
-// RecursiveReadOnly says whether read-only mounts can be made recursively so, as far as the engine has said by now.
+// RecursiveReadOnly says whether read-only mounts can be recursive, by the engine's last answer.
 func (e *Client) RecursiveReadOnly() bool {
 	k := e.known.Load()
 	return k != nil && k.recursive
 }
 
-// HyperV says whether containers of Windows get virtual machines by the engine's own default, as far as it has said by now.
+// HyperV says whether Windows containers get virtual machines by the engine's default, by its last answer.
 func (e *Client) HyperV() bool {
 	k := e.known.Load()
 	return k != nil && k.Isolation == "hyperv"
 }
 
-// recursiveReadOnly decides that by versions: the engine takes the options from API 1.44 on, the kernel has mount_setattr from 5.12 on.
+// recursiveReadOnly decides by versions: the engine accepts the options since API 1.44, the kernel has mount_setattr since 5.12.
 func recursiveReadOnly(info Info) bool {
 	if info.OS != "linux" || versions.LessThan(info.APIVersion, "1.44") {
 		return false

@@ -15,9 +15,10 @@ type peer struct {
 	addresses []netip.Addr
 }
 
-// Dial connects to a TCP port of a container: on Linux on the loopback address inside its network, which reaches servers that listen
-// nowhere else; on Windows, where no process can enter another's network, on the container's address. ctx bounds the dialling only.
-func (e *Executor) Dial(ctx context.Context, containerID string, port int) (net.Conn, error) {
+// Dial connects to a TCP port of a container. On Linux it uses the loopback address inside the container's network, to reach servers that listen only
+// there. On Windows, where no process can enter another's network, it uses the container's address. If the kubelet made the endpoint, the engine does
+// not know that address (ADR 27), and Dial uses the first of pod, the pod's addresses. ctx limits only the dialling.
+func (e *Executor) Dial(ctx context.Context, containerID string, pod []netip.Addr, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, fmt.Errorf("port %d: must be 1 to 65535", port)
 	}
@@ -34,7 +35,7 @@ func (e *Executor) Dial(ctx context.Context, containerID string, port int) (net.
 			id = in.HostConfig.NetworkMode.ConnectedContainer()
 			continue
 		}
-		conn, err := dialPeer(ctx, peer{pid: in.State.Pid, addresses: engine.Addresses(in)}, port)
+		conn, err := dialPeer(ctx, peer{pid: in.State.Pid, addresses: append(engine.Addresses(in), pod...)}, port)
 		if err != nil {
 			return nil, fmt.Errorf("cannot connect to port %d of container %s: %w", port, engine.ShortID(containerID), err)
 		}

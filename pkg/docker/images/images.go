@@ -1,6 +1,6 @@
-// Package images is the door to the images of an engine: look up, pull, list, remove, and read what is in one.
+// Package images gives access to the images of an engine: look up, pull, list, remove, and read their content.
 //
-//	name --Lookup, Pull--> pod.Image;   Docker --events--> Follow: what was asked before is asked again
+//	name --Lookup, Pull--> pod.Image;   Docker --events--> Follow: invalidates cached answers
 package images
 
 import (
@@ -29,14 +29,14 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Config says how images are pulled and which are kept.
+// Config says how to pull images and which ones to keep.
 type Config struct {
 	OS       string        // of the node's containers: linux or windows
-	Infra    string        // image of the sandbox, which is pinned; "": none
-	Deadline time.Duration // a pull or an export without progress for so long is given up
+	Infra    string        // image of the sandbox, which is never collected; "": none
+	Deadline time.Duration // a pull or an export without progress for this long is canceled
 }
 
-// Store is the images of one engine. All methods may be called concurrently.
+// Store accesses the images of one engine. All methods may be called concurrently.
 type Store struct {
 	engine *engine.Client
 	node   identity.Node
@@ -48,18 +48,18 @@ type Store struct {
 
 var _ pod.Images = (*Store)(nil)
 
-// New makes a Store of e. node is whose the containers are by which images are read.
+// New returns a Store of e. node owns the containers that read images.
 func New(e *engine.Client, node identity.Node, cfg Config) *Store {
 	return &Store{engine: e, node: node, cfg: cfg}
 }
 
-// pullablePrefix is that of containerStatuses.imageID for an image that a registry knows by a digest; see identity.ImageIDPrefix.
+// pullablePrefix is the prefix of containerStatuses.imageID for an image that a registry knows by a digest; see identity.ImageIDPrefix.
 const pullablePrefix = "docker-pullable://"
 
 var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]{64}$`)
 
-// normal is the full name by which the engine is asked: short names belong to docker.io, and with a digest a tag means nothing. A full
-// name is never mistaken for the beginning of an image's id.
+// normal returns the full name to send to the engine: short names belong to docker.io, and a digest makes a tag meaningless. A full name is never
+// mistaken for the beginning of an image's id.
 func normal(name string) (string, error) {
 	if imageID.MatchString(name) {
 		return name, nil
@@ -72,7 +72,7 @@ func normal(name string) (string, error) {
 	return ref.String(), nil
 }
 
-// Lookup finds a present image by the name of a spec, or by id.
+// Lookup finds a present image by a name as in a pod's spec, or by id.
 func (s *Store) Lookup(ctx context.Context, name string) (pod.Image, bool, error) {
 	full, err := normal(name)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Store) Lookup(ctx context.Context, name string) (pod.Image, bool, error
 	return out, true, nil
 }
 
-// imageRef chooses the digest of the repository that was asked for, or else the first.
+// imageRef returns the digest of the requested repository, or else the first.
 func imageRef(name, id string, digests []string) string {
 	var chosen string
 	for _, digest := range digests {
@@ -125,14 +125,14 @@ func imageRef(name, id string, digests []string) string {
 	return pullablePrefix + chosen
 }
 
-// List is what is present.
+// List lists the present images.
 type List struct {
 	IDs   []string
 	Named []v1.ContainerImage // largest first, as Node.status.images shows them: digests before tags
 }
 
-// ListImages lists the present images. While Follow runs the engine is asked only after an image came, went or was renamed: changed is
-// false where the list is the one that was given last, which is not to be changed.
+// ListImages lists the present images. While Follow runs, it queries the engine only after an image was added, removed or renamed. If changed is
+// false, the list is the one returned last, and must not be modified.
 func (s *Store) ListImages(ctx context.Context) (list List, changed bool, err error) {
 	stored, mark, ok := s.cache.get()
 	if ok {
@@ -164,9 +164,9 @@ func listed(all []image.Summary) (list List) {
 	return list
 }
 
-// Pull fetches name, trying creds in order (none: anonymous), and returns what Lookup would and which of creds it was, -1: none. It
-// fails when the engine reports no progress for Config.Deadline. A registry that does not answer is
-// pod.ErrRegistryUnavailable, and ends the trying.
+// Pull fetches name, trying creds in order (none: anonymous). It returns the result of Lookup and the index in creds of the one that worked, or -1.
+// It fails when the engine reports no progress for Config.Deadline. A registry that does not answer is pod.ErrRegistryUnavailable; the remaining
+// creds are then not tried.
 func (s *Store) Pull(ctx context.Context, name string, creds []pod.Credential) (img pod.Image, used int, err error) {
 	full, err := normal(name)
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *Store) Pull(ctx context.Context, name string, creds []pod.Credential) (
 	var failures []error
 	for i, cred := range creds {
 		err := s.pull(ctx, full, cred)
-		s.cache.change() // the event of it may come later
+		s.cache.change() // the event may come later
 		if err == nil {
 			img, err = s.pulled(ctx, name)
 			return img, used + i, err
@@ -194,7 +194,7 @@ func (s *Store) Pull(ctx context.Context, name string, creds []pod.Credential) (
 	return pod.Image{}, -1, fmt.Errorf("cannot pull image %q: %w", name, errors.Join(failures...))
 }
 
-// pulled checks what a pull has brought. The engine accepts an image of any system where the registry offers no choice.
+// pulled checks the pulled image. The engine accepts an image of any system if the registry offers no choice.
 func (s *Store) pulled(ctx context.Context, name string) (pod.Image, error) {
 	img, ok, err := s.Lookup(ctx, name)
 	switch {
@@ -243,7 +243,7 @@ func (s *Store) pull(ctx context.Context, full string, cred pod.Credential) erro
 	return registryError(err)
 }
 
-// noProgress is the cause of a pull's end when nothing moved for too long.
+// noProgress is the cause when a pull is canceled for lack of progress.
 type noProgress struct{ engine.NoAnswer }
 
 func (n noProgress) Error() string { return fmt.Sprintf("no progress for %v", n.Limit) }
@@ -261,8 +261,8 @@ type progress struct {
 	} `json:"errorDetail"`
 }
 
-// follows reads the messages of a pull to their end. moved is called for each that differs from the former one of its layer: the engine
-// repeats itself while nothing happens.
+// follows reads the messages of a pull until they end. It calls moved for each that differs from the previous one of its layer: the engine repeats
+// messages while nothing happens.
 func follows(body io.Reader, moved func()) error {
 	last := map[string]string{}
 	decoder := json.NewDecoder(body)
@@ -299,10 +299,15 @@ func authHeader(cred pod.Credential) (string, error) {
 	})
 }
 
-// unreachable are the words of Go's network and TLS errors, which the engine passes on as text.
+// unreachable lists texts of Go's network and TLS errors, which the engine passes on.
 var unreachable = []string{
 	"dial tcp", "no such host", "connection refused", "connection reset", "i/o timeout", "TLS handshake timeout", "network is unreachable",
 	"no route to host", "Client.Timeout exceeded", "server misbehaving", "Service Unavailable", "Bad Gateway", "Gateway Timeout",
+}
+
+// denied lists texts of refused logins. Engines with containerd's store pass on only the HTTP status.
+var denied = []string{
+	"unauthorized", "access denied", "no basic auth", "401 Unauthorized", "403 Forbidden", "insufficient_scope", "failed to authorize", "authorization failed",
 }
 
 // registryError makes the engine's report of a failed pull readable.
@@ -317,18 +322,18 @@ func registryError(err error) error {
 		}
 	}
 	switch {
-	case cerrdefs.IsUnauthorized(err), strings.Contains(text, "unauthorized"), strings.Contains(text, "access denied"), strings.Contains(text, "no basic auth"):
+	case cerrdefs.IsUnauthorized(err), slices.ContainsFunc(denied, func(words string) bool { return strings.Contains(text, words) }):
 		return fmt.Errorf("%s (the registry refuses this login; check the image's name and the pod's imagePullSecrets)", text)
 	case strings.Contains(text, "no matching manifest for"):
 		return fmt.Errorf("%s (the image exists, but not for this node's system, version and architecture)", text)
-	case strings.Contains(text, "toomanyrequests"):
+	case strings.Contains(text, "toomanyrequests"), strings.Contains(text, "429 Too Many Requests"):
 		return fmt.Errorf("%s (the registry limits pulls; use an imagePullSecret or a mirror)", text)
 	}
 	return errors.New(text)
 }
 
-// Follow reads the events of images until ctx ends: while they come, the engine is asked for its images only after one of them. They are
-// rare, and their names differ from engine to engine, so that all of them are read.
+// Follow reads image events until ctx ends; while it is connected, cached answers stay valid until the next event. It reads all of them: they are
+// rare, and their names differ between engines.
 func (s *Store) Follow(ctx context.Context) {
 	engine.Stream{
 		Client: s.engine.API,
