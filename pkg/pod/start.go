@@ -9,13 +9,13 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// SandboxInputs is what creating a sandbox needs beside the pod itself.
+// SandboxInputs is what creating a sandbox needs besides the pod itself.
 type SandboxInputs struct {
 	Network  string // engine network to join; "host" with hostNetwork
 	Hostname string // at most 63 bytes
 	DNS      DNS
 	Files    []File // hosts and resolv.conf
-	// CgroupParent is the pod's cgroup in the engine's words; "": the engine's own choice.
+	// CgroupParent is the pod's cgroup in the form that the engine expects; "": the engine's default.
 	CgroupParent string
 	Runtime      string // handler of the pod's RuntimeClass; "": the engine's default
 }
@@ -27,7 +27,7 @@ type DNS struct {
 	Options  []string
 }
 
-// Inputs is what starting one container needs beside the pod itself. Runtime looks nothing up.
+// Inputs is what starting one container needs besides the pod itself. Runtime looks nothing up.
 type Inputs struct {
 	Image      Image
 	Entrypoint []string // spec.command, expanded; nil: the image's
@@ -35,37 +35,40 @@ type Inputs struct {
 	Env        []Env    // in order; a later name wins
 	Mounts     []Mount
 	Files      []File // single files: bind mounts on Linux, copies on Windows
-	SandboxID  string // "" where there is no sandbox; then Sandbox is set
+	SandboxID  string // "" if there is no sandbox; Sandbox is then set
 	Sandbox    *SandboxInputs
+	// Searches is the DNS search list of a Windows container that shares its sandbox's network: on Windows, each container has its own
+	// list.
+	Searches []string
 	// CgroupParent is as for SandboxInputs.
 	CgroupParent string
-	// TerminationLog is the host file behind terminationMessagePath; "" where it lies in the container alone (Windows).
+	// TerminationLog is the host file behind terminationMessagePath; "" if the file exists only in the container (Windows).
 	TerminationLog string
-	// TerminationRoot is a directory that containers can write to: TerminationLog is then relative to it, and no link in it leads out
-	// of it. "" where TerminationLog is a separate mount.
+	// TerminationRoot is a directory that containers can write to. TerminationLog is then relative to it, and no link in it leads outside.
+	// "" if TerminationLog is a separate mount.
 	TerminationRoot string
-	// Runtime is the handler of the pod's RuntimeClass, as its sandbox has it; "": the engine's default.
+	// Runtime is the handler of the pod's RuntimeClass, the same as its sandbox's; "": the engine's default.
 	Runtime string
-	// TargetID is the container whose processes an ephemeral container sees (targetContainerName); "": none.
+	// TargetID is the container whose processes an ephemeral container shares (targetContainerName); "": none.
 	TargetID string
 	Devices  []Device // volumeDevices
-	// OOMScoreAdj as upstream computes it from QoS and requests; the engine clamps it to what the host allows.
+	// OOMScoreAdj is computed as upstream does, from QoS and requests. The engine clamps it to what the host allows.
 	OOMScoreAdj int
 }
 
 // Env is one environment variable.
 type Env struct{ Name, Value string }
 
-// Mount is a host directory (or, for subPath and hostPath, file) or Windows named pipe in a container.
+// Mount is a host directory in a container, or a file (subPath and hostPath), or a Windows named pipe.
 type Mount struct {
 	Name          string // of the volume, for messages
 	HostPath      string
 	ContainerPath string
 	ReadOnly      bool
 	Propagation   v1.MountPropagationMode // "" is None
-	// Recursive says that ReadOnly holds for what is mounted below it as well.
+	// Recursive means that ReadOnly also applies to what is mounted below it.
 	Recursive bool
-	// Copy says that it is a single file on Windows, which cannot be mounted: the container gets a copy before it starts.
+	// Copy means that it is a single file on Windows, which cannot be mounted. The container gets a copy before it starts.
 	Copy bool
 }
 
@@ -78,12 +81,12 @@ type Device struct {
 
 // File is one managed file in a container.
 type File struct {
-	HostPath      string // "": a directory, made where the image lacks it (only where files are copied)
+	HostPath      string // "": a directory, created if the image lacks it (only if files are copied)
 	ContainerPath string
 	ReadOnly      bool
 }
 
-// Image is an image that is present on this host.
+// Image is an image on this host.
 type Image struct {
 	ID        string // engine's id: sha256:...
 	Ref       string // as for Container.ImageID
@@ -93,32 +96,33 @@ type Image struct {
 	Size      int64  // bytes
 }
 
-// Attempt is the start for which Container is asked.
+// Attempt is one attempt to start a container.
 type Attempt struct {
 	Kind      podspec.Kind
 	Number    int          // the container's restart count
-	SandboxID string       // "" where there is no sandbox
-	Addresses []netip.Addr // the sandbox's; empty with hostNetwork and where there is no sandbox
+	SandboxID string       // "" if there is no sandbox
+	Addresses []netip.Addr // the sandbox's; empty with hostNetwork or without a sandbox
 	Runtime   string       // the sandbox's
-	TargetID  string       // of a running container, for an ephemeral one that names it
+	TargetID  string       // the running container that an ephemeral container targets
 }
 
-// StartError says why a pod or container cannot start now. Nothing of it is final: the start is tried again.
+// StartError says why a pod or container cannot start now. It is never final: the start is tried again.
 type StartError struct {
-	// Reason is upstream's: of the container's waiting state (ErrImagePull, CreateContainerConfigError, ...), or for what is wrong
-	// before any container, of the event (FailedMount, NetworkNotReady, FailedCreatePodSandBox).
+	// Reason is upstream's: of the container's waiting state (ErrImagePull, CreateContainerConfigError, ...), or of the Event if the
+	// failure precedes any container (FailedMount, NetworkNotReady, FailedCreatePodSandBox).
 	Reason, Message string
 	RetryAfter      time.Duration // 0: the worker's own back-off
-	Err             error         // the cause; nil where the pod's own fields are
+	Err             error         // the cause; nil if the pod's own fields are at fault
 }
 
-// Error is the reason and the message.
+// Error returns the reason and the message.
 func (e *StartError) Error() string { return e.Reason + ": " + e.Message }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Waiting is the container's state.waiting: before there is a sandbox and volumes, upstream shows ContainerCreating and no message.
+// Waiting returns the container's state.waiting. Before there are a sandbox and volumes, upstream shows ContainerCreating without a
+// message.
 func (e *StartError) Waiting() (reason, message string) {
 	switch e.Reason {
 	case ReasonMount, ReasonNetwork, ReasonSandbox:
@@ -127,7 +131,7 @@ func (e *StartError) Waiting() (reason, message string) {
 	return e.Reason, e.Message
 }
 
-// Reasons of a StartError before there is a container, and of a container whose own fields are wrong, as upstream has them.
+// Reasons of a StartError, as upstream spells them: before there is a container, and for a container whose own fields are wrong.
 const (
 	ReasonMount   = "FailedMount"
 	ReasonNetwork = "NetworkNotReady"

@@ -14,8 +14,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Cgroups is pod.Cgroups: cgroups of pods by UID. As in a kernel no container can have more than its pod, and no cgroup goes while
-// something runs in it.
+// Cgroups is pod.Cgroups: cgroups of pods by UID. As in a kernel, a container cannot have more than its pod, and a cgroup with processes
+// cannot be removed.
 type Cgroups struct {
 	Log *Log
 
@@ -24,7 +24,7 @@ type Cgroups struct {
 	limits map[types.UID]podspec.Resources
 }
 
-// NewCgroups makes a Cgroups with nothing in it; engine keeps to it from now on.
+// NewCgroups returns an empty Cgroups. From now on, engine enforces it.
 func NewCgroups(log *Log, engine *Engine) *Cgroups {
 	c := &Cgroups{Log: log, engine: engine, limits: map[types.UID]podspec.Resources{}}
 	engine.cgroups = c
@@ -50,7 +50,7 @@ func (c *Cgroups) Limit(ctx context.Context, p *v1.Pod, r podspec.Resources) err
 	return ctx.Err()
 }
 
-// exceeds says whether a has a limit above one of b.
+// exceeds reports whether a has a limit above that of b.
 func exceeds(a, b podspec.Resources) bool {
 	return b.Quota > 0 && a.Quota > b.Quota
 }
@@ -63,6 +63,17 @@ func (c *Cgroups) Limits(p *v1.Pod) (*podspec.Resources, error) {
 		return &r, nil
 	}
 	return nil, nil
+}
+
+// End implements pod.Cgroups.
+func (c *Cgroups) End(_ context.Context, _ *v1.Pod, id string) error {
+	c.engine.mu.Lock()
+	defer c.engine.mu.Unlock()
+	if c.engine.orphans[id] {
+		delete(c.engine.orphans, id)
+		c.Log.Printf("cgroup: ended what ran in %s", id)
+	}
+	return nil
 }
 
 // Remove implements pod.Cgroups.
@@ -83,14 +94,14 @@ func (c *Cgroups) Leftovers() ([]types.UID, error) {
 	return slices.Sorted(maps.Keys(c.limits)), nil
 }
 
-// Put makes a cgroup, as an agent before us may have left it.
+// Put creates a cgroup, as an earlier agent may have left it.
 func (c *Cgroups) Put(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limits[uid] = podspec.Resources{}
 }
 
-// Drop forgets a cgroup, as if its pod had been started by an agent that made none.
+// Drop removes a cgroup, as if an agent without cgroups had started its pod.
 func (c *Cgroups) Drop(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +119,7 @@ func (c *Cgroups) String() string {
 	return text + fmt.Sprintf("%d cgroups\n", len(c.limits))
 }
 
-// admits says why a container with r cannot run in the cgroup parent of the pod; "": it can.
+// admits says why a container with r cannot run in the cgroup parent of the pod; "" if it can.
 func (c *Cgroups) admits(uid types.UID, parent string, r *podspec.Resources) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

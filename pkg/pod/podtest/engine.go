@@ -1,9 +1,9 @@
-// Package podtest stands beside package pod: stateful fakes of everything that a worker.Manager works with. They check what they are asked
-// as the real things would, keep what came of it, and print themselves as text.
+// Package podtest has stateful fakes of everything that a worker.Manager uses. They validate requests as the real parts would, keep the
+// results, and print their state as text.
 //
 //	worker.Manager <-> Engine (pod.Runtime, pod.Executor, pod.Prober), API (pod.Feed, pod.StatusWriter, pod.Objects), Disk (pod.Volumes), ...
 //
-// Nothing here sleeps but by package time, so that tests run in a testing/synctest bubble.
+// The fakes sleep only through package time, so that tests can run in a testing/synctest bubble.
 package podtest
 
 import (
@@ -25,7 +25,8 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Log collects what happened, as lines with the time since it was made. Lines of one instant are sorted, for goroutines have no order.
+// Log collects what happened, as lines with the time since it was created. Lines of one instant are sorted, because goroutines have no
+// order.
 type Log struct {
 	mu    sync.Mutex
 	start time.Time
@@ -37,7 +38,7 @@ type logLine struct {
 	text string
 }
 
-// NewLog makes a Log whose time begins now.
+// NewLog returns a Log that starts now.
 func NewLog() *Log { return &Log{start: time.Now()} }
 
 // Printf adds a line.
@@ -62,10 +63,10 @@ func (l *Log) Take() string {
 	return b.String()
 }
 
-// Engine is a container engine. Its zero times are quick but not nothing: creating a sandbox takes 100 ms, a start 50 ms.
+// Engine is a container engine. Its operations are quick but not instant: creating a sandbox takes 100 ms, a start 50 ms.
 type Engine struct {
 	Log *Log
-	// Violations are things that must never be asked: a container started while it runs, in no sandbox, removed while it runs.
+	// Violations are requests that must never occur: starting a running container, starting one without a sandbox, removing a running one.
 	Violations []string
 
 	mu       sync.Mutex
@@ -77,7 +78,9 @@ type Engine struct {
 	results  map[string]bool // of probes: "id kind"
 	starts   map[string]int  // by pod/container/attempt
 	watchers []chan types.UID
-	cgroups  *Cgroups // nil: pods have none
+	cgroups  *Cgroups // nil: no cgroups
+	forgets  string   // what to lose track of during its start: "sandbox" or a container's name
+	orphans  map[string]bool
 	Platform pod.Platform
 	// OnApply is called at the beginning of every step, if set.
 	OnApply func(step pod.Step)
@@ -89,9 +92,9 @@ type failure struct {
 	err               error
 }
 
-// NewEngine makes an Engine with nothing in it.
+// NewEngine returns an empty Engine.
 func NewEngine(log *Log, platform pod.Platform) *Engine {
-	return &Engine{Log: log, pods: map[types.UID]*pod.Observed{}, stubborn: map[string]bool{}, hangs: map[string]time.Duration{}, results: map[string]bool{}, starts: map[string]int{}, Platform: platform}
+	return &Engine{Log: log, pods: map[types.UID]*pod.Observed{}, stubborn: map[string]bool{}, hangs: map[string]time.Duration{}, results: map[string]bool{}, starts: map[string]int{}, orphans: map[string]bool{}, Platform: platform}
 }
 
 var errDown = errors.New("cannot connect to the engine")
@@ -156,7 +159,7 @@ func (e *Engine) Changes(ctx context.Context) <-chan types.UID {
 	return out
 }
 
-// tell hints at a change; the lock is held.
+// tell notifies watchers of a change; the lock is held.
 func (e *Engine) tell(uid types.UID) {
 	for _, c := range e.watchers {
 		select {
@@ -278,7 +281,7 @@ func (e *Engine) pod(p *v1.Pod) *pod.Observed {
 	return mine
 }
 
-// address differs from name to name and from attempt to attempt, and is the same in every run.
+// address differs between names and attempts but is the same in every run.
 func address(name string, attempt int) netip.Addr {
 	h := fnv.New32a()
 	h.Write([]byte(name))
@@ -304,13 +307,21 @@ func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) er
 		if s.Running {
 			return e.violate("second sandbox for %s while %s runs", p.Name, s.ID)
 		}
+		if e.orphans[s.ID] {
+			return e.violate("second sandbox for %s while %s, which was forgotten, runs", p.Name, s.ID)
+		}
 	}
+	mine.Sandboxes = slices.DeleteFunc(mine.Sandboxes, func(s pod.Sandbox) bool { return s.Unstarted })
 	s := pod.Sandbox{ID: fmt.Sprintf("%s.sandbox.%d", p.Name, step.Attempt), Attempt: step.Attempt, Running: true, CreatedAt: time.Now()}
 	if step.Sandbox.Network != "host" {
 		s.Addresses = []netip.Addr{address(p.Name, step.Attempt)}
 	}
+	var err error
+	if e.forgets == "sandbox" {
+		s.Running, s.Unstarted, s.Addresses, err = false, true, nil, e.forget(s.ID)
+	}
 	mine.Sandboxes = slices.Insert(mine.Sandboxes, 0, s)
-	return nil
+	return err
 }
 
 func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) error {
@@ -329,6 +340,10 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 		if c.ID == id && c.State == pod.Exited {
 			defer e.mu.Unlock()
 			return e.violate("start %s again", id)
+		}
+		if c.Name == step.Container && e.orphans[c.ID] {
+			defer e.mu.Unlock()
+			return e.violate("start %s while %s, which was forgotten, runs", id, c.ID)
 		}
 	}
 	if in := step.Inputs; in.SandboxID != "" && !slices.ContainsFunc(mine.Sandboxes, func(s pod.Sandbox) bool { return s.ID == in.SandboxID && s.Running }) {
@@ -361,6 +376,9 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer e.tell(p.UID)
+	if e.forgets == step.Container {
+		return e.forget(id)
+	}
 	if c := e.find(id); c != nil {
 		e.starts[string(p.UID)+" "+id]++
 		c.State, c.StartedAt = pod.Running, time.Now()
@@ -368,7 +386,7 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 	return nil
 }
 
-// misplaced says why a container cannot run in a cgroup; "": it can.
+// misplaced says why a container cannot run in a cgroup; "" if it can.
 func (e *Engine) misplaced(p *v1.Pod, parent string, r *podspec.Resources) string {
 	if e.cgroups == nil {
 		return ""
@@ -376,7 +394,7 @@ func (e *Engine) misplaced(p *v1.Pod, parent string, r *podspec.Resources) strin
 	return e.cgroups.admits(p.UID, parent, r)
 }
 
-// running lists the pod's containers that run.
+// running lists the pod's running containers.
 func (e *Engine) running(uid types.UID) (out []pod.Container) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -388,7 +406,7 @@ func (e *Engine) running(uid types.UID) (out []pod.Container) {
 	return out
 }
 
-// stopContainer ends a container 20 ms after the signal, or a stubborn one by the kill.
+// stopContainer ends a container 20 ms after the signal, or a stubborn one after the grace period.
 func (e *Engine) stopContainer(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	e.mu.Lock()
 	wait, code := 20*time.Millisecond, 0

@@ -17,9 +17,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/yaml"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
@@ -66,7 +66,7 @@ func TestStaticPodIsWhatTheAPIServerWouldMakeOfIt(t *testing.T) {
 	}
 }
 
-// golden compares got with a file of testdata, or rewrites that.
+// golden compares got with a file of testdata, or updates the file.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -133,7 +133,7 @@ func FuzzStaticPods(f *testing.F) {
 // next returns the first Update for which ok holds.
 func next(t *testing.T, updates <-chan pod.Update, what string, ok func(pod.Update) bool) pod.Update {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case u := <-updates:
@@ -187,7 +187,7 @@ func TestManifestDirectory(t *testing.T) {
 	first := u.Set[0].Pod.UID
 	write("web.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
 	next(t, updates, "a new file", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"+web-n"}) })
-	// A bad version changes nothing; the next good one replaces the pod. The file after it tells that the bad one was read.
+	// A bad version changes nothing; the next good one replaces the pod. The next file shows that the bad one was read.
 	write("dns.yaml", "kind: [")
 	write("two.yaml", strings.Replace(manifest, "dns", "two", 1))
 	next(t, updates, "a bad file", func(u pod.Update) bool {
@@ -244,7 +244,7 @@ func apiPod(name string, uid types.UID) *v1.Pod {
 }
 
 func TestAPISource(t *testing.T) {
-	client := fake.NewClientset(apiPod("a", "1"))
+	client := kubeclienttest.NewClientset(apiPod("a", "1"))
 	updates := run(t, New(Config{NodeName: "n", Client: client}))
 	u := next(t, updates, "first list", func(pod.Update) bool { return true })
 	if got := sourceNames(u); !slices.Equal(got, []string{"+a"}) || !u.Synced {
@@ -267,14 +267,14 @@ func TestAPISource(t *testing.T) {
 	next(t, updates, "a deleted pod", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"-a"}) })
 }
 
-// TestStaticPodsDoNotWait: before the Node exists static pods run, those of the API server wait for it.
+// TestStaticPodsDoNotWait: static pods run before the Node exists; the API server's pods wait for it.
 func TestStaticPodsDoNotWait(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "dns.yaml"), []byte(manifest), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	registered := make(chan struct{})
-	client := fake.NewClientset(apiPod("a", "1"))
+	client := kubeclienttest.NewClientset(apiPod("a", "1"))
 	updates := run(t, New(Config{NodeName: "n", Client: client, Path: dir, Registered: func() <-chan struct{} { return registered }}))
 	u := next(t, updates, "the static pod", func(pod.Update) bool { return true })
 	if got := sourceNames(u); !slices.Equal(got, []string{"+dns-n"}) || u.Synced || len(client.Actions()) > 0 {
@@ -284,7 +284,7 @@ func TestStaticPodsDoNotWait(t *testing.T) {
 	next(t, updates, "the API's pod", func(u pod.Update) bool { return slices.Equal(sourceNames(u), []string{"+a"}) && u.Synced })
 }
 
-// TestMirrors walks Source.merge through the life of a static pod and its mirror.
+// TestMirrors calls Source.merge through the life of a static pod and its mirror pod.
 func TestMirrors(t *testing.T) {
 	s := New(Config{})
 	s.pending = map[string]bool{"api": true, "file": true}
@@ -317,7 +317,7 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
-// TestOwnUID: a manifest with a metadata.uid keeps it, and a change of the manifest is seen all the same: the pod as it was goes, the new one comes.
+// TestOwnUID: a manifest with a metadata.uid keeps it. A change of the manifest is still detected: the old pod ends and the new one starts.
 func TestOwnUID(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -328,7 +328,7 @@ func TestOwnUID(t *testing.T) {
 	}
 	owning := strings.Replace(manifest, "{name: dns}", "{name: dns, uid: my-own}", 1)
 	write("dns.yaml", owning)
-	write("other.yaml", strings.Replace(owning, "name: dns", "name: other", 1)) // the same UID once more
+	write("other.yaml", strings.Replace(owning, "name: dns", "name: other", 1)) // the same UID again
 	updates := run(t, New(Config{NodeName: "n", Path: dir, PathPeriod: 20 * time.Millisecond}))
 	first := next(t, updates, "the first list", func(pod.Update) bool { return true })
 	if got := sourceNames(first); !slices.Equal(got, []string{"+dns-n"}) || first.Set[0].Pod.UID != "my-own" || podspec.MirrorHash(first.Set[0].Pod) == "my-own" {

@@ -3,6 +3,7 @@ package start
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,19 +17,23 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Limits for files of the host and of pods that are read whole.
+// Limits for host files and pod files that are read completely.
 const (
 	maxConfigFile = 1 << 20
-	// resolvedConf is where systemd-resolved keeps the servers behind its loopback stub.
+	// resolvedConf is where systemd-resolved lists the servers behind its loopback stub.
 	resolvedConf = "/run/systemd/resolve/resolv.conf"
 )
 
-// dns decides the pod's resolver configuration from the host's file as it is now.
+// dns decides the pod's resolver configuration from the current version of the host's file.
 func (c Config) dns(p *v1.Pod) (pod.DNS, []dnsWarning, error) {
 	in := dnsInputs{
 		windows: c.Platform.OS == "windows", servers: c.ClusterDNS, domain: c.ClusterDomain, hostShared: p.Spec.HostNetwork,
+	}
+	if c.Cluster != nil {
+		in.servers, in.domain = c.Cluster.DNS()
 	}
 	for _, ip := range c.HostIPs() {
 		in.hostIPv4 = in.hostIPv4 || ip.Is4()
@@ -51,13 +56,43 @@ func (c Config) dns(p *v1.Pod) (pod.DNS, []dnsWarning, error) {
 	return dns, warnings, nil
 }
 
-// DNS is the pod's resolver configuration, for the part that gives it to the pod's network (Windows). Warnings are sent where its sandbox is made.
+// DNS is the pod's resolver configuration, for the code that applies it to the pod's network (Windows). It sends no warnings; creating the
+// sandbox does.
 func (c Config) DNS(pod *v1.Pod) (pod.DNS, error) {
 	dns, _, err := c.dns(pod)
 	return dns, err
 }
 
-// readHead reads a file that has just been opened, at most maxConfigFile bytes of it.
+// await waits until the cluster's DNS is known, if the pod needs it. Static pods do not wait: the cluster may need them first.
+func (c Config) await(ctx context.Context, p *v1.Pod) error {
+	policy := p.Spec.DNSPolicy
+	own := policy == v1.DNSNone || policy == v1.DNSDefault || policy == v1.DNSClusterFirst && p.Spec.HostNetwork
+	if c.Cluster == nil || podspec.IsStatic(p) || own && p.Spec.Subdomain == "" {
+		return nil
+	}
+	return c.Cluster.Wait(ctx)
+}
+
+// clusterDomain is the cluster's domain, as far as it is known.
+func (c Config) clusterDomain() string {
+	if c.Cluster == nil {
+		return c.ClusterDomain
+	}
+	_, domain := c.Cluster.DNS()
+	return domain
+}
+
+// shareNames sets the pod's search list on a container that does not get it with the shared network (Windows).
+func (r *Resolver) shareNames(p *v1.Pod, in *pod.Inputs) error {
+	if r.cfg.Platform.OS != "windows" || p.Spec.HostNetwork {
+		return nil
+	}
+	dns, err := r.cfg.DNS(p)
+	in.Searches = dns.Searches
+	return err
+}
+
+// readHead reads at most maxConfigFile bytes of a file that has just been opened.
 func readHead(file *os.File, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -67,7 +102,7 @@ func readHead(file *os.File, err error) (string, error) {
 	return string(data), err
 }
 
-// files writes the files that the container gets unless it mounts a volume there: hosts, resolv.conf, termination log.
+// files writes the container's hosts, resolv.conf and termination log, unless it mounts a volume at their paths.
 func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at pod.Attempt, in *pod.Inputs) error {
 	own := map[string]bool{}
 	for _, m := range container.VolumeMounts {
@@ -107,13 +142,13 @@ func (r *Resolver) files(pod *v1.Pod, container *v1.Container, at pod.Attempt, i
 	return nil
 }
 
-// messageDir is where the termination messages of a container are, in its pod's directory, and messageName that of one attempt.
+// messageDir is the directory of a container's termination messages below the pod's directory; messageName is the file of one attempt.
 func messageDir(container *v1.Container) string { return "containers/" + container.Name }
 
 func messageName(attempt int) string { return fmt.Sprintf("termination-%d", attempt) }
 
-// dropMessages removes the termination messages that no status shows any more: those before the last attempt's. Containers write them
-// without a limit.
+// dropMessages removes the termination messages that no status shows any more: those before the last attempt's. Containers can write any
+// amount to them.
 func (r *Resolver) dropMessages(pod *v1.Pod, container *v1.Container, at pod.Attempt) {
 	err := r.parts.Volumes.KeepFiles(pod.UID, messageDir(container), messageName(at.Number), messageName(at.Number-1))
 	if err != nil {
@@ -129,7 +164,7 @@ func (r *Resolver) hosts(pod *v1.Pod, at pod.Attempt) ([]byte, error) {
 		}
 		return hostNetworkHostsFile(host, pod.Spec.HostAliases), nil
 	}
-	name, domain, err := podHostname(pod, r.cfg.ClusterDomain)
+	name, domain, err := podHostname(pod, r.cfg.clusterDomain())
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +179,7 @@ func (r *Resolver) writeFile(p *v1.Pod, name, target string, data []byte) (pod.F
 	return pod.File{HostPath: host, ContainerPath: target}, nil
 }
 
-// readVolumeFile reads a file of a volume for fileKeyRef. Links that lead out of the volume are not followed.
+// readVolumeFile reads a file of a volume for fileKeyRef. It does not follow links that lead out of the volume.
 func readVolumeFile(paths map[string]string, volume, name string) (text string, found bool, err error) {
 	dir, ok := paths[volume]
 	if !ok {
@@ -155,7 +190,7 @@ func readVolumeFile(paths map[string]string, volume, name string) (text string, 
 		return "", false, fmt.Errorf("cannot open volume %q: %w", volume, errors.Unwrap(err))
 	}
 	defer root.Close()
-	// Whoever wrote the file may have made it a named pipe: opening must not wait for a writer.
+	// The file may be a named pipe: opening it must not wait for a writer.
 	file, err := root.OpenFile(filepath.FromSlash(name), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", false, nil

@@ -1,9 +1,9 @@
-// Package start gathers what one container needs before it starts, and its pod's sandbox before that: environment, mounts, files, identity,
-// image and credentials, host name, resolver configuration.
+// Package start collects what a container, and before it the pod's sandbox, needs to start: environment, mounts, files, identity, image and
+// credentials, host name, resolver configuration.
 //
 //	pod.Attempt -> Resolver (Images, Volumes, Network, Objects) -> pod.SandboxInputs, pod.Inputs -> pod.Runtime
 //
-// It decides nothing about when: the worker asks just before a start, and again after a failure. What the user has to see comes back as
+// It does not decide when to start: the worker calls it just before a start and again after a failure. Errors for users are
 // *pod.StartError.
 package start
 
@@ -22,44 +22,54 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// Config is what the node says about starting pods. Functions are called at each start and must not block.
+// Config is the node's settings for starting pods. Its functions are called at each start and must not block.
 type Config struct {
 	NodeName      string
 	Platform      pod.Platform
 	ClusterDNS    []netip.Addr // kubelet field clusterDNS
 	ClusterDomain string       // kubelet field clusterDomain, e.g. cluster.local
-	// ResolvConf is the path of the resolver configuration that pods inherit (kubelet field resolvConf). "": none; on Windows the
-	// engine then hands the host's servers to pods with dnsPolicy Default.
+	// Cluster provides the DNS servers and domain; nil: use ClusterDNS and ClusterDomain.
+	Cluster Cluster
+	// ResolvConf is the path of the resolver configuration that pods inherit (kubelet field resolvConf). "": none; on Windows the engine
+	// then gives the host's servers to pods with dnsPolicy Default.
 	ResolvConf       string
 	HostIPs          func() []netip.Addr // this node's addresses, primary first
 	SerializePulls   bool                // kubelet field serializeImagePulls
 	MaxParallelPulls int                 // kubelet field maxParallelImagePulls; 0: no limit
 	PullQPS          float32             // kubelet field registryPullQPS; 0: no limit
 	PullBurst        int                 // kubelet field registryBurst
-	// DockerConfigs are paths of Docker configs with the node's own logins, as upstream's kubelet has config.json in its root
-	// directory. They need not exist, and are read at each pull.
+	// DockerConfigs are paths of Docker configs with the node's own logins, like config.json in the root directory of upstream's kubelet.
+	// They are optional, and read at each pull.
 	DockerConfigs []string
-	// Capacity is the node's allocatable: what resourceFieldRef shows for a limit that is not set.
+	// Capacity is the node's allocatable resources: resourceFieldRef shows them for an unset limit.
 	Capacity func() v1.ResourceList
-	// RecursiveReadOnly says whether the engine can make read-only mounts recursively so; nil: it cannot.
+	// RecursiveReadOnly reports whether the engine supports recursive read-only mounts; nil: no.
 	RecursiveReadOnly func() bool
-	// HyperV says whether containers get virtual machines unless their pods say otherwise (Windows); nil: they do not.
+	// HyperV reports whether containers run in virtual machines by default (Windows); nil: no.
 	HyperV func() bool
-	// AppArmorLoaded says whether the host has the AppArmor profile of that name; nil: it has all.
+	// AppArmorLoaded reports whether the host has loaded an AppArmor profile; nil: all are loaded.
 	AppArmorLoaded func(profile string) bool
 }
 
-// PullerParts are what a Puller asks. All are needed but Plugins and Records.
+// Cluster provides the cluster's DNS. *learn.Cluster implements it.
+type Cluster interface {
+	// Wait waits until DNS is known or cannot be learned for now. The error is ctx's.
+	Wait(ctx context.Context) error
+	// DNS returns the DNS servers and domain for pods; no servers: the cluster has none.
+	DNS() (servers []netip.Addr, domain string)
+}
+
+// PullerParts are the dependencies of a Puller. All are required except Plugins and Records.
 type PullerParts struct {
 	Images   pod.Images
 	Plugins  pod.CredentialPlugins // nil: none
-	Records  pod.PullRecords       // nil: whoever may run here may use what is present
+	Records  pod.PullRecords       // nil: every pod on this node may use any local image
 	Objects  pod.Objects
 	Recorder record.EventRecorder
 	Clock    clock.PassiveClock
 }
 
-// Puller makes images present for containers and for image volumes. It is apart from the Resolver because volumes need it, and the Resolver
+// Puller provides images for containers and for image volumes. It is separate from the Resolver because volumes need it and the Resolver
 // needs volumes.
 type Puller struct {
 	cfg   Config
@@ -67,23 +77,22 @@ type Puller struct {
 	pulls *puller
 }
 
-// NewPuller makes a Puller.
+// NewPuller returns a Puller.
 func NewPuller(cfg Config, parts PullerParts) *Puller {
 	return &Puller{cfg: cfg, parts: parts, pulls: newPuller(cfg, parts.Images, parts.Clock)}
 }
 
-// parts are what a Resolver asks.
+// parts are the dependencies of a Resolver.
 type parts struct {
 	PullerParts
 	Volumes pod.Volumes
 	Network pod.Network
 }
 
-// Resolver gathers what starting needs, just before a start: image, environment, mounts, files, addresses, identity. It keeps nothing
-// of a pod but the back-off of its pulls. Its methods may be called concurrently; they block as long as its parts do and end with ctx.
+// Resolver collects what a start needs, just before the start: image, environment, mounts, files, addresses, identity. Of a pod, it keeps
+// only the back-off of its pulls. Its methods are safe for concurrent use. They block as long as its parts do, and return when ctx ends.
 //
-// Errors that the user has to see are *StartError, and the events that go with them have been sent. Any other error means that ctx
-// ended.
+// Errors for users are *StartError, and their Events have already been sent. Any other error means that ctx ended.
 type Resolver struct {
 	*Puller
 	cfg       Config
@@ -91,13 +100,13 @@ type Resolver struct {
 	hostsPath string // the host's own hosts file, for hostNetwork
 }
 
-// New makes a Resolver that has images from puller.
+// New returns a Resolver that gets images from puller.
 func New(cfg Config, puller *Puller, volumes pod.Volumes, network pod.Network) *Resolver {
 	return &Resolver{cfg: cfg, Puller: puller, parts: parts{puller.parts, volumes, network}, hostsPath: "/etc/hosts"}
 }
 
-// fail sends what goes with err as an event: under reason, or when that is "" as upstream's "Failed" with the reason alone in it,
-// because the message was sent already.
+// fail sends the Event for err with the given reason. If reason is "", it sends upstream's "Failed" with only err's reason, because the
+// message was already sent.
 func (r *Puller) fail(ref *v1.ObjectReference, reason string, err *pod.StartError) error {
 	if reason == "" {
 		r.parts.Recorder.Event(ref, v1.EventTypeWarning, "Failed", "Error: "+err.Reason)
@@ -107,8 +116,7 @@ func (r *Puller) fail(ref *v1.ObjectReference, reason string, err *pod.StartErro
 	return err
 }
 
-// Sandbox gathers what creating the pod's sandbox needs. It also prepares the pod's volumes: a pod whose volumes cannot be made gets
-// no network.
+// Sandbox collects what creating the pod's sandbox needs. It also prepares the pod's volumes: without them the pod gets no network.
 func (r *Resolver) Sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, error) {
 	if refusal := refusePod(p, r.cfg.Platform); refusal != "" {
 		return nil, r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: refusal})
@@ -128,7 +136,7 @@ func (r *Resolver) Sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, 
 	return in, nil
 }
 
-// prepare refuses what cannot run here and makes the pod's volumes.
+// prepare refuses pods that cannot run here, and prepares the pod's volumes.
 func (r *Resolver) prepare(ctx context.Context, p *v1.Pod) (map[string]string, error) {
 	if refusal := refusePod(p, r.cfg.Platform); refusal != "" {
 		return nil, r.fail(podspec.Reference(p), "Failed", &pod.StartError{Reason: pod.ReasonConfig, Message: refusal})
@@ -143,9 +151,12 @@ func (r *Resolver) prepare(ctx context.Context, p *v1.Pod) (map[string]string, e
 	return paths, nil
 }
 
-// sandbox decides runtime, network, host name and resolver configuration and sends an Event about what had to be cut from the last.
+// sandbox decides runtime, network, host name and resolver configuration. It sends an Event if it had to shorten the latter.
 func (r *Resolver) sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, error) {
 	in := &pod.SandboxInputs{Network: "host"}
+	if err := r.cfg.await(ctx, p); err != nil {
+		return nil, err
+	}
 	var err error
 	if in.Runtime, err = r.Handler(ctx, p); err != nil {
 		return nil, err
@@ -156,7 +167,7 @@ func (r *Resolver) sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, 
 			return nil, r.fail(podspec.Reference(p), pod.ReasonNetwork, &pod.StartError{Reason: pod.ReasonNetwork, Message: fmt.Sprintf("network is not ready: %v", err), Err: err})
 		}
 		in.Network = network
-		name, domain, err := podHostname(p, r.cfg.ClusterDomain)
+		name, domain, err := podHostname(p, r.cfg.clusterDomain())
 		if err == nil {
 			in.Hostname, err = kernelHostname(p, name, domain)
 		}
@@ -175,8 +186,8 @@ func (r *Resolver) sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, 
 	return in, nil
 }
 
-// Container gathers what starting one container needs: makes its image present, its volumes, its files. container is the one of the
-// spec; an ephemeral container's common part is converted by the caller.
+// Container collects what starting one container needs: its image, volumes and files. container comes from the spec; for an ephemeral
+// container the caller converts the common part.
 func (r *Resolver) Container(ctx context.Context, p *v1.Pod, container *v1.Container, at pod.Attempt) (*pod.Inputs, error) {
 	ref := podspec.ContainerReference(p, container.Name, at.Kind)
 	config := func(err error) error {
@@ -206,6 +217,8 @@ func (r *Resolver) Container(ctx context.Context, p *v1.Pod, container *v1.Conta
 			return nil, err
 		}
 		in.Runtime = in.Sandbox.Runtime
+	} else if err := r.shareNames(p, in); err != nil {
+		return nil, config(err)
 	}
 	if in.Image, err = r.image(ctx, p, container, ref); err != nil {
 		return nil, err
@@ -221,7 +234,7 @@ func (r *Resolver) Container(ctx context.Context, p *v1.Pod, container *v1.Conta
 		return nil, config(err)
 	}
 	if in.Mounts, err = r.parts.Volumes.Mounts(ctx, p, container, in.Env); err != nil {
-		if image := new(pod.StartError); errors.As(err, &image) { // of an image volume, and sent already
+		if image := new(pod.StartError); errors.As(err, &image) { // of an image volume, already reported
 			return nil, image
 		}
 		return nil, config(err)
@@ -244,7 +257,7 @@ func (r *Resolver) Container(ctx context.Context, p *v1.Pod, container *v1.Conta
 	return in, nil
 }
 
-// memory is the node's, in bytes; 0 where it is not known.
+// memory is the node's memory in bytes; 0 if unknown.
 func (r *Resolver) memory() int64 {
 	if node := r.parts.Objects.Node(); node != nil && !node.Status.Capacity.Memory().IsZero() {
 		return node.Status.Capacity.Memory().Value()
@@ -253,7 +266,7 @@ func (r *Resolver) memory() int64 {
 	return allocatable.Memory().Value()
 }
 
-// env fetches what the environment refers to and builds it.
+// env fetches the objects that the environment refers to, and builds the environment.
 func (r *Resolver) env(ctx context.Context, pod *v1.Pod, container *v1.Container, at pod.Attempt, paths map[string]string) ([]pod.Env, error) {
 	from := envSources{
 		pod:         pod,
@@ -293,8 +306,8 @@ func (r *Resolver) env(ctx context.Context, pod *v1.Pod, container *v1.Container
 	return env, err
 }
 
-// services lists the services that the pod's environment names. A pod of the API server waits for the list; a static pod cannot, it
-// may be the API server.
+// services lists the services for the pod's environment. An API pod waits for the list. A static pod cannot wait, because it may be the API
+// server.
 func (r *Resolver) services(pod *v1.Pod) ([]*v1.Service, error) {
 	links := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
 	defaults, err := r.parts.Objects.Services(v1.NamespaceDefault)

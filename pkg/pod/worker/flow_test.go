@@ -33,13 +33,13 @@ var update = flag.Bool("update", false, "rewrite the expected parts of testdata"
 
 var linux = pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}
 
-// world is a node with everything around a Manager. The Manager can be stopped and recreated; the rest stays.
+// world is a node with everything around a Manager. A test can stop and recreate the Manager; the rest stays.
 type world struct {
 	log      *podtest.Log
 	engine   *podtest.Engine
 	api      *podtest.API
 	disk     *podtest.Disk
-	cgroups  *podtest.Cgroups // nil but on Linux
+	cgroups  *podtest.Cgroups // nil except on Linux
 	admitter *podtest.Admitter
 	platform pod.Platform
 	timing   pod.Timing   // nil: nothing is measured
@@ -64,7 +64,7 @@ func newWorld(platform pod.Platform) *world {
 
 func hostIPs() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.168.1.1")} }
 
-// begin runs a new Manager.
+// begin starts a new Manager.
 func (w *world) begin() {
 	events := &podtest.Events{Log: w.log}
 	cfg := start.Config{
@@ -90,7 +90,7 @@ func (w *world) begin() {
 	go func() { ended <- manager.Run(ctx) }()
 }
 
-// kill stops the Manager where it is.
+// kill stops the Manager at its current state.
 func (w *world) kill() {
 	if w.cancel != nil {
 		w.cancel()
@@ -99,7 +99,7 @@ func (w *world) kill() {
 	}
 }
 
-// check fails the test for what may never happen.
+// check fails the test for anything that must never happen.
 func (w *world) check(t *testing.T) {
 	t.Helper()
 	for _, v := range append(w.engine.Violations, w.api.Violations...) {
@@ -121,7 +121,7 @@ func parsePod(t *testing.T, data []byte) *v1.Pod {
 	return &p
 }
 
-// TestFlows runs the scripts of testdata/flows. A script is a list of lines: a command and its words; what it prints is compared with
+// TestFlows runs the scripts of testdata/flows. A script is a list of lines, each a command and its arguments. Its output is compared with
 // the file's part "want".
 func TestFlows(t *testing.T) {
 	files, err := filepath.Glob("testdata/flows/*.txtar")
@@ -246,6 +246,8 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 			return err
 		}
 		w.engine.Hang(arg(1), d)
+	case "forget":
+		w.engine.Forget(arg(1))
 	case "stubborn":
 		w.engine.Stubborn(arg(1))
 	case "fail":
@@ -286,7 +288,7 @@ func (w *world) command(t *testing.T, words []string, parts map[string][]byte, o
 	return nil
 }
 
-// show runs the commands that print.
+// show runs the commands with output.
 func (w *world) show(arg func(int) string, out *bytes.Buffer) error {
 	switch arg(0) {
 	case "log":

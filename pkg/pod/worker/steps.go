@@ -15,13 +15,13 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
-// steps are a worker's steps in flight. Each runs beside the loop and ends in it.
+// steps are a worker's steps in flight. Each runs in its own goroutine and ends in the loop.
 type steps struct {
 	*core
 	running map[*operation]struct{}
-	ended   int       // how many have
-	lastEnd time.Time // when the last of them did
-	// cgroup is what the pod's cgroup was held to by the last step, or as last looked at; nil: to be looked at. Only our steps change it.
+	ended   int       // number of ended steps
+	lastEnd time.Time // when the last step ended
+	// cgroup is the limits of the pod's cgroup after the last step, or as last read; nil: to be read. Only our steps change them.
 	cgroup *podspec.Resources
 }
 
@@ -30,9 +30,9 @@ type operation struct {
 	step   plan.Step
 	cancel context.CancelFunc
 	since  time.Time
-	cgroup *podspec.Resources // what the pod's cgroup is held to since it was made; read when the step has ended
-	asIs   bool               // the pod's cgroup was good for it
-	// dropped says that we cancelled it ourselves: its failure means nothing.
+	cgroup *podspec.Resources // limits of the pod's cgroup after it was created; read when the step has ended
+	asIs   bool               // the pod's cgroup already sufficed
+	// dropped means that we cancelled it: ignore its failure.
 	dropped bool
 }
 
@@ -43,10 +43,10 @@ func (op *operation) drop() {
 
 func newSteps(c *core) *steps { return &steps{core: c, running: map[*operation]struct{}{}} }
 
-// any says whether a step is in flight.
+// any reports whether a step is in flight.
 func (s *steps) any() bool { return len(s.running) > 0 }
 
-// list has the steps in flight, those first that began first.
+// list returns the steps in flight, oldest first.
 func (s *steps) list() []plan.Step {
 	var list []plan.Step
 	for _, op := range slices.SortedFunc(maps.Keys(s.running), func(a, b *operation) int { return a.since.Compare(b.since) }) {
@@ -55,11 +55,11 @@ func (s *steps) list() []plan.Step {
 	return list
 }
 
-// startPatience is how long what a start does to the engine's containers is not looked at before the start has ended.
+// startPatience is how long changes that a start makes to the engine's containers are not observed while the start runs.
 const startPatience = 2 * time.Second
 
-// justStarting says whether a step that starts something has just begun: most news of the pod is then of that step, and at its end
-// everything is looked at.
+// justStarting reports whether a step of a start has just begun. Most engine events of the pod are then its own, and a complete observation
+// follows it.
 func (s *steps) justStarting() bool {
 	for op := range s.running {
 		until := op.since.Add(startPatience)
@@ -71,7 +71,7 @@ func (s *steps) justStarting() bool {
 	return false
 }
 
-// starting says whether a step that starts something is in flight.
+// starting reports whether a step of a start is in flight.
 func (s *steps) starting() bool {
 	for op := range s.running {
 		if plan.Starts(op.step) {
@@ -81,7 +81,7 @@ func (s *steps) starting() bool {
 	return false
 }
 
-// drop gives up the steps in flight for which match holds.
+// drop cancels the steps in flight that match.
 func (s *steps) drop(match func(plan.Step) bool) {
 	for op := range s.running {
 		if match(op.step) {
@@ -90,7 +90,7 @@ func (s *steps) drop(match func(plan.Step) bool) {
 	}
 }
 
-// begin sets a step off. What it does to a container ends the other steps on it.
+// begin starts a step. If it stops a container, it cancels the other steps on it.
 func (s *steps) begin(step plan.Step, now time.Time) {
 	of := step.Of()
 	s.timing.step(s.phase(), len(s.seen.Engine.Sandboxes)+len(s.seen.Engine.Containers) == 0, now)
@@ -120,7 +120,7 @@ func (s *steps) begin(step plan.Step, now time.Time) {
 	})
 }
 
-// announce sends the Event that goes before a step of the engine.
+// announce sends the Event that precedes an engine step.
 func (s *steps) announce(step pod.Step, now time.Time) {
 	switch step.Action {
 	case pod.CreateSandbox:
@@ -132,7 +132,7 @@ func (s *steps) announce(step pod.Step, now time.Time) {
 	}
 }
 
-// stopping notes when the stop of a container becomes a kill, and gives up the other steps on it.
+// stopping records when the stop of a container becomes a kill, and cancels the other steps on it.
 func (s *steps) stopping(of plan.Subject, now time.Time) {
 	run := s.seen.Memory.Note(of.ID)
 	deadline := run.Stop
@@ -149,12 +149,16 @@ func (s *steps) stopping(of plan.Subject, now time.Time) {
 	})
 }
 
-// engineStep is the slow part of a step that the Runtime does. It runs beside the loop and reads nothing of the worker that changes.
+// engineStep is the slow part of a Runtime step. It runs in its own goroutine and reads none of the worker's changing state.
 func (s *steps) engineStep(op *operation, step pod.Step) func(context.Context) error {
 	desired, parts := s.pod, s.parts
 	switch step.Action {
 	case pod.CreateSandbox:
+		idle := s.idle("")
 		return func(ctx context.Context) (err error) {
+			if err := endIdle(ctx, parts.Cgroups, desired, idle); err != nil {
+				return err
+			}
 			if step.Sandbox, err = parts.Resolver.Sandbox(ctx, desired); err != nil {
 				return err
 			}
@@ -165,11 +169,16 @@ func (s *steps) engineStep(op *operation, step pod.Step) func(context.Context) e
 		}
 	case pod.StartContainer:
 		return s.startContainer(op, step)
-	case pod.StopSandbox, pod.RemoveSandbox, pod.RemoveContainer: // what ends gives its network back before
+	case pod.StopSandbox, pod.RemoveSandbox, pod.RemoveContainer: // release its network before it ends
 		at := s.member(step.ID)
 		return func(ctx context.Context) error {
 			if parts.Attacher != nil {
 				if err := parts.Attacher.Detach(ctx, at); err != nil {
+					return err
+				}
+			}
+			if step.Action != pod.StopSandbox {
+				if err := endIdle(ctx, parts.Cgroups, desired, []string{step.ID}); err != nil {
 					return err
 				}
 			}
@@ -189,7 +198,11 @@ func (s *steps) startContainer(op *operation, step pod.Step) func(context.Contex
 	}
 	at.TargetID = s.runningID(podspec.TargetContainer(desired, kind, step.Container))
 	op.asIs = s.cgroupSuffices()
+	idle := s.idle(step.Container)
 	return func(ctx context.Context) (err error) {
+		if err := endIdle(ctx, parts.Cgroups, desired, idle); err != nil {
+			return err
+		}
 		if step.Inputs, err = parts.Resolver.Container(ctx, desired, spec, at); err != nil {
 			return err
 		}
@@ -202,7 +215,7 @@ func (s *steps) startContainer(op *operation, step pod.Step) func(context.Contex
 	}
 }
 
-// workerStep is the slow part of a step that the worker does itself, likewise.
+// workerStep is the slow part of a worker step. It runs in its own goroutine too.
 func (s *steps) workerStep(step plan.WorkerStep) func(context.Context) error {
 	desired, parts := s.pod, s.parts
 	_, spec, _ := podspec.FindContainer(desired, step.Container)
@@ -233,7 +246,7 @@ func (s *steps) workerStep(step plan.WorkerStep) func(context.Context) error {
 	return func(context.Context) error { return fmt.Errorf("cannot do step %q: unknown task", step.Task) }
 }
 
-// member is the sandbox or container of that id as last observed.
+// member is the sandbox or container with this id, as last observed.
 func (s *steps) member(id string) pod.Member {
 	for i := range s.seen.Engine.Sandboxes {
 		if box := &s.seen.Engine.Sandboxes[i]; box.ID == id {
@@ -248,7 +261,7 @@ func (s *steps) member(id string) pod.Member {
 	return pod.Member{ID: id}
 }
 
-// runningID is the engine's id of the container of that name while it runs; "" otherwise.
+// runningID is the engine's id of the named container if it is running; "" otherwise.
 func (s *steps) runningID(name string) string {
 	for i := range s.seen.Engine.Containers {
 		if c := &s.seen.Engine.Containers[i]; c.Name == name && c.State == pod.Running {
@@ -258,14 +271,14 @@ func (s *steps) runningID(name string) string {
 	return ""
 }
 
-// cgroupSuffices says that the pod's cgroup is known to be there, for while the sandbox runs in it it does not go, and to be large enough.
+// cgroupSuffices reports that the pod's cgroup exists and is large enough. While the sandbox runs in it, the cgroup cannot disappear.
 func (s *steps) cgroupSuffices() bool {
 	box := s.seen.Engine.NewestSandbox()
 	return s.cgroup != nil && box != nil && box.Running && podspec.PodResourcesOf(s.pod).AtLeast(*s.cgroup) == *s.cgroup
 }
 
-// noteCgroup notes what is known of the pod's cgroup after a step. Others may have run beside it: only the first of all, which makes the
-// cgroup, is believed.
+// noteCgroup records what is known of the pod's cgroup after a step. Other steps may have run at the same time, so only the first step,
+// which creates the cgroup, is trusted.
 func (s *steps) noteCgroup(op *operation) {
 	switch step := op.step.(type) {
 	case plan.EngineStep:
@@ -284,8 +297,8 @@ func (s *steps) noteCgroup(op *operation) {
 	}
 }
 
-// makeCgroup makes the pod's cgroup, or finds that it is there and large enough, names it for the engine and says what it is held to. It
-// never takes anything from it: what was granted before may still be in use.
+// makeCgroup creates the pod's cgroup or raises its limits if necessary. It returns the cgroup's name for the engine and its limits. It
+// never lowers limits: resources granted before may still be in use.
 func makeCgroup(ctx context.Context, cgroups pod.Cgroups, desired *v1.Pod) (parent string, limits *podspec.Resources, err error) {
 	if cgroups == nil {
 		return "", nil, nil
