@@ -1,8 +1,8 @@
-// Package doctor finds faults in a host that is to be a node, and says how each is fixed.
+// Package doctor finds faults in a host that is to become a node, and says how to fix each.
 //
 //	registry, service manager, /proc, engine, API server --> Symptoms --> Diagnose --> `kubelet doctor`
 //
-// Diagnose is pure. Package network/doctor finds the faults in the pods' network.
+// Diagnose is pure. Package network/doctor finds faults in the pods' network.
 package doctor
 
 import (
@@ -16,58 +16,62 @@ import (
 	"time"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/learn"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Symptoms are what is known of a host. Reading them changes nothing.
+// Symptoms are the facts about a host. Collecting them changes nothing.
 type Symptoms struct {
 	Platform  pod.Platform
 	Facts     host.Facts
 	Elevated  bool
 	Engine    docker.Info
 	EngineErr error
-	// Infra is the image of sandboxes; InfraErr: it is not there.
+	// Infra is the image of sandboxes; InfraErr says why it is missing.
 	InfraName string
 	Infra     pod.Image
 	InfraErr  error
 	Disks     []Disk
 	Server    Server
-	Network   []netdoctor.Finding
-	// Services of Windows by name: "RUNNING", "STOPPED", ...; "" where there is none of that name.
+	// Cluster has the settings from flags and the cluster; Network has the findings about this host's network.
+	Cluster []learn.Line
+	Network []netdoctor.Finding
+	// Services of Windows by name: "RUNNING", "STOPPED", ...; "" if the service does not exist.
 	Services map[string]string
-	// Controllers of cgroups that the kernel has and enables; Linux.
+	// Controllers are the kernel's enabled cgroup controllers; Linux.
 	Controllers []string
 	Unread      []string // what could not be read, and why
 }
 
-// Disk is a file system and what lies there.
+// Disk is a file system and its use.
 type Disk struct {
 	What, Path string
 	host.Disk
 }
 
-// Server is what the API server answered.
+// Server is the API server's answer.
 type Server struct {
-	Asked   bool // a kubeconfig was given
+	Asked   bool // there is a kubeconfig
 	Err     error
 	Version string        // v1.36.3
-	Ahead   time.Duration // of its clock before ours
+	Ahead   time.Duration // of its clock relative to ours
 	Ours    string        // the version that this program is built from
 }
 
-// Limits of what the doctor accepts. Certificates and leases bear a clock difference of a few seconds.
+// Limits that the doctor accepts. Certificates and leases tolerate a clock difference of a few seconds.
 const (
 	oldestBuild  = 14393 // Windows Server 2016: the first with containers
-	oldestDocker = "17.6"
+	oldestDocker = daemon.OldestEngine
 	clockSlack   = 10 * time.Second
 	freePercent  = 15 // upstream's threshold for image file systems
 )
 
-// Diagnose says what is right and wrong.
+// Diagnose returns good and bad findings.
 func Diagnose(s Symptoms) (out []netdoctor.Finding) {
 	out = append(out, system(s), elevation(s))
 	if s.Platform.OS == "windows" {
@@ -80,6 +84,9 @@ func Diagnose(s Symptoms) (out []netdoctor.Finding) {
 		out = append(out, disk(d))
 	}
 	out = append(out, server(s.Server)...)
+	for _, line := range s.Cluster {
+		out = append(out, netdoctor.Finding{Fault: line.Fix != "", What: line.String(), Fix: line.Fix})
+	}
 	for _, u := range s.Unread {
 		out = append(out, fault("run this as administrator (root), or check it manually", "cannot read %s", u))
 	}
@@ -108,7 +115,7 @@ func elevation(s Symptoms) netdoctor.Finding {
 	return fault(`run kubelet, proxy and this as root, on Windows from a PowerShell opened by "Run as administrator"`, "this runs without the rights of an administrator")
 }
 
-// features are known by their services: Windows has no other quick answer for a program.
+// features detects features by their services: Windows offers programs no other quick way.
 func features(s Symptoms) (out []netdoctor.Finding) {
 	missing := false
 	for _, name := range []string{"vmcompute", "hns"} {
@@ -131,12 +138,20 @@ func features(s Symptoms) (out []netdoctor.Finding) {
 	case state == "" && s.EngineErr != nil:
 		out = append(out, fault("install Docker Engine for Windows Server, or give --docker-endpoint", "there is no service docker"))
 	case state != "" && state != "RUNNING":
-		out = append(out, fault("Start-Service docker", "the service docker is %s", strings.ToLower(state)))
+		out = append(out, fault("Start-Service docker"+versions(s), "the service docker is %s", strings.ToLower(state)))
 	}
 	if state := s.Services["w32time"]; state != "RUNNING" {
 		out = append(out, fault("Set-Service w32time -StartupType Automatic; Start-Service w32time", "nothing sets the clock: the service w32time does not run"))
 	}
 	return out
+}
+
+// versions says which Docker supports an older Windows: since 23 it needs build 17763 (moby#43254).
+func versions(s Symptoms) string {
+	if s.Platform.Build >= 17763 {
+		return ""
+	}
+	return fmt.Sprintf("; on build %d Docker 17.06 to 20.10, because later ones do not start", s.Platform.Build)
 }
 
 func controllers(s Symptoms) netdoctor.Finding {
@@ -156,16 +171,16 @@ func engine(s Symptoms) (out []netdoctor.Finding) {
 	e := s.Engine
 	restart, linux := "systemctl start docker", s.Platform.OS == "linux"
 	if !linux {
-		restart = "Start-Service docker; else see Get-EventLog Application -Source docker -Newest 20"
+		restart = "Start-Service docker; else see Get-EventLog Application -Source docker -Newest 20" + versions(s)
 	}
 	switch {
 	case e.OS != "" && e.OS != s.Platform.OS:
 		return []netdoctor.Finding{fault(`& "$env:ProgramFiles\Docker\Docker\DockerCli.exe" -SwitchWindowsEngine`, "Docker runs containers of %s, and this is a host of %s", e.OS, s.Platform.OS)}
 	case s.EngineErr != nil && !linux && s.Services["docker"] != "RUNNING":
-		return nil // said of the service
+		return nil // the finding about the service covers this
 	case s.EngineErr != nil:
 		return []netdoctor.Finding{fault(restart, "Docker does not answer as it should: %v", oneLine(s.EngineErr))}
-	case older(e.Version, oldestDocker):
+	case e.Release() <= 17 && older(e.Version, oldestDocker): // developer builds may have old-looking versions
 		out = append(out, fault("install a later Docker Engine", "Docker %s is older than 17.06", e.Version))
 	default:
 		out = append(out, good("Docker %s answers, API %s, storage driver %s", e.Version, e.APIVersion, e.StorageDriver))
@@ -187,7 +202,7 @@ func engine(s Symptoms) (out []netdoctor.Finding) {
 	return out
 }
 
-// older compares versions like 20.10.24 by their numbers; one that cannot be read is not older.
+// older compares versions like 20.10.24 by their numbers; an unparsable one is not older.
 func older(version, than string) bool {
 	a, b := strings.FieldsFunc(version, notDigit), strings.FieldsFunc(than, notDigit)
 	for i := range min(len(a), len(b)) {
@@ -237,7 +252,7 @@ func server(s Server) (out []netdoctor.Finding) {
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// Examine reads services or cgroup controllers. The caller gives s.Platform and all else.
+// Examine reads services or cgroup controllers. The caller sets s.Platform and all other fields.
 func Examine(ctx context.Context, s *Symptoms, run command.Runner) {
 	if s.Platform.OS == "windows" {
 		s.Services = map[string]string{}
@@ -254,7 +269,7 @@ func Examine(ctx context.Context, s *Symptoms, run command.Runner) {
 	s.Controllers = parseControllers(string(text))
 }
 
-// parseService reads the state in `sc.exe query NAME`: a line of a number and the state's name, which are the same in every language.
+// parseService reads the state in `sc.exe query NAME`: a line with a number and the state's name, which are the same in every language.
 func parseService(text string) string {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// sound is a host on which nothing is wrong.
+// sound is a host without faults.
 func sound(system string) Symptoms {
 	s := Symptoms{
 		Platform: pod.Platform{OS: system, Arch: "amd64", SharedNetwork: true},
@@ -63,7 +63,7 @@ func TestSound(t *testing.T) {
 	}
 }
 
-// TestFaults: each fault is one line that says what is wrong, and how it is fixed.
+// TestFaults: each fault is one line with the problem and the remedy.
 func TestFaults(t *testing.T) {
 	for _, test := range []struct {
 		name, system string
@@ -74,13 +74,19 @@ func TestFaults(t *testing.T) {
 		{"no feature", "windows", func(s *Symptoms) { delete(s.Services, "hns"); delete(s.Services, "vmcompute") }, "the feature Containers is not installed", "Install-WindowsFeature Containers"},
 		{"HNS stopped", "windows", func(s *Symptoms) { s.Services["hns"] = "STOPPED" }, "(hns) is stopped", "Start-Service hns"},
 		{"Docker stopped", "windows", func(s *Symptoms) { s.Services["docker"] = "STOPPED" }, "the service docker is stopped", "Start-Service docker"},
+		{"Docker stopped on Server 2016", "windows", func(s *Symptoms) {
+			s.Platform.Build, s.Platform.SharedNetwork, s.Services["docker"] = 14393, false, "STOPPED"
+		}, "the service docker is stopped", "Docker 17.06 to 20.10"},
+		{"Docker is silent on Server 2016", "windows", func(s *Symptoms) {
+			s.Platform.Build, s.Platform.SharedNetwork, s.EngineErr = 14393, false, errors.New("no pipe")
+		}, "does not answer as it should: no pipe", "later ones do not start"},
 		{"no Docker", "windows", func(s *Symptoms) {
 			delete(s.Services, "docker")
 			s.Engine, s.EngineErr = docker.Info{}, errors.New("no pipe")
 		}, "there is no service docker", "install Docker Engine"},
 		{"Docker Desktop", "windows", func(s *Symptoms) { s.Engine.OS, s.EngineErr = "linux", errors.New("other") }, "Docker runs containers of linux", "-SwitchWindowsEngine"},
 		{"rubbish", "windows", func(s *Symptoms) { s.Engine, s.EngineErr = docker.Info{}, errors.New("malformed\nHTTP response") }, "does not answer as it should: malformed HTTP response", "Start-Service docker"},
-		{"old Docker", "windows", func(s *Symptoms) { s.Engine.Version = "17.03.2-ce" }, "Docker 17.03.2-ce is older than 17.06", "later Docker"},
+		{"old Docker", "windows", func(s *Symptoms) { s.Engine.Version, s.Engine.APIVersion = "17.03.2-ce", "1.27" }, "Docker 17.03.2-ce is older than 17.06", "later Docker"},
 		{"no clock", "windows", func(s *Symptoms) { s.Services["w32time"] = "STOPPED" }, "w32time does not run", "Start-Service w32time"},
 		{"pause for another build", "windows", func(s *Symptoms) { s.Infra.OSVersion = "10.0.17763.1" }, "image pause:1 is for Windows build 17763", "build/pause/Dockerfile"},
 		{"no pause", "linux", func(s *Symptoms) { s.InfraErr = errors.New("no such image") }, "pause image pause:1 is not there", "docker pull"},
@@ -106,6 +112,17 @@ func TestFaults(t *testing.T) {
 	s := sound("linux")
 	if s.Server = (Server{}); strings.Contains(text(s), "FAULT") || !strings.Contains(text(s), "give --kubeconfig") {
 		t.Errorf("the server was not asked:\n%s", text(s))
+	}
+}
+
+// TestNamelessDocker: a developer build's version does not make it older than its API version.
+func TestNamelessDocker(t *testing.T) {
+	for _, version := range []string{"0.0.0-dev", "dev", "library-import", ""} {
+		s := sound("linux")
+		s.Engine.Version, s.Engine.APIVersion = version, "1.51"
+		if got := text(s); strings.Contains(got, "FAULT") || !strings.Contains(got, "answers, API 1.51") {
+			t.Errorf("version %q:\n%s", version, got)
+		}
 	}
 }
 

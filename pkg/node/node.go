@@ -1,9 +1,9 @@
-// Package node is the agent's face towards the cluster: the Node object, its status and its Lease.
+// Package node maintains the Node object, its status and its Lease.
 //
 //	host.Facts, engine, images, network, pressure --> Status(...) v1.NodeStatus --patch when it differs--> API server
 //	a timer                                       --> Lease
 //
-// Status is pure. Manager registers the node, compares and patches; it asks only for what NodeRestriction allows a node.
+// Status is pure. Manager registers the node, compares and patches; it requests only what NodeRestriction allows a node.
 package node
 
 import (
@@ -32,22 +32,23 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Parts is where a Manager gets its facts and puts its results. Methods may block for as long as their ctx, or a few seconds.
+// Parts are the dependencies of a Manager. Their methods may block for as long as their ctx, or for a few seconds.
 type Parts struct {
 	Client   kubernetes.Interface
 	Watch    Watch
 	Host     Host
 	Engine   Engine
 	Network  Network
+	Volumes  Volumes                                          // nil: the Node's volumes stay as they are
 	Pressure interface{ Conditions() []v1.NodeConditionType } // guard.Pressure
-	Shutdown interface{ Begun() bool }                        // of the host (shutdown.State), which makes the node not ready
-	// Changed has the status compared and, if it differs, sent now instead of at the next tick.
+	Shutdown interface{ Begun() bool }                        // of the host (shutdown.State); makes the node not ready
+	// Changed triggers a comparison of the status, and a write if it differs, before the next tick.
 	Changed wake.Signal
 	Events  record.EventRecorder
 	Clock   clock.WithTicker
 }
 
-// Watch has our own Node as last seen; nil: the API server is asked for it.
+// Watch returns our own Node as last seen; nil: read it from the API server.
 type Watch interface {
 	Node() *v1.Node
 }
@@ -61,21 +62,29 @@ type Host interface {
 
 // Engine is Docker as the Node shows it.
 type Engine interface {
-	// Runtime describes the engine; an error makes the node not ready.
+	// Runtime describes the engine. An error makes the node not ready.
 	Runtime(context.Context) (Runtime, error)
-	// Images lists the images that are present. It is called for each status, and costs nothing unless they changed.
+	// Images lists the local images. It is called for each status and is cheap unless they changed.
 	Images(context.Context) ([]v1.ContainerImage, error)
 }
 
 // Network is the pods' network.
 type Network interface {
-	// Ready says why pods cannot have it, which makes the node not ready.
+	// Ready returns why pods cannot use the network; an error makes the node not ready.
 	Ready() error
-	// Unavailable is the condition of that type without its times; nil leaves what others say there.
+	// Unavailable is the condition NetworkUnavailable without its times; nil leaves the condition to others.
 	Unavailable() *v1.NodeCondition
 }
 
-// Pressure says which resource of the node runs out.
+// Volumes reports the volumes that pods use on this node.
+type Volumes interface {
+	// InUse are the volumes that the control plane must not detach; never nil.
+	InUse() []v1.UniqueVolumeName
+	// Reported is called with the Node as the API server has it, after each status that was sent or needed no sending.
+	Reported(node *v1.Node)
+}
+
+// Pressure says which resources of the node are short.
 type Pressure struct{ Memory, Disk, PID bool }
 
 func pressureOf(conditions []v1.NodeConditionType) Pressure {
@@ -83,28 +92,29 @@ func pressureOf(conditions []v1.NodeConditionType) Pressure {
 	return Pressure{Memory: has(v1.NodeMemoryPressure), Disk: has(v1.NodeDiskPressure), PID: has(v1.NodePIDPressure)}
 }
 
-// Times of a Manager that need no setting.
+// Fixed times and limits of a Manager.
 const (
 	attempts       = 5 // to send one status
 	firstPause     = 100 * time.Millisecond
 	longestPause   = 7 * time.Second // between attempts to register, as upstream
 	requestTimeout = 10 * time.Second
-	engineTimeout  = 5 * time.Second // after which the engine counts as dead
-	// patience is how long one reason must keep the node from being ready before an Event tells it: what a start or a restart brings passes.
+	engineTimeout  = 5 * time.Second // an engine that takes longer counts as down
+	// patience is how long the node must be not ready for one reason before an Event reports it. Short gaps around a start or restart are
+	// normal.
 	patience = 3 * time.Second
-	// longestEvent is less than what the API server takes as an Event's message (1024 bytes).
+	// longestEvent is below the API server's limit for an Event's message (1024 bytes).
 	longestEvent = 1000
 )
 
-// Manager keeps the Node object and the Lease. All its state belongs to the goroutine of Run.
+// Manager maintains the Node object and the Lease. Only Run's goroutine uses its state.
 type Manager struct {
 	config     Config
 	parts      Parts
 	registered chan struct{}
 
-	last     *v1.Node  // as the API server answered to our last request
-	reported time.Time // when it took our last status; zero: never
-	due      time.Time // of the next status that is sent although nothing changed
+	last     *v1.Node  // the API server's answer to our last request
+	reported time.Time // when it accepted our last status; zero: never
+	due      time.Time // when the next status without a change is sent
 
 	images []v1.ContainerImage // as last listed
 
@@ -119,7 +129,7 @@ type complaint struct {
 	told  bool
 }
 
-// New makes a Manager. The error names what of config is wrong.
+// New returns a Manager. The error names the invalid part of config.
 func New(config Config, parts Parts) (*Manager, error) {
 	config, err := config.complete()
 	if err != nil {
@@ -128,11 +138,11 @@ func New(config Config, parts Parts) (*Manager, error) {
 	return &Manager{config: config, parts: parts, registered: make(chan struct{})}, nil
 }
 
-// Registered is closed when the Node is known to exist.
+// Registered returns a channel that is closed when the Node is known to exist.
 func (m *Manager) Registered() <-chan struct{} { return m.registered }
 
-// Run registers the node, trying until it succeeds, and keeps status and Lease until ctx ends, which is no error. A Node that someone
-// deletes while we run is registered again.
+// Run registers the node, retrying until it succeeds, and maintains status and Lease until ctx ends, which is not an error. It registers a
+// Node again that is deleted meanwhile.
 func (m *Manager) Run(ctx context.Context) error {
 	if !m.register(ctx) {
 		return nil
@@ -157,7 +167,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// register tries until our Node exists and has our labels. It says whether it does; not so when ctx ended.
+// register retries until our Node exists and has our labels. It returns false if ctx ended first.
 func (m *Manager) register(ctx context.Context) bool {
 	backoff := wait.Backoff{Duration: firstPause, Factor: 2, Cap: longestPause, Steps: math.MaxInt}
 	for {
@@ -191,7 +201,7 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 			m.emit(v1.NodeStatus{}, created.Status)
 			return nil
 		}
-		// A node that may not create its Node may still have one that an administrator made.
+		// A node that may not create its Node may find one that an administrator created.
 		if apierrors.IsForbidden(err) {
 			if _, getErr := m.get(ctx); getErr != nil {
 				return err
@@ -228,7 +238,7 @@ func (m *Manager) patch(ctx context.Context, patch []byte) (*v1.Node, error) {
 	return m.parts.Client.CoreV1().Nodes().Patch(ctx, m.config.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
-// sync compares and sends what differs, asking the API server itself from the second attempt on.
+// sync compares and sends differences. From the second attempt on, it reads the Node from the API server.
 func (m *Manager) sync(ctx context.Context) error {
 	var err error
 	for attempt := range attempts {
@@ -261,8 +271,8 @@ func (m *Manager) trySync(ctx context.Context, ask bool) error {
 	return m.update(ctx, known, nil, false)
 }
 
-// known is the newest state of our Node that we have seen: the watch's, or, until the watch has brought it, the answer to our last
-// request. Where the watch has none the API server is asked, for the Node may be gone.
+// known is the newest known state of our Node: the watch's or, if that is older, the answer to our last request. If the watch has no Node,
+// it asks the API server, because the Node may be gone.
 func (m *Manager) known(ctx context.Context, ask bool) (*v1.Node, error) {
 	if ask {
 		return m.get(ctx)
@@ -279,8 +289,8 @@ func (m *Manager) known(ctx context.Context, ask bool) (*v1.Node, error) {
 	return node, nil
 }
 
-// update makes known what it should be: its status, the labels that the scheduler depends on, and labels (nil: none) beside them. It
-// sends nothing when nothing differs and no heartbeat is due; always has it sent anyway.
+// update applies our status, the labels that the scheduler depends on, and labels (may be nil) to known. It sends nothing if nothing
+// differs and no heartbeat is due, unless always is set.
 func (m *Manager) update(ctx context.Context, known *v1.Node, labels map[string]string, always bool) error {
 	in, err := m.gather(ctx, known.Status)
 	if err != nil {
@@ -294,6 +304,7 @@ func (m *Manager) update(ctx context.Context, known *v1.Node, labels map[string]
 	relabelled = provide(want, in.Config) || relabelled
 	changed := relabelled || !same(known.Status, want.Status)
 	if !changed && !always && m.parts.Clock.Now().Before(m.due) {
+		m.tellVolumes(known)
 		return nil
 	}
 	patch, err := statusPatch(known, want)
@@ -310,8 +321,8 @@ func (m *Manager) update(ctx context.Context, known *v1.Node, labels map[string]
 	return nil
 }
 
-// spread sets the time of the next heartbeat. After a change it is moved by up to half a period, so that nodes that changed together
-// do not go on to report together.
+// spread sets the time of the next heartbeat. After a change it moves by up to half a period, so that nodes that changed together do not
+// keep reporting together.
 func (m *Manager) spread(changed bool) {
 	period := m.config.ReportFrequency
 	if changed || m.reported.IsZero() {
@@ -322,9 +333,16 @@ func (m *Manager) spread(changed bool) {
 
 func (m *Manager) sent(node *v1.Node) {
 	m.last, m.reported = node, m.parts.Clock.Now()
+	m.tellVolumes(node)
 }
 
-// gather reads everything that Status looks at.
+func (m *Manager) tellVolumes(node *v1.Node) {
+	if m.parts.Volumes != nil {
+		m.parts.Volumes.Reported(node)
+	}
+}
+
+// gather collects the inputs of Status.
 func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
@@ -345,6 +363,9 @@ func (m *Manager) gather(ctx context.Context, known v1.NodeStatus) (Inputs, erro
 	if in.EngineErr == nil {
 		m.listImages(ctx)
 	}
+	if m.parts.Volumes != nil {
+		in.VolumesInUse = m.parts.Volumes.InUse()
+	}
 	in.Images, in.Now = m.images, m.parts.Clock.Now()
 	return in, nil
 }
@@ -361,7 +382,7 @@ func (m *Manager) listImages(ctx context.Context) {
 	m.images = list
 }
 
-// emit records the events for a change of status that the API server has taken.
+// emit sends the Events for a change of status that the API server accepted.
 func (m *Manager) emit(before, after v1.NodeStatus) {
 	for _, t := range transitions(m.config.Name, before, after) {
 		klog.InfoS("Node changed", "node", m.config.Name, "reason", t.reason)
@@ -369,7 +390,7 @@ func (m *Manager) emit(before, after v1.NodeStatus) {
 	}
 }
 
-// complain tells in an Event why the node is not ready, once for each reason that lasts.
+// complain sends an Event that says why the node is not ready, once for each lasting reason.
 func (m *Manager) complain(ready *v1.NodeCondition) {
 	text, now := "", m.parts.Clock.Now()
 	if ready.Status != v1.ConditionTrue {
@@ -392,7 +413,7 @@ func (m *Manager) event(kind, reason, message string) {
 	m.parts.Events.Event(ref, kind, reason, message)
 }
 
-// warnOfTaints logs taints that an existing Node lacks: a node must not change its own taints, so an administrator has to.
+// warnOfTaints logs taints that an existing Node lacks. A node must not change its own taints, so an administrator must.
 func warnOfTaints(want []v1.Taint, node *v1.Node) {
 	for _, t := range want {
 		found := false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,12 +20,12 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// rig is a Manager with parts that a test can change while it runs.
+// rig is a Manager whose parts a test can change while it runs.
 type rig struct {
 	*testing.T
 	api     *api
 	clock   *fakeClock
-	looked  chan struct{} // each time the manager compares
+	looked  chan struct{} // sent at each comparison
 	events  *record.FakeRecorder
 	manager *Manager
 	changed wake.Signal
@@ -33,12 +34,14 @@ type rig struct {
 	facts  host.Facts
 	engine error
 	addrs  []netip.Addr
-	// pressure and shutdown are those of the node.
+	// pressure and shutdown of the node.
 	pressure []v1.NodeConditionType
 	shutdown bool
+	inUse    []v1.UniqueVolumeName
+	reported *v1.Node
 }
 
-// fakeClock tells when someone begins to wait.
+// fakeClock reports when someone starts to wait.
 type fakeClock struct {
 	*clocktesting.FakeClock
 	waiting chan struct{}
@@ -56,7 +59,7 @@ func newRig(t *testing.T, config Config) *rig {
 		clock: &fakeClock{clocktesting.NewFakeClock(start), make(chan struct{}, 1000)}, events: record.NewFakeRecorder(100), facts: linuxFacts(),
 		addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	config.Name = "n1"
-	manager, err := New(config, Parts{Client: client, Watch: api, Host: r, Engine: r, Network: r, Pressure: r, Shutdown: r, Changed: r.changed, Events: r.events, Clock: r.clock})
+	manager, err := New(config, Parts{Client: client, Watch: api, Host: r, Engine: r, Network: r, Pressure: r, Shutdown: r, Volumes: r, Changed: r.changed, Events: r.events, Clock: r.clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +99,16 @@ func (r *rig) Conditions() []v1.NodeConditionType {
 }
 func (r *rig) Begun() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.shutdown }
 
+// InUse implements Volumes.
+func (r *rig) InUse() []v1.UniqueVolumeName {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]v1.UniqueVolumeName{}, r.inUse...)
+}
+
+// Reported implements Volumes.
+func (r *rig) Reported(node *v1.Node) { r.set(func() { r.reported = node }) }
+
 // start runs the manager until the test ends.
 func (r *rig) start() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -114,10 +127,10 @@ func (r *rig) registered() {
 	r.soon(r.manager.Registered(), "not registered")
 }
 
-// expect waits for the next successful request of that kind, letting others pass.
+// expect waits for the next successful request of a kind, ignoring others.
 func (r *rig) expect(what string) {
 	r.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case got := <-r.api.told:
@@ -130,14 +143,14 @@ func (r *rig) expect(what string) {
 	}
 }
 
-// quiet has the manager look once more and fails if that sends a status.
+// quiet triggers one more comparison and fails if it sends a status.
 func (r *rig) quiet() {
 	r.Helper()
 	before := len(r.patches())
 	for len(r.looked) > 0 {
 		<-r.looked
 	}
-	for range 3 { // the first may be the end of a look that had begun; when the third begins the second is over
+	for range 3 { // the first may be the end of an earlier comparison; when the third begins, the second is complete
 		r.changed.Send()
 		r.soon(r.looked, "the manager does not look")
 	}
@@ -146,12 +159,12 @@ func (r *rig) quiet() {
 	}
 }
 
-// soon waits for c, but not for ever.
+// soon waits for c, with a limit.
 func (r *rig) soon(c <-chan struct{}, otherwise string) {
 	r.Helper()
 	select {
 	case <-c:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		r.Fatalf("%s; requests:\n%s", otherwise, r.api.requests())
 	}
 }
@@ -164,7 +177,7 @@ func (r *rig) patches() []string {
 
 func (r *rig) set(change func()) { r.mu.Lock(); defer r.mu.Unlock(); change() }
 
-// wait lets time pass once someone waits for it.
+// wait advances the clock once someone waits for it.
 func (r *rig) wait(d time.Duration) {
 	r.Helper()
 	r.soon(r.clock.waiting, "no one waits for time to pass")
@@ -195,7 +208,7 @@ func TestRegistersReportsAndRests(t *testing.T) {
 		t.Errorf("lease is %+v", l)
 	}
 
-	// A heartbeat comes after the report frequency, give or take half of it, and not before.
+	// A heartbeat follows after the report frequency, plus or minus half of it, and not earlier.
 	r.clock.Step(2 * time.Minute)
 	r.quiet()
 	r.clock.Step(6 * time.Minute)
@@ -237,7 +250,33 @@ func TestEngineDeathIsSentAtOnce(t *testing.T) {
 	}
 }
 
-// TestComplains: what keeps the node from being ready is told in one Event, when it has lasted.
+// TestVolumesInUseAreSentAtOnce: a pod waits until the control plane knows that its volume is in use.
+func TestVolumesInUseAreSentAtOnce(t *testing.T) {
+	r := newRig(t, Config{})
+	r.start()
+	r.registered()
+	r.quiet()
+	for _, want := range [][]v1.UniqueVolumeName{{"kubernetes.io/csi/d^h"}, nil} {
+		r.set(func() { r.inUse = want })
+		r.changed.Send()
+		r.expect("PATCH")
+		if got := r.api.Node().Status.VolumesInUse; !slices.Equal(got, want) {
+			t.Errorf("volumesInUse %q, want %q", got, want)
+		}
+		for range 2 { // the second time nothing needs to be sent
+			r.quiet()
+			r.set(func() {
+				if sent := r.api.Node(); r.reported == nil || !slices.Equal(r.reported.Status.VolumesInUse, want) || r.reported.ResourceVersion != sent.ResourceVersion {
+					t.Errorf("reported %v, want that of %v", r.reported, sent)
+				}
+				r.reported = nil
+			})
+			r.changed.Send()
+		}
+	}
+}
+
+// TestComplains: one Event reports why the node is not ready, if the reason lasts.
 func TestComplains(t *testing.T) {
 	r := newRig(t, Config{})
 	r.start()
@@ -299,7 +338,8 @@ func TestAdoptsAnExistingNode(t *testing.T) {
 		t.Errorf("foreign parts of the status are lost: %+v", n.Status)
 	}
 
-	// What others change later: a label that we need is put back, one of the user's is theirs now; two addresses of one type survive.
+	// Later changes by others: a label that we need is restored, one of the user's now belongs to them, and two addresses of one type
+	// survive.
 	r.api.edit(func(n *v1.Node) { delete(n.Labels, "kubernetes.io/os"); n.Labels["pool"] = "admin" })
 	r.set(func() { r.addrs = append(r.addrs, netip.MustParseAddr("fd00::1")) })
 	r.changed.Send()
@@ -320,7 +360,7 @@ func TestComesBackAfterTrouble(t *testing.T) {
 	r.registered()
 	r.quiet()
 
-	// One failed request does not wait for the next tick.
+	// A single failed request is retried before the next tick.
 	r.api.mu.Lock()
 	r.api.fail = []int{500}
 	r.api.mu.Unlock()
@@ -328,7 +368,7 @@ func TestComesBackAfterTrouble(t *testing.T) {
 	r.changed.Send()
 	r.expect("PATCH")
 
-	// A Node that was deleted is registered again.
+	// A deleted Node is registered again.
 	r.api.mu.Lock()
 	r.api.node = nil
 	r.api.mu.Unlock()
@@ -371,7 +411,7 @@ func TestUnschedulableEvents(t *testing.T) {
 	}
 }
 
-// TestPressureAndShutdown: what the guard and a shutdown of the host say is in the status as soon as they wake the manager.
+// TestPressureAndShutdown: pressure from the guard and a host shutdown appear in the status as soon as they wake the manager.
 func TestPressureAndShutdown(t *testing.T) {
 	r := newRig(t, Config{})
 	r.start()

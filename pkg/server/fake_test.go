@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,7 +31,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// klogged is everything that was logged, at a high verbosity, so that tests can look for secrets in it.
+// klogged is the whole log, at a high verbosity, so that tests can search it for secrets.
 var klogged safeBuffer
 
 type safeBuffer struct {
@@ -85,12 +86,12 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// fakeAPI is the part of an API server that reviews. tokens maps tokens to users; user NAME may do what rules say; "broken" breaks.
+// fakeAPI is the reviewing part of an API server. tokens maps tokens to users; rules are the rights of users by name; "broken" fails.
 type fakeAPI struct {
 	mu     sync.Mutex
 	tokens map[string]string
 	rules  map[string][]string // user -> "verb subresource"; "*" is everything
-	asked  []string            // what was asked for, as text
+	asked  []string            // requested reviews, as text
 	fail   error
 	gate   chan struct{} // when set, reviews wait for it
 }
@@ -150,7 +151,7 @@ func (f accessReviews) Create(_ context.Context, review *authorizationv1.Subject
 	return out, nil
 }
 
-// fakePods has one running pod default/web with containers main and tty, an init container that is done, and a pod that waits.
+// fakePods has one running pod default/web with containers main and tty, a finished init container, and a waiting pod.
 type fakePods struct{ pods []*v1.Pod }
 
 func newFakePods() *fakePods {
@@ -184,7 +185,7 @@ func (f *fakePods) Lookup(namespace, name string, uid types.UID, container strin
 		}
 		ref := Ref{Pod: pod}
 		if pod.Status.Phase == v1.PodRunning {
-			ref.NetworkID = "id-sandbox"
+			ref.NetworkID, ref.PodIPs = "id-sandbox", fakePodIPs
 		}
 		if status := containerStatus(pod, container); status != nil && status.State.Running != nil {
 			ref.ContainerID = strings.TrimPrefix(status.ContainerID, "docker://")
@@ -198,12 +199,12 @@ type fakeObserver map[types.UID]pod.Observed
 
 func (f fakeObserver) ObserveAll(context.Context) (map[types.UID]pod.Observed, error) { return f, nil }
 
-// fakeEngine runs a few commands in memory. Every call that is under way is in calls; ended tells what came to its end and how.
+// fakeEngine runs a few commands in memory. calls counts those in progress; ended reports which have ended and how.
 type fakeEngine struct {
 	mu    sync.Mutex
 	calls int
 	ended chan string
-	lines chan string // what followed logs write, until it is closed
+	lines chan string // output of followed logs, until it is closed
 	dial  func(ctx context.Context, id string, port int) (net.Conn, error)
 	seen  *v1.PodLogOptions
 }
@@ -334,14 +335,16 @@ func (f *fakeEngine) Attach(ctx context.Context, id string, in io.Reader, out, e
 	return err
 }
 
-func (f *fakeEngine) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
-	if id != "id-sandbox" {
-		return nil, fmt.Errorf("no such container: %q", id)
+var fakePodIPs = []netip.Addr{netip.MustParseAddr("10.244.1.7")}
+
+func (f *fakeEngine) Dial(ctx context.Context, id string, pod []netip.Addr, port int) (net.Conn, error) {
+	if id != "id-sandbox" || !slices.Equal(pod, fakePodIPs) {
+		return nil, fmt.Errorf("no such container: %q of %v", id, pod)
 	}
 	return f.dial(ctx, id, port)
 }
 
-// pattern is an endless text that repeats every 251 bytes, as long as it is read in large pieces.
+// pattern is an endless text that repeats every 251 bytes, if it is read in large pieces.
 type pattern struct{}
 
 func (pattern) Read(p []byte) (int, error) {

@@ -1,11 +1,11 @@
-// Package server is the last arrow of the kubelet, its face: the HTTPS API on port 10250 and the health check on port 10248.
+// Package server serves the kubelet's HTTPS API on port 10250 and the health check on port 10248.
 //
-//	API server, Prometheus, curl --HTTPS--> authenticate -> authorize -> route -> Pods (what is here), Engine (logs, exec, attach, dial)
+//	API server, Prometheus, curl --HTTPS--> authenticate -> authorize -> route -> Pods (pods of this node), Engine (logs, exec, attach, dial)
 //
-// Nothing is served before both gates. Authorization maps method and path to one or two SubjectAccessReviews as upstream does, so
-// that roles written for upstream's kubelet mean the same here. Streaming (SPDY and WebSocket) is done by k8s.io/cri-streaming; this
-// package adds the two protocols which upstream's kubelet translates (v5 of remote command, SPDY tunnelled in a WebSocket) and ends the
-// engine's call when the client is gone. The package keeps no state beside the answers of the API server, in bounded caches.
+// Every request must be authenticated and authorized first. Authorization maps method and path to one or two SubjectAccessReviews as upstream does,
+// so that roles for upstream's kubelet mean the same here. k8s.io/cri-streaming implements the streams (SPDY and WebSocket); this package adds the
+// two protocols that upstream's kubelet translates (v5 of remote command, SPDY tunneled in a WebSocket) and cancels the engine's call when the client
+// disconnects. The only state is the API server's answers, in bounded caches.
 package server
 
 import (
@@ -18,6 +18,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -34,90 +35,90 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Pods is what the server asks of the pod manager. All methods may be called concurrently and must not block.
+// Pods is the part of the pod manager that the server needs. All methods may be called concurrently and must not block.
 type Pods interface {
-	// Pods lists every pod of this node with its current status. The caller changes nothing in them.
+	// Pods lists every pod of this node with its current status. The caller must not modify them.
 	Pods() []*v1.Pod
-	// Lookup finds a pod by name and, unless uid is "", by UID; the UID of a static pod and of its mirror mean the same pod.
-	// container may be "". false: no such pod here.
+	// Lookup finds a pod by name and, unless uid is "", by UID; the UIDs of a static pod and of its mirror identify the same pod. container may be
+	// "". false: no such pod on this node.
 	Lookup(namespace, name string, uid types.UID, container string) (Ref, bool)
 }
 
-// Ref is a pod of this node and the engine's names for what runs of it.
+// Ref is a pod of this node and the engine's names of its running containers.
 type Ref struct {
-	Pod *v1.Pod // spec and current status; not to be changed
-	// ContainerID is the running container of the name that was asked for; "" when it does not run or none was asked for.
+	Pod *v1.Pod // spec and current status; must not be modified
+	// ContainerID is the running container of the requested name; "" if it does not run or none was requested.
 	ContainerID string
-	// NetworkID is the container that owns the pod's network: the sandbox, or the only container where there is none; "" when it does
-	// not run.
+	// NetworkID is the container that owns the pod's network: the sandbox, or else the only container; "" if it does not run.
 	NetworkID string
+	PodIPs    []netip.Addr
 }
 
-// Observer tells what the engine runs; pod.Runtime is one.
+// Observer lists the engine's pods; pod.Runtime implements it.
 type Observer interface {
 	ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error)
 }
 
-// Engine is what the server asks of the container engine. Every call blocks until it is done and ends soon after ctx does.
+// Engine is the part of the container engine that the server needs. Every call blocks until it is done and ends soon after ctx does.
 type Engine interface {
-	// Logs writes the log of a container, running or exited, and honours every field of options (v1.PodLogOptions) but Container and
-	// Previous. With Follow it ends when the container has. A nil writer: that stream is not wanted. Calls of Write are whole lines.
+	// Logs writes the log of a container, running or exited, and honors every field of options (v1.PodLogOptions) except Container and Previous. With
+	// Follow it ends when the container has. A nil writer discards that stream. Calls of Write are whole lines.
 	Logs(ctx context.Context, containerID string, options *v1.PodLogOptions, stdout, stderr io.Writer) error
-	// Exec runs cmd in a running container. in, out and err are nil when not wanted; err is nil with tty. Exit code 0 is nil, another
-	// one an error that is or wraps a k8s.io/utils/exec.ExitError. resize is closed or nil when no more sizes come.
+	// Exec runs cmd in a running container. in, out and err may be nil; err is nil with tty. Exit code 0 is nil, any other an error that is or wraps
+	// a k8s.io/utils/exec.ExitError. resize is nil, or closed when no more sizes come.
 	Exec(ctx context.Context, containerID string, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error
 	// Attach connects to the main process of a running container; otherwise as Exec. It returns nil when that process ends.
 	Attach(ctx context.Context, containerID string, in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error
-	// Dial connects to a TCP port as seen from inside the network of a container, on its loopback address where that can be done. ctx
-	// bounds the dialling only.
-	Dial(ctx context.Context, containerID string, port int) (net.Conn, error)
+	// Dial connects to a TCP port inside the network of a container: on its loopback address if possible, else on its own address or the first of
+	// pod, the pod's addresses. ctx limits only the dialing.
+	Dial(ctx context.Context, containerID string, pod []netip.Addr, port int) (net.Conn, error)
 }
 
-// TokenReviewer is the part of client-go's AuthenticationV1().TokenReviews() that is used.
+// TokenReviewer is the part of client-go's AuthenticationV1().TokenReviews() that we use.
 type TokenReviewer interface {
 	Create(ctx context.Context, review *authenticationv1.TokenReview, options metav1.CreateOptions) (*authenticationv1.TokenReview, error)
 }
 
-// AccessReviewer is the part of client-go's AuthorizationV1().SubjectAccessReviews() that is used.
+// AccessReviewer is the part of client-go's AuthorizationV1().SubjectAccessReviews() that we use.
 type AccessReviewer interface {
 	Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, options metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
 }
 
-// Config is the server's part of the KubeletConfiguration, whose fields are named behind each one.
+// Config is the server's part of the KubeletConfiguration. The names in parentheses are its fields.
 type Config struct {
-	Address  string // address:port; port 0 takes a free one
-	NodeName string // the resource that clients must be allowed to reach
+	Address  string // address:port; port 0 chooses a free one
+	NodeName string // the resource that clients need access to
 	TLS      TLS
 
 	Authentication Authentication
 	Authorization  Authorization
 
-	// StreamIdleTimeout ends an exec, attach or port-forward on which nothing moves; 0: 4 h. (streamingConnectionIdleTimeout)
+	// StreamIdleTimeout ends an idle exec, attach or port-forward; 0: 4 h. (streamingConnectionIdleTimeout)
 	StreamIdleTimeout time.Duration
 
 	Debugging  bool // exec, attach, portForward, run, containerLogs, runningpods, configz, debug (enableDebuggingHandlers)
 	Profiling  bool // debug/pprof (enableProfilingHandler)
 	DebugFlags bool // debug/flags/v (enableDebugFlagsHandler)
 
-	// What follows is 0, for the constants of the same names, but in tests.
+	// Only tests set the following; 0 means the constants of the same names.
 	headerTimeout, takeTimeout time.Duration
 	maxRequests, maxStreams    int
 }
 
-// TLS says where the serving certificate comes from: Parts.GetCertificate, or else CertFile and KeyFile, or else a self-signed one.
+// TLS is the source of the serving certificate: Parts.GetCertificate, or else CertFile and KeyFile, or else a self-signed one.
 type TLS struct {
-	CertFile, KeyFile string   // read again when they change (tlsCertFile, tlsPrivateKeyFile)
-	CertDir           string   // keeps the self-signed kubelet.crt and kubelet.key (--cert-dir)
+	CertFile, KeyFile string   // reloaded when they change (tlsCertFile, tlsPrivateKeyFile)
+	CertDir           string   // stores the self-signed kubelet.crt and kubelet.key (--cert-dir)
 	MinVersion        uint16   // 0: TLS 1.2 (tlsMinVersion)
 	CipherSuites      []uint16 // nil: Go's (tlsCipherSuites)
 }
 
-// Authentication is who may be known (authentication).
+// Authentication says which credentials are accepted (authentication).
 type Authentication struct {
-	ClientCAFile string        // "": no client certificates; read again when it changes (x509.clientCAFile)
+	ClientCAFile string        // "": no client certificates; reloaded when it changes (x509.clientCAFile)
 	Webhook      bool          // bearer tokens by TokenReview (webhook.enabled)
-	CacheTTL     time.Duration // of a good token; a bad one is remembered for 10 s at most. 0: 2 min (webhook.cacheTTL)
-	Anonymous    bool          // who shows nothing is system:anonymous (anonymous.enabled)
+	CacheTTL     time.Duration // of an accepted token; a rejected one is cached for 10 s at most. 0: 2 min (webhook.cacheTTL)
+	Anonymous    bool          // requests without credentials are system:anonymous (anonymous.enabled)
 }
 
 // Mode is how requests are authorized (authorization.mode).
@@ -125,26 +126,26 @@ type Mode string
 
 const (
 	Webhook     Mode = "Webhook"     // by SubjectAccessReview
-	AlwaysAllow Mode = "AlwaysAllow" // whoever is known may do anything
+	AlwaysAllow Mode = "AlwaysAllow" // every authenticated client may do anything
 )
 
-// Authorization is who may do what (authorization).
+// Authorization configures how permissions are checked (authorization).
 type Authorization struct {
 	Mode            Mode          // "": Webhook
 	AuthorizedTTL   time.Duration // 0: 5 min (webhook.cacheAuthorizedTTL)
 	UnauthorizedTTL time.Duration // 0: 30 s (webhook.cacheUnauthorizedTTL)
 }
 
-// Parts is what the server stands on. Pods and Engine are needed, the rest where Config asks for it; a nil handler answers 404.
+// Parts are the server's dependencies. Pods and Engine are required, others if Config needs them; a nil handler answers 404.
 type Parts struct {
 	Pods          Pods
 	Engine        Engine
 	Observer      Observer // for runningpods
 	TokenReviews  TokenReviewer
 	AccessReviews AccessReviewer
-	// GetCertificate serves a rotating certificate; it takes the place of TLS.CertFile.
+	// GetCertificate returns a rotating certificate; it replaces TLS.CertFile.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	Checks         []Check // beside ping and log; upstream has "syncloop"
+	Checks         []Check // in addition to ping and log; upstream has "syncloop"
 
 	Metrics         http.Handler // /metrics
 	MetricsCadvisor http.Handler // /metrics/cadvisor
@@ -153,7 +154,7 @@ type Parts struct {
 	StatsSummary    http.Handler // /stats/summary
 	DebugPods       http.Handler // /debug/pods
 	NodeLogs        http.Handler // /logs/
-	// Configz is the KubeletConfiguration in use, for /configz; nil: 404. It must hold no secrets.
+	// Configz is the current KubeletConfiguration, for /configz; nil: 404. It must not contain secrets.
 	Configz any
 
 	Clock clock.PassiveClock // nil: the machine's
@@ -161,12 +162,12 @@ type Parts struct {
 
 const (
 	defaultStreamIdleTimeout = 4 * time.Hour
-	headerTimeout            = 30 * time.Second // with the TLS handshake, which takes its time on a starved host; a client that sends its header byte by byte is not waited for
+	headerTimeout            = 30 * time.Second // includes the TLS handshake, which is slow on an overloaded host; limits clients that send headers byte by byte
 	bodyTimeout              = 30 * time.Second
-	keepAliveTimeout         = 90 * time.Second // as Go's clients keep idle connections
+	keepAliveTimeout         = 90 * time.Second // as long as Go's clients keep idle connections
 	maxHeaderBytes           = 1 << 20
 	stopTimeout              = 5 * time.Second
-	lingerTime               = time.Second // for a client to close its side of a stream that is done
+	lingerTime               = time.Second // for a client to close its side of a finished stream
 )
 
 // Server is the HTTPS API of one node.
@@ -174,7 +175,7 @@ type Server struct {
 	config Config
 	parts  Parts
 	checks checks
-	// Of what is under way.
+	// Limits of concurrent work.
 	requestBound, streamBound, runBound *bound
 
 	authn    *authenticator
@@ -182,12 +183,12 @@ type Server struct {
 	listener net.Listener
 	http     *http.Server
 
-	life    context.Context // ends every stream and followed log
+	life    context.Context // ends all streams and followed logs
 	stop    context.CancelFunc
 	streams sync.WaitGroup // hijacked connections, which http.Server does not count
 }
 
-// New checks config, loads certificates and listens; Run must follow. An error names the setting that is wrong.
+// New checks config, loads certificates and listens; Run must follow. An error names the invalid setting.
 func New(config Config, parts Parts) (*Server, error) {
 	if parts.Clock == nil {
 		parts.Clock = clock.RealClock{}
@@ -241,12 +242,12 @@ func New(config Config, parts Parts) (*Server, error) {
 // Addr is where the server listens.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Run serves until ctx ends; then it ends streams and followed logs, waits up to 5 s for the rest and closes. It returns nil after that.
+// Run serves until ctx ends; then it ends streams and followed logs, waits up to 5 s for the rest, closes and returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	klog.InfoS("Serving the kubelet API", "address", s.Addr())
 	failed := make(chan error, 1)
 	var serving sync.WaitGroup
-	defer serving.Wait() // it ends when the listener is closed
+	defer serving.Wait() // Serve ends when the listener is closed
 	serving.Go(func() { failed <- s.http.ServeTLS(s.listener, "", "") })
 	var err error
 	select {
@@ -260,27 +261,27 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.http.Shutdown(limit) == nil {
 		s.waitStreams(limit)
 	}
-	_ = s.http.Close() // what Shutdown has not closed; the listener is closed already
+	_ = s.http.Close() // closes what Shutdown left open; the listener is already closed
 	return err
 }
 
 func (s *Server) waitStreams(ctx context.Context) {
 	done := make(chan struct{})
-	go func() { s.streams.Wait(); close(done) }() // a stream that does not end is left behind after stopTimeout
+	go func() { s.streams.Wait(); close(done) }() // a stream that does not end is abandoned after stopTimeout
 	select {
 	case <-done:
 	case <-ctx.Done():
 	}
 }
 
-// Healthz is the plain HTTP health check for the machine's own service manager and for kubeadm (healthzPort, 10248). It is apart from
-// Server so that it answers from the very start, before certificates and pods are known.
+// Healthz is the plain HTTP health check for the service manager and kubeadm (healthzPort, 10248). It is separate from Server so that it answers from
+// the start, before certificates and pods are available.
 type Healthz struct {
 	listener net.Listener
 	http     *http.Server
 }
 
-// NewHealthz listens on address (address:port). Run must follow. checks are run beside ping.
+// NewHealthz listens on address (address:port). Run must follow. more are checks in addition to ping.
 func NewHealthz(address string, more ...Check) (*Healthz, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -312,7 +313,7 @@ func (h *Healthz) Run(ctx context.Context) error {
 	return nil
 }
 
-// logWriter takes net/http's own complaints, mostly about handshakes of port scanners.
+// logWriter receives net/http's error messages, mostly about handshakes of port scanners.
 type logWriter struct{}
 
 func (logWriter) Write(line []byte) (int, error) {

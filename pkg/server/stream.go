@@ -22,16 +22,16 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// runOutput is how much of a command's output /run keeps.
+// runOutput is the maximum output of a command that /run returns.
 const runOutput = 16 << 20
 
-// command is one exec or attach, bound to its container: what both streaming implementations call.
+// command is one exec or attach, bound to its container. Both streaming implementations call it.
 type command struct {
 	attach bool
 	run    func(ctx context.Context, io streams) error
 }
 
-// streams are what a client opened; nil where it did not.
+// streams are the streams that a client opened; the others are nil.
 type streams struct {
 	in       io.Reader
 	out, err io.WriteCloser
@@ -79,7 +79,7 @@ func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.serveCommand(w, r, options, command{attach: true, run: func(ctx context.Context, io streams) error {
-		// Whether there is a terminal was settled when the container was made; the client only guesses it.
+		// The container's spec determines whether there is a terminal; the client only guesses.
 		if spec.TTY {
 			io.err = nil
 		}
@@ -87,7 +87,7 @@ func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request) {
 	}})
 }
 
-// serveCommand upgrades the connection to what the client speaks and runs run on its streams.
+// serveCommand upgrades the connection to the client's protocol and runs run on its streams.
 func (s *Server) serveCommand(w http.ResponseWriter, r *http.Request, options *remotecommand.Options, run command) {
 	s.upgrade(w, r, func(w http.ResponseWriter, r *http.Request) {
 		idle, creation, protocols := s.config.StreamIdleTimeout, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols
@@ -102,7 +102,7 @@ func (s *Server) serveCommand(w http.ResponseWriter, r *http.Request, options *r
 	})
 }
 
-// executor fits a command to the streaming library, whose parameters it has bound already.
+// executor adapts a command to the streaming library. Its parameters are already bound.
 type executor struct {
 	options *remotecommand.Options
 	command command
@@ -118,7 +118,7 @@ func (e executor) AttachContainer(ctx context.Context, _, _, _ string, in io.Rea
 	return e.command.start(ctx, e.options, streams{in, out, err, resize})
 }
 
-// start runs c with nil for each stream that was not asked for. An exit code comes back as a bare ExitError, for which the library looks.
+// start runs c with nil for each stream that was not requested. It returns an exit code as a bare ExitError, which the library expects.
 func (c command) start(ctx context.Context, options *remotecommand.Options, io streams) error {
 	if !options.Stdin {
 		io.in = nil
@@ -158,11 +158,11 @@ func (s *Server) serveRun(w http.ResponseWriter, r *http.Request) {
 		plain(w, http.StatusInternalServerError, err.Error())
 		return
 	}
-	w.Header().Set("Content-Type", "application/json") // as upstream has it, whatever the command wrote
+	w.Header().Set("Content-Type", "application/json") // as upstream does, whatever the command wrote
 	_, _ = w.Write(output.buffer.Bytes())
 }
 
-// limitedBuffer keeps the first runOutput bytes and lets the rest go, so that the command is not blocked.
+// limitedBuffer keeps the first runOutput bytes and discards the rest, so that the command does not block.
 type limitedBuffer struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
@@ -201,20 +201,20 @@ func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		portforward.ServePortForward(w, r, forwarder{r.Context(), s.parts.Engine, ref.NetworkID}, ref.Pod.Name, string(ref.Pod.UID), options,
+		portforward.ServePortForward(w, r, forwarder{r.Context(), s.parts.Engine, ref}, ref.Pod.Name, string(ref.Pod.UID), options,
 			s.config.StreamIdleTimeout, remotecommand.DefaultStreamCreationTimeout, portforward.SupportedProtocols)
 	})
 }
 
-// forwarder fits Engine.Dial to the streaming library, which gives no context that ends with the client.
+// forwarder adapts Engine.Dial to the streaming library, which passes no context that ends with the client.
 type forwarder struct {
 	ctx    context.Context
 	engine Engine
-	id     string
+	ref    Ref
 }
 
 func (f forwarder) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
-	conn, err := f.engine.Dial(f.ctx, f.id, int(port))
+	conn, err := f.engine.Dial(f.ctx, f.ref.NetworkID, f.ref.PodIPs, int(port))
 	if err != nil {
 		return err
 	}
@@ -233,8 +233,8 @@ func (f forwarder) PortForward(_ context.Context, _, _ string, port int32, strea
 	return nil
 }
 
-// upgrade runs serve on a connection that leaves HTTP. Its request's context ends when the client is gone, which net/http does not see on
-// a hijacked connection, and when the server stops.
+// upgrade runs serve on a connection that leaves HTTP. The request's context ends when the client disconnects, which net/http does not notice on a
+// hijacked connection, and when the server stops.
 func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter, *http.Request)) {
 	if !httpstream.IsUpgradeRequest(r) {
 		plain(w, http.StatusBadRequest, "Upgrade request required")
@@ -253,7 +253,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, serve func(http
 	serve(h, r.WithContext(ctx))
 }
 
-// hijacker hands out a connection that tells when it can be read no more. It has no Unwrap on purpose: the libraries would go past it.
+// hijacker returns a connection that reports the end of reading. It deliberately has no Unwrap: the libraries would bypass it.
 type hijacker struct {
 	http.ResponseWriter
 	life    context.Context
@@ -266,14 +266,14 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // what net/http has read already
+	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // data that net/http has already read
 	watched := &watchedConn{Conn: conn, early: bytes.NewReader(bytes.Clone(early)), gone: h.gone}
 	h.release = context.AfterFunc(h.life, func() { _ = conn.Close() })
 	return watched, bufio.NewReadWriter(bufio.NewReader(watched), bufio.NewWriter(watched)), nil
 }
 
-// watchedConn calls gone when reading fails or it is closed: at the client's end, at a time-out, at SPDY's farewell, after which
-// the library reads no more.
+// watchedConn calls gone when reading fails or it is closed: when the client disconnects, at a timeout, or at SPDY's GOAWAY, after which the library
+// stops reading.
 type watchedConn struct {
 	net.Conn
 	early  *bytes.Reader
@@ -292,8 +292,8 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends what is sent, and closes the connection when the client does, or after lingerTime. Closed immediately with something unread in
-// it, as input that the command did not take, the connection would be reset, and the client lose the output that is on its way.
+// Close ends the sending side, and closes the connection when the client does, or after lingerTime. Closing immediately with unread data, such as
+// input that the command ignored, would reset the connection, and the client would lose output in transit.
 func (c *watchedConn) Close() error {
 	c.gone()
 	secure, ok := c.Conn.(*tls.Conn)

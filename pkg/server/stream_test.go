@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -19,14 +20,15 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
 	utilexec "k8s.io/client-go/util/exec"
+
 	//lint:ignore SA1019 the dialers of client-go are still of this package
 	"k8s.io/apimachinery/pkg/util/httpstream"
 )
 
-// dialects are the protocols by which real clients run commands.
+// dialects are the protocols that real clients use to run commands.
 var dialects = []struct {
 	name     string
-	stdinEnd bool // the client can say that stdin has ended
+	stdinEnd bool // the client can signal the end of stdin
 	executor func(config *rest.Config, address *url.URL) (remotecommand.Executor, error)
 }{
 	{"SPDY", true, func(config *rest.Config, address *url.URL) (remotecommand.Executor, error) {
@@ -117,7 +119,7 @@ func TestExecStdin(t *testing.T) {
 		if dialects[dialect].stdinEnd {
 			commands = append(commands, "cat") // ends when stdin does
 		}
-		for _, command := range append(commands, "take 100000") { // which leaves the rest unread
+		for _, command := range append(commands, "take 100000") { // leaves the rest unread
 			want := text
 			if command == "take 100000" {
 				want = text[:100000]
@@ -157,7 +159,7 @@ func TestExecResize(t *testing.T) {
 	})
 }
 
-// signalling tells when the first byte came.
+// signalling reports the arrival of the first byte.
 type signalling struct {
 	once  sync.Once
 	first chan struct{}
@@ -205,7 +207,7 @@ func TestServerStopsStreams(t *testing.T) {
 	})
 }
 
-// comparing checks a long output against pattern without keeping it.
+// comparing compares a long output with pattern without storing it.
 type comparing struct {
 	n     int64
 	wrong bool
@@ -255,7 +257,7 @@ func TestAttach(t *testing.T) {
 	each(t, func(t *testing.T, r *rig, dialect int) {
 		for _, container := range []string{"main", "tty"} {
 			var out, errs bytes.Buffer
-			// The client asks for no terminal; that tty has one is the container's affair.
+			// The client requests no terminal; tty's terminal is determined by its container.
 			err := session{path: "attach/default/web/" + container, stdout: &out, stderr: &errs}.run(t.Context(), r, dialect)
 			if err != nil || out.String() != "attached to id-"+container+"\n" {
 				t.Errorf("%s: %v, %q", container, err, out.String())
@@ -307,7 +309,7 @@ func TestRunKeepsTheFirstOutput(t *testing.T) {
 	}
 }
 
-// echoServer answers every line with itself and, at the end of the input, with "bye".
+// echoServer echoes every line and, at the end of the input, answers "bye".
 func echoServer(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -411,8 +413,8 @@ func testPortForward(t *testing.T, dialer func(*rest.Config, *url.URL) (httpstre
 	}
 	close(open)
 	for conn := range open { // every connection into the pod ends with the client
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, context.DeadlineExceeded) {
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error("a connection into the pod is still open")
 		}
 	}
